@@ -1,0 +1,4 @@
+"""How fast is Descend, beside the memory limit and beside others? One file an operator; all else is shared."""
+
+OPERATORS = ("rms_norm_grad",)
+"""Every operator that has a file here, in the order of the reports."""

@@ -1,0 +1,49 @@
+"""Errors against float64, and the check that what was timed was computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.operator import Array, Golden
+from descend import precision
+
+
+class WrongResultError(RuntimeError):
+    """A result that was timed is wrong: the figures mean nothing."""
+
+
+def errors(actual: Array, golden: Golden) -> dict[str, float]:
+    """The precision standard's three measures, on the golden sample."""
+    found = precision.measure(actual[golden.index], golden.values)
+    figures = {"mere": found.mere, "mare": found.mare, "rmse": found.rmse}
+    return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
+
+
+def poison(outputs: Sequence[Array]) -> None:
+    """Leaves nothing in the outputs that could pass for a result."""
+    for output in outputs:
+        output.fill(np.nan)
+
+
+def check(who: str, outputs: Sequence[Array], golden: Sequence[Golden], dtype: str | None = None) -> None:
+    """Raises unless every sampled element is right: within the threshold of itself and of its output's size."""
+    for number, (actual, part) in enumerate(zip(outputs, golden, strict=True)):
+        threshold = precision.threshold(dtype or actual.dtype)
+        size = np.sqrt(np.square(part.values).mean()) if part.values.size else 0.0
+        difference = np.abs(actual[part.index].astype(np.float64) - part.values)
+        wrong = ~(difference <= threshold * (np.abs(part.values) + 4 * size))
+        if wrong.any():
+            where = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise WrongResultError(
+                f"{who}: {int(wrong.sum())} of {wrong.size} sampled elements of output {number} are wrong, first at "
+                f"{where} of the sample: {float(actual[part.index][where])!r} in place of {float(part.values[where])!r}"
+            )
+
+
+def worst_ratio(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], measure: str) -> float:
+    """The largest ratio of one measure over the outputs; 1 where both are nothing."""
+    pairs = [(mine[measure], their[measure]) for mine, their in zip(ours, theirs, strict=True)]
+    return max(1.0 if mine == their else mine / their if their else math.inf for mine, their in pairs)

@@ -1,0 +1,72 @@
+"""Did it get slower? Two reports compared by their ratios to the triad, since absolute times drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.results import Report, Result
+
+TOLERANCE = 0.10
+
+
+@dataclass(frozen=True)
+class Change:
+    """One problem in both reports."""
+
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+    before: float
+    """Share of the limit."""
+    after: float
+    noise: float
+    """The spread of the two measurements."""
+
+    @property
+    def factor(self) -> float:
+        """Above 1: faster than before."""
+        return self.after / self.before
+
+    @property
+    def regressed(self) -> bool:
+        """Slower than before by more than the tolerance and the noise."""
+        return self.factor < 1 - max(TOLERANCE, self.noise)
+
+
+def compare(before: Report, after: Report) -> list[Change]:
+    """Every problem that both reports have."""
+
+    def key(result: Result) -> tuple[str, tuple[int, ...], str]:
+        return result.operator, tuple(result.shape), result.dtype
+
+    earlier = {key(result): result for result in before.results}
+    changes = []
+    for result in after.results:
+        old = earlier.get(key(result))
+        if old is not None:
+            noise = max(_noise(old), _noise(result))
+            changes.append(Change(*key(result), old.share, result.share, noise))
+    return changes
+
+
+def table(changes: list[Change]) -> Table:
+    """For the terminal, the worst first."""
+    grid = Table(title="Share of the limit, before and after", title_justify="left", title_style="bold")
+    grid.add_column("problem")
+    for heading in ("before", "after", "factor", "noise"):
+        grid.add_column(heading, justify="right")
+    for change in sorted(changes, key=lambda change: change.factor):
+        style = "bold red" if change.regressed else "green" if change.factor > 1 + TOLERANCE else ""
+        problem = f"{change.operator} {' × '.join(map(str, change.shape))} {change.dtype}"
+        factor = Text(f"{change.factor:.2f}", style=style)
+        grid.add_row(problem, f"{change.before:.3f}", f"{change.after:.3f}", factor, f"{change.noise:.0%}")
+    return grid
+
+
+def _noise(result: Result) -> float:
+    """How sure a median is: the spread of one sample shrinks with the root of their number."""
+    timing = result.descend["out"]
+    return float(2 * timing.spread / max(1, len(timing.seconds)) ** 0.5)

@@ -1,0 +1,89 @@
+"""The peers: their arrays over the same memory where they can share it, and their compilers. Imported when needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.operator import Array, Operator, Route
+
+
+@dataclass(frozen=True)
+class Library:
+    """A peer under one name in the reports."""
+
+    name: str
+    package: str
+    routes: Callable[[Operator], Mapping[str, Route]]
+    arrays: Callable[[Sequence[Array]], list[Any]]
+
+    @property
+    def installed(self) -> bool:
+        """Whether it can take part."""
+        return importlib.util.find_spec(self.package) is not None
+
+
+def torch_arrays(arrays: Sequence[Array]) -> list[Any]:
+    """Tensors over the same memory."""
+    import torch
+
+    def tensor(array: Array) -> Any:
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    return [tensor(array) for array in arrays]
+
+
+def jax_arrays(arrays: Sequence[Array]) -> list[Any]:
+    """JAX's own copies."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax.numpy as jnp
+
+    return [jnp.asarray(array) for array in arrays]
+
+
+def to_numpy(result: Any) -> Array:
+    """A peer's result, widened where NumPy alone does not know the dtype."""
+    if hasattr(result, "detach"):
+        tensor = result.detach()
+        return np.asarray(tensor.float() if "bfloat16" in str(tensor.dtype) else tensor)
+    return np.asarray(result)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function compiled by PyTorch for exactly these shapes."""
+    import torch
+    from torch._functorch import config
+
+    config.donated_buffer = False  # else a graph that is kept cannot be run backwards twice
+    run: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
+    return run
+
+
+def prepare(threads: int) -> None:
+    """Gives PyTorch as many threads as Descend; JAX takes the processors that the process may use."""
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def forget() -> None:
+    """Drops what PyTorch compiled for earlier shapes."""
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.compiler.reset()
+
+
+LIBRARIES = (
+    Library("PyTorch", "torch", lambda operator: operator.torch_eager(), torch_arrays),
+    Library("torch.compile", "torch", lambda operator: operator.torch_compile(), torch_arrays),
+    Library("JAX", "jax", lambda operator: operator.jax(), jax_arrays),
+)

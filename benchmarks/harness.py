@@ -1,0 +1,158 @@
+"""Timing: everyone in turn, round after round, so that a noisy moment hits all alike; medians of many.
+
+Threads of other libraries go on spinning for some 10 ms after a parallel region and would take cores from whoever comes
+next, so between families (Descend, PyTorch, JAX) there is a pause, and after it calls that are not counted until the
+new one runs at its usual speed.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from statistics import median
+
+from benchmarks.neighbours import DISTURBED, Neighbours
+from benchmarks.operator import Call
+from benchmarks.results import Timing
+
+SAMPLE = 200e-6
+"""Seconds that one sample takes at least: a faster job is repeated."""
+PAUSE = 0.015
+WARM_UP = 0.06
+"""Seconds within which a job has to get warm."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure one problem."""
+
+    seconds: float = 3.0
+    fewest: int = 7
+    most: int = 101
+    patience: float = 3.0
+    """While others disturb the rounds, go on for this many times the seconds."""
+
+
+@dataclass
+class Contender:
+    """A job among those measured in turn."""
+
+    name: str
+    family: str
+    call: Call
+    timing: Timing = field(default_factory=Timing)
+    calls: int = 1
+    usual: float = 0.0
+    spent: float = 0.0
+
+    def once(self) -> float:
+        """Seconds of one call."""
+        start = time.perf_counter()
+        self.call()
+        return time.perf_counter() - start
+
+    def warm(self) -> None:
+        """Calls until the job runs at its usual speed; a slow one needs none."""
+        deadline = time.perf_counter() + WARM_UP
+        while self.usual < WARM_UP and self.once() > 1.5 * self.usual and time.perf_counter() < deadline:
+            pass
+
+    def calibrate(self) -> None:
+        """Finds the usual speed, and from it how many calls make a sample."""
+        self.once()
+        deadline = time.perf_counter() + WARM_UP
+        seconds = [self.once()]
+        while seconds[-1] < WARM_UP and time.perf_counter() < deadline:
+            seconds.append(self.once())
+        self.usual = median(seconds[len(seconds) // 2 :])
+        self.calls = max(1, round(SAMPLE / self.usual))
+
+    def sample(self) -> float:
+        """Seconds of a call, the mean of a few in a row."""
+        call, rounds = self.call, repeat(None, self.calls)
+        start = time.perf_counter()
+        for _ in rounds:
+            call()
+        seconds = (time.perf_counter() - start) / self.calls
+        self.calls = max(self.calls, round(SAMPLE / seconds) if seconds * self.calls < SAMPLE / 2 else 1)
+        return seconds
+
+
+@dataclass
+class Limit(Contender):
+    """The memory limit takes part as a contender whose call gives its own seconds."""
+
+    seconds: Callable[[], float] = lambda: 0.0
+
+    def warm(self) -> None:
+        """The measure warms itself."""
+
+    def calibrate(self) -> None:
+        """Nothing to find."""
+
+    def sample(self) -> float:
+        """Seconds that the bytes would take."""
+        return self.seconds()
+
+
+def measure(contenders: Sequence[Contender], effort: Effort) -> float:
+    """Fills the contenders' timings; returns the share of the processors that others took from the rounds that count.
+
+    Slow contenders drop out once their share of the time is spent. Rounds that others disturbed do not count, unless
+    there are too few quiet ones.
+    """
+    family = ""
+    for contender in contenders:
+        family = _pause(family, contender)
+        contender.calibrate()
+    start, neighbours, others = time.perf_counter(), Neighbours(), dict[int, float]()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(effort.most):
+            quiet = sum(share <= DISTURBED for share in others.values())
+            enough = effort.seconds * (1 if quiet >= effort.fewest else effort.patience)
+            if number >= effort.fewest and time.perf_counter() - start > enough:
+                break
+            for contender in _in_turn(contenders, number):
+                if contender.spent > enough / 3 and len(contender.timing.seconds) >= 5:
+                    continue
+                family = _pause(family, contender)
+                began = time.perf_counter()
+                contender.warm()
+                contender.timing.add(number, contender.sample())
+                contender.spent += time.perf_counter() - began
+            others[number] = neighbours.share()
+    finally:
+        if collecting:
+            gc.enable()
+    kept = {number for number, share in others.items() if share <= DISTURBED}
+    for contender in contenders:
+        if sum(number in kept for number in contender.timing.rounds) >= min(effort.fewest, 5):
+            contender.timing.keep(kept)
+    counted = [share for number, share in others.items() if number in kept or len(kept) < effort.fewest]
+    return sum(counted) / max(1, len(counted))
+
+
+def fastest(contenders: Sequence[Contender]) -> Contender:
+    """The best of several ways to do one job, by a short trial."""
+    if len(contenders) == 1:
+        return contenders[0]
+    time.sleep(PAUSE)
+    measure(contenders, Effort(seconds=0.3, fewest=3, most=15))
+    best = min(contenders, key=lambda contender: contender.timing.median)
+    return best
+
+
+def _in_turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """Every other round backwards: no one always follows the same neighbour."""
+    return list(contenders if number % 2 == 0 else reversed(contenders))
+
+
+def _pause(family: str, contender: Contender) -> str:
+    if contender.family != family:
+        time.sleep(PAUSE)
+    return contender.family

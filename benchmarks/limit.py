@@ -1,0 +1,22 @@
+"""The memory limit: two reads and one write of the same bytes, at the machine's best."""
+
+from __future__ import annotations
+
+from benchmarks.harness import Limit
+
+SMALL = 8 << 20
+"""Below this one thread may be faster than all of them."""
+
+
+def triad_seconds(size: int, threads: int) -> float:
+    """Seconds in which `size` bytes can move, all threads, the better of plain and non-temporal stores."""
+    from descend import _native
+
+    seconds = 0.004 if size < SMALL else 0.04
+    teams = {1, threads} if size < SMALL else {threads}
+    return float(size / max(_native.triad(size, team, seconds) for team in teams))
+
+
+def limit(size: int, threads: int) -> Limit:
+    """The limit as one who takes part in the rounds."""
+    return Limit("limit", "descend", lambda: None, seconds=lambda: triad_seconds(size, threads))

@@ -1,0 +1,127 @@
+"""What an operator's file says: shapes, inputs, and how everyone computes the same thing."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+Shape: TypeAlias = tuple[int, ...]
+Call: TypeAlias = Callable[[], Any]
+"""A job that is ready to be timed."""
+Route: TypeAlias = Callable[..., Call]
+"""Takes a framework's own arrays, in the order of the operator's inputs, and makes the job ready."""
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One shape and dtype with fresh data and outputs to write to."""
+
+    shape: Shape
+    dtype: str
+    inputs: dict[str, Array]
+    """By parameter name, in the order of the functional API."""
+    outputs: dict[str, Array]
+    """By parameter name of the two-phase API, in its order."""
+
+    @property
+    def bytes(self) -> int:
+        """What must move: each input read once, each output written once."""
+        return sum(array.nbytes for array in (*self.inputs.values(), *self.outputs.values()))
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A part of one output in float64: ``actual[index]`` should equal ``values``."""
+
+    index: Any
+    values: NDArray[np.float64]
+
+
+class Operator(ABC):
+    """One operator under measurement. Descend is called by the operator's name, so only the peers need words."""
+
+    name: str
+    quick: Sequence[Shape]
+    """A few shapes that tell most."""
+    full: Sequence[Shape]
+    """The whole range."""
+    dtypes: Sequence[str] = tuple(DTYPES)
+    small: tuple[Shape, str]
+    """The problem whose time is all overhead."""
+    attributes: Mapping[str, Any] = {}
+    """Keyword arguments that are not tensors."""
+
+    @abstractmethod
+    def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
+        """Fresh random data, as it would enter the operator in a network."""
+
+    @abstractmethod
+    def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
+        """For each output the float64 reference, on a sample of rows where the whole would take too long."""
+
+    @abstractmethod
+    def empty(self) -> Problem:
+        """A call with nothing to do."""
+
+    def torch_eager(self) -> Mapping[str, Route]:
+        """PyTorch's ways to do the job; the fastest one counts."""
+        return {}
+
+    def torch_compile(self) -> Mapping[str, Route]:
+        """The same, compiled."""
+        return {}
+
+    def jax(self) -> Mapping[str, Route]:
+        """JAX's ways."""
+        return {}
+
+    def yardstick(self) -> tuple[str, Route] | None:
+        """PyTorch's own operator that a small call is held against: its name, and the call on torch tensors."""
+        return None
+
+
+def load(name: str) -> Operator:
+    """The operator of this name."""
+    operator: Operator = importlib.import_module(f"benchmarks.{name}").OPERATOR
+    return operator
+
+
+def aligned(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
+    """Zeros that start on a cache line, as the frameworks' own arrays do; the pages are touched."""
+    kind = DTYPES[dtype] if isinstance(dtype, str) else dtype
+    size = int(np.prod(shape)) * kind.itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    raw.fill(0)
+    return raw[start : start + size].view(kind).reshape(shape)
+
+
+def normal(shape: Shape, dtype: str, rng: np.random.Generator, scale: float = 1.0, mean: float = 0.0) -> Array:
+    """Random normal numbers."""
+    array = aligned(shape, dtype)
+    values = rng.standard_normal(shape, np.float32)
+    values *= scale
+    values += mean
+    array[...] = values
+    return array
+
+
+def sample(length: int, width: int, rng: np.random.Generator, elements: int = 1 << 20) -> Array:
+    """Some of `length` indices, each of which stands for `width` elements: first, last, and a random choice between."""
+    count = min(length, max(8, elements // max(width, 1)))
+    chosen = rng.choice(length, count, replace=False)
+    return np.unique(np.concatenate([chosen, [0, length - 1]])) if length else chosen

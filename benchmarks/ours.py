@@ -1,0 +1,70 @@
+"""Descend's own calls, found by the operator's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.operator import Call, Operator
+
+
+def calls(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Call]:
+    """Every form of the call on these arrays, ready to run."""
+    makers: dict[str, Callable[[Operator, Sequence[Any], Sequence[Any]], Call]] = {
+        "out": functional,
+        "allocating": allocating,
+        "two_phase": two_phase,
+        "repeatable": repeatable,
+    }
+    return {form: make(operator, inputs, outputs) for form, make in makers.items()}
+
+
+def functional(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+    """``descend.operator(…, out=…)``."""
+    import descend
+
+    function, attributes = getattr(descend, operator.name), dict(operator.attributes)
+    out = tuple(outputs) if len(outputs) > 1 else outputs[0]
+    return lambda: function(*inputs, out=out, **attributes)
+
+
+def allocating(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+    """``descend.operator(…)``."""
+    import descend
+
+    function, attributes = getattr(descend, operator.name), dict(operator.attributes)
+    return lambda: function(*inputs, **attributes)
+
+
+def two_phase(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+    """Both phases and synchronize; stream and workspace are made once, as programs do."""
+    from descend import acl, aclnn
+
+    first, second = getattr(aclnn, f"{operator.name}_get_workspace_size"), getattr(aclnn, operator.name)
+    attributes, stream = dict(operator.attributes), acl.Stream()
+    size, _ = first(*inputs, *outputs, **attributes)
+    workspace = acl.malloc(size) if size else None
+
+    def call() -> None:
+        size, executor = first(*inputs, *outputs, **attributes)
+        second(workspace, size, executor, stream)
+        stream.synchronize()
+
+    return call
+
+
+def repeatable(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+    """The second phase and synchronize, with an executor made once."""
+    from descend import acl, aclnn
+
+    first, second = getattr(aclnn, f"{operator.name}_get_workspace_size"), getattr(aclnn, operator.name)
+    stream = acl.Stream()
+    size, executor = first(*inputs, *outputs, **operator.attributes)
+    executor.set_repeatable()
+    workspace = acl.malloc(size) if size else None
+
+    def call() -> None:
+        second(workspace, size, executor, stream)
+        stream.synchronize()
+
+    return call

@@ -1,0 +1,174 @@
+"""RmsNormGrad: what is measured, and how each peer does the same job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EPSILON = 1e-6
+QUICK: list[Shape] = [
+    (1, 8),
+    (8, 64),
+    (128, 768),
+    (1024, 1024),
+    (4096, 1024),
+    (4096, 4096),
+    (16384, 1024),
+    (1024, 16384),
+]
+MORE: list[Shape] = [
+    (1, 4096),
+    (32, 256),
+    (1024, 64),
+    (1, 65536),
+    (64, 4096),
+    (16384, 64),
+    (256, 4096),
+    (16, 65536),
+    (2048, 2048),
+]
+MORE += [(16384, 256), (65536, 64), (256, 16384), (64, 65536), (256, 65536), (8192, 4096), (16384, 4096), (16384, 8192)]
+
+
+class RmsNormGrad(Operator):
+    """Rows and columns; gamma in the dtype of x, rstd and dgamma in float32."""
+
+    name = "rms_norm_grad"
+    quick = tuple(QUICK)
+    full = tuple(sorted(QUICK + MORE, key=lambda shape: (shape[0] * shape[1], shape[1])))
+    small = ((8, 64), "float32")
+
+    def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
+        """Normal data; rstd is that of x, as the forward operator would hand it over."""
+        rows, columns = shape
+        x = normal(shape, dtype, rng)
+        wide = x.astype(np.float32, copy=False)
+        rstd = aligned((rows, 1), "float32")
+        rstd[:, 0] = 1 / np.sqrt(np.einsum("ij,ij->i", wide, wide) / columns + EPSILON)
+        inputs = {
+            "dy": normal(shape, dtype, rng),
+            "x": x,
+            "rstd": rstd,
+            "gamma": normal((columns,), dtype, rng, 0.1, 1),
+        }
+        outputs = {"dx_out": aligned(shape, dtype), "dgamma_out": aligned((columns,), "float32")}
+        return Problem(shape, dtype, inputs, outputs)
+
+    def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
+        """Whole rows for dx, whole columns for dgamma."""
+        from descend import reference
+
+        dy, x, rstd, gamma = problem.inputs.values()
+        rows, columns = sample(x.shape[0], x.shape[1], rng), sample(x.shape[1], x.shape[0], rng)
+        dx, _ = reference.rms_norm_grad(dy[rows], x[rows], rstd[rows], gamma)
+        _, dgamma = reference.rms_norm_grad(dy[:, columns], x[:, columns], rstd, gamma[columns])
+        return Golden(rows, np.asarray(dx)), Golden(columns, np.asarray(dgamma))
+
+    def empty(self) -> Problem:
+        """No rows."""
+        none, vector = aligned((0, 8), "float32"), aligned((8,), "float32")
+        inputs = {"dy": none, "x": none.copy(), "rstd": aligned((0, 1), "float32"), "gamma": vector}
+        return Problem((0, 8), "float32", inputs, {"dx_out": none.copy(), "dgamma_out": vector.copy()})
+
+    def torch_eager(self) -> Mapping[str, Route]:
+        """Autograd, and the formula by hand."""
+        return {"autograd of F.rms_norm": autograd(rms_norm), "the formula in eager operations": formula_call}
+
+    def torch_compile(self) -> Mapping[str, Route]:
+        """The compiled formula, and autograd through the compiled forward."""
+        from benchmarks.frameworks import compiled
+
+        return {
+            "the compiled formula": lambda *tensors: formula_call(*tensors, function=compiled(formula)),
+            "autograd of compiled F.rms_norm": lambda *tensors: autograd(compiled(rms_norm))(*tensors),
+        }
+
+    def jax(self) -> Mapping[str, Route]:
+        """The formula and the vector-Jacobian product, each under jit."""
+        return {"jit of the formula": jax_formula, "jit of vjp": jax_vjp}
+
+    def yardstick(self) -> tuple[str, Route]:
+        """PyTorch has no RMS norm backward for CPUs; its layer norm backward is the nearest."""
+        return "torch.ops.aten.native_layer_norm_backward", layer_norm_backward
+
+
+def rms_norm(x: Tensor, gamma: Tensor) -> Tensor:
+    """PyTorch's forward."""
+    from torch.nn import functional
+
+    return functional.rms_norm(x, gamma.shape, gamma, EPSILON)
+
+
+def autograd(forward: Any) -> Route:
+    """The backward pass alone: the graph is made once and kept."""
+
+    def route(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> Call:
+        import torch
+
+        x, gamma = x.detach().requires_grad_(), gamma.detach().requires_grad_()
+        y = forward(x, gamma)
+        return lambda: torch.autograd.grad(y, (x, gamma), dy, retain_graph=True)
+
+    return route
+
+
+def formula(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """The operator as one would write it in PyTorch, computed in float32."""
+    wide = dy.float()
+    xhat = x.float() * rstd
+    g = wide * gamma.float()
+    dx = rstd * (g - xhat * (g * xhat).mean(-1, keepdim=True))
+    return dx.to(x.dtype), (wide * xhat).sum(0)
+
+
+def formula_call(*tensors: Tensor, function: Any = formula) -> Call:
+    """The formula on these tensors."""
+    return lambda: function(*tensors)
+
+
+def layer_norm_backward(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> Call:
+    """Layer norm's backward on the same tensors."""
+    import torch
+
+    mean, bias, mask = torch.zeros_like(rstd), torch.zeros_like(gamma), [True, True, True]
+    backward, shape = torch.ops.aten.native_layer_norm_backward, list(gamma.shape)
+    return lambda: backward(dy, x, shape, mean, rstd, gamma, bias, mask)
+
+
+def jax_formula(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
+    """The same formula in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    def backward(dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+        wide, xhat = dy.astype(jnp.float32), x.astype(jnp.float32) * rstd
+        g = wide * gamma.astype(jnp.float32)
+        dx = rstd * (g - xhat * (g * xhat).mean(-1, keepdims=True))
+        return dx.astype(x.dtype), (wide * xhat).sum(0)
+
+    run = jax.jit(backward)
+    return lambda: jax.block_until_ready(run(dy, x, rstd, gamma))
+
+
+def jax_vjp(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
+    """What JAX derives itself; it computes rstd again."""
+    import jax
+    import jax.numpy as jnp
+
+    def forward(x: Any, gamma: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        scale = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + EPSILON)
+        return (wide * scale * gamma.astype(jnp.float32)).astype(x.dtype)
+
+    run = jax.jit(lambda dy, x, gamma: jax.vjp(forward, x, gamma)[1](dy))
+    return lambda: jax.block_until_ready(run(dy, x, gamma))
+
+
+OPERATOR = RmsNormGrad()

@@ -1,0 +1,42 @@
+// Arrays of any library as tensors, and results of the caller's family.
+#pragma once
+
+#include <vector>
+
+#include "bindings/dlpack.h"
+#include "bindings/python.h"
+#include "operators/call.h"
+
+namespace descend::python {
+
+enum class Family : uint8_t { kNumpy, kTorch, kOther };
+
+// To be called when the module is imported.
+void bind_arrays(nb::module_& module);
+
+// Describes `object` as the tensor of parameter i. `keep` receives what must live as long as the tensor is used beyond
+// the object itself. Throws for anything that is no array on the CPU, or that an output must not be.
+Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep);
+
+// Tells PyTorch that a tensor's values have changed, so that autograd notices a stale saved tensor.
+void mark_written(PyObject* object, Family family);
+
+// Memory for a result, which becomes an array of the family of `like` once it has been filled.
+class Result {
+ public:
+  Result(Family family, PyObject* like) : family_(family), like_(like) {}
+  ~Result();
+  Result(const Result&) = delete;
+  Result& operator=(const Result&) = delete;
+  Result(Result&& other) noexcept;
+
+  void allocate(Tensor* tensor);  // sets tensor->data; throws when there is no memory
+  nb::object finish();            // the array
+
+ private:
+  Family family_;
+  PyObject* like_;  // borrowed
+  dlpack::ManagedTensorVersioned* managed_ = nullptr;
+};
+
+}  // namespace descend::python

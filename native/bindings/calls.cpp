@@ -1,0 +1,381 @@
+// The operators as Python functions: the functional API and the two phases.
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "bindings/arrays.h"
+#include "bindings/runtime.h"
+#include "operators/executor.h"
+
+namespace descend::python {
+namespace {
+
+// A kernel that touches less holds the GIL: giving it up would cost more than the kernel.
+constexpr int64_t kGilBytes = 64 * 1024;
+
+int parameter_count(const Operator& op) { return static_cast<int>(op.parameters.size()); }
+
+[[noreturn]] void wrong_type(const Call& call, int i, PyObject* object, const char* expected) {
+  throw Error{PyExc_TypeError, concat(call.operator_name(), ": ", call.name(i), " is a ", type_name(object),
+                                      ", but must be ", expected, ".")};
+}
+
+// Python's and NumPy's integers, but no booleans.
+std::optional<int64_t> as_integer(PyObject* object) {
+  if (PyBool_Check(object) || !PyIndex_Check(object)) return std::nullopt;
+  const nb::object number = nb::steal(PyNumber_Index(object));
+  if (!number.is_valid()) throw nb::python_error();
+  const int64_t value = PyLong_AsLongLong(number.ptr());
+  if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+  return value;
+}
+
+// Whatever has a truth value that is plainly a boolean: bool, numpy.bool_.
+std::optional<bool> as_bool(PyObject* object) {
+  if (PyBool_Check(object)) return object == Py_True;
+  if (type_name(object) == "numpy.bool" || type_name(object) == "numpy.bool_") return PyObject_IsTrue(object) == 1;
+  return std::nullopt;
+}
+
+void import_list(Call& call, int i, PyObject* object, bool booleans) {
+  const char* const expected = booleans ? "a sequence of booleans" : "a sequence of integers";
+  call[i].list.clear();
+  if (!booleans) {
+    if (const auto single = as_integer(object)) {  // normalized_shape=64
+      call[i].list.push_back(*single);
+      return;
+    }
+  }
+  if (PyUnicode_Check(object) || PyBytes_Check(object)) wrong_type(call, i, object, expected);
+  const nb::object sequence = nb::steal(PySequence_Fast(object, ""));
+  if (!sequence.is_valid()) {
+    PyErr_Clear();
+    wrong_type(call, i, object, expected);
+  }
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence.ptr());
+  std::vector<int64_t> values(count);
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    PyObject* item = PySequence_Fast_GET_ITEM(sequence.ptr(), k);
+    const auto value = booleans ? as_bool(item) : as_integer(item);
+    if (!value) wrong_type(call, i, object, expected);
+    values[k] = *value;
+  }
+  call[i].list.assign(values.data(), values.size());
+}
+
+void import_attribute(Call& call, int i, PyObject* object) {
+  Argument& argument = call[i];
+  if (object == Py_None) {
+    argument.state = Argument::State::kNull;
+    return;
+  }
+  argument.state = Argument::State::kGiven;
+  switch (call.op->parameters[i].kind) {
+    case Kind::kInt:
+      if (const auto value = as_integer(object)) {
+        argument.integer = *value;
+        return;
+      }
+      wrong_type(call, i, object, "an integer");
+    case Kind::kFloat:
+      if (PyBool_Check(object) || PyUnicode_Check(object)) wrong_type(call, i, object, "a number");
+      argument.real = PyFloat_AsDouble(object);
+      if (argument.real == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        wrong_type(call, i, object, "a number");
+      }
+      return;
+    case Kind::kBool:
+      if (const auto value = as_bool(object)) {
+        argument.flag = *value;
+        return;
+      }
+      wrong_type(call, i, object, "a boolean");
+    case Kind::kString:
+      if (!PyUnicode_Check(object)) wrong_type(call, i, object, "a string");
+      argument.text = nb::str(nb::handle(object)).c_str();
+      return;
+    case Kind::kIntArray: return import_list(call, i, object, false);
+    case Kind::kBoolArray: return import_list(call, i, object, true);
+    case Kind::kTensor: break;
+  }
+}
+
+// One executor a thread is kept between functional calls; a call within a call (an array's own Python code) makes another.
+class Borrowed {
+ public:
+  Borrowed() : executor_(idle() ? std::move(idle()) : std::make_shared<Executor>()) {}
+  ~Borrowed() { idle() = std::move(executor_); }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  Executor* operator->() { return executor_.get(); }
+  Executor& operator*() { return *executor_; }
+
+ private:
+  static std::shared_ptr<Executor>& idle() {
+    thread_local std::shared_ptr<Executor> executor;
+    return executor;
+  }
+  std::shared_ptr<Executor> executor_;
+};
+
+const Operator& operator_of(PyObject* self) {
+  return *static_cast<const Operator*>(PyCapsule_GetPointer(self, nullptr));
+}
+
+// The arrays given as out=: one for each output, null where none was given.
+std::vector<PyObject*> given_outputs(const Call& call, PyObject* out, size_t count) {
+  std::vector<PyObject*> arrays(count, nullptr);
+  if (out == Py_None) return arrays;
+  if (!PyTuple_Check(out) && !PyList_Check(out)) {
+    if (count == 1) return {out};
+    throw Error{PyExc_TypeError, concat(call.operator_name(), ": out is a ", type_name(out), ", but must be a tuple of ",
+                                        count, " arrays, None for one that is to be allocated.")};
+  }
+  const auto length = static_cast<size_t>(PySequence_Fast_GET_SIZE(out));
+  if (length != count) {
+    throw Error{PyExc_ValueError, concat(call.operator_name(), ": out has ", length, " entries, but must have ", count, ".")};
+  }
+  for (size_t k = 0; k < count; ++k) {
+    PyObject* item = PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(k));
+    arrays[k] = item == Py_None ? nullptr : item;
+  }
+  return arrays;
+}
+
+// f(*inputs and attributes in the order of the parameters, out)
+PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    const Operator& op = operator_of(self);
+    Borrowed executor;
+    executor->reset(op, Product::kHost, Naming::kPython);
+    Call& call = executor->call();
+
+    std::vector<nb::object> keep;
+    std::optional<Family> family;
+    PyObject* first = nullptr;
+    std::vector<int> outputs;
+    Py_ssize_t next = 0;
+    for (int i = 0; i < parameter_count(op); ++i) {
+      const Parameter& parameter = op.parameters[i];
+      if (parameter.role == Role::kOutput) {
+        outputs.push_back(i);
+        continue;
+      }
+      if (next >= count) throw Error{PyExc_TypeError, concat(op.name, ": too few arguments.")};
+      PyObject* object = args[next++];
+      if (parameter.kind != Kind::kTensor) {
+        import_attribute(call, i, object);
+      } else if (object != Py_None) {
+        const Family found = read_array(call, i, object, false, keep);
+        if (!family) {
+          family = found;
+          first = object;
+        }
+      }
+    }
+    if (next + 1 != count) throw Error{PyExc_TypeError, concat(op.name, ": the wrong number of arguments.")};
+
+    const std::vector<PyObject*> given = given_outputs(call, args[next], outputs.size());
+    std::vector<Family> given_families(outputs.size(), Family::kNumpy);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (given[k] != nullptr) given_families[k] = read_array(call, outputs[k], given[k], true, keep);
+    }
+    op.infer(call);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (given[k] == nullptr) {
+        call[outputs[k]].state = Argument::State::kGiven;
+        call[outputs[k]].tensor.data = nullptr;
+      }
+    }
+    check(executor->prepare());
+
+    std::vector<Result> results;
+    results.reserve(outputs.size());
+    const auto wanted = [&](size_t k) { return op.counts == nullptr || op.counts(call, outputs[k]); };
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      results.emplace_back(family.value_or(Family::kNumpy), first);
+      if (given[k] == nullptr && wanted(k)) results[k].allocate(&call[outputs[k]].tensor);
+    }
+    if (executor->plan().bytes() < kGilBytes) {
+      check(executor->run_now());
+    } else {
+      Status status;
+      {
+        const nb::gil_scoped_release released;
+        status = executor->run_now();
+      }
+      check(std::move(status));
+    }
+
+    const auto finish = [&](size_t k) -> nb::object {
+      if (given[k] != nullptr) {
+        mark_written(given[k], given_families[k]);
+        return nb::borrow(given[k]);
+      }
+      return wanted(k) ? results[k].finish() : nb::none();
+    };
+    if (outputs.size() == 1) return finish(0).release().ptr();
+    nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(k), finish(k).release().ptr());
+    }
+    return tuple.release().ptr();
+  });
+}
+
+// What Python calls an executor: the engine's, and the arrays that it works on.
+struct PythonExecutor {
+  std::shared_ptr<Executor> executor = std::make_shared<Executor>();
+  std::vector<nb::object> keep;                        // by parameter, then what imports left
+  std::vector<Family> families;
+};
+
+// (size, executor) = f(*parameters in the documents' order)
+PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    const Operator& op = operator_of(self);
+    if (count != parameter_count(op)) {
+      throw Error{PyExc_TypeError, concat(op.name, "_get_workspace_size: the wrong number of arguments.")};
+    }
+    auto made = std::make_unique<PythonExecutor>();
+    made->executor->reset(op, Product::kHost, Naming::kPython);
+    Call& call = made->executor->call();
+    if (Status status = current_product(&call.product); !status.ok()) {
+      throw StatusError{call.fail(status.code, status.sentence)};
+    }
+    made->keep.resize(count);
+    made->families.resize(count, Family::kNumpy);
+    for (int i = 0; i < count; ++i) {
+      if (op.parameters[i].kind != Kind::kTensor) {
+        import_attribute(call, i, args[i]);
+      } else if (args[i] != Py_None) {
+        made->families[i] = read_array(call, i, args[i], op.parameters[i].role == Role::kOutput, made->keep);
+        made->keep[i] = nb::borrow(args[i]);
+      }
+    }
+    check(made->executor->prepare());
+    const nb::object size = nb::cast(made->executor->workspace_bytes());
+    const nb::object executor = nb::cast(made.release(), nb::rv_policy::take_ownership);
+    return nb::make_tuple(size, executor).release().ptr();
+  });
+}
+
+// f(workspace, size, executor, stream)
+PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    const Operator& op = operator_of(self);
+    const auto bad = [&](const char* name, PyObject* object, const char* expected) -> Error {
+      return {PyExc_TypeError, concat(op.name, ": ", name, " is a ", type_name(object), ", but must be ", expected, ".")};
+    };
+    if (count != 4) throw Error{PyExc_TypeError, concat(op.name, ": takes workspace, size, executor and stream.")};
+    const WorkspaceView workspace = view_workspace(op.name, args[0]);
+    const auto size = as_integer(args[1]);
+    if (!size) throw bad("workspace_size", args[1], "an integer");
+    if (args[2] == Py_None) {
+      throw StatusError{failure(Code::kParamNullptr, op.name, ": executor is None, but must be given.")};
+    }
+    PythonExecutor* executor = nullptr;
+    if (!nb::try_cast(nb::handle(args[2]), executor) || executor == nullptr) {
+      throw bad("executor", args[2], "what the first phase returned");
+    }
+    PythonStream* stream = nullptr;
+    if (args[3] == Py_None) {
+      stream = &default_stream();
+    } else if (!nb::try_cast(nb::handle(args[3]), stream) || stream == nullptr) {
+      throw StatusError{failure(Code::kRuntimeError, op.name, ": stream is a ", type_name(args[3]), ", but must be an acl.Stream.")};
+    }
+    const auto given = static_cast<uint64_t>(std::max<int64_t>(*size, 0));
+    if (workspace.pointer != nullptr && workspace.bytes < given) {
+      throw StatusError{failure(Code::kParamInvalid, op.name, ": the workspace is said to have ", given,
+                                " bytes, but has ", workspace.bytes, ".")};
+    }
+    Executor& engine = *executor->executor;
+    Status status;
+    if (engine.plan().bytes() < kGilBytes) {
+      status = engine.launch(op, workspace.pointer, given, *stream->stream);
+    } else {
+      const nb::gil_scoped_release released;
+      status = engine.launch(op, workspace.pointer, given, *stream->stream);
+    }
+    check(std::move(status));
+    for (int i = 0; i < parameter_count(op); ++i) {
+      if (op.parameters[i].role == Role::kOutput && executor->keep[i].is_valid()) {
+        mark_written(executor->keep[i].ptr(), executor->families[i]);
+      }
+    }
+    stream->hold(executor->keep, nb::borrow(args[0]));
+    Py_RETURN_NONE;
+  });
+}
+
+void set_tensor(PythonExecutor& self, const char* name, nb::handle array) {
+  Executor& engine = *self.executor;
+  const Operator& op = *engine.call().op;
+  for (int i = 0; i < parameter_count(op); ++i) {
+    const Parameter& parameter = op.parameters[i];
+    if (std::string_view(name) != parameter.python || parameter.kind != Kind::kTensor) continue;
+    // Described apart: the executor changes only if the array fits.
+    Call described;
+    described.op = &op;
+    described.naming = Naming::kPython;
+    std::vector<nb::object> keep;
+    const Family family = read_array(described, i, array.ptr(), parameter.role == Role::kOutput, keep);
+    const Tensor& now = engine.call()[i].tensor;
+    const Tensor& next = described[i].tensor;
+    if (next.dtype != now.dtype || next.shape != now.shape || next.strides != now.strides || next.offset != now.offset) {
+      throw StatusError{engine.call().fail(Code::kParamInvalid, name, " must keep its dtype, ", dtype_name(now.dtype),
+                                           ", its shape, ", to_string(now.shape), ", and its strides, ",
+                                           to_string(now.strides), ".")};
+    }
+    engine.set_address(i, next.data);
+    self.keep[i] = nb::borrow(array);
+    self.families[i] = family;
+    for (nb::object& object : keep) self.keep.push_back(std::move(object));
+    return;
+  }
+  throw Error{PyExc_ValueError, concat(op.name, " has no tensor named ", name, ".")};
+}
+
+PyMethodDef functional_method{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_functional)), METH_FASTCALL, nullptr};
+PyMethodDef phase1_method{"get_workspace_size", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_get_workspace_size)), METH_FASTCALL, nullptr};
+PyMethodDef phase2_method{"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_launch)), METH_FASTCALL, nullptr};
+
+nb::object method(PyMethodDef* definition, const Operator& op) {
+  const nb::object self = nb::steal(PyCapsule_New(const_cast<Operator*>(&op), nullptr, nullptr));
+  return nb::steal(PyCFunction_New(definition, self.ptr()));
+}
+
+const Operator& by_name(const char* name) {
+  const Operator* op = find_operator(name);
+  if (op == nullptr) throw Error{PyExc_KeyError, concat("there is no operator ", name, ".")};
+  return *op;
+}
+
+}  // namespace
+
+void bind_calls(nb::module_& module) {
+  nb::class_<PythonExecutor>(module, "Executor", "A prepared call: what the first phase returns and the second runs.")
+      .def("set_repeatable", [](PythonExecutor& self) { self.executor->set_repeatable(); },
+           "Lets the executor run any number of times; without it, it runs once.")
+      .def("set_tensor", set_tensor, nb::arg("name"), nb::arg("array"),
+           "Another array, of the same dtype, shape and strides, for the tensor of that name from the next run on.")
+      .def_prop_ro("operator", [](const PythonExecutor& self) { return self.executor->call().op->name; }, "The operator's name.")
+      .def_prop_ro("workspace_size", [](const PythonExecutor& self) { return self.executor->workspace_bytes(); },
+                   "Bytes of scratch that the second phase needs.")
+      .def_prop_ro("spent", [](const PythonExecutor& self) { return self.executor->spent(); },
+                   "Whether it has run and is not repeatable.")
+      .def_prop_ro("plan", [](const PythonExecutor& self) { return self.executor->plan().describe(); },
+                   "The steps that the second phase takes.");
+
+  module.def("function", [](const char* name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
+             "The functional form: called with inputs and attributes in order, then out.");
+  module.def("phase1", [](const char* name) { return method(&phase1_method, by_name(name)); }, nb::arg("name"),
+             "The first phase: called with all parameters in order.");
+  module.def("phase2", [](const char* name) { return method(&phase2_method, by_name(name)); }, nb::arg("name"),
+             "The second phase: called with workspace, size, executor and stream.");
+}
+
+}  // namespace descend::python

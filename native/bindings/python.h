@@ -1,0 +1,50 @@
+// What all binding files need: nanobind, and errors on their way to Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "runtime/status.h"
+
+namespace descend::python {
+
+namespace nb = nanobind;
+
+// A Python exception with a plain sentence.
+struct Error {
+  PyObject* type;  // borrowed: a built-in exception class
+  std::string sentence;
+};
+
+// A failed status: becomes descend.aclnn.AclnnError or one of its kin.
+struct StatusError {
+  Status status;
+};
+
+inline void check(Status status) {
+  if (!status.ok()) throw StatusError{std::move(status)};
+}
+
+// Sets the Python error that the exception in flight stands for. To be called inside catch (...).
+void set_python_error() noexcept;
+
+// Runs body and turns what it throws into a Python error and a null result: for functions in CPython's own convention.
+template <class Body>
+PyObject* guarded(Body body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+// "int", "numpy.ndarray", "torch.Tensor": what a sentence calls an object.
+std::string type_name(PyObject* object);
+
+void bind_calls(nb::module_& module);    // the operators: functional and two-phase
+void bind_runtime(nb::module_& module);  // streams, memory, products, threads
+void bind_tables(nb::module_& module);   // the contracts as data
+
+}  // namespace descend::python

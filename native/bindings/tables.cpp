@@ -1,0 +1,114 @@
+// The contracts as Python data; src/descend/contract.py gives them types.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/python.h"
+#include "operators/operator.h"
+
+namespace descend::python {
+namespace {
+
+const char* kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::kTensor: return "tensor";
+    case Kind::kIntArray: return "int_array";
+    case Kind::kBoolArray: return "bool_array";
+    case Kind::kInt: return "int";
+    case Kind::kFloat: return "float";
+    case Kind::kBool: return "bool";
+    case Kind::kString: return "str";
+  }
+  return "";
+}
+
+const char* role_name(Role role) {
+  return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "attribute";
+}
+
+nb::list product_names(ProductSet set) {
+  nb::list names;
+  for (const ProductInfo& entry : products()) {
+    if (set.has(entry.product)) names.append(entry.name);
+  }
+  return names;
+}
+
+nb::tuple dtype_names(DtypeSet set) {
+  nb::list names;
+  for (int number = 0; number < 64; ++number) {
+    const auto dtype = static_cast<Dtype>(number);
+    if (set.has(dtype)) names.append(dtype_name(dtype));
+  }
+  return nb::tuple(names);
+}
+
+nb::dict describe(const Operator& op) {
+  nb::list parameters;
+  std::vector<const char*> tensors;
+  for (const Parameter& p : op.parameters) {
+    nb::dict entry;
+    entry["name"] = p.name;
+    entry["python"] = p.python;
+    entry["kind"] = kind_name(p.kind);
+    entry["role"] = role_name(p.role);
+    entry["optional"] = p.optional;
+    entry["default"] = p.default_value ? nb::object(nb::str(p.default_value)) : nb::none();
+    entry["keyword_only"] = p.keyword_only;
+    entry["shape"] = p.shape;
+    entry["description"] = p.description;
+    parameters.append(entry);
+    if (p.kind == Kind::kTensor) tensors.push_back(p.python);
+  }
+  nb::list rows;
+  for (const DtypeRow& row : op.dtypes) {
+    nb::dict dtypes;
+    for (size_t i = 0; i < tensors.size(); ++i) dtypes[tensors[i]] = dtype_names(row.sets[i]);
+    nb::dict entry;
+    entry["products"] = product_names(row.products);
+    entry["dtypes"] = dtypes;
+    rows.append(entry);
+  }
+  nb::list errors;
+  for (const ErrorRule& rule : op.errors) {
+    nb::dict entry;
+    entry["status"] = static_cast<int>(rule.code);
+    entry["name"] = code_name(rule.code);
+    entry["when"] = rule.when;
+    errors.append(entry);
+  }
+  nb::dict result;
+  result["name"] = op.name;
+  result["c_name"] = op.c_name;
+  result["summary"] = op.summary;
+  result["formula"] = op.formula;
+  result["source"] = op.source;
+  result["notes"] = op.notes;
+  result["products"] = product_names(op.products);
+  result["parameters"] = parameters;
+  result["dtypes"] = rows;
+  result["errors"] = errors;
+  return result;
+}
+
+}  // namespace
+
+void bind_tables(nb::module_& module) {
+  module.def("products", [] {
+    nb::list list;
+    for (const ProductInfo& entry : products()) {
+      nb::dict product;
+      product["name"] = entry.name;
+      product["documents"] = entry.documents;
+      product["soc"] = entry.soc;
+      list.append(product);
+    }
+    return list;
+  }, "The products, as dictionaries.");
+  module.def("operators", [] {
+    nb::list list;
+    for (const Operator* op : operators()) list.append(describe(*op));
+    return list;
+  }, "The operators' contracts, as dictionaries.");
+}
+
+}  // namespace descend::python

@@ -1,0 +1,39 @@
+// Element types of the kernels and the type that each is computed in.
+#pragma once
+
+#include <cstdint>
+
+namespace descend::kernels {
+
+struct float16 {
+  uint16_t bits;
+};
+struct bfloat16 {
+  uint16_t bits;
+};
+
+// 16-bit and 32-bit elements are computed in float, double in double.
+template <class T>
+struct WideOf {
+  using type = float;
+};
+template <>
+struct WideOf<double> {
+  using type = double;
+};
+template <class T>
+using Wide = typename WideOf<T>::type;
+
+// The four element types that tensors of numbers have; for places that choose one at run time.
+enum class Element : uint8_t { kFloat32, kFloat16, kBfloat16, kFloat64 };
+
+// A matrix whose rows are contiguous; `stride` counts elements from one row to the next and may be 0 or negative.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t stride;
+
+  T* row(int64_t i) const { return data + i * stride; }
+};
+
+}  // namespace descend::kernels

@@ -1,0 +1,136 @@
+#include "kernels/isa.h"
+
+#include <cctype>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#define HWY_TARGET_INCLUDE "kernels/isa.cpp"
+#include "kernels/dispatch.h"
+
+#if HWY_ONCE
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace descend::kernels {
+namespace {
+
+struct Target {
+  Isa isa;
+  const char* name;
+};
+
+#if defined(__x86_64__)
+
+struct Cpuid {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+  Cpuid(uint32_t leaf, uint32_t subleaf) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
+};
+
+constexpr bool has(uint32_t word, std::initializer_list<int> bits) {
+  for (int bit : bits) {
+    if (!(word >> bit & 1)) return false;
+  }
+  return true;
+}
+
+// The registers that the operating system saves when it switches threads.
+uint64_t saved_state() {
+  uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t{high} << 32 | low;
+}
+
+// What Highway's targets let the compiler use: see HWY_TARGET_STR in hwy/ops/set_macros-inl.h.
+bool runs(Isa isa) {
+  if (isa == Isa::kBaseline) return true;
+  const Cpuid one(1, 0), seven(7, 0), extended(0x80000001u, 0);
+  constexpr uint64_t kYmm = 0x6, kZmm = 0xE6;
+  const bool avx2 = has(one.ecx, {0, 1, 9, 12, 19, 20, 23, 25, 27, 28, 29}) &&  // SSE3 PCLMUL SSSE3 FMA SSE4.1 SSE4.2
+                                                                               // POPCNT AES OSXSAVE AVX F16C
+                    has(extended.ecx, {5}) &&                                   // LZCNT
+                    has(seven.ebx, {3, 5, 8}) &&                                // BMI1 AVX2 BMI2
+                    (saved_state() & kYmm) == kYmm;
+  if (isa == Isa::kAvx2) return avx2;
+  return avx2 && has(seven.ebx, {16, 17, 28, 30, 31}) && (saved_state() & kZmm) == kZmm;  // AVX-512 F DQ CD BW VL
+}
+
+#else
+
+bool runs(Isa isa) { return isa == Isa::kBaseline; }
+
+#endif
+
+const char* baseline_name() {
+  switch (HWY_STATIC_TARGET) {
+    case HWY_AVX3:
+      return "AVX3";
+    case HWY_AVX2:
+      return "AVX2";
+    case HWY_NEON:
+      return "NEON";
+    default:
+#if defined(__aarch64__)
+      return "NEON";
+#else
+      return "BASELINE";
+#endif
+  }
+}
+
+std::vector<Target> runnable_targets() {
+  std::vector<Target> targets;
+#if (HWY_TARGETS & HWY_AVX3) && HWY_STATIC_TARGET != HWY_AVX3
+  if (runs(Isa::kAvx3)) targets.push_back({Isa::kAvx3, "AVX3"});
+#endif
+#if (HWY_TARGETS & HWY_AVX2) && HWY_STATIC_TARGET != HWY_AVX2
+  if (runs(Isa::kAvx2)) targets.push_back({Isa::kAvx2, "AVX2"});
+#endif
+  targets.push_back({Isa::kBaseline, baseline_name()});
+  return targets;
+}
+
+struct Choice {
+  Target target;
+  Status status;
+  std::string names;
+};
+
+Choice make_choice() {
+  const std::vector<Target> targets = runnable_targets();
+  Choice choice{targets.front(), {}, {}};
+  for (const Target& target : targets) choice.names += (choice.names.empty() ? "" : ", ") + std::string(target.name);
+
+  const char* variable = std::getenv("DESCEND_ISA");
+  if (variable == nullptr || *variable == '\0') return choice;
+  std::string wanted = variable;
+  for (char& c : wanted) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (wanted == "AVX512") wanted = "AVX3";
+  for (const Target& target : targets) {
+    if (wanted == target.name) {
+      choice.target = target;
+      return choice;
+    }
+  }
+  choice.status = failure(Code::kParamInvalid, "DESCEND_ISA is '", variable, "', but the targets that this machine can run are: ",
+                          choice.names, ".");
+  return choice;
+}
+
+const Choice& choice() {
+  static const Choice made = make_choice();
+  return made;
+}
+
+}  // namespace
+
+Isa isa() { return choice().target.isa; }
+const char* isa_name() { return choice().target.name; }
+const Status& isa_status() { return choice().status; }
+const char* isa_names() { return choice().names.c_str(); }
+
+}  // namespace descend::kernels
+
+#endif  // HWY_ONCE

@@ -1,0 +1,18 @@
+// Which Highway target the kernels run with.
+#pragma once
+
+#include "runtime/status.h"
+
+namespace descend::kernels {
+
+// The best target that this CPU has among those compiled in, held down by the environment variable DESCEND_ISA
+// (AVX2, AVX3 or AVX512, NEON, SVE, ...; a name that is unknown or that this CPU lacks is an error, see isa_status).
+const char* isa_name();
+
+// ok, or the sentence that says what is wrong with DESCEND_ISA; checked by phase 1.
+const Status& isa_status();
+
+// All targets compiled in that this CPU can run, best first, separated by commas.
+const char* isa_names();
+
+}  // namespace descend::kernels

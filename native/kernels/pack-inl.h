@@ -1,0 +1,302 @@
+// Packs: the logical lanes that every row-wise kernel works in, the same on every target.
+//
+// A pack is 32 floats or 16 doubles, held in as many vectors as the target needs. Column j of a row is lane j % 32 of pack
+// j / 32 whatever the target, so sums over lanes come out the same everywhere. Elements widen to float or double when
+// they are loaded and are rounded to nearest even when they are stored.
+#if defined(DESCEND_KERNELS_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_PACK_INL_H_
+#undef DESCEND_KERNELS_PACK_INL_H_
+#else
+#define DESCEND_KERNELS_PACK_INL_H_
+#endif
+
+#include <cstring>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/element.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class W>
+using Tag = hn::ScalableTag<W>;
+template <class W>
+using Vector = hn::Vec<Tag<W>>;
+template <class W>
+inline constexpr size_t kVectorLanes = hn::MaxLanes(Tag<W>());
+template <class W>
+inline constexpr size_t kPackLanes = 128 / sizeof(W);
+template <class W>
+inline constexpr size_t kPackVectors = kPackLanes<W> / kVectorLanes<W>;
+
+// The loops over a pack's vectors must be unrolled for the pack to live in registers.
+#undef DESCEND_UNROLL
+#if HWY_TARGET == HWY_SCALAR
+#define DESCEND_UNROLL
+#elif HWY_COMPILER_CLANG
+#define DESCEND_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define DESCEND_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+template <class W>
+struct Pack {
+  Vector<W> v[kPackVectors<W>];
+};
+
+// How much of a pack lies inside the row: all of it, or its first n lanes (the others load as zero, and are not stored).
+struct Full {};
+struct Part {
+  size_t n;
+};
+
+template <class W>
+HWY_INLINE Vector<W> splat(W value) {
+  return hn::Set(Tag<W>(), value);
+}
+
+template <class W>
+HWY_INLINE Pack<W> zero_pack() {
+  Pack<W> pack;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) pack.v[k] = hn::Zero(Tag<W>());
+  return pack;
+}
+
+// ---- Raw loads: vector k of the pack that starts at p, in the element's own bits.
+
+template <class D, class R = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_bits(Full, D d, const R* p, size_t k) {
+  return hn::LoadU(d, p + k * hn::MaxLanes(d));
+}
+
+template <class D, class R = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_bits(Part part, D d, const R* p, size_t k) {
+  const size_t first = k * hn::MaxLanes(d);
+  const size_t n = part.n > first ? part.n - first : 0;
+#if HWY_TARGET == HWY_AVX3
+  return hn::MaskedLoad(hn::FirstN(d, n), d, p + first);
+#else
+  if (n >= hn::MaxLanes(d)) return hn::LoadU(d, p + first);
+  HWY_ALIGN R padded[hn::MaxLanes(D())] = {};
+  for (size_t i = 0; i < n; ++i) padded[i] = p[first + i];
+  return hn::Load(d, padded);
+#endif
+}
+
+// ---- float16 and bfloat16 to float, exactly.
+
+template <class W>
+using Bits16 = hn::Rebind<uint16_t, Tag<W>>;  // as many 16-bit lanes as a vector of W has
+
+HWY_INLINE Vector<float> widen(bfloat16, hn::Vec<Bits16<float>> bits) {
+  return hn::BitCast(Tag<float>(), hn::ShiftLeft<16>(hn::PromoteTo(Tag<uint32_t>(), bits)));
+}
+
+HWY_INLINE Vector<float> widen(float16, hn::Vec<Bits16<float>> bits) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
+  return hn::PromoteTo(Tag<float>(), hn::BitCast(hn::Rebind<hwy::float16_t, Tag<float>>(), bits));
+#else
+  const Tag<int32_t> di;
+  const Tag<float> df;
+  const auto wide = hn::PromoteTo(di, bits);
+  const auto magnitude = hn::And(wide, hn::Set(di, 0x7FFF));
+  const auto sign = hn::ShiftLeft<16>(hn::Xor(wide, magnitude));
+  // Read as a float, the magnitude is too small by the difference of the exponents' biases, subnormals included.
+  const auto scaled = hn::Mul(hn::BitCast(df, hn::ShiftLeft<13>(magnitude)), hn::Set(df, 0x1p112f));
+  auto result = hn::BitCast(di, scaled);
+  const auto special = hn::Or(result, hn::Set(di, 0x7F800000));
+  result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7BFF)), special, result);
+  return hn::BitCast(df, hn::Or(result, sign));
+#endif
+}
+
+template <class T, class Extent>
+HWY_INLINE Vector<Wide<T>> load(Extent extent, const T* p, size_t k) {
+  if constexpr (sizeof(T) == 2) {
+    return widen(T(), load_bits(extent, Bits16<float>(), reinterpret_cast<const uint16_t*>(p), k));
+  } else {
+    return load_bits(extent, Tag<T>(), p, k);
+  }
+}
+
+template <class T, class Extent>
+HWY_INLINE Pack<Wide<T>> load_pack(Extent extent, const T* p) {
+  Pack<Wide<T>> pack;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) pack.v[k] = load(extent, p, k);
+  return pack;
+}
+
+// ---- float to float16 and bfloat16, to nearest even.
+
+// The bfloat16 in the upper half of each lane; the lower half is left over.
+HWY_INLINE hn::Vec<Tag<uint32_t>> round_to_bfloat16(Vector<float> v) {
+  const Tag<uint32_t> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));  // a NaN must not be rounded to infinity or past it
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
+}
+
+HWY_INLINE hn::Vec<Bits16<float>> narrow(bfloat16, Vector<float> v) {
+  const Tag<int32_t> di;
+  return hn::DemoteTo(Bits16<float>(), hn::BitCast(di, hn::ShiftRight<16>(round_to_bfloat16(v))));
+}
+
+HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
+  return hn::BitCast(Bits16<float>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, Tag<float>>(), v));
+#else
+  const Tag<int32_t> di;
+  const Tag<float> df;
+  const auto bits = hn::BitCast(di, v);
+  const auto magnitude = hn::And(bits, hn::Set(di, 0x7FFFFFFF));
+  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(di, 0x8000));
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 1));
+  const auto normal =
+      hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, hn::Set(di, (112 << 23) - 0xFFF)), odd));
+  // Adding 0.5 leaves a multiple of 2^-24, the smallest float16, in the low bits, rounded by the hardware.
+  const auto half = hn::Set(df, 0.5f);
+  const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(df, magnitude), half)), hn::BitCast(di, half));
+  auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 113 << 23)), subnormal, normal);
+  result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x477FFFFF)), hn::Set(di, 0x7C00), result);
+  const auto nan = hn::Or(hn::Set(di, 0x7E00), hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 0x1FF)));
+  result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7F800000)), nan, result);
+  return hn::DemoteTo(Bits16<float>(), hn::Or(result, sign));
+#endif
+}
+
+#if HWY_TARGET != HWY_SCALAR
+using Bits16x2 = hn::Repartition<uint16_t, Tag<float>>;  // a whole vector of 16-bit lanes
+
+HWY_INLINE hn::Vec<Bits16x2> narrow_two(bfloat16, Vector<float> lo, Vector<float> hi) {
+  const Bits16x2 d;
+  return hn::ConcatOdd(d, hn::BitCast(d, round_to_bfloat16(hi)), hn::BitCast(d, round_to_bfloat16(lo)));
+}
+HWY_INLINE hn::Vec<Bits16x2> narrow_two(float16, Vector<float> lo, Vector<float> hi) {
+  return hn::Combine(Bits16x2(), narrow(float16(), hi), narrow(float16(), lo));
+}
+#endif
+
+// ---- Stores. Streaming stores go past the caches; p must be aligned to 64 bytes, and flush_streams() must follow.
+
+template <bool kStream, class D, class R = hn::TFromD<D>>
+HWY_INLINE void store_bits(D d, hn::Vec<D> v, R* p) {
+  if constexpr (kStream) {
+    hn::Stream(v, d, p);
+  } else {
+    hn::StoreU(v, d, p);
+  }
+}
+
+template <bool kStream = false, class T>
+HWY_INLINE void store(Full, const Pack<Wide<T>>& pack, T* p) {
+  using W = Wide<T>;
+  if constexpr (sizeof(T) == 2) {
+    uint16_t* bits = reinterpret_cast<uint16_t*>(p);
+#if HWY_TARGET == HWY_SCALAR
+    for (size_t k = 0; k < kPackVectors<W>; ++k) hn::StoreU(narrow(T(), pack.v[k]), Bits16<W>(), bits + k);
+#else
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; k += 2) {
+      store_bits<kStream>(Bits16x2(), narrow_two(T(), pack.v[k], pack.v[k + 1]), bits + k * kVectorLanes<W>);
+    }
+#endif
+  } else {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) {
+      store_bits<kStream>(Tag<W>(), pack.v[k], p + k * kVectorLanes<W>);
+    }
+  }
+}
+
+template <bool kStream = false, class T>
+HWY_INLINE void store(Part part, const Pack<Wide<T>>& pack, T* p) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (sizeof(T) == 2) {
+    const Bits16x2 d;
+    hn::BlendedStore(narrow_two(T(), pack.v[0], pack.v[1]), hn::FirstN(d, part.n), d, reinterpret_cast<uint16_t*>(p));
+  } else {
+    const Tag<T> d;
+    const size_t lanes = kVectorLanes<T>;
+    hn::BlendedStore(pack.v[0], hn::FirstN(d, part.n), d, p);
+    if (part.n > lanes) hn::BlendedStore(pack.v[1], hn::FirstN(d, part.n - lanes), d, p + lanes);
+  }
+#else
+  HWY_ALIGN T whole[kPackLanes<Wide<T>>];
+  store(Full(), pack, whole);
+  for (size_t i = 0; i < part.n; ++i) p[i] = whole[i];
+#endif
+}
+
+// p[0..] gets (kAdd: is increased by) the lanes of the pack, as doubles.
+template <bool kAdd = false, class W>
+HWY_INLINE void store_double(Full, const Pack<W>& pack, double* p) {
+  const Tag<double> dd;
+  const hn::Rebind<W, Tag<double>> dw;
+  HWY_ALIGN W lanes[kPackLanes<W>];
+  store(Full(), pack, lanes);
+  DESCEND_UNROLL
+  for (size_t i = 0; i < kPackLanes<W>; i += kVectorLanes<double>) {
+    Vector<double> v;
+    if constexpr (sizeof(W) == 4) {
+      v = hn::PromoteTo(dd, hn::Load(dw, lanes + i));
+    } else {
+      v = hn::Load(dw, lanes + i);
+    }
+    if constexpr (kAdd) v = hn::Add(hn::LoadU(dd, p + i), v);
+    hn::StoreU(v, dd, p + i);
+  }
+}
+
+template <bool kAdd = false, class W>
+HWY_INLINE void store_double(Part part, const Pack<W>& pack, double* p) {
+  HWY_ALIGN W lanes[kPackLanes<W>];
+  store(Full(), pack, lanes);
+  for (size_t i = 0; i < part.n; ++i) p[i] = kAdd ? p[i] + static_cast<double>(lanes[i]) : static_cast<double>(lanes[i]);
+}
+
+HWY_INLINE void flush_streams() { hwy::FlushStream(); }
+
+// Asks for the line at p to be brought as far as the second-level cache: what is wanted a tile later must not evict
+// what is wanted now from the first.
+HWY_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+template <class T>
+HWY_INLINE void prefetch_pack(const T* p) {
+  DESCEND_UNROLL
+  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch(p + i);
+}
+
+// ---- The sum of a pack's lanes: lane i + lane i + n/2, again and again.
+
+template <class D>
+HWY_INLINE hn::TFromD<D> fold_vector(D, hn::Vec<D> v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) > 1) {
+    const hn::Half<D> half;
+    return fold_vector(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else
+#endif
+    return hn::GetLane(v);
+}
+
+template <class W>
+HWY_INLINE W fold(Pack<W> pack) {
+  DESCEND_UNROLL
+  for (size_t width = kPackVectors<W> / 2; width > 0; width /= 2) {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < width; ++k) pack.v[k] = hn::Add(pack.v[k], pack.v[k + width]);
+  }
+  return fold_vector(Tag<W>(), pack.v[0]);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_PACK_INL_H_

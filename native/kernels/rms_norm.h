@@ -1,0 +1,23 @@
+// RMS norm forward on a matrix of rows.
+#pragma once
+
+#include "kernels/element.h"
+
+namespace descend::kernels {
+
+//   rstd = 1 / sqrt(mean(x * x over the row) + epsilon),  y = x * rstd * gamma
+template <class T>
+struct RmsNorm {
+  int64_t rows;
+  int64_t columns;
+  Rows<const T> x;
+  const Wide<T>* gamma;  // [columns]
+  double epsilon;
+  Rows<T> y;      // may be x itself
+  Wide<T>* rstd;  // [rows]
+};
+
+template <class T>
+void rms_norm(const RmsNorm<T>& problem);
+
+}  // namespace descend::kernels

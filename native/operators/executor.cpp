@@ -1,0 +1,166 @@
+#include "operators/executor.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/pages.h"
+#include "runtime/parallel.h"
+
+namespace descend {
+namespace {
+
+bool logging() {
+  static const bool on = [] {
+    const char* value = std::getenv("DESCEND_LOG");
+    return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+  }();
+  return on;
+}
+
+// What one line of the log says of a call, but for its time.
+std::string describe(const Call& call, const Plan& plan) {
+  std::string line = call.operator_name();
+  for (size_t i = 0; i < call.op->parameters.size(); ++i) {
+    if (call.op->parameters[i].kind != Kind::kTensor) continue;
+    line += concat(" ", call.name(static_cast<int>(i)), "=");
+    const Tensor* tensor = call.tensor(static_cast<int>(i));
+    line += tensor ? dtype_name(tensor->dtype) + to_string(tensor->shape) : "null";
+  }
+  return line + concat(" on ", info(call.product).name, "; ", plan.describe(), "; workspace ", plan.workspace_bytes(), " B");
+}
+
+void run(const Plan& plan, const Addresses& addresses, const std::string& log_line) {
+  if (log_line.empty()) return plan.run(addresses);
+  const auto start = std::chrono::steady_clock::now();
+  plan.run(addresses);
+  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
+  std::fprintf(stderr, "descend: %s; %.1f us\n", log_line.c_str(), time.count());
+}
+
+// Scratch of the functional API: small blocks stay with the thread, large ones come from the warm pages.
+class Workspace {
+ public:
+  explicit Workspace(size_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
+    if (bytes <= kSmall) {
+      alignas(Plan::kAlignment) thread_local char block[kSmall];
+      pointer_ = block;
+    } else {
+      pointer_ = pages_ = take_pages(bytes);
+    }
+  }
+  ~Workspace() {
+    if (pages_ != nullptr) give_pages(pages_, bytes_);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  void* get() const { return pointer_; }
+
+ private:
+  static constexpr size_t kSmall = 64 * 1024;
+  size_t bytes_;
+  void* pointer_ = nullptr;
+  void* pages_ = nullptr;
+};
+
+}  // namespace
+
+Status Executor::prepare() {
+  if (plan_.use_count() > 1) {
+    plan_ = std::make_shared<Plan>();
+  } else {
+    plan_->clear();
+  }
+  return descend::prepare(call_, plan_.get());
+}
+
+void Executor::reset(const Operator& op, Product product, Naming naming) {
+  call_.op = &op;
+  call_.product = product;
+  call_.naming = naming;
+  for (size_t i = 0; i < op.parameters.size(); ++i) {
+    call_[i].state = Argument::State::kNull;
+    call_[i].tensor.data = nullptr;
+  }
+  addresses_changed_ = false;
+  repeatable_ = false;
+  spent_ = false;
+}
+
+void Executor::set_address(int i, void* data) {
+  const std::lock_guard lock(mutex_);
+  call_[i].tensor.data = data;
+  addresses_changed_ = true;
+}
+
+Addresses Executor::addresses(void* workspace) const {
+  Addresses result;
+  result.workspace = static_cast<char*>(workspace);
+  for (size_t i = 0; i < call_.op->parameters.size(); ++i) {
+    if (call_.op->parameters[i].kind == Kind::kTensor) result.tensors[i] = static_cast<char*>(call_[i].tensor.data);
+  }
+  return result;
+}
+
+Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  if (call_.op != &op) {
+    const char* given = call_.naming == Naming::kDocuments ? op.c_name : op.name;
+    return failure(Code::kParamInvalid, given, ": the executor was made for ", call_.operator_name(), ".");
+  }
+  if (spent_) {
+    return call_.fail(Code::kParamInvalid, "the executor has been used already; one that is not repeatable runs once.");
+  }
+  if (addresses_changed_) {
+    DESCEND_RETURN_IF_ERROR(prepare());
+    addresses_changed_ = false;
+  }
+  const size_t needed = plan_->workspace_bytes();
+  if (needed > 0 && workspace == nullptr) {
+    return call_.fail(Code::kParamNullptr, "the workspace is null, but must have ", needed, " bytes.");
+  }
+  if (workspace_bytes < needed) {
+    return call_.fail(Code::kParamInvalid, "the workspace has ", workspace_bytes, " bytes, but must have ", needed, ".");
+  }
+  if (reinterpret_cast<uintptr_t>(workspace) % alignof(std::max_align_t) != 0 && needed > 0) {
+    return call_.fail(Code::kParamInvalid, "the workspace must be aligned to ", alignof(std::max_align_t), " bytes.");
+  }
+  for (size_t i = 0; i < op.parameters.size(); ++i) {
+    const Tensor* tensor = call_.tensor(static_cast<int>(i));
+    const bool used = op.counts == nullptr || op.counts(call_, static_cast<int>(i));
+    if (op.parameters[i].kind == Kind::kTensor && used && tensor && tensor->data == nullptr && !tensor->empty()) {
+      return call_.fail(Code::kRuntimeError, call_.name(static_cast<int>(i)), " has elements, but its data pointer is null.");
+    }
+  }
+  if (!repeatable_) spent_ = true;
+  if (plan_->empty()) return {};
+
+  const Addresses where = addresses(workspace);
+  const std::string log_line = logging() ? describe(call_, *plan_) : std::string();
+  const bool done = stream.try_run_inline(plan_->bytes(), [&]() -> Status {
+    run(*plan_, where, log_line);
+    return {};
+  });
+  if (!done) {
+    stream.submit({[plan = plan_, where, log_line]() -> Status {
+                     run(*plan, where, log_line);
+                     return {};
+                   },
+                   plan_->bytes()});
+  }
+  return {};
+}
+
+Status Executor::run_now() {
+  const size_t bytes = plan_->workspace_bytes();
+  const Workspace workspace(bytes);
+  if (bytes > 0 && workspace.get() == nullptr) {
+    return call_.fail(Code::kRuntimeError, "no memory for a workspace of ", bytes, " bytes.");
+  }
+  run(*plan_, addresses(workspace.get()), logging() ? describe(call_, *plan_) : std::string());
+  return {};
+}
+
+}  // namespace descend

@@ -1,0 +1,49 @@
+// An executor: one prepared call, ready for phase 2.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "operators/operator.h"
+#include "runtime/stream.h"
+
+namespace descend {
+
+class Executor : public std::enable_shared_from_this<Executor> {
+ public:
+  // Phase 1 is: fill call(), then prepare(). After a failure the executor is good for another try.
+  Call& call() { return call_; }
+  const Call& call() const { return call_; }
+  Status prepare();
+  size_t workspace_bytes() const { return plan_->workspace_bytes(); }
+  const Plan& plan() const { return *plan_; }
+
+  // Forgets the call, keeping memory for the next one.
+  void reset(const Operator& op, Product product, Naming naming);
+
+  // Phase 2 of `op` (another operator's executor is refused): puts the plan on the stream. The executor is then spent,
+  // unless it is repeatable.
+  Status launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream& stream);
+  void set_repeatable() { repeatable_ = true; }
+  bool repeatable() const { return repeatable_; }
+  bool spent() const { return spent_; }
+
+  // New memory for parameter i from the next launch on, which checks the contract anew.
+  void set_address(int i, void* data);
+
+  // Runs the plan on this thread, with a workspace of its own: the functional API, which knows no streams.
+  Status run_now();
+
+ private:
+  Addresses addresses(void* workspace) const;
+
+  std::mutex mutex_;  // launches and address changes of one executor take turns
+  Call call_;
+  std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();  // shared with runs in flight
+  bool addresses_changed_ = false;
+  std::atomic<bool> repeatable_ = false;
+  std::atomic<bool> spent_ = false;
+};
+
+}  // namespace descend

@@ -1,0 +1,84 @@
+// A plan: a short list of steps over the call's tensors and one workspace of known size.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "operators/call.h"
+
+namespace descend {
+
+// Where a step finds its data: a byte offset into a tensor's storage or into the workspace.
+struct Place {
+  static constexpr int kWorkspace = -1;
+  int parameter = kWorkspace;
+  int64_t offset = 0;
+};
+
+// The addresses of one run; a plan holds none, so that a repeatable executor can run on other memory.
+struct Addresses {
+  std::array<char*, kMaxParameters> tensors{};
+  char* workspace = nullptr;
+
+  template <class T>
+  T* at(Place place) const {
+    char* base = place.parameter == Place::kWorkspace ? workspace : tensors[place.parameter];
+    return reinterpret_cast<T*>(base + place.offset);
+  }
+};
+
+class Plan {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  // Scratch in the workspace, aligned to kAlignment.
+  Place scratch(size_t bytes);
+
+  // The memory of a tensor's first element.
+  static Place tensor(const Call& call, int i) {
+    const Tensor& tensor = call[i].tensor;
+    return {i, tensor.offset * dtype_size(tensor.dtype)};
+  }
+
+  // Adds a step: a trivially copyable closure called with the run's addresses. `bytes` estimates the memory it touches.
+  template <class Run>
+  void step(const char* name, int64_t bytes, const Run& run) {
+    static_assert(std::is_trivially_copyable_v<Run> && alignof(Run) <= alignof(std::max_align_t));
+    const size_t offset = closures_.size();
+    closures_.resize(offset + (sizeof(Run) + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
+    std::memcpy(static_cast<void*>(&closures_[offset]), &run, sizeof(Run));
+    steps_.push_back({name, offset, [](const void* closure, const Addresses& addresses) {
+                        (*static_cast<const Run*>(closure))(addresses);
+                      }});
+    bytes_ += bytes;
+  }
+
+  void run(const Addresses& addresses) const {
+    for (const Step& s : steps_) s.run(&closures_[s.closure], addresses);
+  }
+
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t bytes() const { return bytes_; }
+  bool empty() const { return steps_.empty(); }
+  std::string describe() const;  // the steps' names
+  void clear();
+
+ private:
+  struct Step {
+    const char* name;
+    size_t closure;  // index into closures_
+    void (*run)(const void* closure, const Addresses& addresses);
+  };
+  std::vector<Step> steps_;
+  std::vector<std::max_align_t> closures_;
+  size_t workspace_bytes_ = 0;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace descend

@@ -1,0 +1,150 @@
+// Phase 1: the checks that every operator shares, in the order that the contract gives, then the operator's own.
+#include <optional>
+
+#include "kernels/isa.h"
+#include "operators/operator.h"
+
+namespace descend {
+namespace {
+
+bool counts(const Call& call, int i) { return call.op->counts == nullptr || call.op->counts(call, i); }
+
+int parameter_count(const Call& call) { return static_cast<int>(call.op->parameters.size()); }
+
+const Parameter& parameter(const Call& call, int i) { return call.op->parameters[i]; }
+
+// Calls check(i, parameter, tensor) for every tensor that is there and counts; stops at the first failure.
+template <class Check>
+Status for_each_tensor(const Call& call, Check check) {
+  int place = 0;  // among the tensor parameters
+  for (int i = 0; i < parameter_count(call); ++i) {
+    if (parameter(call, i).kind != Kind::kTensor) continue;
+    const Tensor* tensor = call.tensor(i);
+    if (tensor != nullptr && counts(call, i)) DESCEND_RETURN_IF_ERROR(check(i, place, *tensor));
+    ++place;
+  }
+  return {};
+}
+
+Status check_null(const Call& call) {
+  for (int i = 0; i < parameter_count(call); ++i) {
+    if (call[i].state == Argument::State::kNull && !parameter(call, i).optional && counts(call, i)) {
+      return call.fail(Code::kParamNullptr, call.name(i), " is null, but must be given.");
+    }
+  }
+  for (int i = 0; i < parameter_count(call); ++i) {
+    if (call[i].state == Argument::State::kForeign && counts(call, i)) {
+      return call.fail(Code::kParamInvalid, call.name(i),
+                       " is not one that this library created, or has been destroyed already.");
+    }
+  }
+  return {};
+}
+
+Status check_product(const Call& call) {
+  if (call.op->products.has(call.product)) return {};
+  std::string where;
+  for (const ProductInfo& entry : products()) {
+    if (call.op->products.has(entry.product)) where += (where.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  return call.fail(Code::kFindKernelError, "does not exist on ", info(call.product).name, ", only on ", where, ".");
+}
+
+// BFLOAT16 does not exist on two products, whatever an operator's table says.
+DtypeSet allowed(const DtypeRow& row, int place, Product product) {
+  const bool no_bfloat16 = product == Product::kAtlasInference || product == Product::kAtlasTraining;
+  return no_bfloat16 ? row.sets[place].without(Dtype::kBfloat16) : row.sets[place];
+}
+
+Status check_dtypes(const Call& call) {
+  // First each tensor alone, so that the sentence can name the one that no combination has.
+  DESCEND_RETURN_IF_ERROR(for_each_tensor(call, [&](int i, int place, const Tensor& tensor) -> Status {
+    DtypeSet possible;
+    for (const DtypeRow& row : call.op->dtypes) {
+      if (row.products.has(call.product)) possible = possible | allowed(row, place, call.product);
+    }
+    if (possible.has(tensor.dtype)) return {};
+    return call.fail(Code::kParamInvalid, call.name(i), " has dtype ", dtype_name(tensor.dtype), ", but must be ",
+                     list_of(possible), " on ", info(call.product).name, ".");
+  }));
+  for (const DtypeRow& row : call.op->dtypes) {
+    if (!row.products.has(call.product)) continue;
+    const Status fits = for_each_tensor(call, [&](int, int place, const Tensor& tensor) -> Status {
+      return allowed(row, place, call.product).has(tensor.dtype) ? Status{} : Status{Code::kParamInvalid, {}};
+    });
+    if (fits.ok()) return {};
+  }
+  std::string combination;
+  (void)for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
+    combination += (combination.empty() ? "" : ", ") + std::string(call.name(i)) + " " + dtype_name(tensor.dtype);
+    return {};
+  });
+  return call.fail(Code::kParamInvalid, "the dtypes ", combination, " do not go together on ", info(call.product).name,
+                   ".");
+}
+
+Status check_formats(const Call& call) {
+  return for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
+    if (is_public(tensor.format)) return {};
+    return call.fail(Code::kParamInvalid, call.name(i), " has format ", format_name(tensor.format),
+                     ", but must have a public one: ND, NCHW, NHWC, NCL, NC, HWCN, NDHWC or NCDHW.");
+  });
+}
+
+}  // namespace
+
+Status check_memory(const Call& call) {
+  DESCEND_RETURN_IF_ERROR(for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
+    if (Status status = check_layout(tensor); !status.ok()) {
+      return call.fail(status.code, call.name(i), " ", status.sentence);
+    }
+    if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(tensor.dtype) != 0) {
+      return call.fail(Code::kParamInvalid, call.name(i), " lies at an address that is not a multiple of its element size, ",
+                       dtype_size(tensor.dtype), " bytes.");
+    }
+    return {};
+  }));
+  return for_each_tensor(call, [&](int out, int, const Tensor& output) -> Status {
+    if (parameter(call, out).role != Role::kOutput) return {};
+    if (overlaps_itself(output)) {
+      return call.fail(Code::kParamInvalid, call.name(out), " has shape ", to_string(output.shape), " and strides ",
+                       to_string(output.strides), ", so that its elements overlap each other; an output's must not.");
+    }
+    return for_each_tensor(call, [&](int other, int, const Tensor& tensor) -> Status {
+      const bool is_output = parameter(call, other).role == Role::kOutput;
+      if (other == out || (is_output && other < out)) return {};
+      const Sharing found = sharing(output, tensor);
+      if (found == Sharing::kDisjoint || (found == Sharing::kSame && !is_output)) return {};
+      return call.fail(Code::kParamInvalid, call.name(out), " overlaps ", call.name(other), " in memory",
+                       is_output ? "; two outputs must not share any."
+                                 : "; an output may only be exactly one of the inputs (same address, shape, strides and "
+                                   "dtype) or share nothing with it.");
+    });
+  });
+}
+
+Status prepare(const Call& call, Plan* plan) {
+  if (const Status& status = kernels::isa_status(); !status.ok()) return call.fail(status.code, status.sentence);
+  DESCEND_RETURN_IF_ERROR(check_null(call));
+  DESCEND_RETURN_IF_ERROR(check_product(call));
+  DESCEND_RETURN_IF_ERROR(check_dtypes(call));
+  DESCEND_RETURN_IF_ERROR(check_formats(call));
+  DESCEND_RETURN_IF_ERROR(check_memory(call));
+  return call.op->validate_and_plan(call, plan);
+}
+
+const char* Call::name(int i) const {
+  const Parameter& p = op->parameters[i];
+  return naming == Naming::kDocuments ? p.name : p.python;
+}
+
+const char* Call::operator_name() const { return naming == Naming::kDocuments ? op->c_name : op->name; }
+
+const Operator* find_operator(std::string_view name) {
+  for (const Operator* op : operators()) {
+    if (name == op->name || name == op->c_name) return op;
+  }
+  return nullptr;
+}
+
+}  // namespace descend

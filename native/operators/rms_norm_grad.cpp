@@ -1,0 +1,152 @@
+// aclnnRmsNormGrad: contract and plan.
+#include "kernels/rms_norm_grad.h"
+
+#include "operators/rms_norm_shape.h"
+#include "operators/staging.h"
+
+namespace descend {
+namespace {
+
+enum { kDy, kX, kRstd, kGamma, kDx, kDgamma };
+
+std::vector<DtypeRow> dtype_rows() {
+  std::vector<DtypeRow> rows;
+  for (const RmsNormDtypes& row : rms_norm_dtypes()) {
+    const bool host = row.products.has(Product::kHost);
+    rows.push_back({row.products,
+                    {row.x, row.x, row.rstd, row.gamma, host ? kAllFloats : row.x, host ? kAllFloats : kFloat32Only}});
+  }
+  return rows;
+}
+
+void infer(Call& call) {
+  const Tensor& x = call[kX].tensor;
+  if (!call.given(kDx)) call[kDx].tensor = contiguous_tensor(x.dtype, x.shape);
+  if (!call.given(kDgamma)) {
+    const Dtype wide = x.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
+    call[kDgamma].tensor = contiguous_tensor(wide, call[kGamma].tensor.shape);
+  }
+}
+
+Status equal_shapes(const Call& call, int i, int other) {
+  const Dims& shape = call[i].tensor.shape;
+  const Dims& expected = call[other].tensor.shape;
+  if (shape == expected) return {};
+  return call.fail(Code::kTilingError, call.name(i), " has shape ", to_string(shape), ", but must have that of ",
+                   call.name(other), ", ", to_string(expected), ".");
+}
+
+// What the Atlas products demand beyond the shapes.
+Status check_atlas(const Call& call) {
+  for (int i : {kDy, kX, kRstd, kGamma}) {
+    const Tensor& tensor = call[i].tensor;
+    if (tensor.empty()) {
+      return call.fail(Code::kTilingError, call.name(i), " has shape ", to_string(tensor.shape),
+                       ", but must not be empty on ", info(call.product).name, ".");
+    }
+    if (!is_contiguous(tensor)) {
+      return call.fail(Code::kTilingError, call.name(i), " has strides ", to_string(tensor.strides), " for shape ",
+                       to_string(tensor.shape), ", but must be contiguous on ", info(call.product).name, ".");
+    }
+  }
+  if (call.product != Product::kAtlasInference) return {};
+  for (int i : {kDy, kX, kGamma}) {
+    const Tensor& tensor = call[i].tensor;
+    const int64_t bytes = tensor.shape.back() * dtype_size(tensor.dtype);
+    if (bytes < 32) {
+      return call.fail(Code::kTilingError, call.name(i), " has a last axis of ", bytes,
+                       " bytes, but it must have at least 32 on ", info(call.product).name, ".");
+    }
+  }
+  return {};
+}
+
+Status validate(const Call& call, RmsNormShape* shape) {
+  DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDy, kX));
+  DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
+  DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDx, kX));
+  DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDgamma, kGamma));
+  return call.on_host() ? Status{} : check_atlas(call);
+}
+
+template <class T>
+void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
+  const auto [leading, rows, columns] = shape;
+  const StagedRows dy = stage_rows(call, plan, kDy, leading, columns, kElementOf<T>);
+  const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
+  const Place rstd = stage_vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
+  const Place gamma = stage_vector(call, plan, kGamma, kElementOf<kernels::Wide<T>>);
+  const StagedOutput dx = StagedOutput::rows(call, plan, kDx, leading, columns, kElementOf<T>);
+
+  const int64_t slots = kernels::rms_norm_grad_slots<T>(rows, columns);
+  const Place partial = plan.scratch(slots * columns * sizeof(double));
+  const Place scratch = plan.scratch(kernels::rms_norm_grad_scratch<T>(rows, columns));
+  plan.step("rms_norm_grad", 3 * rows * columns * static_cast<int64_t>(sizeof(T)),
+            [=, out = dx.staged()](const Addresses& addresses) {
+              kernels::rms_norm_grad<T>({.rows = rows,
+                                         .columns = columns,
+                                         .dy = dy.at<const T>(addresses),
+                                         .x = x.at<const T>(addresses),
+                                         .rstd = addresses.at<const kernels::Wide<T>>(rstd),
+                                         .gamma = addresses.at<const kernels::Wide<T>>(gamma),
+                                         .dx = out.at<T>(addresses),
+                                         .dgamma_slots = addresses.at<double>(partial)},
+                                        addresses.at<void>(scratch));
+            });
+  dx.finish(call, plan);
+  plan_sum_slots(call, plan, kDgamma, partial, slots, columns);
+}
+
+void make_plan(const Call& call, const RmsNormShape& shape, Plan& plan) {
+  if (shape.columns == 0) return;
+  with_element_type(kernel_element(call, kX, {kDy, kDx}),
+                    [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+}
+
+}  // namespace
+
+extern const Operator rms_norm_grad{
+    .name = "rms_norm_grad",
+    .c_name = "aclnnRmsNormGrad",
+    .summary = "Gradients of RMS norm with respect to its input and its weight.",
+    .formula = "xhat   = x * rstd\n"
+               "g      = dy * gamma\n"
+               "dx     = rstd * (g - xhat * mean(g * xhat over the row))\n"
+               "dgamma = sum over rows of dy * xhat",
+    .source = "aclnnRmsNormGrad",
+    .notes = "gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows. "
+             "atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes "
+             "DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors (dgamma is then 0) and "
+             "strided ones.",
+    .products = kRmsNormProducts,
+    .parameters =
+        {
+            {"dy", "dy", Kind::kTensor, Role::kInput, false, nullptr, false, "as x",
+             "Gradient of the loss with respect to the forward's output."},
+            {"x", "x", Kind::kTensor, Role::kInput, false, nullptr, false, "[A1, ..., An, R1, ..., Rk], rank 1 to 8",
+             "Input of the forward."},
+            {"rstd", "rstd", Kind::kTensor, Role::kInput, false, nullptr, false,
+             "[A1, ..., An], trailing dimensions of 1 aside", "1 / sqrt(mean(x * x) + epsilon) of each row, from the forward."},
+            {"gamma", "gamma", Kind::kTensor, Role::kInput, false, nullptr, false, "[R1, ..., Rk]",
+             "Weight of the forward."},
+            {"dxOut", "dx_out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as x", "Gradient with respect to x."},
+            {"dgammaOut", "dgamma_out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as gamma",
+             "Gradient with respect to gamma; FLOAT, DOUBLE for DOUBLE input where it is allocated."},
+        },
+    .dtypes = dtype_rows(),
+    .errors =
+        {
+            {Code::kParamNullptr, "any of the six tensors is null"},
+            {Code::kParamInvalid,
+             "a dtype that no row of the table has in that place; a combination that is no row; a private format; a view "
+             "outside its storage; an output that overlaps another tensor other than exactly"},
+            {Code::kTilingError,
+             "ranks and shapes; on Atlas products an empty tensor or a non-contiguous input, and on atlas-inference a last "
+             "axis of dy, x or gamma shorter than 32 bytes"},
+            {Code::kFindKernelError, "the product has no such operator"},
+        },
+    .infer = infer,
+    .validate_and_plan = validate_then_plan<RmsNormShape, validate, make_plan>,
+};
+
+}  // namespace descend

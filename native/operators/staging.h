@@ -1,0 +1,73 @@
+// The steps around a kernel: operands that a kernel cannot take as they are go through the workspace.
+#pragma once
+
+#include "kernels/element.h"
+#include "operators/operator.h"
+
+namespace descend {
+
+// The element type that a C++ type stands for.
+template <class T>
+inline constexpr kernels::Element kElementOf = kernels::Element::kFloat32;
+template <>
+inline constexpr kernels::Element kElementOf<kernels::float16> = kernels::Element::kFloat16;
+template <>
+inline constexpr kernels::Element kElementOf<kernels::bfloat16> = kernels::Element::kBfloat16;
+template <>
+inline constexpr kernels::Element kElementOf<double> = kernels::Element::kFloat64;
+
+// Calls f with a value of the C++ type that an element type stands for.
+template <class F>
+void with_element_type(kernels::Element element, F f) {
+  switch (element) {
+    case kernels::Element::kFloat32: return f(float{});
+    case kernels::Element::kFloat16: return f(kernels::float16{});
+    case kernels::Element::kBfloat16: return f(kernels::bfloat16{});
+    case kernels::Element::kFloat64: return f(double{});
+  }
+}
+
+// The type that a kernel works in: that of `main` if all of `rows` share it; else float, or double if any tensor of the
+// call is DOUBLE. Wider tensors are then converted on the way in and out.
+kernels::Element kernel_element(const Call& call, int main, std::initializer_list<int> rows);
+
+// Rows of a matrix as a kernel takes them.
+struct StagedRows {
+  Place place;
+  int64_t stride;
+
+  template <class T>
+  kernels::Rows<T> at(const Addresses& addresses) const {
+    return {addresses.at<T>(place), stride};
+  }
+};
+
+// Input i as rows of `columns` elements, its first `leading` dimensions counting the rows: in place where the rows are
+// contiguous, evenly spaced and of the wanted type, else through a copy.
+StagedRows stage_rows(const Call& call, Plan& plan, int i, uint64_t leading, int64_t columns, kernels::Element wanted);
+
+// Input i as a contiguous vector of the wanted type, copied where it is not one or where an output takes its place.
+Place stage_vector(const Call& call, Plan& plan, int i, kernels::Element wanted);
+
+// Output i on the same terms: the kernel writes `place`, and finish() adds the step that brings it home, if one is due.
+class StagedOutput {
+ public:
+  static StagedOutput rows(const Call& call, Plan& plan, int i, uint64_t leading, int64_t columns,
+                           kernels::Element written);
+  static StagedOutput vector(const Call& call, Plan& plan, int i, kernels::Element written);
+
+  StagedRows staged() const { return staged_; }
+  Place place() const { return staged_.place; }
+  void finish(const Call& call, Plan& plan) const;
+
+ private:
+  int parameter_ = 0;
+  kernels::Element written_ = kernels::Element::kFloat32;
+  StagedRows staged_{};
+  bool copied_ = false;
+};
+
+// Output i (any shape of `columns` elements) = the sum of `slots` rows of partial sums in double.
+void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns);
+
+}  // namespace descend

@@ -1,0 +1,52 @@
+#include <pthread.h>
+
+#include <mutex>
+#include <utility>
+
+#include "runtime/event_record.h"
+#include "runtime/immortal.h"
+#include "runtime/stream.h"
+
+namespace descend {
+namespace {
+
+// One lock for all events: it is held for the copy of a pointer, and one is easily made safe across a fork.
+Immortal<std::mutex> mutex;
+
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { mutex->lock(); }, [] { mutex->unlock(); }, [] { mutex->unlock(); });
+
+}  // namespace
+
+Event::Event() = default;
+Event::~Event() = default;
+
+std::shared_ptr<detail::EventRecord> Event::latest() const {
+  std::lock_guard lock(*mutex);
+  return latest_;
+}
+
+void Event::set_latest(std::shared_ptr<detail::EventRecord> record) {
+  std::lock_guard lock(*mutex);
+  latest_.swap(record);
+}
+
+bool Event::complete() const {
+  const auto record = latest();
+  return !record || record->complete();
+}
+
+bool Event::wait(std::optional<std::chrono::nanoseconds> timeout) {
+  const auto record = latest();
+  return !record || record->wait(deadline_after(timeout));
+}
+
+std::optional<std::chrono::steady_clock::time_point> Event::time() const {
+  const auto record = latest();
+  if (!record || !record->complete()) return std::nullopt;
+  return record->time();
+}
+
+void Event::reset() { set_latest(nullptr); }
+
+}  // namespace descend

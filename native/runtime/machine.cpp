@@ -1,0 +1,155 @@
+#include "runtime/machine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace descend {
+namespace {
+
+// The members of a comma-separated list.
+bool lists(const std::string& list, const std::string& name) {
+  std::istringstream in(list);
+  for (std::string item; std::getline(in, item, ',');) {
+    if (item == name) return true;
+  }
+  return false;
+}
+
+// A number in a file, or 0: for "max", "-1", a file that is missing.
+double number_in(const std::string& path) {
+  double number = 0;
+  std::ifstream(path) >> number;
+  return std::max(number, 0.0);
+}
+
+double cores_v2(const std::string& folder) {
+  std::ifstream in(folder + "/cpu.max");
+  double quota = 0, period = 0;
+  return in >> quota >> period && quota > 0 && period > 0 ? quota / period : 0;
+}
+
+double cores_v1(const std::string& folder) {
+  const double quota = number_in(folder + "/cpu.cfs_quota_us");
+  const double period = number_in(folder + "/cpu.cfs_period_us");
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+double memory_v2(const std::string& folder) { return number_in(folder + "/memory.max"); }
+double memory_v1(const std::string& folder) { return number_in(folder + "/memory.limit_in_bytes"); }
+
+struct Mount {
+  std::string root, point, type, options;
+};
+
+std::vector<Mount> cgroup_mounts(const std::string& root) {
+  std::vector<Mount> mounts;
+  std::ifstream in(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);) {
+    // id parent major:minor root point options [optional fields] - type source super-options
+    std::istringstream fields(line);
+    Mount mount;
+    std::string word;
+    fields >> word >> word >> word >> mount.root >> mount.point;
+    while (fields >> word && word != "-") {
+    }
+    fields >> mount.type >> word >> mount.options;
+    if (mount.type == "cgroup" || mount.type == "cgroup2") mounts.push_back(std::move(mount));
+  }
+  return mounts;
+}
+
+// The least of a limit along the way from the process's group up to the mount point; 0 if none sets one.
+double least(const std::string& root, const Mount& mount, std::string path, double (*read)(const std::string&)) {
+  // In a container the mount shows only the part of the tree below mount.root.
+  if (mount.root != "/" && path.compare(0, mount.root.size(), mount.root) == 0) path.erase(0, mount.root.size());
+  double result = 0;
+  for (;;) {
+    while (!path.empty() && path.back() == '/') path.pop_back();
+    const double limit = read(root + mount.point + path);
+    if (limit > 0 && (result == 0 || limit < result)) result = limit;
+    if (path.empty()) return result;
+    path.erase(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+}
+
+void hold_down(double& value, double limit) {
+  if (limit > 0 && (value == 0 || limit < value)) value = limit;
+}
+
+}  // namespace
+
+namespace detail {
+
+CgroupLimits cgroup_limits(const std::string& root) {
+  const std::vector<Mount> mounts = cgroup_mounts(root);
+  double cores = 0, memory = 0;
+  std::ifstream in(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    // hierarchy:controllers:path, where version 2 has no controllers
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string path = line.substr(second + 1);
+    for (const Mount& mount : mounts) {
+      if (controllers.empty() && mount.type == "cgroup2") {
+        hold_down(cores, least(root, mount, path, cores_v2));
+        hold_down(memory, least(root, mount, path, memory_v2));
+      } else if (mount.type == "cgroup") {
+        if (lists(controllers, "cpu") && lists(mount.options, "cpu")) {
+          hold_down(cores, least(root, mount, path, cores_v1));
+        }
+        if (lists(controllers, "memory") && lists(mount.options, "memory")) {
+          hold_down(memory, least(root, mount, path, memory_v1));
+        }
+      }
+    }
+  }
+  CgroupLimits limits;
+  limits.cores = cores;
+  if (memory > 0 && memory < 0x1p62) limits.memory = static_cast<size_t>(memory);  // version 1 writes "none" as 2^63
+  return limits;
+}
+
+}  // namespace detail
+
+int usable_cores() {
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  // The kernel refuses a mask smaller than its own.
+  for (int bits = 1024; bits <= (1 << 20); bits *= 2) {
+    cpu_set_t* set = CPU_ALLOC(bits);
+    if (set == nullptr) break;
+    const size_t bytes = CPU_ALLOC_SIZE(bits);
+    const bool known = sched_getaffinity(0, bytes, set) == 0;
+    if (known) cores = CPU_COUNT_S(bytes, set);
+    CPU_FREE(set);
+    if (known) break;
+  }
+  const double quota = detail::cgroup_limits("").cores;
+  if (quota > 0 && quota < cores) cores = static_cast<int>(std::ceil(quota));
+#endif
+  return std::max(cores, 1);
+}
+
+size_t usable_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  size_t bytes = pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : 0;
+#if defined(__linux__)
+  const size_t limit = detail::cgroup_limits("").memory;
+  if (limit > 0 && (bytes == 0 || limit < bytes)) bytes = limit;
+#endif
+  return bytes;
+}
+
+}  // namespace descend

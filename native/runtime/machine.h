@@ -1,0 +1,25 @@
+// What this process may use of the machine it runs on.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace descend {
+
+// The cores in the affinity mask, held down by the cgroup's CPU quota (rounded up). At least 1.
+int usable_cores();
+
+// Physical memory, held down by the cgroup's limit. 0 if unknown.
+size_t usable_memory();
+
+namespace detail {
+
+struct CgroupLimits {
+  double cores = 0;   // 0: no limit
+  size_t memory = 0;  // 0: no limit
+};
+// Reads <root>/proc/self/cgroup, <root>/proc/self/mountinfo and what they point to; root is "" but for tests.
+CgroupLimits cgroup_limits(const std::string& root);
+
+}  // namespace detail
+}  // namespace descend

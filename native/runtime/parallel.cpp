@@ -1,0 +1,349 @@
+#include "runtime/parallel.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+
+#include "runtime/fp_environment.h"
+#include "runtime/futex.h"
+#include "runtime/immortal.h"
+#include "runtime/machine.h"
+#include "runtime/thread.h"
+
+namespace descend {
+namespace {
+
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+
+// Below kInlineBytes a second thread costs more than it brings; beyond, each thread needs kBytesPerThread to be worth it.
+constexpr int64_t kInlineBytes = 128 << 10;
+constexpr int64_t kBytesPerThread = 64 << 10;
+
+constexpr nanoseconds kSpin = std::chrono::microseconds(20);
+constexpr int kWakeAtOnce = 2;  // the caller wakes so many, each of them as many more
+constexpr int kSlots = 64;      // callers that get help at the same time; more run alone
+
+// A region in progress, as its helpers see it. Slots are never freed, so a late look at one is harmless.
+struct Slot {
+  // Who works here: helpers inside, seats still open, and whether the caller sleeps until the helpers have left. A helper
+  // takes a seat before it reads anything else; the caller leaves only when nobody is inside and no seat is open.
+  static constexpr uint32_t kHelper = 1, kHelpers = 0xFFF;
+  static constexpr uint32_t kSeat = 0x1000, kSeats = 0xFFF000;
+  static constexpr uint32_t kAsleep = 0x1000000;
+
+  alignas(64) std::atomic<uint32_t> state{0};
+  detail::Chunk body = nullptr;
+  void* context = nullptr;
+  int64_t chunks = 0;
+  alignas(64) std::atomic<int64_t> left{0};  // chunks that nobody has begun; below 0 once they are all taken
+};
+static_assert(kMaxThreads <= Slot::kHelpers);
+
+struct Pool {
+  std::array<Slot, kSlots> slots;
+  alignas(64) std::atomic<uint64_t> free_slots{~uint64_t{0}};
+  alignas(64) std::atomic<uint64_t> open_slots{0};  // where helpers are wanted
+  alignas(64) std::atomic<uint32_t> epoch{0};       // counts regions; idle workers sleep on it
+  alignas(64) std::atomic<int> sleepers{0};
+  std::atomic<int> spinners{0};
+  alignas(64) std::atomic<int> workers{0};
+  std::atomic<bool> stopping{false};
+
+  std::mutex mutex;  // for what follows
+  std::array<Thread, kMaxThreads> threads;
+  bool exit_registered = false;
+  steady_clock::time_point retry{};  // the system gave no thread: not again before this
+
+  std::mutex settings_mutex;
+  bool settings_known = false;
+  detail::ThreadDefault settings;
+  std::atomic<int> default_count{0};  // 0: not known yet
+  std::atomic<int> chosen_count{0};   // 0: the default
+  std::atomic<int> cores{1};
+};
+
+Immortal<Pool> pool;
+thread_local bool in_region = false;
+
+const detail::ThreadDefault& settings() {
+  std::lock_guard lock(pool->settings_mutex);
+  if (!pool->settings_known) {
+    const int cores = usable_cores();
+    pool->settings = detail::default_threads(std::getenv("DESCEND_NUM_THREADS"), std::getenv("OMP_NUM_THREADS"), cores);
+    pool->settings_known = true;
+    pool->cores.store(cores);
+    pool->default_count.store(pool->settings.threads);
+  }
+  return pool->settings;
+}
+
+void run_slot(Slot& slot, bool until_stopped) {
+  const int64_t chunks = slot.chunks;
+  for (int64_t left; (left = slot.left.fetch_sub(1, std::memory_order_relaxed)) > 0;) {
+    slot.body(slot.context, chunks - left);
+    if (until_stopped && pool->stopping.load(std::memory_order_relaxed)) return;
+  }
+}
+
+void wake_workers(uint32_t seats) {
+  // A worker that spins sees the epoch by itself.
+  const int wanted = static_cast<int>(seats) - pool->spinners.load();
+  const int asleep = pool->sleepers.load();
+  if (wanted > 0 && asleep > 0) futex_wake(pool->epoch, std::min({wanted, asleep, kWakeAtOnce}));
+}
+
+// Takes a seat where one is open and works there; false if there is none.
+bool help(int worker) {
+  for (uint64_t open = pool->open_slots.load(std::memory_order_acquire); open != 0;) {
+    // Each worker begins its search elsewhere, which spreads them over the callers.
+    const int turn = worker % kSlots;
+    const int index = (std::countr_zero(std::rotr(open, turn)) + turn) % kSlots;
+    open &= ~(uint64_t{1} << index);
+    Slot& slot = pool->slots[static_cast<size_t>(index)];
+    uint32_t state = slot.state.load(std::memory_order_relaxed);
+    while ((state & Slot::kSeats) != 0 && slot.left.load(std::memory_order_relaxed) > 0) {
+      const uint32_t seated = state - Slot::kSeat + Slot::kHelper;
+      if (!slot.state.compare_exchange_weak(state, seated, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+      if ((seated & Slot::kSeats) != 0) wake_workers((seated & Slot::kSeats) / Slot::kSeat);
+      {
+        FixedFpEnvironment fixed;
+        run_slot(slot, true);
+      }
+      const uint32_t before = slot.state.fetch_sub(Slot::kHelper, std::memory_order_release);
+      if ((before & Slot::kHelpers) == Slot::kHelper && (before & Slot::kAsleep)) futex_wake(slot.state, 1);
+      return true;
+    }
+  }
+  return false;
+}
+
+// Waits a little for the next region. True if one came.
+bool spin(uint32_t seen) {
+  pool->spinners.fetch_add(1);
+  bool came = false;
+  // Spinning in the way of somebody who works would be worse than sleeping.
+  if (pool->workers.load() - pool->sleepers.load() + 1 <= pool->cores.load()) {
+    const auto end = steady_clock::now() + kSpin;
+    do {
+      for (int i = 0; i < 16 && !came; ++i) {
+        spin_pause();
+        came = pool->epoch.load(std::memory_order_relaxed) != seen;
+      }
+    } while (!came && steady_clock::now() < end);
+  }
+  // Counted as asleep before it stops counting as spinning, lest a region that begins now miss it.
+  if (!came) pool->sleepers.fetch_add(1);
+  pool->spinners.fetch_sub(1);
+  return came;
+}
+
+void worker_main(void* argument) {
+  const int worker = static_cast<int>(reinterpret_cast<intptr_t>(argument));
+  in_region = true;
+  bool lively = true;  // regions came in quick succession: worth spinning for the next
+  for (;;) {
+    const uint32_t seen = pool->epoch.load();
+    if (pool->stopping.load()) return;
+    if (help(worker)) continue;
+    if (lively) {
+      if (spin(seen)) continue;
+      lively = false;
+    } else {
+      pool->sleepers.fetch_add(1);
+    }
+    const auto slept = steady_clock::now();
+    while (pool->epoch.load() == seen) futex_wait(pool->epoch, seen);
+    pool->sleepers.fetch_sub(1);
+    lively = steady_clock::now() - slept < 2 * kSpin;
+  }
+}
+
+// At exit, and where the library is unloaded: no thread may be left in code or data that goes away.
+void stop_workers() {
+  std::lock_guard lock(pool->mutex);
+  pool->stopping.store(true);
+  pool->epoch.fetch_add(1);
+  futex_wake(pool->epoch, kWakeAll);
+  const int count = pool->workers.exchange(0);
+  for (int i = 0; i < count; ++i) pool->threads[static_cast<size_t>(i)].join();
+}
+
+// Starts workers up to `wanted`; returns how many there are.
+int ensure_workers(int wanted) {
+  int count = pool->workers.load(std::memory_order_acquire);
+  if (count >= wanted || pool->stopping.load()) return count;
+  (void)settings();  // learns the number of cores
+  std::lock_guard lock(pool->mutex);
+  count = pool->workers.load();
+  if (count >= wanted || pool->stopping.load()) return count;
+  const auto now = steady_clock::now();
+  if (now < pool->retry) return count;
+  if (!pool->exit_registered) pool->exit_registered = std::atexit(stop_workers) == 0;
+  for (; count < wanted; ++count) {
+    void* const argument = reinterpret_cast<void*>(static_cast<intptr_t>(count));
+    if (!pool->threads[static_cast<size_t>(count)].start("descend-pool", worker_main, argument)) {
+      pool->retry = now + std::chrono::seconds(1);
+      break;
+    }
+  }
+  pool->workers.store(count);
+  return count;
+}
+
+Slot* take_slot() {
+  uint64_t free = pool->free_slots.load(std::memory_order_relaxed);
+  while (free != 0) {
+    // Acquire: whoever used the slot before is done with it.
+    if (pool->free_slots.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire)) {
+      return &pool->slots[static_cast<size_t>(std::countr_zero(free))];
+    }
+  }
+  return nullptr;
+}
+
+void wait_for_helpers(Slot& slot) {
+  uint32_t state = slot.state.load(std::memory_order_acquire);
+  if ((state & Slot::kHelpers) == 0) return;
+  if (pool->workers.load() - pool->sleepers.load() + 1 <= pool->cores.load()) {
+    const auto end = steady_clock::now() + kSpin;
+    do {
+      for (int i = 0; i < 16; ++i) {
+        spin_pause();
+        state = slot.state.load(std::memory_order_acquire);
+        if ((state & Slot::kHelpers) == 0) return;
+      }
+    } while (steady_clock::now() < end);
+  }
+  state = slot.state.fetch_or(Slot::kAsleep, std::memory_order_acquire) | Slot::kAsleep;
+  while ((state & Slot::kHelpers) != 0) {
+    futex_wait(slot.state, state);
+    state = slot.state.load(std::memory_order_acquire);
+  }
+}
+
+// Fork: the child has no workers, whatever they were at, and must be able to start its own.
+void before_fork() {
+  pool->mutex.lock();
+  pool->settings_mutex.lock();
+}
+
+void after_fork_in_parent() {
+  pool->settings_mutex.unlock();
+  pool->mutex.unlock();
+}
+
+void after_fork_in_child() {
+  for (Slot& slot : pool->slots) slot.state.store(0);
+  pool->free_slots.store(~uint64_t{0});
+  pool->open_slots.store(0);
+  pool->sleepers.store(0);
+  pool->spinners.store(0);
+  pool->workers.store(0);
+  for (Thread& thread : pool->threads) thread.forget();
+  after_fork_in_parent();
+}
+
+[[maybe_unused]] const int fork_handlers = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+
+// A whole number from 1 up at the start of the text, taken off it; 0 if there is none.
+int take_count(std::string_view& text) {
+  const auto blank = [](char c) { return c == ' ' || c == '\t'; };
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  int count = 0;
+  while (!text.empty() && text.front() >= '0' && text.front() <= '9') {
+    count = std::min(count * 10 + (text.front() - '0'), kMaxThreads + 1);
+    text.remove_prefix(1);
+  }
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  return count;
+}
+
+}  // namespace
+
+int num_threads() {
+  if (const int chosen = pool->chosen_count.load(std::memory_order_relaxed)) return chosen;
+  if (const int known = pool->default_count.load(std::memory_order_relaxed)) return known;
+  return settings().threads;
+}
+
+void set_num_threads(int count) { pool->chosen_count.store(std::clamp(count, 0, kMaxThreads)); }
+
+const Status& num_threads_status() { return settings().status; }
+
+namespace detail {
+
+ThreadDefault default_threads(const char* descend_num_threads, const char* omp_num_threads, int cores) {
+  ThreadDefault result;
+  result.threads = std::clamp(cores, 1, kMaxThreads);
+  if (omp_num_threads != nullptr) {
+    // A list gives one count for each level of nesting: the first is ours.
+    std::string_view text = omp_num_threads;
+    const int count = take_count(text);
+    if (count > 0 && (text.empty() || text.front() == ',')) result.threads = std::min(result.threads, count);
+  }
+  if (descend_num_threads != nullptr && *descend_num_threads != '\0') {
+    std::string_view text = descend_num_threads;
+    const int count = take_count(text);
+    if (count > 0 && count <= kMaxThreads && text.empty()) {
+      result.threads = count;
+    } else {
+      result.status = failure(Code::kRuntimeError, "DESCEND_NUM_THREADS is \"", descend_num_threads,
+                              "\", but must be a whole number from 1 to ", kMaxThreads, ".");
+    }
+  }
+  return result;
+}
+
+int useful_threads(int64_t chunks, int64_t bytes) {
+  if (bytes < kInlineBytes || chunks < 2) return 1;
+  return static_cast<int>(std::min({int64_t{num_threads()}, chunks, bytes / kBytesPerThread}));
+}
+
+void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
+  if (chunks <= 0) return;
+  FixedFpEnvironment fixed;
+  Slot* slot = nullptr;
+  if (threads > 1 && chunks > 1 && !in_region) {
+    threads = static_cast<int>(std::min<int64_t>(threads, chunks));
+    const int seats = std::min(threads - 1, ensure_workers(threads - 1));
+    if (seats > 0) slot = take_slot();
+    if (slot != nullptr) {
+      slot->body = body;
+      slot->context = context;
+      slot->chunks = chunks;
+      slot->left.store(chunks, std::memory_order_relaxed);
+      slot->state.store(static_cast<uint32_t>(seats) * Slot::kSeat, std::memory_order_release);
+    }
+  }
+  if (slot == nullptr) {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) body(context, chunk);
+    return;
+  }
+
+  const uint64_t bit = uint64_t{1} << (slot - pool->slots.data());
+  pool->open_slots.fetch_or(bit);
+  pool->epoch.fetch_add(1);
+  wake_workers(slot->state.load(std::memory_order_relaxed) / Slot::kSeat);
+
+  in_region = true;
+  run_slot(*slot, false);
+  in_region = false;
+
+  // Who has not come by now is not waited for.
+  pool->open_slots.fetch_and(~bit, std::memory_order_relaxed);
+  slot->state.fetch_and(~Slot::kSeats, std::memory_order_relaxed);
+  wait_for_helpers(*slot);
+  slot->state.store(0, std::memory_order_relaxed);
+  pool->free_slots.fetch_or(bit, std::memory_order_release);
+}
+
+}  // namespace detail
+}  // namespace descend

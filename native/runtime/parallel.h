@@ -1,0 +1,47 @@
+// One small pool of threads for the whole process. The caller of parallel_for always works, pool threads only help.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "runtime/status.h"
+
+namespace descend {
+
+// Threads that one call may use, this one included: set_num_threads, else DESCEND_NUM_THREADS, else OMP_NUM_THREADS
+// capped by, else equal to, the cores that this process may use (affinity and cgroup quota). At most kMaxThreads.
+int num_threads();
+void set_num_threads(int count);  // count >= 1, more than there are cores is fine; 0 returns to the default
+inline constexpr int kMaxThreads = 1024;
+
+// ok, or the sentence that says what is wrong with DESCEND_NUM_THREADS; checked by phase 1.
+const Status& num_threads_status();
+
+namespace detail {
+using Chunk = void (*)(void* context, int64_t chunk);
+void run_chunks(int64_t chunks, int threads, Chunk body, void* context);
+int useful_threads(int64_t chunks, int64_t bytes);
+
+struct ThreadDefault {
+  int threads = 1;
+  Status status;
+};
+// The default as a function of what it depends on; null for a variable that is not set.
+ThreadDefault default_threads(const char* descend_num_threads, const char* omp_num_threads, int cores);
+}  // namespace detail
+
+// Calls body(chunk) once for every chunk in [0, chunks), each under the engine's fixed floating-point environment.
+// `bytes` is the memory that all chunks together touch: below a threshold everything runs on the caller's thread.
+// Which thread runs a chunk is not fixed, so chunks must write to disjoint places. body must not throw.
+// May be called from several threads at once, from inside a chunk (then it runs inline), and in a forked child.
+template <class Body>
+void parallel_for(int64_t chunks, int64_t bytes, Body&& body) {
+  using B = std::remove_reference_t<Body>;
+  detail::run_chunks(
+      chunks, detail::useful_threads(chunks, bytes),
+      [](void* context, int64_t chunk) { (*static_cast<B*>(context))(chunk); },
+      const_cast<void*>(static_cast<const void*>(std::addressof(body))));
+}
+
+}  // namespace descend

@@ -1,0 +1,245 @@
+#include "runtime/stream_queue.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <new>
+#include <utility>
+
+namespace descend::detail {
+
+using std::chrono::steady_clock;
+
+bool StreamQueue::done(uint64_t ticket) const {
+  const uint64_t now = state_.load(std::memory_order_acquire);
+  return now / kTicket >= ticket || (now & kBusy) == 0;
+}
+
+void StreamQueue::append(Items& item) {
+  items_.splice(items_.end(), item);
+  state_.fetch_or(kQueued);
+}
+
+// The front is a task or a wait, and nobody else is running.
+void StreamQueue::run_front(Lock& lock) {
+  Items taken;
+  taken.splice(taken.end(), items_, items_.begin());
+  state_.fetch_or(kRunning);
+  if (items_.empty()) state_.fetch_and(~kQueued);
+  lock.unlock();
+  Status status;
+  if (Item& item = taken.front(); item.kind == Kind::kWait) {
+    item.record->wait(std::nullopt);
+  } else {
+    status = guarded(item.task.run);
+  }
+  taken.clear();
+  lock.lock();
+  finish(std::move(status));
+}
+
+// Ends what is running.
+void StreamQueue::finish(Status status) {
+  if (!running()) return;  // the task forked, and this is the child
+  if (!status.ok() && first_failure_.ok()) {
+    first_failure_ = std::move(status);
+    state_.fetch_or(kFailed);
+  }
+  state_.fetch_add((1 + std::exchange(dropped_, 0)) * kTicket - kRunning, std::memory_order_release);
+  if (items_.empty()) state_.fetch_and(~kQueued, std::memory_order_release);
+  settle();
+}
+
+// Takes what needs no running from the front, and tells those who wait.
+void StreamQueue::settle() {
+  while (!items_.empty() && !running()) {
+    const Item& front = items_.front();
+    if (front.kind == Kind::kTask || (front.kind == Kind::kWait && !front.record->complete())) break;
+    if (front.kind == Kind::kRecord) front.record->set_complete();
+    items_.pop_front();
+    state_.fetch_add(kTicket, std::memory_order_release);
+    if (items_.empty()) state_.fetch_and(~kQueued, std::memory_order_release);
+  }
+  notify();
+}
+
+void StreamQueue::notify() {
+  if ((state_.load(std::memory_order_relaxed) & kWatched) == 0 || !done(watched_)) return;
+  watched_ = UINT64_MAX;
+  state_.fetch_and(~kWatched, std::memory_order_release);
+  done_word_.fetch_add(1);
+  futex_wake(done_word_, kWakeAll);
+}
+
+// Has the thread look at the queue; false if there is none and none is to be had.
+bool StreamQueue::wake_thread() {
+  if (stop_) return false;
+  if (!thread_.started()) {
+    if (!thread_.start("descend-stream", thread_main, this)) return false;
+  } else if (thread_asleep_) {
+    thread_asleep_ = false;
+    work_word_.fetch_add(1);
+    futex_wake(work_word_, 1);
+  }
+  return true;
+}
+
+// The caller is not going to run what is in the queue: see to it that somebody does.
+void StreamQueue::hand_over(Lock& lock) {
+  settle();
+  if (items_.empty() || running() || wake_thread()) return;
+  while (!items_.empty() && !running()) run_front(lock);
+}
+
+void StreamQueue::thread_main(void* pointer) {
+  StreamQueue* const queue = static_cast<StreamQueue*>(pointer);
+  Lock lock(queue->mutex_);
+  while (!queue->stop_) {
+    queue->settle();
+    if (!queue->items_.empty() && !queue->running()) {
+      queue->run_front(lock);
+      continue;
+    }
+    queue->thread_asleep_ = true;
+    const uint32_t seen = queue->work_word_.load();
+    lock.unlock();
+    futex_wait(queue->work_word_, seen);
+    lock.lock();
+    queue->thread_asleep_ = false;
+  }
+  lock.unlock();
+  queue->thread_ended_.store(1);
+  futex_wake(queue->thread_ended_, kWakeAll);
+}
+
+void StreamQueue::end_inline_slowly(Status status) {
+  Lock lock(mutex_);
+  finish(std::move(status));
+  hand_over(lock);
+}
+
+void StreamQueue::enqueue(Item item) {
+  Items node;
+  try {
+    node.push_back(std::move(item));
+  } catch (const std::bad_alloc&) {
+    if (item.kind == Kind::kRecord) item.record->set_complete();  // nobody may wait for it forever
+    Lock lock(mutex_);
+    if (first_failure_.ok()) first_failure_ = Status{Code::kRuntimeError, "out of memory"};
+    state_.fetch_or(kFailed);
+    return;
+  }
+  Lock lock(mutex_);
+  append(node);
+  if (!running()) hand_over(lock);
+}
+
+void StreamQueue::drop_pending() {
+  Items dropped;  // destroyed without the lock
+  Lock lock(mutex_);
+  for (auto next = items_.begin(); next != items_.end();) {
+    const auto item = next++;
+    if (item->kind != Kind::kRecord) dropped.splice(dropped.end(), items_, item);
+  }
+  dropped_ += dropped.size();
+  if (!running()) {
+    state_.fetch_add(std::exchange(dropped_, 0) * kTicket, std::memory_order_release);
+    if (items_.empty()) state_.fetch_and(~kQueued, std::memory_order_release);
+  }
+  settle();
+  lock.unlock();
+}
+
+bool StreamQueue::drain(const Deadline& deadline, bool any_size) {
+  Lock lock(mutex_);
+  const uint64_t begun = state_.load(std::memory_order_acquire);
+  const uint64_t target = begun / kTicket + ((begun & kRunning) != 0 ? 1 : 0) + items_.size();
+  bool in_time = true;
+  for (;;) {
+    settle();
+    if (done(target)) break;
+    if (deadline && steady_clock::now() >= *deadline) {
+      in_time = false;
+      break;
+    }
+    if (!running() && !items_.empty()) {
+      // Never stuck in a wait: that is for the stream's thread, so that this one can keep its deadline.
+      const Item& front = items_.front();
+      if (front.kind == Kind::kTask && (any_size || front.task.bytes <= Stream::kInlineBytes)) {
+        run_front(lock);
+        continue;
+      }
+      hand_over(lock);
+    }
+    watched_ = std::min(watched_, target);
+    state_.fetch_or(kWatched);
+    if (done(target)) continue;  // settle() takes the flag back
+    const uint32_t seen = done_word_.load();
+    lock.unlock();
+    futex_wait(done_word_, seen, deadline);
+    lock.lock();
+  }
+  hand_over(lock);
+  return in_time;
+}
+
+Status StreamQueue::take_failure() {
+  Items garbage;
+  Lock lock(mutex_);
+  state_.fetch_and(~kFailed);
+  Status status = std::exchange(first_failure_, Status{});
+  if (std::exchange(lost_by_fork_, false) && status.ok()) {
+    status = failure(Code::kRuntimeError, "The process was forked while the stream had work in flight; that work goes on "
+                                          "in the parent, and is lost in the child.");
+  }
+  garbage.swap(inherited_);
+  lock.unlock();
+  return status;
+}
+
+uint64_t StreamQueue::tasks_left() {
+  Lock lock(mutex_);
+  return items_.size() + (running() ? 1 : 0);
+}
+
+void StreamQueue::ask_to_stop() {
+  Lock lock(mutex_);
+  stop_ = true;
+  // Other streams' threads may wait for these.
+  for (const Item& item : items_) {
+    if (item.kind == Kind::kRecord) item.record->set_complete();
+  }
+  work_word_.fetch_add(1);
+  futex_wake(work_word_, 1);
+}
+
+bool StreamQueue::join_thread(const Deadline& deadline) {
+  {
+    Lock lock(mutex_);
+    if (!thread_.started()) return true;
+  }
+  while (thread_ended_.load() == 0) {
+    if (deadline && steady_clock::now() >= *deadline) return false;
+    futex_wait(thread_ended_, 0, deadline);
+  }
+  Lock lock(mutex_);  // the exit may come while a stream is being destroyed
+  thread_.join();
+  return true;
+}
+
+void StreamQueue::forget_parent() {
+  const uint64_t now = state_.load();
+  const uint64_t lost = items_.size() + dropped_ + ((now & kRunning) != 0 ? 1 : 0);
+  for (const Item& item : items_) {
+    if (item.kind == Kind::kRecord) item.record->set_complete();
+  }
+  inherited_.splice(inherited_.end(), items_);
+  dropped_ = 0;
+  lost_by_fork_ = lost_by_fork_ || lost != 0;
+  state_.store((now / kTicket + lost) * kTicket | (lost != 0 ? kFailed : now & kFailed));
+  watched_ = UINT64_MAX;
+  thread_.forget();
+  thread_asleep_ = false;
+}
+
+}  // namespace descend::detail

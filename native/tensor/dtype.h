@@ -1,0 +1,71 @@
+// Element types of tensors, with CANN's numbers, and sets of them for the contracts' tables.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "kernels/element.h"
+
+namespace descend {
+
+enum class Dtype : int32_t {
+  kUndefined = -1,
+  kFloat = 0,
+  kFloat16 = 1,
+  kInt8 = 2,
+  kInt32 = 3,
+  kUint8 = 4,
+  kInt16 = 6,
+  kUint16 = 7,
+  kUint32 = 8,
+  kInt64 = 9,
+  kUint64 = 10,
+  kDouble = 11,
+  kBool = 12,
+  kString = 13,
+  kComplex64 = 16,
+  kComplex128 = 17,
+  kBfloat16 = 27,
+  kInt4 = 29,
+  kUint1 = 30,
+  kComplex32 = 33,
+};
+
+std::string dtype_name(Dtype dtype);     // "FLOAT16"; "dtype 99" for a number that is none
+int64_t dtype_size(Dtype dtype);         // bytes of one element; 0 for strings, packed types and unknown numbers
+bool is_floating(Dtype dtype);           // FLOAT, FLOAT16, BFLOAT16, DOUBLE
+kernels::Element element_of(Dtype dtype);  // of a floating dtype
+
+// A set of the dtypes that operators know, for tables.
+class DtypeSet {
+ public:
+  constexpr DtypeSet() = default;
+  constexpr DtypeSet(std::initializer_list<Dtype> list) {
+    for (Dtype dtype : list) bits_ |= bit(dtype);
+  }
+  constexpr bool has(Dtype dtype) const { return (bits_ & bit(dtype)) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr DtypeSet operator|(DtypeSet other) const { return from_bits(bits_ | other.bits_); }
+  constexpr DtypeSet without(Dtype dtype) const { return from_bits(bits_ & ~bit(dtype)); }
+  constexpr bool operator==(const DtypeSet&) const = default;
+
+ private:
+  static constexpr uint64_t bit(Dtype dtype) {
+    const auto number = static_cast<int32_t>(dtype);
+    return number >= 0 && number < 64 ? uint64_t{1} << number : 0;
+  }
+  static constexpr DtypeSet from_bits(uint64_t bits) {
+    DtypeSet set;
+    set.bits_ = bits;
+    return set;
+  }
+  uint64_t bits_ = 0;
+};
+std::string list_of(DtypeSet set);  // "FLOAT, FLOAT16 or BFLOAT16"
+
+inline constexpr DtypeSet kFloat32Only{Dtype::kFloat};
+inline constexpr DtypeSet kDeviceFloats{Dtype::kFloat, Dtype::kFloat16, Dtype::kBfloat16};
+inline constexpr DtypeSet kAllFloats{Dtype::kFloat, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kDouble};
+
+}  // namespace descend

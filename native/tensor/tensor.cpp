@@ -1,0 +1,281 @@
+#include "tensor/tensor.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "runtime/memory.h"
+
+namespace descend {
+namespace {
+
+constexpr int64_t kMaxBytes = int64_t{1} << 62;
+
+// Product of non-negative dimensions; false on overflow. A dimension of 0 makes it 0 whatever the others are.
+bool product(const Dims& dims, int64_t* result) {
+  int64_t value = 1;
+  bool overflow = false;
+  for (int64_t dim : dims) {
+    if (dim == 0) {
+      *result = 0;
+      return true;
+    }
+    overflow = overflow || __builtin_mul_overflow(value, dim, &value);
+  }
+  *result = value;
+  return !overflow;
+}
+
+// The lowest and highest element index of a view relative to its element [0, ..., 0]; false on overflow.
+bool extent(const Tensor& tensor, int64_t* low, int64_t* high) {
+  *low = *high = 0;
+  for (uint64_t i = 0; i < tensor.rank(); ++i) {
+    int64_t reach;
+    if (__builtin_mul_overflow(tensor.shape[i] - 1, tensor.strides[i], &reach)) return false;
+    int64_t* end = reach < 0 ? low : high;
+    if (__builtin_add_overflow(*end, reach, end)) return false;
+  }
+  return true;
+}
+
+// Dimensions as terms of a sum d[0] * stride[0] + d[1] * stride[1] + ..., strides positive and descending.
+struct Term {
+  int64_t stride;
+  int64_t low;  // bounds of d
+  int64_t high;
+};
+struct Terms {
+  std::array<Term, Tensor::kMaxRank> list;
+  size_t count = 0;
+
+  void add(const Term& term) {
+    size_t i = count++;
+    for (; i > 0 && list[i - 1].stride < term.stride; --i) list[i] = list[i - 1];
+    list[i] = term;
+  }
+};
+
+// Whether some choice of d in bounds makes the sum of terms[k...] equal target. `budget` bounds the search: beyond it the
+// answer is "perhaps", which counts as yes.
+bool reaches(int64_t target, const Terms& terms, size_t k, int* budget) {
+  if (k == terms.count) return target == 0;
+  if (--*budget < 0) return true;
+  int64_t rest_low = 0, rest_high = 0;
+  for (size_t j = k + 1; j < terms.count; ++j) {
+    rest_low += terms.list[j].low * terms.list[j].stride;
+    rest_high += terms.list[j].high * terms.list[j].stride;
+  }
+  const Term& term = terms.list[k];
+  const auto floor_div = [&](int64_t a) { return a / term.stride - (a % term.stride < 0); };
+  // d * stride must lie in [target - rest_high, target - rest_low].
+  const int64_t first = std::max(term.low, -floor_div(-(target - rest_high)));
+  const int64_t last = std::min(term.high, floor_div(target - rest_low));
+  for (int64_t d = first; d <= last; ++d) {
+    if (reaches(target - d * term.stride, terms, k + 1, budget)) return true;
+  }
+  return false;
+}
+
+constexpr int kSearchBudget = 4096;
+
+}  // namespace
+
+std::string format_name(Format format) {
+  switch (format) {
+    case Format::kUndefined: return "UNDEFINED";
+    case Format::kNCHW: return "NCHW";
+    case Format::kNHWC: return "NHWC";
+    case Format::kND: return "ND";
+    case Format::kNC1HWC0: return "NC1HWC0";
+    case Format::kFractalZ: return "FRACTAL_Z";
+    case Format::kNC1HWC0C04: return "NC1HWC0_C04";
+    case Format::kHWCN: return "HWCN";
+    case Format::kNDHWC: return "NDHWC";
+    case Format::kFractalNZ: return "FRACTAL_NZ";
+    case Format::kNCDHW: return "NCDHW";
+    case Format::kNDC1HWC0: return "NDC1HWC0";
+    case Format::kFractalZ3D: return "FRACTAL_Z_3D";
+    case Format::kNC: return "NC";
+    case Format::kNCL: return "NCL";
+  }
+  return "format " + std::to_string(static_cast<int32_t>(format));
+}
+
+bool is_public(Format format) {
+  switch (format) {
+    case Format::kND:
+    case Format::kNCHW:
+    case Format::kNHWC:
+    case Format::kNCL:
+    case Format::kNC:
+    case Format::kHWCN:
+    case Format::kNDHWC:
+    case Format::kNCDHW: return true;
+    default: return false;
+  }
+}
+
+int64_t Tensor::elements() const {
+  int64_t count = 1;
+  for (int64_t dim : shape) count *= dim;
+  return count;
+}
+
+Dims contiguous_strides(const Dims& shape) {
+  Dims strides = shape;
+  int64_t stride = 1;
+  for (uint64_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    // Unchecked shapes may overflow here; check_layout refuses them later.
+    stride = static_cast<int64_t>(static_cast<uint64_t>(stride) * static_cast<uint64_t>(shape[i]));
+  }
+  return strides;
+}
+
+Tensor contiguous_tensor(Dtype dtype, const Dims& shape, void* data) {
+  Tensor tensor;
+  tensor.dtype = dtype;
+  tensor.shape = shape;
+  tensor.strides = contiguous_strides(shape);
+  tensor.storage_shape = shape;
+  tensor.data = data;
+  return tensor;
+}
+
+bool is_contiguous(const Tensor& tensor) {
+  int64_t expected = 1;
+  for (uint64_t i = tensor.rank(); i-- > 0;) {
+    if (tensor.shape[i] == 0) return true;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+Status check_layout(const Tensor& tensor) {
+  const auto invalid = [](const auto&... parts) { return failure(Code::kParamInvalid, parts...); };
+  if (tensor.rank() > Tensor::kMaxRank) {
+    return invalid("has shape ", to_string(tensor.shape), " of rank ", tensor.rank(), ", but the rank must be at most ",
+                   Tensor::kMaxRank, ".");
+  }
+  for (int64_t dim : tensor.shape) {
+    if (dim < 0) return invalid("has shape ", to_string(tensor.shape), ", but no dimension may be negative.");
+  }
+  for (int64_t dim : tensor.storage_shape) {
+    if (dim < 0) {
+      return invalid("has a storage of shape ", to_string(tensor.storage_shape), ", but no dimension may be negative.");
+    }
+  }
+  const int64_t size = dtype_size(tensor.dtype);
+  int64_t elements, storage;
+  if (!product(tensor.shape, &elements) || elements > kMaxBytes / size) {
+    return invalid("has shape ", to_string(tensor.shape), ", which is more than 2^62 bytes.");
+  }
+  if (!product(tensor.storage_shape, &storage) || storage > kMaxBytes / size) {
+    return invalid("has a storage of shape ", to_string(tensor.storage_shape), ", which is more than 2^62 bytes.");
+  }
+  if (elements == 0) return {};
+  int64_t low, high;
+  if (!extent(tensor, &low, &high) || __builtin_add_overflow(low, tensor.offset, &low) ||
+      __builtin_add_overflow(high, tensor.offset, &high) || low < 0 || high >= storage) {
+    return invalid("has shape ", to_string(tensor.shape), ", strides ", to_string(tensor.strides), " and offset ",
+                   tensor.offset, ", which reaches outside its storage of ", storage, " elements.");
+  }
+  if (const Allocation allocation = find_allocation(tensor.data)) {
+    const size_t room = allocation.bytes - static_cast<size_t>(static_cast<const char*>(tensor.data) - allocation.begin);
+    if (static_cast<size_t>(storage * size) > room) {
+      return invalid("has a storage of ", storage * size, " bytes, but the allocation that it lies in has ", room,
+                     " bytes from there on.");
+    }
+  }
+  return {};
+}
+
+ByteRange byte_range(const Tensor& tensor) {
+  int64_t low, high;
+  if (tensor.empty() || !extent(tensor, &low, &high)) return {};
+  const int64_t size = dtype_size(tensor.dtype);
+  return {(tensor.offset + low) * size, (tensor.offset + high + 1) * size};
+}
+
+bool overlaps_itself(const Tensor& tensor) {
+  if (is_contiguous(tensor)) return false;
+  Terms terms;
+  for (uint64_t i = 0; i < tensor.rank(); ++i) {
+    const int64_t reach = tensor.shape[i] - 1;
+    if (reach == 0) continue;
+    if (tensor.strides[i] == 0) return true;
+    terms.add({std::abs(tensor.strides[i]), -reach, reach});
+  }
+  int budget = kSearchBudget;
+  // Two elements share a place where a sum of terms that are not all 0 is 0; its first term that is not may be positive.
+  for (size_t first = 0; first < terms.count; ++first) {
+    Terms rest = terms;
+    rest.list[first].low = 1;
+    if (reaches(0, rest, first, &budget)) return true;
+  }
+  return false;
+}
+
+Sharing sharing(const Tensor& a, const Tensor& b) {
+  if (a.data == nullptr || b.data == nullptr || a.empty() || b.empty()) return Sharing::kDisjoint;
+  const ByteRange range_a = byte_range(a), range_b = byte_range(b);
+  const auto address = [](const Tensor& t, int64_t byte) { return reinterpret_cast<intptr_t>(t.data) + byte; };
+  if (address(a, range_a.end) <= address(b, range_b.begin) || address(b, range_b.end) <= address(a, range_a.begin)) {
+    return Sharing::kDisjoint;
+  }
+  if (a.dtype != b.dtype || a.rank() != b.rank()) return Sharing::kOverlap;
+
+  const int64_t size = dtype_size(a.dtype);
+  const int64_t distance = address(b, b.offset * size) - address(a, a.offset * size);
+  bool same_shape = true;
+  Terms terms;
+  for (uint64_t i = 0; i < a.rank(); ++i) {
+    same_shape = same_shape && a.shape[i] == b.shape[i];
+    if (a.shape[i] == 1 && b.shape[i] == 1) continue;
+    if (a.shape[i] != 1 && b.shape[i] != 1 && a.strides[i] != b.strides[i]) return Sharing::kOverlap;
+    const int64_t stride = a.shape[i] != 1 ? a.strides[i] : b.strides[i];
+    // Index i of a meets index j of b where sum((i - j) * stride) equals the distance.
+    const int64_t low = -(b.shape[i] - 1), high = a.shape[i] - 1;
+    if (stride > 0) terms.add({stride, low, high});
+    if (stride < 0) terms.add({-stride, -high, -low});
+  }
+  if (same_shape && distance == 0) return Sharing::kSame;
+  if (distance % size != 0) return Sharing::kOverlap;
+  int budget = kSearchBudget;
+  return reaches(distance / size, terms, 0, &budget) ? Sharing::kOverlap : Sharing::kDisjoint;
+}
+
+std::optional<int64_t> row_stride(const Tensor& tensor, uint64_t leading) {
+  int64_t expected = 1;
+  for (uint64_t i = tensor.rank(); i-- > leading;) {
+    if (tensor.shape[i] == 1) continue;
+    if (tensor.strides[i] != expected) return std::nullopt;
+    expected *= tensor.shape[i];
+  }
+  std::optional<int64_t> stride;
+  int64_t next = 0;
+  for (uint64_t i = leading; i-- > 0;) {
+    if (tensor.shape[i] == 1) continue;
+    if (!stride) {
+      stride = tensor.strides[i];
+    } else if (tensor.strides[i] != next) {
+      return std::nullopt;
+    }
+    next = tensor.strides[i] * tensor.shape[i];
+  }
+  return stride.value_or(expected);
+}
+
+kernels::Strided strided_pair(const Tensor& from, const Tensor& to) {
+  kernels::Strided pair;
+  pair.rank = static_cast<int>(from.rank());
+  for (uint64_t i = 0; i < from.rank(); ++i) {
+    pair.shape[i] = from.shape[i];
+    pair.from_stride[i] = from.strides[i];
+    pair.to_stride[i] = to.strides[i];
+  }
+  return pair;
+}
+
+}  // namespace descend

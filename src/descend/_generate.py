@@ -1,0 +1,171 @@
+"""Makes the operators' Python functions from the engine's tables, so that each contract exists once.
+
+The functions are compiled from source text, as ``dataclasses`` and ``namedtuple`` do: a call then costs what a function
+written by hand costs, and ``help()``, ``inspect.signature`` and tracebacks see ordinary functions.
+``python -m descend._generate`` prints the stubs (``__init__.pyi``, ``aclnn.pyi``) that type checkers and editors read.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from descend import _native
+from descend.contract import Operator, Parameter
+
+_KINDS = {
+    "tensor": "Array",
+    "int_array": "Sequence[int]",
+    "bool_array": "Sequence[bool]",
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "str": "str",
+}
+
+# The results' names: the outputs' without what says that they are outputs.
+_OUT = "_out"
+
+
+def result_names(operator: Operator) -> tuple[str, ...]:
+    """The names of the results, in order: ``("dx", "dgamma")``."""
+    return tuple(p.python.removesuffix(_OUT) for p in operator.outputs)
+
+
+def functional_parameters(operator: Operator) -> tuple[Parameter, ...]:
+    """The functional form's parameters: all but the outputs, keyword-only ones last."""
+    given = [p for p in operator.parameters if p.role != "output"]
+    # Optional tensors may stand before attributes that must be given only if those are by keyword.
+    return tuple(sorted(given, key=lambda p: p.keyword_only))
+
+
+def _signature(parameters: tuple[Parameter, ...], *, types: bool) -> str:
+    parts: list[str] = []
+    for parameter in parameters:
+        if parameter.keyword_only and "*" not in parts:
+            parts.append("*")
+        text = parameter.python
+        if types:
+            text += f": {_KINDS[parameter.kind]}" + (" | None" if parameter.optional else "")
+        if parameter.default is not None:
+            text += f" = {parameter.default}" if types else f"={parameter.default}"
+        parts.append(text)
+    return ", ".join(parts)
+
+
+def _parameter_lines(parameters: tuple[Parameter, ...]) -> list[str]:
+    lines = []
+    for p in parameters:
+        facts = ", ".join(filter(None, [_KINDS[p.kind] + (" or None" if p.optional else ""), p.shape and f"shape {p.shape}"]))
+        lines.append(f"    {p.python}: {p.description} ({facts})")
+    return lines
+
+
+def _wrap(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 110, initial_indent=indent, subsequent_indent=indent + ("    " if indent else ""))
+
+
+def _docstring(operator: Operator, parameters: tuple[Parameter, ...], results: list[str]) -> str:
+    dtypes = [
+        ", ".join(f"{name} {'/'.join(row.dtypes[name])}" for name in row.dtypes) + f" ({', '.join(row.products)})"
+        for row in operator.dtypes
+    ]
+    sections = [
+        operator.summary,
+        "Formula:\n" + textwrap.indent(operator.formula, "    "),
+        "Parameters:\n" + "\n".join(_wrap(line.strip(), "    ") for line in _parameter_lines(parameters)),
+        "\n".join(results),
+        _wrap(operator.notes),
+        "Dtypes:\n" + "\n".join(_wrap(line, "    ") for line in dtypes),
+        "Errors:\n" + "\n".join(_wrap(f"{e.status} {e.name}: {e.when}.", "    ") for e in operator.errors),
+        f"Source: the documentation of {operator.source} in CANN's aclnn library.",
+    ]
+    return "\n\n".join(filter(None, sections))
+
+
+def _functional_docstring(operator: Operator) -> str:
+    results = ["Returns:"]
+    results += [
+        _wrap(f"{name}: {p.description} (shape {p.shape})", "    ")
+        for name, p in zip(result_names(operator), operator.outputs, strict=True)
+    ]
+    out = "a tuple of arrays to write to, None for one to allocate" if len(operator.outputs) > 1 else "the array to write to"
+    results += [
+        "    Arrays of the first argument's library; with `out`, " + out + ".",
+        "",
+        "Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong values),",
+        "TypeError for wrong types.",
+    ]
+    return _docstring(operator, functional_parameters(operator), results)
+
+
+def _compile(name: str, source: str, namespace: dict[str, Any], module: str, doc: str) -> Callable[..., Any]:
+    exec(compile(source, f"<descend {module}.{name}>", "exec"), namespace)
+    function: Callable[..., Any] = namespace[name]
+    function.__module__ = module
+    function.__doc__ = doc
+    return function
+
+
+def functional(operator: Operator) -> Callable[..., Any]:
+    """``descend.<name>``: arrays in, results out."""
+    parameters = functional_parameters(operator)
+    star = "" if any(p.keyword_only for p in parameters) else "*, "
+    ordered = ", ".join(p.python for p in operator.parameters if p.role != "output")
+    source = (
+        f"def {operator.name}({_signature(parameters, types=False)}, {star}out=None):\n    return _call({ordered}, out)\n"
+    )
+    namespace = {"_call": _native.function(operator.name)}
+    return _compile(operator.name, source, namespace, "descend", _functional_docstring(operator))
+
+
+def get_workspace_size(operator: Operator) -> Callable[..., Any]:
+    """``descend.aclnn.<name>_get_workspace_size``: the first phase."""
+    name = f"{operator.name}_get_workspace_size"
+    names = ", ".join(p.python for p in operator.parameters)
+    doc = _docstring(
+        operator,
+        operator.parameters,
+        ["Returns:", "    (workspace_size, executor): bytes of scratch for the second phase, and what it runs."],
+    )
+    source = f"def {name}({names}):\n    return _call({names})\n"
+    return _compile(name, source, {"_call": _native.phase1(operator.name)}, "descend.aclnn", doc)
+
+
+def launch(operator: Operator) -> Callable[..., Any]:
+    """``descend.aclnn.<name>``: the second phase."""
+    arguments = "workspace, workspace_size, executor, stream"
+    source = f"def {operator.name}({arguments}):\n    return _call({arguments})\n"
+    doc = (
+        f"Second phase of {operator.c_name}: puts the executor's plan on a stream.\n\n"
+        "Parameters:\n"
+        "    workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.\n"
+        "    workspace_size: its bytes, at least what the first phase asked for.\n"
+        "    executor: from the first phase; it serves once, unless executor.set_repeatable() was called.\n"
+        "    stream: an acl.Stream, or None for the default stream.\n\n"
+        "The results are there once stream.synchronize() has returned; until then the arrays and the workspace are kept "
+        "alive.\nRaises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor), 361001 (runtime)."
+    )
+    return _compile(operator.name, source, {"_call": _native.phase2(operator.name)}, "descend.aclnn", doc)
+
+
+def _stub(name: str, signature: str, returns: str, doc: str | None) -> str:
+    head = f"def {name}({signature}) -> {returns}:"
+    if not doc:
+        return f"{head} ...\n"
+    return f"{head}\n" + textwrap.indent(f'"""{doc}\n"""', "    ").replace("\n    \n", "\n\n") + "\n"
+
+
+def functional_stubs(operators: dict[str, Operator]) -> str:
+    """The text of ``__init__.pyi``'s generated part."""
+    texts = []
+    for operator in operators.values():
+        parameters = functional_parameters(operator)
+        star = "" if any(p.keyword_only for p in parameters) else "*, "
+        many = len(operator.outputs) > 1
+        out = "Sequence[Array | None] | None" if many else "Array | None"
+        returns = f"tuple[{', '.join(['Array'] * len(operator.outputs))}]" if many else "Array"
+        signature = f"{_signature(parameters, types=True)}, {star}out: {out} = None"
+        texts.append(_stub(operator.name, signature, returns, _functional_docstring(operator)))
+    return "\n".join(texts)

@@ -1,0 +1,27 @@
+"""The commands, put together: a new one is a file here and a line below."""
+
+from __future__ import annotations
+
+import typer
+
+from descend.cli.check import check
+from descend.cli.demo import demo
+from descend.cli.explain import explain
+from descend.cli.info import info
+from descend.cli.ops import ops
+from descend.cli.run import run
+from descend.cli.sdk import sdk
+
+app = typer.Typer(
+    name="descend",
+    help="The backward operators of CANN's aclnn library, anywhere.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(ops)
+app.command()(explain)
+app.add_typer(run)
+app.command()(check)
+app.command()(demo)
+app.command()(info)
+app.command()(sdk)

@@ -1,0 +1,105 @@
+"""Files on the command line: ``[name=]path[:dtype[:shape]]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from descend.tensors import Array, Tensors, parse_dtype, parse_shape, read, write
+
+SYNTAX = "[NAME=]FILE[:DTYPE[:SHAPE]], as in data.npz, dy=dy.npy, x=x.bin:float16:2x1x32"
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """One file as the command line names it."""
+
+    path: Path
+    name: str | None = None
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] | None = None
+
+    @classmethod
+    def parse(cls, text: str, dtype: str | None = None, shape: str | None = None) -> TensorFile:
+        """Read ``[name=]path[:dtype[:shape]]``; `dtype` and `shape` are for raw files that do not say their own."""
+        name = None
+        if not Path(text).exists():
+            match = re.fullmatch(r"([A-Za-z_]\w*)=(.+)", text)
+            name, text = match.groups() if match else (None, text)
+        path, *described = [text] if Path(text).exists() else text.split(":", 2)
+        if Path(path).suffix == ".bin":
+            described = described or ([dtype] if dtype else [])
+            described = described + ([shape] if shape and len(described) == 1 else [])
+        return cls(
+            Path(path),
+            name,
+            parse_dtype(described[0]) if described else None,
+            parse_shape(described[1]) if len(described) > 1 else None,
+        )
+
+    @property
+    def flat(self) -> bool:
+        """Whether it is raw and nothing says its shape."""
+        return self.path.suffix == ".bin" and self.shape is None
+
+    def read(self) -> Tensors:
+        """The file's tensors by name."""
+        return read(self.path, self.dtype, self.shape)
+
+
+def read_arguments(files: Sequence[TensorFile], names: Sequence[str], optional: Sequence[str], prefix: str) -> Tensors:
+    """The tensors called `names` (in a file: prefix + name); ValueError where one is missing that is not `optional`."""
+    tensors: Tensors = {}
+    found: list[str] = []
+    for file in files:
+        content = file.read()
+        if file.name is None:
+            tensors |= {name: content[prefix + name] for name in names if prefix + name in content}
+            found += content
+        elif file.name in names:
+            tensors[file.name] = _only(file, content, prefix)
+        else:
+            raise ValueError(f"{file.name!r} is no input of this operator; its inputs are {', '.join(names)}.")
+    missing = [prefix + name for name in names if name not in tensors and name not in optional]
+    if missing:
+        hint = f"; the files hold {few(found)}" if found else ""
+        raise ValueError(f"No tensor is given for {', '.join(missing)}{hint}.")
+    return tensors
+
+
+def few(names: Iterable[str], most: int = 6) -> str:
+    """The first few names, for an error sentence."""
+    names = list(names)
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+def _only(file: TensorFile, content: Tensors, prefix: str) -> Array:
+    """The tensor of a file that was given for one parameter: the one of that name, or the only one."""
+    key = f"{prefix}{file.name}"
+    if key in content:
+        return content[key]
+    if len(content) == 1:
+        return next(iter(content.values()))
+    raise ValueError(f"{file.path} holds {few(content)}, and none is called {key}.")
+
+
+def check_outputs(files: Sequence[TensorFile], names: Sequence[str]) -> None:
+    """Raise ValueError where output files do not fit the results `names`: one for all, or each with a result's name."""
+    for file in files:
+        if file.name is None and len(files) > 1:
+            raise ValueError(f"Say which result goes into which file, as in -o {names[0]}={file.path}.")
+        if file.name is not None and file.name not in names:
+            raise ValueError(f"{file.name!r} is no result of this operator; its results are {', '.join(names)}.")
+
+
+def write_results(files: Sequence[TensorFile], results: Tensors) -> None:
+    """Write all results into the one file, or each named one into its own."""
+    for file in files:
+        if file.name is not None and file.name not in results:
+            raise ValueError(f"{file.name!r} was not computed.")
+        write(file.path, results if file.name is None else {file.name: results[file.name]})

@@ -1,0 +1,98 @@
+"""Calling an operator by its name: through the functional API, or in two phases as the documents have it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+import descend
+from descend import acl, aclnn
+from descend._generate import result_names
+from descend.contract import OPERATORS, PRODUCTS, Operator
+
+Array = npt.NDArray[Any]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "FLOAT": np.dtype(np.float32),
+    "FLOAT16": np.dtype(np.float16),
+    "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "DOUBLE": np.dtype(np.float64),
+    "BOOL": np.dtype(np.bool_),
+}
+"""What the documents' dtypes are in NumPy."""
+
+
+def find(name: str) -> Operator:
+    """The operator of this name, Python's or the document's; ValueError with the nearest names."""
+    for operator in OPERATORS.values():
+        if name in (operator.name, operator.c_name, operator.c_name.removeprefix("aclnn")):
+            return operator
+    raise ValueError(_unknown("operator", name, list(OPERATORS)))
+
+
+def check_product(name: str) -> None:
+    """Raise ValueError where there is no product of this name."""
+    if name not in PRODUCTS:
+        raise ValueError(_unknown("product", name, list(PRODUCTS)))
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}."
+    return f"There is no {what} {name!r}; {hint}"
+
+
+def functional(operator: Operator, arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """Call ``descend.<operator>``; the results by name, masked ones left out."""
+    results = getattr(descend, operator.name)(**arguments)
+    return _named(operator, results if isinstance(results, tuple) else (results,))
+
+
+def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run both phases on the current product into `outputs` (by name as `functional` gives them)."""
+    names = dict(zip(operator.outputs, result_names(operator), strict=True))
+    values = [outputs.get(names[p]) if p in names else arguments.get(p.python) for p in operator.parameters]
+    workspace_size, executor = getattr(aclnn, f"{operator.name}_get_workspace_size")(*values)
+    stream = acl.Stream()
+    workspace = acl.malloc(workspace_size) if workspace_size else None
+    getattr(aclnn, operator.name)(workspace, workspace_size, executor, stream)
+    stream.synchronize()
+    return dict(outputs)
+
+
+def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> dict[str, Array]:
+    """Outputs for `two_phase`, by name, filled with NaN so that what an operator leaves unwritten is seen.
+
+    The functional API says which shapes they have (the tables describe shapes in words); dtypes are those that the
+    product's table has beside these inputs.
+    """
+    results = functional(operator, arguments)
+    row = next((row.dtypes for row in operator.dtypes if product in row.products and _fits(row.dtypes, arguments)), {})
+    outputs = {}
+    for parameter, name in zip(operator.outputs, result_names(operator), strict=True):
+        if name in results:
+            allowed = [DTYPES[dtype] for dtype in row.get(parameter.python, ())]
+            same = not allowed or results[name].dtype in allowed
+            outputs[name] = np.full(results[name].shape, np.nan).astype(results[name].dtype if same else allowed[0])
+    return outputs
+
+
+def _fits(row: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]) -> bool:
+    """Whether every tensor among the arguments has a dtype that the row of a dtype table allows it."""
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    return all(value.dtype in [DTYPES.get(d) for d in row.get(name, ())] for name, value in tensors.items())
+
+
+def _named(operator: Operator, results: tuple[Array | None, ...]) -> dict[str, Array]:
+    named = zip(result_names(operator), results, strict=True)
+    return {name: result for name, result in named if result is not None}
+
+
+def bytes_in_play(*tensors: Mapping[str, Any]) -> int:
+    """Bytes of all arrays: what an operator that reads and writes everything once moves."""
+    return sum(value.nbytes for group in tensors for value in group.values() if isinstance(value, np.ndarray))

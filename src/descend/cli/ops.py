@@ -1,0 +1,44 @@
+"""``descend ops``: what there is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from descend.cli import output
+from descend.contract import OPERATORS, PRODUCTS, Operator
+
+
+def ops(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the engine's tables in full, as JSON.")] = False,
+) -> None:
+    """List the operators, their dtypes, and the products that they exist on."""
+    if as_json:
+        tables = {
+            "operators": [asdict(operator) for operator in OPERATORS.values()],
+            "products": [asdict(product) for product in PRODUCTS.values()],
+        }
+        print(json.dumps(tables, indent=2))
+        return
+    columns = {name: name.removeprefix("atlas-").replace("-", "\n") for name in PRODUCTS}
+    table = output.table("operator", "dtypes", *columns.values())
+    for operator in OPERATORS.values():
+        on = ("yes" if name in operator.products else "-" for name in columns)
+        table.add_row(operator.name, " ".join(dtypes(operator)), *on)
+    products = output.table("product", "in the documents", "SoC name")
+    for product in PRODUCTS.values():
+        products.add_row(product.name, product.documents, product.soc)
+    console = output.console()
+    for part in (table, products):
+        console.print(part)
+        console.print()
+    console.print("descend explain OPERATOR has the details.")
+
+
+def dtypes(operator: Operator) -> list[str]:
+    """The dtypes that the operator's first input may have, on one product or another."""
+    first = operator.inputs[0].python
+    return list(dict.fromkeys(dtype for row in operator.dtypes for dtype in row.dtypes.get(first, ())))

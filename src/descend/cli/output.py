@@ -1,0 +1,81 @@
+"""How the commands print: consoles, tables, units."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+_WIDTH = 120  # of what goes into a file or a pipe
+
+
+def console() -> Console:
+    """Where results go. Text is printed as it is: brackets in shapes and paths are not markup."""
+    plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_WIDTH if plain else None, markup=False, highlight=False, soft_wrap=False)
+
+
+def progress() -> Progress:
+    """A progress bar on stderr that vanishes when done; nothing where stderr is no terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def heading(text: str) -> Text:
+    """A bold line above a table."""
+    return Text(text, "bold")
+
+
+def table(*columns: str, right: Sequence[str] = (), header: bool = True) -> Table:
+    """An empty table. The first column and those in `right` are never wrapped; the latter are aligned to the right."""
+    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, show_header=header)
+    for position, name in enumerate(columns):
+        number = name in right
+        result.add_column(name, justify="right" if number else "left", no_wrap=number or position == 0, overflow="fold")
+    return result
+
+
+def verdict(passed: bool, remark: str = "") -> Text:
+    """``pass`` in green or ``FAIL`` in red, and a remark."""
+    text = Text("pass", "green") if passed else Text("FAIL", "bold red")
+    return text.append(f": {remark}", "") if remark else text
+
+
+def shape(array: npt.NDArray[Any]) -> str:
+    """``2x1x16``, as the command line takes it."""
+    return "x".join(str(length) for length in array.shape) or "scalar"
+
+
+def seconds(value: float) -> str:
+    """A time with its unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-9:.0f} ns"
+
+
+def size(value: float) -> str:
+    """Bytes with their unit."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def error(value: float) -> str:
+    """An error measure, in the digits that matter."""
+    return f"{value:.1e}" if value else "0"

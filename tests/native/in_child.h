@@ -1,0 +1,24 @@
+// Runs a function in a forked child, which must end well and soon.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kForkTests = false;  // ThreadSanitizer does not follow a fork of a process with threads
+#else
+inline constexpr bool kForkTests = true;
+#endif
+
+// 0 if `body` returned true; -1 if the child hung or crashed, else its exit status.
+template <class Body>
+int in_child(Body&& body, unsigned seconds = 30) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(seconds);
+    _exit(body() ? 0 : 1);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return -2;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}

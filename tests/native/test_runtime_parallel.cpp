@@ -1,0 +1,361 @@
+#include <doctest/doctest.h>
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cfenv>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "in_child.h"
+#include "runtime/machine.h"
+#include "runtime/parallel.h"
+
+using namespace descend;
+
+namespace {
+
+constexpr int64_t kLarge = int64_t{1} << 30;  // bytes enough for every thread
+
+struct Threads {
+  explicit Threads(int count) { set_num_threads(count); }
+  ~Threads() { set_num_threads(0); }
+};
+
+// True if every chunk ran once.
+bool covers(int64_t chunks, int64_t bytes = kLarge) {
+  std::vector<int> times(static_cast<size_t>(chunks), 0);
+  parallel_for(chunks, bytes, [&](int64_t chunk) { ++times[static_cast<size_t>(chunk)]; });
+  for (int count : times) {
+    if (count != 1) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("every chunk runs once, whatever the number of threads") {
+  for (int threads : {1, 2, 3, 8, 64}) {
+    Threads set(threads);
+    CHECK(num_threads() == threads);
+    for (int64_t chunks : {0, 1, 2, 3, 7, 63, 64, 65, 1000, 20000}) {
+      CHECK(covers(chunks));
+      CHECK(covers(chunks, 0));
+    }
+  }
+}
+
+TEST_CASE("a negative number of chunks is none") {
+  parallel_for(-3, kLarge, [](int64_t) { FAIL("no chunk to run"); });
+}
+
+TEST_CASE("the same chunks give the same bits with any number of threads") {
+  const auto sum = [] {
+    std::vector<float> partial(500);
+    parallel_for(500, kLarge, [&](int64_t chunk) {
+      float total = 0;
+      for (int i = 1; i < 200; ++i) total += 1.0f / static_cast<float>(i + chunk);
+      partial[static_cast<size_t>(chunk)] = total;
+    });
+    return std::accumulate(partial.begin(), partial.end(), 0.0f);
+  };
+  Threads set(1);
+  const float one = sum();
+  for (int threads : {2, 5, 64}) {
+    set_num_threads(threads);
+    CHECK(sum() == one);
+  }
+}
+
+TEST_CASE("several threads take part, the caller among them") {
+  Threads set(4);
+  std::mutex mutex;
+  std::set<std::thread::id> seen;
+  std::atomic<int> inside{0};
+  parallel_for(4, kLarge, [&](int64_t) {
+    {
+      std::lock_guard lock(mutex);
+      seen.insert(std::this_thread::get_id());
+    }
+    // Nobody leaves before all four have come, so it takes four threads.
+    ++inside;
+    while (inside < 4) std::this_thread::yield();
+  });
+  CHECK(seen.size() == 4);
+  CHECK(seen.count(std::this_thread::get_id()) == 1);
+}
+
+TEST_CASE("small problems stay on the caller's thread") {
+  Threads set(8);
+  CHECK(detail::useful_threads(1000, 1 << 10) == 1);
+  CHECK(detail::useful_threads(1, kLarge) == 1);
+  CHECK(detail::useful_threads(3, kLarge) == 3);
+  CHECK(detail::useful_threads(1000, kLarge) == 8);
+  CHECK(detail::useful_threads(1000, 192 << 10) == 3);
+  CHECK(detail::useful_threads(1000, INT64_MAX) == 8);
+  const auto caller = std::this_thread::get_id();
+  parallel_for(100, 1 << 10, [&](int64_t) { CHECK(std::this_thread::get_id() == caller); });
+}
+
+TEST_CASE("a call from inside a chunk runs inline") {
+  Threads set(4);
+  std::atomic<int> ran{0};
+  std::atomic<int> elsewhere{0};
+  parallel_for(16, kLarge, [&](int64_t) {
+    const auto outer = std::this_thread::get_id();
+    parallel_for(16, kLarge, [&](int64_t) {
+      ++ran;
+      if (std::this_thread::get_id() != outer) ++elsewhere;
+    });
+  });
+  CHECK(ran == 256);
+  CHECK(elsewhere == 0);
+}
+
+TEST_CASE("many callers share the pool") {
+  Threads set(6);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 12; ++c) {
+    callers.emplace_back([&, c] {
+      for (int round = 0; round < 400; ++round) {
+        if (!covers(1 + (round * 7 + c) % 97)) ++wrong;
+      }
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("more callers than slots") {
+  Threads set(3);
+  std::atomic<int> wrong{0};
+  std::atomic<int> inside{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 80; ++c) {
+    callers.emplace_back([&] {
+      std::atomic<int> ran{0};
+      ++inside;
+      parallel_for(4, kLarge, [&](int64_t) {
+        while (inside < 80) std::this_thread::yield();  // all 80 regions are open at once
+        ++ran;
+      });
+      if (ran != 4) ++wrong;
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the number of threads may change while regions run") {
+  std::atomic<bool> stop{false};
+  std::thread changer([&] {
+    for (int i = 0; !stop; ++i) {
+      set_num_threads(1 + i % 9);
+      std::this_thread::yield();
+    }
+  });
+  int wrong = 0;
+  for (int round = 0; round < 2000; ++round) wrong += !covers(50);
+  stop = true;
+  changer.join();
+  set_num_threads(0);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("after a pause the pool still answers") {
+  Threads set(4);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+    CHECK(covers(40));
+  }
+}
+
+TEST_CASE("every chunk has the fixed floating-point environment, and the caller gets its own back") {
+  for (int threads : {1, 4}) {
+    Threads set(threads);
+    for (int64_t bytes : {int64_t{0}, kLarge}) {
+      CHECK(covers(64));  // workers exist
+      std::fesetround(FE_UPWARD);
+#if defined(__x86_64__)
+      const unsigned before = _mm_getcsr();
+      _mm_setcsr(before | 0x8040);  // flush subnormals
+#endif
+      std::atomic<int> wrong{0};
+      volatile float one = 1.0f, tiny = 1e-30f, small = 1e-38f, tenth = 0.1f;
+      parallel_for(64, bytes, [&](int64_t) {
+        if (one + tiny != one) ++wrong;         // rounded to nearest
+        if (small * tenth == 0.0f) ++wrong;     // subnormals are kept
+      });
+      const int rounding = std::fegetround();
+      const bool flushes = small * tenth == 0.0f;
+#if defined(__x86_64__)
+      _mm_setcsr(before);
+#endif
+      std::fesetround(FE_TONEAREST);
+      CHECK(wrong == 0);
+      CHECK(rounding == FE_UPWARD);
+#if defined(__x86_64__)
+      CHECK(flushes);
+#else
+      (void)flushes;
+#endif
+    }
+  }
+}
+
+TEST_CASE("signals stay with the program's own threads") {
+  Threads set(4);
+  std::atomic<int> inside{0};
+  std::atomic<int> open{0};
+  const auto caller = std::this_thread::get_id();
+  parallel_for(4, kLarge, [&](int64_t) {
+    ++inside;
+    while (inside < 4) std::this_thread::yield();
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    if (std::this_thread::get_id() != caller && !sigismember(&blocked, SIGINT)) ++open;
+  });
+  CHECK(open == 0);
+}
+
+TEST_CASE("a forked child computes with threads of its own") {
+  if (!kForkTests) return;
+  Threads set(4);
+  CHECK(covers(1000));
+  for (int round = 0; round < 20; ++round) {
+    CHECK(in_child([] {
+            // The barrier needs all four threads to be there.
+            std::atomic<int> inside{0};
+            parallel_for(4, kLarge, [&](int64_t) {
+              ++inside;
+              while (inside < 4) std::this_thread::yield();
+            });
+            return inside == 4 && covers(1000);
+          }) == 0);
+    CHECK(covers(100));
+  }
+}
+
+TEST_CASE("a child forked while other threads are in regions computes, and so does its own child") {
+  if (!kForkTests) return;
+  Threads set(4);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&] {
+      while (!stop) covers(64);
+    });
+  }
+  for (int round = 0; round < 40; ++round) {
+    CHECK(in_child([] { return covers(500) && in_child([] { return covers(500); }) == 0 && covers(20); }) == 0);
+  }
+  stop = true;
+  for (auto& caller : callers) caller.join();
+}
+
+TEST_CASE("fork from inside a chunk: neither side hangs") {
+  if (!kForkTests) return;
+  Threads set(3);
+  std::atomic<int> good{0};
+  parallel_for(12, kLarge, [&](int64_t chunk) {
+    if (chunk % 4 == 0 && in_child([] { return covers(100, 0); }) == 0) ++good;
+  });
+  CHECK(good == 3);
+}
+
+TEST_CASE("without threads to be had, the caller does it alone") {
+  if (!kForkTests) return;
+#if !defined(__SANITIZE_ADDRESS__)  // it needs a vast address space
+  CHECK(in_child([] {
+          const rlimit none{64 << 20, 64 << 20};  // no room for more than a few stacks
+          setrlimit(RLIMIT_AS, &none);
+          set_num_threads(200);
+          return covers(1000) && covers(1000);
+        }) == 0);
+#endif
+}
+
+TEST_CASE("the default number of threads") {
+  const auto threads = [](const char* descend, const char* omp, int cores) {
+    return detail::default_threads(descend, omp, cores).threads;
+  };
+  CHECK(threads(nullptr, nullptr, 8) == 8);
+  CHECK(threads(nullptr, "4", 8) == 4);
+  CHECK(threads(nullptr, " 4 ", 8) == 4);
+  CHECK(threads(nullptr, "4,2", 8) == 4);
+  CHECK(threads(nullptr, "16", 8) == 8);
+  for (const char* bad : {"", "0", "-2", "many", "4x", "4;2", "3.5", ","}) CHECK(threads(nullptr, bad, 8) == 8);
+  CHECK(threads("3", "4", 8) == 3);
+  CHECK(threads("64", "4", 2) == 64);
+  CHECK(threads("", "4", 8) == 4);
+  CHECK(detail::default_threads("3", nullptr, 8).status.ok());
+  CHECK(detail::default_threads("", nullptr, 8).status.ok());
+  for (const char* bad : {"0", "-1", "4,2", "four", "1025", "99999999999999999999", " "}) {
+    const detail::ThreadDefault got = detail::default_threads(bad, "4", 8);
+    CHECK(got.threads == 4);
+    CHECK(got.status.code == Code::kRuntimeError);
+    CHECK(got.status.sentence.find("DESCEND_NUM_THREADS") == 0);
+  }
+  set_num_threads(100000);
+  CHECK(num_threads() == kMaxThreads);
+  set_num_threads(-5);
+  CHECK(num_threads() >= 1);
+  set_num_threads(0);
+  CHECK(num_threads() >= 1);
+  CHECK(num_threads_status().ok());
+}
+
+TEST_CASE("cgroup limits") {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("descend-cgroup-" + std::to_string(getpid()));
+  const auto write = [&](const std::string& path, const std::string& text) {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  const auto limits = [&] { return detail::cgroup_limits(root.string()); };
+
+  CHECK(limits().cores == 0);  // nothing there at all
+  write("proc/self/mountinfo",
+        "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n22 1 8:1 / / rw - ext4 x rw\n");
+  write("proc/self/cgroup", "0::/outer/inner\n");
+  CHECK(limits().cores == 0);
+  write("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n");
+  write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  CHECK(limits().cores == 0);
+  CHECK(limits().memory == 0);
+  write("sys/fs/cgroup/outer/cpu.max", "150000 100000\n");
+  write("sys/fs/cgroup/outer/memory.max", "1073741824\n");
+  CHECK(limits().cores == doctest::Approx(1.5));
+  CHECK(limits().memory == size_t{1} << 30);
+  write("sys/fs/cgroup/outer/inner/cpu.max", "50000 100000\n");
+  CHECK(limits().cores == doctest::Approx(0.5));
+
+  fs::remove_all(root);
+  write("proc/self/mountinfo",
+        "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "33 31 0:30 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  write("proc/self/cgroup", "5:cpuacct,cpu:/docker/abc\n4:memory:/docker/abc\n3:cpuset:/\nnonsense\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  CHECK(limits().cores == 0);
+  CHECK(limits().memory == 0);
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
+  CHECK(limits().cores == doctest::Approx(2.5));
+  fs::remove_all(root);
+
+  CHECK(usable_cores() >= 1);
+  CHECK(usable_memory() > 0);
+}

@@ -1,0 +1,281 @@
+"""The benchmark's own machinery: that it measures what it says, notices wrong results, and keeps what it found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import OPERATORS, __main__, accuracy, compare, frameworks, harness, limit, ours, report, session
+from benchmarks.harness import Contender, Effort
+from benchmarks.operator import DTYPES, aligned, load, normal, sample
+from benchmarks.results import FORMS, Peer, Report, Result, SmallCall, Timing
+
+HASTE = Effort(seconds=0.05, fewest=2, most=3)
+PYTORCH = frameworks.LIBRARIES[:1]
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch):
+    monkeypatch.setattr(harness, "PAUSE", 0.0)
+    monkeypatch.setattr(harness, "WARM_UP", 0.002)
+    monkeypatch.setattr(harness.Neighbours, "share", lambda self: 0.0)
+    monkeypatch.setattr(limit, "triad_seconds", lambda size, threads: size / 1e10)
+
+
+def timing(*seconds: float) -> Timing:
+    return Timing(list(seconds), list(range(len(seconds))))
+
+
+def made(seconds: float, triad: float = 1e-3, size: int = 1 << 30, lives: str = "memory") -> Result:
+    peers = {"PyTorch": Peer(timing(3e-3, 3e-3), "by hand", {}, [{"mere": 1e-7, "mare": 1e-5, "rmse": 2e-7}])}
+    errors = [{"mere": 1e-7, "mare": 1e-5, "rmse": 1e-7}]
+    ours = {form: timing(seconds, seconds) for form in FORMS}
+    empty, limit = timing(0.0, 0.0), timing(triad, triad)
+    return Result("rms_norm_grad", [4, 8], "float32", size, lives, limit, empty, ours, peers, errors)
+
+
+# --- one problem ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_measures_a_small_problem(name, dtype):
+    operator = load(name)
+    result = session.run(operator, operator.quick[1], dtype, 1, HASTE, PYTORCH)
+    assert set(result.descend) == set(FORMS)
+    assert all(len(t.seconds) >= 2 and t.median > 0 for t in result.descend.values())
+    assert result.bytes > 0
+    assert result.share > 0
+    assert result.peers["PyTorch"].route in operator.torch_eager()
+    assert all(isinstance(outcome, float) for outcome in result.peers["PyTorch"].tried.values())
+    assert len(result.errors) == len(result.peers["PyTorch"].errors)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_quick_grid_is_part_of_the_full_one(name):
+    operator = load(name)
+    assert set(operator.quick) <= set(operator.full)
+    assert operator.small[1] in operator.dtypes
+
+
+@pytest.mark.parametrize("fault", ["one element", "nothing written", "infinity"])
+@pytest.mark.parametrize("form", ["out", "repeatable"])
+def test_a_wrong_result_is_noticed(monkeypatch, fault, form):
+    true_calls = ours.calls
+
+    def faulty(operator, inputs, outputs):
+        calls = true_calls(operator, inputs, outputs)
+
+        def call():
+            if fault != "nothing written":
+                true_calls(operator, inputs, outputs)["out"]()
+                outputs[-1][3] = np.inf if fault == "infinity" else outputs[-1][3] + 0.5
+
+        return {**calls, form: call}
+
+    monkeypatch.setattr(ours, "calls", faulty)
+    with pytest.raises(accuracy.WrongResultError, match="8"):
+        session.run(load("rms_norm_grad"), (8, 64), "float32", 1, HASTE, ())
+
+
+def test_a_fault_that_comes_while_timing_is_noticed(monkeypatch):
+    true_measure = session.measure
+
+    def measure(contenders, effort):
+        true_measure(contenders, effort)
+        next(c for c in contenders if c.name == "repeatable").call()
+        problems[-1].outputs["dx_out"][0, 0] += 1
+
+    operator, problems = load("rms_norm_grad"), []
+    true_make = operator.make
+    monkeypatch.setattr(operator, "make", lambda *a: problems.append(true_make(*a)) or problems[-1])
+    monkeypatch.setattr(session, "measure", measure)
+    with pytest.raises(accuracy.WrongResultError, match="as timed"):
+        session.run(operator, (8, 64), "float32", 1, HASTE, ())
+
+
+def test_a_peer_that_fails_or_is_wrong_is_left_out():
+    operator = load("rms_norm_grad")
+    problem = operator.make((4, 8), "float32", np.random.default_rng(1))
+    golden = operator.golden(problem, np.random.default_rng(1))
+    routes = {
+        "fails": lambda *tensors: 1 / 0,
+        "wrong": lambda dy, x, rstd, gamma: lambda: (dy, gamma),
+        **operator.torch_eager(),
+    }
+    library = frameworks.Library("PyTorch", "torch", lambda _: routes, frameworks.torch_arrays)
+    found = session.enter(library, operator, problem, golden)
+    assert found is not None
+    _, peer = found
+    assert peer.route in operator.torch_eager()
+    assert str(peer.tried["fails"]).startswith("ZeroDivisionError")
+    assert str(peer.tried["wrong"]).startswith("WrongResultError")
+    nobody = frameworks.Library("PyTorch", "torch", lambda _: {"fails": routes["fails"]}, frameworks.torch_arrays)
+    assert session.enter(nobody, operator, problem, golden) is None
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_small_calls(name):
+    small = session.small_calls(load(name), HASTE)
+    assert small is not None
+    assert {f"{form}, {family}" for form in FORMS for family in ("NumPy", "torch")} < set(small.timings)
+    assert small.ratio(small.yardstick) == 1
+
+
+# --- the pieces ----------------------------------------------------------------------------------------------------
+
+
+def test_rounds_take_turns_and_slow_ones_drop_out():
+    order: list[str] = []
+    quick = Contender("quick", "a", lambda: order.append("quick"))
+    slow = Contender("slow", "b", lambda: (order.append("slow"), harness.time.sleep(0.02)))
+    harness.measure([quick, slow], Effort(seconds=0.15, fewest=20, most=20))
+    assert len(quick.timing.seconds) == 20
+    assert 5 <= len(slow.timing.seconds) < 20
+    assert quick.calls > 1
+    assert slow.calls == 1
+    assert slow.timing.median >= 0.02
+    assert quick.timing.median < 1e-3
+
+
+def test_disturbed_rounds_do_not_count(monkeypatch):
+    shares = iter([0.5, 0.0, 0.3, 0.0, 0.0, 0.0, 0.0, 0.2])
+    monkeypatch.setattr(harness.Neighbours, "share", lambda self: next(shares))
+    job = Contender("job", "a", lambda: None)
+    assert harness.measure([job], Effort(seconds=1e-9, fewest=5, most=8, patience=1e12)) == 0
+    assert job.timing.rounds == [1, 3, 4, 5, 6]
+
+    monkeypatch.setattr(harness.Neighbours, "share", lambda self: 0.5)
+    job = Contender("job", "a", lambda: None)
+    assert harness.measure([job], Effort(seconds=0, fewest=5, most=8)) == 0.5
+    assert job.timing.rounds == [0, 1, 2, 3, 4]
+
+
+def test_ratios_pair_rounds():
+    ours, theirs = timing(1, 2, 4), Timing([4, 8], [1, 2])
+    assert theirs.over(ours) == 2
+    assert Timing([6.0], [9]).over(ours) == 3
+    assert timing(1, 1, 1, 1).spread == 0
+
+
+def test_share_counts_the_empty_call():
+    result = made(2e-3)
+    assert result.share == pytest.approx(0.5)
+    result.empty = timing(1e-3, 1e-3)
+    assert result.share == pytest.approx(1.0)
+    assert result.ratio("PyTorch") == pytest.approx(1.5)
+
+
+def test_misses():
+    assert made(1.1e-3).misses == []
+    assert made(2e-3).misses == ["0.50 of the limit"]
+    assert made(2e-3, lives="L3").misses == []
+    assert made(4e-3).misses == ["0.25 of the limit", "slower than PyTorch"]
+
+
+def test_samples_and_arrays():
+    rng = np.random.default_rng(0)
+    chosen = sample(10000, 1 << 20, rng)
+    assert {0, 9999} <= set(chosen.tolist())
+    assert len(chosen) <= 10
+    assert len(sample(5, 7, rng)) == 5
+    assert len(sample(0, 7, rng)) == 0
+    for dtype in DTYPES:
+        array = normal((3, 5), dtype, rng)
+        assert array.ctypes.data % 64 == 0
+        assert array.dtype == DTYPES[dtype]
+        assert aligned((0, 3), dtype).size == 0
+
+
+def test_errors_are_the_standards():
+    golden = accuracy.Golden(slice(None), np.array([1.0, 2.0]))
+    assert accuracy.errors(np.array([1.5, 2.0]), golden) == pytest.approx(
+        {"mere": 0.25, "mare": 0.5, "rmse": 0.125**0.5}, rel=1e-3
+    )
+
+
+# --- the report ----------------------------------------------------------------------------------------------------
+
+
+def test_interrupted_runs_keep_what_they_have(monkeypatch, tmp_path):
+    true_run = session.run
+
+    def run(operator, shape, *rest):
+        if shape == (2, 16):
+            raise KeyboardInterrupt
+        return true_run(operator, shape, *rest)
+
+    monkeypatch.setattr(session, "run", run)
+    path = tmp_path / "figures.json"
+    arguments = ["--op", "rms_norm_grad", "--shape", "4x8", "--shape", "2x16", "--dtype", "float32", "--no-peers"]
+    outcome = CliRunner().invoke(__main__.app, [*arguments, "--seconds", "0.01", "--json", str(path)])
+    assert outcome.exit_code == 130, outcome.output
+    assert [result.shape for result in Report.load(path).results] == [[4, 8]]
+
+
+def test_the_command_measures_draws_and_compares(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(frameworks, "LIBRARIES", PYTORCH)
+    path = tmp_path / "figures.json"
+    arguments = ["--op", "rms_norm_grad", "--shape", "4x8", "--shape", "8x64", "--seconds", "0.01"]
+    outcome = CliRunner().invoke(__main__.app, [*arguments, "--json", str(path), "--plot", str(tmp_path)])
+    assert outcome.exit_code == 0, outcome.output
+    assert "rms_norm_grad, bfloat16" in outcome.output
+    assert "a small call" in outcome.output
+
+    document = json.loads(path.read_text())
+    assert len(document["results"]) == 6
+    assert {"cpu", "cores", "threads", "isa", "caches", "versions", "date"} <= set(document["machine"])
+    assert {"share_of_limit", "peer_over_descend", "misses"} <= set(document["results"][0]["summary"])
+    assert (tmp_path / "rms_norm_grad.png").stat().st_size > 10_000
+    assert (tmp_path / "rms_norm_grad.svg").read_text().startswith("<?xml")
+
+    again = tmp_path / "again"
+    outcome = CliRunner().invoke(__main__.app, ["--plot-from", str(path), "--plot", str(again)])
+    assert outcome.exit_code == 0, outcome.output
+    assert (again / "rms_norm_grad.png").exists()
+    outcome = CliRunner().invoke(__main__.app, ["--compare", str(path), str(path)])
+    assert outcome.exit_code == 0, outcome.output
+
+
+@pytest.mark.parametrize("arguments", [["--op", "no_such"], ["--dtype", "int8"], ["--shape", "4by8"]])
+def test_wrong_arguments_are_refused(arguments):
+    assert CliRunner().invoke(__main__.app, arguments).exit_code == 2
+
+
+def test_a_report_survives_the_disk(tmp_path):
+    written = Report({"cpu": "a"}, "quick", [made(1e-3)], [SmallCall("op", [8], "float32", "y", {"y": timing(1.0)})])
+    written.save(tmp_path / "deep" / "figures.json")
+    assert Report.load(tmp_path / "deep" / "figures.json") == written
+    (tmp_path / "other.json").write_text('{"format": 0}')
+    with pytest.raises(ValueError, match="format"):
+        Report.load(tmp_path / "other.json")
+
+
+def test_a_regression_is_found():
+    before, after = Report({}, "quick", [made(1.0e-3)]), Report({}, "quick", [made(1.3e-3)])
+    (change,) = compare.compare(before, after)
+    assert change.regressed
+    assert not compare.compare(after, before)[0].regressed
+    # a machine in a worse mood: everything, the triad included, took longer
+    assert not compare.compare(before, Report({}, "quick", [made(1.5e-3, triad=1.5e-3)]))[0].regressed
+
+
+def test_tables_name_what_was_missed():
+    console = Console(record=True, width=160)
+    machine = {"cpu": "A", "isa": "AVX2", "threads": 2, "caches": {"L3": 1 << 25}, "versions": {}, "date": "today"}
+    small = SmallCall("rms_norm_grad", [8, 64], "float32", "y", {"y": timing(1e-6), "out, NumPy": timing(2e-6)})
+    report.show(Report(machine, "quick", [made(4e-3)], [small]), console)
+    text = console.export_text()
+    assert "4 × 8" in text
+    assert "slower than PyTorch" in text
+    assert "2.00 times the yardstick" in text
+    assert report.duration(1.5e-6) == "1.5 µs"

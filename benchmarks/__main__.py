@@ -95,7 +95,8 @@ def perform(measured: Report, work: Work, json: Path, effort: Effort, peers: boo
 
     libraries = frameworks.LIBRARIES if peers else ()
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
+    live = console.is_terminal
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not live) as progress:
         task = progress.add_task("", total=len(work))
         started: set[str] = set()
         for operator, shape, dtype in work:
@@ -113,8 +114,11 @@ def perform(measured: Report, work: Work, json: Path, effort: Effort, peers: boo
                     measured.save(json)
                 progress.start()
             threads = int(measured.machine["threads"])
-            measured.results.append(session.run(operator, shape, dtype, threads, effort, libraries, say))
+            result = session.run(operator, shape, dtype, threads, effort, libraries, say)
+            measured.results.append(result)
             measured.save(json)
+            if not live:
+                console.print(f"{title}: {report.duration(result.seconds)}, {result.share:.2f} of the limit")
             progress.start()
             progress.advance(task)
 

@@ -48,6 +48,14 @@ def jax_arrays(arrays: Sequence[Array]) -> list[Any]:
     return [jnp.asarray(array) for array in arrays]
 
 
+def jax_wait() -> Callable[[Any], Any]:
+    """JAX returns before it has computed; this waits."""
+    import jax
+
+    wait: Callable[[Any], Any] = jax.block_until_ready
+    return wait
+
+
 def to_numpy(result: Any) -> Array:
     """A peer's result, widened where NumPy alone does not know the dtype."""
     if hasattr(result, "detach"):

@@ -62,6 +62,8 @@ class Operator(ABC):
     dtypes: Sequence[str] = tuple(DTYPES)
     small: tuple[Shape, str]
     """The problem whose time is all overhead."""
+    nothing: Shape
+    """A shape with nothing to do: the time of an empty call."""
     attributes: Mapping[str, Any] = {}
     """Keyword arguments that are not tensors."""
 
@@ -72,10 +74,6 @@ class Operator(ABC):
     @abstractmethod
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
         """For each output the float64 reference, on a sample of rows where the whole would take too long."""
-
-    @abstractmethod
-    def empty(self) -> Problem:
-        """A call with nothing to do."""
 
     def torch_eager(self) -> Mapping[str, Route]:
         """PyTorch's ways to do the job; the fastest one counts."""
@@ -105,9 +103,8 @@ def aligned(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
     kind = DTYPES[dtype] if isinstance(dtype, str) else dtype
     size = int(np.prod(shape)) * kind.itemsize
     raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
     raw.fill(0)
-    return raw[start : start + size].view(kind).reshape(shape)
+    return np.ndarray(shape, kind, buffer=raw, offset=-raw.ctypes.data % 64)
 
 
 def normal(shape: Shape, dtype: str, rng: np.random.Generator, scale: float = 1.0, mean: float = 0.0) -> Array:

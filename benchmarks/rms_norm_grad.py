@@ -44,6 +44,7 @@ class RmsNormGrad(Operator):
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=lambda shape: (shape[0] * shape[1], shape[1])))
     small = ((8, 64), "float32")
+    nothing = (0, 8)
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal data; rstd is that of x, as the forward operator would hand it over."""
@@ -70,12 +71,6 @@ class RmsNormGrad(Operator):
         dx, _ = reference.rms_norm_grad(dy[rows], x[rows], rstd[rows], gamma)
         _, dgamma = reference.rms_norm_grad(dy[:, columns], x[:, columns], rstd, gamma[columns])
         return Golden(rows, np.asarray(dx)), Golden(columns, np.asarray(dgamma))
-
-    def empty(self) -> Problem:
-        """No rows."""
-        none, vector = aligned((0, 8), "float32"), aligned((8,), "float32")
-        inputs = {"dy": none, "x": none.copy(), "rstd": aligned((0, 1), "float32"), "gamma": vector}
-        return Problem((0, 8), "float32", inputs, {"dx_out": none.copy(), "dgamma_out": vector.copy()})
 
     def torch_eager(self) -> Mapping[str, Route]:
         """Autograd, and the formula by hand."""
@@ -147,14 +142,16 @@ def jax_formula(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
+    from benchmarks.frameworks import jax_wait
+
     def backward(dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
         wide, xhat = dy.astype(jnp.float32), x.astype(jnp.float32) * rstd
         g = wide * gamma.astype(jnp.float32)
         dx = rstd * (g - xhat * (g * xhat).mean(-1, keepdims=True))
         return dx.astype(x.dtype), (wide * xhat).sum(0)
 
-    run = jax.jit(backward)
-    return lambda: jax.block_until_ready(run(dy, x, rstd, gamma))
+    run, wait = jax.jit(backward), jax_wait()
+    return lambda: wait(run(dy, x, rstd, gamma))
 
 
 def jax_vjp(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
@@ -162,13 +159,15 @@ def jax_vjp(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
+    from benchmarks.frameworks import jax_wait
+
     def forward(x: Any, gamma: Any) -> Any:
         wide = x.astype(jnp.float32)
         scale = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + EPSILON)
         return (wide * scale * gamma.astype(jnp.float32)).astype(x.dtype)
 
-    run = jax.jit(lambda dy, x, gamma: jax.vjp(forward, x, gamma)[1](dy))
-    return lambda: jax.block_until_ready(run(dy, x, gamma))
+    run, wait = jax.jit(lambda dy, x, gamma: jax.vjp(forward, x, gamma)[1](dy)), jax_wait()
+    return lambda: wait(run(dy, x, gamma))
 
 
 OPERATOR = RmsNormGrad()

@@ -46,7 +46,7 @@ def run(
                 peers[library.name] = found
 
     say("rounds")
-    nothing = operator.empty()
+    nothing = operator.make(operator.nothing, "float32", rng)
     empty_call = ours.functional(operator, list(nothing.inputs.values()), list(nothing.outputs.values()))
     triad, empty = limit(problem.bytes, threads), Contender("empty", "descend", empty_call)
     contenders = {form: Contender(form, "descend", call) for form, call in forms.items()}

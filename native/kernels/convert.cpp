@@ -44,7 +44,9 @@ HWY_INLINE void convert_pack(Extent extent, size_t n, const From* from, To* to) 
   if constexpr (std::is_same_v<From, double>) {
     convert_doubles(extent, from, n, to);
   } else if constexpr (std::is_same_v<To, double>) {
-    store_double(extent, load_pack(extent, from), to);
+    HWY_ALIGN float lanes[kPackLanes<float>];
+    store(Full(), load_pack(extent, from), lanes);
+    add_columns(lanes, static_cast<int64_t>(n), true, to);
   } else {
     store(extent, load_pack(extent, from), to);
   }
@@ -62,13 +64,7 @@ void convert_span(const void* from_bytes, void* to_bytes, int64_t n) {
 }
 
 // sums[i] += values[i]
-void add_span(const double* values, double* sums, int64_t n) {
-  const Tag<double> d;
-  constexpr int64_t kStep = kVectorLanes<double>;
-  int64_t i = 0;
-  for (; i + kStep <= n; i += kStep) hn::StoreU(hn::Add(hn::LoadU(d, sums + i), hn::LoadU(d, values + i)), d, sums + i);
-  for (; i < n; ++i) sums[i] += values[i];
-}
+void add_span(const double* values, double* sums, int64_t n) { add_columns(values, n, false, sums); }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

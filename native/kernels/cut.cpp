@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 namespace descend::kernels {
 namespace {
 
 constexpr int64_t kTileBytes = int64_t{256} << 10;  // half of a small second-level cache: the next tile arrives beside it
+[[maybe_unused]] constexpr int64_t kShortTileBytes = int64_t{24} << 10;  // half of a first-level cache
 constexpr int64_t kGroupBytes = int64_t{4} << 20;   // a part of a small last-level cache
 constexpr int64_t kSmall = int64_t{64} << 10;       // bytes of input that are not worth a second thread
 constexpr int64_t kMaxChunks = 64;
@@ -36,14 +38,26 @@ int64_t last_level_cache_bytes() {
 
 }  // namespace
 
-RowCut cut_rows(int64_t rows, int64_t row_bytes) {
+RowCut cut_rows(int64_t rows, int64_t columns, int64_t row_bytes) {
   const int64_t bytes = std::max<int64_t>(row_bytes, 1);
+  const auto rows_within = [&](int64_t limit) {
+    int64_t fit = std::clamp<int64_t>(limit / bytes, 1, kMaxStripe);
+    while (fit & (fit - 1)) fit &= fit - 1;  // a power of two
+    return fit;
+  };
   RowCut cut;
-  cut.tile = std::clamp<int64_t>(kTileBytes / bytes, 1, kMaxTile);
-  if (cut.tile > 4) cut.tile &= ~int64_t{3};
+  static const int64_t TB=getenv("TB")?atoi(getenv("TB"))<<10:24<<10;
+  static const int64_t TM=getenv("TM")?atoi(getenv("TM")):4;
+  if (columns <= kStripeColumns) {
+    cut.tile = std::max<int64_t>(rows_within(TB), TM);
+    cut.stripe = kMaxStripe;
+  } else {
+    cut.tile = rows_within(kTileBytes);
+    cut.stripe = cut.tile;
+  }
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);
-  cut.chunk = ceil_div(cut.chunk, cut.tile) * cut.tile;
+  cut.chunk = ceil_div(cut.chunk, cut.stripe) * cut.stripe;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
   return cut;
 }
@@ -53,7 +67,7 @@ bool split_columns(int64_t rows, int64_t columns, int64_t row_bytes) {
   return rows < 8 * kMinChunkRows || row_bytes > 2 * kTileBytes;
 }
 
-int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxTile); }
+int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxStripe); }
 
 bool stream_output(const void* data, int64_t row_stride_bytes, int64_t output_bytes, int64_t all_bytes) {
   static const int64_t cache = last_level_cache_bytes();

@@ -234,31 +234,29 @@ HWY_INLINE void store(Part part, const Pack<Wide<T>>& pack, T* p) {
 #endif
 }
 
-// p[0..] gets (kAdd: is increased by) the lanes of the pack, as doubles.
-template <bool kAdd = false, class W>
-HWY_INLINE void store_double(Full, const Pack<W>& pack, double* p) {
-  const Tag<double> dd;
-  const hn::Rebind<W, Tag<double>> dw;
-  HWY_ALIGN W lanes[kPackLanes<W>];
-  store(Full(), pack, lanes);
-  DESCEND_UNROLL
-  for (size_t i = 0; i < kPackLanes<W>; i += kVectorLanes<double>) {
-    Vector<double> v;
-    if constexpr (sizeof(W) == 4) {
-      v = hn::PromoteTo(dd, hn::Load(dw, lanes + i));
-    } else {
-      v = hn::Load(dw, lanes + i);
-    }
-    if constexpr (kAdd) v = hn::Add(hn::LoadU(dd, p + i), v);
-    hn::StoreU(v, dd, p + i);
+template <class W>
+HWY_INLINE Vector<double> load_as_double(const W* p) {
+  const hn::Rebind<W, Tag<double>> d;
+  if constexpr (sizeof(W) == 4) {
+    return hn::PromoteTo(Tag<double>(), hn::LoadU(d, p));
+  } else {
+    return hn::LoadU(d, p);
   }
 }
 
-template <bool kAdd = false, class W>
-HWY_INLINE void store_double(Part part, const Pack<W>& pack, double* p) {
-  HWY_ALIGN W lanes[kPackLanes<W>];
-  store(Full(), pack, lanes);
-  for (size_t i = 0; i < part.n; ++i) p[i] = kAdd ? p[i] + static_cast<double>(lanes[i]) : static_cast<double>(lanes[i]);
+// to[i] (fresh: =, else +=) from[i]: column sums of a stripe of rows, added in double.
+template <class W>
+HWY_INLINE void add_columns(const W* from, int64_t n, bool fresh, double* to) {
+  const Tag<double> d;
+  constexpr int64_t kStep = kVectorLanes<double>;
+  int64_t i = 0;
+  if (fresh) {
+    for (; i + kStep <= n; i += kStep) hn::StoreU(load_as_double(from + i), d, to + i);
+    for (; i < n; ++i) to[i] = from[i];
+  } else {
+    for (; i + kStep <= n; i += kStep) hn::StoreU(hn::Add(hn::LoadU(d, to + i), load_as_double(from + i)), d, to + i);
+    for (; i < n; ++i) to[i] += from[i];
+  }
 }
 
 HWY_INLINE void flush_streams() { hwy::FlushStream(); }
@@ -268,9 +266,9 @@ HWY_INLINE void flush_streams() { hwy::FlushStream(); }
 HWY_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 template <class T>
-HWY_INLINE void prefetch_pack(const T* p) {
+HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {
   DESCEND_UNROLL
-  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch(p + i);
+  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch(p + ahead + i);
 }
 
 // ---- The sum of a pack's lanes: lane i + lane i + n/2, again and again.

@@ -60,11 +60,13 @@ HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int
 
 template <class T, class Extent>
 HWY_INLINE void add_squares_in_double(Extent extent, const T* x, Pack<double>& acc) {
-  HWY_ALIGN double wide[kPackLanes<float>];
-  store_double(Full(), load_pack(extent, x), wide);
+  HWY_ALIGN float lanes[kPackLanes<float>];
+  store(Full(), load_pack(extent, x), lanes);
   for (size_t i = 0; i < kPackLanes<float>; i += kPackLanes<double>) {
-    const Pack<double> v = load_pack(Full(), wide + i);
-    for (size_t k = 0; k < kPackVectors<double>; ++k) acc.v[k] = hn::MulAdd(v.v[k], v.v[k], acc.v[k]);
+    for (size_t k = 0; k < kPackVectors<double>; ++k) {
+      const auto v = load_as_double(lanes + i + k * kVectorLanes<double>);
+      acc.v[k] = hn::MulAdd(v, v, acc.v[k]);
+    }
   }
 }
 
@@ -97,7 +99,7 @@ HWY_INLINE void scale_pack(Extent extent, const RmsNorm<T>& p, int64_t row, int6
   const T* x = p.x.row(row) + c;
   T* y = p.y.row(row) + c;
   for (int64_t r = 0; r < rows; ++r, x += p.x.stride, y += p.y.stride) {
-    if (r < ahead) prefetch_pack(x + rows * p.x.stride);
+    prefetch_pack(x, ahead * p.x.stride);
     const auto rstd_r = splat(rstd[r]);
     Pack<W> result;
     DESCEND_UNROLL
@@ -121,9 +123,9 @@ template <class T>
 void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, int64_t tile, bool stream) {
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
-    const int64_t ahead = HWY_MIN(rows, last - row - rows);
-    double sums[kMaxTile] = {};
-    Wide<T> rstd[kMaxTile];
+    const int64_t ahead = row + 2 * rows <= last ? rows : 0;
+    double sums[kMaxStripe] = {};
+    Wide<T> rstd[kMaxStripe];
     tile_squares(p, row, rows, 0, p.columns, sums);
     for (int64_t r = 0; r < rows; ++r) rstd[r] = static_cast<Wide<T>>(rms_norm_rstd(p, row + r, sums[r]));
     if (stream) {
@@ -163,7 +165,7 @@ namespace {
 template <class T>
 void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, bool stream) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
-  const RowCut cut = cut_rows(p.rows, row_bytes);
+  const RowCut cut = cut_rows(p.rows, p.columns, row_bytes);
   parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut.tile, stream);

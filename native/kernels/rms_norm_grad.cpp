@@ -14,13 +14,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// Rows whose sums are formed side by side: as many accumulators as registers allow.
-inline constexpr int kRowsAbreast = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+// Rows that are worked on side by side share each load of gamma and of the column sums.
+inline constexpr int kAbreast = 4;
+// For the row sums each row takes a pack of accumulators: as many rows as the registers hold.
+inline constexpr int kSumsAbreast = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
 // acc[r] += g * xhat for one pack of columns of kRows rows
 template <int kRows, class T, class Extent>
-HWY_INLINE void add_products(Extent extent, const T* const* dy, const T* const* x, const Wide<T>* gamma,
+HWY_INLINE void add_products(Extent extent, const T* const* dy, const T* const* x, int64_t x_ahead, const Wide<T>* gamma,
                              const Vector<Wide<T>>* rstd, int64_t c, Pack<Wide<T>>* acc) {
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) prefetch_pack(x[r] + c, x_ahead);
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
     const auto gamma_k = load(extent, gamma + c, k);
@@ -33,121 +37,170 @@ HWY_INLINE void add_products(Extent extent, const T* const* dy, const T* const* 
   }
 }
 
-// sums[r] += sum of g * xhat over each block of columns [begin, end) of rows row, row + 1, ...
+// sums[r] = sum of g * xhat over columns [begin, end) of rows row, row + 1, ..., block by block. The row `ahead` further
+// down is on its way into the cache meanwhile: x here, dy in the second pass, so that memory is never idle.
 template <int kRows, class T>
-HWY_INLINE void row_sums(const RmsNormGrad<T>& p, int64_t row, int64_t begin, int64_t end, double* sums) {
+HWY_INLINE void row_sums(const RmsNormGrad<T>& p, int64_t row, int64_t ahead, int64_t begin, int64_t end, double* sums) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
+  const W* gamma = p.gamma;
   const T* dy[kRows];
   const T* x[kRows];
   Vector<W> rstd[kRows];
+  double total[kRows] = {};
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
     dy[r] = p.dy.row(row + r);
     x[r] = p.x.row(row + r);
     rstd[r] = splat(p.rstd[row + r]);
   }
+  const int64_t x_ahead = ahead * p.x.stride;
   for (int64_t block = begin; block < end; block += kBlock) {
     const int64_t stop = HWY_MIN(block + kBlock, end);
     Pack<W> acc[kRows];
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) acc[r] = zero_pack<W>();
     int64_t c = block;
-    for (; c + kStep <= stop; c += kStep) add_products<kRows>(Full(), dy, x, p.gamma, rstd, c, acc);
-    if (c < stop) add_products<kRows>(Part{static_cast<size_t>(stop - c)}, dy, x, p.gamma, rstd, c, acc);
+    for (; c + kStep <= stop; c += kStep) add_products<kRows>(Full(), dy, x, x_ahead, gamma, rstd, c, acc);
+    if (c < stop) {
+      add_products<kRows>(Part{static_cast<size_t>(stop - c)}, dy, x, x_ahead, gamma, rstd, c, acc);
+    }
     DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) sums[r] += static_cast<double>(fold(acc[r]));
+    for (int r = 0; r < kRows; ++r) total[r] += static_cast<double>(fold(acc[r]));
   }
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) sums[r] = total[r];
 }
 
 template <class T>
-HWY_INLINE void tile_sums(const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end, double* sums) {
+HWY_INLINE void tile_sums(const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin, int64_t end,
+                          double* sums) {
   int64_t r = 0;
-  for (; r + kRowsAbreast <= rows; r += kRowsAbreast) row_sums<kRowsAbreast>(p, row + r, begin, end, sums + r);
-  for (; r < rows; ++r) row_sums<1>(p, row + r, begin, end, sums + r);
+  for (; r + kSumsAbreast <= rows; r += kSumsAbreast) {
+    row_sums<kSumsAbreast>(p, row + r, ahead, begin, end, sums + r);
+  }
+  for (; r < rows; ++r) row_sums<1>(p, row + r, ahead, begin, end, sums + r);
 }
 
-// dx and the column sums of one pack of columns of a tile, whose means are known. `ahead`: rows to prefetch, from the next tile.
-template <bool kStream, bool kFirst, class T, class Extent>
-HWY_INLINE void apply_pack(Extent extent, const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t c,
-                           const Wide<T>* means, double* sums) {
+// dx of one pack of columns of kRows rows, and columns += dy * xhat
+template <int kRows, bool kStream, bool kFresh, class T, class Extent>
+HWY_INLINE void apply_pack(Extent extent, const T* const* dy, const T* const* x, T* const* dx, int64_t dy_ahead,
+                           const Wide<T>* gamma, const Vector<Wide<T>>* rstd, const Vector<Wide<T>>* mean, int64_t c,
+                           Wide<T>* columns) {
   using W = Wide<T>;
-  const Pack<W> gamma = load_pack(extent, p.gamma + c);
-  Pack<W> columns = zero_pack<W>();
-  const T* dy = p.dy.row(row) + c;
-  const T* x = p.x.row(row) + c;
-  T* dx = p.dx.row(row) + c;
-  for (int64_t r = 0; r < rows; ++r, dy += p.dy.stride, x += p.x.stride, dx += p.dx.stride) {
-    if (r < ahead) {
-      prefetch_pack(dy + rows * p.dy.stride);
-      prefetch_pack(x + rows * p.x.stride);
-    }
-    const auto rstd = splat(p.rstd[row + r]);
-    const auto mean = splat(means[r]);
+  const Pack<W> gamma_c = load_pack(extent, gamma + c);
+  Pack<W> sums = kFresh ? zero_pack<W>() : load_pack(Full(), columns);
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    prefetch_pack(dy[r] + c, dy_ahead);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto dy_k = load(extent, dy, k);
-      const auto xhat = hn::Mul(load(extent, x, k), rstd);
-      const auto g = hn::Mul(dy_k, gamma.v[k]);
-      columns.v[k] = hn::MulAdd(dy_k, xhat, columns.v[k]);
-      result.v[k] = hn::Mul(rstd, hn::NegMulAdd(xhat, mean, g));
+      const auto dy_k = load(extent, dy[r] + c, k);
+      const auto xhat = hn::Mul(load(extent, x[r] + c, k), rstd[r]);
+      const auto g = hn::Mul(dy_k, gamma_c.v[k]);
+      sums.v[k] = hn::MulAdd(dy_k, xhat, sums.v[k]);
+      result.v[k] = hn::Mul(rstd[r], hn::NegMulAdd(xhat, mean[r], g));
     }
-    store<kStream>(extent, result, dx);
+    store<kStream>(extent, result, dx[r] + c);
   }
-  store_double<!kFirst>(extent, columns, sums + c);
+  store(Full(), sums, columns);
 }
 
-template <bool kStream, bool kFirst, class T>
-HWY_INLINE void apply_columns(const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin, int64_t end,
-                              const Wide<T>* means, double* sums) {
-  constexpr int64_t kStep = kPackLanes<Wide<T>>;
+template <int kRows, bool kStream, bool kFresh, class T>
+HWY_INLINE void apply_rows(const RmsNormGrad<T>& p, int64_t row, int64_t ahead, int64_t begin, int64_t end,
+                           const Wide<T>* means, Wide<T>* columns) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  const W* gamma = p.gamma;
+  const T* dy[kRows];
+  const T* x[kRows];
+  T* dx[kRows];
+  Vector<W> rstd[kRows], mean[kRows];
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    dy[r] = p.dy.row(row + r);
+    x[r] = p.x.row(row + r);
+    dx[r] = p.dx.row(row + r);
+    rstd[r] = splat(p.rstd[row + r]);
+    mean[r] = splat(means[r]);
+  }
+  const int64_t dy_ahead = ahead * p.dy.stride;
   int64_t c = begin;
-  for (; c + kStep <= end; c += kStep) apply_pack<kStream, kFirst>(Full(), p, row, rows, ahead, c, means, sums);
+  for (; c + kStep <= end; c += kStep, columns += kStep) {
+    apply_pack<kRows, kStream, kFresh>(Full(), dy, x, dx, dy_ahead, gamma, rstd, mean, c, columns);
+  }
   if (c < end) {
-    apply_pack<kStream, kFirst>(Part{static_cast<size_t>(end - c)}, p, row, rows, ahead, c, means, sums);
+    const Part part{static_cast<size_t>(end - c)};
+    apply_pack<kRows, kStream, kFresh>(part, dy, x, dx, dy_ahead, gamma, rstd, mean, c, columns);
   }
+}
+
+// dx of columns [begin, end) of a tile whose means are known; their column sums are set (fresh) or increased.
+template <bool kStream, class T>
+HWY_INLINE void apply_tile(const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin, int64_t end,
+                           const Wide<T>* means, bool fresh, Wide<T>* columns) {
+  int64_t r = 0;
+  if (fresh) {
+    if (rows >= kAbreast) {
+      apply_rows<kAbreast, kStream, true>(p, row, ahead, begin, end, means, columns);
+      r = kAbreast;
+    } else {
+      apply_rows<1, kStream, true>(p, row, ahead, begin, end, means, columns);
+      r = 1;
+    }
+  }
+  for (; r + kAbreast <= rows; r += kAbreast) {
+    apply_rows<kAbreast, kStream, false>(p, row + r, ahead, begin, end, means + r, columns);
+  }
+  for (; r < rows; ++r) apply_rows<1, kStream, false>(p, row + r, ahead, begin, end, means + r, columns);
+}
+
+// Rows [first, last), tile by tile. Column sums run in the type of the arithmetic over one stripe, then go to the slot.
+template <bool kStream, class T>
+HWY_INLINE void apply_all(const RmsNormGrad<T>& p, int64_t first, int64_t last, const RowCut& cut, double* slot) {
+  HWY_ALIGN Wide<T> columns[kStripeColumns];
+  double sums[kMaxStripe];
+  Wide<T> means[kMaxStripe];
+  for (int64_t stripe = first; stripe < last; stripe += cut.stripe) {
+    const int64_t stripe_end = HWY_MIN(stripe + cut.stripe, last);
+    for (int64_t row = stripe; row < stripe_end; row += cut.tile) {
+      const int64_t rows = HWY_MIN(cut.tile, stripe_end - row);
+      const int64_t ahead = row + 2 * rows <= last ? rows : 0;
+      tile_sums(p, row, rows, ahead, 0, p.columns, sums);
+      for (int64_t r = 0; r < rows; ++r) means[r] = static_cast<Wide<T>>(sums[r] / static_cast<double>(p.columns));
+      apply_tile<kStream>(p, row, rows, ahead, 0, p.columns, means, row == stripe, columns);
+    }
+    add_columns(columns, p.columns, stripe == first, slot);
+  }
+  if (kStream) flush_streams();
 }
 
 template <class T>
-HWY_INLINE void apply(const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin, int64_t end,
-                      const Wide<T>* means, double* sums, bool stream, bool first) {
-  if (stream) {
-    first ? apply_columns<true, true>(p, row, rows, ahead, begin, end, means, sums)
-          : apply_columns<true, false>(p, row, rows, ahead, begin, end, means, sums);
-  } else {
-    first ? apply_columns<false, true>(p, row, rows, ahead, begin, end, means, sums)
-          : apply_columns<false, false>(p, row, rows, ahead, begin, end, means, sums);
-  }
+void rms_norm_grad_rows(const RmsNormGrad<T>& p, int64_t first, int64_t last, const RowCut& cut, double* slot, bool stream) {
+  stream ? apply_all<true>(p, first, last, cut, slot) : apply_all<false>(p, first, last, cut, slot);
 }
 
-// Rows [first, last), tile by tile; their column sums to one slot.
-template <class T>
-void rms_norm_grad_rows(const RmsNormGrad<T>& p, int64_t first, int64_t last, int64_t tile, double* slot, bool stream) {
-  for (int64_t row = first; row < last; row += tile) {
-    const int64_t rows = HWY_MIN(tile, last - row);
-    const int64_t ahead = HWY_MIN(rows, last - row - rows);
-    double sums[kMaxTile] = {};
-    Wide<T> means[kMaxTile];
-    tile_sums(p, row, rows, 0, p.columns, sums);
-    for (int64_t r = 0; r < rows; ++r) means[r] = static_cast<Wide<T>>(sums[r] / static_cast<double>(p.columns));
-    apply(p, row, rows, ahead, 0, p.columns, means, slot, stream, row == first);
-  }
-  if (stream) flush_streams();
-}
-
-// One block of columns of a tile: sums[r] is the block's part of row r's sum.
+// One block of columns of a group of rows: sums[r] is the block's part of row r's sum.
 template <class T>
 void rms_norm_grad_block_sums(const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t block, double* sums) {
-  for (int64_t r = 0; r < rows; ++r) sums[r] = 0;
-  tile_sums(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), sums);
+  const int64_t begin = block * kBlock;
+  tile_sums(p, row, rows, 0, begin, HWY_MIN(begin + kBlock, p.columns), sums);
 }
 
 template <class T>
 void rms_norm_grad_block(const RmsNormGrad<T>& p, int64_t row, int64_t rows, int64_t block, const Wide<T>* means,
                          bool stream) {
-  apply(p, row, rows, 0, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), means, p.dgamma_slots, stream, row == 0);
-  if (stream) flush_streams();
+  HWY_ALIGN Wide<T> columns[kBlock];
+  const int64_t begin = block * kBlock;
+  const int64_t end = HWY_MIN(begin + kBlock, p.columns);
+  if (stream) {
+    apply_tile<true>(p, row, rows, 0, begin, end, means, true, columns);
+    flush_streams();
+  } else {
+    apply_tile<false>(p, row, rows, 0, begin, end, means, true, columns);
+  }
+  add_columns(columns, end - begin, row == 0, p.dgamma_slots + begin);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -165,10 +218,10 @@ int64_t row_bytes(int64_t columns) {
 template <class T>
 void by_rows(const RmsNormGrad<T>& p, int64_t bytes, bool stream) {
   static const auto run = DESCEND_CHOOSE(rms_norm_grad_rows<T>);
-  const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
+  const RowCut cut = cut_rows(p.rows, p.columns, row_bytes<T>(p.columns));
   parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut.tile, p.dgamma_slots + chunk * p.columns, stream);
+    run(p, first, std::min(first + cut.chunk, p.rows), cut, p.dgamma_slots + chunk * p.columns, stream);
   });
 }
 
@@ -183,7 +236,7 @@ void by_columns(const RmsNormGrad<T>& p, int64_t bytes, bool stream, double* sum
     const int64_t rows = std::min(group, p.rows - row);
     const int64_t group_bytes = bytes / p.rows * rows;
     parallel_for(blocks, group_bytes, [&](int64_t b) { block_sums(p, row, rows, b, sums + b * rows); });
-    Wide<T> means[kMaxTile];
+    Wide<T> means[kMaxStripe];
     {
       const FixedFpEnvironment environment;
       for (int64_t r = 0; r < rows; ++r) {
@@ -200,7 +253,7 @@ void by_columns(const RmsNormGrad<T>& p, int64_t bytes, bool stream, double* sum
 
 template <class T>
 int64_t rms_norm_grad_slots(int64_t rows, int64_t columns) {
-  return split_columns(rows, columns, row_bytes<T>(columns)) ? 1 : cut_rows(rows, row_bytes<T>(columns)).chunks;
+  return split_columns(rows, columns, row_bytes<T>(columns)) ? 1 : cut_rows(rows, columns, row_bytes<T>(columns)).chunks;
 }
 
 template <class T>

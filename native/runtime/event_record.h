@@ -28,7 +28,7 @@ class EventRecord {
   bool wait(const Deadline& deadline) const {
     while (!complete()) {
       if (deadline && std::chrono::steady_clock::now() >= *deadline) return false;
-      futex_wait(done_, 0, deadline);
+      futex_wait_until(done_, 0, deadline);
     }
     return true;
   }

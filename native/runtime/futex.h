@@ -36,17 +36,20 @@ inline void spin_pause() {
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 
-// Sleeps while `word` is `expected`, until woken or past the deadline. May also return for no reason.
-inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, const Deadline& deadline = std::nullopt) {
+// Sleeps while `word` is `expected`, until woken. May also return for no reason.
+inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+// The same, but not beyond the deadline.
+inline void futex_wait_until(const std::atomic<uint32_t>& word, uint32_t expected, const Deadline& deadline) {
+  if (!deadline) return futex_wait(word, expected);
+  const auto since = deadline->time_since_epoch();  // steady_clock is CLOCK_MONOTONIC, and so is the futex's clock
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
   timespec absolute{};
-  if (deadline) {
-    const auto since = deadline->time_since_epoch();  // steady_clock is CLOCK_MONOTONIC, and so is the futex's clock
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
-    absolute.tv_sec = static_cast<time_t>(seconds.count());
-    absolute.tv_nsec = static_cast<long>(std::chrono::nanoseconds(since - seconds).count());
-  }
-  syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, expected, deadline ? &absolute : nullptr, nullptr,
-          FUTEX_BITSET_MATCH_ANY);
+  absolute.tv_sec = static_cast<time_t>(seconds.count());
+  absolute.tv_nsec = static_cast<long>(std::chrono::nanoseconds(since - seconds).count());
+  syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, expected, &absolute, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
 inline void futex_wake(const std::atomic<uint32_t>& word, int count) {
@@ -55,8 +58,10 @@ inline void futex_wake(const std::atomic<uint32_t>& word, int count) {
 
 #else
 
-inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, const Deadline& deadline = std::nullopt) {
-  if (!deadline) return word.wait(expected);
+inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected) { word.wait(expected); }
+
+inline void futex_wait_until(const std::atomic<uint32_t>& word, uint32_t expected, const Deadline& deadline) {
+  if (!deadline) return futex_wait(word, expected);
   // C++20 has no timed wait on an atomic: poll, ever more slowly.
   using namespace std::chrono_literals;
   for (std::chrono::microseconds nap = 20us; word.load() == expected; nap = std::min(2 * nap, 1000us)) {

@@ -176,7 +176,7 @@ bool StreamQueue::drain(const Deadline& deadline, bool any_size) {
     if (done(target)) continue;  // settle() takes the flag back
     const uint32_t seen = done_word_.load();
     lock.unlock();
-    futex_wait(done_word_, seen, deadline);
+    futex_wait_until(done_word_, seen, deadline);
     lock.lock();
   }
   hand_over(lock);
@@ -220,7 +220,7 @@ bool StreamQueue::join_thread(const Deadline& deadline) {
   }
   while (thread_ended_.load() == 0) {
     if (deadline && steady_clock::now() >= *deadline) return false;
-    futex_wait(thread_ended_, 0, deadline);
+    futex_wait_until(thread_ended_, 0, deadline);
   }
   Lock lock(mutex_);  // the exit may come while a stream is being destroyed
   thread_.join();

@@ -55,7 +55,10 @@ _ALIASES = {
     **{"double": "float64", "fp64": "float64", "f64": "float64"},
 }
 
-_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_DAMAGED = (
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 """What the parsers raise, one or another, when a file is not what its suffix says."""
 
 
@@ -113,7 +116,7 @@ def read(
         raise TensorFileError(f"{path}: a shape is only for raw .bin files; a {path.suffix} file has its own.")
     try:
         tensors = reader(path)
-    except (TensorFileError, OSError, ImportError):
+    except (TensorFileError, PermissionError, ImportError):
         raise
     except UnpicklingError:
         raise TensorFileError(f"{path} holds pickled Python objects, which are refused: they could run code.") from None

@@ -13,6 +13,8 @@ from descend._generate import functional_parameters, result_names
 from descend.cli import operators, output
 from descend.contract import PRODUCTS, Operator
 
+_FLOATS = {"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"}
+
 
 def explain(
     operator: Annotated[str, typer.Argument(help="Its name here or in the documents.")],
@@ -76,8 +78,12 @@ def _dtypes(operator: Operator, products: list[str]) -> Table:
     for row in operator.dtypes:
         on = [name for name in products if name in row.products]
         if on:
-            table.add_row(*("\n".join(row.dtypes.get(name, ())) for name in tensors), "\n".join(on))
+            table.add_row(*(_alternatives(row.dtypes.get(name, ())) for name in tensors), "\n".join(on))
     return table
+
+
+def _alternatives(dtypes: tuple[str, ...]) -> str:
+    return "any float" if set(dtypes) == _FLOATS else "\n".join(dtypes)
 
 
 def _errors(operator: Operator) -> Table:

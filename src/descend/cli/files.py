@@ -67,9 +67,16 @@ def read_arguments(files: Sequence[TensorFile], names: Sequence[str], optional: 
             raise ValueError(f"{file.name!r} is no input of this operator; its inputs are {', '.join(names)}.")
     missing = [prefix + name for name in names if name not in tensors and name not in optional]
     if missing:
-        hint = f"; the files hold {few(found)}" if found else ""
-        raise ValueError(f"No tensor is given for {', '.join(missing)}{hint}.")
+        raise ValueError(f"No tensor is given for {', '.join(missing)}{_hint(found, missing[0])}.")
     return tensors
+
+
+def _hint(found: list[str], missing: str) -> str:
+    """Where a tensor that was not found may be."""
+    prefixes = [name.removesuffix(f".{missing}") for name in found if name.endswith(f".{missing}")]
+    if prefixes:
+        return f"; say --prefix, such as {few(prefixes, 3)}"
+    return f"; the files hold {few(found)}" if found else ""
 
 
 def few(names: Iterable[str], most: int = 6) -> str:

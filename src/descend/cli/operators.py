@@ -47,10 +47,15 @@ def _unknown(what: str, name: str, known: list[str]) -> str:
     return f"There is no {what} {name!r}; {hint}"
 
 
-def functional(operator: Operator, arguments: Mapping[str, Any]) -> dict[str, Array]:
-    """Call ``descend.<operator>``; the results by name, masked ones left out."""
-    results = getattr(descend, operator.name)(**arguments)
-    return _named(operator, results if isinstance(results, tuple) else (results,))
+def functional(
+    operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """Call ``descend.<operator>``, into `outputs` where given; the results by name, masked ones left out."""
+    names = result_names(operator)
+    out = tuple(outputs.get(name) for name in names) if outputs else None
+    results = getattr(descend, operator.name)(**arguments, out=out[0] if out and len(out) == 1 else out)
+    named = zip(names, results if isinstance(results, tuple) else (results,), strict=True)
+    return {name: result for name, result in named if result is not None}
 
 
 def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -86,11 +91,6 @@ def _fits(row: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]) -> b
     """Whether every tensor among the arguments has a dtype that the row of a dtype table allows it."""
     tensors = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
     return all(value.dtype in [DTYPES.get(d) for d in row.get(name, ())] for name, value in tensors.items())
-
-
-def _named(operator: Operator, results: tuple[Array | None, ...]) -> dict[str, Array]:
-    named = zip(result_names(operator), results, strict=True)
-    return {name: result for name, result in named if result is not None}
 
 
 def bytes_in_play(*tensors: Mapping[str, Any]) -> int:

@@ -25,14 +25,8 @@ def console() -> Console:
 
 def progress() -> Progress:
     """A progress bar on stderr that vanishes when done; nothing where stderr is no terminal."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True, quiet=not sys.stderr.isatty()), transient=True)
 
 
 def heading(text: str) -> Text:

@@ -7,6 +7,7 @@ import inspect
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import numpy as np
@@ -109,22 +110,15 @@ def _run(
 
     times: list[float] = []
     with output.progress() as bar:
-        if product is None:
-            results = _repeat(lambda: operators.functional(operator, arguments), repeat, bar, times)
-        else:
-            with acl.product(product):
-                outputs = operators.allocate(operator, arguments, product)
-                results = _repeat(lambda: operators.two_phase(operator, arguments, outputs), repeat, bar, times)
+        outputs = operators.allocate(operator, arguments, product or "host")
+        with acl.product(product) if product else nullcontext():
+            compute = operators.two_phase if product else operators.functional
+            for _ in bar.track(range(repeat), description="computing"):
+                start = time.perf_counter()
+                results = compute(operator, arguments, outputs)
+                times.append(time.perf_counter() - start)
     files.write_results(targets, results)
     _report(operator, arguments, results, product, statistics.median(times))
-
-
-def _repeat(call: Callable[[], dict[str, Array]], repeat: int, bar: Any, times: list[float]) -> dict[str, Array]:
-    for _ in bar.track(range(repeat), description="computing"):
-        start = time.perf_counter()
-        results = call()
-        times.append(time.perf_counter() - start)
-    return results
 
 
 def _report(

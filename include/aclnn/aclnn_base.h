@@ -1,0 +1,19 @@
+/* What every operator's header includes. */
+#ifndef DESCEND_ACLNN_ACLNN_BASE_H_
+#define DESCEND_ACLNN_ACLNN_BASE_H_
+
+#include "../acl/acl_rt.h"
+#include "acl_meta.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+ACL_FUNC_VISIBILITY aclnnStatus aclnnInit(const char *configPath);
+ACL_FUNC_VISIBILITY aclnnStatus aclnnFinalize(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DESCEND_ACLNN_ACLNN_BASE_H_ */

@@ -1,0 +1,7 @@
+/* The operators' status codes, where programs look for them. */
+#ifndef DESCEND_ACLNN_OPDEV_OP_ERRNO_H_
+#define DESCEND_ACLNN_OPDEV_OP_ERRNO_H_
+
+#include "../acl_meta.h"
+
+#endif /* DESCEND_ACLNN_OPDEV_OP_ERRNO_H_ */

@@ -1,0 +1,16 @@
+#include "aclnnop/aclnn_rms_norm.h"
+
+#include "capi/operator_call.h"
+
+namespace descend {
+extern const Operator rms_norm;
+}
+
+aclnnStatus aclnnRmsNormGetWorkspaceSize(const aclTensor* x, const aclTensor* gamma, double epsilon, const aclTensor* yOut,
+                                         const aclTensor* rstdOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return descend::capi::get_workspace_size(descend::rms_norm, workspaceSize, executor, x, gamma, epsilon, yOut, rstdOut);
+}
+
+aclnnStatus aclnnRmsNorm(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch(descend::rms_norm, workspace, workspaceSize, executor, stream);
+}

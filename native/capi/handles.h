@@ -1,0 +1,101 @@
+// Handles: what the C interface gives out in place of addresses.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace descend::capi {
+
+// Objects of one kind behind handles. A handle is a slot and the slot's generation, dressed as a pointer that no
+// allocation can have, so that a stale or foreign one is told apart even after its slot has been used again.
+template <class T>
+class HandleTable {
+ public:
+  explicit HandleTable(uint8_t kind) : kind_(kind) {}
+
+  void* insert(T value) {
+    const std::lock_guard lock(mutex_);
+    uint32_t index;
+    if (free_.size() > kMinFree) {  // the longest unused slot first, so that generations wrap late
+      index = free_.front();
+      free_.pop_front();
+    } else {
+      index = static_cast<uint32_t>(slots_.size());
+      slots_.emplace_back();
+    }
+    slots_[index].value.emplace(std::move(value));
+    return encode(index, slots_[index].generation);
+  }
+
+  // Calls use(T&) on the object, under the table's lock; false if the handle names nothing alive.
+  template <class Use>
+  bool with(const void* handle, Use use) {
+    const std::lock_guard lock(mutex_);
+    Slot* slot = find_slot(handle);
+    if (slot == nullptr) return false;
+    use(*slot->value);
+    return true;
+  }
+
+  std::optional<T> find(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    const Slot* slot = find_slot(handle);
+    return slot ? slot->value : std::nullopt;
+  }
+
+  // Takes the object out: its handle is stale from now on.
+  std::optional<T> remove(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    Slot* slot = find_slot(handle);
+    if (slot == nullptr) return std::nullopt;
+    std::optional<T> value = std::exchange(slot->value, std::nullopt);
+    slot->generation = (slot->generation + 1) & kGenerationMask;
+    free_.push_back(index_of(handle));
+    return value;
+  }
+
+  void clear() {
+    std::deque<T> values;  // destroyed without the lock: an object's end may wait for work
+    const std::lock_guard lock(mutex_);
+    for (uint32_t index = 0; index < slots_.size(); ++index) {
+      Slot& slot = slots_[index];
+      if (!slot.value) continue;
+      values.push_back(*std::exchange(slot.value, std::nullopt));
+      slot.generation = (slot.generation + 1) & kGenerationMask;
+      free_.push_back(index);
+    }
+  }
+
+ private:
+  static constexpr size_t kMinFree = 64;
+  static constexpr uint32_t kGenerationMask = (1u << 24) - 1;
+
+  struct Slot {
+    std::optional<T> value;
+    uint32_t generation = 1;
+  };
+
+  // kind (8 bits), generation (24), slot (31), 1: odd, and beyond any user address.
+  void* encode(uint32_t index, uint32_t generation) const {
+    const uint64_t bits = uint64_t{kind_} << 56 | uint64_t{generation} << 32 | uint64_t{index} << 1 | 1;
+    return reinterpret_cast<void*>(bits);
+  }
+  static uint32_t index_of(const void* handle) {
+    return static_cast<uint32_t>(reinterpret_cast<uint64_t>(handle)) >> 1;
+  }
+  Slot* find_slot(const void* handle) {
+    const uint32_t index = index_of(handle);
+    if (index >= slots_.size() || !slots_[index].value) return nullptr;
+    return encode(index, slots_[index].generation) == handle ? &slots_[index] : nullptr;
+  }
+
+  const uint8_t kind_;
+  std::mutex mutex_;
+  std::deque<Slot> slots_;
+  std::deque<uint32_t> free_;
+};
+
+}  // namespace descend::capi

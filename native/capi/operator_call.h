@@ -1,0 +1,87 @@
+// The two phases of any operator, from C arguments.
+#pragma once
+
+#include "aclnn/aclnn_base.h"
+#include "capi/state.h"
+#include "operators/operator.h"
+#include "runtime/product.h"
+
+namespace descend::capi {
+
+inline void read_list(HandleTable<Dims>& table, const void* handle, Argument& argument) {
+  if (handle == nullptr) return;
+  const bool alive = table.with(handle, [&](const Dims& list) { argument.list = list; });
+  argument.state = alive ? Argument::State::kGiven : Argument::State::kForeign;
+}
+
+inline void read(Argument& argument, const aclTensor* handle) {
+  if (handle == nullptr) return;
+  const bool alive = state().tensors.with(handle, [&](const Tensor& tensor) { argument.tensor = tensor; });
+  argument.state = alive ? Argument::State::kGiven : Argument::State::kForeign;
+}
+inline void read(Argument& argument, const aclIntArray* handle) { read_list(state().int_arrays, handle, argument); }
+inline void read(Argument& argument, const aclBoolArray* handle) { read_list(state().bool_arrays, handle, argument); }
+inline void read(Argument& argument, const char* text) {
+  if (text == nullptr) return;
+  argument.text = text;
+  argument.state = Argument::State::kGiven;
+}
+inline void read(Argument& argument, double value) {
+  argument.real = value;
+  argument.state = Argument::State::kGiven;
+}
+inline void read(Argument& argument, int64_t value) {
+  argument.integer = value;
+  argument.state = Argument::State::kGiven;
+}
+inline void read(Argument& argument, bool value) {
+  argument.flag = value;
+  argument.state = Argument::State::kGiven;
+}
+
+// The boundary as operators have it: other numbers for what is no fault of the call.
+template <class Body>
+aclnnStatus operator_boundary(const char* function, Body body) noexcept {
+  return boundary(function, body, Code::kRuntimeError, Code::kInner);
+}
+
+// Phase 1: the arguments in the documents' order.
+template <class... Arguments>
+aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, aclOpExecutor** executor,
+                               Arguments... arguments) noexcept {
+  return operator_boundary(nullptr, [&]() -> Status {
+    const auto null = [&](const char* name) {
+      return failure(Code::kParamNullptr, op.c_name, ": ", name, " is null, but must be given.");
+    };
+    if (workspace_size == nullptr) return null("workspaceSize");
+    if (executor == nullptr) return null("executor");
+    auto made = std::make_shared<Executor>();
+    made->reset(op, Product::kHost, Naming::kDocuments);
+    Call& call = made->call();
+    if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
+    int i = 0;
+    (read(call[i++], arguments), ...);
+    DESCEND_RETURN_IF_ERROR(made->prepare());
+    *workspace_size = made->workspace_bytes();
+    *executor = static_cast<aclOpExecutor*>(state().executors.insert(std::move(made)));
+    return {};
+  });
+}
+
+// Phase 2.
+inline aclnnStatus launch(const Operator& op, void* workspace, uint64_t workspace_size, aclOpExecutor* executor,
+                          aclrtStream stream) noexcept {
+  return operator_boundary(nullptr, [&]() -> Status {
+    const auto fail = [&](Code code, const char* sentence) { return failure(code, op.c_name, ": ", sentence); };
+    if (executor == nullptr) return fail(Code::kParamNullptr, "executor is null, but must be given.");
+    const auto found = state().executors.find(executor);
+    if (!found) return fail(Code::kParamInvalid, "executor has been used or destroyed already, or is not one.");
+    const std::shared_ptr<Stream> queue = find_stream(stream);
+    if (!queue) return fail(Code::kRuntimeError, "stream is not one, or has been destroyed already.");
+    DESCEND_RETURN_IF_ERROR((*found)->launch(op, workspace, workspace_size, *queue));
+    if ((*found)->spent()) state().executors.remove(executor);
+    return {};
+  });
+}
+
+}  // namespace descend::capi

@@ -1,0 +1,77 @@
+"""The SDK for C and C++ programs: a folder laid out and named as CANN's.
+
+A wheel cannot hold symbolic links, so it carries one real library, ``libdescend.so``; the folder in which CANN's names
+stand for it is made on first use.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from descend import _native
+
+LIBRARY = "libdescend.so"
+CANN_LIBRARIES = (
+    "libascendcl.so",
+    "libnnopbase.so",
+    "libopapi.so",
+    "libopapi_nn.so",
+    "libopapi_math.so",
+    "libopapi_transformer.so",
+)
+
+
+def path() -> Path:
+    """The SDK's folder: ``include/``, ``lib64/`` and ``set_env.sh``, to be used as ASCEND_CUSTOM_PATH.
+
+    It lies in the installed package, or in the user's cache folder (XDG_CACHE_HOME, else ``~/.cache``) where the package
+    is read-only. Raises FileNotFoundError if the package was built without the library, OSError if neither place can be
+    written.
+    """
+    installed = Path(str(_native.__file__)).resolve().parent / "sdk"
+    if not (installed / "lib64" / LIBRARY).is_file():
+        raise FileNotFoundError(f"{installed} has no lib64/{LIBRARY}; the package was built without the C library.")
+    if _is_complete(installed):
+        return installed
+    try:
+        _link_libraries(installed / "lib64")
+    except OSError:
+        return _in_cache(installed)
+    return installed
+
+
+def _is_complete(folder: Path) -> bool:
+    return all((folder / "lib64" / name).exists() for name in CANN_LIBRARIES)
+
+
+def _link_libraries(lib64: Path) -> None:
+    for name in CANN_LIBRARIES:
+        link = lib64 / name
+        # Made apart and renamed, so that two processes at once do no harm.
+        temporary = lib64 / f".{name}.{os.getpid()}"
+        temporary.symlink_to(LIBRARY)
+        temporary.replace(link)
+
+
+def _in_cache(installed: Path) -> Path:
+    stamp = f"{_native.info()['version']}-{(installed / 'lib64' / LIBRARY).stat().st_mtime_ns:x}"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend" / stamp
+    if _is_complete(folder) and (folder / "lib64" / LIBRARY).exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(dir=folder.parent))
+    (building / "lib64").mkdir()
+    (building / "lib64" / LIBRARY).symlink_to(installed / "lib64" / LIBRARY)
+    _link_libraries(building / "lib64")
+    (building / "include").symlink_to(installed / "include")
+    shutil.copy(installed / "set_env.sh", building / "set_env.sh")
+    try:
+        building.rename(folder)
+    except OSError:  # another process was first, or an old folder is in the way
+        if not _is_complete(folder):
+            raise
+        shutil.rmtree(building)
+    return folder

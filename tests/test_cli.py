@@ -1,0 +1,426 @@
+"""The command line: what it computes and prints, its exit statuses, and one sentence for everything that goes wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from typer.testing import CliRunner
+
+import descend
+from descend import precision, reference, tensors
+from descend.cli import main
+from descend.cli.app import app
+from descend.cli.run import attribute_value
+from descend.contract import OPERATORS, PRODUCTS, Parameter
+
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+DATA = Path(__file__).parents[1] / "examples" / "data"
+
+
+def ok(*arguments):
+    """The output of a command that must succeed."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def fails(capsys, *arguments, status=2):
+    """The one sentence of a command that must fail."""
+    capsys.readouterr()
+    assert main([str(a) for a in arguments]) == status
+    out, err = capsys.readouterr()
+    if status == 2:
+        assert err.startswith("descend: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+    return out + err
+
+
+def descend_command(*arguments, **options):
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "descend.cli", *(str(a) for a in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def inputs(dtype=np.float32, shape=(6, 16), seed=0):
+    rng = np.random.default_rng(seed)
+    x, dy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    gamma = rng.standard_normal(shape[-1:]).astype(dtype)
+    rstd = (1 / np.sqrt(np.mean(x.astype(np.float64) ** 2, -1, keepdims=True) + 1e-6)).astype(np.float32)
+    return {"dy": dy, "x": x, "rstd": rstd, "gamma": gamma}
+
+
+def same(actual, expected):
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    assert actual.tobytes() == expected.tobytes()
+
+
+# ops, explain, info, sdk
+
+
+def test_ops_lists_operators_and_products():
+    text = ok("ops")
+    for name in [*OPERATORS, *PRODUCTS]:
+        assert name in text
+    tables = json.loads(ok("ops", "--json"))
+    assert [operator["name"] for operator in tables["operators"]] == list(OPERATORS)
+    assert [product["name"] for product in tables["products"]] == list(PRODUCTS)
+    assert tables["operators"][0]["parameters"]
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda o: o.name)
+def test_explain_tells_the_whole_contract(operator):
+    text = ok("explain", operator.name)
+    words = " ".join(text.split())
+    for line in operator.formula.splitlines():
+        assert line in text
+    for parameter in operator.parameters:
+        assert parameter.name in text
+        assert parameter.python in text
+    for rule in operator.errors:
+        assert str(rule.status) in text
+        assert rule.name in text
+    for product in PRODUCTS:
+        assert product in words
+    assert ok("explain", operator.c_name) == text
+    assert ok("explain", operator.c_name.removeprefix("aclnn")) == text
+
+
+def test_explain_for_one_product():
+    text = ok("explain", "rms_norm_grad", "--product", "atlas-inference")
+    assert "BFLOAT16" not in text
+    assert "does not exist" not in text
+    assert "does not exist on atlas-training: 561003" in ok("explain", "rms_norm_grad", "--product", "atlas-training")
+
+
+def test_explain_suggests_names(capsys):
+    assert "no operator 'rms_norm_grd'; did you mean rms_norm_grad" in fails(capsys, "explain", "rms_norm_grd")
+    assert "no product 'atlas-a4'; did you mean atlas-a3" in fails(
+        capsys, "explain", "rms_norm", "--product", "atlas-a4"
+    )
+
+
+def test_info(monkeypatch):
+    from descend.cli import info
+
+    monkeypatch.setattr(info, "_BYTES", (1 << 12, 1 << 16))
+    monkeypatch.setattr(info, "_SECONDS", 0.01)
+    text = ok("info")
+    assert descend.__version__ in text
+    for word in ("instruction set", "threads", "memory limit", "GB/s"):
+        assert word in text
+
+
+def test_sdk_prints_a_folder():
+    pytest.importorskip("descend.sdk")
+    folder = Path(ok("sdk").strip())
+    assert (folder / "include" / "acl" / "acl.h").exists()
+
+
+# run
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, bfloat16, np.float64], ids=str)
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt"])
+def test_run_in_every_format_and_dtype(tmp_path, suffix, dtype):
+    if suffix == ".pt":
+        pytest.importorskip("torch")
+    given = inputs(dtype)
+    tensors.write(tmp_path / f"in{suffix}", given)
+    text = ok("run", "rms_norm_grad", tmp_path / f"in{suffix}", "-o", tmp_path / f"out{suffix}")
+    results = tensors.read(tmp_path / f"out{suffix}")
+    assert set(results) == {"dx", "dgamma"}
+    for name, expected in zip(("dx", "dgamma"), descend.rms_norm_grad(**given), strict=True):
+        same(results[name], expected)
+        assert name in text
+    for word in ("6x16", str(np.dtype(dtype)), "GB/s", "host"):
+        assert word in text
+
+
+def test_run_with_a_file_for_each_tensor(tmp_path):
+    given = inputs(bfloat16, (2, 3, 8))
+    tensors.write(tmp_path / "dy.bin", {"dy": given["dy"]})
+    tensors.write(tmp_path / "any.npy", {"x": given["x"]})
+    tensors.write(tmp_path / "rest.npz", {"rstd": given["rstd"], "gamma": given["gamma"], "more": np.ones(1)})
+    ok(
+        *("run", "rms_norm_grad", f"dy={tmp_path}/dy.bin:bf16:2x3x8", f"x={tmp_path}/any.npy"),
+        *(f"{tmp_path}/rest.npz", "-o", f"dx={tmp_path}/dx.bin", "-o", f"dgamma={tmp_path}/dgamma.npy"),
+    )
+    dx, dgamma = descend.rms_norm_grad(**given)
+    same(tensors.read(tmp_path / "dx.bin", bfloat16, (2, 3, 8))["dx"], dx)
+    same(tensors.read(tmp_path / "dgamma.npy")["dgamma"], dgamma)
+
+
+def test_run_on_raw_files_of_one_dtype_and_shape(tmp_path):
+    given = inputs(np.float32, (4, 8))
+    for name in ("x", "gamma"):
+        tensors.write(tmp_path / f"{name}.bin", {name: given[name]})
+    ok(
+        *("run", "rms_norm", f"x={tmp_path}/x.bin", f"gamma={tmp_path}/gamma.bin:float:8"),
+        *("--dtype", "float32", "--shape", "4x8", "--epsilon", "0.5", "-o", f"{tmp_path}/out.npz"),
+    )
+    results = tensors.read(tmp_path / "out.npz")
+    y, rstd = descend.rms_norm(given["x"], given["gamma"], 0.5)
+    same(results["y"], y)
+    same(results["rstd"], rstd)
+
+
+def test_forward_results_feed_the_gradient(tmp_path):
+    given = inputs()
+    tensors.write(tmp_path / "in.npz", {name: given[name] for name in ("dy", "x", "gamma")})
+    ok("run", "rms_norm", tmp_path / "in.npz", "-o", tmp_path / "forward.npz")
+    ok("run", "rms_norm_grad", tmp_path / "in.npz", tmp_path / "forward.npz", "-o", tmp_path / "out.npz")
+    expected = reference.rms_norm_grad(**given)
+    for name, golden in zip(("dx", "dgamma"), expected, strict=True):
+        assert precision.single_benchmark(tensors.read(tmp_path / "out.npz")[name], golden).passed
+
+
+def test_run_with_a_prefix(tmp_path):
+    given = inputs()
+    file = {f"layers.0.norm1.{name}": array for name, array in given.items()} | {"layers.1.norm1.x": given["x"]}
+    tensors.write(tmp_path / "in.safetensors", file)
+    for prefix in ("layers.0.norm1", "layers.0.norm1."):
+        ok("run", "rms_norm_grad", tmp_path / "in.safetensors", "--prefix", prefix, "-o", tmp_path / "out.npz")
+        same(tensors.read(tmp_path / "out.npz")["dx"], descend.rms_norm_grad(**given)[0])
+
+
+@pytest.mark.parametrize("product", [p for p in PRODUCTS if p in OPERATORS["rms_norm_grad"].products])
+def test_run_in_two_phases_gives_the_same_bits(tmp_path, product):
+    given = inputs(np.float16)
+    tensors.write(tmp_path / "in.npz", given)
+    text = ok("run", "rms_norm_grad", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--product", product)
+    assert f"{product}, two phases" in text
+    for name, expected in zip(("dx", "dgamma"), descend.rms_norm_grad(**given), strict=True):
+        same(tensors.read(tmp_path / "out.npz")[name], expected)
+
+
+def test_a_products_refusal_is_one_sentence(tmp_path, capsys):
+    tensors.write(tmp_path / "in.npz", inputs(bfloat16))
+    arguments = ("run", "rms_norm_grad", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--product")
+    assert "(ACLNN_ERR_PARAM_INVALID, 161002)." in fails(capsys, *arguments, "atlas-inference")
+    assert "(ACLNN_ERR_INNER_FIND_KERNEL_ERROR, 561003)." in fails(capsys, *arguments, "atlas-training")
+    assert "no product 'atlas'" in fails(capsys, *arguments, "atlas")
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_wrong_inputs_of_run_are_one_sentence(tmp_path, capsys):
+    given = inputs()
+    tensors.write(tmp_path / "in.npz", given)
+    tensors.write(tmp_path / "few.npz", {"dy": given["dy"], "x": given["x"]})
+    tensors.write(tmp_path / "bad.npz", given | {"gamma": np.ones(5, np.float32)})
+    file, out = tmp_path / "in.npz", ("-o", tmp_path / "out.npz")
+
+    def sentence(*arguments):
+        return fails(capsys, "run", "rms_norm_grad", *arguments)
+
+    assert "No tensor is given for rstd, gamma; the files hold dy, x." in sentence(tmp_path / "few.npz", *out)
+    assert "561002" in sentence(tmp_path / "bad.npz", *out)
+    assert "gamma has shape [5]" in sentence(tmp_path / "bad.npz", *out)
+    assert "no.npz does not exist" in sentence(tmp_path / "no.npz", *out)
+    assert "'z' is no input of this operator; its inputs are dy, x, rstd, gamma" in sentence(f"z={file}", *out)
+    assert "holds dy, x, and none is called gamma" in sentence(file, f"gamma={tmp_path}/few.npz", *out)
+    assert "holds one tensor, and there are 2" in sentence(file, "-o", tmp_path / "out.npy")
+    assert "no suffix of a known format" in sentence(file, "-o", tmp_path / "out.txt")
+    assert "is no result of this operator; its results are dx, dgamma" in sentence(file, "-o", f"x={tmp_path}/o.npz")
+    assert "Say which result" in sentence(file, "-o", tmp_path / "a.npy", "-o", tmp_path / "b.npy")
+    assert "'flaot16' is not a dtype" in sentence(f"dy={tmp_path}/dy.bin:flaot16", *out)
+    assert "'2y3' is not a shape" in sentence(f"dy={tmp_path}/dy.bin:float16:2y3", *out)
+    assert "--output" in sentence(file)
+    assert "--epsilon" in sentence(file, *out, "--epsilon", "1")
+    assert "--epsilon" in fails(capsys, "run", "rms_norm", file, *out, "--epsilon", "much")
+    assert "rms_norm_gard" in fails(capsys, "run", "rms_norm_gard", file, *out)
+    assert "epsilon" in fails(capsys, "run", "rms_norm", file, *out, "--epsilon", "-1")
+    assert "--repeat" in sentence(file, *out, "--repeat", "0")
+    assert not (tmp_path / "out.npz").exists()
+
+
+def attribute(kind, default=None):
+    return Parameter("aName", "a_name", kind, "attribute", False, default, False, "", "")
+
+
+def test_attributes_as_the_api_takes_them():
+    for text in ("0,128,272", "[0, 128, 272]", "(0,128,272,)"):
+        assert attribute_value(attribute("int_array"), text) == (0, 128, 272)
+    assert attribute_value(attribute("int_array"), "") == ()
+    assert attribute_value(attribute("int_array"), "-3") == (-3,)
+    assert attribute_value(attribute("bool_array"), "True, false,1") == (True, False, True)
+    assert attribute_value(attribute("int_array"), None) is None
+    assert attribute_value(attribute("float"), 0.5) == 0.5
+    assert attribute_value(attribute("str"), "TND") == "TND"
+    for kind, text in (("int_array", "1,two"), ("bool_array", "true,maybe"), ("int_array", "1.5")):
+        with pytest.raises(ValueError, match=r"^--a-name takes a list such as .*, and got '"):
+            attribute_value(attribute(kind), text)
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda o: o.name)
+def test_every_operator_has_a_subcommand_with_its_attributes(operator):
+    text = ok("run", operator.name, "--help")
+    for parameter in operator.attributes:
+        assert "--" + parameter.python.replace("_", "-") in text
+
+
+# check
+
+
+@pytest.fixture
+def judged(tmp_path):
+    given = inputs()
+    golden = dict(zip(("dx", "dgamma"), reference.rms_norm_grad(**given), strict=True))
+    good = {name: array.astype(np.float32) for name, array in golden.items()}
+    bad = good | {"dx": good["dx"] * np.float32(1.01)}
+    for name, content in (("golden", golden), ("good", good), ("bad", bad)):
+        tensors.write(tmp_path / f"{name}.npz", content)
+    return tmp_path
+
+
+def test_check_passes_and_fails(judged, capsys):
+    text = ok("check", judged / "good.npz", judged / "golden.npz")
+    assert "2 of 2 tensors pass the single benchmark." in text
+    assert "FAIL" not in text
+    text = fails(capsys, "check", judged / "bad.npz", judged / "golden.npz", status=1)
+    assert "1 of 2 tensors pass" in text
+    assert "FAIL" in text
+
+
+def test_check_judges_by_the_dtype_it_is_told(judged, capsys):
+    tensors.write(judged / "fair.npz", {"dx": tensors.read(judged / "good.npz")["dx"] * np.float32(1.005)})
+    tensors.write(judged / "one.npz", {"any_name": tensors.read(judged / "golden.npz")["dx"]})
+    fails(capsys, "check", judged / "fair.npz", judged / "one.npz", status=1)
+    assert "bfloat16" in ok("check", judged / "fair.npz", judged / "one.npz", "--dtype", "bf16")
+
+
+def test_check_against_a_third_party(judged, capsys):
+    third = ("--third-party", judged / "bad.npz")
+    text = ok("check", judged / "good.npz", judged / "golden.npz", *third, "--level", "L2")
+    assert "pass the double benchmark at L2" in text
+    third = ("--third-party", judged / "good.npz")
+    fails(capsys, "check", judged / "bad.npz", judged / "golden.npz", *third, status=1)
+    assert "no level 'L7'" in fails(capsys, "check", judged / "bad.npz", judged / "golden.npz", "--level", "L7")
+
+
+def test_check_on_raw_files(judged):
+    good, golden = (tensors.read(judged / name) for name in ("good.npz", "golden.npz"))
+    tensors.write(judged / "dx.bin", {"dx": good["dx"]})
+    tensors.write(judged / "golden.bin", {"dx": golden["dx"]})
+    tensors.write(judged / "golden.npy", {"dx": golden["dx"]})
+    ok("check", f"{judged}/dx.bin:float32", judged / "golden.npy")
+    ok("check", f"{judged}/dx.bin:float32:6x16", f"{judged}/golden.bin:float64")
+
+
+def test_check_fails_what_does_not_match(judged, capsys):
+    good = tensors.read(judged / "good.npz")
+    tensors.write(judged / "part.npz", {"dx": good["dx"]})
+    tensors.write(judged / "flat.npz", good | {"dx": good["dx"].reshape(-1)})
+    tensors.write(judged / "nan.npz", good | {"dgamma": good["dgamma"] * np.float32("nan")})
+    for name, words in (("part", "missing in part.npz"), ("flat", "has shape 96"), ("nan", "16 infinite or NaN")):
+        text = fails(capsys, "check", judged / f"{name}.npz", judged / "golden.npz", status=1)
+        assert words in " ".join(text.split())
+        assert "1 of 2 tensors pass" in text
+
+
+def test_check_that_cannot_judge(judged, capsys):
+    golden = judged / "golden.npz"
+    tensors.write(judged / "other.npz", {"a": np.ones(1), "b": np.ones(1)})
+    tensors.write(judged / "ints.npz", {"dx": np.ones((6, 16), np.int32), "dgamma": np.ones(16, np.int32)})
+    assert "no name in common" in fails(capsys, "check", judged / "other.npz", golden)
+    assert "no threshold for int32" in fails(capsys, "check", judged / "ints.npz", golden)
+    assert "does not exist" in fails(capsys, "check", judged / "no.npz", golden)
+    assert "is not a dtype" in fails(capsys, "check", judged / "good.npz", golden, "--dtype", "float7")
+    assert "golden" in fails(capsys, "check", golden).lower()
+
+
+# demo
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    from descend.cli import demo
+
+    monkeypatch.setattr(demo, "_SECONDS", 0.002)
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_shows_the_example_and_the_captures(tmp_path):
+    for dtype in (np.float32, bfloat16):
+        captured = {f"norm.step1.{np.dtype(dtype)}.{name}": array for name, array in inputs(dtype).items()}
+        tensors.write(tmp_path / "rms_norm_grad.safetensors", captured)
+        text = ok("demo", "--data", tmp_path)
+        assert "48 of 48 numbers" in text
+        for number in ("-1155", "-18240", "-860030", "2304"):
+            assert text.count(number) >= 2
+        assert "norm.step1 " in text
+        assert "FAIL" not in text
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_on_the_real_tensors():
+    if not list(DATA.glob("*.safetensors")):
+        pytest.skip("no captured tensors in this checkout")
+    text = ok("demo", "--data", DATA)
+    assert "bfloat16" in text
+    assert "float32" in text
+    assert "FAIL" not in text
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_without_captured_tensors(tmp_path, capsys):
+    assert "No captured tensors found" in ok("demo", "--data", tmp_path)
+    assert "is no folder" in fails(capsys, "demo", "--data", tmp_path / "no")
+    assert "no operator 'foo'" in fails(capsys, "demo", "foo")
+
+
+# the process
+
+
+def test_exit_statuses_of_the_process(judged):
+    good = descend_command("check", judged / "good.npz", judged / "golden.npz")
+    assert (good.returncode, good.stderr) == (0, "")
+    bad = descend_command("check", judged / "bad.npz", judged / "golden.npz")
+    assert (bad.returncode, bad.stderr) == (1, "")
+    unknown = descend_command("check", judged / "no.npz", judged / "golden.npz")
+    assert unknown.returncode == 2
+    assert unknown.stderr == f"descend: {judged}/no.npz does not exist.\n"
+    wrong = descend_command("chekc")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("descend: ")
+    assert wrong.stderr.count("\n") == 1
+
+
+def test_no_arguments_print_the_help():
+    result = descend_command()
+    assert result.returncode == 0
+    for name in ("ops", "explain", "run", "check", "demo", "info", "sdk"):
+        assert name in result.stdout
+
+
+def test_a_terminal_that_knows_no_chinese():
+    result = descend_command("ops", env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)})
+    assert result.returncode == 0, result.stderr
+    assert "Ascend910B1" in result.stdout
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_packages(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from descend.cli import main; sys.exit(main(['ops']))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == (
+        f'descend: the command line needs {missing}, which is not installed: pip install "descend[cli]"\n'
+    )
+
+
+def test_importing_descend_imports_no_extras():
+    code = "import sys, descend; print({'typer', 'rich', 'torch', 'safetensors'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"

@@ -1,14 +1,14 @@
 """Descend: the backward operators of CANN's aclnn library, anywhere.
 
-The functional API: arrays in (NumPy, PyTorch, JAX, anything with DLPack), gradients out. Each function and its docstring
-come from the engine's own table of the operator; `descend.contract.OPERATORS` has the tables as data. `descend.aclnn` is
-the two-phase API of the documents, `descend.acl` the runtime beneath it.
+The functional API: arrays in (NumPy, PyTorch, JAX, anything with DLPack), gradients out. Each function and its
+docstring come from the engine's own table of the operator; `descend.contract.OPERATORS` has the tables as data.
+`descend.aclnn` is the two-phase API of the documents, `descend.acl` the runtime beneath it.
 """
 
 from __future__ import annotations
 
-from descend import errors as _errors  # noqa: F401  first: the engine's failures need it
 from descend import _native
+from descend import errors as _errors  # noqa: F401  first: the engine's failures need it
 from descend._generate import functional as _functional
 from descend._native import empty_cache, get_num_threads, set_num_threads
 from descend.contract import OPERATORS as _OPERATORS

@@ -2,7 +2,6 @@
 
 The functions are compiled from source text, as ``dataclasses`` and ``namedtuple`` do: a call then costs what a function
 written by hand costs, and ``help()``, ``inspect.signature`` and tracebacks see ordinary functions.
-``python -m descend._generate`` prints the stubs (``__init__.pyi``, ``aclnn.pyi``) that type checkers and editors read.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from descend import _native
 from descend.contract import Operator, Parameter
 
-_KINDS = {
+KINDS = {
     "tensor": "Array",
     "int_array": "Sequence[int]",
     "bool_array": "Sequence[bool]",
@@ -40,14 +39,14 @@ def functional_parameters(operator: Operator) -> tuple[Parameter, ...]:
     return tuple(sorted(given, key=lambda p: p.keyword_only))
 
 
-def _signature(parameters: tuple[Parameter, ...], *, types: bool) -> str:
+def signature(parameters: tuple[Parameter, ...], *, types: bool) -> str:
     parts: list[str] = []
     for parameter in parameters:
         if parameter.keyword_only and "*" not in parts:
             parts.append("*")
         text = parameter.python
         if types:
-            text += f": {_KINDS[parameter.kind]}" + (" | None" if parameter.optional else "")
+            text += f": {KINDS[parameter.kind]}" + (" | None" if parameter.optional else "")
         if parameter.default is not None:
             text += f" = {parameter.default}" if types else f"={parameter.default}"
         parts.append(text)
@@ -57,7 +56,9 @@ def _signature(parameters: tuple[Parameter, ...], *, types: bool) -> str:
 def _parameter_lines(parameters: tuple[Parameter, ...]) -> list[str]:
     lines = []
     for p in parameters:
-        facts = ", ".join(filter(None, [_KINDS[p.kind] + (" or None" if p.optional else ""), p.shape and f"shape {p.shape}"]))
+        facts = ", ".join(
+            filter(None, [KINDS[p.kind] + (" or None" if p.optional else ""), p.shape and f"shape {p.shape}"])
+        )
         lines.append(f"    {p.python}: {p.description} ({facts})")
     return lines
 
@@ -90,12 +91,16 @@ def _functional_docstring(operator: Operator) -> str:
         _wrap(f"{name}: {p.description} (shape {p.shape})", "    ")
         for name, p in zip(result_names(operator), operator.outputs, strict=True)
     ]
-    out = "a tuple of arrays to write to, None for one to allocate" if len(operator.outputs) > 1 else "the array to write to"
+    out = (
+        "a tuple of arrays to write to, None for one to allocate"
+        if len(operator.outputs) > 1
+        else "the array to write to"
+    )
     results += [
         "    Arrays of the first argument's library; with `out`, " + out + ".",
         "",
-        "Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong values),",
-        "TypeError for wrong types.",
+        "Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong",
+        "values), TypeError for wrong types.",
     ]
     return _docstring(operator, functional_parameters(operator), results)
 
@@ -113,9 +118,8 @@ def functional(operator: Operator) -> Callable[..., Any]:
     parameters = functional_parameters(operator)
     star = "" if any(p.keyword_only for p in parameters) else "*, "
     ordered = ", ".join(p.python for p in operator.parameters if p.role != "output")
-    source = (
-        f"def {operator.name}({_signature(parameters, types=False)}, {star}out=None):\n    return _call({ordered}, out)\n"
-    )
+    head = f"def {operator.name}({signature(parameters, types=False)}, {star}out=None):"
+    source = f"{head}\n    return _call({ordered}, out)\n"
     namespace = {"_call": _native.function(operator.name)}
     return _compile(operator.name, source, namespace, "descend", _functional_docstring(operator))
 
@@ -144,28 +148,8 @@ def launch(operator: Operator) -> Callable[..., Any]:
         "    workspace_size: its bytes, at least what the first phase asked for.\n"
         "    executor: from the first phase; it serves once, unless executor.set_repeatable() was called.\n"
         "    stream: an acl.Stream, or None for the default stream.\n\n"
-        "The results are there once stream.synchronize() has returned; until then the arrays and the workspace are kept "
-        "alive.\nRaises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor), 361001 (runtime)."
+        "The results are there once stream.synchronize() has returned; until then the arrays and the workspace\n"
+        "are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),\n"
+        "361001 (runtime)."
     )
     return _compile(operator.name, source, {"_call": _native.phase2(operator.name)}, "descend.aclnn", doc)
-
-
-def _stub(name: str, signature: str, returns: str, doc: str | None) -> str:
-    head = f"def {name}({signature}) -> {returns}:"
-    if not doc:
-        return f"{head} ...\n"
-    return f"{head}\n" + textwrap.indent(f'"""{doc}\n"""', "    ").replace("\n    \n", "\n\n") + "\n"
-
-
-def functional_stubs(operators: dict[str, Operator]) -> str:
-    """The text of ``__init__.pyi``'s generated part."""
-    texts = []
-    for operator in operators.values():
-        parameters = functional_parameters(operator)
-        star = "" if any(p.keyword_only for p in parameters) else "*, "
-        many = len(operator.outputs) > 1
-        out = "Sequence[Array | None] | None" if many else "Array | None"
-        returns = f"tuple[{', '.join(['Array'] * len(operator.outputs))}]" if many else "Array"
-        signature = f"{_signature(parameters, types=True)}, {star}out: {out} = None"
-        texts.append(_stub(operator.name, signature, returns, _functional_docstring(operator)))
-    return "\n".join(texts)

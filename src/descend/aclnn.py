@@ -6,9 +6,9 @@
     aclnn.rms_norm_grad(workspace, size, executor, stream)
     stream.synchronize()
 
-Parameters are named and ordered as in the documents, in snake_case; null is None; outputs are passed in. The first phase
-reads only metadata and checks the whole contract of the current product (`descend.acl.set_product`); a status other than
-0 raises `AclnnError` with the status, its name and a sentence.
+Parameters are named and ordered as in the documents, in snake_case; null is None; outputs are passed in. The first
+phase reads only metadata and checks the whole contract of the current product (`descend.acl.set_product`); a status
+other than 0 raises `AclnnError` with the status, its name and a sentence.
 """
 
 from __future__ import annotations

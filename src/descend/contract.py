@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from descend import _native
 
@@ -99,7 +100,7 @@ class Operator:
 PRODUCTS: dict[str, Product] = {entry["name"]: Product(**entry) for entry in _native.products()}
 
 
-def _operator(entry: dict) -> Operator:  # type: ignore[type-arg]
+def _operator(entry: dict[str, Any]) -> Operator:
     return Operator(
         **{
             **entry,

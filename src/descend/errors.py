@@ -8,7 +8,7 @@ from descend import _native
 class AclnnError(Exception):
     """A call that the contract, the runtime or the machine refused.
 
-    Every instance is of one of the subclasses below where one fits, so that ``except ValueError`` and its like work too.
+    Every instance is of one of the subclasses below where one fits, so that ``except ValueError`` works too.
     """
 
     status: int

@@ -27,9 +27,9 @@ CANN_LIBRARIES = (
 def path() -> Path:
     """The SDK's folder: ``include/``, ``lib64/`` and ``set_env.sh``, to be used as ASCEND_CUSTOM_PATH.
 
-    It lies in the installed package, or in the user's cache folder (XDG_CACHE_HOME, else ``~/.cache``) where the package
-    is read-only. Raises FileNotFoundError if the package was built without the library, OSError if neither place can be
-    written.
+    It lies in the installed package, or in the user's cache folder (XDG_CACHE_HOME, else ``~/.cache``) where the
+    package is read-only. Raises FileNotFoundError if the package was built without the library, OSError if neither
+    place can be written.
     """
     installed = Path(str(_native.__file__)).resolve().parent / "sdk"
     if not (installed / "lib64" / LIBRARY).is_file():

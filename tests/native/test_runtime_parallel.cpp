@@ -191,6 +191,7 @@ TEST_CASE("every chunk has the fixed floating-point environment, and the caller 
 #if defined(__x86_64__)
       const unsigned before = _mm_getcsr();
       _mm_setcsr(before | 0x8040);  // flush subnormals
+      const unsigned changed = _mm_getcsr() & ~0x3Fu;
 #endif
       std::atomic<int> wrong{0};
       volatile float one = 1.0f, tiny = 1e-30f, small = 1e-38f, tenth = 0.1f;
@@ -199,17 +200,15 @@ TEST_CASE("every chunk has the fixed floating-point environment, and the caller 
         if (small * tenth == 0.0f) ++wrong;     // subnormals are kept
       });
       const int rounding = std::fegetround();
-      const bool flushes = small * tenth == 0.0f;
 #if defined(__x86_64__)
+      const unsigned after = _mm_getcsr() & ~0x3Fu;
       _mm_setcsr(before);
 #endif
       std::fesetround(FE_TONEAREST);
       CHECK(wrong == 0);
       CHECK(rounding == FE_UPWARD);
 #if defined(__x86_64__)
-      CHECK(flushes);
-#else
-      (void)flushes;
+      CHECK(after == changed);
 #endif
     }
   }

@@ -1,0 +1,129 @@
+"""The engine of descend. Use the package's own modules instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+def set_exception_factory(factory: object) -> None:
+    """
+    What turns a status into an exception: called with status, name and sentence.
+    """
+
+class Producer:
+    """A result on its way to another library: the DLPack protocol."""
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> object: ...
+
+class Executor:
+    """A prepared call: what the first phase returns and the second runs."""
+
+    def set_repeatable(self) -> None:
+        """Lets the executor run any number of times; without it, it runs once."""
+
+    def set_tensor(self, name: str, array: object) -> None:
+        """
+        Another array, of the same dtype, shape and strides, for the tensor of that name from the next run on.
+        """
+
+    @property
+    def operator(self) -> str:
+        """The operator's name."""
+
+    @property
+    def workspace_size(self) -> int:
+        """Bytes of scratch that the second phase needs."""
+
+    @property
+    def spent(self) -> bool:
+        """Whether it has run and is not repeatable."""
+
+    @property
+    def plan(self) -> str:
+        """The steps that the second phase takes."""
+
+def function(name: str) -> Callable[..., Any]:
+    """
+    The functional form: called with inputs and attributes in order, then out.
+    """
+
+def phase1(name: str) -> Callable[..., tuple[int, Executor]]:
+    """The first phase: called with all parameters in order."""
+
+def phase2(name: str) -> Callable[..., None]:
+    """The second phase: called with workspace, size, executor and stream."""
+
+class Buffer:
+    """Memory from acl.malloc; freed with the object."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def address(self) -> int:
+        """Where it lies."""
+
+    def __len__(self) -> int: ...
+
+def malloc(size: int) -> Buffer:
+    """Allocates device memory; 0 bytes give an empty buffer."""
+
+class Stream:
+    """An in-order queue of work; different streams run side by side."""
+
+    def __init__(self) -> None: ...
+    def synchronize(self, timeout: float | None = None) -> None:
+        """
+        Waits for all work submitted so far, `timeout` seconds at most, and raises what failed in it, once.
+        """
+
+    def query(self) -> bool:
+        """Whether all work is done."""
+
+def synchronize_default_stream() -> None:
+    """
+    Waits for the work put on the default stream, the one that None stands for.
+    """
+
+def wait_for_all_streams() -> None:
+    """Waits for the work in flight on every stream."""
+
+def set_product(name: str) -> None:
+    """The product that two-phase calls are checked against, for the process."""
+
+def get_product() -> str:
+    """The product of this thread's two-phase calls."""
+
+def override_product(name: str) -> int:
+    """
+    Overrides the product for this thread; returns what restore_product takes.
+    """
+
+def restore_product(previous: int) -> None:
+    """Undoes override_product."""
+
+def set_num_threads(count: int) -> None:
+    """Threads that one call may use; 0 returns to the default."""
+
+def get_num_threads() -> int:
+    """Threads that one call may use."""
+
+def empty_cache() -> None:
+    """Gives the warm pages kept for results back to the system."""
+
+def set_cache_limit(bytes: int) -> None:
+    """How much memory results may keep warm."""
+
+def info() -> dict[str, Any]:
+    """Version, instruction set, threads, memory."""
+
+def triad(bytes: int, threads: int, seconds: float) -> float:
+    """
+    The memory limit: bytes a second of two reads and one write, `bytes` in all, the better of plain and non-temporal stores, measured for about `seconds`.
+    """
+
+def products() -> list[dict[str, Any]]:
+    """The products, as dictionaries."""
+
+def operators() -> list[dict[str, Any]]:
+    """The operators' contracts, as dictionaries."""

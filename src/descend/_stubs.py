@@ -1,0 +1,90 @@
+"""Writes the stubs that type checkers and editors read for the functions made at import.
+
+``python -m descend._stubs [PACKAGE]`` writes ``__init__.pyi`` and ``aclnn.pyi`` into the package's source folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+from descend._generate import KINDS, functional, functional_parameters, get_workspace_size, launch
+from descend._generate import signature as signature_of
+from descend.contract import OPERATORS, Operator
+
+_HEADER = """# Written by `python -m descend._stubs` from the engine's tables; do not edit.
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+"""
+
+_TYPES = '''
+class SupportsDlpack(Protocol):
+    """An array that DLPack can exchange: NumPy, PyTorch, JAX, ..."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+Array = TypeVar("Array", bound=SupportsDlpack)
+'''
+
+_LAUNCH = """workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | None"""
+
+
+def _stub(name: str, signature: str, returns: str, doc: str | None) -> str:
+    head = f"def {name}(\n    {signature},\n) -> {returns}:"
+    lines = [line.rstrip() for line in textwrap.indent(f'"""{doc}\n"""', "    ").split("\n")]
+    return f"{head}\n" + "\n".join(lines) + "\n"
+
+
+def _many(types: list[str]) -> str:
+    return f"tuple[{', '.join(types)}]" if len(types) > 1 else types[0]
+
+
+def functional_stubs(operators: dict[str, Operator]) -> str:
+    """The text of ``__init__.pyi``."""
+    texts = [
+        _HEADER + "\nfrom descend._native import empty_cache as empty_cache\n"
+        "from descend._native import get_num_threads as get_num_threads\n"
+        "from descend._native import set_num_threads as set_num_threads\n" + _TYPES + "\n__version__: str\n"
+    ]
+    for operator in operators.values():
+        parameters = functional_parameters(operator)
+        star = "" if any(p.keyword_only for p in parameters) else "*, "
+        out = "Sequence[Array | None] | None" if len(operator.outputs) > 1 else "Array | None"
+        signature = f"{signature_of(parameters, types=True)}, {star}out: {out} = None"
+        returns = _many(["Array"] * len(operator.outputs))
+        texts.append(_stub(operator.name, signature.replace(", ", ",\n    "), returns, functional(operator).__doc__))
+    return "\n".join(texts)
+
+
+def two_phase_stubs(operators: dict[str, Operator]) -> str:
+    """The text of ``aclnn.pyi``."""
+    texts = [
+        _HEADER.replace("Any, Protocol, TypeVar", "Any") + "\nfrom descend import SupportsDlpack\n"
+        "from descend._native import Buffer, Stream\n"
+        "from descend._native import Executor as Executor\n"
+        "from descend.errors import AclnnError as AclnnError\n"
+    ]
+    for operator in operators.values():
+        types = {**KINDS, "tensor": "SupportsDlpack"}
+        signature = ",\n    ".join(
+            f"{p.python}: {types[p.kind]}" + (" | None" if p.optional else "") for p in operator.parameters
+        )
+        first = get_workspace_size(operator)
+        texts.append(_stub(first.__name__, signature, "tuple[int, Executor]", first.__doc__))
+        texts.append(_stub(operator.name, _LAUNCH, "None", launch(operator).__doc__))
+    return "\n".join(texts)
+
+
+def main() -> None:
+    """Writes the stubs into the package's source, given as the only argument."""
+    package = Path(sys.argv[1] if len(sys.argv) > 1 else "src/descend")
+    (package / "__init__.pyi").write_text(functional_stubs(OPERATORS), encoding="utf-8")
+    (package / "aclnn.pyi").write_text(two_phase_stubs(OPERATORS), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -311,6 +311,41 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
+const Operator& by_name(const char* name) {
+  const Operator* op = find_operator(name);
+  if (op == nullptr) throw Error{PyExc_KeyError, concat("there is no operator ", name, ".")};
+  return *op;
+}
+
+// [(shape, dtype name), ...] = infer(name, *inputs and attributes): what results a call would have, nothing computed.
+nb::list infer_results(const char* name, const nb::args& arguments) {
+  const Operator& op = by_name(name);
+  Call call;
+  call.op = &op;
+  call.naming = Naming::kPython;
+  std::vector<nb::object> keep;
+  size_t next = 0;
+  for (int i = 0; i < parameter_count(op); ++i) {
+    if (op.parameters[i].role == Role::kOutput) continue;
+    if (next >= arguments.size()) throw Error{PyExc_TypeError, concat(op.name, ": too few arguments.")};
+    const nb::object object = arguments[next++];
+    if (op.parameters[i].kind != Kind::kTensor) {
+      import_attribute(call, i, object.ptr());
+    } else if (!object.is_none()) {
+      (void)read_array(call, i, object.ptr(), false, keep);
+    }
+  }
+  op.infer(call);
+  nb::list results;
+  for (int i = 0; i < parameter_count(op); ++i) {
+    if (op.parameters[i].role != Role::kOutput) continue;
+    nb::list shape;
+    for (int64_t dim : call[i].tensor.shape) shape.append(dim);
+    results.append(nb::make_tuple(nb::tuple(shape), dtype_name(call[i].tensor.dtype)));
+  }
+  return results;
+}
+
 void set_tensor(PythonExecutor& self, const char* name, nb::handle array) {
   Executor& engine = *self.executor;
   const Operator& op = *engine.call().op;
@@ -348,12 +383,6 @@ nb::object method(PyMethodDef* definition, const Operator& op) {
   return nb::steal(PyCFunction_New(definition, self.ptr()));
 }
 
-const Operator& by_name(const char* name) {
-  const Operator* op = find_operator(name);
-  if (op == nullptr) throw Error{PyExc_KeyError, concat("there is no operator ", name, ".")};
-  return *op;
-}
-
 }  // namespace
 
 void bind_calls(nb::module_& module) {
@@ -370,6 +399,8 @@ void bind_calls(nb::module_& module) {
       .def_prop_ro("plan", [](const PythonExecutor& self) { return self.executor->plan().describe(); },
                    "The steps that the second phase takes.");
 
+  module.def("infer", infer_results, nb::arg("name"), nb::arg("arguments"),
+             "Shapes and dtypes of the results of a functional call with these inputs and attributes.");
   module.def("function", [](const char* name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
              "The functional form: called with inputs and attributes in order, then out.");
   module.def("phase1", [](const char* name) { return method(&phase1_method, by_name(name)); }, nb::arg("name"),

@@ -24,7 +24,7 @@ template <int kRows, class T, class Extent>
 HWY_INLINE void add_products(Extent extent, const T* const* dy, const T* const* x, int64_t x_ahead, const Wide<T>* gamma,
                              const Vector<Wide<T>>* rstd, int64_t c, Pack<Wide<T>>* acc) {
   DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) prefetch_pack(x[r] + c, x_ahead);
+  for (int r = 0; r < (PF1 ? kRows : 0); ++r) prefetch_pack(x[r] + c, x_ahead);
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
     const auto gamma_k = load(extent, gamma + c, k);
@@ -92,7 +92,8 @@ HWY_INLINE void apply_pack(Extent extent, const T* const* dy, const T* const* x,
   Pack<W> sums = kFresh ? zero_pack<W>() : load_pack(Full(), columns);
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    prefetch_pack(dy[r] + c, dy_ahead);
+    if (PF2) prefetch_pack(dy[r] + c, dy_ahead);
+    if (PF2 == 2) prefetch_pack(x[r] + c, dy_ahead);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {

@@ -1,8 +1,7 @@
 // Phase 1: the checks that every operator shares, in the order that the contract gives, then the operator's own.
-#include <optional>
-
 #include "kernels/isa.h"
 #include "operators/operator.h"
+#include "runtime/parallel.h"
 
 namespace descend {
 namespace {
@@ -124,7 +123,9 @@ Status check_memory(const Call& call) {
 }
 
 Status prepare(const Call& call, Plan* plan) {
-  if (const Status& status = kernels::isa_status(); !status.ok()) return call.fail(status.code, status.sentence);
+  for (const Status* environment : {&kernels::isa_status(), &num_threads_status()}) {
+    if (!environment->ok()) return call.fail(Code::kParamInvalid, environment->sentence);
+  }
   DESCEND_RETURN_IF_ERROR(check_null(call));
   DESCEND_RETURN_IF_ERROR(check_product(call));
   DESCEND_RETURN_IF_ERROR(check_dtypes(call));

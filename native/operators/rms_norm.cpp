@@ -4,6 +4,8 @@
 #include "operators/rms_norm_shape.h"
 #include "operators/staging.h"
 
+#include <algorithm>
+
 namespace descend {
 namespace {
 
@@ -35,6 +37,12 @@ Status validate(const Call& call, RmsNormShape* shape) {
   }
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
   const Dims& x = call[kX].tensor.shape;
+  const Dims& rstd = call[kRstd].tensor.shape;
+  if (!call.on_host() && rstd.size() != shape->leading && rstd.size() != x.size()) {
+    return call.fail(Code::kTilingError, call.name(kRstd), " has shape ", to_string(rstd), ", but must be ",
+                     to_string(x.slice(0, shape->leading)), ", or that followed by 1s to the rank of ", call.name(kX), ", ",
+                     x.size(), ".");
+  }
   const Dims& y = call[kY].tensor.shape;
   if (y != x) {
     return call.fail(Code::kTilingError, call.name(kY), " has shape ", to_string(y), ", but must have that of ",

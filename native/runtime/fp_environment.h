@@ -23,7 +23,7 @@ class FixedFpEnvironment {
  private:
 #if defined(__x86_64__)
   using Word = uint32_t;
-  static constexpr Word kFixed = 0x1F80;  // MXCSR: all exceptions masked, nearest, FTZ and DAZ off
+  static constexpr Word kFixed = 0x1F80;                     // MXCSR: all exceptions masked, nearest, FTZ and DAZ off
   static Word read() { return _mm_getcsr() & ~Word{0x3F}; }  // sticky exception flags do not count
   static void write(Word word) { _mm_setcsr(word); }
 #elif defined(__aarch64__)

@@ -1,5 +1,7 @@
 #include "runtime/machine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -7,8 +9,6 @@
 #include <sstream>
 #include <thread>
 #include <vector>
-
-#include <unistd.h>
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -16,7 +16,7 @@
 namespace descend {
 namespace {
 
-// The members of a comma-separated list.
+// Whether a comma-separated list has this name.
 bool lists(const std::string& list, const std::string& name) {
   std::istringstream in(list);
   for (std::string item; std::getline(in, item, ',');) {

@@ -41,8 +41,8 @@ struct Registry {
 
 Immortal<Registry> registry;
 
-[[maybe_unused]] const int fork_handlers = pthread_atfork(
-    [] { registry->mutex.lock(); }, [] { registry->mutex.unlock(); }, [] { registry->mutex.unlock(); });
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { registry->mutex.lock(); }, [] { registry->mutex.unlock(); }, [] { registry->mutex.unlock(); });
 
 Memory aligned_memory(size_t bytes) {
   const size_t alignment = bytes >= kHugeFrom ? kHugePage : kAlignment;

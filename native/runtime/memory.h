@@ -9,8 +9,8 @@
 
 namespace descend {
 
-// Aligned to 64 bytes, large ones to 2 MB. Fails with kInvalidParam for 0 bytes or a null `pointer`, with kBadAlloc when
-// there is no memory; `*pointer` is then left alone.
+// Aligned to 64 bytes, large ones to 2 MB. Fails with kInvalidParam for 0 bytes or a null `pointer`, with kBadAlloc
+// when there is no memory; `*pointer` is then left alone.
 Status allocate(size_t bytes, void** pointer);
 
 // Waits for the work in flight on every stream, then frees. kInvalidParam for null and for anything but the start of a

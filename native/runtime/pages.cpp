@@ -20,7 +20,7 @@ namespace descend {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = 2 * kHugePage;  // below, alignment to huge pages would waste too much
+constexpr size_t kHugeFrom = 2 * kHugePage;   // below, alignment to huge pages would waste too much
 constexpr size_t kLargest = size_t{1} << 46;  // half of what an address can say
 constexpr size_t kUnknown = SIZE_MAX;
 const size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -33,7 +33,7 @@ using Blocks = std::list<Block>;
 
 struct Cache {
   std::mutex mutex;
-  Blocks blocks;                                   // the latest given first
+  Blocks blocks;                                    // the latest given first
   std::multimap<size_t, Blocks::iterator> by_size;  // of equal sizes the latest given last
   size_t bytes = 0;
   size_t limit = kUnknown;
@@ -41,8 +41,8 @@ struct Cache {
 
 Immortal<Cache> cache;
 
-[[maybe_unused]] const int fork_handlers = pthread_atfork(
-    [] { cache->mutex.lock(); }, [] { cache->mutex.unlock(); }, [] { cache->mutex.unlock(); });
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { cache->mutex.lock(); }, [] { cache->mutex.unlock(); }, [] { cache->mutex.unlock(); });
 
 void* map(size_t bytes) {
   const size_t slack = bytes >= kHugeFrom ? kHugePage : 0;
@@ -96,8 +96,7 @@ void* take_pages(size_t bytes) {
   if (size == 0) return nullptr;
   {
     std::lock_guard lock(cache->mutex);
-    if (auto entry = cache->by_size.upper_bound(size);
-        entry != cache->by_size.begin() && (--entry)->first == size) {
+    if (auto entry = cache->by_size.upper_bound(size); entry != cache->by_size.begin() && (--entry)->first == size) {
       const Blocks::iterator block = entry->second;
       void* const pointer = block->pointer;
       cache->by_size.erase(entry);

@@ -23,7 +23,8 @@ namespace {
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-// Below kInlineBytes a second thread costs more than it brings; beyond, each thread needs kBytesPerThread to be worth it.
+// Below kInlineBytes a second thread costs more than it brings; beyond, each thread needs kBytesPerThread to be worth
+// it.
 constexpr int64_t kInlineBytes = 128 << 10;
 constexpr int64_t kBytesPerThread = 64 << 10;
 
@@ -33,8 +34,9 @@ constexpr int kSlots = 64;      // callers that get help at the same time; more 
 
 // A region in progress, as its helpers see it. Slots are never freed, so a late look at one is harmless.
 struct Slot {
-  // Who works here: helpers inside, seats still open, and whether the caller sleeps until the helpers have left. A helper
-  // takes a seat before it reads anything else; the caller leaves only when nobody is inside and no seat is open.
+  // Who works here: helpers inside, seats still open, and whether the caller sleeps until the helpers have left. A
+  // helper takes a seat before it reads anything else; the caller leaves only when nobody is inside and no seat is
+  // open.
   static constexpr uint32_t kHelper = 1, kHelpers = 0xFFF;
   static constexpr uint32_t kSeat = 0x1000, kSeats = 0xFFF000;
   static constexpr uint32_t kAsleep = 0x1000000;
@@ -111,7 +113,8 @@ bool help(int worker) {
     uint32_t state = slot.state.load(std::memory_order_relaxed);
     while ((state & Slot::kSeats) != 0 && slot.left.load(std::memory_order_relaxed) > 0) {
       const uint32_t seated = state - Slot::kSeat + Slot::kHelper;
-      if (!slot.state.compare_exchange_weak(state, seated, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+      if (!slot.state.compare_exchange_weak(state, seated, std::memory_order_acquire, std::memory_order_relaxed))
+        continue;
       if ((seated & Slot::kSeats) != 0) wake_workers((seated & Slot::kSeats) / Slot::kSeat);
       {
         FixedFpEnvironment fixed;

@@ -60,7 +60,7 @@ Status failure(Code code, const Parts&... parts) {
 
 }  // namespace descend
 
-#define DESCEND_RETURN_IF_ERROR(expression)                                \
-  do {                                                                     \
+#define DESCEND_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                           \
     if (::descend::Status status_ = (expression); !status_.ok()) return status_; \
   } while (0)

@@ -61,8 +61,9 @@ class Stream {
   // thread, started when first needed, takes it. (Where the system gives no thread, the caller runs it.)
   void submit(Task task);
 
-  // The same for work given by reference, with nothing allocated where it runs at once: runs `body()` inline and returns
-  // true when the stream is idle and bytes is small; returns false, having done nothing, when the caller must submit().
+  // The same for work given by reference, with nothing allocated where it runs at once: runs `body()` inline and
+  // returns true when the stream is idle and bytes is small; returns false, having done nothing, when the caller must
+  // submit().
   template <class Body>
   bool try_run_inline(int64_t bytes, Body&& body) {
     if (!begin_inline(bytes)) return false;
@@ -70,15 +71,16 @@ class Stream {
     return true;
   }
 
-  // Waits until everything submitted so far is done, helping to drain the queue, and returns the first failure since the
-  // last synchronise. With a timeout: helps with small tasks only; kStreamSyncTimeout when it runs out, and a failure
-  // then waits for the next call.
+  // Waits until everything submitted so far is done, helping to drain the queue, and returns the first failure since
+  // the last synchronise. With a timeout: helps with small tasks only; kStreamSyncTimeout when it runs out, and a
+  // failure then waits for the next call.
   Status synchronize(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
   bool idle() const;    // everything submitted has completed
   void drop_pending();  // forgets what has not begun (aclrtDestroyStreamForce); records that wait their turn stay
 
-  // In stream order. A wait is for the record that is the event's latest now: recording the event again does not move it.
+  // In stream order. A wait is for the record that is the event's latest now: recording the event again does not move
+  // it.
   void record(const std::shared_ptr<Event>& event);
   void wait(const std::shared_ptr<Event>& event);
 

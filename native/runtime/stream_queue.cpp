@@ -189,8 +189,9 @@ Status StreamQueue::take_failure() {
   state_.fetch_and(~kFailed);
   Status status = std::exchange(first_failure_, Status{});
   if (std::exchange(lost_by_fork_, false) && status.ok()) {
-    status = failure(Code::kRuntimeError, "The process was forked while the stream had work in flight; that work goes on "
-                                          "in the parent, and is lost in the child.");
+    status = failure(Code::kRuntimeError,
+                     "The process was forked while the stream had work in flight; that work goes on "
+                     "in the parent, and is lost in the child.");
   }
   garbage.swap(inherited_);
   lock.unlock();

@@ -45,12 +45,13 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
 
   void enqueue(Item item);
   void drop_pending();
-  // Waits for all that is in the queue now; false if the deadline passed first. Helps with tasks of any size, or small ones.
+  // Waits for all that is in the queue now; false if the deadline passed first. Helps with tasks of any size, or small
+  // ones.
   bool drain(const Deadline& deadline, bool any_size);
   Status take_failure();
   uint64_t tasks_left();
 
-  void ask_to_stop();  // the thread ends after what it is running, and none is started again
+  void ask_to_stop();                          // the thread ends after what it is running, and none is started again
   bool join_thread(const Deadline& deadline);  // then; false if the deadline passed first
 
   void lock_for_fork() { mutex_.lock(); }

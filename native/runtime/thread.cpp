@@ -29,8 +29,8 @@ void* enter(void* pointer) {
 bool Thread::start(const char* name, void (*body)(void*), void* argument) {
   std::unique_ptr<Start> start(new (std::nothrow) Start{name, body, argument});
   if (!start) return false;
-  // Ctrl-C and its kin belong to the program's own threads. A fault stays with the thread that made it: were it blocked,
-  // the program's handler would not see it.
+  // Ctrl-C and its kin belong to the program's own threads. A fault stays with the thread that made it: were it
+  // blocked, the program's handler would not see it.
   sigset_t blocked, before;
   sigfillset(&blocked);
   for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&blocked, fault);

@@ -41,6 +41,9 @@ class Executor:
     def plan(self) -> str:
         """The steps that the second phase takes."""
 
+def infer(name: str, *arguments: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of the results of a functional call with these inputs and attributes."""
+
 def function(name: str) -> Callable[..., Any]:
     """
     The functional form: called with inputs and attributes in order, then out.

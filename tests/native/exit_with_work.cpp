@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/immortal.h"
 #include "runtime/parallel.h"
 #include "runtime/stream.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int64_t kLarge = int64_t{1} << 30;
 std::unique_ptr<Stream> static_stream;
-std::vector<Stream*> leaked;
+Immortal<std::vector<std::unique_ptr<Stream>>> leaked;
 
 Task work(std::chrono::milliseconds time) {
   return {[time] {
@@ -36,22 +37,22 @@ int main(int count, char** arguments) {
   const std::string way = count > 1 ? arguments[1] : "";
   set_num_threads(4);
   if (way == "queued") {  // far more than anyone would wait for
-    leaked.push_back(std::make_unique<Stream>().release());
-    for (int i = 0; i < 10000; ++i) leaked.back()->submit(work(20ms));
+    leaked->push_back(std::make_unique<Stream>());
+    for (int i = 0; i < 10000; ++i) leaked->back()->submit(work(20ms));
   } else if (way == "running") {
-    leaked.push_back(std::make_unique<Stream>().release());
-    leaked.back()->submit(work(200ms));
+    leaked->push_back(std::make_unique<Stream>());
+    leaked->back()->submit(work(200ms));
     std::this_thread::sleep_for(10ms);
   } else if (way == "static") {  // destroyed among the globals, after the threads were stopped
     static_stream = std::make_unique<Stream>();
     for (int i = 0; i < 1000; ++i) static_stream->submit(work(20ms));
   } else if (way == "blocked") {  // one stream's thread waits for an event in another's queue
-    for (int i = 0; i < 2; ++i) leaked.push_back(std::make_unique<Stream>().release());
+    for (int i = 0; i < 2; ++i) leaked->push_back(std::make_unique<Stream>());
     auto event = std::make_shared<Event>();
-    for (int i = 0; i < 100; ++i) leaked[0]->submit(work(50ms));
-    leaked[0]->record(event);
-    leaked[1]->wait(event);
-    leaked[1]->submit(work(10ms));
+    for (int i = 0; i < 100; ++i) (*leaked)[0]->submit(work(50ms));
+    (*leaked)[0]->record(event);
+    (*leaked)[1]->wait(event);
+    (*leaked)[1]->submit(work(10ms));
     std::this_thread::sleep_for(10ms);
   } else if (way == "detached") {  // threads of the program's own go on using streams and regions during the exit
     for (int t = 0; t < 4; ++t) {

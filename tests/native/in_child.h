@@ -4,10 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+// ThreadSanitizer does not follow a fork of a process with threads; AddressSanitizer does, but where one of them is in
+// malloc the child finds its locks taken.
 #if defined(__SANITIZE_THREAD__)
-inline constexpr bool kForkTests = false;  // ThreadSanitizer does not follow a fork of a process with threads
+inline constexpr bool kForkTests = false, kForkBesideThreads = false;
+#elif defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kForkTests = true, kForkBesideThreads = false;
 #else
-inline constexpr bool kForkTests = true;
+inline constexpr bool kForkTests = true, kForkBesideThreads = true;
 #endif
 
 // 0 if `body` returned true; -1 if the child hung or crashed, else its exit status.

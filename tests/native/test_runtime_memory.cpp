@@ -225,7 +225,7 @@ TEST_CASE("many threads take and give pages") {
 }
 
 TEST_CASE("memory works in a forked child, whatever other threads were doing") {
-  if (!kForkTests) return;
+  if (!kForkBesideThreads) return;
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {

@@ -1,5 +1,4 @@
 #include <doctest/doctest.h>
-
 #include <sys/resource.h>
 
 #include <atomic>
@@ -196,8 +195,8 @@ TEST_CASE("every chunk has the fixed floating-point environment, and the caller 
       std::atomic<int> wrong{0};
       volatile float one = 1.0f, tiny = 1e-30f, small = 1e-38f, tenth = 0.1f;
       parallel_for(64, bytes, [&](int64_t) {
-        if (one + tiny != one) ++wrong;         // rounded to nearest
-        if (small * tenth == 0.0f) ++wrong;     // subnormals are kept
+        if (one + tiny != one) ++wrong;      // rounded to nearest
+        if (small * tenth == 0.0f) ++wrong;  // subnormals are kept
       });
       const int rounding = std::fegetround();
 #if defined(__x86_64__)
@@ -248,7 +247,7 @@ TEST_CASE("a forked child computes with threads of its own") {
 }
 
 TEST_CASE("a child forked while other threads are in regions computes, and so does its own child") {
-  if (!kForkTests) return;
+  if (!kForkBesideThreads) return;
   Threads set(4);
   std::atomic<bool> stop{false};
   std::vector<std::thread> callers;
@@ -265,7 +264,7 @@ TEST_CASE("a child forked while other threads are in regions computes, and so do
 }
 
 TEST_CASE("fork from inside a chunk: neither side hangs") {
-  if (!kForkTests) return;
+  if (!kForkBesideThreads) return;
   Threads set(3);
   std::atomic<int> good{0};
   parallel_for(12, kLarge, [&](int64_t chunk) {
@@ -326,8 +325,9 @@ TEST_CASE("cgroup limits") {
   const auto limits = [&] { return detail::cgroup_limits(root.string()); };
 
   CHECK(limits().cores == 0);  // nothing there at all
-  write("proc/self/mountinfo",
-        "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n22 1 8:1 / / rw - ext4 x rw\n");
+  write(
+      "proc/self/mountinfo",
+      "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n22 1 8:1 / / rw - ext4 x rw\n");
   write("proc/self/cgroup", "0::/outer/inner\n");
   CHECK(limits().cores == 0);
   write("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n");

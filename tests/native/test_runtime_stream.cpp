@@ -1,60 +1,19 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
-#include "in_child.h"
 #include "runtime/parallel.h"
 #include "runtime/stream.h"
+#include "stream_tasks.h"
 
 using namespace descend;
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
-
-namespace {
-
-constexpr int64_t kLarge = int64_t{1} << 30;
-
-template <class Body>
-Task large(Body body) {
-  return {[body]() mutable {
-            body();
-            return Status{};
-          },
-          kLarge};
-}
-
-template <class Body>
-Task small(Body body) {
-  return {[body]() mutable {
-            body();
-            return Status{};
-          },
-          100};
-}
-
-// A task that holds its stream until opened.
-struct Gate {
-  std::shared_ptr<std::atomic<int>> state = std::make_shared<std::atomic<int>>(0);  // 1: reached, 2: open
-  Task task(int64_t bytes = kLarge) {
-    return {[state = state] {
-              int expected = 0;
-              state->compare_exchange_strong(expected, 1);
-              while (*state != 2) std::this_thread::sleep_for(100us);
-              return Status{};
-            },
-            bytes};
-  }
-  void reached() const {
-    while (*state == 0) std::this_thread::yield();
-  }
-  void open() { *state = 2; }
-};
-
-}  // namespace
 
 TEST_CASE("a small task on an idle stream runs on the caller's thread, a large one does not") {
   Stream stream;
@@ -367,120 +326,6 @@ TEST_CASE("destroying a stream waits for its work") {
   CHECK(count == 220);
 }
 
-TEST_CASE("events in stream order") {
-  Stream stream;
-  auto event = std::make_shared<Event>();
-  CHECK(event->complete());  // never recorded
-  CHECK(event->wait(0ms));
-  CHECK(!event->time());
-  stream.record(event);  // idle: at once
-  CHECK(event->complete());
-  REQUIRE(event->time());
-
-  Gate gate;
-  stream.submit(gate.task());
-  stream.record(event);
-  CHECK(!event->complete());
-  CHECK(!event->time());
-  CHECK(!event->wait(5ms));
-  auto end = std::make_shared<Event>();
-  stream.submit(large([] { std::this_thread::sleep_for(5ms); }));
-  stream.record(end);
-  gate.open();
-  CHECK(event->wait());
-  CHECK(end->wait(60s));
-  REQUIRE(event->time());
-  REQUIRE(end->time());
-  CHECK(*end->time() - *event->time() >= 5ms);
-  event->reset();
-  CHECK(event->complete());
-  CHECK(!event->time());
-}
-
-TEST_CASE("a stream waits for another's event") {
-  Stream producer, consumer;
-  auto event = std::make_shared<Event>();
-  Gate gate;
-  std::atomic<int> value{0};
-  producer.submit(gate.task());
-  producer.submit(large([&] { value = 42; }));
-  producer.record(event);
-  consumer.wait(event);
-  int seen = 0;
-  consumer.submit(small([&] { seen = value; }));
-  CHECK(seen == 0);
-  event.reset();  // the pending wait keeps what it needs
-  gate.open();
-  CHECK(consumer.synchronize().ok());
-  CHECK(seen == 42);
-}
-
-TEST_CASE("a wait is for the record that was the latest when it was asked for") {
-  Stream slow, fast, waiter;
-  auto event = std::make_shared<Event>();
-  Gate gate;
-  std::atomic<bool> opened{false};
-  slow.submit(gate.task());
-  slow.record(event);
-  waiter.wait(event);
-  std::atomic<bool> early{false};
-  waiter.submit(small([&] { early = !opened; }));
-  fast.record(event);  // completes at once; the wait above is for the other record
-  CHECK(event->complete());
-  std::this_thread::sleep_for(5ms);
-  opened = true;
-  gate.open();
-  CHECK(waiter.synchronize().ok());
-  CHECK(!early);
-}
-
-TEST_CASE("streams that wait for each other in turns do not lock up") {
-  Stream a, b;
-  std::vector<int> order;
-  auto ea = std::make_shared<Event>(), eb = std::make_shared<Event>();
-  for (int i = 0; i < 300; ++i) {
-    a.submit(i % 2 ? small([&, i] { order.push_back(2 * i); }) : large([&, i] { order.push_back(2 * i); }));
-    a.record(ea);
-    b.wait(ea);
-    b.submit(i % 3 ? small([&, i] { order.push_back(2 * i + 1); }) : large([&, i] { order.push_back(2 * i + 1); }));
-    b.record(eb);
-    a.wait(eb);
-  }
-  std::thread other([&] { CHECK(b.synchronize().ok()); });
-  CHECK(a.synchronize().ok());
-  other.join();
-  REQUIRE(order.size() == 600);
-  for (int i = 0; i < 600; ++i) REQUIRE(order[static_cast<size_t>(i)] == i);
-}
-
-TEST_CASE("a ring of streams under many threads") {
-  constexpr size_t kStreams = 6;
-  std::vector<std::unique_ptr<Stream>> streams;
-  std::vector<std::shared_ptr<Event>> events;
-  for (size_t i = 0; i < kStreams; ++i) {
-    streams.push_back(std::make_unique<Stream>());
-    events.push_back(std::make_shared<Event>());
-  }
-  std::atomic<int> count{0};
-  std::vector<std::thread> threads;
-  for (size_t t = 0; t < kStreams; ++t) {
-    threads.emplace_back([&, t] {
-      for (size_t i = 0; i < 200; ++i) {
-        const size_t from = (t + i) % kStreams;
-        Stream& stream = *streams[from];
-        stream.wait(events[(from + i) % kStreams]);
-        stream.submit(i % 2 ? small([&] { ++count; }) : large([&] { ++count; }));
-        stream.record(events[from]);
-        if (i % 32 == 0) CHECK(stream.synchronize(60s).ok());
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  wait_for_all_streams();
-  for (const auto& stream : streams) CHECK(stream->idle());
-  CHECK(count == 200 * static_cast<int>(kStreams));
-}
-
 TEST_CASE("wait_for_all_streams waits, and leaves the failures") {
   Stream a, b;
   std::atomic<int> count{0};
@@ -524,87 +369,11 @@ TEST_CASE("parallel regions in the tasks of several streams") {
     std::vector<std::unique_ptr<Stream>> streams;
     for (int s = 0; s < 4; ++s) streams.push_back(std::make_unique<Stream>());
     for (int i = 0; i < 400; ++i) {
-      streams[static_cast<size_t>(i % 4)]->submit(large([&] {
-        parallel_for(10, kLarge, [&](int64_t chunk) { sum += chunk; });
-      }));
+      streams[static_cast<size_t>(i % 4)]->submit(
+          large([&] { parallel_for(10, kLarge, [&](int64_t chunk) { sum += chunk; }); }));
     }
     for (auto& stream : streams) CHECK(stream->synchronize().ok());
   }
   set_num_threads(0);
   CHECK(sum == 400 * 45);
-}
-
-TEST_CASE("a forked child can use inherited streams") {
-  if (!kForkTests) return;
-  Stream idle, used, busy;
-  used.submit(large([] {}));
-  CHECK(used.synchronize().ok());
-  auto event = std::make_shared<Event>();
-  auto held = std::make_shared<int>(1);
-  Gate gate;
-  busy.submit(gate.task());
-  busy.submit(small([held] {}));
-  busy.record(event);
-  used.wait(event);
-  gate.reached();
-  CHECK(in_child([&] {
-          int count = 0;
-          for (Stream* stream : {&idle, &used, &busy}) {
-            if (!stream->idle()) return false;
-            const Status status = stream->synchronize();
-            if (status.ok() != (stream == &idle)) return false;  // what was lost is told, once
-            stream->submit(large([&] { ++count; }));
-            stream->submit(small([&] { ++count; }));
-            if (!stream->synchronize().ok()) return false;
-          }
-          Stream fresh;
-          fresh.submit(large([&] { ++count; }));
-          return fresh.synchronize().ok() && event->complete() && held.use_count() == 1 && count == 7;
-        }) == 0);
-  CHECK(!busy.idle());  // the parent's own are untouched
-  gate.open();
-  CHECK(busy.synchronize().ok());
-  CHECK(used.synchronize().ok());
-  CHECK(held.use_count() == 1);
-}
-
-TEST_CASE("forks in the midst of submissions and synchronisations") {
-  if (!kForkTests) return;
-  Stream stream, other;
-  auto event = std::make_shared<Event>();
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 3; ++t) {
-    threads.emplace_back([&, t] {
-      std::atomic<int> count{0};
-      while (!stop) {
-        stream.submit(t == 0 ? small([&] { ++count; }) : large([&] { ++count; }));
-        stream.record(event);
-        other.wait(event);
-        other.submit(small([&] { ++count; }));
-        if (t == 1) (void)stream.synchronize();
-        if (t == 2) (void)other.synchronize(1ms);
-        Stream passing;
-        passing.submit(large([&] { ++count; }));
-      }
-      (void)stream.synchronize();
-      (void)other.synchronize();
-    });
-  }
-  for (int round = 0; round < 50; ++round) {
-    CHECK(in_child([&] {
-            (void)stream.synchronize();
-            (void)other.synchronize();
-            int count = 0;
-            stream.submit(large([&] { ++count; }));
-            stream.record(event);
-            other.wait(event);
-            other.submit(small([&] { ++count; }));
-            if (!other.synchronize().ok() || !stream.synchronize().ok()) return false;
-            wait_for_all_streams();
-            return event->wait(1s) && count == 2;
-          }) == 0);
-  }
-  stop = true;
-  for (auto& thread : threads) thread.join();
 }

@@ -22,7 +22,6 @@ typedef void *aclrtContext;
 typedef int aclError;
 typedef uint16_t aclFloat16;
 typedef struct aclDataBuffer aclDataBuffer;
-typedef struct aclTensorDesc aclTensorDesc;
 
 #define ACL_ERROR_NONE 0
 #define ACL_SUCCESS 0
@@ -83,6 +82,16 @@ typedef enum {
   ACL_FORMAT_NC = 35,
   ACL_FORMAT_NCL = 47
 } aclFormat;
+
+/* A pointer and a size in one object; the memory stays the caller's. */
+ACL_FUNC_VISIBILITY aclDataBuffer *aclCreateDataBuffer(void *data, size_t size);
+ACL_FUNC_VISIBILITY aclError aclDestroyDataBuffer(const aclDataBuffer *dataBuffer);
+ACL_FUNC_VISIBILITY void *aclGetDataBufferAddr(const aclDataBuffer *dataBuffer);
+ACL_FUNC_VISIBILITY size_t aclGetDataBufferSizeV2(const aclDataBuffer *dataBuffer);
+
+/* float16 to float and back; rounds to nearest even. */
+ACL_FUNC_VISIBILITY float aclFloat16ToFloat(aclFloat16 value);
+ACL_FUNC_VISIBILITY aclFloat16 aclFloatToFloat16(float value);
 
 /* Bytes of one element; 0 for a type that has no whole number of them. */
 ACL_FUNC_VISIBILITY size_t aclDataTypeSize(aclDataType dataType);

@@ -194,7 +194,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
 
     std::vector<Result> results;
     results.reserve(outputs.size());
-    const auto wanted = [&](size_t k) { return op.counts == nullptr || op.counts(call, outputs[k]); };
+    const auto wanted = [&](size_t k) { return is_used(call, outputs[k]); };
     for (size_t k = 0; k < outputs.size(); ++k) {
       results.emplace_back(family.value_or(Family::kNumpy), first);
       if (given[k] == nullptr && wanted(k)) results[k].allocate(&call[outputs[k]].tensor);
@@ -211,11 +211,10 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     }
 
     const auto finish = [&](size_t k) -> nb::object {
-      if (given[k] != nullptr) {
-        mark_written(given[k], given_families[k]);
-        return nb::borrow(given[k]);
-      }
-      return wanted(k) ? results[k].finish() : nb::none();
+      if (!wanted(k)) return nb::none();
+      if (given[k] == nullptr) return results[k].finish();
+      mark_written(given[k], given_families[k]);
+      return nb::borrow(given[k]);
     };
     if (outputs.size() == 1) return finish(0).release().ptr();
     nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
@@ -302,7 +301,7 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     }
     check(std::move(status));
     for (int i = 0; i < parameter_count(op); ++i) {
-      if (op.parameters[i].role == Role::kOutput && executor->keep[i].is_valid()) {
+      if (op.parameters[i].role == Role::kOutput && executor->keep[i].is_valid() && is_used(engine.call(), i)) {
         mark_written(executor->keep[i].ptr(), executor->families[i]);
       }
     }

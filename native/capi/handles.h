@@ -57,6 +57,15 @@ class HandleTable {
     return value;
   }
 
+  std::deque<T> all() {
+    const std::lock_guard lock(mutex_);
+    std::deque<T> values;
+    for (const Slot& slot : slots_) {
+      if (slot.value) values.push_back(*slot.value);
+    }
+    return values;
+  }
+
   void clear() {
     std::deque<T> values;  // destroyed without the lock: an object's end may wait for work
     const std::lock_guard lock(mutex_);

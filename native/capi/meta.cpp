@@ -1,97 +1,282 @@
-// Tensors, arrays and executors.
+// Tensors, scalars, arrays and lists.
 #include "aclnn/acl_meta.h"
 
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
-#include "capi/state.h"
+#include "capi/meta.h"
+#include "kernels/convert.h"
 
 using namespace descend;
 using namespace descend::capi;
 
 namespace {
 
+Status null(const char* name) { return failure(Code::kParamNullptr, name, " is null, but must be given."); }
+
 // Runs make() -> handle; null and a sentence when it throws.
-template <class Make>
-void* create(const char* function, Make make) noexcept {
+template <class Handle, class Make>
+Handle* create(const char* function, Make make) noexcept {
   void* handle = nullptr;
   (void)boundary(function, [&]() -> Status {
     handle = make();
     return {};
   });
-  return handle;
+  return static_cast<Handle*>(handle);
 }
 
-template <class Table>
-aclnnStatus destroy(const char* function, const char* name, Table& table, const void* handle) noexcept {
-  return boundary(function, [&]() -> Status {
-    if (handle == nullptr || table.remove(handle)) return {};
-    return failure(Code::kParamInvalid, name, " is not one that this library created, or has been destroyed already.");
+// A list of values; null for a null list with a count.
+template <class Handle, class T, class Insert>
+Handle* create_list(const char* function, const T* values, uint64_t size, Insert insert) noexcept {
+  return create<Handle>(function, [&]() -> void* {
+    if (values == nullptr && size > 0) {
+      (void)report(function, failure(Code::kParamNullptr, "value is null, but size is ", size, "."));
+      return nullptr;
+    }
+    return insert(std::vector<T>(values, values + size));
   });
 }
 
 Dims dims_or_none(const int64_t* values, uint64_t count) { return values ? Dims(values, count) : Dims(); }
+
+Tensor make_tensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t* stride,
+                   int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageDimsNum, void* data) {
+  Tensor tensor;
+  tensor.dtype = static_cast<Dtype>(dataType);
+  tensor.format = static_cast<Format>(format);
+  tensor.shape = dims_or_none(viewDims, viewDimsNum);
+  tensor.strides = stride ? Dims(stride, tensor.rank()) : contiguous_strides(tensor.shape);
+  tensor.offset = offset;
+  tensor.storage_shape = dims_or_none(storageDims, storageDimsNum);
+  tensor.data = data;
+  return tensor;
+}
+
+// A getter: use(object) on what the handle names.
+template <class Table, class Use>
+aclnnStatus get(const char* function, const char* name, Table& table, const void* handle, const void* result,
+                Use use) noexcept {
+  return boundary(function, [&]() -> Status {
+    if (handle == nullptr) return null(name);
+    if (result == nullptr) return null("the result's address");
+    return table.with(handle, use) ? Status{} : not_alive(name);
+  });
+}
+
+aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor::* member, int64_t** dims,
+                     uint64_t* count) noexcept {
+  return get(function, "tensor", state().tensors, tensor, dims && count ? dims : nullptr, [&](const Tensor& found) {
+    const Dims& values = found.*member;
+    *dims = new int64_t[values.size()];  // the caller's to delete[]
+    std::copy(values.begin(), values.end(), *dims);
+    *count = values.size();
+  });
+}
 
 }  // namespace
 
 aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t* stride,
                            int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageDimsNum,
                            void* tensorData) {
-  return static_cast<aclTensor*>(create("aclCreateTensor", [&] {
-    Tensor tensor;
-    tensor.dtype = static_cast<Dtype>(dataType);
-    tensor.format = static_cast<Format>(format);
-    tensor.shape = dims_or_none(viewDims, viewDimsNum);
-    tensor.strides = stride ? Dims(stride, tensor.rank()) : contiguous_strides(tensor.shape);
-    tensor.offset = offset;
-    tensor.storage_shape = dims_or_none(storageDims, storageDimsNum);
-    tensor.data = tensorData;
-    return state().tensors.insert(std::move(tensor));
-  }));
+  return create<aclTensor>("aclCreateTensor", [&] {
+    return state().tensors.insert(make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims,
+                                              storageDimsNum, tensorData));
+  });
+}
+
+aclnnStatus aclInitTensor(aclTensor* tensor, const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType,
+                          const int64_t* stride, int64_t offset, aclFormat format, const int64_t* storageDims,
+                          uint64_t storageDimsNum, void* tensorDataAddr) {
+  return boundary("aclInitTensor", [&]() -> Status {
+    if (tensor == nullptr) return null("tensor");
+    Tensor made = make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims, storageDimsNum,
+                              tensorDataAddr);
+    const bool alive = state().tensors.with(tensor, [&](Tensor& found) { found = std::move(made); });
+    return alive ? Status{} : not_alive("tensor");
+  });
+}
+
+aclScalar* aclCreateScalar(void* value, aclDataType dataType) {
+  return create<aclScalar>("aclCreateScalar", [&]() -> void* {
+    if (value == nullptr) {
+      (void)report("aclCreateScalar", null("value"));
+      return nullptr;
+    }
+    Scalar scalar;
+    scalar.dtype = static_cast<Dtype>(dataType);
+    std::memcpy(scalar.value.data(), value, static_cast<size_t>(dtype_size(scalar.dtype)));
+    return state().scalars.insert(scalar);
+  });
 }
 
 aclIntArray* aclCreateIntArray(const int64_t* value, uint64_t size) {
-  return static_cast<aclIntArray*>(create("aclCreateIntArray", [&]() -> void* {
-    if (value == nullptr && size > 0) {
-      (void)report("aclCreateIntArray", failure(Code::kParamNullptr, "value is null, but size is ", size, "."));
-      return nullptr;
-    }
-    return state().int_arrays.insert(dims_or_none(value, size));
-  }));
+  return create_list<aclIntArray>("aclCreateIntArray", value, size, [](const std::vector<int64_t>& values) {
+    return state().int_arrays.insert(Dims(values.data(), values.size()));
+  });
+}
+
+aclFloatArray* aclCreateFloatArray(const float* value, uint64_t size) {
+  return create_list<aclFloatArray>("aclCreateFloatArray", value, size, [](std::vector<float> values) {
+    return state().float_arrays.insert(std::move(values));
+  });
 }
 
 aclBoolArray* aclCreateBoolArray(const bool* value, uint64_t size) {
-  return static_cast<aclBoolArray*>(create("aclCreateBoolArray", [&]() -> void* {
-    if (value == nullptr && size > 0) {
-      (void)report("aclCreateBoolArray", failure(Code::kParamNullptr, "value is null, but size is ", size, "."));
-      return nullptr;
-    }
-    const std::vector<int64_t> values(value, value + size);
-    return state().bool_arrays.insert(Dims(values.data(), size));
-  }));
+  return create_list<aclBoolArray>("aclCreateBoolArray", value, size, [](const std::vector<bool>& values) {
+    const std::vector<int64_t> numbers(values.begin(), values.end());
+    return state().bool_arrays.insert(Dims(numbers.data(), numbers.size()));
+  });
+}
+
+aclTensorList* aclCreateTensorList(const aclTensor* const* value, uint64_t size) {
+  return create_list<aclTensorList>("aclCreateTensorList", value, size, [](std::vector<const aclTensor*> values) {
+    return state().tensor_lists.insert(std::move(values));
+  });
+}
+
+aclScalarList* aclCreateScalarList(const aclScalar* const* value, uint64_t size) {
+  return create_list<aclScalarList>("aclCreateScalarList", value, size, [](std::vector<const aclScalar*> values) {
+    return state().scalar_lists.insert(std::move(values));
+  });
 }
 
 aclnnStatus aclDestroyTensor(const aclTensor* tensor) {
   return destroy("aclDestroyTensor", "tensor", state().tensors, tensor);
 }
 
+aclnnStatus aclDestroyScalar(const aclScalar* scalar) {
+  return destroy("aclDestroyScalar", "scalar", state().scalars, scalar);
+}
+
 aclnnStatus aclDestroyIntArray(const aclIntArray* array) {
   return destroy("aclDestroyIntArray", "array", state().int_arrays, array);
+}
+
+aclnnStatus aclDestroyFloatArray(const aclFloatArray* array) {
+  return destroy("aclDestroyFloatArray", "array", state().float_arrays, array);
 }
 
 aclnnStatus aclDestroyBoolArray(const aclBoolArray* array) {
   return destroy("aclDestroyBoolArray", "array", state().bool_arrays, array);
 }
 
-aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
-  return boundary("aclSetAclOpExecutorRepeatable", [&]() -> Status {
-    if (executor == nullptr) return failure(Code::kParamNullptr, "executor is null, but must be given.");
-    const auto found = state().executors.find(executor);
-    if (!found) return failure(Code::kParamInvalid, "executor has been used or destroyed already, or is not one.");
-    (*found)->set_repeatable();
+aclnnStatus aclDestroyTensorList(const aclTensorList* array) {
+  return boundary("aclDestroyTensorList", [&]() -> Status {
+    if (array == nullptr) return {};
+    const auto removed = state().tensor_lists.remove(array);
+    if (!removed) return not_alive("array");
+    for (const aclTensor* tensor : *removed) state().tensors.remove(tensor);
     return {};
   });
 }
 
-aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor) {
-  return destroy("aclDestroyAclOpExecutor", "executor", state().executors, executor);
+aclnnStatus aclDestroyScalarList(const aclScalarList* array) {
+  return boundary("aclDestroyScalarList", [&]() -> Status {
+    if (array == nullptr) return {};
+    const auto removed = state().scalar_lists.remove(array);
+    if (!removed) return not_alive("array");
+    for (const aclScalar* scalar : *removed) state().scalars.remove(scalar);
+    return {};
+  });
+}
+
+aclnnStatus aclGetViewShape(const aclTensor* tensor, int64_t** viewDims, uint64_t* viewDimsNum) {
+  return get_dims("aclGetViewShape", tensor, &Tensor::shape, viewDims, viewDimsNum);
+}
+
+aclnnStatus aclGetStorageShape(const aclTensor* tensor, int64_t** storageDims, uint64_t* storageDimsNum) {
+  return get_dims("aclGetStorageShape", tensor, &Tensor::storage_shape, storageDims, storageDimsNum);
+}
+
+aclnnStatus aclGetViewStrides(const aclTensor* tensor, int64_t** stridesValue, uint64_t* stridesNum) {
+  return get_dims("aclGetViewStrides", tensor, &Tensor::strides, stridesValue, stridesNum);
+}
+
+aclnnStatus aclGetViewOffset(const aclTensor* tensor, int64_t* offset) {
+  return get("aclGetViewOffset", "tensor", state().tensors, tensor, offset,
+             [&](const Tensor& found) { *offset = found.offset; });
+}
+
+aclnnStatus aclGetFormat(const aclTensor* tensor, aclFormat* format) {
+  return get("aclGetFormat", "tensor", state().tensors, tensor, format,
+             [&](const Tensor& found) { *format = static_cast<aclFormat>(found.format); });
+}
+
+aclnnStatus aclGetDataType(const aclTensor* tensor, aclDataType* dataType) {
+  return get("aclGetDataType", "tensor", state().tensors, tensor, dataType,
+             [&](const Tensor& found) { *dataType = static_cast<aclDataType>(found.dtype); });
+}
+
+aclnnStatus aclGetIntArraySize(const aclIntArray* array, uint64_t* size) {
+  return get("aclGetIntArraySize", "array", state().int_arrays, array, size,
+             [&](const Dims& found) { *size = found.size(); });
+}
+
+aclnnStatus aclGetFloatArraySize(const aclFloatArray* array, uint64_t* size) {
+  return get("aclGetFloatArraySize", "array", state().float_arrays, array, size,
+             [&](const std::vector<float>& found) { *size = found.size(); });
+}
+
+aclnnStatus aclGetBoolArraySize(const aclBoolArray* array, uint64_t* size) {
+  return get("aclGetBoolArraySize", "array", state().bool_arrays, array, size,
+             [&](const Dims& found) { *size = found.size(); });
+}
+
+aclnnStatus aclGetTensorListSize(const aclTensorList* tensorList, uint64_t* size) {
+  return get("aclGetTensorListSize", "tensorList", state().tensor_lists, tensorList, size,
+             [&](const auto& found) { *size = found.size(); });
+}
+
+aclnnStatus aclGetScalarListSize(const aclScalarList* scalarList, uint64_t* size) {
+  return get("aclGetScalarListSize", "scalarList", state().scalar_lists, scalarList, size,
+             [&](const auto& found) { *size = found.size(); });
+}
+
+aclnnStatus aclSetRawTensorAddr(aclTensor* tensor, void* addr) {
+  return boundary("aclSetRawTensorAddr", [&]() -> Status {
+    if (tensor == nullptr) return null("tensor");
+    return state().tensors.with(tensor, [&](Tensor& found) { found.data = addr; }) ? Status{} : not_alive("tensor");
+  });
+}
+
+aclnnStatus aclGetRawTensorAddr(const aclTensor* tensor, void** addr) {
+  return get("aclGetRawTensorAddr", "tensor", state().tensors, tensor, addr,
+             [&](const Tensor& found) { *addr = found.data; });
+}
+
+aclDataBuffer* aclCreateDataBuffer(void* data, size_t size) {
+  return create<aclDataBuffer>("aclCreateDataBuffer", [&] { return state().data_buffers.insert(DataBuffer{data, size}); });
+}
+
+aclError aclDestroyDataBuffer(const aclDataBuffer* dataBuffer) {
+  return destroy("aclDestroyDataBuffer", "dataBuffer", state().data_buffers, dataBuffer);
+}
+
+void* aclGetDataBufferAddr(const aclDataBuffer* dataBuffer) {
+  void* address = nullptr;
+  (void)get("aclGetDataBufferAddr", "dataBuffer", state().data_buffers, dataBuffer, &address,
+            [&](const DataBuffer& found) { address = found.data; });
+  return address;
+}
+
+size_t aclGetDataBufferSizeV2(const aclDataBuffer* dataBuffer) {
+  size_t size = 0;
+  (void)get("aclGetDataBufferSizeV2", "dataBuffer", state().data_buffers, dataBuffer, &size,
+            [&](const DataBuffer& found) { size = found.size; });
+  return size;
+}
+
+size_t aclDataTypeSize(aclDataType dataType) { return static_cast<size_t>(dtype_size(static_cast<Dtype>(dataType))); }
+
+float aclFloat16ToFloat(aclFloat16 value) {
+  float result;
+  kernels::convert({}, kernels::Element::kFloat16, &value, kernels::Element::kFloat32, &result);
+  return result;
+}
+
+aclFloat16 aclFloatToFloat16(float value) {
+  aclFloat16 result;
+  kernels::convert({}, kernels::Element::kFloat32, &value, kernels::Element::kFloat16, &result);
+  return result;
 }

@@ -1,10 +1,13 @@
 // The state behind the C interface, and the boundary that no exception crosses.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
+#include "aclnn/acl_meta.h"
 #include "capi/handles.h"
 #include "operators/executor.h"
 #include "runtime/status.h"
@@ -13,12 +16,33 @@
 
 namespace descend::capi {
 
+struct Scalar {
+  Dtype dtype = Dtype::kUndefined;
+  std::array<char, 16> value{};
+};
+
+struct DataBuffer {
+  void* data = nullptr;
+  size_t size = 0;
+};
+
+// Options by number, as aclSysParamOpt counts them.
+using Options = std::array<int64_t, 2>;
+inline constexpr Options kDefaultOptions{1, 0};  // deterministic; no debug kernels
+
 struct State {
   HandleTable<Tensor> tensors{0xA1};
   HandleTable<Dims> int_arrays{0xA2};
   HandleTable<Dims> bool_arrays{0xA3};
   HandleTable<std::shared_ptr<Executor>> executors{0xA4};
   HandleTable<std::shared_ptr<Stream>> streams{0xA5};
+  HandleTable<std::shared_ptr<Event>> events{0xA6};
+  HandleTable<Options> contexts{0xA7};
+  HandleTable<std::vector<float>> float_arrays{0xA8};
+  HandleTable<Scalar> scalars{0xA9};
+  HandleTable<std::vector<const aclTensor*>> tensor_lists{0xAA};
+  HandleTable<std::vector<const aclScalar*>> scalar_lists{0xAB};
+  HandleTable<DataBuffer> data_buffers{0xAC};
 };
 State& state();
 
@@ -26,6 +50,20 @@ Status require_initialized();
 
 // The stream that a handle names; null means the device's default stream. Empty where there is none.
 std::shared_ptr<Stream> find_stream(const void* handle);
+
+// The same, or a failure with ACL_ERROR_INVALID_RESOURCE_HANDLE.
+Status get_stream(const void* handle, std::shared_ptr<Stream>* stream);
+
+// Every stream that is alive, the default one included.
+std::deque<std::shared_ptr<Stream>> all_streams();
+
+// For aclFinalize.
+void forget_default_stream();
+void forget_contexts();
+
+inline Status null_argument(const char* name) {
+  return failure(Code::kInvalidParam, name, " is null, but must be given.");
+}
 
 // Keeps the sentence for aclGetRecentErrMsg and returns the number.
 int32_t report(const char* function, const Status& status) noexcept;

@@ -143,9 +143,9 @@ Tensor contiguous_tensor(Dtype dtype, const Dims& shape, void* data) {
 }
 
 bool is_contiguous(const Tensor& tensor) {
+  if (tensor.empty()) return true;
   int64_t expected = 1;
   for (uint64_t i = tensor.rank(); i-- > 0;) {
-    if (tensor.shape[i] == 0) return true;
     if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
     expected *= tensor.shape[i];
   }

@@ -33,7 +33,7 @@ class Parameter:
     role: str
     """``input``, ``output`` or ``attribute``."""
     optional: bool
-    """Whether null (None) is accepted."""
+    """Whether null (None) is accepted, be it on ``host`` alone."""
     default: str | None
     """The functional API's default as Python source, None where the argument must be given."""
     keyword_only: bool

@@ -63,3 +63,54 @@ def rms_norm(x: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6) -> t
     rstd = 1.0 / np.sqrt(mean + epsilon)
     y = x * rstd * gamma
     return y, rstd
+
+
+@np.errstate(all="ignore")
+def scaled_masked_softmax_backward(
+    grad_output: npt.ArrayLike,
+    y: npt.ArrayLike,
+    mask: npt.ArrayLike | None,
+    scale: float = 1.0,
+    fix_triu_mask: bool = False,
+) -> Float64:
+    """Gradient of the scaled, masked softmax, as aclnnScaledMaskedSoftmaxBackward defines it.
+
+    Shapes: ``y`` as ``grad_output``; ``mask`` broadcasts to it, None masks nothing; with ``fix_triu_mask`` it is
+    ignored, and what lies above the diagonal of the last two axes is masked. Returns an array shaped as
+    ``grad_output``, float64::
+
+        out = 0                                                       where mask is true
+        out = scale * (grad_output * y - y * sum(grad_output * y))    elsewhere
+
+    Raises ValueError where the shapes do not fit.
+    """
+    grad_output, y = _float64(grad_output), _float64(y)
+    total = (grad_output * y).sum(axis=-1, keepdims=True)
+    return np.where(_softmax_mask(mask, y.shape, fix_triu_mask), 0.0, scale * (grad_output * y - y * total))
+
+
+@np.errstate(all="ignore")
+def scaled_masked_softmax(
+    x: npt.ArrayLike, mask: npt.ArrayLike | None, scale: float = 1.0, fix_triu_mask: bool = False
+) -> Float64:
+    """Scaled, masked softmax over the last axis, as aclnnScaledMaskedSoftmax defines it.
+
+    Shapes: ``mask`` broadcasts to that of ``x``, None masks nothing; with ``fix_triu_mask`` it is ignored, and what
+    lies above the diagonal of the last two axes is masked. Returns an array shaped as ``x``, float64::
+
+        z = -10000 where mask is true, scale * x elsewhere
+        y = exp(z - max(z)) / sum(exp(z - max(z)))
+
+    Raises ValueError where the shapes do not fit.
+    """
+    x = _float64(x)
+    z = np.where(_softmax_mask(mask, x.shape, fix_triu_mask), -10000.0, scale * x)
+    e = np.exp(z - z.max(axis=-1, keepdims=True, initial=-np.inf))
+    y: Float64 = e / e.sum(axis=-1, keepdims=True)
+    return y
+
+
+def _softmax_mask(mask: npt.ArrayLike | None, shape: tuple[int, ...], triangle: bool) -> npt.NDArray[np.bool_]:
+    if triangle:
+        return np.triu(np.ones(shape[-2:], np.bool_), 1)
+    return np.broadcast_to(np.asarray(False if mask is None else mask, np.bool_), shape)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import descend
-from descend import acl, aclnn
+from descend import _native, acl, aclnn
 from descend._generate import result_names
 from descend.contract import OPERATORS, PRODUCTS, Operator
 
@@ -73,17 +73,17 @@ def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping
 def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> dict[str, Array]:
     """Outputs for `two_phase`, by name, filled with NaN so that what an operator leaves unwritten is seen.
 
-    The functional API says which shapes they have (the tables describe shapes in words); dtypes are those that the
-    product's table has beside these inputs.
+    The engine says which shapes they have; dtypes are those that the product's table has beside these inputs.
     """
-    results = functional(operator, arguments)
+    given = [arguments.get(p.python) for p in operator.parameters if p.role != "output"]
     row = next((row.dtypes for row in operator.dtypes if product in row.products and _fits(row.dtypes, arguments)), {})
     outputs = {}
-    for parameter, name in zip(operator.outputs, result_names(operator), strict=True):
-        if name in results:
-            allowed = [DTYPES[dtype] for dtype in row.get(parameter.python, ())]
-            same = not allowed or results[name].dtype in allowed
-            outputs[name] = np.full(results[name].shape, np.nan).astype(results[name].dtype if same else allowed[0])
+    for parameter, name, (shape, dtype) in zip(
+        operator.outputs, result_names(operator), _native.infer(operator.name, *given), strict=True
+    ):
+        allowed = row.get(parameter.python, ())
+        chosen = dtype if not allowed or dtype in allowed else allowed[0]
+        outputs[name] = np.full(shape, np.nan).astype(DTYPES[chosen])
     return outputs
 
 

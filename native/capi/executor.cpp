@@ -1,0 +1,97 @@
+// Executors: repeated runs, and new memory for them.
+#include "aclnn/acl_meta.h"
+#include "capi/meta.h"
+
+using namespace descend;
+using namespace descend::capi;
+
+namespace {
+
+Status find_executor(const aclOpExecutor* handle, std::shared_ptr<Executor>* executor) {
+  if (handle == nullptr) return failure(Code::kParamNullptr, "executor is null, but must be given.");
+  const auto found = state().executors.find(handle);
+  if (!found) return failure(Code::kParamInvalid, "executor has been used or destroyed already, or is not one.");
+  *executor = *found;
+  return {};
+}
+
+// The parameter that is tensor number `index` among those that `selected` picks; -1 if there are not so many.
+template <class Selected>
+int parameter_at(const Operator& op, size_t index, Selected selected) {
+  for (size_t i = 0; i < op.parameters.size(); ++i) {
+    const Parameter& parameter = op.parameters[i];
+    if (parameter.kind != Kind::kTensor || !selected(parameter.role)) continue;
+    if (index-- == 0) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+template <class Selected>
+aclnnStatus set_address(const char* function, aclOpExecutor* handle, size_t index, const aclTensor* tensor, void* addr,
+                        Selected selected) noexcept {
+  return boundary(function, [&]() -> Status {
+    std::shared_ptr<Executor> executor;
+    DESCEND_RETURN_IF_ERROR(find_executor(handle, &executor));
+    if (tensor == nullptr) return failure(Code::kParamNullptr, "tensor is null, but must be given.");
+    const Call& call = executor->call();
+    const int i = parameter_at(*call.op, index, selected);
+    if (i < 0) {
+      return failure(Code::kParamInvalid, "index is ", index, ", but ", call.operator_name(), " has not so many tensors.");
+    }
+    const Tensor* planned = call.tensor(i);
+    if (planned == nullptr) {
+      return failure(Code::kParamInvalid, call.name(i), ", at index ", index, ", was null in phase 1.");
+    }
+    const auto given = state().tensors.find(tensor);
+    if (!given) return not_alive("tensor");
+    if (given->dtype != planned->dtype || given->shape != planned->shape) {
+      return failure(Code::kParamInvalid, "tensor is ", dtype_name(given->dtype), to_string(given->shape), ", but ",
+                     call.name(i), " was ", dtype_name(planned->dtype), to_string(planned->shape), " in phase 1.");
+    }
+    executor->set_address(i, addr);
+    return {};
+  });
+}
+
+constexpr auto kInputs = [](Role role) { return role == Role::kInput; };
+constexpr auto kOutputs = [](Role role) { return role == Role::kOutput; };
+constexpr auto kAll = [](Role) { return true; };
+
+}  // namespace
+
+aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
+  return boundary("aclSetAclOpExecutorRepeatable", [&]() -> Status {
+    std::shared_ptr<Executor> found;
+    DESCEND_RETURN_IF_ERROR(find_executor(executor, &found));
+    found->set_repeatable();
+    return {};
+  });
+}
+
+aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor) {
+  return destroy("aclDestroyAclOpExecutor", "executor", state().executors, executor);
+}
+
+aclnnStatus aclSetInputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor, void* addr) {
+  return set_address("aclSetInputTensorAddr", executor, index, tensor, addr, kInputs);
+}
+
+aclnnStatus aclSetOutputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor, void* addr) {
+  return set_address("aclSetOutputTensorAddr", executor, index, tensor, addr, kOutputs);
+}
+
+aclnnStatus aclSetTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor, void* addr) {
+  return set_address("aclSetTensorAddr", executor, index, tensor, addr, kAll);
+}
+
+aclnnStatus AclSetInputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor, void* addr) {
+  return aclSetInputTensorAddr(executor, index, tensor, addr);
+}
+
+aclnnStatus AclSetOutputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor, void* addr) {
+  return aclSetOutputTensorAddr(executor, index, tensor, addr);
+}
+
+aclnnStatus AclSetTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor, void* addr) {
+  return aclSetTensorAddr(executor, index, tensor, addr);
+}

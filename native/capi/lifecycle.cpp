@@ -1,0 +1,181 @@
+// Start and end of the library, its one device, and its own settings.
+#include <atomic>
+
+#include "acl/acl.h"
+#include "aclnn/aclnn_base.h"
+#include "capi/state.h"
+#include "descend.h"
+#include "kernels/isa.h"
+#include "runtime/memory.h"
+#include "runtime/parallel.h"
+#include "runtime/product.h"
+
+namespace descend::capi {
+namespace {
+
+enum class Life : uint8_t { kBefore, kAlive, kAfter };
+
+std::mutex life_mutex;  // aclInit and aclFinalize take turns
+std::atomic<Life> life{Life::kBefore};
+thread_local std::string recent_sentence;
+
+Status check_device(int32_t device) {
+  if (device == 0) return {};
+  return failure(Code::kInvalidDevice, "device ", device, " does not exist; the only one is 0.");
+}
+
+Status reset_device(int32_t device) {
+  DESCEND_RETURN_IF_ERROR(check_device(device));
+  wait_for_all_streams();
+  return {};
+}
+
+}  // namespace
+
+State& state() {
+  static auto* instance = new State();  // outlives every thread that may still call
+  return *instance;
+}
+
+Status require_initialized() {
+  if (life.load(std::memory_order_acquire) == Life::kAlive) return {};
+  return failure(Code::kUninitialize, life == Life::kBefore ? "aclInit has not been called." : "aclFinalize has been called.");
+}
+
+int32_t report(const char* function, const Status& status) noexcept {
+  try {
+    recent_sentence = function ? concat(function, ": ", status.sentence) : status.sentence;
+  } catch (...) {
+    recent_sentence.clear();
+  }
+  return static_cast<int32_t>(status.code);
+}
+
+}  // namespace descend::capi
+
+using namespace descend;
+using namespace descend::capi;
+
+aclError aclInit(const char*) {
+  return boundary("aclInit", []() -> Status {
+    const std::lock_guard lock(life_mutex);
+    if (life == Life::kAlive) return failure(Code::kRepeatInitialize, "it has been called already.");
+    life = Life::kAlive;
+    return {};
+  });
+}
+
+aclError aclFinalize() {
+  return boundary("aclFinalize", []() -> Status {
+    const std::lock_guard lock(life_mutex);
+    if (life == Life::kAfter) return failure(Code::kRepeatFinalize, "it has been called already.");
+    DESCEND_RETURN_IF_ERROR(require_initialized());
+    life = Life::kAfter;
+    wait_for_all_streams();
+    State& all = state();
+    all.executors.clear();
+    all.streams.clear();
+    all.events.clear();
+    all.contexts.clear();
+    all.tensors.clear();
+    all.int_arrays.clear();
+    all.bool_arrays.clear();
+    all.float_arrays.clear();
+    all.scalars.clear();
+    all.tensor_lists.clear();
+    all.scalar_lists.clear();
+    all.data_buffers.clear();
+    forget_default_stream();
+    forget_contexts();
+    release_all_allocations();
+    trim_pages();
+    return {};
+  });
+}
+
+aclnnStatus aclnnInit(const char*) { return ACLNN_SUCCESS; }
+aclnnStatus aclnnFinalize() { return ACLNN_SUCCESS; }
+
+const char* aclGetRecentErrMsg() { return recent_sentence.c_str(); }
+
+aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion) {
+  return runtime_call("aclrtGetVersion", [&]() -> Status {
+    if (majorVersion == nullptr) return null_argument("majorVersion");
+    if (minorVersion == nullptr) return null_argument("minorVersion");
+    if (patchVersion == nullptr) return null_argument("patchVersion");
+    *majorVersion = 1;
+    *minorVersion = 13;
+    *patchVersion = 0;
+    return {};
+  });
+}
+
+const char* aclrtGetSocName() {
+  Product product;
+  const int32_t code = runtime_call("aclrtGetSocName", [&] { return current_product(&product); });
+  return code == 0 ? info(product).soc : nullptr;
+}
+
+aclError aclrtSetDevice(int32_t deviceId) {
+  return runtime_call("aclrtSetDevice", [&] { return check_device(deviceId); });
+}
+
+aclError aclrtResetDevice(int32_t deviceId) {
+  return runtime_call("aclrtResetDevice", [&] { return reset_device(deviceId); });
+}
+
+aclError aclrtResetDeviceForce(int32_t deviceId) {
+  return runtime_call("aclrtResetDeviceForce", [&] { return reset_device(deviceId); });
+}
+
+aclError aclrtGetDevice(int32_t* deviceId) {
+  return runtime_call("aclrtGetDevice", [&]() -> Status {
+    if (deviceId == nullptr) return null_argument("deviceId");
+    *deviceId = 0;
+    return {};
+  });
+}
+
+aclError aclrtGetDeviceCount(uint32_t* count) {
+  return runtime_call("aclrtGetDeviceCount", [&]() -> Status {
+    if (count == nullptr) return null_argument("count");
+    *count = 1;
+    return {};
+  });
+}
+
+aclError aclrtGetRunMode(aclrtRunMode* runMode) {
+  return runtime_call("aclrtGetRunMode", [&]() -> Status {
+    if (runMode == nullptr) return null_argument("runMode");
+    *runMode = ACL_HOST;
+    return {};
+  });
+}
+
+const char* descendGetVersion() { return DESCEND_VERSION; }
+
+aclError descendSetProduct(const char* name) {
+  return boundary("descendSetProduct", [&]() -> Status {
+    if (name == nullptr) return null_argument("name");
+    return set_product(name);
+  });
+}
+
+const char* descendGetProduct() {
+  Product product;
+  const int32_t code = boundary("descendGetProduct", [&] { return current_product(&product); });
+  return code == 0 ? info(product).name : "";
+}
+
+aclError descendSetNumThreads(int count) {
+  return boundary("descendSetNumThreads", [&]() -> Status {
+    if (count < 0) {
+      return failure(Code::kInvalidParam, "count is ", count, ", but must be at least 1, or 0 for the default.");
+    }
+    set_num_threads(count);
+    return {};
+  });
+}
+
+int descendGetNumThreads() { return num_threads(); }
+const char* descendGetIsa() { return kernels::isa_name(); }

@@ -1,0 +1,247 @@
+// Streams and events.
+#include <chrono>
+
+#include "acl/acl_rt.h"
+#include "capi/state.h"
+
+namespace descend::capi {
+namespace {
+
+std::mutex default_stream_mutex;
+std::shared_ptr<Stream> default_stream;
+
+Status stale(const char* what) {
+  return failure(Code::kInvalidResourceHandle, what, " is not one, or has been destroyed already.");
+}
+
+Status get_event(const void* handle, std::shared_ptr<Event>* event) {
+  if (auto found = state().events.find(handle)) {
+    *event = std::move(*found);
+    return {};
+  }
+  return stale("event");
+}
+
+// Milliseconds as CANN's waits have them: -1 waits for ever.
+Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds>* timeout) {
+  if (milliseconds < -1) {
+    return failure(Code::kInvalidParam, "timeout is ", milliseconds, " ms, but must be at least 0, or -1 for none.");
+  }
+  if (milliseconds >= 0) *timeout = std::chrono::milliseconds(milliseconds);
+  return {};
+}
+
+Status synchronize_device(std::optional<std::chrono::nanoseconds> timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout.value_or(std::chrono::nanoseconds::zero());
+  Status first;
+  for (const std::shared_ptr<Stream>& stream : all_streams()) {
+    auto left = timeout;
+    if (left) left = std::max(deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds::zero());
+    Status status = stream->synchronize(left);
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+Status create_event(aclrtEvent* event, uint32_t flag) {
+  constexpr uint32_t kKnown =
+      ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS | ACL_EVENT_TIME_LINE | ACL_EVENT_EXTERNAL;
+  if (event == nullptr) return null_argument("event");
+  if ((flag & ~kKnown) != 0) return failure(Code::kInvalidParam, "flag is ", flag, ", which has bits that are none.");
+  *event = state().events.insert(std::make_shared<Event>());
+  return {};
+}
+
+Status create_stream(aclrtStream* stream) {
+  if (stream == nullptr) return null_argument("stream");
+  *stream = state().streams.insert(std::make_shared<Stream>());
+  return {};
+}
+
+Status destroy_stream(aclrtStream stream, bool force) {
+  if (stream == nullptr) return {};
+  const auto removed = state().streams.remove(stream);
+  if (!removed) return stale("stream");
+  if (force) (*removed)->drop_pending();
+  (void)(*removed)->synchronize();
+  return {};
+}
+
+}  // namespace
+
+std::shared_ptr<Stream> find_stream(const void* handle) {
+  if (handle != nullptr) return state().streams.find(handle).value_or(nullptr);
+  if (!require_initialized().ok()) return nullptr;
+  const std::lock_guard lock(default_stream_mutex);
+  if (!default_stream) default_stream = std::make_shared<Stream>();
+  return default_stream;
+}
+
+Status get_stream(const void* handle, std::shared_ptr<Stream>* stream) {
+  *stream = find_stream(handle);
+  return *stream ? Status{} : stale("stream");
+}
+
+std::deque<std::shared_ptr<Stream>> all_streams() {
+  auto streams = state().streams.all();
+  const std::lock_guard lock(default_stream_mutex);
+  if (default_stream) streams.push_back(default_stream);
+  return streams;
+}
+
+void forget_default_stream() {
+  const std::lock_guard lock(default_stream_mutex);
+  default_stream.reset();
+}
+
+}  // namespace descend::capi
+
+using namespace descend;
+using namespace descend::capi;
+
+aclError aclrtSynchronizeDevice() {
+  return runtime_call("aclrtSynchronizeDevice", [] { return synchronize_device(std::nullopt); });
+}
+
+aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) {
+  return runtime_call("aclrtSynchronizeDeviceWithTimeout", [&]() -> Status {
+    std::optional<std::chrono::nanoseconds> limit;
+    DESCEND_RETURN_IF_ERROR(read_timeout(timeout, &limit));
+    return synchronize_device(limit);
+  });
+}
+
+aclError aclrtCreateStream(aclrtStream* stream) {
+  return runtime_call("aclrtCreateStream", [&] { return create_stream(stream); });
+}
+
+aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t flag) {
+  return runtime_call("aclrtCreateStreamWithConfig", [&]() -> Status {
+    if ((flag & ~(ACL_STREAM_FAST_LAUNCH | ACL_STREAM_FAST_SYNC)) != 0) {
+      return failure(Code::kInvalidParam, "flag is ", flag, ", which has bits that are none.");
+    }
+    return create_stream(stream);
+  });
+}
+
+aclError aclrtDestroyStream(aclrtStream stream) {
+  return runtime_call("aclrtDestroyStream", [&] { return destroy_stream(stream, false); });
+}
+
+aclError aclrtDestroyStreamForce(aclrtStream stream) {
+  return runtime_call("aclrtDestroyStreamForce", [&] { return destroy_stream(stream, true); });
+}
+
+aclError aclrtSynchronizeStream(aclrtStream stream) {
+  return runtime_call("aclrtSynchronizeStream", [&]() -> Status {
+    std::shared_ptr<Stream> found;
+    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
+    return found->synchronize();
+  });
+}
+
+aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout) {
+  return runtime_call("aclrtSynchronizeStreamWithTimeout", [&]() -> Status {
+    std::shared_ptr<Stream> found;
+    std::optional<std::chrono::nanoseconds> limit;
+    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
+    DESCEND_RETURN_IF_ERROR(read_timeout(timeout, &limit));
+    Status status = found->synchronize(limit);
+    if (status.code == Code::kStreamSyncTimeout) {
+      return failure(status.code, "the stream still had work after ", timeout, " ms.");
+    }
+    return status;
+  });
+}
+
+aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
+  return runtime_call("aclrtStreamQuery", [&]() -> Status {
+    if (status == nullptr) return null_argument("status");
+    std::shared_ptr<Stream> found;
+    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
+    *status = found->idle() ? ACL_STREAM_STATUS_COMPLETE : ACL_STREAM_STATUS_NOT_READY;
+    return {};
+  });
+}
+
+aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
+  return runtime_call("aclrtStreamWaitEvent", [&]() -> Status {
+    std::shared_ptr<Stream> found;
+    std::shared_ptr<Event> point;
+    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    found->wait(point);
+    return {};
+  });
+}
+
+aclError aclrtCreateEvent(aclrtEvent* event) {
+  return runtime_call("aclrtCreateEvent", [&] { return create_event(event, 0); });
+}
+
+aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) {
+  return runtime_call("aclrtCreateEventWithFlag", [&] { return create_event(event, flag); });
+}
+
+aclError aclrtDestroyEvent(aclrtEvent event) {
+  return runtime_call("aclrtDestroyEvent", [&]() -> Status {
+    if (event == nullptr || state().events.remove(event)) return {};
+    return stale("event");
+  });
+}
+
+aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
+  return runtime_call("aclrtRecordEvent", [&]() -> Status {
+    std::shared_ptr<Stream> found;
+    std::shared_ptr<Event> point;
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
+    found->record(point);
+    return {};
+  });
+}
+
+aclError aclrtResetEvent(aclrtEvent event, aclrtStream stream) {
+  return runtime_call("aclrtResetEvent", [&]() -> Status {
+    std::shared_ptr<Stream> found;
+    std::shared_ptr<Event> point;
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
+    point->reset();  // waits already in a stream keep the record that they were given
+    return {};
+  });
+}
+
+aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus* status) {
+  return runtime_call("aclrtQueryEventStatus", [&]() -> Status {
+    if (status == nullptr) return null_argument("status");
+    std::shared_ptr<Event> point;
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    *status = point->complete() ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
+    return {};
+  });
+}
+
+aclError aclrtSynchronizeEvent(aclrtEvent event) {
+  return runtime_call("aclrtSynchronizeEvent", [&]() -> Status {
+    std::shared_ptr<Event> point;
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    (void)point->wait();
+    return {};
+  });
+}
+
+aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endEvent) {
+  return runtime_call("aclrtEventElapsedTime", [&]() -> Status {
+    if (ms == nullptr) return null_argument("ms");
+    std::shared_ptr<Event> start, end;
+    DESCEND_RETURN_IF_ERROR(get_event(startEvent, &start));
+    DESCEND_RETURN_IF_ERROR(get_event(endEvent, &end));
+    const auto from = start->time(), to = end->time();
+    if (!from || !to) {
+      return failure(Code::kInvalidParam, from ? "endEvent" : "startEvent", " has not been recorded, or is not complete.");
+    }
+    *ms = std::chrono::duration<float, std::milli>(*to - *from).count();
+    return {};
+  });
+}

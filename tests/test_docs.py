@@ -1,0 +1,79 @@
+"""What the documents print must run as printed, and what they point to must be there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from descend.contract import OPERATORS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def blocks(language: str) -> list[object]:
+    found = []
+    for page in PAGES:
+        for number, match in enumerate(BLOCK.finditer(page.read_text(encoding="utf-8"))):
+            if match[1] == language:
+                found.append(pytest.param(match[2], id=f"{page.relative_to(ROOT)}-{number}"))
+    return found
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    # The command `descend` of the interpreter that runs the tests.
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize("source", blocks("python"))
+def test_python_block_runs(source: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("source", blocks("console"))
+def test_console_block_runs(source: str, environment: dict[str, str]) -> None:
+    commands = [line.removeprefix("$ ") for line in source.splitlines() if line.startswith("$ ")]
+    assert commands, "a console block shows commands after '$ '"
+    for command in commands:
+        if shlex.split(command)[0] in ("./dev", "git", "pip"):  # they set up what the tests run in
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in target and not target.startswith("#"):
+            assert (page.parent / target.split("#")[0]).exists(), f"{page.name} points to {target}"
+
+
+def test_every_operator_has_a_page() -> None:
+    assert {page.stem for page in (ROOT / "docs" / "operators").glob("*.md")} == set(OPERATORS)
+
+
+@pytest.mark.parametrize("program", sorted(ROOT.glob("examples/cpp/*.cpp")), ids=lambda path: path.stem)
+def test_cpp_example_builds_with_its_own_command(program: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    # The commands in the comment at the head of the program.
+    commands = re.findall(r"^//   (.+)$", program.read_text(encoding="utf-8"), re.MULTILINE)
+    assert commands, "the program says how it is built"
+    shutil.copy(program, tmp_path)
+    script = "\n".join(["set -e", *commands])
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

@@ -9,21 +9,21 @@ extern "C" {
 #endif
 
 /* The library's version, e.g. "0.1.0". */
-ACL_FUNC_VISIBILITY const char *descendGetVersion(void);
+ACL_FUNC_VISIBILITY const char* descendGetVersion(void);
 
 /* The product that calls are checked against, for the process: "atlas-a3", "atlas-a2-training" (where nothing else was
  * said), "atlas-a2-inference", "atlas-200i-500-a2", "atlas-inference", "atlas-training" or "host". The environment
  * variable DESCEND_PRODUCT says it too. ACL_ERROR_INVALID_PARAM for any other name. */
-ACL_FUNC_VISIBILITY aclError descendSetProduct(const char *name);
+ACL_FUNC_VISIBILITY aclError descendSetProduct(const char* name);
 /* The current product's name; an empty string where DESCEND_PRODUCT names none (aclGetRecentErrMsg says so). */
-ACL_FUNC_VISIBILITY const char *descendGetProduct(void);
+ACL_FUNC_VISIBILITY const char* descendGetProduct(void);
 
 /* Threads that one call may use; 0 returns to the default, a negative count is ACL_ERROR_INVALID_PARAM. */
 ACL_FUNC_VISIBILITY aclError descendSetNumThreads(int count);
 ACL_FUNC_VISIBILITY int descendGetNumThreads(void);
 
 /* The instruction set that the kernels use: "AVX3", "AVX2", "NEON", "BASELINE". DESCEND_ISA holds it down. */
-ACL_FUNC_VISIBILITY const char *descendGetIsa(void);
+ACL_FUNC_VISIBILITY const char* descendGetIsa(void);
 
 #ifdef __cplusplus
 }

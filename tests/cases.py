@@ -80,10 +80,10 @@ def wide(array: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def normal(rng: np.random.Generator, shape: Sequence[int], dtype: str = "FLOAT", scale: float = 1.0) -> Array:
-    return (rng.standard_normal(tuple(shape)) * scale).astype(np.float32).astype(DTYPES[dtype])
+    return np.asarray(rng.standard_normal(tuple(shape)) * scale, np.float32).astype(DTYPES[dtype])
 
 
-# --- where an array lies ------------------------------------------------------------------------------------------------
+# --- where an array lies --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ class Place:
 
     GUARD = 256  # bytes, a multiple of any vector
 
-    def __init__(self, shape: Sequence[int], dtype: str | np.dtype[Any] = "FLOAT", layout: Layout | None = None) -> None:
+    def __init__(
+        self, shape: Sequence[int], dtype: str | np.dtype[Any] = "FLOAT", layout: Layout | None = None
+    ) -> None:
         kind = DTYPES[dtype] if isinstance(dtype, str) else np.dtype(dtype)
         shape = tuple(shape)
         layout = layout or Layout.contiguous(len(shape))
@@ -146,7 +148,7 @@ def placed(values: Array, layout: Layout) -> Array:
     return place.array
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------------
+# --- bounds ---------------------------------------------------------------------------------------------------------
 
 
 def assert_close(
@@ -164,7 +166,9 @@ def assert_close(
     got = wide(actual)
     with np.errstate(all="ignore"):
         slack = roundings * UNIT[arithmetic] * np.abs(np.broadcast_to(np.asarray(terms, np.float64), golden.shape))
-        bound = slack * (1 + UNIT[name]) + UNIT[name] * np.abs(golden) + SMALLEST[name] + roundings * SMALLEST[arithmetic]
+        bound = (
+            slack * (1 + UNIT[name]) + UNIT[name] * np.abs(golden) + SMALLEST[name] + roundings * SMALLEST[arithmetic]
+        )
         error = np.abs(got - golden)
         rounded = wide(precision.round_to(golden, actual.dtype))
         # Beside the largest finite value either side of the step to infinity is right, as far as the slack reaches.
@@ -175,7 +179,8 @@ def assert_close(
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise AssertionError(
-            f"{int(wrong.sum())} of {wrong.size} elements are too far off; at {at}: {got[at]!r} instead of {golden[at]!r}, "
+            f"{int(wrong.sum())} of {wrong.size} elements are too far off; "
+            f"at {at}: {got[at]!r} instead of {golden[at]!r}, "
             f"bound {np.broadcast_to(bound, golden.shape)[at]!r}"
         )
 
@@ -201,7 +206,7 @@ def assert_same_bits(actual: Sequence[Array], expected: Sequence[Array]) -> None
         assert not different.any(), f"{int(different.sum())} of {different.size} elements have other bits"
 
 
-# --- calls --------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

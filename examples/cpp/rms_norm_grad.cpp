@@ -1,5 +1,5 @@
-// RMS norm forward and backward, the way programs for CANN are written: initialise, create a stream, copy to the device,
-// two phases an operator, synchronise, copy back, destroy.
+// RMS norm forward and backward, the way programs for CANN are written: initialise, create a stream, copy to the
+// device, two phases an operator, synchronise, copy back, destroy.
 //
 //   . "$(descend sdk)/set_env.sh"
 //   g++ rms_norm_grad.cpp -I$ASCEND_CUSTOM_PATH/include -L$ASCEND_CUSTOM_PATH/lib64 -lascendcl -lnnopbase -lopapi
@@ -12,18 +12,19 @@
 #include "aclnnop/aclnn_rms_norm.h"
 #include "aclnnop/aclnn_rms_norm_grad.h"
 
-#define CHECK(call)                                                                      \
-  do {                                                                                   \
-    const int status = (call);                                                           \
-    if (status != 0) {                                                                   \
-      std::fprintf(stderr, "%s failed: %d %s\n", #call, status, aclGetRecentErrMsg());   \
-      std::exit(1);                                                                      \
-    }                                                                                    \
+#define CHECK(call)                                                                    \
+  do {                                                                                 \
+    const int status = (call);                                                         \
+    if (status != 0) {                                                                 \
+      std::fprintf(stderr, "%s failed: %d %s\n", #call, status, aclGetRecentErrMsg()); \
+      std::exit(1);                                                                    \
+    }                                                                                  \
   } while (0)
 
 // A tensor of floats in device memory.
 struct DeviceTensor {
-  DeviceTensor(const std::vector<int64_t>& shape, const std::vector<float>& values) : bytes(values.size() * sizeof(float)) {
+  DeviceTensor(const std::vector<int64_t>& shape, const std::vector<float>& values)
+      : bytes(values.size() * sizeof(float)) {
     CHECK(aclrtMalloc(&memory, bytes, ACL_MEM_MALLOC_HUGE_FIRST));
     CHECK(aclrtMemcpy(memory, bytes, values.data(), bytes, ACL_MEMCPY_HOST_TO_DEVICE));
     std::vector<int64_t> strides(shape.size(), 1);
@@ -73,7 +74,8 @@ int main() {
 
     uint64_t workspace_size = 0;
     aclOpExecutor* executor = nullptr;
-    CHECK(aclnnRmsNormGetWorkspaceSize(x.tensor, gamma.tensor, 1e-6, y.tensor, rstd.tensor, &workspace_size, &executor));
+    CHECK(
+        aclnnRmsNormGetWorkspaceSize(x.tensor, gamma.tensor, 1e-6, y.tensor, rstd.tensor, &workspace_size, &executor));
     launch_and_wait(aclnnRmsNorm, workspace_size, executor, stream);
 
     // The gradient of sum(y * y) / 2 with respect to y is y itself.

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* configPath is not read. Everything but aclGetRecentErrMsg and the creation of tensors and arrays needs aclInit first. */
-ACL_FUNC_VISIBILITY aclError aclInit(const char *configPath);
+/* configPath is not read. Everything but aclGetRecentErrMsg and the creation of tensors and arrays needs aclInit first.
+ */
+ACL_FUNC_VISIBILITY aclError aclInit(const char* configPath);
 
 /* Waits for the work in flight and frees all that is left. */
 ACL_FUNC_VISIBILITY aclError aclFinalize(void);

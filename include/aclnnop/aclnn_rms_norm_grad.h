@@ -8,12 +8,12 @@
 extern "C" {
 #endif
 
-ACL_FUNC_VISIBILITY aclnnStatus aclnnRmsNormGradGetWorkspaceSize(const aclTensor *dy, const aclTensor *x,
-                                                                 const aclTensor *rstd, const aclTensor *gamma,
-                                                                 const aclTensor *dxOut, const aclTensor *dgammaOut,
-                                                                 uint64_t *workspaceSize, aclOpExecutor **executor);
+ACL_FUNC_VISIBILITY aclnnStatus aclnnRmsNormGradGetWorkspaceSize(const aclTensor* dy, const aclTensor* x,
+                                                                 const aclTensor* rstd, const aclTensor* gamma,
+                                                                 const aclTensor* dxOut, const aclTensor* dgammaOut,
+                                                                 uint64_t* workspaceSize, aclOpExecutor** executor);
 
-ACL_FUNC_VISIBILITY aclnnStatus aclnnRmsNormGrad(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor,
+ACL_FUNC_VISIBILITY aclnnStatus aclnnRmsNormGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                                  aclrtStream stream);
 
 #ifdef __cplusplus

@@ -49,21 +49,36 @@ void set_memory(Tensor& tensor, void* first_element) {
 
 Dtype numpy_dtype(int number) {
   switch (number) {
-    case NPY_FLOAT: return Dtype::kFloat;
-    case NPY_HALF: return Dtype::kFloat16;
-    case NPY_DOUBLE: return Dtype::kDouble;
-    case NPY_BOOL: return Dtype::kBool;
-    case NPY_INT8: return Dtype::kInt8;
-    case NPY_INT16: return Dtype::kInt16;
-    case NPY_INT32: return Dtype::kInt32;
-    case NPY_INT64: return Dtype::kInt64;
-    case NPY_UINT8: return Dtype::kUint8;
-    case NPY_UINT16: return Dtype::kUint16;
-    case NPY_UINT32: return Dtype::kUint32;
-    case NPY_UINT64: return Dtype::kUint64;
-    case NPY_COMPLEX64: return Dtype::kComplex64;
-    case NPY_COMPLEX128: return Dtype::kComplex128;
-    default: return number == bfloat16_number ? Dtype::kBfloat16 : Dtype::kUndefined;
+    case NPY_FLOAT:
+      return Dtype::kFloat;
+    case NPY_HALF:
+      return Dtype::kFloat16;
+    case NPY_DOUBLE:
+      return Dtype::kDouble;
+    case NPY_BOOL:
+      return Dtype::kBool;
+    case NPY_INT8:
+      return Dtype::kInt8;
+    case NPY_INT16:
+      return Dtype::kInt16;
+    case NPY_INT32:
+      return Dtype::kInt32;
+    case NPY_INT64:
+      return Dtype::kInt64;
+    case NPY_UINT8:
+      return Dtype::kUint8;
+    case NPY_UINT16:
+      return Dtype::kUint16;
+    case NPY_UINT32:
+      return Dtype::kUint32;
+    case NPY_UINT64:
+      return Dtype::kUint64;
+    case NPY_COMPLEX64:
+      return Dtype::kComplex64;
+    case NPY_COMPLEX128:
+      return Dtype::kComplex128;
+    default:
+      return number == bfloat16_number ? Dtype::kBfloat16 : Dtype::kUndefined;
   }
 }
 
@@ -71,8 +86,9 @@ void import_numpy(Call& call, int i, PyArrayObject* array, bool output) {
   Tensor& tensor = call[i].tensor;
   tensor.dtype = numpy_dtype(PyArray_TYPE(array));
   if (tensor.dtype == Dtype::kUndefined) {
-    refuse(call, i, "has dtype " + std::string(nb::str(nb::handle(reinterpret_cast<PyObject*>(PyArray_DESCR(array)))).c_str()) +
-                        ", which no operator takes.");
+    refuse(call, i,
+           "has dtype " + std::string(nb::str(nb::handle(reinterpret_cast<PyObject*>(PyArray_DESCR(array)))).c_str()) +
+               ", which no operator takes.");
   }
   if (!PyArray_CheckExact(reinterpret_cast<PyObject*>(array)) &&
       PyObject_IsInstance(reinterpret_cast<PyObject*>(array), masked_array_type) == 1) {
@@ -101,8 +117,10 @@ Dtype dlpack_dtype(const dlpack::DataType& type) {
              : type.bits == 16 ? Dtype::kFloat16
              : type.bits == 64 ? Dtype::kDouble
                                : Dtype::kUndefined;
-    case dlpack::kBfloat: return type.bits == 16 ? Dtype::kBfloat16 : Dtype::kUndefined;
-    case dlpack::kBool: return type.bits == 8 ? Dtype::kBool : Dtype::kUndefined;
+    case dlpack::kBfloat:
+      return type.bits == 16 ? Dtype::kBfloat16 : Dtype::kUndefined;
+    case dlpack::kBool:
+      return type.bits == 8 ? Dtype::kBool : Dtype::kUndefined;
     case dlpack::kInt:
       return type.bits == 64   ? Dtype::kInt64
              : type.bits == 32 ? Dtype::kInt32
@@ -120,7 +138,8 @@ Dtype dlpack_dtype(const dlpack::DataType& type) {
              : type.bits == 128 ? Dtype::kComplex128
              : type.bits == 32  ? Dtype::kComplex32
                                 : Dtype::kUndefined;
-    default: return Dtype::kUndefined;
+    default:
+      return Dtype::kUndefined;
   }
 }
 
@@ -158,7 +177,8 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
   for (const Known& entry : known) {
     if (entry.type == type) return entry.api;
   }
-  const nb::object capsule = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__dlpack_c_exchange_api__", nb::none());
+  const nb::object capsule =
+      nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__dlpack_c_exchange_api__", nb::none());
   const dlpack::ExchangeApi* api = nullptr;
   if (!capsule.is_none()) {
     api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
@@ -206,14 +226,16 @@ void check_torch(const Call& call, int i, PyObject* object) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   const nb::object wants_grad = nb::steal(PyObject_GetAttr(object, requires_grad));
   if (truth(wants_grad) && truth(torch()->is_grad_enabled())) {
-    refuse(call, i, "requires gradients, which this call would not record; call it under torch.no_grad(), or detach() it.");
+    refuse(call, i,
+           "requires gradients, which this call would not record; call it under torch.no_grad(), or detach() it.");
   }
   if (truth(nb::steal(PyObject_CallMethodNoArgs(object, is_neg)))) {
     refuse(call, i, "is a lazily negated tensor; call resolve_neg() first.");
   }
 }
 
-void import_exchange(Call& call, int i, PyObject* object, const dlpack::ExchangeApi& api, std::vector<nb::object>& keep) {
+void import_exchange(Call& call, int i, PyObject* object, const dlpack::ExchangeApi& api,
+                     std::vector<nb::object>& keep) {
   if (api.borrow_from_object != nullptr) {
     dlpack::Tensor borrowed;
     if (api.borrow_from_object(object, &borrowed) != 0) throw nb::python_error();
@@ -305,8 +327,13 @@ dlpack::ManagedTensorVersioned* new_owned(const Tensor& tensor) {
   managed.version = {1, 0};
   managed.context = owned.get();
   managed.deleter = delete_owned;
-  managed.tensor = {data, {dlpack::kCpu, 0}, static_cast<int32_t>(tensor.rank()), dlpack_type(tensor.dtype),
-                    owned->shape.data(), owned->strides.data(), 0};
+  managed.tensor = {data,
+                    {dlpack::kCpu, 0},
+                    static_cast<int32_t>(tensor.rank()),
+                    dlpack_type(tensor.dtype),
+                    owned->shape.data(),
+                    owned->strides.data(),
+                    0};
   return &owned.release()->managed;
 }
 
@@ -366,8 +393,8 @@ nb::object numpy_from_managed(dlpack::ManagedTensorVersioned* managed, Dtype dty
     tensor->deleter(tensor);
   });
   nb::object array = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, managed->tensor.ndim,
-                                         reinterpret_cast<const npy_intp*>(managed->tensor.shape), nullptr,
-                                         managed->tensor.data, NPY_ARRAY_CARRAY, nullptr));
+                                                    reinterpret_cast<const npy_intp*>(managed->tensor.shape), nullptr,
+                                                    managed->tensor.data, NPY_ARRAY_CARRAY, nullptr));
   if (!array.is_valid()) throw nb::python_error();
   if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array.ptr()), base.release().ptr()) != 0) {
     throw nb::python_error();
@@ -438,13 +465,15 @@ nb::object Result::finish() {
 
 void bind_arrays(nb::module_& module) {
   if (_import_array() < 0) throw nb::python_error();
-  const nb::object bfloat16 = nb::module_::import_("numpy").attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
+  const nb::object bfloat16 =
+      nb::module_::import_("numpy").attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
   bfloat16_number = reinterpret_cast<PyArray_Descr*>(bfloat16.ptr())->type_num;
   bfloat16_descr = nb::object(bfloat16).release().ptr();
   masked_array_type = nb::object(nb::module_::import_("numpy").attr("ma").attr("MaskedArray")).release().ptr();
   nb::class_<Producer>(module, "Producer", "A result on its way to another library: the DLPack protocol.")
       .def("__dlpack_device__", [](const Producer&) { return nb::make_tuple(static_cast<int>(dlpack::kCpu), 0); })
-      .def("__dlpack__", [](Producer& self, const nb::args&, const nb::kwargs& options) { return self.capsule(options); });
+      .def("__dlpack__",
+           [](Producer& self, const nb::args&, const nb::kwargs& options) { return self.capsule(options); });
 }
 
 }  // namespace descend::python

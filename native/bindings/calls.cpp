@@ -97,13 +97,17 @@ void import_attribute(Call& call, int i, PyObject* object) {
       if (!PyUnicode_Check(object)) wrong_type(call, i, object, "a string");
       argument.text = nb::str(nb::handle(object)).c_str();
       return;
-    case Kind::kIntArray: return import_list(call, i, object, false);
-    case Kind::kBoolArray: return import_list(call, i, object, true);
-    case Kind::kTensor: break;
+    case Kind::kIntArray:
+      return import_list(call, i, object, false);
+    case Kind::kBoolArray:
+      return import_list(call, i, object, true);
+    case Kind::kTensor:
+      break;
   }
 }
 
-// One executor a thread is kept between functional calls; a call within a call (an array's own Python code) makes another.
+// One executor a thread is kept between functional calls; a call within a call (an array's own Python code) makes
+// another.
 class Borrowed {
  public:
   Borrowed() : executor_(idle() ? std::move(idle()) : std::make_shared<Executor>()) {}
@@ -131,12 +135,14 @@ std::vector<PyObject*> given_outputs(const Call& call, PyObject* out, size_t cou
   if (out == Py_None) return arrays;
   if (!PyTuple_Check(out) && !PyList_Check(out)) {
     if (count == 1) return {out};
-    throw Error{PyExc_TypeError, concat(call.operator_name(), ": out is a ", type_name(out), ", but must be a tuple of ",
-                                        count, " arrays, None for one that is to be allocated.")};
+    throw Error{PyExc_TypeError,
+                concat(call.operator_name(), ": out is a ", type_name(out), ", but must be a tuple of ", count,
+                       " arrays, None for one that is to be allocated.")};
   }
   const auto length = static_cast<size_t>(PySequence_Fast_GET_SIZE(out));
   if (length != count) {
-    throw Error{PyExc_ValueError, concat(call.operator_name(), ": out has ", length, " entries, but must have ", count, ".")};
+    throw Error{PyExc_ValueError,
+                concat(call.operator_name(), ": out has ", length, " entries, but must have ", count, ".")};
   }
   for (size_t k = 0; k < count; ++k) {
     PyObject* item = PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(k));
@@ -202,12 +208,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     if (executor->plan().bytes() < kGilBytes) {
       check(executor->run_now());
     } else {
-      Status status;
-      {
-        const nb::gil_scoped_release released;
-        status = executor->run_now();
-      }
-      check(std::move(status));
+      check(without_gil([&] { return executor->run_now(); }));
     }
 
     const auto finish = [&](size_t k) -> nb::object {
@@ -228,7 +229,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
 // What Python calls an executor: the engine's, and the arrays that it works on.
 struct PythonExecutor {
   std::shared_ptr<Executor> executor = std::make_shared<Executor>();
-  std::vector<nb::object> keep;                        // by parameter, then what imports left
+  std::vector<nb::object> keep;  // by parameter, then what imports left
   std::vector<Family> families;
 };
 
@@ -267,7 +268,8 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     const Operator& op = operator_of(self);
     const auto bad = [&](const char* name, PyObject* object, const char* expected) -> Error {
-      return {PyExc_TypeError, concat(op.name, ": ", name, " is a ", type_name(object), ", but must be ", expected, ".")};
+      return {PyExc_TypeError,
+              concat(op.name, ": ", name, " is a ", type_name(object), ", but must be ", expected, ".")};
     };
     if (count != 4) throw Error{PyExc_TypeError, concat(op.name, ": takes workspace, size, executor and stream.")};
     const WorkspaceView workspace = view_workspace(op.name, args[0]);
@@ -284,7 +286,8 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     if (args[3] == Py_None) {
       stream = &default_stream();
     } else if (!nb::try_cast(nb::handle(args[3]), stream) || stream == nullptr) {
-      throw StatusError{failure(Code::kRuntimeError, op.name, ": stream is a ", type_name(args[3]), ", but must be an acl.Stream.")};
+      throw StatusError{
+          failure(Code::kRuntimeError, op.name, ": stream is a ", type_name(args[3]), ", but must be an acl.Stream.")};
     }
     const auto given = static_cast<uint64_t>(std::max<int64_t>(*size, 0));
     if (workspace.pointer != nullptr && workspace.bytes < given) {
@@ -296,8 +299,7 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     if (engine.plan().bytes() < kGilBytes) {
       status = engine.launch(op, workspace.pointer, given, *stream->stream);
     } else {
-      const nb::gil_scoped_release released;
-      status = engine.launch(op, workspace.pointer, given, *stream->stream);
+      status = without_gil([&] { return engine.launch(op, workspace.pointer, given, *stream->stream); });
     }
     check(std::move(status));
     for (int i = 0; i < parameter_count(op); ++i) {
@@ -305,7 +307,7 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
         mark_written(executor->keep[i].ptr(), executor->families[i]);
       }
     }
-    stream->hold(executor->keep, nb::borrow(args[0]));
+    stream->hold(executor->keep, workspace.keep);
     Py_RETURN_NONE;
   });
 }
@@ -359,7 +361,8 @@ void set_tensor(PythonExecutor& self, const char* name, nb::handle array) {
     const Family family = read_array(described, i, array.ptr(), parameter.role == Role::kOutput, keep);
     const Tensor& now = engine.call()[i].tensor;
     const Tensor& next = described[i].tensor;
-    if (next.dtype != now.dtype || next.shape != now.shape || next.strides != now.strides || next.offset != now.offset) {
+    if (next.dtype != now.dtype || next.shape != now.shape || next.strides != now.strides ||
+        next.offset != now.offset) {
       throw StatusError{engine.call().fail(Code::kParamInvalid, name, " must keep its dtype, ", dtype_name(now.dtype),
                                            ", its shape, ", to_string(now.shape), ", and its strides, ",
                                            to_string(now.strides), ".")};
@@ -373,9 +376,13 @@ void set_tensor(PythonExecutor& self, const char* name, nb::handle array) {
   throw Error{PyExc_ValueError, concat(op.name, " has no tensor named ", name, ".")};
 }
 
-PyMethodDef functional_method{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_functional)), METH_FASTCALL, nullptr};
-PyMethodDef phase1_method{"get_workspace_size", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_get_workspace_size)), METH_FASTCALL, nullptr};
-PyMethodDef phase2_method{"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_launch)), METH_FASTCALL, nullptr};
+PyMethodDef functional_method{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_functional)),
+                              METH_FASTCALL, nullptr};
+PyMethodDef phase1_method{"get_workspace_size",
+                          reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_get_workspace_size)),
+                          METH_FASTCALL, nullptr};
+PyMethodDef phase2_method{"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_launch)), METH_FASTCALL,
+                          nullptr};
 
 nb::object method(PyMethodDef* definition, const Operator& op) {
   const nb::object self = nb::steal(PyCapsule_New(const_cast<Operator*>(&op), nullptr, nullptr));
@@ -386,26 +393,34 @@ nb::object method(PyMethodDef* definition, const Operator& op) {
 
 void bind_calls(nb::module_& module) {
   nb::class_<PythonExecutor>(module, "Executor", "A prepared call: what the first phase returns and the second runs.")
-      .def("set_repeatable", [](PythonExecutor& self) { self.executor->set_repeatable(); },
-           "Lets the executor run any number of times; without it, it runs once.")
+      .def(
+          "set_repeatable", [](PythonExecutor& self) { self.executor->set_repeatable(); },
+          "Lets the executor run any number of times; without it, it runs once.")
       .def("set_tensor", set_tensor, nb::arg("name"), nb::arg("array"),
            "Another array, of the same dtype, shape and strides, for the tensor of that name from the next run on.")
-      .def_prop_ro("operator", [](const PythonExecutor& self) { return self.executor->call().op->name; }, "The operator's name.")
-      .def_prop_ro("workspace_size", [](const PythonExecutor& self) { return self.executor->workspace_bytes(); },
-                   "Bytes of scratch that the second phase needs.")
-      .def_prop_ro("spent", [](const PythonExecutor& self) { return self.executor->spent(); },
-                   "Whether it has run and is not repeatable.")
-      .def_prop_ro("plan", [](const PythonExecutor& self) { return self.executor->plan().describe(); },
-                   "The steps that the second phase takes.");
+      .def_prop_ro(
+          "operator", [](const PythonExecutor& self) { return self.executor->call().op->name; }, "The operator's name.")
+      .def_prop_ro(
+          "workspace_size", [](const PythonExecutor& self) { return self.executor->workspace_bytes(); },
+          "Bytes of scratch that the second phase needs.")
+      .def_prop_ro(
+          "spent", [](const PythonExecutor& self) { return self.executor->spent(); },
+          "Whether it has run and is not repeatable.")
+      .def_prop_ro(
+          "plan", [](const PythonExecutor& self) { return self.executor->plan().describe(); },
+          "The steps that the second phase takes.");
 
   module.def("infer", infer_results, nb::arg("name"), nb::arg("arguments"),
              "Shapes and dtypes of the results of a functional call with these inputs and attributes.");
-  module.def("function", [](const char* name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
-             "The functional form: called with inputs and attributes in order, then out.");
-  module.def("phase1", [](const char* name) { return method(&phase1_method, by_name(name)); }, nb::arg("name"),
-             "The first phase: called with all parameters in order.");
-  module.def("phase2", [](const char* name) { return method(&phase2_method, by_name(name)); }, nb::arg("name"),
-             "The second phase: called with workspace, size, executor and stream.");
+  module.def(
+      "function", [](const char* name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
+      "The functional form: called with inputs and attributes in order, then out.");
+  module.def(
+      "phase1", [](const char* name) { return method(&phase1_method, by_name(name)); }, nb::arg("name"),
+      "The first phase: called with all parameters in order.");
+  module.def(
+      "phase2", [](const char* name) { return method(&phase2_method, by_name(name)); }, nb::arg("name"),
+      "The second phase: called with workspace, size, executor and stream.");
 }
 
 }  // namespace descend::python

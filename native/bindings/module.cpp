@@ -1,12 +1,11 @@
 // The Python module descend._native.
-#include "bindings/python.h"
-
 #include <nanobind/nanobind.h>
 
 #include <exception>
 #include <new>
 
 #include "bindings/arrays.h"
+#include "bindings/python.h"
 
 namespace descend::python {
 namespace {
@@ -17,7 +16,8 @@ PyObject* exception_factory = nullptr;
 void set_status_error(const Status& status) {
   nb::object exception;
   if (exception_factory != nullptr) {
-    exception = nb::handle(exception_factory)(static_cast<int>(status.code), code_name(status.code), status.sentence.c_str());
+    exception = nb::handle(exception_factory)(static_cast<int>(status.code), code_name(status.code),
+                                              nb::str(status.sentence.data(), status.sentence.size()));
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   } else {
     PyErr_SetString(PyExc_RuntimeError, status.sentence.c_str());
@@ -67,8 +67,10 @@ NB_MODULE(_native, module) {
       set_python_error();
     }
   });
-  module.def("set_exception_factory", [](nb::object factory) { exception_factory = factory.release().ptr(); },
-             nb::arg("factory"), "What turns a status into an exception: called with status, name and sentence.");
+  module.def(
+      "set_exception_factory", [](nb::object factory) { exception_factory = factory.release().ptr(); },
+      nb::arg("factory"), "What turns a status into an exception: called with status, name and sentence.");
+  nb::set_leak_warnings(false);  // work in flight when the process ends keeps its arrays
   bind_arrays(module);
   bind_calls(module);
   bind_runtime(module);

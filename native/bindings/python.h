@@ -1,8 +1,10 @@
 // What all binding files need: nanobind, and errors on their way to Python.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 
+#include <new>
 #include <string>
 
 #include "runtime/status.h"
@@ -30,13 +32,31 @@ inline void check(Status status) {
 void set_python_error() noexcept;
 
 // Runs body and turns what it throws into a Python error and a null result: for functions in CPython's own convention.
+// A thread that the ending interpreter unwinds passes through.
 template <class Body>
-PyObject* guarded(Body body) noexcept {
+PyObject* guarded(Body body) {
   try {
     return body();
+  } catch (const abi::__forced_unwind&) {
+    throw;
   } catch (...) {
     set_python_error();
     return nullptr;
+  }
+}
+
+// Runs body without the GIL. No destructor takes it back: at the end of the interpreter that unwinds the thread, which
+// a destructor would turn into std::terminate.
+template <class Body>
+auto without_gil(Body body) {
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    auto result = body();
+    PyEval_RestoreThread(state);
+    return result;
+  } catch (const std::bad_alloc&) {
+    PyEval_RestoreThread(state);
+    throw;
   }
 }
 

@@ -34,7 +34,8 @@ struct Buffer {
 int get_buffer(PyObject* object, Py_buffer* view, int flags) {
   Buffer* self = nb::inst_ptr<Buffer>(nb::handle(object));
   static char nothing[1];
-  return PyBuffer_FillInfo(view, object, self->pointer ? self->pointer : nothing, static_cast<Py_ssize_t>(self->bytes), 0, flags);
+  return PyBuffer_FillInfo(view, object, self->pointer ? self->pointer : nothing, static_cast<Py_ssize_t>(self->bytes),
+                           0, flags);
 }
 
 PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
@@ -58,35 +59,35 @@ PythonStream::~PythonStream() {
 }
 
 void PythonStream::hold(const std::vector<nb::object>& arrays, nb::object workspace) {
-  if (stream->idle()) {
-    held.clear();
-    return;
-  }
+  if (stream->idle()) return release();
   held.insert(held.end(), arrays.begin(), arrays.end());
   held.push_back(std::move(workspace));
 }
 
+void PythonStream::release() {
+  // Taken out first: an array's own Python code may come back to this stream as it goes.
+  const std::vector<nb::object> done = std::exchange(held, {});
+}
+
 void PythonStream::synchronize(std::optional<double> seconds) {
   using Clock = std::chrono::steady_clock;
-  const auto deadline = seconds ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                                   std::chrono::duration<double>(std::max(*seconds, 0.0))))
-                                : std::nullopt;
+  constexpr double kLongest = 1e9;  // seconds; beyond it a wait has no end
+  const bool limited = seconds && *seconds < kLongest;
+  const Clock::time_point deadline =
+      limited ? Clock::now() +
+                    std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(*seconds, 0.0)))
+              : Clock::time_point::max();
   const std::shared_ptr<Stream> kept = stream;
   for (;;) {
     const Clock::duration slice =
-        deadline ? std::clamp<Clock::duration>(*deadline - Clock::now(), Clock::duration::zero(), kSignalInterval)
-                 : kSignalInterval;
-    Status status;
-    {
-      const nb::gil_scoped_release released;
-      status = kept->synchronize(slice);
-    }
+        std::clamp<Clock::duration>(deadline - Clock::now(), Clock::duration::zero(), kSignalInterval);
+    Status status = without_gil([&] { return kept->synchronize(slice); });
     if (status.code != Code::kStreamSyncTimeout) {
-      if (kept->idle()) held.clear();
+      if (kept->idle()) release();
       return check(std::move(status));
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (deadline && Clock::now() >= *deadline) {
+    if (limited && Clock::now() >= deadline) {
       throw StatusError{failure(Code::kStreamSyncTimeout, "the stream still had work after ", *seconds, " s.")};
     }
   }
@@ -100,68 +101,93 @@ PythonStream& default_stream() {
 WorkspaceView view_workspace(const char* operator_name, PyObject* object) {
   if (object == Py_None) return {};
   Buffer* buffer = nullptr;
-  if (nb::try_cast(nb::handle(object), buffer) && buffer != nullptr) return {buffer->pointer, buffer->bytes};
-  Py_buffer view;
-  if (PyObject_GetBuffer(object, &view, PyBUF_CONTIG) != 0) {
+  if (nb::try_cast(nb::handle(object), buffer) && buffer != nullptr) {
+    return {buffer->pointer, buffer->bytes, nb::borrow(object)};
+  }
+  // The view is what keeps a bytearray from being resized.
+  const nb::object memory = nb::steal(PyMemoryView_GetContiguous(object, PyBUF_WRITE, 'C'));
+  if (!memory.is_valid()) {
     PyErr_Clear();
     throw Error{PyExc_TypeError, concat(operator_name, ": workspace is a ", type_name(object),
                                         ", but must be None, an acl.Buffer or another writable, contiguous buffer.")};
   }
-  const WorkspaceView result{view.buf, static_cast<size_t>(view.len)};
-  PyBuffer_Release(&view);
-  return result;
+  const Py_buffer* view = PyMemoryView_GET_BUFFER(memory.ptr());
+  return {view->buf, static_cast<size_t>(view->len), memory};
 }
 
 void bind_runtime(nb::module_& module) {
   nb::class_<Buffer>(module, "Buffer", nb::type_slots(buffer_slots), "Memory from acl.malloc; freed with the object.")
-      .def_prop_ro("size", [](const Buffer& self) { return self.bytes; }, "Bytes.")
-      .def_prop_ro("address", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.pointer); }, "Where it lies.")
+      .def_prop_ro(
+          "size", [](const Buffer& self) { return self.bytes; }, "Bytes.")
+      .def_prop_ro(
+          "address", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.pointer); }, "Where it lies.")
       .def("__len__", [](const Buffer& self) { return self.bytes; });
-  module.def("malloc", [](size_t size) { return new Buffer(size); }, nb::arg("size"), nb::rv_policy::take_ownership,
-             "Allocates device memory; 0 bytes give an empty buffer.");
+  module.def(
+      "malloc", [](size_t size) { return new Buffer(size); }, nb::arg("size"), nb::rv_policy::take_ownership,
+      "Allocates device memory; 0 bytes give an empty buffer.");
 
   nb::class_<PythonStream>(module, "Stream", "An in-order queue of work; different streams run side by side.")
       .def(nb::init<>())
       .def("synchronize", &PythonStream::synchronize, nb::arg("timeout") = nb::none(),
            "Waits for all work submitted so far, `timeout` seconds at most, and raises what failed in it, once.")
-      .def("query", [](const PythonStream& self) { return self.stream->idle(); }, "Whether all work is done.");
-  module.def("synchronize_default_stream", [] { default_stream().synchronize(std::nullopt); },
-             "Waits for the work put on the default stream, the one that None stands for.");
+      .def(
+          "query", [](const PythonStream& self) { return self.stream->idle(); }, "Whether all work is done.");
+  module.def(
+      "synchronize_default_stream", [] { default_stream().synchronize(std::nullopt); },
+      "Waits for the work put on the default stream, the one that None stands for.");
   // At exit the work in flight ends while the arrays that it uses still live.
-  module.def("wait_for_all_streams", [] {
-    const nb::gil_scoped_release released;
-    wait_for_all_streams();
-  }, "Waits for the work in flight on every stream.");
+  module.def(
+      "wait_for_all_streams",
+      [] {
+        const nb::gil_scoped_release released;
+        wait_for_all_streams();
+      },
+      "Waits for the work in flight on every stream.");
 
-  module.def("set_product", [](const std::string& name) { check(set_product(name)); }, nb::arg("name"),
-             "The product that two-phase calls are checked against, for the process.");
-  module.def("get_product", [] {
-    Product product;
-    check(current_product(&product));
-    return info(product).name;
-  }, "The product of this thread's two-phase calls.");
-  module.def("override_product", [](const std::string& name) {
-    Product product;
-    check(find_product(name, &product));
-    return override_thread_product(static_cast<int>(product));
-  }, nb::arg("name"), "Overrides the product for this thread; returns what restore_product takes.");
-  module.def("restore_product", [](int previous) { (void)override_thread_product(previous); }, nb::arg("previous"),
-             "Undoes override_product.");
+  module.def(
+      "set_product", [](const std::string& name) { check(set_product(name)); }, nb::arg("name"),
+      "The product that two-phase calls are checked against, for the process.");
+  module.def(
+      "get_product",
+      [] {
+        Product product;
+        check(current_product(&product));
+        return info(product).name;
+      },
+      "The product of this thread's two-phase calls.");
+  module.def(
+      "override_product",
+      [](const std::string& name) {
+        Product product;
+        check(find_product(name, &product));
+        return override_thread_product(static_cast<int>(product));
+      },
+      nb::arg("name"), "Overrides the product for this thread; returns what restore_product takes.");
+  module.def(
+      "restore_product", [](int previous) { (void)override_thread_product(previous); }, nb::arg("previous"),
+      "Undoes override_product.");
 
-  module.def("set_num_threads", [](int count) {
-    if (count < 0) throw Error{PyExc_ValueError, concat("the number of threads is ", count, ", but must be at least 1.")};
-    set_num_threads(count);
-  }, nb::arg("count"), "Threads that one call may use; 0 returns to the default.");
+  module.def(
+      "set_num_threads",
+      [](int count) {
+        if (count < 0)
+          throw Error{PyExc_ValueError, concat("the number of threads is ", count, ", but must be at least 1.")};
+        set_num_threads(count);
+      },
+      nb::arg("count"), "Threads that one call may use; 0 returns to the default.");
   module.def("get_num_threads", num_threads, "Threads that one call may use.");
   module.def("empty_cache", trim_pages, "Gives the warm pages kept for results back to the system.");
   module.def("set_cache_limit", set_page_cache_limit, nb::arg("bytes"), "How much memory results may keep warm.");
   module.def("info", info_dict, "Version, instruction set, threads, memory.");
-  module.def("triad", [](size_t bytes, int threads, double seconds) {
-    const nb::gil_scoped_release released;
-    return kernels::triad(bytes, threads, seconds);
-  }, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds"),
-             "The memory limit: bytes a second of two reads and one write, `bytes` in all, the better of plain and "
-             "non-temporal stores, measured for about `seconds`.");
+  module.def(
+      "triad",
+      [](size_t bytes, int threads, double seconds) {
+        const nb::gil_scoped_release released;
+        return kernels::triad(bytes, threads, seconds);
+      },
+      nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds"),
+      "The memory limit: bytes a second of two reads and one write, `bytes` in all, the better of plain and "
+      "non-temporal stores, measured for about `seconds`.");
 }
 
 }  // namespace descend::python

@@ -16,6 +16,7 @@ struct PythonStream {
 
   ~PythonStream();
   void hold(const std::vector<nb::object>& arrays, nb::object workspace);
+  void release();  // what is held: the stream is idle
   void synchronize(std::optional<double> seconds);
 };
 
@@ -25,6 +26,7 @@ PythonStream& default_stream();
 struct WorkspaceView {
   void* pointer = nullptr;
   size_t bytes = 0;
+  nb::object keep = nb::none();  // while it lives, the memory stays where it is
 };
 // None, an acl.Buffer, or anything else with a writable buffer.
 WorkspaceView view_workspace(const char* operator_name, PyObject* object);

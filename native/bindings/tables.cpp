@@ -10,13 +10,20 @@ namespace {
 
 const char* kind_name(Kind kind) {
   switch (kind) {
-    case Kind::kTensor: return "tensor";
-    case Kind::kIntArray: return "int_array";
-    case Kind::kBoolArray: return "bool_array";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kBool: return "bool";
-    case Kind::kString: return "str";
+    case Kind::kTensor:
+      return "tensor";
+    case Kind::kIntArray:
+      return "int_array";
+    case Kind::kBoolArray:
+      return "bool_array";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kString:
+      return "str";
   }
   return "";
 }
@@ -93,22 +100,28 @@ nb::dict describe(const Operator& op) {
 }  // namespace
 
 void bind_tables(nb::module_& module) {
-  module.def("products", [] {
-    nb::list list;
-    for (const ProductInfo& entry : products()) {
-      nb::dict product;
-      product["name"] = entry.name;
-      product["documents"] = entry.documents;
-      product["soc"] = entry.soc;
-      list.append(product);
-    }
-    return list;
-  }, "The products, as dictionaries.");
-  module.def("operators", [] {
-    nb::list list;
-    for (const Operator* op : operators()) list.append(describe(*op));
-    return list;
-  }, "The operators' contracts, as dictionaries.");
+  module.def(
+      "products",
+      [] {
+        nb::list list;
+        for (const ProductInfo& entry : products()) {
+          nb::dict product;
+          product["name"] = entry.name;
+          product["documents"] = entry.documents;
+          product["soc"] = entry.soc;
+          list.append(product);
+        }
+        return list;
+      },
+      "The products, as dictionaries.");
+  module.def(
+      "operators",
+      [] {
+        nb::list list;
+        for (const Operator* op : operators()) list.append(describe(*op));
+        return list;
+      },
+      "The operators' contracts, as dictionaries.");
 }
 
 }  // namespace descend::python

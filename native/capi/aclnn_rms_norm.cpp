@@ -6,9 +6,11 @@ namespace descend {
 extern const Operator rms_norm;
 }
 
-aclnnStatus aclnnRmsNormGetWorkspaceSize(const aclTensor* x, const aclTensor* gamma, double epsilon, const aclTensor* yOut,
-                                         const aclTensor* rstdOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return descend::capi::get_workspace_size(descend::rms_norm, workspaceSize, executor, x, gamma, epsilon, yOut, rstdOut);
+aclnnStatus aclnnRmsNormGetWorkspaceSize(const aclTensor* x, const aclTensor* gamma, double epsilon,
+                                         const aclTensor* yOut, const aclTensor* rstdOut, uint64_t* workspaceSize,
+                                         aclOpExecutor** executor) {
+  return descend::capi::get_workspace_size(descend::rms_norm, workspaceSize, executor, x, gamma, epsilon, yOut,
+                                           rstdOut);
 }
 
 aclnnStatus aclnnRmsNorm(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {

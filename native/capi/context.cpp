@@ -11,9 +11,7 @@ thread_local aclrtContext thread_context = nullptr;
 Options process_options = kDefaultOptions;
 std::mutex process_options_mutex;
 
-Status stale() {
-  return failure(Code::kInvalidResourceHandle, "context is not one, or has been destroyed already.");
-}
+Status stale() { return failure(Code::kInvalidResourceHandle, "context is not one, or has been destroyed already."); }
 
 aclrtContext current_context() {
   if (thread_context != nullptr && state().contexts.find(thread_context)) return thread_context;

@@ -36,7 +36,8 @@ aclnnStatus set_address(const char* function, aclOpExecutor* handle, size_t inde
     const Call& call = executor->call();
     const int i = parameter_at(*call.op, index, selected);
     if (i < 0) {
-      return failure(Code::kParamInvalid, "index is ", index, ", but ", call.operator_name(), " has not so many tensors.");
+      return failure(Code::kParamInvalid, "index is ", index, ", but ", call.operator_name(),
+                     " has not so many tensors.");
     }
     const Tensor* planned = call.tensor(i);
     if (planned == nullptr) {

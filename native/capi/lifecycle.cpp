@@ -39,7 +39,8 @@ State& state() {
 
 Status require_initialized() {
   if (life.load(std::memory_order_acquire) == Life::kAlive) return {};
-  return failure(Code::kUninitialize, life == Life::kBefore ? "aclInit has not been called." : "aclFinalize has been called.");
+  return failure(Code::kUninitialize,
+                 life == Life::kBefore ? "aclInit has not been called." : "aclFinalize has been called.");
 }
 
 int32_t report(const char* function, const Status& status) noexcept {

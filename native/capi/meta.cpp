@@ -1,11 +1,11 @@
 // Tensors, scalars, arrays and lists.
-#include "aclnn/acl_meta.h"
+#include "capi/meta.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "capi/meta.h"
+#include "aclnn/acl_meta.h"
 #include "kernels/convert.h"
 
 using namespace descend;
@@ -64,7 +64,7 @@ aclnnStatus get(const char* function, const char* name, Table& table, const void
   });
 }
 
-aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor::* member, int64_t** dims,
+aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor::*member, int64_t** dims,
                      uint64_t* count) noexcept {
   return get(function, "tensor", state().tensors, tensor, dims && count ? dims : nullptr, [&](const Tensor& found) {
     const Dims& values = found.*member;
@@ -80,8 +80,8 @@ aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDat
                            int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageDimsNum,
                            void* tensorData) {
   return create<aclTensor>("aclCreateTensor", [&] {
-    return state().tensors.insert(make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims,
-                                              storageDimsNum, tensorData));
+    return state().tensors.insert(
+        make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims, storageDimsNum, tensorData));
   });
 }
 
@@ -246,7 +246,9 @@ aclnnStatus aclGetRawTensorAddr(const aclTensor* tensor, void** addr) {
 }
 
 aclDataBuffer* aclCreateDataBuffer(void* data, size_t size) {
-  return create<aclDataBuffer>("aclCreateDataBuffer", [&] { return state().data_buffers.insert(DataBuffer{data, size}); });
+  return create<aclDataBuffer>("aclCreateDataBuffer", [&] {
+    return state().data_buffers.insert(DataBuffer{data, size});
+  });
 }
 
 aclError aclDestroyDataBuffer(const aclDataBuffer* dataBuffer) {

@@ -11,9 +11,8 @@ inline Status not_alive(const char* name) {
 
 template <class Table>
 int32_t destroy(const char* function, const char* name, Table& table, const void* handle) noexcept {
-  return boundary(function, [&]() -> Status {
-    return handle == nullptr || table.remove(handle) ? Status{} : not_alive(name);
-  });
+  return boundary(function,
+                  [&]() -> Status { return handle == nullptr || table.remove(handle) ? Status{} : not_alive(name); });
 }
 
 }  // namespace descend::capi

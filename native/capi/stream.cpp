@@ -239,7 +239,8 @@ aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endE
     DESCEND_RETURN_IF_ERROR(get_event(endEvent, &end));
     const auto from = start->time(), to = end->time();
     if (!from || !to) {
-      return failure(Code::kInvalidParam, from ? "endEvent" : "startEvent", " has not been recorded, or is not complete.");
+      return failure(Code::kInvalidParam, from ? "endEvent" : "startEvent",
+                     " has not been recorded, or is not complete.");
     }
     *ms = std::chrono::duration<float, std::milli>(*to - *from).count();
     return {};

@@ -11,7 +11,6 @@
 
 #define HWY_TARGET_INCLUDE "kernels/convert.cpp"
 #include "kernels/dispatch.h"
-#include "hwy/highway.h"
 #include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -153,15 +152,16 @@ struct Dimension {
 };
 
 constexpr int64_t kLongPiece = 16384;  // of a contiguous inner dimension
-constexpr int64_t kPiece = 256;        // of a strided one: two buffers of this many elements stay in the first-level cache
-constexpr int64_t kChunk = 65536;      // elements that one thread takes at a time
+constexpr int64_t kPiece = 256;    // of a strided one: two buffers of this many elements stay in the first-level cache
+constexpr int64_t kChunk = 65536;  // elements that one thread takes at a time
 
 // The dimensions as the walk takes them, outermost first, neighbours that form one run merged.
 struct Walk {
   Dimension outer[Strided::kMaxRank];
   int outer_rank = 0;
-  Dimension next{1, 0, 0};   // walked within each piece of the inner one: where the source is transposed, the piece's lines
-                             // are still in cache when the next of these reads on in them
+  // Walked within each piece of the inner one: where the source is transposed, the piece's lines are still in cache
+  // when the next of these reads on in them.
+  Dimension next{1, 0, 0};
   Dimension inner{1, 1, 1};  // the output's neighbours
 };
 

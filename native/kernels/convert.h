@@ -17,10 +17,12 @@ struct Strided {
   std::array<int64_t, kMaxRank> to_stride{};
 };
 
-// to[i...] = from[i...] converted, one rounding (to nearest even), for any pair of element types. Exact where `to` is wider.
+// to[i...] = from[i...] converted, one rounding (to nearest even), for any pair of element types. Exact where `to` is
+// wider.
 void convert(const Strided& extent, Element from_type, const void* from, Element to_type, void* to);
 
-// out[c * out_stride] = slots[0][c] + slots[1][c] + ..., added in that order in double, rounded once to the output's type.
+// out[c * out_stride] = slots[0][c] + slots[1][c] + ..., added in that order in double, rounded once to the output's
+// type.
 void sum_slots(int64_t slots, int64_t columns, const double* partial, Element out_type, void* out, int64_t out_stride);
 
 }  // namespace descend::kernels

@@ -4,15 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 namespace descend::kernels {
 namespace {
 
-constexpr int64_t kTileBytes = int64_t{256} << 10;  // half of a small second-level cache: the next tile arrives beside it
-[[maybe_unused]] constexpr int64_t kShortTileBytes = int64_t{24} << 10;  // half of a first-level cache
-constexpr int64_t kGroupBytes = int64_t{4} << 20;   // a part of a small last-level cache
-constexpr int64_t kSmall = int64_t{64} << 10;       // bytes of input that are not worth a second thread
+constexpr int64_t kTileBytes = int64_t{24} << 10;  // half of a first-level cache, where the rows are short enough
+constexpr int64_t kTileRows = 4;                   // at least; kernels work on so many side by side
+constexpr int64_t kGroupBytes = int64_t{4} << 20;  // a part of a small last-level cache
+constexpr int64_t kSmall = int64_t{64} << 10;      // bytes of input that are not worth a second thread
+constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may not be in a second-level cache
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;
 
@@ -38,41 +38,28 @@ int64_t last_level_cache_bytes() {
 
 }  // namespace
 
-RowCut cut_rows(int64_t rows, int64_t columns, int64_t row_bytes) {
+RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   const int64_t bytes = std::max<int64_t>(row_bytes, 1);
-  const auto rows_within = [&](int64_t limit) {
-    int64_t fit = std::clamp<int64_t>(limit / bytes, 1, kMaxStripe);
-    while (fit & (fit - 1)) fit &= fit - 1;  // a power of two
-    return fit;
-  };
   RowCut cut;
-  static const int64_t TB=getenv("TB")?atoi(getenv("TB"))<<10:24<<10;
-  static const int64_t TM=getenv("TM")?atoi(getenv("TM")):4;
-  if (columns <= kStripeColumns) {
-    cut.tile = std::max<int64_t>(rows_within(TB), TM);
-    cut.stripe = kMaxStripe;
-  } else {
-    cut.tile = rows_within(kTileBytes);
-    cut.stripe = cut.tile;
-  }
+  cut.tile = kTileRows;
+  while (cut.tile < kMaxStripe && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);
-  cut.chunk = ceil_div(cut.chunk, cut.stripe) * cut.stripe;
+  cut.chunk = ceil_div(cut.chunk, kMaxStripe) * kMaxStripe;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
+  cut.prefetch = rows * bytes > kPrefetch;
   return cut;
 }
 
-bool split_columns(int64_t rows, int64_t columns, int64_t row_bytes) {
-  if (columns < 4 * kBlock) return false;
-  return rows < 8 * kMinChunkRows || row_bytes > 2 * kTileBytes;
+bool split_columns(int64_t rows, int64_t columns) {
+  return columns > kStripeColumns || (columns >= 4 * kBlock && rows < 8 * kMinChunkRows);
 }
 
 int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxStripe); }
 
-bool stream_output(const void* data, int64_t row_stride_bytes, int64_t output_bytes, int64_t all_bytes) {
+bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes) {
   static const int64_t cache = last_level_cache_bytes();
-  (void)output_bytes;
-  return all_bytes > cache && reinterpret_cast<uintptr_t>(data) % 64 == 0 && row_stride_bytes % 64 == 0;
+  return bytes > cache / 2 && reinterpret_cast<uintptr_t>(data) % 64 == 0 && row_stride_bytes % 64 == 0;
 }
 
 }  // namespace descend::kernels

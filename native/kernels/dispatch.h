@@ -1,14 +1,15 @@
 // One source, several targets: how a kernel's file is compiled once for each, and how the version to run is chosen.
 //
-// A kernel's file defines HWY_TARGET_INCLUDE as itself and includes this header, then hwy/highway.h and the *-inl.h
-// headers; what follows in namespace HWY_NAMESPACE exists once for each target. Highway's own run-time dispatch needs its
-// library, which is not linked: DESCEND_CHOOSE stands in for it.
+// A kernel's file defines HWY_TARGET_INCLUDE as itself, then includes this header and after it the *-inl.h headers,
+// which bring Highway: hwy/highway.h must not come first. What follows in namespace HWY_NAMESPACE exists once for each
+// target. Highway's own run-time dispatch needs its library, which is not linked: DESCEND_CHOOSE stands in for it.
 #pragma once
 
 #include <cstdint>
 
 // Highway's conversions of 16-bit floats are right on AVX2, AVX-512 and NEON. Whatever else the compiler takes for its
-// baseline (plain x86-64) gets our own; the steps between it and AVX2, and beyond AVX-512's core, are not worth their code.
+// baseline (plain x86-64) gets our own; the steps between it and AVX2, and beyond AVX-512's core, are not worth their
+// code.
 #define HWY_DISABLED_TARGETS ((HWY_AVX3_DL - 1) | HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)
 #if defined(__aarch64__)
 #define HWY_COMPILE_ONLY_STATIC  // NEON is always there

@@ -2,6 +2,7 @@
 
 #include <cctype>
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -44,22 +45,17 @@ uint64_t saved_state() {
 }
 
 // What Highway's targets let the compiler use: see HWY_TARGET_STR in hwy/ops/set_macros-inl.h.
-bool runs(Isa isa) {
-  if (isa == Isa::kBaseline) return true;
+[[maybe_unused]] bool runs(Isa isa) {
   const Cpuid one(1, 0), seven(7, 0), extended(0x80000001u, 0);
   constexpr uint64_t kYmm = 0x6, kZmm = 0xE6;
   const bool avx2 = has(one.ecx, {0, 1, 9, 12, 19, 20, 23, 25, 27, 28, 29}) &&  // SSE3 PCLMUL SSSE3 FMA SSE4.1 SSE4.2
-                                                                               // POPCNT AES OSXSAVE AVX F16C
+                                                                                // POPCNT AES OSXSAVE AVX F16C
                     has(extended.ecx, {5}) &&                                   // LZCNT
                     has(seven.ebx, {3, 5, 8}) &&                                // BMI1 AVX2 BMI2
                     (saved_state() & kYmm) == kYmm;
   if (isa == Isa::kAvx2) return avx2;
   return avx2 && has(seven.ebx, {16, 17, 28, 30, 31}) && (saved_state() & kZmm) == kZmm;  // AVX-512 F DQ CD BW VL
 }
-
-#else
-
-bool runs(Isa isa) { return isa == Isa::kBaseline; }
 
 #endif
 
@@ -114,8 +110,8 @@ Choice make_choice() {
       return choice;
     }
   }
-  choice.status = failure(Code::kParamInvalid, "DESCEND_ISA is '", variable, "', but the targets that this machine can run are: ",
-                          choice.names, ".");
+  choice.status = failure(Code::kParamInvalid, "DESCEND_ISA is '", variable,
+                          "', but the targets that this machine can run are: ", choice.names, ".");
   return choice;
 }
 

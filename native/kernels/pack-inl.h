@@ -1,8 +1,8 @@
 // Packs: the logical lanes that every row-wise kernel works in, the same on every target.
 //
-// A pack is 32 floats or 16 doubles, held in as many vectors as the target needs. Column j of a row is lane j % 32 of pack
-// j / 32 whatever the target, so sums over lanes come out the same everywhere. Elements widen to float or double when
-// they are loaded and are rounded to nearest even when they are stored.
+// A pack is 32 floats or 16 doubles, held in as many vectors as the target needs. Column j of a row is lane j % 32 of
+// pack j / 32 whatever the target, so sums over lanes come out the same everywhere. Elements widen to float or double
+// when they are loaded and are rounded to nearest even when they are stored.
 #if defined(DESCEND_KERNELS_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_PACK_INL_H_
 #undef DESCEND_KERNELS_PACK_INL_H_
@@ -44,10 +44,12 @@ inline constexpr size_t kPackVectors = kPackLanes<W> / kVectorLanes<W>;
 
 template <class W>
 struct Pack {
+  HWY_INLINE Pack() {}  // spelled out: an implicit one is compiled for the baseline, where NEON's vectors have none
   Vector<W> v[kPackVectors<W>];
 };
 
-// How much of a pack lies inside the row: all of it, or its first n lanes (the others load as zero, and are not stored).
+// How much of a pack lies inside the row: all of it, or its first n lanes (the others load as zero, and are not
+// stored).
 struct Full {};
 struct Part {
   size_t n;
@@ -64,6 +66,13 @@ HWY_INLINE Pack<W> zero_pack() {
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<W>; ++k) pack.v[k] = hn::Zero(Tag<W>());
   return pack;
+}
+
+template <class W>
+HWY_INLINE Pack<W> add(Pack<W> a, const Pack<W>& b) {
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) a.v[k] = hn::Add(a.v[k], b.v[k]);
+  return a;
 }
 
 // ---- Raw loads: vector k of the pack that starts at p, in the element's own bits.
@@ -158,8 +167,7 @@ HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
   const auto magnitude = hn::And(bits, hn::Set(di, 0x7FFFFFFF));
   const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(di, 0x8000));
   const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 1));
-  const auto normal =
-      hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, hn::Set(di, (112 << 23) - 0xFFF)), odd));
+  const auto normal = hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, hn::Set(di, (112 << 23) - 0xFFF)), odd));
   // Adding 0.5 leaves a multiple of 2^-24, the smallest float16, in the low bits, rounded by the hardware.
   const auto half = hn::Set(df, 0.5f);
   const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(df, magnitude), half)), hn::BitCast(di, half));

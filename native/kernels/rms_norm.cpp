@@ -10,7 +10,6 @@
 
 #define HWY_TARGET_INCLUDE "kernels/rms_norm.cpp"
 #include "kernels/dispatch.h"
-#include "hwy/highway.h"
 #include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -54,7 +53,8 @@ HWY_INLINE void row_squares(const RmsNorm<T>& p, int64_t row, int64_t begin, int
 template <class T>
 HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end, double* sums) {
   int64_t r = 0;
-  for (; r + kSquaresAbreast <= rows; r += kSquaresAbreast) row_squares<kSquaresAbreast>(p, row + r, begin, end, sums + r);
+  for (; r + kSquaresAbreast <= rows; r += kSquaresAbreast)
+    row_squares<kSquaresAbreast>(p, row + r, begin, end, sums + r);
   for (; r < rows; ++r) row_squares<1>(p, row + r, begin, end, sums + r);
 }
 
@@ -99,7 +99,7 @@ HWY_INLINE void scale_pack(Extent extent, const RmsNorm<T>& p, int64_t row, int6
   const T* x = p.x.row(row) + c;
   T* y = p.y.row(row) + c;
   for (int64_t r = 0; r < rows; ++r, x += p.x.stride, y += p.y.stride) {
-    prefetch_pack(x, ahead * p.x.stride);
+    if (ahead != 0) prefetch_pack(x, ahead * p.x.stride);
     const auto rstd_r = splat(rstd[r]);
     Pack<W> result;
     DESCEND_UNROLL
@@ -120,10 +120,10 @@ HWY_INLINE void scale_columns(const RmsNorm<T>& p, int64_t row, int64_t rows, in
 }
 
 template <class T>
-void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, int64_t tile, bool stream) {
-  for (int64_t row = first; row < last; row += tile) {
-    const int64_t rows = HWY_MIN(tile, last - row);
-    const int64_t ahead = row + 2 * rows <= last ? rows : 0;
+void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream) {
+  for (int64_t row = first; row < last; row += cut.tile) {
+    const int64_t rows = HWY_MIN(cut.tile, last - row);
+    const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
     double sums[kMaxStripe] = {};
     Wide<T> rstd[kMaxStripe];
     tile_squares(p, row, rows, 0, p.columns, sums);
@@ -165,10 +165,10 @@ namespace {
 template <class T>
 void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, bool stream) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
-  const RowCut cut = cut_rows(p.rows, p.columns, row_bytes);
+  const RowCut cut = cut_rows(p.rows, row_bytes);
   parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut.tile, stream);
+    run(p, first, std::min(first + cut.chunk, p.rows), cut, stream);
   });
 }
 
@@ -210,8 +210,8 @@ void rms_norm(const RmsNorm<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t row_bytes = p.columns * size;
   const int64_t bytes = 2 * p.rows * row_bytes;
-  const bool stream = stream_output(p.y.data, p.y.stride * size, bytes / 2, bytes);
-  if (split_columns(p.rows, p.columns, row_bytes) && blocks_in(p.columns) <= kMaxSums) {
+  const bool stream = stream_output(p.y.data, p.y.stride * size, bytes);
+  if (split_columns(p.rows, p.columns) && blocks_in(p.columns) <= kMaxSums) {
     by_columns(p, row_bytes, bytes, stream);
   } else {
     by_rows(p, row_bytes, bytes, stream);

@@ -10,14 +10,11 @@
 
 #define HWY_TARGET_INCLUDE "kernels/triad.cpp"
 #include "kernels/dispatch.h"
-#include "hwy/cache_control.h"
-#include "hwy/highway.h"
+#include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
 
 // n is a multiple of 64; all three are aligned to 64 bytes.
 template <bool kStream>
@@ -33,7 +30,7 @@ void triad_span(const float* a, const float* b, float* c, int64_t n) {
       hn::Store(sum, d, c + i);
     }
   }
-  if constexpr (kStream) hwy::FlushStream();
+  if constexpr (kStream) flush_streams();
 }
 
 void triad_plain(const float* a, const float* b, float* c, int64_t n) { triad_span<false>(a, b, c, n); }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 
 #include "runtime/pages.h"
 #include "runtime/parallel.h"
@@ -27,7 +28,8 @@ std::string describe(const Call& call, const Plan& plan) {
     const Tensor* tensor = call.tensor(static_cast<int>(i));
     line += tensor ? dtype_name(tensor->dtype) + to_string(tensor->shape) : "null";
   }
-  return line + concat(" on ", info(call.product).name, "; ", plan.describe(), "; workspace ", plan.workspace_bytes(), " B");
+  return line +
+         concat(" on ", info(call.product).name, "; ", plan.describe(), "; workspace ", plan.workspace_bytes(), " B");
 }
 
 void run(const Plan& plan, const Addresses& addresses, const std::string& log_line) {
@@ -122,16 +124,18 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     return call_.fail(Code::kParamNullptr, "the workspace is null, but must have ", needed, " bytes.");
   }
   if (workspace_bytes < needed) {
-    return call_.fail(Code::kParamInvalid, "the workspace has ", workspace_bytes, " bytes, but must have ", needed, ".");
+    return call_.fail(Code::kParamInvalid, "the workspace has ", workspace_bytes, " bytes, but must have ", needed,
+                      ".");
   }
   if (reinterpret_cast<uintptr_t>(workspace) % alignof(std::max_align_t) != 0 && needed > 0) {
     return call_.fail(Code::kParamInvalid, "the workspace must be aligned to ", alignof(std::max_align_t), " bytes.");
   }
   for (size_t i = 0; i < op.parameters.size(); ++i) {
     const Tensor* tensor = call_.tensor(static_cast<int>(i));
-    const bool used = op.counts == nullptr || op.counts(call_, static_cast<int>(i));
+    const bool used = is_used(call_, static_cast<int>(i));
     if (op.parameters[i].kind == Kind::kTensor && used && tensor && tensor->data == nullptr && !tensor->empty()) {
-      return call_.fail(Code::kRuntimeError, call_.name(static_cast<int>(i)), " has elements, but its data pointer is null.");
+      return call_.fail(Code::kRuntimeError, call_.name(static_cast<int>(i)),
+                        " has elements, but its data pointer is null.");
     }
   }
   if (!repeatable_) spent_ = true;
@@ -156,9 +160,7 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
 Status Executor::run_now() {
   const size_t bytes = plan_->workspace_bytes();
   const Workspace workspace(bytes);
-  if (bytes > 0 && workspace.get() == nullptr) {
-    return call_.fail(Code::kRuntimeError, "no memory for a workspace of ", bytes, " bytes.");
-  }
+  if (bytes > 0 && workspace.get() == nullptr) throw std::bad_alloc();
   run(*plan_, addresses(workspace.get()), logging() ? describe(call_, *plan_) : std::string());
   return {};
 }

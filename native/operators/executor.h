@@ -33,6 +33,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
   void set_address(int i, void* data);
 
   // Runs the plan on this thread, with a workspace of its own: the functional API, which knows no streams.
+  // Throws std::bad_alloc where there is no memory for the workspace.
   Status run_now();
 
  private:

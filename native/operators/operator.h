@@ -21,6 +21,7 @@ struct Parameter {
   bool keyword_only;          // in the functional API
   const char* shape;          // for readers
   const char* description;
+  bool optional_on_host = false;  // null is accepted there only
 };
 
 // One accepted combination: a set of dtypes for every tensor parameter, in order.
@@ -52,7 +53,18 @@ struct Operator {
   Status (*validate_and_plan)(const Call& call, Plan* plan);
   // Whether parameter i counts in this call: not if an attribute switches it off. Null: all count.
   bool (*counts)(const Call& call, int i) = nullptr;
+  // Whether output i is computed in this call; one that is not is checked all the same, but not touched. Null: as
+  // counts.
+  bool (*computes)(const Call& call, int i) = nullptr;
+  // What the operator's page puts before the dtypes; layouts are not checked yet. Null: nothing.
+  Status (*validate_first)(const Call& call) = nullptr;
 };
+
+// Whether output i is written in this call; for an input, whether it counts.
+inline bool is_used(const Call& call, int i) {
+  const auto decides = call.op->computes != nullptr ? call.op->computes : call.op->counts;
+  return decides == nullptr || decides(call, i);
+}
 
 // Phase 1: checks the whole contract in the documented order and, where `plan` is not null, fills it.
 Status prepare(const Call& call, Plan* plan);
@@ -62,7 +74,8 @@ std::span<const Operator* const> operators();
 const Operator* find_operator(std::string_view name);  // by either name; null if there is none
 
 // Two functions make an operator's third: `validate` turns a call into a plain problem, `plan` the problem into steps.
-template <class Problem, Status (*validate)(const Call&, Problem*), void (*make_plan)(const Call&, const Problem&, Plan&)>
+template <class Problem, Status (*validate)(const Call&, Problem*),
+          void (*make_plan)(const Call&, const Problem&, Plan&)>
 Status validate_then_plan(const Call& call, Plan* plan) {
   Problem problem;
   DESCEND_RETURN_IF_ERROR(validate(call, &problem));

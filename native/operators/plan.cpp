@@ -17,6 +17,7 @@ std::string Plan::describe() const {
 void Plan::clear() {
   steps_.clear();
   closures_.clear();
+  lists_.clear();
   workspace_bytes_ = 0;
   bytes_ = 0;
 }

@@ -59,6 +59,15 @@ class Plan {
     bytes_ += bytes;
   }
 
+  // A copy of a list for the steps to read: it lives, and stays where it is, as long as the plan.
+  template <class T>
+  const T* keep(const std::vector<T>& list) {
+    auto copy = std::make_shared<std::vector<T>>(list);
+    const T* data = copy->data();
+    lists_.push_back(std::move(copy));
+    return data;
+  }
+
   void run(const Addresses& addresses) const {
     for (const Step& s : steps_) s.run(&closures_[s.closure], addresses);
   }
@@ -77,6 +86,7 @@ class Plan {
   };
   std::vector<Step> steps_;
   std::vector<std::max_align_t> closures_;
+  std::vector<std::shared_ptr<const void>> lists_;
   size_t workspace_bytes_ = 0;
   int64_t bytes_ = 0;
 };

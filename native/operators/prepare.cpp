@@ -27,7 +27,8 @@ Status for_each_tensor(const Call& call, Check check) {
 
 Status check_null(const Call& call) {
   for (int i = 0; i < parameter_count(call); ++i) {
-    if (call[i].state == Argument::State::kNull && !parameter(call, i).optional && counts(call, i)) {
+    const bool optional = parameter(call, i).optional || (parameter(call, i).optional_on_host && call.on_host());
+    if (call[i].state == Argument::State::kNull && !optional && counts(call, i)) {
       return call.fail(Code::kParamNullptr, call.name(i), " is null, but must be given.");
     }
   }
@@ -98,8 +99,9 @@ Status check_memory(const Call& call) {
       return call.fail(status.code, call.name(i), " ", status.sentence);
     }
     if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(tensor.dtype) != 0) {
-      return call.fail(Code::kParamInvalid, call.name(i), " lies at an address that is not a multiple of its element size, ",
-                       dtype_size(tensor.dtype), " bytes.");
+      return call.fail(Code::kParamInvalid, call.name(i),
+                       " lies at an address that is not a multiple of its element size, ", dtype_size(tensor.dtype),
+                       " bytes.");
     }
     return {};
   }));
@@ -115,9 +117,10 @@ Status check_memory(const Call& call) {
       const Sharing found = sharing(output, tensor);
       if (found == Sharing::kDisjoint || (found == Sharing::kSame && !is_output)) return {};
       return call.fail(Code::kParamInvalid, call.name(out), " overlaps ", call.name(other), " in memory",
-                       is_output ? "; two outputs must not share any."
-                                 : "; an output may only be exactly one of the inputs (same address, shape, strides and "
-                                   "dtype) or share nothing with it.");
+                       is_output
+                           ? "; two outputs must not share any."
+                           : "; an output may only be exactly one of the inputs (same address, shape, strides and "
+                             "dtype) or share nothing with it.");
     });
   });
 }
@@ -128,6 +131,7 @@ Status prepare(const Call& call, Plan* plan) {
   }
   DESCEND_RETURN_IF_ERROR(check_null(call));
   DESCEND_RETURN_IF_ERROR(check_product(call));
+  if (call.op->validate_first != nullptr) DESCEND_RETURN_IF_ERROR(call.op->validate_first(call));
   DESCEND_RETURN_IF_ERROR(check_dtypes(call));
   DESCEND_RETURN_IF_ERROR(check_formats(call));
   DESCEND_RETURN_IF_ERROR(check_memory(call));

@@ -1,10 +1,10 @@
 // aclnnRmsNorm: contract and plan.
 #include "kernels/rms_norm.h"
 
+#include <algorithm>
+
 #include "operators/rms_norm_shape.h"
 #include "operators/staging.h"
-
-#include <algorithm>
 
 namespace descend {
 namespace {
@@ -32,21 +32,22 @@ void infer(Call& call) {
 }
 
 Status validate(const Call& call, RmsNormShape* shape) {
-  if (!(call[kEpsilon].real >= 0)) {
-    return call.fail(Code::kTilingError, call.name(kEpsilon), " is ", call[kEpsilon].real, ", but must not be negative.");
-  }
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
   const Dims& x = call[kX].tensor.shape;
   const Dims& rstd = call[kRstd].tensor.shape;
   if (!call.on_host() && rstd.size() != shape->leading && rstd.size() != x.size()) {
     return call.fail(Code::kTilingError, call.name(kRstd), " has shape ", to_string(rstd), ", but must be ",
-                     to_string(x.slice(0, shape->leading)), ", or that followed by 1s to the rank of ", call.name(kX), ", ",
-                     x.size(), ".");
+                     to_string(x.slice(0, shape->leading)), ", or that followed by 1s to the rank of ", call.name(kX),
+                     ", ", x.size(), ".");
   }
   const Dims& y = call[kY].tensor.shape;
   if (y != x) {
     return call.fail(Code::kTilingError, call.name(kY), " has shape ", to_string(y), ", but must have that of ",
                      call.name(kX), ", ", to_string(x), ".");
+  }
+  if (!(call[kEpsilon].real >= 0)) {
+    return call.fail(Code::kTilingError, call.name(kEpsilon), " is ", call[kEpsilon].real,
+                     ", but must not be negative.");
   }
   return {};
 }
@@ -58,16 +59,17 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const Place gamma = stage_vector(call, plan, kGamma, kElementOf<kernels::Wide<T>>);
   const StagedOutput y = StagedOutput::rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
-  plan.step("rms_norm", 2 * rows * columns * static_cast<int64_t>(sizeof(T)),
-            [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), rstd_place = rstd.place()](const Addresses& addresses) {
-              kernels::rms_norm<T>({.rows = rows,
-                                    .columns = columns,
-                                    .x = x.at<const T>(addresses),
-                                    .gamma = addresses.at<const kernels::Wide<T>>(gamma),
-                                    .epsilon = epsilon,
-                                    .y = y_rows.at<T>(addresses),
-                                    .rstd = addresses.at<kernels::Wide<T>>(rstd_place)});
-            });
+  plan.step(
+      "rms_norm", 2 * rows * columns * static_cast<int64_t>(sizeof(T)),
+      [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), rstd_place = rstd.place()](const Addresses& addresses) {
+        kernels::rms_norm<T>({.rows = rows,
+                              .columns = columns,
+                              .x = x.at<const T>(addresses),
+                              .gamma = addresses.at<const kernels::Wide<T>>(gamma),
+                              .epsilon = epsilon,
+                              .y = y_rows.at<T>(addresses),
+                              .rstd = addresses.at<kernels::Wide<T>>(rstd_place)});
+      });
   y.finish(call, plan);
   rstd.finish(call, plan);
 }
@@ -83,12 +85,14 @@ extern const Operator rms_norm{
     .name = "rms_norm",
     .c_name = "aclnnRmsNorm",
     .summary = "RMS norm: each row divided by its root mean square, times a weight.",
-    .formula = "rstd = 1 / sqrt(mean(x * x over the row) + epsilon)\n"
-               "y    = x * rstd * gamma",
+    .formula =
+        "rstd = 1 / sqrt(mean(x * x over the row) + epsilon)\n"
+        "y    = x * rstd * gamma",
     .source = "aclnnRmsNorm",
-    .notes = "gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE for "
-             "DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine; host "
-             "also takes DOUBLE and any mix of floating dtypes for gamma and the outputs.",
+    .notes =
+        "gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE for "
+        "DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine; host "
+        "also takes DOUBLE and any mix of floating dtypes for gamma and the outputs.",
     .products = kRmsNormProducts,
     .parameters =
         {
@@ -106,7 +110,8 @@ extern const Operator rms_norm{
         {
             {Code::kParamNullptr, "x, gamma, yOut or rstdOut is null"},
             {Code::kParamInvalid,
-             "a dtype that no row of the table has in that place; a combination that is no row; a private format; a view "
+             "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
+             "view "
              "outside its storage; an output that overlaps another tensor other than exactly"},
             {Code::kTilingError, "ranks and shapes; a negative epsilon"},
             {Code::kFindKernelError, "the product has no such operator"},

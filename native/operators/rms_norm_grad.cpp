@@ -99,8 +99,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
 
 void make_plan(const Call& call, const RmsNormShape& shape, Plan& plan) {
   if (shape.columns == 0) return;
-  with_element_type(kernel_element(call, kX, {kDy, kDx}),
-                    [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  with_element_type(kernel_element(call, kX, {kDy, kDx}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
 }
 
 }  // namespace
@@ -109,15 +108,17 @@ extern const Operator rms_norm_grad{
     .name = "rms_norm_grad",
     .c_name = "aclnnRmsNormGrad",
     .summary = "Gradients of RMS norm with respect to its input and its weight.",
-    .formula = "xhat   = x * rstd\n"
-               "g      = dy * gamma\n"
-               "dx     = rstd * (g - xhat * mean(g * xhat over the row))\n"
-               "dgamma = sum over rows of dy * xhat",
+    .formula =
+        "xhat   = x * rstd\n"
+        "g      = dy * gamma\n"
+        "dx     = rstd * (g - xhat * mean(g * xhat over the row))\n"
+        "dgamma = sum over rows of dy * xhat",
     .source = "aclnnRmsNormGrad",
-    .notes = "gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows. "
-             "atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes "
-             "DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors (dgamma is then 0) and "
-             "strided ones.",
+    .notes =
+        "gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows. "
+        "atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes "
+        "DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors (dgamma is then 0) and "
+        "strided ones.",
     .products = kRmsNormProducts,
     .parameters =
         {
@@ -126,10 +127,12 @@ extern const Operator rms_norm_grad{
             {"x", "x", Kind::kTensor, Role::kInput, false, nullptr, false, "[A1, ..., An, R1, ..., Rk], rank 1 to 8",
              "Input of the forward."},
             {"rstd", "rstd", Kind::kTensor, Role::kInput, false, nullptr, false,
-             "[A1, ..., An], trailing dimensions of 1 aside", "1 / sqrt(mean(x * x) + epsilon) of each row, from the forward."},
+             "[A1, ..., An], trailing dimensions of 1 aside",
+             "1 / sqrt(mean(x * x) + epsilon) of each row, from the forward."},
             {"gamma", "gamma", Kind::kTensor, Role::kInput, false, nullptr, false, "[R1, ..., Rk]",
              "Weight of the forward."},
-            {"dxOut", "dx_out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as x", "Gradient with respect to x."},
+            {"dxOut", "dx_out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as x",
+             "Gradient with respect to x."},
             {"dgammaOut", "dgamma_out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as gamma",
              "Gradient with respect to gamma; FLOAT, DOUBLE for DOUBLE input where it is allocated."},
         },
@@ -138,10 +141,12 @@ extern const Operator rms_norm_grad{
         {
             {Code::kParamNullptr, "any of the six tensors is null"},
             {Code::kParamInvalid,
-             "a dtype that no row of the table has in that place; a combination that is no row; a private format; a view "
+             "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
+             "view "
              "outside its storage; an output that overlaps another tensor other than exactly"},
             {Code::kTilingError,
-             "ranks and shapes; on Atlas products an empty tensor or a non-contiguous input, and on atlas-inference a last "
+             "ranks and shapes; on Atlas products an empty tensor or a non-contiguous input, and on atlas-inference a "
+             "last "
              "axis of dy, x or gamma shorter than 32 bytes"},
             {Code::kFindKernelError, "the product has no such operator"},
         },

@@ -47,10 +47,14 @@ const std::vector<RmsNormDtypes>& rms_norm_dtypes() {
   static constexpr ProductSet host(kHost);
   static constexpr DtypeSet f32{Dtype::kFloat}, f16{Dtype::kFloat16}, bf16{Dtype::kBfloat16}, f64{Dtype::kDouble};
   static const std::vector<RmsNormDtypes> rows{
-      {a2_a3, f16, f32, f32},          {a2_a3, bf16, f32, f32},
-      {with_inference, f16, f32, f16}, {with_inference, f32, f32, f32},
-      {a2_a3, bf16, f32, bf16},        {host, f32, kAllFloats, kAllFloats},
-      {host, f16, kAllFloats, kAllFloats}, {host, bf16, kAllFloats, kAllFloats},
+      {a2_a3, f16, f32, f32},
+      {a2_a3, bf16, f32, f32},
+      {with_inference, f16, f32, f16},
+      {with_inference, f32, f32, f32},
+      {a2_a3, bf16, f32, bf16},
+      {host, f32, kAllFloats, kAllFloats},
+      {host, f16, kAllFloats, kAllFloats},
+      {host, bf16, kAllFloats, kAllFloats},
       {host, f64, kAllFloats, kAllFloats},
   };
   return rows;

@@ -12,9 +12,12 @@ using kernels::Element;
 int64_t size_of(Element element) {
   switch (element) {
     case Element::kFloat16:
-    case Element::kBfloat16: return 2;
-    case Element::kFloat64: return 8;
-    default: return 4;
+    case Element::kBfloat16:
+      return 2;
+    case Element::kFloat64:
+      return 8;
+    default:
+      return 4;
   }
 }
 

@@ -20,10 +20,14 @@ inline constexpr kernels::Element kElementOf<double> = kernels::Element::kFloat6
 template <class F>
 void with_element_type(kernels::Element element, F f) {
   switch (element) {
-    case kernels::Element::kFloat32: return f(float{});
-    case kernels::Element::kFloat16: return f(kernels::float16{});
-    case kernels::Element::kBfloat16: return f(kernels::bfloat16{});
-    case kernels::Element::kFloat64: return f(double{});
+    case kernels::Element::kFloat32:
+      return f(float{});
+    case kernels::Element::kFloat16:
+      return f(kernels::float16{});
+    case kernels::Element::kBfloat16:
+      return f(kernels::bfloat16{});
+    case kernels::Element::kFloat64:
+      return f(double{});
   }
 }
 

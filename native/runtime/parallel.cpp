@@ -23,9 +23,9 @@ namespace {
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-// Below kInlineBytes a second thread costs more than it brings; beyond, each thread needs kBytesPerThread to be worth
-// it.
-constexpr int64_t kInlineBytes = 128 << 10;
+// Below this a second thread costs more than it brings: 0.5 us where workers are awake, 5 to 12 us where they sleep.
+constexpr int64_t kInlineAwake = 128 << 10;
+constexpr int64_t kInlineAsleep = 256 << 10;
 constexpr int64_t kBytesPerThread = 64 << 10;
 
 constexpr nanoseconds kSpin = std::chrono::microseconds(20);
@@ -306,7 +306,8 @@ ThreadDefault default_threads(const char* descend_num_threads, const char* omp_n
 }
 
 int useful_threads(int64_t chunks, int64_t bytes) {
-  if (bytes < kInlineBytes || chunks < 2) return 1;
+  if (chunks < 2 || bytes < kInlineAwake) return 1;
+  if (bytes < kInlineAsleep && pool->spinners.load(std::memory_order_relaxed) == 0) return 1;
   return static_cast<int>(std::min({int64_t{num_threads()}, chunks, bytes / kBytesPerThread}));
 }
 

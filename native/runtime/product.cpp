@@ -22,7 +22,8 @@ const std::array<ProductInfo, kProductCount>& products() {
   static constexpr std::array<ProductInfo, kProductCount> table{{
       {Product::kAtlasA3, "atlas-a3", "Atlas A3 训练系列产品 / Atlas A3 推理系列产品", "Ascend910_9391"},
       {Product::kAtlasA2Training, "atlas-a2-training", "Atlas A2 训练系列产品", "Ascend910B1"},
-      {Product::kAtlasA2Inference, "atlas-a2-inference", "Atlas 800I A2 推理产品 / A200I A2 Box 异构组件", "Ascend910B4"},
+      {Product::kAtlasA2Inference, "atlas-a2-inference", "Atlas 800I A2 推理产品 / A200I A2 Box 异构组件",
+       "Ascend910B4"},
       {Product::kAtlas200I500A2, "atlas-200i-500-a2", "Atlas 200I/500 A2 推理产品", "Ascend310B1"},
       {Product::kAtlasInference, "atlas-inference", "Atlas 推理系列产品", "Ascend310P3"},
       {Product::kAtlasTraining, "atlas-training", "Atlas 训练系列产品", "Ascend910A"},
@@ -65,8 +66,6 @@ Status current_product(Product* product) {
   return {};
 }
 
-int override_thread_product(int product_or_minus_one) {
-  return std::exchange(thread_product, product_or_minus_one);
-}
+int override_thread_product(int product_or_minus_one) { return std::exchange(thread_product, product_or_minus_one); }
 
 }  // namespace descend

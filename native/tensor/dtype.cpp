@@ -11,13 +11,16 @@ struct Entry {
   int64_t size;
 };
 constexpr Entry kEntries[] = {
-    {Dtype::kFloat, "FLOAT", 4},          {Dtype::kFloat16, "FLOAT16", 2},  {Dtype::kBfloat16, "BFLOAT16", 2},
-    {Dtype::kDouble, "DOUBLE", 8},        {Dtype::kInt8, "INT8", 1},        {Dtype::kInt16, "INT16", 2},
-    {Dtype::kInt32, "INT32", 4},          {Dtype::kInt64, "INT64", 8},      {Dtype::kUint8, "UINT8", 1},
-    {Dtype::kUint16, "UINT16", 2},        {Dtype::kUint32, "UINT32", 4},    {Dtype::kUint64, "UINT64", 8},
-    {Dtype::kBool, "BOOL", 1},            {Dtype::kComplex32, "COMPLEX32", 4}, {Dtype::kComplex64, "COMPLEX64", 8},
-    {Dtype::kComplex128, "COMPLEX128", 16}, {Dtype::kString, "STRING", 0},  {Dtype::kInt4, "INT4", 0},
-    {Dtype::kUint1, "UINT1", 0},          {Dtype::kUndefined, "DT_UNDEFINED", 0},
+    {Dtype::kFloat, "FLOAT", 4},         {Dtype::kFloat16, "FLOAT16", 2},
+    {Dtype::kBfloat16, "BFLOAT16", 2},   {Dtype::kDouble, "DOUBLE", 8},
+    {Dtype::kInt8, "INT8", 1},           {Dtype::kInt16, "INT16", 2},
+    {Dtype::kInt32, "INT32", 4},         {Dtype::kInt64, "INT64", 8},
+    {Dtype::kUint8, "UINT8", 1},         {Dtype::kUint16, "UINT16", 2},
+    {Dtype::kUint32, "UINT32", 4},       {Dtype::kUint64, "UINT64", 8},
+    {Dtype::kBool, "BOOL", 1},           {Dtype::kComplex32, "COMPLEX32", 4},
+    {Dtype::kComplex64, "COMPLEX64", 8}, {Dtype::kComplex128, "COMPLEX128", 16},
+    {Dtype::kString, "STRING", 0},       {Dtype::kInt4, "INT4", 0},
+    {Dtype::kUint1, "UINT1", 0},         {Dtype::kUndefined, "DT_UNDEFINED", 0},
 };
 
 const Entry* find(Dtype dtype) {
@@ -43,10 +46,14 @@ bool is_floating(Dtype dtype) { return kAllFloats.has(dtype); }
 
 kernels::Element element_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kFloat16: return kernels::Element::kFloat16;
-    case Dtype::kBfloat16: return kernels::Element::kBfloat16;
-    case Dtype::kDouble: return kernels::Element::kFloat64;
-    default: return kernels::Element::kFloat32;
+    case Dtype::kFloat16:
+      return kernels::Element::kFloat16;
+    case Dtype::kBfloat16:
+      return kernels::Element::kBfloat16;
+    case Dtype::kDouble:
+      return kernels::Element::kFloat64;
+    default:
+      return kernels::Element::kFloat32;
   }
 }
 

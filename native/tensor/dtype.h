@@ -32,9 +32,9 @@ enum class Dtype : int32_t {
   kComplex32 = 33,
 };
 
-std::string dtype_name(Dtype dtype);     // "FLOAT16"; "dtype 99" for a number that is none
-int64_t dtype_size(Dtype dtype);         // bytes of one element; 0 for strings, packed types and unknown numbers
-bool is_floating(Dtype dtype);           // FLOAT, FLOAT16, BFLOAT16, DOUBLE
+std::string dtype_name(Dtype dtype);       // "FLOAT16"; "dtype 99" for a number that is none
+int64_t dtype_size(Dtype dtype);           // bytes of one element; 0 for strings, packed types and unknown numbers
+bool is_floating(Dtype dtype);             // FLOAT, FLOAT16, BFLOAT16, DOUBLE
 kernels::Element element_of(Dtype dtype);  // of a floating dtype
 
 // A set of the dtypes that operators know, for tables.

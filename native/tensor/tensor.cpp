@@ -55,8 +55,8 @@ struct Terms {
   }
 };
 
-// Whether some choice of d in bounds makes the sum of terms[k...] equal target. `budget` bounds the search: beyond it the
-// answer is "perhaps", which counts as yes.
+// Whether some choice of d in bounds makes the sum of terms[k...] equal target. `budget` bounds the search: beyond it
+// the answer is "perhaps", which counts as yes.
 bool reaches(int64_t target, const Terms& terms, size_t k, int* budget) {
   if (k == terms.count) return target == 0;
   if (--*budget < 0) return true;
@@ -82,21 +82,36 @@ constexpr int kSearchBudget = 4096;
 
 std::string format_name(Format format) {
   switch (format) {
-    case Format::kUndefined: return "UNDEFINED";
-    case Format::kNCHW: return "NCHW";
-    case Format::kNHWC: return "NHWC";
-    case Format::kND: return "ND";
-    case Format::kNC1HWC0: return "NC1HWC0";
-    case Format::kFractalZ: return "FRACTAL_Z";
-    case Format::kNC1HWC0C04: return "NC1HWC0_C04";
-    case Format::kHWCN: return "HWCN";
-    case Format::kNDHWC: return "NDHWC";
-    case Format::kFractalNZ: return "FRACTAL_NZ";
-    case Format::kNCDHW: return "NCDHW";
-    case Format::kNDC1HWC0: return "NDC1HWC0";
-    case Format::kFractalZ3D: return "FRACTAL_Z_3D";
-    case Format::kNC: return "NC";
-    case Format::kNCL: return "NCL";
+    case Format::kUndefined:
+      return "UNDEFINED";
+    case Format::kNCHW:
+      return "NCHW";
+    case Format::kNHWC:
+      return "NHWC";
+    case Format::kND:
+      return "ND";
+    case Format::kNC1HWC0:
+      return "NC1HWC0";
+    case Format::kFractalZ:
+      return "FRACTAL_Z";
+    case Format::kNC1HWC0C04:
+      return "NC1HWC0_C04";
+    case Format::kHWCN:
+      return "HWCN";
+    case Format::kNDHWC:
+      return "NDHWC";
+    case Format::kFractalNZ:
+      return "FRACTAL_NZ";
+    case Format::kNCDHW:
+      return "NCDHW";
+    case Format::kNDC1HWC0:
+      return "NDC1HWC0";
+    case Format::kFractalZ3D:
+      return "FRACTAL_Z_3D";
+    case Format::kNC:
+      return "NC";
+    case Format::kNCL:
+      return "NCL";
   }
   return "format " + std::to_string(static_cast<int32_t>(format));
 }
@@ -110,8 +125,10 @@ bool is_public(Format format) {
     case Format::kNC:
     case Format::kHWCN:
     case Format::kNDHWC:
-    case Format::kNCDHW: return true;
-    default: return false;
+    case Format::kNCDHW:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -182,7 +199,8 @@ Status check_layout(const Tensor& tensor) {
                    tensor.offset, ", which reaches outside its storage of ", storage, " elements.");
   }
   if (const Allocation allocation = find_allocation(tensor.data)) {
-    const size_t room = allocation.bytes - static_cast<size_t>(static_cast<const char*>(tensor.data) - allocation.begin);
+    const size_t room =
+        allocation.bytes - static_cast<size_t>(static_cast<const char*>(tensor.data) - allocation.begin);
     if (static_cast<size_t>(storage * size) > room) {
       return invalid("has a storage of ", storage * size, " bytes, but the allocation that it lies in has ", room,
                      " bytes from there on.");
@@ -208,7 +226,8 @@ bool overlaps_itself(const Tensor& tensor) {
     terms.add({std::abs(tensor.strides[i]), -reach, reach});
   }
   int budget = kSearchBudget;
-  // Two elements share a place where a sum of terms that are not all 0 is 0; its first term that is not may be positive.
+  // Two elements share a place where a sum of terms that are not all 0 is 0; its first term that is not may be
+  // positive.
   for (size_t first = 0; first < terms.count; ++first) {
     Terms rest = terms;
     rest.list[first].low = 1;

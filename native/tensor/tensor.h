@@ -39,7 +39,7 @@ struct Tensor {
   Dtype dtype = Dtype::kUndefined;
   Format format = Format::kND;
   Dims shape;
-  Dims strides;  // in elements
+  Dims strides;        // in elements
   int64_t offset = 0;  // in elements, from data to element [0, ..., 0]
   Dims storage_shape;
   void* data = nullptr;  // where the storage begins
@@ -56,8 +56,8 @@ Dims contiguous_strides(const Dims& shape);
 // Strides of dimensions of 1 and the offset do not count.
 bool is_contiguous(const Tensor& tensor);
 
-// Rank, signs and sizes within bounds, view inside its storage, storage inside its allocation where the library knows it.
-// The sentence lacks its subject ("has rank 9, ..."): the caller puts the parameter's name before it.
+// Rank, signs and sizes within bounds, view inside its storage, storage inside its allocation where the library knows
+// it. The sentence lacks its subject ("has rank 9, ..."): the caller puts the parameter's name before it.
 Status check_layout(const Tensor& tensor);
 
 // The bytes that a view touches, relative to the data pointer: [begin, end); empty for an empty view.

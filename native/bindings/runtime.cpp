@@ -130,8 +130,7 @@ void bind_runtime(nb::module_& module) {
       .def(nb::init<>())
       .def("synchronize", &PythonStream::synchronize, nb::arg("timeout") = nb::none(),
            "Waits for all work submitted so far, `timeout` seconds at most, and raises what failed in it, once.")
-      .def(
-          "query", [](const PythonStream& self) { return self.stream->idle(); }, "Whether all work is done.");
+      .def("query", [](const PythonStream& self) { return self.stream->idle(); }, "Whether all work is done.");
   module.def(
       "synchronize_default_stream", [] { default_stream().synchronize(std::nullopt); },
       "Waits for the work put on the default stream, the one that None stands for.");

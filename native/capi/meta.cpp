@@ -64,7 +64,7 @@ aclnnStatus get(const char* function, const char* name, Table& table, const void
   });
 }
 
-aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor::*member, int64_t** dims,
+aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor::* member, int64_t** dims,
                      uint64_t* count) noexcept {
   return get(function, "tensor", state().tensors, tensor, dims && count ? dims : nullptr, [&](const Tensor& found) {
     const Dims& values = found.*member;
@@ -246,9 +246,8 @@ aclnnStatus aclGetRawTensorAddr(const aclTensor* tensor, void** addr) {
 }
 
 aclDataBuffer* aclCreateDataBuffer(void* data, size_t size) {
-  return create<aclDataBuffer>("aclCreateDataBuffer", [&] {
-    return state().data_buffers.insert(DataBuffer{data, size});
-  });
+  return create<aclDataBuffer>("aclCreateDataBuffer",
+                               [&] { return state().data_buffers.insert(DataBuffer{data, size}); });
 }
 
 aclError aclDestroyDataBuffer(const aclDataBuffer* dataBuffer) {

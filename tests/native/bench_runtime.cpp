@@ -49,20 +49,12 @@ int main() {
   };
   measure("region of 50 us a chunk, hot", 500, 10, busy, nothing);
   measure("region of 50 us a chunk, after 2 ms", 500, 1, busy, pause);
-  measure(
-      "region on the caller's thread", 2000, 100, [] { parallel_for(4, 100, [](int64_t) {}); }, nothing);
+  measure("region on the caller's thread", 2000, 100, [] { parallel_for(4, 100, [](int64_t) {}); }, nothing);
 
   Stream stream;
-  measure(
-      "try_run_inline", 2000, 1000, [&] { stream.try_run_inline(8, [] { return Status{}; }); }, nothing);
-  measure(
-      "submit small, idle stream", 2000, 100,
-      [&] {
-        stream.submit({[] { return Status{}; }, 8});
-      },
-      nothing);
-  measure(
-      "synchronize, idle stream", 2000, 100, [&] { (void)stream.synchronize(); }, nothing);
+  measure("try_run_inline", 2000, 1000, [&] { stream.try_run_inline(8, [] { return Status{}; }); }, nothing);
+  measure("submit small, idle stream", 2000, 100, [&] { stream.submit({[] { return Status{}; }, 8}); }, nothing);
+  measure("synchronize, idle stream", 2000, 100, [&] { (void)stream.synchronize(); }, nothing);
   measure(
       "submit large + synchronize", 3000, 1,
       [&] {
@@ -92,14 +84,11 @@ int main() {
       },
       nothing);
   auto event = std::make_shared<Event>();
-  measure(
-      "record on an idle stream", 2000, 100, [&] { stream.record(event); }, nothing);
-  measure(
-      "wait_for_all_streams, idle", 2000, 100, [] { wait_for_all_streams(); }, nothing);
+  measure("record on an idle stream", 2000, 100, [&] { stream.record(event); }, nothing);
+  measure("wait_for_all_streams, idle", 2000, 100, [] { wait_for_all_streams(); }, nothing);
 
   int local = 0;
-  measure(
-      "find_allocation, none live", 2000, 1000, [&] { (void)find_allocation(&local); }, nothing);
+  measure("find_allocation, none live", 2000, 1000, [&] { (void)find_allocation(&local); }, nothing);
   std::vector<void*> live(1000);
   for (void*& pointer : live) (void)allocate(1000, &pointer);
   size_t next = 0;
@@ -133,7 +122,6 @@ int main() {
         give_pages(pages, kBytes);
       },
       nothing);
-  measure(
-      "take + give warm pages", 1000, 100, [] { give_pages(take_pages(1 << 20), 1 << 20); }, nothing);
+  measure("take + give warm pages", 1000, 100, [] { give_pages(take_pages(1 << 20), 1 << 20); }, nothing);
   release_all_allocations();
 }

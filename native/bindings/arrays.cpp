@@ -425,7 +425,7 @@ Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<
 }
 
 void mark_written(PyObject* object, Family family) {
-  if (family != Family::kTorch || !truth(torch()->is_grad_enabled())) return;
+  if (family != Family::kTorch) return;
   try {
     torch()->increment_version(nb::handle(object));
   } catch (nb::python_error&) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from benchmarks.operator import Call, Operator
 
 def calls(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Call]:
     """Every form of the call on these arrays, ready to run."""
+    from descend import acl
+
+    acl.set_product("host")  # which takes every dtype
     makers: dict[str, Callable[[Operator, Sequence[Any], Sequence[Any]], Call]] = {
         "out": functional,
         "allocating": allocating,
@@ -36,17 +40,30 @@ def allocating(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]
     return lambda: function(*inputs, **attributes)
 
 
+def _arguments(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """All parameters of the first phase in its order, attributes that are not given at their defaults."""
+    from descend.contract import OPERATORS
+
+    tensors = {"input": iter(inputs), "output": iter(outputs)}
+    return [
+        operator.attributes.get(p.python, ast.literal_eval(p.default or "None")) if p.role == "attribute"
+        else next(tensors[p.role], None)
+        for p in OPERATORS[operator.name].parameters
+    ]  # fmt: skip
+
+
 def two_phase(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
     """Both phases and synchronize; stream and workspace are made once, as programs do."""
     from descend import acl, aclnn
 
     first, second = getattr(aclnn, f"{operator.name}_get_workspace_size"), getattr(aclnn, operator.name)
-    attributes, stream = dict(operator.attributes), acl.Stream()
-    size, _ = first(*inputs, *outputs, **attributes)
+    stream = acl.Stream()
+    arguments = _arguments(operator, inputs, outputs)
+    size, _ = first(*arguments)
     workspace = acl.malloc(size) if size else None
 
     def call() -> None:
-        size, executor = first(*inputs, *outputs, **attributes)
+        size, executor = first(*arguments)
         second(workspace, size, executor, stream)
         stream.synchronize()
 
@@ -59,7 +76,7 @@ def repeatable(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]
 
     first, second = getattr(aclnn, f"{operator.name}_get_workspace_size"), getattr(aclnn, operator.name)
     stream = acl.Stream()
-    size, executor = first(*inputs, *outputs, **operator.attributes)
+    size, executor = first(*_arguments(operator, inputs, outputs))
     executor.set_repeatable()
     workspace = acl.malloc(size) if size else None
 

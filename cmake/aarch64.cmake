@@ -3,6 +3,7 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
+set(CMAKE_CXX_FLAGS_INIT -DDESCEND_EMULATED)
 
 # Of the host's headers only these two, which are the same everywhere; /usr/include itself would bring in x86's glibc.
 set(HEADERS ${CMAKE_CURRENT_LIST_DIR}/../build/aarch64-headers)

@@ -83,7 +83,7 @@ def normal(rng: np.random.Generator, shape: Sequence[int], dtype: str = "FLOAT",
     return np.asarray(rng.standard_normal(tuple(shape)) * scale, np.float32).astype(DTYPES[dtype])
 
 
-# --- where an array lies --------------------------------------------------------------------------------------------
+# --- where an array lies -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def placed(values: Array, layout: Layout) -> Array:
     return place.array
 
 
-# --- bounds ---------------------------------------------------------------------------------------------------------
+# --- bounds --------------------------------------------------------------------------------------------------------
 
 
 def assert_close(
@@ -206,7 +206,7 @@ def assert_same_bits(actual: Sequence[Array], expected: Sequence[Array]) -> None
         assert not different.any(), f"{int(different.sum())} of {different.size} elements have other bits"
 
 
-# --- calls ----------------------------------------------------------------------------------------------------------
+# --- calls ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

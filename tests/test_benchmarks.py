@@ -42,7 +42,7 @@ def made(seconds: float, triad: float = 1e-3, size: int = 1 << 30, lives: str = 
     return Result("rms_norm_grad", [4, 8], "float32", size, lives, limit, empty, ours, peers, errors)
 
 
-# --- one problem ---------------------------------------------------------------------------------------------------
+# --- one problem --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -130,7 +130,7 @@ def test_small_calls(name):
     assert small.ratio(small.yardstick) == 1
 
 
-# --- the pieces ----------------------------------------------------------------------------------------------------
+# --- the pieces ---------------------------------------------------------------------------------------------------
 
 
 def test_rounds_take_turns_and_slow_ones_drop_out():
@@ -202,7 +202,7 @@ def test_errors_are_the_standards():
     )
 
 
-# --- the report ----------------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------------
 
 
 def test_interrupted_runs_keep_what_they_have(monkeypatch, tmp_path):

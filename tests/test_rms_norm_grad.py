@@ -99,7 +99,7 @@ def compute(dy: Array, x: Array, rstd: Array, gamma: Array) -> tuple[Array, Arra
     return dx, dgamma
 
 
-# --- the contract ---------------------------------------------------------------------------------------------------
+# --- the contract --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("product", HERE)
@@ -383,7 +383,7 @@ def test_the_first_phase_never_reads_the_elements():
             phase1(OP, dy, x, rstd, gamma, np.asarray(Nowhere(2, n, m)), dgamma)
 
 
-# --- the numbers ----------------------------------------------------------------------------------------------------
+# --- the numbers ---------------------------------------------------------------------------------------------------
 
 # dy = x = 1 ... 32 as [2, 1, 16], rstd = [1, 2], gamma = 1 ... 16, by the formula.
 EXAMPLE_DX = [
@@ -556,7 +556,7 @@ def test_empty_tensors_on_host():
     out.check_guards()
 
 
-# --- special values -------------------------------------------------------------------------------------------------
+# --- special values ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1e20, 1e-20, 1e30, 1e-30])
@@ -619,7 +619,7 @@ def test_infinities_and_nan_propagate(dtype, value, place, columns):
         assert not np.isfinite(wide(dx)[2]).any() or place != 1
 
 
-# --- memory ---------------------------------------------------------------------------------------------------------
+# --- memory --------------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -743,7 +743,7 @@ def test_interleaved_input_and_output():
     assert_same_bits((dx, x), (expected[0], kept))
 
 
-# --- the same bits --------------------------------------------------------------------------------------------------
+# --- the same bits -------------------------------------------------------------------------------------------------
 
 BIT_SHAPES = [(1, 300_001), (300, 333), (5000, 64), (40, 20_000), (100_000, 3), (3, 8192), (700, 1025)]
 
@@ -848,7 +848,7 @@ def test_the_callers_floating_point_mode_does_not_matter():
     assert float((torch.from_numpy(small) * 1).abs().max()) > 0.0
 
 
-# --- other witnesses ------------------------------------------------------------------------------------------------
+# --- other witnesses -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("normalized", [1, 2, 3])

@@ -56,7 +56,7 @@ def expected_of(call: list[Array]) -> tuple[Array, ...]:
 BIG = (3000, 2000)  # some 70 MB: never run on the caller's thread
 
 
-# --- executors and workspaces ---------------------------------------------------------------------------------------
+# --- executors and workspaces --------------------------------------------------------------------------------------
 
 
 def test_the_first_phase_says_what_the_second_needs():
@@ -275,7 +275,7 @@ def test_the_functional_form_asks_for_no_stream_and_leaves_none():
     assert descend._native.info()["allocated_bytes"] == before
 
 
-# --- products -------------------------------------------------------------------------------------------------------
+# --- products ------------------------------------------------------------------------------------------------------
 
 
 def test_the_products_current_at_phase_1_decides():
@@ -414,7 +414,7 @@ def test_threads_of_the_environment():
         descend.set_num_threads(-1)
 
 
-# --- streams --------------------------------------------------------------------------------------------------------
+# --- streams -------------------------------------------------------------------------------------------------------
 
 
 def test_work_on_a_stream_runs_in_order():
@@ -693,7 +693,7 @@ def test_the_gil_is_released_while_a_kernel_runs():
         descend.set_num_threads(0)
 
 
-# --- signals, forks, the end ----------------------------------------------------------------------------------------
+# --- signals, forks, the end ---------------------------------------------------------------------------------------
 
 IN_FLIGHT = f"""
 import os, signal, sys, threading, time

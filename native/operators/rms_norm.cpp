@@ -90,9 +90,9 @@ extern const Operator rms_norm{
         "y    = x * rstd * gamma",
     .source = "aclnnRmsNorm",
     .notes =
-        "gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE for "
-        "DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine; host "
-        "also takes DOUBLE and any mix of floating dtypes for gamma and the outputs.",
+        "gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE "
+        "for DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine; "
+        "host also takes DOUBLE and any mix of floating dtypes for gamma and the outputs.",
     .products = kRmsNormProducts,
     .parameters =
         {
@@ -111,8 +111,7 @@ extern const Operator rms_norm{
             {Code::kParamNullptr, "x, gamma, yOut or rstdOut is null"},
             {Code::kParamInvalid,
              "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
-             "view "
-             "outside its storage; an output that overlaps another tensor other than exactly"},
+             "view outside its storage; an output that overlaps another tensor other than exactly"},
             {Code::kTilingError, "ranks and shapes; a negative epsilon"},
             {Code::kFindKernelError, "the product has no such operator"},
         },

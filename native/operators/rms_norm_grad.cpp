@@ -142,12 +142,10 @@ extern const Operator rms_norm_grad{
             {Code::kParamNullptr, "any of the six tensors is null"},
             {Code::kParamInvalid,
              "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
-             "view "
-             "outside its storage; an output that overlaps another tensor other than exactly"},
+             "view outside its storage; an output that overlaps another tensor other than exactly"},
             {Code::kTilingError,
-             "ranks and shapes; on Atlas products an empty tensor or a non-contiguous input, and on atlas-inference a "
-             "last "
-             "axis of dy, x or gamma shorter than 32 bytes"},
+             "ranks and shapes; on Atlas products an empty tensor or a non-contiguous input, and on atlas-inference "
+             "a last axis of dy, x or gamma shorter than 32 bytes"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,

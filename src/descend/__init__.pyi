@@ -141,3 +141,392 @@ def rms_norm(
 
     Source: the documentation of aclnnRmsNorm in CANN's aclnn library.
     """
+
+def group_norm_swish_grad(
+    dy: Array,
+    mean: Array,
+    rstd: Array,
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    num_groups: int,
+    data_format: str | None = "NCHW",
+    swish_scale: float = 1.0,
+    dgamma_is_require: bool = True,
+    dbeta_is_require: bool = True,
+    *,
+    out: Sequence[Array | None] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of group norm followed by swish, with respect to its input, weight and bias.
+
+    Formula:
+        xhat   = (x - mean) * rstd
+        z      = xhat * gamma + beta
+        sig    = 1 / (1 + exp(-swish_scale * z))
+        dz     = dy * sig * (1 + swish_scale * z * (1 - sig))
+        dbeta  = sum of dz over N and HxW
+        dgamma = sum of dz * xhat over N and HxW
+        dx     = rstd * (dz * gamma - mean(dz * gamma) - xhat * mean(dz * gamma * xhat)), means over the group
+
+    Parameters:
+        dy: Gradient of the loss with respect to the forward's output. (Array, shape as x)
+        mean: Mean of each group, from the forward. (Array, shape N * num_groups elements)
+        rstd: 1 / sqrt(variance + eps) of each group, from the forward. (Array, shape N * num_groups elements)
+        x: Input of the forward. (Array, shape [N, C, ...], rank 2 to 8)
+        gamma: Weight of the forward. (Array, shape [C])
+        beta: Bias of the forward. (Array, shape [C])
+        num_groups: Groups that the channels fall into; divides C. (int)
+        data_format: Not read. (str or None)
+        swish_scale: What z is multiplied by in the sigmoid. (float)
+        dgamma_is_require: Whether the gradient of gamma is computed. (bool)
+        dbeta_is_require: Whether the gradient of beta is computed. (bool)
+
+    Returns:
+        dx: Gradient with respect to x. (shape as x)
+        dgamma: Gradient with respect to gamma. (shape [C])
+        dbeta: Gradient with respect to beta. (shape [C])
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
+    / num_groups neighbouring channels of one sample. Nothing overflows on the way to the sigmoid, however large
+    swish_scale * z is. A gradient of gamma or beta that is not required is not computed: its tensor is checked,
+    but not touched, and the functional form returns None for it. host also takes DOUBLE, any mix of floating
+    dtypes for mean, rstd, gamma, beta and the outputs, empty tensors (dgamma and dbeta are then 0), and groups of
+    more than 4000 channels.
+
+    Dtypes:
+        dy FLOAT, mean FLOAT, rstd FLOAT, x FLOAT, gamma FLOAT, beta FLOAT, dx_out FLOAT, dgamma_out FLOAT,
+            dbeta_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        dy FLOAT16, mean FLOAT16, rstd FLOAT16, x FLOAT16, gamma FLOAT16, beta FLOAT16, dx_out FLOAT16, dgamma_out
+            FLOAT16, dbeta_out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        dy BFLOAT16, mean BFLOAT16, rstd BFLOAT16, x BFLOAT16, gamma BFLOAT16, beta BFLOAT16, dx_out BFLOAT16,
+            dgamma_out BFLOAT16, dbeta_out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        dy FLOAT, mean FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT, gamma
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dbeta_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        dy FLOAT16, mean FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT16, gamma
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dbeta_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        dy BFLOAT16, mean FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, x BFLOAT16, gamma
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dbeta_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        dy DOUBLE, mean FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, x DOUBLE, gamma
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dbeta_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: any of the nine tensors is null, whatever the flags.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; num_groups not positive or no divisor of C; on
+            Atlas products an empty tensor or more than 4000 channels a group.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnGroupNormSwishGrad in CANN's aclnn library.
+    """
+
+def group_norm_swish(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    num_groups: int,
+    data_format: str | None = "NCHW",
+    eps: float = 1e-05,
+    activate_swish: bool = True,
+    swish_scale: float = 1.0,
+    *,
+    out: Sequence[Array | None] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Group norm, then swish: z * sigmoid(swish_scale * z).
+
+    Formula:
+        mean, var = mean and biased variance of each group of x
+        rstd = 1 / sqrt(var + eps)
+        z    = (x - mean) * rstd * gamma + beta
+        y    = z / (1 + exp(-swish_scale * z)) if activate_swish else z
+
+    Parameters:
+        x: What is normalised. (Array, shape [N, C, ...], rank 2 to 8)
+        gamma: Weight. (Array, shape [C])
+        beta: Bias. (Array, shape [C])
+        num_groups: Groups that the channels fall into; divides C. (int)
+        data_format: Not read. (str or None)
+        eps: Added to the variance; at least 0. (float)
+        activate_swish: Whether swish follows. (bool)
+        swish_scale: What z is multiplied by in the sigmoid. (float)
+
+    Returns:
+        y: The result. (shape as x)
+        mean: Mean of each group, which the gradient needs. (shape N * num_groups elements)
+        rstd: 1 / sqrt(variance + eps) of each group, which the gradient needs. (shape N * num_groups elements)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
+    / num_groups neighbouring channels of one sample. The variance does not cancel, however far from 0 the data
+    lies. Where mean and rstd are allocated they are FLOAT [N, num_groups], DOUBLE for DOUBLE input. Strided and
+    empty tensors are fine; a group without elements has mean 0 and rstd NaN. host also takes DOUBLE and any mix
+    of floating dtypes.
+
+    Dtypes:
+        x FLOAT, gamma FLOAT, beta FLOAT, y_out FLOAT, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference)
+        x FLOAT16, gamma FLOAT16, beta FLOAT16, y_out FLOAT16, mean_out FLOAT16, rstd_out FLOAT16 (atlas-a3,
+            atlas-a2-training, atlas-a2-inference)
+        x FLOAT16, gamma FLOAT, beta FLOAT, y_out FLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference)
+        x BFLOAT16, gamma BFLOAT16, beta BFLOAT16, y_out BFLOAT16, mean_out BFLOAT16, rstd_out BFLOAT16 (atlas-a3,
+            atlas-a2-training, atlas-a2-inference)
+        x BFLOAT16, gamma FLOAT, beta FLOAT, y_out BFLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16,
+            y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: any of the six tensors is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; num_groups not positive or no divisor of C; a
+            negative eps.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnGroupNormSwish in CANN's aclnn library.
+    """
+
+def scaled_masked_softmax_backward(
+    grad_output: Array,
+    y: Array,
+    mask: Array | None,
+    scale: float = 1.0,
+    fix_triu_mask: bool = False,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """Gradient of the scaled, masked softmax with respect to its input.
+
+    Formula:
+        out = 0                                                       where mask is true
+        out = scale * (gradOutput * y - y * sum(gradOutput * y))      elsewhere
+
+    Parameters:
+        grad_output: Gradient of the loss with respect to the forward's output. (Array, shape [B, N, S1, S2], S2
+            from 0 to 4096)
+        y: Output of the forward. (Array, shape as gradOutput)
+        mask: True where the forward masked; on host null masks nothing. (Array or None, shape [B or 1, N or 1,
+            S1, S2])
+        scale: The forward's scale. (float)
+        fix_triu_mask: Mask what lies above the diagonal instead; on host only. (bool)
+
+    Returns:
+        out: Gradient with respect to the forward's input. (shape as gradOutput)
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    The sum runs over the whole last axis, masked positions included: a NaN there makes the rest of its row NaN.
+    Where mask is true the result is 0, whatever gradOutput and y hold. Strided and empty tensors are fine. host
+    also takes DOUBLE, any rank from 1, any length of the last axis, any mask that broadcasts, no mask (None:
+    nothing is masked), and fixTriuMask true: mask is then ignored, and element (i, j) of the last two axes masked
+    where j > i.
+
+    Dtypes:
+        grad_output FLOAT, y FLOAT, mask BOOL, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
+        grad_output FLOAT16, y FLOAT16, mask BOOL, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            host)
+        grad_output BFLOAT16, y BFLOAT16, mask BOOL, out BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, host)
+        grad_output DOUBLE, y DOUBLE, mask BOOL, out DOUBLE (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: gradOutput, y, mask or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly; shapes;
+            fixTriuMask true on Atlas products.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnScaledMaskedSoftmaxBackward in CANN's aclnn library.
+    """
+
+def scaled_masked_softmax(
+    x: Array,
+    mask: Array | None,
+    scale: float = 1.0,
+    fix_triu_mask: bool = False,
+    *,
+    out: Array | None = None,
+) -> Array:
+    """Softmax over the last axis of a scaled input, some positions masked.
+
+    Formula:
+        z = -10000       where mask is true
+        z = scale * x    elsewhere
+        y = exp(z - max(z)) / sum(exp(z - max(z)))
+
+    Parameters:
+        x: Input, such as attention scores. (Array, shape [B, N, S1, S2], S2 from 1 to 4096)
+        mask: True where x is masked; on host null masks nothing. (Array or None, shape [B or 1, N or 1, S1, S2])
+        scale: What x is multiplied by. (float)
+        fix_triu_mask: Mask what lies above the diagonal instead; on host only. (bool)
+
+    Returns:
+        y: The softmax. (shape as x)
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. host also takes
+    DOUBLE, any rank from 1, any length of the last axis, any mask that broadcasts, no mask (None: nothing is
+    masked), and fixTriuMask true: mask is then ignored, and element (i, j) of the last two axes masked where j >
+    i.
+
+    Dtypes:
+        x FLOAT, mask BOOL, y FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
+        x FLOAT16, mask BOOL, y FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
+        x BFLOAT16, mask BOOL, y BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
+        x DOUBLE, mask BOOL, y DOUBLE (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x, mask or y is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly; shapes;
+            fixTriuMask true on Atlas products.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnScaledMaskedSoftmax in CANN's aclnn library.
+    """
+
+def nsa_compress_grad(
+    output_grad: Array,
+    input: Array,
+    weight: Array,
+    act_seq_len: Sequence[int] | None = None,
+    *,
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int = 0,
+    layout: str | None = "TND",
+    out: Sequence[Array | None] | None = None,
+) -> tuple[Array, Array]:
+    """Gradients of the compression of native sparse attention with respect to its input and its weight.
+
+    Formula:
+        weightGrad[w, n]   = sum over c, d of outputGrad[c, n, d] * input[start(c) + w, n, d]
+        inputGrad[t, n, :] = sum over (c, w) with start(c) + w = t of weight[w, n] * outputGrad[c, n, :]
+
+    Parameters:
+        output_grad: Gradient of the loss with respect to the forward's output. (Array, shape [windows, N, D])
+        input: Input of the forward. (Array, shape [T, N, D])
+        weight: Weight of the forward. (Array, shape [W, N])
+        act_seq_len: Where the sequences end, not decreasing, the last at T; null or empty: one sequence.
+            (Sequence[int] or None)
+        compress_block_size: W, tokens in a window. (int)
+        compress_stride: S, tokens from one window to the next. (int)
+        act_seq_len_type: 0: the numbers are cumulative; 1, on host only: each sequence's length. (int)
+        layout: 'TND' or null. (str or None)
+
+    Returns:
+        input_grad: Gradient with respect to input. (shape as input)
+        weight_grad: Gradient with respect to weight. (shape as weight)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    Windows of W = compressBlockSize tokens, one every S = compressStride, in each sequence of len tokens: 0 if
+    len < W, else (len - W) / S + 1. c numbers the windows of all sequences, start(c) is the first token of window
+    c. Tokens that no window covers get 0. W and S are multiples of 16, W > S, and D is a multiple of 16. host
+    also takes FLOAT and DOUBLE, any W and S from 1, any D, actSeqLenType 1, lengths that end before T, empty
+    tensors, and no windows at all.
+
+    Dtypes:
+        output_grad FLOAT16, input FLOAT16, weight FLOAT16, input_grad FLOAT16, weight_grad FLOAT16
+            (atlas-a2-training, host)
+        output_grad BFLOAT16, input BFLOAT16, weight BFLOAT16, input_grad BFLOAT16, weight_grad BFLOAT16
+            (atlas-a2-training, host)
+        output_grad FLOAT, input FLOAT, weight FLOAT, input_grad FLOAT, weight_grad FLOAT (host)
+        output_grad DOUBLE, input DOUBLE, weight DOUBLE, input_grad DOUBLE, weight_grad DOUBLE (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: outputGrad, input, weight, inputGrad or weightGrad is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly; layoutOptional
+            neither null nor 'TND'; weight that is not [W, N].
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks, which are looked at first; W, S, D, actSeqLenType; lengths
+            that are negative, decrease or do not end at T; outputGrad whose first dimension is not the number of
+            windows; on Atlas products an empty tensor.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnNsaCompressGrad in CANN's aclnn library.
+    """
+
+def nsa_compress(
+    input: Array,
+    weight: Array,
+    act_seq_len: Sequence[int] | None = None,
+    *,
+    layout: str | None = "TND",
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int = 0,
+    out: Array | None = None,
+) -> Array:
+    """The compression of native sparse attention: windows of tokens, each reduced to one by a learned weight.
+
+    Formula:
+        output[c, n, :] = sum over w < W of weight[w, n] * input[start(c) + w, n, :]
+
+    Parameters:
+        input: Tokens of all sequences, one sequence after the other. (Array, shape [T, N, D])
+        weight: Weight of each position and head. (Array, shape [W, N])
+        act_seq_len: Where the sequences end, not decreasing, the last at T; empty, and on host null: one
+            sequence. (Sequence[int] or None)
+        layout: 'TND' or null. (str or None)
+        compress_block_size: W, tokens in a window. (int)
+        compress_stride: S, tokens from one window to the next. (int)
+        act_seq_len_type: 0: the numbers are cumulative; 1, on host only: each sequence's length. (int)
+
+    Returns:
+        output: One token for each window. (shape [windows, N, D])
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    Windows of W = compressBlockSize tokens, one every S = compressStride, in each sequence of len tokens: 0 if
+    len < W, else (len - W) / S + 1. c numbers the windows of all sequences, start(c) is the first token of window
+    c. W and S are multiples of 16, W >= S, and D is a multiple of 16. host also takes FLOAT and DOUBLE, any W and
+    S from 1, any D, actSeqLenType 1, lengths that end before T, empty tensors, and no windows at all.
+
+    Dtypes:
+        input FLOAT16, weight FLOAT16, output FLOAT16 (atlas-a2-training, host)
+        input BFLOAT16, weight BFLOAT16, output BFLOAT16 (atlas-a2-training, host)
+        input FLOAT, weight FLOAT, output FLOAT (host)
+        input DOUBLE, weight DOUBLE, output DOUBLE (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: input, weight or output is null; on Atlas products actSeqLenOptional is
+            null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly; layoutOptional
+            neither null nor 'TND'; weight that is not [W, N].
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks, which are looked at first; W, S, D, actSeqLenType; lengths
+            that are negative, decrease or do not end at T; output whose first dimension is not the number of
+            windows; on Atlas products an empty tensor.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnNsaCompress in CANN's aclnn library.
+    """

@@ -7,6 +7,10 @@ Infinities and NaN propagate as IEEE arithmetic has them.
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -66,6 +70,93 @@ def rms_norm(x: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6) -> t
 
 
 @np.errstate(all="ignore")
+def group_norm_swish_grad(
+    dy: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    rstd: npt.ArrayLike,
+    x: npt.ArrayLike,
+    gamma: npt.ArrayLike,
+    beta: npt.ArrayLike,
+    num_groups: int,
+    data_format: str | None = "NCHW",
+    swish_scale: float = 1.0,
+    dgamma_is_require: bool = True,
+    dbeta_is_require: bool = True,
+) -> tuple[Float64, Float64 | None, Float64 | None]:
+    """Gradients of group norm followed by swish, as aclnnGroupNormSwishGrad defines them.
+
+    Shapes: ``dy`` as ``x``, ``[N, C, ...]``; ``mean`` and ``rstd`` one number a group of each sample, in any shape;
+    ``gamma`` and ``beta`` ``[C]``. Returns ``dx`` shaped as ``x``, ``dgamma`` and ``dbeta`` ``[C]`` (None where not
+    required), float64::
+
+        xhat   = (x - mean) * rstd
+        z      = xhat * gamma + beta
+        sig    = 1 / (1 + exp(-swish_scale * z))
+        dz     = dy * sig * (1 + swish_scale * z * (1 - sig))
+        dbeta  = sum of dz over n and hw, per channel
+        dgamma = sum of dz * xhat over n and hw, per channel
+        dx     = rstd * (dz * gamma - mean(dz * gamma) - xhat * mean(dz * gamma * xhat)), means over the group
+
+    Raises ValueError where the shapes do not fit.
+    """
+    dy, x = _float64(dy), _float64(x)
+    mean, rstd, gamma, beta = _float64(mean), _float64(rstd), _float64(gamma), _float64(beta)
+    shape = (x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))  # N, G, D, HxW
+    statistic, channel, group, elements = (*shape[:2], 1, 1), (1, *shape[1:3], 1), (2, 3), shape[2] * shape[3]
+    mean, rstd = mean.reshape(statistic), rstd.reshape(statistic)
+    gamma, beta = gamma.reshape(channel), beta.reshape(channel)
+    xhat = (x.reshape(shape) - mean) * rstd
+    u = swish_scale * (xhat * gamma + beta)
+    # sigmoid(-u) by itself: 1 - sig would cancel. exp() may overflow to infinity, and 1 / infinity is 0.
+    sig, rest = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
+    slope = sig + np.where(np.abs(u) < 800, u * sig * rest, u * 0)
+    dz = dy.reshape(shape) * slope
+    c1 = (dz * gamma).sum(axis=group, keepdims=True) / elements if elements else 0.0
+    c2 = (dz * gamma * xhat).sum(axis=group, keepdims=True) / elements if elements else 0.0
+    dx = rstd * (dz * gamma - c1 - xhat * c2)
+    dgamma = (dz * xhat).sum(axis=(0, 3)).ravel() if dgamma_is_require else None
+    dbeta = dz.sum(axis=(0, 3)).ravel() if dbeta_is_require else None
+    return dx.reshape(x.shape), dgamma, dbeta
+
+
+@np.errstate(all="ignore")
+def group_norm_swish(
+    x: npt.ArrayLike,
+    gamma: npt.ArrayLike,
+    beta: npt.ArrayLike,
+    num_groups: int,
+    data_format: str | None = "NCHW",
+    eps: float = 1e-5,
+    activate_swish: bool = True,
+    swish_scale: float = 1.0,
+) -> tuple[Float64, Float64, Float64]:
+    """Group norm, then swish, as aclnnGroupNormSwish defines it.
+
+    Shapes: ``x`` is ``[N, C, ...]``, ``gamma`` and ``beta`` ``[C]``. Returns ``y`` shaped as ``x``, and ``mean`` and
+    ``rstd`` ``[N, num_groups]``, all float64; a group without elements has mean 0 and rstd NaN::
+
+        mean, var = mean and biased variance of each group
+        rstd      = 1 / sqrt(var + eps)
+        z         = (x - mean) * rstd * gamma + beta
+        y         = z / (1 + exp(-swish_scale * z)) if activate_swish else z
+
+    Raises ValueError where the shapes do not fit.
+    """
+    x, gamma, beta = _float64(x), _float64(gamma), _float64(beta)
+    shape = (x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))
+    channel, elements = (1, *shape[1:3], 1), shape[2] * shape[3]
+    groups = np.ascontiguousarray(x).reshape(shape)
+    flat = groups.reshape(*shape[:2], elements)  # one axis, so that NumPy adds it up in pairs
+    mean = flat.sum(axis=-1, keepdims=True) / max(elements, 1)
+    var = ((flat - mean) ** 2).sum(axis=-1, keepdims=True) / np.float64(elements)
+    mean, var = mean[..., None], var[..., None]
+    rstd = 1 / np.sqrt(var + eps)
+    z = (groups - mean) * rstd * gamma.reshape(channel) + beta.reshape(channel)
+    y = z / (1 + np.exp(-swish_scale * z)) if activate_swish else z
+    return y.reshape(x.shape), mean.reshape(shape[:2]), rstd.reshape(shape[:2])
+
+
+@np.errstate(all="ignore")
 def scaled_masked_softmax_backward(
     grad_output: npt.ArrayLike,
     y: npt.ArrayLike,
@@ -114,3 +205,76 @@ def _softmax_mask(mask: npt.ArrayLike | None, shape: tuple[int, ...], triangle: 
     if triangle:
         return np.triu(np.ones(shape[-2:], np.bool_), 1)
     return np.broadcast_to(np.asarray(False if mask is None else mask, np.bool_), shape)
+
+
+@np.errstate(all="ignore")
+def nsa_compress_grad(
+    output_grad: npt.ArrayLike,
+    input: npt.ArrayLike,
+    weight: npt.ArrayLike,
+    act_seq_len: Sequence[int] | None = None,
+    *,
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int = 0,
+    layout: str | None = "TND",
+) -> tuple[Float64, Float64]:
+    """Gradients of the compression of native sparse attention, as aclnnNsaCompressGrad defines them.
+
+    Shapes: ``output_grad`` [windows, N, D], ``input`` [T, N, D], ``weight`` [W, N]. ``act_seq_len`` tells where the
+    sequences end (``act_seq_len_type`` 0) or how long each is (1); None or empty: one sequence. Returns
+    ``input_grad`` shaped as ``input`` and ``weight_grad`` shaped as ``weight``, both float64::
+
+        weight_grad[w, n]   = sum over c, d of output_grad[c, n, d] * input[start(c) + w, n, d]
+        input_grad[t, n, :] = sum over (c, w) with start(c) + w = t of weight[w, n] * output_grad[c, n, :]
+
+    Raises ValueError where the shapes do not fit.
+    """
+    output_grad, input, weight = _float64(output_grad), _float64(input), _float64(weight)
+    starts = _window_starts(len(input), act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
+    if output_grad.shape != (len(starts), *input.shape[1:]) or weight.shape != (compress_block_size, input.shape[1]):
+        raise ValueError(
+            f"shapes {output_grad.shape}, {input.shape} and {weight.shape} do not fit {len(starts)} windows"
+        )
+    input_grad, weight_grad = np.zeros_like(input), np.zeros_like(weight)
+    for grad, start in zip(output_grad, starts, strict=True):
+        window = slice(start, start + compress_block_size)
+        input_grad[window] += weight[:, :, None] * grad
+        weight_grad += (input[window] * grad).sum(axis=-1)
+    return input_grad, weight_grad
+
+
+@np.errstate(all="ignore")
+def nsa_compress(
+    input: npt.ArrayLike,
+    weight: npt.ArrayLike,
+    act_seq_len: Sequence[int] | None = None,
+    *,
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int = 0,
+    layout: str | None = "TND",
+) -> Float64:
+    """The compression of native sparse attention, as aclnnNsaCompress defines it.
+
+    Shapes: ``input`` [T, N, D], ``weight`` [W, N]. ``act_seq_len`` tells where the sequences end
+    (``act_seq_len_type`` 0) or how long each is (1); None or empty: one sequence. Returns [windows, N, D], float64::
+
+        output[c, n, :] = sum over w < W of weight[w, n] * input[start(c) + w, n, :]
+
+    Raises ValueError where the shapes do not fit.
+    """
+    input, weight = _float64(input), _float64(weight)
+    starts = _window_starts(len(input), act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
+    if weight.shape != (compress_block_size, input.shape[1]):
+        raise ValueError(f"shapes {input.shape} and {weight.shape} do not fit a block size of {compress_block_size}")
+    windows = [(weight[:, :, None] * input[s : s + compress_block_size]).sum(axis=0) for s in starts]
+    return np.array(windows).reshape(len(starts), *input.shape[1:])
+
+
+def _window_starts(tokens: int, act_seq_len: Sequence[int] | None, kind: int, width: int, stride: int) -> list[int]:
+    """The first token of every window: none across two sequences."""
+    lengths = list(act_seq_len or [tokens])
+    ends = lengths if kind == 0 else list(itertools.accumulate(lengths))
+    begins = [0, *ends[:-1]]
+    return [s for begin, end in zip(begins, ends, strict=True) for s in range(begin, end - width + 1, stride)]

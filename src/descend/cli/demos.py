@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import descend
 from descend.tensors import Tensors
 
 
@@ -26,6 +27,44 @@ def _rms_norm_grad() -> dict[str, Any]:
     return {"dy": numbers, "x": numbers, "rstd": np.array([1, 2], np.float32), "gamma": numbers[0, 0]}
 
 
+def _group_norm_swish_grad() -> dict[str, Any]:
+    x = np.linspace(-3, 3, 32, dtype=np.float32).reshape(2, 4, 2, 2)
+    gamma, beta = np.array([1, 2, 1, 2], np.float32), np.array([0, 0, 1, -1], np.float32)
+    _, mean, rstd = descend.group_norm_swish(x, gamma, beta, 2)
+    return {"dy": np.cos(x), "mean": mean, "rstd": rstd, "x": x, "gamma": gamma, "beta": beta, "num_groups": 2}
+
+
+def _scaled_masked_softmax_backward() -> dict[str, Any]:
+    scores = np.linspace(-2, 2, 32, dtype=np.float32).reshape(1, 1, 2, 16)
+    mask = np.triu(np.ones((1, 1, 2, 16), np.bool_), 14)  # the future of the last two positions
+    y = descend.scaled_masked_softmax(scores, mask, 0.5)
+    return {"grad_output": np.cos(scores), "y": y, "mask": mask, "scale": 0.5}
+
+
+def _nsa_compress_grad() -> dict[str, Any]:
+    # The document's tokens, sequences and windows; one head of 16 instead of 64 of 128, so that it can be read.
+    rng = np.random.default_rng(0)
+    grad, x, weight = (rng.standard_normal(shape).astype(np.float16) for shape in ((15, 1, 16), (272, 1, 16), (32, 1)))
+    return {"output_grad": grad, "input": x, "weight": weight, "act_seq_len": (0, 128, 272),
+            "compress_block_size": 32, "compress_stride": 16}  # fmt: skip
+
+
+def _windows(tensors: Tensors) -> dict[str, Any]:
+    """Captured beside the tensors, as numbers."""
+    return {
+        "act_seq_len": tuple(int(end) for end in tensors["act_seq_len"]),
+        "compress_block_size": len(tensors["weight"]),
+        "compress_stride": int(tensors["compress_stride"]),
+    }
+
+
 DEMOS = {
     "rms_norm_grad": Demo(_rms_norm_grad),
+    "group_norm_swish_grad": Demo(
+        _group_norm_swish_grad, lambda tensors: {"num_groups": tensors["mean"].size // len(tensors["x"])}
+    ),
+    "scaled_masked_softmax_backward": Demo(
+        _scaled_masked_softmax_backward, lambda tensors: {"scale": float(tensors["scale"])}
+    ),
+    "nsa_compress_grad": Demo(_nsa_compress_grad, _windows),
 }

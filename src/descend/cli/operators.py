@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import descend
 from descend import _native, acl, aclnn
 from descend._generate import result_names
-from descend.contract import OPERATORS, PRODUCTS, Operator
+from descend.contract import OPERATORS, PRODUCTS, Operator, Parameter
 
 Array = npt.NDArray[Any]
 
@@ -61,7 +62,7 @@ def functional(
 def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Run both phases on the current product into `outputs` (by name as `functional` gives them)."""
     names = dict(zip(operator.outputs, result_names(operator), strict=True))
-    values = [outputs.get(names[p]) if p in names else arguments.get(p.python) for p in operator.parameters]
+    values = [outputs.get(names[p]) if p in names else _value(p, arguments) for p in operator.parameters]
     workspace_size, executor = getattr(aclnn, f"{operator.name}_get_workspace_size")(*values)
     stream = acl.Stream()
     workspace = acl.malloc(workspace_size) if workspace_size else None
@@ -75,7 +76,7 @@ def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> 
 
     The engine says which shapes they have; dtypes are those that the product's table has beside these inputs.
     """
-    given = [arguments.get(p.python) for p in operator.parameters if p.role != "output"]
+    given = [_value(p, arguments) for p in operator.parameters if p.role != "output"]
     row = next((row.dtypes for row in operator.dtypes if product in row.products and _fits(row.dtypes, arguments)), {})
     outputs = {}
     for parameter, name, (shape, dtype) in zip(
@@ -85,6 +86,12 @@ def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> 
         chosen = dtype if not allowed or dtype in allowed else allowed[0]
         outputs[name] = np.full(shape, np.nan).astype(DTYPES[chosen])
     return outputs
+
+
+def _value(parameter: Parameter, arguments: Mapping[str, Any]) -> Any:
+    """What is given for a parameter, else the functional API's default."""
+    default = None if parameter.default is None else ast.literal_eval(parameter.default)
+    return arguments.get(parameter.python, default)
 
 
 def _fits(row: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]) -> bool:

@@ -1,0 +1,195 @@
+"""GroupNormSwishGrad: what is measured, and how each peer does the same job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.operator import Array, Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUPS = 32
+EPSILON = 1e-5
+QUICK: list[Shape] = [
+    (1, 32),
+    (2, 64, 4, 4),
+    (32, 256, 7, 7),
+    (4, 128, 32, 32),
+    (8, 320, 64, 64),
+    (2, 128, 256, 256),
+]
+MORE: list[Shape] = [
+    (4096, 512),
+    (64, 512, 2, 2),
+    (64, 256, 14, 14),
+    (16, 128, 28, 28),
+    (1, 64, 64, 64),
+    (1, 32, 1000, 1000),
+]
+
+
+class GroupNormSwishGrad(Operator):
+    """Images, [N, C, H, W], in 32 groups; every tensor in one dtype but for the statistics, which are float32."""
+
+    name = "group_norm_swish_grad"
+    quick = tuple(QUICK)
+    full = tuple(sorted(QUICK + MORE, key=math.prod))
+    small = ((2, 64, 4, 4), "float32")
+    nothing = (0, 32)
+    attributes: Mapping[str, Any] = {"num_groups": GROUPS}
+
+    def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
+        """Normal data; mean and rstd are those of x, as the forward operator would hand them over."""
+        x = normal(shape, dtype, rng)
+        mean, rstd = aligned((shape[0], GROUPS), "float32"), aligned((shape[0], GROUPS), "float32")
+        for sample_x, sample_mean, sample_rstd in zip(x, mean, rstd, strict=True):
+            groups = sample_x.reshape(GROUPS, -1).astype(np.float32)
+            sample_mean[...] = groups.mean(axis=1, dtype=np.float64)
+            sample_rstd[...] = 1 / np.sqrt(groups.var(axis=1, dtype=np.float64) + EPSILON)
+        channels = (shape[1],)
+        inputs = {
+            "dy": normal(shape, dtype, rng),
+            "mean": mean,
+            "rstd": rstd,
+            "x": x,
+            "gamma": normal(channels, dtype, rng, 0.1, 1),
+            "beta": normal(channels, dtype, rng, 0.1),
+        }
+        outputs = {name: aligned(s, dtype) for name, s in
+                   (("dx_out", shape), ("dgamma_out", channels), ("dbeta_out", channels))}  # fmt: skip
+        return Problem(shape, dtype, inputs, outputs)
+
+    def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
+        """Whole samples for dx, whole groups for the sums."""
+        samples, channels = problem.shape[:2]
+        width = channels // GROUPS
+        rows = sample(samples, math.prod(problem.shape[1:]), rng)
+        chosen = sample(GROUPS, max(math.prod(problem.shape) // GROUPS, 1), rng)
+        across = (chosen[:, None] * width + np.arange(width)).ravel()
+        dx, _, _ = backward(problem.inputs, rows, np.arange(GROUPS), np.arange(channels))
+        _, dgamma, dbeta = backward(problem.inputs, np.arange(samples), chosen, across)
+        return Golden(rows, dx), Golden(across, dgamma), Golden(across, dbeta)
+
+    def torch_eager(self) -> Mapping[str, Route]:
+        """Autograd, and the formula by hand."""
+        return {"autograd of F.silu(F.group_norm)": autograd(forward), "the formula in eager operations": formula_call}
+
+    def torch_compile(self) -> Mapping[str, Route]:
+        """The compiled formula, and autograd through the compiled forward."""
+        from benchmarks.frameworks import compiled
+
+        return {
+            "the compiled formula": lambda *tensors: formula_call(*tensors, function=compiled(formula)),
+            "autograd of the compiled forward": lambda *tensors: autograd(compiled(forward))(*tensors),
+        }
+
+    def jax(self) -> Mapping[str, Route]:
+        """The formula under jit."""
+        return {"jit of the formula": jax_formula}
+
+    def yardstick(self) -> tuple[str, Route]:
+        """PyTorch's group norm backward, without the swish."""
+        return "torch.ops.aten.native_group_norm_backward", group_norm_backward
+
+
+def backward(inputs: Mapping[str, Array], rows: Array, groups: Array, channels: Array) -> tuple[Array, Array, Array]:
+    """The reference on some samples and some groups with their channels."""
+    from descend import reference
+
+    statistics, elements = np.ix_(rows, groups), np.ix_(rows, channels)
+    dx, dgamma, dbeta = reference.group_norm_swish_grad(
+        inputs["dy"][elements],
+        inputs["mean"][statistics],
+        inputs["rstd"][statistics],
+        inputs["x"][elements],
+        inputs["gamma"][channels],
+        inputs["beta"][channels],
+        len(groups),
+    )
+    assert dgamma is not None
+    assert dbeta is not None
+    return dx, dgamma, dbeta
+
+
+def forward(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """PyTorch's forward."""
+    from torch.nn import functional
+
+    return functional.silu(functional.group_norm(x, GROUPS, gamma, beta, EPSILON))
+
+
+def autograd(function: Any) -> Route:
+    """The backward pass alone: the graph is made once and kept."""
+
+    def route(dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> Call:
+        import torch
+
+        leaves = [tensor.detach().requires_grad_() for tensor in (x, gamma, beta)]
+        y = function(*leaves)
+        return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+
+    return route
+
+
+def formula(
+    dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The operator as one would write it in PyTorch, computed in float32."""
+    shape = (x.shape[0], GROUPS, x.shape[1] // GROUPS, -1)
+    weight, bias = (tensor.float().view(1, *shape[1:3], 1) for tensor in (gamma, beta))
+    scale = rstd.view(*shape[:2], 1, 1)
+    xhat = (x.float().view(shape) - mean.view(*shape[:2], 1, 1)) * scale
+    z = xhat * weight + bias
+    sig = z.sigmoid()
+    dz = dy.float().view(shape) * sig * (1 + z * (1 - sig))
+    g = dz * weight
+    dx = scale * (g - g.mean((2, 3), keepdim=True) - xhat * (g * xhat).mean((2, 3), keepdim=True))
+    dgamma, dbeta = (dz * xhat).sum((0, 3)).view(-1), dz.sum((0, 3)).view(-1)
+    return dx.view(x.shape).to(x.dtype), dgamma.to(x.dtype), dbeta.to(x.dtype)
+
+
+def formula_call(*tensors: Tensor, function: Any = formula) -> Call:
+    """The formula on these tensors."""
+    return lambda: function(*tensors)
+
+
+def group_norm_backward(dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> Call:
+    """PyTorch's operator on the same tensors."""
+    import torch
+
+    function, mask = torch.ops.aten.native_group_norm_backward, [True, True, True]
+    samples, channels = x.shape[:2]
+    inner = math.prod(x.shape[2:])
+    return lambda: function(dy, x, mean, rstd, gamma, samples, channels, inner, GROUPS, mask)
+
+
+def jax_formula(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any) -> Call:
+    """The same formula in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    from benchmarks.frameworks import jax_wait
+
+    def run(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any) -> Any:
+        shape = (x.shape[0], GROUPS, x.shape[1] // GROUPS, -1)
+        weight, bias = (a.astype(jnp.float32).reshape(1, *shape[1:3], 1) for a in (gamma, beta))
+        scale = rstd[:, :, None, None]
+        xhat = (x.astype(jnp.float32).reshape(shape) - mean[:, :, None, None]) * scale
+        z = xhat * weight + bias
+        sig = jax.nn.sigmoid(z)
+        dz = dy.astype(jnp.float32).reshape(shape) * sig * (1 + z * (1 - sig))
+        g = dz * weight
+        dx = scale * (g - g.mean((2, 3), keepdims=True) - xhat * (g * xhat).mean((2, 3), keepdims=True))
+        sums = [(a.sum((0, 3)).reshape(-1)).astype(x.dtype) for a in (dz * xhat, dz)]
+        return dx.reshape(x.shape).astype(x.dtype), *sums
+
+    job, wait = jax.jit(run), jax_wait()
+    return lambda: wait(job(dy, mean, rstd, x, gamma, beta))
+
+
+OPERATOR = GroupNormSwishGrad()

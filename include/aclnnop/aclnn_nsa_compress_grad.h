@@ -1,0 +1,23 @@
+/* Gradients of the compression of native sparse attention; see docs/operators/nsa_compress_grad.md. */
+#ifndef DESCEND_ACLNNOP_ACLNN_NSA_COMPRESS_GRAD_H_
+#define DESCEND_ACLNNOP_ACLNN_NSA_COMPRESS_GRAD_H_
+
+#include "../aclnn/aclnn_base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+ACL_FUNC_VISIBILITY aclnnStatus aclnnNsaCompressGradGetWorkspaceSize(
+    const aclTensor* outputGrad, const aclTensor* input, const aclTensor* weight, const aclIntArray* actSeqLenOptional,
+    int64_t compressBlockSize, int64_t compressStride, int64_t actSeqLenType, char* layoutOptional,
+    const aclTensor* inputGrad, const aclTensor* weightGrad, uint64_t* workspaceSize, aclOpExecutor** executor);
+
+ACL_FUNC_VISIBILITY aclnnStatus aclnnNsaCompressGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                                     aclrtStream stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DESCEND_ACLNNOP_ACLNN_NSA_COMPRESS_GRAD_H_ */

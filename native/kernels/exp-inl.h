@@ -1,0 +1,112 @@
+// exp of a vector of floats or doubles: our own, since the same operations everywhere give the same bits everywhere.
+#if defined(DESCEND_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_EXP_INL_H_
+#undef DESCEND_KERNELS_EXP_INL_H_
+#else
+#define DESCEND_KERNELS_EXP_INL_H_
+#endif
+
+#include <iterator>
+
+#include "hwy/highway.h"
+#include "kernels/pack-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// exp(x) = 2^n * exp(r): n = x / ln 2 to the nearest integer, |r| <= ln 2 / 2, and exp(r) = 1 + r + r * r * p(r).
+template <class W>
+struct ExpConstants;
+
+template <>
+struct ExpConstants<float> {
+  using Integer = int32_t;
+  static constexpr int kMantissaBits = 23;
+  static constexpr Integer kBias = 127;
+  // Beyond these the result is 0 or infinity after rounding.
+  static constexpr float kLowest = -104.0f;
+  static constexpr float kHighest = 89.0f;
+  static constexpr float kPerLn2 = 0x1.715476p+0f;
+  static constexpr float kLn2High = 0x1.63p-1f;  // few bits: n * kLn2High is exact
+  static constexpr float kLn2Low = -0x1.bd0106p-13f;
+  static constexpr float kToInteger = 0x1.8p23f;  // added, it leaves the nearest integer in the low bits
+  // p, lowest power first; interpolated at Chebyshev points, relative error of the whole 2^-26.5.
+  static constexpr float kP[] = {0.5f, 0x1.5554dcp-3f, 0x1.55551ap-5f, 0x1.120ba2p-7f, 0x1.6d113cp-10f};
+};
+
+template <>
+struct ExpConstants<double> {
+  using Integer = int64_t;
+  static constexpr int kMantissaBits = 52;
+  static constexpr Integer kBias = 1023;
+  static constexpr double kLowest = -746.0;
+  static constexpr double kHighest = 710.0;
+  static constexpr double kPerLn2 = 0x1.71547652b82fep+0;
+  static constexpr double kLn2High = 0x1.62e42fefap-1;
+  static constexpr double kLn2Low = 0x1.cf79abc9e3b3ap-40;
+  static constexpr double kToInteger = 0x1.8p52;
+  static constexpr double kP[] = {0.5,
+                                  0x1.5555555555556p-3,
+                                  0x1.5555555553d4fp-5,
+                                  0x1.11111111109adp-7,
+                                  0x1.6c16c17893833p-10,
+                                  0x1.a01a01a7c8d47p-13,
+                                  0x1.a019b8ef67c6cp-16,
+                                  0x1.71de0d9c145d0p-19,
+                                  0x1.2891a8c1d838dp-22,
+                                  0x1.af38d53857513p-26};
+};
+
+// x within [low, high]; NaN stays NaN.
+template <class W>
+HWY_INLINE Vector<W> clamp_keeping_nan(Vector<W> x, W low, W high) {
+  const Tag<W> d;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
+  return hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));  // on x86 a NaN wins as the second operand
+#else
+  const auto above = hn::IfThenElse(hn::Lt(x, hn::Set(d, low)), hn::Set(d, low), x);
+  return hn::IfThenElse(hn::Gt(above, hn::Set(d, high)), hn::Set(d, high), above);
+#endif
+}
+
+// Within one unit in the last place over the whole range: overflow gives infinity, what is too small subnormals and 0.
+template <class W>
+HWY_INLINE Vector<W> exp(Vector<W> x) {
+  using C = ExpConstants<W>;
+  const Tag<W> d;
+  [[maybe_unused]] const Tag<typename C::Integer> di;
+  const auto vanishes = hn::Lt(x, hn::Set(d, C::kLowest));
+  x = clamp_keeping_nan<W>(x, C::kLowest, C::kHighest);
+  const auto magic = hn::Set(d, C::kToInteger);
+  const auto shifted = hn::MulAdd(x, hn::Set(d, C::kPerLn2), magic);
+  const auto n = hn::Sub(shifted, magic);
+  const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), x));
+
+  auto p = hn::Set(d, C::kP[std::size(C::kP) - 1]);
+  DESCEND_UNROLL
+  for (size_t i = std::size(C::kP) - 1; i-- > 0;) p = hn::MulAdd(p, r, hn::Set(d, C::kP[i]));
+  const auto mantissa = hn::Add(hn::Set(d, W{1}), hn::MulAdd(hn::Mul(r, r), p, r));
+
+  // What is far too small is 0 from the start: processors take ten times as long where a product underflows.
+  const auto kept = hn::IfThenZeroElse(vanishes, mantissa);
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (sizeof(W) == 4) {
+    return Vector<W>{_mm512_maskz_scalef_ps(0xFFFF, kept.raw, n.raw)};
+  } else {
+    return Vector<W>{_mm512_maskz_scalef_pd(0xFF, kept.raw, n.raw)};
+  }
+#else
+  // 2^n may leave the range where the result does not: two factors, of which the first is exact.
+  const auto exponent = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, magic));
+  const auto half = hn::ShiftRight<1>(exponent);
+  const auto power = [&](auto e) HWY_ATTR {
+    return hn::BitCast(d, hn::ShiftLeft<C::kMantissaBits>(hn::Add(e, hn::Set(di, C::kBias))));
+  };
+  return hn::Mul(hn::Mul(kept, power(half)), power(hn::Sub(exponent, half)));
+#endif
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_EXP_INL_H_

@@ -1,0 +1,97 @@
+// How the groups of a group norm are cut: for the order of its sums, and among the threads.
+//
+// A sample is one row of x: [channels, inner]. A group is some neighbouring channels of one sample. All follows from
+// the shape alone.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+
+#include "kernels/cut.h"
+
+namespace descend::kernels {
+
+// With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
+inline constexpr int64_t kFlatInner = 16;
+
+// Elements of a group that one thread takes whole: its second-level cache keeps them between the passes.
+inline constexpr int64_t kWholeElements = 64 << 10;
+
+// Groups of fewer elements are worked on several at a time where their channels are short.
+inline constexpr int64_t kSmallElements = 64;
+
+// Elements that a thread takes at a time of a group that is shared.
+inline constexpr int64_t kPieceElements = 16 << 10;
+
+struct GroupShape {
+  int64_t samples = 0;
+  int64_t channels = 0;
+  int64_t groups = 0;  // in a sample
+  int64_t inner = 0;   // elements of a channel
+
+  int64_t group_channels() const { return channels / groups; }
+  int64_t group_elements() const { return group_channels() * inner; }
+  int64_t elements() const { return samples * channels * inner; }
+};
+
+// Whole groups for each thread: chunks of neighbouring groups, of one or several samples.
+struct GroupCut {
+  int64_t chunk_samples;
+  int64_t chunk_groups;
+  int64_t sample_chunks;
+  int64_t group_chunks;
+
+  int64_t chunks() const { return sample_chunks * group_chunks; }
+};
+
+inline constexpr int64_t kMaxGroupChunks = 64;
+
+inline GroupCut cut_groups(const GroupShape& shape, int64_t bytes) {
+  constexpr int64_t kSmallBytes = int64_t{64} << 10;  // not worth a second thread
+  GroupCut cut{shape.samples, shape.groups, 1, 1};
+  if (bytes <= kSmallBytes) return cut;
+  cut.chunk_samples = ceil_div(shape.samples, kMaxGroupChunks);
+  cut.sample_chunks = ceil_div(shape.samples, cut.chunk_samples);
+  cut.chunk_groups = ceil_div(shape.groups, std::max<int64_t>(kMaxGroupChunks / cut.sample_chunks, 1));
+  cut.group_chunks = ceil_div(shape.groups, cut.chunk_groups);
+  return cut;
+}
+
+// Whether the threads share each group: it is large, or there are few.
+inline bool split_groups(const GroupShape& shape) {
+  const int64_t elements = shape.group_elements();
+  return elements > kWholeElements || (shape.samples * shape.groups < 8 && elements >= 2 * kPieceElements);
+}
+
+// As many buffers as chunks can be in work at a time; the lowest free one is taken, so that few are ever touched.
+class Buffers {
+ public:
+  Buffers(void* memory, size_t bytes) : memory_(static_cast<char*>(memory)), bytes_(bytes) {}
+
+  class Taken {
+   public:
+    explicit Taken(Buffers& buffers) : buffers_(buffers) {
+      uint64_t free = buffers.free_.load(std::memory_order_relaxed);
+      while (!buffers.free_.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire)) {
+      }
+      index_ = std::countr_zero(free);
+    }
+    ~Taken() { buffers_.free_.fetch_or(uint64_t{1} << index_, std::memory_order_release); }
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
+    void* get() const { return buffers_.memory_ + static_cast<size_t>(index_) * buffers_.bytes_; }
+
+   private:
+    Buffers& buffers_;
+    int index_;
+  };
+
+ private:
+  char* memory_;
+  size_t bytes_;
+  std::atomic<uint64_t> free_{~uint64_t{0}};
+};
+
+}  // namespace descend::kernels

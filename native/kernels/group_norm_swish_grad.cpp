@@ -1,0 +1,596 @@
+#include "kernels/group_norm_swish_grad.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "runtime/fp_environment.h"
+#include "runtime/parallel.h"
+
+#define HWY_TARGET_INCLUDE "kernels/group_norm_swish_grad.cpp"
+#include "kernels/dispatch.h"
+#include "kernels/pack-inl.h"
+#include "kernels/swish-inl.h"
+
+namespace descend::kernels {
+#ifndef DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
+#define DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
+
+// Elements that the flat path works on at a time: whole channels, in a first-level cache.
+inline constexpr int64_t kFlatTile = 2048;
+
+// One group, and where its sums go. An entry is a channel, or a block of one where channels are long.
+template <class T>
+struct GradGroup {
+  const T* dy;
+  const T* x;
+  T* dx;
+  Wide<T> mean, rstd;
+  int64_t channel;            // the group's first
+  const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path
+  const Wide<T>* beta_each;
+  double* dz_sums;            // [entries]
+  double* dzx_sums;           // [entries]: of dz * xhat
+  Wide<T>* dz;                // [elements], or null where it is computed again rather than kept
+  int64_t x_ahead, dy_ahead;  // to what is read next
+
+  void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
+    const int64_t offset = index * p.shape.group_elements();
+    dy = p.dy.row(sample) + offset;
+    x = p.x.row(sample) + offset;
+    dx = p.dx.row(sample) + offset;
+    mean = p.mean[sample * p.shape.groups + index];
+    rstd = p.rstd[sample * p.shape.groups + index];
+    channel = index * p.shape.group_channels();
+  }
+};
+
+inline int64_t grad_entries(const GroupShape& shape) {
+  return shape.group_channels() * (shape.inner < kFlatInner ? 1 : blocks_in(shape.inner));
+}
+
+#endif
+}  // namespace descend::kernels
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+template <class W, class Channel, class Group>
+struct Coefficients {
+  Channel gamma, beta;
+  Group mean, rstd;
+  Same<W> scale;
+};
+
+template <class T, class Extent, class C>
+HWY_INLINE Vector<Wide<T>> normalised(Extent extent, const T* x, const C& at, int64_t j, size_t k) {
+  return hn::Mul(hn::Sub(load(extent, x + j, k), at.mean.at(extent, j, k)), at.rstd.at(extent, j, k));
+}
+
+// xhat and dz of vectors first, first + 1, ... of what begins at element j.
+template <size_t kN, class T, class Extent, class C>
+HWY_INLINE void slopes(Extent extent, const T* dy, const T* x, const C& at, int64_t j, size_t first,
+                       Vector<Wide<T>>* xhat, Vector<Wide<T>>* dz) {
+  using W = Wide<T>;
+  Vector<W> u[kN], product[kN];
+  each<kN>([&](size_t k) HWY_ATTR { xhat[k] = inside<W>(extent, normalised(extent, x, at, j, first + k), first + k); });
+  each<kN>([&](size_t k) HWY_ATTR {
+    u[k] = hn::MulAdd(xhat[k], at.gamma.at(extent, j, first + k), at.beta.at(extent, j, first + k));
+  });
+  each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::Mul(at.scale.value, u[k]); });
+  sigmoids<W, kN>(u, dz, product);
+  each<kN>([&](size_t k) HWY_ATTR { dz[k] = hn::MulAdd(u[k], product[k], dz[k]); });
+  each<kN>([&](size_t k)
+               HWY_ATTR { dz[k] = inside<W>(extent, hn::Mul(load(extent, dy + j, first + k), dz[k]), first + k); });
+}
+
+// The vectors of kPacks packs, some abreast: calls f(number of vectors, first vector).
+template <class W, size_t kPacks, class F>
+HWY_INLINE void vectors_abreast(F f) {
+  constexpr size_t kAll = kPacks * kPackVectors<W>, kN = HWY_MIN(kAll, kAbreastVectors);
+  DESCEND_UNROLL
+  for (size_t first = 0; first < kAll; first += kN) f(std::integral_constant<size_t, kN>(), first);
+}
+
+// Packs that are worked on together where so many are left.
+template <class W>
+inline constexpr size_t kPacksAbreast = HWY_MAX(1, kAbreastVectors / kPackVectors<W>);
+
+// ---- Channels that are long enough to be worked on one by one.
+
+// kPacks packs of a channel from element j on: dz, added to the two sums.
+template <bool kKeep, size_t kPacks, class T, class Extent, class C>
+HWY_INLINE void sum_packs(Extent extent, const T* dy, const T* x, const C& at, int64_t j, Wide<T>* dz,
+                          Pack<Wide<T>>& dz_sum, Pack<Wide<T>>& dzx_sum) {
+  using W = Wide<T>;
+  Pack<W> kept[kPacks];
+  vectors_abreast<W, kPacks>([&](auto count, size_t first) HWY_ATTR {
+    constexpr size_t kN = decltype(count)::value;
+    Vector<W> xhat[kN], slope[kN];
+    slopes<kN>(extent, dy, x, at, j, first, xhat, slope);
+    each<kN>([&](size_t k) HWY_ATTR {
+      const size_t pack = (first + k) / kPackVectors<W>, lane = (first + k) % kPackVectors<W>;
+      kept[pack].v[lane] = slope[k];
+      dz_sum.v[lane] = hn::Add(dz_sum.v[lane], slope[k]);
+      dzx_sum.v[lane] = hn::MulAdd(slope[k], xhat[k], dzx_sum.v[lane]);
+    });
+  });
+  if constexpr (kKeep) {
+    each<kPacks>([&](size_t i) HWY_ATTR { store(extent, kept[i], dz + j + i * kPackLanes<W>); });
+  }
+}
+
+// Sums of blocks [first, last) of the group's channels, all channels' blocks counted through.
+template <bool kKeep, class T>
+HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+  using W = Wide<T>;
+  constexpr size_t kPacks = kPacksAbreast<W>;
+  constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
+  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
+  for (int64_t entry = first; entry < last; ++entry) {
+    const int64_t c = entry / blocks, begin = entry % blocks * kBlock;
+    const int64_t end = HWY_MIN(begin + kBlock, inner);
+    const Coefficients<W, Same<W>, Same<W>> at{Same<W>(p.gamma[group.channel + c]), Same<W>(p.beta[group.channel + c]),
+                                               Same<W>(group.mean), Same<W>(group.rstd), Same<W>(p.scale)};
+    const T* dy = group.dy + c * inner;
+    const T* x = group.x + c * inner;
+    W* dz = kKeep ? group.dz + c * inner : nullptr;
+    Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
+    int64_t j = begin;
+    for (; j + kStride <= end; j += kStride) {
+      each<kPacks>([&](size_t i) HWY_ATTR { prefetch_pack(x + j + i * kStep, group.x_ahead); });
+      sum_packs<kKeep, kPacks>(Full(), dy, x, at, j, dz, dz_sum, dzx_sum);
+    }
+    for (; j + kStep <= end; j += kStep) sum_packs<kKeep, 1>(Full(), dy, x, at, j, dz, dz_sum, dzx_sum);
+    if (j < end) sum_packs<kKeep, 1>(Part{static_cast<size_t>(end - j)}, dy, x, at, j, dz, dz_sum, dzx_sum);
+    group.dz_sums[entry] = static_cast<double>(fold(dz_sum));
+    group.dzx_sums[entry] = static_cast<double>(fold(dzx_sum));
+  }
+}
+
+template <bool kKept, bool kStream, class T, class Extent, class C>
+HWY_INLINE void apply_pack(Extent extent, const GradGroup<T>& group, int64_t offset, const C& at, int64_t j,
+                           const Same<Wide<T>>& c1, const Same<Wide<T>>& c2) {
+  using W = Wide<T>;
+  Pack<W> result;
+  vectors_abreast<W, 1>([&](auto count, size_t first) HWY_ATTR {
+    constexpr size_t kN = decltype(count)::value;
+    Vector<W> xhat[kN], dz[kN];
+    if constexpr (kKept) {
+      each<kN>([&](size_t k) HWY_ATTR { xhat[k] = normalised(extent, group.x + offset, at, j, first + k); });
+      each<kN>([&](size_t k) HWY_ATTR { dz[k] = load(extent, group.dz + offset + j, first + k); });
+    } else {
+      slopes<kN>(extent, group.dy + offset, group.x + offset, at, j, first, xhat, dz);
+    }
+    each<kN>([&](size_t k) HWY_ATTR {
+      const auto part = hn::MulAdd(xhat[k], c2.value, c1.value);  // the smaller one first: one rounding less of the sum
+      const auto rest = hn::MulSub(dz[k], at.gamma.at(extent, j, first + k), part);
+      result.v[first + k] = hn::Mul(at.rstd.at(extent, j, first + k), rest);
+    });
+  });
+  store<kStream>(extent, result, group.dx + offset + j);
+}
+
+template <bool kKept, bool kStream, class T>
+HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
+                              Wide<T> mean_dz, Wide<T> mean_dzx) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
+  const Same<W> c1(mean_dz), c2(mean_dzx);
+  for (int64_t entry = first; entry < last; ++entry) {
+    const int64_t c = entry / blocks, begin = entry % blocks * kBlock, offset = c * inner;
+    const int64_t end = HWY_MIN(begin + kBlock, inner);
+    const Coefficients<W, Same<W>, Same<W>> at{Same<W>(p.gamma[group.channel + c]), Same<W>(p.beta[group.channel + c]),
+                                               Same<W>(group.mean), Same<W>(group.rstd), Same<W>(p.scale)};
+    int64_t j = begin;
+    for (; j + kStep <= end; j += kStep) {
+      prefetch_pack(group.dy + offset + j, group.dy_ahead);
+      apply_pack<kKept, kStream>(Full(), group, offset, at, j, c1, c2);
+    }
+    if (j < end) {
+      apply_pack<kKept, kStream>(Part{static_cast<size_t>(end - j)}, group, offset, at, j, c1, c2);
+    }
+  }
+}
+
+// ---- Short channels: vectors run over them, and gamma and beta are there once an element.
+
+// dz and dz * xhat of n neighbouring elements.
+template <class T, class C>
+HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wide<T>* dz, Wide<T>* dzx) {
+  using W = Wide<T>;
+  constexpr size_t kPacks = kPacksAbreast<W>;
+  constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
+  const auto some_packs = [&](auto extent, auto packs, int64_t j) HWY_ATTR {
+    constexpr size_t kCount = decltype(packs)::value;
+    Pack<W> kept[kCount], product[kCount];
+    vectors_abreast<W, kCount>([&](auto count, size_t first) HWY_ATTR {
+      constexpr size_t kN = decltype(count)::value;
+      Vector<W> xhat[kN], slope[kN];
+      slopes<kN>(extent, dy, x, at, j, first, xhat, slope);
+      each<kN>([&](size_t k) HWY_ATTR {
+        const size_t pack = (first + k) / kPackVectors<W>, lane = (first + k) % kPackVectors<W>;
+        kept[pack].v[lane] = slope[k];
+        product[pack].v[lane] = hn::Mul(slope[k], xhat[k]);
+      });
+    });
+    each<kCount>([&](size_t i) HWY_ATTR {
+      store(extent, kept[i], dz + j + i * kStep);
+      store(extent, product[i], dzx + j + i * kStep);
+    });
+  };
+  int64_t j = 0;
+  for (; j + kStride <= n; j += kStride) some_packs(Full(), std::integral_constant<size_t, kPacks>(), j);
+  for (; j + kStep <= n; j += kStep) some_packs(Full(), std::integral_constant<size_t, 1>(), j);
+  if (j < n) some_packs(Part{static_cast<size_t>(n - j)}, std::integral_constant<size_t, 1>(), j);
+}
+
+// sums[c] = the sum of channel c's elements, one after the other.
+template <class W>
+HWY_INLINE void flat_sums(const W* values, int64_t channels, int64_t inner, double* sums) {
+  if (inner == 1) return add_columns(values, channels, true, sums);
+  for (int64_t c = 0; c < channels; ++c, values += inner) {
+    W sum = values[0];
+    for (int64_t s = 1; s < inner; ++s) sum += values[s];
+    sums[c] = sum;
+  }
+}
+
+template <class T, class C>
+HWY_INLINE void flat_apply(const T* x, const Wide<T>* dz, const C& at, const auto& c1, const auto& c2, int64_t n,
+                           T* dx) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
+    Pack<W> result;
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) {
+      const auto xhat = normalised(extent, x, at, j, k);
+      const auto part = hn::MulAdd(xhat, c2.at(extent, j, k), c1.at(extent, j, k));
+      const auto rest = hn::MulSub(load(extent, dz + j, k), at.gamma.at(extent, j, k), part);
+      result.v[k] = hn::Mul(at.rstd.at(extent, j, k), rest);
+    }
+    store(extent, result, dx + j);
+  };
+  int64_t j = 0;
+  for (; j + kStep <= n; j += kStep) one_pack(Full(), j);
+  if (j < n) one_pack(Part{static_cast<size_t>(n - j)}, j);
+}
+
+template <class T>
+HWY_INLINE auto flat_coefficients(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t offset) {
+  using W = Wide<T>;
+  const int64_t at = group.channel * p.shape.inner + offset;
+  return Coefficients<W, Each<W>, Same<W>>{Each<W>(group.gamma_each + at), Each<W>(group.beta_each + at),
+                                           Same<W>(group.mean), Same<W>(group.rstd), Same<W>(p.scale)};
+}
+
+// Channels [first, last) of a group, some of them at a time.
+template <class T>
+HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
+                                  int64_t last) {
+  using W = Wide<T>;
+  HWY_ALIGN W products[kFlatTile], forgotten[kFlatTile];
+  const int64_t inner = p.shape.inner, tile = kFlatTile / inner;
+  for (int64_t c = first; c < last; c += tile) {
+    const int64_t channels = HWY_MIN(tile, last - c), offset = c * inner;
+    W* dz = group.dz ? group.dz + offset : forgotten;
+    flat_slopes(group.dy + offset, group.x + offset, flat_coefficients(p, group, offset), channels * inner, dz,
+                products);
+    flat_sums(dz, channels, inner, group.dz_sums + c);
+    flat_sums(products, channels, inner, group.dzx_sums + c);
+  }
+}
+
+template <class T>
+HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
+                                   int64_t last, Wide<T> mean_dz, Wide<T> mean_dzx) {
+  using W = Wide<T>;
+  HWY_ALIGN W products[kFlatTile], again[kFlatTile];
+  const int64_t inner = p.shape.inner, tile = kFlatTile / inner;
+  const Same<W> c1(mean_dz), c2(mean_dzx);
+  for (int64_t c = first; c < last; c += tile) {
+    const int64_t n = HWY_MIN(tile, last - c) * inner, offset = c * inner;
+    const auto at = flat_coefficients(p, group, offset);
+    W* dz = group.dz ? group.dz + offset : again;
+    if (!group.dz) flat_slopes(group.dy + offset, group.x + offset, at, n, dz, products);
+    flat_apply(group.x + offset, dz, at, c1, c2, n, group.dx + offset);
+  }
+}
+
+// ---- What both have in common.
+
+template <class T>
+void group_norm_swish_grad_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
+                                int64_t last) {
+  if (p.shape.inner < kFlatInner) return flat_channel_sums(p, group, first, last);
+  group.dz ? channel_sums<true>(p, group, first, last) : channel_sums<false>(p, group, first, last);
+}
+
+template <class T>
+void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
+                                 Wide<T> c1, Wide<T> c2, bool stream) {
+  if (p.shape.inner < kFlatInner) return flat_channel_apply(p, group, first, last, c1, c2);
+  if (stream) {
+    group.dz ? channel_apply<true, true>(p, group, first, last, c1, c2)
+             : channel_apply<false, true>(p, group, first, last, c1, c2);
+    flush_streams();
+  } else {
+    group.dz ? channel_apply<true, false>(p, group, first, last, c1, c2)
+             : channel_apply<false, false>(p, group, first, last, c1, c2);
+  }
+}
+
+// The sum of gamma * values, in double: one after the other where there are few, else in lanes.
+template <class W>
+HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n) {
+  constexpr int64_t kStep = kPackLanes<double>;
+  double total = 0;
+  int64_t i = 0;
+  if (n >= 2 * kStep) {
+    Pack<double> sum = zero_pack<double>();
+    for (; i + kStep <= n; i += kStep) {
+      DESCEND_UNROLL
+      for (size_t k = 0; k < kPackVectors<double>; ++k) {
+        const int64_t at = i + static_cast<int64_t>(k * kVectorLanes<double>);
+        sum.v[k] = hn::MulAdd(load_as_double(gamma + at), hn::LoadU(Tag<double>(), values + at), sum.v[k]);
+      }
+    }
+    total = fold(sum);
+  }
+  for (; i < n; ++i) total += static_cast<double>(gamma[i]) * values[i];
+  return total;
+}
+
+// From entries to sums of channels, which go to the slots, and to the two means.
+template <class T>
+void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t slot, bool fresh,
+                                 Wide<T>* c1, Wide<T>* c2) {
+  const int64_t channels = p.shape.group_channels(), inner = p.shape.inner;
+  const int64_t blocks = inner < kFlatInner ? 1 : blocks_in(inner);
+  for (double* sums : {group.dz_sums, group.dzx_sums}) {
+    for (int64_t c = 0; blocks > 1 && c < channels; ++c) {
+      double sum = sums[c * blocks];
+      for (int64_t b = 1; b < blocks; ++b) sum += sums[c * blocks + b];
+      sums[c] = sum;
+    }
+  }
+  const double elements = static_cast<double>(channels * inner);
+  *c1 = static_cast<Wide<T>>(weighted_sum(p.gamma + group.channel, group.dz_sums, channels) / elements);
+  *c2 = static_cast<Wide<T>>(weighted_sum(p.gamma + group.channel, group.dzx_sums, channels) / elements);
+  const int64_t at = slot * p.shape.channels + group.channel;
+  if (p.dbeta_slots) add_columns(group.dz_sums, channels, fresh, p.dbeta_slots + at);
+  if (p.dgamma_slots) add_columns(group.dzx_sums, channels, fresh, p.dgamma_slots + at);
+}
+
+// ---- What a thread does with groups of its own.
+
+template <class W>
+HWY_INLINE void spread(W value, int64_t n, W* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = value;
+}
+
+// Groups [first, last) of a sample where groups are small: as many at a time as fit a tile.
+template <class T>
+HWY_INLINE void small_groups(const GroupNormSwishGrad<T>& p, const Wide<T>* gamma_each, const Wide<T>* beta_each,
+                             int64_t n, int64_t first, int64_t last, int64_t slot, bool fresh) {
+  using W = Wide<T>;
+  constexpr int64_t kTile = kFlatTile / 2;
+  HWY_ALIGN W mean[kTile], rstd[kTile], c1[kTile], c2[kTile], dz[kTile], dzx[kTile];
+  HWY_ALIGN double dz_sums[kTile], dzx_sums[kTile];
+  const int64_t channels = p.shape.group_channels(), elements = p.shape.group_elements();
+  const int64_t tile = kTile / elements;
+  for (int64_t g = first; g < last; g += tile) {
+    const int64_t groups = HWY_MIN(tile, last - g), offset = g * elements, channel = g * channels;
+    for (int64_t i = 0; i < groups; ++i) {
+      spread(p.mean[n * p.shape.groups + g + i], elements, mean + i * elements);
+      spread(p.rstd[n * p.shape.groups + g + i], elements, rstd + i * elements);
+    }
+    const Coefficients<W, Each<W>, Each<W>> at{Each<W>(gamma_each + offset), Each<W>(beta_each + offset), Each<W>(mean),
+                                               Each<W>(rstd), Same<W>(p.scale)};
+    const T* x = p.x.row(n) + offset;
+    flat_slopes(p.dy.row(n) + offset, x, at, groups * elements, dz, dzx);
+    flat_sums(dz, groups * channels, p.shape.inner, dz_sums);
+    flat_sums(dzx, groups * channels, p.shape.inner, dzx_sums);
+    for (int64_t i = 0; i < groups; ++i) {
+      const W* gamma = p.gamma + channel + i * channels;
+      const double m1 = weighted_sum(gamma, dz_sums + i * channels, channels) / static_cast<double>(elements);
+      const double m2 = weighted_sum(gamma, dzx_sums + i * channels, channels) / static_cast<double>(elements);
+      spread(static_cast<W>(m1), elements, c1 + i * elements);
+      spread(static_cast<W>(m2), elements, c2 + i * elements);
+    }
+    const int64_t slot_at = slot * p.shape.channels + channel;
+    if (p.dbeta_slots) add_columns(dz_sums, groups * channels, fresh, p.dbeta_slots + slot_at);
+    if (p.dgamma_slots) add_columns(dzx_sums, groups * channels, fresh, p.dgamma_slots + slot_at);
+    flat_apply(x, dz, at, Each<W>(c1), Each<W>(c2), groups * elements, p.dx.row(n) + offset);
+  }
+}
+
+// One chunk. `own` lacks what differs from group to group.
+template <class T>
+void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut& cut, int64_t chunk, GradGroup<T> own,
+                                 bool stream) {
+  const GroupShape& shape = p.shape;
+  const int64_t slot = chunk / cut.group_chunks;
+  const int64_t first_sample = slot * cut.chunk_samples,
+                last_sample = HWY_MIN(first_sample + cut.chunk_samples, shape.samples);
+  const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
+                last = HWY_MIN(first + cut.chunk_groups, shape.groups);
+  const int64_t elements = shape.group_elements(), entries = grad_entries(shape);
+  const bool small = shape.inner < kFlatInner && elements < kSmallElements;
+  for (int64_t n = first_sample; n < last_sample; ++n) {
+    if (small) {
+      small_groups(p, own.gamma_each, own.beta_each, n, first, last, slot, n == first_sample);
+      continue;
+    }
+    for (int64_t g = first; g < last; ++g) {
+      own.place(p, n, g);
+      const bool same_sample = g + 1 < last, same_chunk = same_sample || n + 1 < last_sample;
+      const int64_t back = (g - first) * elements;
+      own.x_ahead = same_sample ? elements : same_chunk ? p.x.stride - back : 0;
+      own.dy_ahead = same_sample ? elements : same_chunk ? p.dy.stride - back : 0;
+      Wide<T> c1, c2;
+      group_norm_swish_grad_sums(p, own, 0, entries);
+      group_norm_swish_grad_means(p, own, slot, n == first_sample, &c1, &c2);
+      group_norm_swish_grad_apply(p, own, 0, entries, c1, c2, stream);
+    }
+  }
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+namespace {
+
+bool is_flat(const GroupShape& shape) { return shape.inner < kFlatInner; }
+
+size_t padded(size_t bytes) { return (bytes + 127) / 64 * 64; }
+
+// Scratch: gamma and beta once an element of a sample where that is not what they are anyway; then one buffer for each
+// chunk in work, with the sums of a group's entries and its dz.
+struct Scratch {
+  size_t each = 0;  // bytes of gamma_each or beta_each
+  size_t sums = 0;  // bytes of one of the two arrays of sums
+  size_t dz = 0;
+  size_t buffers = 0;
+
+  template <class W>
+  static Scratch of(const GroupShape& shape, int64_t chunks) {
+    constexpr int64_t kKeptElements = int64_t{1} << 20;  // of a shared group; beyond, memory costs more than exp
+    Scratch scratch;
+    const int64_t elements = shape.group_elements();
+    if (is_flat(shape) && shape.inner > 1) {
+      scratch.each = padded(static_cast<size_t>(shape.channels * shape.inner) * sizeof(W));
+    }
+    scratch.sums = padded(static_cast<size_t>(grad_entries(shape)) * sizeof(double));
+    if (elements <= kKeptElements) scratch.dz = padded(static_cast<size_t>(elements) * sizeof(W));
+    scratch.buffers = static_cast<size_t>(chunks);
+    return scratch;
+  }
+  size_t buffer() const { return 2 * sums + dz; }
+  size_t bytes() const { return 2 * each + buffers * buffer(); }
+
+  template <class T>
+  void lay_out(void* buffer, GradGroup<T>& group) const {
+    char* memory = static_cast<char*>(buffer);
+    group.dz_sums = reinterpret_cast<double*>(memory);
+    group.dzx_sums = reinterpret_cast<double*>(memory + sums);
+    group.dz = dz ? reinterpret_cast<Wide<T>*>(memory + 2 * sums) : nullptr;
+  }
+};
+
+template <class T>
+int64_t bytes_moved(const GroupShape& shape) {
+  return 3 * shape.elements() * static_cast<int64_t>(sizeof(T));
+}
+
+template <class T>
+Scratch scratch_of(const GroupShape& shape) {
+  const int64_t chunks = split_groups(shape) ? 1 : cut_groups(shape, bytes_moved<T>(shape)).chunks();
+  return Scratch::of<Wide<T>>(shape, chunks);
+}
+
+template <class W>
+void spread_channels(const W* from, const GroupShape& shape, W* to) {
+  constexpr int64_t kChannels = 4096;
+  parallel_for(ceil_div(shape.channels, kChannels), shape.channels * shape.inner * 4, [&](int64_t chunk) {
+    const int64_t end = std::min((chunk + 1) * kChannels, shape.channels);
+    for (int64_t c = chunk * kChannels; c < end; ++c) std::fill_n(to + c * shape.inner, shape.inner, from[c]);
+  });
+}
+
+template <class T>
+void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, const GradGroup<T>& each,
+               bool stream) {
+  static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_chunk<T>);
+  const int64_t bytes = bytes_moved<T>(p.shape);
+  const GroupCut cut = cut_groups(p.shape, bytes);
+  Buffers buffers(memory, scratch.buffer());
+  parallel_for(cut.chunks(), bytes, [&](int64_t chunk) {
+    const Buffers::Taken taken(buffers);
+    GradGroup<T> own = each;
+    scratch.lay_out(taken.get(), own);
+    run(p, cut, chunk, own, stream);
+  });
+}
+
+// The threads share one group after the other; one slot is enough.
+template <class T>
+void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, GradGroup<T> group, bool stream) {
+  static const auto sums = DESCEND_CHOOSE(group_norm_swish_grad_sums<T>);
+  static const auto means = DESCEND_CHOOSE(group_norm_swish_grad_means<T>);
+  static const auto apply = DESCEND_CHOOSE(group_norm_swish_grad_apply<T>);
+  const int64_t entries = grad_entries(p.shape);
+  const int64_t entry_elements = is_flat(p.shape) ? p.shape.inner : std::min(p.shape.inner, kBlock);
+  const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1);
+  const int64_t pieces = ceil_div(entries, piece);
+  const int64_t bytes = bytes_moved<T>(p.shape) / (p.shape.samples * p.shape.groups);
+  scratch.lay_out(memory, group);
+  for (int64_t n = 0; n < p.shape.samples; ++n) {
+    for (int64_t g = 0; g < p.shape.groups; ++g) {
+      group.place(p, n, g);
+      const auto end = [&](int64_t i) { return std::min((i + 1) * piece, entries); };
+      parallel_for(pieces, bytes, [&](int64_t i) { sums(p, group, i * piece, end(i)); });
+      Wide<T> c1, c2;
+      {
+        const FixedFpEnvironment environment;
+        means(p, group, 0, n == 0, &c1, &c2);
+      }
+      parallel_for(pieces, bytes, [&](int64_t i) { apply(p, group, i * piece, end(i), c1, c2, stream); });
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+int64_t group_norm_swish_grad_slots(const GroupShape& shape) {
+  if (shape.elements() == 0 || split_groups(shape)) return 1;
+  return cut_groups(shape, bytes_moved<T>(shape)).sample_chunks;
+}
+
+template <class T>
+size_t group_norm_swish_grad_scratch(const GroupShape& shape) {
+  return shape.elements() == 0 ? 0 : scratch_of<T>(shape).bytes();
+}
+
+template <class T>
+void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
+  const GroupShape& shape = p.shape;
+  if (shape.elements() == 0) {
+    if (p.dgamma_slots) std::fill_n(p.dgamma_slots, shape.channels, 0.0);
+    if (p.dbeta_slots) std::fill_n(p.dbeta_slots, shape.channels, 0.0);
+    return;
+  }
+  const Scratch scratch = scratch_of<T>(shape);
+  char* rest = static_cast<char*>(memory) + 2 * scratch.each;
+  GradGroup<T> each{};
+  each.gamma_each = p.gamma;
+  each.beta_each = p.beta;
+  if (scratch.each > 0) {
+    auto* gamma = static_cast<Wide<T>*>(memory);
+    auto* beta = reinterpret_cast<Wide<T>*>(static_cast<char*>(memory) + scratch.each);
+    spread_channels(p.gamma, shape, gamma);
+    spread_channels(p.beta, shape, beta);
+    each.gamma_each = gamma;
+    each.beta_each = beta;
+  }
+  const int64_t size = static_cast<int64_t>(sizeof(T));
+  const bool stream = !is_flat(shape) && shape.inner * size % 64 == 0 &&
+                      stream_output(p.dx.data, p.dx.stride * size, bytes_moved<T>(shape));
+  split_groups(shape) ? by_pieces(p, scratch, rest, each, stream) : by_groups(p, scratch, rest, each, stream);
+}
+
+#define DESCEND_INSTANTIATE(T)                                               \
+  template int64_t group_norm_swish_grad_slots<T>(const GroupShape& shape);  \
+  template size_t group_norm_swish_grad_scratch<T>(const GroupShape& shape); \
+  template void group_norm_swish_grad<T>(const GroupNormSwishGrad<T>& problem, void* scratch);
+DESCEND_INSTANTIATE(float16)
+DESCEND_INSTANTIATE(bfloat16)
+DESCEND_INSTANTIATE(float)
+DESCEND_INSTANTIATE(double)
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

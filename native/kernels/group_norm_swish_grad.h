@@ -1,0 +1,42 @@
+// Group norm + swish backward.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/element.h"
+#include "kernels/group_cut.h"
+
+namespace descend::kernels {
+
+//   xhat = (x - mean) * rstd,  z = xhat * gamma + beta,  sig = sigmoid(s * z)
+//   dz   = dy * sig * (1 + s * z * (1 - sig))
+//   dx   = rstd * (dz * gamma - mean(dz * gamma) - xhat * mean(dz * gamma * xhat)), means over the group
+//   dgamma = sum of dz * xhat, dbeta = sum of dz, over samples and inner elements
+template <class T>
+struct GroupNormSwishGrad {
+  GroupShape shape;
+  Rows<const T> dy;  // a row is a sample
+  Rows<const T> x;
+  const Wide<T>* mean;   // [samples, groups]
+  const Wide<T>* rstd;   // [samples, groups]
+  const Wide<T>* gamma;  // [channels]
+  const Wide<T>* beta;   // [channels]
+  Wide<T> scale;         // s
+  Rows<T> dx;            // may be dy or x themselves
+  double* dgamma_slots;  // [group_norm_swish_grad_slots(...)][channels]: partial sums; add them with sum_slots
+  double* dbeta_slots;
+};
+
+// How many slots of partial sums the kernel writes; a function of the shape and type alone, at least 1.
+template <class T>
+int64_t group_norm_swish_grad_slots(const GroupShape& shape);
+
+// Bytes of scratch that the kernel needs, aligned to 64.
+template <class T>
+size_t group_norm_swish_grad_scratch(const GroupShape& shape);
+
+// Without elements it leaves sums of 0.
+template <class T>
+void group_norm_swish_grad(const GroupNormSwishGrad<T>& problem, void* scratch);
+
+}  // namespace descend::kernels

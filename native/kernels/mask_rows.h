@@ -1,0 +1,86 @@
+// The mask of a softmax as rows: broadcast over any dimensions without being copied.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cut.h"
+
+namespace descend::kernels {
+
+struct MaskRows {
+  static constexpr int kMaxRank = 8;
+  const uint8_t* data = nullptr;  // of row 0; null: nothing is masked. A byte other than 0 masks.
+  int64_t column_stride = 1;      // strides in bytes, 0 where the mask is broadcast
+  int rank = 0;                   // of the dimensions that count the rows, outermost first
+  int64_t shape[kMaxRank] = {};
+  int64_t stride[kMaxRank] = {};
+  int64_t triangle =
+      0;  // if not 0: the mask is none of the above, but every column beyond the row's number modulo this
+};
+
+// Rows that know nothing of each other, cut for threads (chunks) and for the first-level cache (tiles): the cut changes
+// no result.
+struct LooseRows {
+  int64_t tile;
+  int64_t chunk;
+  int64_t chunks;
+};
+inline LooseRows cut_loose_rows(int64_t rows, int64_t row_bytes) {
+  constexpr int64_t kTileBytes = int64_t{16} << 10, kChunkBytes = int64_t{64} << 10, kMaxChunks = 64;
+  LooseRows cut;
+  cut.tile = std::clamp<int64_t>(kTileBytes / row_bytes, 1, kMaxStripe);
+  cut.chunk = std::max(ceil_div(rows, kMaxChunks), ceil_div(kChunkBytes, row_bytes));
+  cut.chunks = ceil_div(rows, cut.chunk);
+  return cut;
+}
+
+// One row of the mask after the other.
+class MaskCursor {
+ public:
+  MaskCursor(const MaskRows& mask, int64_t row) : mask_(mask), row_(row) {
+    for (int i = mask.rank - 1; i >= 0; --i) {
+      index_[i] = row % mask.shape[i];
+      row /= mask.shape[i];
+      offset_ += index_[i] * mask.stride[i];
+    }
+  }
+
+  void next() {
+    ++row_;
+    for (int i = mask_.rank - 1; i >= 0; --i) {
+      offset_ += mask_.stride[i];
+      if (++index_[i] < mask_.shape[i]) return;
+      offset_ -= mask_.shape[i] * mask_.stride[i];
+      index_[i] = 0;
+    }
+  }
+
+  // The bytes of columns [begin, begin + n), n <= kBlock; where they are not neighbours in memory, in `buffer`.
+  const uint8_t* columns(int64_t begin, int64_t n, uint8_t* buffer) const {
+    if (mask_.triangle > 0) {
+      const int64_t open = row_ % mask_.triangle + 1 - begin;  // columns that are not masked
+      for (int64_t i = 0; i < n; ++i) buffer[i] = i >= open;
+      return buffer;
+    }
+    if (mask_.data == nullptr) return kNone;
+    const uint8_t* first = mask_.data + offset_ + begin * mask_.column_stride;
+    if (mask_.column_stride == 1) return first;
+    if (mask_.column_stride == 0) {
+      std::memset(buffer, *first, static_cast<size_t>(n));
+    } else {
+      for (int64_t i = 0; i < n; ++i) buffer[i] = first[i * mask_.column_stride];
+    }
+    return buffer;
+  }
+
+ private:
+  static constexpr uint8_t kNone[kBlock] = {};
+  const MaskRows& mask_;
+  int64_t row_;
+  int64_t offset_ = 0;
+  int64_t index_[MaskRows::kMaxRank] = {};
+};
+
+}  // namespace descend::kernels

@@ -1,0 +1,25 @@
+// Backward of the scaled, masked softmax on a matrix of rows.
+#pragma once
+
+#include "kernels/element.h"
+#include "kernels/mask_rows.h"
+
+namespace descend::kernels {
+
+//   dx = 0                                         where masked
+//   dx = scale * (dy * y - y * sum(dy * y))        elsewhere; the sum runs over the whole row
+template <class T>
+struct ScaledMaskedSoftmaxBackward {
+  int64_t rows;
+  int64_t columns;
+  Rows<const T> dy;
+  Rows<const T> y;
+  MaskRows mask;
+  double scale;
+  Rows<T> dx;  // may be dy or y themselves
+};
+
+template <class T>
+void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& problem);
+
+}  // namespace descend::kernels

@@ -1,0 +1,48 @@
+#include "operators/group_norm_shape.h"
+
+namespace descend {
+namespace {
+
+// Whether a * b = product, for numbers from 0 up; the product of a and b may be too large to compute.
+bool multiplies_to(int64_t a, int64_t b, int64_t product) {
+  return a == 0 ? product == 0 : product % a == 0 && product / a == b;
+}
+
+}  // namespace
+
+Status check_same_shape(const Call& call, int i, int other) {
+  const Dims& shape = call[i].tensor.shape;
+  const Dims& expected = call[other].tensor.shape;
+  if (shape == expected) return {};
+  return call.fail(Code::kTilingError, call.name(i), " has shape ", to_string(shape), ", but must have that of ",
+                   call.name(other), ", ", to_string(expected), ".");
+}
+
+Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, kernels::GroupShape* shape) {
+  const auto invalid = [&](const auto&... parts) { return call.fail(Code::kTilingError, parts...); };
+  const Dims& x = call[at.x].tensor.shape;
+  if (x.size() < 2) return invalid(call.name(at.x), " has shape ", to_string(x), ", but must have rank 2 to 8.");
+  const int64_t samples = x[0], channels = x[1], groups = call[at.groups].integer;
+  if (groups <= 0) return invalid(call.name(at.groups), " is ", groups, ", but must be positive.");
+  if (channels % groups != 0) {
+    return invalid(call.name(at.groups), " is ", groups, ", but must divide the ", channels, " channels of ",
+                   call.name(at.x), ", whose shape is ", to_string(x), ".");
+  }
+  for (int i : {at.gamma, at.beta}) {
+    const Dims& got = call[i].tensor.shape;
+    if (got == Dims{channels}) continue;
+    return invalid(call.name(i), " has shape ", to_string(got), ", but must have shape [", channels,
+                   "], one element for each channel of ", call.name(at.x), ", whose shape is ", to_string(x), ".");
+  }
+  for (int i : {at.mean, at.rstd}) {
+    const Tensor& got = call[i].tensor;
+    if (multiplies_to(samples, groups, got.elements())) continue;
+    return invalid(call.name(i), " has shape ", to_string(got.shape), ", but must have one element for each of ",
+                   groups, " groups of each of ", samples, " samples.");
+  }
+  const int64_t elements = call[at.x].tensor.elements();
+  *shape = {samples, channels, groups, elements == 0 ? 0 : elements / samples / channels};
+  return {};
+}
+
+}  // namespace descend

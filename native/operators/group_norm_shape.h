@@ -1,0 +1,36 @@
+// What group norm + swish and its gradient share: how the parameters fit x, and the products.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/group_cut.h"
+#include "operators/operator.h"
+
+namespace descend {
+
+// Where an operator has the parameters that both have.
+struct GroupNormParameters {
+  int x, gamma, beta, groups, mean, rstd;
+};
+
+// x's rank, num_groups, and the shapes of gamma, beta, mean and rstd (561002). Without elements, inner is 0.
+Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, kernels::GroupShape* shape);
+
+// Output or input i has the shape of x, or of gamma (561002).
+Status check_same_shape(const Call& call, int i, int other);
+
+// swishScale in the type of the arithmetic: finite where it was, so that it times 0 is 0.
+template <class W>
+W swish_scale(double scale) {
+  constexpr double kLargest = std::numeric_limits<W>::max();
+  const bool finite = std::abs(scale) <= std::numeric_limits<double>::max();
+  return static_cast<W>(finite ? std::clamp(scale, -kLargest, kLargest) : scale);
+}
+
+inline constexpr ProductSet kGroupNormProducts(Product::kAtlasA3, Product::kAtlasA2Training,
+                                               Product::kAtlasA2Inference);
+inline constexpr ProductSet kGroupNormProductsAndHost = kGroupNormProducts | ProductSet(Product::kHost);
+
+}  // namespace descend

@@ -1,0 +1,682 @@
+"""GroupNormSwishGrad: its contract row by row, its arithmetic against the float64 definition, its bits."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import descend
+from cases import (
+    A2_A3,
+    DTYPES,
+    FLOATS,
+    PRODUCTS,
+    Array,
+    Layout,
+    Place,
+    arithmetic_of,
+    assert_close,
+    assert_same_bits,
+    digest,
+    layouts,
+    normal,
+    phase1,
+    placed,
+    python_value,
+    refused,
+    run_two_phase,
+    wide,
+)
+from descend import acl, precision, reference
+
+OP = "group_norm_swish_grad"
+TENSORS = ("dy", "mean", "rstd", "x", "gamma", "beta", "dx_out", "dgamma_out", "dbeta_out")
+
+# The page's table: every tensor as dy, which is one of the three.
+F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
+PAGE = tuple((dtype,) * 9 for dtype in (F32, F16, BF16))
+HERE = (*A2_A3, "host")
+NOT_HERE = ("atlas-200i-500-a2", "atlas-inference", "atlas-training")
+
+
+def allowed(product: str, dtypes: tuple[str, ...]) -> bool:
+    if product == "host":
+        # dy and x alike; any mix of floating dtypes for the rest.
+        return dtypes[0] == dtypes[3] and all(d in FLOATS for d in dtypes)
+    return dtypes in PAGE
+
+
+def tensors(
+    shape: tuple[int, ...] = (2, 8, 3), groups: int = 4, dtypes: tuple[str, ...] = (F32,) * 9, seed: int = 1
+) -> dict[str, Any]:
+    """The nine tensors of a call by name, the outputs NaN; x need not have the given mean and rstd."""
+    rng = np.random.default_rng(seed)
+    samples, channels = shape[:2]
+    statistic = (samples, groups)
+    shapes = (shape, statistic, statistic, shape, (channels,), (channels,), shape, (channels,), (channels,))
+    made = {n: normal(rng, s).astype(DTYPES[d]) for n, s, d in zip(TENSORS, shapes, dtypes, strict=True)}
+    made["mean"] = (made["mean"] * DTYPES[dtypes[1]].type(0.1)).astype(DTYPES[dtypes[1]])
+    made["rstd"] = (0.5 + rng.random(statistic)).astype(DTYPES[dtypes[2]])
+    for name in TENSORS[6:]:
+        made[name].view(f"u{made[name].dtype.itemsize}")[...] = np.iinfo(f"u{made[name].dtype.itemsize}").max
+    return made
+
+
+def arguments(
+    call: dict[str, Any],
+    groups: int = 4,
+    data_format: str | None = "NCHW",
+    scale: float = 1.0,
+    dgamma: bool = True,
+    dbeta: bool = True,
+) -> list[Any]:
+    values = list(call.values())
+    return [*values[:6], groups, data_format, scale, dgamma, dbeta, *values[6:]]
+
+
+def inputs(call: dict[str, Any]) -> list[Any]:
+    return list(call.values())[:6]
+
+
+def check(results: Any, call: list[Array], groups: int, scale: float = 1.0, roundings: float = 12.0) -> None:
+    """All results against the definition, within a few roundings of the largest term."""
+    dy, mean, rstd, x, gamma, beta = call
+    golden = reference.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, groups, swish_scale=scale)
+    samples, channels = x.shape[:2]
+    inner = int(np.prod(x.shape[2:], dtype=np.int64))
+    shape = (samples, groups, channels // groups, inner)
+    with np.errstate(all="ignore"):
+        r = np.abs(wide(rstd)).reshape(samples, groups, 1, 1)
+        g, b = (np.abs(wide(a)).reshape(1, groups, channels // groups, 1) for a in (gamma, beta))
+        m = np.abs(wide(mean)).reshape(samples, groups, 1, 1)
+        xhat = r * (np.abs(wide(x).reshape(shape)) + m)
+        signed = (wide(x).reshape(shape) - wide(mean).reshape(m.shape)) * wide(rstd).reshape(r.shape)
+        u = scale * (signed * wide(gamma).reshape(g.shape) + wide(beta).reshape(b.shape))
+        # What a rounding of u, relative to the terms that it is made of, does to the slope.
+        size_of_u = abs(scale) * (xhat * g + b)
+        sig, rest = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
+        steepness = np.where(np.abs(u) < 700, sig * rest * (2 + np.abs(u)), 0.0)
+        slope = sig + np.where(np.abs(u) < 700, np.abs(u) * sig * rest, 0.0) + size_of_u * steepness
+        dz = np.abs(wide(dy).reshape(shape)) * np.where(np.isnan(slope), 1.0, slope)
+        elements = max(channels // groups * inner, 1)
+        c1 = (dz * g).sum(axis=(2, 3), keepdims=True) / elements
+        c2 = (dz * g * xhat).sum(axis=(2, 3), keepdims=True) / elements
+        terms = (
+            (r * (dz * g + c1 + xhat * c2)).reshape(x.shape),
+            (dz * xhat).sum(axis=(0, 3)).ravel(),
+            dz.sum(axis=(0, 3)).ravel(),
+        )
+    arithmetic = arithmetic_of(*call, *results)
+    for result, exact, term in zip(results, golden, terms, strict=True):
+        assert_close(result, exact, term, roundings, arithmetic)
+
+
+def compute(call: list[Array], groups: int, scale: float = 1.0) -> tuple[Array, Array, Array]:
+    dx, dgamma, dbeta = descend.group_norm_swish_grad(*call, groups, swish_scale=scale)
+    return dx, dgamma, dbeta
+
+
+# --- the contract ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("product", HERE)
+def test_dtypes_row_by_row(product):
+    pool = {d: tensors(dtypes=(d,) * 9) for d in FLOATS}
+    # All pairs of places: every combination of four dtypes in nine places would be 262144.
+    for main in FLOATS:
+        for (i, first), (j, second) in itertools.product(itertools.product(range(9), FLOATS), repeat=2):
+            dtypes = [main] * 9
+            dtypes[i], dtypes[j] = first, second
+            call = {name: pool[d][name] for name, d in zip(TENSORS, dtypes, strict=True)}
+            with acl.product(product):
+                if allowed(product, tuple(dtypes)):
+                    phase1(OP, *arguments(call))
+                else:
+                    with refused(161002, OP, product):
+                        phase1(OP, *arguments(call))
+
+
+@pytest.mark.parametrize("product", HERE)
+@pytest.mark.parametrize("wrong", [d for d in DTYPES if d not in FLOATS])
+def test_no_other_dtype_in_any_place(product, wrong):
+    for name in TENSORS:
+        call = tensors()
+        call[name] = np.zeros(call[name].shape, DTYPES[wrong])
+        with acl.product(product), refused(161002, OP, f" {name} has dtype {wrong}, but must be "):
+            phase1(OP, *arguments(call))
+
+
+@pytest.mark.parametrize("row", PAGE, ids=lambda row: row[0])
+@pytest.mark.parametrize("product", HERE)
+def test_every_row_computes(row, product):
+    call = tensors((3, 8, 5, 7), 4, row)
+    run_two_phase(OP, *arguments(call), product=product)
+    check(list(call.values())[6:], inputs(call), 4)
+
+
+@pytest.mark.parametrize("product", NOT_HERE)
+def test_products_without_the_operator(product):
+    with acl.product(product), refused(561003, OP, product, *HERE):
+        phase1(OP, *arguments(tensors()))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_null_whatever_the_flags(product, name, wanted):
+    call = tensors()
+    call[name] = None
+    with acl.product(product), refused(161001, OP, f" {name} is null"):
+        phase1(OP, *arguments(call, dgamma=wanted, dbeta=wanted))
+
+
+# What is wrong in a call of x [2, 8, 3] with 4 groups.
+SHAPES_TO_REFUSE = [
+    ("dy", (2, 8, 4), "[2, 8, 4]", "[2, 8, 3]"),
+    ("dy", (2, 24), "[2, 24]", "[2, 8, 3]"),
+    ("dy", (2, 8, 3, 1), "[2, 8, 3, 1]", "[2, 8, 3]"),
+    ("mean", (2, 3), "[2, 3]", "4 groups", "2 samples"),
+    ("mean", (9,), "[9]", "4 groups", "2 samples"),
+    ("mean", (), "[]", "4 groups", "2 samples"),
+    ("rstd", (2, 8), "[2, 8]", "4 groups", "2 samples"),
+    ("rstd", (0, 4), "[0, 4]", "4 groups", "2 samples"),
+    ("gamma", (7,), "[7]", "[8]"),
+    ("gamma", (8, 1), "[8, 1]", "[8]"),
+    ("gamma", (), "[]", "[8]"),
+    ("beta", (4,), "[4]", "[8]"),
+    ("dx_out", (2, 24), "[2, 24]", "[2, 8, 3]"),
+    ("dgamma_out", (1, 8), "[1, 8]", "[8]"),
+    ("dgamma_out", (4,), "[4]", "[8]"),
+    ("dbeta_out", (9,), "[9]", "[8]"),
+    ("dbeta_out", (), "[]", "[8]"),
+]
+
+
+@pytest.mark.parametrize("product", HERE)
+@pytest.mark.parametrize(("name", "shape", "words"), [(n, s, w) for n, s, *w in SHAPES_TO_REFUSE])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_shapes(product, name, shape, words, wanted):
+    call = tensors()
+    call[name] = np.zeros(shape, np.float32)
+    with acl.product(product), refused(561002, OP, name, *words):
+        phase1(OP, *arguments(call, dgamma=wanted, dbeta=wanted))
+
+
+@pytest.mark.parametrize("product", HERE)
+@pytest.mark.parametrize("shape", [(2, 4), (8,), (8, 1), (1, 2, 2, 2, 1)])
+def test_statistics_have_any_shape_of_that_many_elements(product, shape):
+    call = tensors()
+    call["mean"], call["rstd"] = call["mean"].reshape(shape), call["rstd"].reshape(shape)
+    run_two_phase(OP, *arguments(call), product=product)
+    check(list(call.values())[6:], inputs(call), 4)
+
+
+@pytest.mark.parametrize("product", HERE)
+def test_ranks(product):
+    with acl.product(product):
+        for rank in range(2, 9):
+            phase1(OP, *arguments(tensors((2, 8) + (1,) * (rank - 2))))
+        for shape in ((8,), ()):
+            call = tensors()
+            call["dy"] = call["x"] = np.zeros(shape, np.float32)
+            call["dx_out"] = np.zeros(shape, np.float32)
+            with refused(561002, OP, "x has shape", "rank 2 to 8"):
+                phase1(OP, *arguments(call))
+        call = tensors()
+        for name in ("dy", "x", "dx_out"):
+            call[name] = np.zeros((2, 8) + (1,) * 7, np.float32)
+        with refused(161002, OP, "dy", "rank 9", "8"):
+            phase1(OP, *arguments(call))
+
+
+@pytest.mark.parametrize("product", HERE)
+def test_num_groups(product):
+    with acl.product(product):
+        for groups in (1, 2, 4, 8):
+            phase1(OP, *arguments(tensors(groups=groups), groups))
+        for groups in (0, -1, -(2**63)):
+            with refused(561002, OP, f"num_groups is {groups}, but must be positive"):
+                phase1(OP, *arguments(tensors(), groups))
+        for groups in (3, 5, 16, 2**62):
+            with refused(561002, OP, f"num_groups is {groups}", "divide", "8 channels"):
+                phase1(OP, *arguments(tensors(), groups))
+
+
+@pytest.mark.parametrize("product", HERE)
+def test_channels_a_group(product):
+    with acl.product(product):
+        phase1(OP, *arguments(tensors((1, 4000), 1), 1))
+        phase1(OP, *arguments(tensors((1, 8000, 1), 2), 2))
+        for channels, groups in ((4001, 1), (8002, 2)):
+            call = arguments(tensors((1, channels), groups), groups)
+            if product == "host":
+                phase1(OP, *call)
+            else:
+                with refused(561002, OP, "num_groups", "4001", "4000", product):
+                    phase1(OP, *call)
+
+
+@pytest.mark.parametrize("product", A2_A3)
+@pytest.mark.parametrize("shape", [(0, 8, 3), (2, 8, 0), (2, 0, 3), (0, 0)])
+def test_empty_tensors_are_for_host(product, shape):
+    with acl.product(product), refused(561002, OP, "empty", product):
+        phase1(OP, *arguments(tensors(shape)))
+
+
+@pytest.mark.parametrize("data_format", [None, "", "NCHW", "NHWC", "whatever"])
+def test_the_format_is_not_read(data_format):
+    call, other = tensors(), tensors()
+    run_two_phase(OP, *arguments(call, data_format=data_format), product="atlas-a3")
+    run_two_phase(OP, *arguments(other), product="atlas-a3")
+    assert_same_bits(list(call.values()), list(other.values()))
+
+
+def test_order_of_checks():
+    call = tensors()
+    call["rstd"] = None
+    call["beta"] = np.zeros(3, np.int32)
+    call["dx_out"] = call["dy"].reshape(2, 3, 8)
+    with acl.product("atlas-training"), refused(161001, OP, "rstd is null"):
+        phase1(OP, *arguments(call, 0))
+    call["rstd"] = np.zeros(3, np.float32)
+    with acl.product("atlas-training"), refused(561003, OP):
+        phase1(OP, *arguments(call, 0))
+    with acl.product("atlas-a3"):
+        with refused(161002, OP, "beta has dtype INT32"):
+            phase1(OP, *arguments(call, 0))
+        call["beta"] = np.zeros(8, np.float32)
+        with refused(161002, OP, "dx_out overlaps dy"):
+            phase1(OP, *arguments(call, 0))
+        call["dx_out"] = np.zeros((2, 8, 3), np.float32)
+        with refused(561002, OP, "num_groups is 0"):
+            phase1(OP, *arguments(call, 0))
+        with refused(561002, OP, "rstd has shape [3]"):
+            phase1(OP, *arguments(call))
+
+
+def test_nothing_is_written_where_a_call_fails():
+    call = tensors()
+    places = [Place((2, 8, 3)), Place((8,)), Place((8,))]
+    for groups in (0, 3):
+        with pytest.raises(ValueError, match=OP):
+            descend.group_norm_swish_grad(*inputs(call), groups, out=tuple(p.array for p in places))
+    for place in places:
+        place.check_untouched()
+
+
+@pytest.mark.parametrize(("dgamma", "dbeta"), [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("shape", [(3, 8, 40), (3, 8), (1, 8, 20_000)])
+def test_what_is_not_required_is_not_touched(dgamma, dbeta, shape):
+    call = tensors(shape)
+    expected = compute(inputs(call), 4)
+    places = [Place(shape), Place((8,)), Place((8,))]
+    call.update(zip(TENSORS[6:], (p.array for p in places), strict=True))
+    run_two_phase(OP, *arguments(call, dgamma=dgamma, dbeta=dbeta), product="atlas-a3")
+    assert_same_bits([places[0].array], expected[:1])
+    for place, wanted, value in zip(places[1:], (dgamma, dbeta), expected[1:], strict=True):
+        if wanted:
+            assert_same_bits([place.array], [value])
+        else:
+            place.check_untouched()
+    # The functional form has None in its place and needs no array.
+    got = descend.group_norm_swish_grad(*inputs(call), 4, dgamma_is_require=dgamma, dbeta_is_require=dbeta)
+    assert [g is not None for g in got] == [True, dgamma, dbeta]
+    assert_same_bits(
+        [g for g in got if g is not None], [e for e, g in zip(expected, got, strict=True) if g is not None]
+    )
+
+
+# --- the numbers -------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], int]:
+    channels_a_group = draw(st.sampled_from([1, 1, 2, 3, 4, 7, 16, 33, 100]))
+    groups = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    samples = draw(st.sampled_from([1, 1, 2, 3, 5, 70]))
+    room = max(40_000 // (channels_a_group * groups * samples), 1)
+    rank = draw(st.integers(0, 6))
+    inner: list[int] = []
+    for _ in range(rank):
+        size = draw(st.sampled_from([1, 1, 2, 3, 4, 5, 7, 9, 16, 17, 31, 33, 49, 64, 129, 2047, 2049]))
+        size = size if size <= room else 1
+        room //= size
+        inner.append(size)
+    return (samples, channels_a_group * groups, *inner), groups
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_any_shape_layout_and_dtype_on_host(data):
+    shape, groups = data.draw(problems(), "problem")
+    main = data.draw(st.sampled_from(FLOATS), "main")
+    other = [data.draw(st.sampled_from(FLOATS), name) for name in TENSORS]
+    dtypes = tuple(main if name in ("dy", "x") else d for name, d in zip(TENSORS, other, strict=True))
+    scale = data.draw(st.sampled_from([1.0, 1.0, 0.0, -1.0, 1.702, 30.0]), "scale")
+    call = tensors(shape, groups, dtypes, data.draw(st.integers(0, 2**32), "seed"))
+    where = {n: data.draw(layouts(a.ndim), n) for n, a in call.items()}
+    places = {n: Place(call[n].shape, call[n].dtype, where[n]) for n in TENSORS[6:]}
+    call = {n: placed(a, where[n]) if n in TENSORS[:6] else places[n].array for n, a in call.items()}
+    keep = [digest(a) for a in inputs(call)]
+    run_two_phase(OP, *arguments(call, groups, scale=scale))
+    check([p.array for p in places.values()], inputs(call), groups, scale)
+    for place in places.values():
+        place.check_guards()
+    assert [digest(a) for a in inputs(call)] == keep
+    again = {n: Place(call[n].shape, call[n].dtype, where[n]) for n in TENSORS[6:]}
+    out = tuple(p.array for p in again.values())
+    descend.group_norm_swish_grad(*inputs(call), groups, swish_scale=scale, out=out)
+    assert_same_bits([p.memory for p in again.values()], [p.memory for p in places.values()])
+
+
+# Every way that the kernel cuts its work: groups of one thread or of several, kept or computed again, short channels.
+PATHS = [
+    ((2, 6, 49), 3),
+    ((1, 3, 30_000), 1),
+    ((2, 5, 70_001), 1),
+    ((1, 2, 1_000_003), 1),
+    ((3, 4000), 1),
+    ((1, 4000, 3), 1),
+    ((2, 100_000), 1),
+    ((1, 70_000, 15), 1),
+    ((300, 64), 32),
+    ((70, 48, 2), 16),
+    ((5, 8, 8), 8),
+    ((9, 12, 16), 12),
+    ((40, 33, 3, 5), 11),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("shape", "groups"), PATHS)
+def test_every_path(shape, groups, dtype):
+    call = tensors(shape, groups, (dtype,) * 9)
+    places = [Place(shape, dtype), Place(shape[1:2], dtype), Place(shape[1:2], dtype)]
+    call.update(zip(TENSORS[6:], (p.array for p in places), strict=True))
+    run_two_phase(OP, *arguments(call, groups))
+    check([p.array for p in places], inputs(call), groups)
+    for place in places:
+        place.check_guards()
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize(("shape", "groups"), [((4, 32, 16, 16), 8), ((64, 128), 4), ((16, 32, 7, 7), 32)])
+def test_16_bit_results_are_the_correctly_rounded_golden(shape, groups, dtype):
+    call = inputs(tensors(shape, groups, (dtype,) * 9))
+    golden = reference.group_norm_swish_grad(*call, groups)
+    assert precision.correct_rounding_share(compute(call, groups)[0], golden[0]) >= 0.999
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize(("rows", "inner"), [(30_000, 1), (2000, 3), (3, 30_000), (200, 64)])
+def test_the_error_of_sums_does_not_grow(dtype, rows, inner):
+    """Sums of positive terms: every rounding counts."""
+    rng = np.random.default_rng(13)
+    shape = (rows, 4, inner)
+    dy, x = ((1 + rng.random(shape)).astype(np.float32).astype(DTYPES[dtype]) for _ in range(2))
+    mean, rstd = np.zeros((rows, 2), np.float32), np.ones((rows, 2), np.float32)
+    gamma, beta = np.ones(4, np.float32), np.zeros(4, np.float32)
+    call = [dy, mean, rstd, x, gamma, beta]
+    golden = reference.group_norm_swish_grad(*call, 2)
+    for got, exact in zip(compute(call, 2)[1:], golden[1:], strict=True):
+        assert got.dtype == np.float32
+        assert np.abs(got / exact - 1).max() < 3 * 2.0**-24
+
+
+def test_empty_tensors_on_host():
+    for shape in ((0, 8, 3), (2, 8, 0), (0, 8), (2, 8, 3, 0, 5)):
+        call = tensors(shape)
+        run_two_phase(OP, *arguments(call))
+        results = compute(inputs(call), 4)
+        assert_same_bits(list(call.values())[6:], results)
+        assert results[0].shape == shape
+        for sums in results[1:]:
+            np.testing.assert_array_equal(sums, np.zeros(8))
+    dx, dgamma, dbeta = compute(inputs(tensors((2, 0, 3))), 4)
+    assert (dx.shape, dgamma.shape, dbeta.shape) == ((2, 0, 3), (0,), (0,))
+
+
+def test_results_that_the_call_allocates():
+    call = tensors(dtypes=(BF16, F32, F32, BF16, F32, F16, BF16, F32, F16))
+    dx, dgamma, dbeta = compute(inputs(call), 4)
+    assert (dx.dtype, dgamma.dtype, dbeta.dtype) == (DTYPES[BF16], DTYPES[F32], DTYPES[F16])
+    assert dx.flags.c_contiguous
+
+
+# --- extreme values ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("scale", [0.0, -0.0, 1.0, -1.0, 1e4, -1e4, 1e-4, 1e30, -1e300, 1e300])
+@pytest.mark.parametrize("shape", [(2, 4, 40), (3, 8), (3, 4, 5)])
+def test_any_scale(dtype, scale, shape):
+    call = inputs(tensors(shape, 2, (dtype,) * 9))
+    with np.errstate(all="ignore"):
+        results = compute(call, 2, scale)
+    for result in results:
+        assert np.isfinite(wide(result)).all()
+    if abs(scale) < 1e6:
+        check(results, call, 2, scale, 16.0)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, "DOUBLE"])
+def test_the_sigmoid_keeps_its_meaning(dtype):
+    """One element a group of its own: rstd 1, gamma 0, so that z = beta and dbeta = dy * the slope."""
+    z = np.concatenate([np.linspace(-130, 130, 2601), [-1e4, 1e4, -1e8, 1e8, -1e30, 1e30, 3e38, -3e38, 1e-40, 0.0]])
+    beta = z.astype(DTYPES[dtype])
+    n = len(beta)
+    zeros, ones = np.zeros((1, n), DTYPES[dtype]), np.ones((1, n), DTYPES[dtype])
+    _, _, dbeta = compute([ones, zeros, ones, zeros, zeros[0], beta], n)
+    u = wide(beta)
+    with np.errstate(over="ignore"):
+        sig, rest = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
+    product = np.where(np.abs(u) < 700, u * sig * rest, 0.0)
+    # Where exp is below the normal range it has lost bits, and z multiplies what is left of it.
+    lost = 0.0 if dtype == "DOUBLE" else 2.0**-121
+    assert_close(dbeta, sig + product, sig + np.abs(product) + lost, 8.0, arithmetic_of(beta))
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("shape", [(2, 4, 33), (4, 6), (2, 4, 5)])
+def test_large_finite_inputs_give_no_nan(dtype, shape):
+    rng = np.random.default_rng(3)
+    for size in (1e2, 1e4):
+        call = tensors(shape, 2, (dtype,) * 9)
+        call["x"] = normal(rng, shape, dtype, size)
+        call["beta"] = normal(rng, shape[1:2], dtype, size)
+        for scale in (1.0, -1.0, 1e4):
+            for result in compute(inputs(call), 2, scale):
+                assert not np.isnan(wide(result)).any()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ["dy", "x", "mean", "rstd", "gamma", "beta"])
+@pytest.mark.parametrize("shape", [(3, 4, 40), (3, 4), (3, 4, 5)])
+def test_infinities_and_nan_stay_in_their_group(value, name, shape):
+    call = tensors(shape, 2)
+    index = {"gamma": (1,), "beta": (1,), "mean": (1, 0), "rstd": (1, 0)}.get(name, (1, 1, *[2] * (len(shape) - 2)))
+    clean = compute(inputs(call), 2)
+    call[name][index] = value
+    dx, dgamma, dbeta = compute(inputs(call), 2)
+    # The other group, and for what belongs to one sample the others too, have the bits that they had.
+    assert_same_bits([dx[:, 2:], dgamma[2:], dbeta[2:]], [clean[0][:, 2:], clean[1][2:], clean[2][2:]])
+    if name in ("dy", "x", "mean", "rstd"):
+        assert_same_bits([dx[::2]], [clean[0][::2]])
+    if np.isnan(value):
+        assert np.isnan(dx[1, :2]).all() or name in ("gamma", "beta")
+        assert np.isnan(dbeta[1]) or name in ("dy", "x", "mean", "rstd", "gamma")
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "groups"), PATHS)
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("source", [0, 3])
+def test_in_place_on_every_path(shape, groups, dtype, source):
+    call = inputs(tensors(shape, groups, (dtype,) * 9))
+    expected = compute(call, groups)
+    results = descend.group_norm_swish_grad(*call, groups, out=(call[source], None, None))
+    assert results[0] is call[source]
+    assert_same_bits(results, expected)
+
+
+@pytest.mark.parametrize("output", [0, 1, 2])
+@pytest.mark.parametrize("source", range(6))
+def test_any_output_in_any_input(output, source):
+    """[8, 8] in 8 groups: mean, rstd, x, dy and dx have one shape; with one sample and 8 groups dgamma is like mean."""
+    shape = (8, 8)
+    call = inputs(tensors(shape, 8))
+    if output:
+        call = inputs(tensors((1, 8), 8))
+        call[1], call[2] = call[1].reshape(8), call[2].reshape(8)
+    expected = compute([a.copy() for a in call], 8)
+    if call[source].shape != expected[output].shape:
+        return
+    out: list[Array | None] = [None, None, None]
+    out[output] = call[source]
+    assert_same_bits(descend.group_norm_swish_grad(*call, 8, out=tuple(out)), expected)
+
+
+def test_overlaps_are_refused():
+    buffer = normal(np.random.default_rng(1), (40, 8))
+    call = tensors((8, 8))
+    call["x"] = buffer[:8]
+    with acl.product("host"):
+        for dx in (buffer[1:9], buffer[:8][::-1]):
+            with refused(161002, OP, "dx_out overlaps x"):
+                phase1(OP, *arguments(call | {"dx_out": dx}))
+        with refused(161002, OP, "dgamma_out overlaps dbeta_out"):
+            phase1(OP, *arguments(call | {"dgamma_out": buffer[20], "dbeta_out": buffer[20]}))
+        with refused(161002, OP, "dgamma_out", "overlap each other"):
+            phase1(OP, *arguments(call | {"dgamma_out": np.lib.stride_tricks.as_strided(buffer[20], (8,), (0,))}))
+        phase1(OP, *arguments(call | {"dx_out": buffer[8:16], "dgamma_out": buffer[20], "dbeta_out": buffer[21]}))
+
+
+@pytest.mark.parametrize("shape", [(4, 16, 6, 5), (4, 16, 50)])
+def test_strided_batches_and_channels_last(shape):
+    """Samples that lie apart are read where they are; other layouts go through a copy. The bits are the same."""
+    call = inputs(tensors(shape, 4))
+    expected = compute(call, 4)
+    rank = len(shape)
+    for layout in (
+        Layout(tuple(range(rank)), (2, *[1] * (rank - 1))),
+        Layout(tuple(range(rank)), (-1, *[1] * (rank - 1))),
+        Layout((0, *range(2, rank), 1), (1,) * rank),
+        Layout(tuple(reversed(range(rank))), (3,) * rank),
+    ):
+        for changed in (0, 3):
+            moved = list(call)
+            moved[changed] = placed(call[changed], layout)
+            assert_same_bits(compute(moved, 4), expected)
+        out = Place(shape, F32, layout)
+        descend.group_norm_swish_grad(*call, 4, out=(out.array, None, None))
+        assert_same_bits([out.array], expected[:1])
+        out.check_guards()
+
+
+# --- the same bits -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads():
+    yield descend.set_num_threads
+    descend.set_num_threads(0)
+
+
+@pytest.mark.parametrize(("shape", "groups"), PATHS)
+@pytest.mark.parametrize("dtype", [F32, F16, "DOUBLE"])
+def test_same_bits_for_any_number_of_threads(shape, groups, dtype, threads):
+    call = inputs(tensors(shape, groups, (dtype,) * 9))
+    threads(1)
+    expected = compute(call, groups)
+    for count in (2, 7):
+        threads(count)
+        assert_same_bits(compute(call, groups), expected)
+
+
+def bits_of_all_paths() -> dict[str, str]:
+    """For other interpreters: what this one's bits are."""
+    found = {}
+    for dtype in FLOATS:
+        for shape, groups in PATHS:
+            for scale in (1.0, 60.0):
+                call = inputs(tensors(shape, groups, (dtype,) * 9))
+                found[f"{dtype} {shape} {scale}"] = digest(*compute(call, groups, scale))
+    return found
+
+
+def test_same_bits_for_any_instruction_set():
+    code = "import json, test_group_norm_swish_grad as t; print(json.dumps(t.bits_of_all_paths()))"
+    here = bits_of_all_paths()
+    runnable = descend._native.info()["isas"].split(", ")
+    for isa in ("AVX2", "AVX3", "NEON", "SVE"):
+        if isa in runnable:
+            assert python_value(code, DESCEND_ISA=isa) == here
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((70, 8, 49), 4), ((70, 64), 32), ((70, 6, 7), 2), ((9, 4, 20_000), 1)])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_a_sample_alone_has_the_bits_that_it_has_in_a_batch(shape, groups, dtype):
+    dy, mean, rstd, x, gamma, beta = inputs(tensors(shape, groups, (dtype,) * 9))
+    whole = compute([dy, mean, rstd, x, gamma, beta], groups)[0]
+    for part in (slice(0, 1), slice(-1, None), slice(1, 3), slice(2, 8)):
+        alone = compute([dy[part], mean[part], rstd[part], x[part], gamma, beta], groups)[0]
+        assert_same_bits([alone], [whole[part]])
+
+
+# --- other witnesses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((3, 8), 2), ((2, 6, 5), 6), ((2, 4, 3, 17), 1), ((2, 4, 2, 2, 3), 2)])
+def test_pytorchs_autograd_agrees(shape, groups):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(43)
+    x, dy = (torch.tensor(rng.standard_normal(shape)) for _ in range(2))
+    gamma, beta = (torch.tensor(rng.standard_normal(shape[1])) for _ in range(2))
+    _, mean, rstd = descend.group_norm_swish(x, gamma, beta, groups)
+    results = descend.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, groups)
+    leaves = [t.clone().requires_grad_() for t in (x, gamma, beta)]
+    torch.nn.functional.silu(torch.nn.functional.group_norm(leaves[0], groups, *leaves[1:], 1e-5)).backward(dy)
+    for result, leaf in zip(results, leaves, strict=True):
+        torch.testing.assert_close(result, leaf.grad, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("shape", "groups"), [((4, 32, 16, 16), 8), ((64, 256), 2)])
+def test_at_least_as_exact_as_pytorch(shape, groups, dtype):
+    """20 seeds of normal inputs: the whole backward pass, each library with the statistics that it computes itself."""
+    torch = pytest.importorskip("torch")
+    names = ("dx", "dgamma", "dbeta")
+    ratios: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x, dy = (torch.randn(shape).to(getattr(torch, dtype)) for _ in range(2))
+        gamma, beta = (torch.randn(shape[1]).to(x.dtype) for _ in range(2))
+        exact = [t.double().numpy() for t in (x, gamma, beta)]
+        _, m, r = reference.group_norm_swish(*exact, groups)
+        golden = reference.group_norm_swish_grad(dy.double().numpy(), m, r, *exact, groups)
+        _, mean, rstd = descend.group_norm_swish(x, gamma, beta, groups)
+        ours = descend.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, groups)
+        leaves = [t.clone().requires_grad_() for t in (x, gamma, beta)]
+        torch.nn.functional.silu(torch.nn.functional.group_norm(leaves[0], groups, *leaves[1:], 1e-5)).backward(dy)
+        kind = DTYPES[{"float32": F32, "float16": F16, "bfloat16": BF16}[dtype]]
+        for name, mine, leaf, right in zip(names, ours, leaves, golden, strict=True):
+            mine, theirs = mine.double().numpy(), leaf.grad.double().numpy()
+            # Relative errors hang on a few near-cancellations, which RMSE judges; elsewhere they are a measure.
+            clear = np.abs(right) > (0.02 * right.std() if name == "dx" else 0.0)
+            rmse = precision.double_benchmark(mine, theirs, right, "L2", kind).ratios.rmse
+            found = precision.double_benchmark(mine[clear], theirs[clear], right[clear], "L2", kind).ratios
+            ratios[name].append((found.mare, found.mere, rmse))
+            if name == "dx":
+                assert found.mere <= 1.01, (seed, found)
+                assert rmse <= 1.01, (seed, rmse)
+    for name, rows in ratios.items():
+        mare, mere, rmse = (float(np.median(column)) for column in zip(*rows, strict=True))
+        assert max(mere, rmse) <= 1.0, (name, mere, rmse)
+        assert mare <= (1.0 if name != "dx" else 2.0), (name, mare)  # dx: where the slope crosses 0; level L2

@@ -29,6 +29,21 @@ PyObject* masked_array_type = nullptr;
                                       ", but must be an array (NumPy, PyTorch, or anything with DLPack).")};
 }
 
+// What an object's own code raised while it was read, in one sentence; interrupts and the like go through. To be called
+// inside catch (nb::python_error&).
+[[noreturn]] void refuse_unreadable(const Call& call, int i, PyObject* object, const nb::python_error& error) {
+  if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
+  const nb::object text = nb::steal(PyObject_Str(error.value().ptr()));
+  const char* utf8 = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
+  if (utf8 == nullptr) PyErr_Clear();
+  // The first line: C++ libraries append their stack.
+  std::string_view reason(utf8 == nullptr ? "" : utf8);
+  reason = reason.substr(0, reason.find('\n'));
+  while (!reason.empty() && (reason.back() == '.' || reason.back() == ' ')) reason.remove_suffix(1);
+  if (reason.empty()) reason = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
+  refuse(call, i, concat("is a ", type_name(object), " that cannot be read: ", reason, "."));
+}
+
 // Sets data, offset and storage from the address of element [0, ..., 0], so that negative strides stay inside.
 void set_memory(Tensor& tensor, void* first_element) {
   const int64_t size = dtype_size(tensor.dtype);
@@ -253,7 +268,7 @@ void import_exchange(Call& call, int i, PyObject* object, const dlpack::Exchange
 void import_protocol(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep) {
   const nb::handle array(object);
   const std::string type = type_name(object);
-  if (!nb::hasattr(array, "__dlpack__")) refuse_type(call, i, object);
+  if (PyType_Check(object) || !nb::hasattr(array, "__dlpack__")) refuse_type(call, i, object);
   // JAX arrays are immutable, yet arrive as writable.
   if (output && (type.starts_with("jax") || type.find(".jax") != std::string::npos)) {
     refuse(call, i, "is a JAX array, which is immutable, but an output is written to.");
@@ -273,7 +288,7 @@ void import_protocol(Call& call, int i, PyObject* object, bool output, std::vect
       capsule = array.attr("__dlpack__")();
     }
   } catch (nb::python_error& error) {
-    refuse(call, i, concat("is a ", type, " that cannot be read: ", nb::str(error.value()).c_str()));
+    refuse_unreadable(call, i, object, error);
   }
   // The capsule stays ours and unconsumed: its own destructor frees the tensor.
   keep.push_back(capsule);
@@ -284,8 +299,11 @@ void import_protocol(Call& call, int i, PyObject* object, bool output, std::vect
     if (output && (managed->flags & dlpack::kReadOnly)) refuse(call, i, "is read-only, but an output is written to.");
     return import_dltensor(call, i, object, managed->tensor);
   }
+  if (!PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    refuse(call, i,
+           concat("is a ", type, " whose __dlpack__() gave no capsule of DLPack, or one that was used already."));
+  }
   const auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
-  if (managed == nullptr) throw nb::python_error();
   import_dltensor(call, i, object, managed->tensor);
 }
 
@@ -411,15 +429,15 @@ Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<
     return Family::kNumpy;
   }
   const bool from_torch = is_torch(object);
-  if (from_torch) check_torch(call, i, object);
   try {
+    if (from_torch) check_torch(call, i, object);
     if (const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object))) {
       import_exchange(call, i, object, *api, keep);
     } else {
       import_protocol(call, i, object, output, keep);
     }
   } catch (nb::python_error& error) {
-    refuse(call, i, concat("is a ", type_name(object), " that cannot be read: ", nb::str(error.value()).c_str()));
+    refuse_unreadable(call, i, object, error);
   }
   return from_torch ? Family::kTorch : Family::kOther;
 }

@@ -40,6 +40,17 @@ Handle* create_list(const char* function, const T* values, uint64_t size, Insert
 
 Dims dims_or_none(const int64_t* values, uint64_t count) { return values ? Dims(values, count) : Dims(); }
 
+// A null list of dimensions with a count: the one thing that makes a tensor impossible.
+Status check_dims(const int64_t* viewDims, uint64_t viewDimsNum, const int64_t* storageDims, uint64_t storageDimsNum) {
+  if (viewDims == nullptr && viewDimsNum > 0) {
+    return failure(Code::kParamNullptr, "viewDims is null, but viewDimsNum is ", viewDimsNum, ".");
+  }
+  if (storageDims == nullptr && storageDimsNum > 0) {
+    return failure(Code::kParamNullptr, "storageDims is null, but storageDimsNum is ", storageDimsNum, ".");
+  }
+  return {};
+}
+
 Tensor make_tensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t* stride,
                    int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageDimsNum, void* data) {
   Tensor tensor;
@@ -79,7 +90,12 @@ aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor:
 aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t* stride,
                            int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageDimsNum,
                            void* tensorData) {
-  return create<aclTensor>("aclCreateTensor", [&] {
+  return create<aclTensor>("aclCreateTensor", [&]() -> void* {
+    Status status = check_dims(viewDims, viewDimsNum, storageDims, storageDimsNum);
+    if (!status.ok()) {
+      (void)report("aclCreateTensor", std::move(status));
+      return nullptr;
+    }
     return state().tensors.insert(
         make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims, storageDimsNum, tensorData));
   });
@@ -90,6 +106,7 @@ aclnnStatus aclInitTensor(aclTensor* tensor, const int64_t* viewDims, uint64_t v
                           uint64_t storageDimsNum, void* tensorDataAddr) {
   return boundary("aclInitTensor", [&]() -> Status {
     if (tensor == nullptr) return null("tensor");
+    DESCEND_RETURN_IF_ERROR(check_dims(viewDims, viewDimsNum, storageDims, storageDimsNum));
     Tensor made = make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims, storageDimsNum,
                               tensorDataAddr);
     const bool alive = state().tensors.with(tensor, [&](Tensor& found) { found = std::move(made); });

@@ -47,9 +47,10 @@ def rms_norm_grad(
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
     values), TypeError for wrong types.
 
-    gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows. atlas-
-    inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes DOUBLE, any
-    mix of floating dtypes for rstd, gamma and the outputs, empty tensors (dgamma is then 0) and strided ones.
+    gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows.
+    atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes
+    DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors (dgamma is then 0) and
+    strided ones.
 
     Dtypes:
         dy FLOAT16, x FLOAT16, rstd FLOAT, gamma FLOAT, dx_out FLOAT16, dgamma_out FLOAT (atlas-a3,
@@ -76,8 +77,8 @@ def rms_norm_grad(
         161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
             no row; a private format; a view outside its storage; an output that overlaps another tensor other
             than exactly.
-        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; on Atlas products an empty tensor or a non-
-            contiguous input, and on atlas-inference a last axis of dy, x or gamma shorter than 32 bytes.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; on Atlas products an empty tensor or a
+            non-contiguous input, and on atlas-inference a last axis of dy, x or gamma shorter than 32 bytes.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
     Source: the documentation of aclnnRmsNormGrad in CANN's aclnn library.
@@ -118,8 +119,8 @@ def rms_norm(
         x BFLOAT16, gamma FLOAT, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
         x FLOAT16, gamma FLOAT16, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
             atlas-inference)
-        x FLOAT, gamma FLOAT, y_out FLOAT, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-
-            inference)
+        x FLOAT, gamma FLOAT, y_out FLOAT, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            atlas-inference)
         x BFLOAT16, gamma BFLOAT16, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training,
             atlas-a2-inference)
         x FLOAT, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out

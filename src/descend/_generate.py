@@ -64,7 +64,8 @@ def _parameter_lines(parameters: tuple[Parameter, ...]) -> list[str]:
 
 
 def _wrap(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, 110, initial_indent=indent, subsequent_indent=indent + ("    " if indent else ""))
+    deeper = indent + ("    " if indent else "")
+    return textwrap.fill(text, 110, initial_indent=indent, subsequent_indent=deeper, break_on_hyphens=False)
 
 
 def _docstring(operator: Operator, parameters: tuple[Parameter, ...], results: list[str]) -> str:

@@ -7,6 +7,8 @@ stand for it is made on first use.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -38,13 +40,29 @@ def path() -> Path:
         return installed
     try:
         _link_libraries(installed / "lib64")
+        _write_environment(installed, installed)
     except OSError:
         return _in_cache(installed)
     return installed
 
 
 def _is_complete(folder: Path) -> bool:
-    return all((folder / "lib64" / name).exists() for name in CANN_LIBRARIES)
+    environment = folder / "set_env.sh"
+    return all((folder / "lib64" / name).exists() for name in CANN_LIBRARIES) and (
+        environment.is_file() and environment.read_text() == _environment(environment, folder)
+    )
+
+
+def _environment(template: Path, folder: Path) -> str:
+    """The script of `template`, with the folder written in for shells that cannot tell where it lies."""
+    line = f"descend_home={shlex.quote(str(folder))}"
+    return re.sub(r"^descend_home='.*'$|^descend_home=/.*$", lambda _: line, template.read_text(), count=1, flags=re.M)
+
+
+def _write_environment(installed: Path, folder: Path) -> None:
+    temporary = folder / f".set_env.sh.{os.getpid()}"
+    temporary.write_text(_environment(installed / "set_env.sh", folder))
+    temporary.replace(folder / "set_env.sh")
 
 
 def _link_libraries(lib64: Path) -> None:
@@ -67,7 +85,7 @@ def _in_cache(installed: Path) -> Path:
     (building / "lib64" / LIBRARY).symlink_to(installed / "lib64" / LIBRARY)
     _link_libraries(building / "lib64")
     (building / "include").symlink_to(installed / "include")
-    shutil.copy(installed / "set_env.sh", building / "set_env.sh")
+    (building / "set_env.sh").write_text(_environment(installed / "set_env.sh", folder))
     try:
         building.rename(folder)
     except OSError:  # another process was first, or an old folder is in the way

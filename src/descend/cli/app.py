@@ -16,6 +16,7 @@ app = typer.Typer(
     name="descend",
     help="The backward operators of CANN's aclnn library, anywhere.",
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # whose tables cut long options off at 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(ops)

@@ -1,0 +1,847 @@
+"""Arrays of every kind: NumPy, PyTorch, JAX, anything with DLPack; results, out=, refusals, leaks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import descend
+from cases import DTYPES, Array, assert_same_bits, normal, phase1, refused, run_python
+from descend import acl, aclnn
+
+OP = "rms_norm_grad"
+BF16 = ml_dtypes.bfloat16
+
+
+def inputs(dtype: str = "FLOAT", rows: int = 4, columns: int = 32) -> list[Array]:
+    rng = np.random.default_rng(1)
+    return [normal(rng, s, dtype) for s in ((rows, columns), (rows, columns), (rows,), (columns,))]
+
+
+def expected_of(call: list[Array]) -> list[Array]:
+    return list(descend.rms_norm_grad(*(np.array(a) for a in call)))
+
+
+def wrong_type(name: str, kind: str) -> Any:
+    sentence = (
+        rf"^rms_norm_grad: {name} is a {kind}, but must be an array \(NumPy, PyTorch, or anything with DLPack\)\.$"
+    )
+    return pytest.raises(TypeError, match=sentence)
+
+
+# --- NumPy ---------------------------------------------------------------------------------------------------------
+
+
+def test_orders_and_views():
+    call = inputs()
+    expected = expected_of(call)
+    dy, x, rstd, gamma = call
+    wide = np.zeros((4, 3, 64), np.float32)
+    wide[:, 1, ::2] = x
+    for variant in (
+        np.asfortranarray(x),
+        wide[:, 1, ::2],
+        x[::-1][::-1],
+        x[:, ::-1].copy()[:, ::-1],
+        x.reshape(1, 4, 32)[0],
+        np.broadcast_to(x, (5, 4, 32))[3],
+        x.view(np.uint8).view(np.float32),
+        np.ndarray((4, 32), np.float32, x.tobytes()),  # read-only
+    ):
+        assert_same_bits(descend.rms_norm_grad(dy, variant, rstd, gamma), expected)
+
+
+def test_read_only_inputs_are_fine_and_outputs_are_not():
+    call = inputs()
+    expected = expected_of(call)
+    for array in call:
+        array.flags.writeable = False
+    assert_same_bits(descend.rms_norm_grad(*call), expected)
+    out = np.zeros((4, 32), np.float32)
+    out.flags.writeable = False
+    with refused(161002, OP, "dx_out", "read-only"):
+        descend.rms_norm_grad(*call, out=(out, None))
+    with refused(161002, OP, "dx_out", "read-only"):
+        phase1(OP, *call, out, np.zeros(32, np.float32))
+    assert not out.any()
+    with refused(161002, OP, "dgamma_out", "read-only"):
+        descend.rms_norm_grad(*call, out=(None, np.broadcast_to(np.float32(0), (32,))))
+
+
+def test_byte_order():
+    call = inputs()
+    for i, name in enumerate(("dy", "x", "rstd", "gamma")):
+        swapped = list(call)
+        swapped[i] = call[i].astype(call[i].dtype.newbyteorder())
+        with refused(161002, OP, name, "byte"):
+            descend.rms_norm_grad(*swapped)
+    out = np.zeros((4, 32), call[0].dtype.newbyteorder())
+    with refused(161002, OP, "dx_out", "byte"):
+        descend.rms_norm_grad(*call, out=(out, None))
+    assert_same_bits(descend.rms_norm_grad(*(a.astype("=f4") for a in call)), expected_of(call))
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_misaligned(shift):
+    call = inputs()
+    memory = np.zeros(call[1].nbytes + 8, np.uint8)
+    bad = memory[shift : shift + call[1].nbytes].view(np.float32).reshape(4, 32)
+    with refused(161002, OP, "x", "4 bytes"):
+        descend.rms_norm_grad(call[0], bad, *call[2:])
+    with refused(161002, OP, "dx_out", "4 bytes"):
+        descend.rms_norm_grad(*call, out=(bad, None))
+    fields = np.zeros((4, 32), np.dtype([("a", np.uint8), ("b", np.float32)]))  # packed: strides of 5 bytes
+    with refused(161002, OP, "x", "multiples of its element size"):
+        descend.rms_norm_grad(call[0], fields["b"], *call[2:])
+    with acl.product("host"), refused(161002, OP):
+        phase1(OP, *call, fields["b"], np.zeros(32, np.float32))
+    assert not memory.any()
+
+
+def test_structured_views_that_are_aligned():
+    call = inputs()
+    fields = np.zeros((4, 32), np.dtype([("a", np.float32), ("b", np.float32)]))
+    fields["b"] = call[1]
+    assert_same_bits(descend.rms_norm_grad(call[0], fields["b"], *call[2:]), expected_of(call))
+    dx, _ = descend.rms_norm_grad(*call, out=(fields["a"], None))
+    assert_same_bits([dx], expected_of(call)[:1])
+    np.testing.assert_array_equal(fields["b"], call[1])
+
+
+def test_masked_arrays_and_matrices():
+    call = inputs()
+    masked = np.ma.masked_array(call[1], mask=call[1] > 0)
+    with refused(161002, OP, "x", "masked"):
+        descend.rms_norm_grad(call[0], masked, *call[2:])
+    with refused(161002, OP, "dx_out", "masked"):
+        descend.rms_norm_grad(*call, out=(masked, None))
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix(call[1])
+    dx, dgamma = descend.rms_norm_grad(matrix, matrix, *call[2:])
+    assert type(dx) is np.ndarray
+    assert_same_bits((dx, dgamma), expected_of([call[1], *call[1:]]))
+
+
+def test_subclasses_and_memory_maps(tmp_path):
+    class Mine(np.ndarray):
+        pass
+
+    call = inputs()
+    expected = expected_of(call)
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(4, 32))
+    mapped[...] = call[1]
+    assert_same_bits(descend.rms_norm_grad(call[0].view(Mine), mapped, *call[2:]), expected)
+    out = np.memmap(tmp_path / "dx", np.float32, "w+", shape=(4, 32))
+    result, _ = descend.rms_norm_grad(*call, out=(out, None))
+    assert result is out
+    out.flush()
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "dx", np.float32).reshape(4, 32), expected[0])
+    readonly = np.memmap(tmp_path / "x", np.float32, "r", shape=(4, 32))
+    assert_same_bits(descend.rms_norm_grad(call[0], readonly, *call[2:]), expected)
+    with refused(161002, OP, "dx_out", "read-only"):
+        descend.rms_norm_grad(*call, out=(readonly, None))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.full((4, 32), "x"),
+        np.full((4, 32), b"x"),
+        np.full((4, 32), None, object),
+        np.zeros((4, 32), "M8[s]"),
+        np.zeros((4, 32), "m8[s]"),
+        np.zeros((4, 32), np.longdouble),
+        np.zeros((4, 32), np.clongdouble),
+        np.zeros((4, 32), [("a", "f4")]),
+        np.zeros((4, 32), "V4"),
+        np.zeros((4, 32), ml_dtypes.float8_e4m3fn),
+        np.zeros((4, 32), ml_dtypes.int4),
+        np.zeros((4, 32), np.complex64),
+        np.zeros((4, 32), np.int16),
+        np.zeros((4, 32), np.bool_),
+    ],
+    ids=lambda a: str(a.dtype),
+)
+def test_dtypes_that_no_operator_takes(array):
+    call = inputs()
+    with refused(161002, OP, "x has dtype"):
+        descend.rms_norm_grad(call[0], array, *call[2:])
+    with refused(161002, OP, "dx_out has dtype"):
+        descend.rms_norm_grad(*call, out=(array, None))
+
+
+def test_0_d_arrays_and_scalars():
+    call = inputs(rows=1)
+    call[2] = np.array(2.0, np.float32)
+    dx, _ = descend.rms_norm_grad(*(a.reshape(32) if a.size == 32 else a for a in call))
+    assert dx.shape == (32,)
+    for scalar in (np.float32(2), 2.0, 2):
+        with pytest.raises(TypeError, match=r"^rms_norm_grad: rstd is a "):
+            descend.rms_norm_grad(*call[:2], scalar, call[3])
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (None, None),
+        ([1.0] * 32, "list"),
+        ((1.0,) * 32, "tuple"),
+        ("x", "str"),
+        (b"x" * 128, "bytes"),
+        (bytearray(128), "bytearray"),
+        (1.0, "float"),
+        (object(), "object"),
+        (np.ndarray, "type"),
+        (memoryview(b"x" * 128), "memoryview"),
+        (range(32), "range"),
+        (np, "module"),
+    ],
+)
+def test_what_is_no_array(value, kind):
+    call = inputs()
+    if value is None:
+        with refused(161001, OP, "gamma is null"):
+            descend.rms_norm_grad(*call[:3], value)
+        return
+    with wrong_type("gamma", kind):
+        descend.rms_norm_grad(*call[:3], value)
+    with wrong_type("gamma", kind):
+        phase1(OP, *call[:3], value, np.zeros((4, 32), np.float32), np.zeros(32, np.float32))
+    with wrong_type("dx_out", kind):
+        descend.rms_norm_grad(*call, out=(value, None))
+
+
+def test_arguments_by_position_and_by_name():
+    call = inputs()
+    expected = expected_of(call)
+    names = ("dy", "x", "rstd", "gamma")
+    assert_same_bits(descend.rms_norm_grad(**dict(zip(reversed(names), reversed(call), strict=True))), expected)
+    assert_same_bits(descend.rms_norm_grad(*call[:2], gamma=call[3], rstd=call[2]), expected)
+    for bad in (
+        lambda: descend.rms_norm_grad(*call, None),
+        lambda: descend.rms_norm_grad(*call[:3]),
+        lambda: descend.rms_norm_grad(*call, weight=1),
+        lambda: descend.rms_norm_grad(*call, x=call[1]),
+    ):
+        with pytest.raises(TypeError, match=OP):
+            bad()
+
+
+def test_out_in_all_forms():
+    call = inputs()
+    expected = expected_of(call)
+    a, b = np.zeros((4, 32), np.float32), np.zeros(32, np.float32)
+    for out in (None, (None, None), [None, None], (a, None), (None, b), (a, b), [a, b]):
+        result = descend.rms_norm_grad(*call, out=out)
+        assert isinstance(result, tuple)
+        assert_same_bits(result, expected)
+        for got, given in zip(result, out or (None, None), strict=True):
+            assert given is None or got is given
+        a[...] = b[...] = 0
+    for out in ((), (a,), (a, b, None), []):
+        with pytest.raises(ValueError, match=rf"^rms_norm_grad: out has {len(out)} entries, but must have 2\.$"):
+            descend.rms_norm_grad(*call, out=out)
+    for out in (a, {"dx": a}, 1, "ab", iter((a, b)), {0: a}):
+        with pytest.raises(TypeError, match=r"^rms_norm_grad: out is a .*, but must be a tuple of 2 arrays"):
+            descend.rms_norm_grad(*call, out=out)
+    with refused(561002, OP, "dx_out", "[4, 31]", "[4, 32]"):
+        descend.rms_norm_grad(*call, out=(a[:, 1:], None))
+    with refused(561002, OP, "dgamma_out"):
+        descend.rms_norm_grad(*call, out=(None, a))
+    assert not a.any()
+
+
+def test_results_own_their_memory():
+    for rows in (4, 40_000):  # the small come from malloc, the large from warm pages
+        call = inputs(rows=rows)
+        first = descend.rms_norm_grad(*call)
+        kept = [a.copy() for a in first]
+        for _ in range(3):
+            second = descend.rms_norm_grad(*(a * np.float32(2) for a in call))
+            assert not np.shares_memory(first[0], second[0])
+        assert_same_bits(first, kept)
+        del second
+        view = descend.rms_norm_grad(*call)[0][1:]
+        gc.collect()
+        descend.empty_cache()
+        other = descend.rms_norm_grad(*(a * np.float32(3) for a in call))
+        np.testing.assert_array_equal(view, first[0][1:])
+        first[0][...] = 1  # writeable
+        del other
+
+
+def test_bfloat16_results():
+    dx, dgamma = descend.rms_norm_grad(*inputs("BFLOAT16"))
+    assert dx.dtype == np.dtype(BF16)
+    assert dgamma.dtype == np.float32
+    assert (dx + dx).dtype == np.dtype(BF16)
+
+
+# --- DLPack --------------------------------------------------------------------------------------------------------
+
+
+class Producer:
+    """A library of its own: an array with DLPack and nothing else."""
+
+    def __init__(self, array: Array, *, versioned: bool = True, device: tuple[int, int] = (1, 0)) -> None:
+        self.array = array
+        self.versioned = versioned
+        self.device = device
+        self.calls = 0
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self.calls += 1
+        if not self.versioned:
+            if options:
+                raise TypeError("unexpected keyword argument 'max_version'")
+            return self.array.__dlpack__()
+        return self.array.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_producers_of_dlpack(versioned):
+    call = inputs()
+    expected = expected_of(call)
+    wrapped = [Producer(a, versioned=versioned) for a in (call[0], np.asfortranarray(call[1]), call[2], call[3][::1])]
+    assert_same_bits(descend.rms_norm_grad(*wrapped), expected)
+    for array in (call[1][:, ::-1].copy()[:, ::-1], np.broadcast_to(call[1], (3, 4, 32))[1]):
+        mixed = [call[0], Producer(array, versioned=True), *call[2:]]
+        assert_same_bits(descend.rms_norm_grad(*mixed), expected)
+    out = np.zeros((4, 32), np.float32)
+    given = Producer(out, versioned=versioned)
+    result = descend.rms_norm_grad(*wrapped, out=(given, None))
+    assert result[0] is given
+    assert_same_bits([out], expected[:1])
+    # A producer with no array namespace gets NumPy.
+    assert type(descend.rms_norm_grad(*wrapped)[1]) is np.ndarray
+
+
+def test_results_go_back_through_the_array_namespace():
+    class Library:
+        @staticmethod
+        def from_dlpack(producer: Any) -> Any:
+            assert producer.__dlpack_device__() == (1, 0)
+            return ("mine", np.from_dlpack(producer))
+
+    class Array2(Producer):
+        def __array_namespace__(self, **_: Any) -> type[Library]:
+            return Library
+
+    call = inputs()
+    results = descend.rms_norm_grad(*(Array2(a) for a in call))
+    assert [r[0] for r in results] == ["mine", "mine"]
+    assert_same_bits([r[1] for r in results], expected_of(call))
+
+
+def test_producers_elsewhere():
+    call = inputs()
+    for device in ((2, 0), (8, 0), (10, 1), (14, 0)):
+        producer = Producer(call[1], device=device)
+        with refused(161002, OP, "x", "device", str(device[0])):
+            descend.rms_norm_grad(call[0], producer, *call[2:])
+        assert producer.calls == 0  # no copy from a device behind the caller's back
+    assert_same_bits(descend.rms_norm_grad(call[0], Producer(call[1], device=(3, 0)), *call[2:]), expected_of(call))
+
+
+def test_producers_of_read_only_memory():
+    call = inputs()
+    array = np.zeros((4, 32), np.float32)
+    array.flags.writeable = False
+    with refused(161002, OP, "dx_out", "read-only"):
+        descend.rms_norm_grad(*call, out=(Producer(array), None))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no"), BufferError("no"), TypeError("no"), ValueError("no"), KeyError("no")]
+)
+def test_producers_that_fail(error):
+    class Broken:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise error
+
+    call = inputs()
+    with refused(161002, OP, "x is a", "Broken", "no"):
+        descend.rms_norm_grad(call[0], Broken(), *call[2:])
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])
+def test_producers_that_are_interrupted(signal):
+    """An interrupt is not a refusal: it goes through."""
+
+    class Interrupted:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise signal
+
+    call = inputs()
+    with pytest.raises(signal):
+        descend.rms_norm_grad(call[0], Interrupted(), *call[2:])
+
+
+@pytest.mark.parametrize("capsule", [None, 1, "capsule", object()])
+def test_producers_of_something_else(capsule):
+    class Liar:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **_: Any) -> Any:
+            return capsule
+
+    call = inputs()
+    with pytest.raises((TypeError, ValueError), match=r"^rms_norm_grad: x is a .*\.$"):
+        descend.rms_norm_grad(call[0], Liar(), *call[2:])
+
+
+def test_a_capsule_that_was_consumed_already():
+    class Used(Producer):
+        def __dlpack__(self, **_: Any) -> Any:
+            capsule = self.array.__dlpack__()
+            np.from_dlpack(Holder(capsule))
+            return capsule
+
+    class Holder:
+        def __init__(self, capsule: Any) -> None:
+            self.capsule = capsule
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **_: Any) -> Any:
+            return self.capsule
+
+    call = inputs()
+    with pytest.raises((TypeError, ValueError), match=r"^rms_norm_grad: x is a .*\.$"):
+        descend.rms_norm_grad(call[0], Used(call[1]), *call[2:])
+
+
+def test_producers_that_call_back():
+    """A call within a call."""
+    call = inputs()
+    expected = expected_of(call)
+
+    class Nested(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            assert_same_bits(descend.rms_norm_grad(*call), expected)
+            return super().__dlpack__(**options)
+
+    assert_same_bits(descend.rms_norm_grad(*(Nested(a) for a in call)), expected)
+
+
+# --- PyTorch -------------------------------------------------------------------------------------------------------
+
+try:
+    import torch
+except ModuleNotFoundError:
+    torch = None  # type: ignore[assignment]
+
+needs_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+
+
+def tensors(dtype: str = "float32") -> list[Any]:
+    return [torch.from_numpy(a.copy()).to(getattr(torch, dtype)) for a in inputs()]
+
+
+def numbers(*arrays: Any) -> list[Array]:
+    return [a.detach().double().numpy() for a in arrays]
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_pytorch_in_pytorch_out(dtype):
+    call = tensors(dtype)
+    results = descend.rms_norm_grad(*call)
+    assert [type(r) for r in results] == [torch.Tensor] * 2
+    assert results[0].dtype == call[0].dtype
+    assert results[1].dtype == (torch.float64 if dtype == "float64" else torch.float32)
+    assert not results[0].requires_grad
+    kind = DTYPES[{"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float64": "DOUBLE"}[dtype]]
+    expected = descend.rms_norm_grad(*(a.double().numpy().astype(kind) for a in call))
+    assert_same_bits(numbers(*results), [e.astype(np.float64) for e in expected])
+    results[0].add_(1)  # writeable, and PyTorch's own
+    torch.add(results[0], results[0]).sum()
+
+
+@needs_torch
+def test_pytorch_layouts():
+    call = tensors()
+    expected = numbers(*descend.rms_norm_grad(*call))
+    x = call[1]
+    for variant in (
+        x.t().contiguous().t(),
+        torch.stack([x, x], dim=2)[:, :, 1],
+        torch.cat([x, x])[4:],
+        x.expand(3, 4, 32)[2],
+        torch.as_strided(torch.cat([x.flatten(), x.flatten()]), (4, 32), (32, 1), 128),
+    ):
+        assert_same_bits(numbers(*descend.rms_norm_grad(call[0], variant, *call[2:])), expected)
+    base = torch.zeros(4, 64)
+    result = descend.rms_norm_grad(*call, out=(base[:, ::2], None))[0]
+    assert result.data_ptr() == base.data_ptr()
+    assert_same_bits(numbers(result), expected[:1])
+    assert not base[:, 1::2].any()
+
+
+@needs_torch
+def test_families_follow_the_first_argument():
+    call, torches = inputs(), tensors()
+    dx, dgamma = descend.rms_norm_grad(call[0], *torches[1:])
+    assert type(dx) is type(dgamma) is np.ndarray
+    dx, dgamma = descend.rms_norm_grad(torches[0], *call[1:])
+    assert type(dx) is type(dgamma) is torch.Tensor
+    out = np.zeros((4, 32), np.float32)
+    dx, dgamma = descend.rms_norm_grad(*torches, out=(out, None))
+    assert dx is out
+    assert type(dgamma) is torch.Tensor
+
+
+@needs_torch
+def test_gradients_that_would_be_lost_are_refused():
+    call = tensors()
+    for i, name in enumerate(("dy", "x", "rstd", "gamma")):
+        wanting = list(call)
+        wanting[i] = torch.nn.Parameter(call[i].clone()) if i % 2 else call[i].clone().requires_grad_()
+        with refused(161002, OP, name, "requires gradients", "no_grad", "detach"):
+            descend.rms_norm_grad(*wanting)
+        with refused(161002, OP, name, "requires gradients"), acl.product("host"):
+            phase1(OP, *wanting, torch.zeros(4, 32), torch.zeros(32))
+        expected = numbers(*descend.rms_norm_grad(*call))
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                assert_same_bits(numbers(*descend.rms_norm_grad(*wanting)), expected)
+        wanting[i] = wanting[i].detach()
+        assert_same_bits(numbers(*descend.rms_norm_grad(*wanting)), expected)
+    leaf = torch.zeros(4, 32, requires_grad=True)
+    with refused(161002, OP, "dx_out", "requires gradients"):
+        descend.rms_norm_grad(*call, out=(leaf, None))
+    # Not a leaf, but part of a graph.
+    with refused(161002, OP, "x", "requires gradients"):
+        descend.rms_norm_grad(call[0], leaf * 2, *call[2:])
+
+
+@needs_torch
+def test_lazily_negated_tensors():
+    call = tensors()
+    negated = torch._neg_view(call[1])
+    assert negated.is_neg()
+    with refused(161002, OP, "x", "negated", "resolve_neg"):
+        descend.rms_norm_grad(call[0], negated, *call[2:])
+    with refused(161002, OP, "dx_out", "negated"):
+        descend.rms_norm_grad(*call, out=(negated, None))
+    assert_same_bits(
+        numbers(*descend.rms_norm_grad(call[0], negated.resolve_neg(), *call[2:])),
+        numbers(*descend.rms_norm_grad(call[0], -call[1], *call[2:])),
+    )
+
+
+@needs_torch
+def test_an_expanded_output_is_refused():
+    call = tensors()
+    with refused(161002, OP, "dx_out", "overlap each other"):
+        descend.rms_norm_grad(*call, out=(torch.zeros(1, 32).expand(4, 32), None))
+
+
+def no_memory() -> dict[str, Any]:
+    """Tensors that have no memory of their own."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.zeros(4, 32)
+    return {
+        "meta": torch.zeros(4, 32, device="meta"),
+        "sparse": torch.eye(4, 32).to_sparse(),
+        "csr": torch.eye(4, 32).to_sparse_csr(),
+        "fake": fake,
+        "nested": torch.nested.nested_tensor([torch.zeros(32)] * 4, layout=torch.jagged),
+    }
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["meta", "sparse", "csr", "fake", "nested"])
+def test_tensors_without_memory_are_refused(kind):
+    call, x = tensors(), no_memory()[kind]
+    with refused(161002, OP, "x "):
+        descend.rms_norm_grad(call[0], x, *call[2:])
+    with refused(161002, OP, "dx_out "):
+        descend.rms_norm_grad(*call, out=(x, None))
+
+
+@needs_torch
+@pytest.mark.parametrize("transform", ["vmap", "grad", "jvp", "jacfwd"])
+def test_transforms_of_functions_are_refused(transform):
+    """They see no derivative and no batch in here: a sentence, not a wrong result."""
+    call = tensors()
+
+    def through(x: Any) -> Any:
+        return descend.rms_norm_grad(call[0], x, call[2], call[3])[0].sum()
+
+    with refused(161002, OP, "x "):
+        if transform == "vmap":
+            torch.vmap(through)(torch.stack([call[1]] * 3))
+        elif transform == "jvp":
+            torch.func.jvp(through, (call[1],), (call[1],))
+        else:
+            getattr(torch.func, transform)(through)(call[1])
+
+
+@needs_torch
+def test_subclasses_of_tensors():
+    class Mine(torch.Tensor):
+        pass
+
+    call = tensors()
+    expected = numbers(*descend.rms_norm_grad(*call))
+    mine = [a.as_subclass(Mine) for a in call]
+    assert_same_bits(
+        [np.asarray(a.as_subclass(torch.Tensor)).astype(float) for a in descend.rms_norm_grad(*mine)], expected
+    )
+    out = torch.zeros(4, 32).as_subclass(Mine)
+    assert descend.rms_norm_grad(*call, out=(out, None))[0] is out
+    buffers = [torch.nn.Buffer(a) for a in call]
+    assert_same_bits(numbers(*descend.rms_norm_grad(*buffers)), expected)
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", ["enable_grad", "no_grad"])
+@pytest.mark.parametrize("form", ["functional", "two-phase"])
+def test_written_tensors_count_a_version(mode, form):
+    """Autograd must notice that a tensor which it saved was overwritten, as it does for PyTorch's own operators."""
+    call = tensors()
+    leaf, saved = torch.ones(4, 32, requires_grad=True), torch.ones(4, 32)
+    loss = (leaf * saved).sum()
+    version = saved._version
+    with getattr(torch, mode)():
+        if form == "functional":
+            descend.rms_norm_grad(*call, out=(saved, None))
+        else:
+            with acl.product("host"):
+                size, executor = phase1(OP, *call, saved, torch.zeros(32))
+            assert saved._version == version
+            aclnn.rms_norm_grad(acl.malloc(size), size, executor, None)
+            acl.synchronize()
+    assert saved._version > version
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    assert [a._version for a in call] == [0] * 4
+
+
+@needs_torch
+def test_inference_tensors():
+    with torch.inference_mode():
+        call = [a.clone() for a in tensors()]
+        out = torch.zeros(4, 32)
+        assert out.is_inference()
+        descend.rms_norm_grad(*call, out=(out, None))
+    assert_same_bits(numbers(out), numbers(descend.rms_norm_grad(*tensors())[0]))
+    descend.rms_norm_grad(*call, out=(out, None))  # outside, too
+
+
+@needs_torch
+def test_results_of_pytorch_own_their_memory():
+    for rows in (4, 40_000):
+        call = [torch.from_numpy(a) for a in inputs(rows=rows)]
+        first = descend.rms_norm_grad(*call)
+        kept = [a.clone() for a in first]
+        tail = first[0][-1:]
+        del first
+        gc.collect()
+        descend.empty_cache()
+        other = [descend.rms_norm_grad(*(a * 2 for a in call)) for _ in range(3)]
+        assert torch.equal(tail, kept[0][-1:])
+        del other
+
+
+@needs_torch
+def test_pytorch_is_never_imported():
+    code = """
+import sys
+import numpy as np
+import descend
+descend.rms_norm(np.ones((2, 8)), np.ones(8))
+print([m for m in ("torch", "jax", "safetensors", "typer", "rich") if m in sys.modules])
+import torch  # and if it comes later, it is known
+print(type(descend.rms_norm(torch.ones(2, 8), torch.ones(8))[0]).__name__)
+"""
+    assert run_python(code).stdout == "[]\nTensor\n"
+
+
+@needs_torch
+def test_pytorch_with_numpy_is_one_memory():
+    call = inputs()
+    out = torch.zeros(4, 32)
+    descend.rms_norm_grad(*call, out=(out.numpy(), None))
+    assert_same_bits([out.numpy()], expected_of(call)[:1])
+
+
+# --- JAX -----------------------------------------------------------------------------------------------------------
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    call = [jnp.asarray(a) for a in inputs()]
+    expected = expected_of(inputs())
+    results = descend.rms_norm_grad(*call)
+    for result, golden in zip(results, expected, strict=True):
+        assert isinstance(result, jax.Array)
+        assert_same_bits([np.asarray(result)], [golden])
+    half = descend.rms_norm_grad(*(a.astype(jnp.bfloat16) for a in call))
+    assert half[0].dtype == jnp.bfloat16
+    with refused(161002, OP, "dx_out", "JAX", "immutable"):
+        descend.rms_norm_grad(*call, out=(jnp.zeros((4, 32)), None))
+    with refused(161002, OP, "dx_out", "JAX"):
+        phase1(OP, *call, jnp.zeros((4, 32)), jnp.zeros(32))
+    with refused(161002, OP, "x is a"):
+        jax.jit(lambda x: descend.rms_norm_grad(call[0], x, call[2], call[3])[0])(call[1])
+    with refused(161002, OP, "x is a"):
+        jax.grad(lambda x: descend.rms_norm_grad(call[0], x, call[2], call[3])[0].sum())(call[1])
+    # Inputs stay what they are.
+    assert_same_bits([np.asarray(a) for a in call], inputs())
+
+
+# --- leaks ---------------------------------------------------------------------------------------------------------
+
+
+def references(objects: list[Any]) -> list[int]:
+    gc.collect()
+    return [sys.getrefcount(o) for o in objects]
+
+
+def failing(call: list[Any], extra: list[Any]) -> None:
+    out = extra[0]
+    for bad in (
+        lambda: descend.rms_norm_grad(call[0], call[1], call[3], call[2]),
+        lambda: descend.rms_norm_grad(call[0], call[1], call[2], "gamma"),
+        lambda: descend.rms_norm_grad(*call, out=(out, out)),
+        lambda: descend.rms_norm_grad(*call, out=(out, None, None)),
+        lambda: phase1(OP, *call, None, out),
+        lambda: phase1(OP, *call, object(), out),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            bad()
+
+
+@pytest.mark.parametrize("family", ["numpy", "torch", "dlpack"])
+def test_no_references_are_lost(family):
+    if family == "torch" and torch is None:
+        pytest.skip("PyTorch is not installed")
+    wrap = {"numpy": np.asarray, "torch": lambda a: torch.from_numpy(a), "dlpack": Producer}[family]
+    call, extra = [wrap(a) for a in inputs()], [wrap(np.zeros((4, 32), np.float32)), wrap(np.zeros(32, np.float32))]
+    watched = [*call, *extra]
+    if family == "dlpack":
+        watched += [p.array for p in [*call, *extra]]
+    stream = acl.Stream()
+
+    def once() -> None:
+        descend.rms_norm_grad(*call)
+        descend.rms_norm_grad(*call, out=tuple(extra))
+        failing(call, extra)
+        with acl.product("host"):
+            size, executor = phase1(OP, *call, *extra)
+        executor.set_repeatable()
+        workspace = acl.malloc(size)
+        for _ in range(2):
+            executor.set_tensor("x", call[1])
+            aclnn.rms_norm_grad(workspace, size, executor, stream)
+        phase1(OP, *call, *extra)
+        stream.synchronize()
+
+    once()
+    before = references(watched)
+    for _ in range(20):
+        once()
+    assert references(watched) == before
+
+
+def test_no_memory_is_lost():
+    call = inputs(rows=20)
+    out = np.zeros((20, 32), np.float32)
+
+    def many(count: int) -> None:
+        for _ in range(count):
+            descend.rms_norm_grad(*call)
+            failing(call, [out])
+            size, executor = phase1(OP, *call, out, np.zeros(32, np.float32))
+            aclnn.rms_norm_grad(acl.malloc(size), size, executor, None)
+        acl.synchronize()
+
+    many(50)
+    tracemalloc.start()
+    try:
+        many(5)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        many(300)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 20_000  # less than 70 bytes a call
+
+
+def test_memory_of_the_process_does_not_grow():
+    """What tracemalloc does not see: the engine's own."""
+    code = """
+import gc, resource, sys
+import numpy as np
+import descend
+from descend import acl, aclnn
+acl.set_product("host")
+rng = np.random.default_rng(0)
+a = [rng.standard_normal(s).astype("f") for s in ((60, 500), (60, 500), (60,), (500,), (60, 500), (500,))]
+turned = [np.asfortranarray(x) for x in a]
+stream = acl.Stream()
+def once(i):
+    descend.rms_norm_grad(*a[:4])
+    descend.rms_norm_grad(*turned[:4])
+    try:
+        descend.rms_norm_grad(*a[:3], a[3][:9])
+    except ValueError:
+        pass
+    size, executor = aclnn.rms_norm_grad_get_workspace_size(*a)
+    aclnn.rms_norm_grad(acl.malloc(size), size, executor, stream if i % 2 else acl.Stream())
+def resident():
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+for i in range(400):
+    once(i)
+stream.synchronize()
+before = resident()
+for i in range(4000):
+    once(i)
+stream.synchronize()
+print(resident() - before)
+"""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("needs /proc")
+    assert int(run_python(code).stdout) < 4 << 20
+
+
+def test_the_cache_of_pages_is_bounded_and_given_back():
+    call = inputs(rows=100_000)
+    descend.rms_norm_grad(*call)
+    gc.collect()
+    assert descend._native.info()["cached_bytes"] >= 100_000 * 32 * 4
+    descend.empty_cache()
+    assert descend._native.info()["cached_bytes"] == 0
+    descend._native.set_cache_limit(1 << 20)
+    try:
+        descend.rms_norm_grad(*call)
+        gc.collect()
+        assert descend._native.info()["cached_bytes"] <= 1 << 20
+    finally:
+        descend._native.set_cache_limit(1 << 30)

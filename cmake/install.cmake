@@ -1,11 +1,28 @@
-# `cmake --install`: a folder laid out as CANN's own, for C and C++ programs.
-install(DIRECTORY include/ DESTINATION include FILES_MATCHING PATTERN "*.h")
-install(CODE "
-  set(DESCEND_HOME \"\${CMAKE_INSTALL_PREFIX}\")
-  configure_file(\"${CMAKE_SOURCE_DIR}/cmake/set_env.sh\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/set_env.sh\" @ONLY)
-")
-if(TARGET descend)
-  install(TARGETS descend LIBRARY DESTINATION lib64)
+# The SDK: a folder laid out as CANN's own, for C and C++ programs. In the wheel it lies in descend/sdk, and there
+# `descend sdk` makes the links and writes the folder into set_env.sh on first use: a wheel would turn each link into a
+# copy.
+include(CMakePackageConfigHelpers)
+if(DESCEND_PYTHON)
+  set(SDK descend/sdk/)
+else()
+  set(SDK "")
+endif()
+configure_file(cmake/descend.pc.in descend.pc @ONLY)
+write_basic_package_version_file(descendConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+
+install(DIRECTORY include/ DESTINATION ${SDK}include FILES_MATCHING PATTERN "*.h")
+install(TARGETS descend LIBRARY DESTINATION ${SDK}lib64)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/descend.pc DESTINATION ${SDK}lib64/pkgconfig)
+install(
+  FILES cmake/descendConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/descendConfigVersion.cmake
+  DESTINATION ${SDK}share/cmake/descend)
+if(DESCEND_PYTHON)
+  install(FILES cmake/set_env.sh DESTINATION descend/sdk)
+else()
+  install(CODE "
+    set(DESCEND_HOME \"\${CMAKE_INSTALL_PREFIX}\")
+    configure_file(\"${CMAKE_SOURCE_DIR}/cmake/set_env.sh\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/set_env.sh\" @ONLY)
+  ")
   # CANN's names are links to the one library, so that a program that links several of them holds one state.
   foreach(name ascendcl nnopbase opapi opapi_nn opapi_math opapi_transformer)
     install(CODE "

@@ -1,4 +1,4 @@
-# The wheel: the module descend._native, and the SDK beside it for C and C++ programs.
+# The wheel's own part: the module descend._native.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module NumPy)
 execute_process(
   COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
@@ -13,10 +13,3 @@ target_compile_definitions(_native PRIVATE NPY_NO_DEPRECATED_API=NPY_2_0_API_VER
 target_compile_options(_native PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${DESCEND_WERROR}>:-Werror>)
 
 install(TARGETS _native LIBRARY DESTINATION descend)
-
-# No symbolic links here: a wheel would turn each into a copy. `descend sdk` makes them on first use.
-install(DIRECTORY include/ DESTINATION descend/sdk/include FILES_MATCHING PATTERN "*.h")
-install(FILES cmake/set_env.sh DESTINATION descend/sdk)
-if(TARGET descend)
-  install(TARGETS descend LIBRARY DESTINATION descend/sdk/lib64)
-endif()

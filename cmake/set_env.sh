@@ -14,6 +14,15 @@ if [ -d "$descend_home/include/acl" ]; then
     *":$descend_home/lib64:"*) ;;
     *) export LD_LIBRARY_PATH="$descend_home/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ;;
   esac
+  # for CMake's find_package(descend) and for pkg-config
+  case ":${CMAKE_PREFIX_PATH:-}:" in
+    *":$descend_home:"*) ;;
+    *) export CMAKE_PREFIX_PATH="$descend_home${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}" ;;
+  esac
+  case ":${PKG_CONFIG_PATH:-}:" in
+    *":$descend_home/lib64/pkgconfig:"*) ;;
+    *) export PKG_CONFIG_PATH="$descend_home/lib64/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}" ;;
+  esac
 else
   echo "set_env.sh: $descend_home is not an installation of Descend" >&2
 fi

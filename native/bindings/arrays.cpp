@@ -1,8 +1,12 @@
 #include "bindings/arrays.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <new>
 #include <span>
@@ -60,6 +64,21 @@ void set_memory(Tensor& tensor, void* first_element) {
   tensor.data = static_cast<char*>(first_element) + low * size;
   tensor.offset = -low;
   tensor.storage_shape = {high - low + 1};
+}
+
+// A storage and an offset that the strides of a tensor without memory fit into, as far as 64 bits reach.
+void spread_storage(Tensor& tensor) {
+  __int128 low = 0, high = 0;
+  for (uint64_t i = 0; i < tensor.rank(); ++i) {
+    if (tensor.shape[i] < 1) {
+      tensor.storage_shape = {0};
+      return;
+    }
+    (tensor.strides[i] < 0 ? low : high) += static_cast<__int128>(tensor.shape[i] - 1) * tensor.strides[i];
+  }
+  constexpr __int128 kMost = std::numeric_limits<int64_t>::max();
+  tensor.offset = static_cast<int64_t>(std::min(-low, kMost));
+  tensor.storage_shape = {static_cast<int64_t>(std::min(high - low + 1, kMost))};
 }
 
 Dtype numpy_dtype(int number) {
@@ -442,6 +461,16 @@ Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<
   return from_torch ? Family::kTorch : Family::kOther;
 }
 
+void read_metadata(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep) {
+  TensorSpec* spec = nullptr;
+  if (nb::try_cast(nb::handle(object), spec) && spec != nullptr) {
+    call[i].state = Argument::State::kGiven;
+    call[i].tensor = spec->tensor;
+  } else {
+    (void)read_array(call, i, object, output, keep);
+  }
+}
+
 void mark_written(PyObject* object, Family family) {
   if (family != Family::kTorch) return;
   try {
@@ -488,6 +517,26 @@ void bind_arrays(nb::module_& module) {
   bfloat16_number = reinterpret_cast<PyArray_Descr*>(bfloat16.ptr())->type_num;
   bfloat16_descr = nb::object(bfloat16).release().ptr();
   masked_array_type = nb::object(nb::module_::import_("numpy").attr("ma").attr("MaskedArray")).release().ptr();
+  nb::class_<TensorSpec>(module, "TensorSpec", "A tensor without memory, for calls that read metadata only.")
+      .def(
+          "__init__",
+          [](TensorSpec* self, const std::vector<int64_t>& shape, int dtype,
+             const std::optional<std::vector<int64_t>>& strides, int format) {
+            new (self) TensorSpec;
+            Tensor& tensor = self->tensor;
+            tensor.dtype = static_cast<Dtype>(dtype);
+            tensor.format = static_cast<Format>(format);
+            tensor.shape.assign(shape.data(), shape.size());
+            tensor.strides = contiguous_strides(tensor.shape);
+            tensor.storage_shape = tensor.shape;
+            if (strides) {
+              if (strides->size() != shape.size()) throw nb::value_error("strides and shape differ in length.");
+              tensor.strides.assign(strides->data(), strides->size());
+              spread_storage(tensor);
+            }
+          },
+          nb::arg("shape"), nb::arg("dtype"), nb::arg("strides").none() = nb::none(), nb::arg("format") = 2,
+          "shape, CANN's number of the dtype, strides in elements, CANN's number of the format.");
   nb::class_<Producer>(module, "Producer", "A result on its way to another library: the DLPack protocol.")
       .def("__dlpack_device__", [](const Producer&) { return nb::make_tuple(static_cast<int>(dlpack::kCpu), 0); })
       .def("__dlpack__",

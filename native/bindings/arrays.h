@@ -18,6 +18,14 @@ void bind_arrays(nb::module_& module);
 // the object itself. Throws for anything that is no array on the CPU, or that an output must not be.
 Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep);
 
+// A tensor without memory: what an array would be, for calls that read metadata only.
+struct TensorSpec {
+  Tensor tensor;
+};
+
+// The same for a TensorSpec too.
+void read_metadata(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep);
+
 // Tells PyTorch that a tensor's values have changed, so that autograd notices a stale saved tensor.
 void mark_written(PyObject* object, Family family);
 

@@ -8,6 +8,7 @@
 #include "bindings/arrays.h"
 #include "bindings/runtime.h"
 #include "operators/executor.h"
+#include "operators/portability.h"
 
 namespace descend::python {
 namespace {
@@ -333,7 +334,7 @@ nb::list infer_results(const char* name, const nb::args& arguments) {
     if (op.parameters[i].kind != Kind::kTensor) {
       import_attribute(call, i, object.ptr());
     } else if (!object.is_none()) {
-      (void)read_array(call, i, object.ptr(), false, keep);
+      read_metadata(call, i, object.ptr(), false, keep);
     }
   }
   op.infer(call);
@@ -345,6 +346,40 @@ nb::list infer_results(const char* name, const nb::args& arguments) {
     results.append(nb::make_tuple(nb::tuple(shape), dtype_name(call[i].tensor.dtype)));
   }
   return results;
+}
+
+// (status, name, sentence) = verdict(name, product, *parameters in the documents' order): what the first phase answers.
+nb::tuple verdict(const char* name, const char* product_name, const nb::args& arguments) {
+  const Operator& op = by_name(name);
+  Product product;
+  check(find_product(product_name, &product));
+  Call call;
+  call.op = &op;
+  call.naming = Naming::kPython;
+  if (static_cast<int>(arguments.size()) != parameter_count(op)) {
+    throw Error{PyExc_TypeError, concat(op.name, ": the wrong number of arguments.")};
+  }
+  std::vector<nb::object> keep;
+  for (int i = 0; i < parameter_count(op); ++i) {
+    const nb::object object = arguments[i];
+    if (op.parameters[i].kind != Kind::kTensor) {
+      import_attribute(call, i, object.ptr());
+    } else if (!object.is_none()) {
+      read_metadata(call, i, object.ptr(), op.parameters[i].role == Role::kOutput, keep);
+    }
+  }
+  const Status status = verdict_on(product, call);
+  if (status.ok()) return nb::make_tuple(0, "ACLNN_SUCCESS", "");
+  return nb::make_tuple(static_cast<int>(status.code), code_name(status.code), status.sentence);
+}
+
+std::string dtype_of(nb::handle array) {
+  Call call;
+  call.op = operators()[0];  // for the sentence of a refusal alone
+  call.naming = Naming::kPython;
+  std::vector<nb::object> keep;
+  read_metadata(call, 0, array.ptr(), false, keep);
+  return dtype_name(call[0].tensor.dtype);
 }
 
 void set_tensor(PythonExecutor& self, const char* name, nb::handle array) {
@@ -412,6 +447,9 @@ void bind_calls(nb::module_& module) {
 
   module.def("infer", infer_results, nb::arg("name"), nb::arg("arguments"),
              "Shapes and dtypes of the results of a functional call with these inputs and attributes.");
+  module.def("dtype_of", dtype_of, nb::arg("array"), "The documents' name of an array's or TensorSpec's dtype.");
+  module.def("verdict", verdict, nb::arg("name"), nb::arg("product"), nb::arg("arguments"),
+             "Status, its name and a sentence that a product answers to a first phase with these parameters.");
   module.def(
       "function", [](const char* name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
       "The functional form: called with inputs and attributes in order, then out.");

@@ -45,6 +45,9 @@ aclnnStatus operator_boundary(const char* function, Body body) noexcept {
   return boundary(function, body, Code::kRuntimeError, Code::kInner);
 }
 
+// The call of the last first phase on this thread, accepted or not: what descendPortability asks about.
+std::shared_ptr<Executor>& last_call();
+
 // Phase 1: the arguments in the documents' order.
 template <class... Arguments>
 aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, aclOpExecutor** executor,
@@ -61,6 +64,7 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
     if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
     int i = 0;
     (read(call[i++], arguments), ...);
+    last_call() = made;
     DESCEND_RETURN_IF_ERROR(made->prepare());
     *workspace_size = made->workspace_bytes();
     *executor = static_cast<aclOpExecutor*>(state().executors.insert(std::move(made)));

@@ -77,8 +77,8 @@ HWY_INLINE void exp_of_minus(Vector<W>* t) {
   each<kN>([&](size_t k) HWY_ATTR { r[k] = hn::NegMulAdd(n[k], hn::Set(d, C::kLn2Low), r[k]); });
   each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::Set(d, C::kP[std::size(C::kP) - 1]); });
   DESCEND_UNROLL
-  for (size_t i = std::size(C::kP) - 1; i-- > 0;) {
-    each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(p[k], r[k], hn::Set(d, C::kP[i])); });
+  for (size_t i = 2; i <= std::size(C::kP); ++i) {
+    each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(p[k], r[k], hn::Set(d, C::kP[std::size(C::kP) - i])); });
   }
   each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(hn::Mul(r[k], r[k]), p[k], r[k]); });
   each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::Add(hn::Set(d, W{1}), p[k]); });

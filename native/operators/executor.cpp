@@ -91,6 +91,11 @@ void Executor::reset(const Operator& op, Product product, Naming naming) {
   spent_ = false;
 }
 
+Call Executor::call_now() {
+  const std::lock_guard lock(mutex_);
+  return call_;
+}
+
 void Executor::set_address(int i, void* data) {
   const std::lock_guard lock(mutex_);
   call_[i].tensor.data = data;

@@ -15,6 +15,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
   // Phase 1 is: fill call(), then prepare(). After a failure the executor is good for another try.
   Call& call() { return call_; }
   const Call& call() const { return call_; }
+  // A copy, whatever other threads do to its addresses meanwhile.
+  Call call_now();
   Status prepare();
   size_t workspace_bytes() const { return plan_->workspace_bytes(); }
   const Plan& plan() const { return *plan_; }

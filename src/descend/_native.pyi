@@ -44,6 +44,18 @@ class Executor:
 def infer(name: str, *arguments: Any) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of the results of a functional call with these inputs and attributes."""
 
+class TensorSpec:
+    """A tensor without memory, for calls that read metadata only."""
+
+    def __init__(self, shape: list[int], dtype: int, strides: list[int] | None = None, format: int = 2) -> None:
+        """shape, CANN's number of the dtype, strides in elements, CANN's number of the format."""
+
+def dtype_of(array: object) -> str:
+    """The documents' name of an array's or TensorSpec's dtype."""
+
+def verdict(name: str, product: str, *arguments: Any) -> tuple[int, str, str]:
+    """Status, its name and a sentence that a product answers to a first phase with these parameters."""
+
 def function(name: str) -> Callable[..., Any]:
     """
     The functional form: called with inputs and attributes in order, then out.

@@ -67,6 +67,9 @@ def two_phase_stubs(operators: dict[str, Operator]) -> str:
         "from descend._native import Buffer, Stream\n"
         "from descend._native import Executor as Executor\n"
         "from descend.errors import AclnnError as AclnnError\n"
+        "from descend.portability import TensorSpec as TensorSpec\n"
+        "from descend.portability import Verdict as Verdict\n"
+        "from descend.portability import portability as portability\n"
     ]
     for operator in operators.values():
         types = {**KINDS, "tensor": "SupportsDlpack"}

@@ -8,7 +8,7 @@
 
 Parameters are named and ordered as in the documents, in snake_case; null is None; outputs are passed in. The first
 phase reads only metadata and checks the whole contract of the current product (`descend.acl.set_product`); a status
-other than 0 raises `AclnnError` with the status, its name and a sentence.
+other than 0 raises `AclnnError` with the status, its name and a sentence. `portability` asks every product at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from descend._generate import get_workspace_size as _get_workspace_size
 from descend._generate import launch as _launch
 from descend._native import Executor
 from descend.contract import OPERATORS as _OPERATORS
+from descend.portability import TensorSpec, Verdict, portability
 
 AclnnError = _errors.AclnnError
 
@@ -26,4 +27,11 @@ for _operator in _OPERATORS.values():
     globals()[_operator.name] = _launch(_operator)
 del _operator
 
-__all__ = ["AclnnError", "Executor", *(n for o in _OPERATORS for n in (f"{o}_get_workspace_size", o))]
+__all__ = [
+    "AclnnError",
+    "Executor",
+    "TensorSpec",
+    "Verdict",
+    "portability",
+    *(n for o in _OPERATORS for n in (f"{o}_get_workspace_size", o)),
+]

@@ -6,6 +6,9 @@ from descend import SupportsDlpack
 from descend._native import Buffer, Stream
 from descend._native import Executor as Executor
 from descend.errors import AclnnError as AclnnError
+from descend.portability import TensorSpec as TensorSpec
+from descend.portability import Verdict as Verdict
+from descend.portability import portability as portability
 
 def rms_norm_grad_get_workspace_size(
     dy: SupportsDlpack,

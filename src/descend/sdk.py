@@ -29,6 +29,8 @@ CANN_LIBRARIES = (
 def path() -> Path:
     """The SDK's folder: ``include/``, ``lib64/`` and ``set_env.sh``, to be used as ASCEND_CUSTOM_PATH.
 
+    CMake's ``find_package(descend)`` and pkg-config work from it, too.
+
     It lies in the installed package, or in the user's cache folder (XDG_CACHE_HOME, else ``~/.cache``) where the
     package is read-only. Raises FileNotFoundError if the package was built without the library, OSError if neither
     place can be written.
@@ -84,7 +86,8 @@ def _in_cache(installed: Path) -> Path:
     (building / "lib64").mkdir()
     (building / "lib64" / LIBRARY).symlink_to(installed / "lib64" / LIBRARY)
     _link_libraries(building / "lib64")
-    (building / "include").symlink_to(installed / "include")
+    for part in ("include", "share", "lib64/pkgconfig"):
+        (building / part).symlink_to(installed / part)
     (building / "set_env.sh").write_text(_environment(installed / "set_env.sh", folder))
     try:
         building.rename(folder)

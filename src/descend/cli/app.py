@@ -9,6 +9,7 @@ from descend.cli.demo import demo
 from descend.cli.explain import explain
 from descend.cli.info import info
 from descend.cli.ops import ops
+from descend.cli.portability import portability
 from descend.cli.run import run
 from descend.cli.sdk import sdk
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(ops)
 app.command()(explain)
 app.add_typer(run)
+app.add_typer(portability)
 app.command()(check)
 app.command()(demo)
 app.command()(info)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 import descend
-from descend import _native, acl, aclnn
+from descend import acl, aclnn
 from descend._generate import result_names
-from descend.contract import OPERATORS, PRODUCTS, Operator, Parameter
+from descend.contract import OPERATORS, PRODUCTS, Operator
+from descend.portability import default, result_types
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +62,7 @@ def functional(
 def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Run both phases on the current product into `outputs` (by name as `functional` gives them)."""
     names = dict(zip(operator.outputs, result_names(operator), strict=True))
-    values = [outputs.get(names[p]) if p in names else _value(p, arguments) for p in operator.parameters]
+    values = [outputs.get(names[p]) if p in names else arguments.get(p.python, default(p)) for p in operator.parameters]
     workspace_size, executor = getattr(aclnn, f"{operator.name}_get_workspace_size")(*values)
     stream = acl.Stream()
     workspace = acl.malloc(workspace_size) if workspace_size else None
@@ -72,32 +72,12 @@ def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping
 
 
 def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> dict[str, Array]:
-    """Outputs for `two_phase`, by name, filled with NaN so that what an operator leaves unwritten is seen.
-
-    The engine says which shapes they have; dtypes are those that the product's table has beside these inputs.
-    """
-    given = [_value(p, arguments) for p in operator.parameters if p.role != "output"]
-    row = next((row.dtypes for row in operator.dtypes if product in row.products and _fits(row.dtypes, arguments)), {})
-    outputs = {}
-    for parameter, name, (shape, dtype) in zip(
-        operator.outputs, result_names(operator), _native.infer(operator.name, *given), strict=True
-    ):
-        allowed = row.get(parameter.python, ())
-        chosen = dtype if not allowed or dtype in allowed else allowed[0]
-        outputs[name] = np.full(shape, np.nan).astype(DTYPES[chosen])
-    return outputs
-
-
-def _value(parameter: Parameter, arguments: Mapping[str, Any]) -> Any:
-    """What is given for a parameter, else the functional API's default."""
-    default = None if parameter.default is None else ast.literal_eval(parameter.default)
-    return arguments.get(parameter.python, default)
-
-
-def _fits(row: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]) -> bool:
-    """Whether every tensor among the arguments has a dtype that the row of a dtype table allows it."""
-    tensors = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-    return all(value.dtype in [DTYPES.get(d) for d in row.get(name, ())] for name, value in tensors.items())
+    """Outputs for `two_phase`, by name, filled with NaN so that what an operator leaves unwritten is seen."""
+    types = result_types(operator, arguments, product)
+    return {
+        name: np.full(shape, np.nan).astype(DTYPES[dtype])
+        for name, (shape, dtype) in zip(result_names(operator), types.values(), strict=True)
+    }
 
 
 def bytes_in_play(*tensors: Mapping[str, Any]) -> int:

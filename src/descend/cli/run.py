@@ -55,14 +55,14 @@ def _command(operator: Operator) -> Callable[..., None]:
 
     common = inspect.signature(command, eval_str=True).parameters
     options = [p for p in common.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    options += [_option(attribute) for attribute in operator.attributes]
+    options += [attribute_option(attribute) for attribute in operator.attributes]
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     command.__annotations__ = {option.name: option.annotation for option in options}
     command.__doc__ = f"{operator.summary} See `descend explain {operator.name}`."
     return command
 
 
-def _option(attribute: Parameter) -> inspect.Parameter:
+def attribute_option(attribute: Parameter) -> inspect.Parameter:
     """The option of one attribute, with the functional API's default."""
     kind = _TYPES.get(attribute.kind, str)
     default: Any = inspect.Parameter.empty

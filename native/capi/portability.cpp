@@ -1,0 +1,39 @@
+// On which products the last call of a first phase would be accepted.
+#include "operators/portability.h"
+
+#include <algorithm>
+#include <array>
+
+#include "capi/operator_call.h"
+#include "descend_portability.h"
+
+using namespace descend;
+using namespace descend::capi;
+
+namespace descend::capi {
+
+std::shared_ptr<Executor>& last_call() {
+  thread_local std::shared_ptr<Executor> last;
+  return last;
+}
+
+}  // namespace descend::capi
+
+aclError descendPortability(descendVerdict* verdicts, uint64_t capacity, uint64_t* count) {
+  return boundary("descendPortability", [&]() -> Status {
+    if (count == nullptr) return null_argument("count");
+    if (verdicts == nullptr && capacity > 0) return null_argument("verdicts");
+    const auto last = last_call();
+    if (!last) return failure(Code::kFailure, "this thread has not called the first phase of an operator yet.");
+    thread_local std::array<std::string, kProductCount> sentences;
+    const Call call = last->call_now();
+    for (int i = 0; i < kProductCount && static_cast<uint64_t>(i) < capacity; ++i) {
+      const ProductInfo& product = products()[i];
+      Status status = verdict_on(product.product, call);
+      sentences[i] = status.ok() ? "" : std::move(status.sentence);
+      verdicts[i] = {product.name, static_cast<aclnnStatus>(status.code), sentences[i].c_str()};
+    }
+    *count = kProductCount;
+    return {};
+  });
+}

@@ -1,0 +1,11 @@
+#include "operators/portability.h"
+
+namespace descend {
+
+Status verdict_on(Product product, const Call& call) {
+  Call moved = call;
+  moved.product = product;
+  return prepare(moved, nullptr);
+}
+
+}  // namespace descend

@@ -1,0 +1,144 @@
+"""Where a call would work: one first phase, asked on every product."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from descend import _native
+from descend.contract import OPERATORS, PRODUCTS, Operator, Parameter
+
+DTYPES = {
+    **{"FLOAT": 0, "FLOAT16": 1, "INT8": 2, "INT32": 3, "UINT8": 4, "INT16": 6, "UINT16": 7, "UINT32": 8, "INT64": 9},
+    **{"UINT64": 10, "DOUBLE": 11, "BOOL": 12, "COMPLEX64": 16, "COMPLEX128": 17, "BFLOAT16": 27},
+}
+"""CANN's numbers of the dtypes, by the names that the documents use."""
+
+FORMATS = {
+    **{"NCHW": 0, "NHWC": 1, "ND": 2, "NC1HWC0": 3, "FRACTAL_Z": 4, "HWCN": 16, "NDHWC": 27, "FRACTAL_NZ": 29},
+    **{"NCDHW": 30, "NDC1HWC0": 32, "FRACTAL_Z_3D": 33, "NC": 35, "NCL": 47},
+}
+"""CANN's numbers of the formats."""
+
+_ALIASES = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE", "BF16": "BFLOAT16", "HALF": "FLOAT16"}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor without memory: what `portability` takes in place of an array.
+
+    ``dtype`` is a name of the documents (``FLOAT16``) or of NumPy (``float16``), ``strides`` count elements (None:
+    contiguous), ``format`` is one of CANN's. Raises ValueError for unknown names.
+    """
+
+    shape: Sequence[int]
+    dtype: str
+    strides: Sequence[int] | None = None
+    format: str = "ND"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("dtype", self._dtype, DTYPES), ("format", self.format, FORMATS)):
+            if value not in known:
+                raise ValueError(f"{value!r} is not a {name}; known are {', '.join(known)}.")
+
+    @property
+    def _dtype(self) -> str:
+        name = self.dtype.upper()
+        return _ALIASES.get(name, name)
+
+    def _native(self) -> _native.TensorSpec:
+        strides = None if self.strides is None else list(self.strides)
+        return _native.TensorSpec(list(self.shape), DTYPES[self._dtype], strides, FORMATS[self.format])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one product answers to a call."""
+
+    status: int
+    """Of the first phase: 0 where the call is accepted."""
+    name: str
+    """The status's name, e.g. ``ACLNN_ERR_PARAM_INVALID``."""
+    sentence: str
+    """Why the call is refused; empty where it is not."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the call would work there."""
+        return self.status == 0
+
+
+def portability(operator: str, /, *arguments: Any, **named: Any) -> dict[str, Verdict]:
+    """On which products a call of an operator would be accepted, and why not on the others.
+
+    The parameters are those of the operator's first phase, by position or name: arrays or `TensorSpec`. Only shapes,
+    strides, dtypes and attributes are looked at. Attributes that are left out have the functional API's defaults;
+    outputs that are left out are, for each product, what the product's own table has beside these inputs. Returns a
+    verdict for each product, in the order of `descend.contract.PRODUCTS`.
+
+    Raises KeyError for an unknown operator, TypeError for missing, unknown or ill-typed arguments.
+    """
+    if operator not in OPERATORS:
+        raise KeyError(f"there is no operator {operator!r}; known are {', '.join(OPERATORS)}.")
+    op = OPERATORS[operator]
+    given = _by_name(op, arguments, named)
+    return {product: _verdict(op, product, given) for product in PRODUCTS}
+
+
+def _verdict(operator: Operator, product: str, given: Mapping[str, Any]) -> Verdict:
+    results = result_types(operator, given, product)
+    values = [
+        given.get(p.python, TensorSpec(*results[p.python]) if p.role == "output" else default(p))
+        for p in operator.parameters
+    ]
+    return Verdict(*_native.verdict(operator.name, product, *map(_plain, values)))
+
+
+def _by_name(operator: Operator, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    names = [p.python for p in operator.parameters]
+    if len(arguments) > len(names):
+        raise TypeError(f"{operator.name} has {len(names)} parameters, and {len(arguments)} were given.")
+    given = dict(zip(names, arguments, strict=False))
+    for name in named:
+        if name not in names:
+            raise TypeError(f"{operator.name} has no parameter {name}; it has {', '.join(names)}.")
+        if name in given:
+            raise TypeError(f"{operator.name}: {name} was given twice.")
+    given |= named
+    for p in operator.parameters:
+        if p.python not in given and p.default is None and not (p.role == "output" or p.optional):
+            raise TypeError(f"{operator.name}: {p.python} must be given.")
+    return given
+
+
+def _plain(value: Any) -> Any:
+    return value._native() if isinstance(value, TensorSpec) else value
+
+
+def default(parameter: Parameter) -> Any:
+    """The functional API's value for a parameter that is not given."""
+    return None if parameter.default is None else ast.literal_eval(parameter.default)
+
+
+def result_types(operator: Operator, given: Mapping[str, Any], product: str) -> dict[str, tuple[tuple[int, ...], str]]:
+    """For each output its shape and a dtype that the product's table has beside these inputs (by parameter name)."""
+    values = [_plain(given.get(p.python, default(p))) for p in operator.parameters if p.role != "output"]
+    tensors = {p.python: given[p.python] for p in operator.inputs if given.get(p.python) is not None}
+    dtypes = {name: _native.dtype_of(_plain(value)) for name, value in tensors.items()}
+    row = next(
+        (
+            row.dtypes
+            for row in operator.dtypes
+            if product in row.products and all(dtype in row.dtypes.get(name, ()) for name, dtype in dtypes.items())
+        ),
+        {},
+    )
+    types = {}
+    for parameter, (shape, dtype) in zip(operator.outputs, _native.infer(operator.name, *values), strict=True):
+        allowed = row.get(parameter.python, ())
+        if dtype not in (allowed or DTYPES):  # inputs that break a rule may leave nothing to go by
+            dtype = allowed[0] if allowed else "FLOAT"
+        types[parameter.python] = shape, dtype
+    return types

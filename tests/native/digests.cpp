@@ -1,0 +1,126 @@
+// Every operator through the C interface on fixed inputs, in every dtype and on shapes that take every path; prints a
+// digest of each result. The lines must be the same on every machine with fused multiply-add.
+#include <cinttypes>
+#include <cstdio>
+#include <initializer_list>
+#include <string>
+
+#include "aclnnop/aclnn_group_norm_swish.h"
+#include "aclnnop/aclnn_group_norm_swish_grad.h"
+#include "aclnnop/aclnn_nsa_compress.h"
+#include "aclnnop/aclnn_nsa_compress_grad.h"
+#include "aclnnop/aclnn_rms_norm.h"
+#include "aclnnop/aclnn_rms_norm_grad.h"
+#include "aclnnop/aclnn_scaled_masked_softmax.h"
+#include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+#include "capi.h"
+#include "descend.h"
+
+namespace {
+
+int failures = 0;
+aclrtStream stream = nullptr;
+
+constexpr aclDataType kDtypes[] = {ACL_FLOAT, ACL_FLOAT16, ACL_BF16, ACL_DOUBLE};
+const char* name(aclDataType dtype) {
+  return dtype == ACL_FLOAT ? "FLOAT" : dtype == ACL_FLOAT16 ? "FLOAT16" : dtype == ACL_BF16 ? "BFLOAT16" : "DOUBLE";
+}
+
+// The type of statistics beside that of the data.
+aclDataType statistic(aclDataType dtype) { return dtype == ACL_DOUBLE ? ACL_DOUBLE : ACL_FLOAT; }
+
+void report(const char* what, aclDataType dtype, std::initializer_list<int64_t> sizes, int status,
+            std::initializer_list<const Array*> results) {
+  uint64_t digest = 14695981039346656037u;
+  for (const Array* result : results) {
+    digest = result->digest(digest);
+    if (status == 0 && !result->finite()) status = -1;  // what was not written is NaN
+  }
+  std::string shape;
+  for (int64_t size : sizes) shape += (shape.empty() ? "" : "x") + std::to_string(size);
+  std::printf("%s %s %s %016" PRIx64 "\n", what, name(dtype), shape.c_str(), digest);
+  if (status == 0) return;
+  std::fprintf(stderr, "%s %s %s: %d %s\n", what, name(dtype), shape.c_str(), status,
+               status == -1 ? "a result is not finite" : aclGetRecentErrMsg());
+  ++failures;
+}
+
+void rms_norm(aclDataType dtype, int64_t rows, int64_t columns) {
+  Array x({rows, columns}, dtype), dy({rows, columns}, dtype), gamma({columns}, dtype);
+  Array y({rows, columns}, dtype), rstd({rows, 1}, statistic(dtype));
+  x.normal(1), dy.normal(2), gamma.normal(3);
+  int status = run(aclnnRmsNormGetWorkspaceSize, aclnnRmsNorm, stream, x, gamma, 1e-6, y, rstd);
+  report("rms_norm", dtype, {rows, columns}, status, {&y, &rstd});
+  Array dx({rows, columns}, dtype), dgamma({columns}, statistic(dtype));
+  status = run(aclnnRmsNormGradGetWorkspaceSize, aclnnRmsNormGrad, stream, dy, x, rstd, gamma, dx, dgamma);
+  report("rms_norm_grad", dtype, {rows, columns}, status, {&dx, &dgamma});
+}
+
+void softmax(aclDataType dtype, int64_t heads, int64_t rows, int64_t columns) {
+  Array x({2, heads, rows, columns}, dtype), dy({2, heads, rows, columns}, dtype),
+      mask({2, 1, rows, columns}, ACL_BOOL);
+  Array y({2, heads, rows, columns}, dtype), dx({2, heads, rows, columns}, dtype);
+  x.normal(1), dy.normal(2), mask.bits(3);
+  int status = run(aclnnScaledMaskedSoftmaxGetWorkspaceSize, aclnnScaledMaskedSoftmax, stream, x, mask, 0.5, false, y);
+  report("scaled_masked_softmax", dtype, {2, heads, rows, columns}, status, {&y});
+  status = run(aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize, aclnnScaledMaskedSoftmaxBackward, stream, dy, y, mask,
+               0.5, false, dx);
+  report("scaled_masked_softmax_backward", dtype, {2, heads, rows, columns}, status, {&dx});
+}
+
+void group_norm(aclDataType dtype, int64_t samples, int64_t channels, int64_t groups, int64_t pixels) {
+  const std::vector<int64_t> shape{samples, channels, pixels};
+  Array x(shape, dtype), dy(shape, dtype), y(shape, dtype), dx(shape, dtype);
+  Array gamma({channels}, dtype), beta({channels}, dtype), dgamma({channels}, dtype), dbeta({channels}, dtype);
+  Array mean({samples, groups}, dtype), rstd({samples, groups}, dtype);
+  x.normal(1), dy.normal(2), gamma.normal(3), beta.normal(4);
+  int status = run(aclnnGroupNormSwishGetWorkspaceSize, aclnnGroupNormSwish, stream, x, gamma, beta, groups, nullptr,
+                   1e-5, true, 1.0, y, mean, rstd);
+  report("group_norm_swish", dtype, {samples, channels, pixels}, status, {&y, &mean, &rstd});
+  status = run(aclnnGroupNormSwishGradGetWorkspaceSize, aclnnGroupNormSwishGrad, stream, dy, mean, rstd, x, gamma, beta,
+               groups, nullptr, 1.0, true, true, dx, dgamma, dbeta);
+  report("group_norm_swish_grad", dtype, {samples, channels, pixels}, status, {&dx, &dgamma, &dbeta});
+}
+
+void nsa(aclDataType dtype, int64_t tokens, int64_t heads, int64_t depth, int64_t width, int64_t step) {
+  const int64_t ends[] = {0, tokens / 3, tokens};
+  const auto windows = [&](int64_t length) { return length < width ? 0 : (length - width) / step + 1; };
+  const int64_t blocks = windows(ends[1]) + windows(tokens - ends[1]);
+  aclIntArray* lengths = aclCreateIntArray(ends, 3);
+  Array x({tokens, heads, depth}, dtype), weight({width, heads}, dtype), y({blocks, heads, depth}, dtype);
+  Array dy({blocks, heads, depth}, dtype), dx({tokens, heads, depth}, dtype), dweight({width, heads}, dtype);
+  x.normal(1), dy.normal(2), weight.normal(3);
+  int status = run(aclnnNsaCompressGetWorkspaceSize, aclnnNsaCompress, stream, x, weight, lengths, nullptr, width, step,
+                   int64_t{0}, y);
+  report("nsa_compress", dtype, {tokens, heads, depth, width, step}, status, {&y});
+  status = run(aclnnNsaCompressGradGetWorkspaceSize, aclnnNsaCompressGrad, stream, dy, x, weight, lengths, width, step,
+               int64_t{0}, nullptr, dx, dweight);
+  report("nsa_compress_grad", dtype, {tokens, heads, depth, width, step}, status, {&dx, &dweight});
+  aclDestroyIntArray(lengths);
+}
+
+}  // namespace
+
+int main() {
+  if (aclInit(nullptr) != 0 || aclrtSetDevice(0) != 0 || descendSetProduct("host") != 0) return 2;
+  if (aclrtCreateStream(&stream) != 0) return 2;
+  for (const aclDataType dtype : kDtypes) {
+    // One row, short rows, odd ones, many, and few that are long enough to be cut along the columns.
+    for (const auto& [rows, columns] :
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {37, 64}, {5, 333}, {300, 130}, {2, 5000}, {3, 40000}}) {
+      rms_norm(dtype, rows, columns);
+    }
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 31}, {16, 64}, {2, 1000}, {1, 9000}}) {
+      softmax(dtype, 3, rows, columns);
+    }
+    group_norm(dtype, 2, 6, 3, 1);
+    group_norm(dtype, 3, 8, 2, 77);
+    group_norm(dtype, 1, 4, 4, 5000);
+    group_norm(dtype, 1, 2, 1, 70000);
+    nsa(dtype, 50, 2, 16, 16, 16);
+    nsa(dtype, 300, 3, 40, 32, 16);
+    nsa(dtype, 400, 2, 17, 128, 16);
+    nsa(dtype, 90, 1, 5, 7, 3);
+  }
+  return aclrtDestroyStream(stream) != 0 || aclFinalize() != 0 || failures > 0;
+}

@@ -1,0 +1,281 @@
+// The C interface where programs go wrong: order of calls, dead and foreign handles, memory, threads.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "aclnnop/aclnn_rms_norm.h"
+#include "aclnnop/aclnn_rms_norm_grad.h"
+#include "capi.h"
+#include "descend.h"
+#include "descend_portability.h"
+
+namespace {
+
+std::string sentence() { return aclGetRecentErrMsg(); }
+
+// aclInit for a test, aclFinalize after it.
+struct Runtime {
+  Runtime() {
+    CHECK(aclInit(nullptr) == ACL_SUCCESS);
+    CHECK(aclrtSetDevice(0) == ACL_SUCCESS);
+    CHECK(descendSetProduct("host") == ACL_SUCCESS);
+  }
+  ~Runtime() { CHECK(aclFinalize() == ACL_SUCCESS); }
+};
+
+// One call of aclnnRmsNormGrad, ready to be made in either phase.
+struct Problem {
+  explicit Problem(int64_t rows = 8, int64_t columns = 64)
+      : dy({rows, columns}, ACL_FLOAT),
+        x({rows, columns}, ACL_FLOAT),
+        rstd({rows}, ACL_FLOAT),
+        gamma({columns}, ACL_FLOAT),
+        dx({rows, columns}, ACL_FLOAT),
+        dgamma({columns}, ACL_FLOAT) {
+    dy.normal(1), x.normal(2), rstd.positive(3), gamma.normal(4);
+  }
+
+  int first(uint64_t* size, aclOpExecutor** executor) {
+    return aclnnRmsNormGradGetWorkspaceSize(dy, x, rstd, gamma, dx, dgamma, size, executor);
+  }
+  int both(aclrtStream stream) {
+    return run(aclnnRmsNormGradGetWorkspaceSize, aclnnRmsNormGrad, stream, dy, x, rstd, gamma, dx, dgamma);
+  }
+
+  Array dy, x, rstd, gamma, dx, dgamma;
+};
+
+}  // namespace
+
+TEST_CASE("before aclInit, twice, and after aclFinalize") {
+  void* memory = nullptr;
+  aclrtStream stream = nullptr;
+  CHECK(aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_ERROR_UNINITIALIZE);
+  CHECK(aclrtCreateStream(&stream) == ACL_ERROR_UNINITIALIZE);
+  CHECK(!sentence().empty());
+  CHECK(aclInit(nullptr) == ACL_SUCCESS);
+  CHECK(aclInit(nullptr) == ACL_ERROR_REPEAT_INITIALIZE);
+  // Everything is left alive, work in flight included; aclFinalize waits and frees.
+  aclrtEvent event = nullptr;
+  aclrtContext context = nullptr;
+  CHECK(aclrtMalloc(&memory, 1 << 20, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_SUCCESS);
+  CHECK(aclrtCreateStream(&stream) == ACL_SUCCESS);
+  CHECK(aclrtCreateEvent(&event) == ACL_SUCCESS);
+  CHECK(aclrtCreateContext(&context, 0) == ACL_SUCCESS);
+  CHECK(descendSetProduct("host") == ACL_SUCCESS);
+  Problem problem(4096, 512);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  CHECK(problem.first(&size, &executor) == 0);
+  void* workspace = nullptr;
+  CHECK(aclrtMalloc(&workspace, size + 64, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_SUCCESS);
+  CHECK(aclnnRmsNormGrad(workspace, size, executor, stream) == 0);
+  CHECK(aclrtMemsetAsync(memory, 1 << 20, 7, 1 << 20, stream) == ACL_SUCCESS);
+  CHECK(aclFinalize() == ACL_SUCCESS);
+  CHECK(problem.dx.finite());
+  CHECK(aclFinalize() == ACL_ERROR_REPEAT_FINALIZE);
+  CHECK(aclrtSynchronizeStream(stream) == ACL_ERROR_UNINITIALIZE);
+  CHECK(aclInit(nullptr) == ACL_SUCCESS);  // and again
+  CHECK(aclrtSynchronizeStream(stream) == ACL_ERROR_INVALID_RESOURCE_HANDLE);
+  CHECK(aclFinalize() == ACL_SUCCESS);
+}
+
+TEST_CASE("dead and foreign handles") {
+  const Runtime runtime;
+  const int64_t dims[] = {4};
+  int local = 0;
+  auto* foreign = reinterpret_cast<aclTensor*>(&local);
+  aclTensor* tensor = aclCreateTensor(dims, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, dims, 1, nullptr);
+  CHECK(aclDestroyTensor(tensor) == 0);
+  CHECK(aclDestroyTensor(tensor) == ACLNN_ERR_PARAM_INVALID);
+  CHECK(aclDestroyTensor(foreign) == ACLNN_ERR_PARAM_INVALID);
+  CHECK(aclDestroyTensor(nullptr) == 0);
+
+  aclrtStream stream = nullptr;
+  CHECK(aclrtCreateStream(&stream) == ACL_SUCCESS);
+  CHECK(aclrtDestroyStream(stream) == ACL_SUCCESS);
+  CHECK(aclrtDestroyStream(stream) == ACL_ERROR_INVALID_RESOURCE_HANDLE);
+  CHECK(aclrtSynchronizeStream(&local) == ACL_ERROR_INVALID_RESOURCE_HANDLE);
+
+  Problem problem;
+  uint64_t size = 99;
+  aclOpExecutor* executor = nullptr;
+  CHECK(aclnnRmsNormGradGetWorkspaceSize(tensor, problem.x, problem.rstd, problem.gamma, problem.dx, problem.dgamma,
+                                         &size, &executor) == ACLNN_ERR_PARAM_INVALID);
+  CHECK(sentence().find("aclnnRmsNormGrad: dy") == 0);
+  CHECK(size == 99);
+  CHECK(executor == nullptr);
+  CHECK(problem.first(nullptr, &executor) == ACLNN_ERR_PARAM_NULLPTR);
+  CHECK(problem.first(&size, nullptr) == ACLNN_ERR_PARAM_NULLPTR);
+
+  CHECK(problem.first(&size, &executor) == 0);
+  std::vector<char> workspace(size + 1);
+  CHECK(aclnnRmsNorm(workspace.data(), size, executor, nullptr) == ACLNN_ERR_PARAM_INVALID);  // another operator's
+  CHECK(aclnnRmsNormGrad(workspace.data(), size, executor, stream) == ACLNN_ERR_RUNTIME_ERROR);
+  CHECK(aclnnRmsNormGrad(workspace.data(), size, nullptr, nullptr) == ACLNN_ERR_PARAM_NULLPTR);
+  if (size > 0) {
+    CHECK(aclnnRmsNormGrad(nullptr, size, executor, nullptr) == ACLNN_ERR_PARAM_NULLPTR);
+    CHECK(aclnnRmsNormGrad(workspace.data(), size - 1, executor, nullptr) == ACLNN_ERR_PARAM_INVALID);
+  }
+  CHECK(aclnnRmsNormGrad(workspace.data(), size, executor, nullptr) == 0);
+  CHECK(aclrtSynchronizeStream(nullptr) == ACL_SUCCESS);
+  CHECK(aclnnRmsNormGrad(workspace.data(), size, executor, nullptr) == ACLNN_ERR_PARAM_INVALID);  // spent
+  CHECK(aclDestroyAclOpExecutor(executor) == ACLNN_ERR_PARAM_INVALID);
+}
+
+TEST_CASE("memory") {
+  const Runtime runtime;
+  void* memory = nullptr;
+  char host[128] = {};
+  CHECK(aclrtMalloc(&memory, 0, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_ERROR_INVALID_PARAM);
+  CHECK(aclrtMalloc(&memory, uint64_t{1} << 60, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_ERROR_BAD_ALLOC);
+  CHECK(aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_SUCCESS);
+  CHECK(aclrtMemcpy(memory, 64, host, 64, ACL_MEMCPY_HOST_TO_DEVICE) == ACL_SUCCESS);
+  CHECK(aclrtMemcpy(memory, 64, host, 65, ACL_MEMCPY_HOST_TO_DEVICE) == ACL_ERROR_INVALID_PARAM);
+  CHECK(aclrtMemcpy(host, 128, memory, 128, ACL_MEMCPY_DEVICE_TO_HOST) == ACL_ERROR_INVALID_PARAM);
+  CHECK(aclrtFree(host) != ACL_SUCCESS);
+  CHECK(aclrtFree(nullptr) != ACL_SUCCESS);
+
+  // A tensor may not pass the end of its allocation.
+  const int64_t dims[] = {4, 64};
+  aclTensor* beyond = aclCreateTensor(dims, 2, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, dims, 2, memory);
+  Problem problem(4, 64);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  CHECK(aclnnRmsNormGradGetWorkspaceSize(problem.dy, beyond, problem.rstd, problem.gamma, problem.dx, problem.dgamma,
+                                         &size, &executor) == ACLNN_ERR_PARAM_INVALID);
+  CHECK(sentence().find("64") != std::string::npos);
+  CHECK(aclDestroyTensor(beyond) == 0);
+  CHECK(aclrtFree(memory) == ACL_SUCCESS);
+  CHECK(aclrtFree(memory) != ACL_SUCCESS);
+}
+
+TEST_CASE("a repeatable executor and new addresses") {
+  const Runtime runtime;
+  Problem problem, other;
+  other.dy.normal(11), other.x.normal(12);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  REQUIRE(problem.first(&size, &executor) == 0);
+  CHECK(aclSetAclOpExecutorRepeatable(executor) == 0);
+  std::vector<char> workspace(size + 1);
+  const auto launch = [&] {
+    CHECK(aclnnRmsNormGrad(workspace.data(), size, executor, nullptr) == 0);
+    CHECK(aclrtSynchronizeStream(nullptr) == ACL_SUCCESS);
+  };
+  launch();
+  const uint64_t once = problem.dx.digest();
+  launch();
+  CHECK(problem.dx.digest() == once);
+  CHECK(aclSetInputTensorAddr(executor, 0, problem.dy, other.dy.data()) == 0);
+  CHECK(aclSetInputTensorAddr(executor, 1, problem.x, other.x.data()) == 0);
+  CHECK(aclSetOutputTensorAddr(executor, 0, problem.dx, other.dx.data()) == 0);
+  CHECK(aclSetInputTensorAddr(executor, 4, problem.x, other.x.data()) != 0);  // there are four
+  launch();
+  CHECK(problem.dx.digest() == once);
+  const uint64_t changed = other.dx.digest();
+  CHECK(other.both(nullptr) == 0);
+  CHECK(other.dx.digest() == changed);
+  CHECK(aclDestroyAclOpExecutor(executor) == 0);
+  CHECK(aclnnRmsNormGrad(workspace.data(), size, executor, nullptr) == ACLNN_ERR_PARAM_INVALID);
+}
+
+TEST_CASE("a hundred threads on one stream, and each on its own") {
+  const Runtime runtime;
+  constexpr int kThreads = 100;
+  Problem model;
+  REQUIRE(model.both(nullptr) == 0);
+  const uint64_t expected = model.dgamma.digest(model.dx.digest());
+  aclrtStream shared = nullptr;
+  REQUIRE(aclrtCreateStream(&shared) == ACL_SUCCESS);
+  for (const bool own : {false, true}) {
+    std::atomic<int> right{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&] {
+        aclrtStream stream = shared;
+        if (own && aclrtCreateStream(&stream) != ACL_SUCCESS) return;
+        Problem problem;
+        bool good = true;
+        for (int i = 0; i < 3; ++i) {
+          good = good && problem.both(stream) == 0 && problem.dgamma.digest(problem.dx.digest()) == expected;
+          uint64_t size = 0;
+          good = good && problem.first(&size, nullptr) == ACLNN_ERR_PARAM_NULLPTR && !sentence().empty();
+        }
+        if (own) good = good && aclrtDestroyStream(stream) == ACL_SUCCESS;
+        right += good;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(right == kThreads);
+  }
+  CHECK(aclrtDestroyStream(shared) == ACL_SUCCESS);
+}
+
+TEST_CASE("streams, events and waits") {
+  const Runtime runtime;
+  aclrtStream a = nullptr, b = nullptr;
+  aclrtEvent begin = nullptr, end = nullptr;
+  REQUIRE(aclrtCreateStream(&a) == ACL_SUCCESS);
+  REQUIRE(aclrtCreateStream(&b) == ACL_SUCCESS);
+  REQUIRE(aclrtCreateEvent(&begin) == ACL_SUCCESS);
+  REQUIRE(aclrtCreateEvent(&end) == ACL_SUCCESS);
+  std::vector<char> from(1 << 20, 3), to(1 << 20);
+  CHECK(aclrtRecordEvent(begin, a) == ACL_SUCCESS);
+  CHECK(aclrtMemcpyAsync(to.data(), to.size(), from.data(), from.size(), ACL_MEMCPY_DEVICE_TO_DEVICE, a) ==
+        ACL_SUCCESS);
+  CHECK(aclrtRecordEvent(end, a) == ACL_SUCCESS);
+  CHECK(aclrtStreamWaitEvent(b, end) == ACL_SUCCESS);
+  CHECK(aclrtMemsetAsync(from.data(), from.size(), 5, from.size(), b) == ACL_SUCCESS);  // after the copy has read it
+  CHECK(aclrtSynchronizeStream(b) == ACL_SUCCESS);
+  CHECK(to == std::vector<char>(1 << 20, 3));
+  CHECK(from == std::vector<char>(1 << 20, 5));
+  float milliseconds = -1;
+  CHECK(aclrtEventElapsedTime(&milliseconds, begin, end) == ACL_SUCCESS);
+  CHECK(milliseconds >= 0);
+  CHECK(aclrtSynchronizeStreamWithTimeout(a, 10000) == ACL_SUCCESS);
+  CHECK(aclrtDestroyEvent(begin) == ACL_SUCCESS);
+  CHECK(aclrtDestroyEvent(end) == ACL_SUCCESS);
+  CHECK(aclrtRecordEvent(end, a) == ACL_ERROR_INVALID_RESOURCE_HANDLE);
+  Problem problem(2048, 256);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  REQUIRE(problem.first(&size, &executor) == 0);
+  std::vector<char> workspace(size + 1);
+  CHECK(aclnnRmsNormGrad(workspace.data(), size, executor, a) == 0);
+  CHECK(aclrtDestroyStream(a) == ACL_SUCCESS);  // waits for the work
+  CHECK(problem.dx.finite());
+  CHECK(aclrtDestroyStreamForce(b) == ACL_SUCCESS);
+}
+
+TEST_CASE("where the last call would work") {
+  const Runtime runtime;
+  uint64_t count = 0;
+  std::thread([&] {
+    CHECK(descendPortability(nullptr, 0, &count) == ACL_ERROR_FAILURE);  // this thread has called nothing
+  }).join();
+  Problem problem;
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  REQUIRE(problem.first(&size, &executor) == 0);
+  CHECK(descendPortability(nullptr, 0, nullptr) == ACL_ERROR_INVALID_PARAM);
+  CHECK(descendPortability(nullptr, 1, &count) == ACL_ERROR_INVALID_PARAM);
+  REQUIRE(descendPortability(nullptr, 0, &count) == ACL_SUCCESS);
+  REQUIRE(count == 7);
+  descendVerdict verdicts[7];
+  REQUIRE(descendPortability(verdicts, 7, &count) == ACL_SUCCESS);
+  for (const descendVerdict& verdict : verdicts) {
+    const std::string product = verdict.product;
+    const bool absent = product == "atlas-200i-500-a2" || product == "atlas-training";
+    CHECK(verdict.status == (absent ? ACLNN_ERR_INNER_FIND_KERNEL_ERROR : 0));
+    CHECK((std::string(verdict.sentence).find("aclnnRmsNormGrad: ") == 0) == absent);
+  }
+  // A call that is refused is asked about all the same.
+  CHECK(aclnnRmsNormGradGetWorkspaceSize(problem.dy, problem.x, problem.rstd, nullptr, problem.dx, problem.dgamma,
+                                         &size, &executor) == ACLNN_ERR_PARAM_NULLPTR);
+  REQUIRE(descendPortability(verdicts, 1, &count) == ACL_SUCCESS);
+  CHECK(verdicts[0].status == ACLNN_ERR_PARAM_NULLPTR);
+  CHECK(aclDestroyAclOpExecutor(executor) == 0);
+}

@@ -85,13 +85,6 @@ def test_the_documents_own_program(flags, tmp_path):
     assert len(out.splitlines()) == 48
 
 
-@needs_compiler
-def test_the_example_of_this_project(tmp_path):
-    source = ROOT / "examples" / "cpp" / "rms_norm_grad.cpp"
-    out = build_and_run(source.read_text(encoding="utf-8"), tmp_path, "-std=c++17 -Wall -Wextra -Werror")
-    assert out
-
-
 OWN_PROGRAM = r"""
 #include <cstdio>
 #include <thread>

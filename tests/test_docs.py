@@ -70,7 +70,8 @@ def test_cpp_example_builds_with_its_own_command(program: Path, tmp_path: Path, 
     # The commands in the comment at the head of the program.
     commands = re.findall(r"^//   (.+)$", program.read_text(encoding="utf-8"), re.MULTILINE)
     assert commands, "the program says how it is built"
-    shutil.copy(program, tmp_path)
+    for source in (program, program.with_name("device.h")):
+        shutil.copy(source, tmp_path)
     script = "\n".join(["set -e", *commands])
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120

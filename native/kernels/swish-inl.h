@@ -76,10 +76,9 @@ HWY_INLINE void exp_of_minus(Vector<W>* t) {
   each<kN>([&](size_t k) HWY_ATTR { r[k] = hn::NegMulSub(n[k], hn::Set(d, C::kLn2High), t[k]); });
   each<kN>([&](size_t k) HWY_ATTR { r[k] = hn::NegMulAdd(n[k], hn::Set(d, C::kLn2Low), r[k]); });
   each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::Set(d, C::kP[std::size(C::kP) - 1]); });
-  DESCEND_UNROLL
-  for (size_t i = 2; i <= std::size(C::kP); ++i) {
-    each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(p[k], r[k], hn::Set(d, C::kP[std::size(C::kP) - i])); });
-  }
+  each<std::size(C::kP) - 1>([&](size_t i) HWY_ATTR {
+    each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(p[k], r[k], hn::Set(d, C::kP[std::size(C::kP) - 2 - i])); });
+  });
   each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(hn::Mul(r[k], r[k]), p[k], r[k]); });
   each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::Add(hn::Set(d, W{1}), p[k]); });
 #if HWY_TARGET == HWY_AVX3

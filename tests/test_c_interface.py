@@ -414,17 +414,72 @@ def test_numbers_and_signatures_are_the_pages(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-@needs_linux
-def test_the_library_exports_the_interface_and_nothing_else():
-    library = SDK / "lib64" / "libdescend.so"
+def exported_names() -> set[str]:
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("there is no nm")
+    library = SDK / "lib64" / "libdescend.so"
     listing = subprocess.run([nm, "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
-    symbols = {line.split()[-1] for line in listing.splitlines()}
+    return {line.split()[-1] for line in listing.splitlines()}
+
+
+@needs_linux
+def test_the_library_exports_the_interface_and_nothing_else():
+    symbols = exported_names()
     assert all(re.match(r"^(acl|Acl|descend)[A-Za-z0-9]+$", s) for s in symbols), sorted(symbols)
     declared = {re.search(r"(\w+)\(", line).group(1) for line in SIGNATURES.strip().splitlines()}  # type: ignore[union-attr]
     assert declared <= symbols, declared - symbols
+
+
+def test_the_page_for_cann_users_names_every_function():
+    page = (ROOT / "docs" / "coming-from-cann.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[aA]cl|descend)[A-Za-z0-9]+)`", page.split("## Every function")[1]))
+    assert named == exported_names()
+
+
+DOCUMENTED_BUILD = """
+cmake_minimum_required(VERSION 3.14)
+project(example CXX)
+set(CMAKE_CXX_STANDARD 11)
+include_directories($ENV{ASCEND_CUSTOM_PATH}/include $ENV{ASCEND_CUSTOM_PATH}/include/aclnn)
+link_directories($ENV{ASCEND_CUSTOM_PATH}/lib64)
+add_executable(example rms_norm_grad.cpp)
+target_link_libraries(example ascendcl nnopbase opapi)
+"""
+
+FIND_PACKAGE = """
+cmake_minimum_required(VERSION 3.14)
+project(example CXX)
+set(CMAKE_CXX_STANDARD 11)
+find_package(descend 0.1 REQUIRED)
+add_executable(example rms_norm_grad.cpp)
+target_link_libraries(example PRIVATE descend::ascendcl descend::opapi)
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no CMake")
+@pytest.mark.parametrize("text", [DOCUMENTED_BUILD, FIND_PACKAGE], ids=["ASCEND_CUSTOM_PATH", "find_package"])
+def test_builds_with_cmake(text, tmp_path):
+    assert FIND_PACKAGE is text or text.strip() in (ROOT / "docs" / "coming-from-cann.md").read_text(encoding="utf-8")
+    (tmp_path / "CMakeLists.txt").write_text(text, encoding="utf-8")
+    for name in ("rms_norm_grad.cpp", "device.h"):
+        shutil.copy(ROOT / "examples" / "cpp" / name, tmp_path)
+    for command in ("cmake -S . -B build", "cmake --build build", "./build/example"):
+        result = in_environment(command, tmp_path)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    assert "dgamma" in result.stdout
+
+
+@needs_compiler
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="there is no pkg-config")
+def test_builds_with_pkg_config(tmp_path):
+    for name in ("rms_norm_grad.cpp", "device.h"):
+        shutil.copy(ROOT / "examples" / "cpp" / name, tmp_path)
+    command = f"{CXX} rms_norm_grad.cpp $(pkg-config --cflags --libs descend) -o example && ./example"
+    result = in_environment(command, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "dgamma" in result.stdout
 
 
 @needs_linux

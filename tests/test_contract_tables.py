@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import descend
 from cases import A2_A3, CODES, DTYPES, FLOATS, PRODUCTS, phase1
-from descend import acl, aclnn, errors
+from descend import _native, acl, aclnn, errors
 from descend.contract import OPERATORS
 from descend.contract import PRODUCTS as PRODUCT_TABLE
 
@@ -28,27 +30,73 @@ PRODUCT_PAGE = {
 
 WITH_INFERENCE = (*A2_A3, "atlas-inference")
 
-# The pages of the operators: name, products besides host, signature (documents' name, kind, role, optional).
-T, I, O = "tensor", "input", "output"  # noqa: E741
+# The pages of the operators: name, products besides host, signature. A name alone is an input, name:kind an attribute,
+# name> an output; ? marks what may be null.
+GROUP_NORM = "numGroups:int dataFormatOptional:str?"
+WINDOWS = "compressBlockSize:int compressStride:int actSeqLenType:int"
 PAGES = {
-    "rms_norm_grad": (
-        "aclnnRmsNormGrad",
-        WITH_INFERENCE,
-        [("dy", T, I), ("x", T, I), ("rstd", T, I), ("gamma", T, I), ("dxOut", T, O), ("dgammaOut", T, O)],
+    "rms_norm_grad": ("aclnnRmsNormGrad", WITH_INFERENCE, "dy x rstd gamma dxOut> dgammaOut>"),
+    "rms_norm": ("aclnnRmsNorm", WITH_INFERENCE, "x gamma epsilon:float yOut> rstdOut>"),
+    "layer_norm_backward": (
+        "aclnnLayerNormBackward",
+        (*WITH_INFERENCE, "atlas-training"),
+        "gradOut input normalizedShape:int_array mean rstd weightOptional? biasOptional? outputMask:bool_array "
+        "gradInputOut>? gradWeightOut>? gradBiasOut>?",
     ),
-    "rms_norm": (
-        "aclnnRmsNorm",
-        WITH_INFERENCE,
-        [("x", T, I), ("gamma", T, I), ("epsilon", "float", "attribute"), ("yOut", T, O), ("rstdOut", T, O)],
+    "layer_norm": (
+        "aclnnLayerNorm",
+        (*WITH_INFERENCE, "atlas-training"),
+        "input normalizedShape:int_array weightOptional? biasOptional? eps:float "
+        "out> meanOutOptional>? rstdOutOptional>?",
+    ),
+    "group_norm_swish_grad": (
+        "aclnnGroupNormSwishGrad",
+        A2_A3,
+        f"dy mean rstd x gamma beta {GROUP_NORM} swishScale:float dgammaIsRequire:bool dbetaIsRequire:bool "
+        "dxOut> dgammaOut> dbetaOut>",
+    ),
+    "group_norm_swish": (
+        "aclnnGroupNormSwish",
+        A2_A3,
+        f"x gamma beta {GROUP_NORM} eps:float activateSwish:bool swishScale:float yOut> meanOut> rstdOut>",
+    ),
+    "scaled_masked_softmax_backward": (
+        "aclnnScaledMaskedSoftmaxBackward",
+        A2_A3,
+        "gradOutput y mask? scale:float fixTriuMask:bool out>",
+    ),
+    "scaled_masked_softmax": ("aclnnScaledMaskedSoftmax", A2_A3, "x mask? scale:float fixTriuMask:bool y>"),
+    "nsa_compress_grad": (
+        "aclnnNsaCompressGrad",
+        ("atlas-a2-training",),
+        f"outputGrad input weight actSeqLenOptional:int_array? {WINDOWS} layoutOptional:str? inputGrad> weightGrad>",
+    ),
+    "nsa_compress": (
+        "aclnnNsaCompress",
+        ("atlas-a2-training",),
+        f"input weight actSeqLenOptional:int_array? layoutOptional:str? {WINDOWS} output>",
     ),
 }
-# The functional forms of the design.
+# The functional forms of the design; of what is passed by keyword the order does not matter.
 SIGNATURES = {
-    "rms_norm_grad": "(dy, x, rstd, gamma, *, out=None)",
-    "rms_norm": "(x, gamma, epsilon=1e-06, *, out=None)",
+    "rms_norm_grad": "dy, x, rstd, gamma",
+    "rms_norm": "x, gamma, epsilon=1e-06",
+    "layer_norm_backward": "grad_out, input, normalized_shape, mean, rstd, weight=None, bias=None, "
+    "output_mask=(True, True, True)",
+    "layer_norm": "input, normalized_shape, weight=None, bias=None, eps=1e-05",
+    "group_norm_swish_grad": "dy, mean, rstd, x, gamma, beta, num_groups, data_format='NCHW', swish_scale=1.0, "
+    "dgamma_is_require=True, dbeta_is_require=True",
+    "group_norm_swish": "x, gamma, beta, num_groups, data_format='NCHW', eps=1e-05, activate_swish=True, "
+    "swish_scale=1.0",
+    "scaled_masked_softmax_backward": "grad_output, y, mask, scale=1.0, fix_triu_mask=False",
+    "scaled_masked_softmax": "x, mask, scale=1.0, fix_triu_mask=False",
+    "nsa_compress_grad": "output_grad, input, weight, act_seq_len=None",
+    "nsa_compress": "input, weight, act_seq_len=None",
 }
+NSA_KEYWORDS = {"compress_block_size", "compress_stride", "act_seq_len_type=0", "layout='TND'"}
+KEYWORDS = {"nsa_compress_grad": NSA_KEYWORDS, "nsa_compress": NSA_KEYWORDS}
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
-# Combinations in the order of the tensors, with the products that have them.
+# Combinations in the order of the tensors, with the products that have them; the other operators' files have theirs.
 GRAD_ROWS = {
     (F16, F16, F32, F32, F16, F32): A2_A3,
     (BF16, BF16, F32, F32, BF16, F32): A2_A3,
@@ -74,23 +122,33 @@ def test_products():
             assert text in product.documents
 
 
+def test_every_operator_has_a_page():
+    assert set(OPERATORS) == set(PAGES) == set(SIGNATURES)
+
+
 @every_page
 def test_signatures_are_the_pages(name):
-    c_name, _, parameters = PAGES[name]
+    c_name, _, text = PAGES[name]
     operator = OPERATORS[name]
     assert (operator.name, operator.c_name) == (name, c_name)
-    assert [(p.name, p.kind, p.role) for p in operator.parameters] == parameters
-    assert not any(p.optional for p in operator.parameters)
-    assert [p.name for p in operator.inputs + operator.attributes + operator.outputs] == [
-        *(n for n, _, role in parameters if role == I),
-        *(n for n, _, role in parameters if role == "attribute"),
-        *(n for n, _, role in parameters if role == O),
-    ]
+    page = []
+    for word in text.split():
+        optional, word = word.endswith("?"), word.removesuffix("?")
+        parameter, _, kind = word.partition(":")
+        role = "attribute" if kind else "output" if word.endswith(">") else "input"
+        page.append((parameter.removesuffix(">"), kind or "tensor", role, optional))
+    assert [(p.name, p.kind, p.role, p.optional) for p in operator.parameters] == page
+    assert operator.inputs == tuple(p for p in operator.parameters if p.role == "input")
+    assert operator.attributes == tuple(p for p in operator.parameters if p.role == "attribute")
+    assert operator.outputs == tuple(p for p in operator.parameters if p.role == "output")
 
 
 @every_page
 def test_functional_signatures_are_the_designs(name):
-    assert str(inspect.signature(getattr(descend, name))) == SIGNATURES[name]
+    parameters = inspect.signature(getattr(descend, name)).parameters.values()
+    assert ", ".join(str(p) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD) == SIGNATURES[name]
+    keywords = {str(p) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert keywords == KEYWORDS.get(name, set()) | {"out=None"}
 
 
 @every_page
@@ -98,7 +156,7 @@ def test_products_of_the_operators(name):
     assert sorted(OPERATORS[name].products) == sorted((*PAGES[name][1], "host"))
 
 
-@every_page
+@pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_dtype_tables_are_the_pages(name, product):
     """Every combination that the table's rows allow on a product, expanded, is exactly the page's."""
@@ -251,3 +309,20 @@ def test_the_table_is_what_the_engine_checks():
     for product, found in accepted.items():
         rows = [row for row in operator.dtypes if product in row.products]
         assert found == {c for row in rows for c in itertools.product(*row.dtypes.values())}
+
+
+def test_the_native_module_has_the_stubs_that_it_says():
+    tree = ast.parse((Path(descend.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
+    described = {
+        node.name: {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+        if isinstance(node, ast.ClassDef)
+        else None
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    module = {name: getattr(_native, name) for name in dir(_native) if not name.startswith("_")}
+    assert set(described) == set(module)
+    for name, members in described.items():
+        if members is not None:
+            own = {part for part in vars(module[name]) if not part.startswith("_")}
+            assert {part for part in members if not part.startswith("_")} == own, name

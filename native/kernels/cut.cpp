@@ -1,9 +1,9 @@
 #include "kernels/cut.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
+
+#include "runtime/machine.h"
 
 namespace descend::kernels {
 namespace {
@@ -16,24 +16,28 @@ constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may no
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;
 
-int64_t last_level_cache_bytes() {
-#if defined(__linux__)
-  // sysconf() knows what the package has, which on a virtual machine is more than what this CPU may use.
+// A cache of the first CPU's; 0 if unknown. sysconf() knows what the package has, which on a virtual machine is more
+// than what this CPU may use.
+int64_t cache_bytes(int level) {
   long kibibytes = 0;
-  for (int index = 3; index >= 2 && kibibytes == 0; --index) {
-    char path[64];
-    std::snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
-    if (std::FILE* file = std::fopen(path, "r")) {
-      if (std::fscanf(file, "%ldK", &kibibytes) != 1) kibibytes = 0;
-      std::fclose(file);
-    }
+#if defined(__linux__)
+  char path[64];
+  std::snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);
+  if (std::FILE* file = std::fopen(path, "r")) {
+    if (std::fscanf(file, "%ldK", &kibibytes) != 1) kibibytes = 0;
+    std::fclose(file);
   }
-  if (kibibytes > 0) return int64_t{kibibytes} << 10;
 #endif
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-  if (const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); bytes > 0) return bytes;
-#endif
-  return int64_t{16} << 20;
+  return int64_t{kibibytes} << 10;
+}
+
+// Bytes that are worth keeping in the caches. The last one is shared, on a virtual machine with others' machines, and
+// slow: of it each core counts on as much as its own second level holds.
+int64_t kept_bytes() {
+  const int64_t own = cache_bytes(2), last = cache_bytes(3);
+  if (own <= 0) return int64_t{8} << 20;
+  const int64_t share = 2 * own * usable_cores();
+  return last > 0 ? std::min(last / 2, share) : share / 2;
 }
 
 }  // namespace
@@ -42,10 +46,10 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   const int64_t bytes = std::max<int64_t>(row_bytes, 1);
   RowCut cut;
   cut.tile = kTileRows;
-  while (cut.tile < kMaxStripe && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
+  while (cut.tile < kStripe && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);
-  cut.chunk = ceil_div(cut.chunk, kMaxStripe) * kMaxStripe;
+  cut.chunk = ceil_div(cut.chunk, kStripe) * kStripe;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
   cut.prefetch = rows * bytes > kPrefetch;
   return cut;
@@ -55,11 +59,11 @@ bool split_columns(int64_t rows, int64_t columns) {
   return columns > kStripeColumns || (columns >= 4 * kBlock && rows < 8 * kMinChunkRows);
 }
 
-int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxStripe); }
+int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kStripe); }
 
 bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes) {
-  static const int64_t cache = last_level_cache_bytes();
-  return bytes > cache / 2 && reinterpret_cast<uintptr_t>(data) % 64 == 0 && row_stride_bytes % 64 == 0;
+  static const int64_t kept = kept_bytes();
+  return bytes > kept && reinterpret_cast<uintptr_t>(data) % 64 == 0 && row_stride_bytes % 64 == 0;
 }
 
 }  // namespace descend::kernels

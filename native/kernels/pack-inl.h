@@ -142,21 +142,26 @@ HWY_INLINE Pack<Wide<T>> load_pack(Extent extent, const T* p) {
 
 // ---- float to float16 and bfloat16, to nearest even.
 
-// The bfloat16 in the upper half of each lane; the lower half is left over.
+// The bfloat16 in the upper half of each lane; the lower half is left over. kNoNan: the caller knows that there is
+// none.
+template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Tag<uint32_t>> round_to_bfloat16(Vector<float> v) {
   const Tag<uint32_t> du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
+  if constexpr (kNoNan) return rounded;
   const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));  // a NaN must not be rounded to infinity or past it
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
 }
 
+template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16<float>> narrow(bfloat16, Vector<float> v) {
   const Tag<int32_t> di;
-  return hn::DemoteTo(Bits16<float>(), hn::BitCast(di, hn::ShiftRight<16>(round_to_bfloat16(v))));
+  return hn::DemoteTo(Bits16<float>(), hn::BitCast(di, hn::ShiftRight<16>(round_to_bfloat16<kNoNan>(v))));
 }
 
+template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
   return hn::BitCast(Bits16<float>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, Tag<float>>(), v));
@@ -182,10 +187,12 @@ HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
 #if HWY_TARGET != HWY_SCALAR
 using Bits16x2 = hn::Repartition<uint16_t, Tag<float>>;  // a whole vector of 16-bit lanes
 
+template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16x2> narrow_two(bfloat16, Vector<float> lo, Vector<float> hi) {
   const Bits16x2 d;
-  return hn::ConcatOdd(d, hn::BitCast(d, round_to_bfloat16(hi)), hn::BitCast(d, round_to_bfloat16(lo)));
+  return hn::ConcatOdd(d, hn::BitCast(d, round_to_bfloat16<kNoNan>(hi)), hn::BitCast(d, round_to_bfloat16<kNoNan>(lo)));
 }
+template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16x2> narrow_two(float16, Vector<float> lo, Vector<float> hi) {
   return hn::Combine(Bits16x2(), narrow(float16(), hi), narrow(float16(), lo));
 }
@@ -202,44 +209,50 @@ HWY_INLINE void store_bits(D d, hn::Vec<D> v, R* p) {
   }
 }
 
-template <bool kStream = false, class T>
-HWY_INLINE void store(Full, const Pack<Wide<T>>& pack, T* p) {
+// Vectors k and k + 1 of the pack that starts at p.
+template <bool kStream = false, bool kNoNan = false, class T>
+HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
   using W = Wide<T>;
+  p += k * kVectorLanes<W>;
   if constexpr (sizeof(T) == 2) {
     uint16_t* bits = reinterpret_cast<uint16_t*>(p);
 #if HWY_TARGET == HWY_SCALAR
-    for (size_t k = 0; k < kPackVectors<W>; ++k) hn::StoreU(narrow(T(), pack.v[k]), Bits16<W>(), bits + k);
+    hn::StoreU(narrow(T(), lo), Bits16<W>(), bits);
+    hn::StoreU(narrow(T(), hi), Bits16<W>(), bits + 1);
 #else
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; k += 2) {
-      store_bits<kStream>(Bits16x2(), narrow_two(T(), pack.v[k], pack.v[k + 1]), bits + k * kVectorLanes<W>);
-    }
+    store_bits<kStream>(Bits16x2(), narrow_two<kNoNan>(T(), lo, hi), bits);
 #endif
   } else {
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      store_bits<kStream>(Tag<W>(), pack.v[k], p + k * kVectorLanes<W>);
-    }
+    store_bits<kStream>(Tag<W>(), lo, p);
+    store_bits<kStream>(Tag<W>(), hi, p + kVectorLanes<W>);
   }
 }
 
-template <bool kStream = false, class T>
-HWY_INLINE void store(Part part, const Pack<Wide<T>>& pack, T* p) {
+template <bool kStream = false, bool kNoNan = false, class T>
+HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
+  constexpr size_t kLanes = kVectorLanes<Wide<T>>;
+  const size_t first = k * kLanes;
+  const size_t n = HWY_MIN(part.n > first ? part.n - first : 0, 2 * kLanes);
 #if HWY_TARGET == HWY_AVX3
   if constexpr (sizeof(T) == 2) {
     const Bits16x2 d;
-    hn::BlendedStore(narrow_two(T(), pack.v[0], pack.v[1]), hn::FirstN(d, part.n), d, reinterpret_cast<uint16_t*>(p));
+    hn::BlendedStore(narrow_two(T(), lo, hi), hn::FirstN(d, n), d, reinterpret_cast<uint16_t*>(p + first));
   } else {
     const Tag<T> d;
-    const size_t lanes = kVectorLanes<T>;
-    hn::BlendedStore(pack.v[0], hn::FirstN(d, part.n), d, p);
-    if (part.n > lanes) hn::BlendedStore(pack.v[1], hn::FirstN(d, part.n - lanes), d, p + lanes);
+    hn::BlendedStore(lo, hn::FirstN(d, n), d, p + first);
+    hn::BlendedStore(hi, hn::FirstN(d, n > kLanes ? n - kLanes : 0), d, p + first + kLanes);
   }
 #else
-  HWY_ALIGN T whole[kPackLanes<Wide<T>>];
-  store(Full(), pack, whole);
-  for (size_t i = 0; i < part.n; ++i) p[i] = whole[i];
+  HWY_ALIGN T both[2 * kLanes];
+  store_pair(Full(), lo, hi, both, 0);
+  for (size_t i = 0; i < n; ++i) p[first + i] = both[i];
 #endif
+}
+
+template <bool kStream = false, class Extent, class T>
+HWY_INLINE void store(Extent extent, const Pack<Wide<T>>& pack, T* p) {
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; k += 2) store_pair<kStream>(extent, pack.v[k], pack.v[k + 1], p, k);
 }
 
 template <class W>
@@ -279,7 +292,7 @@ HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {
   for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch(p + ahead + i);
 }
 
-// ---- The sum of a pack's lanes: lane i + lane i + n/2, again and again.
+// ---- The sum of many lanes: lane i + lane i + n/2, again and again.
 
 template <class D>
 HWY_INLINE hn::TFromD<D> fold_vector(D, hn::Vec<D> v) {
@@ -292,14 +305,57 @@ HWY_INLINE hn::TFromD<D> fold_vector(D, hn::Vec<D> v) {
     return hn::GetLane(v);
 }
 
+template <class W, size_t kCount>
+HWY_INLINE W fold_vectors(Vector<W> (&v)[kCount]) {
+  DESCEND_UNROLL
+  for (size_t width = kCount / 2; width > 0; width /= 2) {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < width; ++k) v[k] = hn::Add(v[k], v[k + width]);
+  }
+  return fold_vector(Tag<W>(), v[0]);
+}
+
 template <class W>
 HWY_INLINE W fold(Pack<W> pack) {
+  return fold_vectors<W>(pack.v);
+}
+
+// A pack's lanes in double: sums of many packs run here, where they lose nothing to rounding.
+template <class W>
+struct DoubleLanes {
+  HWY_INLINE DoubleLanes() {}  // as Pack's
+  Vector<double> v[kPackLanes<W> / kVectorLanes<double>];
+};
+
+template <class W>
+HWY_INLINE DoubleLanes<W> zero_lanes() {
+  DoubleLanes<W> lanes;
+  for (auto& v : lanes.v) v = hn::Zero(Tag<double>());
+  return lanes;
+}
+
+template <class W>
+HWY_INLINE void add_lanes(const Pack<W>& pack, DoubleLanes<W>& to) {
+  const Tag<double> d;
   DESCEND_UNROLL
-  for (size_t width = kPackVectors<W> / 2; width > 0; width /= 2) {
-    DESCEND_UNROLL
-    for (size_t k = 0; k < width; ++k) pack.v[k] = hn::Add(pack.v[k], pack.v[k + width]);
+  for (size_t k = 0; k < kPackVectors<W>; ++k) {
+    if constexpr (sizeof(W) == sizeof(double)) {
+      to.v[k] = hn::Add(to.v[k], pack.v[k]);
+    } else {
+#if HWY_TARGET == HWY_SCALAR
+      to.v[k] = hn::Add(to.v[k], hn::PromoteTo(d, pack.v[k]));
+#else
+      const hn::Half<Tag<float>> half;
+      to.v[2 * k] = hn::Add(to.v[2 * k], hn::PromoteTo(d, hn::LowerHalf(half, pack.v[k])));
+      to.v[2 * k + 1] = hn::Add(to.v[2 * k + 1], hn::PromoteTo(d, hn::UpperHalf(half, pack.v[k])));
+#endif
+    }
   }
-  return fold_vector(Tag<W>(), pack.v[0]);
+}
+
+template <class W>
+HWY_INLINE double fold(DoubleLanes<W> lanes) {
+  return fold_vectors<double>(lanes.v);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -152,4 +152,24 @@ size_t usable_memory() {
   return bytes;
 }
 
+int current_core() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+void avoid_core([[maybe_unused]] int core) {
+#if defined(__linux__)
+  thread_local cpu_set_t allowed, narrowed;
+  cpu_set_t now;
+  if (sched_getaffinity(0, sizeof now, &now) != 0) return;
+  if (!CPU_EQUAL(&now, &narrowed)) allowed = now;  // else it is what the last call made of it
+  cpu_set_t others = allowed;
+  CPU_CLR(static_cast<size_t>(core), &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) narrowed = others;
+#endif
+}
+
 }  // namespace descend

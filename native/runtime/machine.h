@@ -12,6 +12,12 @@ int usable_cores();
 // Physical memory, held down by the cgroup's limit. 0 if unknown.
 size_t usable_memory();
 
+// The core that this thread runs on; -1 if unknown.
+int current_core();
+
+// Keeps this thread off a core from now on, if it may use any other, and no longer off the core of the last call.
+void avoid_core(int core);
+
 namespace detail {
 
 struct CgroupLimits {

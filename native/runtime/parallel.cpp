@@ -45,6 +45,7 @@ struct Slot {
   detail::Chunk body = nullptr;
   void* context = nullptr;
   int64_t chunks = 0;
+  int core = -1;                             // where the caller began
   alignas(64) std::atomic<int64_t> left{0};  // chunks that nobody has begun; below 0 once they are all taken
 };
 static_assert(kMaxThreads <= Slot::kHelpers);
@@ -116,6 +117,9 @@ bool help(int worker) {
       if (!slot.state.compare_exchange_weak(state, seated, std::memory_order_acquire, std::memory_order_relaxed))
         continue;
       if ((seated & Slot::kSeats) != 0) wake_workers((seated & Slot::kSeats) / Slot::kSeat);
+      // After a pause the scheduler may wake a worker on the very core that the caller uses, and leave both there for
+      // milliseconds. So the worker leaves, and sleeps elsewhere from then on.
+      if (slot.core >= 0 && current_core() == slot.core) avoid_core(slot.core);
       {
         FixedFpEnvironment fixed;
         run_slot(slot, true);
@@ -323,6 +327,7 @@ void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
       slot->body = body;
       slot->context = context;
       slot->chunks = chunks;
+      slot->core = current_core();
       slot->left.store(chunks, std::memory_order_relaxed);
       slot->state.store(static_cast<uint32_t>(seats) * Slot::kSeat, std::memory_order_release);
     }

@@ -1,0 +1,93 @@
+#include "kernels/norm_backward.h"
+
+#include <algorithm>
+
+#include "runtime/fp_environment.h"
+#include "runtime/parallel.h"
+
+namespace descend::kernels {
+namespace {
+
+template <class T>
+int64_t row_bytes(int64_t columns) {
+  return 2 * columns * static_cast<int64_t>(sizeof(T));
+}
+
+template <class T>
+void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream) {
+  const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
+  parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
+    const int64_t first = chunk * cut.chunk;
+    kernels.rows(p, first, std::min(first + cut.chunk, p.rows), cut, chunk, stream);
+  });
+}
+
+// Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough.
+template <class T>
+void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream,
+                RowSums* sums) {
+  const int64_t blocks = blocks_in(p.columns);
+  const int64_t group = group_rows(row_bytes<T>(p.columns));
+  for (int64_t row = 0; row < p.rows; row += group) {
+    const int64_t rows = std::min(group, p.rows - row);
+    const int64_t group_bytes = bytes / p.rows * rows;
+    RowTerms<Wide<T>> terms[kStripe];
+    if (p.dx.data != nullptr) {
+      parallel_for(blocks, group_bytes, [&](int64_t b) { kernels.block_sums(p, row, rows, b, sums + b * rows); });
+    }
+    {
+      const FixedFpEnvironment environment;
+      for (int64_t r = 0; r < rows; ++r) {
+        RowSums sum;
+        for (int64_t b = 0; p.dx.data != nullptr && b < blocks; ++b) {
+          sum.gx += sums[b * rows + r].gx;
+          sum.g += sums[b * rows + r].g;
+        }
+        terms[r] = row_terms(p, row + r, sum);
+      }
+    }
+    parallel_for(blocks, group_bytes, [&](int64_t b) { kernels.block(p, row, rows, b, terms, stream); });
+  }
+}
+
+}  // namespace
+
+template <class T>
+int64_t norm_backward_slots(int64_t rows, int64_t columns) {
+  return split_columns(rows, columns) ? 1 : cut_rows(rows, row_bytes<T>(columns)).chunks;
+}
+
+template <class T>
+size_t norm_backward_scratch(int64_t rows, int64_t columns) {
+  if (!split_columns(rows, columns)) return 0;
+  return static_cast<size_t>(blocks_in(columns) * std::min(group_rows(row_bytes<T>(columns)), rows)) * sizeof(RowSums);
+}
+
+template <class T>
+void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, void* scratch) {
+  if (p.columns <= 0) return;
+  if (p.rows <= 0) {
+    if (p.dgamma_slots != nullptr) std::fill_n(p.dgamma_slots, p.columns, 0.0);
+    if (p.dbeta_slots != nullptr) std::fill_n(p.dbeta_slots, p.columns, 0.0);
+    return;
+  }
+  const int64_t size = static_cast<int64_t>(sizeof(T));
+  const int64_t bytes = 3 * p.rows * p.columns * size;
+  const bool stream = p.dx.data != nullptr && stream_output(p.dx.data, p.dx.stride * size, bytes);
+  if (split_columns(p.rows, p.columns)) {
+    by_columns(p, kernels, bytes, stream, static_cast<RowSums*>(scratch));
+  } else {
+    by_rows(p, kernels, bytes, stream);
+  }
+}
+
+#define DESCEND_INSTANTIATE(T)                                             \
+  template int64_t norm_backward_slots<T>(int64_t rows, int64_t columns);  \
+  template size_t norm_backward_scratch<T>(int64_t rows, int64_t columns); \
+  template void norm_backward<T>(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, void* scratch);
+DESCEND_INSTANTIATE(float16)
+DESCEND_INSTANTIATE(bfloat16)
+DESCEND_INSTANTIATE(float)
+DESCEND_INSTANTIATE(double)
+
+}  // namespace descend::kernels

@@ -1,0 +1,82 @@
+// What the backward passes of layer norm and RMS norm share: RMS norm's is layer norm's without the mean.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/cut.h"
+#include "kernels/element.h"
+
+namespace descend::kernels {
+
+template <class T>
+struct NormBackward {
+  int64_t rows;
+  int64_t columns;
+  Rows<const T> dy;
+  Rows<const T> x;
+  const Wide<T>* mean;  // [rows]; null for RMS norm
+  const Wide<T>* rstd;
+  const Wide<T>* gamma;
+  Rows<T> dx;            // data null: not wanted
+  double* dgamma_slots;  // null: not wanted
+  double* dbeta_slots;   // the same
+};
+
+// Sums over a row or a part of it. g = dy * gamma; xc is x - mean, times rstd as well where the row is not tame.
+struct RowSums {
+  double gx = 0;
+  double g = 0;
+};
+
+// A row whose rstd is far from the ends of its type's range needs no xhat, and so fewer operations and roundings:
+//   tame:     dx = rstd * dy * gamma - (slope * (x - mean) + offset)
+//   not tame: dx = rstd * (dy * gamma - (slope * xhat + offset))
+// Where the row has an infinity or a NaN, slope shows it: such a row is not tame in the second pass.
+template <class W>
+struct RowTerms {
+  W mean;
+  W rstd;
+  W slope;
+  W offset;
+  bool tame;
+};
+
+template <class W>
+bool is_tame(W rstd) {
+  return std::abs(rstd) >= W{0x1p-40f} && std::abs(rstd) <= W{0x1p40f};
+}
+
+template <class T>
+RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, const RowSums& sums) {
+  using W = Wide<T>;
+  const double rstd = static_cast<double>(p.rstd[row]), n = static_cast<double>(p.columns);
+  RowTerms<W> terms;
+  terms.mean = p.mean == nullptr ? W{0} : p.mean[row];
+  terms.rstd = p.rstd[row];
+  terms.tame = is_tame(terms.rstd);
+  terms.slope = static_cast<W>(terms.tame ? sums.gx / n * rstd * rstd * rstd : sums.gx / n);
+  terms.offset = static_cast<W>(terms.tame ? sums.g / n * rstd : sums.g / n);
+  terms.tame = terms.tame && std::isfinite(terms.slope) && std::isfinite(terms.offset);
+  return terms;
+}
+
+// One operator's kernels, for the chosen instruction set.
+template <class T>
+struct NormBackwardKernels {
+  // Rows [first, last), with the column sums of the slot.
+  void (*rows)(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, int64_t slot, bool stream);
+  // One block of columns of a group of rows: the block's part of each row's sums; then its results.
+  void (*block_sums)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, RowSums* sums);
+  void (*block)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, const RowTerms<Wide<T>>* terms,
+                bool stream);
+};
+
+template <class T>
+int64_t norm_backward_slots(int64_t rows, int64_t columns);
+template <class T>
+size_t norm_backward_scratch(int64_t rows, int64_t columns);
+template <class T>
+void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, void* scratch);
+
+}  // namespace descend::kernels

@@ -53,14 +53,14 @@ struct Operator {
   Status (*validate_and_plan)(const Call& call, Plan* plan);
   // Whether parameter i counts in this call: not if an attribute switches it off. Null: all count.
   bool (*counts)(const Call& call, int i) = nullptr;
-  // Whether output i is computed in this call; one that is not is checked all the same, but not touched. Null: as
-  // counts.
+  // Whether output i is computed, or input i read, in this call; one that is not is checked all the same, but not
+  // touched. Null: as counts.
   bool (*computes)(const Call& call, int i) = nullptr;
   // What the operator's page puts before the dtypes; layouts are not checked yet. Null: nothing.
   Status (*validate_first)(const Call& call) = nullptr;
 };
 
-// Whether output i is written in this call; for an input, whether it counts.
+// Whether tensor i is written or read in this call.
 inline bool is_used(const Call& call, int i) {
   const auto decides = call.op->computes != nullptr ? call.op->computes : call.op->counts;
   return decides == nullptr || decides(call, i);

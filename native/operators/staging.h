@@ -31,8 +31,8 @@ void with_element_type(kernels::Element element, F f) {
   }
 }
 
-// The type that a kernel works in: that of `main` if all of `rows` share it; else float, or double if any tensor of the
-// call is DOUBLE. Wider tensors are then converted on the way in and out.
+// The type that a kernel works in: that of `main` if all of `rows` share it; else float, or double if any tensor
+// that the call uses is DOUBLE. Wider tensors are then converted on the way in and out.
 kernels::Element kernel_element(const Call& call, int main, std::initializer_list<int> rows);
 
 // Rows of a matrix as a kernel takes them.

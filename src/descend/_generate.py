@@ -39,7 +39,7 @@ def functional_parameters(operator: Operator) -> tuple[Parameter, ...]:
     return tuple(sorted(given, key=lambda p: p.keyword_only))
 
 
-def signature(parameters: tuple[Parameter, ...], *, types: bool) -> str:
+def signature(parameters: tuple[Parameter, ...], *, types: bool, separator: str = ", ") -> str:
     parts: list[str] = []
     for parameter in parameters:
         if parameter.keyword_only and "*" not in parts:
@@ -50,7 +50,7 @@ def signature(parameters: tuple[Parameter, ...], *, types: bool) -> str:
         if parameter.default is not None:
             text += f" = {parameter.default}" if types else f"={parameter.default}"
         parts.append(text)
-    return ", ".join(parts)
+    return separator.join(parts)
 
 
 def _parameter_lines(parameters: tuple[Parameter, ...]) -> list[str]:

@@ -50,13 +50,15 @@ def functional_stubs(operators: dict[str, Operator]) -> str:
         "from descend._native import get_num_threads as get_num_threads\n"
         "from descend._native import set_num_threads as set_num_threads\n" + _TYPES + "\n__version__: str\n"
     ]
+    separator = ",\n    "
     for operator in operators.values():
         parameters = functional_parameters(operator)
-        star = "" if any(p.keyword_only for p in parameters) else "*, "
+        star = "" if any(p.keyword_only for p in parameters) else f"*{separator}"
         out = "Sequence[Array | None] | None" if len(operator.outputs) > 1 else "Array | None"
-        signature = f"{signature_of(parameters, types=True)}, {star}out: {out} = None"
+        given = signature_of(parameters, types=True, separator=separator)
+        signature = f"{given}{separator}{star}out: {out} = None"
         returns = _many(["Array"] * len(operator.outputs))
-        texts.append(_stub(operator.name, signature.replace(", ", ",\n    "), returns, functional(operator).__doc__))
+        texts.append(_stub(operator.name, signature, returns, functional(operator).__doc__))
     return "\n".join(texts)
 
 

@@ -143,6 +143,173 @@ def rms_norm(
     Source: the documentation of aclnnRmsNorm in CANN's aclnn library.
     """
 
+def layer_norm_backward(
+    grad_out: Array,
+    input: Array,
+    normalized_shape: Sequence[int],
+    mean: Array,
+    rstd: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+    *,
+    out: Sequence[Array | None] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of layer norm with respect to its input, its weight and its bias.
+
+    Formula:
+        xhat       = (input - mean) * rstd
+        g          = gradOut * weight
+        gradInput  = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))
+        gradWeight = sum over rows of gradOut * xhat
+        gradBias   = sum over rows of gradOut
+
+    Parameters:
+        grad_out: Gradient of the loss with respect to the forward's output. (Array, shape as input)
+        input: Input of the forward. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        mean: Mean of each row, from the forward. (Array, shape M elements, usually [A1, ..., Ai, 1, ..., 1])
+        rstd: 1 / sqrt(variance + eps) of each row, from the forward. (Array, shape as mean)
+        weight: Weight of the forward; null: all ones. (Array or None, shape [R1, ..., Rk])
+        bias: Bias of the forward; not read. (Array or None, shape [R1, ..., Rk])
+        output_mask: Which of the three outputs are computed. (Sequence[bool])
+
+    Returns:
+        grad_input: Gradient with respect to input. (shape as input)
+        grad_weight: Gradient with respect to weight. (shape N elements, usually [R1, ..., Rk])
+        grad_bias: Gradient with respect to bias. (shape as gradWeightOut)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows.
+    Without weight g is gradOut; bias is not read. An output whose mask is false is ignored altogether: it may be
+    null, is not touched, and the functional form returns None for it. Results are computed once and rounded once,
+    in each output's own dtype; where they are allocated, gradWeight and gradBias have the dtypes of weight and
+    bias (of the other where there is only one, else FLOAT, DOUBLE for DOUBLE input). Strided and empty tensors
+    are fine: without rows gradWeight and gradBias are 0. host also takes DOUBLE and any mix of floating dtypes.
+
+    Dtypes:
+        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT, bias
+            FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out FLOAT/FLOAT16/BFLOAT16,
+            grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT16,
+            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT,
+            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
+            BFLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT,
+            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
+            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16 (atlas-
+            inference, atlas-training)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT16, bias
+            FLOAT/FLOAT16, grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out
+            FLOAT/FLOAT16 (atlas-inference, atlas-training)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
+            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16 (atlas-
+            inference, atlas-training)
+        grad_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, input FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_input_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_weight_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_bias_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: gradOut, input, normalizedShape, mean, rstd or outputMask is null; an
+            output whose mask is true is null.
+        161002 ACLNN_ERR_PARAM_INVALID: an outputMask that has not 3 entries, which is looked at before any
+            output; a dtype that no row of the table has in that place; a combination that is no row; a private
+            format; a view outside its storage; an output that overlaps another tensor other than exactly;
+            normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes that do not
+            match.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnLayerNormBackward in CANN's aclnn library.
+    """
+
+def layer_norm(
+    input: Array,
+    normalized_shape: Sequence[int],
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-05,
+    *,
+    out: Sequence[Array | None] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Layer norm: each row less its mean, divided by its standard deviation, times a weight, plus a bias.
+
+    Formula:
+        mean, var = mean and biased variance of each row
+        rstd      = 1 / sqrt(var + eps)
+        out       = (input - mean) * rstd * weight + bias
+
+    Parameters:
+        input: What is normalised. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        weight: Weight; null: all ones. (Array or None, shape [R1, ..., Rk])
+        bias: Bias; null: all zeros. (Array or None, shape [R1, ..., Rk])
+        eps: Added to the variance; at least 0. (float)
+
+    Returns:
+        out: The result. (shape as input)
+        mean: Mean of each row, which the gradient needs; may be null. (shape M elements, usually [A1, ..., Ai, 1,
+            ..., 1])
+        rstd: 1 / sqrt(variance + eps) of each row, which the gradient needs; may be null. (shape M elements,
+            usually [A1, ..., Ai, 1, ..., 1])
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values), TypeError for wrong types.
+
+    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. The
+    variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are FLOAT,
+    DOUBLE for DOUBLE input, and have input's rank with 1 for each dimension of normalizedShape. Strided and empty
+    tensors are fine; a row without elements has mean 0 and rstd NaN. host also takes DOUBLE and any mix of
+    floating dtypes.
+
+    Dtypes:
+        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input BFLOAT16, weight BFLOAT16, bias BFLOAT16, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input BFLOAT16, weight FLOAT, bias FLOAT, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16 (atlas-
+            inference, atlas-training)
+        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        input FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: input, normalizedShape or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly; normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes
+            that do not match; a negative eps.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnLayerNorm in CANN's aclnn library.
+    """
+
 def group_norm_swish_grad(
     dy: Array,
     mean: Array,

@@ -170,6 +170,207 @@ def rms_norm(
     361001 (runtime).
     """
 
+def layer_norm_backward_get_workspace_size(
+    grad_out: SupportsDlpack,
+    input: SupportsDlpack,
+    normalized_shape: Sequence[int],
+    mean: SupportsDlpack,
+    rstd: SupportsDlpack,
+    weight: SupportsDlpack | None,
+    bias: SupportsDlpack | None,
+    output_mask: Sequence[bool],
+    grad_input_out: SupportsDlpack,
+    grad_weight_out: SupportsDlpack,
+    grad_bias_out: SupportsDlpack,
+) -> tuple[int, Executor]:
+    """Gradients of layer norm with respect to its input, its weight and its bias.
+
+    Formula:
+        xhat       = (input - mean) * rstd
+        g          = gradOut * weight
+        gradInput  = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))
+        gradWeight = sum over rows of gradOut * xhat
+        gradBias   = sum over rows of gradOut
+
+    Parameters:
+        grad_out: Gradient of the loss with respect to the forward's output. (Array, shape as input)
+        input: Input of the forward. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        mean: Mean of each row, from the forward. (Array, shape M elements, usually [A1, ..., Ai, 1, ..., 1])
+        rstd: 1 / sqrt(variance + eps) of each row, from the forward. (Array, shape as mean)
+        weight: Weight of the forward; null: all ones. (Array or None, shape [R1, ..., Rk])
+        bias: Bias of the forward; not read. (Array or None, shape [R1, ..., Rk])
+        output_mask: Which of the three outputs are computed. (Sequence[bool])
+        grad_input_out: Gradient with respect to input. (Array, shape as input)
+        grad_weight_out: Gradient with respect to weight. (Array, shape N elements, usually [R1, ..., Rk])
+        grad_bias_out: Gradient with respect to bias. (Array, shape as gradWeightOut)
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows.
+    Without weight g is gradOut; bias is not read. An output whose mask is false is ignored altogether: it may be
+    null, is not touched, and the functional form returns None for it. Results are computed once and rounded once,
+    in each output's own dtype; where they are allocated, gradWeight and gradBias have the dtypes of weight and
+    bias (of the other where there is only one, else FLOAT, DOUBLE for DOUBLE input). Strided and empty tensors
+    are fine: without rows gradWeight and gradBias are 0. host also takes DOUBLE and any mix of floating dtypes.
+
+    Dtypes:
+        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT, bias
+            FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out FLOAT/FLOAT16/BFLOAT16,
+            grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT16,
+            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT,
+            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
+            BFLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT,
+            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference)
+        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
+            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16 (atlas-
+            inference, atlas-training)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT16, bias
+            FLOAT/FLOAT16, grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out
+            FLOAT/FLOAT16 (atlas-inference, atlas-training)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
+            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16 (atlas-
+            inference, atlas-training)
+        grad_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, input FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_input_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_weight_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_bias_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: gradOut, input, normalizedShape, mean, rstd or outputMask is null; an
+            output whose mask is true is null.
+        161002 ACLNN_ERR_PARAM_INVALID: an outputMask that has not 3 entries, which is looked at before any
+            output; a dtype that no row of the table has in that place; a combination that is no row; a private
+            format; a view outside its storage; an output that overlaps another tensor other than exactly;
+            normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes that do not
+            match.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnLayerNormBackward in CANN's aclnn library.
+    """
+
+def layer_norm_backward(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | None,
+) -> None:
+    """Second phase of aclnnLayerNormBackward: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
+    361001 (runtime).
+    """
+
+def layer_norm_get_workspace_size(
+    input: SupportsDlpack,
+    normalized_shape: Sequence[int],
+    weight: SupportsDlpack | None,
+    bias: SupportsDlpack | None,
+    eps: float,
+    out: SupportsDlpack,
+    mean_out: SupportsDlpack | None,
+    rstd_out: SupportsDlpack | None,
+) -> tuple[int, Executor]:
+    """Layer norm: each row less its mean, divided by its standard deviation, times a weight, plus a bias.
+
+    Formula:
+        mean, var = mean and biased variance of each row
+        rstd      = 1 / sqrt(var + eps)
+        out       = (input - mean) * rstd * weight + bias
+
+    Parameters:
+        input: What is normalised. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        weight: Weight; null: all ones. (Array or None, shape [R1, ..., Rk])
+        bias: Bias; null: all zeros. (Array or None, shape [R1, ..., Rk])
+        eps: Added to the variance; at least 0. (float)
+        out: The result. (Array, shape as input)
+        mean_out: Mean of each row, which the gradient needs; may be null. (Array or None, shape M elements,
+            usually [A1, ..., Ai, 1, ..., 1])
+        rstd_out: 1 / sqrt(variance + eps) of each row, which the gradient needs; may be null. (Array or None,
+            shape M elements, usually [A1, ..., Ai, 1, ..., 1])
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. The
+    variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are FLOAT,
+    DOUBLE for DOUBLE input, and have input's rank with 1 for each dimension of normalizedShape. Strided and empty
+    tensors are fine; a row without elements has mean 0 and rstd NaN. host also takes DOUBLE and any mix of
+    floating dtypes.
+
+    Dtypes:
+        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input BFLOAT16, weight BFLOAT16, bias BFLOAT16, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input BFLOAT16, weight FLOAT, bias FLOAT, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16 (atlas-
+            inference, atlas-training)
+        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        input FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: input, normalizedShape or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly; normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes
+            that do not match; a negative eps.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnLayerNorm in CANN's aclnn library.
+    """
+
+def layer_norm(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | None,
+) -> None:
+    """Second phase of aclnnLayerNorm: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
+    361001 (runtime).
+    """
+
 def group_norm_swish_grad_get_workspace_size(
     dy: SupportsDlpack,
     mean: SupportsDlpack,

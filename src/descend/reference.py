@@ -70,6 +70,91 @@ def rms_norm(x: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6) -> t
 
 
 @np.errstate(all="ignore")
+def layer_norm_backward(
+    grad_out: npt.ArrayLike,
+    input: npt.ArrayLike,
+    normalized_shape: int | Sequence[int],
+    mean: npt.ArrayLike,
+    rstd: npt.ArrayLike,
+    weight: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+) -> tuple[Float64 | None, Float64 | None, Float64 | None]:
+    """Gradients of layer norm, as aclnnLayerNormBackward defines them.
+
+    Shapes: ``grad_out`` as ``input``; ``normalized_shape`` the last dimensions of ``input``, and the shape of
+    ``weight``; ``mean`` and ``rstd`` one number a row, in any shape. ``weight`` None stands for ones; ``bias`` is not
+    read. Returns ``grad_input`` shaped as ``input``, ``grad_weight`` and ``grad_bias`` shaped as ``normalized_shape``,
+    all float64, None where ``output_mask`` is false::
+
+        xhat        = (input - mean) * rstd
+        g           = grad_out * weight
+        grad_input  = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))
+        grad_weight = sum over rows of grad_out * xhat
+        grad_bias   = sum over rows of grad_out
+
+    Raises ValueError where the shapes do not fit.
+    """
+    grad_out, input = _float64(grad_out), _float64(input)
+    rows, row, normalized = _layer_norm_axes(input, normalized_shape)
+    statistics, elements = input.shape[: len(rows)] + (1,) * len(row), max(math.prod(normalized), 1)
+    mean, rstd = _float64(mean).reshape(statistics), _float64(rstd).reshape(statistics)
+    xhat = (input - mean) * rstd
+    g = grad_out if weight is None else grad_out * _float64(weight).reshape(normalized)
+    mean_g = g.sum(axis=row, keepdims=True) / elements
+    mean_g_xhat = (g * xhat).sum(axis=row, keepdims=True) / elements
+    grad_input = rstd * (g - mean_g - xhat * mean_g_xhat) if output_mask[0] else None
+    grad_weight = (grad_out * xhat).sum(axis=rows) if output_mask[1] else None
+    grad_bias = grad_out.sum(axis=rows) if output_mask[2] else None
+    return grad_input, grad_weight, grad_bias
+
+
+@np.errstate(all="ignore")
+def layer_norm(
+    input: npt.ArrayLike,
+    normalized_shape: int | Sequence[int],
+    weight: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> tuple[Float64, Float64, Float64]:
+    """Layer norm, as aclnnLayerNorm defines it.
+
+    Shapes: ``normalized_shape`` is the last dimensions of ``input``, and the shape of ``weight`` (None stands for
+    ones) and ``bias`` (None for zeros). Returns ``out`` shaped as ``input``, and ``mean`` and ``rstd`` with 1 for each
+    normalised dimension, all float64; a row without elements has mean 0 and rstd NaN::
+
+        mean, var = mean and biased variance of each row
+        rstd      = 1 / sqrt(var + eps)
+        out       = (input - mean) * rstd * weight + bias
+
+    Raises ValueError where the shapes do not fit.
+    """
+    input = _float64(input)
+    _, row, normalized = _layer_norm_axes(input, normalized_shape)
+    elements = math.prod(normalized)
+    mean = input.sum(axis=row, keepdims=True) / max(elements, 1)
+    var = ((input - mean) ** 2).sum(axis=row, keepdims=True) / np.float64(elements)
+    rstd = 1.0 / np.sqrt(var + eps)
+    out = (input - mean) * rstd
+    if weight is not None:
+        out = out * _float64(weight).reshape(normalized)
+    if bias is not None:
+        out = out + _float64(bias).reshape(normalized)
+    return out, mean, rstd
+
+
+def _layer_norm_axes(
+    input: Float64, normalized_shape: int | Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The axes that count rows, those of a row, and a row's shape."""
+    normalized = tuple(int(n) for n in np.atleast_1d(normalized_shape))
+    split = input.ndim - len(normalized)
+    if input.shape[max(split, 0) :] != normalized:
+        raise ValueError(f"normalized_shape {normalized} is not the last dimensions of the shape {input.shape}")
+    return tuple(range(split)), tuple(range(split, input.ndim)), normalized
+
+
+@np.errstate(all="ignore")
 def group_norm_swish_grad(
     dy: npt.ArrayLike,
     mean: npt.ArrayLike,

@@ -27,6 +27,13 @@ def _rms_norm_grad() -> dict[str, Any]:
     return {"dy": numbers, "x": numbers, "rstd": np.array([1, 2], np.float32), "gamma": numbers[0, 0]}
 
 
+def _layer_norm_backward() -> dict[str, Any]:
+    x = np.linspace(-3, 3, 32, dtype=np.float32).reshape(4, 8) ** 3 + 100
+    weight = np.array([1, 2] * 4, np.float32)
+    _, mean, rstd = descend.layer_norm(x, (8,), weight)
+    return {"grad_out": np.cos(x), "input": x, "normalized_shape": (8,), "mean": mean, "rstd": rstd, "weight": weight}
+
+
 def _group_norm_swish_grad() -> dict[str, Any]:
     x = np.linspace(-3, 3, 32, dtype=np.float32).reshape(2, 4, 2, 2)
     gamma, beta = np.array([1, 2, 1, 2], np.float32), np.array([0, 0, 1, -1], np.float32)
@@ -60,6 +67,7 @@ def _windows(tensors: Tensors) -> dict[str, Any]:
 
 DEMOS = {
     "rms_norm_grad": Demo(_rms_norm_grad),
+    "layer_norm_backward": Demo(_layer_norm_backward, lambda tensors: {"normalized_shape": tensors["weight"].shape}),
     "group_norm_swish_grad": Demo(
         _group_norm_swish_grad, lambda tensors: {"num_groups": tensors["mean"].size // len(tensors["x"])}
     ),

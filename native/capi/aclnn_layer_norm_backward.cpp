@@ -1,0 +1,24 @@
+#include "aclnnop/aclnn_layer_norm_backward.h"
+
+#include "capi/operator_call.h"
+
+namespace descend {
+extern const Operator layer_norm_backward;
+}
+
+aclnnStatus aclnnLayerNormBackwardGetWorkspaceSize(const aclTensor* gradOut, const aclTensor* input,
+                                                   const aclIntArray* normalizedShape, const aclTensor* mean,
+                                                   const aclTensor* rstd, const aclTensor* weightOptional,
+                                                   const aclTensor* biasOptional, const aclBoolArray* outputMask,
+                                                   aclTensor* gradInputOut, aclTensor* gradWeightOut,
+                                                   aclTensor* gradBiasOut, uint64_t* workspaceSize,
+                                                   aclOpExecutor** executor) {
+  return descend::capi::get_workspace_size(descend::layer_norm_backward, workspaceSize, executor, gradOut, input,
+                                           normalizedShape, mean, rstd, weightOptional, biasOptional, outputMask,
+                                           gradInputOut, gradWeightOut, gradBiasOut);
+}
+
+aclnnStatus aclnnLayerNormBackward(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                   aclrtStream stream) {
+  return descend::capi::launch(descend::layer_norm_backward, workspace, workspaceSize, executor, stream);
+}

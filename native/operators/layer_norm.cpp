@@ -1,0 +1,133 @@
+// aclnnLayerNorm: contract and plan.
+#include "kernels/layer_norm.h"
+
+#include <algorithm>
+
+#include "operators/layer_norm_shape.h"
+
+namespace descend {
+namespace {
+
+enum { kInput, kNormalizedShape, kWeight, kBias, kEpsilon, kOut, kMean, kRstd };
+
+std::vector<DtypeRow> dtype_rows() {
+  std::vector<DtypeRow> rows;
+  for (const auto& [products, input, parameter, any] : layer_norm_dtypes()) {
+    rows.push_back({products, {input, parameter, parameter, input, any, any}});
+  }
+  return rows;
+}
+
+void infer(Call& call) {
+  const Tensor& input = call[kInput].tensor;
+  if (!call.given(kOut)) call[kOut].tensor = contiguous_tensor(input.dtype, input.shape);
+  const uint64_t k = normalized_dimensions(call, kInput, kNormalizedShape);
+  Dims shape = input.shape;
+  std::fill(shape.data() + (shape.size() - k), shape.data() + shape.size(), 1);
+  const Dtype wide = input.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
+  for (int i : {kMean, kRstd}) {
+    if (!call.given(i)) call[i].tensor = contiguous_tensor(wide, shape);
+  }
+}
+
+Status validate(const Call& call, LayerNormShape* shape) {
+  DESCEND_RETURN_IF_ERROR(
+      check_layer_norm_shape(call, {kInput, kNormalizedShape, kWeight, kBias, kMean, kRstd}, shape));
+  DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kOut, kInput));
+  if (!(call[kEpsilon].real >= 0)) {
+    return call.fail(Code::kParamInvalid, call.name(kEpsilon), " is ", call[kEpsilon].real,
+                     ", but must not be negative.");
+  }
+  return {};
+}
+
+template <class T>
+void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
+  using W = kernels::Wide<T>;
+  const auto [leading, rows, columns] = shape;
+  const StagedRows x = stage_rows(call, plan, kInput, leading, columns, kElementOf<T>);
+  const Place gamma = stage_parameter<W>(call, plan, kWeight, columns, 1);
+  const Place beta = stage_parameter<W>(call, plan, kBias, columns, 0);
+  const StagedOutput y = StagedOutput::rows(call, plan, kOut, leading, columns, kElementOf<T>);
+  const bool mean_wanted = call.given(kMean), rstd_wanted = call.given(kRstd);
+  StagedOutput mean, rstd;
+  if (mean_wanted) mean = StagedOutput::vector(call, plan, kMean, kElementOf<W>);
+  if (rstd_wanted) rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<W>);
+  const Place scratch = plan.scratch(kernels::layer_norm_scratch<T>(rows, columns));
+  plan.step("layer_norm", 2 * rows * columns * static_cast<int64_t>(sizeof(T)),
+            [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), mean_place = mean.place(),
+             rstd_place = rstd.place()](const Addresses& addresses) {
+              kernels::layer_norm<T>({.rows = rows,
+                                      .columns = columns,
+                                      .x = x.at<const T>(addresses),
+                                      .gamma = addresses.at<const W>(gamma),
+                                      .beta = addresses.at<const W>(beta),
+                                      .epsilon = epsilon,
+                                      .y = y_rows.at<T>(addresses),
+                                      .mean = mean_wanted ? addresses.at<W>(mean_place) : nullptr,
+                                      .rstd = rstd_wanted ? addresses.at<W>(rstd_place) : nullptr},
+                                     addresses.at<void>(scratch));
+            });
+  y.finish(call, plan);
+  if (mean_wanted) mean.finish(call, plan);
+  if (rstd_wanted) rstd.finish(call, plan);
+}
+
+void make_plan(const Call& call, const LayerNormShape& shape, Plan& plan) {
+  if (shape.rows == 0) return;
+  with_element_type(kernel_element(call, kInput, {kOut}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+}
+
+}  // namespace
+
+extern const Operator layer_norm{
+    .name = "layer_norm",
+    .c_name = "aclnnLayerNorm",
+    .summary = "Layer norm: each row less its mean, divided by its standard deviation, times a weight, plus a bias.",
+    .formula =
+        "mean, var = mean and biased variance of each row\n"
+        "rstd      = 1 / sqrt(var + eps)\n"
+        "out       = (input - mean) * rstd * weight + bias",
+    .source = "aclnnLayerNorm",
+    .notes =
+        "normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. "
+        "The variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are "
+        "FLOAT, DOUBLE for DOUBLE input, and have input's rank with 1 for each dimension of normalizedShape. Strided "
+        "and empty tensors are fine; a row without elements has mean 0 and rstd NaN. host also takes DOUBLE and any "
+        "mix of floating dtypes.",
+    .products = kLayerNormProducts,
+    .parameters =
+        {
+            {"input", "input", Kind::kTensor, Role::kInput, false, nullptr, false,
+             "[A1, ..., Ai, R1, ..., Rk], rank 1 to 8", "What is normalised."},
+            {"normalizedShape", "normalized_shape", Kind::kIntArray, Role::kAttribute, false, nullptr, false, "",
+             "[R1, ..., Rk], 1 to 8 numbers."},
+            {"weightOptional", "weight", Kind::kTensor, Role::kInput, true, "None", false, "[R1, ..., Rk]",
+             "Weight; null: all ones."},
+            {"biasOptional", "bias", Kind::kTensor, Role::kInput, true, "None", false, "[R1, ..., Rk]",
+             "Bias; null: all zeros."},
+            {"eps", "eps", Kind::kFloat, Role::kAttribute, false, "1e-05", false, "",
+             "Added to the variance; at least 0."},
+            {"out", "out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as input", "The result."},
+            {"meanOutOptional", "mean_out", Kind::kTensor, Role::kOutput, true, nullptr, false,
+             "M elements, usually [A1, ..., Ai, 1, ..., 1]",
+             "Mean of each row, which the gradient needs; may be null."},
+            {"rstdOutOptional", "rstd_out", Kind::kTensor, Role::kOutput, true, nullptr, false,
+             "M elements, usually [A1, ..., Ai, 1, ..., 1]",
+             "1 / sqrt(variance + eps) of each row, which the gradient needs; may be null."},
+        },
+    .dtypes = dtype_rows(),
+    .errors =
+        {
+            {Code::kParamNullptr, "input, normalizedShape or out is null"},
+            {Code::kParamInvalid,
+             "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
+             "view outside its storage; an output that overlaps another tensor other than exactly; normalizedShape of "
+             "no or more than 8 numbers or not the last dimensions of input; shapes that do not match; a negative eps"},
+            {Code::kFindKernelError, "the product has no such operator"},
+        },
+    .infer = infer,
+    .validate_and_plan = validate_then_plan<LayerNormShape, validate, make_plan>,
+};
+
+}  // namespace descend

@@ -1,0 +1,195 @@
+// aclnnLayerNormBackward: contract and plan.
+#include "kernels/layer_norm_backward.h"
+
+#include <algorithm>
+
+#include "operators/layer_norm_shape.h"
+
+namespace descend {
+namespace {
+
+enum {
+  kGradOut,
+  kInput,
+  kNormalizedShape,
+  kMean,
+  kRstd,
+  kWeight,
+  kBias,
+  kOutputMask,
+  kGradInput,
+  kGradWeight,
+  kGradBias
+};
+
+constexpr uint64_t kOutputs = 3;
+
+std::vector<DtypeRow> dtype_rows() {
+  std::vector<DtypeRow> rows;
+  for (const auto& [products, input, parameter, any] : layer_norm_dtypes()) {
+    if (parameter != input) continue;  // FLOAT beside 16 bits: here it stands in the same row
+    rows.push_back({products, {input, input, any, any, parameter | kFloat32Only, any, any, any, any}});
+  }
+  return rows;
+}
+
+bool has_mask(const Call& call) { return call.given(kOutputMask) && call[kOutputMask].list.size() == kOutputs; }
+
+// An output whose mask is false is ignored altogether, and none is looked at before there is a mask.
+bool counts(const Call& call, int i) {
+  return i < kGradInput || (has_mask(call) && call[kOutputMask].list[i - kGradInput] != 0);
+}
+
+// bias is checked, but not read.
+bool computes(const Call& call, int i) { return i != kBias && counts(call, i); }
+
+void infer(Call& call) {
+  const Tensor& input = call[kInput].tensor;
+  if (!call.given(kGradInput)) call[kGradInput].tensor = contiguous_tensor(input.dtype, input.shape);
+  const uint64_t k = normalized_dimensions(call, kInput, kNormalizedShape);
+  const Dims normalized = input.shape.slice(input.rank() - k, input.rank());
+  // As its parameter; without one as the other's, without either as the statistics.
+  const auto gradient_of = [&](int parameter, int other, int output) {
+    const Tensor* like = call.given(parameter) ? call.tensor(parameter) : call.tensor(other);
+    const Dtype statistics = input.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
+    if (!call.given(output)) call[output].tensor = contiguous_tensor(like ? like->dtype : statistics, normalized);
+  };
+  gradient_of(kWeight, kBias, kGradWeight);
+  gradient_of(kBias, kWeight, kGradBias);
+}
+
+Status validate_first(const Call& call) {
+  if (has_mask(call)) return {};
+  return call.fail(Code::kParamInvalid, call.name(kOutputMask), " has ", call[kOutputMask].list.size(),
+                   " entries, but must have ", kOutputs, ", one for each output.");
+}
+
+Status validate(const Call& call, LayerNormShape* shape) {
+  DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kGradOut, kInput));
+  DESCEND_RETURN_IF_ERROR(
+      check_layer_norm_shape(call, {kInput, kNormalizedShape, kWeight, kBias, kMean, kRstd}, shape));
+  DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kRstd, kMean));
+  if (counts(call, kGradInput)) DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kGradInput, kInput));
+  for (int i : {kGradWeight, kGradBias}) {
+    if (!counts(call, i) || call[i].tensor.elements() == shape->columns) continue;
+    return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(call[i].tensor.shape),
+                     ", but must have as many elements as ", call.name(kNormalizedShape), ", ",
+                     to_string(call[kNormalizedShape].list), ".");
+  }
+  const bool both = counts(call, kGradWeight) && counts(call, kGradBias);
+  return both ? check_layer_norm_same_shape(call, kGradBias, kGradWeight) : Status{};
+}
+
+template <class T>
+void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
+  using W = kernels::Wide<T>;
+  const auto [leading, rows, columns] = shape;
+  const StagedRows dy = stage_rows(call, plan, kGradOut, leading, columns, kElementOf<T>);
+  const StagedRows x = stage_rows(call, plan, kInput, leading, columns, kElementOf<T>);
+  const Place mean = stage_vector(call, plan, kMean, kElementOf<W>);
+  const Place rstd = stage_vector(call, plan, kRstd, kElementOf<W>);
+  const Place gamma = stage_parameter<W>(call, plan, kWeight, columns, 1);
+  const bool dx_wanted = counts(call, kGradInput);
+  const bool dgamma_wanted = counts(call, kGradWeight), dbeta_wanted = counts(call, kGradBias);
+  StagedOutput dx;
+  if (dx_wanted) dx = StagedOutput::rows(call, plan, kGradInput, leading, columns, kElementOf<T>);
+
+  const int64_t slots = kernels::layer_norm_backward_slots<T>(rows, columns);
+  const size_t slots_bytes = static_cast<size_t>(slots * columns) * sizeof(double);
+  const Place dgamma = plan.scratch(dgamma_wanted ? slots_bytes : 0);
+  const Place dbeta = plan.scratch(dbeta_wanted ? slots_bytes : 0);
+  const Place scratch = plan.scratch(kernels::layer_norm_backward_scratch<T>(rows, columns));
+  plan.step("layer_norm_backward", (dx_wanted ? 3 : 2) * rows * columns * static_cast<int64_t>(sizeof(T)),
+            [=, out = dx.staged()](const Addresses& addresses) {
+              kernels::layer_norm_backward<T>({.rows = rows,
+                                               .columns = columns,
+                                               .dy = dy.at<const T>(addresses),
+                                               .x = x.at<const T>(addresses),
+                                               .mean = addresses.at<const W>(mean),
+                                               .rstd = addresses.at<const W>(rstd),
+                                               .gamma = addresses.at<const W>(gamma),
+                                               .dx = dx_wanted ? out.at<T>(addresses) : kernels::Rows<T>{},
+                                               .dgamma_slots = dgamma_wanted ? addresses.at<double>(dgamma) : nullptr,
+                                               .dbeta_slots = dbeta_wanted ? addresses.at<double>(dbeta) : nullptr},
+                                              addresses.at<void>(scratch));
+            });
+  if (dx_wanted) dx.finish(call, plan);
+  if (dgamma_wanted) plan_sum_slots(call, plan, kGradWeight, dgamma, slots, columns);
+  if (dbeta_wanted) plan_sum_slots(call, plan, kGradBias, dbeta, slots, columns);
+}
+
+void make_plan(const Call& call, const LayerNormShape& shape, Plan& plan) {
+  const Dims& mask = call[kOutputMask].list;
+  if (shape.columns == 0 || std::none_of(mask.begin(), mask.end(), [](int64_t wanted) { return wanted != 0; })) return;
+  const kernels::Element element = counts(call, kGradInput) ? kernel_element(call, kInput, {kGradOut, kGradInput})
+                                                            : kernel_element(call, kInput, {kGradOut});
+  with_element_type(element, [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+}
+
+}  // namespace
+
+extern const Operator layer_norm_backward{
+    .name = "layer_norm_backward",
+    .c_name = "aclnnLayerNormBackward",
+    .summary = "Gradients of layer norm with respect to its input, its weight and its bias.",
+    .formula =
+        "xhat       = (input - mean) * rstd\n"
+        "g          = gradOut * weight\n"
+        "gradInput  = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))\n"
+        "gradWeight = sum over rows of gradOut * xhat\n"
+        "gradBias   = sum over rows of gradOut",
+    .source = "aclnnLayerNormBackward",
+    .notes =
+        "normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. "
+        "Without weight g is gradOut; bias is not read. An output whose mask is false is ignored altogether: it may "
+        "be null, is not touched, and the functional form returns None for it. Results are computed once and rounded "
+        "once, in each output's own dtype; where they are allocated, gradWeight and gradBias have the dtypes of "
+        "weight and bias (of the other where there is only one, else FLOAT, DOUBLE for DOUBLE input). Strided and "
+        "empty tensors are fine: without rows gradWeight and gradBias are 0. host also takes DOUBLE and any mix of "
+        "floating dtypes.",
+    .products = kLayerNormProducts,
+    .parameters =
+        {
+            {"gradOut", "grad_out", Kind::kTensor, Role::kInput, false, nullptr, false, "as input",
+             "Gradient of the loss with respect to the forward's output."},
+            {"input", "input", Kind::kTensor, Role::kInput, false, nullptr, false,
+             "[A1, ..., Ai, R1, ..., Rk], rank 1 to 8", "Input of the forward."},
+            {"normalizedShape", "normalized_shape", Kind::kIntArray, Role::kAttribute, false, nullptr, false, "",
+             "[R1, ..., Rk], 1 to 8 numbers."},
+            {"mean", "mean", Kind::kTensor, Role::kInput, false, nullptr, false,
+             "M elements, usually [A1, ..., Ai, 1, ..., 1]", "Mean of each row, from the forward."},
+            {"rstd", "rstd", Kind::kTensor, Role::kInput, false, nullptr, false, "as mean",
+             "1 / sqrt(variance + eps) of each row, from the forward."},
+            {"weightOptional", "weight", Kind::kTensor, Role::kInput, true, "None", false, "[R1, ..., Rk]",
+             "Weight of the forward; null: all ones."},
+            {"biasOptional", "bias", Kind::kTensor, Role::kInput, true, "None", false, "[R1, ..., Rk]",
+             "Bias of the forward; not read."},
+            {"outputMask", "output_mask", Kind::kBoolArray, Role::kAttribute, false, "(True, True, True)", false, "",
+             "Which of the three outputs are computed."},
+            {"gradInputOut", "grad_input_out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as input",
+             "Gradient with respect to input."},
+            {"gradWeightOut", "grad_weight_out", Kind::kTensor, Role::kOutput, false, nullptr, false,
+             "N elements, usually [R1, ..., Rk]", "Gradient with respect to weight."},
+            {"gradBiasOut", "grad_bias_out", Kind::kTensor, Role::kOutput, false, nullptr, false, "as gradWeightOut",
+             "Gradient with respect to bias."},
+        },
+    .dtypes = dtype_rows(),
+    .errors =
+        {
+            {Code::kParamNullptr,
+             "gradOut, input, normalizedShape, mean, rstd or outputMask is null; an output whose mask is true is null"},
+            {Code::kParamInvalid,
+             "an outputMask that has not 3 entries, which is looked at before any output; a dtype that no row of the "
+             "table has in that place; a combination that is no row; a private format; a view outside its storage; an "
+             "output that overlaps another tensor other than exactly; normalizedShape of no or more than 8 numbers or "
+             "not the last dimensions of input; shapes that do not match"},
+            {Code::kFindKernelError, "the product has no such operator"},
+        },
+    .infer = infer,
+    .validate_and_plan = validate_then_plan<LayerNormShape, validate, make_plan>,
+    .counts = counts,
+    .computes = computes,
+    .validate_first = validate_first,
+};
+
+}  // namespace descend

@@ -1,4 +1,10 @@
 """How fast is Descend, beside the memory limit and beside others? One file an operator; all else is shared."""
 
-OPERATORS = ("rms_norm_grad", "group_norm_swish_grad", "scaled_masked_softmax_backward", "nsa_compress_grad")
+OPERATORS = (
+    "rms_norm_grad",
+    "layer_norm_backward",
+    "group_norm_swish_grad",
+    "scaled_masked_softmax_backward",
+    "nsa_compress_grad",
+)
 """Every operator that has a file here, in the order of the reports."""

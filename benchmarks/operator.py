@@ -65,7 +65,11 @@ class Operator(ABC):
     nothing: Shape
     """A shape with nothing to do: the time of an empty call."""
     attributes: Mapping[str, Any] = {}
-    """Keyword arguments that are not tensors."""
+    """Arguments that are not tensors."""
+
+    def attributes_of(self, inputs: Sequence[Any]) -> Mapping[str, Any]:
+        """The same for these inputs, where they depend on their shapes."""
+        return self.attributes
 
     @abstractmethod
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:

@@ -27,26 +27,39 @@ def functional(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]
     """``descend.operator(…, out=…)``."""
     import descend
 
-    function, attributes = getattr(descend, operator.name), dict(operator.attributes)
+    function, (given, named) = getattr(descend, operator.name), _given(operator, inputs)
     out = tuple(outputs) if len(outputs) > 1 else outputs[0]
-    return lambda: function(*inputs, out=out, **attributes)
+    return lambda: function(*given, out=out, **named)
 
 
 def allocating(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
     """``descend.operator(…)``."""
     import descend
 
-    function, attributes = getattr(descend, operator.name), dict(operator.attributes)
-    return lambda: function(*inputs, **attributes)
+    function, (given, named) = getattr(descend, operator.name), _given(operator, inputs)
+    return lambda: function(*given, **named)
+
+
+def _given(operator: Operator, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The functional form's arguments by position, up to the last tensor, and those by name."""
+    from descend._generate import functional_parameters
+    from descend.contract import OPERATORS
+
+    tensors, attributes, given = list(inputs), dict(operator.attributes_of(inputs)), []
+    for parameter in functional_parameters(OPERATORS[operator.name]):
+        if not tensors:
+            break
+        given.append(tensors.pop(0) if parameter.kind == "tensor" else attributes.pop(parameter.python))
+    return given, attributes
 
 
 def _arguments(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """All parameters of the first phase in its order, attributes that are not given at their defaults."""
     from descend.contract import OPERATORS
 
-    tensors = {"input": iter(inputs), "output": iter(outputs)}
+    tensors, attributes = {"input": iter(inputs), "output": iter(outputs)}, operator.attributes_of(inputs)
     return [
-        operator.attributes.get(p.python, ast.literal_eval(p.default or "None")) if p.role == "attribute"
+        attributes.get(p.python, ast.literal_eval(p.default or "None")) if p.role == "attribute"
         else next(tensors[p.role], None)
         for p in OPERATORS[operator.name].parameters
     ]  # fmt: skip

@@ -1,14 +1,17 @@
-"""Capture what an operator's backward pass takes while a small language model really trains.
+"""Capture what an operator's backward pass takes while a small network really trains.
 
     python examples/capture_gradients.py                     # writes examples/data/rms_norm_grad.safetensors
-    python examples/capture_gradients.py --steps 100 --out /tmp/rms_norm_grad.safetensors
+    python examples/capture_gradients.py layer_norm_backward --steps 100 --out /tmp/captured.safetensors
 
-A byte-level Llama in miniature (RMS norm before each half of a block and on queries and keys, rotary positions, gated
-MLP) learns the text of Python's own language reference, once in float32 and once with bfloat16 weights and activations.
-At the first, a middle and the last step the chosen layers' inputs, statistics and incoming gradients are kept.
+Byte-level language models in miniature learn the text of Python's own language reference: a Llama (RMS norm), a GPT
+(layer norm, masked softmax), one with compressed attention over packed sequences (NSA). A convolutional network with
+group norm and swish learns scikit-learn's handwritten digits. Each trains once in float32 and once with bfloat16
+weights and activations. At the first, a middle and the last step the chosen layers' inputs, statistics and incoming
+gradients are kept.
 
-Another operator is one more entry in OPERATORS: a layer that derives from Captured, a model that uses it, and the
-layers and steps worth keeping. Needs torch and safetensors.
+Another operator is one more entry in OPERATORS: a layer in networks.py that derives from Captured, a network that uses
+it, the data that it learns from, and the layers and steps worth keeping. Needs torch and safetensors; scikit-learn for
+the digits.
 """
 
 from __future__ import annotations
@@ -20,125 +23,100 @@ import pydoc_data.topics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
+from networks import LENGTH, Captured, ConvolutionalNetwork, Gpt, LanguageModel, SparseLanguageModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-SEQUENCES, LENGTH = 2, 32  # one forward and backward pass: small, so that whole tensors fit into the repository
+SEQUENCES = 2  # of a forward and backward pass, LENGTH bytes each: small, so that whole tensors fit into the repository
+PACKED = 256  # tokens of a pass over packed sequences
+IMAGES = 8  # of a pass
 PASSES = 8  # passes whose gradients one step adds up
 LEARNING_RATE = 3e-3
 
 
-class Captured(nn.Module):
-    """A layer whose backward pass is an operator; its forward pass fills `saved`."""
-
-    result_gradient: ClassVar[str]
-    """The operator's name for the gradient of the layer's result."""
-    saved: dict[str, Tensor]
-    """The operator's other inputs, by parameter name."""
+Batch = tuple[tuple[Tensor, ...], Tensor]
+"""The model's arguments, and what it should answer."""
 
 
-class RmsNorm(Captured):
-    """RMS norm over the last axis: statistics in float32, one rounding to x's dtype."""
+@dataclass(frozen=True)
+class Data:
+    """What a model learns from; `batch` draws one pass by torch's global generator."""
 
-    result_gradient = "dy"
-
-    def __init__(self, columns: int, gamma_in_float32: bool = False) -> None:
-        """`gamma_in_float32` keeps gamma at full precision where the model is cast to a narrower dtype."""
-        super().__init__()
-        self.gamma = nn.Parameter(torch.ones(columns))
-        self.gamma_in_float32 = gamma_in_float32
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise x; `saved` holds what rms_norm_grad takes besides dy."""
-        wide = x.float()
-        rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
-        self.saved = {"x": x, "rstd": rstd, "gamma": self.gamma}
-        return (wide * rstd * self.gamma.float()).to(x.dtype)
+    source: str
+    licence: str
+    a_pass: str
+    batch: Callable[[], Batch]
 
 
-def rotate(x: Tensor) -> Tensor:
-    """Rotary positions on [batch, sequence, head, column]."""
-    half = x.shape[-1] // 2
-    angle = torch.outer(torch.arange(x.shape[1]).float(), 1000.0 ** (-torch.arange(half) / half))[:, None, :]
-    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+def documents() -> list[bytes]:
+    """Python's language reference, as CPython ships it."""
+    topics = pydoc_data.topics.topics
+    return [topics[name].encode() for name in sorted(topics)]
 
 
-class Attention(nn.Module):
-    """Causal attention with normalised queries and keys."""
-
-    def __init__(self, columns: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(columns, 3 * columns, bias=False)
-        self.out = nn.Linear(columns, columns, bias=False)
-        self.q_norm = RmsNorm(columns // heads)
-        self.k_norm = RmsNorm(columns // heads)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend over [batch, sequence, column]."""
-        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).unbind(2)
-        q, k = rotate(self.q_norm(q)), rotate(self.k_norm(k))
-        y = functional.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
-        )
-        return self.out(y.transpose(1, 2).reshape(x.shape))
+def of_text(source: str, a_pass: str, batch: Callable[[], Batch]) -> Data:
+    """Data that is drawn from the documents."""
+    size = sum(map(len, documents())) + 2 * (len(documents()) - 1)
+    return Data(
+        f"{source} trained on pydoc_data.topics of CPython {platform.python_version()} ({size} bytes)",
+        "text: PSF License Version 2, (c) Python Software Foundation; tensors: Apache-2.0",
+        a_pass,
+        batch,
+    )
 
 
-class Mlp(nn.Module):
-    """The gated MLP of Llama."""
+def text() -> Data:
+    """Pieces of one long text."""
+    corpus = torch.frombuffer(bytearray(b"\n\n".join(documents())), dtype=torch.uint8)
 
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(columns, 3 * columns, bias=False)
-        self.up = nn.Linear(columns, 3 * columns, bias=False)
-        self.down = nn.Linear(3 * columns, columns, bias=False)
+    def batch() -> Batch:
+        starts = torch.randint(len(corpus) - LENGTH, (SEQUENCES,))
+        tokens = torch.stack([corpus[start : start + LENGTH + 1] for start in starts.tolist()]).long()
+        return (tokens[:, :-1],), tokens[:, 1:].flatten()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply it to the last axis."""
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
+    return of_text("byte-level language model", f"{SEQUENCES} x {LENGTH} bytes", batch)
 
 
-class Block(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual."""
+def packed_text() -> Data:
+    """Sequences of 20 to 119 bytes, each from one document, packed one after the other."""
+    texts = [torch.frombuffer(bytearray(d), dtype=torch.uint8) for d in documents() if len(d) > PACKED]
 
-    def __init__(self, columns: int, heads: int) -> None:
-        super().__init__()
-        self.attention_norm = RmsNorm(columns)
-        self.attention = Attention(columns, heads)
-        self.mlp_norm = RmsNorm(columns)
-        self.mlp = Mlp(columns)
+    def batch() -> Batch:
+        pieces, ends = [], [0]
+        while ends[-1] < PACKED:
+            length = min(int(torch.randint(20, 120, ())), PACKED - ends[-1])
+            document = texts[int(torch.randint(len(texts), ()))]
+            start = int(torch.randint(len(document) - length, ()))
+            pieces.append(document[start : start + length + 1].long())
+            ends.append(ends[-1] + length)
+        inputs, targets = (torch.cat([piece[part] for piece in pieces]) for part in (slice(-1), slice(1, None)))
+        return (inputs, torch.tensor(ends[1:])), targets
 
-    def forward(self, x: Tensor) -> Tensor:
-        """One block of the residual stream."""
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+    return of_text("byte-level language model with sparse attention", f"{PACKED} bytes in packed sequences", batch)
 
 
-class LanguageModel(nn.Module):
-    """Bytes in, logits of the next byte out.
+def digits() -> Data:
+    """Handwritten digits of 8 x 8 pixels, as scikit-learn ships them."""
+    import sklearn
+    from sklearn.datasets import load_digits
 
-    The last norm sees tokens as rows of a matrix, and its gamma stays in float32.
-    """
+    found = load_digits()
+    images = torch.from_numpy(found.images).float()[:, None] / 8 - 1
+    targets = torch.from_numpy(found.target)
 
-    def __init__(self, columns: int = 72, heads: int = 3, blocks: int = 3) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(256, columns)
-        self.blocks = nn.ModuleList(Block(columns, heads) for _ in range(blocks))
-        self.final_norm = RmsNorm(columns, gamma_in_float32=True)
-        self.head = nn.Linear(columns, 256, bias=False)
+    def batch() -> Batch:
+        chosen = torch.randint(len(images), (IMAGES,))
+        return (images[chosen],), targets[chosen]
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[batch, sequence] to [batch * sequence, 256]."""
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.final_norm(x.flatten(0, 1)))
+    return Data(
+        f"convolutional network trained on load_digits of scikit-learn {sklearn.__version__} ({len(images)} images)",
+        "images: Optical Recognition of Handwritten Digits (E. Alpaydin, C. Kaynak), CC BY 4.0; tensors: Apache-2.0",
+        f"{IMAGES} images",
+        batch,
+    )
 
 
 @dataclass(frozen=True)
@@ -146,6 +124,7 @@ class Operator:
     """What to train for an operator, and what to keep of it."""
 
     model: Callable[[], nn.Module]
+    data: Callable[[], Data]
     layers: dict[str, tuple[str, ...]]
     """Layer to the moments at which it is kept: first, middle, last."""
 
@@ -153,11 +132,44 @@ class Operator:
 OPERATORS = {
     "rms_norm_grad": Operator(
         LanguageModel,
+        text,
         {
             "blocks.0.attention_norm": ("first", "last"),
             "blocks.1.attention.q_norm": ("middle",),
             "blocks.2.mlp_norm": ("middle",),
             "final_norm": ("first", "middle", "last"),
+        },
+    ),
+    "layer_norm_backward": Operator(
+        Gpt,
+        text,
+        {
+            "blocks.0.attention_norm": ("first", "last"),
+            "blocks.1.attention_norm": ("middle",),
+            "blocks.2.mlp_norm": ("middle",),
+            "final_norm": ("first", "middle", "last"),
+        },
+    ),
+    "scaled_masked_softmax_backward": Operator(
+        Gpt,
+        text,
+        {
+            "blocks.0.attention.softmax": ("first", "last"),
+            "blocks.1.attention.softmax": ("middle",),
+            "blocks.2.attention.softmax": ("last",),
+        },
+    ),
+    "group_norm_swish_grad": Operator(
+        ConvolutionalNetwork,
+        digits,
+        {"norms.0": ("last",), "norms.1": ("middle", "last"), "norms.2": ("first", "last")},
+    ),
+    "nsa_compress_grad": Operator(
+        SparseLanguageModel,
+        packed_text,
+        {
+            "blocks.0.attention.compress_keys": ("first", "last"),
+            "blocks.1.attention.compress_values": ("middle", "last"),
         },
     ),
 }
@@ -179,16 +191,16 @@ def keep(layer: nn.Module, case: str, into: dict[str, Tensor]) -> torch.utils.ho
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Bring the model to a dtype, but for the gammas that stay in float32."""
+    """Bring the model to a dtype, but for the layers that stay in float32."""
     model.to(dtype)
     for layer in model.modules():
-        if isinstance(layer, RmsNorm) and layer.gamma_in_float32:
+        if isinstance(layer, Captured) and layer.in_float32:
             layer.float()
     return model
 
 
 def train(
-    operator: Operator, text: Tensor, dtype: torch.dtype, steps: int, seed: int
+    operator: Operator, data: Data, dtype: torch.dtype, steps: int, seed: int
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Train a fresh model; return the captured tensors and the loss at the moments of capture."""
     torch.manual_seed(seed)
@@ -213,9 +225,8 @@ def train(
             master.grad = torch.zeros_like(master)
         total = 0.0
         for _ in range(PASSES):
-            starts = torch.randint(len(text) - LENGTH, (SEQUENCES,))
-            tokens = torch.stack([text[start : start + LENGTH + 1] for start in starts.tolist()]).long()
-            loss = functional.cross_entropy(model(tokens[:, :-1]).float(), tokens[:, 1:].flatten()) / PASSES
+            inputs, targets = data.batch()
+            loss = functional.cross_entropy(model(*inputs).float(), targets) / PASSES
             loss.backward()
             total += loss.item()
             for weight, master in zip(weights, masters, strict=True):
@@ -249,24 +260,22 @@ def main() -> None:
     out = arguments.out or Path(__file__).parent / "data" / f"{arguments.operator}.safetensors"
 
     torch.set_num_threads(1)  # the tensors are small, and sums come out the same on any machine's number of cores
-    topics = pydoc_data.topics.topics
-    corpus = "\n\n".join(topics[name] for name in sorted(topics)).encode()
-    text = torch.frombuffer(bytearray(corpus), dtype=torch.uint8)
+    operator = OPERATORS[arguments.operator]
+    data = operator.data()
 
     tensors: dict[str, Tensor] = {}
     losses: dict[str, dict[str, float]] = {}
     for dtype in (torch.float32, torch.bfloat16):
         captured, losses[str(dtype).removeprefix("torch.")] = train(
-            OPERATORS[arguments.operator], text, dtype, arguments.steps, arguments.seed
+            operator, data, dtype, arguments.steps, arguments.seed
         )
         tensors |= captured
     metadata = {
         "operator": arguments.operator,
         "keys": "<layer>.step<step>.<dtype of the training>.<parameter>",
-        "source": f"byte-level language model trained on pydoc_data.topics of CPython {platform.python_version()} "
-        f"({len(corpus)} bytes)",
-        "licence": "text: PSF License Version 2, (c) Python Software Foundation; tensors: Apache-2.0",
-        "training": f"{arguments.steps} steps of {PASSES} passes of {SEQUENCES} x {LENGTH} bytes, "
+        "source": data.source,
+        "licence": data.licence,
+        "training": f"{arguments.steps} steps of {PASSES} passes of {data.a_pass}, "
         f"seed {arguments.seed}; tensors of a step's first pass",
         "loss": json.dumps(losses),
         "torch": torch.__version__.split("+")[0],

@@ -1,0 +1,340 @@
+"""The networks that capture_gradients.py trains, with the layers whose backward pass is an operator."""
+
+from __future__ import annotations
+
+import itertools
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+LENGTH = 32  # bytes of a sequence
+
+
+class Captured(nn.Module):
+    """A layer whose backward pass is an operator; its forward pass fills `saved`."""
+
+    result_gradient: ClassVar[str]
+    """The operator's name for the gradient of the layer's result."""
+    saved: dict[str, Tensor]
+    """The operator's other inputs, by parameter name."""
+    in_float32: bool = False
+    """Whether its parameters keep full precision where the model is cast to a narrower dtype."""
+
+
+class RmsNorm(Captured):
+    """RMS norm over the last axis: statistics in float32, one rounding to x's dtype."""
+
+    result_gradient = "dy"
+
+    def __init__(self, columns: int, in_float32: bool = False) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(columns))
+        self.in_float32 = in_float32
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x; `saved` holds what rms_norm_grad takes besides dy."""
+        wide = x.float()
+        rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        self.saved = {"x": x, "rstd": rstd, "gamma": self.gamma}
+        return (wide * rstd * self.gamma.float()).to(x.dtype)
+
+
+class LayerNorm(Captured):
+    """Layer norm over the last axis: statistics in float32, one rounding to x's dtype."""
+
+    result_gradient = "grad_out"
+
+    def __init__(self, columns: int, in_float32: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(columns))
+        self.bias = nn.Parameter(torch.zeros(columns))
+        self.in_float32 = in_float32
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x; `saved` holds what layer_norm_backward takes besides grad_out."""
+        wide = x.float()
+        mean = wide.mean(-1, keepdim=True)
+        rstd = torch.rsqrt(wide.var(-1, correction=0, keepdim=True) + 1e-5)
+        self.saved = {"input": x, "mean": mean, "rstd": rstd, "weight": self.weight, "bias": self.bias}
+        return ((wide - mean) * rstd * self.weight.float() + self.bias.float()).to(x.dtype)
+
+
+class MaskedSoftmax(Captured):
+    """The scaled, masked softmax of attention: computed in float32, one rounding to x's dtype."""
+
+    result_gradient = "grad_output"
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Over the last axis; `saved` holds what scaled_masked_softmax_backward takes besides grad_output."""
+        y = torch.softmax((self.scale * x.float()).masked_fill(mask, -10000.0), -1).to(x.dtype)
+        self.saved = {"y": y, "mask": mask, "scale": torch.tensor(self.scale)}
+        return y
+
+
+class GroupNormSwish(Captured):
+    """Group norm, then swish, on [sample, channel, row, column]: in float32, one rounding to x's dtype."""
+
+    result_gradient = "dy"
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        self.gamma = nn.Parameter(torch.ones(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x; `saved` holds what group_norm_swish_grad takes besides dy."""
+        wide = x.float().view(x.shape[0], self.groups, -1)
+        mean = wide.mean(-1)
+        rstd = torch.rsqrt(wide.var(-1, correction=0) + 1e-5)
+        self.saved = {"mean": mean, "rstd": rstd, "x": x, "gamma": self.gamma, "beta": self.beta}
+        xhat = ((wide - mean[..., None]) * rstd[..., None]).view(x.shape)
+        z = xhat * self.gamma.float()[:, None, None] + self.beta.float()[:, None, None]
+        return functional.silu(z).to(x.dtype)
+
+
+class Compress(Captured):
+    """The compression of native sparse attention: weighted sums of overlapping windows of each sequence."""
+
+    result_gradient = "output_grad"
+
+    def __init__(self, heads: int, width: int = 32, stride: int = 16) -> None:
+        super().__init__()
+        self.stride = stride
+        self.weight = nn.Parameter((1 + 0.1 * torch.randn(width, heads)) / width)
+
+    def starts(self, ends: Tensor) -> Tensor:
+        """The first token of each window; `ends` says where the packed sequences end."""
+        bounds, width = [0, *ends.tolist()], len(self.weight)
+        firsts = [range(begin, end - width + 1, self.stride) for begin, end in itertools.pairwise(bounds)]
+        return torch.tensor([first for sequence in firsts for first in sequence])
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        """[token, head, column] to [window, head, column]; `saved` is for nsa_compress_grad, W the weight's length."""
+        self.saved = {
+            "input": x,
+            "weight": self.weight,
+            "act_seq_len": ends,
+            "compress_stride": torch.tensor(self.stride),
+        }
+        tokens = self.starts(ends)[:, None] + torch.arange(len(self.weight))
+        return torch.einsum("cwnd,wn->cnd", x[tokens], self.weight)
+
+
+def rotate(x: Tensor) -> Tensor:
+    """Rotary positions on [batch, sequence, head, column]."""
+    half = x.shape[-1] // 2
+    angle = torch.outer(torch.arange(x.shape[1]).float(), 1000.0 ** (-torch.arange(half) / half))[:, None, :]
+    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+
+
+class Attention(nn.Module):
+    """Causal attention with normalised queries and keys."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(columns, 3 * columns, bias=False)
+        self.out = nn.Linear(columns, columns, bias=False)
+        self.q_norm = RmsNorm(columns // heads)
+        self.k_norm = RmsNorm(columns // heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend over [batch, sequence, column]."""
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).unbind(2)
+        q, k = rotate(self.q_norm(q)), rotate(self.k_norm(k))
+        y = functional.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+        )
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class Mlp(nn.Module):
+    """The gated MLP of Llama."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(columns, 3 * columns, bias=False)
+        self.up = nn.Linear(columns, 3 * columns, bias=False)
+        self.down = nn.Linear(3 * columns, columns, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to the last axis."""
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm and beside a residual."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = RmsNorm(columns)
+        self.attention = Attention(columns, heads)
+        self.mlp_norm = RmsNorm(columns)
+        self.mlp = Mlp(columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One block of the residual stream."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class LanguageModel(nn.Module):
+    """Bytes in, logits of the next byte out.
+
+    The last norm sees tokens as rows of a matrix, and its gamma stays in float32.
+    """
+
+    def __init__(self, columns: int = 72, heads: int = 3, blocks: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, columns)
+        self.blocks = nn.ModuleList(Block(columns, heads) for _ in range(blocks))
+        self.final_norm = RmsNorm(columns, in_float32=True)
+        self.head = nn.Linear(columns, 256, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, sequence] to [batch * sequence, 256]."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.final_norm(x.flatten(0, 1)))
+
+
+class GptAttention(nn.Module):
+    """Causal attention, with its softmax as a layer of its own."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(columns, 3 * columns)
+        self.softmax = MaskedSoftmax((columns // heads) ** -0.5)
+        self.out = nn.Linear(columns, columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend over [batch, sequence, column]."""
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        future = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        y = self.softmax(q @ k.transpose(-1, -2), future) @ v
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class GptBlock(nn.Module):
+    """Attention and MLP, each behind a layer norm and beside a residual."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = LayerNorm(columns)
+        self.attention = GptAttention(columns, heads)
+        self.mlp_norm = LayerNorm(columns)
+        self.mlp = nn.Sequential(nn.Linear(columns, 4 * columns), nn.GELU(), nn.Linear(4 * columns, columns))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One block of the residual stream."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Gpt(nn.Module):
+    """Bytes in, logits of the next byte out. The last norm sees tokens as rows; its parameters stay in float32."""
+
+    def __init__(self, columns: int = 72, heads: int = 3, blocks: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, columns)
+        self.positions = nn.Embedding(LENGTH, columns)
+        self.blocks = nn.ModuleList(GptBlock(columns, heads) for _ in range(blocks))
+        self.final_norm = LayerNorm(columns, in_float32=True)
+        self.head = nn.Linear(columns, 256, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, sequence] to [batch * sequence, 256]."""
+        x = self.embedding(tokens) + self.positions.weight
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.final_norm(x.flatten(0, 1)))
+
+
+class SparseAttention(nn.Module):
+    """Attention of packed sequences to the last 16 tokens, and to compressed windows of what lies before."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(columns, 3 * columns, bias=False)
+        self.compress_keys = Compress(heads)
+        self.compress_values = Compress(heads)
+        self.out = nn.Linear(columns, columns, bias=False)
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        """Attend over [token, column]; `ends` says where the sequences end."""
+        q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
+        q, k = rotate(q[None])[0], rotate(k[None])[0]
+        keys, values = torch.cat([k, self.compress_keys(k, ends)]), torch.cat([v, self.compress_values(v, ends)])
+        here = torch.arange(len(x))
+        last = self.compress_keys.starts(ends) + len(self.compress_keys.weight) - 1  # token of each window
+        begin = torch.cat([torch.zeros(1, dtype=ends.dtype), ends])[torch.bucketize(here, ends, right=True)]  # of mine
+        near = (here <= here[:, None]) & (here > here[:, None] - 16) & (here >= begin[:, None])
+        far = (last <= here[:, None]) & (last >= begin[:, None])
+        scores = torch.einsum("tnd,snd->nts", q, keys) * q.shape[-1] ** -0.5
+        y = torch.softmax(scores.float().masked_fill(~torch.cat([near, far], 1), -torch.inf), -1).to(x.dtype)
+        return self.out(torch.einsum("nts,snd->tnd", y, values).reshape(x.shape))
+
+
+class SparseBlock(nn.Module):
+    """Sparse attention and MLP, each behind a norm and beside a residual."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = RmsNorm(columns)
+        self.attention = SparseAttention(columns, heads)
+        self.mlp_norm = RmsNorm(columns)
+        self.mlp = Mlp(columns)
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        """One block of the residual stream."""
+        x = x + self.attention(self.attention_norm(x), ends)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class SparseLanguageModel(nn.Module):
+    """Packed sequences of bytes in, logits of the next byte out."""
+
+    def __init__(self, columns: int = 48, heads: int = 3, blocks: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, columns)
+        self.blocks = nn.ModuleList(SparseBlock(columns, heads) for _ in range(blocks))
+        self.final_norm = RmsNorm(columns)
+        self.head = nn.Linear(columns, 256, bias=False)
+
+    def forward(self, tokens: Tensor, ends: Tensor) -> Tensor:
+        """[token] to [token, 256]."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, ends)
+        return self.head(self.final_norm(x))
+
+
+class ConvolutionalNetwork(nn.Module):
+    """Images of 8 x 8 in, logits of the ten digits out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(a, b, 3, stride, 1, bias=False) for a, b, stride in ((1, 16, 1), (16, 32, 2), (32, 32, 1))
+        )
+        self.norms = nn.ModuleList(GroupNormSwish(channels, groups) for channels, groups in ((16, 4), (32, 8), (32, 8)))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[image, 1, 8, 8] to [image, 10]."""
+        x = images.to(self.head.weight.dtype)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = norm(convolution(x))
+        return self.head(x.mean((2, 3)))

@@ -46,6 +46,32 @@ def test_gradient_is_autograds(leading, row, seed):
     np.testing.assert_allclose(dgamma, tgamma.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@settings(deadline=None)
+@given(
+    leading=st.lists(st.integers(1, 4), max_size=3),
+    row=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    affine=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_layer_norms_gradient_is_autograds(leading, row, affine, seed):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(seed)
+    x, dy = rng.standard_normal((2, *leading, *row))
+    weight, bias = rng.standard_normal((2, *row)) if affine else (None, None)
+    y, mean, rstd = reference.layer_norm(x, row, weight, bias, eps=1e-3)
+    assert mean.shape == rstd.shape == (*leading, *[1] * len(row))
+    grads = reference.layer_norm_backward(dy, x, row, mean, rstd, weight, bias, (True, affine, affine))
+
+    leaves = [None if a is None else torch.tensor(a, requires_grad=True) for a in (x, weight, bias)]
+    ty = torch.nn.functional.layer_norm(leaves[0], tuple(row), leaves[1], leaves[2], 1e-3)
+    ty.backward(torch.tensor(dy))
+    np.testing.assert_allclose(y, ty.detach().numpy(), rtol=1e-12, atol=1e-13)
+    for grad, leaf in zip(grads, leaves, strict=True):
+        assert (grad is None) == (leaf is None)
+        if leaf is not None:
+            np.testing.assert_allclose(grad, leaf.grad.numpy(), rtol=1e-9, atol=1e-11)
+
+
 def test_rms_norm_by_hand():
     y, rstd = reference.rms_norm([[3.0, 4.0], [0.0, 0.0]], [1.0, 10.0], epsilon=0.25)
     np.testing.assert_allclose(rstd, [[1 / np.sqrt(12.75)], [2.0]])
@@ -105,3 +131,12 @@ def test_shapes_that_do_not_fit():
         reference.rms_norm_grad(x, x, np.ones(3), np.ones(3))
     with pytest.raises(ValueError, match="shape"):
         reference.rms_norm_grad(x, x, np.ones(2), np.ones(4))
+    for normalized in (2, (2,), (1, 2, 3), (3, 2)):
+        with pytest.raises(ValueError, match="shape"):
+            reference.layer_norm(x, normalized)
+        with pytest.raises(ValueError, match="shape"):
+            reference.layer_norm_backward(x, x, normalized, np.ones(2), np.ones(2))
+    with pytest.raises(ValueError, match="shape"):
+        reference.layer_norm_backward(x, x, 3, np.ones(3), np.ones(2))
+    with pytest.raises(ValueError, match="shape"):
+        reference.layer_norm(x, 3, np.ones(2))

@@ -7,6 +7,8 @@
 
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
+#include "aclnnop/aclnn_layer_norm.h"
+#include "aclnnop/aclnn_layer_norm_backward.h"
 #include "aclnnop/aclnn_nsa_compress.h"
 #include "aclnnop/aclnn_nsa_compress_grad.h"
 #include "aclnnop/aclnn_rms_norm.h"
@@ -54,6 +56,24 @@ void rms_norm(aclDataType dtype, int64_t rows, int64_t columns) {
   Array dx({rows, columns}, dtype), dgamma({columns}, statistic(dtype));
   status = run(aclnnRmsNormGradGetWorkspaceSize, aclnnRmsNormGrad, stream, dy, x, rstd, gamma, dx, dgamma);
   report("rms_norm_grad", dtype, {rows, columns}, status, {&dx, &dgamma});
+}
+
+void layer_norm(aclDataType dtype, int64_t rows, int64_t columns) {
+  const bool all[] = {true, true, true};
+  aclIntArray* normalized = aclCreateIntArray(&columns, 1);
+  aclBoolArray* mask = aclCreateBoolArray(all, 3);
+  Array x({rows, columns}, dtype), dy({rows, columns}, dtype), weight({columns}, dtype), bias({columns}, dtype);
+  Array y({rows, columns}, dtype), mean({rows, 1}, statistic(dtype)), rstd({rows, 1}, statistic(dtype));
+  x.normal(1), dy.normal(2), weight.normal(3), bias.normal(4);
+  int status =
+      run(aclnnLayerNormGetWorkspaceSize, aclnnLayerNorm, stream, x, normalized, weight, bias, 1e-5, y, mean, rstd);
+  report("layer_norm", dtype, {rows, columns}, status, {&y, &mean, &rstd});
+  Array dx({rows, columns}, dtype), dweight({columns}, dtype), dbias({columns}, dtype);
+  status = run(aclnnLayerNormBackwardGetWorkspaceSize, aclnnLayerNormBackward, stream, dy, x, normalized, mean, rstd,
+               weight, bias, mask, dx, dweight, dbias);
+  report("layer_norm_backward", dtype, {rows, columns}, status, {&dx, &dweight, &dbias});
+  aclDestroyIntArray(normalized);
+  aclDestroyBoolArray(mask);
 }
 
 void softmax(aclDataType dtype, int64_t heads, int64_t rows, int64_t columns) {
@@ -109,6 +129,7 @@ int main() {
     for (const auto& [rows, columns] :
          {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {37, 64}, {5, 333}, {300, 130}, {2, 5000}, {3, 40000}}) {
       rms_norm(dtype, rows, columns);
+      layer_norm(dtype, rows, columns);
     }
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 31}, {16, 64}, {2, 1000}, {1, 9000}}) {
       softmax(dtype, 3, rows, columns);

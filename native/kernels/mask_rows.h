@@ -30,7 +30,7 @@ struct LooseRows {
 inline LooseRows cut_loose_rows(int64_t rows, int64_t row_bytes) {
   constexpr int64_t kTileBytes = int64_t{16} << 10, kChunkBytes = int64_t{64} << 10, kMaxChunks = 64;
   LooseRows cut;
-  cut.tile = std::clamp<int64_t>(kTileBytes / row_bytes, 1, kMaxStripe);
+  cut.tile = std::clamp<int64_t>(kTileBytes / row_bytes, 1, kStripe);
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), ceil_div(kChunkBytes, row_bytes));
   cut.chunks = ceil_div(rows, cut.chunk);
   return cut;

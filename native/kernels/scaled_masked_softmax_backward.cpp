@@ -100,7 +100,7 @@ template <bool kStream, class T>
 HWY_INLINE void apply_tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, int64_t tile) {
   const Wide<T> scale = static_cast<Wide<T>>(p.scale);
   MaskCursor mask(p.mask, first);
-  double sums[kMaxStripe];
+  double sums[kStripe];
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = row + 2 * rows <= last ? rows : 0;

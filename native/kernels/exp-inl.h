@@ -83,8 +83,8 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
   const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), x));
 
   auto p = hn::Set(d, C::kP[std::size(C::kP) - 1]);
-  DESCEND_UNROLL
-  for (size_t i = 2; i <= std::size(C::kP); ++i) p = hn::MulAdd(p, r, hn::Set(d, C::kP[std::size(C::kP) - i]));
+  each<std::size(C::kP) - 1>([&](size_t i)
+                                 HWY_ATTR { p = hn::MulAdd(p, r, hn::Set(d, C::kP[std::size(C::kP) - 2 - i])); });
   const auto mantissa = hn::Add(hn::Set(d, W{1}), hn::MulAdd(hn::Mul(r, r), p, r));
 
   // What is far too small is 0 from the start: processors take ten times as long where a product underflows.

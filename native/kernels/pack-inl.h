@@ -42,6 +42,13 @@ inline constexpr size_t kPackVectors = kPackLanes<W> / kVectorLanes<W>;
 #define DESCEND_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// f(0), f(1), ..., one after the other without a loop.
+template <size_t kN, class F>
+HWY_INLINE void each(F f) {
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kN; ++k) f(k);
+}
+
 template <class W>
 struct Pack {
   HWY_INLINE Pack() {}  // spelled out: an implicit one is compiled for the baseline, where NEON's vectors have none

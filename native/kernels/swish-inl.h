@@ -55,12 +55,6 @@ inline constexpr W kSaturated = sizeof(W) == 4 ? W{128} : W{750};
 // result, and the processor looks too few instructions ahead to do this by itself.
 inline constexpr size_t kAbreastVectors = 4;
 
-template <size_t kN, class F>
-HWY_INLINE void each(F f) {
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kN; ++k) f(k);
-}
-
 // t[k] = exp(-t[k]) for t in [0, kSaturated]: the very bits of exp(), for less, since the exponent needs no two halves:
 // 2^n is made 2^64 too large, which keeps it normal, and the last product rounds to a subnormal where one is due.
 template <class W, size_t kN>

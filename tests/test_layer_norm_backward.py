@@ -719,6 +719,20 @@ def test_large_and_small_float32(size, columns):
         check(compute(call), call)
 
 
+@pytest.mark.parametrize("rstd", [1e12, -1e12, 1e-13, 2.0**40, 1e19])
+@pytest.mark.parametrize("size", [1e17, 1e-15, 1.0])
+@pytest.mark.parametrize("columns", [40, 9000])
+def test_any_rstd(rstd, size, columns):
+    """Nothing between the inputs and the results leaves the range of float32 where these do not."""
+    rng = np.random.default_rng(29)
+    x, dy = normal(rng, (5, columns), scale=1 / abs(rstd)), normal(rng, (5, columns), scale=size)
+    statistics = np.full(5, 0.25 / rstd, np.float32), np.full(5, rstd, np.float32)
+    call = [dy, x, (columns,), *statistics, normal(rng, (columns,)), None]
+    results = compute(call)
+    assert all(np.isfinite(r).all() for r in results)
+    check(results, call)
+
+
 @pytest.mark.parametrize("columns", [5, 64, 3000, 9000])
 @pytest.mark.parametrize("offset", [1e4, -1e6])
 def test_data_far_from_zero(columns, offset):
@@ -994,7 +1008,8 @@ def test_at_least_as_exact_as_pytorch(shape, dtype):
             theirs = leaf.grad.double().numpy()
             found = precision.double_benchmark(our.double().numpy(), theirs, exact, "L2", DTYPES[F32]).ratios
             ratios[name].append(found)
-            assert found.rmse <= 1.01, (name, seed, found)
+            # Columns of few rows are sums of few terms, whose roundings are a matter of luck.
+            assert found.rmse <= (1.01 if name == "grad_input" else 1.05), (name, seed, found)
             # At a near-cancellation even a correctly rounded float32 result may lose, and one element decides MARE:
             # there the errors' root mean square and the medians over the seeds judge.
             if our.dtype != torch.float32:

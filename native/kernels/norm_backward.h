@@ -32,7 +32,8 @@ struct RowSums {
 // A row whose rstd is far from the ends of its type's range needs no xhat, and so fewer operations and roundings:
 //   tame:     dx = rstd * dy * gamma - (slope * (x - mean) + offset)
 //   not tame: dx = rstd * (dy * gamma - (slope * xhat + offset))
-// Where the row has an infinity or a NaN, slope shows it: such a row is not tame in the second pass.
+// Where the row has an infinity or a NaN, or its terms leave the range, slope or offset shows it: such a row is not
+// tame in the second pass.
 template <class W>
 struct RowTerms {
   W mean;
@@ -54,10 +55,16 @@ RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, const RowSums
   RowTerms<W> terms;
   terms.mean = p.mean == nullptr ? W{0} : p.mean[row];
   terms.rstd = p.rstd[row];
-  terms.tame = is_tame(terms.rstd);
-  terms.slope = static_cast<W>(terms.tame ? sums.gx / n * rstd * rstd * rstd : sums.gx / n);
-  terms.offset = static_cast<W>(terms.tame ? sums.g / n * rstd : sums.g / n);
-  terms.tame = terms.tame && std::isfinite(terms.slope) && std::isfinite(terms.offset);
+  const bool tame_sums = is_tame(terms.rstd);
+  if (tame_sums) {
+    terms.slope = static_cast<W>(sums.gx / n * rstd * rstd * rstd);
+    terms.offset = static_cast<W>(sums.g / n * rstd);
+    terms.tame = std::isfinite(terms.slope) && std::isfinite(terms.offset);
+    if (terms.tame) return terms;
+  }
+  terms.slope = static_cast<W>(tame_sums ? sums.gx / n * rstd : sums.gx / n);
+  terms.offset = static_cast<W>(sums.g / n);
+  terms.tame = false;
   return terms;
 }
 

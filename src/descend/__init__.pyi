@@ -194,31 +194,20 @@ def layer_norm_backward(
         grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT, bias
             FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out FLOAT/FLOAT16/BFLOAT16,
             grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
-        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT16,
-            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
-            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference)
-        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT,
-            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
+            FLOAT/FLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
             FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
             atlas-a2-inference)
         grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
-            BFLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
-            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference)
-        grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT,
-            bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/BFLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
             FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
             atlas-a2-inference)
         grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
-            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16 (atlas-
-            inference, atlas-training)
-        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT16, bias
+            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT/FLOAT16, bias
             FLOAT/FLOAT16, grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out
             FLOAT/FLOAT16 (atlas-inference, atlas-training)
-        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
-            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16 (atlas-
-            inference, atlas-training)
         grad_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, input FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean
             FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight
             FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_input_out
@@ -289,8 +278,8 @@ def layer_norm(
             FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
         input BFLOAT16, weight FLOAT, bias FLOAT, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
             FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
-        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16 (atlas-
-            inference, atlas-training)
+        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
         input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
             (atlas-inference, atlas-training)
         input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16

@@ -15,21 +15,55 @@ namespace descend::kernels::HWY_NAMESPACE {
 template <class W>
 using Lanes = hn::Mask<Tag<W>>;
 
-HWY_INLINE Lanes<float> lanes_of(float, hn::Vec<hn::Rebind<uint8_t, Tag<float>>> bytes) {
-  const Tag<uint32_t> d;
-  return hn::RebindMask(Tag<float>(), hn::Ne(hn::PromoteTo(d, bytes), hn::Zero(d)));
+// The lanes of D whose byte is 0.
+template <class D>
+HWY_INLINE hn::Mask<D> zero_bytes([[maybe_unused]] D d, hn::Vec<hn::Rebind<uint8_t, D>> bytes) {
+  [[maybe_unused]] const hn::Rebind<uint8_t, D> d8;
+#if HWY_TARGET == HWY_AVX3
+  return hn::Mask<D>{static_cast<decltype(hn::Mask<D>::raw)>(hn::Eq(bytes, hn::Zero(d8)).raw)};  // a bit for each lane
+#else
+  if constexpr (sizeof(hn::TFromD<D>) == 2) {
+    const hn::RebindToUnsigned<D> du;
+    return hn::RebindMask(d, hn::Eq(hn::PromoteTo(du, bytes), hn::Zero(du)));
+  } else {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto words = hn::PromoteTo(d32, bytes);
+    if constexpr (sizeof(hn::TFromD<D>) == 4) {
+      return hn::RebindMask(d, hn::Eq(words, hn::Zero(d32)));
+    } else {
+      const hn::RebindToUnsigned<D> du;
+      return hn::RebindMask(d, hn::Eq(hn::PromoteTo(du, words), hn::Zero(du)));
+    }
+  }
+#endif
 }
 
-HWY_INLINE Lanes<double> lanes_of(double, hn::Vec<hn::Rebind<uint8_t, Tag<double>>> bytes) {
-  const Tag<uint64_t> d;
-  const auto words = hn::PromoteTo(hn::Rebind<uint32_t, Tag<double>>(), bytes);
-  return hn::RebindMask(Tag<double>(), hn::Ne(hn::PromoteTo(d, words), hn::Zero(d)));
-}
-
-// The lanes of vector k of a pack whose byte is not 0.
+// The lanes of vector k of a pack whose byte is 0: those that are not masked.
 template <class W, class Extent>
-HWY_INLINE Lanes<W> load_mask(Extent extent, const uint8_t* p, size_t k) {
-  return lanes_of(W(), load_bits(extent, hn::Rebind<uint8_t, Tag<W>>(), p, k));
+HWY_INLINE Lanes<W> load_open(Extent extent, const uint8_t* p, size_t k) {
+  return zero_bytes(Tag<W>(), load_bits(extent, hn::Rebind<uint8_t, Tag<W>>(), p, k));
+}
+
+// Stores a pack as store_loose() does, but for zeros where the mask's byte is not 0.
+template <bool kStream, class T, class Extent>
+HWY_INLINE void store_unmasked(Extent extent, const Pack<Wide<T>>& pack, const uint8_t* mask, T* p) {
+  using W = Wide<T>;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kSplit<T>) {
+    const hn::Rebind<uint8_t, Bits16x2> d8;
+    PackBits16 bits = narrow_split(pack);
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W> / 2; ++k) {
+      bits.v[k] = hn::IfThenElseZero(zero_bytes(Bits16x2(), load_bits(extent, d8, mask, k)), bits.v[k]);
+    }
+    store_bits16<kStream>(extent, bits, reinterpret_cast<uint16_t*>(p));
+    return;
+  }
+#endif
+  Pack<W> open;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) open.v[k] = hn::IfThenElseZero(load_open<W>(extent, mask, k), pack.v[k]);
+  store_loose<kStream>(extent, open, p);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -20,17 +20,14 @@ struct MaskRows {
       0;  // if not 0: the mask is none of the above, but every column beyond the row's number modulo this
 };
 
-// Rows that know nothing of each other, cut for threads (chunks) and for the first-level cache (tiles): the cut changes
-// no result.
+// Rows that know nothing of each other, cut for threads: the cut changes no result.
 struct LooseRows {
-  int64_t tile;
   int64_t chunk;
   int64_t chunks;
 };
 inline LooseRows cut_loose_rows(int64_t rows, int64_t row_bytes) {
-  constexpr int64_t kTileBytes = int64_t{16} << 10, kChunkBytes = int64_t{64} << 10, kMaxChunks = 64;
+  constexpr int64_t kChunkBytes = int64_t{64} << 10, kMaxChunks = 64;
   LooseRows cut;
-  cut.tile = std::clamp<int64_t>(kTileBytes / row_bytes, 1, kStripe);
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), ceil_div(kChunkBytes, row_bytes));
   cut.chunks = ceil_div(rows, cut.chunk);
   return cut;

@@ -13,8 +13,11 @@
 #define DESCEND_KERNELS_NSA_COMPRESS_GRAD_PART_
 namespace descend::kernels {
 
-// Pairs of position and head whose lanes of float sums are worked on at once: 64 KiB of them.
+// Pairs of position and head whose lanes of float sums are worked on at once: 32 KiB of them.
 inline constexpr int64_t kPairs = 512;
+
+// Elements of a row of output_grad, of all of a part's heads, that are kept widened.
+inline constexpr int64_t kWidened = 2048;
 
 // What is computed at a time: some tokens, heads and positions.
 struct NsaPart {
@@ -32,9 +35,6 @@ struct NsaPart {
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// Neighbouring tokens, covered by the same windows, that share each load of output_grad.
-inline constexpr int kAbreast = HWY_TARGET == HWY_AVX3 ? 2 : 1;
-
 // Windows whose terms of one gradient element are added on their own before they join the others.
 inline constexpr int64_t kWindowBlock = 16;
 
@@ -47,78 +47,153 @@ HWY_INLINE void for_each_pack(int64_t depth, F f) {
   if (d < depth) f(Part{static_cast<size_t>(depth - d)}, d);
 }
 
-// One token of one head, and the windows that cover it: from the first on, their positions descend by the stride.
+// The sums for weight_grad run in half as many lanes as a pack has.
+template <class W>
+inline constexpr int64_t kSumLanes = kPackLanes<W> / 2;
+
 template <class T>
-struct Covered {
+HWY_INLINE void add_sums(const Pack<Wide<T>>& products, Wide<T>* sums) {
+  using W = Wide<T>;
+  const Tag<W> d;
+  constexpr size_t kHalf = kPackVectors<W> / 2;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kHalf; ++k) {
+    W* const to = sums + k * kVectorLanes<W>;
+    // Split packs have even and odd lanes side by side: their halves are the sums of neighbours.
+    const auto half = std::is_same_v<T, bfloat16> ? hn::Add(products.v[2 * k], products.v[2 * k + 1])
+                                                  : hn::Add(products.v[k], products.v[k + kHalf]);
+    hn::StoreU(hn::Add(hn::LoadU(d, to), half), d, to);
+  }
+}
+
+template <class W>
+HWY_INLINE W fold_sums(const W* sums) {
+  Pack<W> pack = zero_pack<W>();
+  constexpr size_t kHalf = kPackVectors<W> / 2;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kHalf; ++k) pack.v[k] = hn::LoadU(Tag<W>(), sums + k * kVectorLanes<W>);
+  DESCEND_UNROLL
+  for (size_t width = kHalf / 2; width > 0; width /= 2) {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < width; ++k) pack.v[k] = hn::Add(pack.v[k], pack.v[k + width]);
+  }
+  return fold_vector(Tag<W>(), pack.v[0]);
+}
+
+// Neighbouring tokens, and the one or two windows that cover all of them.
+template <class T>
+struct FewWindows {
   const T* input;
   int64_t input_stride;  // to the next token
   T* input_grad;
   int64_t input_grad_stride;
+  const Wide<T>* output_grad[2];  // widened, a head after the other in whole packs
+  const Wide<T>* weight[2];       // of the first token's position
+  int64_t weight_step;            // to the next token
+  Wide<T>* sums[2];
+  int64_t sums_step;
+};
+
+// Asks for what will be wanted soon. The stores to the sums must not wait behind one to a line that is far away, so
+// that lines of input_grad are asked for as well.
+template <class T>
+HWY_INLINE void fetch(const T* p) {
+  constexpr int64_t kAhead = 2048 / sizeof(T);
+  DESCEND_UNROLL
+  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) __builtin_prefetch(p + kAhead + i);
+}
+
+// All of the work on some tokens, a row after the other from end to end.
+template <int kCount, bool kStream, class T>
+HWY_NOINLINE void few_windows(FewWindows<T> c, int64_t tokens, int64_t heads, int64_t depth, int64_t head_step) {
+  using W = Wide<T>;
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t n = 0; n < heads; ++n) {
+      const T* input = c.input + n * depth;
+      T* input_grad = c.input_grad + n * depth;
+      const W* output_grad[kCount];
+      Vector<W> weight[kCount];
+      Pack<W> products[kCount];
+      DESCEND_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        output_grad[i] = c.output_grad[i] + n * head_step;
+        weight[i] = splat(c.weight[i][n]);
+        products[i] = zero_pack<W>();
+      }
+      for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
+        fetch(input + d);
+        if (!kStream) fetch(input_grad + d);
+        const Pack<W> x = load_loose(extent, input + d);
+        Pack<W> result;
+        DESCEND_UNROLL
+        for (int i = 0; i < kCount; ++i) {
+          const Pack<W> grad = load_pack(Full(), output_grad[i] + d);
+          DESCEND_UNROLL
+          for (size_t k = 0; k < kPackVectors<W>; ++k) {
+            products[i].v[k] = hn::MulAdd(grad.v[k], x.v[k], products[i].v[k]);
+            result.v[k] = i == 0 ? hn::Mul(grad.v[k], weight[i]) : hn::MulAdd(grad.v[k], weight[i], result.v[k]);
+          }
+        }
+        store_loose<kStream>(extent, result, input_grad + d);
+      });
+      DESCEND_UNROLL
+      for (int i = 0; i < kCount; ++i) add_sums<T>(products[i], c.sums[i] + n * kSumLanes<W>);
+    }
+    c.input += c.input_stride;
+    c.input_grad += c.input_grad_stride;
+    for (int i = 0; i < kCount; ++i) {
+      c.weight[i] += c.weight_step;
+      c.sums[i] += c.sums_step;
+    }
+  }
+}
+
+// The rows of output_grad of the last two windows, widened.
+template <class T>
+struct WidenedRows {
+  HWY_ALIGN Wide<T> rows[2][kWidened];
+  int64_t windows[2] = {-1, -1};
+
+  const Wide<T>* row(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t window, int64_t head_step) {
+    Wide<T>* const to = rows[window % 2];
+    if (windows[window % 2] == window) return to;
+    windows[window % 2] = window;
+    const T* const from = p.output_grad.row(window) + part.head * p.depth;
+    for (int64_t n = 0; n < part.heads(); ++n) {
+      for_each_pack<Wide<T>>(p.depth, [&](auto extent, int64_t d) HWY_ATTR {
+        store(Full(), load_loose(extent, from + n * p.depth + d), to + n * head_step + d);
+      });
+    }
+    return to;
+  }
+};
+
+// One token of one head, and the windows that cover it: from the first on, their positions descend by the stride.
+template <class T>
+struct Covered {
+  const T* input;
+  T* input_grad;
   const T* output_grad;  // of the first window
   int64_t grad_stride;   // to the next window
   const Wide<T>* weight;
   int64_t weight_stride;
-  int64_t weight_step;  // to the next token
-  Wide<T>* sums;        // lanes
+  Wide<T>* sums;  // lanes
   int64_t sums_stride;
-  int64_t sums_step;
   int64_t count;
 };
-
-// All of the work on kTokens tokens that kCount windows cover: every operand is loaded once.
-template <int kCount, int kTokens, bool kStream, class T>
-HWY_INLINE void both_gradients(const Covered<T>& c, int64_t depth) {
-  using W = Wide<T>;
-  Pack<W> sums[kTokens][kCount];
-  Vector<W> weight[kTokens][kCount];
-  DESCEND_UNROLL
-  for (int t = 0; t < kTokens; ++t) {
-    DESCEND_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      sums[t][i] = load_pack(Full(), c.sums + t * c.sums_step + i * c.sums_stride);
-      weight[t][i] = splat(c.weight[t * c.weight_step + i * c.weight_stride]);
-    }
-  }
-  for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
-    Pack<W> result[kTokens];
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      DESCEND_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        const auto grad = load(extent, c.output_grad + i * c.grad_stride + d, k);
-        DESCEND_UNROLL
-        for (int t = 0; t < kTokens; ++t) {
-          const auto input = load(extent, c.input + t * c.input_stride + d, k);
-          auto& sum = sums[t][i].v[k];
-          auto& value = result[t].v[k];
-          sum = hn::MulAdd(grad, input, sum);
-          value = i == 0 ? hn::Mul(grad, weight[t][0]) : hn::MulAdd(grad, weight[t][i], value);
-        }
-      }
-    }
-    DESCEND_UNROLL
-    for (int t = 0; t < kTokens; ++t) store<kStream>(extent, result[t], c.input_grad + t * c.input_grad_stride + d);
-  });
-  DESCEND_UNROLL
-  for (int t = 0; t < kTokens; ++t) {
-    DESCEND_UNROLL
-    for (int i = 0; i < kCount; ++i) store(Full(), sums[t][i], c.sums + t * c.sums_step + i * c.sums_stride);
-  }
-}
 
 template <class T>
 HWY_INLINE void add_products(const Covered<T>& c, int64_t depth) {
   using W = Wide<T>;
   for (int64_t i = 0; i < c.count; ++i) {
     const T* grad = c.output_grad + i * c.grad_stride;
-    Pack<W> sums = load_pack(Full(), c.sums + i * c.sums_stride);
+    Pack<W> products = zero_pack<W>();
     for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
+      const Pack<W> g = load_loose(extent, grad + d), x = load_loose(extent, c.input + d);
       DESCEND_UNROLL
-      for (size_t k = 0; k < kPackVectors<W>; ++k) {
-        sums.v[k] = hn::MulAdd(load(extent, grad + d, k), load(extent, c.input + d, k), sums.v[k]);
-      }
+      for (size_t k = 0; k < kPackVectors<W>; ++k) products.v[k] = hn::MulAdd(g.v[k], x.v[k], products.v[k]);
     });
-    store(Full(), sums, c.sums + i * c.sums_stride);
+    add_sums<T>(products, c.sums + i * c.sums_stride);
   }
 }
 
@@ -133,38 +208,34 @@ HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
       for (int64_t i = block; i < stop; ++i) {
         const T* grad = c.output_grad + i * c.grad_stride + d;
         const auto weight = splat(c.weight[i * c.weight_stride]);
+        const Pack<W> g = load_loose(extent, grad);
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
-          const auto g = load(extent, grad, k);
-          part.v[k] = i == block ? hn::Mul(g, weight) : hn::MulAdd(g, weight, part.v[k]);
+          part.v[k] = i == block ? hn::Mul(g.v[k], weight) : hn::MulAdd(g.v[k], weight, part.v[k]);
         }
       }
       result = block == 0 ? part : add(result, part);
     }
-    store<kStream>(extent, result, c.input_grad + d);
+    store_loose<kStream>(extent, result, c.input_grad + d);
   });
 }
 
-// kTokens tokens from t on.
-template <int kTokens, bool kStream, class T>
-HWY_INLINE void tokens(const NsaCompressGrad<T>& p, const NsaPart& part, const Sequence& sequence, const TokenRun& run,
-                       int64_t t, Wide<T>* sums) {
-  constexpr int64_t kLanes = kPackLanes<Wide<T>>;
+// One token.
+template <bool kStream, class T>
+HWY_INLINE void one_token(const NsaCompressGrad<T>& p, const NsaPart& part, const Sequence& sequence,
+                          const TokenRun& run, int64_t t, Wide<T>* sums) {
+  constexpr int64_t kLanes = kSumLanes<Wide<T>>;
   const int64_t position = t - sequence.token - run.first * p.windows.stride;  // in the first window
   // Windows whose position is not this part's: only where a window has more positions than kPairs.
   int64_t skipped = 0, count = run.last - run.first + 1;
-  if (count > 0 && !part.input_grad) {
+  if (!part.input_grad) {
     if (position >= part.position_end) skipped = (position - part.position_end) / p.windows.stride + 1;
     count = position < part.position ? 0 : HWY_MIN(count, (position - part.position) / p.windows.stride + 1);
   }
   const int64_t first = position - skipped * p.windows.stride;
   Covered<T> c;
-  c.input_stride = p.input.stride;
-  c.input_grad_stride = p.input_grad.stride;
   c.grad_stride = p.output_grad.stride;
   c.weight_stride = -p.windows.stride * p.heads;
-  c.weight_step = p.heads;
-  c.sums_step = part.heads() * kLanes;
   c.sums_stride = -p.windows.stride * part.heads() * kLanes;
   c.count = count - skipped;
   if (c.count <= 0) return;
@@ -175,17 +246,39 @@ HWY_INLINE void tokens(const NsaCompressGrad<T>& p, const NsaPart& part, const S
     c.output_grad = grad + n * p.depth;
     c.weight = p.weight + first * p.heads + n;
     c.sums = sums + ((first - part.position) * part.heads() + n - part.head) * kLanes;
-    if (!part.input_grad) {
-      add_products(c, p.depth);
-    } else if (c.count == 2) {
-      both_gradients<2, kTokens, kStream>(c, p.depth);
-    } else if (c.count == 1) {
-      both_gradients<1, kTokens, kStream>(c, p.depth);
-    } else {
-      add_products(c, p.depth);
-      gather<kStream>(c, p.depth);
-    }
+    add_products(c, p.depth);
+    if (part.input_grad) gather<kStream>(c, p.depth);
   }
+}
+
+// Tokens [t, end), covered by the same windows.
+template <bool kStream, class T>
+HWY_INLINE void covered_tokens(const NsaCompressGrad<T>& p, const NsaPart& part, const Sequence& sequence,
+                               const TokenRun& run, int64_t t, int64_t end, Wide<T>* sums, WidenedRows<T>& widened) {
+  using W = Wide<T>;
+  constexpr int64_t kLanes = kSumLanes<W>, kStep = kPackLanes<W>;
+  const int64_t head_step = (p.depth + kStep - 1) / kStep * kStep;
+  const int64_t count = run.last - run.first + 1;
+  if (count > 2 || !part.input_grad || part.heads() * head_step > kWidened) {
+    for (; t < end; ++t) one_token<kStream>(p, part, sequence, run, t, sums);
+    return;
+  }
+  const int64_t position = t - sequence.token - run.first * p.windows.stride;  // in the first window
+  FewWindows<T> c;
+  c.input = p.input.row(t) + part.head * p.depth;
+  c.input_stride = p.input.stride;
+  c.input_grad = p.input_grad.row(t) + part.head * p.depth;
+  c.input_grad_stride = p.input_grad.stride;
+  c.weight_step = p.heads;
+  c.sums_step = part.heads() * kLanes;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t place = position - i * p.windows.stride;
+    c.output_grad[i] = widened.row(p, part, sequence.window + run.first + i, head_step);
+    c.weight[i] = p.weight + place * p.heads + part.head;
+    c.sums[i] = sums + place * part.heads() * kLanes;
+  }
+  const auto work = count == 2 ? few_windows<2, kStream, T> : few_windows<1, kStream, T>;
+  work(c, end - t, part.heads(), p.depth, head_step);
 }
 
 template <bool kStream, class T>
@@ -224,26 +317,23 @@ HWY_INLINE void walk(const NsaCompressGrad<T>& p, int64_t token, int64_t end, Co
 template <bool kStream, class T>
 HWY_INLINE void compute_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, double* slot) {
   using W = Wide<T>;
-  constexpr int64_t kLanes = kPackLanes<W>;
+  constexpr int64_t kLanes = kSumLanes<W>;
   HWY_ALIGN W sums[kPairs * kLanes];
+  WidenedRows<T> widened;
   const int64_t pairs = (part.position_end - part.position) * part.heads();
   for (int64_t begin = part.token; begin < part.token_end; begin += stripe) {
     std::fill_n(sums, pairs * kLanes, W{0});
     walk(
         p, begin, HWY_MIN(begin + stripe, part.token_end),
-        [&](const Sequence& sequence, const TokenRun& run, int64_t t, int64_t end) HWY_ATTR {
-          if (part.input_grad && run.last - run.first < 2) {
-            for (; t + kAbreast <= end; t += kAbreast) tokens<kAbreast, kStream>(p, part, sequence, run, t, sums);
-          }
-          for (; t < end; ++t) tokens<1, kStream>(p, part, sequence, run, t, sums);
-        },
+        [&](const Sequence& sequence, const TokenRun& run, int64_t t, int64_t end)
+            HWY_ATTR { covered_tokens<kStream>(p, part, sequence, run, t, end, sums, widened); },
         [&](int64_t t) HWY_ATTR {
           if (part.input_grad) zero<kStream>(p, part, t);
         });
     const W* lanes = sums;
     for (int64_t w = part.position; w < part.position_end; ++w) {
       for (int64_t n = part.head; n < part.head_end; ++n, lanes += kLanes) {
-        const double sum = static_cast<double>(fold(load_pack(Full(), lanes)));
+        const double sum = static_cast<double>(fold_sums(lanes));
         double& total = slot[w * p.heads + n];
         total = begin == part.token ? sum : total + sum;
       }

@@ -59,7 +59,7 @@ HWY_INLINE Wide<T> row_max(const T* x, int64_t columns, const MaskCursor& mask, 
                        DESCEND_UNROLL
                        for (size_t k = 0; k < kPackVectors<W>; ++k) {
                          const auto z = hn::Mul(load(extent, x + c, k), factor);
-                         const auto masked = hn::IfThenElse(load_mask<W>(extent, bytes, k), splat(kMasked<W>), z);
+                         const auto masked = hn::IfThenElse(load_open<W>(extent, bytes, k), z, splat(kMasked<W>));
                          top.v[k] = hn::Max(top.v[k], inside_or(extent, k, masked, kLowest<W>));
                        }
                      });
@@ -79,7 +79,7 @@ HWY_INLINE Pack<Wide<T>> exp_pack(Extent extent, const T* x, const uint8_t* byte
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<W>; ++k) {
     const auto z = hn::MulSub(load(extent, x, k), scale, max);
-    const auto centred = hn::IfThenElse(load_mask<W>(extent, bytes, k), masked, z);
+    const auto centred = hn::IfThenElse(load_open<W>(extent, bytes, k), z, masked);
     result.v[k] = exp<W>(inside_or(extent, k, centred, kLowest<W>));
   }
   return result;

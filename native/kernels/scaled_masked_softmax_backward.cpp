@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cut.h"
 #include "runtime/parallel.h"
@@ -14,112 +15,118 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-template <class T, class Extent>
-HWY_INLINE void add_dot(Extent extent, const T* dy, const T* y, Pack<Wide<T>>& acc) {
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
-    acc.v[k] = hn::MulAdd(load(extent, dy, k), load(extent, y, k), acc.v[k]);
-  }
-}
+// How a row's gradient is computed from its sum. The usual way takes the scale into the difference: the fewest
+// operations and roundings. It would overflow or underflow early for a scale that is large or tiny, where it is a
+// factor of its own, and a sum that is an infinity leaves only the formula as it stands.
+enum class Form : uint8_t { kFolded, kFactored, kExpanded, kNone };
 
-// The sum of dy * y over a row, block by block. The y of the row `ahead` elements on comes into the cache meanwhile,
-// its dy in the second pass, so that memory is never idle.
+// The number that dy is compared with, in two parts: where dy nearly cancels it, the second keeps what the first has
+// lost, unless the rounding of a 16-bit result hides that.
+template <class W>
+struct Comparand {
+  Form form;
+  W high;
+  W low;
+
+  Comparand() = default;
+  Comparand(double sum, W scale) {
+    const W size = scale < W{0} ? -scale : scale;
+    form = size >= W{0x1p-64} && size <= W{1} ? Form::kFolded : Form::kFactored;
+    const double factor = form == Form::kFolded ? static_cast<double>(scale) : 1.0;
+    high = static_cast<W>(sum * factor);
+    const double rest = std::fma(sum, factor, -static_cast<double>(high));
+    low = std::isfinite(rest) ? static_cast<W>(rest) : W{0};
+    if (std::isinf(high)) {
+      form = Form::kExpanded;
+      high = static_cast<W>(sum);
+    }
+  }
+};
+
 template <class T>
-HWY_INLINE double row_dot(const T* dy, const T* y, int64_t ahead, int64_t columns) {
+struct SoftmaxRow {
+  const T* dy;
+  const T* y;
+  T* dx;
+};
+
+// One pass over the columns: what is left to do for a row whose sum is known, and meanwhile the sum of dy * y, block by
+// block, of the next one. So reading and writing go on all the time, side by side.
+template <Form kForm, bool kNext, bool kStream, class T>
+HWY_NOINLINE double pass(const SoftmaxRow<T>& row, const Comparand<Wide<T>>& by, Wide<T> scale, const MaskCursor& mask,
+                         const SoftmaxRow<T>& next, int64_t columns) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
+  const auto high = splat(by.high), low = splat(by.low), factor = splat(scale);
+  const auto apply = [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
+    const Pack<W> dy = load_loose(extent, row.dy + c), y = load_loose(extent, row.y + c);
+    Pack<W> result;
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) {
+      if constexpr (kForm == Form::kFolded) {
+        const auto difference = hn::MulSub(dy.v[k], factor, high);
+        result.v[k] = hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, low), y.v[k]);
+      } else {
+        const auto difference = kForm == Form::kFactored ? hn::Mul(y.v[k], hn::Sub(hn::Sub(dy.v[k], high), low))
+                                                         : hn::Sub(hn::Mul(dy.v[k], y.v[k]), hn::Mul(y.v[k], high));
+        result.v[k] = hn::Mul(difference, factor);
+      }
+    }
+    store_unmasked<kStream>(extent, result, bytes, row.dx + c);
+  };
+  const auto add_dot = [&](auto extent, int64_t c, Pack<W>& acc) HWY_ATTR {
+    const Pack<W> dy = load_loose(extent, next.dy + c), y = load_loose(extent, next.y + c);
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) acc.v[k] = hn::MulAdd(dy.v[k], y.v[k], acc.v[k]);
+  };
+  HWY_ALIGN uint8_t buffer[kForm == Form::kNone ? 1 : kBlock];
   double sum = 0;
   for (int64_t block = 0; block < columns; block += kBlock) {
     const int64_t stop = HWY_MIN(block + kBlock, columns);
+    const uint8_t* bytes = nullptr;
+    if constexpr (kForm != Form::kNone) bytes = mask.columns(block, stop - block, buffer);
     Pack<W> acc = zero_pack<W>();
+    const auto both = [&](auto extent, int64_t c) HWY_ATTR {
+      if constexpr (kForm != Form::kNone) apply(extent, c, bytes + (c - block));
+      if constexpr (kNext) add_dot(extent, c, acc);
+    };
     int64_t c = block;
-    for (; c + kStep <= stop; c += kStep) {
-      prefetch_pack(y + c, ahead);
-      add_dot(Full(), dy + c, y + c, acc);
-    }
-    if (c < stop) add_dot(Part{static_cast<size_t>(stop - c)}, dy + c, y + c, acc);
-    sum += static_cast<double>(fold(acc));
+    for (; c + kStep <= stop; c += kStep) both(Full(), c);
+    if (c < stop) both(Part{static_cast<size_t>(stop - c)}, c);
+    if constexpr (kNext) sum += static_cast<double>(fold_loose<T>(acc));
   }
   return sum;
 }
 
-// The sum in two parts: where dy nearly cancels it, the second keeps what the first has lost.
-template <class W>
-struct SplitSum {
-  Vector<W> high;
-  Vector<W> low;
-
-  explicit SplitSum(double sum) {
-    const W rounded = static_cast<W>(sum);
-    const double rest = sum - static_cast<double>(rounded);
-    high = splat(rounded);
-    low = splat(std::isfinite(rest) ? static_cast<W>(rest) : W{0});
-  }
-};
-
-// kFinite: the sum is no infinity, so that y can be factored out, which loses less where dy nearly cancels the sum.
-template <bool kFinite, bool kStream, class T, class Extent>
-HWY_INLINE void apply_pack(Extent extent, const T* dy, const T* y, const uint8_t* mask, const SplitSum<Wide<T>>& sum,
-                           Vector<Wide<T>> scale, T* dx) {
-  using W = Wide<T>;
-  Pack<W> result;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) {
-    const auto dy_k = load(extent, dy, k), y_k = load(extent, y, k);
-    const auto difference = kFinite ? hn::Mul(y_k, hn::Sub(hn::Sub(dy_k, sum.high), sum.low))
-                                    : hn::Sub(hn::Mul(dy_k, y_k), hn::Mul(y_k, sum.high));
-    const auto value = hn::Mul(difference, scale);
-    result.v[k] = hn::IfThenZeroElse(load_mask<W>(extent, mask, k), value);
-  }
-  store<kStream>(extent, result, dx);
-}
-
-template <bool kFinite, bool kStream, class T>
-HWY_NOINLINE void apply_row(const T* dy, const T* y, int64_t ahead, int64_t columns, const MaskCursor& mask, double sum,
-                            Wide<T> scale, T* dx) {
-  constexpr int64_t kStep = kPackLanes<Wide<T>>;
-  HWY_ALIGN uint8_t buffer[kBlock];
-  const SplitSum<Wide<T>> split(sum);
-  const auto factor = splat(scale);
-  for (int64_t block = 0; block < columns; block += kBlock) {
-    const int64_t stop = HWY_MIN(block + kBlock, columns);
-    const uint8_t* bytes = mask.columns(block, stop - block, buffer);
-    int64_t c = block;
-    for (; c + kStep <= stop; c += kStep, bytes += kStep) {
-      prefetch_pack(dy + c, ahead);
-      apply_pack<kFinite, kStream>(Full(), dy + c, y + c, bytes, split, factor, dx + c);
-    }
-    if (c < stop) {
-      const Part part{static_cast<size_t>(stop - c)};
-      apply_pack<kFinite, kStream>(part, dy + c, y + c, bytes, split, factor, dx + c);
-    }
-  }
-}
-
 template <bool kStream, class T>
-HWY_INLINE void apply_tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, int64_t tile) {
-  const Wide<T> scale = static_cast<Wide<T>>(p.scale);
+HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last) {
+  using W = Wide<T>;
+  // A NaN for a scale might not be one that could come of bfloat16.
+  const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
+  const auto row_at = [&](int64_t r) { return SoftmaxRow<T>{p.dy.row(r), p.y.row(r), p.dx.row(r)}; };
   MaskCursor mask(p.mask, first);
-  double sums[kStripe];
-  for (int64_t row = first; row < last; row += tile) {
-    const int64_t rows = HWY_MIN(tile, last - row);
-    const int64_t ahead = row + 2 * rows <= last ? rows : 0;
-    for (int64_t r = 0; r < rows; ++r) {
-      sums[r] = row_dot(p.dy.row(row + r), p.y.row(row + r), ahead * p.y.stride, p.columns);
+  SoftmaxRow<T> row = row_at(first);
+  double sum = pass<Form::kNone, true, false>(row, {}, scale, mask, row, p.columns);
+  for (int64_t r = first; r < last; ++r, mask.next()) {
+    const Comparand<W> by(sum, scale);
+    const SoftmaxRow<T> next = r + 1 < last ? row_at(r + 1) : row;
+    if (by.form == Form::kFolded && r + 1 < last) {
+      sum = pass<Form::kFolded, true, kStream>(row, by, scale, mask, next, p.columns);
+    } else {
+      const auto apply = by.form == Form::kFolded     ? pass<Form::kFolded, false, false, T>
+                         : by.form == Form::kFactored ? pass<Form::kFactored, false, false, T>
+                                                      : pass<Form::kExpanded, false, false, T>;
+      apply(row, by, scale, mask, next, p.columns);
+      if (r + 1 < last) sum = pass<Form::kNone, true, false>(next, {}, scale, mask, next, p.columns);
     }
-    for (int64_t r = 0; r < rows; ++r, mask.next()) {
-      const auto apply = std::isinf(sums[r]) ? apply_row<false, kStream, T> : apply_row<true, kStream, T>;
-      apply(p.dy.row(row + r), p.y.row(row + r), ahead * p.dy.stride, p.columns, mask, sums[r], scale,
-            p.dx.row(row + r));
-    }
+    row = next;
   }
   if (kStream) flush_streams();
 }
 
 template <class T>
-void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, int64_t tile,
-                           bool stream) {
-  stream ? apply_tiles<true>(p, first, last, tile) : apply_tiles<false>(p, first, last, tile);
+void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, bool stream) {
+  stream ? all_rows<true>(p, first, last) : all_rows<false>(p, first, last);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -138,7 +145,7 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   const LooseRows cut = cut_loose_rows(p.rows, 2 * p.columns * size);
   parallel_for(cut.chunks, 3 * output_bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut.tile, stream);
+    run(p, first, std::min(first + cut.chunk, p.rows), stream);
   });
 }
 

@@ -75,6 +75,7 @@ def _parameters(operator: Operator) -> Table:
 def _dtypes(operator: Operator, products: list[str]) -> Table:
     tensors = [p.python for p in operator.parameters if p.kind == "tensor"]
     table = output.table(*tensors, "products")
+    table.columns[-1].no_wrap = True  # many tensors would break the names
     for row in operator.dtypes:
         on = [name for name in products if name in row.products]
         if on:

@@ -41,7 +41,7 @@ PAGES = {
         "aclnnLayerNormBackward",
         (*WITH_INFERENCE, "atlas-training"),
         "gradOut input normalizedShape:int_array mean rstd weightOptional? biasOptional? outputMask:bool_array "
-        "gradInputOut> gradWeightOut> gradBiasOut>",
+        "gradInputOut>? gradWeightOut>? gradBiasOut>?",
     ),
     "layer_norm": (
         "aclnnLayerNorm",

@@ -58,7 +58,7 @@ nb::dict describe(const Operator& op) {
     entry["python"] = p.python;
     entry["kind"] = kind_name(p.kind);
     entry["role"] = role_name(p.role);
-    entry["optional"] = p.optional || p.optional_on_host;
+    entry["optional"] = p.optional || p.optional_on_host || p.optional_if_unused;
     entry["default"] = p.default_value ? nb::object(nb::str(p.default_value)) : nb::none();
     entry["keyword_only"] = p.keyword_only;
     entry["shape"] = p.shape;

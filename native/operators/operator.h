@@ -21,7 +21,8 @@ struct Parameter {
   bool keyword_only;          // in the functional API
   const char* shape;          // for readers
   const char* description;
-  bool optional_on_host = false;  // null is accepted there only
+  bool optional_on_host = false;    // null is accepted there only
+  bool optional_if_unused = false;  // null is accepted where the parameter does not count
 };
 
 // One accepted combination: a set of dtypes for every tensor parameter, in order.

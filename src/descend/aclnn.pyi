@@ -179,9 +179,9 @@ def layer_norm_backward_get_workspace_size(
     weight: SupportsDlpack | None,
     bias: SupportsDlpack | None,
     output_mask: Sequence[bool],
-    grad_input_out: SupportsDlpack,
-    grad_weight_out: SupportsDlpack,
-    grad_bias_out: SupportsDlpack,
+    grad_input_out: SupportsDlpack | None,
+    grad_weight_out: SupportsDlpack | None,
+    grad_bias_out: SupportsDlpack | None,
 ) -> tuple[int, Executor]:
     """Gradients of layer norm with respect to its input, its weight and its bias.
 
@@ -201,9 +201,9 @@ def layer_norm_backward_get_workspace_size(
         weight: Weight of the forward; null: all ones. (Array or None, shape [R1, ..., Rk])
         bias: Bias of the forward; not read. (Array or None, shape [R1, ..., Rk])
         output_mask: Which of the three outputs are computed. (Sequence[bool])
-        grad_input_out: Gradient with respect to input. (Array, shape as input)
-        grad_weight_out: Gradient with respect to weight. (Array, shape N elements, usually [R1, ..., Rk])
-        grad_bias_out: Gradient with respect to bias. (Array, shape as gradWeightOut)
+        grad_input_out: Gradient with respect to input. (Array or None, shape as input)
+        grad_weight_out: Gradient with respect to weight. (Array or None, shape N elements, usually [R1, ..., Rk])
+        grad_bias_out: Gradient with respect to bias. (Array or None, shape as gradWeightOut)
 
     Returns:
         (workspace_size, executor): bytes of scratch for the second phase, and what it runs.

@@ -290,6 +290,18 @@ def test_triangle_of_any_shape(rows, columns):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_scales_of_any_size(dtype):
+    """A scale of moderate size joins the difference, any other is a factor of its own."""
+    grad, y, mask, *_ = arrays(dtype, shape=(1, 2, 3, 70))
+    for scale in (1.0, -1.0, 1.0 + 2.0**-20, 300.0, 2.0**-64, 2.0**-65, 1e-30, 0.0):
+        check(compute(grad, y, mask, scale), grad, y, mask, scale)
+    for bits in (0x7FF8000000000000, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF):  # the last bits must not round up
+        out = wide(compute(grad, y, mask, float(np.uint64(bits).view(np.float64))))
+        assert np.array_equal(np.isnan(out), np.broadcast_to(~mask, out.shape))
+        assert not out[np.broadcast_to(mask, out.shape)].any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1])
 def test_infinities_and_nan(dtype, bad, place):

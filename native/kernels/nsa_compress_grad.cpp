@@ -18,6 +18,10 @@ inline constexpr int64_t kPairs = 512;
 
 // Elements of a row of output_grad, of all of a part's heads, that are kept widened.
 inline constexpr int64_t kWidened = 2048;
+inline constexpr int64_t kUsuallyWidened = 1024;  // so that they stay in a first-level cache, with the sums
+
+// How far ahead, at least, input and input_grad are asked for.
+inline constexpr int64_t kAheadBytes = 2048;
 
 // What is computed at a time: some tokens, heads and positions.
 struct NsaPart {
@@ -94,19 +98,19 @@ struct FewWindows {
   int64_t sums_step;
 };
 
-// Asks for what will be wanted soon. The stores to the sums must not wait behind one to a line that is far away, so
-// that lines of input_grad are asked for as well.
+// Asks for what will be wanted soon.
 template <class T>
 HWY_INLINE void fetch(const T* p) {
-  constexpr int64_t kAhead = 2048 / sizeof(T);
   DESCEND_UNROLL
-  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) __builtin_prefetch(p + kAhead + i);
+  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) __builtin_prefetch(p + i);
 }
 
 // All of the work on some tokens, a row after the other from end to end.
 template <int kCount, bool kStream, class T>
 HWY_NOINLINE void few_windows(FewWindows<T> c, int64_t tokens, int64_t heads, int64_t depth, int64_t head_step) {
   using W = Wide<T>;
+  const int64_t ahead = (kAheadBytes - 1) / (heads * depth * static_cast<int64_t>(sizeof(T))) + 1;  // tokens
+  const int64_t input_ahead = ahead * c.input_stride, input_grad_ahead = ahead * c.input_grad_stride;
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t n = 0; n < heads; ++n) {
       const T* input = c.input + n * depth;
@@ -121,8 +125,9 @@ HWY_NOINLINE void few_windows(FewWindows<T> c, int64_t tokens, int64_t heads, in
         products[i] = zero_pack<W>();
       }
       for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
-        fetch(input + d);
-        if (!kStream) fetch(input_grad + d);
+        // Stores to the sums must not wait behind one to a line that is far away: those lines are asked for, too.
+        fetch(input + input_ahead + d);
+        if (!kStream) fetch(input_grad + input_grad_ahead + d);
         const Pack<W> x = load_loose(extent, input + d);
         Pack<W> result;
         DESCEND_UNROLL
@@ -420,7 +425,9 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   const int64_t chunks = ceil_div(p.tokens, chunk);
   const int64_t stripe = stripe_tokens(p.tokens, p.windows.stride, ceil_div(p.depth * 4, 128));
   const int64_t positions = std::min(width, kPairs);
-  const int64_t heads = std::min(p.heads, kPairs / positions);
+  const int64_t lanes = 128 / static_cast<int64_t>(sizeof(Wide<T>));
+  const int64_t few = std::max<int64_t>(kUsuallyWidened / (ceil_div(p.depth, lanes) * lanes), 1);
+  const int64_t heads = std::min({p.heads, kPairs / positions, few});
   const int64_t position_parts = ceil_div(width, positions);
   const int64_t head_parts = ceil_div(p.heads, heads);
   parallel_for(chunks * head_parts * position_parts, bytes * position_parts, [&](int64_t i) {

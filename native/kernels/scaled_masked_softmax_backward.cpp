@@ -54,7 +54,7 @@ struct SoftmaxRow {
 // block, of the next one. So reading and writing go on all the time, side by side.
 template <Form kForm, bool kNext, bool kStream, class T>
 HWY_NOINLINE double pass(const SoftmaxRow<T>& row, const Comparand<Wide<T>>& by, Wide<T> scale, const MaskCursor& mask,
-                         const SoftmaxRow<T>& next, int64_t columns) {
+                         const SoftmaxRow<T>& next, int64_t columns, int64_t ahead_dy, int64_t ahead_y) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
   const auto high = splat(by.high), low = splat(by.low), factor = splat(scale);
@@ -91,7 +91,13 @@ HWY_NOINLINE double pass(const SoftmaxRow<T>& row, const Comparand<Wide<T>>& by,
       if constexpr (kNext) add_dot(extent, c, acc);
     };
     int64_t c = block;
-    for (; c + kStep <= stop; c += kStep) both(Full(), c);
+    for (; c + kStep <= stop; c += kStep) {
+      if (kNext && kStream) {  // what does not fit in the caches comes from far away
+        prefetch_pack(next.dy + c, ahead_dy);
+        prefetch_pack(next.y + c, ahead_y);
+      }
+      both(Full(), c);
+    }
     if (c < stop) both(Part{static_cast<size_t>(stop - c)}, c);
     if constexpr (kNext) sum += static_cast<double>(fold_loose<T>(acc));
   }
@@ -106,18 +112,20 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first,
   const auto row_at = [&](int64_t r) { return SoftmaxRow<T>{p.dy.row(r), p.y.row(r), p.dx.row(r)}; };
   MaskCursor mask(p.mask, first);
   SoftmaxRow<T> row = row_at(first);
-  double sum = pass<Form::kNone, true, false>(row, {}, scale, mask, row, p.columns);
+  double sum = pass<Form::kNone, true, false>(row, {}, scale, mask, row, p.columns, 0, 0);
   for (int64_t r = first; r < last; ++r, mask.next()) {
     const Comparand<W> by(sum, scale);
     const SoftmaxRow<T> next = r + 1 < last ? row_at(r + 1) : row;
     if (by.form == Form::kFolded && r + 1 < last) {
-      sum = pass<Form::kFolded, true, kStream>(row, by, scale, mask, next, p.columns);
+      const bool more = r + 2 < last;
+      sum = pass<Form::kFolded, true, kStream>(row, by, scale, mask, next, p.columns, more ? p.dy.stride : 0,
+                                               more ? p.y.stride : 0);
     } else {
       const auto apply = by.form == Form::kFolded     ? pass<Form::kFolded, false, false, T>
                          : by.form == Form::kFactored ? pass<Form::kFactored, false, false, T>
                                                       : pass<Form::kExpanded, false, false, T>;
-      apply(row, by, scale, mask, next, p.columns);
-      if (r + 1 < last) sum = pass<Form::kNone, true, false>(next, {}, scale, mask, next, p.columns);
+      apply(row, by, scale, mask, next, p.columns, 0, 0);
+      if (r + 1 < last) sum = pass<Form::kNone, true, false>(next, {}, scale, mask, next, p.columns, 0, 0);
     }
     row = next;
   }

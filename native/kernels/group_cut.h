@@ -14,7 +14,7 @@
 namespace descend::kernels {
 
 // With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
-inline constexpr int64_t kFlatInner = 16;
+inline constexpr int64_t kFlatInner = 32;
 
 // Elements of a group that one thread takes whole: its second-level cache keeps them between the passes.
 inline constexpr int64_t kWholeElements = 64 << 10;

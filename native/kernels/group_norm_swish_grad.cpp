@@ -1,7 +1,9 @@
 #include "kernels/group_norm_swish_grad.h"
 
 #include <algorithm>
-#include <type_traits>
+#include <cmath>
+#include <limits>
+#include <numbers>
 
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
@@ -30,8 +32,9 @@ struct GradGroup {
   const Wide<T>* beta_each;
   double* dz_sums;            // [entries]
   double* dzx_sums;           // [entries]: of dz * xhat
-  Wide<T>* dz;                // [elements], or null where it is computed again rather than kept
+  Wide<T>* dz;                // [elements], or null where it is computed again rather than kept; see dz_pitch()
   int64_t x_ahead, dy_ahead;  // to what is read next
+  bool stream;                // whether dx is stored past the caches
 
   void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
     const int64_t offset = index * p.shape.group_elements();
@@ -44,6 +47,46 @@ struct GradGroup {
   }
 };
 
+// How long channels are read: normalised; but elements of 16 bits are taken as they are, since the digits that they
+// lack are more than what rounding loses where the mean is large. The coefficients then make up for it.
+template <class T>
+struct Frame {
+  static constexpr bool kNormalised = sizeof(T) != 2;
+  double origin, unit;  // xhat = (element - origin) * unit
+
+  Frame(Wide<T> mean, Wide<T> rstd)
+      : origin(kNormalised ? 0.0 : static_cast<double>(mean)), unit(kNormalised ? 1.0 : static_cast<double>(rstd)) {}
+};
+
+// A NaN is the one that store_split() takes.
+template <class W>
+W rounded(double value) {
+  return std::isnan(value) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(value);
+}
+
+// Not infinity, which times 0 is NaN.
+template <class W>
+W finite(double value) {
+  constexpr double kLargest = static_cast<double>(std::numeric_limits<W>::max());
+  return rounded<W>(std::clamp(value, -kLargest, kLargest));
+}
+
+// Whether the slope of swish is computed the brief way, in units of ln 2.
+template <class T>
+inline constexpr bool kBrief = sizeof(T) == 2;
+
+template <class T>
+double scale_of(const GroupNormSwishGrad<T>& p) {
+  return static_cast<double>(p.scale) * (kBrief<T> ? std::numbers::log2e : 1.0);
+}
+
+// Where channels are long, the dz of each starts at a multiple of so many elements: it is kept in whole packs.
+template <class W>
+int64_t dz_pitch(int64_t inner) {
+  constexpr int64_t kLanes = 128 / sizeof(W);
+  return ceil_div(inner, kLanes) * kLanes;
+}
+
 inline int64_t grad_entries(const GroupShape& shape) {
   return shape.group_channels() * (shape.inner < kFlatInner ? 1 : blocks_in(shape.inner));
 }
@@ -54,11 +97,163 @@ inline int64_t grad_entries(const GroupShape& shape) {
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-template <class W, class Channel, class Group>
+// ---- Channels that are long enough to be worked on one by one.
+
+// Of a channel: an element times the steepness and plus the level is u = s * z.
+template <class T>
+struct Line {
+  using W = Wide<T>;
+  Vector<W> steepness, level;
+
+  Line(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel) {
+    const double gamma = static_cast<double>(p.gamma[channel]), beta = static_cast<double>(p.beta[channel]);
+    const double scale = scale_of(p);
+    const W slope = finite<W>(gamma * frame.unit * scale);
+    steepness = splat(slope);
+    level = splat(finite<W>(beta * scale - frame.origin * static_cast<double>(slope)));
+  }
+};
+
+template <class T, class Extent>
+HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T>>& mean, const Vector<Wide<T>>& rstd) {
+  Pack<Wide<T>> pack = load_split(extent, x);
+  if constexpr (Frame<T>::kNormalised) {
+    each<kPackVectors<Wide<T>>>([&](size_t k) HWY_ATTR { pack.v[k] = hn::Mul(hn::Sub(pack.v[k], mean), rstd); });
+  }
+  return pack;
+}
+
+// A pack half way. While one is finished the next is begun: each operation waits for the one before it, and the
+// processor does not look far enough ahead to find other work by itself.
+template <class W>
+struct Begun {
+  HWY_INLINE Begun() {}
+  Pack<W> x;
+  Vector<W> u[kPackVectors<W>], e[kPackVectors<W>];
+};
+
+template <class T, class Extent>
+HWY_INLINE Begun<Wide<T>> begin_pack(Extent extent, const T* x, const Vector<Wide<T>>& mean,
+                                     const Vector<Wide<T>>& rstd, const Line<T>& line) {
+  using W = Wide<T>;
+  constexpr size_t kN = kPackVectors<W>;
+  Begun<W> pack;
+  pack.x = elements(extent, x, mean, rstd);
+  each<kN>([&](size_t k) HWY_ATTR { pack.u[k] = hn::MulAdd(pack.x.v[k], line.steepness, line.level); });
+  begin_slopes<kBrief<T>, W, kN>(pack.u, pack.e);
+  return pack;
+}
+
+// Lanes beyond the row have dy = 0 and so dz = 0.
+template <class T, class Extent>
+HWY_INLINE Pack<Wide<T>> finish_pack(Extent extent, const Begun<Wide<T>>& pack, const T* dy) {
+  using W = Wide<T>;
+  constexpr size_t kN = kPackVectors<W>;
+  const Pack<W> gradient = load_split(extent, dy);
+  Pack<W> dz;
+  finish_slopes<kBrief<T>, W, kN>(pack.u, pack.e, dz.v);
+  each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(gradient.v[k], dz.v[k]); });
+  return dz;
+}
+
+template <bool kKeep, class T, class Extent>
+HWY_INLINE void sum_pack(Extent extent, const Begun<Wide<T>>& pack, const T* dy, int64_t j, Wide<T>* dz,
+                         Pack<Wide<T>>& dz_sum, Pack<Wide<T>>& dzx_sum) {
+  constexpr size_t kN = kPackVectors<Wide<T>>;
+  const Pack<Wide<T>> slopes = finish_pack(extent, pack, dy + j);
+  if constexpr (kKeep) store(Full(), slopes, dz + j);
+  each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.v[k]); });
+  each<kN>([&](size_t k) HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(slopes.v[k], pack.x.v[k], dzx_sum.v[k]); });
+}
+
+// Sums of blocks [first, last) of the group's channels, all channels' blocks counted through.
+template <bool kKeep, class T>
+HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
+  const Frame<T> frame(group.mean, group.rstd);
+  const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
+  for (int64_t entry = first; entry < last; ++entry) {
+    const int64_t c = entry / blocks, begin = entry % blocks * kBlock;
+    const int64_t end = HWY_MIN(begin + kBlock, inner), whole = begin + (end - begin) / kStep * kStep;
+    const Line<T> line(p, frame, group.channel + c);
+    const T* dy = group.dy + c * inner;
+    const T* x = group.x + c * inner;
+    const T* dx = group.dx + c * inner;
+    W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
+    Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
+    Begun<W> pack, next;
+    for (int64_t j = begin; begin < whole && j <= whole; j += kStep) {
+      if (j < whole) {
+        // There is time for memory here, and little in the second pass.
+        prefetch_pack(x + j, group.x_ahead);
+        prefetch_pack(dy + j, group.dy_ahead);
+        if (!group.stream) prefetch_pack(dx + j, 0);
+        next = begin_pack(Full(), x + j, mean, rstd, line);
+      }
+      if (j > begin) sum_pack<kKeep>(Full(), pack, dy, j - kStep, dz, dz_sum, dzx_sum);
+      pack = next;
+    }
+    if (whole < end) {
+      const Part part{static_cast<size_t>(end - whole)};
+      sum_pack<kKeep>(part, begin_pack(part, x + whole, mean, rstd, line), dy, whole, dz, dz_sum, dzx_sum);
+    }
+    const double sum = static_cast<double>(fold_split<T>(dz_sum));
+    group.dz_sums[entry] = sum;
+    group.dzx_sums[entry] = frame.unit * (static_cast<double>(fold_split<T>(dzx_sum)) - frame.origin * sum);
+  }
+}
+
+template <bool kKept, bool kStream, class T>
+HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
+                              Wide<T> mean_dz, Wide<T> mean_dzx) {
+  using W = Wide<T>;
+  constexpr size_t kN = kPackVectors<W>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
+  const Frame<T> frame(group.mean, group.rstd);
+  const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
+  // rstd is among the coefficients where xhat is not at hand; else it comes last, which rounds no coefficient.
+  const W tilt = rounded<W>(frame.unit * frame.unit * static_cast<double>(mean_dzx));
+  const Vector<W> x_weight = splat(tilt);
+  const Vector<W> base =
+      splat(rounded<W>(frame.unit * static_cast<double>(mean_dz) - frame.origin * static_cast<double>(tilt)));
+  for (int64_t entry = first; entry < last; ++entry) {
+    const int64_t c = entry / blocks, begin = entry % blocks * kBlock, offset = c * inner;
+    const int64_t end = HWY_MIN(begin + kBlock, inner);
+    [[maybe_unused]] const Line<T> line(p, frame, group.channel + c);
+    const Vector<W> dz_weight = splat(rounded<W>(frame.unit * static_cast<double>(p.gamma[group.channel + c])));
+    const T* x = group.x + offset;
+    T* dx = group.dx + offset;
+    const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
+      Pack<W> dz, result;
+      if constexpr (kKept) {
+        dz = load_pack(Full(), group.dz + c * dz_pitch<W>(inner) + j);
+      } else {
+        dz = finish_pack(extent, begin_pack(extent, x + j, mean, rstd, line), group.dy + offset + j);
+      }
+      const Pack<W> at = elements(extent, x + j, mean, rstd);
+      each<kN>([&](size_t k) HWY_ATTR {
+        const auto rest = hn::MulAdd(at.v[k], x_weight, base);
+        result.v[k] = hn::MulSub(dz.v[k], dz_weight, rest);
+        if constexpr (Frame<T>::kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
+      });
+      store_split<kStream>(extent, result, dx + j);
+    };
+    int64_t j = begin;
+    for (; j + kStep <= end; j += kStep) one_pack(Full(), j);
+    if (j < end) one_pack(Part{static_cast<size_t>(end - j)}, j);
+  }
+}
+
+// ---- Short channels: vectors run over them, and gamma and beta are there once an element.
+
+template <class W, class Group>
 struct Coefficients {
-  Channel gamma, beta;
+  Each<W> gamma, beta;
   Group mean, rstd;
-  Same<W> scale;
+  Vector<W> scale;
 };
 
 template <class T, class Extent, class C>
@@ -66,169 +261,46 @@ HWY_INLINE Vector<Wide<T>> normalised(Extent extent, const T* x, const C& at, in
   return hn::Mul(hn::Sub(load(extent, x + j, k), at.mean.at(extent, j, k)), at.rstd.at(extent, j, k));
 }
 
-// xhat and dz of vectors first, first + 1, ... of what begins at element j.
-template <size_t kN, class T, class Extent, class C>
-HWY_INLINE void slopes(Extent extent, const T* dy, const T* x, const C& at, int64_t j, size_t first,
-                       Vector<Wide<T>>* xhat, Vector<Wide<T>>* dz) {
-  using W = Wide<T>;
-  Vector<W> u[kN], product[kN];
-  each<kN>([&](size_t k) HWY_ATTR { xhat[k] = inside<W>(extent, normalised(extent, x, at, j, first + k), first + k); });
-  each<kN>([&](size_t k) HWY_ATTR {
-    u[k] = hn::MulAdd(xhat[k], at.gamma.at(extent, j, first + k), at.beta.at(extent, j, first + k));
-  });
-  each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::Mul(at.scale.value, u[k]); });
-  sigmoids<W, kN>(u, dz, product);
-  each<kN>([&](size_t k) HWY_ATTR { dz[k] = hn::MulAdd(u[k], product[k], dz[k]); });
-  each<kN>([&](size_t k)
-               HWY_ATTR { dz[k] = inside<W>(extent, hn::Mul(load(extent, dy + j, first + k), dz[k]), first + k); });
-}
-
-// The vectors of kPacks packs, some abreast: calls f(number of vectors, first vector).
-template <class W, size_t kPacks, class F>
-HWY_INLINE void vectors_abreast(F f) {
-  constexpr size_t kAll = kPacks * kPackVectors<W>, kN = HWY_MIN(kAll, kAbreastVectors);
-  DESCEND_UNROLL
-  for (size_t first = 0; first < kAll; first += kN) f(std::integral_constant<size_t, kN>(), first);
-}
-
-// Packs that are worked on together where so many are left.
-template <class W>
-inline constexpr size_t kPacksAbreast = HWY_MAX(1, kAbreastVectors / kPackVectors<W>);
-
-// ---- Channels that are long enough to be worked on one by one.
-
-// kPacks packs of a channel from element j on: dz, added to the two sums.
-template <bool kKeep, size_t kPacks, class T, class Extent, class C>
-HWY_INLINE void sum_packs(Extent extent, const T* dy, const T* x, const C& at, int64_t j, Wide<T>* dz,
-                          Pack<Wide<T>>& dz_sum, Pack<Wide<T>>& dzx_sum) {
-  using W = Wide<T>;
-  Pack<W> kept[kPacks];
-  vectors_abreast<W, kPacks>([&](auto count, size_t first) HWY_ATTR {
-    constexpr size_t kN = decltype(count)::value;
-    Vector<W> xhat[kN], slope[kN];
-    slopes<kN>(extent, dy, x, at, j, first, xhat, slope);
-    each<kN>([&](size_t k) HWY_ATTR {
-      const size_t pack = (first + k) / kPackVectors<W>, lane = (first + k) % kPackVectors<W>;
-      kept[pack].v[lane] = slope[k];
-      dz_sum.v[lane] = hn::Add(dz_sum.v[lane], slope[k]);
-      dzx_sum.v[lane] = hn::MulAdd(slope[k], xhat[k], dzx_sum.v[lane]);
-    });
-  });
-  if constexpr (kKeep) {
-    each<kPacks>([&](size_t i) HWY_ATTR { store(extent, kept[i], dz + j + i * kPackLanes<W>); });
-  }
-}
-
-// Sums of blocks [first, last) of the group's channels, all channels' blocks counted through.
-template <bool kKeep, class T>
-HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
-  using W = Wide<T>;
-  constexpr size_t kPacks = kPacksAbreast<W>;
-  constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
-  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
-  for (int64_t entry = first; entry < last; ++entry) {
-    const int64_t c = entry / blocks, begin = entry % blocks * kBlock;
-    const int64_t end = HWY_MIN(begin + kBlock, inner);
-    const Coefficients<W, Same<W>, Same<W>> at{Same<W>(p.gamma[group.channel + c]), Same<W>(p.beta[group.channel + c]),
-                                               Same<W>(group.mean), Same<W>(group.rstd), Same<W>(p.scale)};
-    const T* dy = group.dy + c * inner;
-    const T* x = group.x + c * inner;
-    W* dz = kKeep ? group.dz + c * inner : nullptr;
-    Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
-    int64_t j = begin;
-    for (; j + kStride <= end; j += kStride) {
-      each<kPacks>([&](size_t i) HWY_ATTR { prefetch_pack(x + j + i * kStep, group.x_ahead); });
-      sum_packs<kKeep, kPacks>(Full(), dy, x, at, j, dz, dz_sum, dzx_sum);
-    }
-    for (; j + kStep <= end; j += kStep) sum_packs<kKeep, 1>(Full(), dy, x, at, j, dz, dz_sum, dzx_sum);
-    if (j < end) sum_packs<kKeep, 1>(Part{static_cast<size_t>(end - j)}, dy, x, at, j, dz, dz_sum, dzx_sum);
-    group.dz_sums[entry] = static_cast<double>(fold(dz_sum));
-    group.dzx_sums[entry] = static_cast<double>(fold(dzx_sum));
-  }
-}
-
-template <bool kKept, bool kStream, class T, class Extent, class C>
-HWY_INLINE void apply_pack(Extent extent, const GradGroup<T>& group, int64_t offset, const C& at, int64_t j,
-                           const Same<Wide<T>>& c1, const Same<Wide<T>>& c2) {
-  using W = Wide<T>;
-  Pack<W> result;
-  vectors_abreast<W, 1>([&](auto count, size_t first) HWY_ATTR {
-    constexpr size_t kN = decltype(count)::value;
-    Vector<W> xhat[kN], dz[kN];
-    if constexpr (kKept) {
-      each<kN>([&](size_t k) HWY_ATTR { xhat[k] = normalised(extent, group.x + offset, at, j, first + k); });
-      each<kN>([&](size_t k) HWY_ATTR { dz[k] = load(extent, group.dz + offset + j, first + k); });
-    } else {
-      slopes<kN>(extent, group.dy + offset, group.x + offset, at, j, first, xhat, dz);
-    }
-    each<kN>([&](size_t k) HWY_ATTR {
-      const auto part = hn::MulAdd(xhat[k], c2.value, c1.value);  // the smaller one first: one rounding less of the sum
-      const auto rest = hn::MulSub(dz[k], at.gamma.at(extent, j, first + k), part);
-      result.v[first + k] = hn::Mul(at.rstd.at(extent, j, first + k), rest);
-    });
-  });
-  store<kStream>(extent, result, group.dx + offset + j);
-}
-
-template <bool kKept, bool kStream, class T>
-HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
-                              Wide<T> mean_dz, Wide<T> mean_dzx) {
-  using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
-  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
-  const Same<W> c1(mean_dz), c2(mean_dzx);
-  for (int64_t entry = first; entry < last; ++entry) {
-    const int64_t c = entry / blocks, begin = entry % blocks * kBlock, offset = c * inner;
-    const int64_t end = HWY_MIN(begin + kBlock, inner);
-    const Coefficients<W, Same<W>, Same<W>> at{Same<W>(p.gamma[group.channel + c]), Same<W>(p.beta[group.channel + c]),
-                                               Same<W>(group.mean), Same<W>(group.rstd), Same<W>(p.scale)};
-    int64_t j = begin;
-    for (; j + kStep <= end; j += kStep) {
-      prefetch_pack(group.dy + offset + j, group.dy_ahead);
-      apply_pack<kKept, kStream>(Full(), group, offset, at, j, c1, c2);
-    }
-    if (j < end) {
-      apply_pack<kKept, kStream>(Part{static_cast<size_t>(end - j)}, group, offset, at, j, c1, c2);
-    }
-  }
-}
-
-// ---- Short channels: vectors run over them, and gamma and beta are there once an element.
-
 // dz and dz * xhat of n neighbouring elements.
 template <class T, class C>
 HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wide<T>* dz, Wide<T>* dzx) {
   using W = Wide<T>;
-  constexpr size_t kPacks = kPacksAbreast<W>;
-  constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
-  const auto some_packs = [&](auto extent, auto packs, int64_t j) HWY_ATTR {
-    constexpr size_t kCount = decltype(packs)::value;
-    Pack<W> kept[kCount], product[kCount];
-    vectors_abreast<W, kCount>([&](auto count, size_t first) HWY_ATTR {
-      constexpr size_t kN = decltype(count)::value;
-      Vector<W> xhat[kN], slope[kN];
-      slopes<kN>(extent, dy, x, at, j, first, xhat, slope);
-      each<kN>([&](size_t k) HWY_ATTR {
-        const size_t pack = (first + k) / kPackVectors<W>, lane = (first + k) % kPackVectors<W>;
-        kept[pack].v[lane] = slope[k];
-        product[pack].v[lane] = hn::Mul(slope[k], xhat[k]);
-      });
-    });
-    each<kCount>([&](size_t i) HWY_ATTR {
-      store(extent, kept[i], dz + j + i * kStep);
-      store(extent, product[i], dzx + j + i * kStep);
-    });
+  constexpr size_t kN = kPackVectors<W>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
+    Pack<W> slopes, products;
+    Vector<W> xhat[kN], u[kN], e[kN];
+    each<kN>([&](size_t k) HWY_ATTR { xhat[k] = normalised(extent, x, at, j, k); });
+    each<kN>([&](size_t k)
+                 HWY_ATTR { u[k] = hn::MulAdd(xhat[k], at.gamma.at(extent, j, k), at.beta.at(extent, j, k)); });
+    each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::Mul(at.scale, u[k]); });
+    begin_slopes<kBrief<T>, W, kN>(u, e);
+    finish_slopes<kBrief<T>, W, kN>(u, e, slopes.v);
+    each<kN>([&](size_t k) HWY_ATTR { slopes.v[k] = hn::Mul(load(extent, dy + j, k), slopes.v[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { products.v[k] = hn::Mul(slopes.v[k], xhat[k]); });
+    store(extent, slopes, dz + j);
+    store(extent, products, dzx + j);
   };
   int64_t j = 0;
-  for (; j + kStride <= n; j += kStride) some_packs(Full(), std::integral_constant<size_t, kPacks>(), j);
-  for (; j + kStep <= n; j += kStep) some_packs(Full(), std::integral_constant<size_t, 1>(), j);
-  if (j < n) some_packs(Part{static_cast<size_t>(n - j)}, std::integral_constant<size_t, 1>(), j);
+  for (; j + kStep <= n; j += kStep) one_pack(Full(), j);
+  if (j < n) one_pack(Part{static_cast<size_t>(n - j)}, j);
 }
 
-// sums[c] = the sum of channel c's elements, one after the other.
+// sums[c] = the sum of channel c's elements.
 template <class W>
 HWY_INLINE void flat_sums(const W* values, int64_t channels, int64_t inner, double* sums) {
+  constexpr int64_t kWorthFolding = 8;
   if (inner == 1) return add_columns(values, channels, true, sums);
+  if (inner >= kWorthFolding) {
+    for (int64_t c = 0; c < channels; ++c, values += inner) {
+      Pack<W> sum = zero_pack<W>();
+      for (int64_t j = 0; j < inner; j += kPackLanes<W>) {
+        sum = add(sum, load_pack(Part{static_cast<size_t>(HWY_MIN(inner - j, int64_t{kPackLanes<W>}))}, values + j));
+      }
+      sums[c] = static_cast<double>(fold(sum));
+    }
+    return;
+  }
   for (int64_t c = 0; c < channels; ++c, values += inner) {
     W sum = values[0];
     for (int64_t s = 1; s < inner; ++s) sum += values[s];
@@ -261,8 +333,8 @@ template <class T>
 HWY_INLINE auto flat_coefficients(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t offset) {
   using W = Wide<T>;
   const int64_t at = group.channel * p.shape.inner + offset;
-  return Coefficients<W, Each<W>, Same<W>>{Each<W>(group.gamma_each + at), Each<W>(group.beta_each + at),
-                                           Same<W>(group.mean), Same<W>(group.rstd), Same<W>(p.scale)};
+  return Coefficients<W, Same<W>>{Each<W>(group.gamma_each + at), Each<W>(group.beta_each + at), Same<W>(group.mean),
+                                  Same<W>(group.rstd), splat(finite<W>(scale_of(p)))};
 }
 
 // Channels [first, last) of a group, some of them at a time.
@@ -309,9 +381,9 @@ void group_norm_swish_grad_sums(const GroupNormSwishGrad<T>& p, const GradGroup<
 
 template <class T>
 void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
-                                 Wide<T> c1, Wide<T> c2, bool stream) {
+                                 Wide<T> c1, Wide<T> c2) {
   if (p.shape.inner < kFlatInner) return flat_channel_apply(p, group, first, last, c1, c2);
-  if (stream) {
+  if (group.stream) {
     group.dz ? channel_apply<true, true>(p, group, first, last, c1, c2)
              : channel_apply<false, true>(p, group, first, last, c1, c2);
     flush_streams();
@@ -386,8 +458,8 @@ HWY_INLINE void small_groups(const GroupNormSwishGrad<T>& p, const Wide<T>* gamm
       spread(p.mean[n * p.shape.groups + g + i], elements, mean + i * elements);
       spread(p.rstd[n * p.shape.groups + g + i], elements, rstd + i * elements);
     }
-    const Coefficients<W, Each<W>, Each<W>> at{Each<W>(gamma_each + offset), Each<W>(beta_each + offset), Each<W>(mean),
-                                               Each<W>(rstd), Same<W>(p.scale)};
+    const Coefficients<W, Each<W>> at{Each<W>(gamma_each + offset), Each<W>(beta_each + offset), Each<W>(mean),
+                                      Each<W>(rstd), splat(finite<W>(scale_of(p)))};
     const T* x = p.x.row(n) + offset;
     flat_slopes(p.dy.row(n) + offset, x, at, groups * elements, dz, dzx);
     flat_sums(dz, groups * channels, p.shape.inner, dz_sums);
@@ -408,8 +480,7 @@ HWY_INLINE void small_groups(const GroupNormSwishGrad<T>& p, const Wide<T>* gamm
 
 // One chunk. `own` lacks what differs from group to group.
 template <class T>
-void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut& cut, int64_t chunk, GradGroup<T> own,
-                                 bool stream) {
+void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut& cut, int64_t chunk, GradGroup<T> own) {
   const GroupShape& shape = p.shape;
   const int64_t slot = chunk / cut.group_chunks;
   const int64_t first_sample = slot * cut.chunk_samples,
@@ -432,7 +503,7 @@ void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut&
       Wide<T> c1, c2;
       group_norm_swish_grad_sums(p, own, 0, entries);
       group_norm_swish_grad_means(p, own, slot, n == first_sample, &c1, &c2);
-      group_norm_swish_grad_apply(p, own, 0, entries, c1, c2, stream);
+      group_norm_swish_grad_apply(p, own, 0, entries, c1, c2);
     }
   }
 }
@@ -465,7 +536,10 @@ struct Scratch {
       scratch.each = padded(static_cast<size_t>(shape.channels * shape.inner) * sizeof(W));
     }
     scratch.sums = padded(static_cast<size_t>(grad_entries(shape)) * sizeof(double));
-    if (elements <= kKeptElements) scratch.dz = padded(static_cast<size_t>(elements) * sizeof(W));
+    if (elements <= kKeptElements) {
+      const int64_t kept = is_flat(shape) ? elements : shape.group_channels() * dz_pitch<W>(shape.inner);
+      scratch.dz = padded(static_cast<size_t>(kept) * sizeof(W));
+    }
     scratch.buffers = static_cast<size_t>(chunks);
     return scratch;
   }
@@ -502,8 +576,7 @@ void spread_channels(const W* from, const GroupShape& shape, W* to) {
 }
 
 template <class T>
-void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, const GradGroup<T>& each,
-               bool stream) {
+void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, const GradGroup<T>& each) {
   static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_chunk<T>);
   const int64_t bytes = bytes_moved<T>(p.shape);
   const GroupCut cut = cut_groups(p.shape, bytes);
@@ -512,13 +585,13 @@ void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
     const Buffers::Taken taken(buffers);
     GradGroup<T> own = each;
     scratch.lay_out(taken.get(), own);
-    run(p, cut, chunk, own, stream);
+    run(p, cut, chunk, own);
   });
 }
 
 // The threads share one group after the other; one slot is enough.
 template <class T>
-void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, GradGroup<T> group, bool stream) {
+void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, GradGroup<T> group) {
   static const auto sums = DESCEND_CHOOSE(group_norm_swish_grad_sums<T>);
   static const auto means = DESCEND_CHOOSE(group_norm_swish_grad_means<T>);
   static const auto apply = DESCEND_CHOOSE(group_norm_swish_grad_apply<T>);
@@ -538,7 +611,7 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
         const FixedFpEnvironment environment;
         means(p, group, 0, n == 0, &c1, &c2);
       }
-      parallel_for(pieces, bytes, [&](int64_t i) { apply(p, group, i * piece, end(i), c1, c2, stream); });
+      parallel_for(pieces, bytes, [&](int64_t i) { apply(p, group, i * piece, end(i), c1, c2); });
     }
   }
 }
@@ -578,9 +651,9 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.beta_each = beta;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const bool stream = !is_flat(shape) && shape.inner * size % 64 == 0 &&
-                      stream_output(p.dx.data, p.dx.stride * size, bytes_moved<T>(shape));
-  split_groups(shape) ? by_pieces(p, scratch, rest, each, stream) : by_groups(p, scratch, rest, each, stream);
+  each.stream = !is_flat(shape) && shape.inner * size % 64 == 0 &&
+                stream_output(p.dx.data, p.dx.stride * size, bytes_moved<T>(shape));
+  split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }
 
 #define DESCEND_INSTANTIATE(T)                                               \

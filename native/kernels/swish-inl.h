@@ -103,20 +103,88 @@ HWY_INLINE Vector<W> bounded_magnitude(Vector<W> u) {
 // No difference of nearly equal numbers and no large exp here: with e = exp(-|u|), the sigmoids of |u| and -|u| are
 // 1 / (1 + e) and e / (1 + e), both to the last bits.
 
-// Of u = s * z: value = sigmoid(u), product = sigmoid(u) * sigmoid(-u), and u itself is brought within the bounds
-// beyond which neither changes.
-template <class W, size_t kN>
-HWY_INLINE void sigmoids(Vector<W>* u, Vector<W>* value, Vector<W>* product) {
+// The slope of swish, sig * (1 + u * (1 - sig)) with sig = sigmoid(u), in two steps: what comes before the division,
+// and the rest. With kBrief u is given in units of ln 2, and the result is as exact as elements of 16 bits can show: a
+// few units in float's last place, and as many more as |u| has binary digits. Otherwise it is within two units for
+// every u.
+
+// 2^f = p(f) for |f| <= 1/2: minimax, relative error 2^-23.7.
+inline constexpr float kPowerOfTwo[] = {0x1.000002p+0f, 0x1.62e428p-1f, 0x1.ebf918p-3f,
+                                        0x1.c6b6e4p-5f, 0x1.3d0c52p-7f, 0x1.5c08e6p-10f};
+inline constexpr float kLowestPower = -151.0f;  // 2 to this is 0
+
+// power[k] = 2^t[k] for t in [kLowestPower, 0].
+template <size_t kN>
+HWY_INLINE void powers_of_two(const Vector<float>* t, Vector<float>* power) {
+  const Tag<float> d;
+  Vector<float> n[kN], f[kN];  // t = n + f, n the nearest integer
+#if HWY_TARGET == HWY_AVX3
+  each<kN>([&](size_t k) HWY_ATTR { f[k] = Vector<float>{_mm512_maskz_reduce_ps(0xFFFF, t[k].raw, 8)}; });
+  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(t[k], f[k]); });
+#else
+  using C = ExpConstants<float>;
+  const Tag<C::Integer> di;
+  const auto magic = hn::Set(d, C::kToInteger + static_cast<float>(C::kBias + 64));
+  Vector<float> shifted[kN];
+  each<kN>([&](size_t k) HWY_ATTR { shifted[k] = hn::Add(t[k], magic); });
+  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(shifted[k], magic); });
+  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::Sub(t[k], n[k]); });
+#endif
+  constexpr size_t kDegree = std::size(kPowerOfTwo) - 1;
+  each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::Set(d, kPowerOfTwo[kDegree]); });
+  DESCEND_UNROLL
+  for (size_t i = 1; i <= kDegree; ++i) {
+    each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::MulAdd(power[k], f[k], hn::Set(d, kPowerOfTwo[kDegree - i])); });
+  }
+#if HWY_TARGET == HWY_AVX3
+  each<kN>([&](size_t k)
+               HWY_ATTR { power[k] = Vector<float>{_mm512_maskz_scalef_ps(0xFFFF, power[k].raw, n[k].raw)}; });
+#else
+  // As in exp_of_minus(): 2^n is made 2^64 too large.
+  each<kN>([&](size_t k) HWY_ATTR {
+    const auto exponent = hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(di, shifted[k]));
+    power[k] = hn::Mul(hn::Mul(power[k], hn::BitCast(d, exponent)), hn::Set(d, 0x1p-64f));
+  });
+#endif
+}
+
+// e = exp(-|u|), and u is brought within the bounds beyond which the slope is 0 or 1.
+template <bool kBrief, class W, size_t kN>
+HWY_INLINE void begin_slopes(Vector<W>* u, Vector<W>* e) {
+  if constexpr (kBrief) {
+    Vector<W> t[kN];
+    each<kN>([&](size_t k) HWY_ATTR { u[k] = clamp_keeping_nan<W>(u[k], kLowestPower, -kLowestPower); });
+    each<kN>([&](size_t k) HWY_ATTR { t[k] = hn::Or(u[k], hn::Set(Tag<W>(), W{-0.0})); });
+    powers_of_two<kN>(t, e);
+  } else {
+    each<kN>([&](size_t k) HWY_ATTR { e[k] = bounded_magnitude<W>(u[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::CopySign(e[k], u[k]); });
+    exp_of_minus<W, kN>(e);
+  }
+}
+
+// Brief: (1 + e (1 + u)) / (1 + e)^2 for u >= 0, e (1 + u + e) / (1 + e)^2 for u < 0. It has fewer operations, of which
+// more round.
+template <bool kBrief, class W, size_t kN>
+HWY_INLINE void finish_slopes(const Vector<W>* u, const Vector<W>* e, Vector<W>* slope) {
   const Tag<W> d;
-  const auto one = hn::Set(d, W{1});
-  Vector<W> t[kN], e[kN], r[kN];
-  each<kN>([&](size_t k) HWY_ATTR { e[k] = t[k] = bounded_magnitude<W>(u[k]); });
-  exp_of_minus<W, kN>(e);
-  each<kN>([&](size_t k) HWY_ATTR { r[k] = hn::Div(one, hn::Add(one, e[k])); });
-  each<kN>([&](size_t k) HWY_ATTR { e[k] = hn::Mul(e[k], r[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { value[k] = hn::IfThenElse(hn::Lt(u[k], hn::Zero(d)), e[k], r[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { product[k] = hn::Mul(e[k], r[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::CopySign(t[k], u[k]); });
+  const auto one = hn::Set(d, W{1}), zero = hn::Zero(d);
+  Vector<W> a[kN], b[kN];
+  if constexpr (kBrief) {
+    const auto ln2 = hn::Set(d, 0x1.62e43p-1f), two = hn::Set(d, 2.0f);
+    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Add(two, e[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::MulAdd(u[k], ln2, one); });
+    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::IfThenElse(hn::Lt(u[k], zero), hn::Mul(e[k], e[k]), one); });
+    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::MulAdd(e[k], a[k], one); });
+    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(e[k], b[k], slope[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::Div(slope[k], a[k]); });
+  } else {
+    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Div(one, hn::Add(one, e[k])); });
+    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(e[k], a[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::IfThenElse(hn::Lt(u[k], zero), b[k], a[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(b[k], a[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(u[k], b[k], slope[k]); });
+  }
 }
 
 // z[k] = z[k] * sigmoid(s * z[k])

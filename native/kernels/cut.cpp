@@ -46,7 +46,7 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   const int64_t bytes = std::max<int64_t>(row_bytes, 1);
   RowCut cut;
   cut.tile = kTileRows;
-  while (cut.tile < kStripe && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
+  while (cut.tile < kMaxTile && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);
   cut.chunk = ceil_div(cut.chunk, kStripe) * kStripe;

@@ -18,6 +18,7 @@ inline constexpr int64_t kBlock = 2048;
 inline constexpr int64_t kStripeColumns = 16384;
 
 inline constexpr int64_t kStripe = 16;
+inline constexpr int64_t kMaxTile = 32;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }

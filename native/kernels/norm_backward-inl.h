@@ -1,5 +1,5 @@
-// The backward pass of a norm over rows, in two passes over each tile: the rows' sums, then dx and the column sums.
-// Norm says which norm: RmsNorm or LayerNorm.
+// The backward pass of a norm over rows, in two passes over each group of rows: their sums, then dx and the column
+// sums. Norm says which norm: RmsNorm or LayerNorm.
 #if defined(DESCEND_KERNELS_NORM_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_NORM_BACKWARD_INL_H_
 #undef DESCEND_KERNELS_NORM_BACKWARD_INL_H_
@@ -9,306 +9,392 @@
 
 #include "kernels/norm_backward.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// Rows that are worked on side by side share each load of gamma and of the column sums.
-inline constexpr int kAbreast = 4;
+// Rows of a group: they share each load of gamma and of the column sums. With more a group of 1024 floats a row would
+// not be in the first-level cache any more when it is read again.
+inline constexpr int kGroup = 2;
 
 // For the row sums each row takes one or two packs of accumulators: as many rows as the registers hold.
 struct RmsNorm {
   static constexpr bool kCentered = false;
-  static constexpr int kSumsAbreast = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+  static constexpr int kSumsAbreast = kGroup;
 };
 struct LayerNorm {
   static constexpr bool kCentered = true;
-  static constexpr int kSumsAbreast = HWY_TARGET == HWY_AVX3 ? 4 : 1;
+  static constexpr int kSumsAbreast = HWY_TARGET == HWY_AVX3 ? kGroup : 1;
 };
 
-// Packs that are summed in one chain of float: a short one loses little to rounding. The chains are added in double.
-inline constexpr int64_t kRun = 8;
-
-// Rows of each kAbreast of the next tile that the first pass asks for; the second, which also writes, asks for the
-// others. Without that memory sits idle while they compute.
-inline constexpr int kAskedFirst = 2;
+// Columns whose products are summed in one chain of float: a short one loses little to rounding. The chains are added
+// in double.
+template <class W>
+inline constexpr int64_t kRun = 8 * static_cast<int64_t>(kPackLanes<W>);
 
 enum class Output { kNone, kPlain, kStream };
 
-// A few rows that are worked on side by side.
-template <class T, int kRows>
+// Rows that are worked on side by side.
+template <class Norm, class T, int kRows>
 struct RowSet {
+  using W = Wide<T>;
   const T* dy[kRows];
   const T* x[kRows];
-  Vector<Wide<T>> mean[kRows], rstd[kRows];
+  Vector<W> mean[kRows], rstd[kRows];
 
+  HWY_INLINE RowSet() {}
   HWY_INLINE RowSet(const NormBackward<T>& p, int64_t row) {
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
       dy[r] = p.dy.row(row + r);
       x[r] = p.x.row(row + r);
-      mean[r] = p.mean == nullptr ? hn::Zero(Tag<Wide<T>>()) : splat(p.mean[row + r]);
+      if constexpr (Norm::kCentered) mean[r] = splat(p.mean[row + r]);
       rstd[r] = splat(p.rstd[row + r]);
     }
   }
 
-  template <class Norm, class Extent>
-  HWY_INLINE Vector<Wide<T>> load_centered(Extent extent, int r, int64_t c, size_t k) const {
-    const auto v = load(extent, x[r] + c, k);
+  template <class Extent>
+  HWY_INLINE Vector<W> load_centered(Extent extent, int r, int64_t c, size_t k) const {
+    const auto v = load_split(extent, x[r] + c, k);
     if constexpr (Norm::kCentered) return hn::Sub(v, mean[r]);
     return v;
   }
 };
 
-// Adds g * xc, and for layer norm g, over one pack of columns.
-template <class Norm, bool kTame, int kRows, class T, class Extent>
-HWY_INLINE void add_products(Extent extent, const RowSet<T, kRows>& rows, const Wide<T>* gamma, int64_t c,
-                             Pack<Wide<T>>* gx, Pack<Wide<T>>* g) {
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
-    const auto gamma_k = load(extent, gamma + c, k);
+// The sums of a few rows in the making.
+template <class Norm, bool kTame, int kRows, class T>
+class SumsOf {
+ public:
+  HWY_INLINE SumsOf() {}
+
+  HWY_INLINE void start(const NormBackward<T>& p, int64_t row) {
+    set_ = RowSet<Norm, T, kRows>(p, row);
+    gamma_ = p.gamma;
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const auto g_k = hn::Mul(load(extent, rows.dy[r] + c, k), gamma_k);
-      auto xc = rows.template load_centered<Norm>(extent, r, c, k);
-      if constexpr (!kTame) xc = hn::Mul(xc, rows.rstd[r]);
-      gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
-      if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
+      gx_[r] = g_[r] = zero_lanes<W>();
+      total_[r] = {};
     }
   }
-}
 
-// The sums of rows row, row + 1, ... over columns [begin, end), block by block. The first `asked` of the rows that lie
-// `ahead` below are asked for meanwhile.
-template <class Norm, bool kTame, int kRows, class T>
-HWY_INLINE void row_sums(const NormBackward<T>& p, int64_t row, int64_t ahead, int asked, int64_t begin, int64_t end,
-                         RowSums* sums) {
-  using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
-  const RowSet<T, kRows> set(p, row);
-  const W* gamma = p.gamma;
-  const int64_t dy_ahead = ahead * p.dy.stride, x_ahead = ahead * p.x.stride;
-  RowSums total[kRows];
-  for (int64_t block = begin; block < end; block += kBlock) {
-    const int64_t stop = HWY_MIN(block + kBlock, end);
-    DoubleLanes<W> gx_sum[kRows], g_sum[kRows];
+  // Adds a run of columns.
+  HWY_INLINE void add(int64_t begin, int64_t end) {
+    Pack<W> gx[kRows], g[kRows];
     DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) gx_sum[r] = g_sum[r] = zero_lanes<W>();
-    for (int64_t c = block; c < stop;) {
-      Pack<W> gx[kRows], g[kRows];
-      DESCEND_UNROLL
-      for (int r = 0; r < kRows; ++r) gx[r] = g[r] = zero_pack<W>();
-      const int64_t run_end = HWY_MIN(c + kRun * kStep, stop);
-      for (; c + kStep <= run_end; c += kStep) {
-        DESCEND_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          if (r >= asked) break;
-          prefetch_pack(set.dy[r] + c, dy_ahead);
-          prefetch_pack(set.x[r] + c, x_ahead);
-        }
-        add_products<Norm, kTame>(Full(), set, gamma, c, gx, g);
-      }
-      if (c < run_end) {
-        add_products<Norm, kTame>(Part{static_cast<size_t>(run_end - c)}, set, gamma, c, gx, g);
-        c = run_end;
-      }
+    for (int r = 0; r < kRows; ++r) gx[r] = g[r] = zero_pack<W>();
+    int64_t c = begin;
+    for (; c + kStep <= end; c += kStep) add_pack(Full(), c, gx, g);
+    if (c < end) add_pack(Part{static_cast<size_t>(end - c)}, c, gx, g);
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      add_lanes(gx[r], gx_[r]);
+      if constexpr (Norm::kCentered) add_lanes(g[r], g_[r]);
+    }
+    if (end % kBlock == 0) end_block();
+  }
+
+  HWY_INLINE void finish(int64_t end, RowSums* sums) {
+    if (end % kBlock != 0) end_block();
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) sums[r] = total_[r];
+  }
+
+ private:
+  using W = Wide<T>;
+  static constexpr int64_t kStep = kPackLanes<W>;
+
+  template <class Extent>
+  HWY_INLINE void add_pack(Extent extent, int64_t c, Pack<W>* gx, Pack<W>* g) {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) {
+      const auto gamma = load_beside<T>(extent, gamma_ + c, k);
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        add_lanes(gx[r], gx_sum[r]);
-        if constexpr (Norm::kCentered) add_lanes(g[r], g_sum[r]);
+        const auto g_k = hn::Mul(load_split(extent, set_.dy[r] + c, k), gamma);
+        auto xc = set_.load_centered(extent, r, c, k);
+        if constexpr (!kTame) xc = hn::Mul(xc, set_.rstd[r]);
+        gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
+        if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
       }
     }
+  }
+
+  HWY_INLINE void end_block() {
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      total[r].gx += fold(gx_sum[r]);
-      if constexpr (Norm::kCentered) total[r].g += fold(g_sum[r]);
+      total_[r].gx += fold(gx_[r]);
+      gx_[r] = zero_lanes<W>();
+      if constexpr (Norm::kCentered) {
+        total_[r].g += fold(g_[r]);
+        g_[r] = zero_lanes<W>();
+      }
     }
   }
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) sums[r] = total[r];
+
+  RowSet<Norm, T, kRows> set_;
+  const W* gamma_;
+  DoubleLanes<W> gx_[kRows], g_[kRows];
+  RowSums total_[kRows];
+};
+
+template <class Norm, bool kTame, int kRows, class T>
+HWY_INLINE void row_sums(const NormBackward<T>& p, int64_t row, RowSums* sums) {
+  constexpr int64_t kStep = kRun<Wide<T>>;
+  SumsOf<Norm, kTame, kRows, T> of;
+  of.start(p, row);
+  for (int64_t c = 0; c < p.columns; c += kStep) of.add(c, HWY_MIN(c + kStep, p.columns));
+  of.finish(p.columns, sums);
 }
 
-// The first pass over a tile.
-template <class Norm, class T>
-HWY_INLINE void tile_sums(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin,
-                          int64_t end, RowSums* sums) {
-  constexpr int kSet = Norm::kSumsAbreast;
+template <class T>
+bool are_tame(const NormBackward<T>& p, int64_t row, int64_t rows) {
   bool tame = true;
   for (int64_t r = 0; r < rows; ++r) tame = tame && is_tame(p.rstd[row + r]);
+  return tame;
+}
+
+// The first pass over a group.
+template <class Norm, class T>
+HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, RowSums* sums) {
+  constexpr int kSet = Norm::kSumsAbreast;
   int64_t r = 0;
-  if (tame) {
-    for (; r + kSet <= rows; r += kSet) {
-      const int asked = ahead == 0 ? 0 : HWY_MAX(0, kAskedFirst - static_cast<int>(r % kAbreast));
-      row_sums<Norm, true, kSet>(p, row + r, ahead, asked, begin, end, sums + r);
-    }
+  if (are_tame(p, row, rows)) {
+    for (; r + kSet <= rows; r += kSet) row_sums<Norm, true, kSet>(p, row + r, sums + r);
   }
   for (; r < rows; ++r) {
     if (is_tame(p.rstd[row + r])) {
-      row_sums<Norm, true, 1>(p, row + r, 0, 0, begin, end, sums + r);
+      row_sums<Norm, true, 1>(p, row + r, sums + r);
     } else {
-      row_sums<Norm, false, 1>(p, row + r, 0, 0, begin, end, sums + r);
+      row_sums<Norm, false, 1>(p, row + r, sums + r);
     }
   }
 }
 
-// The column sums of a stripe, from the first column that is worked on.
-template <class W>
-struct ColumnSums {
-  W* dgamma;
-  W* dbeta;
+// Column sums of a stripe, in the type of the arithmetic and in split packs; and gamma in split packs.
+template <class Norm, class T, int64_t kColumns>
+class Columns {
+ public:
+  using W = Wide<T>;
+  HWY_INLINE explicit Columns(NormBackward<T>& p) : columns_(p.columns) {
+    if constexpr (kSplits<T>) {
+      split_row(p.gamma, columns_, gamma_);
+      p.gamma = gamma_;
+    }
+  }
+
+  HWY_INLINE void clear() {
+    const size_t bytes = static_cast<size_t>(whole_packs()) * sizeof(W);
+    std::memset(dgamma, 0, bytes);
+    if (Norm::kCentered) std::memset(dbeta, 0, bytes);
+  }
+
+  HWY_INLINE void add_to(const NormBackward<T>& p, bool fresh, int64_t place) {
+    add_to(dgamma, p.dgamma_slots, fresh, place);
+    if (Norm::kCentered) add_to(dbeta, p.dbeta_slots, fresh, place);
+  }
+
+  HWY_ALIGN W dgamma[kColumns];
+  HWY_ALIGN W dbeta[Norm::kCentered ? kColumns : 1];
+
+ private:
+  int64_t whole_packs() const { return ceil_div(columns_, kPackLanes<W>) * static_cast<int64_t>(kPackLanes<W>); }
+
+  HWY_INLINE void add_to(W* sums, double* slots, bool fresh, int64_t place) {
+    if (slots == nullptr) return;
+    if constexpr (kSplits<T>) merge_row(sums, columns_);
+    add_columns(sums, columns_, fresh, slots + place);
+  }
+
+  HWY_ALIGN W gamma_[kSplits<T> ? kColumns : 1];
+  int64_t columns_;
 };
 
-template <bool kFresh, class W>
-HWY_INLINE void add_columns_at(Vector<W> v, W* to) {
-  const Tag<W> d;
-  if constexpr (!kFresh) v = hn::Add(hn::Load(d, to), v);
-  hn::Store(v, d, to);
+template <class W>
+HWY_INLINE void add_to(Vector<W> v, W* to) {
+  hn::Store(hn::Add(hn::Load(Tag<W>(), to), v), Tag<W>(), to);
 }
 
-// dx and column sums of two vectors of columns. A row's store must not come between the loads of the others: where rows
-// are multiples of a page apart, the processor would hold these back.
-template <class Norm, bool kTame, Output kOutput, bool kFresh, int kRows, class T, class Extent>
-HWY_INLINE void apply_pair(Extent extent, const RowSet<T, kRows>& set, T* const* dx, const Vector<Wide<T>>* slope,
-                           const Vector<Wide<T>>* offset, const Wide<T>* gamma, int64_t c, size_t pair,
-                           const ColumnSums<Wide<T>>& columns) {
-  using W = Wide<T>;
-  Vector<W> result[kRows][2];
-  DESCEND_UNROLL
-  for (size_t i = 0; i < 2; ++i) {
-    const size_t k = pair + i;
-    const auto gamma_k = load(extent, gamma + c, k);
-    auto dgamma = hn::Zero(Tag<W>()), dbeta = dgamma;
-    DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const auto dy = load(extent, set.dy[r] + c, k);
-      const auto xc = set.template load_centered<Norm>(extent, r, c, k);
-      const auto factor = kTame ? xc : hn::Mul(xc, set.rstd[r]);
-      const auto scaled = kTame ? hn::Mul(dy, set.rstd[r]) : dy;
-      dgamma = hn::MulAdd(scaled, factor, dgamma);
-      if constexpr (Norm::kCentered) dbeta = hn::Add(dbeta, dy);
-      const auto mean_part = Norm::kCentered ? hn::MulAdd(factor, slope[r], offset[r]) : hn::Mul(factor, slope[r]);
-      const auto difference = hn::MulSub(scaled, gamma_k, mean_part);
-      result[r][i] = kTame ? difference : hn::Mul(set.rstd[r], difference);
-    }
-    const size_t first = k * kVectorLanes<W>;
-    add_columns_at<kFresh>(dgamma, columns.dgamma + first);
-    if constexpr (Norm::kCentered) add_columns_at<kFresh>(dbeta, columns.dbeta + first);
-  }
-  if constexpr (kOutput != Output::kNone) {
-    DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      store_pair<kOutput == Output::kStream, kTame>(extent, result[r][0], result[r][1], dx[r] + c, pair);
-    }
-  }
-}
-
-template <class Norm, bool kTame, Output kOutput, bool kFresh, int kRows, class T>
-HWY_INLINE void apply_rows(const NormBackward<T>& p, int64_t row, int64_t ahead, int64_t begin, int64_t end,
-                           const RowTerms<Wide<T>>* terms, ColumnSums<Wide<T>> columns) {
-  using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
-  const RowSet<T, kRows> set(p, row);
-  const W* gamma = p.gamma;
+// What the second pass knows of its rows.
+template <class Norm, Output kOutput, class T, int kRows>
+struct ApplySet : RowSet<Norm, T, kRows> {
   T* dx[kRows];
-  Vector<W> slope[kRows], offset[kRows];
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    dx[r] = kOutput == Output::kNone ? nullptr : p.dx.row(row + r);
-    slope[r] = splat(terms[r].slope);
-    offset[r] = splat(terms[r].offset);
-  }
-  const int64_t dy_ahead = ahead * p.dy.stride, x_ahead = ahead * p.x.stride;
-  const auto apply = [&](auto extent, int64_t c) HWY_ATTR {
+  Vector<Wide<T>> slope[kRows], offset[kRows];
+
+  HWY_INLINE ApplySet(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms)
+      : RowSet<Norm, T, kRows>(p, row) {
     DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; k += 2) {
-      apply_pair<Norm, kTame, kOutput, kFresh>(extent, set, dx, slope, offset, gamma, c, k, columns);
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (kOutput != Output::kNone) dx[r] = p.dx.row(row + r);
+      slope[r] = splat(terms[r].slope);
+      if constexpr (Norm::kCentered) offset[r] = splat(terms[r].offset);
     }
-    columns.dgamma += kStep;
-    columns.dbeta += kStep;
-  };
-  int64_t c = begin;
-  for (; c + kStep <= end; c += kStep) {
-    if (ahead != 0) {
+  }
+};
+
+// dx and column sums of one pack of columns. A row's store must not come between the loads of the others: where rows
+// are multiples of a page apart, the processor would hold these back.
+template <bool kTame, class Norm, Output kOutput, class T, int kRows, class Extent, class Columns>
+HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows>& set, const Wide<T>* gamma, int64_t c,
+                           Columns& columns) {
+  using W = Wide<T>;
+  DESCEND_UNROLL
+  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+    Vector<W> result[kRows][2];
+    DESCEND_UNROLL
+    for (size_t i = 0; i < 2; ++i) {
+      const size_t k = i == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
+      const size_t at = static_cast<size_t>(c) + k * kVectorLanes<W>;
+      const auto gamma_k = load_beside<T>(extent, gamma + c, k);
+      auto dgamma = hn::Zero(Tag<W>()), dbeta = dgamma;
       DESCEND_UNROLL
-      for (int r = kAskedFirst; r < kRows; ++r) {
-        prefetch_pack(set.dy[r] + c, dy_ahead);
-        prefetch_pack(set.x[r] + c, x_ahead);
+      for (int r = 0; r < kRows; ++r) {
+        const auto dy = load_split(extent, set.dy[r] + c, k);
+        const auto xc = set.load_centered(extent, r, c, k);
+        const auto factor = kTame ? xc : hn::Mul(xc, set.rstd[r]);
+        const auto scaled = kTame ? hn::Mul(dy, set.rstd[r]) : dy;
+        dgamma = hn::MulAdd(scaled, factor, dgamma);
+        if constexpr (Norm::kCentered) dbeta = hn::Add(dbeta, dy);
+        Vector<W> mean_part;
+        if constexpr (Norm::kCentered) {
+          mean_part = hn::MulAdd(factor, set.slope[r], set.offset[r]);
+        } else {
+          mean_part = hn::Mul(factor, set.slope[r]);
+        }
+        const auto difference = hn::MulSub(scaled, gamma_k, mean_part);
+        result[r][i] = kTame ? difference : hn::Mul(set.rstd[r], difference);
+      }
+      add_to(dgamma, columns.dgamma + at);
+      if constexpr (Norm::kCentered) add_to(dbeta, columns.dbeta + at);
+    }
+    if constexpr (kOutput != Output::kNone) {
+      DESCEND_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        store_split<kOutput == Output::kStream, kTame>(extent, result[r][0], result[r][1], set.dx[r] + c, pair);
       }
     }
-    apply(Full(), c);
   }
-  if (c < end) apply(Part{static_cast<size_t>(end - c)}, c);
 }
 
-// The second pass over columns [begin, end) of a tile; the column sums are set (fresh) or increased.
-template <class Norm, Output kOutput, class T>
-HWY_INLINE void apply_tile(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin,
-                           int64_t end, const RowTerms<Wide<T>>* terms, bool fresh, ColumnSums<Wide<T>> columns) {
-  bool tame = true;
-  for (int64_t r = 0; r < rows; ++r) tame = tame && terms[r].tame;
-  int64_t r = 0;
-  if (tame) {
-    if (fresh && rows >= kAbreast) {
-      apply_rows<Norm, true, kOutput, true, kAbreast>(p, row, ahead, begin, end, terms, columns);
-      r = kAbreast;
+// Asks for a pack that is soon wanted, so in the first-level cache.
+template <class T>
+HWY_INLINE void ask_for(const T* p) {
+  DESCEND_UNROLL
+  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) __builtin_prefetch(p + i, 0, 3);
+}
+
+// The second pass over a few rows and, in step with it, the first pass over the group below them (kNext): reads,
+// arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
+template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
+HWY_INLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, Columns& columns,
+                           bool prefetch, RowSums* next_sums) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  constexpr int kSet = Norm::kSumsAbreast;
+  const ApplySet<Norm, kOutput, T, kRows> set(p, row, terms);
+  SumsOf<Norm, true, kSet, T> next[kGroup / kSet];
+  if constexpr (kNext) {
+    for (int i = 0; i < kGroup / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
+  }
+  const W* gamma = p.gamma;
+  for (int64_t c = 0; c < p.columns;) {
+    const int64_t run_end = HWY_MIN(c + kRun<W>, p.columns);
+    if constexpr (kNext) {
+      for (int i = 0; i < kGroup / kSet; ++i) next[i].add(c, run_end);
     }
-    for (; r + kAbreast <= rows; r += kAbreast) {
-      apply_rows<Norm, true, kOutput, false, kAbreast>(p, row + r, ahead, begin, end, terms + r, columns);
+    // What the first pass reads next: the next run of the same rows or, after the last, the first of the rows below.
+    const bool last = run_end == p.columns;
+    const int64_t rows_ahead = last ? 2 * kRows : kRows, columns_ahead = last ? -c : kRun<W>;
+    const int64_t dy_ahead = rows_ahead * p.dy.stride + columns_ahead;
+    const int64_t x_ahead = rows_ahead * p.x.stride + columns_ahead;
+    for (; c + kStep <= run_end; c += kStep) {
+      if (kNext && prefetch) {
+        DESCEND_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          ask_for(set.dy[r] + c + dy_ahead);
+          ask_for(set.x[r] + c + x_ahead);
+        }
+      }
+      apply_pack<kTame>(Full(), set, gamma, c, columns);
+    }
+    if (c < run_end) {
+      apply_pack<kTame>(Part{static_cast<size_t>(run_end - c)}, set, gamma, c, columns);
+      c = run_end;
     }
   }
-  if (r == 0 && fresh) {
-    const size_t bytes = static_cast<size_t>(end - begin + kPackLanes<Wide<T>>) * sizeof(Wide<T>);
-    std::memset(columns.dgamma, 0, bytes);
-    if (Norm::kCentered) std::memset(columns.dbeta, 0, bytes);
+  if constexpr (kNext) {
+    for (int i = 0; i < kGroup / kSet; ++i) next[i].finish(p.columns, next_sums + i * kSet);
   }
-  for (; r < rows; ++r) {
+}
+
+// The second pass over a group.
+template <class Norm, Output kOutput, class T, class Columns>
+HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms,
+                            Columns& columns) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if (rows == kGroup && terms[0].tame && terms[1].tame) {
+      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, columns, false, nullptr);
+      return;
+    }
     if (terms[r].tame) {
-      apply_rows<Norm, true, kOutput, false, 1>(p, row + r, 0, begin, end, terms + r, columns);
+      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, columns, false, nullptr);
     } else {
-      apply_rows<Norm, false, kOutput, false, 1>(p, row + r, 0, begin, end, terms + r, columns);
+      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, columns, false, nullptr);
     }
   }
 }
 
-template <class Norm, class T>
-HWY_INLINE void add_stripe(const NormBackward<T>& p, const ColumnSums<Wide<T>>& columns, int64_t n, bool fresh,
-                           int64_t place) {
-  if (p.dgamma_slots != nullptr) add_columns(columns.dgamma, n, fresh, p.dgamma_slots + place);
-  if (Norm::kCentered && p.dbeta_slots != nullptr) add_columns(columns.dbeta, n, fresh, p.dbeta_slots + place);
-}
-
-// Rows [first, last), tile by tile. Column sums run in the type of the arithmetic over one stripe, then go to the slot.
+// Rows [first, last), group by group.
 template <class Norm, Output kOutput, class T>
-HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, int64_t slot) {
-  constexpr int64_t kRoom = kStripeColumns + kPackLanes<Wide<T>>;
-  HWY_ALIGN Wide<T> buffer[Norm::kCentered ? 2 * kRoom : kRoom];
-  const ColumnSums<Wide<T>> columns{buffer, buffer + (Norm::kCentered ? kRoom : 0)};
-  RowSums sums[kStripe] = {};
-  RowTerms<Wide<T>> terms[kStripe];
+HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, bool prefetch, int64_t slot) {
+  Columns<Norm, T, kStripeColumns> columns(p);
+  RowSums sums[kGroup];
+  RowTerms<Wide<T>> terms[kGroup];
+  bool known = kOutput == Output::kNone;  // whether the group's sums are known or not needed
   for (int64_t stripe = first; stripe < last; stripe += kStripe) {
     const int64_t stripe_end = HWY_MIN(stripe + kStripe, last);
-    for (int64_t row = stripe; row < stripe_end; row += cut.tile) {
-      const int64_t rows = HWY_MIN(cut.tile, stripe_end - row);
-      const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
-      if (kOutput != Output::kNone) tile_sums<Norm>(p, row, rows, ahead, 0, p.columns, sums);
+    columns.clear();
+    for (int64_t row = stripe; row < stripe_end; row += kGroup) {
+      const int64_t rows = HWY_MIN(int64_t{kGroup}, stripe_end - row);
+      if (!known) group_sums<Norm>(p, row, rows, sums);
       for (int64_t r = 0; r < rows; ++r) terms[r] = row_terms(p, row + r, sums[r]);
-      apply_tile<Norm, kOutput>(p, row, rows, ahead, 0, p.columns, terms, row == stripe, columns);
+      if constexpr (kOutput != Output::kNone) {
+        known = row + 2 * kGroup <= last && terms[0].tame && terms[1].tame && are_tame(p, row + kGroup, kGroup);
+        if (known) {
+          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, columns, prefetch, sums);
+          continue;
+        }
+      }
+      apply_group<Norm, kOutput>(p, row, rows, terms, columns);
     }
-    add_stripe<Norm>(p, columns, p.columns, stripe == first, slot * p.columns);
+    columns.add_to(p, stripe == first, slot * p.columns);
   }
   if (kOutput == Output::kStream) flush_streams();
 }
 
+// A block of columns as a matrix of its own.
+template <class T>
+NormBackward<T> block_of(NormBackward<T> p, int64_t block) {
+  const int64_t begin = block * kBlock;
+  p.columns = HWY_MIN(kBlock, p.columns - begin);
+  p.dy.data += begin;
+  p.x.data += begin;
+  p.gamma += begin;
+  if (p.dx.data != nullptr) p.dx.data += begin;
+  if (p.dgamma_slots != nullptr) p.dgamma_slots += begin;
+  if (p.dbeta_slots != nullptr) p.dbeta_slots += begin;
+  return p;
+}
+
 template <class Norm, Output kOutput, class T>
-HWY_INLINE void one_block(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block,
-                          const RowTerms<Wide<T>>* terms) {
-  constexpr int64_t kRoom = kBlock + kPackLanes<Wide<T>>;
-  HWY_ALIGN Wide<T> buffer[Norm::kCentered ? 2 * kRoom : kRoom];
-  const ColumnSums<Wide<T>> columns{buffer, buffer + (Norm::kCentered ? kRoom : 0)};
-  const int64_t begin = block * kBlock, end = HWY_MIN(begin + kBlock, p.columns);
-  apply_tile<Norm, kOutput>(p, row, rows, 0, begin, end, terms, true, columns);
+HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms) {
+  Columns<Norm, T, kBlock> columns(p);
+  columns.clear();
+  for (int64_t r = 0; r < rows; r += kGroup) {
+    apply_group<Norm, kOutput>(p, row + r, HWY_MIN(int64_t{kGroup}, rows - r), terms + r, columns);
+  }
   if (kOutput == Output::kStream) flush_streams();
-  add_stripe<Norm>(p, columns, end - begin, row == 0, begin);
+  columns.add_to(p, row == 0, 0);
 }
 
 // ---- What NormBackwardKernels points to.
@@ -317,29 +403,33 @@ template <class Norm, class T>
 void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, int64_t slot,
                         bool stream) {
   if (stream) {
-    all_rows<Norm, Output::kStream>(p, first, last, cut, slot);
+    all_rows<Norm, Output::kStream>(p, first, last, cut.prefetch, slot);
   } else if (p.dx.data != nullptr) {
-    all_rows<Norm, Output::kPlain>(p, first, last, cut, slot);
+    all_rows<Norm, Output::kPlain>(p, first, last, cut.prefetch, slot);
   } else if constexpr (Norm::kCentered) {
-    all_rows<Norm, Output::kNone>(p, first, last, cut, slot);
+    all_rows<Norm, Output::kNone>(p, first, last, cut.prefetch, slot);
   }
 }
 
 template <class Norm, class T>
-void norm_backward_block_sums(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, RowSums* sums) {
-  const int64_t begin = block * kBlock;
-  tile_sums<Norm>(p, row, rows, 0, begin, HWY_MIN(begin + kBlock, p.columns), sums);
+void norm_backward_block_sums(const NormBackward<T>& whole, int64_t row, int64_t rows, int64_t block, RowSums* sums) {
+  NormBackward<T> p = block_of(whole, block);
+  const Columns<Norm, T, kBlock> columns(p);
+  for (int64_t r = 0; r < rows; r += kGroup) {
+    group_sums<Norm>(p, row + r, HWY_MIN(int64_t{kGroup}, rows - r), sums + r);
+  }
 }
 
 template <class Norm, class T>
-void norm_backward_block(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block,
+void norm_backward_block(const NormBackward<T>& whole, int64_t row, int64_t rows, int64_t block,
                          const RowTerms<Wide<T>>* terms, bool stream) {
+  const NormBackward<T> p = block_of(whole, block);
   if (stream) {
-    one_block<Norm, Output::kStream>(p, row, rows, block, terms);
+    apply_block<Norm, Output::kStream>(p, row, rows, terms);
   } else if (p.dx.data != nullptr) {
-    one_block<Norm, Output::kPlain>(p, row, rows, block, terms);
+    apply_block<Norm, Output::kPlain>(p, row, rows, terms);
   } else if constexpr (Norm::kCentered) {
-    one_block<Norm, Output::kNone>(p, row, rows, block, terms);
+    apply_block<Norm, Output::kNone>(p, row, rows, terms);
   }
 }
 

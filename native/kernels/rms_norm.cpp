@@ -124,8 +124,8 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
   for (int64_t row = first; row < last; row += cut.tile) {
     const int64_t rows = HWY_MIN(cut.tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
-    double sums[kStripe] = {};
-    Wide<T> rstd[kStripe];
+    double sums[kMaxTile] = {};
+    Wide<T> rstd[kMaxTile];
     tile_squares(p, row, rows, 0, p.columns, sums);
     for (int64_t r = 0; r < rows; ++r) rstd[r] = static_cast<Wide<T>>(rms_norm_rstd(p, row + r, sums[r]));
     if (stream) {

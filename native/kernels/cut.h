@@ -1,6 +1,6 @@
 // How work on rows is cut, and which stores go past the caches.
 //
-// A tile is a few rows that are read twice, the second time from cache. A stripe is 16 rows whose column sums run in
+// A tile is a few rows that are read twice, the second time from cache. A stripe is 8 rows whose column sums run in
 // float. A chunk is what one thread takes at a time: some stripes, whose column sums are added in double to one slot. A
 // block is a stretch of a row's columns that is summed on its own. All follow from the shape alone, never from the
 // machine: they decide in which order sums are added.
@@ -17,7 +17,7 @@ inline constexpr int64_t kBlock = 2048;
 // Longer rows are always cut along the columns. One row of column sums, in float, must stay in a second-level cache.
 inline constexpr int64_t kStripeColumns = 16384;
 
-inline constexpr int64_t kStripe = 16;
+inline constexpr int64_t kStripe = 8;
 inline constexpr int64_t kMaxTile = 32;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -255,8 +255,8 @@ HWY_INLINE void store_statistics(const LayerNorm<T>& p, int64_t row, int64_t row
 
 template <class T>
 void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream) {
-  RowMoments moments[kRowBlocks * kStripe];
-  RowScale<Wide<T>> by[kStripe];
+  RowMoments moments[kRowBlocks * kMaxTile];
+  RowScale<Wide<T>> by[kMaxTile];
   for (int64_t row = first; row < last; row += cut.tile) {
     const int64_t rows = HWY_MIN(cut.tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;

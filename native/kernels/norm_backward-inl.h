@@ -33,6 +33,9 @@ struct LayerNorm {
 template <class W>
 inline constexpr int64_t kRun = 8 * static_cast<int64_t>(kPackLanes<W>);
 
+// Of few rows the column sums go to double sooner: there the roundings of a stripe are most of the error.
+inline constexpr int64_t kFewRows = 32, kShortStripe = 2;
+
 enum class Output { kNone, kPlain, kStream };
 
 // Rows that are worked on side by side.
@@ -351,8 +354,9 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, bool pr
   RowSums sums[kGroup];
   RowTerms<Wide<T>> terms[kGroup];
   bool known = kOutput == Output::kNone;  // whether the group's sums are known or not needed
-  for (int64_t stripe = first; stripe < last; stripe += kStripe) {
-    const int64_t stripe_end = HWY_MIN(stripe + kStripe, last);
+  const int64_t stripe_rows = p.rows <= kFewRows ? kShortStripe : kStripe;
+  for (int64_t stripe = first; stripe < last; stripe += stripe_rows) {
+    const int64_t stripe_end = HWY_MIN(stripe + stripe_rows, last);
     columns.clear();
     for (int64_t row = stripe; row < stripe_end; row += kGroup) {
       const int64_t rows = HWY_MIN(int64_t{kGroup}, stripe_end - row);

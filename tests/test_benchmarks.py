@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from descend import acl
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import OPERATORS, __main__, accuracy, compare, frameworks, harness, limit, ours, report, session
@@ -20,6 +22,14 @@ from benchmarks.results import FORMS, Peer, Report, Result, SmallCall, Timing
 
 HASTE = Effort(seconds=0.05, fewest=2, most=3)
 PYTORCH = frameworks.LIBRARIES[:1]
+
+
+@pytest.fixture(autouse=True)
+def _product():
+    """The benchmark is a program of its own and sets the product for the process."""
+    before = acl.get_product()
+    yield
+    acl.set_product(before)
 
 
 @pytest.fixture(autouse=True)

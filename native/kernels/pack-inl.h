@@ -355,61 +355,6 @@ HWY_INLINE void store_loose(Extent extent, const Pack<Wide<T>>& pack, T* p) {
   store<kStream>(extent, pack, p);
 }
 
-// ---- Split packs, where the order of lanes is of no interest: of bfloat16, vectors 2k and 2k + 1 hold the even and
-// the odd ones of the same elements, which takes one operation for each to widen. Other types come in their order.
-
-template <class T, class Extent>
-HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
-  return load_pack(extent, p);
-}
-
-template <bool kStream, class T, class Extent>
-HWY_INLINE void store_split(Extent extent, const Pack<Wide<T>>& pack, T* p) {
-  store<kStream>(extent, pack, p);
-}
-
-#if HWY_TARGET != HWY_SCALAR
-template <class Extent>
-HWY_INLINE Pack<float> load_split(Extent extent, const bfloat16* p) {
-  const Tag<uint32_t> du;
-  const Tag<float> df;
-  Pack<float> pack;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<float>; k += 2) {
-    const auto both = hn::BitCast(du, load_bits(extent, Bits16x2(), reinterpret_cast<const uint16_t*>(p), k / 2));
-    pack.v[k] = hn::BitCast(df, hn::ShiftLeft<16>(both));
-    pack.v[k + 1] = hn::BitCast(df, hn::And(both, hn::Set(du, 0xFFFF0000)));
-  }
-  return pack;
-}
-
-// To nearest even; of a NaN the lower 15 bits must not all be set.
-HWY_INLINE hn::Vec<Tag<uint32_t>> round_split(Vector<float> v) {
-  const Tag<uint32_t> du;
-  const auto bits = hn::BitCast(du, v);
-  const auto half = hn::IfThenElse(hn::TestBit(bits, hn::Set(du, 0x10000)), hn::Set(du, 0x8000), hn::Set(du, 0x7FFF));
-  return hn::Add(bits, half);
-}
-
-template <bool kStream>
-HWY_INLINE void store_split(Full, const Pack<float>& pack, bfloat16* p) {
-  const Bits16x2 d;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<float>; k += 2) {
-    const auto even = hn::BitCast(d, hn::ShiftRight<16>(round_split(pack.v[k])));
-    const auto odd = hn::BitCast(d, round_split(pack.v[k + 1]));
-    store_bits<kStream>(d, hn::OddEven(odd, even), reinterpret_cast<uint16_t*>(p) + k * kVectorLanes<float>);
-  }
-}
-
-template <bool kStream>
-HWY_INLINE void store_split(Part part, const Pack<float>& pack, bfloat16* p) {
-  HWY_ALIGN bfloat16 whole[kPackLanes<float>];
-  store_split<false>(Full(), pack, whole);
-  for (size_t i = 0; i < part.n; ++i) p[i] = whole[i];
-}
-#endif
-
 template <class W>
 HWY_INLINE Vector<double> load_as_double(const W* p) {
   const hn::Rebind<W, Tag<double>> d;
@@ -523,25 +468,6 @@ HWY_INLINE Wide<T> fold_loose(Pack<Wide<T>> pack) {
       for (size_t k = 0; k < width; ++k) pack.v[k] = hn::Add(pack.v[k], pack.v[k + width]);
     }
     return fold_vector(Tag<float>(), pack.v[0]) + fold_vector(Tag<float>(), pack.v[1]);
-  } else {
-    return fold(pack);
-  }
-}
-
-// Of a pack of sums of split packs of T: neighbours first, where they were apart, then as above.
-template <class T>
-HWY_INLINE Wide<T> fold_split(const Pack<Wide<T>>& pack) {
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    constexpr size_t kPairs = kPackVectors<float> / 2;
-    Vector<float> sum[kPairs];
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPairs; ++k) sum[k] = hn::Add(pack.v[2 * k], pack.v[2 * k + 1]);
-    DESCEND_UNROLL
-    for (size_t width = kPairs / 2; width > 0; width /= 2) {
-      DESCEND_UNROLL
-      for (size_t k = 0; k < width; ++k) sum[k] = hn::Add(sum[k], sum[k + width]);
-    }
-    return fold_vector(Tag<float>(), sum[0]);
   } else {
     return fold(pack);
   }

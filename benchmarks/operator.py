@@ -91,6 +91,10 @@ class Operator(ABC):
         """JAX's ways."""
         return {}
 
+    def arithmetic_seconds(self, problem: Problem, threads: int) -> float | None:
+        """The time of the arithmetic alone, where that and not memory is the limit."""
+        return None
+
     def yardstick(self) -> tuple[str, Route] | None:
         """PyTorch's own operator that a small call is held against: its name, and the call on torch tensors."""
         return None

@@ -30,8 +30,9 @@ def show(report: Report, console: Console) -> None:
 
 LEGEND = (
     f"share: of the speed limit (triad of the same bytes and an empty call), {TARGET_SHARE} or more asked beyond the "
-    "cache. err: mean relative error of the first output against float64; × PyTorch: the worst RMSE among the outputs "
-    "over PyTorch's. Peers: their time over ours with out= given, above 1 we are faster. "
+    "cache; in brackets: of the arithmetic's limit, where that is what holds. err: mean relative error of the first "
+    "output against float64; × PyTorch: the worst RMSE among the outputs over PyTorch's. Peers: their time over ours "
+    "with out= given, above 1 we are faster. "
     "A time in yellow: other processes took part of the machine meanwhile."
 )
 
@@ -54,7 +55,10 @@ def table(title: str, results: list[Result]) -> Table:
 def _row(result: Result, peers: list[str]) -> list[Text]:
     out = result.descend["out"]
     judged = result.lives == "memory"
-    share = Text(f"{result.share:.2f}", style=(GOOD if result.share >= TARGET_SHARE else BAD) if judged else "")
+    share = Text(f"{result.share:.2f}", style=(GOOD if result.share >= result.target else BAD) if judged else "")
+    if result.share_of_arithmetic is not None:
+        reached = result.share_of_arithmetic >= TARGET_SHARE
+        share.append(f" ({result.share_of_arithmetic:.2f})", style=(GOOD if reached else BAD) if judged else "")
     torch = result.peers.get("PyTorch")
     against = f"{worst_ratio(result.errors, torch.errors, 'rmse'):.2f}" if torch else "-"
     cells = [

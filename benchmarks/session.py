@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import accuracy, frameworks, machine, ours
 from benchmarks.frameworks import Library
-from benchmarks.harness import Contender, Effort, fastest, measure
+from benchmarks.harness import Contender, Effort, Limit, fastest, measure
 from benchmarks.limit import limit
 from benchmarks.operator import Call, Golden, Operator, Problem, Shape
 from benchmarks.results import FORMS, Peer, Result, SmallCall
@@ -51,7 +51,14 @@ def run(
     triad, empty = limit(problem.bytes, threads), Contender("empty", "descend", empty_call)
     contenders = {form: Contender(form, "descend", call) for form, call in forms.items()}
     accuracy.poison(outputs)
-    others = measure([triad, empty, *contenders.values(), *(contender for contender, _ in peers.values())], effort)
+    jobs = [triad, empty, *contenders.values(), *(contender for contender, _ in peers.values())]
+    arithmetic = None
+    if operator.arithmetic_seconds(problem, threads) is not None:
+        arithmetic = Limit(
+            "arithmetic", "descend", lambda: None, seconds=lambda: operator.arithmetic_seconds(problem, threads) or 0.0
+        )
+        jobs.insert(1, arithmetic)
+    others = measure(jobs, effort)
     accuracy.check(f"Descend on {shape} {dtype}, as timed", outputs, golden)
     errors = [accuracy.errors(output, part) for output, part in zip(outputs, golden, strict=True)]
 
@@ -69,6 +76,7 @@ def run(
         {name: peer for name, (_, peer) in peers.items()},
         errors,
         round(others, 3),
+        arithmetic.timing if arithmetic else None,
     )
 
 

@@ -3,6 +3,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "kernels/arithmetic.h"
+#include "kernels/element.h"
 #include "kernels/isa.h"
 #include "kernels/triad.h"
 #include "runtime/memory.h"
@@ -187,6 +189,16 @@ void bind_runtime(nb::module_& module) {
       nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds"),
       "The memory limit: bytes a second of two reads and one write, `bytes` in all, the better of plain and "
       "non-temporal stores, measured for about `seconds`.");
+  module.def(
+      "group_norm_swish_grad_arithmetic",
+      [](bool brain, int64_t elements, int threads, double seconds) {
+        const nb::gil_scoped_release released;
+        return brain ? kernels::group_norm_swish_grad_arithmetic<kernels::bfloat16>(elements, threads, seconds)
+                     : kernels::group_norm_swish_grad_arithmetic<kernels::float16>(elements, threads, seconds);
+      },
+      nb::arg("brain"), nb::arg("elements"), nb::arg("threads"), nb::arg("seconds"),
+      "The arithmetic limit of group_norm_swish_grad in float16 or bfloat16: seconds for `elements` elements that lie "
+      "in first-level caches, measured for about `seconds`.");
 }
 
 }  // namespace descend::python

@@ -137,6 +137,11 @@ def triad(bytes: int, threads: int, seconds: float) -> float:
     The memory limit: bytes a second of two reads and one write, `bytes` in all, the better of plain and non-temporal stores, measured for about `seconds`.
     """
 
+def group_norm_swish_grad_arithmetic(brain: bool, elements: int, threads: int, seconds: float) -> float:
+    """
+    The arithmetic limit of group_norm_swish_grad in float16 or bfloat16: seconds for `elements` elements that lie in first-level caches, measured for about `seconds`.
+    """
+
 def products() -> list[dict[str, Any]]:
     """The products, as dictionaries."""
 

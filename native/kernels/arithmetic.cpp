@@ -1,0 +1,118 @@
+#include "kernels/arithmetic.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/element.h"
+#include "runtime/parallel.h"
+
+#define HWY_TARGET_INCLUDE "kernels/arithmetic.cpp"
+#include "kernels/dispatch.h"
+#include "kernels/pack-inl.h"
+#include "kernels/swish-inl.h"
+
+namespace descend::kernels {
+#ifndef DESCEND_ARITHMETIC_TYPES
+#define DESCEND_ARITHMETIC_TYPES
+
+inline constexpr int64_t kCachedElements = 1024;  // 14 KiB with all four arrays
+
+template <class T>
+struct Cached {
+  alignas(64) T dy[kCachedElements], x[kCachedElements], dx[kCachedElements];
+  alignas(64) float dz[kCachedElements];
+};
+
+#endif
+}  // namespace descend::kernels
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// Both passes over the same elements, `times` times.
+template <class T>
+void swish_arithmetic(Cached<T>& at, int64_t times) {
+  constexpr size_t kN = kPackVectors<float>;
+  constexpr int64_t kStep = kPackLanes<float>;
+  const auto steepness = splat(1.1f), level = splat(0.1f), weight = splat(0.9f), tilt = splat(0.01f);
+  for (; times > 0; --times) {
+    Pack<float> dz_sum = zero_pack<float>(), dzx_sum = zero_pack<float>(), x, next_x;
+    Vector<float> u[kN], e[kN], next_u[kN], next_e[kN];
+    for (int64_t j = 0; j <= kCachedElements; j += kStep) {
+      if (j < kCachedElements) {
+        next_x = load_loose(Full(), at.x + j);
+        each<kN>([&](size_t k) HWY_ATTR { next_u[k] = hn::MulAdd(next_x.v[k], steepness, level); });
+        begin_slopes<true, float, kN>(next_u, next_e);
+      }
+      if (j > 0) {
+        const Pack<float> dy = load_loose(Full(), at.dy + j - kStep);
+        Pack<float> dz;
+        finish_slopes<true, float, kN>(u, e, dz.v);
+        each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(dy.v[k], dz.v[k]); });
+        store(Full(), dz, at.dz + j - kStep);
+        each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], dz.v[k]); });
+        each<kN>([&](size_t k) HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(dz.v[k], x.v[k], dzx_sum.v[k]); });
+      }
+      x = next_x;
+      each<kN>([&](size_t k) HWY_ATTR { u[k] = next_u[k]; });
+      each<kN>([&](size_t k) HWY_ATTR { e[k] = next_e[k]; });
+    }
+    const auto base = splat(fold(add(dz_sum, dzx_sum)) * 1e-6f);
+    for (int64_t j = 0; j < kCachedElements; j += kStep) {
+      const Pack<float> dz = load_pack(Full(), at.dz + j), elements = load_loose(Full(), at.x + j);
+      Pack<float> dx;
+      each<kN>([&](size_t k)
+                   HWY_ATTR { dx.v[k] = hn::MulSub(dz.v[k], weight, hn::MulAdd(elements.v[k], tilt, base)); });
+      store_loose<false>(Full(), dx, at.dx + j);
+    }
+  }
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+template <class T>
+double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double seconds) {
+  static const auto run = DESCEND_CHOOSE(swish_arithmetic<T>);
+  std::vector<Cached<T>> data(static_cast<size_t>(threads));
+  // Normal numbers near 1: their bits 0x3C00 and some of the lower ones.
+  constexpr uint16_t kOne = std::is_same_v<T, float16> ? 0x3C00 : 0x3F80;
+  for (Cached<T>& at : data) {
+    for (int64_t i = 0; i < kCachedElements; ++i) {
+      at.dy[i] = T{static_cast<uint16_t>(kOne + i % 96)};
+      at.x[i] = T{static_cast<uint16_t>(kOne + i * 7 % 96 + (i % 2) * 0x8000)};
+    }
+  }
+  constexpr int64_t kTimes = 256;
+  auto chunk = [&](int64_t i) { run(data[static_cast<size_t>(i)], kTimes); };
+  std::vector<double> times;
+  const auto start = Clock::now();
+  do {
+    const auto begin = Clock::now();
+    detail::run_chunks(
+        threads, threads, [](void* body, int64_t i) { (*static_cast<decltype(chunk)*>(body))(i); }, &chunk);
+    times.push_back(seconds_since(begin));
+  } while (times.size() < 5 || seconds_since(start) < seconds);
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  const double each = times[times.size() / 2] / static_cast<double>(kTimes * kCachedElements * threads);
+  return each * static_cast<double>(elements);
+}
+
+template double group_norm_swish_grad_arithmetic<float16>(int64_t elements, int threads, double seconds);
+template double group_norm_swish_grad_arithmetic<bfloat16>(int64_t elements, int threads, double seconds);
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

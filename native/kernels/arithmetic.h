@@ -1,0 +1,14 @@
+// The limit of operators that compute more than memory can hold up.
+#pragma once
+
+#include <cstdint>
+
+namespace descend::kernels {
+
+// Seconds that `threads` threads take for the arithmetic of group norm + swish backward on `elements` elements of 16
+// bits, all of them in first-level caches: one exp and one division an element, the multiply-adds of both passes, the
+// conversions. T is float16 or bfloat16. 0 when there is no memory.
+template <class T>
+double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double seconds);
+
+}  // namespace descend::kernels

@@ -39,8 +39,9 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
   constexpr int64_t kStep = kPackLanes<float>;
   const auto steepness = splat(1.1f), level = splat(0.1f), weight = splat(0.9f), tilt = splat(0.01f);
   for (; times > 0; --times) {
-    Pack<float> dz_sum = zero_pack<float>(), dzx_sum = zero_pack<float>(), x, next_x;
+    Pack<float> dz_sum = zero_pack<float>(), dzx_sum = dz_sum, x = dz_sum, next_x = dz_sum;
     Vector<float> u[kN], e[kN], next_u[kN], next_e[kN];
+    each<kN>([&](size_t k) HWY_ATTR { u[k] = e[k] = next_u[k] = next_e[k] = hn::Zero(Tag<float>()); });
     for (int64_t j = 0; j <= kCachedElements; j += kStep) {
       if (j < kCachedElements) {
         next_x = load_loose(Full(), at.x + j);

@@ -132,6 +132,15 @@ struct Begun {
   Vector<W> u[kPackVectors<W>], e[kPackVectors<W>];
 };
 
+// Of zeros: what compilers take for uninitialised otherwise.
+template <class W>
+HWY_INLINE Begun<W> none_begun() {
+  Begun<W> none;
+  none.x = zero_pack<W>();
+  each<kPackVectors<W>>([&](size_t k) HWY_ATTR { none.u[k] = none.e[k] = hn::Zero(Tag<W>()); });
+  return none;
+}
+
 template <class T, class Extent>
 HWY_INLINE Begun<Wide<T>> begin_pack(Extent extent, const T* x, const Vector<Wide<T>>& mean,
                                      const Vector<Wide<T>>& rstd, const Line<T>& line) {
@@ -183,7 +192,7 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
     const T* dx = group.dx + c * inner;
     W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
     Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
-    Begun<W> pack, next;
+    Begun<W> pack = none_begun<W>(), next = pack;
     for (int64_t j = begin; begin < whole && j <= whole; j += kStep) {
       if (j < whole) {
         // There is time for memory here, and little in the second pass.

@@ -153,7 +153,7 @@ void StreamQueue::drop_pending() {
 bool StreamQueue::drain(const Deadline& deadline, bool any_size) {
   Lock lock(mutex_);
   const uint64_t begun = state_.load(std::memory_order_acquire);
-  const uint64_t target = begun / kTicket + ((begun & kRunning) != 0 ? 1 : 0) + items_.size();
+  const uint64_t target = begun / kTicket + ((begun & kRunning) != 0 ? 1 : 0) + dropped_ + items_.size();
   bool in_time = true;
   for (;;) {
     settle();

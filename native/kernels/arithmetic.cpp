@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "kernels/arithmetic.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 #include "kernels/swish-inl.h"
 
 namespace descend::kernels {
@@ -44,12 +45,12 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
     each<kN>([&](size_t k) HWY_ATTR { u[k] = e[k] = next_u[k] = next_e[k] = hn::Zero(Tag<float>()); });
     for (int64_t j = 0; j <= kCachedElements; j += kStep) {
       if (j < kCachedElements) {
-        next_x = load_loose(Full(), at.x + j);
+        next_x = load_split(Full(), at.x + j);
         each<kN>([&](size_t k) HWY_ATTR { next_u[k] = hn::MulAdd(next_x.v[k], steepness, level); });
         begin_slopes<true, float, kN>(next_u, next_e);
       }
       if (j > 0) {
-        const Pack<float> dy = load_loose(Full(), at.dy + j - kStep);
+        const Pack<float> dy = load_split(Full(), at.dy + j - kStep);
         Pack<float> dz;
         finish_slopes<true, float, kN>(u, e, dz.v);
         each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(dy.v[k], dz.v[k]); });
@@ -63,11 +64,11 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
     }
     const auto base = splat(fold(add(dz_sum, dzx_sum)) * 1e-6f);
     for (int64_t j = 0; j < kCachedElements; j += kStep) {
-      const Pack<float> dz = load_pack(Full(), at.dz + j), elements = load_loose(Full(), at.x + j);
+      const Pack<float> dz = load_pack(Full(), at.dz + j), elements = load_split(Full(), at.x + j);
       Pack<float> dx;
       each<kN>([&](size_t k)
                    HWY_ATTR { dx.v[k] = hn::MulSub(dz.v[k], weight, hn::MulAdd(elements.v[k], tilt, base)); });
-      store_loose<false>(Full(), dx, at.dx + j);
+      store_split<false>(Full(), dx, at.dx + j);
     }
   }
 }

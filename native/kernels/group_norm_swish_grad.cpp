@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "kernels/group_norm_swish_grad.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 #include "kernels/swish-inl.h"
 
 namespace descend::kernels {
@@ -58,7 +59,7 @@ struct Frame {
       : origin(kNormalised ? 0.0 : static_cast<double>(mean)), unit(kNormalised ? 1.0 : static_cast<double>(rstd)) {}
 };
 
-// A NaN is the one that store_loose() takes.
+// A NaN is the one that store_split() takes.
 template <class W>
 W rounded(double value) {
   return std::isnan(value) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(value);
@@ -116,7 +117,7 @@ struct Line {
 
 template <class T, class Extent>
 HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T>>& mean, const Vector<Wide<T>>& rstd) {
-  Pack<Wide<T>> pack = load_loose(extent, x);
+  Pack<Wide<T>> pack = load_split(extent, x);
   if constexpr (Frame<T>::kNormalised) {
     each<kPackVectors<Wide<T>>>([&](size_t k) HWY_ATTR { pack.v[k] = hn::Mul(hn::Sub(pack.v[k], mean), rstd); });
   }
@@ -158,7 +159,7 @@ template <class T, class Extent>
 HWY_INLINE Pack<Wide<T>> finish_pack(Extent extent, const Begun<Wide<T>>& pack, const T* dy) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
-  const Pack<W> gradient = load_loose(extent, dy);
+  const Pack<W> gradient = load_split(extent, dy);
   Pack<W> dz;
   finish_slopes<kBrief<T>, W, kN>(pack.u, pack.e, dz.v);
   each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(gradient.v[k], dz.v[k]); });
@@ -208,9 +209,9 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
       const Part part{static_cast<size_t>(end - whole)};
       sum_pack<kKeep>(part, begin_pack(part, x + whole, mean, rstd, line), dy, whole, dz, dz_sum, dzx_sum);
     }
-    const double sum = static_cast<double>(fold_loose<T>(dz_sum));
+    const double sum = static_cast<double>(fold(dz_sum));
     group.dz_sums[entry] = sum;
-    group.dzx_sums[entry] = frame.unit * (static_cast<double>(fold_loose<T>(dzx_sum)) - frame.origin * sum);
+    group.dzx_sums[entry] = frame.unit * (static_cast<double>(fold(dzx_sum)) - frame.origin * sum);
   }
 }
 
@@ -248,7 +249,7 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
         result.v[k] = hn::MulSub(dz.v[k], dz_weight, rest);
         if constexpr (Frame<T>::kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
       });
-      store_loose<kStream>(extent, result, dx + j);
+      store_split<kStream>(extent, result, dx + j);
     };
     int64_t j = begin;
     for (; j + kStep <= end; j += kStep) one_pack(Full(), j);

@@ -8,6 +8,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -44,26 +45,26 @@ HWY_INLINE Lanes<W> load_open(Extent extent, const uint8_t* p, size_t k) {
   return zero_bytes(Tag<W>(), load_bits(extent, hn::Rebind<uint8_t, Tag<W>>(), p, k));
 }
 
-// Stores a pack as store_loose() does, but for zeros where the mask's byte is not 0.
+// Stores a pack as store_split() does, but for zeros where the mask's byte is not 0.
 template <bool kStream, class T, class Extent>
 HWY_INLINE void store_unmasked(Extent extent, const Pack<Wide<T>>& pack, const uint8_t* mask, T* p) {
   using W = Wide<T>;
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (kSplit<T>) {
+  if constexpr (kSplits<T>) {
     const hn::Rebind<uint8_t, Bits16x2> d8;
-    PackBits16 bits = narrow_split(pack);
     DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W> / 2; ++k) {
-      bits.v[k] = hn::IfThenElseZero(zero_bytes(Bits16x2(), load_bits(extent, d8, mask, k)), bits.v[k]);
+    for (size_t i = 0; i < kVectorPairs<T>; ++i) {
+      const auto bits = merge<Nan::kOfBfloat16>(pack.v[pair_first<T>(i)], pack.v[pair_second<T>(i)]);
+      const auto open = zero_bytes(Bits16x2(), load_bits(extent, d8, mask, i));
+      store_bits16<kStream>(extent, hn::IfThenElseZero(open, bits), reinterpret_cast<uint16_t*>(p), i);
     }
-    store_bits16<kStream>(extent, bits, reinterpret_cast<uint16_t*>(p));
     return;
   }
 #endif
   Pack<W> open;
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<W>; ++k) open.v[k] = hn::IfThenElseZero(load_open<W>(extent, mask, k), pack.v[k]);
-  store_loose<kStream>(extent, open, p);
+  store_split<kStream>(extent, open, p);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -271,9 +271,10 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
       if constexpr (Norm::kCentered) add_to(dbeta, columns.dbeta + at);
     }
     if constexpr (kOutput != Output::kNone) {
+      constexpr Nan kNan = kTame ? Nan::kOfBfloat16 : Nan::kAny;  // a tame row has none
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        store_split<kOutput == Output::kStream, kTame>(extent, result[r][0], result[r][1], set.dx[r] + c, pair);
+        store_split<kOutput == Output::kStream, kNan>(extent, result[r][0], result[r][1], set.dx[r] + c, pair);
       }
     }
   }
@@ -300,14 +301,15 @@ HWY_INLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms
     for (int i = 0; i < kGroup / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
   }
   const W* gamma = p.gamma;
+  // How far ahead of the first pass a column is asked for: enough to keep a fast memory busy.
+  const int64_t ahead = HWY_MIN(static_cast<int64_t>(2048 / sizeof(T)), p.columns);
   for (int64_t c = 0; c < p.columns;) {
     const int64_t run_end = HWY_MIN(c + kRun<W>, p.columns);
     if constexpr (kNext) {
       for (int i = 0; i < kGroup / kSet; ++i) next[i].add(c, run_end);
     }
-    // What the first pass reads next: the next run of the same rows or, after the last, the first of the rows below.
-    const bool last = run_end == p.columns;
-    const int64_t rows_ahead = last ? 2 * kRows : kRows, columns_ahead = last ? -c : kRun<W>;
+    const bool below = c + ahead >= p.columns;  // what to ask for is in the rows below
+    const int64_t rows_ahead = below ? 2 * kRows : kRows, columns_ahead = below ? ahead - p.columns : ahead;
     const int64_t dy_ahead = rows_ahead * p.dy.stride + columns_ahead;
     const int64_t x_ahead = rows_ahead * p.x.stride + columns_ahead;
     for (; c + kStep <= run_end; c += kStep) {

@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "kernels/nsa_compress.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 
 #ifndef DESCEND_KERNELS_NSA_COMPRESS_PART_
 #define DESCEND_KERNELS_NSA_COMPRESS_PART_
@@ -44,12 +45,12 @@ HWY_INLINE void add_tokens(const NsaCompress<T>& p, const T* input, const Wide<T
   DESCEND_UNROLL
   for (int i = 0; i < kCount; ++i) weight[i] = splat(weights[i * p.heads]);
   const auto add_pack = [&](auto extent, int64_t d) HWY_ATTR {
-    Pack<W> part = load_loose(extent, input + d);
+    Pack<W> part = load_split(extent, input + d);
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::Mul(part.v[k], weight[0]);
     DESCEND_UNROLL
     for (int i = 1; i < kCount; ++i) {
-      const Pack<W> x = load_loose(extent, input + i * p.input.stride + d);
+      const Pack<W> x = load_split(extent, input + i * p.input.stride + d);
       DESCEND_UNROLL
       for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::MulAdd(x.v[k], weight[i], part.v[k]);
     }
@@ -135,11 +136,11 @@ void nsa_windows(const NsaCompress<T>& p, int64_t begin, int64_t end, const NsaC
         T* to = row + n * p.depth;
         int64_t d = 0;
         if (stream) {
-          for (; d + kStep <= depth; d += kStep) store_loose<true>(Full(), load_pack(Full(), from + d), to + d);
+          for (; d + kStep <= depth; d += kStep) store_split<true>(Full(), load_pack(Full(), from + d), to + d);
         } else {
-          for (; d + kStep <= depth; d += kStep) store_loose(Full(), load_pack(Full(), from + d), to + d);
+          for (; d + kStep <= depth; d += kStep) store_split(Full(), load_pack(Full(), from + d), to + d);
         }
-        if (d < depth) store_loose(Part{static_cast<size_t>(depth - d)}, load_pack(Full(), from + d), to + d);
+        if (d < depth) store_split(Part{static_cast<size_t>(depth - d)}, load_pack(Full(), from + d), to + d);
       }
     }
     begin = sequence.window + last;

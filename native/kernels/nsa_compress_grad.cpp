@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "kernels/nsa_compress_grad.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 
 #ifndef DESCEND_KERNELS_NSA_COMPRESS_GRAD_PART_
 #define DESCEND_KERNELS_NSA_COMPRESS_GRAD_PART_
@@ -63,9 +64,7 @@ HWY_INLINE void add_sums(const Pack<Wide<T>>& products, Wide<T>* sums) {
   DESCEND_UNROLL
   for (size_t k = 0; k < kHalf; ++k) {
     W* const to = sums + k * kVectorLanes<W>;
-    // Split packs have even and odd lanes side by side: their halves are the sums of neighbours.
-    const auto half = std::is_same_v<T, bfloat16> ? hn::Add(products.v[2 * k], products.v[2 * k + 1])
-                                                  : hn::Add(products.v[k], products.v[k + kHalf]);
+    const auto half = hn::Add(products.v[k], products.v[k + kHalf]);
     hn::StoreU(hn::Add(hn::LoadU(d, to), half), d, to);
   }
 }
@@ -128,7 +127,7 @@ HWY_NOINLINE void few_windows(FewWindows<T> c, int64_t tokens, int64_t heads, in
         // Stores to the sums must not wait behind one to a line that is far away: those lines are asked for, too.
         fetch(input + input_ahead + d);
         if (!kStream) fetch(input_grad + input_grad_ahead + d);
-        const Pack<W> x = load_loose(extent, input + d);
+        const Pack<W> x = load_split(extent, input + d);
         Pack<W> result;
         DESCEND_UNROLL
         for (int i = 0; i < kCount; ++i) {
@@ -139,7 +138,7 @@ HWY_NOINLINE void few_windows(FewWindows<T> c, int64_t tokens, int64_t heads, in
             result.v[k] = i == 0 ? hn::Mul(grad.v[k], weight[i]) : hn::MulAdd(grad.v[k], weight[i], result.v[k]);
           }
         }
-        store_loose<kStream>(extent, result, input_grad + d);
+        store_split<kStream>(extent, result, input_grad + d);
       });
       DESCEND_UNROLL
       for (int i = 0; i < kCount; ++i) add_sums<T>(products[i], c.sums[i] + n * kSumLanes<W>);
@@ -166,7 +165,7 @@ struct WidenedRows {
     const T* const from = p.output_grad.row(window) + part.head * p.depth;
     for (int64_t n = 0; n < part.heads(); ++n) {
       for_each_pack<Wide<T>>(p.depth, [&](auto extent, int64_t d) HWY_ATTR {
-        store(Full(), load_loose(extent, from + n * p.depth + d), to + n * head_step + d);
+        store(Full(), load_split(extent, from + n * p.depth + d), to + n * head_step + d);
       });
     }
     return to;
@@ -194,7 +193,7 @@ HWY_INLINE void add_products(const Covered<T>& c, int64_t depth) {
     const T* grad = c.output_grad + i * c.grad_stride;
     Pack<W> products = zero_pack<W>();
     for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
-      const Pack<W> g = load_loose(extent, grad + d), x = load_loose(extent, c.input + d);
+      const Pack<W> g = load_split(extent, grad + d), x = load_split(extent, c.input + d);
       DESCEND_UNROLL
       for (size_t k = 0; k < kPackVectors<W>; ++k) products.v[k] = hn::MulAdd(g.v[k], x.v[k], products.v[k]);
     });
@@ -213,7 +212,7 @@ HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
       for (int64_t i = block; i < stop; ++i) {
         const T* grad = c.output_grad + i * c.grad_stride + d;
         const auto weight = splat(c.weight[i * c.weight_stride]);
-        const Pack<W> g = load_loose(extent, grad);
+        const Pack<W> g = load_split(extent, grad);
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
           part.v[k] = i == block ? hn::Mul(g.v[k], weight) : hn::MulAdd(g.v[k], weight, part.v[k]);
@@ -221,7 +220,7 @@ HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
       }
       result = block == 0 ? part : add(result, part);
     }
-    store_loose<kStream>(extent, result, c.input_grad + d);
+    store_split<kStream>(extent, result, c.input_grad + d);
   });
 }
 

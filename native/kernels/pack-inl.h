@@ -150,26 +150,21 @@ HWY_INLINE Pack<Wide<T>> load_pack(Extent extent, const T* p) {
 
 // ---- float to float16 and bfloat16, to nearest even.
 
-// The bfloat16 in the upper half of each lane; the lower half is left over. kNoNan: the caller knows that there is
-// none.
-template <bool kNoNan = false>
+// The bfloat16 in the upper half of each lane; the lower half is left over.
 HWY_INLINE hn::Vec<Tag<uint32_t>> round_to_bfloat16(Vector<float> v) {
   const Tag<uint32_t> du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
-  if constexpr (kNoNan) return rounded;
   const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));  // a NaN must not be rounded to infinity or past it
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
 }
 
-template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16<float>> narrow(bfloat16, Vector<float> v) {
   const Tag<int32_t> di;
-  return hn::DemoteTo(Bits16<float>(), hn::BitCast(di, hn::ShiftRight<16>(round_to_bfloat16<kNoNan>(v))));
+  return hn::DemoteTo(Bits16<float>(), hn::BitCast(di, hn::ShiftRight<16>(round_to_bfloat16(v))));
 }
 
-template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
   return hn::BitCast(Bits16<float>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, Tag<float>>(), v));
@@ -195,12 +190,10 @@ HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
 #if HWY_TARGET != HWY_SCALAR
 using Bits16x2 = hn::Repartition<uint16_t, Tag<float>>;  // a whole vector of 16-bit lanes
 
-template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16x2> narrow_two(bfloat16, Vector<float> lo, Vector<float> hi) {
   const Bits16x2 d;
-  return hn::ConcatOdd(d, hn::BitCast(d, round_to_bfloat16<kNoNan>(hi)), hn::BitCast(d, round_to_bfloat16<kNoNan>(lo)));
+  return hn::ConcatOdd(d, hn::BitCast(d, round_to_bfloat16(hi)), hn::BitCast(d, round_to_bfloat16(lo)));
 }
-template <bool kNoNan = false>
 HWY_INLINE hn::Vec<Bits16x2> narrow_two(float16, Vector<float> lo, Vector<float> hi) {
   return hn::Combine(Bits16x2(), narrow(float16(), hi), narrow(float16(), lo));
 }
@@ -218,7 +211,7 @@ HWY_INLINE void store_bits(D d, hn::Vec<D> v, R* p) {
 }
 
 // Vectors k and k + 1 of the pack that starts at p.
-template <bool kStream = false, bool kNoNan = false, class T>
+template <bool kStream = false, class T>
 HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
   using W = Wide<T>;
   p += k * kVectorLanes<W>;
@@ -228,7 +221,7 @@ HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, s
     hn::StoreU(narrow(T(), lo), Bits16<W>(), bits);
     hn::StoreU(narrow(T(), hi), Bits16<W>(), bits + 1);
 #else
-    store_bits<kStream>(Bits16x2(), narrow_two<kNoNan>(T(), lo, hi), bits);
+    store_bits<kStream>(Bits16x2(), narrow_two(T(), lo, hi), bits);
 #endif
   } else {
     store_bits<kStream>(Tag<W>(), lo, p);
@@ -236,7 +229,7 @@ HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, s
   }
 }
 
-template <bool kStream = false, bool kNoNan = false, class T>
+template <bool kStream = false, class T>
 HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
   constexpr size_t kLanes = kVectorLanes<Wide<T>>;
   const size_t first = k * kLanes;
@@ -263,97 +256,7 @@ HWY_INLINE void store(Extent extent, const Pack<Wide<T>>& pack, T* p) {
   for (size_t k = 0; k < kPackVectors<Wide<T>>; k += 2) store_pair<kStream>(extent, pack.v[k], pack.v[k + 1], p, k);
 }
 
-// ---- Packs whose lanes may be in another order, the same for all packs of one element type: enough for what is done
-// lane by lane, and for sums by fold_loose().
-//
-// bfloat16 comes and goes as halves of 32-bit words: vectors 2k and 2k + 1 hold the even and the odd lanes of the k-th
-// vector of 16-bit elements. That takes half the operations of widening and narrowing in order.
-
-template <class T>
-inline constexpr bool kSplit = std::is_same_v<T, bfloat16> && HWY_TARGET != HWY_SCALAR;
-
-template <class T, class Extent>
-HWY_INLINE Pack<Wide<T>> load_loose(Extent extent, const T* p) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kSplit<T>) {
-    const Tag<uint32_t> d;
-    Pack<float> pack;
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<float>; k += 2) {
-      const auto bits = hn::BitCast(d, load_bits(extent, Bits16x2(), reinterpret_cast<const uint16_t*>(p), k / 2));
-      pack.v[k] = hn::BitCast(Tag<float>(), hn::ShiftLeft<16>(bits));
-      pack.v[k + 1] = hn::BitCast(Tag<float>(), hn::And(bits, hn::Set(d, 0xFFFF0000u)));
-    }
-    return pack;
-  }
-#endif
-  return load_pack(extent, p);
-}
-
-#if HWY_TARGET != HWY_SCALAR
-// The elements of a pack, whole vectors of them.
-struct PackBits16 {
-  HWY_INLINE PackBits16() {}
-  hn::Vec<Bits16x2> v[kPackVectors<float> / 2];
-};
-
-// To nearest even. A NaN is not looked for: one that comes of bfloat16 operands alone ends in 16 zeros, which leaves it
-// as it is.
-HWY_INLINE PackBits16 narrow_split(const Pack<float>& pack) {
-  const Bits16x2 d;
-  PackBits16 result;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<float>; k += 2) {
-    const auto even = hn::BitCast(Tag<uint32_t>(), pack.v[k]), odd = hn::BitCast(Tag<uint32_t>(), pack.v[k + 1]);
-    const auto high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<16>(even)));
-    const auto low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(odd)), hn::BitCast(d, even));
-    // What low + 0x7FFF + (high & 1) carries: the top bit of half of it.
-    const auto sum = hn::AverageRound(low, hn::OrAnd(hn::Set(d, 0x7FFE), high, hn::Set(d, 1)));
-    result.v[k / 2] = hn::Add(high, hn::ShiftRight<15>(sum));
-  }
-  return result;
-}
-
-template <bool kStream>
-HWY_INLINE void store_bits16(Full, const PackBits16& bits, uint16_t* p) {
-  const Bits16x2 d;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<float> / 2; ++k) store_bits<kStream>(d, bits.v[k], p + k * hn::MaxLanes(d));
-}
-template <bool kStream>
-HWY_INLINE void store_bits16(Part part, const PackBits16& bits, uint16_t* p) {
-#if HWY_TARGET == HWY_AVX3
-  const Bits16x2 d;
-  hn::BlendedStore(bits.v[0], hn::FirstN(d, part.n), d, p);
-#else
-  HWY_ALIGN uint16_t whole[kPackLanes<float>];
-  store_bits16<false>(Full(), bits, whole);
-  for (size_t i = 0; i < part.n; ++i) p[i] = whole[i];
-#endif
-}
-#endif
-
-// What is stored as bfloat16 must come of bfloat16 operands alone: see narrow_split().
-template <bool kStream = false, class T, class Extent>
-HWY_INLINE void store_loose(Extent extent, const Pack<Wide<T>>& pack, T* p) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kSplit<T>) {
-    store_bits16<kStream>(extent, narrow_split(pack), reinterpret_cast<uint16_t*>(p));
-    return;
-  }
-#endif
-#if HWY_TARGET == HWY_AVX3
-  // The conversion stores by itself, which saves merging the halves.
-  if constexpr (std::is_same_v<T, float16> && std::is_same_v<Extent, Full> && !kStream) {
-    uint16_t* bits = reinterpret_cast<uint16_t*>(p);
-    const Bits16<float> d;
-    hn::StoreU(narrow(T(), pack.v[0]), d, bits);
-    hn::StoreU(narrow(T(), pack.v[1]), d, bits + hn::MaxLanes(d));
-    return;
-  }
-#endif
-  store<kStream>(extent, pack, p);
-}
+// ---- Column sums.
 
 template <class W>
 HWY_INLINE Vector<double> load_as_double(const W* p) {
@@ -456,21 +359,6 @@ HWY_INLINE void add_lanes(const Pack<W>& pack, DoubleLanes<W>& to) {
 template <class W>
 HWY_INLINE double fold(DoubleLanes<W> lanes) {
   return fold_vectors<double>(lanes.v);
-}
-
-// The same sum of a pack as load_loose<T> fills it.
-template <class T>
-HWY_INLINE Wide<T> fold_loose(Pack<Wide<T>> pack) {
-  if constexpr (kSplit<T>) {
-    DESCEND_UNROLL
-    for (size_t width = kPackVectors<float> / 2; width > 1; width /= 2) {
-      DESCEND_UNROLL
-      for (size_t k = 0; k < width; ++k) pack.v[k] = hn::Add(pack.v[k], pack.v[k + width]);
-    }
-    return fold_vector(Tag<float>(), pack.v[0]) + fold_vector(Tag<float>(), pack.v[1]);
-  } else {
-    return fold(pack);
-  }
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

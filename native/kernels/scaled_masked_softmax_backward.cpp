@@ -11,6 +11,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/mask-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -59,7 +60,7 @@ HWY_NOINLINE double pass(const SoftmaxRow<T>& row, const Comparand<Wide<T>>& by,
   constexpr int64_t kStep = kPackLanes<W>;
   const auto high = splat(by.high), low = splat(by.low), factor = splat(scale);
   const auto apply = [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
-    const Pack<W> dy = load_loose(extent, row.dy + c), y = load_loose(extent, row.y + c);
+    const Pack<W> dy = load_split(extent, row.dy + c), y = load_split(extent, row.y + c);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
@@ -75,7 +76,7 @@ HWY_NOINLINE double pass(const SoftmaxRow<T>& row, const Comparand<Wide<T>>& by,
     store_unmasked<kStream>(extent, result, bytes, row.dx + c);
   };
   const auto add_dot = [&](auto extent, int64_t c, Pack<W>& acc) HWY_ATTR {
-    const Pack<W> dy = load_loose(extent, next.dy + c), y = load_loose(extent, next.y + c);
+    const Pack<W> dy = load_split(extent, next.dy + c), y = load_split(extent, next.y + c);
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) acc.v[k] = hn::MulAdd(dy.v[k], y.v[k], acc.v[k]);
   };
@@ -99,7 +100,7 @@ HWY_NOINLINE double pass(const SoftmaxRow<T>& row, const Comparand<Wide<T>>& by,
       both(Full(), c);
     }
     if (c < stop) both(Part{static_cast<size_t>(stop - c)}, c);
-    if constexpr (kNext) sum += static_cast<double>(fold_loose<T>(acc));
+    if constexpr (kNext) sum += static_cast<double>(fold(acc));
   }
   return sum;
 }

@@ -7,7 +7,6 @@
 #define DESCEND_KERNELS_SPLIT_PACK_INL_H_
 #endif
 
-#include <cstring>
 #include <type_traits>
 
 #include "kernels/pack-inl.h"
@@ -36,9 +35,8 @@ HWY_INLINE Vector<Wide<T>> load_split(Extent extent, const T* p, size_t k) {
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kSplits<T>) {
     const Tag<uint32_t> du;
-    const hn::Repartition<uint16_t, Tag<float>> d16;
     const auto bits =
-        hn::BitCast(du, load_bits(extent, d16, reinterpret_cast<const uint16_t*>(p), k % kVectorPairs<T>));
+        hn::BitCast(du, load_bits(extent, Bits16x2(), reinterpret_cast<const uint16_t*>(p), k % kVectorPairs<T>));
     return hn::BitCast(Tag<float>(),
                        k < kVectorPairs<T> ? hn::ShiftLeft<16>(bits) : hn::And(bits, hn::Set(du, 0xFFFF0000)));
   } else
@@ -46,37 +44,85 @@ HWY_INLINE Vector<Wide<T>> load_split(Extent extent, const T* p, size_t k) {
     return load(extent, p, k);
 }
 
+template <class T, class Extent>
+HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
+  Pack<Wide<T>> pack;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) pack.v[k] = load_split(extent, p, k);
+  return pack;
+}
+
+// What becomes of a NaN when it is rounded to bfloat16. One that comes of bfloat16 operands alone ends in 16 zeros,
+// which leaves it as it is; any other must be looked for, lest it be rounded to infinity or past it.
+enum class Nan { kAny, kOfBfloat16 };
+
 #if HWY_TARGET != HWY_SCALAR
-template <bool kNoNan>
+// Even and odd columns as bfloat16, in order; to nearest even.
+template <Nan kNan>
 HWY_INLINE hn::Vec<Bits16x2> merge(Vector<float> even, Vector<float> odd) {
+  const Bits16x2 d;
   const Tag<uint32_t> du;
-  const auto high = hn::And(round_to_bfloat16<kNoNan>(odd), hn::Set(du, 0xFFFF0000));
-  return hn::BitCast(Bits16x2(), hn::Or(hn::ShiftRight<16>(round_to_bfloat16<kNoNan>(even)), high));
+  if constexpr (kNan == Nan::kAny) {
+    return hn::OddEven(hn::BitCast(d, round_to_bfloat16(odd)),
+                       hn::BitCast(d, hn::ShiftRight<16>(round_to_bfloat16(even))));
+  } else {
+    const auto even_bits = hn::BitCast(du, even), odd_bits = hn::BitCast(du, odd);
+    const auto high = hn::OddEven(hn::BitCast(d, odd_bits), hn::BitCast(d, hn::ShiftRight<16>(even_bits)));
+    const auto low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(odd_bits)), hn::BitCast(d, even_bits));
+    // What low + 0x7FFF + (high & 1) carries: the top bit of half of it.
+    const auto sum = hn::AverageRound(low, hn::OrAnd(hn::Set(d, 0x7FFE), high, hn::Set(d, 1)));
+    return hn::Add(high, hn::ShiftRight<15>(sum));
+  }
+}
+
+// Vector k of a pack in 16-bit elements.
+template <bool kStream>
+HWY_INLINE void store_bits16(Full, hn::Vec<Bits16x2> bits, uint16_t* p, size_t k) {
+  store_bits<kStream>(Bits16x2(), bits, p + k * hn::MaxLanes(Bits16x2()));
+}
+template <bool kStream>
+HWY_INLINE void store_bits16(Part part, hn::Vec<Bits16x2> bits, uint16_t* p, size_t k) {
+  const Bits16x2 d;
+  constexpr size_t kLanes = hn::MaxLanes(Bits16x2());
+  const size_t first = k * kLanes, n = HWY_MIN(part.n > first ? part.n - first : 0, kLanes);
+#if HWY_TARGET == HWY_AVX3
+  hn::BlendedStore(bits, hn::FirstN(d, n), d, p + first);
+#else
+  HWY_ALIGN uint16_t whole[kLanes];
+  hn::Store(bits, d, whole);
+  for (size_t i = 0; i < n; ++i) p[first + i] = whole[i];
+#endif
 }
 #endif
 
-template <bool kStream, bool kNoNan, class T>
-HWY_INLINE void store_split(Full, Vector<Wide<T>> first, Vector<Wide<T>> second, T* p, size_t pair) {
+// Stores a pair of vectors of a pack.
+template <bool kStream, Nan kNan, class T, class Extent>
+HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>> second, T* p, size_t pair) {
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kSplits<T>) {
-    store_bits<kStream>(Bits16x2(), merge<kNoNan>(first, second),
-                        reinterpret_cast<uint16_t*>(p) + pair * hn::MaxLanes(Bits16x2()));
-  } else
+    store_bits16<kStream>(extent, merge<kNan>(first, second), reinterpret_cast<uint16_t*>(p), pair);
+    return;
+  }
 #endif
-    store_pair<kStream, kNoNan>(Full(), first, second, p, 2 * pair);
+#if HWY_TARGET == HWY_AVX3
+  // The conversion stores by itself, which saves merging the halves.
+  if constexpr (std::is_same_v<T, float16> && std::is_same_v<Extent, Full> && !kStream) {
+    const Bits16<float> d;
+    uint16_t* bits = reinterpret_cast<uint16_t*>(p) + 2 * pair * hn::MaxLanes(d);
+    hn::StoreU(narrow(T(), first), d, bits);
+    hn::StoreU(narrow(T(), second), d, bits + hn::MaxLanes(d));
+    return;
+  }
+#endif
+  store_pair<kStream>(extent, first, second, p, 2 * pair);
 }
 
-template <bool kStream, bool kNoNan, class T>
-HWY_INLINE void store_split(Part part, Vector<Wide<T>> first, Vector<Wide<T>> second, T* p, size_t pair) {
-  if constexpr (kSplits<T>) {
-    constexpr size_t kLanes = 2 * kVectorLanes<Wide<T>>;
-    HWY_ALIGN T both[kLanes];
-    store_split<false, false>(Full(), first, second, both, 0);
-    const size_t begin = pair * kLanes;
-    const size_t n = HWY_MIN(part.n > begin ? part.n - begin : 0, kLanes);
-    std::memcpy(p + begin, both, n * sizeof(T));
-  } else {
-    store_pair<kStream, kNoNan>(part, first, second, p, 2 * pair);
+// A whole pack. What is stored as bfloat16 must come of bfloat16 operands alone: see Nan.
+template <bool kStream = false, class T, class Extent>
+HWY_INLINE void store_split(Extent extent, const Pack<Wide<T>>& pack, T* p) {
+  DESCEND_UNROLL
+  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+    store_split<kStream, Nan::kOfBfloat16>(extent, pack.v[pair_first<T>(pair)], pack.v[pair_second<T>(pair)], p, pair);
   }
 }
 

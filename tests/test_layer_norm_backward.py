@@ -986,11 +986,13 @@ def test_pytorchs_operator_takes_the_same_arguments(mask):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(128, 512), (256, 64), (16, 4096)])
 def test_at_least_as_exact_as_pytorch(shape, dtype):
-    """20 seeds of normal inputs; both libraries are given the same statistics, as the operator is."""
+    """Normal inputs; both libraries are given the same statistics, as the operator is."""
     torch = pytest.importorskip("torch")
     columns = shape[1:]
     ratios: dict[str, list[precision.Limits]] = {"grad_input": [], "grad_weight": [], "grad_bias": []}
-    for seed in range(20):
+    # One element of thousands decides MARE: of a few rows in float32 a median over 20 seeds is a matter of chance.
+    seeds = 120 if dtype == "float32" and shape[0] <= 16 else 20
+    for seed in range(seeds):
         torch.manual_seed(seed)
         x, dy = (torch.randn(shape).to(getattr(torch, dtype)) for _ in range(2))
         weight, bias = (torch.randn(columns).to(x.dtype) for _ in range(2))
@@ -1007,17 +1009,14 @@ def test_at_least_as_exact_as_pytorch(shape, dtype):
             theirs = peer.double().numpy()
             found = precision.double_benchmark(our.double().numpy(), theirs, exact, "L2", DTYPES[F32]).ratios
             ratios[name].append(found)
-            # Columns of few rows are sums of few terms, whose roundings are a matter of luck.
-            assert found.rmse <= (1.01 if name == "grad_input" else 1.05), (name, seed, found)
+            assert found.rmse <= 1.01, (name, seed, found)
             # At a near-cancellation even a correctly rounded float32 result may lose, and one element decides MARE:
             # there the errors' root mean square and the medians over the seeds judge.
             if our.dtype != torch.float32:
                 assert found.mere <= 1.01, (name, seed, found)
     for name, limits in ratios.items():
-        mare, mere, rmse = (float(np.median(column)) for column in zip(*limits, strict=True))
-        # One element of thousands decides MARE, and so chance: over 120 seeds the worst median of all is 0.93.
-        assert max(mere, rmse) <= 1.0001, (name, mere, rmse)
-        assert mare <= 1.05, (name, mare)
+        medians = [float(np.median(column)) for column in zip(*limits, strict=True)]
+        assert max(medians) <= 1.0001, (name, medians)
 
 
 def test_results_that_the_call_allocates():

@@ -870,10 +870,10 @@ def test_pytorchs_autograd_agrees(normalized):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(128, 512), (256, 64), (16, 4096)])
 def test_at_least_as_exact_as_pytorch(shape, dtype):
-    """20 seeds of normal inputs: the whole backward pass, each library with the rstd that it computes itself."""
+    """Normal inputs: the whole backward pass, each library with the rstd that it computes itself."""
     torch = pytest.importorskip("torch")
     ratios: dict[str, list[precision.Limits]] = {"dx": [], "dgamma": []}
-    for seed in range(20):
+    for seed in range(_seeds(shape, dtype)):
         torch.manual_seed(seed)
         x, dy = (torch.randn(shape).to(getattr(torch, dtype)) for _ in range(2))
         gamma = torch.randn(shape[1]).to(x.dtype)
@@ -891,9 +891,12 @@ def test_at_least_as_exact_as_pytorch(shape, dtype):
                 assert found.mere <= 1.01, (name, seed, found)
     for name, found in ratios.items():
         medians = precision.Limits(*(float(np.median(column)) for column in zip(*found, strict=True)))
-        # One element of thousands decides MARE, and so chance: over 120 seeds the worst median of all is 0.84.
-        assert max(medians.mere, medians.rmse) <= 1.0001, (name, medians)
-        assert medians.mare <= 1.05, (name, medians)
+        assert max(medians) <= 1.0001, (name, medians)
+
+
+def _seeds(shape: tuple[int, ...], dtype: str) -> int:
+    """One element of thousands decides MARE: of a few rows in float32 a median over 20 seeds is a matter of chance."""
+    return 120 if dtype == "float32" and shape[0] <= 16 else 20
 
 
 def _numpy(tensor: Any) -> Array:

@@ -298,9 +298,9 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     Executor& engine = *executor->executor;
     Status status;
     if (engine.plan().bytes() < kGilBytes) {
-      status = engine.launch(op, workspace.pointer, given, *stream->stream);
+      status = engine.launch(op, workspace.pointer, given, stream->stream.get());
     } else {
-      status = without_gil([&] { return engine.launch(op, workspace.pointer, given, *stream->stream); });
+      status = without_gil([&] { return engine.launch(op, workspace.pointer, given, stream->stream.get()); });
     }
     check(std::move(status));
     for (int i = 0; i < parameter_count(op); ++i) {

@@ -37,8 +37,22 @@ Status check_option(aclSysParamOpt opt, int64_t value) {
 }  // namespace
 
 void forget_contexts() {
-  const std::lock_guard lock(default_context_mutex);
-  default_context = nullptr;
+  {
+    const std::lock_guard lock(default_context_mutex);
+    default_context = nullptr;
+  }
+  const std::lock_guard lock(process_options_mutex);
+  process_options = kDefaultOptions;
+}
+
+void lock_contexts() {
+  default_context_mutex.lock();
+  process_options_mutex.lock();
+}
+
+void unlock_contexts() {
+  process_options_mutex.unlock();
+  default_context_mutex.unlock();
 }
 
 }  // namespace descend::capi

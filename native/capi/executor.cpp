@@ -29,7 +29,7 @@ int parameter_at(const Operator& op, size_t index, Selected selected) {
 template <class Selected>
 aclnnStatus set_address(const char* function, aclOpExecutor* handle, size_t index, const aclTensor* tensor, void* addr,
                         Selected selected) noexcept {
-  return boundary(function, [&]() -> Status {
+  return runtime_call(function, [&]() -> Status {
     std::shared_ptr<Executor> executor;
     DESCEND_RETURN_IF_ERROR(find_executor(handle, &executor));
     if (tensor == nullptr) return failure(Code::kParamNullptr, "tensor is null, but must be given.");
@@ -61,7 +61,7 @@ constexpr auto kAll = [](Role) { return true; };
 }  // namespace
 
 aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
-  return boundary("aclSetAclOpExecutorRepeatable", [&]() -> Status {
+  return runtime_call("aclSetAclOpExecutorRepeatable", [&]() -> Status {
     std::shared_ptr<Executor> found;
     DESCEND_RETURN_IF_ERROR(find_executor(executor, &found));
     found->set_repeatable();
@@ -70,7 +70,9 @@ aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
 }
 
 aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor) {
-  return destroy("aclDestroyAclOpExecutor", "executor", state().executors, executor);
+  return runtime_call("aclDestroyAclOpExecutor", [&]() -> Status {
+    return executor == nullptr || state().executors.remove(executor) ? Status{} : not_alive("executor");
+  });
 }
 
 aclnnStatus aclSetInputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor, void* addr) {

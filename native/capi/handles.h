@@ -66,6 +66,9 @@ class HandleTable {
     return values;
   }
 
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
   void clear() {
     std::deque<T> values;  // destroyed without the lock: an object's end may wait for work
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,9 @@
 // Start and end of the library, its one device, and its own settings.
+#include <pthread.h>
+
+#include <algorithm>
 #include <atomic>
+#include <string_view>
 
 #include "acl/acl.h"
 #include "aclnn/aclnn_base.h"
@@ -17,7 +21,39 @@ enum class Life : uint8_t { kBefore, kAlive, kAfter };
 
 std::mutex life_mutex;  // aclInit and aclFinalize take turns
 std::atomic<Life> life{Life::kBefore};
-thread_local std::string recent_sentence;
+
+// Of the thread's last failure. An array, for it must outlive every destructor: those of a program's globals and of its
+// threads' own may call, and fail, after all others have run. What is longer is cut.
+thread_local char recent_sentence[4096];
+
+void keep(const char* function, const std::string& sentence) {
+  char* end = recent_sentence;
+  char* const limit = recent_sentence + sizeof(recent_sentence) - 1;
+  const auto append = [&](std::string_view text) {
+    end = std::copy_n(text.data(), std::min(text.size(), static_cast<size_t>(limit - end)), end);
+  };
+  if (function != nullptr) {
+    append(function);
+    append(": ");
+  }
+  append(sentence);
+  *end = '\0';
+}
+
+// A forked child finds every table whole, whatever other threads were doing.
+void lock_for_fork() {
+  life_mutex.lock();
+  lock_default_stream();
+  lock_contexts();
+  state().for_each_table([](auto& table) { table.lock(); });
+}
+
+void unlock_after_fork() {
+  state().for_each_table([](auto& table) { table.unlock(); });
+  unlock_contexts();
+  unlock_default_stream();
+  life_mutex.unlock();
+}
 
 Status check_device(int32_t device) {
   if (device == 0) return {};
@@ -33,7 +69,12 @@ Status reset_device(int32_t device) {
 }  // namespace
 
 State& state() {
-  static auto* instance = new State();  // outlives every thread that may still call
+  static State* const instance = [] {
+    auto* made = new State();  // outlives every thread that may still call
+    // After the runtime's, whose locks are the inner ones: handlers before a fork run last in, first out.
+    pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
+    return made;
+  }();
   return *instance;
 }
 
@@ -44,11 +85,7 @@ Status require_initialized() {
 }
 
 int32_t report(const char* function, const Status& status) noexcept {
-  try {
-    recent_sentence = function ? concat(function, ": ", status.sentence) : status.sentence;
-  } catch (...) {
-    recent_sentence.clear();
-  }
+  keep(function, status.sentence);
   return static_cast<int32_t>(status.code);
 }
 
@@ -74,18 +111,7 @@ aclError aclFinalize() {
     life = Life::kAfter;
     wait_for_all_streams();
     State& all = state();
-    all.executors.clear();
-    all.streams.clear();
-    all.events.clear();
-    all.contexts.clear();
-    all.tensors.clear();
-    all.int_arrays.clear();
-    all.bool_arrays.clear();
-    all.float_arrays.clear();
-    all.scalars.clear();
-    all.tensor_lists.clear();
-    all.scalar_lists.clear();
-    all.data_buffers.clear();
+    all.for_each_table([](auto& table) { table.clear(); });
     forget_default_stream();
     forget_contexts();
     release_all_allocations();
@@ -97,7 +123,7 @@ aclError aclFinalize() {
 aclnnStatus aclnnInit(const char*) { return ACLNN_SUCCESS; }
 aclnnStatus aclnnFinalize() { return ACLNN_SUCCESS; }
 
-const char* aclGetRecentErrMsg() { return recent_sentence.c_str(); }
+const char* aclGetRecentErrMsg() { return recent_sentence; }
 
 aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion) {
   return runtime_call("aclrtGetVersion", [&]() -> Status {

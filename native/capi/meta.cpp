@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "aclnn/acl_meta.h"
@@ -34,6 +35,7 @@ Handle* create_list(const char* function, const T* values, uint64_t size, Insert
       (void)report(function, failure(Code::kParamNullptr, "value is null, but size is ", size, "."));
       return nullptr;
     }
+    if (size > std::vector<T>().max_size()) throw std::bad_alloc();  // values + size would wrap around
     return insert(std::vector<T>(values, values + size));
   });
 }
@@ -68,7 +70,7 @@ Tensor make_tensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType da
 template <class Table, class Use>
 aclnnStatus get(const char* function, const char* name, Table& table, const void* handle, const void* result,
                 Use use) noexcept {
-  return boundary(function, [&]() -> Status {
+  return runtime_call(function, [&]() -> Status {
     if (handle == nullptr) return null(name);
     if (result == nullptr) return null("the result's address");
     return table.with(handle, use) ? Status{} : not_alive(name);
@@ -104,7 +106,7 @@ aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDat
 aclnnStatus aclInitTensor(aclTensor* tensor, const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType,
                           const int64_t* stride, int64_t offset, aclFormat format, const int64_t* storageDims,
                           uint64_t storageDimsNum, void* tensorDataAddr) {
-  return boundary("aclInitTensor", [&]() -> Status {
+  return runtime_call("aclInitTensor", [&]() -> Status {
     if (tensor == nullptr) return null("tensor");
     DESCEND_RETURN_IF_ERROR(check_dims(viewDims, viewDimsNum, storageDims, storageDimsNum));
     Tensor made = make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims, storageDimsNum,
@@ -251,7 +253,7 @@ aclnnStatus aclGetScalarListSize(const aclScalarList* scalarList, uint64_t* size
 }
 
 aclnnStatus aclSetRawTensorAddr(aclTensor* tensor, void* addr) {
-  return boundary("aclSetRawTensorAddr", [&]() -> Status {
+  return runtime_call("aclSetRawTensorAddr", [&]() -> Status {
     if (tensor == nullptr) return null("tensor");
     return state().tensors.with(tensor, [&](Tensor& found) { found.data = addr; }) ? Status{} : not_alive("tensor");
   });

@@ -46,7 +46,8 @@ aclnnStatus operator_boundary(const char* function, Body body) noexcept {
 }
 
 // The call of the last first phase on this thread, accepted or not: what descendPortability asks about.
-std::shared_ptr<Executor>& last_call();
+std::shared_ptr<Executor> last_call();
+void remember_call(const std::shared_ptr<Executor>& call);
 
 // Phase 1: the arguments in the documents' order.
 template <class... Arguments>
@@ -64,7 +65,7 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
     if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
     int i = 0;
     (read(call[i++], arguments), ...);
-    last_call() = made;
+    remember_call(made);
     DESCEND_RETURN_IF_ERROR(made->prepare());
     *workspace_size = made->workspace_bytes();
     *executor = static_cast<aclOpExecutor*>(state().executors.insert(std::move(made)));
@@ -80,9 +81,10 @@ inline aclnnStatus launch(const Operator& op, void* workspace, uint64_t workspac
     if (executor == nullptr) return fail(Code::kParamNullptr, "executor is null, but must be given.");
     const auto found = state().executors.find(executor);
     if (!found) return fail(Code::kParamInvalid, "executor has been used or destroyed already, or is not one.");
-    const std::shared_ptr<Stream> queue = find_stream(stream);
-    if (!queue) return fail(Code::kRuntimeError, "stream is not one, or has been destroyed already.");
-    DESCEND_RETURN_IF_ERROR((*found)->launch(op, workspace, workspace_size, *queue));
+    if (const Status status = require_initialized(); !status.ok()) {
+      return fail(Code::kRuntimeError, status.sentence.c_str());
+    }
+    DESCEND_RETURN_IF_ERROR((*found)->launch(op, workspace, workspace_size, find_stream(stream).get()));
     if ((*found)->spent()) state().executors.remove(executor);
     return {};
   });

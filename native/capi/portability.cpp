@@ -12,10 +12,23 @@ using namespace descend::capi;
 
 namespace descend::capi {
 
-std::shared_ptr<Executor>& last_call() {
-  thread_local std::shared_ptr<Executor> last;
-  return last;
+namespace {
+
+// Destructors of the program's globals, and of other things of the thread, may still call after this one has ended.
+thread_local bool last_ended = false;
+struct Last {
+  ~Last() { last_ended = true; }
+  std::shared_ptr<Executor> call;
+};
+thread_local Last last;
+
+}  // namespace
+
+void remember_call(const std::shared_ptr<Executor>& call) {
+  if (!last_ended) last.call = call;
 }
+
+std::shared_ptr<Executor> last_call() { return last_ended ? nullptr : last.call; }
 
 }  // namespace descend::capi
 

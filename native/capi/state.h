@@ -43,6 +43,13 @@ struct State {
   HandleTable<std::vector<const aclTensor*>> tensor_lists{0xAA};
   HandleTable<std::vector<const aclScalar*>> scalar_lists{0xAB};
   HandleTable<DataBuffer> data_buffers{0xAC};
+
+  template <class Use>
+  void for_each_table(Use use) {
+    const auto each = [&](auto&... tables) { (use(tables), ...); };
+    each(tensors, int_arrays, bool_arrays, executors, streams, events, contexts, float_arrays, scalars, tensor_lists,
+         scalar_lists, data_buffers);
+  }
 };
 State& state();
 
@@ -60,6 +67,12 @@ std::deque<std::shared_ptr<Stream>> all_streams();
 // For aclFinalize.
 void forget_default_stream();
 void forget_contexts();
+
+// For a fork.
+void lock_default_stream();
+void unlock_default_stream();
+void lock_contexts();
+void unlock_contexts();
 
 inline Status null_argument(const char* name) {
   return failure(Code::kInvalidParam, name, " is null, but must be given.");

@@ -89,6 +89,9 @@ std::deque<std::shared_ptr<Stream>> all_streams() {
   return streams;
 }
 
+void lock_default_stream() { default_stream_mutex.lock(); }
+void unlock_default_stream() { default_stream_mutex.unlock(); }
+
 void forget_default_stream() {
   const std::lock_guard lock(default_stream_mutex);
   default_stream.reset();

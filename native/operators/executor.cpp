@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "runtime/memory.h"
 #include "runtime/pages.h"
 #include "runtime/parallel.h"
 
@@ -111,7 +112,7 @@ Addresses Executor::addresses(void* workspace) const {
   return result;
 }
 
-Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream& stream) {
+Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream* stream) {
   const std::lock_guard lock(mutex_);
   if (call_.op != &op) {
     const char* given = call_.naming == Naming::kDocuments ? op.c_name : op.name;
@@ -135,6 +136,13 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
   if (reinterpret_cast<uintptr_t>(workspace) % alignof(std::max_align_t) != 0 && needed > 0) {
     return call_.fail(Code::kParamInvalid, "the workspace must be aligned to ", alignof(std::max_align_t), " bytes.");
   }
+  if (const Allocation around = needed > 0 ? find_allocation(workspace) : Allocation{}; around) {
+    const size_t room = around.bytes - static_cast<size_t>(static_cast<const char*>(workspace) - around.begin);
+    if (room < needed) {
+      return call_.fail(Code::kParamInvalid, "the workspace must have ", needed, " bytes, but its allocation has ",
+                        room, " from there on.");
+    }
+  }
   for (size_t i = 0; i < op.parameters.size(); ++i) {
     const Tensor* tensor = call_.tensor(static_cast<int>(i));
     const bool used = is_used(call_, static_cast<int>(i));
@@ -143,21 +151,24 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
                         " has elements, but its data pointer is null.");
     }
   }
+  if (stream == nullptr) {
+    return call_.fail(Code::kRuntimeError, "stream is not one, or has been destroyed already.");
+  }
   if (!repeatable_) spent_ = true;
   if (plan_->empty()) return {};
 
   const Addresses where = addresses(workspace);
   const std::string log_line = logging() ? describe(call_, *plan_) : std::string();
-  const bool done = stream.try_run_inline(plan_->bytes(), [&]() -> Status {
+  const bool done = stream->try_run_inline(plan_->bytes(), [&]() -> Status {
     run(*plan_, where, log_line);
     return {};
   });
   if (!done) {
-    stream.submit({[plan = plan_, where, log_line]() -> Status {
-                     run(*plan, where, log_line);
-                     return {};
-                   },
-                   plan_->bytes()});
+    stream->submit({[plan = plan_, where, log_line]() -> Status {
+                      run(*plan, where, log_line);
+                      return {};
+                    },
+                    plan_->bytes()});
   }
   return {};
 }

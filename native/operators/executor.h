@@ -25,8 +25,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
   void reset(const Operator& op, Product product, Naming naming);
 
   // Phase 2 of `op` (another operator's executor is refused): puts the plan on the stream. The executor is then spent,
-  // unless it is repeatable.
-  Status launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream& stream);
+  // unless it is repeatable. A null stream is one that the caller could not find: the last thing to be refused.
+  Status launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream* stream);
   void set_repeatable() { repeatable_ = true; }
   bool repeatable() const { return repeatable_; }
   bool spent() const { return spent_; }

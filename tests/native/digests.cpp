@@ -39,7 +39,10 @@ void report(const char* what, aclDataType dtype, std::initializer_list<int64_t> 
     if (status == 0 && !result->finite()) status = -1;  // what was not written is NaN
   }
   std::string shape;
-  for (int64_t size : sizes) shape += (shape.empty() ? "" : "x") + std::to_string(size);
+  for (int64_t size : sizes) {
+    if (!shape.empty()) shape += 'x';
+    shape += std::to_string(size);
+  }
   std::printf("%s %s %s %016" PRIx64 "\n", what, name(dtype), shape.c_str(), digest);
   if (status == 0) return;
   std::fprintf(stderr, "%s %s %s: %d %s\n", what, name(dtype), shape.c_str(), status,

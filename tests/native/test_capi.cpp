@@ -1,4 +1,4 @@
-// The C interface where programs go wrong: order of calls, dead and foreign handles, memory, threads.
+// The C interface from the first call to the last: memory, executors, streams, threads, portability.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -6,48 +6,8 @@
 #include <thread>
 
 #include "aclnnop/aclnn_rms_norm.h"
-#include "aclnnop/aclnn_rms_norm_grad.h"
-#include "capi.h"
-#include "descend.h"
+#include "capi_runtime.h"
 #include "descend_portability.h"
-
-namespace {
-
-std::string sentence() { return aclGetRecentErrMsg(); }
-
-// aclInit for a test, aclFinalize after it.
-struct Runtime {
-  Runtime() {
-    CHECK(aclInit(nullptr) == ACL_SUCCESS);
-    CHECK(aclrtSetDevice(0) == ACL_SUCCESS);
-    CHECK(descendSetProduct("host") == ACL_SUCCESS);
-  }
-  ~Runtime() { CHECK(aclFinalize() == ACL_SUCCESS); }
-};
-
-// One call of aclnnRmsNormGrad, ready to be made in either phase.
-struct Problem {
-  explicit Problem(int64_t rows = 8, int64_t columns = 64)
-      : dy({rows, columns}, ACL_FLOAT),
-        x({rows, columns}, ACL_FLOAT),
-        rstd({rows}, ACL_FLOAT),
-        gamma({columns}, ACL_FLOAT),
-        dx({rows, columns}, ACL_FLOAT),
-        dgamma({columns}, ACL_FLOAT) {
-    dy.normal(1), x.normal(2), rstd.positive(3), gamma.normal(4);
-  }
-
-  int first(uint64_t* size, aclOpExecutor** executor) {
-    return aclnnRmsNormGradGetWorkspaceSize(dy, x, rstd, gamma, dx, dgamma, size, executor);
-  }
-  int both(aclrtStream stream) {
-    return run(aclnnRmsNormGradGetWorkspaceSize, aclnnRmsNormGrad, stream, dy, x, rstd, gamma, dx, dgamma);
-  }
-
-  Array dy, x, rstd, gamma, dx, dgamma;
-};
-
-}  // namespace
 
 TEST_CASE("before aclInit, twice, and after aclFinalize") {
   void* memory = nullptr;

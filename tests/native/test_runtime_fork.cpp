@@ -12,8 +12,7 @@
 using namespace descend;
 using namespace std::chrono_literals;
 
-TEST_CASE("a forked child can use inherited streams") {
-  if (!kForkTests) return;
+TEST_CASE("a forked child can use inherited streams" * FORKS) {
   Stream idle, used, busy;
   used.submit(large([] {}));
   CHECK(used.synchronize().ok());
@@ -46,8 +45,7 @@ TEST_CASE("a forked child can use inherited streams") {
   CHECK(held.use_count() == 1);
 }
 
-TEST_CASE("forks in the midst of submissions and synchronisations") {
-  if (!kForkBesideThreads) return;
+TEST_CASE("forks in the midst of submissions and synchronisations" * FORKS_BESIDE_THREADS) {
   Stream stream, other;
   auto event = std::make_shared<Event>();
   std::atomic<bool> stop{false};

@@ -224,8 +224,7 @@ TEST_CASE("many threads take and give pages") {
   trim_pages();
 }
 
-TEST_CASE("memory works in a forked child, whatever other threads were doing") {
-  if (!kForkBesideThreads) return;
+TEST_CASE("memory works in a forked child, whatever other threads were doing" * FORKS_BESIDE_THREADS) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {

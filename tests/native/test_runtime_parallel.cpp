@@ -228,8 +228,7 @@ TEST_CASE("signals stay with the program's own threads") {
   CHECK(open == 0);
 }
 
-TEST_CASE("a forked child computes with threads of its own") {
-  if (!kForkTests) return;
+TEST_CASE("a forked child computes with threads of its own" * FORKS) {
   Threads set(4);
   CHECK(covers(1000));
   for (int round = 0; round < 20; ++round) {
@@ -246,8 +245,8 @@ TEST_CASE("a forked child computes with threads of its own") {
   }
 }
 
-TEST_CASE("a child forked while other threads are in regions computes, and so does its own child") {
-  if (!kForkBesideThreads) return;
+TEST_CASE("a child forked while other threads are in regions computes, and so does its own child" *
+          FORKS_BESIDE_THREADS) {
   Threads set(4);
   std::atomic<bool> stop{false};
   std::vector<std::thread> callers;
@@ -263,8 +262,7 @@ TEST_CASE("a child forked while other threads are in regions computes, and so do
   for (auto& caller : callers) caller.join();
 }
 
-TEST_CASE("fork from inside a chunk: neither side hangs") {
-  if (!kForkBesideThreads) return;
+TEST_CASE("fork from inside a chunk: neither side hangs" * FORKS_BESIDE_THREADS) {
   Threads set(3);
   std::atomic<int> good{0};
   parallel_for(12, kLarge, [&](int64_t chunk) {
@@ -273,8 +271,7 @@ TEST_CASE("fork from inside a chunk: neither side hangs") {
   CHECK(good == 3);
 }
 
-TEST_CASE("without threads to be had, the caller does it alone") {
-  if (!kForkTests) return;
+TEST_CASE("without threads to be had, the caller does it alone" * FORKS) {
 #if !defined(__SANITIZE_ADDRESS__)  // it needs a vast address space
   CHECK(in_child([] {
           const rlimit none{64 << 20, 64 << 20};  // no room for more than a few stacks

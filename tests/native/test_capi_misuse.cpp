@@ -1,0 +1,517 @@
+// Every breach of the rules that C allows ends in a status and a sentence, and in nothing else.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aclnnop/aclnn_rms_norm.h"
+#include "capi_runtime.h"
+
+namespace {
+
+char host[256];
+int64_t four[] = {4};
+
+aclTensor* make_tensor(void* data = host) {
+  return aclCreateTensor(four, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, data);
+}
+
+struct Named {
+  const char* name;
+  std::function<int()> call;
+};
+
+// Every function that needs aclInit first and tells by a status.
+std::vector<Named> runtime_calls(aclTensor* tensor, aclOpExecutor* executor) {
+  static void* pointer;
+  static int32_t number, other, third;
+  static uint32_t count;
+  static int64_t value, *dims;
+  static uint64_t length;
+  static size_t bytes, all;
+  static float milliseconds;
+  static aclrtRunMode mode;
+  static aclrtStreamStatus status;
+  static aclrtEventRecordedStatus recorded;
+  static aclFormat format;
+  static aclDataType dtype;
+  static int foreign;
+  void* const handle = &foreign;
+#define CALL(name, ...) {#name, [=] { return name(__VA_ARGS__); }}
+  return {
+      CALL(aclrtGetVersion, &number, &other, &third),
+      CALL(aclrtSetDevice, 0),
+      CALL(aclrtResetDevice, 0),
+      CALL(aclrtResetDeviceForce, 0),
+      CALL(aclrtGetDevice, &number),
+      CALL(aclrtGetDeviceCount, &count),
+      CALL(aclrtGetRunMode, &mode),
+      CALL(aclrtSynchronizeDevice),
+      CALL(aclrtSynchronizeDeviceWithTimeout, 1),
+      CALL(aclrtCreateContext, &pointer, 0),
+      CALL(aclrtDestroyContext, handle),
+      CALL(aclrtSetCurrentContext, handle),
+      CALL(aclrtGetCurrentContext, &pointer),
+      CALL(aclrtCtxGetSysParamOpt, ACL_OPT_DETERMINISTIC, &value),
+      CALL(aclrtCtxSetSysParamOpt, ACL_OPT_DETERMINISTIC, 1),
+      CALL(aclrtGetSysParamOpt, ACL_OPT_DETERMINISTIC, &value),
+      CALL(aclrtSetSysParamOpt, ACL_OPT_DETERMINISTIC, 1),
+      CALL(aclrtGetMemInfo, ACL_HBM_MEM, &bytes, &all),
+      CALL(aclrtMalloc, &pointer, 64, ACL_MEM_MALLOC_HUGE_FIRST),
+      CALL(aclrtMallocAlign32, &pointer, 64, ACL_MEM_MALLOC_HUGE_FIRST),
+      CALL(aclrtMallocCached, &pointer, 64, ACL_MEM_MALLOC_HUGE_FIRST),
+      CALL(aclrtFree, handle),
+      CALL(aclrtMallocHost, &pointer, 64),
+      CALL(aclrtFreeHost, handle),
+      CALL(aclrtMemset, host, 4, 0, 4),
+      CALL(aclrtMemsetAsync, host, 4, 0, 4, nullptr),
+      CALL(aclrtMemcpy, host, 4, host + 8, 4, ACL_MEMCPY_HOST_TO_DEVICE),
+      CALL(aclrtMemcpyAsync, host, 4, host + 8, 4, ACL_MEMCPY_HOST_TO_DEVICE, nullptr),
+      CALL(aclrtCreateStream, &pointer),
+      CALL(aclrtCreateStreamWithConfig, &pointer, 0, 0),
+      CALL(aclrtDestroyStream, handle),
+      CALL(aclrtDestroyStreamForce, handle),
+      CALL(aclrtSynchronizeStream, nullptr),
+      CALL(aclrtSynchronizeStreamWithTimeout, nullptr, 1),
+      CALL(aclrtStreamQuery, nullptr, &status),
+      CALL(aclrtStreamWaitEvent, nullptr, handle),
+      CALL(aclrtCreateEvent, &pointer),
+      CALL(aclrtCreateEventWithFlag, &pointer, ACL_EVENT_SYNC),
+      CALL(aclrtDestroyEvent, handle),
+      CALL(aclrtRecordEvent, handle, nullptr),
+      CALL(aclrtResetEvent, handle, nullptr),
+      CALL(aclrtQueryEventStatus, handle, &recorded),
+      CALL(aclrtSynchronizeEvent, handle),
+      CALL(aclrtEventElapsedTime, &milliseconds, handle, handle),
+      CALL(aclInitTensor, tensor, four, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, host),
+      CALL(aclGetViewShape, tensor, &dims, &length),
+      CALL(aclGetStorageShape, tensor, &dims, &length),
+      CALL(aclGetViewStrides, tensor, &dims, &length),
+      CALL(aclGetViewOffset, tensor, &value),
+      CALL(aclGetFormat, tensor, &format),
+      CALL(aclGetDataType, tensor, &dtype),
+      CALL(aclGetIntArraySize, nullptr, &length),
+      CALL(aclGetFloatArraySize, nullptr, &length),
+      CALL(aclGetBoolArraySize, nullptr, &length),
+      CALL(aclGetTensorListSize, nullptr, &length),
+      CALL(aclGetScalarListSize, nullptr, &length),
+      CALL(aclSetRawTensorAddr, tensor, host),
+      CALL(aclGetRawTensorAddr, tensor, &pointer),
+      CALL(aclSetAclOpExecutorRepeatable, executor),
+      CALL(aclDestroyAclOpExecutor, executor),
+      CALL(aclSetInputTensorAddr, executor, 0, tensor, host),
+      CALL(aclSetOutputTensorAddr, executor, 0, tensor, host),
+      CALL(aclSetTensorAddr, executor, 0, tensor, host),
+  };
+#undef CALL
+}
+
+// A kind of object: how to make one, to destroy it and to use it.
+struct Kind {
+  const char* name;
+  std::function<void*()> make;
+  std::function<int(void*)> destroy;
+  int stale;
+  std::vector<std::pair<const char*, std::function<int(void*)>>> uses;
+};
+
+std::vector<Kind> kinds(Problem& problem) {
+  static int64_t value, *dims;
+  static uint64_t length;
+  static float milliseconds;
+  static aclFormat format;
+  static aclDataType dtype;
+  static void* pointer;
+  static aclrtStreamStatus status;
+  static aclrtEventRecordedStatus recorded;
+  constexpr int kStale = ACL_ERROR_INVALID_RESOURCE_HANDLE, kInvalid = ACLNN_ERR_PARAM_INVALID;
+  const auto tensor = [](void* handle) { return static_cast<aclTensor*>(handle); };
+  const auto executor = [](void* handle) { return static_cast<aclOpExecutor*>(handle); };
+  aclTensor* const x = problem.x;
+#define USE(name, ...) {#name, [=](void* h) -> int { return name(__VA_ARGS__); }}
+  return {
+      {"aclDestroyTensor",
+       [] { return make_tensor(); },
+       [=](void* h) { return aclDestroyTensor(tensor(h)); },
+       kInvalid,
+       {USE(aclGetViewShape, tensor(h), &dims, &length), USE(aclGetStorageShape, tensor(h), &dims, &length),
+        USE(aclGetViewStrides, tensor(h), &dims, &length), USE(aclGetViewOffset, tensor(h), &value),
+        USE(aclGetFormat, tensor(h), &format), USE(aclGetDataType, tensor(h), &dtype),
+        USE(aclSetRawTensorAddr, tensor(h), host), USE(aclGetRawTensorAddr, tensor(h), &pointer),
+        USE(aclInitTensor, tensor(h), four, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, host)}},
+      {"aclDestroyScalar",
+       [] { return aclCreateScalar(four, ACL_INT64); },
+       [](void* h) { return aclDestroyScalar(static_cast<aclScalar*>(h)); },
+       kInvalid,
+       {}},
+      {"aclDestroyIntArray",
+       [] { return aclCreateIntArray(four, 1); },
+       [](void* h) { return aclDestroyIntArray(static_cast<aclIntArray*>(h)); },
+       kInvalid,
+       {USE(aclGetIntArraySize, static_cast<aclIntArray*>(h), &length)}},
+      {"aclDestroyFloatArray",
+       [] { return aclCreateFloatArray(reinterpret_cast<float*>(host), 3); },
+       [](void* h) { return aclDestroyFloatArray(static_cast<aclFloatArray*>(h)); },
+       kInvalid,
+       {USE(aclGetFloatArraySize, static_cast<aclFloatArray*>(h), &length)}},
+      {"aclDestroyBoolArray",
+       [] { return aclCreateBoolArray(nullptr, 0); },
+       [](void* h) { return aclDestroyBoolArray(static_cast<aclBoolArray*>(h)); },
+       kInvalid,
+       {USE(aclGetBoolArraySize, static_cast<aclBoolArray*>(h), &length)}},
+      {"aclDestroyTensorList",
+       [] {
+         const aclTensor* one = make_tensor();
+         return aclCreateTensorList(&one, 1);
+       },
+       [](void* h) { return aclDestroyTensorList(static_cast<aclTensorList*>(h)); },
+       kInvalid,
+       {USE(aclGetTensorListSize, static_cast<aclTensorList*>(h), &length)}},
+      {"aclDestroyScalarList",
+       [] {
+         const aclScalar* one = aclCreateScalar(four, ACL_INT64);
+         return aclCreateScalarList(&one, 1);
+       },
+       [](void* h) { return aclDestroyScalarList(static_cast<aclScalarList*>(h)); },
+       kInvalid,
+       {USE(aclGetScalarListSize, static_cast<aclScalarList*>(h), &length)}},
+      {"aclDestroyDataBuffer",
+       [] { return aclCreateDataBuffer(host, sizeof(host)); },
+       [](void* h) { return aclDestroyDataBuffer(static_cast<aclDataBuffer*>(h)); },
+       kInvalid,
+       {}},
+      {"aclDestroyAclOpExecutor",
+       [&problem]() -> void* {
+         uint64_t size = 0;
+         aclOpExecutor* made = nullptr;
+         CHECK(problem.first(&size, &made) == 0);
+         return made;
+       },
+       [=](void* h) { return aclDestroyAclOpExecutor(executor(h)); },
+       kInvalid,
+       {USE(aclSetAclOpExecutorRepeatable, executor(h)),
+        USE(aclSetInputTensorAddr, executor(h), 0, x, host),
+        USE(aclSetOutputTensorAddr, executor(h), 0, x, host),
+        USE(aclSetTensorAddr, executor(h), 0, x, host),
+        {"aclnnRmsNormGrad", [=](void* h) { return aclnnRmsNormGrad(host, sizeof(host), executor(h), nullptr); }}}},
+      {"aclrtDestroyStream",
+       []() -> void* {
+         aclrtStream stream = nullptr;
+         CHECK(aclrtCreateStream(&stream) == 0);
+         return stream;
+       },
+       aclrtDestroyStream,
+       kStale,
+       {USE(aclrtDestroyStreamForce, h), USE(aclrtSynchronizeStream, h), USE(aclrtSynchronizeStreamWithTimeout, h, 1),
+        USE(aclrtStreamQuery, h, &status), USE(aclrtMemsetAsync, host, 4, 0, 4, h),
+        USE(aclrtMemcpyAsync, host, 4, host + 8, 4, ACL_MEMCPY_DEFAULT, h)}},
+      {"aclrtDestroyEvent",
+       []() -> void* {
+         aclrtEvent event = nullptr;
+         CHECK(aclrtCreateEvent(&event) == 0);
+         return event;
+       },
+       aclrtDestroyEvent,
+       kStale,
+       {USE(aclrtRecordEvent, h, nullptr), USE(aclrtResetEvent, h, nullptr), USE(aclrtSynchronizeEvent, h),
+        USE(aclrtQueryEventStatus, h, &recorded), USE(aclrtStreamWaitEvent, nullptr, h),
+        USE(aclrtEventElapsedTime, &milliseconds, h, h)}},
+      {"aclrtDestroyContext",
+       []() -> void* {
+         aclrtContext context = nullptr;
+         CHECK(aclrtCreateContext(&context, 0) == 0);
+         return context;
+       },
+       aclrtDestroyContext,
+       kStale,
+       {USE(aclrtSetCurrentContext, h)}},
+  };
+#undef USE
+}
+
+}  // namespace
+
+TEST_CASE("before aclInit and after aclFinalize") {
+  Problem problem;
+  std::vector<unsigned char> workspace(4096);
+  for (const char* word : {"aclInit has not been called", "aclFinalize has been called"}) {
+    // Tensors, arrays and the first phase read metadata alone.
+    aclTensor* const tensor = make_tensor();
+    aclIntArray* const array = aclCreateIntArray(four, 1);
+    CHECK(tensor != nullptr);
+    CHECK(descendSetProduct("host") == 0);
+    uint64_t size = 0;
+    aclOpExecutor* executor = nullptr;
+    Problem now;
+    REQUIRE(now.first(&size, &executor) == 0);
+    for (const auto& [name, call] : runtime_calls(tensor, executor)) {
+      REFUSED(ACL_ERROR_UNINITIALIZE, name, call());
+      CHECK_MESSAGE(sentence().find(word) != std::string::npos, sentence());
+    }
+    CHECK(aclrtGetSocName() == nullptr);
+    REFUSED(ACLNN_ERR_RUNTIME_ERROR, "aclnnRmsNormGrad", aclnnRmsNormGrad(workspace.data(), size, executor, nullptr));
+    CHECK_MESSAGE(sentence().find(word) != std::string::npos, sentence());
+    if (word[3] == 'I') {
+      REFUSED(ACL_ERROR_UNINITIALIZE, "aclFinalize", aclFinalize());
+    } else {
+      REFUSED(ACL_ERROR_REPEAT_FINALIZE, "aclFinalize", aclFinalize());
+    }
+    CHECK(aclDataTypeSize(ACL_BF16) == 2);
+    CHECK(aclFloat16ToFloat(aclFloatToFloat16(1.5f)) == 1.5f);
+    CHECK(aclDestroyIntArray(array) == 0);
+    CHECK(aclDestroyTensor(tensor) == 0);
+    CHECK(aclInit("a path that nobody reads") == 0);
+    REFUSED(ACL_ERROR_REPEAT_INITIALIZE, "aclInit", aclInit(nullptr));
+    CHECK(aclFinalize() == 0);
+  }
+}
+
+TEST_CASE("destroying twice, using after destroying, and handles of another kind") {
+  const Runtime runtime;
+  Problem problem;
+  const std::vector<Kind> all = kinds(problem);
+  int local = 0;
+  for (const Kind& kind : all) {
+    CHECK(kind.destroy(nullptr) == 0);
+    void* const handle = kind.make();
+    REQUIRE(handle != nullptr);
+    CHECK_MESSAGE(kind.destroy(handle) == 0, kind.name, " ", sentence());
+    for (int again = 0; again < 2; ++again) REFUSED(kind.stale, kind.name, kind.destroy(handle));
+    // Its place is taken by others now.
+    std::vector<void*> others;
+    for (int i = 0; i < 200; ++i) others.push_back(kind.make());
+    CHECK(std::set<void*>(others.begin(), others.end()).size() == 200);
+    REFUSED(kind.stale, kind.name, kind.destroy(handle));
+    for (const auto& [name, use] : kind.uses) REFUSED(kind.stale, name, use(handle));
+    for (void* other : others) CHECK(kind.destroy(other) == 0);
+
+    std::vector<void*> foreign{&local, host, reinterpret_cast<void*>(1), reinterpret_cast<void*>(~uintptr_t{0})};
+    for (const Kind& other : all) {
+      if (&other != &kind) foreign.push_back(other.make());
+    }
+    for (void* wrong : foreign) {
+      REFUSED(kind.stale, kind.name, kind.destroy(wrong));
+      for (const auto& [name, use] : kind.uses) REFUSED(kind.stale, name, use(wrong));
+    }
+  }
+  aclDataBuffer* const buffer = aclCreateDataBuffer(host, 7);
+  CHECK(aclGetDataBufferAddr(buffer) == host);
+  CHECK(aclGetDataBufferSizeV2(buffer) == 7);
+  CHECK(aclDestroyDataBuffer(buffer) == 0);
+  CHECK(aclGetDataBufferAddr(buffer) == nullptr);
+  CHECK(sentence().find("aclGetDataBufferAddr: ") == 0);
+  CHECK(aclGetDataBufferSizeV2(buffer) == 0);
+  CHECK(sentence().find("aclGetDataBufferSizeV2: ") == 0);
+}
+
+TEST_CASE("dead and foreign handles in the first phase") {
+  const Runtime runtime;
+  Problem problem;
+  const Kind tensors = kinds(problem).front();
+  void* const dead = tensors.make();
+  CHECK(tensors.destroy(dead) == 0);
+  uint64_t size = 99;
+  aclOpExecutor* executor = nullptr;
+  for (void* wrong : {dead, static_cast<void*>(host), static_cast<void*>(aclCreateIntArray(four, 1))}) {
+    REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnRmsNormGrad",
+            aclnnRmsNormGradGetWorkspaceSize(problem.dy, static_cast<aclTensor*>(wrong), problem.rstd, problem.gamma,
+                                             problem.dx, problem.dgamma, &size, &executor));
+    CHECK(sentence().find("aclnnRmsNormGrad: x ") == 0);
+  }
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, "aclnnRmsNormGrad", problem.first(nullptr, &executor));
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, "aclnnRmsNormGrad", problem.first(&size, nullptr));
+  CHECK(size == 99);
+  CHECK(executor == nullptr);
+  CHECK_FALSE(problem.dx.finite());  // nothing was written
+}
+
+TEST_CASE("the second phase: executors and workspaces that will not do") {
+  const Runtime runtime;
+  Problem problem(300, 64);
+  Launch launch(problem);
+  REQUIRE(launch.size > 8);
+  char* const workspace = launch.workspace.data();
+  const auto second = [&](void* place, uint64_t size, aclrtStream stream = nullptr) {
+    return aclnnRmsNormGrad(place, size, launch.executor, stream);
+  };
+  aclrtStream dead = nullptr;
+  REQUIRE(aclrtCreateStream(&dead) == 0);
+  REQUIRE(aclrtDestroyStream(dead) == 0);
+  const char* const who = "aclnnRmsNormGrad";
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, who, aclnnRmsNormGrad(workspace, launch.size, nullptr, nullptr));
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, who, second(nullptr, launch.size));
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, who, second(nullptr, 0));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(workspace, launch.size - 1));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(workspace, 0));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnRmsNorm", aclnnRmsNorm(workspace, launch.size, launch.executor, nullptr));
+  CHECK(sentence().find("aclnnRmsNormGrad") != std::string::npos);  // whose it is
+  REFUSED(ACLNN_ERR_RUNTIME_ERROR, who, second(workspace, launch.size, dead));
+  REFUSED(ACLNN_ERR_RUNTIME_ERROR, who, second(workspace, launch.size, host));
+  // Of several breaches the stream's is the last.
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, who, second(nullptr, launch.size, dead));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(workspace, launch.size - 1, dead));
+
+  // A workspace is not larger than its allocation, whatever the caller says.
+  void* small = nullptr;
+  REQUIRE(aclrtMalloc(&small, launch.size + 16, ACL_MEM_MALLOC_HUGE_FIRST) == 0);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(static_cast<char*>(small) + 32, launch.size));
+  CHECK(sentence().find(std::to_string(launch.size - 16)) != std::string::npos);
+  CHECK_FALSE(problem.dx.finite());
+
+  CHECK(second(static_cast<char*>(small) + 16, launch.size) == 0);  // none of this has spent it
+  REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(small, launch.size));
+  CHECK(aclrtSynchronizeStream(nullptr) == 0);
+  CHECK(problem.dx.finite());
+  REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(small, launch.size));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclDestroyAclOpExecutor", aclDestroyAclOpExecutor(launch.executor));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetAclOpExecutorRepeatable", aclSetAclOpExecutorRepeatable(launch.executor));
+}
+
+TEST_CASE("data that is not there, or larger than its allocation") {
+  const Runtime runtime;
+  Problem problem;
+  const int64_t shape[] = {8, 64};
+  const auto with_x = [&](aclTensor* x, uint64_t* size, aclOpExecutor** executor) {
+    return aclnnRmsNormGradGetWorkspaceSize(problem.dy, x, problem.rstd, problem.gamma, problem.dx, problem.dgamma,
+                                            size, executor);
+  };
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  // Null passes the first phase alone.
+  aclTensor* x = aclCreateTensor(shape, 2, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, shape, 2, nullptr);
+  REQUIRE(with_x(x, &size, &executor) == 0);
+  std::vector<char> workspace(size + 1);
+  REFUSED(ACLNN_ERR_RUNTIME_ERROR, "aclnnRmsNormGrad", aclnnRmsNormGrad(workspace.data(), size, executor, nullptr));
+  CHECK(sentence().find(" x ") != std::string::npos);
+
+  void* memory = nullptr;
+  const size_t room = 8 * 64 * 4;
+  REQUIRE(aclrtMalloc(&memory, room, ACL_MEM_MALLOC_NORMAL_ONLY) == 0);
+  CHECK(aclSetRawTensorAddr(x, memory) == 0);
+  CHECK(with_x(x, &size, &executor) == 0);
+  CHECK(aclDestroyAclOpExecutor(executor) == 0);
+  executor = nullptr;
+  CHECK(aclSetRawTensorAddr(x, static_cast<char*>(memory) + 4) == 0);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnRmsNormGrad", with_x(x, &size, &executor));
+  CHECK(sentence().find(std::to_string(room)) != std::string::npos);
+  CHECK(sentence().find(std::to_string(room - 4)) != std::string::npos);
+  // The storage counts, not the view.
+  const int64_t storage = 8 * 64 + 1;
+  CHECK(aclInitTensor(x, shape, 2, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, &storage, 1, memory) == 0);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnRmsNormGrad", with_x(x, &size, &executor));
+  CHECK(executor == nullptr);
+
+  // A repeatable executor's new address is judged at the next launch.
+  Launch launch(problem);
+  CHECK(aclSetAclOpExecutorRepeatable(launch.executor) == 0);
+  CHECK(aclSetInputTensorAddr(launch.executor, 1, problem.x, static_cast<char*>(memory) + 64) == 0);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnRmsNormGrad", launch(nullptr));
+  CHECK(aclSetInputTensorAddr(launch.executor, 1, problem.x, nullptr) == 0);
+  REFUSED(ACLNN_ERR_RUNTIME_ERROR, "aclnnRmsNormGrad", launch(nullptr));
+  CHECK(aclSetInputTensorAddr(launch.executor, 1, problem.x, memory) == 0);
+  CHECK(launch(nullptr) == 0);
+  CHECK(aclrtSynchronizeStream(nullptr) == 0);
+  CHECK(aclDestroyAclOpExecutor(launch.executor) == 0);
+  CHECK(aclDestroyTensor(x) == 0);
+}
+
+TEST_CASE("copies and fills beyond an allocation") {
+  const Runtime runtime;
+  void* memory = nullptr;
+  REQUIRE(aclrtMalloc(&memory, 100, ACL_MEM_MALLOC_HUGE_FIRST) == 0);
+  char* const begin = static_cast<char*>(memory);
+  struct Case {
+    void* to;
+    size_t most;
+    const void* from;
+    size_t count;
+  };
+  for (const Case& c : {Case{memory, 99, host, 100}, Case{memory, 101, host, 101}, Case{begin + 99, 2, host, 2},
+                        Case{host, 256, memory, 101}, Case{host, 256, begin + 50, 51}, Case{nullptr, 8, host, 8},
+                        Case{memory, 8, nullptr, 8}, Case{memory, ~size_t{0}, host, ~size_t{0}}}) {
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemcpy", aclrtMemcpy(c.to, c.most, c.from, c.count, ACL_MEMCPY_DEFAULT));
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemcpyAsync",
+            aclrtMemcpyAsync(c.to, c.most, c.from, c.count, ACL_MEMCPY_DEFAULT, nullptr));
+  }
+  for (const Case& c : {Case{memory, 99, nullptr, 100}, Case{memory, 101, nullptr, 101},
+                        Case{begin + 99, 2, nullptr, 2}, Case{nullptr, 8, nullptr, 8}}) {
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemset", aclrtMemset(c.to, c.most, 1, c.count));
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemsetAsync", aclrtMemsetAsync(c.to, c.most, 1, c.count, nullptr));
+  }
+  for (const int kind : {-1, 5}) {
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemcpy",
+            aclrtMemcpy(memory, 8, host, 8, static_cast<aclrtMemcpyKind>(kind)));
+  }
+  CHECK(aclrtMemset(memory, 100, 7, 100) == 0);
+  CHECK(aclrtMemcpy(host, 256, begin + 50, 50, ACL_MEMCPY_DEVICE_TO_HOST) == 0);
+  CHECK(host[49] == 7);
+  void* pointer = host;
+  for (const size_t size : {size_t{0}, ~size_t{0}, size_t{1} << 60}) {
+    const int status = size == 0 ? ACL_ERROR_INVALID_PARAM : ACL_ERROR_BAD_ALLOC;
+    REFUSED(status, "aclrtMalloc", aclrtMalloc(&pointer, size, ACL_MEM_MALLOC_HUGE_FIRST));
+    REFUSED(status, "aclrtMallocHost", aclrtMallocHost(&pointer, size));
+  }
+  CHECK(pointer == host);
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMalloc", aclrtMalloc(nullptr, 8, ACL_MEM_MALLOC_HUGE_FIRST));
+  for (void* wrong : {static_cast<void*>(nullptr), static_cast<void*>(host), static_cast<void*>(begin + 1)}) {
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtFree", aclrtFree(wrong));
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtFreeHost", aclrtFreeHost(wrong));
+  }
+  CHECK(aclrtFree(memory) == 0);
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtFree", aclrtFree(memory));
+}
+
+TEST_CASE("null results, devices that are none, lists without values") {
+  const Runtime runtime;
+  aclrtStream stream = nullptr;
+  aclrtEvent event = nullptr;
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateStream", aclrtCreateStream(nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateStreamWithConfig", aclrtCreateStreamWithConfig(&stream, 0, 4));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEvent", aclrtCreateEvent(nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEventWithFlag", aclrtCreateEventWithFlag(&event, 0x40));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetDevice", aclrtGetDevice(nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetDeviceCount", aclrtGetDeviceCount(nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetRunMode", aclrtGetRunMode(nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetVersion", aclrtGetVersion(nullptr, nullptr, nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetMemInfo", aclrtGetMemInfo(ACL_HBM_MEM, nullptr, nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtStreamQuery", aclrtStreamQuery(nullptr, nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSynchronizeStreamWithTimeout", aclrtSynchronizeStreamWithTimeout(nullptr, -2));
+  for (const int32_t device : {1, -1, 1 << 30}) {
+    REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtSetDevice", aclrtSetDevice(device));
+    REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtResetDevice", aclrtResetDevice(device));
+    REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtResetDeviceForce", aclrtResetDeviceForce(device));
+    REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtCreateContext", aclrtCreateContext(&stream, device));
+  }
+  CHECK(stream == nullptr);
+  CHECK(event == nullptr);
+  CHECK(aclCreateIntArray(nullptr, 3) == nullptr);
+  CHECK(sentence().find("aclCreateIntArray: ") == 0);
+  CHECK(aclCreateTensorList(nullptr, 3) == nullptr);
+  CHECK(aclCreateScalar(nullptr, ACL_FLOAT) == nullptr);
+  CHECK(sentence().find("aclCreateScalar: ") == 0);
+  CHECK(aclCreateTensor(nullptr, 2, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, host) == nullptr);
+  CHECK(sentence().find("aclCreateTensor: ") == 0);
+  // Absurd numbers make a tensor, and the first phase judges; so many dimensions cannot be kept.
+  CHECK(aclCreateTensor(four, uint64_t{1} << 62, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, host) == nullptr);
+  CHECK(aclCreateIntArray(four, uint64_t{1} << 62) == nullptr);
+  std::vector<int64_t> many(3000, INT64_MAX);
+  aclTensor* const odd = aclCreateTensor(many.data(), many.size(), static_cast<aclDataType>(77), many.data(), INT64_MIN,
+                                         static_cast<aclFormat>(-9), many.data(), many.size(), host);
+  REQUIRE(odd != nullptr);
+  Problem problem;
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  const auto first = [&] {
+    return aclnnRmsNormGradGetWorkspaceSize(odd, problem.x, problem.rstd, problem.gamma, problem.dx, problem.dgamma,
+                                            &size, &executor);
+  };
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnRmsNormGrad", first());
+  CHECK(aclInitTensor(odd, many.data(), many.size(), ACL_FLOAT, many.data(), INT64_MAX, ACL_FORMAT_ND, many.data(),
+                      many.size(), host) == 0);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnRmsNormGrad", first());
+  CHECK(aclDestroyTensor(odd) == 0);
+}

@@ -1,0 +1,226 @@
+// All ten operators through both phases, and every rule of the second phase for each of them.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aclnnop/aclnn_group_norm_swish.h"
+#include "aclnnop/aclnn_group_norm_swish_grad.h"
+#include "aclnnop/aclnn_layer_norm.h"
+#include "aclnnop/aclnn_layer_norm_backward.h"
+#include "aclnnop/aclnn_nsa_compress.h"
+#include "aclnnop/aclnn_nsa_compress_grad.h"
+#include "aclnnop/aclnn_rms_norm.h"
+#include "aclnnop/aclnn_rms_norm_grad.h"
+#include "aclnnop/aclnn_scaled_masked_softmax.h"
+#include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+#include "capi_runtime.h"
+
+namespace {
+
+using Arrays = std::vector<std::unique_ptr<Array>>;
+
+struct Operator {
+  std::string name;
+  std::function<int(uint64_t*, aclOpExecutor**)> first;
+  SecondPhase second;
+  Arrays inputs, outputs;
+};
+
+Arrays arrays(std::initializer_list<std::vector<int64_t>> shapes) {
+  Arrays made;
+  uint32_t seed = 1;
+  for (const auto& shape : shapes) {
+    made.push_back(std::make_unique<Array>(shape, ACL_FLOAT));
+    made.back()->positive(seed++);
+  }
+  return made;
+}
+
+// Every operator with a small call of it, on FLOAT.
+std::vector<Operator> operators() {
+  static const int64_t columns = 32, block = 16, stride = 16, ends[] = {16, 48};
+  static const bool all[] = {true, true, true};
+  static char layout[] = "TND", format[] = "NCHW";
+  aclIntArray* const normalized = aclCreateIntArray(&columns, 1);
+  aclIntArray* const lengths = aclCreateIntArray(ends, 2);
+  aclBoolArray* const wanted = aclCreateBoolArray(all, 3);
+  const std::vector<int64_t> matrix{40, 32}, row{32}, column{40, 1}, image{2, 4, 3, 5}, groups{2, 2}, channel{4};
+  const std::vector<int64_t> scores{2, 3, 8, 32}, tokens{48, 2, 16}, weight{16, 2}, windows{3, 2, 16};
+
+  std::vector<Operator> made;
+  const auto add = [&](const char* name, SecondPhase second, Arrays inputs, Arrays outputs, auto first) {
+    made.push_back({name, nullptr, second, std::move(inputs), std::move(outputs)});
+    made.back().first = [first, in = &made.back()](uint64_t* size, aclOpExecutor** executor) {
+      return first(*in, size, executor);
+    };
+  };
+  made.reserve(10);  // the calls hold addresses
+#define IN(i) *op.inputs[i]
+#define OUT(i) *op.outputs[i]
+#define FIRST(function, ...)                                                 \
+  [=](const Operator& op, uint64_t* size, aclOpExecutor** executor) -> int { \
+    return function(__VA_ARGS__, size, executor);                            \
+  }
+  add("aclnnRmsNorm", aclnnRmsNorm, arrays({matrix, row}), arrays({matrix, column}),
+      FIRST(aclnnRmsNormGetWorkspaceSize, IN(0), IN(1), 1e-6, OUT(0), OUT(1)));
+  add("aclnnRmsNormGrad", aclnnRmsNormGrad, arrays({matrix, matrix, column, row}), arrays({matrix, row}),
+      FIRST(aclnnRmsNormGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), OUT(0), OUT(1)));
+  add("aclnnLayerNorm", aclnnLayerNorm, arrays({matrix, row, row}), arrays({matrix, column, column}),
+      FIRST(aclnnLayerNormGetWorkspaceSize, IN(0), normalized, IN(1), IN(2), 1e-5, OUT(0), OUT(1), OUT(2)));
+  add("aclnnLayerNormBackward", aclnnLayerNormBackward, arrays({matrix, matrix, column, column, row, row}),
+      arrays({matrix, row, row}),
+      FIRST(aclnnLayerNormBackwardGetWorkspaceSize, IN(0), IN(1), normalized, IN(2), IN(3), IN(4), IN(5), wanted,
+            OUT(0), OUT(1), OUT(2)));
+  add("aclnnGroupNormSwish", aclnnGroupNormSwish, arrays({image, channel, channel}), arrays({image, groups, groups}),
+      FIRST(aclnnGroupNormSwishGetWorkspaceSize, IN(0), IN(1), IN(2), 2, format, 1e-5, true, 1.0, OUT(0), OUT(1),
+            OUT(2)));
+  add("aclnnGroupNormSwishGrad", aclnnGroupNormSwishGrad, arrays({image, groups, groups, image, channel, channel}),
+      arrays({image, channel, channel}),
+      FIRST(aclnnGroupNormSwishGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), 2, format, 1.0, true,
+            true, OUT(0), OUT(1), OUT(2)));
+  add("aclnnNsaCompress", aclnnNsaCompress, arrays({tokens, weight}), arrays({windows}),
+      FIRST(aclnnNsaCompressGetWorkspaceSize, IN(0), IN(1), lengths, layout, block, stride, 0, OUT(0)));
+  add("aclnnNsaCompressGrad", aclnnNsaCompressGrad, arrays({windows, tokens, weight}), arrays({tokens, weight}),
+      FIRST(aclnnNsaCompressGradGetWorkspaceSize, IN(0), IN(1), IN(2), lengths, block, stride, 0, layout, OUT(0),
+            OUT(1)));
+  const aclTensor* const mask = [] {
+    static const int64_t shape[] = {2, 1, 8, 32};
+    static unsigned char none[2 * 8 * 32];
+    return aclCreateTensor(shape, 4, ACL_BOOL, nullptr, 0, ACL_FORMAT_ND, shape, 4, none);
+  }();
+  add("aclnnScaledMaskedSoftmax", aclnnScaledMaskedSoftmax, arrays({scores}), arrays({scores}),
+      FIRST(aclnnScaledMaskedSoftmaxGetWorkspaceSize, IN(0), mask, 0.5, false, OUT(0)));
+  add("aclnnScaledMaskedSoftmaxBackward", aclnnScaledMaskedSoftmaxBackward, arrays({scores, scores}), arrays({scores}),
+      FIRST(aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize, IN(0), IN(1), mask, 0.5, false, OUT(0)));
+#undef FIRST
+#undef OUT
+#undef IN
+  for (const Operator& op : made) {
+    for (const auto& output : op.outputs) std::memset(output->data(), 0xFF, output->bytes());
+  }
+  return made;
+}
+
+bool untouched(const Operator& op) {
+  for (const auto& output : op.outputs) {
+    for (size_t i = 0; i < output->bytes(); ++i) {
+      if (output->data()[i] != 0xFF) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("every operator runs once, and only as itself") {
+  const Runtime runtime;
+  const std::vector<Operator> all = operators();
+  REQUIRE(all.size() == 10);
+  for (const Operator& op : all) {
+    CAPTURE(op.name);
+    uint64_t size = 99;
+    aclOpExecutor* executor = nullptr;
+    REFUSED(ACLNN_ERR_PARAM_NULLPTR, op.name, op.first(nullptr, &executor));
+    REFUSED(ACLNN_ERR_PARAM_NULLPTR, op.name, op.first(&size, nullptr));
+    CHECK(size == 99);
+    CHECK(executor == nullptr);
+    REQUIRE_MESSAGE(op.first(&size, &executor) == 0, sentence());
+    std::vector<char> workspace(size + 1);
+    char* const place = workspace.data();
+    int local = 0;
+    REFUSED(ACLNN_ERR_PARAM_NULLPTR, op.name, op.second(place, size, nullptr, nullptr));
+    REFUSED(ACLNN_ERR_PARAM_INVALID, op.name,
+            op.second(place, size, reinterpret_cast<aclOpExecutor*>(&local), nullptr));
+    REFUSED(ACLNN_ERR_RUNTIME_ERROR, op.name, op.second(place, size, executor, &local));
+    if (size > 0) {
+      REFUSED(ACLNN_ERR_PARAM_NULLPTR, op.name, op.second(nullptr, size, executor, nullptr));
+      REFUSED(ACLNN_ERR_PARAM_INVALID, op.name, op.second(place, size - 1, executor, nullptr));
+    }
+    for (const Operator& other : all) {
+      if (other.name == op.name) continue;
+      REFUSED(ACLNN_ERR_PARAM_INVALID, other.name, other.second(place, size, executor, nullptr));
+      CHECK(sentence().find(op.name) != std::string::npos);
+    }
+    CHECK(untouched(op));
+    CHECK_MESSAGE(op.second(size > 0 ? place : nullptr, size, executor, nullptr) == 0, sentence());
+    CHECK(aclrtSynchronizeStream(nullptr) == 0);
+    for (const auto& output : op.outputs) CHECK(output->finite());
+    REFUSED(ACLNN_ERR_PARAM_INVALID, op.name, op.second(place, size, executor, nullptr));
+    REFUSED(ACLNN_ERR_PARAM_INVALID, "aclDestroyAclOpExecutor", aclDestroyAclOpExecutor(executor));
+  }
+}
+
+TEST_CASE("every operator's executor runs again and again, on other memory too") {
+  const Runtime runtime;
+  const std::vector<Operator> all = operators(), others = operators();
+  for (size_t k = 0; k < all.size(); ++k) {
+    const Operator &op = all[k], &other = others[k];
+    CAPTURE(op.name);
+    uint64_t size = 0;
+    aclOpExecutor* executor = nullptr;
+    REQUIRE(op.first(&size, &executor) == 0);
+    REQUIRE(aclSetAclOpExecutorRepeatable(executor) == 0);
+    std::vector<char> workspace(size + 1);
+    const auto digest = [&](const Operator& of) {
+      REQUIRE_MESSAGE(op.second(workspace.data(), size, executor, nullptr) == 0, sentence());
+      REQUIRE(aclrtSynchronizeStream(nullptr) == 0);
+      uint64_t result = 14695981039346656037u;
+      for (const auto& output : of.outputs) {
+        CHECK(output->finite());
+        result = output->digest(result);
+        std::memset(output->data(), 0xFF, output->bytes());
+      }
+      return result;
+    };
+    const uint64_t expected = digest(op);
+    CHECK(digest(op) == expected);
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      CHECK(aclSetOutputTensorAddr(executor, i, *op.outputs[i], other.outputs[i]->data()) == 0);
+    }
+    CHECK(digest(other) == expected);
+    CHECK(untouched(op));
+    for (auto* set : {aclSetInputTensorAddr, aclSetOutputTensorAddr, aclSetTensorAddr, AclSetInputTensorAddr,
+                      AclSetOutputTensorAddr, AclSetTensorAddr}) {
+      CHECK(set(executor, 99, *op.outputs[0], op.outputs[0]->data()) == ACLNN_ERR_PARAM_INVALID);
+      CHECK(sentence().find("99") != std::string::npos);
+    }
+    CHECK(aclDestroyAclOpExecutor(executor) == 0);
+    REFUSED(ACLNN_ERR_PARAM_INVALID, op.name, op.second(workspace.data(), size, executor, nullptr));
+  }
+}
+
+TEST_CASE("indices of tensors count those that are null") {
+  const Runtime runtime;
+  const int64_t columns = 32;
+  const bool some[] = {true, false, false};
+  aclIntArray* const normalized = aclCreateIntArray(&columns, 1);
+  aclBoolArray* const mask = aclCreateBoolArray(some, 3);
+  Array dy({4, 32}, ACL_FLOAT), x({4, 32}, ACL_FLOAT), mean({4, 1}, ACL_FLOAT), rstd({4, 1}, ACL_FLOAT);
+  Array dx({4, 32}, ACL_FLOAT), bias({32}, ACL_FLOAT), moved({4, 32}, ACL_FLOAT);
+  dy.normal(1), x.normal(2), mean.normal(3), rstd.positive(4), bias.normal(5);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  REQUIRE(aclnnLayerNormBackwardGetWorkspaceSize(dy, x, normalized, mean, rstd, nullptr, bias, mask, dx, nullptr,
+                                                 nullptr, &size, &executor) == 0);
+  REQUIRE(aclSetAclOpExecutorRepeatable(executor) == 0);
+  std::vector<char> workspace(size + 1);
+  // gradOut, input, mean, rstd, weight (null), bias | gradInput, gradWeight (null), gradBias (null)
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetInputTensorAddr", aclSetInputTensorAddr(executor, 4, bias, bias.data()));
+  CHECK(sentence().find("null") != std::string::npos);
+  CHECK(aclSetInputTensorAddr(executor, 5, bias, bias.data()) == 0);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetInputTensorAddr", aclSetInputTensorAddr(executor, 6, bias, bias.data()));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetOutputTensorAddr", aclSetOutputTensorAddr(executor, 1, dx, dx.data()));
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetOutputTensorAddr", aclSetOutputTensorAddr(executor, 3, dx, dx.data()));
+  CHECK(aclSetTensorAddr(executor, 6, dx, moved.data()) == 0);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetTensorAddr", aclSetTensorAddr(executor, 5, dx, moved.data()));  // a bias
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, "aclSetTensorAddr", aclSetTensorAddr(executor, 6, nullptr, moved.data()));
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, "aclSetTensorAddr", aclSetTensorAddr(nullptr, 6, dx, moved.data()));
+  CHECK(aclnnLayerNormBackward(workspace.data(), size, executor, nullptr) == 0);
+  CHECK(aclrtSynchronizeStream(nullptr) == 0);
+  CHECK(moved.finite());
+  CHECK_FALSE(dx.finite());
+  CHECK(aclDestroyAclOpExecutor(executor) == 0);
+}

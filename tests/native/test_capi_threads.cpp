@@ -1,0 +1,239 @@
+// Many threads at the C interface at once, the end of the library beneath them, and forks.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aclnnop/aclnn_rms_norm_grad.h"
+#include "capi_runtime.h"
+#include "in_child.h"
+
+namespace {
+
+// Runs body(i) on so many threads, all let go together.
+void together(int count, const std::function<void(int)>& body) {
+  std::atomic<int> ready{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      ++ready;
+      while (ready < count) std::this_thread::yield();
+      body(i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// One call of everything that a program does, each status allowed: the library may end at any moment.
+void go_through_everything(Problem& problem) {
+  aclrtStream stream = nullptr;
+  aclrtEvent event = nullptr;
+  aclrtContext context = nullptr;
+  void* memory = nullptr;
+  char byte = 0;
+  const int64_t length = 4;
+  (void)aclrtSetDevice(0);
+  (void)aclrtCreateStream(&stream);
+  (void)aclrtCreateEvent(&event);
+  (void)aclrtCreateContext(&context, 0);
+  (void)aclrtMalloc(&memory, 4096, ACL_MEM_MALLOC_HUGE_FIRST);
+  aclTensor* const tensor = aclCreateTensor(&length, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, &length, 1, nullptr);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  std::vector<char> workspace;
+  if (problem.first(&size, &executor) == 0) {
+    workspace.resize(size + 1);
+    (void)aclnnRmsNormGrad(workspace.data(), size, executor, stream);
+  }
+  (void)aclrtRecordEvent(event, stream);
+  (void)aclrtStreamWaitEvent(nullptr, event);
+  if (stream != nullptr) (void)aclrtMemsetAsync(&byte, 1, 1, 1, stream);
+  (void)aclrtSynchronizeEvent(event);
+  (void)aclrtSynchronizeStream(nullptr);
+  (void)aclrtSynchronizeDevice();
+  (void)aclrtSynchronizeStream(stream);
+  (void)aclDestroyTensor(tensor);
+  (void)aclrtFree(memory);
+  (void)aclrtDestroyEvent(event);
+  (void)aclrtDestroyContext(context);
+  if (stream != nullptr) (void)aclrtDestroyStream(stream);
+  (void)aclGetRecentErrMsg();
+}
+
+}  // namespace
+
+TEST_CASE("of many threads that destroy one object one succeeds") {
+  const Runtime runtime;
+  Problem problem;
+  for (int round = 0; round < 50; ++round) {
+    aclrtStream stream = nullptr;
+    aclrtEvent event = nullptr;
+    void* memory = nullptr;
+    const int64_t length = 4;
+    REQUIRE(aclrtCreateStream(&stream) == 0);
+    REQUIRE(aclrtCreateEvent(&event) == 0);
+    REQUIRE(aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST) == 0);
+    aclTensor* const tensor = aclCreateTensor(&length, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, &length, 1, nullptr);
+    Launch launch(problem);
+    std::vector<char> block(2 << 20);
+    CHECK(aclrtMemsetAsync(block.data(), block.size(), 1, block.size(), stream) == 0);
+    CHECK(aclrtRecordEvent(event, stream) == 0);
+    std::atomic<int> done[5] = {};
+    together(4, [&](int) {
+      done[0] += aclrtDestroyEvent(event) == 0;
+      done[1] += aclrtDestroyStream(stream) == 0;
+      done[2] += aclrtFree(memory) == 0;
+      done[3] += aclDestroyTensor(tensor) == 0;
+      done[4] += aclDestroyAclOpExecutor(launch.executor) == 0;
+    });
+    for (const auto& count : done) CHECK(count == 1);
+    CHECK(aclrtSynchronizeDevice() == 0);
+  }
+}
+
+TEST_CASE("of many threads that launch one executor one succeeds, with a repeatable one all") {
+  const Runtime runtime;
+  Problem problem, model;
+  REQUIRE(model.both(nullptr) == 0);
+  for (const bool repeatable : {false, true}) {
+    for (int round = 0; round < 30; ++round) {
+      Launch launch(problem);
+      if (repeatable) REQUIRE(aclSetAclOpExecutorRepeatable(launch.executor) == 0);
+      std::atomic<int> launched{0}, refused{0};
+      together(8, [&](int) {  // all on the default stream, one behind the other
+        const int status = launch(nullptr);
+        launched += status == 0;
+        refused += status == ACLNN_ERR_PARAM_INVALID;
+      });
+      CHECK(aclrtSynchronizeStream(nullptr) == 0);
+      CHECK(launched == (repeatable ? 8 : 1));
+      CHECK(launched + refused == 8);
+      CHECK(problem.digest() == model.digest());
+      CHECK(aclDestroyAclOpExecutor(launch.executor) == (repeatable ? 0 : ACLNN_ERR_PARAM_INVALID));
+    }
+  }
+}
+
+TEST_CASE("one repeatable executor launched, moved, asked about and destroyed by several threads") {
+  const Runtime runtime;
+  Problem problem, other;
+  std::memcpy(other.x.data(), problem.x.data(), problem.x.bytes());
+  std::memcpy(other.dy.data(), problem.dy.data(), problem.dy.bytes());
+  REQUIRE(other.both(nullptr) == 0);
+  const uint64_t expected = other.digest();
+  for (int round = 0; round < 20; ++round) {
+    Launch launch(problem);
+    REQUIRE(aclSetAclOpExecutorRepeatable(launch.executor) == 0);
+    std::atomic<int> wrong{0};
+    together(6, [&](int i) {
+      for (int k = 0; k < 20; ++k) {
+        int status = 0;
+        if (i < 3) {
+          status = launch(nullptr);
+        } else if (i < 5) {
+          Problem& which = (i + k) % 2 == 0 ? problem : other;
+          status = aclSetInputTensorAddr(launch.executor, i - 3, which.x, (i == 3 ? which.dy : which.x).data());
+        } else {
+          status = aclSetAclOpExecutorRepeatable(launch.executor);
+        }
+        wrong += status != 0 && status != ACLNN_ERR_PARAM_INVALID;
+        if (i == 0 && k == 15) (void)aclDestroyAclOpExecutor(launch.executor);
+      }
+    });
+    CHECK(wrong == 0);
+    CHECK(aclrtSynchronizeStream(nullptr) == 0);
+    CHECK(problem.digest() == expected);
+  }
+}
+
+TEST_CASE("each thread has its own sentence, and the last one that failed") {
+  const Runtime runtime;
+  REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtSetDevice", aclrtSetDevice(7));
+  const std::string mine = sentence();
+  together(16, [&](int i) {
+    CHECK(sentence().empty());
+    for (int k = 0; k < 50; ++k) {
+      CHECK(aclrtSetDevice(100 + i) == ACL_ERROR_INVALID_DEVICE);
+      CHECK(sentence().find("device " + std::to_string(100 + i) + " ") != std::string::npos);
+    }
+  });
+  CHECK(sentence() == mine);
+}
+
+TEST_CASE("a hundred threads use streams that others destroy") {
+  const Runtime runtime;
+  std::atomic<void*> streams[4] = {};
+  for (auto& stream : streams) {
+    aclrtStream made = nullptr;
+    REQUIRE(aclrtCreateStream(&made) == 0);
+    stream = made;
+  }
+  std::atomic<int> wrong{0};
+  together(100, [&](int i) {
+    Problem problem;
+    std::atomic<void*>& shared = streams[i % 4];
+    for (int k = 0; k < 5; ++k) {
+      void* const stream = shared;
+      if (i < 8) {
+        aclrtStream fresh = nullptr;
+        wrong += aclrtCreateStream(&fresh) != 0;
+        void* const old = shared.exchange(fresh);
+        wrong += (k % 2 ? aclrtDestroyStream(old) : aclrtDestroyStreamForce(old)) != 0;
+        continue;
+      }
+      Launch launch(problem);
+      const int status = launch(stream);
+      wrong += status != 0 && status != ACLNN_ERR_RUNTIME_ERROR;
+      const int waited = aclrtSynchronizeStream(stream);
+      wrong += waited != 0 && waited != ACL_ERROR_INVALID_RESOURCE_HANDLE;
+      if (status != 0) (void)aclDestroyAclOpExecutor(launch.executor);
+      (void)aclrtSynchronizeDevice();  // whoever has destroyed the stream waits for it; this one's memory goes now
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the library ends and begins again beneath busy threads") {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      Problem problem;
+      while (!stop) go_through_everything(problem);
+    });
+  }
+  for (int round = 0; round < 100; ++round) {
+    CHECK(aclInit(nullptr) == 0);
+    CHECK(descendSetProduct("host") == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(aclFinalize() == 0);
+    CHECK(aclFinalize() == ACL_ERROR_REPEAT_FINALIZE);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_CASE("a forked child can use the library, whatever other threads were doing" * FORKS_BESIDE_THREADS) {
+  const Runtime runtime;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      Problem problem;
+      while (!stop) go_through_everything(problem);
+    });
+  }
+  for (int round = 0; round < 40; ++round) {
+    CHECK(in_child([] {
+            Problem problem;
+            (void)aclrtSynchronizeDevice();
+            go_through_everything(problem);
+            return problem.both(nullptr) == 0 && aclFinalize() == 0;
+          }) == 0);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}

@@ -376,21 +376,32 @@ aclDataBuffer *aclCreateDataBuffer(void *, size_t)
 aclError aclDestroyDataBuffer(const aclDataBuffer *)
 void *aclGetDataBufferAddr(const aclDataBuffer *)
 size_t aclGetDataBufferSizeV2(const aclDataBuffer *)
-aclnnStatus aclnnRmsNormGradGetWorkspaceSize({"const aclTensor *, " * 6}uint64_t *, aclOpExecutor **)
-aclnnStatus aclnnRmsNormGrad(void *, uint64_t, aclOpExecutor *, aclrtStream)
-aclnnStatus aclnnRmsNormGetWorkspaceSize(const aclTensor *, const aclTensor *, double, const aclTensor *, const aclTensor *, uint64_t *, aclOpExecutor **)
-aclnnStatus aclnnRmsNorm(void *, uint64_t, aclOpExecutor *, aclrtStream)
-"""  # noqa: E501
+"""
+# The operators' first phases, T for `const aclTensor *`, up to the workspace's size and the executor.
+OPERATORS = """
+RmsNormGrad(T, T, T, T, T, T)
+RmsNorm(T, T, double, T, T)
+LayerNormBackward(T, T, const aclIntArray *, T, T, T, T, const aclBoolArray *, aclTensor *, aclTensor *, aclTensor *)
+LayerNorm(T, const aclIntArray *, T, T, double, aclTensor *, aclTensor *, aclTensor *)
+GroupNormSwishGrad(T, T, T, T, T, T, int64_t, char *, double, bool, bool, T, T, T)
+GroupNormSwish(T, T, T, int64_t, char *, double, bool, double, T, T, T)
+NsaCompressGrad(T, T, T, const aclIntArray *, int64_t, int64_t, int64_t, char *, T, T)
+NsaCompress(T, T, const aclIntArray *, char *, int64_t, int64_t, int64_t, aclTensor *)
+ScaledMaskedSoftmaxBackward(T, T, T, double, bool, aclTensor *)
+ScaledMaskedSoftmax(T, T, double, bool, aclTensor *)
+"""
+for _name, _arguments in re.findall(r"^(\w+)\((.*)\)$", OPERATORS, re.MULTILINE):
+    _tensors = re.sub(r"\bT\b", "const aclTensor *", _arguments)
+    SIGNATURES += f"aclnnStatus aclnn{_name}GetWorkspaceSize({_tensors}, uint64_t *, aclOpExecutor **)\n"
+    SIGNATURES += f"aclnnStatus aclnn{_name}(void *, uint64_t, aclOpExecutor *, aclrtStream)\n"
 
 
 @needs_compiler
 def test_numbers_and_signatures_are_the_pages(tmp_path):
     lines = ['#include "acl/acl.h"', '#include "aclnn/acl_meta.h"', '#include "aclnn/opdev/op_errno.h"']
-    lines += [
-        '#include "aclnnop/aclnn_rms_norm.h"',
-        '#include "aclnnop/aclnn_rms_norm_grad.h"',
-        "#include <type_traits>",
-    ]
+    operators = sorted((SDK / "include" / "aclnnop").glob("*.h"))
+    assert len(operators) == 10
+    lines += [*(f'#include "aclnnop/{header.name}"' for header in operators), "#include <type_traits>"]
     lines += [f'static_assert({name} == {value}, "{name}");' for name, value in NUMBERS.items()]
     for line in SIGNATURES.strip().splitlines():
         match = re.match(r"^(.*?)(\w+)\((.*)\)$", line)

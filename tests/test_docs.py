@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,18 +62,3 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_operator_has_a_page() -> None:
     assert {page.stem for page in (ROOT / "docs" / "operators").glob("*.md")} == set(OPERATORS)
-
-
-@pytest.mark.parametrize("program", sorted(ROOT.glob("examples/cpp/*.cpp")), ids=lambda path: path.stem)
-def test_cpp_example_builds_with_its_own_command(program: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-    # The commands in the comment at the head of the program.
-    commands = re.findall(r"^//   (.+)$", program.read_text(encoding="utf-8"), re.MULTILINE)
-    assert commands, "the program says how it is built"
-    for source in (program, program.with_name("device.h")):
-        shutil.copy(source, tmp_path)
-    script = "\n".join(["set -e", *commands])
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()

@@ -1,5 +1,6 @@
 #!/bin/sh
-# install.sh BUILD SOURCE CMAKE CXX: `cmake --install` gives a folder that programs build and run with, from any shell.
+# install.sh BUILD SOURCE CMAKE CXX: `cmake --install` gives a folder that programs build and run with, from any shell;
+# its library exports what the headers declare and nothing else, and needs what every system has.
 set -eu
 build=$1 source=$2 cmake=$3 cxx=$4
 home=$(mktemp -d)
@@ -9,13 +10,37 @@ unset ASCEND_CUSTOM_PATH ASCEND_HOME_PATH ASCEND_TOOLKIT_HOME LD_LIBRARY_PATH CM
 . "$home/sdk/set_env.sh"
 [ "$ASCEND_CUSTOM_PATH" = "$home/sdk" ]
 [ "$ASCEND_HOME_PATH$ASCEND_TOOLKIT_HOME" = "$home/sdk$home/sdk" ]
+[ "$(ls "$home/sdk/lib64" | tr '\n' ' ')" = "libascendcl.so libdescend.so libnnopbase.so libopapi.so libopapi_math.so \
+libopapi_nn.so libopapi_transformer.so pkgconfig " ]
+library=$home/sdk/lib64/libdescend.so
+
+if command -v nm >/dev/null; then
+  nm -D --defined-only "$library" | awk '{ print $NF }' | sort >"$home/exported"
+  find "$home/sdk/include" -name '*.h' -exec cat {} + | tr '\n' ' ' | grep -oE 'ACL_FUNC_VISIBILITY [^;(]*\(' |
+    grep -oE '[A-Za-z0-9]+ *\($' | tr -d ' (' | sort >"$home/declared"
+  [ "$(wc -l <"$home/declared")" -gt 100 ]
+  diff "$home/declared" "$home/exported"
+fi
+if command -v readelf >/dev/null; then
+  needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+  [ -n "$needed" ]
+  # Before glibc 2.34 threads and dlopen are libraries of their own.
+  if echo "$needed" | grep -vE '^(libc|libm|libstdc\+\+|libgcc_s|ld-linux-[a-z0-9-]+|libpthread|libdl)\.so\.[0-9]+$'; then
+    exit 1
+  fi
+fi
 
 mkdir "$home/program"
-cp "$source/examples/cpp/rms_norm_grad.cpp" "$source/examples/cpp/device.h" "$home/program"
+cp "$source"/examples/cpp/* "$home/program"
 cd "$home/program"
-"$cxx" rms_norm_grad.cpp "-I$ASCEND_CUSTOM_PATH/include" "-L$ASCEND_CUSTOM_PATH/lib64" -lascendcl -lnnopbase -lopapi \
-  -lopapi_nn -lopapi_math -lopapi_transformer -o program
-./program | grep dgamma
+libraries="-lascendcl -lnnopbase -lopapi -lopapi_nn -lopapi_math -lopapi_transformer"
+for program in *.cpp; do
+  "$cxx" "$program" "-I$ASCEND_CUSTOM_PATH/include" "-L$ASCEND_CUSTOM_PATH/lib64" $libraries -o program
+  ./program >output
+  cat output
+  grep -q '[0-9]\.[0-9]' output
+  ! grep -qi nan output
+done
 
 cat >CMakeLists.txt <<'TEXT'
 cmake_minimum_required(VERSION 3.14)

@@ -391,6 +391,7 @@ TEST_CASE("data that is not there, or larger than its allocation") {
   void* memory = nullptr;
   const size_t room = 8 * 64 * 4;
   REQUIRE(aclrtMalloc(&memory, room, ACL_MEM_MALLOC_NORMAL_ONLY) == 0);
+  REQUIRE(aclrtMemset(memory, room, 0, room) == 0);
   CHECK(aclSetRawTensorAddr(x, memory) == 0);
   CHECK(with_x(x, &size, &executor) == 0);
   CHECK(aclDestroyAclOpExecutor(executor) == 0);

@@ -1,0 +1,143 @@
+"""The C++ examples print what the reference computes: each is built against the SDK as it says itself, and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from descend import reference, sdk
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples" / "cpp"
+Array = npt.NDArray[Any]
+
+try:
+    sdk.path()
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+if not any(shutil.which(c) for c in ("g++", "c++")):
+    pytest.skip("there is no compiler", allow_module_level=True)
+
+
+def output(name: str, folder: Path) -> str:
+    """What the program prints, built with the commands in the comment at its head."""
+    commands = re.findall(r"^//   (.+)$", (EXAMPLES / f"{name}.cpp").read_text(encoding="utf-8"), re.MULTILINE)
+    for file in (f"{name}.cpp", "device.h"):
+        shutil.copy(EXAMPLES / file, folder)
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("ASCEND_", "DESCEND_", "LD_"))},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    # Not the command `descend` of whoever has installed one, but the package under test.
+    script = "\n".join(["set -e", f"descend() {{ '{sys.executable}' -m descend \"$@\"; }}", *commands])
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def printed(text: str) -> dict[str, Array]:
+    """The numbers of each line, by the name in front."""
+    lines = (line.split() for line in text.splitlines())
+    return {name: np.array(values, np.float64) for name, *values in lines}
+
+
+def numbers(count: int, start: float = 0, dtype: Any = np.float32) -> Array:
+    """The same as ``numbers`` in device.h."""
+    return np.sin(start + 2.4 * np.arange(count)).astype(np.float32).astype(dtype)
+
+
+def rms_norm_grad() -> dict[str, Array]:
+    x, gamma = np.array([[1, 2, 3, 4], [-1, 0, 1, 2]]), np.array([1, 1, 2, 2])
+    y, rstd = reference.rms_norm(x, gamma, 1e-6)
+    return dict(zip(("dx", "dgamma"), reference.rms_norm_grad(y, x, rstd, gamma), strict=True))
+
+
+def layer_norm_backward() -> dict[str, Array]:
+    x, weight, bias = numbers(24).reshape(3, 8), numbers(8, 1), numbers(8, 2)
+    y, mean, rstd = reference.layer_norm(x, 8, weight, bias, 1e-5)
+    dx, dweight, nothing = reference.layer_norm_backward(y, x, 8, mean, rstd, weight, bias, (True, True, False))
+    assert dx is not None
+    assert dweight is not None
+    assert nothing is None
+    return {"dx": dx, "dweight": dweight}
+
+
+def group_norm_swish_grad() -> dict[str, Array]:
+    x, gamma, beta = numbers(48).reshape(2, 4, 2, 3), np.array([1, 2, 1, 2]), np.array([0, 0, 1, -1])
+    y, mean, rstd = reference.group_norm_swish(x, gamma, beta, 2, "NCHW", 1e-5, True, 1.0)
+    results = reference.group_norm_swish_grad(y, mean, rstd, x, gamma, beta, 2, "NCHW", 1.0)
+    return dict(zip(("dx", "dgamma", "dbeta"), results, strict=True))  # type: ignore[arg-type]
+
+
+def scaled_masked_softmax_backward() -> dict[str, Array]:
+    scores, grad = numbers(32).reshape(1, 2, 4, 4), numbers(32, 1).reshape(1, 2, 4, 4)
+    future = np.triu(np.ones((1, 1, 4, 4), np.bool_), 1)
+    y = reference.scaled_masked_softmax(scores, future, 0.5)
+    return {"y": y, "out": reference.scaled_masked_softmax_backward(grad, y, future, 0.5)}
+
+
+def nsa_compress_grad() -> dict[str, Array]:
+    x, weight = numbers(96 * 16, 0, np.float16).reshape(96, 1, 16), numbers(32, 1, np.float16).reshape(32, 1)
+    windows = {"compress_block_size": 32, "compress_stride": 16}
+    y = reference.nsa_compress(x, weight, [32, 96], **windows).astype(np.float16)
+    return {"dweight": reference.nsa_compress_grad(y, x, weight, [32, 96], **windows)[1]}
+
+
+EXPECTED: dict[str, Callable[[], dict[str, Array]]] = {
+    function.__name__: function
+    for function in (
+        rms_norm_grad,
+        layer_norm_backward,
+        group_norm_swish_grad,
+        scaled_masked_softmax_backward,
+        nsa_compress_grad,
+    )
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_example_prints_what_the_reference_computes(name: str, tmp_path: Path) -> None:
+    results, expected = printed(output(name, tmp_path)), EXPECTED[name]()
+    assert list(results) == list(expected)
+    half = name == "nsa_compress_grad"  # one rounding to 11 bits; the others print 5 decimals of a float
+    for key, values in expected.items():
+        assert np.abs(values).max() > 0.01
+        np.testing.assert_allclose(results[key], values.ravel(), rtol=1e-3 if half else 1e-5, atol=1.2e-5)
+
+
+def losses() -> Iterator[float]:
+    """The training of train.cpp, in float64."""
+    x, secret, weight = numbers(64 * 32).reshape(64, 32), numbers(32, 5), np.ones(32)
+    target = reference.rms_norm(x, secret, 1e-6)[0]
+    for _ in range(101):
+        y, rstd = reference.rms_norm(x, weight, 1e-6)
+        yield float(((y - target) ** 2).sum() / (2 * 64))
+        weight -= 0.1 * reference.rms_norm_grad((y - target) / 64, x, rstd, weight)[1]
+
+
+def test_the_one_that_trains_learns_as_the_reference_does(tmp_path: Path) -> None:
+    lines = output("train", tmp_path).splitlines()
+    steps = [re.fullmatch(r"step +(\d+)  loss (\S+)", line) for line in lines]
+    assert [int(step[1]) for step in steps if step] == [0, 20, 40, 60, 80, 100]
+    found, expected = [float(step[2]) for step in steps if step], list(losses())[::20]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 1
+    assert found[-1] < 1e-6
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-8)
+
+
+def test_every_example_is_among_these() -> None:
+    assert {program.stem for program in EXAMPLES.glob("*.cpp")} == {*EXPECTED, "train"}

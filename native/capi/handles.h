@@ -19,14 +19,20 @@ class HandleTable {
   void* insert(T value) {
     const std::lock_guard lock(mutex_);
     uint32_t index;
-    if (free_.size() > kMinFree) {  // the longest unused slot first, so that generations wrap late
-      index = free_.front();
-      free_.pop_front();
+    if (free_count_ > kMinFree) {  // the longest unused slot first, so that generations wrap late
+      index = first_free_;
+      first_free_ = slots_[index].next_free;
+      --free_count_;
     } else {
       index = static_cast<uint32_t>(slots_.size());
       slots_.emplace_back();
     }
-    slots_[index].value.emplace(std::move(value));
+    try {
+      slots_[index].value.emplace(std::move(value));
+    } catch (...) {
+      set_free(index);
+      throw;
+    }
     return encode(index, slots_[index].generation);
   }
 
@@ -51,10 +57,7 @@ class HandleTable {
     const std::lock_guard lock(mutex_);
     Slot* slot = find_slot(handle);
     if (slot == nullptr) return std::nullopt;
-    std::optional<T> value = std::exchange(slot->value, std::nullopt);
-    slot->generation = (slot->generation + 1) & kGenerationMask;
-    free_.push_back(index_of(handle));
-    return value;
+    return take(index_of(handle));
   }
 
   std::deque<T> all() {
@@ -70,14 +73,11 @@ class HandleTable {
   void unlock() { mutex_.unlock(); }
 
   void clear() {
-    std::deque<T> values;  // destroyed without the lock: an object's end may wait for work
-    const std::lock_guard lock(mutex_);
-    for (uint32_t index = 0; index < slots_.size(); ++index) {
-      Slot& slot = slots_[index];
-      if (!slot.value) continue;
-      values.push_back(*std::exchange(slot.value, std::nullopt));
-      slot.generation = (slot.generation + 1) & kGenerationMask;
-      free_.push_back(index);
+    for (uint32_t index = 0;; ++index) {
+      std::optional<T> value;  // destroyed without the lock: an object's end may wait for work
+      const std::lock_guard lock(mutex_);
+      if (index >= slots_.size()) return;
+      if (slots_[index].value) value = take(index);
     }
   }
 
@@ -88,7 +88,20 @@ class HandleTable {
   struct Slot {
     std::optional<T> value;
     uint32_t generation = 1;
+    uint32_t next_free = 0;
   };
+
+  // With the lock held. Allocates nothing: an object can always be destroyed.
+  std::optional<T> take(uint32_t index) {
+    std::optional<T> value = std::exchange(slots_[index].value, std::nullopt);
+    slots_[index].generation = (slots_[index].generation + 1) & kGenerationMask;
+    set_free(index);
+    return value;
+  }
+  void set_free(uint32_t index) {
+    (free_count_++ == 0 ? first_free_ : slots_[last_free_].next_free) = index;
+    last_free_ = index;
+  }
 
   // kind (8 bits), generation (24), slot (31), 1: odd, and beyond any user address.
   void* encode(uint32_t index, uint32_t generation) const {
@@ -107,7 +120,9 @@ class HandleTable {
   const uint8_t kind_;
   std::mutex mutex_;
   std::deque<Slot> slots_;
-  std::deque<uint32_t> free_;
+  // The free slots, in the order in which they became free.
+  uint32_t first_free_ = 0, last_free_ = 0;
+  size_t free_count_ = 0;
 };
 
 }  // namespace descend::capi

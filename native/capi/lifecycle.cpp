@@ -26,7 +26,7 @@ std::atomic<Life> life{Life::kBefore};
 // threads' own may call, and fail, after all others have run. What is longer is cut.
 thread_local char recent_sentence[4096];
 
-void keep(const char* function, const std::string& sentence) {
+void keep(const char* function, std::string_view sentence) {
   char* end = recent_sentence;
   char* const limit = recent_sentence + sizeof(recent_sentence) - 1;
   const auto append = [&](std::string_view text) {
@@ -84,9 +84,9 @@ Status require_initialized() {
                  life == Life::kBefore ? "aclInit has not been called." : "aclFinalize has been called.");
 }
 
-int32_t report(const char* function, const Status& status) noexcept {
-  keep(function, status.sentence);
-  return static_cast<int32_t>(status.code);
+int32_t report(const char* function, Code code, std::string_view sentence) noexcept {
+  keep(function, sentence);
+  return static_cast<int32_t>(code);
 }
 
 }  // namespace descend::capi
@@ -109,7 +109,12 @@ aclError aclFinalize() {
     if (life == Life::kAfter) return failure(Code::kRepeatFinalize, "it has been called already.");
     DESCEND_RETURN_IF_ERROR(require_initialized());
     life = Life::kAfter;
-    wait_for_all_streams();
+    try {
+      wait_for_all_streams();
+    } catch (...) {  // there was no memory to wait with; nothing is freed beneath the work
+      life = Life::kAlive;
+      throw;
+    }
     State& all = state();
     all.for_each_table([](auto& table) { table.clear(); });
     forget_default_stream();

@@ -67,8 +67,9 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
     (read(call[i++], arguments), ...);
     remember_call(made);
     DESCEND_RETURN_IF_ERROR(made->prepare());
-    *workspace_size = made->workspace_bytes();
+    const size_t bytes = made->workspace_bytes();
     *executor = static_cast<aclOpExecutor*>(state().executors.insert(std::move(made)));
+    *workspace_size = bytes;
     return {};
   });
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "aclnn/acl_meta.h"
@@ -78,8 +79,12 @@ inline Status null_argument(const char* name) {
   return failure(Code::kInvalidParam, name, " is null, but must be given.");
 }
 
-// Keeps the sentence for aclGetRecentErrMsg and returns the number.
-int32_t report(const char* function, const Status& status) noexcept;
+// Keeps the sentence for aclGetRecentErrMsg and returns the number. Allocates nothing: it also tells that there is no
+// memory.
+int32_t report(const char* function, Code code, std::string_view sentence) noexcept;
+inline int32_t report(const char* function, const Status& status) noexcept {
+  return report(function, status.code, status.sentence);
+}
 
 // Runs body() -> Status and turns its failure, or whatever it throws, into a number and a sentence. `function` is put
 // before the sentence where it does not name its subject itself.
@@ -90,11 +95,11 @@ int32_t boundary(const char* function, Body body, Code no_memory = Code::kBadAll
     const Status status = body();
     return status.ok() ? 0 : report(function, status);
   } catch (const std::bad_alloc&) {
-    return report(function, Status{no_memory, "there is no memory."});
+    return report(function, no_memory, "there is no memory.");
   } catch (const std::exception& error) {
-    return report(function, Status{unexpected, error.what()});
+    return report(function, unexpected, error.what());
   } catch (...) {
-    return report(function, Status{unexpected, "an unknown failure."});
+    return report(function, unexpected, "an unknown failure.");
   }
 }
 

@@ -154,9 +154,10 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
   if (stream == nullptr) {
     return call_.fail(Code::kRuntimeError, "stream is not one, or has been destroyed already.");
   }
-  if (!repeatable_) spent_ = true;
-  if (plan_->empty()) return {};
-
+  if (plan_->empty()) {
+    spent_ = !repeatable_;
+    return {};
+  }
   const Addresses where = addresses(workspace);
   const std::string log_line = logging() ? describe(call_, *plan_) : std::string();
   const bool done = stream->try_run_inline(plan_->bytes(), [&]() -> Status {
@@ -170,6 +171,7 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
                     },
                     plan_->bytes()});
   }
+  spent_ = !repeatable_;  // not where there was no memory to queue it
   return {};
 }
 

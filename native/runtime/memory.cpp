@@ -95,7 +95,15 @@ Status release(void* pointer) {
     return failure(Code::kInvalidParam, "The address ", pointer, " to free is not the start of an allocation, but ",
                    static_cast<const char*>(pointer) - inside.begin, " bytes into one.");
   }
-  wait_for_all_streams();
+  try {
+    wait_for_all_streams();
+  } catch (...) {  // there was no memory to wait with: the block stays, for work may use it
+    std::lock_guard lock(registry->mutex);
+    registry->bytes += block.mapped().bytes;
+    registry->blocks.insert(std::move(block));
+    registry->count.store(registry->blocks.size(), std::memory_order_release);
+    throw;
+  }
   return {};  // the block is freed here
 }
 
@@ -123,7 +131,15 @@ void release_all_allocations() {
     registry->bytes = 0;
     registry->count.store(0, std::memory_order_release);
   }
-  wait_for_all_streams();
+  try {
+    wait_for_all_streams();
+  } catch (...) {  // as above
+    std::lock_guard lock(registry->mutex);
+    for (const auto& [start, block] : blocks) registry->bytes += block.bytes;
+    registry->blocks.merge(blocks);
+    registry->count.store(registry->blocks.size(), std::memory_order_release);
+    throw;
+  }
 }
 
 }  // namespace descend

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace descend {
 
@@ -19,6 +20,11 @@ class Dims {
   Dims(const Dims& other) { assign(other.data(), other.size_); }
   Dims& operator=(const Dims& other) {
     if (this != &other) assign(other.data(), other.size_);
+    return *this;
+  }
+  Dims(Dims&& other) noexcept { take(other); }
+  Dims& operator=(Dims&& other) noexcept {
+    if (this != &other) take(other);
     return *this;
   }
 
@@ -65,6 +71,12 @@ class Dims {
   Dims slice(uint64_t first, uint64_t last) const { return Dims(data() + first, last - first); }
 
  private:
+  void take(Dims& other) noexcept {
+    heap_ = std::move(other.heap_);
+    size_ = std::exchange(other.size_, 0);
+    if (!heap_) std::copy_n(other.inline_, size_, inline_);
+  }
+
   uint64_t size_ = 0;
   int64_t inline_[kInline];
   std::unique_ptr<int64_t[]> heap_;

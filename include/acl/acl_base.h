@@ -12,6 +12,13 @@
 #define ACL_FUNC_VISIBILITY
 #endif
 
+/* In C++ an enum holds any int, as it does in C: what is none of its values is refused, and is not undefined. */
+#ifdef __cplusplus
+#define ACL_ANY_INT : int
+#else
+#define ACL_ANY_INT
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -42,7 +49,7 @@ typedef struct aclDataBuffer aclDataBuffer;
 #define ACL_ERROR_RT_FAILURE 500003
 #define ACL_ERROR_RT_STREAM_SYNC_TIMEOUT 507046
 
-typedef enum {
+typedef enum ACL_ANY_INT {
   ACL_DT_UNDEFINED = -1,
   ACL_FLOAT = 0,
   ACL_FLOAT16 = 1,
@@ -65,7 +72,7 @@ typedef enum {
   ACL_COMPLEX32 = 33
 } aclDataType;
 
-typedef enum {
+typedef enum ACL_ANY_INT {
   ACL_FORMAT_UNDEFINED = -1,
   ACL_FORMAT_NCHW = 0,
   ACL_FORMAT_NHWC = 1,

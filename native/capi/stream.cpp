@@ -40,6 +40,8 @@ Status synchronize_device(std::optional<std::chrono::nanoseconds> timeout) {
     Status status = stream->synchronize(left);
     if (first.ok()) first = std::move(status);
   }
+  // And for those that another thread is destroying: they have no handle any more, but work.
+  if (!timeout) wait_for_all_streams();
   return first;
 }
 

@@ -23,6 +23,13 @@ std::atomic<bool> for_good{false};     // whether all later ones fail, too
   if (pointer == nullptr) throw std::bad_alloc();
   return pointer;
 }
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void operator delete(void* pointer) noexcept { std::free(pointer); }
 [[gnu::noinline]] void operator delete(void* pointer, size_t) noexcept { std::free(pointer); }
 

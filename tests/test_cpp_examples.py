@@ -39,7 +39,7 @@ def output(name: str, folder: Path) -> str:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     # Not the command `descend` of whoever has installed one, but the package under test.
-    script = "\n".join(["set -e", f"descend() {{ '{sys.executable}' -m descend \"$@\"; }}", *commands])
+    script = "\n".join(["set -e", f"descend() {{ '{sys.executable}' -m descend.cli \"$@\"; }}", *commands])
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* configPath is not read. Everything but aclGetRecentErrMsg and the creation of tensors and arrays needs aclInit first.
- */
+/* configPath is not read. Every acl and aclrt function needs aclInit first, but for aclGetRecentErrMsg and those that
+ * create or destroy tensors, scalars, arrays and lists; the first phase of an operator does not. */
 ACL_FUNC_VISIBILITY aclError aclInit(const char* configPath);
 
 /* Waits for the work in flight and frees all that is left. */

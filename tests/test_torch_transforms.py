@@ -112,6 +112,12 @@ def test_jvp_is_the_gradient_along_a_direction(name):
     torch.testing.assert_close(slope, sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
 
 
+def test_jvp_of_a_wrong_call_is_refused():
+    x, weight = torch.ones(2, 8), torch.ones(1)  # which would broadcast
+    with pytest.raises(ValueError, match="rms_norm: gamma has shape"):
+        jvp(lambda x: descend.torch.rms_norm(x, weight)[0], (x,), (x,))
+
+
 @each_call
 def test_gradients_of_each_sample(name):
     """vmap of grad: the sums over rows of one sample know nothing of another's."""

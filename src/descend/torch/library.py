@@ -168,6 +168,7 @@ class Operator:
 
         def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
             if forward_ad._current_level >= 0:
+                self._check(args, named)  # PyTorch's operators would broadcast what the engine refuses
                 return definition(*args, **named)
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
                 args += self._defaults[len(args) :]

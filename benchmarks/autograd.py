@@ -1,0 +1,149 @@
+"""Forward + backward through autograd, beside PyTorch's own modules: ``python -m benchmarks.autograd``.
+
+A step is ``module(x).backward(dy)`` with fresh outputs and fresh gradients. The two take turns, and the best of many
+steps counts, so that what else the machine does falls on both and mostly on neither. "empty" is the step with results
+that are already there in place of the engine's: what registration, autograd and Python take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import descend.torch
+
+Step = Callable[[], None]
+
+ROWS = ((8, 64), (128, 768), (512, 1024), (4096, 1024), (4096, 4096), (16384, 4096))
+IMAGES = ((2, 32, 8, 8), (2, 64, 64, 64), (8, 320, 32, 32), (8, 320, 64, 64))
+SCORES = ((2, 4, 32, 32), (2, 8, 128, 128), (4, 16, 256, 256), (4, 16, 512, 512))
+SHAPES = {"layer_norm": ROWS, "rms_norm": ROWS, "group_norm_swish": IMAGES, "scaled_masked_softmax": SCORES}
+
+
+class _Scores(nn.Module):
+    """Masked softmax, written out or Descend's."""
+
+    def __init__(self, length: int, ours: bool) -> None:
+        super().__init__()
+        self.mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+        self.softmax = descend.torch.ScaledMaskedSoftmax(0.125) if ours else None
+
+    def forward(self, x: Tensor) -> Any:
+        if self.softmax is not None:
+            return self.softmax(x, self.mask)
+        return (x * 0.125).masked_fill(self.mask, -10000.0).softmax(-1)
+
+
+def modules(operator: str, shape: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Descend's module and PyTorch's."""
+    if operator == "layer_norm":
+        return descend.torch.LayerNorm(shape[-1]), nn.LayerNorm(shape[-1])
+    if operator == "rms_norm":
+        return descend.torch.RMSNorm(shape[-1]), nn.RMSNorm(shape[-1])
+    if operator == "group_norm_swish":
+        ours = descend.torch.GroupNormSwish(32, shape[1])
+        return ours, nn.Sequential(nn.GroupNorm(32, shape[1]), nn.SiLU())
+    return _Scores(shape[-1], True), _Scores(shape[-1], False)
+
+
+def step(module: nn.Module, x: Tensor, dy: Tensor) -> Step:
+    """One forward and backward with fresh gradients."""
+    leaves = [x, *module.parameters()]
+
+    def run() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        module(x).backward(dy)
+
+    return run
+
+
+def best(steps: list[Step], seconds: float) -> list[float]:
+    """The best time of each in microseconds; they take turns."""
+    times = [math.inf] * len(steps)
+    end, rounds = time.perf_counter() + seconds, 0
+    while rounds < 5 or time.perf_counter() < end:
+        rounds += 1
+        for i, run in enumerate(steps):
+            begin = time.perf_counter()
+            run()
+            times[i] = min(times[i], time.perf_counter() - begin)
+    return [1e6 * t for t in times]
+
+
+def time_of_empty_engine(operator: str, run: Step, seconds: float) -> float:
+    """The step's time where the engine hands out what it computed once."""
+    module = importlib.import_module(f"descend.torch.{operator}")
+    operators = [module._FORWARD, module._BACKWARD]
+    engines = [o._engine for o in operators]
+    try:
+        for o in operators:
+            o._engine = _once(o._engine)
+        return best([run], seconds)[0]
+    finally:
+        for o, engine in zip(operators, engines, strict=True):
+            o._engine = engine
+
+
+def _once(engine: Callable[..., Any]) -> Callable[..., Any]:
+    made: list[Any] = []
+
+    def run(*args: Any, **named: Any) -> Any:
+        if not made:
+            made.append(engine(*args, **named))
+        if isinstance(made[0], tuple):
+            return tuple(None if t is None else t.detach() for t in made[0])
+        return made[0].detach()
+
+    return run
+
+
+def main() -> None:
+    """Prints a line for each operator, dtype and shape, and the geometric means from 1 MB up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--op", choices=SHAPES, action="append", help="an operator (default: all four)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), action="append", help="(default: both)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each line")
+    parser.add_argument("--compile", action="store_true", help="both modules under torch.compile")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(
+        f"{'operator':22}{'dtype':10}{'shape':20}{'MB':>8}{'ours us':>11}{'PyTorch us':>12}{'ratio':>7}{'empty us':>10}"
+    )
+    ratios: list[float] = []
+    for dtype in options.dtype or ("float32", "bfloat16"):
+        for operator in options.op or SHAPES:
+            for shape in SHAPES[operator]:
+                x = torch.randn(shape).to(getattr(torch, dtype)).requires_grad_()
+                dy = torch.randn(shape).to(x.dtype)
+                pair = [module.to(x.dtype) for module in modules(operator, shape)]
+                if options.compile:
+                    torch._dynamo.reset()
+                    for module in pair:
+                        module.compile()
+                ours, theirs = (step(module, x, dy) for module in pair)
+                times = best([ours, theirs], options.seconds)
+                empty = time_of_empty_engine(operator, ours, options.seconds / 4)
+                megabytes = x.numel() * x.element_size() / 2**20
+                if megabytes >= 1:
+                    ratios.append(times[1] / times[0])
+                print(
+                    f"{operator:22}{dtype:10}{'x'.join(map(str, shape)):20}{megabytes:8.3f}{times[0]:11.1f}"
+                    f"{times[1]:12.1f}{times[1] / times[0]:7.2f}{empty:10.1f}",
+                    flush=True,
+                )
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        print(f"from 1 MB up: geometric mean of the ratios {mean:.2f}, smallest {min(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()

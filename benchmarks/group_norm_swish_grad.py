@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GROUPS = 32
 EPSILON = 1e-5
 QUICK: list[Shape] = [
-    (1, 32),
+    (1, 128),
     (2, 64, 4, 4),
     (32, 256, 7, 7),
     (4, 128, 32, 32),

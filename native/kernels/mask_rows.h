@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hwy/base.h"
 #include "kernels/cut.h"
 
 namespace descend::kernels {
@@ -16,8 +17,7 @@ struct MaskRows {
   int rank = 0;                   // of the dimensions that count the rows, outermost first
   int64_t shape[kMaxRank] = {};
   int64_t stride[kMaxRank] = {};
-  int64_t triangle =
-      0;  // if not 0: the mask is none of the above, but every column beyond the row's number modulo this
+  int64_t triangle = 0;  // if not 0: the mask is none of this, but every column beyond the row's number modulo it
 };
 
 // Rows that know nothing of each other, cut for threads: the cut changes no result.
@@ -33,10 +33,10 @@ inline LooseRows cut_loose_rows(int64_t rows, int64_t row_bytes) {
   return cut;
 }
 
-// One row of the mask after the other.
+// One row of the mask after the other. Inlined by force, into each instruction set's kernels.
 class MaskCursor {
  public:
-  MaskCursor(const MaskRows& mask, int64_t row) : mask_(mask), row_(row) {
+  HWY_INLINE MaskCursor(const MaskRows& mask, int64_t row) : mask_(mask), row_(row) {
     for (int i = mask.rank - 1; i >= 0; --i) {
       index_[i] = row % mask.shape[i];
       row /= mask.shape[i];
@@ -44,7 +44,7 @@ class MaskCursor {
     }
   }
 
-  void next() {
+  HWY_INLINE void next() {
     ++row_;
     for (int i = mask_.rank - 1; i >= 0; --i) {
       offset_ += mask_.stride[i];
@@ -55,7 +55,7 @@ class MaskCursor {
   }
 
   // The bytes of columns [begin, begin + n), n <= kBlock; where they are not neighbours in memory, in `buffer`.
-  const uint8_t* columns(int64_t begin, int64_t n, uint8_t* buffer) const {
+  HWY_INLINE const uint8_t* columns(int64_t begin, int64_t n, uint8_t* buffer) const {
     if (mask_.triangle > 0) {
       const int64_t open = row_ % mask_.triangle + 1 - begin;  // columns that are not masked
       for (int64_t i = 0; i < n; ++i) buffer[i] = i >= open;

@@ -1,0 +1,35 @@
+"""Descend's operators in PyTorch: differentiable functions and modules, on the CPU.
+
+The functions are named as in ``descend``; they are registered with the dispatcher (``torch.ops.descend``), so that
+autograd to any order, ``torch.compile``, ``torch.func``, autocast and meta tensors take them as they take PyTorch's
+own. The modules stand in for PyTorch's: the same arguments, parameters and state dicts.
+
+Tensors on CUDA are refused with NotImplementedError; nothing is moved to the CPU silently.
+"""
+
+from __future__ import annotations
+
+from descend.torch.group_norm_swish import group_norm_swish, group_norm_swish_grad
+from descend.torch.layer_norm import layer_norm, layer_norm_backward
+from descend.torch.modules import GroupNormSwish, LayerNorm, NsaCompress, RMSNorm, ScaledMaskedSoftmax
+from descend.torch.nsa_compress import nsa_compress, nsa_compress_grad
+from descend.torch.rms_norm import rms_norm, rms_norm_grad
+from descend.torch.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
+
+__all__ = [
+    "GroupNormSwish",
+    "LayerNorm",
+    "NsaCompress",
+    "RMSNorm",
+    "ScaledMaskedSoftmax",
+    "group_norm_swish",
+    "group_norm_swish_grad",
+    "layer_norm",
+    "layer_norm_backward",
+    "nsa_compress",
+    "nsa_compress_grad",
+    "rms_norm",
+    "rms_norm_grad",
+    "scaled_masked_softmax",
+    "scaled_masked_softmax_backward",
+]

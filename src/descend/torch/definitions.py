@@ -1,0 +1,244 @@
+"""Each operator composed of PyTorch's own: what second derivatives and forward-mode differentiation go through.
+
+Signatures, shapes, dtypes and formulas are those of the operators (``descend.<name>``); the arithmetic is float32, or
+float64 where an input is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from descend.torch.library import statistics_dtype
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype is torch.float64 else tensor.float()
+
+
+def _mean(tensor: Tensor, dims: list[int]) -> Tensor:
+    return tensor.mean(dims, keepdim=True)
+
+
+def _sum(tensor: Tensor, dims: list[int]) -> Tensor:
+    return tensor.sum(dims) if dims else tensor  # PyTorch takes no dimensions for all of them
+
+
+def _axes(x: Tensor, normalized: int) -> tuple[list[int], list[int], list[int]]:
+    """The dimensions of the rows, those within a row, and the shape of the statistics."""
+    split = x.dim() - normalized
+    return list(range(split)), list(range(split, x.dim())), [*x.shape[:split], *[1] * normalized]
+
+
+def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """``y`` and ``rstd`` of RMS norm."""
+    _, row, _ = _axes(x, gamma.dim())
+    wide = _wide(x)
+    rstd = (_mean(wide * wide, row) + epsilon).rsqrt()
+    return (wide * rstd * _wide(gamma)).to(x.dtype), rstd.to(statistics_dtype(x))
+
+
+def rms_norm_grad(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """``dx`` and ``dgamma`` of RMS norm."""
+    rows, row, statistics = _axes(x, gamma.dim())
+    wide_dy, r = _wide(dy), _wide(rstd).reshape(statistics)
+    xhat, g = _wide(x) * r, wide_dy * _wide(gamma)
+    dx = r * (g - xhat * _mean(g * xhat, row))
+    return dx.to(x.dtype), _sum(wide_dy * xhat, rows).to(statistics_dtype(x))
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``out``, ``mean`` and ``rstd`` of layer norm."""
+    _, row, _ = _axes(input, len(normalized_shape))
+    wide = _wide(input)
+    mean = _mean(wide, row)
+    centred = wide - mean
+    rstd = (_mean(centred * centred, row) + eps).rsqrt()
+    out = centred * rstd
+    if weight is not None:
+        out = out * _wide(weight)
+    if bias is not None:
+        out = out + _wide(bias)
+    return out.to(input.dtype), mean.to(statistics_dtype(input)), rstd.to(statistics_dtype(input))
+
+
+def layer_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """``grad_input``, ``grad_weight`` and ``grad_bias`` of layer norm, None where masked out."""
+    rows, row, statistics = _axes(input, len(normalized_shape))
+    grad, r = _wide(grad_out), _wide(rstd).reshape(statistics)
+    xhat = (_wide(input) - _wide(mean).reshape(statistics)) * r
+    g = grad if weight is None else grad * _wide(weight)
+    dtypes = parameter_dtypes(input, weight, bias)
+    return (
+        (r * (g - _mean(g, row) - xhat * _mean(g * xhat, row))).to(input.dtype) if output_mask[0] else None,
+        _sum(grad * xhat, rows).to(dtypes[0]) if output_mask[1] else None,
+        _sum(grad, rows).to(dtypes[1]) if output_mask[2] else None,
+    )
+
+
+def parameter_dtypes(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of layer norm's two parameter gradients: their parameter's, else the other's, else a statistic's."""
+    either = weight if weight is not None else bias
+    common = statistics_dtype(input) if either is None else either.dtype
+    return common, common if bias is None else bias.dtype
+
+
+def group_norm_swish(
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    num_groups: int,
+    data_format: str | None = "NCHW",
+    eps: float = 1e-5,
+    activate_swish: bool = True,
+    swish_scale: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``y``, ``mean`` and ``rstd`` of group norm + swish."""
+    wide = _grouped(_wide(x), num_groups)
+    mean = _mean(wide, [2, 3])
+    centred = wide - mean
+    rstd = (_mean(centred * centred, [2, 3]) + eps).rsqrt()
+    z = centred * rstd * _by_channel(gamma, num_groups) + _by_channel(beta, num_groups)
+    y = z * torch.sigmoid(swish_scale * z) if activate_swish else z
+    mean, rstd = (s.reshape(x.shape[0], num_groups).to(statistics_dtype(x)) for s in (mean, rstd))
+    return y.reshape(x.shape).to(x.dtype), mean, rstd
+
+
+def group_norm_swish_grad(
+    dy: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    num_groups: int,
+    data_format: str | None = "NCHW",
+    swish_scale: float = 1.0,
+    dgamma_is_require: bool = True,
+    dbeta_is_require: bool = True,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """``dx``, ``dgamma`` and ``dbeta`` of group norm + swish, None where not required."""
+    statistics = (x.shape[0], num_groups, 1, 1)
+    r, weight = _wide(rstd).reshape(statistics), _by_channel(gamma, num_groups)
+    xhat = (_grouped(_wide(x), num_groups) - _wide(mean).reshape(statistics)) * r
+    z = xhat * weight + _by_channel(beta, num_groups)
+    sig = torch.sigmoid(swish_scale * z)
+    dz = _grouped(_wide(dy), num_groups) * sig * (1 + swish_scale * z * (1 - sig))
+    g = dz * weight
+    dx = r * (g - _mean(g, [2, 3]) - xhat * _mean(g * xhat, [2, 3]))
+    return (
+        dx.reshape(x.shape).to(x.dtype),
+        (dz * xhat).sum((0, 3)).reshape(gamma.shape).to(gamma.dtype) if dgamma_is_require else None,
+        dz.sum((0, 3)).reshape(beta.shape).to(beta.dtype) if dbeta_is_require else None,
+    )
+
+
+def _grouped(x: Tensor, num_groups: int) -> Tensor:
+    """x seen as [N, groups, channels of a group, HxW]."""
+    return x.reshape(x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))
+
+
+def _by_channel(parameter: Tensor, num_groups: int) -> Tensor:
+    return _wide(parameter).reshape(1, num_groups, -1, 1)
+
+
+def scaled_masked_softmax(x: Tensor, mask: Tensor | None, scale: float = 1.0, fix_triu_mask: bool = False) -> Tensor:
+    """``y`` of the scaled, masked softmax."""
+    z = scale * _wide(x)
+    masked = _softmax_mask(x, mask, fix_triu_mask)
+    if masked is not None:
+        z = z.masked_fill(masked, -10000.0)
+    return z.softmax(-1).to(x.dtype)
+
+
+def scaled_masked_softmax_backward(
+    grad_output: Tensor, y: Tensor, mask: Tensor | None, scale: float = 1.0, fix_triu_mask: bool = False
+) -> Tensor:
+    """The gradient of the scaled, masked softmax."""
+    product = _wide(grad_output) * _wide(y)
+    out = scale * (product - _wide(y) * product.sum(-1, keepdim=True))
+    masked = _softmax_mask(y, mask, fix_triu_mask)
+    if masked is not None:
+        out = out.masked_fill(masked, 0.0)
+    return out.to(y.dtype)
+
+
+def _softmax_mask(x: Tensor, mask: Tensor | None, triangle: bool) -> Tensor | None:
+    if triangle:
+        return torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+    return mask
+
+
+def nsa_compress(
+    input: Tensor,
+    weight: Tensor,
+    act_seq_len: Sequence[int] | None = None,
+    *,
+    layout: str | None = "TND",
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int = 0,
+) -> Tensor:
+    """``output`` of the compression of native sparse attention."""
+    windows = _windows(input, act_seq_len, compress_block_size, compress_stride, act_seq_len_type)
+    return (_wide(input)[windows] * _wide(weight).unsqueeze(-1)).sum(1).to(input.dtype)
+
+
+def nsa_compress_grad(
+    output_grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    act_seq_len: Sequence[int] | None = None,
+    *,
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int = 0,
+    layout: str | None = "TND",
+) -> tuple[Tensor, Tensor]:
+    """``input_grad`` and ``weight_grad`` of the compression of native sparse attention."""
+    windows = _windows(input, act_seq_len, compress_block_size, compress_stride, act_seq_len_type)
+    grad = _wide(output_grad).unsqueeze(1)
+    spread = (grad * _wide(weight).unsqueeze(-1)).flatten(0, 1)
+    input_grad = torch.zeros_like(_wide(input)).index_add(0, windows.flatten(), spread)
+    weight_grad = (grad * _wide(input)[windows]).sum((0, 3))
+    return input_grad.to(input.dtype), weight_grad.to(weight.dtype)
+
+
+def _windows(input: Tensor, act_seq_len: Sequence[int] | None, width: int, stride: int, kind: int) -> Tensor:
+    """The tokens of each window, [windows, W]."""
+    sequences = _sequences(input.shape[0], act_seq_len, kind)
+    starts = [s for begin, end in sequences for s in range(begin, end - width + 1, stride)]
+    first = torch.tensor(starts, dtype=torch.int64, device=input.device)
+    return first.unsqueeze(1) + torch.arange(width, device=input.device)
+
+
+def count_windows(tokens: int, act_seq_len: Sequence[int] | None, width: int, stride: int, kind: int) -> int:
+    """The number of windows in all sequences: none across two."""
+    sequences = _sequences(tokens, act_seq_len, kind)
+    return sum((end - begin - width) // stride + 1 for begin, end in sequences if end - begin >= width)
+
+
+def _sequences(tokens: int, act_seq_len: Sequence[int] | None, kind: int) -> list[tuple[int, int]]:
+    """The first token of each sequence, and that after its last."""
+    lengths = list(act_seq_len or [tokens])
+    ends = lengths if kind == 0 else list(itertools.accumulate(lengths))
+    return list(zip([0, *ends[:-1]], ends, strict=True))

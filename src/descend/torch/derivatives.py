@@ -1,0 +1,83 @@
+"""Reverse-mode derivatives: of the backward operators through their definitions, of the norms' mean and rstd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from descend.torch.library import Kernel, Operator
+
+
+def differentiate_backward(operator: Operator, definition: Kernel) -> None:
+    """Makes a backward operator differentiable in every floating tensor, through its definition.
+
+    The operator itself computes the values; ``definition`` is evaluated only when a second derivative is.
+    """
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, keyset: Any, named: dict[str, Any], *args: Any) -> Any:
+            results = operator.below_autograd(keyset, args, named)
+            ctx.save_for_backward(*(a if isinstance(a, Tensor) else None for a in args))
+            ctx.attributes = [None if isinstance(a, Tensor) else a for a in args]
+            ctx.named = named
+            ctx.set_materialize_grads(False)
+            return results
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+            args = [t if t is not None else a for t, a in zip(ctx.saved_tensors, ctx.attributes, strict=True)]
+            needed = ctx.needs_input_grad[2:]
+            return (None, None, *_pull_back(definition, args, ctx.named, needed, cotangents))
+
+    operator.differentiable(Backward, definition)
+
+
+def add_through_statistics(
+    dx: Tensor | None,
+    x: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    dmean: Tensor | None,
+    drstd: Tensor | None,
+) -> Tensor:
+    """A norm's ``dx`` with the part that comes through its statistics, which broadcast to ``x``::
+
+    dx + (dmean - drstd * rstd^3 * (x - mean)) / n        n elements a statistic; mean 0 for RMS norm
+    """
+    elements = x.numel() // max(rstd.numel(), 1)
+    part = torch.zeros_like(rstd) if dmean is None else dmean / elements
+    if drstd is not None:
+        part = part - drstd * rstd**3 / elements * (x if mean is None else x - mean)
+    part = part.expand(x.shape) if dx is None else dx + part
+    return part.to(x.dtype)
+
+
+def _pull_back(
+    function: Kernel,
+    args: Sequence[Any],
+    named: dict[str, Any],
+    needed: Sequence[bool],
+    cotangents: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The gradients with respect to the arguments that need one, from those of the results that have one."""
+    places = [place for place, need in enumerate(needed) if need]
+
+    def partial(*values: Tensor) -> tuple[Tensor, ...]:
+        full = list(args)
+        for place, value in zip(places, values, strict=True):
+            full[place] = value
+        results = function(*full, **named)
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple(r for r, c in zip(results, cotangents, strict=True) if c is not None)
+
+    given = tuple(c for c in cotangents if c is not None)
+    gradients: list[Tensor | None] = [None] * len(args)
+    if given:
+        pull = torch.func.vjp(partial, *(args[place] for place in places))[1]
+        for place, gradient in zip(places, pull(given), strict=True):
+            gradients[place] = gradient
+    return gradients

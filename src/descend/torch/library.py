@@ -1,0 +1,173 @@
+"""The engine's operators in PyTorch's dispatcher: schemas, kernels, derivatives, batching.
+
+Schemas, defaults and the CPU kernels come from the engine's tables and functions; an operator's own file adds what the
+results look like without data, how it is differentiated, and how a batch of calls becomes one.
+
+======================  ===================================================================================
+dispatch key            what runs there
+======================  ===================================================================================
+``CPU``                 the engine's function, ``descend.<name>``
+``CUDA``                a refusal: the place for kernels on CUDA; nothing is moved to the CPU silently
+``Meta``, fake tensors  `Operator.fake`, which checks the contract where all sizes are known
+``Autograd``            `Operator.differentiable`
+``FuncTorchBatched``    `Operator.batched`: ``torch.func.vmap``
+======================  ===================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import descend
+from descend import portability
+from descend._generate import functional_parameters
+from descend.contract import OPERATORS, Parameter
+from descend.errors import from_status
+
+Kernel = Callable[..., Any]
+Rule = Callable[..., tuple[Any, Any]]
+
+LIBRARY = torch.library.Library("descend", "DEF")
+
+_KINDS = {
+    "tensor": "Tensor",
+    "int_array": "SymInt[]",
+    "bool_array": "bool[]",
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "str": "str",
+}
+
+_DTYPES = {
+    torch.float32: "FLOAT",
+    torch.float16: "FLOAT16",
+    torch.bfloat16: "BFLOAT16",
+    torch.float64: "DOUBLE",
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.int8: "INT8",
+    torch.int16: "INT16",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.complex64: "COMPLEX64",
+    torch.complex128: "COMPLEX128",
+}
+
+_BELOW_AUTOGRAD = torch._C._after_autograd_keyset
+_CPU = torch._C.DispatchKey.CPU
+
+
+def statistics_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of a mean or rstd that the engine allocates: float64 for float64 input, else float32."""
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
+class Operator:
+    """One operator of the engine, defined in the dispatcher's namespace ``descend``.
+
+    ``overload`` is what PyTorch calls, ``torch.ops.descend.<name>.default``. Raises KeyError for an unknown name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._contract = OPERATORS[name]
+        self._parameters = functional_parameters(self._contract)
+        self._defaults = tuple(portability.default(p) for p in self._parameters if not p.keyword_only)
+        self._kernel: Kernel = getattr(descend, name)
+        LIBRARY.define(self._schema(), tags=torch.Tag.pt2_compliant_tag)
+        LIBRARY.impl(name, self._kernel, "CPU")
+        LIBRARY.impl(name, self._without_kernel, "CUDA")
+        self.overload: Any = getattr(torch.ops.descend, name).default
+
+    def _schema(self) -> str:
+        parts: list[str] = []
+        for p in self._parameters:
+            if p.keyword_only and "*" not in parts:
+                parts.append("*")
+            parts.append(f"{_KINDS[p.kind]}{'?' * p.optional} {p.python}{_schema_default(p)}")
+        results = ", ".join("Tensor" for _ in self._contract.outputs)
+        return f"{self.name}({', '.join(parts)}) -> " + (f"({results})" if ", " in results else results)
+
+    def _without_kernel(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            f"{self.name} has no kernel for CUDA tensors yet; move them to the CPU, or use PyTorch's own operators."
+        )
+
+    def fake(self, function: Kernel) -> Kernel:
+        """Registers what makes results without data: shapes, strides, dtypes and device, as the engine's are."""
+
+        def checked(*args: Any, **named: Any) -> Any:
+            self._check(args, named)
+            return function(*args, **named)
+
+        torch.library.register_fake(f"descend::{self.name}", checked, lib=LIBRARY)
+        return function
+
+    def _check(self, args: Sequence[Any], named: dict[str, Any]) -> None:
+        """Raises what the engine would, from metadata alone; sizes that are symbols wait for the real call."""
+        values = dict(zip((p.python for p in self._parameters), args, strict=False), **named)
+        sizes = [s for v in values.values() if isinstance(v, Tensor) for s in v.shape]
+        sizes += [s for v in values.values() if isinstance(v, (list, tuple)) for s in v]
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            return
+        plain = {k: _specification(v) if isinstance(v, Tensor) else v for k, v in values.items()}
+        verdict = portability.portability(self.name, **plain)["host"]
+        if verdict.status:
+            raise from_status(verdict.status, verdict.name, verdict.sentence)
+
+    def below_autograd(self, keyset: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:
+        """What comes after autograd: the engine itself for plain CPU tensors, else the dispatcher's next kernel."""
+        keyset = keyset & _BELOW_AUTOGRAD
+        if keyset.highestPriorityTypeId() == _CPU:
+            return self._kernel(*args, **named)  # one trip through the dispatcher less
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.overload.redispatch(keyset, *args, **named)
+
+    def differentiable(self, function: type[torch.autograd.Function], definition: Kernel) -> None:
+        """Registers the derivatives: ``function`` in reverse, and ``definition`` under forward-mode differentiation.
+
+        ``function.forward`` gets (ctx, keyset, named, ...) and the operator's positional arguments, none left out;
+        ``definition`` has the operator's signature and is composed of PyTorch's operators.
+        """
+        # Not Function.apply: inside a kernel, torch.func's levels are the dispatcher's business.
+        apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+        def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
+            if forward_ad._current_level >= 0:
+                return definition(*args, **named)
+            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+                return apply(keyset, named, *args, *self._defaults[len(args) :])
+            return self.below_autograd(keyset, args, named)
+
+        LIBRARY.impl(self.name, autograd, "Autograd", with_keyset=True)
+
+    def batched(self, rule: Rule) -> Rule:
+        """Registers ``rule(size, dims, *args, **named)``, which makes one call of a batch of ``size`` calls.
+
+        ``dims`` has the batch dimension of each positional argument, None where there is none; the rule returns the
+        results and their batch dimensions.
+        """
+
+        def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any, **named: Any) -> tuple[Any, Any]:
+            args += self._defaults[len(args) :]
+            dims = [d if isinstance(d, int) else None for d in in_dims]
+            return rule(info.batch_size, dims + [None] * (len(args) - len(dims)), *args, **named)
+
+        torch.library.register_vmap(f"descend::{self.name}", vmap, lib=LIBRARY)
+        return rule
+
+
+def _schema_default(parameter: Parameter) -> str:
+    if parameter.default is None:
+        return ""
+    return "=" + parameter.default.replace("(", "[").replace(")", "]")
+
+
+def _specification(tensor: Tensor) -> portability.TensorSpec:
+    return portability.TensorSpec(tuple(tensor.shape), _DTYPES.get(tensor.dtype, str(tensor.dtype)))

@@ -1,0 +1,116 @@
+"""Calls of the ten PyTorch operators that the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import descend.torch
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator: positional arguments, and those by keyword."""
+
+    name: str
+    args: tuple[Any, ...]
+    named: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def floats(self) -> list[int]:
+        """The places of the floating tensors."""
+        return [i for i, a in enumerate(self.args) if isinstance(a, Tensor) and a.is_floating_point()]
+
+    def function(self) -> Callable[..., Any]:
+        return getattr(descend.torch, self.name)
+
+    def run(self, *args: Any) -> tuple[Any, ...]:
+        """The results, always a tuple, None left in."""
+        results = self.function()(*(args or self.args), **self.named)
+        return results if isinstance(results, tuple) else (results,)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Call:
+        """The call with its floating tensors changed."""
+        args = tuple(change(a) if i in self.floats else a for i, a in enumerate(self.args))
+        return Call(self.name, args, self.named)
+
+    def wanting(self, places: list[int]) -> Call:
+        """The call with new leaves, of which those in some places require gradients."""
+        leaves = [a.detach().clone() if isinstance(a, Tensor) else a for a in self.args]
+        for place in places:
+            leaves[place].requires_grad_()
+        return Call(self.name, tuple(leaves), self.named)
+
+
+def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
+    """Small calls of every operator, with every kind of argument."""
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+
+    def positive(*shape: int) -> Tensor:
+        return (torch.rand(shape, generator=random, dtype=torch.float64) + 0.5).to(dtype)
+
+    mask = torch.rand((2, 1, 3, 5), generator=random) < 0.4
+    y = normal(2, 2, 3, 5).float().softmax(-1).to(dtype)
+    nsa = {"compress_block_size": 3, "compress_stride": 2}
+    made = {
+        "rms_norm": Call("rms_norm", (normal(2, 3, 4), normal(4), 1e-3)),
+        "rms_norm-two": Call("rms_norm", (normal(3, 2, 2), normal(2, 2))),
+        "rms_norm-one row": Call("rms_norm", (normal(6), normal(6))),
+        "rms_norm_grad": Call("rms_norm_grad", (normal(2, 3, 4), normal(2, 3, 4), positive(2, 3, 1), normal(4))),
+        "rms_norm_grad-flat": Call("rms_norm_grad", (normal(6), normal(6), positive(1), normal(6))),
+        "layer_norm": Call("layer_norm", (normal(2, 3, 4), [4], normal(4), normal(4), 1e-3)),
+        "layer_norm-plain": Call("layer_norm", (normal(3, 2, 2), [2, 2])),
+        "layer_norm-weight": Call("layer_norm", (normal(3, 4), [4], normal(4))),
+        "layer_norm-bias": Call("layer_norm", (normal(3, 4), [4], None, normal(4))),
+        "layer_norm_backward": Call(
+            "layer_norm_backward",
+            (normal(2, 3, 4), normal(2, 3, 4), [4], normal(2, 3, 1), positive(2, 3, 1), normal(4), normal(4)),
+        ),
+        "layer_norm_backward-masked": Call(
+            "layer_norm_backward",
+            (normal(3, 4), normal(3, 4), [4], normal(3), positive(3), None, None, [True, False, True]),
+        ),
+        "group_norm_swish": Call("group_norm_swish", (normal(2, 4, 3), normal(4), normal(4), 2)),
+        "group_norm_swish-scaled": Call(
+            "group_norm_swish", (normal(2, 4, 2, 1), normal(4), normal(4), 1, "NCHW", 1e-3, True, 1.7)
+        ),
+        "group_norm_swish-norm": Call(
+            "group_norm_swish", (normal(2, 4, 3), normal(4), normal(4), 2, "NCHW", 1e-5, False)
+        ),
+        "group_norm_swish_grad": Call(
+            "group_norm_swish_grad",
+            (normal(2, 4, 3), normal(2, 2), positive(2, 2), normal(2, 4, 3), normal(4), normal(4), 2),
+        ),
+        "group_norm_swish_grad-masked": Call(
+            "group_norm_swish_grad",
+            (normal(2, 4), normal(4), positive(4), normal(2, 4), normal(4), normal(4), 2, "NCHW", 0.5, False, True),
+        ),
+        "scaled_masked_softmax": Call("scaled_masked_softmax", (normal(2, 2, 3, 5), mask, 0.7)),
+        "scaled_masked_softmax-triangle": Call("scaled_masked_softmax", (normal(2, 4, 4), None, 1.0, True)),
+        "scaled_masked_softmax_backward": Call("scaled_masked_softmax_backward", (normal(2, 2, 3, 5), y, mask, 0.7)),
+        "scaled_masked_softmax_backward-plain": Call(
+            "scaled_masked_softmax_backward", (normal(3, 5), normal(3, 5), None)
+        ),
+        "nsa_compress": Call("nsa_compress", (normal(11, 2, 3), normal(3, 2), [4, 4, 11]), nsa),
+        "nsa_compress-one sequence": Call("nsa_compress", (normal(7, 2, 3), normal(3, 2)), nsa),
+        "nsa_compress_grad": Call(
+            "nsa_compress_grad", (normal(4, 2, 3), normal(11, 2, 3), normal(3, 2), [4, 4, 11]), nsa
+        ),
+        "nsa_compress_grad-lengths": Call(
+            "nsa_compress_grad",
+            (normal(4, 2, 3), normal(11, 2, 3), normal(3, 2), [4, 7]),
+            {**nsa, "act_seq_len_type": 1},
+        ),
+    }
+    return made
+
+
+NAMES = tuple(calls())
+OPERATORS = tuple(name for name in NAMES if "-" not in name)

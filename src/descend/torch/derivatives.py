@@ -20,7 +20,7 @@ def differentiate_backward(operator: Operator, definition: Kernel) -> None:
     class Backward(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, keyset: Any, named: dict[str, Any], *args: Any) -> Any:
-            results = operator.below_autograd(keyset, args, named)
+            results = operator.forward(keyset, args, named)
             ctx.save_for_backward(*(a if isinstance(a, Tensor) else None for a in args))
             ctx.attributes = [None if isinstance(a, Tensor) else a for a in args]
             ctx.named = named

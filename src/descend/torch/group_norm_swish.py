@@ -151,7 +151,7 @@ class _GroupNormSwish(torch.autograd.Function):
         swish_scale: float,
     ) -> Any:
         args = (x, gamma, beta, num_groups, data_format, eps, activate_swish, swish_scale)
-        results = _FORWARD.below_autograd(keyset, args, named)
+        results = _FORWARD.forward(keyset, args, named)
         ctx.save_for_backward(x, gamma, beta, *results[1:])
         ctx.num_groups = num_groups
         ctx.swish = activate_swish, swish_scale

@@ -114,7 +114,7 @@ class _LayerNorm(torch.autograd.Function):
         bias: Tensor | None,
         eps: float,
     ) -> Any:
-        results = _FORWARD.below_autograd(keyset, (input, normalized_shape, weight, bias, eps), named)
+        results = _FORWARD.forward(keyset, (input, normalized_shape, weight, bias, eps), named)
         ctx.save_for_backward(input, weight, bias, *results[1:])
         ctx.normalized_shape = normalized_shape
         ctx.set_materialize_grads(False)

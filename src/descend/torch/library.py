@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 import descend
@@ -121,12 +122,17 @@ class Operator:
         if verdict.status:
             raise from_status(verdict.status, verdict.name, verdict.sentence)
 
-    def below_autograd(self, keyset: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:
+    def forward(self, keyset: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:
+        """The results, for a ``Function.forward``."""
+        return self._below_autograd(keyset, args, named, True)
+
+    def _below_autograd(self, keyset: Any, args: Sequence[Any], named: dict[str, Any], grad: bool) -> Any:
         """What comes after autograd: the engine itself for plain CPU tensors, else the dispatcher's next kernel."""
         keyset = keyset & _BELOW_AUTOGRAD
         if keyset.highestPriorityTypeId() == _CPU:
             return self._kernel(*args, **named)  # one trip through the dispatcher less
-        with torch._C._AutoDispatchBelowAutograd():
+        # Function.forward runs without gradients, but torch.func's outer levels record theirs on the way down.
+        with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(grad):
             return self.overload.redispatch(keyset, *args, **named)
 
     def differentiable(self, function: type[torch.autograd.Function], definition: Kernel) -> None:
@@ -135,15 +141,20 @@ class Operator:
         ``function.forward`` gets (ctx, keyset, named, ...) and the operator's positional arguments, none left out;
         ``definition`` has the operator's signature and is composed of PyTorch's operators.
         """
-        # Not Function.apply: inside a kernel, torch.func's levels are the dispatcher's business.
+        # Not Function.apply: within a kernel the dispatcher has dealt with all of torch.func's levels but this one.
         apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
         def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
             if forward_ad._current_level >= 0:
                 return definition(*args, **named)
-            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
-                return apply(keyset, named, *args, *self._defaults[len(args) :])
-            return self.below_autograd(keyset, args, named)
+            grad = torch.is_grad_enabled()
+            if grad and torch._C._any_requires_grad(*args):
+                args += self._defaults[len(args) :]
+                if torch._C._are_functorch_transforms_active():
+                    with enable_single_level_autograd_function():
+                        return apply(keyset, named, *args)
+                return apply(keyset, named, *args)
+            return self._below_autograd(keyset, args, named, grad)
 
         LIBRARY.impl(self.name, autograd, "Autograd", with_keyset=True)
 

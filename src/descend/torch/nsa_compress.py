@@ -116,7 +116,7 @@ class _NsaCompress(torch.autograd.Function):
         weight: Tensor,
         act_seq_len: Sequence[int] | None,
     ) -> Any:
-        output = _FORWARD.below_autograd(keyset, (input, weight, act_seq_len), named)
+        output = _FORWARD.forward(keyset, (input, weight, act_seq_len), named)
         ctx.save_for_backward(input, weight)
         ctx.act_seq_len, ctx.named = act_seq_len, named
         ctx.set_materialize_grads(False)

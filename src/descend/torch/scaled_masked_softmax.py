@@ -66,7 +66,7 @@ class _ScaledMaskedSoftmax(torch.autograd.Function):
     def forward(
         ctx: Any, keyset: Any, named: dict[str, Any], x: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool
     ) -> Any:
-        y = _FORWARD.below_autograd(keyset, (x, mask, scale, fix_triu_mask), named)
+        y = _FORWARD.forward(keyset, (x, mask, scale, fix_triu_mask), named)
         ctx.save_for_backward(y, mask)
         ctx.attributes = scale, fix_triu_mask
         ctx.set_materialize_grads(False)

@@ -61,7 +61,8 @@ _DTYPES = {
 }
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-_CPU = torch._C.DispatchKey.CPU
+_LEVELS = torch._C.DispatchKey.FuncTorchDynamicLayerBackMode
+_PLAIN = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
@@ -113,6 +114,10 @@ class Operator:
     def _check(self, args: Sequence[Any], named: dict[str, Any]) -> None:
         """Raises what the engine would, from metadata alone; sizes that are symbols wait for the real call."""
         values = dict(zip((p.python for p in self._parameters), args, strict=False), **named)
+        devices = {k: v.device for k, v in values.items() if isinstance(v, Tensor)}
+        if len(set(devices.values())) > 1:
+            where = ", ".join(f"{name} on {device}" for name, device in devices.items())
+            raise ValueError(f"{self.name}: all tensors must be on one device, but there are {where}.")
         sizes = [s for v in values.values() if isinstance(v, Tensor) for s in v.shape]
         sizes += [s for v in values.values() if isinstance(v, (list, tuple)) for s in v]
         if any(isinstance(size, torch.SymInt) for size in sizes):
@@ -123,17 +128,13 @@ class Operator:
             raise from_status(verdict.status, verdict.name, verdict.sentence)
 
     def forward(self, keyset: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:
-        """The results, for a ``Function.forward``."""
-        return self._below_autograd(keyset, args, named, True)
-
-    def _below_autograd(self, keyset: Any, args: Sequence[Any], named: dict[str, Any], grad: bool) -> Any:
         """What comes after autograd: the engine itself for plain CPU tensors, else the dispatcher's next kernel."""
-        keyset = keyset & _BELOW_AUTOGRAD
-        if keyset.highestPriorityTypeId() == _CPU:
+        if keyset == _PLAIN:
             return self._kernel(*args, **named)  # one trip through the dispatcher less
-        # Function.forward runs without gradients, but torch.func's outer levels record theirs on the way down.
+        # Function.forward records no gradients, but torch.func's outer levels record theirs on the way down.
+        grad = torch.is_grad_enabled() or keyset.has(_LEVELS)
         with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(grad):
-            return self.overload.redispatch(keyset, *args, **named)
+            return self.overload.redispatch(keyset & _BELOW_AUTOGRAD, *args, **named)
 
     def differentiable(self, function: type[torch.autograd.Function], definition: Kernel) -> None:
         """Registers the derivatives: ``function`` in reverse, and ``definition`` under forward-mode differentiation.
@@ -147,14 +148,13 @@ class Operator:
         def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
             if forward_ad._current_level >= 0:
                 return definition(*args, **named)
-            grad = torch.is_grad_enabled()
-            if grad and torch._C._any_requires_grad(*args):
+            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
                 args += self._defaults[len(args) :]
                 if torch._C._are_functorch_transforms_active():
                     with enable_single_level_autograd_function():
                         return apply(keyset, named, *args)
                 return apply(keyset, named, *args)
-            return self._below_autograd(keyset, args, named, grad)
+            return self.forward(keyset, args, named)
 
         LIBRARY.impl(self.name, autograd, "Autograd", with_keyset=True)
 

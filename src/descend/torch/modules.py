@@ -15,6 +15,9 @@ from descend.torch.scaled_masked_softmax import scaled_masked_softmax
 
 Device = torch.device | str | int | None
 
+_EPSILON = torch.finfo(torch.float32).eps  # what PyTorch's RMSNorm takes for None, 16-bit inputs included
+_EPSILONS = {torch.float64: torch.finfo(torch.float64).eps}
+
 
 def _parameter(shape: Sequence[int], wanted: bool, device: Device, dtype: torch.dtype | None) -> nn.Parameter | None:
     return nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if wanted else None
@@ -74,9 +77,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalises ``x``."""
         weight = _constant(1.0, self.normalized_shape, x) if self.weight is None else self.weight
-        eps = self.eps
-        if eps is None:
-            eps = torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
+        eps = _EPSILONS.get(x.dtype, _EPSILON) if self.eps is None else self.eps
         return rms_norm(x, weight, eps)[0]
 
     def extra_repr(self) -> str:

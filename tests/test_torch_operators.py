@@ -162,6 +162,23 @@ def test_empty_tensors():
     assert not bias.grad.any()
 
 
+def test_pytorchs_number_of_threads_is_followed():
+    call = calls()["layer_norm"]
+    pytorchs, engines = torch.get_num_threads(), descend.get_num_threads()
+    try:
+        for count in (1, 2, 1):
+            torch.set_num_threads(count)
+            call.run()
+            assert descend.get_num_threads() == count
+        descend.set_num_threads(2)  # what is said to the engine itself holds until PyTorch changes
+        call.run()
+        assert descend.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(pytorchs)
+        call.run()
+        descend.set_num_threads(engines)
+
+
 def test_inference_mode():
     call = calls()["layer_norm"]
     with torch.inference_mode():

@@ -4,7 +4,8 @@ The functions are named as in ``descend``; they are registered with the dispatch
 autograd to any order, ``torch.compile``, ``torch.func``, autocast and meta tensors take them as they take PyTorch's
 own. The modules stand in for PyTorch's: the same arguments, parameters and state dicts.
 
-Tensors on CUDA are refused with NotImplementedError; nothing is moved to the CPU silently.
+``torch.set_num_threads`` holds for the engine, too. Tensors on CUDA are refused with NotImplementedError; nothing is
+moved to the CPU silently.
 """
 
 from __future__ import annotations

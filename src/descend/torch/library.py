@@ -70,6 +70,23 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
+class _Threads:
+    """PyTorch's number of threads, which the engine follows once it is changed."""
+
+    def __init__(self) -> None:
+        self._count = torch.get_num_threads()
+
+    def follow(self) -> None:
+        """Gives the engine as many threads as PyTorch, if PyTorch has another number than when last asked."""
+        count = torch.get_num_threads()
+        if count != self._count:
+            self._count = count
+            descend.set_num_threads(count)
+
+
+_threads = _Threads()
+
+
 class Operator:
     """One operator of the engine, defined in the dispatcher's namespace ``descend``.
 
@@ -81,9 +98,9 @@ class Operator:
         self._contract = OPERATORS[name]
         self._parameters = functional_parameters(self._contract)
         self._defaults = tuple(portability.default(p) for p in self._parameters if not p.keyword_only)
-        self._kernel: Kernel = getattr(descend, name)
+        self._engine: Kernel = getattr(descend, name)
         LIBRARY.define(self._schema(), tags=torch.Tag.pt2_compliant_tag)
-        LIBRARY.impl(name, self._kernel, "CPU")
+        LIBRARY.impl(name, self._run, "CPU")
         LIBRARY.impl(name, self._without_kernel, "CUDA")
         self.overload: Any = getattr(torch.ops.descend, name).default
 
@@ -95,6 +112,10 @@ class Operator:
             parts.append(f"{_KINDS[p.kind]}{'?' * p.optional} {p.python}{_schema_default(p)}")
         results = ", ".join("Tensor" for _ in self._contract.outputs)
         return f"{self.name}({', '.join(parts)}) -> " + (f"({results})" if ", " in results else results)
+
+    def _run(self, *args: Any, **named: Any) -> Any:
+        _threads.follow()
+        return self._engine(*args, **named)
 
     def _without_kernel(self, *_: Any, **__: Any) -> None:
         raise NotImplementedError(
@@ -130,7 +151,7 @@ class Operator:
     def forward(self, keyset: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:
         """What comes after autograd: the engine itself for plain CPU tensors, else the dispatcher's next kernel."""
         if keyset == _PLAIN:
-            return self._kernel(*args, **named)  # one trip through the dispatcher less
+            return self._run(*args, **named)  # one trip through the dispatcher less
         # Function.forward records no gradients, but torch.func's outer levels record theirs on the way down.
         grad = torch.is_grad_enabled() or keyset.has(_LEVELS)
         with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(grad):

@@ -227,14 +227,14 @@ def of_floats(call: Call) -> tuple[Any, tuple[Tensor, ...]]:
 @each_call
 def test_gradcheck(name):
     function, inputs = of_floats(calls()[name])
-    assert gradcheck(function, inputs, fast_mode=True)
+    assert gradcheck(function, inputs)
     assert gradcheck(function, inputs, fast_mode=True, check_forward_ad=True, check_backward_ad=False)
 
 
 @each_call
 def test_gradgradcheck(name):
     function, inputs = of_floats(calls()[name])
-    assert gradgradcheck(function, inputs, fast_mode=True)
+    assert gradgradcheck(function, inputs)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_gradients_of_one_result_at_a_time(name):
         def one(value: Tensor, result: int = result) -> Tensor:
             return function(value, *inputs[1:])[result]
 
-        assert gradcheck(one, inputs[0], fast_mode=True)
-        assert gradgradcheck(one, inputs[0], fast_mode=True)
+        assert gradcheck(one, inputs[0])
+        assert gradgradcheck(one, inputs[0])
 
 
 @pytest.mark.parametrize("wanted", [w for w in itertools.product((False, True), repeat=3) if any(w)])

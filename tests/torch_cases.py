@@ -57,6 +57,7 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
         return (torch.rand(shape, generator=random, dtype=torch.float64) + 0.5).to(dtype)
 
     mask = torch.rand((2, 1, 3, 5), generator=random) < 0.4
+    mask[0, 0, 0] = True  # a whole row
     y = normal(2, 2, 3, 5).float().softmax(-1).to(dtype)
     nsa = {"compress_block_size": 3, "compress_stride": 2}
     made = {

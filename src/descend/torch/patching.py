@@ -309,7 +309,7 @@ def _agree(
     if not wide:
         return True
     given = 1 + theirs.detach().cos()
-    gradients = (torch.autograd.grad(y, leaves, given, materialize_grads=True) for y in (ours, theirs))
+    gradients = (torch.autograd.grad((y * given).sum(), leaves, materialize_grads=True) for y in (ours, theirs))
     return all(_same(a, b, unit) for a, b in zip(*gradients, strict=True))
 
 

@@ -100,7 +100,7 @@ SWAPPED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "WideLayerNorm": (lambda: WideLayerNorm(16), "WideLayerNorm -> layer_norm"),
     "Cohere": (CohereNorm, "CohereNorm -> layer_norm"),
     "Llama": (LlamaNorm, "LlamaNorm -> rms_norm, rounded before the weight"),
-    "Llama-one": (lambda: LlamaNorm(1), "LlamaNorm -> rms_norm, rounded before the weight"),
+    "Llama-narrow": (lambda: LlamaNorm(3), "LlamaNorm -> rms_norm, rounded before the weight"),
     "Llama-wide": (lambda: LlamaNorm(5000), "LlamaNorm -> rms_norm, rounded before the weight"),
     "Olmo": (OlmoNorm, "OlmoNorm -> rms_norm"),
     "Gemma": (GemmaNorm, "GemmaNorm -> rms_norm by 1 + weight"),
@@ -267,6 +267,11 @@ class NoisyNorm(Rms):
         return y + torch.randn_like(y) if self.training else y
 
 
+class ClippedNorm(Rms):
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight * self.xhat(x).to(x.dtype)).clamp(-65504, 65504)
+
+
 class TwofoldNorm(Rms):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
@@ -320,7 +325,7 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: having(
             lambda m: setattr(m, "bias", nn.Parameter(torch.zeros(16, dtype=torch.int8), requires_grad=False))
         ),
-        "its bias is of the kind torch.int8, torch.strided",
+        "its bias is not of a dense floating dtype: torch.int8, torch.strided",
     ),
     "getattr": (lambda: OffsetLayerNorm(16), "its class has a __getattr__ of its own"),
     "batch norm": (lambda: nn.BatchNorm1d(16), "it has no counterpart here"),
@@ -328,12 +333,12 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "attribute": (lambda: unusual(LlamaNorm()), "it has an attribute whose part is unknown: scales"),
     "no epsilon": (
         lambda: having(lambda m: setattr(m, "__class__", NoEpsilonNorm)),
-        "it has no attribute that must be the epsilon",
+        "no single attribute of it can be the epsilon",
     ),
     "gate": (GatedNorm, "its forward takes more than one input"),
     **{
         kind.__name__: (kind, "its results are not those of any form that is known")
-        for kind in (ScaledNorm, NarrowGemmaNorm, DetachedNorm, NoisyNorm, TwofoldNorm, CenteredNorm)
+        for kind in (ScaledNorm, NarrowGemmaNorm, DetachedNorm, NoisyNorm, ClippedNorm, TwofoldNorm, CenteredNorm)
     },
     "first dimension": (lambda: FirstDimensionNorm(16), "its results are not those of any form that is known"),
 }
@@ -540,6 +545,30 @@ def test_compiled_models():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_pytorchs_own_transformer():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    theirs = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(16))
+    ours = copy.deepcopy(theirs)
+    assert len(dt.patch(ours).swapped) == 5
+    x = torch.randn(3, 7, 16, requires_grad=True)
+    for one, other in zip(run(ours, x), run(theirs, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    padding = torch.arange(7) >= torch.tensor([[7], [4], [2]])
+    with torch.inference_mode():  # where PyTorch takes its fused path
+        torch.testing.assert_close(
+            ours.eval()(x, src_key_padding_mask=padding), theirs.eval()(x, src_key_padding_mask=padding)
+        )
+
+
+def test_exported_and_traced_models():
+    model, x = nn.Sequential(nn.LayerNorm(8), nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU())), torch.randn(4, 8)
+    dt.patch(model)
+    assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
+    assert torch.equal(torch.fx.symbolic_trace(model)(x), model(x))
+
+
 def test_inputs_by_name():
     model = network()
     dt.patch(model)
@@ -568,6 +597,21 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
         "T5LayerNorm -> rms_norm, rounded to the weight's dtype before it",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_saved_model_and_activation_checkpointing(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
+    tokens = torch.randint(50, (3, 12))
+    wanted = losses(model, tokens)
+    dt.patch(model)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(losses(transformers.LlamaForCausalLM.from_pretrained(tmp_path), tokens)["loss"], wanted["loss"])
+    model.gradient_checkpointing_enable()
+    for key, gradient in losses(model.train(), tokens).items():
+        alike(gradient, wanted[key])
 
 
 def losses(model: Any, tokens: Tensor) -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from descend.torch import forms
 from descend.torch.forms import Form, mix
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_PROBED = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (*_PROBED, torch.float64)
 _STANDARD: dict[Any, type[Form]] = {
     nn.LayerNorm: forms.LayerNorm,
     nn.RMSNorm: forms.TorchRMSNorm,
@@ -112,7 +113,7 @@ def _change(module: nn.Module, kind: type[nn.Module]) -> None:
 
 
 def _pair(model: nn.Module) -> set[nn.Module]:
-    """The group norms that a SiLU follows; the class of the chains that hold them is swapped."""
+    """The group norms that a SiLU follows, of which the chains that hold them get their class here."""
     found: set[nn.Module] = set()
     for chain in model.modules():
         if not isinstance(chain, nn.Sequential) or "forward" in vars(chain):
@@ -197,7 +198,7 @@ def _obstacle(module: nn.Module) -> str | None:
         if type(parameter) is not nn.Parameter:
             return f"its {name} is a {type(parameter).__name__}"
         if parameter.layout is not torch.strided or parameter.dtype not in _DTYPES:
-            return f"its {name} is of the kind {parameter.dtype}, {parameter.layout}"
+            return f"its {name} is not of a dense floating dtype: {parameter.dtype}, {parameter.layout}"
         if parameter.device.type not in ("cpu", "meta"):
             return f"its {name} is on {parameter.device}, for which there are no kernels yet"
     return None
@@ -220,12 +221,10 @@ def _recognise(module: nn.Module, probed: dict[Any, type[Form] | None]) -> type[
         return "its forward takes more than one input"
     epsilons = _epsilons(module)
     if len(epsilons) != 1:
-        return "it has no attribute that must be the epsilon"
+        return "no single attribute of it can be the epsilon"
     attributes = _attributes(module)
     for name, value in attributes.items():
-        if not isinstance(value, _PLAIN) and not (
-            isinstance(value, tuple) and all(isinstance(v, _PLAIN) for v in value)
-        ):
+        if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, tuple) else (value,))):
             return f"it has an attribute whose part is unknown: {name}"
     shapes = tuple((n, None if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     key = (kind, *attributes.items(), *shapes)
@@ -265,27 +264,27 @@ def _probe(module: nn.Module, epsilon: str) -> type[Form] | None:
 
 
 def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor | None]]]:
-    """Training mode, input and parameters of the probes: those that must work first."""
+    """Training mode, input and parameters of the probes: first float32's, then each pair of dtypes."""
     random = torch.Generator().manual_seed(0)
     shape = next((p.shape for p in module._parameters.values() if p is not None), None)
     shape = torch.Size([48]) if shape is None else shape
     rows = -(-96 // max(shape.numel(), 1)) + 3
 
-    def normal(dtype: torch.dtype, *size: int) -> Tensor:
-        return torch.randn(size, generator=random, device="cpu", dtype=torch.float32).to(dtype)
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, generator=random, device="cpu", dtype=torch.float32)
 
-    def call(training: bool, dtype: torch.dtype, held: torch.dtype, *leading: int) -> Any:
-        scales = torch.tensor([1.0, 1e-3, 30.0], device="cpu").repeat(rows)[:rows]  # at 1e-3 epsilon decides
-        x = normal(torch.float32, *leading, *shape) * scales.reshape(-1, *[1] * len(shape))
-        parameters = {n: None if p is None else normal(held, *shape) for n, p in module._parameters.items()}
-        return training, x.to(dtype), parameters
+    def parameters(dtype: torch.dtype, scale: float = 1.0) -> dict[str, Tensor | None]:
+        held = module._parameters.items()
+        return {n: None if p is None else (normal(*shape) * scale).to(dtype) for n, p in held}
 
-    narrow = (torch.float32, torch.bfloat16, torch.float16)
-    for leading in ((rows,), (2, rows), (2, 3, rows)):
-        yield call(True, torch.float32, torch.float32, *leading)
-    for dtype in narrow:
-        for held in narrow if module._parameters else narrow[:1]:
-            yield call(False, dtype, held, 2, rows)
+    # At 1e-3 epsilon decides; what clips or replaces large numbers shows at 1e6.
+    for leading, scale in (((rows,), 1.0), ((2, rows), 1e-3), ((2, 3, rows), 30.0), ((2, rows), 1e6)):
+        x = normal(*leading, *shape) * scale
+        yield True, x, parameters(torch.float32, max(scale, 1.0))
+    scales = torch.tensor([1.0, 1e-3, 30.0], device="cpu").repeat(rows)[:rows].reshape(-1, *[1] * len(shape))
+    for dtype in _PROBED:
+        for held in _PROBED if module._parameters else _PROBED[:1]:
+            yield False, (normal(2, rows, *shape) * scales).to(dtype), parameters(held)
 
 
 def _agree(

@@ -304,6 +304,10 @@ def unusual(module: Any) -> nn.Module:
     return module
 
 
+class QuantizedTensor(Tensor):
+    """A tensor of another kind."""
+
+
 LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "forward hook": (lambda: having(lambda m: m.register_forward_hook(print)), "it has hooks"),
     "pre-hook": (lambda: having(lambda m: m.register_forward_pre_hook(print)), "it has hooks"),
@@ -326,6 +330,10 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
             lambda m: setattr(m, "bias", nn.Parameter(torch.zeros(16, dtype=torch.int8), requires_grad=False))
         ),
         "its bias is not of a dense floating dtype: torch.int8, torch.strided",
+    ),
+    "tensor subclass": (
+        lambda: having(lambda m: setattr(m, "weight", nn.Parameter(torch.ones(16).as_subclass(QuantizedTensor)))),
+        "its weight is a QuantizedTensor",
     ),
     "getattr": (lambda: OffsetLayerNorm(16), "its class has a __getattr__ of its own"),
     "batch norm": (lambda: nn.BatchNorm1d(16), "it has no counterpart here"),
@@ -575,6 +583,10 @@ def test_inputs_by_name():
     x = torch.randn(6, 16)
     assert torch.equal(model[0].after(hidden_states=x), model[0].after(x))
     assert torch.equal(model[0].before(input=x), model[0].before(x))
+    with pytest.raises(TypeError, match=r"^DescendLlamaNorm takes one input, but got 2\.$"):
+        model[0].after(x, gate=x)
+    with pytest.raises(TypeError, match="forward"):
+        model[3]()
 
 
 # --- models of transformers ----------------------------------------------------------------------------------------

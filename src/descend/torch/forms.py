@@ -65,9 +65,11 @@ class Norm(Form):
     normalized_shape: tuple[int, ...]
 
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
-        """Normalises the one input, whatever its name."""
-        (x,) = (*input, *named.values())
-        return self._normalise(x)
+        """Normalises the one input, whatever its name. Raises TypeError where there is another number of inputs."""
+        inputs = (*input, *named.values())
+        if len(inputs) != 1:
+            raise TypeError(f"{type(self).__name__} takes one input, but got {len(inputs)}.")
+        return self._normalise(inputs[0])
 
     def _normalise(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -177,19 +179,18 @@ class SwishSequential(Form):
     title = "a chain with group_norm_swish"
     _modules: dict[str, nn.Module]
 
-    def forward(self, *given: Any, **named: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         """Runs the modules one after the other."""
-        (x,) = (*given, *named.values())
         modules = list(self._modules.values())
         done = False
         for module, after in zip_longest(modules, modules[1:]):
             if done:
                 done = False
             elif _joined(module, after):
-                x, done = module.forward_with_swish(x), True
+                input, done = module.forward_with_swish(input), True
             else:
-                x = module(x)
-        return x
+                input = module(input)
+        return input
 
 
 def _joined(module: nn.Module, after: nn.Module | None) -> TypeGuard[SwishedGroupNorm]:

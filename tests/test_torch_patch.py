@@ -401,6 +401,40 @@ def test_probing_leaves_no_trace():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+CONTEXTS: dict[str, Callable[[], Any]] = {
+    "inference mode": torch.inference_mode,
+    "meta device": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "anomalies": lambda: torch.autograd.detect_anomaly(check_nan=True),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_probing_does_not_depend_on_where_it_is_called(name):
+    module = LlamaNorm()
+    with CONTEXTS[name]():
+        report = dt.patch(module)
+    assert repr(report) == (
+        "1 norm swapped, 0 left alone\n  swapped\n"
+        "    (the model itself)    1 x  LlamaNorm -> rms_norm, rounded before the weight"
+    )
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "Llama", "Gemma", "T5"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unusual_inputs(name, dtype):
+    """Infinities, NaN, zeros; no rows; one row."""
+    theirs = SWAPPED[name][0]().to(dtype)
+    ours = copy.deepcopy(theirs)
+    dt.patch(ours)
+    x = torch.randn(4, 16).to(dtype)
+    x[0, 0], x[1, 3], x[2] = float("inf"), float("nan"), 0
+    assert torch.equal(ours(x).isnan(), theirs(x).isnan())
+    for shape in ((0, 16), (3, 0, 16), (16,)):
+        assert ours(x.new_ones(shape)).shape == shape
+
+
 @pytest.mark.parametrize("function", [dt.patch, dt.unpatch])
 def test_what_is_no_module(function):
     with pytest.raises(TypeError, match=r"patch: model is of the type dict, but must be a torch\.nn\.Module\."):

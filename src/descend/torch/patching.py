@@ -40,7 +40,8 @@ class Report:
     left: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        lines = [f"{len(self.swapped)} norms swapped, {len(self.left)} left alone"]
+        norms = "norm" if len(self.swapped) == 1 else "norms"
+        lines = [f"{len(self.swapped)} {norms} swapped, {len(self.left)} left alone"]
         for title, entries in (("swapped", self.swapped), ("left alone", self.left)):
             counts = Counter((_pattern(name), text) for name, text in entries.items())
             width = max((len(name) for name, _ in counts), default=0)

@@ -2,7 +2,8 @@
 
 The functions are named as in ``descend``; they are registered with the dispatcher (``torch.ops.descend``), so that
 autograd to any order, ``torch.compile``, ``torch.func``, autocast and meta tensors take them as they take PyTorch's
-own. The modules stand in for PyTorch's: the same arguments, parameters and state dicts.
+own. The modules stand in for PyTorch's: the same arguments, parameters and state dicts. ``patch`` swaps the norms of a
+model that is there already.
 
 ``torch.set_num_threads`` holds for the engine, too. Tensors on CUDA are refused with NotImplementedError; nothing is
 moved to the CPU silently.
@@ -14,6 +15,7 @@ from descend.torch.group_norm_swish import group_norm_swish, group_norm_swish_gr
 from descend.torch.layer_norm import layer_norm, layer_norm_backward
 from descend.torch.modules import GroupNormSwish, LayerNorm, NsaCompress, RMSNorm, ScaledMaskedSoftmax
 from descend.torch.nsa_compress import nsa_compress, nsa_compress_grad
+from descend.torch.patching import Report, patch, unpatch
 from descend.torch.rms_norm import rms_norm, rms_norm_grad
 from descend.torch.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
 
@@ -22,6 +24,7 @@ __all__ = [
     "LayerNorm",
     "NsaCompress",
     "RMSNorm",
+    "Report",
     "ScaledMaskedSoftmax",
     "group_norm_swish",
     "group_norm_swish_grad",
@@ -29,8 +32,10 @@ __all__ = [
     "layer_norm_backward",
     "nsa_compress",
     "nsa_compress_grad",
+    "patch",
     "rms_norm",
     "rms_norm_grad",
     "scaled_masked_softmax",
     "scaled_masked_softmax_backward",
+    "unpatch",
 ]

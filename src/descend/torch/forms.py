@@ -1,0 +1,209 @@
+"""Forms of a norm: forwards of Descend that are mixed into the classes of live modules.
+
+A module keeps its parameters, attributes, hooks and place; its class becomes a subclass of the one it had, with the
+form's forward in front. ``isinstance``, state dicts and optimisers see no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, ClassVar, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from descend.torch.group_norm_swish import group_norm_swish
+from descend.torch.layer_norm import layer_norm
+from descend.torch.rms_norm import rms_norm
+
+Origin = tuple[type[nn.Module], "type[Form]", str]
+
+_mixed: dict[Origin, type[nn.Module]] = {}
+
+_NARROW = (torch.float16, torch.bfloat16)
+
+
+class Form:
+    """What stands before a module's own class: the forward, and how to undo, copy and pickle it."""
+
+    title: ClassVar[str]
+    """What computes it, and how it rounds, in a few words."""
+    _origin: ClassVar[Origin]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # The class is made at run time, so that pickle does not find it by its name.
+        reduced: Any = super().__reduce_ex__(max(protocol, 2))
+        return _new, self._origin, *reduced[2:]
+
+
+def mix(base: type[nn.Module], form: type[Form], epsilon: str = "eps") -> type[nn.Module]:
+    """The subclass of ``base`` with the forward of ``form``; ``epsilon`` is the name of the attribute that holds it."""
+    key = (base, form, epsilon)
+    if key not in _mixed:
+        body = {"__module__": base.__module__, "__doc__": form.__doc__, "_origin": key}
+        _mixed[key] = type(f"Descend{base.__name__}", (form, base), body)
+    return _mixed[key]
+
+
+def origin(module: nn.Module) -> type[nn.Module] | None:
+    """The class that the module had before a form was mixed in; None where none was, or its class changed since."""
+    found: Origin | None = vars(type(module)).get("_origin")
+    return found[0] if found else None
+
+
+def _new(*origin: Any) -> nn.Module:
+    """A module to be filled by pickle or copy."""
+    made = mix(*origin)
+    return made.__new__(made)
+
+
+class Norm(Form):
+    """A norm over the dimensions of its weight; without one over ``normalized_shape``, else the last dimension."""
+
+    weight: Tensor | None
+    normalized_shape: tuple[int, ...]
+
+    def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
+        """Normalises the one input, whatever its name. Raises TypeError where there is another number of inputs."""
+        inputs = (*input, *named.values())
+        if len(inputs) != 1:
+            raise TypeError(f"{type(self).__name__} takes one input, but got {len(inputs)}.")
+        return self._normalise(inputs[0])
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _epsilon(self, x: Tensor) -> float:
+        value: float = getattr(self, self._origin[2])
+        return value
+
+    def _gamma(self, x: Tensor) -> Tensor:
+        weight = getattr(self, "weight", None)
+        return _ones(getattr(self, "normalized_shape", x.shape[-1:]), x) if weight is None else weight
+
+
+class LayerNorm(Norm):
+    """Layer norm in float32, rounded once."""
+
+    title = "layer_norm"
+    bias: Tensor | None
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        weight, bias = getattr(self, "weight", None), getattr(self, "bias", None)
+        return layer_norm(x, self._gamma(x).shape, weight, bias, self._epsilon(x))[0]
+
+
+class RMSNorm(Norm):
+    """RMS norm in float32, rounded once."""
+
+    title = "rms_norm"
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self._gamma(x), self._epsilon(x))[0]
+
+
+class OffsetRMSNorm(RMSNorm):
+    """RMS norm in float32 by one plus the weight, rounded once: Gemma's."""
+
+    title = "rms_norm by 1 + weight"
+
+    def _gamma(self, x: Tensor) -> Tensor:
+        return 1.0 + super()._gamma(x).float()
+
+
+class RoundedRMSNorm(RMSNorm):
+    """RMS norm that is rounded to the input's dtype before the weight: Llama's."""
+
+    title = "rms_norm, rounded before the weight"
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        gamma = self._gamma(x)
+        if x.dtype not in _NARROW and torch.promote_types(x.dtype, gamma.dtype) is x.dtype:
+            return rms_norm(x, gamma, self._epsilon(x))[0]  # there is nothing to round
+        return gamma * rms_norm(x, _ones(gamma.shape, x), self._epsilon(x))[0]
+
+
+class WeightRMSNorm(RMSNorm):
+    """RMS norm that is rounded to the weight's dtype before the weight: T5's."""
+
+    title = "rms_norm, rounded to the weight's dtype before it"
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        gamma = self._gamma(x)
+        if x.dtype is not gamma.dtype or gamma.dtype not in _NARROW:
+            x = x.to(torch.promote_types(torch.promote_types(x.dtype, gamma.dtype), torch.float32))
+        if gamma.dtype not in _NARROW:
+            return rms_norm(x, gamma, self._epsilon(x))[0]
+        return gamma * rms_norm(x, _ones(gamma.shape, x), self._epsilon(x))[0].to(gamma.dtype)
+
+
+class TorchRMSNorm(RMSNorm):
+    """``torch.nn.RMSNorm``, whose epsilon may be None; what mixes two dtypes is left to PyTorch."""
+
+    eps: float | None
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        if self.weight is not None and self.weight.dtype is not x.dtype:
+            result: Tensor = super(Norm, self).forward(x)  # type: ignore[misc]
+            return result
+        return super()._normalise(x)
+
+    def _epsilon(self, x: Tensor) -> float:
+        if self.eps is not None:
+            return self.eps
+        return torch.finfo(torch.float32 if x.dtype in _NARROW else x.dtype).eps
+
+
+class SwishedGroupNorm(Form):
+    """A group norm that a SiLU follows in a `SwishSequential`; called alone it is PyTorch's."""
+
+    title = "group_norm_swish, with the SiLU after it"
+    num_groups: int
+    num_channels: int
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+    def forward_with_swish(self, x: Tensor) -> Tensor:
+        """The norm and the SiLU after it, as one operator."""
+        channels = (self.num_channels,)
+        weight = _ones(channels, x) if self.weight is None else self.weight
+        bias = x.new_zeros(()).expand(channels) if self.bias is None else self.bias
+        return group_norm_swish(x, weight, bias, self.num_groups, eps=self.eps)[0]
+
+
+class SwishSequential(Form):
+    """``torch.nn.Sequential`` that computes a `SwishedGroupNorm` and the SiLU after it as one operator."""
+
+    title = "a chain with group_norm_swish"
+    _modules: dict[str, nn.Module]
+
+    def forward(self, input: Any) -> Any:
+        """Runs the modules one after the other."""
+        modules = list(self._modules.values())
+        done = False
+        for module, after in zip_longest(modules, modules[1:]):
+            if done:
+                done = False
+            elif _joined(module, after):
+                input, done = module.forward_with_swish(input), True
+            else:
+                input = module(input)
+        return input
+
+
+def _joined(module: nn.Module, after: nn.Module | None) -> TypeGuard[SwishedGroupNorm]:
+    return isinstance(module, SwishedGroupNorm) and type(after) is nn.SiLU and not hooked(module) and not hooked(after)
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether hooks run around the module's forward or backward."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def _ones(shape: Sequence[int], x: Tensor) -> Tensor:
+    """A weight of ones that takes no memory."""
+    return x.new_ones(()).expand(shape)

@@ -1,0 +1,337 @@
+"""Swaps the norms of a live model for Descend's, in place: `patch`, and `unpatch`, which undoes it."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from descend.torch import forms
+from descend.torch.forms import Form, mix
+
+_PROBED = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (*_PROBED, torch.float64)
+_STANDARD: dict[Any, type[Form]] = {
+    nn.LayerNorm: forms.LayerNorm,
+    nn.RMSNorm: forms.TorchRMSNorm,
+    nn.GroupNorm: forms.SwishedGroupNorm,
+}
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+_COMMON = frozenset(vars(nn.Module()))
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What `patch` did, by the modules' names within the model; a shared module has several, and the model itself "".
+
+    ``swapped`` says what each swapped module was and what computes it now, ``left`` why each other norm was left alone.
+    Printed, it counts modules whose names differ in their indices alone.
+    """
+
+    swapped: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        norms = "norm" if len(self.swapped) == 1 else "norms"
+        lines = [f"{len(self.swapped)} {norms} swapped, {len(self.left)} left alone"]
+        for title, entries in (("swapped", self.swapped), ("left alone", self.left)):
+            counts = Counter((_pattern(name), text) for name, text in entries.items())
+            width = max((len(name) for name, _ in counts), default=0)
+            lines += [f"  {title}"] * bool(counts)
+            lines += [f"    {name:{width}}  {count:3} x  {text}" for (name, text), count in counts.items()]
+        return "\n".join(lines)
+
+
+def patch(model: nn.Module) -> Report:
+    """Swaps, in place, the norms that it recognises, and says what was swapped and what was not and why.
+
+    ===================================  ==========================================================================
+    recognised                           computed by
+    ===================================  ==========================================================================
+    ``nn.LayerNorm``, ``nn.RMSNorm``     ``layer_norm``, ``rms_norm``
+    ``nn.GroupNorm`` before ``nn.SiLU``  ``group_norm_swish``, within an ``nn.Sequential``
+    other classes of norms               ``layer_norm`` or ``rms_norm`` in the form that gives the class's results:
+                                         rounded once, before the weight (Llama), to the weight's dtype (T5), or
+                                         with 1 + weight (Gemma)
+    ===================================  ==========================================================================
+
+    Other classes are recognised by what they do: a copy with a weight of its own is run on small inputs of several
+    dtypes, and results and gradients are compared. What differs in any of them is left alone; so is what has hooks,
+    buffers, submodules, parametrizations, an instance's own forward, attributes whose part is unknown, or parameters
+    that are not plain floating tensors on the CPU (or without data).
+
+    The modules stay: only their class becomes a subclass of the one that they had. Parameters, their requires_grad,
+    state dicts, optimisers, training mode and sharing are untouched; copies and pickles of the model are patched, too.
+    A second call swaps what has been added. Raises TypeError for what is not a module.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"patch: model is of the type {type(model).__name__}, but must be a torch.nn.Module.")
+    report = Report()
+    followed = _pair(model)
+    verdicts: dict[nn.Module, type[nn.Module] | str | None] = {}
+    probed: dict[Any, type[Form] | None] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        before = forms.origin(module) or type(module)
+        if module not in verdicts:
+            verdicts[module] = verdict = _judge(module, module in followed, probed)
+            if isinstance(verdict, type):
+                _change(module, verdict)
+        verdict = verdicts[module]
+        if isinstance(verdict, type):
+            report.swapped[name] = f"{before.__name__} -> {verdict.title}"  # type: ignore[attr-defined]
+        elif verdict is not None:
+            report.left[name] = f"{before.__name__}: {verdict}"
+    return report
+
+
+def unpatch(model: nn.Module) -> list[str]:
+    """Gives all modules that `patch` swapped the class that they had; returns the norms' names.
+
+    What has changed since, parameters above all, stays as it is. Raises TypeError for what is not a module.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"unpatch: model is of the type {type(model).__name__}, but must be a torch.nn.Module.")
+    swapped = [(name, module) for name, module in model.named_modules(remove_duplicate=False) if forms.origin(module)]
+    names = [name for name, module in swapped if not isinstance(module, forms.SwishSequential)]
+    for _, module in swapped:
+        _change(module, forms.origin(module) or type(module))
+    return names
+
+
+def _change(module: nn.Module, kind: type[nn.Module]) -> None:
+    module.__class__ = kind
+
+
+# --- what is recognised --------------------------------------------------------------------------------------------
+
+
+def _pair(model: nn.Module) -> set[nn.Module]:
+    """The group norms that a SiLU follows, of which the chains that hold them get their class here."""
+    found: set[nn.Module] = set()
+    for chain in model.modules():
+        if not isinstance(chain, nn.Sequential) or "forward" in vars(chain):
+            continue
+        kind: Any = type(chain)
+        norms = {a for a, b in itertools.pairwise(chain) if type(b) is nn.SiLU and not (_obstacle(a) or _obstacle(b))}
+        norms = {n for n in norms if isinstance(n, forms.SwishedGroupNorm) or _standard(n) is nn.GroupNorm}
+        if norms and kind.forward is nn.Sequential.forward:
+            _change(chain, mix(kind, forms.SwishSequential))
+        if isinstance(chain, forms.SwishSequential):
+            found |= norms
+    return found
+
+
+def _judge(module: nn.Module, followed: bool, probed: dict[Any, type[Form] | None]) -> type[nn.Module] | str | None:
+    """The class that the module is to have, or why it is left alone; None for what is no norm."""
+    kind = type(module)
+    if isinstance(module, Form):
+        return None if isinstance(module, forms.SwishSequential) else "swapped before"
+    standard = _standard(module)
+    if standard is None and not _may_be_a_norm(module):
+        return None
+    if standard is None and kind.__module__.startswith("torch.nn.") and not _parametrized(module):
+        return "it has no counterpart here"
+    obstacle = _obstacle(module)
+    if obstacle is not None:
+        return obstacle
+    if standard is nn.GroupNorm and not followed:
+        return "no plain SiLU follows it in an nn.Sequential"
+    if standard is not None:
+        return mix(kind, _STANDARD[standard])
+    return _recognise(module, probed)
+
+
+def _standard(module: nn.Module) -> type[nn.Module] | None:
+    """PyTorch's norm that the module is, subclasses included that leave it as it is."""
+    kind: Any = type(module)
+    found = next((s for s in _STANDARD if isinstance(module, s) and kind.forward is s.forward), None)
+    return None if any(hasattr(kind, name) for name in ("weight", "bias", "eps")) else found
+
+
+def _may_be_a_norm(module: nn.Module) -> bool:
+    """Whether it calls itself a norm, or has the parts of one: a weight and an epsilon."""
+    if isinstance(module, torch.jit.ScriptModule) or (next(module.children(), None) and not _parametrized(module)):
+        return False
+    if "norm" in type(module).__name__.lower():
+        return True
+    weight = module._parameters.get("weight")
+    standard = type(module).__module__.startswith("torch.nn.")
+    return not standard and weight is not None and weight.dim() == 1 and len(_epsilons(module)) == 1
+
+
+def _parametrized(module: nn.Module) -> bool:
+    return torch.nn.utils.parametrize.is_parametrized(module)
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    """Why a module can not be swapped, whatever it computes."""
+    kind, held = type(module), vars(module)
+    if forms.hooked(module):
+        return "it has hooks"
+    if _parametrized(module):
+        return "it is parametrized"
+    if module._modules:
+        return "it has submodules"
+    if module._buffers:
+        return "it has buffers"
+    if "forward" in held:
+        return "its forward was replaced on the instance"
+    for name in ("__call__", "__getattr__", "__getattribute__"):
+        if getattr(kind, name) is not getattr(nn.Module, name):
+            return f"its class has a {name} of its own"
+    if held.get("qconfig") is not None:
+        return "it is prepared for quantization"
+    if module._compiled_call_impl is not None:
+        return "it is compiled on its own"
+    for name, parameter in module._parameters.items():
+        if name not in ("weight", "bias"):
+            return f"it has a parameter that norms do not have: {name}"
+        if parameter is None:
+            continue
+        if type(parameter) is not nn.Parameter:
+            return f"its {name} is a {type(parameter).__name__}"
+        if parameter.layout is not torch.strided or parameter.dtype not in _DTYPES:
+            return f"its {name} is not of a dense floating dtype: {parameter.dtype}, {parameter.layout}"
+        if parameter.device.type not in ("cpu", "meta"):
+            return f"its {name} is on {parameter.device}, for which there are no kernels yet"
+    return None
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """What the module's class adds to a module."""
+    return {name: value for name, value in vars(module).items() if name not in _COMMON}
+
+
+def _epsilons(module: nn.Module) -> list[str]:
+    return [n for n, v in _attributes(module).items() if type(v) is float and 0 <= v < 1]
+
+
+def _recognise(module: nn.Module, probed: dict[Any, type[Form] | None]) -> type[nn.Module] | str:
+    """The class for a norm of a class that is not PyTorch's own, or why there is none."""
+    kind = type(module)
+    parameters = list(inspect.signature(kind.forward).parameters.values())
+    if len(parameters) != 2 or parameters[1].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return "its forward takes more than one input"
+    epsilons = _epsilons(module)
+    if len(epsilons) != 1:
+        return "no single attribute of it can be the epsilon"
+    attributes = _attributes(module)
+    for name, value in attributes.items():
+        if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, tuple) else (value,))):
+            return f"it has an attribute whose part is unknown: {name}"
+    shapes = tuple((n, None if p is None else tuple(p.shape)) for n, p in module._parameters.items())
+    key = (kind, *attributes.items(), *shapes)
+    if key not in probed:
+        probed[key] = _probe(module, epsilons[0])
+    form = probed[key]
+    if form is None:
+        return "its results are not those of any form that is known"
+    return mix(kind, form, epsilons[0])
+
+
+# --- probing -------------------------------------------------------------------------------------------------------
+
+
+def _probe(module: nn.Module, epsilon: str) -> type[Form] | None:
+    """The form whose results are those of the module's class, on small inputs of several shapes and dtypes."""
+    if module._parameters.get("bias") is not None:
+        candidates: list[type[Form]] = [forms.LayerNorm]
+    elif module._parameters.get("weight") is not None:
+        candidates = [forms.RMSNorm, forms.RoundedRMSNorm, forms.WeightRMSNorm, forms.OffsetRMSNorm, forms.LayerNorm]
+    else:
+        candidates = [forms.RMSNorm, forms.LayerNorm]
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        calls = list(_calls(module))
+        for form in candidates:
+            swapped = mix(type(module), form, epsilon)
+            if all(_agree(module, swapped, *call) for call in calls):
+                return form
+    return None
+
+
+def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor | None]]]:
+    """Training mode, input and parameters of the probes: first float32's, then each pair of dtypes."""
+    random = torch.Generator().manual_seed(0)
+    shape = next((p.shape for p in module._parameters.values() if p is not None), None)
+    shape = torch.Size([48]) if shape is None else shape
+    rows = -(-96 // max(shape.numel(), 1)) + 3
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, generator=random, device="cpu", dtype=torch.float32)
+
+    def parameters(dtype: torch.dtype, scale: float = 1.0) -> dict[str, Tensor | None]:
+        held = module._parameters.items()
+        return {n: None if p is None else (normal(*shape) * scale).to(dtype) for n, p in held}
+
+    # At 1e-3 epsilon decides; what clips or replaces large numbers shows at 1e6.
+    for leading, scale in (((rows,), 1.0), ((2, rows), 1e-3), ((2, 3, rows), 30.0), ((2, rows), 1e6)):
+        x = normal(*leading, *shape) * scale
+        yield True, x, parameters(torch.float32, max(scale, 1.0))
+    scales = torch.tensor([1.0, 1e-3, 30.0], device="cpu").repeat(rows)[:rows].reshape(-1, *[1] * len(shape))
+    for dtype in _PROBED:
+        for held in _PROBED if module._parameters else _PROBED[:1]:
+            yield False, (normal(2, rows, *shape) * scales).to(dtype), parameters(held)
+
+
+def _agree(
+    module: nn.Module, swapped: type[nn.Module], training: bool, x: Tensor, parameters: dict[str, Tensor | None]
+) -> bool:
+    """Whether module and swapped class give the same: in float32 gradients, too; else the module may have no result."""
+    tensors = [x, *(p for p in parameters.values() if p is not None)]
+    unit = max(torch.finfo(t.dtype).eps for t in tensors)
+    wide = unit == torch.finfo(torch.float32).eps
+    leaves = [t.requires_grad_() for t in tensors]
+    try:
+        theirs = _run(module, type(module), training, x, parameters)
+    except Exception:  # whatever the class raises
+        return not wide
+    try:
+        ours = _run(module, swapped, training, x, parameters)
+    except Exception:
+        return False
+    if not isinstance(theirs, Tensor) or not theirs.requires_grad or not _same(ours, theirs, unit):
+        return False
+    if not wide:
+        return True
+    given = 1 + theirs.detach().cos()
+    gradients = (torch.autograd.grad((y * given).sum(), leaves, materialize_grads=True) for y in (ours, theirs))
+    return all(_same(a, b, unit) for a, b in zip(*gradients, strict=True))
+
+
+def _run(
+    module: nn.Module, kind: type[nn.Module], training: bool, x: Tensor, parameters: dict[str, Tensor | None]
+) -> Any:
+    """The forward of a copy of the module with another class, mode and parameters."""
+    copy = kind.__new__(kind)
+    vars(copy).update(vars(module), training=training, _parameters=dict(parameters))
+    return copy.forward(x)
+
+
+def _same(ours: Tensor, theirs: Tensor, unit: float) -> bool:
+    """Equal up to float32's errors, of which a few may have moved a rounding to a coarser unit to the next number."""
+    if ours.dtype is not theirs.dtype or ours.shape != theirs.shape:
+        return False
+    a, b = ours.detach().double(), theirs.detach().double()
+    errors, fine = (a - b).abs(), 64 * torch.finfo(torch.float32).eps
+    apart = errors > fine * (b.abs() + b.abs().max())
+    moved = (errors / b.abs())[apart]
+    return moved.numel() <= (0 if unit < fine else 0.02 * b.numel()) and bool((moved <= 2 * unit).all())
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name) or "(the model itself)"

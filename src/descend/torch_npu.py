@@ -1,0 +1,171 @@
+"""The operators under the names that they have in torch_npu, on any machine: ``from descend import torch_npu``.
+
+Signatures, defaults and results are torch_npu's; the functions of `descend.torch` compute them and tell shapes and
+formulas. Tensors are on the CPU; what torch_npu restricts to a processor's dtypes and sizes is not restricted. All are
+differentiable, the backward ones, too. A call that does not fit raises AclnnError (a ValueError) with a sentence that
+names the function's own parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+from torch import Tensor
+
+from descend import torch as operators
+from descend.errors import AclnnError
+
+__all__ = [
+    "npu_group_norm_swish",
+    "npu_group_norm_swish_grad",
+    "npu_nsa_compress",
+    "npu_nsa_compress_grad",
+    "npu_rms_norm",
+    "npu_rms_norm_backward",
+    "npu_scaled_masked_softmax",
+    "npu_scaled_masked_softmax_backward",
+]
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def _says(operator: str, **names: str) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Makes errors of an operator name the function and its parameters: ``names`` are theirs by the operator's."""
+
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        own = {operator: function.__name__, **names}
+        words = re.compile(rf"\b({'|'.join(own)})\b")
+
+        @functools.wraps(function)
+        def call(*args: Given.args, **named: Given.kwargs) -> Result:
+            try:
+                return function(*args, **named)
+            except AclnnError as error:
+                sentence = words.sub(lambda word: own[word[0]], str(error))
+                raise type(error)(error.status, error.name, sentence) from None
+
+        return call
+
+    return decorate
+
+
+@_says("rms_norm", x="self")
+def npu_rms_norm(self: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor]:
+    """RMS norm of ``self`` over the dimensions of ``gamma``: ``(y, rstd)``, see `descend.torch.rms_norm`.
+
+    ``y`` is like ``self``; ``rstd`` is float32, of ``self``'s rank with 1 for each dimension of ``gamma``.
+    """
+    return operators.rms_norm(self, gamma, epsilon)
+
+
+@_says("rms_norm_grad", x="self")
+def npu_rms_norm_backward(dy: Tensor, self: Tensor, gamma: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of RMS norm: ``(dx, dgamma)``, see `descend.torch.rms_norm_grad`. ``dgamma`` is float32."""
+    return operators.rms_norm_grad(dy, self, rstd, gamma)
+
+
+@_says("group_norm_swish", x="input", gamma="weight", beta="bias")
+def npu_group_norm_swish(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float | None = 1e-5,
+    swish_scale: float | None = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Group norm and swish of ``input`` [N, C, ...]: ``(y, mean, rstd)``, see `descend.torch.group_norm_swish`.
+
+    ``mean`` and ``rstd`` are [N, num_groups], of the dtype of ``weight``. None stands for the default.
+    """
+    eps, swish_scale = 1e-5 if eps is None else eps, 1.0 if swish_scale is None else swish_scale
+    y, mean, rstd = operators.group_norm_swish(input, weight, bias, num_groups, eps=eps, swish_scale=swish_scale)
+    return y, mean.to(weight.dtype), rstd.to(weight.dtype)
+
+
+@_says("group_norm_swish_grad", dy="grad", x="input", gamma="weight", beta="bias")
+def npu_group_norm_swish_grad(
+    grad: Tensor,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    grad_input_mask: Sequence[bool],
+    swish_scale: float | None = 1.0,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of group norm and swish for ``input``, ``weight`` and ``bias``: `descend.torch.group_norm_swish_grad`.
+
+    ``grad_input_mask`` says which of the three are wanted; the others are None. Raises ValueError where its length is
+    not 3.
+    """
+    if len(grad_input_mask) != 3:
+        raise ValueError(
+            f"npu_group_norm_swish_grad: grad_input_mask has length {len(grad_input_mask)}, but must have length 3."
+        )
+    scale = 1.0 if swish_scale is None else swish_scale
+    wants_input, wants_weight, wants_bias = (bool(wanted) for wanted in grad_input_mask)
+    dx, dgamma, dbeta = operators.group_norm_swish_grad(
+        grad, mean, rstd, input, weight, bias, num_groups, "NCHW", scale, wants_weight, wants_bias
+    )
+    return dx if wants_input else None, dgamma, dbeta
+
+
+@_says("scaled_masked_softmax", fix_triu_mask="fixed_triu_mask")
+def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1, fixed_triu_mask: bool = False) -> Tensor:
+    """Softmax of ``scale * x`` with -10000 where ``mask``: `descend.torch.scaled_masked_softmax`.
+
+    With ``fixed_triu_mask`` what lies above the diagonal of the last two axes is masked instead.
+    """
+    return operators.scaled_masked_softmax(x, mask, scale, fixed_triu_mask)
+
+
+@_says("scaled_masked_softmax_backward", grad_output="y_grad", fix_triu_mask="fixed_triu_mask")
+def npu_scaled_masked_softmax_backward(
+    y_grad: Tensor, y: Tensor, mask: Tensor, scale: float, fixed_triu_mask: bool
+) -> Tensor:
+    """Gradient of the scaled, masked softmax: `descend.torch.scaled_masked_softmax_backward`."""
+    return operators.scaled_masked_softmax_backward(y_grad, y, mask, scale, fixed_triu_mask)
+
+
+@_says("nsa_compress", act_seq_len="actual_seq_len")
+def npu_nsa_compress(
+    input: Tensor,
+    weight: Tensor,
+    compress_block_size: int,
+    compress_stride: int,
+    *,
+    actual_seq_len: Sequence[int] | None = None,
+) -> Tensor:
+    """Compression of native sparse attention, [T, N, D] to [windows, N, D]: `descend.torch.nsa_compress`.
+
+    ``actual_seq_len`` has the ends of the sequences, the last of them T; None is one sequence.
+    """
+    return operators.nsa_compress(
+        input, weight, actual_seq_len, compress_block_size=compress_block_size, compress_stride=compress_stride
+    )
+
+
+@_says("nsa_compress_grad", output_grad="grad", act_seq_len="actual_seq_len")
+def npu_nsa_compress_grad(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    compress_block_size: int,
+    compress_stride: int,
+    *,
+    actual_seq_len: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the compression for ``input`` and ``weight``: `descend.torch.nsa_compress_grad`."""
+    return operators.nsa_compress_grad(
+        grad,
+        input,
+        weight,
+        actual_seq_len,
+        compress_block_size=compress_block_size,
+        compress_stride=compress_stride,
+    )

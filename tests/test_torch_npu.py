@@ -1,0 +1,237 @@
+"""descend.torch_npu beside the operators written out in PyTorch: signatures, results, gradients, errors."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+import descend  # noqa: E402
+from cases import run_python  # noqa: E402
+from descend import torch_npu  # noqa: E402
+
+SIGNATURES = {
+    "npu_rms_norm": "(self, gamma, epsilon=1e-06)",
+    "npu_rms_norm_backward": "(dy, self, gamma, rstd)",
+    "npu_group_norm_swish": "(input, num_groups, weight, bias, eps=1e-05, swish_scale=1.0)",
+    "npu_group_norm_swish_grad": (
+        "(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0)"
+    ),
+    "npu_scaled_masked_softmax": "(x, mask, scale=1, fixed_triu_mask=False)",
+    "npu_scaled_masked_softmax_backward": "(y_grad, y, mask, scale, fixed_triu_mask)",
+    "npu_nsa_compress": "(input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
+    "npu_nsa_compress_grad": "(grad, input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
+}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def normal(*shape: int, dtype: Any = torch.float64, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+
+
+def close(ours: Any, theirs: Any, dtype: torch.dtype) -> None:
+    """Within a few roundings of what was computed in float64."""
+    for a, b in zip(ours, theirs, strict=True):
+        unit = torch.finfo(dtype).eps
+        torch.testing.assert_close(a.double(), b.double(), rtol=8 * unit, atol=8 * unit * b.detach().abs().max().item())
+
+
+def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt() * gamma
+
+
+def group_norm_swish(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, scale: float) -> Tensor:
+    z = nn.functional.group_norm(x, groups, weight, bias, eps)
+    return z * torch.sigmoid(scale * z)
+
+
+def nsa_compress(x: Tensor, weight: Tensor, stride: int, ends: list[int]) -> Tensor:
+    width = len(weight)
+    starts = [s for a, b in zip([0, *ends], ends, strict=False) for s in range(a, b - width + 1, stride)]
+    return torch.stack([(x[s : s + width] * weight.unsqueeze(-1)).sum(0) for s in starts])
+
+
+def gradients(y: Tensor, given: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(y, leaves, given)
+
+
+def leaves(*tensors: Tensor) -> list[Tensor]:
+    return [t.double().requires_grad_() for t in tensors]
+
+
+# --- names and signatures ------------------------------------------------------------------------------------------
+
+
+def test_importing_descend_does_not_import_it():
+    code = "import sys, descend; print('torch' in sys.modules, 'descend.torch_npu' in sys.modules)"
+    assert run_python(code).stdout == "False False\n"
+
+
+def test_the_names_are_torch_npus():
+    assert sorted(SIGNATURES) == sorted(torch_npu.__all__)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_signatures_are_torch_npus(name):
+    signature = inspect.signature(getattr(torch_npu, name))
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    assert str(inspect.Signature(bare)) == SIGNATURES[name]
+    assert getattr(torch_npu, name).__doc__
+
+
+# --- results and gradients -----------------------------------------------------------------------------------------
+
+
+@each_dtype
+def test_rms_norm(dtype):
+    x, gamma, given = normal(3, 4, 8, dtype=dtype), normal(8, dtype=dtype), normal(3, 4, 8, dtype=dtype, seed=1)
+    a, b = leaves(x, gamma)
+    golden = rms_norm(a, b)
+    wanted = gradients(golden, given.double(), a, b)
+    x.requires_grad_()
+    gamma.requires_grad_()
+    y, rstd = torch_npu.npu_rms_norm(x, gamma)
+    assert (y.dtype, tuple(rstd.shape)) == (dtype, (3, 4, 1))
+    assert rstd.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    close([y], [golden], dtype)
+    close(gradients(y, given, x, gamma), wanted, dtype)
+    dx, dgamma = torch_npu.npu_rms_norm_backward(given, x, gamma, rstd)
+    assert dgamma.dtype is rstd.dtype
+    close([dx, dgamma], wanted, dtype)
+
+
+@each_dtype
+@pytest.mark.parametrize(("eps", "scale"), [(1e-5, 1.0), (None, None), (1e-3, 1.7)])
+def test_group_norm_swish(dtype, eps, scale):
+    x, weight, bias = normal(2, 6, 3, 4, dtype=dtype), normal(6, dtype=dtype), normal(6, dtype=dtype, seed=2)
+    given = normal(2, 6, 3, 4, dtype=dtype, seed=1)
+    held = leaves(x, weight, bias)
+    golden = group_norm_swish(held[0], 3, *held[1:], 1e-5 if eps is None else eps, 1.0 if scale is None else scale)
+    wanted = gradients(golden, given.double(), *held)
+    for tensor in (x, weight, bias):
+        tensor.requires_grad_()
+    y, mean, rstd = torch_npu.npu_group_norm_swish(x, 3, weight, bias, eps, scale)
+    assert y.dtype is mean.dtype is rstd.dtype is dtype
+    assert mean.shape == rstd.shape == (2, 3)
+    close([y], [golden], dtype)
+    close(gradients(y, given, x, weight, bias), wanted, dtype)
+    if dtype.itemsize > 2:  # in 16 bits the statistics that are returned have lost what the backward needs
+        close(
+            torch_npu.npu_group_norm_swish_grad(given, x, 3, weight, bias, mean, rstd, [True] * 3, scale), wanted, dtype
+        )
+
+
+def test_group_norm_swish_grad_gives_what_is_asked():
+    x, parameter, statistic = normal(2, 6, 4), normal(6), normal(2, 3).square() + 1
+    every = torch_npu.npu_group_norm_swish_grad(x, x, 3, parameter, parameter, statistic, statistic, [True] * 3)
+    for mask in ([True, False, False], [False, True, False], [False, False, True], (False, True, True)):
+        some = torch_npu.npu_group_norm_swish_grad(x, x, 3, parameter, parameter, statistic, statistic, mask)
+        for wanted, one, other in zip(mask, some, every, strict=True):
+            assert torch.equal(one, other) if wanted else one is None
+
+
+@each_dtype
+@pytest.mark.parametrize("triangle", [False, True])
+def test_scaled_masked_softmax(dtype, triangle):
+    x, given = normal(2, 3, 5, 5, dtype=dtype), normal(2, 3, 5, 5, dtype=dtype, seed=1)
+    mask = normal(2, 1, 5, 5) > 0.5
+    used = torch.ones(5, 5, dtype=torch.bool).triu(1) if triangle else mask
+    (held,) = leaves(x)
+    golden = (held * 0.5).masked_fill(used, -10000.0).softmax(-1)
+    (wanted,) = gradients(golden, given.double(), held)
+    x.requires_grad_()
+    y = torch_npu.npu_scaled_masked_softmax(x, mask, 0.5, triangle)
+    close([y], [golden], dtype)
+    close(gradients(y, given, x), [wanted], dtype)
+    close([torch_npu.npu_scaled_masked_softmax_backward(given, y, mask, 0.5, triangle)], [wanted], dtype)
+
+
+def test_softmax_without_a_scale():
+    x, mask = normal(1, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.bool)
+    close([torch_npu.npu_scaled_masked_softmax(x, mask)], [x.softmax(-1)], torch.float64)
+
+
+@each_dtype
+@pytest.mark.parametrize("ends", [None, [4, 4, 19], [0, 7, 19]])
+def test_nsa_compress(dtype, ends):
+    x, weight = normal(19, 2, 4, dtype=dtype), normal(4, 2, dtype=dtype)
+    held = leaves(x, weight)
+    golden = nsa_compress(*held, 3, ends or [19])
+    given = normal(*golden.shape, dtype=dtype, seed=1)
+    wanted = gradients(golden, given.double(), *held)
+    x.requires_grad_()
+    weight.requires_grad_()
+    y = torch_npu.npu_nsa_compress(x, weight, 4, 3, actual_seq_len=ends)
+    close([y], [golden], dtype)
+    close(gradients(y, given, x, weight), wanted, dtype)
+    close(torch_npu.npu_nsa_compress_grad(given, x, weight, 4, 3, actual_seq_len=ends), wanted, dtype)
+
+
+def test_the_backward_functions_are_differentiable():
+    dy, x, gamma, rstd = (normal(*s, seed=i) for i, s in enumerate([(3, 4), (3, 4), (4,), (3, 1)]))
+    for tensor in (dy, x, gamma, rstd):
+        tensor.requires_grad_()
+    assert torch.autograd.gradcheck(torch_npu.npu_rms_norm_backward, (dy, x, gamma, rstd))
+
+
+def test_they_compile_without_breaks():
+    x, weight = normal(2, 4, 3), normal(4)
+
+    def step(x: Tensor) -> Tensor:
+        return torch_npu.npu_group_norm_swish(torch_npu.npu_rms_norm(x, x[0, 0])[0], 2, weight, weight)[0]
+
+    close([torch.compile(step, fullgraph=True, backend="aot_eager")(x)], [step(x)], torch.float64)
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    r"npu_rms_norm: gamma has shape \[9\], but must equal the last dimensions of self": lambda: torch_npu.npu_rms_norm(
+        torch.ones(2, 8), torch.ones(9)
+    ),
+    r"npu_rms_norm_backward: dy has shape \[2, 7\], but must have that of self": lambda: (
+        torch_npu.npu_rms_norm_backward(*(torch.ones(s) for s in ((2, 7), (2, 8), (8,), (2,))))
+    ),
+    r"npu_group_norm_swish: num_groups is 3, but must divide the 8 channels of input": lambda: (
+        torch_npu.npu_group_norm_swish(torch.ones(2, 8), 3, torch.ones(8), torch.ones(8))
+    ),
+    r"npu_group_norm_swish_grad: bias has shape \[7\]": lambda: torch_npu.npu_group_norm_swish_grad(
+        *(torch.ones(2, 8), torch.ones(2, 8), 2, torch.ones(8), torch.ones(7), torch.ones(2, 2), torch.ones(2, 2)),
+        (True, True, True),
+    ),
+    r"npu_group_norm_swish_grad: grad_input_mask has length 2, but must have length 3\.": lambda: (
+        torch_npu.npu_group_norm_swish_grad(
+            *(torch.ones(2, 8), torch.ones(2, 8), 2, torch.ones(8), torch.ones(8), torch.ones(2, 2), torch.ones(2, 2)),
+            (True, True),
+        )
+    ),
+    r"npu_scaled_masked_softmax: mask has shape \[7\]": lambda: torch_npu.npu_scaled_masked_softmax(
+        torch.ones(2, 8), torch.ones(7, dtype=torch.bool)
+    ),
+    r"npu_scaled_masked_softmax_backward: y has shape \[2, 7\], but must have that of y_grad": lambda: (
+        torch_npu.npu_scaled_masked_softmax_backward(
+            torch.ones(2, 8), torch.ones(2, 7), torch.ones(2, 8, dtype=torch.bool), 1, False
+        )
+    ),
+    r"npu_nsa_compress: actual_seq_len has 2 at index 1 after 3": lambda: torch_npu.npu_nsa_compress(
+        torch.ones(9, 2, 3), torch.ones(4, 2), 4, 1, actual_seq_len=[3, 2]
+    ),
+    r"npu_nsa_compress_grad: grad has shape \[9, 2, 3\]": lambda: torch_npu.npu_nsa_compress_grad(
+        torch.ones(9, 2, 3), torch.ones(9, 2, 3), torch.ones(4, 2), 4, 1
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_errors_name_the_functions_own_parameters(sentence):
+    with pytest.raises(ValueError, match=f"^{sentence}") as raised:
+        WRONG[sentence]()
+    assert "mask has length" in sentence or raised.value.status in (161002, 561002)
+    assert isinstance(raised.value, descend.errors.AclnnError) or "mask has length" in sentence

@@ -16,7 +16,7 @@ from benchmarks.harness import Effort
 from benchmarks.operator import DTYPES, Operator, Shape, load
 from benchmarks.results import Report
 
-DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = Path(__file__).parent.parent / "docs" / "benchmarks"
 SAVED = Path(__file__).parent.parent / "build" / "benchmarks.json"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -33,7 +33,7 @@ def main(
     threads: Annotated[int, typer.Option(help="For everyone; 0: the processors that this process may use.")] = 0,
     seconds: Annotated[float, typer.Option(help="To spend on the rounds of one problem.")] = 3.0,
     peers: Annotated[bool, typer.Option(help="Measure the other libraries too.")] = True,
-    plot: Annotated[Path | None, typer.Option(help="Folder for the pictures; docs/ for a whole grid.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Folder for the pictures; docs/benchmarks/ for a whole grid.")] = None,
     plot_from: Annotated[Path | None, typer.Option(help="Draw from this file again; measure nothing.")] = None,
     compare_with: Annotated[
         tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; fails if slower.")
@@ -48,7 +48,7 @@ def main(
         console.print(compare.table(changes))
         raise typer.Exit(any(change.regressed for change in changes))
     if plot_from:
-        draw(Report.load(plot_from), plot or DOCS, console)
+        draw(Report.load(plot_from), plot or PICTURES, console)
         return
     names = op or list(OPERATORS)
     if unknown := [name for name in names if name not in OPERATORS]:
@@ -71,7 +71,7 @@ def main(
         report.show(measured, console)
         console.print(f"Figures: {json}", highlight=False)
         if plot or (not code and not shapes and not dtype and peers):
-            draw(measured, plot or DOCS, console)
+            draw(measured, plot or PICTURES, console)
     raise typer.Exit(code)
 
 

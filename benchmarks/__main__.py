@@ -33,7 +33,7 @@ def main(
     threads: Annotated[int, typer.Option(help="For everyone; 0: the processors that this process may use.")] = 0,
     seconds: Annotated[float, typer.Option(help="To spend on the rounds of one problem.")] = 3.0,
     peers: Annotated[bool, typer.Option(help="Measure the other libraries too.")] = True,
-    plot: Annotated[Path | None, typer.Option(help="Folder for the pictures; docs/benchmarks/ for a whole grid.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Folder for the pictures; else docs/benchmarks/.")] = None,
     plot_from: Annotated[Path | None, typer.Option(help="Draw from this file again; measure nothing.")] = None,
     compare_with: Annotated[
         tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; fails if slower.")

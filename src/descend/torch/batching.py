@@ -22,6 +22,11 @@ def batch_first(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | N
     return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
+def batch_second(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """[X, Y, ...] of each sample as [X, size * Y, ...]: the batch becomes more channels, groups or heads."""
+    return batch_first(tensor, dim, size).transpose(0, 1).flatten(1, 2)
+
+
 def call_each(
     operator: Operator, size: int, dims: Sequence[int | None], args: Sequence[Any]
 ) -> tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]:

@@ -6,7 +6,6 @@ form's forward in front. ``isinstance``, state dicts and optimisers see no diffe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, ClassVar, TypeGuard
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
+from descend.torch.library import constant
 from descend.torch.rms_norm import rms_norm
 
 Origin = tuple[type[nn.Module], "type[Form]", str]
@@ -80,7 +80,7 @@ class Norm(Form):
 
     def _gamma(self, x: Tensor) -> Tensor:
         weight = getattr(self, "weight", None)
-        return _ones(getattr(self, "normalized_shape", x.shape[-1:]), x) if weight is None else weight
+        return constant(1.0, getattr(self, "normalized_shape", x.shape[-1:]), x) if weight is None else weight
 
 
 class LayerNorm(Norm):
@@ -121,7 +121,7 @@ class RoundedRMSNorm(RMSNorm):
         gamma = self._gamma(x)
         if x.dtype not in _NARROW and torch.promote_types(x.dtype, gamma.dtype) is x.dtype:
             return rms_norm(x, gamma, self._epsilon(x))[0]  # there is nothing to round
-        return gamma * rms_norm(x, _ones(gamma.shape, x), self._epsilon(x))[0]
+        return gamma * rms_norm(x, constant(1.0, gamma.shape, x), self._epsilon(x))[0]
 
 
 class WeightRMSNorm(RMSNorm):
@@ -135,7 +135,7 @@ class WeightRMSNorm(RMSNorm):
             x = x.to(torch.promote_types(torch.promote_types(x.dtype, gamma.dtype), torch.float32))
         if gamma.dtype not in _NARROW:
             return rms_norm(x, gamma, self._epsilon(x))[0]
-        return gamma * rms_norm(x, _ones(gamma.shape, x), self._epsilon(x))[0].to(gamma.dtype)
+        return gamma * rms_norm(x, constant(1.0, gamma.shape, x), self._epsilon(x))[0].to(gamma.dtype)
 
 
 class TorchRMSNorm(RMSNorm):
@@ -168,8 +168,8 @@ class SwishedGroupNorm(Form):
     def forward_with_swish(self, x: Tensor) -> Tensor:
         """The norm and the SiLU after it, as one operator."""
         channels = (self.num_channels,)
-        weight = _ones(channels, x) if self.weight is None else self.weight
-        bias = x.new_zeros(()).expand(channels) if self.bias is None else self.bias
+        weight = constant(1.0, channels, x) if self.weight is None else self.weight
+        bias = constant(0.0, channels, x) if self.bias is None else self.bias
         return group_norm_swish(x, weight, bias, self.num_groups, eps=self.eps)[0]
 
 
@@ -202,8 +202,3 @@ def hooked(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
-
-
-def _ones(shape: Sequence[int], x: Tensor) -> Tensor:
-    """A weight of ones that takes no memory."""
-    return x.new_ones(()).expand(shape)

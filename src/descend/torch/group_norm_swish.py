@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from descend.torch import definitions
-from descend.torch.batching import batch_first
+from descend.torch.batching import batch_first, batch_second
 from descend.torch.derivatives import add_through_statistics, differentiate_backward
 from descend.torch.library import Operator, statistics_dtype
 
@@ -180,14 +180,9 @@ differentiate_backward(_BACKWARD, definitions.group_norm_swish_grad)
 # A batch becomes more channels in more groups: each sample then keeps gradients of its own for gamma and beta.
 
 
-def _as_channels(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """[N, C, ...] of each sample as [N, size * C, ...]."""
-    return batch_first(x, dim, size).transpose(0, 1).flatten(1, 2)
-
-
 def _as_groups(statistic: Tensor, dim: int | None, size: int, shape: tuple[int, int]) -> Tensor:
     """[N, groups] of each sample, in any shape, as [N, size * groups]."""
-    return batch_first(statistic, dim, size).reshape(size, *shape).transpose(0, 1).flatten(1, 2)
+    return batch_second(batch_first(statistic, dim, size).reshape(size, *shape), 0, size)
 
 
 @_FORWARD.batched
@@ -201,7 +196,7 @@ def _batched_forward(
     *attributes: Any,
 ) -> tuple[Any, Any]:
     y, mean, rstd = _FORWARD.overload(
-        _as_channels(x, dims[0], size),
+        batch_second(x, dims[0], size),
         batch_first(gamma, dims[1], size).flatten(),
         batch_first(beta, dims[2], size).flatten(),
         size * num_groups,
@@ -223,10 +218,10 @@ def _batched_backward(
     num_groups: int,
     *attributes: Any,
 ) -> tuple[Any, Any]:
-    wide = _as_channels(x, dims[3], size)
+    wide = batch_second(x, dims[3], size)
     statistics = (wide.shape[0], num_groups)
     dx, dgamma, dbeta = _BACKWARD.overload(
-        _as_channels(dy, dims[0], size),
+        batch_second(dy, dims[0], size),
         _as_groups(mean, dims[1], size, statistics),
         _as_groups(rstd, dims[2], size, statistics),
         wide,

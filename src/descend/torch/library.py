@@ -70,6 +70,11 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
+def constant(value: float, shape: Sequence[int], x: Tensor) -> Tensor:
+    """A tensor of one value that takes no memory, of the dtype and on the device of ``x``."""
+    return x.new_full((), value).expand(shape)
+
+
 class _Threads:
     """PyTorch's number of threads, which the engine follows once it is changed."""
 

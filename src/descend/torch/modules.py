@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
+from descend.torch.library import constant
 from descend.torch.nsa_compress import nsa_compress
 from descend.torch.rms_norm import rms_norm
 from descend.torch.scaled_masked_softmax import scaled_masked_softmax
@@ -21,11 +22,6 @@ _EPSILONS = {torch.float64: torch.finfo(torch.float64).eps}
 
 def _parameter(shape: Sequence[int], wanted: bool, device: Device, dtype: torch.dtype | None) -> nn.Parameter | None:
     return nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if wanted else None
-
-
-def _constant(value: float, shape: Sequence[int], x: Tensor) -> Tensor:
-    """A vector that takes no memory."""
-    return x.new_full((), value).expand(shape)
 
 
 class _Affine(nn.Module):
@@ -76,7 +72,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises ``x``."""
-        weight = _constant(1.0, self.normalized_shape, x) if self.weight is None else self.weight
+        weight = constant(1.0, self.normalized_shape, x) if self.weight is None else self.weight
         eps = _EPSILONS.get(x.dtype, _EPSILON) if self.eps is None else self.eps
         return rms_norm(x, weight, eps)[0]
 
@@ -166,8 +162,8 @@ class GroupNormSwish(_Affine):
     def forward(self, input: Tensor) -> Tensor:
         """Normalises and activates ``input``."""
         channels = (self.num_channels,)
-        weight = _constant(1.0, channels, input) if self.weight is None else self.weight
-        bias = _constant(0.0, channels, input) if self.bias is None else self.bias
+        weight = constant(1.0, channels, input) if self.weight is None else self.weight
+        bias = constant(0.0, channels, input) if self.bias is None else self.bias
         return group_norm_swish(
             input, weight, bias, self.num_groups, "NCHW", self.eps, self.activate_swish, self.swish_scale
         )[0]

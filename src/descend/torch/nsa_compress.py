@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from descend.torch import definitions
-from descend.torch.batching import batch_first
+from descend.torch.batching import batch_second
 from descend.torch.derivatives import differentiate_backward
 from descend.torch.library import LIBRARY, Operator
 
@@ -137,16 +137,13 @@ differentiate_backward(_BACKWARD, definitions.nsa_compress_grad)
 # A batch becomes more heads: heads share neither weights nor sums.
 
 
-def _as_heads(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """[X, N, ...] of each sample as [X, size * N, ...]."""
-    return batch_first(tensor, dim, size).transpose(0, 1).flatten(1, 2)
-
-
 @_FORWARD.batched
 def _batched_forward(
     size: int, dims: list[int | None], input: Tensor, weight: Tensor, act_seq_len: Sequence[int] | None, **named: Any
 ) -> tuple[Any, Any]:
-    output = _FORWARD.overload(_as_heads(input, dims[0], size), _as_heads(weight, dims[1], size), act_seq_len, **named)
+    output = _FORWARD.overload(
+        batch_second(input, dims[0], size), batch_second(weight, dims[1], size), act_seq_len, **named
+    )
     return output.unflatten(1, (size, -1)), 1
 
 
@@ -160,7 +157,7 @@ def _batched_backward(
     act_seq_len: Sequence[int] | None,
     **named: Any,
 ) -> tuple[Any, Any]:
-    tensors = [_as_heads(t, d, size) for t, d in zip((output_grad, input, weight), dims, strict=False)]
+    tensors = [batch_second(t, d, size) for t, d in zip((output_grad, input, weight), dims, strict=False)]
     results = _BACKWARD.overload(*tensors, act_seq_len, **named)
     return tuple(r.unflatten(1, (size, -1)) for r in results), (1, 1)
 

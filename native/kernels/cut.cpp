@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "runtime/machine.h"
+#include "runtime/parallel.h"
 
 namespace descend::kernels {
 namespace {
@@ -15,6 +16,14 @@ constexpr int64_t kSmall = int64_t{64} << 10;      // bytes of input that are no
 constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may not be in a second-level cache
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;
+constexpr int64_t kTakes = 8;  // of each thread: enough to even out their speeds
+
+// Of few rows the column sums go to double sooner: there the roundings of a stripe are most of the error.
+int64_t stripe_rows(int64_t rows) {
+  if (rows <= 32) return 2;
+  if (rows < 256) return 8;
+  return rows < 1024 ? 16 : 32;
+}
 
 // A cache of the first CPU's; 0 if unknown. sysconf() knows what the package has, which on a virtual machine is more
 // than what this CPU may use.
@@ -49,17 +58,20 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   while (cut.tile < kMaxTile && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);
-  cut.chunk = ceil_div(cut.chunk, kStripe) * kStripe;
+  cut.stripe = stripe_rows(rows);
+  cut.chunk = ceil_div(cut.chunk, kMaxGroupRows) * kMaxGroupRows;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
   cut.prefetch = rows * bytes > kPrefetch;
   return cut;
 }
 
+int64_t RowCut::chunks_taken() const { return std::max<int64_t>(chunks / (kTakes * num_threads()), 1); }
+
 bool split_columns(int64_t rows, int64_t columns) {
   return columns > kStripeColumns || (columns >= 4 * kBlock && rows < 8 * kMinChunkRows);
 }
 
-int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kStripe); }
+int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxGroupRows); }
 
 bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes) {
   static const int64_t kept = kept_bytes();

@@ -1,9 +1,9 @@
 // How work on rows is cut, and which stores go past the caches.
 //
-// A tile is a few rows that are read twice, the second time from cache. A stripe is 8 rows whose column sums run in
-// float. A chunk is what one thread takes at a time: some stripes, whose column sums are added in double to one slot. A
-// block is a stretch of a row's columns that is summed on its own. All follow from the shape alone, never from the
-// machine: they decide in which order sums are added.
+// A tile is a few rows that are read twice, the second time from cache. A stripe is some rows whose column sums run in
+// float. A chunk is some stripes, whose column sums are added in double to one slot; one thread computes it. A block is a
+// stretch of a row's columns that is summed on its own. All follow from the shape alone, never from the machine: they
+// decide in which order sums are added.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,22 @@ inline constexpr int64_t kBlock = 2048;
 // Longer rows are always cut along the columns. One row of column sums, in float, must stay in a second-level cache.
 inline constexpr int64_t kStripeColumns = 16384;
 
-inline constexpr int64_t kStripe = 8;
 inline constexpr int64_t kMaxTile = 32;
+inline constexpr int64_t kMaxGroupRows = 8;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 
 struct RowCut {
-  int64_t tile;   // rows
-  int64_t chunk;  // rows, a multiple of the stripe
+  int64_t tile;    // rows
+  int64_t stripe;  // rows
+  int64_t chunk;   // rows; only the last stripe may be short
   int64_t chunks;
   bool prefetch;  // whether the next tile is worth asking for while this one is computed
+
+  // How many chunks a thread does best to take at a time: the work on one flows into that on the next. This, which
+  // changes no sum, is up to the machine.
+  int64_t chunks_taken() const;
 };
 
 // row_bytes: what one row of all inputs takes.

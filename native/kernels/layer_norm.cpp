@@ -313,7 +313,7 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, bool st
     const int64_t rows = std::min(group, p.rows - row);
     const int64_t group_bytes = bytes / p.rows * rows;
     parallel_for(blocks, group_bytes, [&](int64_t b) { block_moments(p, row, rows, b, moments + b * rows); });
-    RowScale<Wide<T>> by[kStripe];
+    RowScale<Wide<T>> by[kMaxGroupRows];
     {
       const FixedFpEnvironment environment;
       for (int64_t r = 0; r < rows; ++r) by[r] = scale(p, moments + r, rows);

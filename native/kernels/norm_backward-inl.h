@@ -14,27 +14,27 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// Rows of a group: they share each load of gamma and of the column sums. With more a group of 1024 floats a row would
-// not be in the first-level cache any more when it is read again.
-inline constexpr int kGroup = 2;
+// Rows of a group at most: they share each load of gamma and of the column sums.
+inline constexpr int kMaxGroup = 2;
+
+// Rows of this many bytes or fewer, both inputs together, are worked on one at a time: what is read twice then stays in
+// the first-level cache. Of longer ones it would not, and they share the loads.
+inline constexpr int64_t kShortRow = int64_t{8} << 10;
 
 // For the row sums each row takes one or two packs of accumulators: as many rows as the registers hold.
 struct RmsNorm {
   static constexpr bool kCentered = false;
-  static constexpr int kSumsAbreast = kGroup;
+  static constexpr int kSumsAbreast = kMaxGroup;
 };
 struct LayerNorm {
   static constexpr bool kCentered = true;
-  static constexpr int kSumsAbreast = HWY_TARGET == HWY_AVX3 ? kGroup : 1;
+  static constexpr int kSumsAbreast = HWY_TARGET == HWY_AVX3 ? kMaxGroup : 1;
 };
 
 // Columns whose products are summed in one chain of float: a short one loses little to rounding. The chains are added
 // in double.
 template <class W>
 inline constexpr int64_t kRun = 8 * static_cast<int64_t>(kPackLanes<W>);
-
-// Of few rows the column sums go to double sooner: there the roundings of a stripe are most of the error.
-inline constexpr int64_t kFewRows = 32, kShortStripe = 2;
 
 enum class Output { kNone, kPlain, kStream };
 
@@ -158,9 +158,9 @@ bool are_tame(const NormBackward<T>& p, int64_t row, int64_t rows) {
 }
 
 // The first pass over a group.
-template <class Norm, class T>
+template <class Norm, int kGroup, class T>
 HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, RowSums* sums) {
-  constexpr int kSet = Norm::kSumsAbreast;
+  constexpr int kSet = HWY_MIN(kGroup, Norm::kSumsAbreast);
   int64_t r = 0;
   if (are_tame(p, row, rows)) {
     for (; r + kSet <= rows; r += kSet) row_sums<Norm, true, kSet>(p, row + r, sums + r);
@@ -213,11 +213,6 @@ class Columns {
   int64_t columns_;
 };
 
-template <class W>
-HWY_INLINE void add_to(Vector<W> v, W* to) {
-  hn::Store(hn::Add(hn::Load(Tag<W>(), to), v), Tag<W>(), to);
-}
-
 // What the second pass knows of its rows.
 template <class Norm, Output kOutput, class T, int kRows>
 struct ApplySet : RowSet<Norm, T, kRows> {
@@ -249,7 +244,8 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
       const size_t k = i == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
       const size_t at = static_cast<size_t>(c) + k * kVectorLanes<W>;
       const auto gamma_k = load_beside<T>(extent, gamma + c, k);
-      auto dgamma = hn::Zero(Tag<W>()), dbeta = dgamma;
+      auto dgamma = hn::Load(Tag<W>(), columns.dgamma + at);
+      auto dbeta = Norm::kCentered ? hn::Load(Tag<W>(), columns.dbeta + at) : dgamma;
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const auto dy = load_split(extent, set.dy[r] + c, k);
@@ -267,8 +263,8 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
         const auto difference = hn::MulSub(scaled, gamma_k, mean_part);
         result[r][i] = kTame ? difference : hn::Mul(set.rstd[r], difference);
       }
-      add_to(dgamma, columns.dgamma + at);
-      if constexpr (Norm::kCentered) add_to(dbeta, columns.dbeta + at);
+      hn::Store(dgamma, Tag<W>(), columns.dgamma + at);
+      if constexpr (Norm::kCentered) hn::Store(dbeta, Tag<W>(), columns.dbeta + at);
     }
     if constexpr (kOutput != Output::kNone) {
       constexpr Nan kNan = kTame ? Nan::kOfBfloat16 : Nan::kAny;  // a tame row has none
@@ -294,11 +290,11 @@ HWY_INLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms
                            bool prefetch, RowSums* next_sums) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
-  constexpr int kSet = Norm::kSumsAbreast;
+  constexpr int kSet = HWY_MIN(kRows, Norm::kSumsAbreast);
   const ApplySet<Norm, kOutput, T, kRows> set(p, row, terms);
-  SumsOf<Norm, true, kSet, T> next[kGroup / kSet];
+  SumsOf<Norm, true, kSet, T> next[kRows / kSet];
   if constexpr (kNext) {
-    for (int i = 0; i < kGroup / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
+    for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
   }
   const W* gamma = p.gamma;
   // How far ahead of the first pass a column is asked for: enough to keep a fast memory busy.
@@ -306,7 +302,7 @@ HWY_INLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms
   for (int64_t c = 0; c < p.columns;) {
     const int64_t run_end = HWY_MIN(c + kRun<W>, p.columns);
     if constexpr (kNext) {
-      for (int i = 0; i < kGroup / kSet; ++i) next[i].add(c, run_end);
+      for (int i = 0; i < kRows / kSet; ++i) next[i].add(c, run_end);
     }
     const bool below = c + ahead >= p.columns;  // what to ask for is in the rows below
     const int64_t rows_ahead = below ? 2 * kRows : kRows, columns_ahead = below ? ahead - p.columns : ahead;
@@ -328,19 +324,23 @@ HWY_INLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms
     }
   }
   if constexpr (kNext) {
-    for (int i = 0; i < kGroup / kSet; ++i) next[i].finish(p.columns, next_sums + i * kSet);
+    for (int i = 0; i < kRows / kSet; ++i) next[i].finish(p.columns, next_sums + i * kSet);
   }
 }
 
 // The second pass over a group.
-template <class Norm, Output kOutput, class T, class Columns>
+template <class Norm, Output kOutput, int kGroup, class T, class Columns>
 HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms,
                             Columns& columns) {
-  for (int64_t r = 0; r < rows; ++r) {
-    if (rows == kGroup && terms[0].tame && terms[1].tame) {
+  if constexpr (kGroup > 1) {
+    bool tame = rows == kGroup;
+    for (int64_t r = 0; r < rows; ++r) tame = tame && terms[r].tame;
+    if (tame) {
       apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, columns, false, nullptr);
       return;
     }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
     if (terms[r].tame) {
       apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, columns, false, nullptr);
     } else {
@@ -349,33 +349,47 @@ HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows,
   }
 }
 
-// Rows [first, last), group by group.
-template <class Norm, Output kOutput, class T>
-HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, bool prefetch, int64_t slot) {
+// Rows [first, last), group by group; first is a chunk's first.
+template <class Norm, Output kOutput, int kGroup, class T>
+HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut) {
   Columns<Norm, T, kStripeColumns> columns(p);
   RowSums sums[kGroup];
   RowTerms<Wide<T>> terms[kGroup];
   bool known = kOutput == Output::kNone;  // whether the group's sums are known or not needed
-  const int64_t stripe_rows = p.rows <= kFewRows ? kShortStripe : kStripe;
-  for (int64_t stripe = first; stripe < last; stripe += stripe_rows) {
-    const int64_t stripe_end = HWY_MIN(stripe + stripe_rows, last);
+  for (int64_t stripe = first; stripe < last;) {
+    const int64_t chunk = stripe / cut.chunk;
+    const int64_t stripe_end = HWY_MIN(HWY_MIN(stripe + cut.stripe, (chunk + 1) * cut.chunk), last);
     columns.clear();
     for (int64_t row = stripe; row < stripe_end; row += kGroup) {
       const int64_t rows = HWY_MIN(int64_t{kGroup}, stripe_end - row);
-      if (!known) group_sums<Norm>(p, row, rows, sums);
-      for (int64_t r = 0; r < rows; ++r) terms[r] = row_terms(p, row + r, sums[r]);
+      if (!known) group_sums<Norm, kGroup>(p, row, rows, sums);
+      bool tame = true;
+      for (int64_t r = 0; r < rows; ++r) {
+        terms[r] = row_terms(p, row + r, sums[r]);
+        tame = tame && terms[r].tame;
+      }
       if constexpr (kOutput != Output::kNone) {
-        known = row + 2 * kGroup <= last && terms[0].tame && terms[1].tame && are_tame(p, row + kGroup, kGroup);
+        known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
-          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, columns, prefetch, sums);
+          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, columns, cut.prefetch, sums);
           continue;
         }
       }
-      apply_group<Norm, kOutput>(p, row, rows, terms, columns);
+      apply_group<Norm, kOutput, kGroup>(p, row, rows, terms, columns);
     }
-    columns.add_to(p, stripe == first, slot * p.columns);
+    columns.add_to(p, stripe == chunk * cut.chunk, chunk * p.columns);
+    stripe = stripe_end;
   }
   if (kOutput == Output::kStream) flush_streams();
+}
+
+template <class Norm, Output kOutput, class T>
+HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut) {
+  if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kShortRow) {
+    all_rows<Norm, kOutput, 1>(p, first, last, cut);
+  } else {
+    all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut);
+  }
 }
 
 // A block of columns as a matrix of its own.
@@ -396,8 +410,8 @@ template <class Norm, Output kOutput, class T>
 HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms) {
   Columns<Norm, T, kBlock> columns(p);
   columns.clear();
-  for (int64_t r = 0; r < rows; r += kGroup) {
-    apply_group<Norm, kOutput>(p, row + r, HWY_MIN(int64_t{kGroup}, rows - r), terms + r, columns);
+  for (int64_t r = 0; r < rows; r += kMaxGroup) {
+    apply_group<Norm, kOutput, kMaxGroup>(p, row + r, HWY_MIN(int64_t{kMaxGroup}, rows - r), terms + r, columns);
   }
   if (kOutput == Output::kStream) flush_streams();
   columns.add_to(p, row == 0, 0);
@@ -406,14 +420,13 @@ HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const 
 // ---- What NormBackwardKernels points to.
 
 template <class Norm, class T>
-void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, int64_t slot,
-                        bool stream) {
+void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream) {
   if (stream) {
-    all_rows<Norm, Output::kStream>(p, first, last, cut.prefetch, slot);
+    all_rows<Norm, Output::kStream>(p, first, last, cut);
   } else if (p.dx.data != nullptr) {
-    all_rows<Norm, Output::kPlain>(p, first, last, cut.prefetch, slot);
+    all_rows<Norm, Output::kPlain>(p, first, last, cut);
   } else if constexpr (Norm::kCentered) {
-    all_rows<Norm, Output::kNone>(p, first, last, cut.prefetch, slot);
+    all_rows<Norm, Output::kNone>(p, first, last, cut);
   }
 }
 
@@ -421,8 +434,8 @@ template <class Norm, class T>
 void norm_backward_block_sums(const NormBackward<T>& whole, int64_t row, int64_t rows, int64_t block, RowSums* sums) {
   NormBackward<T> p = block_of(whole, block);
   const Columns<Norm, T, kBlock> columns(p);
-  for (int64_t r = 0; r < rows; r += kGroup) {
-    group_sums<Norm>(p, row + r, HWY_MIN(int64_t{kGroup}, rows - r), sums + r);
+  for (int64_t r = 0; r < rows; r += kMaxGroup) {
+    group_sums<Norm, kMaxGroup>(p, row + r, HWY_MIN(int64_t{kMaxGroup}, rows - r), sums + r);
   }
 }
 

@@ -16,9 +16,9 @@ int64_t row_bytes(int64_t columns) {
 template <class T>
 void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream) {
   const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
-  parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
-    const int64_t first = chunk * cut.chunk;
-    kernels.rows(p, first, std::min(first + cut.chunk, p.rows), cut, chunk, stream);
+  const int64_t taken = cut.chunks_taken(), rows = taken * cut.chunk;
+  parallel_for(ceil_div(cut.chunks, taken), bytes, [&](int64_t i) {
+    kernels.rows(p, i * rows, std::min((i + 1) * rows, p.rows), cut, stream);
   });
 }
 
@@ -31,7 +31,7 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
     const int64_t group_bytes = bytes / p.rows * rows;
-    RowTerms<Wide<T>> terms[kStripe];
+    RowTerms<Wide<T>> terms[kMaxGroupRows];
     if (p.dx.data != nullptr) {
       parallel_for(blocks, group_bytes, [&](int64_t b) { kernels.block_sums(p, row, rows, b, sums + b * rows); });
     }

@@ -74,8 +74,8 @@ HWY_INLINE RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, co
 // One operator's kernels, for the chosen instruction set.
 template <class T>
 struct NormBackwardKernels {
-  // Rows [first, last), with the column sums of the slot.
-  void (*rows)(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, int64_t slot, bool stream);
+  // Rows [first, last), which are whole chunks, and each chunk's column sums.
+  void (*rows)(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream);
   // One block of columns of a group of rows: the block's part of each row's sums; then its results.
   void (*block_sums)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, RowSums* sums);
   void (*block)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, const RowTerms<Wide<T>>* terms,

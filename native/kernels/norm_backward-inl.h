@@ -385,11 +385,11 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
 
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut) {
-  if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kShortRow) {
-    all_rows<Norm, kOutput, 1>(p, first, last, cut);
-  } else {
-    all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut);
+  if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
+    if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kShortRow)
+      return all_rows<Norm, kOutput, 1>(p, first, last, cut);
   }
+  all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut);
 }
 
 // A block of columns as a matrix of its own.

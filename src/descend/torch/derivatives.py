@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from descend.torch import sharding
 from descend.torch.library import Kernel, Operator
 
 
@@ -31,7 +32,15 @@ def differentiate_backward(operator: Operator, definition: Kernel) -> None:
         def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
             args = [t if t is not None else a for t, a in zip(ctx.saved_tensors, ctx.attributes, strict=True)]
             needed = ctx.needs_input_grad[2:]
-            return (None, None, *_pull_back(definition, args, ctx.named, needed, cotangents))
+
+            def pull(args: Sequence[Any], cotangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+                return _pull_back(definition, args, ctx.named, needed, cotangents)
+
+            if sharding.among(args):
+                from descend.torch import dtensor
+
+                return (None, None, *dtensor.pull_back(operator, pull, args, ctx.named, cotangents))
+            return (None, None, *pull(args, cotangents))
 
     operator.differentiable(Backward, definition)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from descend.torch import definitions
 from descend.torch.batching import batch_first, batch_second
 from descend.torch.derivatives import add_through_statistics, differentiate_backward
 from descend.torch.library import Operator, statistics_dtype
+from descend.torch.sharding import Split, sharded
 
 _FORWARD = Operator("group_norm_swish")
 _BACKWARD = Operator("group_norm_swish_grad")
@@ -232,3 +234,20 @@ def _batched_backward(
     )
     parameters = tuple(None if t is None else t.unflatten(0, (size, -1)) for t in (dgamma, dbeta))
     return (dx.unflatten(1, (size, -1)), *parameters), (1, *(None if t is None else 0 for t in parameters))
+
+
+# Along N, or along C where whole groups fall to each process, which then has its share of num_groups.
+
+
+@sharded(_FORWARD)
+def _sharded_forward(x: Tensor, gamma: Tensor, beta: Tensor, num_groups: int, *_: Any) -> Iterable[Split]:
+    return [Split((0,), (0, 0, 0)), Split((1, 0, 0, 0), (1, 1, 1))]
+
+
+@sharded(_BACKWARD)
+def _sharded_backward(
+    dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, num_groups: int, *_: Any
+) -> Iterable[Split]:
+    if any(s.shape[:2] != (x.shape[0], num_groups) for s in (mean, rstd)):
+        return []
+    return [Split((0, 0, 0, 0), (0, "sum", "sum")), Split((1, 1, 1, 1, 0, 0, 0), (1, 0, 0))]

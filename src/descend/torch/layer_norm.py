@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
 from descend.torch.derivatives import add_through_statistics, differentiate_backward
 from descend.torch.library import Operator, statistics_dtype
+from descend.torch.sharding import Split, rows, sharded
 
 _FORWARD = Operator("layer_norm")
 _BACKWARD = Operator("layer_norm_backward")
@@ -156,3 +157,15 @@ def _batched_forward(
 @_BACKWARD.batched
 def _batched_backward(size: int, dims: list[int | None], *args: Any) -> tuple[Any, Any]:
     return call_each(_BACKWARD, size, dims, args)
+
+
+@sharded(_FORWARD)
+def _sharded_forward(input: Tensor, normalized_shape: Sequence[int], *_: Any) -> Iterable[Split]:
+    return [Split((d,), (d, d, d)) for d in rows(input, len(normalized_shape))]
+
+
+@sharded(_BACKWARD)
+def _sharded_backward(
+    grad_out: Tensor, input: Tensor, normalized_shape: Sequence[int], mean: Tensor, rstd: Tensor, *_: Any
+) -> Iterable[Split]:
+    return [Split((d, d, None, d, d), (d, "sum", "sum")) for d in rows(input, len(normalized_shape), mean, rstd)]

@@ -17,8 +17,6 @@ from torch import Tensor, distributed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-import descend.torch
-
 SIZE = 4
 MESHES: dict[str, DeviceMesh] = {}  # in the processes: by their shapes
 
@@ -42,6 +40,7 @@ class Pool:
             pipe.send((function, args))
         results: dict[int, Any] = {}
         failures: list[str] = []
+        lost = False
         end = time.monotonic() + self.TIMEOUT
         while len(results) < SIZE and (left := end - time.monotonic()) > 0:
             for pipe in wait([p for i, p in enumerate(self._pipes) if i not in results], left):
@@ -49,14 +48,16 @@ class Pool:
                 try:
                     failure, results[rank] = pipe.recv()  # type: ignore[union-attr]
                 except EOFError:
-                    failure, results[rank] = "it died", None
+                    failure, results[rank], lost = "it died.", None, True
                 if failure:
                     failures.append(f"process {rank}: {failure}")
                     end = min(end, time.monotonic() + self.GRACE)
         if len(results) < SIZE:
             failures.append(f"processes {sorted({*range(SIZE)} - set(results))} did not finish.")
-        if failures:
+            lost = True
+        if lost:
             self.stop()
+        if failures:
             raise AssertionError("\n".join(failures))
         return [results[rank] for rank in range(SIZE)]
 
@@ -64,7 +65,8 @@ class Pool:
         if self._processes is not None:
             return
         self._starts += 1
-        context = torch.multiprocessing.get_context("spawn")
+        context = torch.multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed.tensor", "descend.torch"])
         pairs = [context.Pipe() for _ in range(SIZE)]
         store = str(self._folder / f"store-{self._starts}")
         self._processes = [
@@ -112,7 +114,7 @@ def _work(rank: int, store: str, pipe: Connection) -> None:
                 pipe.send((traceback.format_exc(), None))
 
 
-# --- layouts: a character for each dimension of the mesh, the tensor's dimension that is cut, - for none, + for a sum ---
+# --- layouts: for each dimension of the mesh the tensor's dimension that is cut, - for none, + for a sum ------------
 
 
 def placements(layout: str) -> tuple[Placement, ...]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import sharded
 import torch
-import torch_cases
-from sharded import MESHES, Pool, assert_whole, layout, place, place_all, placements, takes_part
 from torch import Tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-import descend.torch
+import torch_cases
+from sharded import MESHES, Pool, assert_whole, layout, place, place_all
 
 # For each call the ways to split it: where each tensor is cut, and where each result then is; a blank for None.
 SPLITS: dict[str, list[tuple[str, str]]] = {
@@ -119,3 +118,65 @@ def check_anywhere(name: str) -> None:
 @pytest.mark.parametrize("name", torch_cases.NAMES)
 def test_tensors_may_lie_anywhere(pool: Pool, name: str) -> None:
     pool.run(check_anywhere, name)
+
+
+def normal(like: Tensor, seed: int) -> Tensor:
+    random_ = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=random_, dtype=torch.float64).to(like.dtype)
+
+
+def gradients(
+    call: torch_cases.Call, args: list[Any], mesh: str = "", create_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """The gradients of all results in all floating tensors, for cotangents that lie as the results do."""
+    results = [r for r in call.run(*args) if r is not None]
+    given = [normal(r, seed) for seed, r in enumerate(results)]
+    if mesh:
+        given = [place(g, mesh, layout(r).replace("+", "-")) for g, r in zip(given, results, strict=True)]
+    leaves = [args[i] for i in call.floats]
+    return torch.autograd.grad(results, leaves, given, create_graph=create_graph, materialize_grads=True)
+
+
+def check_gradients(name: str, mesh: str) -> None:
+    for dtype in DTYPES:
+        call = torch_cases.calls(dtype)[name]
+        call = call.wanting(call.floats)
+        whole = gradients(call, list(call.args))
+        floats = [a.is_floating_point() for a in tensors(call)]
+        for inputs, _ in splits(name, mesh):
+            found = gradients(call, place_all(call.args, mesh, inputs), mesh)
+            for one, expected, at in zip(found, whole, itertools.compress(inputs, floats), strict=True):
+                # Where all have the whole of a tensor but a part of the call, their gradients are terms of a sum.
+                wanted = "".join("+" if c == "-" else c for c in at)
+                assert layout(one) == wanted, inputs
+                second = name not in FORWARDS  # computed by PyTorch's operators, which keep no bits
+                assert_whole(one, expected, summed="+" in wanted or second)
+
+
+@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
+@pytest.mark.parametrize("name", [name for name in torch_cases.NAMES if SPLITS[name]])
+def test_gradients_lie_where_the_tensors_do(pool: Pool, name: str, mesh: str) -> None:
+    pool.run(check_gradients, name, mesh)
+
+
+def check_second_derivatives(name: str) -> None:
+    call = torch_cases.calls(torch.float64)[name]
+    call = call.wanting(call.floats)
+
+    def twice(args: list[Any], mesh: str) -> tuple[Tensor, ...]:
+        first = gradients(call, args, mesh, create_graph=True)
+        return torch.autograd.grad(sum(g.cos().sum() for g in first), [args[i] for i in call.floats], create_graph=True)
+
+    whole = twice(list(call.args), "")
+    for inputs, _ in splits(name, "2"):
+        args = place_all(call.args, "2", inputs)
+        found = twice(args, "2")
+        for one, expected in zip(found, whole, strict=True):
+            assert_whole(one, expected, summed=True)
+        with pytest.raises(NotImplementedError, match="no third derivatives"):
+            torch.autograd.grad(found[0].sum(), args[0])
+
+
+@pytest.mark.parametrize("name", [name for name in FORWARDS if SPLITS[name]])
+def test_second_derivatives(pool: Pool, name: str) -> None:
+    pool.run(check_second_derivatives, name)

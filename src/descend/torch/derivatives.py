@@ -52,12 +52,12 @@ def add_through_statistics(
     rstd: Tensor,
     dmean: Tensor | None,
     drstd: Tensor | None,
+    elements: int,
 ) -> Tensor:
     """A norm's ``dx`` with the part that comes through its statistics, which broadcast to ``x``::
 
-    dx + (dmean - drstd * rstd^3 * (x - mean)) / n        n elements a statistic; mean 0 for RMS norm
+    dx + (dmean - drstd * rstd^3 * (x - mean)) / elements        elements of a row; mean 0 for RMS norm
     """
-    elements = x.numel() // max(rstd.numel(), 1)
     part = torch.zeros_like(rstd) if dmean is None else dmean / elements
     if drstd is not None:
         part = part - drstd * rstd**3 / elements * (x if mean is None else x - mean)

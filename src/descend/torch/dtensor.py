@@ -200,9 +200,10 @@ def _bytes_moved(way: Split, args: Sequence[Any], dim: int, size: int) -> int:
                 continue
             whole = arg.shape.numel() * arg.dtype.itemsize
             if isinstance(now, Partial):
-                total += 2 * whole if cut is None else whole
-            else:
-                total += whole if cut is None else whole // size
+                whole *= 2 if cut is None else 1
+            elif cut is not None:
+                whole //= size
+            total += 1 + whole  # rather nothing than an empty tensor
     return total
 
 

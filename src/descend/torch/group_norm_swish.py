@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -137,6 +138,13 @@ def _gradients(
     return halves[0], dgamma, dbeta
 
 
+def _by_channel(statistic: Tensor, x: Tensor) -> Tensor:
+    """[N, groups] as [N, C, 1, ...]: for each channel what its group has."""
+    samples, groups = statistic.shape
+    each = statistic.unsqueeze(-1).expand(samples, groups, x.shape[1] // groups)
+    return each.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
+
+
 class _GroupNormSwish(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -170,9 +178,9 @@ class _GroupNormSwish(torch.autograd.Function):
                 dy, mean, rstd, x, gamma, beta, ctx.num_groups, ctx.swish, (needs[0], needs[1])
             )
         if needs_x and (dmean is not None or drstd is not None):
-            shape = (x.shape[0], ctx.num_groups, -1)
-            flat = [None if t is None else t.reshape(shape) for t in (dx, x, mean, rstd, dmean, drstd)]
-            dx = add_through_statistics(*flat).reshape(x.shape)  # type: ignore[arg-type]
+            each = [None if s is None else _by_channel(s, x) for s in (dmean, drstd)]
+            elements = math.prod(x.shape[1:]) // ctx.num_groups
+            dx = add_through_statistics(dx, x, _by_channel(mean, x), _by_channel(rstd, x), *each, elements)
         return None, None, dx, dgamma, dbeta, None, None, None, None, None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -131,7 +132,8 @@ class _LayerNorm(torch.autograd.Function):
                 grad_out, input, ctx.normalized_shape, mean, rstd, weight, bias, (needs_input, needs[0], needs[1])
             )
         if needs_input and (grad_mean is not None or grad_rstd is not None):
-            grad_input = add_through_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd)
+            elements = math.prod(ctx.normalized_shape)
+            grad_input = add_through_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd, elements)
         return None, None, grad_input, None, grad_weight, grad_bias, None
 
 

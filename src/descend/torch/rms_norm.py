@@ -76,7 +76,7 @@ class _RmsNorm(torch.autograd.Function):
         if dy is not None:
             dx, dgamma = _BACKWARD.overload(dy, x, rstd, gamma)
         if drstd is not None and ctx.needs_input_grad[2]:
-            dx = add_through_statistics(dx, x, None, rstd, None, drstd)
+            dx = add_through_statistics(dx, x, None, rstd, None, drstd, gamma.numel())
         return None, None, dx, dgamma, None
 
 

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.multiprocessing
 from torch import Tensor, distributed
@@ -24,7 +25,7 @@ MESHES: dict[str, DeviceMesh] = {}  # in the processes: by their shapes
 class Pool:
     """Four processes with gloo, started when first needed, that run the same function at once."""
 
-    TIMEOUT = 120.0
+    TIMEOUT = 300.0
     GRACE = 5.0  # for the others once one has failed: they may wait for it
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +59,7 @@ class Pool:
         if lost:
             self.stop()
         if failures:
-            raise AssertionError("\n".join(failures))
+            pytest.fail("\n".join(failures), pytrace=False)
         return [results[rank] for rank in range(SIZE)]
 
     def _start(self) -> None:
@@ -80,8 +81,11 @@ class Pool:
             theirs.close()
 
     def stop(self) -> None:
-        """Ends the processes, in whatever they are."""
+        """Ends the processes, those that do not answer by force."""
+        for pipe in self._pipes:
+            pipe.close()
         for process in self._processes or []:
+            process.join(self.GRACE)
             process.kill()
             process.join()
         self._processes = None
@@ -112,6 +116,7 @@ def _work(rank: int, store: str, pipe: Connection) -> None:
                 pipe.send((None, function(*args)))
             except BaseException:
                 pipe.send((traceback.format_exc(), None))
+    distributed.destroy_process_group()
 
 
 # --- layouts: for each dimension of the mesh the tensor's dimension that is cut, - for none, + for a sum ------------

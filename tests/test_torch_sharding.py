@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+from torch.distributed.tensor.placement_types import _StridedShard
 
+import descend.aclnn
+import descend.torch
 import torch_cases
-from sharded import MESHES, Pool, assert_whole, layout, place, place_all
+from cases import run_python
+from sharded import MESHES, Pool, assert_whole, layout, place, place_all, takes_part
 
 # For each call the ways to split it: where each tensor is cut, and where each result then is; a blank for None.
 SPLITS: dict[str, list[tuple[str, str]]] = {
@@ -180,3 +189,357 @@ def check_second_derivatives(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FORWARDS if SPLITS[name]])
 def test_second_derivatives(pool: Pool, name: str) -> None:
     pool.run(check_second_derivatives, name)
+
+
+# --- what lies badly, and what is refused --------------------------------------------------------------------------
+
+
+def check_groups_stay_whole() -> None:
+    """Two groups of channels are not cut in four: channels are gathered, or samples cut in place of them."""
+    call = torch_cases.calls()["group_norm_swish"]
+    for mesh, inputs, wanted in (("4", ("1", "0", "0"), "-"), ("2x2", ("11", "00", "00"), "10")):
+        found = call.run(*place_all(call.args, mesh, inputs))
+        assert [layout(r) for r in found] == [wanted] * 3, mesh
+        for one, expected in zip(found, call.run(), strict=True):
+            assert_whole(one, expected)
+
+
+def test_groups_stay_whole(pool: Pool) -> None:
+    pool.run(check_groups_stay_whole)
+
+
+def check_other_placements() -> None:
+    x, gamma = torch.randn(8, 3, 4, generator=torch.Generator().manual_seed(0)), torch.ones(4)
+    whole = descend.torch.rms_norm(x, gamma)[0]
+    flat, grid, rank = MESHES["4"], MESHES["2x2"], distributed.get_rank()
+    terms = {"avg": x, "max": x - rank, "min": x + rank, "product": x if rank == 0 else torch.ones_like(x)}
+    made = {kind: DTensor.from_local(term, flat, [Partial(kind)]) for kind, term in terms.items()}
+    made["negative"] = DTensor.from_local(x, flat).redistribute(placements=[Shard(-3)])
+    mine = x[rank % 2 * 4 + rank // 2 * 2 :][:2]  # cut by the second dimension of the mesh first, as by FSDP
+    strided = [_StridedShard(0, split_factor=2), Shard(0)]
+    made["strided"] = DTensor.from_local(mine, grid, strided, shape=x.shape, stride=x.stride())
+    assert_whole(made["strided"], x)
+    for tensor in made.values():
+        on = tensor.device_mesh
+        assert_whole(descend.torch.rms_norm(tensor, DTensor.from_local(gamma, on, [Replicate()] * on.ndim))[0], whole)
+    permuted = place(x.permute(2, 0, 1).contiguous(), "4", "1").permute(1, 2, 0)
+    assert_whole(descend.torch.rms_norm(permuted, place(gamma, "4", "-"))[0], whole)
+
+
+def test_other_placements(pool: Pool) -> None:
+    pool.run(check_other_placements)
+
+
+def check_no_rows() -> None:
+    call = torch_cases.calls(torch.float32)["layer_norm_backward"]
+    args = [a[:0] if isinstance(a, Tensor) and a.dim() == 3 else a for a in call.args]
+    for inputs in ("0000--", "1111--", "------"):
+        found = call.run(*place_all(args, "4", inputs))
+        for one, expected in zip(found, call.run(*args), strict=True):
+            assert_whole(one, expected)
+
+
+def test_no_rows(pool: Pool) -> None:
+    pool.run(check_no_rows)
+
+
+def check_refusals() -> None:
+    x, gamma = torch.ones(8, 3, 4), torch.ones(4)
+    placed = place(x, "4", "0")
+    with CommDebugMode() as moved:
+        with pytest.raises(descend.aclnn.AclnnError, match=r"gamma has shape \[3\], but .* shape is \[8, 3, 4\]"):
+            descend.torch.rms_norm(placed, place(gamma[:3], "4", "-"))
+        with pytest.raises(TypeError, match=r"^rms_norm: .* that of shape \[4\] is not"):
+            descend.torch.rms_norm(placed, gamma)
+        with pytest.raises(ValueError, match=r"^rms_norm: all DTensors must be on one mesh"):
+            descend.torch.rms_norm(placed, place(gamma, "2x2", "--"))
+    assert moved.get_total_counts() == 0
+    with implicit_replication():
+        assert_whole(descend.torch.rms_norm(placed, gamma)[0], descend.torch.rms_norm(x, gamma)[0])
+    with torch.inference_mode():
+        scores = place(x, "4", "0")
+        assert scores.is_inference()
+        assert_whole(descend.torch.scaled_masked_softmax(scores, None), descend.torch.scaled_masked_softmax(x, None))
+
+
+def test_refusals(pool: Pool) -> None:
+    pool.run(check_refusals)
+
+
+def check_statistics_of_a_cut_image() -> None:
+    call = torch_cases.calls()["group_norm_swish"]
+    call = call.wanting(call.floats)
+    whole = gradients(call, list(call.args))
+    for inputs in (("2", "-", "-"), ("2", "0", "0"), ("1", "-", "0")):
+        for one, expected in zip(gradients(call, place_all(call.args, "4", inputs), "4"), whole, strict=True):
+            assert_whole(one, expected, summed=True)
+
+
+def test_statistics_of_a_cut_image(pool: Pool) -> None:
+    pool.run(check_statistics_of_a_cut_image)
+
+
+def check_compiled(name: str, mesh: str, dynamic: bool) -> None:
+    torch.compiler.reset()
+    call = torch_cases.calls(torch.float32)[name]
+    call = call.wanting(call.floats)
+    inputs, _ = next(splits(name, mesh))
+    args = place_all(call.args, mesh, inputs)
+    whole = gradients(call, args, mesh)
+
+    def run(*args: Any) -> tuple[Any, ...]:
+        return call.run(*args)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    results = [r for r in compiled(*args) if r is not None]
+    given = [place(normal(r, seed), mesh, layout(r)) for seed, r in enumerate(results)]
+    found = torch.autograd.grad(results, [args[i] for i in call.floats], given)
+    for one, expected in zip(found, whole, strict=True):
+        assert layout(one) == layout(expected)
+        assert_whole(one, expected.full_tensor(), summed="+" in layout(one))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", [name for name in torch_cases.OPERATORS if name in FORWARDS])
+def test_compiled(pool: Pool, name: str, dynamic: bool) -> None:
+    pool.run(check_compiled, name, "4" if dynamic else "2x2", dynamic)
+
+
+# --- modules and training ------------------------------------------------------------------------------------------
+
+
+class LlamaNorm(nn.Module):
+    def __init__(self, size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        xhat = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * xhat.to(x.dtype)
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "layer": lambda: descend.torch.LayerNorm(8),
+    "layer without bias": lambda: descend.torch.LayerNorm(8, bias=False),
+    "layer without parameters": lambda: descend.torch.LayerNorm(8, elementwise_affine=False),
+    "rms": lambda: descend.torch.RMSNorm(8),
+    "rms without parameters": lambda: descend.torch.RMSNorm(8, elementwise_affine=False),
+    "patched layer": lambda: nn.LayerNorm(8),
+    "patched rms": lambda: nn.RMSNorm(8),
+    "patched Llama's": lambda: LlamaNorm(8),
+}
+
+
+def check_sequence_parallel(title: str) -> None:
+    one = NORMS[title]()
+    if title.startswith("patched"):
+        assert descend.torch.patch(one).swapped
+    for seed, parameter in enumerate(one.parameters()):
+        parameter.data = normal(parameter, seed)
+    model = parallelize_module(nn.Sequential(copy.deepcopy(one)), MESHES["4"], {"0": SequenceParallel()})
+    x = normal(torch.empty(2, 6, 8), 0)
+    here = place(x, "4", "1")
+    x.requires_grad_()
+    here.requires_grad_()
+    y = model(here)
+    with CommDebugMode() as moved:
+        again = model(here)
+    assert moved.get_total_counts() == 0
+    for result in (y, again):
+        assert layout(result) == "1"
+        assert_whole(result, one(x))
+    y.backward(place(normal(x, 1), "4", "1"))
+    one(x).backward(normal(x, 1))
+    assert layout(here.grad) == "1"
+    assert_whole(here.grad, x.grad)
+    for mine, parameter in zip(model.parameters(), one.parameters(), strict=True):
+        assert layout(mine.grad) == "+"
+        assert_whole(mine.grad, parameter.grad, summed=True)
+
+
+@pytest.mark.parametrize("title", NORMS)
+def test_sequence_parallel(pool: Pool, title: str) -> None:
+    pool.run(check_sequence_parallel, title)
+
+
+class Attention(nn.Module):
+    """Attention that is written out, with a norm before it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = descend.torch.RMSNorm(width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.softmax = descend.torch.ScaledMaskedSoftmax((width // heads) ** -0.5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        h = self.norm(x)
+        q, k, v = (project(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for project in (self.q, self.k, self.v))
+        mixed = self.softmax(q @ k.transpose(-1, -2), mask) @ v
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def check_data_and_heads() -> None:
+    """Samples on one dimension of the mesh, heads on the other: what is added up is the last product alone."""
+    torch.manual_seed(0)
+    one = Attention(8, 4)
+    model = copy.deepcopy(one)
+    for name, child in model.named_children():
+        for key, parameter in list(child.named_parameters()):
+            at = {"norm": "--", "out": "-1"}.get(name, "-0")
+            setattr(child, key, nn.Parameter(place(parameter.detach(), "2x2", at)))
+    x, mask = normal(torch.empty(4, 6, 8), 0), torch.rand(4, 1, 6, 6) < 0.3
+    with CommDebugMode() as moved:
+        y = model(place(x, "2x2", "0-"), place(mask, "2x2", "0-"))
+    assert moved.get_total_counts() == 0
+    assert layout(y) == "0+"
+    assert_whole(y, one(x, mask), summed=True)
+    y.sin().sum().backward()
+    one(x, mask).sin().sum().backward()
+    for mine, parameter in zip(model.parameters(), one.parameters(), strict=True):
+        assert_whole(mine.grad, parameter.grad, summed=True)
+
+
+def test_data_and_heads(pool: Pool) -> None:
+    pool.run(check_data_and_heads)
+
+
+class Network(nn.Module):
+    """All that patch knows, and the softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU())
+        self.norm = nn.LayerNorm(8)
+        self.attention = Attention(8, 2)
+        self.last = nn.RMSNorm(8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.last(self.attention(self.norm(self.stem(x).transpose(1, 2)), mask))
+
+
+def network() -> Network:
+    torch.manual_seed(1)
+    made = Network()
+    assert set(descend.torch.patch(made).swapped) == {"stem.1", "norm", "last"}
+    return made
+
+
+def train(model: nn.Module, part: slice) -> None:
+    """Three steps on a part of the samples."""
+    torch.manual_seed(2)
+    x, mask, wanted = torch.randn(8, 3, 5), torch.rand(8, 1, 5, 5) < 0.3, torch.randn(8, 5, 8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(x[part], mask[part]) - wanted[part]).square().mean().backward()
+        optimizer.step()
+
+
+def check_training(kind: str, mesh: str) -> None:
+    on = MESHES[mesh]
+    if not takes_part(mesh):
+        return
+    model: nn.Module = network()
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model, process_group=on.get_group())
+    else:
+        for child in model.children():
+            fully_shard(child, mesh=on)
+        fully_shard(model, mesh=on)
+    samples = 8 // on.size()
+    train(model, slice(on.get_local_rank() * samples, (on.get_local_rank() + 1) * samples))
+    one = network()
+    before = [p.detach().clone() for p in one.parameters()]
+    train(one, slice(None))
+    for mine, parameter, old in zip(model.parameters(), one.parameters(), before, strict=True):
+        assert not torch.allclose(parameter, old, atol=1e-3)
+        whole = mine.full_tensor() if isinstance(mine, DTensor) else mine
+        torch.testing.assert_close(whole, parameter, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", ["2", "4"])
+@pytest.mark.parametrize("kind", ["ddp", "fully_shard"])
+def test_training(pool: Pool, kind: str, mesh: str) -> None:
+    pool.run(check_training, kind, mesh)
+
+
+def check_fully_sharded_sequences() -> None:
+    """Parameters sharded over the data, sequences over the other dimension of the mesh."""
+    mesh = MESHES["2x2"]
+    one = nn.Sequential(nn.LayerNorm(8), nn.RMSNorm(8))
+    descend.torch.patch(one)
+    for seed, parameter in enumerate(one.parameters()):
+        parameter.data = normal(parameter, seed)
+    model = copy.deepcopy(one)
+    parallelize_module(model, mesh["model"], {"0": SequenceParallel(), "1": SequenceParallel()})
+    for child in model:
+        fully_shard(child, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    x = normal(torch.empty(4, 6, 8), 3)
+    mine = distribute_tensor(x.chunk(2)[mesh.get_local_rank("data")], mesh["model"], [Shard(1)])
+    for each, given in ((one, x), (model, mine)):
+        optimizer = torch.optim.Adam(each.parameters(), lr=1e-2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            each(given).pow(3).mean().backward()
+            optimizer.step()
+    for here, parameter in zip(model.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(here.detach().full_tensor(), parameter.detach(), rtol=0, atol=1e-5)
+
+
+def test_fully_sharded_sequences(pool: Pool) -> None:
+    pool.run(check_fully_sharded_sequences)
+
+
+# --- imports -------------------------------------------------------------------------------------------------------
+
+
+def test_dtensor_is_not_imported_but_followed() -> None:
+    run_python(
+        """
+import sys
+import descend.torch
+assert "torch.distributed.tensor" not in sys.modules
+hooks = len(sys.meta_path)
+from torch.distributed.tensor import debug  # whatever of it
+assert "descend.torch.dtensor" in sys.modules
+assert len(sys.meta_path) == hooks - 1
+assert sys.modules["torch.distributed.tensor"].__spec__.loader.__class__.__name__ == "SourceFileLoader"
+"""
+    )
+
+
+def test_dtensor_may_be_imported_first() -> None:
+    run_python(
+        """
+import sys
+import torch.distributed.tensor
+finders = list(sys.meta_path)
+import descend.torch
+assert "descend.torch.dtensor" in sys.modules
+assert sys.meta_path == finders
+"""
+    )
+
+
+def test_an_import_that_fails_may_be_repeated() -> None:
+    run_python(
+        """
+import sys
+import descend.torch
+sys.modules["torch.distributed.tensor._ops"] = None  # PyTorch without it
+try:
+    import torch.distributed.tensor
+except ImportError:
+    pass
+else:
+    raise AssertionError
+assert "descend.torch.dtensor" not in sys.modules
+del sys.modules["torch.distributed.tensor._ops"]
+import torch.distributed.tensor
+assert "descend.torch.dtensor" in sys.modules
+"""
+    )

@@ -178,9 +178,9 @@ class _GroupNormSwish(torch.autograd.Function):
                 dy, mean, rstd, x, gamma, beta, ctx.num_groups, ctx.swish, (needs[0], needs[1])
             )
         if needs_x and (dmean is not None or drstd is not None):
-            each = [None if s is None else _by_channel(s, x) for s in (dmean, drstd)]
+            dmean, drstd = (None if s is None else _by_channel(s, x) for s in (dmean, drstd))
             elements = math.prod(x.shape[1:]) // ctx.num_groups
-            dx = add_through_statistics(dx, x, _by_channel(mean, x), _by_channel(rstd, x), *each, elements)
+            dx = add_through_statistics(dx, x, _by_channel(mean, x), _by_channel(rstd, x), dmean, drstd, elements)
         return None, None, dx, dgamma, dbeta, None, None, None, None, None
 
 

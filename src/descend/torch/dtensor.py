@@ -10,7 +10,7 @@ change an argument, as group norm over some of the groups must.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -37,9 +37,9 @@ class _Spec(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How a call is split. What is no tensor stands in ``args`` for itself."""
+    """How a call is split: where its tensors lie, and what is left of an integer. None: what is neither."""
 
-    args: tuple[Any, ...]
+    args: tuple[_Spec | int | None, ...]
     results: tuple[_Spec | None, ...]
     gradients: tuple[_Spec | None, ...]
 
@@ -150,21 +150,18 @@ def _plan(
         possible = [way for way in ways if _is_possible(way, args, dim, size)]
         split = min(possible, key=lambda way: _bytes_moved(way, args, dim, size))  # of equal ones the first
         args = tuple(
-            arg // size if isinstance(arg, int) and split.arg(place) is not None else arg
-            for place, arg in enumerate(args)
+            arg if isinstance(arg, _Spec) or split.arg(place) is None else arg // size for place, arg in enumerate(args)
         )
         splits.append(split)
-    at = [tuple(_placement(s.arg(place)) for s in splits) for place in range(len(args))]
+    cuts = [[s.arg(place) for s in splits] for place in range(len(args))]
     return _Plan(
-        tuple(_Spec(a.shape, a.dtype, p) if isinstance(a, _Spec) else a for a, p in zip(args, at, strict=True)),
         tuple(
-            None if r is None else _Spec(r.shape, r.dtype, tuple(_placement(s.result(place)) for s in splits))
-            for place, r in enumerate(results)
+            _placed(a, c) if isinstance(a, _Spec) else None if c == [None] * len(mesh) else a
+            for a, c in zip(args, cuts, strict=True)
         ),
+        tuple(None if r is None else _placed(r, [s.result(place) for s in splits]) for place, r in enumerate(results)),
         tuple(
-            _Spec(a.shape, a.dtype, tuple(_placement(_gradient(s, place)) for s in splits))
-            if isinstance(a, _Spec)
-            else None
+            _placed(a, [_gradient(s, place) for s in splits]) if isinstance(a, _Spec) else None
             for place, a in enumerate(args)
         ),
     )
@@ -211,6 +208,10 @@ def _reduced(placements: Sequence[Placement]) -> tuple[Placement, ...]:
     return tuple(Replicate() if isinstance(p, Partial) else p for p in placements)
 
 
+def _placed(tensor: Tensor | _Spec, cuts: Iterable[int | Literal["sum"] | None]) -> _Spec:
+    return _Spec(tensor.shape, tensor.dtype, tuple(map(_placement, cuts)))
+
+
 def _placement(cut: int | Literal["sum"] | None) -> Placement:
     if cut is None:
         return Replicate()
@@ -220,10 +221,10 @@ def _placement(cut: int | Literal["sum"] | None) -> Placement:
 # --- from wholes to parts and back ---------------------------------------------------------------------------------
 
 
-def _part(whole: Any, plan: Any) -> Any:
-    """This process's part of a tensor; of anything else what the plan says."""
+def _part(whole: Any, plan: _Spec | int | None) -> Any:
+    """This process's part of a tensor; an integer's is in the plan; there are none of anything else."""
     if not isinstance(plan, _Spec):
-        return plan
+        return whole if plan is None else plan
     if any(type(p) not in (Shard, Replicate, Partial) for p in whole.placements):  # what PyTorch has for its own use
         whole = whole.redistribute(placements=[Replicate()] * len(plan.placements))
     if whole.placements != plan.placements:

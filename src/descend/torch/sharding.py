@@ -94,7 +94,8 @@ class _AfterDTensor:
 
             def execute_and_enter(module: ModuleType) -> None:
                 execute(module)
-                sys.meta_path.remove(self)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 importlib.import_module(_ENGINE)
 
             spec.loader.exec_module = execute_and_enter  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """How calls of the operators split among processes: the rules, and when they become DTensor's.
 
-``torch.distributed.tensor`` takes as long to import as a third of PyTorch, so that it is left to those who use it; the
-rules enter right after it, in `descend.torch.dtensor`.
+``torch.distributed.tensor`` takes long to import, so that it is left to those who use it; right after it
+`descend.torch.dtensor` is imported, which registers the rules.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ moved to the CPU silently.
 
 from __future__ import annotations
 
+from descend.torch import sharding
 from descend.torch.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.torch.layer_norm import layer_norm, layer_norm_backward
 from descend.torch.modules import GroupNormSwish, LayerNorm, NsaCompress, RMSNorm, ScaledMaskedSoftmax
@@ -39,3 +40,5 @@ __all__ = [
     "scaled_masked_softmax_backward",
     "unpatch",
 ]
+
+sharding.enter()

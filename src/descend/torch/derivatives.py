@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from descend.torch import sharding
 from descend.torch.library import Kernel, Operator
 
 
@@ -31,7 +32,15 @@ def differentiate_backward(operator: Operator, definition: Kernel) -> None:
         def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
             args = [t if t is not None else a for t, a in zip(ctx.saved_tensors, ctx.attributes, strict=True)]
             needed = ctx.needs_input_grad[2:]
-            return (None, None, *_pull_back(definition, args, ctx.named, needed, cotangents))
+
+            def pull(args: Sequence[Any], cotangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+                return _pull_back(definition, args, ctx.named, needed, cotangents)
+
+            if sharding.among(args):
+                from descend.torch import dtensor
+
+                return (None, None, *dtensor.pull_back(operator, pull, args, ctx.named, cotangents))
+            return (None, None, *pull(args, cotangents))
 
     operator.differentiable(Backward, definition)
 
@@ -43,12 +52,12 @@ def add_through_statistics(
     rstd: Tensor,
     dmean: Tensor | None,
     drstd: Tensor | None,
+    elements: int,
 ) -> Tensor:
     """A norm's ``dx`` with the part that comes through its statistics, which broadcast to ``x``::
 
-    dx + (dmean - drstd * rstd^3 * (x - mean)) / n        n elements a statistic; mean 0 for RMS norm
+    dx + (dmean - drstd * rstd^3 * (x - mean)) / elements        elements of a row; mean 0 for RMS norm
     """
-    elements = x.numel() // max(rstd.numel(), 1)
     part = torch.zeros_like(rstd) if dmean is None else dmean / elements
     if drstd is not None:
         part = part - drstd * rstd**3 / elements * (x if mean is None else x - mean)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from descend.torch import definitions
 from descend.torch.batching import batch_first, batch_second
 from descend.torch.derivatives import add_through_statistics, differentiate_backward
 from descend.torch.library import Operator, statistics_dtype
+from descend.torch.sharding import Split, sharded
 
 _FORWARD = Operator("group_norm_swish")
 _BACKWARD = Operator("group_norm_swish_grad")
@@ -135,6 +138,13 @@ def _gradients(
     return halves[0], dgamma, dbeta
 
 
+def _by_channel(statistic: Tensor, x: Tensor) -> Tensor:
+    """[N, groups] as [N, C, 1, ...]: for each channel what its group has."""
+    samples, groups = statistic.shape
+    each = statistic.unsqueeze(-1).expand(samples, groups, x.shape[1] // groups)
+    return each.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
+
+
 class _GroupNormSwish(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -168,9 +178,9 @@ class _GroupNormSwish(torch.autograd.Function):
                 dy, mean, rstd, x, gamma, beta, ctx.num_groups, ctx.swish, (needs[0], needs[1])
             )
         if needs_x and (dmean is not None or drstd is not None):
-            shape = (x.shape[0], ctx.num_groups, -1)
-            flat = [None if t is None else t.reshape(shape) for t in (dx, x, mean, rstd, dmean, drstd)]
-            dx = add_through_statistics(*flat).reshape(x.shape)  # type: ignore[arg-type]
+            dmean, drstd = (None if s is None else _by_channel(s, x) for s in (dmean, drstd))
+            elements = math.prod(x.shape[1:]) // ctx.num_groups
+            dx = add_through_statistics(dx, x, _by_channel(mean, x), _by_channel(rstd, x), dmean, drstd, elements)
         return None, None, dx, dgamma, dbeta, None, None, None, None, None
 
 
@@ -232,3 +242,20 @@ def _batched_backward(
     )
     parameters = tuple(None if t is None else t.unflatten(0, (size, -1)) for t in (dgamma, dbeta))
     return (dx.unflatten(1, (size, -1)), *parameters), (1, *(None if t is None else 0 for t in parameters))
+
+
+# Along N, or along C where whole groups fall to each process, which then has its share of num_groups.
+
+
+@sharded(_FORWARD)
+def _sharded_forward(x: Tensor, gamma: Tensor, beta: Tensor, num_groups: int, *_: Any) -> Iterable[Split]:
+    return [Split((0,), (0, 0, 0)), Split((1, 0, 0, 0), (1, 1, 1))]
+
+
+@sharded(_BACKWARD)
+def _sharded_backward(
+    dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, num_groups: int, *_: Any
+) -> Iterable[Split]:
+    if any(s.shape[:2] != (x.shape[0], num_groups) for s in (mean, rstd)):
+        return []
+    return [Split((0, 0, 0, 0), (0, "sum", "sum")), Split((1, 1, 1, 1, 0, 0, 0), (1, 0, 0))]

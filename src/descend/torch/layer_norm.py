@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
 from descend.torch.derivatives import add_through_statistics, differentiate_backward
 from descend.torch.library import Operator, statistics_dtype
+from descend.torch.sharding import Split, rows, sharded
 
 _FORWARD = Operator("layer_norm")
 _BACKWARD = Operator("layer_norm_backward")
@@ -130,7 +132,8 @@ class _LayerNorm(torch.autograd.Function):
                 grad_out, input, ctx.normalized_shape, mean, rstd, weight, bias, (needs_input, needs[0], needs[1])
             )
         if needs_input and (grad_mean is not None or grad_rstd is not None):
-            grad_input = add_through_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd)
+            elements = math.prod(ctx.normalized_shape)
+            grad_input = add_through_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd, elements)
         return None, None, grad_input, None, grad_weight, grad_bias, None
 
 
@@ -156,3 +159,15 @@ def _batched_forward(
 @_BACKWARD.batched
 def _batched_backward(size: int, dims: list[int | None], *args: Any) -> tuple[Any, Any]:
     return call_each(_BACKWARD, size, dims, args)
+
+
+@sharded(_FORWARD)
+def _sharded_forward(input: Tensor, normalized_shape: Sequence[int], *_: Any) -> Iterable[Split]:
+    return [Split((d,), (d, d, d)) for d in rows(input, len(normalized_shape))]
+
+
+@sharded(_BACKWARD)
+def _sharded_backward(
+    grad_out: Tensor, input: Tensor, normalized_shape: Sequence[int], mean: Tensor, rstd: Tensor, *_: Any
+) -> Iterable[Split]:
+    return [Split((d, d, None, d, d), (d, "sum", "sum")) for d in rows(input, len(normalized_shape), mean, rstd)]

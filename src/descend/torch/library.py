@@ -11,6 +11,7 @@ dispatch key            what runs there
 ``Meta``, fake tensors  `Operator.fake`, which checks the contract where all sizes are known
 ``Autograd``            `Operator.differentiable`
 ``FuncTorchBatched``    `Operator.batched`: ``torch.func.vmap``
+``Python``: DTensor     `descend.torch.dtensor`, by the operator's rule (`descend.torch.sharding.sharded`)
 ======================  ===================================================================================
 """
 
@@ -107,6 +108,7 @@ class Operator:
         LIBRARY.define(self._schema(), tags=torch.Tag.pt2_compliant_tag)
         LIBRARY.impl(name, self._run, "CPU")
         LIBRARY.impl(name, self._without_kernel, "CUDA")
+        self.without_data: Kernel
         self.overload: Any = getattr(torch.ops.descend, name).default
 
     def _schema(self) -> str:
@@ -127,13 +129,21 @@ class Operator:
             f"{self.name} has no kernel for CUDA tensors yet; move them to the CPU, or use PyTorch's own operators."
         )
 
+    def complete(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The positional arguments, with defaults for those that are left out."""
+        return (*args, *self._defaults[len(args) :])
+
     def fake(self, function: Kernel) -> Kernel:
-        """Registers what makes results without data: shapes, strides, dtypes and device, as the engine's are."""
+        """Registers what makes results without data: shapes, strides, dtypes and device, as the engine's are.
+
+        `without_data` is this function, which checks the contract before.
+        """
 
         def checked(*args: Any, **named: Any) -> Any:
             self._check(args, named)
             return function(*args, **named)
 
+        self.without_data = checked
         torch.library.register_fake(f"descend::{self.name}", checked, lib=LIBRARY)
         return function
 
@@ -176,7 +186,7 @@ class Operator:
                 self._check(args, named)  # PyTorch's operators would broadcast what the engine refuses
                 return definition(*args, **named)
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
-                args += self._defaults[len(args) :]
+                args = self.complete(args)
                 if torch._C._are_functorch_transforms_active():
                     with enable_single_level_autograd_function():
                         return apply(keyset, named, *args)
@@ -193,7 +203,7 @@ class Operator:
         """
 
         def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any, **named: Any) -> tuple[Any, Any]:
-            args += self._defaults[len(args) :]
+            args = self.complete(args)
             dims = [d if isinstance(d, int) else None for d in in_dims]
             return rule(info.batch_size, dims + [None] * (len(args) - len(dims)), *args, **named)
 

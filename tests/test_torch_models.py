@@ -99,7 +99,8 @@ def test_a_forgotten_weight_is_noticed_in_bfloat16(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "operator", "result"), [("llama", rms_norm, 1), ("bert", layer_norm, 1), ("bert", layer_norm, 0)]
+    ("name", "operator", "result"),
+    [("llama", rms_norm, 0), ("gemma", rms_norm, 1), ("bert", layer_norm, 0), ("bert", layer_norm, 1)],
 )
 @pytest.mark.parametrize(("dtype", "by"), [(torch.float64, 1e-9), (torch.float32, 3e-6), (torch.bfloat16, 0.05)])
 def test_a_gradient_that_is_a_little_off_is_noticed(monkeypatch, name, operator, result, dtype, by):

@@ -122,8 +122,18 @@ class Run:
 
     def step(self, batch: Batch) -> float:
         """Learns from one batch; returns the loss."""
+        loss = self.differentiate(batch)
+        self.update()
+        return loss
+
+    def differentiate(self, batch: Batch) -> float:
+        """Forward and backward; returns the loss."""
         loss = self.task.loss(self.model, batch)
         loss.backward()
+        return loss.item()
+
+    def update(self) -> None:
+        """The optimiser's part of a step."""
         for weight, master in zip(self.weights, self.masters, strict=True):
             master.grad, weight.grad = weight.grad.to(master.dtype), None
         nn.utils.clip_grad_norm_(self.masters, 1.0)
@@ -131,7 +141,6 @@ class Run:
         self.schedule.step()
         with torch.no_grad():
             torch._foreach_copy_(self.weights, self.masters)
-        return loss.item()
 
     def train(self, batches: Sequence[Batch], counted: bool = True) -> None:
         """Learns from some batches; times all steps but the first."""
@@ -278,11 +287,16 @@ def shares(run: Run, batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, list[float]]] = {kind: {"forward": [], "backward": []} for kind in operators}
     try:
         for batch in batches:
-            with torch.autograd.profiler.profile(use_kineto=False) as profile, torch.profiler.record_function("step"):
-                run.step(batch)
+            with torch.autograd.profiler.profile(use_kineto=False) as profile:
+                whole = -time.perf_counter()
+                run.differentiate(batch)
+                whole += time.perf_counter()
+            whole -= time.perf_counter()
+            run.update()
+            whole += time.perf_counter()
             for kind, times in _attribute(profile.function_events, list(operators)).items():
-                for direction, share in times.items():
-                    found[kind][direction].append(share)
+                for direction, seconds in times.items():
+                    found[kind][direction].append(seconds / whole)
     finally:
         for handle in handles:
             handle.remove()
@@ -304,21 +318,20 @@ class _Mark:
 
 
 def _attribute(events: Sequence[Any], kinds: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The share of the event ``step`` that falls to the marks of each kind, and to the autograd nodes made in them."""
-    (step,) = (e for e in events if e.name == "step")
+    """The seconds that fall to the marks of each kind, and to the autograd nodes made in them."""
     seconds: dict[str, dict[str, float]] = {kind: {"forward": 0.0, "backward": 0.0} for kind in kinds}
     # Whatever records a number before its node is made only looks at it: the last that does so makes the node.
     made: dict[int, str | None] = {}
     for event in sorted(events, key=lambda e: e.time_range.start):
         if event.name in seconds:
-            seconds[event.name]["forward"] += event.cpu_time_total
+            seconds[event.name]["forward"] += event.cpu_time_total / 1e6
         elif event.sequence_nr >= 0 and event.scope == 0 and not event.name.startswith(_NODE):
             made[event.sequence_nr] = next((e.name for e in _around(event) if e.name in seconds), None)
     for event in events:
         kind = made.get(event.sequence_nr) if event.name.startswith(_NODE) else None
         if kind is not None:
-            seconds[kind]["backward"] += event.cpu_time_total
-    return {k: {d: time / step.cpu_time_total for d, time in times.items()} for k, times in seconds.items()}
+            seconds[kind]["backward"] += event.cpu_time_total / 1e6
+    return seconds
 
 
 def _around(event: Any) -> Iterator[Any]:

@@ -39,13 +39,15 @@ sys.path.append(str(Path(__file__).parent.parent))
 from benchmarks import machine
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler tells stderr that it starts and stops
-BLOCK = 5  # steps of one run before it is the other's turn; the first of them is not counted
+BLOCK = 5  # steps of one run before it is the other's turn; the first of them, and the first block, are not counted
 FIRST = 10  # steps that are judged together: over fewer, PyTorch's difference may be small by chance
-PROFILED = 4  # steps of each run under the profiler
+PROFILED = 6  # steps of each run under the profiler
 WIDER = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
 PYTORCH, DESCEND = "PyTorch", "Descend"
 
 Batch = tuple[Tensor, ...]
+Shares = dict[str, dict[str, float]]
+"""By operator, forward and backward."""
 
 
 class Dtype(str, Enum):
@@ -178,8 +180,8 @@ class Outcome:
     """The loss on the validation data after the last step, by run."""
     step_seconds: dict[str, list[float]] = field(default_factory=dict)
     """Of every step that counts, by run."""
-    shares: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    """Of a step's time: run -> operator -> forward and backward."""
+    shares: dict[str, Shares] = field(default_factory=dict)
+    """Of a step's time, by run; medians."""
 
     @property
     def wider(self) -> str:
@@ -242,23 +244,34 @@ def train(task: Task, settings: Settings, console: Console) -> Outcome:
     random = torch.Generator().manual_seed(settings.seed)
     batches = [task.draw(random) for _ in range(settings.steps)]
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    quiet = not console.is_terminal
+    # No thread that draws while others are timed: it is refreshed between the blocks.
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=quiet) as progress:
         bar = progress.add_task("", total=3 * settings.steps)
         for number, start in enumerate(range(0, settings.steps, BLOCK)):
             block = batches[start : start + BLOCK]
             for run in (plain, ours) if number % 2 else (ours, plain):
-                run.train(block, counted=number > 0 or settings.steps <= BLOCK)
+                run.train(block, counted=number > 0 or settings.steps < 2 * BLOCK)
             text = f"loss {plain.losses[-1]:.3f} with PyTorch, {ours.losses[-1]:.3f} with Descend"
-            progress.update(bar, description=text, advance=2 * len(block))
+            progress.update(bar, description=text, advance=2 * len(block), refresh=True)
         for start in range(0, settings.steps, BLOCK):
-            wider.train(batches[start : start + BLOCK])
-            progress.update(bar, description=f"yardstick: PyTorch in {_short(wider.dtype)}", advance=BLOCK)
+            block = batches[start : start + BLOCK]
+            wider.train(block)
+            text = f"yardstick: PyTorch in {_short(wider.dtype)}"
+            progress.update(bar, description=text, advance=len(block), refresh=True)
 
     for name, run in names.items():
         outcome.losses[name], outcome.validation[name] = run.losses, run.validate()
     outcome.step_seconds = {PYTORCH: plain.seconds, DESCEND: ours.seconds}
-    more = [task.draw(random) for _ in range(PROFILED)]
-    outcome.shares = {PYTORCH: shares(plain, more), DESCEND: shares(ours, more)}
+    found: dict[str, list[Shares]] = {PYTORCH: [], DESCEND: []}
+    for _ in range(PROFILED):
+        batch = task.draw(random)
+        for name, steps in found.items():
+            steps.append(shares(names[name], batch))
+    for name, steps in found.items():
+        outcome.shares[name] = {
+            kind: {way: median(step[kind][way] for step in steps) for way in ways} for kind, ways in steps[0].items()
+        }
     return outcome
 
 
@@ -276,31 +289,27 @@ def _short(dtype: torch.dtype) -> str:
 _NODE = "autograd::engine::evaluate_function: "
 
 
-def shares(run: Run, batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
-    """The share of a step that each operator takes, forward and backward: medians of some steps under the profiler."""
+def shares(run: Run, batch: Batch) -> Shares:
+    """The share of a step that each operator takes, forward and backward, under the profiler."""
     operators = run.task.operators(run.model)
     handles = []
     for kind, modules in operators.items():
         for module in modules:
             mark = _Mark(kind)
             handles += [module.register_forward_pre_hook(mark.begin), module.register_forward_hook(mark.end)]
-    found: dict[str, dict[str, list[float]]] = {kind: {"forward": [], "backward": []} for kind in operators}
     try:
-        for batch in batches:
-            with torch.autograd.profiler.profile(use_kineto=False) as profile:
-                whole = -time.perf_counter()
-                run.differentiate(batch)
-                whole += time.perf_counter()
-            whole -= time.perf_counter()
-            run.update()
+        with torch.autograd.profiler.profile(use_kineto=False) as profile:
+            whole = -time.perf_counter()
+            run.differentiate(batch)
             whole += time.perf_counter()
-            for kind, times in _attribute(profile.function_events, list(operators)).items():
-                for direction, seconds in times.items():
-                    found[kind][direction].append(seconds / whole)
     finally:
         for handle in handles:
             handle.remove()
-    return {kind: {d: median(values) for d, values in times.items()} for kind, times in found.items()}
+    whole -= time.perf_counter()
+    run.update()
+    whole += time.perf_counter()
+    seconds = _attribute(profile.function_events, list(operators))
+    return {kind: {way: time / whole for way, time in ways.items()} for kind, ways in seconds.items()}
 
 
 class _Mark:
@@ -317,7 +326,7 @@ class _Mark:
         self.range.__exit__(None, None, None)
 
 
-def _attribute(events: Sequence[Any], kinds: Sequence[str]) -> dict[str, dict[str, float]]:
+def _attribute(events: Sequence[Any], kinds: Sequence[str]) -> Shares:
     """The seconds that fall to the marks of each kind, and to the autograd nodes made in them."""
     seconds: dict[str, dict[str, float]] = {kind: {"forward": 0.0, "backward": 0.0} for kind in kinds}
     # Whatever records a number before its node is made only looks at it: the last that does so makes the node.
@@ -404,9 +413,9 @@ def draw(outcome: Outcome, path: Path) -> list[Path]:
         steps = range(1, 1 + len(outcome.losses[PYTORCH]))
         left.plot(steps, outcome.losses[PYTORCH], color=COLOURS[PYTORCH], linewidth=4.2, alpha=0.6, label=PYTORCH)
         left.plot(steps, outcome.losses[DESCEND], color=COLOURS[DESCEND], linewidth=1.2, label=DESCEND)
-        for number, (name, loss) in enumerate(outcome.baselines.items()):
+        for name, loss in outcome.baselines.items():
             left.axhline(loss, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-            left.text(steps[-1], loss, f"{name} ", ha="right", va="top" if number else "bottom", fontsize=8, color=INK)
+            left.text(steps[-1], loss, f"{name} ", ha="right", va="bottom", fontsize=8, color=INK)
         left.set_xlabel("step")
         left.set_title(f"loss: {outcome.unit}", loc="left", fontsize=11, color=INK)
         left.legend(frameon=False, labelcolor=INK, loc="center right")

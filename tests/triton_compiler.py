@@ -22,8 +22,8 @@ class Kernel:
 
     name: str
     registers: int
-    local_bytes: int
-    """Of a thread's stack: what registers were spilled to."""
+    spilled_bytes: int
+    """Written and read by a thread for want of registers."""
     shared_bytes: int
     warps: int
     instructions: str
@@ -55,12 +55,15 @@ class _NoDevice:
         return "meta"
 
 
-def _resources(binary: bytes, path: Any) -> tuple[int, int, int]:
-    path.write_bytes(binary)
-    tool = knobs.nvidia.cuobjdump.path
-    text = subprocess.run([tool, "--dump-resource-usage", str(path)], capture_output=True, text=True, check=True).stdout
-    registers, stack, shared, local = map(int, re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text).groups())
-    return registers, stack + local, shared
+def _resources(kernel: Any, folder: Any) -> tuple[int, int]:
+    """Registers of a thread, and bytes that ptxas says it spills."""
+    source = folder / "kernel.ptx"
+    source.write_text(kernel.asm["ptx"])
+    target = re.search(r"\.target\s+(\w+)", kernel.asm["ptx"]).group(1)
+    command = [knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target}", str(source), "-o", str(folder / "kernel.cubin")]
+    log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = int(re.search(r"Used (\d+) registers", log).group(1))
+    return registers, sum(map(int, re.findall(r"(\d+) bytes spill", log)))
 
 
 @contextmanager
@@ -71,13 +74,13 @@ def compiling(capability: int, folder: Any) -> Iterator[list[Kernel]]:
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **named)
-        registers, local, shared = _resources(kernel.asm["cubin"], folder / "kernel.cubin")
+        registers, spilled = _resources(kernel, folder)
         found.append(
             Kernel(
                 f"{self.__module__.rsplit('.')[-1]}.{self.__name__}",
                 registers,
-                local,
-                max(shared, kernel.metadata.shared),
+                spilled,
+                kernel.metadata.shared,
                 kernel.metadata.num_warps,
                 kernel.asm["ptx"],
             )

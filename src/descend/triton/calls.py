@@ -16,27 +16,12 @@ from triton import knobs
 
 from descend import _native, portability
 from descend._generate import functional_parameters
+from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS
 from descend.errors import from_status
 
 Launch = Callable[..., None]
 Wanted = Callable[[dict[str, Any]], Sequence[bool]]
-
-DTYPES = {
-    torch.float32: "FLOAT",
-    torch.float16: "FLOAT16",
-    torch.bfloat16: "BFLOAT16",
-    torch.float64: "DOUBLE",
-    torch.bool: "BOOL",
-    torch.uint8: "UINT8",
-    torch.int8: "INT8",
-    torch.int16: "INT16",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    torch.complex64: "COMPLEX64",
-    torch.complex128: "COMPLEX128",
-}
-"""The documents' names of PyTorch's dtypes."""
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 _NUMPY = {
@@ -103,6 +88,8 @@ class Operator:
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """The results, a tuple where the operator has several; None for what is not wanted."""
+        if len(args) > len(self._parameters):
+            raise TypeError(f"{self.name} takes {len(self._parameters)} arguments, and {len(args)} were given.")
         values = {**self._defaults, **dict(zip((p.python for p in self._parameters), args, strict=False)), **named}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         given = self._given(out)

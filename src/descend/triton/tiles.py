@@ -18,6 +18,9 @@ from torch import Tensor
 _TILE = 2048
 """Elements of a tile of short rows."""
 
+_MOST_ROWS = 128
+"""Rows of a tile: what a row costs beside its elements has its registers, too."""
+
 _PER_THREAD = 16
 """Elements that a thread holds of a tile, up to the most warps that leave enough registers."""
 
@@ -51,7 +54,7 @@ def tile(columns: int, most: int, wide: Any) -> Tile:
     block = min(triton.next_power_of_2(max(columns, 1)), most // share)
     elements = max(block, _TILE // share)
     warps = min(max(elements * share // (32 * _PER_THREAD), 4), _MOST_WARPS)
-    return Tile(elements // block, block, warps)
+    return Tile(min(elements // block, _MOST_ROWS), block, warps)
 
 
 def chunk(wide: Any) -> Tile:

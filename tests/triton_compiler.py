@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -55,26 +58,29 @@ class _NoDevice:
         return "meta"
 
 
-def _resources(kernel: Any, folder: Any) -> tuple[int, int]:
+@functools.cache
+def _resources(code: str) -> tuple[int, int]:
     """Registers of a thread, and bytes that ptxas says it spills."""
-    source = folder / "kernel.ptx"
-    source.write_text(kernel.asm["ptx"])
-    target = re.search(r"\.target\s+(\w+)", kernel.asm["ptx"]).group(1)
-    command = [knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target}", str(source), "-o", str(folder / "kernel.cubin")]
-    log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers = int(re.search(r"Used (\d+) registers", log).group(1))
+    found = re.search(r"\.target\s+(\w+)", code)
+    assert found is not None
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(code)
+        command = [knobs.nvidia.ptxas.path, "-v", f"--gpu-name={found[1]}", str(source), "-o", f"{folder}/kernel.cubin"]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = max(map(int, re.findall(r"Used (\d+) registers", log)))
     return registers, sum(map(int, re.findall(r"(\d+) bytes spill", log)))
 
 
 @contextmanager
-def compiling(capability: int, folder: Any) -> Iterator[list[Kernel]]:
+def compiling(capability: int) -> Iterator[list[Kernel]]:
     """Launches in the block are compiled for sm_<capability>, not run; the list gets their kernels."""
     found: list[Kernel] = []
     run = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **named)
-        registers, spilled = _resources(kernel, folder)
+        registers, spilled = _resources(kernel.asm["ptx"])
         found.append(
             Kernel(
                 f"{self.__module__.rsplit('.')[-1]}.{self.__name__}",

@@ -76,7 +76,7 @@ class Operator:
 
     def __init__(self, name: str, launch: Launch, wanted: Wanted | None = None) -> None:
         self.name = name
-        self._launch = launch
+        self.launch = launch
         self._wanted = wanted
         self._contract = OPERATORS[name]
         self._parameters = functional_parameters(self._contract)
@@ -103,7 +103,7 @@ class Operator:
                 found = given.get(name)
                 results[name] = torch.empty(shape, dtype=dtype, device=device) if found is None else found
         with on(device):
-            self._launch(**values, **results)
+            self.launch(**values, **results)
         for name, tensor in given.items():
             if tensor is not None and results[name] is not None and not tensor.is_inference():
                 torch.autograd.graph.increment_version(tensor)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from descend.triton.tiles import chunk, empty
 
-_SLOT_COLUMNS = 32
 _SLOT_ROWS = 64
+_SLOT_ELEMENTS = 2048
 
 # Outside these a sum of squares in float32 may have lost terms to underflow, or overflowed.
 _LEAST_SQUARES = tl.constexpr(2.0**-60)
@@ -76,8 +76,9 @@ def add_slots(slots: Tensor, out: Tensor) -> None:
     if columns == 0:
         return
     rows = min(triton.next_power_of_2(max(count, 1)), _SLOT_ROWS)
-    add_slots_kernel[(triton.cdiv(columns, _SLOT_COLUMNS),)](
-        slots, out, count, columns, ROWS=rows, COLUMNS=_SLOT_COLUMNS, num_warps=4
+    width = min(_SLOT_ELEMENTS // rows, triton.next_power_of_2(columns))
+    add_slots_kernel[(triton.cdiv(columns, width),)](
+        slots, out, count, columns, ROWS=rows, COLUMNS=width, num_warps=4
     )
 
 

@@ -24,16 +24,16 @@ HERE = Path(__file__).parent
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
-# --- in the interpreter ------------------------------------------------------------------------------------------------
+# --- in the interpreter -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", [*OPERATORS, "triton_kernels"])
 def test_in_tritons_interpreter(module):
     """The tests of the CPU kernels, and those of the kernels' own: see triton_plugin.py for what is made."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     result = subprocess.run(
-        [*command, str(HERE / f"test_{module}.py")],
+        [sys.executable, "-m", "pytest", *options, str(HERE / f"test_{module}.py")],
         env={**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
@@ -43,7 +43,7 @@ def test_in_tritons_interpreter(module):
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
 
 
-# --- through the compiler ----------------------------------------------------------------------------------------------
+# --- through the compiler ---------------------------------------------------------------------------------------------
 
 
 def meta(*shape: int, dtype: Any) -> Any:
@@ -130,7 +130,7 @@ def test_no_kernel_has_atomics_or_fast_subnormals():
             assert ".ftz" not in code.replace("ex2.approx.ftz", ""), kernel
 
 
-# --- the way to the kernels --------------------------------------------------------------------------------------------
+# --- the way to the kernels -------------------------------------------------------------------------------------------
 
 
 def test_without_triton_the_error_names_it():

@@ -54,9 +54,7 @@ def test_results_are_the_engines_up_to_rounding(name, dtype):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_opcheck(name):
     call = on_gpu(calls()[name])
-    torch.library.opcheck(
-        getattr(torch.ops.descend, call.name).default, call.wanting(call.floats).args, call.named
-    )
+    torch.library.opcheck(getattr(torch.ops.descend, call.name).default, call.wanting(call.floats).args, call.named)
 
 
 @pytest.mark.parametrize("name", NAMES)

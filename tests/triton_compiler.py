@@ -1,4 +1,4 @@
-"""Triton's compiler without a device: what the launches of a call would run, down to the machine code that ptxas makes."""
+"""Triton's compiler without a device: what a call's launches would run, down to the machine code that ptxas makes."""
 
 from __future__ import annotations
 

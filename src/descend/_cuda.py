@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from descend.errors import from_status
 
 
+def available() -> bool:
+    """Whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
 def operator(name: str) -> Callable[..., Any]:
-    """The operator on CUDA tensors: called as ``descend.<name>``. Raises ModuleNotFoundError where Triton is missing."""
+    """The operator on CUDA tensors: called as ``descend.<name>``. Raises ModuleNotFoundError without Triton."""
     try:
         from descend.triton import operator
     except ModuleNotFoundError as error:

@@ -2,8 +2,8 @@
 
 `run` is what ``descend.<name>`` and ``torch.ops.descend.<name>`` do with CUDA tensors: the engine's phase 1 checks the
 call, then the kernels start on the current stream. Needs Triton (``pip install descend[cuda]``). Under
-``TRITON_INTERPRET=1`` the kernels run in Triton's interpreter, on CPU tensors: that is how they are tested where there is
-no GPU.
+``TRITON_INTERPRET=1`` the kernels run in Triton's interpreter, on CPU tensors: that is how they are tested where there
+is no GPU.
 """
 
 from importlib import import_module

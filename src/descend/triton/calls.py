@@ -70,8 +70,8 @@ def _key(value: Any) -> Any:
 class Operator:
     """One operator on CUDA tensors: called as the functional API, arrays being tensors.
 
-    ``launch`` gets every parameter of the contract by name, outputs included (None: not wanted), checked, and starts the
-    kernels on the current stream. ``wanted`` tells from the inputs and attributes which outputs are computed.
+    ``launch`` gets every parameter of the contract by name, outputs included (None: not wanted), checked, and starts
+    the kernels on the current stream. ``wanted`` tells from the inputs and attributes which outputs are computed.
     """
 
     def __init__(self, name: str, launch: Launch, wanted: Wanted | None = None) -> None:

@@ -54,7 +54,7 @@ def store_rows(pointer, r, c, stride, inside, value):
     store_at(pointer, r * stride, c, inside, value)
 
 
-# --- sums --------------------------------------------------------------------------------------------------------------
+# --- sums -------------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -77,9 +77,7 @@ def add_slots(slots: Tensor, out: Tensor) -> None:
         return
     rows = min(triton.next_power_of_2(max(count, 1)), _SLOT_ROWS)
     width = min(_SLOT_ELEMENTS // rows, triton.next_power_of_2(columns))
-    add_slots_kernel[(triton.cdiv(columns, width),)](
-        slots, out, count, columns, ROWS=rows, COLUMNS=width, num_warps=4
-    )
+    add_slots_kernel[(triton.cdiv(columns, width),)](slots, out, count, columns, ROWS=rows, COLUMNS=width, num_warps=4)
 
 
 @triton.jit
@@ -87,7 +85,7 @@ def sum_of_squares(x, WIDE: tl.constexpr):
     """Of each row of a tile, in float64, whatever the size of the elements."""
     squares = tl.sum(x * x, axis=1)
     total = squares.to(tl.float64)
-    if WIDE == tl.float32:
+    if tl.float32 == WIDE:
         unsafe = ~((squares >= _LEAST_SQUARES) & (squares <= _MOST_SQUARES))
         if tl.max(unsafe.to(tl.int32), axis=0) > 0:
             x64 = x.to(tl.float64)
@@ -95,7 +93,7 @@ def sum_of_squares(x, WIDE: tl.constexpr):
     return total
 
 
-# --- moments -----------------------------------------------------------------------------------------------------------
+# --- moments ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -112,7 +110,7 @@ def moments(x, inside, count, WIDE: tl.constexpr):
     mean = centre.to(tl.float64) + off
     total = squares.to(tl.float64) - off * off * count
     total = tl.where(total < 0, 0.0, total)
-    if WIDE == tl.float32:
+    if tl.float32 == WIDE:
         unsafe = ~((squares >= _LEAST_SQUARES) & (squares <= _MOST_SQUARES))
         if tl.max(unsafe.to(tl.int32), axis=0) > 0:
             x64 = x.to(tl.float64)
@@ -127,8 +125,8 @@ def moments(x, inside, count, WIDE: tl.constexpr):
 def scale_of(mean, variance, epsilon, WIDE: tl.constexpr):
     """(centre, level, rstd) with xhat = (x - centre) * rstd + level.
 
-    Data farther from 0 than it is wide is brought near it first, where the difference is exact, and what the centre lacks
-    of the mean goes into the level. Other data has centre 0: one rounding less.
+    Data farther from 0 than it is wide is brought near it first, where the difference is exact, and what the centre
+    lacks of the mean goes into the level. Other data has centre 0: one rounding less.
     """
     rstd64 = 1.0 / tl.sqrt(variance + epsilon)
     centre = tl.where(mean * mean < variance, 0.0, mean).to(WIDE)
@@ -196,13 +194,13 @@ def moments_of_chunks(x: Tensor, groups: int, columns: int, wide: Any) -> tuple[
     return mean, variance
 
 
-# --- exp ---------------------------------------------------------------------------------------------------------------
+# --- exp --------------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
 def exp_of_negative(t, WIDE: tl.constexpr):
     """exp(t) for t <= 0, to a few units in the last place for every t: subnormal where it is due, NaN of NaN."""
-    if WIDE == tl.float64:
+    if tl.float64 == WIDE:
         return tl.exp(t)
     else:
         t = tl.where(t < -105.0, -105.0, t)  # whose exp is 0 already; a NaN stays

@@ -1,7 +1,6 @@
 """Which positions a softmax masks: a mask that broadcasts, read where it lies, or what lies above the diagonal."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton

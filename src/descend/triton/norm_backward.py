@@ -213,9 +213,7 @@ def norm_backward(
     split = columns > whole.columns
     cut = chunk(arithmetic) if split else whole
     parts = slabs(rows, 1 if split else cut.rows)
-    slots = [
-        None if t is None else empty((parts.count, columns), x, torch_dtype(arithmetic)) for t in columns_out
-    ]
+    slots = [None if t is None else empty((parts.count, columns), x, torch_dtype(arithmetic)) for t in columns_out]
     form = {
         **{"CENTERED": mean is not None, "WEIGHTED": gamma is not None, "WIDE": arithmetic},
         **{"COLUMNS": cut.columns, "num_warps": cut.warps},
@@ -231,7 +229,9 @@ def norm_backward(
             sums_kernel[(rows * chunks,)](*inputs, partial, rows, columns, chunks, *strides, **form)
             add_slots(partial, sums)
         apply_kernel[(parts.count * chunks,)](
-            *(*inputs, sums, dx_matrix, *slots, rows, columns, chunks, parts.rows, *strides, dx_stride), **form, **wanted
+            *(*inputs, sums, dx_matrix, *slots, rows, columns, chunks, parts.rows, *strides, dx_stride),
+            **form,
+            **wanted,
         )
     else:
         rows_kernel[(parts.count,)](

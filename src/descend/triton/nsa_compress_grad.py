@@ -143,7 +143,20 @@ def launch(
     )
     columns = triton.cdiv(depth, cut.columns)
     input_kernel[(triton.cdiv(tokens, cut.rows) * heads * columns,)](
-        *(dy, weight, dx.matrix, found.table, tokens, found.tokens, found.windows, heads, depth, columns, width, stride),
+        *(
+            dy,
+            weight,
+            dx.matrix,
+            found.table,
+            tokens,
+            found.tokens,
+            found.windows,
+            heads,
+            depth,
+            columns,
+            width,
+            stride,
+        ),
         *(found.count, dy.stride(0), dx.stride),
         **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
     )

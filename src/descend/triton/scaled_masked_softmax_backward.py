@@ -102,9 +102,7 @@ def apply_kernel(
     store_rows(out_ptr, r, c, out_stride, inside, result)
 
 
-def launch(
-    grad_output: Tensor, y: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool, out: Tensor
-) -> None:
+def launch(grad_output: Tensor, y: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool, out: Tensor) -> None:
     """Starts the kernels; the parameters are those of aclnnScaledMaskedSoftmaxBackward."""
     if out.numel() == 0:
         return

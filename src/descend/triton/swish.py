@@ -1,4 +1,4 @@
-"""Swish, z * sigmoid(s * z), and its slope: no difference of nearly equal numbers, no large exp, no infinity times 0."""
+"""Swish, z * sigmoid(s * z), and its slope: no difference of nearly equal numbers, no large exp, no inf * 0."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ from descend.triton.functions import exp_of_negative
 @triton.jit
 def bounded(u, WIDE: tl.constexpr):
     """u within the bounds beyond which its sigmoid is 0 or 1, whatever it is multiplied by; a NaN stays."""
-    if WIDE == tl.float64:
+    if tl.float64 == WIDE:
         most: tl.constexpr = 750.0
     else:
         most: tl.constexpr = 128.0

@@ -1,9 +1,9 @@
 """How work is cut: by shape and dtype alone, so that the bits depend on nothing else.
 
-A *tile* is some whole rows, or a stretch of one, that one program holds in registers at a time. A *chunk* is a stretch of
-a row that is too long for that. A *slab* is some neighbouring tiles whose column sums one program adds up, in order; its
-sums go to the *slot* of its number, and `descend.triton.functions.add_slots` adds the slots, in order. Numbers here are
-choices on paper: none has been measured on a device yet (docs/design-gpu.md).
+A *tile* is some whole rows, or a stretch of one, that one program holds in registers at a time. A *chunk* is a stretch
+of a row that is too long for that. A *slab* is some neighbouring tiles whose column sums one program adds up, in order;
+its sums go to the *slot* of its number, and `descend.triton.functions.add_slots` adds the slots, in order. Numbers here
+are choices on paper: none has been measured on a device yet (docs/design-gpu.md).
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def slabs(rows: int, tile_rows: int) -> Slabs:
     return Slabs(triton.cdiv(tiles, each), each * tile_rows)
 
 
-# --- tensors -----------------------------------------------------------------------------------------------------------
+# --- tensors ----------------------------------------------------------------------------------------------------------
 
 
 def wide(*tensors: Tensor | None) -> Any:

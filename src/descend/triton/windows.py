@@ -19,7 +19,7 @@ class Sequences:
     """The sequences of a call that have windows: the first token and the first window of each, and the totals."""
 
     table: Tensor | None
-    """int64 [2, count + 1] on the device, tokens then windows, both with the end; None for one sequence from token 0."""
+    """int64 [2, count + 1] on the device, tokens then windows, each with the end; None for one sequence from 0."""
     count: int
     tokens: int
     """Of the last one, the end."""
@@ -58,7 +58,7 @@ _lock = Lock()
 def sequences(
     tokens: int, act_seq_len: Sequence[int] | None, kind: int, width: int, stride: int, device: torch.device
 ) -> Sequences:
-    """The sequences that ``act_seq_len`` tells of (``kind`` 0: their ends, 1: their lengths), those without windows left out.
+    """The sequences that ``act_seq_len`` tells of (``kind`` 0: ends, 1: lengths); those without windows are left out.
 
     Tables are remembered: the first call copies one to the device and waits for it, so that a CUDA graph captures calls
     whose sequences have been seen before.

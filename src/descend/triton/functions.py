@@ -107,7 +107,8 @@ def moments(x, inside, count, WIDE: tl.constexpr):
     distance = tl.where(inside, x - centre[:, None], 0.0)
     squares = tl.sum(distance * distance, axis=1)
     off = tl.sum(distance, axis=1).to(tl.float64) / count
-    mean = centre.to(tl.float64) + off
+    far = tl.abs(centre) == float("inf")  # from which no distance can be taken
+    mean = tl.where(far, 0.0, off) + centre.to(tl.float64)
     total = squares.to(tl.float64) - off * off * count
     total = tl.where(total < 0, 0.0, total)
     if tl.float32 == WIDE:

@@ -93,7 +93,7 @@ class Operator:
         values = {**self._defaults, **dict(zip((p.python for p in self._parameters), args, strict=False)), **named}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         given = self._given(out)
-        device = self._device({**tensors, **{n: t for n, t in given.items() if t is not None}})
+        device = self._device(values, {**tensors, **{n: t for n, t in given.items() if t is not None}})
         types = self._check(values, given)
         wanted = self._wanted(values) if self._wanted is not None else (True,) * len(types)
         results: dict[str, Tensor | None] = {}
@@ -125,7 +125,13 @@ class Operator:
             raise ValueError(f"{self.name}: out has {len(out)} entries, but must have {count}.")
         return dict(zip(self._outputs, out, strict=True))
 
-    def _device(self, tensors: dict[str, Any]) -> torch.device:
+    def _device(self, values: dict[str, Any], tensors: dict[str, Any]) -> torch.device:
+        for p in self._contract.inputs:
+            value = values.get(p.python)
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(
+                    f"{self.name}: {p.python} is a {type(value).__name__}, but must be a tensor like the others."
+                )
         devices = set()
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor):

@@ -1,4 +1,4 @@
-"""Gradient of the scaled, masked softmax on CUDA: scale * y * (g - sum(g * y)), exactly 0 where the mask is true."""
+"""Gradient of the scaled, masked softmax on CUDA: scale * (g * y - y * sum(g * y)), exactly 0 where the mask is true."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def rows_kernel(
     inside = (r < rows)[:, None] & (c < columns)[None, :]
     g = load_rows(g_ptr, r, c, g_stride, inside, WIDE)
     y = load_rows(y_ptr, r, c, y_stride, inside, WIDE)
-    result = tl.full([], scale, WIDE) * (y * (g - tl.sum(g * y, axis=1)[:, None]))
+    result = tl.full([], scale, WIDE) * (g * y - y * tl.sum(g * y, axis=1)[:, None])
     if MASK:
         hidden = masked(mask_ptr, r, c, inside, size1, size2, stride0, stride1, stride2, column_stride, MASK)
         result = tl.where(hidden, 0.0, result)
@@ -95,7 +95,7 @@ def apply_kernel(
     inside = (c < columns)[None, :]
     g = load_rows(g_ptr, r, c, g_stride, inside, WIDE)
     y = load_rows(y_ptr, r, c, y_stride, inside, WIDE)
-    result = tl.full([], scale, WIDE) * (y * (g - tl.load(sums_ptr + r).to(WIDE)[:, None]))
+    result = tl.full([], scale, WIDE) * (g * y - y * tl.load(sums_ptr + r).to(WIDE)[:, None])
     if MASK:
         hidden = masked(mask_ptr, r, c, inside, size1, size2, stride0, stride1, stride2, column_stride, MASK)
         result = tl.where(hidden, 0.0, result)

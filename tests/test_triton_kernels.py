@@ -122,6 +122,36 @@ def test_any_number_of_rows_and_columns(name, rows, columns, dtype):
             assert bool(((a.double() - g).abs() <= bound).all())
 
 
+# Tokens, ends of the sequences, window, stride: ragged and empty sequences, tokens that no window covers, windows that
+# overlap many times or leave gaps, no window at all.
+WINDOWS = [
+    (40, None, 7, 3),
+    (40, None, 16, 1),
+    (40, None, 3, 8),
+    (5, None, 6, 2),
+    (60, [0, 9, 9, 12, 50, 60], 5, 2),
+    (60, [2, 30, 33], 4, 4),
+    (60, [10, 20, 60], 20, 3),
+    (30, [3, 6, 9], 8, 8),
+]
+
+
+@pytest.mark.parametrize(("tokens", "ends", "width", "stride"), WINDOWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_windows_of_packed_sequences(tokens, ends, width, stride, dtype):
+    x, weight = normal(tokens, 3, 20, dtype=dtype), normal(width, 3, dtype=dtype, seed=1)
+    how = {"compress_block_size": width, "compress_stride": stride}
+    golden = descend.nsa_compress(x.double(), weight.double(), ends, **how)
+    (y,) = run("nsa_compress", x, weight, ends, **how)
+    grad = normal(*golden.shape, dtype=dtype, seed=2)
+    expected = descend.nsa_compress_grad(grad.double(), x.double(), weight.double(), ends, **how)
+    found = run("nsa_compress_grad", grad, x, weight, ends, **how)
+    for a, g in zip((y, *found), (golden, *expected), strict=True):
+        assert a.shape == g.shape
+        largest = g.abs().max() if g.numel() else 0.0
+        assert bool(((a.double() - g).abs() <= 4 * torch.finfo(dtype).eps * largest).all())
+
+
 @settings(max_examples=200)
 @given(st.integers(0, 2**40), st.sampled_from([1, 2, 4, 128]))
 def test_slabs_hold_every_row_once(rows, tile_rows):

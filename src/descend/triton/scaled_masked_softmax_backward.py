@@ -1,4 +1,4 @@
-"""Gradient of the scaled, masked softmax on CUDA: scale * (g * y - y * sum(g * y)), exactly 0 where the mask is true."""
+"""Gradient of the scaled, masked softmax on CUDA: scale * (g * y - y * sum(g * y)), exactly 0 beneath the mask."""
 
 from typing import Any
 

@@ -107,8 +107,8 @@ class Operator:
         for name, tensor in given.items():
             if tensor is not None and results[name] is not None and not tensor.is_inference():
                 torch.autograd.graph.increment_version(tensor)
-        found = tuple(results.values())
-        return found[0] if len(found) == 1 else found
+        all_results = tuple(results.values())
+        return all_results[0] if len(all_results) == 1 else all_results
 
     def _given(self, out: Any) -> dict[str, Tensor | None]:
         if out is None:

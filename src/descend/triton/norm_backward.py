@@ -206,7 +206,7 @@ def norm_backward(
         return
     arithmetic: Any = wide(dy, x, mean, rstd, gamma, dx, dgamma, dbeta)
     dy, x = rows_of(dy, rows, columns), rows_of(x, rows, columns)
-    mean, rstd, gamma = (None if t is None else t.reshape(-1).contiguous() for t in (mean, rstd, gamma))
+    vectors = [None if t is None else t.reshape(-1).contiguous() for t in (mean, rstd, gamma)]
     dx_out = None if dx is None else Output(dx, rows, columns)
     dx_matrix, dx_stride = (None, 0) if dx_out is None else (dx_out.matrix, dx_out.stride)
     whole = tile(columns, _MOST, arithmetic)
@@ -219,7 +219,7 @@ def norm_backward(
         **{"COLUMNS": cut.columns, "num_warps": cut.warps},
     }
     wanted = {"DX": dx is not None, "DGAMMA": dgamma is not None, "DBETA": dbeta is not None}
-    inputs = (dy, x, mean, rstd, gamma)
+    inputs = (dy, x, *vectors)
     strides = (dy.stride(0), x.stride(0))
     if split:
         chunks = triton.cdiv(columns, cut.columns)

@@ -9,10 +9,7 @@ from descend.triton.functions import exp_of_negative
 @triton.jit
 def bounded(u, WIDE: tl.constexpr):
     """u within the bounds beyond which its sigmoid is 0 or 1, whatever it is multiplied by; a NaN stays."""
-    if tl.float64 == WIDE:
-        most: tl.constexpr = 750.0
-    else:
-        most: tl.constexpr = 128.0
+    most: tl.constexpr = 750.0 if tl.float64 == WIDE else 128.0
     u = tl.where(u > most, most, u)
     return tl.where(u < -most, -most, u)
 

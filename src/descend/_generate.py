@@ -6,12 +6,14 @@ written by hand costs, and ``help()``, ``inspect.signature`` and tracebacks see 
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from descend import _native
+from descend import _cuda, _native
 from descend.contract import Operator, Parameter
+from descend.errors import AclnnValueError
 
 KINDS = {
     "tensor": "Array",
@@ -120,8 +122,24 @@ def functional(operator: Operator) -> Callable[..., Any]:
     star = "" if any(p.keyword_only for p in parameters) else "*, "
     ordered = ", ".join(p.python for p in operator.parameters if p.role != "output")
     head = f"def {operator.name}({signature(parameters, types=False)}, {star}out=None):"
-    source = f"{head}\n    return _call({ordered}, out)\n"
-    namespace = {"_call": _native.function(operator.name)}
+    tensors = ", ".join(p.python for p in operator.inputs)
+    by_name = ", ".join(f"{p.python}={p.python}" for p in parameters)
+    # The engine refuses what lies on a device, and only then is it asked whether that is a GPU: all else costs nothing.
+    source = (
+        f"{head}\n"
+        "    try:\n"
+        f"        return _call({ordered}, out)\n"
+        "    except _Refused:\n"
+        f"        if not _concerns({tensors}, out):\n"
+        "            raise\n"
+        f"    return _run(out=out, {by_name})\n"
+    )
+    namespace = {
+        "_call": _native.function(operator.name),
+        "_Refused": AclnnValueError,
+        "_concerns": _cuda.concerns,
+        "_run": functools.partial(_cuda.run, operator.name),
+    }
     return _compile(operator.name, source, namespace, "descend", _functional_docstring(operator))
 
 

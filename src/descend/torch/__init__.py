@@ -1,12 +1,12 @@
-"""Descend's operators in PyTorch: differentiable functions and modules, on the CPU.
+"""Descend's operators in PyTorch: differentiable functions and modules, on the CPU and on NVIDIA GPUs.
 
 The functions are named as in ``descend``; they are registered with the dispatcher (``torch.ops.descend``), so that
 autograd to any order, ``torch.compile``, ``torch.func``, autocast and meta tensors take them as they take PyTorch's
 own. The modules stand in for PyTorch's: the same arguments, parameters and state dicts. ``patch`` swaps the norms of a
 model that is there already.
 
-``torch.set_num_threads`` holds for the engine, too. Tensors on CUDA are refused with NotImplementedError; nothing is
-moved to the CPU silently.
+``torch.set_num_threads`` holds for the engine, too. CUDA tensors run in Triton's kernels (``pip install
+descend[cuda]``); nothing is moved to the CPU silently.
 """
 
 from __future__ import annotations

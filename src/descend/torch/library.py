@@ -7,7 +7,7 @@ results look like without data, how it is differentiated, and how a batch of cal
 dispatch key            what runs there
 ======================  ===================================================================================
 ``CPU``                 the engine's function, ``descend.<name>``
-``CUDA``                a refusal: the place for kernels on CUDA; nothing is moved to the CPU silently
+``CUDA``                the kernels in Triton, `descend.triton`; an error where Triton is missing
 ``Meta``, fake tensors  `Operator.fake`, which checks the contract where all sizes are known
 ``Autograd``            `Operator.differentiable`
 ``FuncTorchBatched``    `Operator.batched`: ``torch.func.vmap``
@@ -26,8 +26,9 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 import descend
-from descend import portability
+from descend import _cuda, portability
 from descend._generate import functional_parameters
+from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS, Parameter
 from descend.errors import from_status
 
@@ -44,21 +45,6 @@ _KINDS = {
     "float": "float",
     "bool": "bool",
     "str": "str",
-}
-
-_DTYPES = {
-    torch.float32: "FLOAT",
-    torch.float16: "FLOAT16",
-    torch.bfloat16: "BFLOAT16",
-    torch.float64: "DOUBLE",
-    torch.bool: "BOOL",
-    torch.uint8: "UINT8",
-    torch.int8: "INT8",
-    torch.int16: "INT16",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    torch.complex64: "COMPLEX64",
-    torch.complex128: "COMPLEX128",
 }
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
@@ -105,9 +91,10 @@ class Operator:
         self._parameters = functional_parameters(self._contract)
         self._defaults = tuple(portability.default(p) for p in self._parameters if not p.keyword_only)
         self._engine: Kernel = getattr(descend, name)
+        self._on_cuda: Kernel | None = None
         LIBRARY.define(self._schema(), tags=torch.Tag.pt2_compliant_tag)
         LIBRARY.impl(name, self._run, "CPU")
-        LIBRARY.impl(name, self._without_kernel, "CUDA")
+        LIBRARY.impl(name, self._run_on_cuda, "CUDA")
         self.without_data: Kernel
         self.overload: Any = getattr(torch.ops.descend, name).default
 
@@ -124,10 +111,10 @@ class Operator:
         _threads.follow()
         return self._engine(*args, **named)
 
-    def _without_kernel(self, *_: Any, **__: Any) -> None:
-        raise NotImplementedError(
-            f"{self.name} has no kernel for CUDA tensors yet; move them to the CPU, or use PyTorch's own operators."
-        )
+    def _run_on_cuda(self, *args: Any, **named: Any) -> Any:
+        if self._on_cuda is None:
+            self._on_cuda = _cuda.operator(self.name)
+        return self._on_cuda(*args, **named)
 
     def complete(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The positional arguments, with defaults for those that are left out."""
@@ -218,4 +205,4 @@ def _schema_default(parameter: Parameter) -> str:
 
 
 def _specification(tensor: Tensor) -> portability.TensorSpec:
-    return portability.TensorSpec(tuple(tensor.shape), _DTYPES.get(tensor.dtype, str(tensor.dtype)))
+    return portability.TensorSpec(tuple(tensor.shape), DTYPES.get(tensor.dtype, str(tensor.dtype)))

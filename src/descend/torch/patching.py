@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from descend import _cuda
 from descend.torch import forms
 from descend.torch.forms import Form, mix
 
@@ -66,7 +67,7 @@ def patch(model: nn.Module) -> Report:
     Other classes are recognised by what they do: a copy with a weight of its own is run on small inputs of several
     dtypes, and results and gradients are compared. What differs in any of them is left alone; so is what has hooks,
     buffers, submodules, parametrizations, an instance's own forward, attributes whose part is unknown, or parameters
-    that are not plain floating tensors on the CPU (or without data).
+    that are not plain floating tensors on the CPU or CUDA (or without data).
 
     The modules stay: only their class becomes a subclass of the one that they had. Parameters, their requires_grad,
     state dicts, optimisers, training mode and sharing are untouched; copies and pickles of the model are patched, too.
@@ -200,8 +201,10 @@ def _obstacle(module: nn.Module) -> str | None:
             return f"its {name} is a {type(parameter).__name__}"
         if parameter.layout is not torch.strided or parameter.dtype not in _DTYPES:
             return f"its {name} is not of a dense floating dtype: {parameter.dtype}, {parameter.layout}"
-        if parameter.device.type not in ("cpu", "meta"):
-            return f"its {name} is on {parameter.device}, for which there are no kernels yet"
+        if parameter.device.type not in ("cpu", "meta", "cuda"):
+            return f"its {name} is on {parameter.device}, for which there are no kernels"
+        if parameter.is_cuda and not _cuda.available():
+            return f"its {name} is on {parameter.device}, whose kernels need Triton, which is not installed"
     return None
 
 

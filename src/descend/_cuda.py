@@ -1,0 +1,51 @@
+"""The way to the kernels for CUDA tensors. They need Triton, which is imported where the first of them is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from descend.errors import from_status
+
+
+def available() -> bool:
+    """Whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """The operator on CUDA tensors: called as ``descend.<name>``. Raises ModuleNotFoundError without Triton."""
+    try:
+        from descend.triton import operator
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} on CUDA tensors needs Triton, which is not installed: pip install descend[cuda].", name="triton"
+        ) from None
+    return operator(name)
+
+
+def concerns(*arguments: Any) -> bool:
+    """Whether any of the arguments, or of the entries of one, is a CUDA tensor."""
+    return any(
+        concerns(*a) if isinstance(a, (tuple, list)) else getattr(a, "is_cuda", False) is True for a in arguments
+    )
+
+
+def run(name: str, out: Any, **arguments: Any) -> Any:
+    """``descend.<name>(**arguments, out=out)`` for CUDA tensors."""
+    import torch
+
+    for parameter, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            if value.requires_grad and torch.is_grad_enabled():
+                raise from_status(
+                    161002,
+                    "ACLNN_ERR_PARAM_INVALID",
+                    f"{name}: {parameter} requires gradients, which this call would not record; call it under "
+                    "torch.no_grad(), or detach() it.",
+                )
+            arguments[parameter] = value.resolve_neg()
+    return operator(name)(out=out, **arguments)

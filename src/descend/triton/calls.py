@@ -1,0 +1,186 @@
+"""A call of an operator on CUDA tensors: phase 1 by the engine, results, then the operator's kernels.
+
+The engine reads metadata alone, and says what it says to a call on the CPU; its answer to one set of shapes, strides,
+dtypes and attributes is remembered.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import Tensor
+from triton import knobs
+
+from descend import _native, portability
+from descend._generate import functional_parameters
+from descend._torch_dtypes import DTYPES
+from descend.contract import OPERATORS
+from descend.errors import from_status
+
+Launch = Callable[..., None]
+Wanted = Callable[[dict[str, Any]], Sequence[bool]]
+
+_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+_NUMPY = {
+    **{torch.bfloat16: np.dtype(ml_dtypes.bfloat16), torch.float16: np.dtype(np.float16)},
+    **{torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64), torch.bool: np.dtype(np.bool_)},
+}
+
+_REMEMBERED = 4096
+"""Answers of the engine that are kept; when there are more, all are forgotten."""
+
+
+class _OnDevice:
+    """A NumPy array's description of memory that NumPy never reads: phase 1 looks at addresses alone."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{size}",
+            "shape": tuple(tensor.shape),
+            "strides": tuple(size * s for s in tensor.stride()),
+            "data": (tensor.data_ptr(), False),
+        }
+
+
+def _specification(tensor: Tensor) -> Any:
+    spec = portability.TensorSpec(tuple(tensor.shape), DTYPES.get(tensor.dtype, str(tensor.dtype)), tensor.stride())
+    return spec._native()
+
+
+def _described(tensor: Tensor) -> Any:
+    """The tensor with its address, for the checks of overlaps; without it where there is nothing to overlap."""
+    if tensor.numel() == 0 or tensor.dtype not in _NUMPY:
+        return _specification(tensor)
+    return np.asarray(_OnDevice(tensor)).view(_NUMPY[tensor.dtype])
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return type(value), value
+
+
+class Operator:
+    """One operator on CUDA tensors: called as the functional API, arrays being tensors.
+
+    ``launch`` gets every parameter of the contract by name, outputs included (None: not wanted), checked, and starts
+    the kernels on the current stream. ``wanted`` tells from the inputs and attributes which outputs are computed.
+    """
+
+    def __init__(self, name: str, launch: Launch, wanted: Wanted | None = None) -> None:
+        self.name = name
+        self.launch = launch
+        self._wanted = wanted
+        self._contract = OPERATORS[name]
+        self._parameters = functional_parameters(self._contract)
+        self._outputs = tuple(p.python for p in self._contract.outputs)
+        self._defaults = {
+            p.python: portability.default(p) for p in self._parameters if p.default is not None or p.optional
+        }
+        self._known: dict[Any, list[tuple[tuple[int, ...], torch.dtype]]] = {}
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """The results, a tuple where the operator has several; None for what is not wanted."""
+        if len(args) > len(self._parameters):
+            raise TypeError(f"{self.name} takes {len(self._parameters)} arguments, and {len(args)} were given.")
+        values = {**self._defaults, **dict(zip((p.python for p in self._parameters), args, strict=False)), **named}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        given = self._given(out)
+        device = self._device(values, {**tensors, **{n: t for n, t in given.items() if t is not None}})
+        types = self._check(values, given)
+        wanted = self._wanted(values) if self._wanted is not None else (True,) * len(types)
+        results: dict[str, Tensor | None] = {}
+        for name, (shape, dtype), is_wanted in zip(self._outputs, types, wanted, strict=True):
+            results[name] = None
+            if is_wanted:
+                found = given.get(name)
+                results[name] = torch.empty(shape, dtype=dtype, device=device) if found is None else found
+        with on(device):
+            self.launch(**values, **results)
+        for name, tensor in given.items():
+            if tensor is not None and results[name] is not None and not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)
+        all_results = tuple(results.values())
+        return all_results[0] if len(all_results) == 1 else all_results
+
+    def _given(self, out: Any) -> dict[str, Tensor | None]:
+        if out is None:
+            return {}
+        count = len(self._outputs)
+        if not isinstance(out, (tuple, list)):
+            if count > 1:
+                raise TypeError(
+                    f"{self.name}: out is a {type(out).__name__}, but must be a tuple of {count} arrays, None for one "
+                    "that is to be allocated."
+                )
+            out = (out,)
+        if len(out) != count:
+            raise ValueError(f"{self.name}: out has {len(out)} entries, but must have {count}.")
+        return dict(zip(self._outputs, out, strict=True))
+
+    def _device(self, values: dict[str, Any], tensors: dict[str, Any]) -> torch.device:
+        for p in self._contract.inputs:
+            value = values.get(p.python)
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(
+                    f"{self.name}: {p.python} is a {type(value).__name__}, but must be a tensor like the others."
+                )
+        devices = set()
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{self.name}: {name} is a {type(tensor).__name__}, but must be a tensor.")
+            devices.add(tensor.device)
+        if len(devices) > 1:
+            where = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
+            raise ValueError(f"{self.name}: all tensors must be on one device, but there are {where}.")
+        device: torch.device = next(iter(devices)) if devices else torch.device("cuda")
+        if device.type != "cuda" and not knobs.runtime.interpret:
+            raise ValueError(f"{self.name}: the tensors are on {device}, but Triton's kernels need CUDA.")
+        return device
+
+    def _check(self, values: dict[str, Any], given: dict[str, Tensor | None]) -> list[Any]:
+        """Raises what the engine would; returns shape and dtype of each result."""
+        if given:
+            return self._ask(values, given, _described)
+        key = tuple(_key(values.get(p.python)) for p in self._parameters)
+        if len(values) != len(key) or key not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = self._ask(values, given, _specification)
+        return self._known[key]
+
+    def _ask(
+        self, values: dict[str, Any], given: dict[str, Tensor | None], describe: Callable[[Tensor], Any]
+    ) -> list[Any]:
+        for name in values:
+            if all(name != p.python for p in self._parameters):
+                raise TypeError(f"{self.name} has no parameter {name}.")
+        for p in self._parameters:
+            if p.python not in values:
+                raise TypeError(f"{self.name}: {p.python} must be given.")
+        plain = {n: describe(v) if isinstance(v, Tensor) else v for n, v in values.items()}
+        inputs = [plain[p.python] for p in self._contract.parameters if p.role != "output"]
+        types = dict(zip(self._outputs, _native.infer(self.name, *inputs), strict=True))
+        for name, (shape, dtype) in types.items():
+            found = given.get(name)
+            plain[name] = portability.TensorSpec(shape, dtype)._native() if found is None else describe(found)
+        status, code, sentence = _native.verdict(
+            self.name, "host", *(plain[p.python] for p in self._contract.parameters)
+        )
+        if status:
+            raise from_status(status, code, sentence)
+        return [(shape, _TORCH[dtype]) for shape, dtype in types.values()]
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """The device as the current one, on which Triton launches."""
+    if device.type != "cuda" or device.index is None or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)

@@ -1,0 +1,172 @@
+"""Group norm, then swish, on CUDA: z = (x - mean) * rstd * gamma + beta, y = z * sigmoid(swish_scale * z)."""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from descend.triton.calls import Operator
+from descend.triton.functions import load_at, moments, moments_of_chunks, scale_of, store_at
+from descend.triton.swish import swish
+from descend.triton.tiles import Output, chunk, rows_of, tile, wide
+
+_MOST = 8192
+"""Elements of groups that a program holds whole."""
+
+
+@triton.jit
+def groups_kernel(
+    x_ptr,
+    gamma_ptr,
+    beta_ptr,
+    y_ptr,
+    mean_ptr,
+    rstd_ptr,
+    rows,
+    groups,
+    channels,
+    inner,
+    x_stride,
+    y_stride,
+    epsilon: "fp64",  # noqa: F821
+    swish_scale: "fp64",  # noqa: F821
+    SWISH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """A tile of whole groups: row r is group r % groups of sample r // groups, ``channels`` of ``inner`` elements."""
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, COLUMNS)
+    columns = channels * inner
+    inside = (r < rows)[:, None] & (c < columns)[None, :]
+    sample, group = r // groups, r % groups
+    x = load_at(x_ptr, sample * x_stride + group * columns, c, inside, WIDE)
+    mean, squares = moments(x, inside, columns, WIDE)
+    centre, level, rstd = scale_of(mean, squares / columns, epsilon, WIDE)
+    gamma = load_at(gamma_ptr, group * channels, c // inner, inside, WIDE)
+    beta = load_at(beta_ptr, group * channels, c // inner, inside, WIDE)
+    z = ((x - centre[:, None]) * rstd[:, None] + level[:, None]) * gamma + beta
+    if SWISH:
+        z = swish(z, tl.full([], swish_scale, WIDE), WIDE)
+    store_at(y_ptr, sample * y_stride + group * columns, c, inside, z)
+    tl.store(mean_ptr + r, mean.to(WIDE).to(mean_ptr.dtype.element_ty), mask=r < rows)
+    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=r < rows)
+
+
+@triton.jit
+def statistics_kernel(
+    mean_ptr,
+    rstd_ptr,
+    group_mean_ptr,
+    group_variance_ptr,
+    rows,
+    epsilon: "fp64",  # noqa: F821
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Mean and rstd of groups whose moments are known, float64."""
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    mean = tl.load(group_mean_ptr + r, mask=r < rows, other=0)
+    _, _, rstd = scale_of(mean, tl.load(group_variance_ptr + r, mask=r < rows, other=1), epsilon, WIDE)
+    tl.store(mean_ptr + r, mean.to(WIDE).to(mean_ptr.dtype.element_ty), mask=r < rows)
+    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=r < rows)
+
+
+@triton.jit
+def apply_kernel(
+    x_ptr,
+    gamma_ptr,
+    beta_ptr,
+    y_ptr,
+    group_mean_ptr,
+    group_variance_ptr,
+    rows,
+    groups,
+    channels,
+    inner,
+    parts,
+    x_stride,
+    y_stride,
+    epsilon: "fp64",  # noqa: F821
+    swish_scale: "fp64",  # noqa: F821
+    SWISH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """A part of some channels of groups whose moments are known: row r is channel r % (groups * channels)."""
+    at = tl.program_id(0).to(tl.int64)
+    r = at // parts * ROWS + tl.arange(0, ROWS)
+    c = at % parts * COLUMNS + tl.arange(0, COLUMNS)
+    known = r < rows
+    inside = known[:, None] & (c < inner)[None, :]
+    all_channels = groups * channels
+    sample, channel = r // all_channels, r % all_channels
+    mean = tl.load(group_mean_ptr + r // channels, mask=known, other=0)
+    variance = tl.load(group_variance_ptr + r // channels, mask=known, other=1)
+    centre, level, rstd = scale_of(mean, variance, epsilon, WIDE)
+    gamma = tl.load(gamma_ptr + channel, mask=known, other=0).to(WIDE)
+    beta = tl.load(beta_ptr + channel, mask=known, other=0).to(WIDE)
+    x = load_at(x_ptr, sample * x_stride + channel * inner, c, inside, WIDE)
+    z = ((x - centre[:, None]) * rstd[:, None] + level[:, None]) * gamma[:, None] + beta[:, None]
+    if SWISH:
+        z = swish(z, tl.full([], swish_scale, WIDE), WIDE)
+    store_at(y_ptr, sample * y_stride + channel * inner, c, inside, z)
+
+
+def launch(
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    num_groups: int,
+    data_format: str | None,
+    eps: float,
+    activate_swish: bool,
+    swish_scale: float,
+    y_out: Tensor,
+    mean_out: Tensor,
+    rstd_out: Tensor,
+) -> None:
+    """Starts the kernels; the parameters are those of aclnnGroupNormSwish."""
+    samples, all_channels = x.shape[:2]
+    rows = samples * num_groups
+    if rows == 0:
+        return
+    if x.numel() == 0:
+        mean_out.zero_()
+        rstd_out.fill_(float("nan"))
+        return
+    inner, channels = x.numel() // (samples * all_channels), all_channels // num_groups
+    arithmetic: Any = wide(x, gamma, beta, y_out, mean_out, rstd_out)
+    matrix = rows_of(x, samples, all_channels * inner)
+    gamma, beta = gamma.contiguous(), beta.contiguous()
+    y, mean, rstd = Output(y_out, samples, all_channels * inner), Output(mean_out, 1, rows), Output(rstd_out, 1, rows)
+    strides = (matrix.stride(0), y.stride)
+    form = {"SWISH": activate_swish, "WIDE": arithmetic}
+    elements = channels * inner
+    cut = tile(elements, _MOST, arithmetic)
+    if elements <= cut.columns:
+        groups_kernel[(triton.cdiv(rows, cut.rows),)](
+            *(matrix, gamma, beta, y.matrix, mean.matrix, rstd.matrix, rows, num_groups, channels, inner),
+            *(*strides, eps, swish_scale),
+            **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
+        )
+    else:
+        known = moments_of_chunks(matrix, num_groups, elements, arithmetic)
+        cut = tile(inner, chunk(arithmetic).columns, arithmetic)
+        parts = triton.cdiv(inner, cut.columns)
+        apply_kernel[(triton.cdiv(samples * all_channels, cut.rows) * parts,)](
+            *(matrix, gamma, beta, y.matrix, *known, samples * all_channels, num_groups, channels, inner, parts),
+            *(*strides, eps, swish_scale),
+            **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
+        )
+        statistics_kernel[(triton.cdiv(rows, 128),)](
+            mean.matrix, rstd.matrix, *known, rows, eps, ROWS=128, WIDE=arithmetic, num_warps=4
+        )
+    for output in (y, mean, rstd):
+        output.finish()
+
+
+group_norm_swish = Operator("group_norm_swish", launch)

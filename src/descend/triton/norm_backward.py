@@ -1,0 +1,246 @@
+"""What the backward passes of layer norm and RMS norm share: RMS norm's is layer norm's without the mean."""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from descend.triton.functions import add_slots, load_rows, store_rows
+from descend.triton.tiles import Output, chunk, empty, rows_of, slabs, tile, torch_dtype, wide
+
+_MOST = 8192
+"""Columns of rows that a program holds whole, with their column sums."""
+
+
+@triton.jit
+def xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED: tl.constexpr, WIDE: tl.constexpr):
+    """(x - mean) * rstd of a tile, 0 outside, and rstd."""
+    x = load_rows(x_ptr, r, c, x_stride, inside, WIDE)
+    rstd = tl.load(rstd_ptr + r, mask=r < rows, other=0).to(WIDE)
+    if CENTERED:
+        x = x - tl.load(mean_ptr + r, mask=r < rows, other=0).to(WIDE)[:, None]
+    return tl.where(inside, x * rstd[:, None], 0.0), rstd
+
+
+@triton.jit
+def load_gamma(gamma_ptr, c, columns, WEIGHTED: tl.constexpr, WIDE: tl.constexpr):
+    """The weight of the columns; ones where there is none."""
+    if WEIGHTED:
+        return tl.load(gamma_ptr + c, mask=c < columns, other=0).to(WIDE)[None, :]
+    else:
+        return tl.full([1, 1], 1.0, WIDE)
+
+
+@triton.jit
+def rows_kernel(
+    dy_ptr,
+    x_ptr,
+    mean_ptr,
+    rstd_ptr,
+    gamma_ptr,
+    dx_ptr,
+    dgamma_ptr,
+    dbeta_ptr,
+    rows,
+    columns,
+    slab_rows,
+    dy_stride,
+    x_stride,
+    dx_stride,
+    CENTERED: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    DX: tl.constexpr,
+    DGAMMA: tl.constexpr,
+    DBETA: tl.constexpr,
+    FULL: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """A slab of whole rows, tile by tile, each element read once; its column sums go to a slot."""
+    if FULL:
+        columns = COLUMNS  # no lane is outside
+    slot = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, COLUMNS)
+    dgamma = tl.zeros([ROWS, COLUMNS], WIDE)
+    dbeta = tl.zeros([ROWS, COLUMNS], WIDE)
+    r = slot * slab_rows + tl.arange(0, ROWS)
+    for _ in range(0, slab_rows, ROWS):
+        inside = (r < rows)[:, None] & (c < columns)[None, :]
+        dy = load_rows(dy_ptr, r, c, dy_stride, inside, WIDE)
+        xhat, rstd = xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED, WIDE)
+        if DGAMMA:
+            dgamma += dy * xhat
+        if DBETA:
+            dbeta += dy
+        if DX:
+            g = dy * load_gamma(gamma_ptr, c, columns, WEIGHTED, WIDE)  # anew: it would take the registers
+            slope = (tl.sum(g * xhat, axis=1).to(tl.float64) / columns).to(WIDE)
+            difference = g - xhat * slope[:, None]
+            if CENTERED:
+                difference -= (tl.sum(g, axis=1).to(tl.float64) / columns).to(WIDE)[:, None]
+            store_rows(dx_ptr, r, c, dx_stride, inside, rstd[:, None] * difference)
+        r += ROWS
+    if DGAMMA:
+        tl.store(dgamma_ptr + slot * columns + c, narrow_sum(dgamma, dgamma_ptr), mask=c < columns)
+    if DBETA:
+        tl.store(dbeta_ptr + slot * columns + c, narrow_sum(dbeta, dbeta_ptr), mask=c < columns)
+
+
+@triton.jit
+def narrow_sum(terms, pointer):
+    """The sums of the columns of a tile, in the dtype of the slots."""
+    return tl.sum(terms, axis=0).to(pointer.dtype.element_ty)
+
+
+@triton.jit
+def sums_kernel(
+    dy_ptr,
+    x_ptr,
+    mean_ptr,
+    rstd_ptr,
+    gamma_ptr,
+    sums_ptr,
+    rows,
+    columns,
+    chunks,
+    dy_stride,
+    x_stride,
+    CENTERED: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The row sums of g * xhat and g of every chunk of every row, [chunks, 2, rows], float64."""
+    at = tl.program_id(0).to(tl.int64)
+    row, chunk = at // chunks, at % chunks
+    r, c = row + tl.arange(0, 1), chunk * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (c < columns)[None, :]
+    g = load_rows(dy_ptr, r, c, dy_stride, inside, WIDE) * load_gamma(gamma_ptr, c, columns, WEIGHTED, WIDE)
+    xhat, _ = xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED, WIDE)
+    place = sums_ptr + chunk * 2 * rows + r
+    tl.store(place, tl.sum(g * xhat, axis=1).to(tl.float64))
+    tl.store(place + rows, tl.sum(g, axis=1).to(tl.float64))
+
+
+@triton.jit
+def apply_kernel(
+    dy_ptr,
+    x_ptr,
+    mean_ptr,
+    rstd_ptr,
+    gamma_ptr,
+    sums_ptr,
+    dx_ptr,
+    dgamma_ptr,
+    dbeta_ptr,
+    rows,
+    columns,
+    chunks,
+    slab_rows,
+    dy_stride,
+    x_stride,
+    dx_stride,
+    CENTERED: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    DX: tl.constexpr,
+    DGAMMA: tl.constexpr,
+    DBETA: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One chunk of a slab of rows whose sums, [2, rows], are known."""
+    at = tl.program_id(0).to(tl.int64)
+    slot, chunk = at // chunks, at % chunks
+    c = chunk * COLUMNS + tl.arange(0, COLUMNS)
+    dgamma = tl.zeros([1, COLUMNS], WIDE)
+    dbeta = tl.zeros([1, COLUMNS], WIDE)
+    r = slot * slab_rows + tl.arange(0, 1)
+    for _ in range(0, slab_rows):
+        inside = (r < rows)[:, None] & (c < columns)[None, :]
+        dy = load_rows(dy_ptr, r, c, dy_stride, inside, WIDE)
+        xhat, rstd = xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED, WIDE)
+        if DGAMMA:
+            dgamma += dy * xhat
+        if DBETA:
+            dbeta += dy
+        if DX:
+            slope = (tl.load(sums_ptr + r, mask=r < rows, other=0) / columns).to(WIDE)
+            g = dy * load_gamma(gamma_ptr, c, columns, WEIGHTED, WIDE)
+            difference = g - xhat * slope[:, None]
+            if CENTERED:
+                difference -= (tl.load(sums_ptr + rows + r, mask=r < rows, other=0) / columns).to(WIDE)[:, None]
+            store_rows(dx_ptr, r, c, dx_stride, inside, rstd[:, None] * difference)
+        r += 1
+    if DGAMMA:
+        tl.store(dgamma_ptr + slot * columns + c, narrow_sum(dgamma, dgamma_ptr), mask=c < columns)
+    if DBETA:
+        tl.store(dbeta_ptr + slot * columns + c, narrow_sum(dbeta, dbeta_ptr), mask=c < columns)
+
+
+def norm_backward(
+    rows: int,
+    columns: int,
+    dy: Tensor,
+    x: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    gamma: Tensor | None,
+    dx: Tensor | None,
+    dgamma: Tensor | None,
+    dbeta: Tensor | None,
+) -> None:
+    """Starts the kernels on the matrix [rows, columns] that ``dy`` and ``x`` are; outputs that are None are left out.
+
+    Without ``mean`` it is RMS norm's backward pass, without ``gamma`` all weights are 1.
+    """
+    if columns == 0:
+        return
+    columns_out = [None if t is None else Output(t, 1, columns) for t in (dgamma, dbeta)]
+    if rows == 0:
+        for output in columns_out:
+            if output is not None:
+                output.matrix.zero_()
+                output.finish()
+        return
+    arithmetic: Any = wide(dy, x, mean, rstd, gamma, dx, dgamma, dbeta)
+    dy, x = rows_of(dy, rows, columns), rows_of(x, rows, columns)
+    vectors = [None if t is None else t.reshape(-1).contiguous() for t in (mean, rstd, gamma)]
+    dx_out = None if dx is None else Output(dx, rows, columns)
+    dx_matrix, dx_stride = (None, 0) if dx_out is None else (dx_out.matrix, dx_out.stride)
+    whole = tile(columns, _MOST, arithmetic)
+    split = columns > whole.columns
+    cut = chunk(arithmetic) if split else whole
+    parts = slabs(rows, 1 if split else cut.rows)
+    slots = [None if t is None else empty((parts.count, columns), x, torch_dtype(arithmetic)) for t in columns_out]
+    form = {
+        **{"CENTERED": mean is not None, "WEIGHTED": gamma is not None, "WIDE": arithmetic},
+        **{"COLUMNS": cut.columns, "num_warps": cut.warps},
+    }
+    wanted = {"DX": dx is not None, "DGAMMA": dgamma is not None, "DBETA": dbeta is not None}
+    inputs = (dy, x, *vectors)
+    strides = (dy.stride(0), x.stride(0))
+    if split:
+        chunks = triton.cdiv(columns, cut.columns)
+        sums = None
+        if dx is not None:
+            partial, sums = empty((chunks, 2 * rows), x), empty((2 * rows,), x)
+            sums_kernel[(rows * chunks,)](*inputs, partial, rows, columns, chunks, *strides, **form)
+            add_slots(partial, sums)
+        apply_kernel[(parts.count * chunks,)](
+            *(*inputs, sums, dx_matrix, *slots, rows, columns, chunks, parts.rows, *strides, dx_stride),
+            **form,
+            **wanted,
+        )
+    else:
+        rows_kernel[(parts.count,)](
+            *(*inputs, dx_matrix, *slots, rows, columns, parts.rows, *strides, dx_stride),
+            **{"ROWS": cut.rows, "FULL": columns == cut.columns, **form, **wanted},
+        )
+    if dx_out is not None:
+        dx_out.finish()
+    for output, sums_of_slabs in zip(columns_out, slots, strict=True):
+        if output is not None and sums_of_slabs is not None:
+            add_slots(sums_of_slabs, output.matrix)
+            output.finish()

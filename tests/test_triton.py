@@ -1,0 +1,158 @@
+"""The Triton kernels where there is no GPU: in Triton's interpreter, and through its compiler up to machine code."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import descend.triton  # noqa: E402
+from cases import run_python  # noqa: E402
+from descend.contract import OPERATORS  # noqa: E402
+from descend.triton import windows  # noqa: E402
+from triton_compiler import Kernel, compiling  # noqa: E402
+
+HERE = Path(__file__).parent
+BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+
+# --- in the interpreter -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [*OPERATORS, "triton_kernels"])
+def test_in_tritons_interpreter(module):
+    """The tests of the CPU kernels, and those of the kernels' own: see triton_plugin.py for what is made."""
+    options = ["-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(HERE / f"test_{module}.py")],
+        env={**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+
+
+# --- through the compiler ---------------------------------------------------------------------------------------------
+
+
+def meta(*shape: int, dtype: Any) -> Any:
+    """A tensor without memory: a launch is compiled from shapes, strides and dtypes."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def launch(name: str, columns: int, dtype: Any) -> None:
+    """A call with hidden size, last axis, group or head of this size."""
+    operator = descend.triton.operator(name)
+    statistic = F64 if dtype is F64 else F32
+    x, gamma, rstd = meta(4096, columns, dtype=dtype), meta(columns, dtype=dtype), meta(4096, dtype=statistic)
+    if name == "rms_norm":
+        operator.launch(x, gamma, 1e-6, x, rstd)
+    elif name == "rms_norm_grad":
+        operator.launch(x, x, rstd, gamma, x, gamma.to(statistic))
+    elif name == "layer_norm":
+        operator.launch(x, [columns], gamma, gamma, 1e-5, x, rstd, rstd)
+    elif name == "layer_norm_backward":
+        operator.launch(x, x, [columns], rstd, rstd, gamma, gamma, (True,) * 3, x, gamma, gamma)
+    elif name.startswith("group_norm_swish"):
+        side = max(math.isqrt(columns // 2), 1)
+        x, gamma, rstd = meta(16, 64, side, side, dtype=dtype), meta(64, dtype=dtype), meta(16, 32, dtype=statistic)
+        if name == "group_norm_swish":
+            operator.launch(x, gamma, gamma, 32, None, 1e-5, True, 1.0, x, rstd, rstd)
+        else:
+            operator.launch(x, rstd, rstd, x, gamma, gamma, 32, None, 1.0, True, True, x, gamma, gamma)
+    elif name.startswith("scaled_masked_softmax"):
+        x, mask = meta(8, 32, 16, columns, dtype=dtype), meta(8, 1, 16, columns, dtype=torch.bool)
+        for given, triangle in ((mask, False), (None, False), (None, True)):
+            tensors = (x,) if name == "scaled_masked_softmax" else (x, x)
+            operator.launch(*tensors, given, 0.125, triangle, x)
+    else:
+        x, weight = meta(4096, 8, columns, dtype=dtype), meta(32, 8, dtype=dtype)
+        for ends in (None, [2048, 4096]):
+            found = windows.sequences(4096, ends, 0, 32, 16, torch.device("meta")).windows
+            y = meta(found, 8, columns, dtype=dtype)
+            if name == "nsa_compress":
+                operator.launch(x, weight, ends, "TND", 32, 16, 0, y)
+            else:
+                operator.launch(y, x, weight, ends, 32, 16, 0, "TND", x, weight)
+
+
+SIZES = {
+    "nsa_compress": (128, 512),
+    "nsa_compress_grad": (128, 512),
+}
+
+
+def kernels(name: str, capability: int, size: int, dtype: Any) -> list[Kernel]:
+    with compiling(capability) as found:
+        launch(name, size, dtype)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_no_register_is_spilled_and_accesses_are_wide(name, capability):
+    """Of rows as hidden sizes are: what ptxas says of each kernel."""
+    for size in SIZES.get(name, (512, 8192, 32768) if capability == 90 else (8192, 32768)):
+        for dtype in (BF16, F32) if capability == 90 else (F32,):
+            for kernel in kernels(name, capability, size, dtype):
+                assert kernel.spilled_bytes == 0, (size, dtype, kernel)
+                if "rows" in kernel.name or "apply" in kernel.name or "windows" in kernel.name:
+                    assert kernel.widest_access == 128, (size, dtype, kernel)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_kernel_compiles_for_awkward_sizes_and_other_dtypes(name):
+    for size, dtype in ((1, F32), (1000, F64), (5001, F16)):
+        for kernel in kernels(name, 90, size, dtype):
+            assert kernel.spilled_bytes <= 512, (size, dtype, kernel)
+
+
+def test_no_kernel_has_atomics_or_fast_subnormals():
+    """Sums have a fixed order; and only exp's floor, of a number beside 1/2, takes subnormals for 0."""
+    for name in OPERATORS:
+        for kernel in kernels(name, 90, 512, F32):
+            code = kernel.instructions
+            assert "atom." not in code, kernel.name
+            assert not re.search(r"^\s*(@\S+ )?red\.", code, re.M), kernel.name
+            assert not re.search(r"\.ftz", code.replace("cvt.rmi.ftz.f32.f32", "")), kernel.name
+
+
+# --- the way to the kernels -------------------------------------------------------------------------------------------
+
+
+def test_without_triton_the_error_names_it():
+    """Nothing is computed elsewhere: the dispatcher's key for CUDA is asked, as for a CUDA tensor."""
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch, descend.torch
+from torch_cases import OPERATORS, calls
+for name in OPERATORS:
+    call = calls()[name]
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    try:
+        getattr(torch.ops.descend, name).default.redispatch(keys, *call.args, **call.named)
+    except ModuleNotFoundError as error:
+        assert error.name == "triton"
+        assert str(error) == f"{name} on CUDA tensors needs Triton, which is not installed: pip install descend[cuda]."
+    else:
+        raise AssertionError(name)
+"""
+    run_python(code)
+
+
+def test_descend_does_not_import_triton():
+    assert run_python("import sys, descend.torch; print('descend.triton' in sys.modules)").stdout == "False\n"

@@ -31,6 +31,23 @@ def narrow(value, pointer):
 
 
 @triton.jit
+def whole_rows(rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """This program's tile of whole rows: the rows, int64, the columns, and which of its elements there are."""
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, COLUMNS)
+    return r, c, (r < rows)[:, None] & (c < columns)[None, :]
+
+
+@triton.jit
+def chunk_of_row(columns, chunks, COLUMNS: tl.constexpr):
+    """This program's chunk of a row: its number, the row, the columns, and which of its elements there are."""
+    at = tl.program_id(0).to(tl.int64)
+    row, part = at // chunks, at % chunks
+    c = part * COLUMNS + tl.arange(0, COLUMNS)
+    return part, row + tl.arange(0, 1), c, (c < columns)[None, :]
+
+
+@triton.jit
 def load_at(pointer, starts, c, inside, WIDE: tl.constexpr):
     """The columns ``c`` of the rows that begin at ``starts`` (int64), 0 outside."""
     return tl.load(pointer + starts[:, None] + c[None, :], mask=inside, other=0).to(WIDE)
@@ -52,6 +69,13 @@ def load_rows(pointer, r, c, stride, inside, WIDE: tl.constexpr):
 def store_rows(pointer, r, c, stride, inside, value):
     """Writes the tile [r, c], rounded once."""
     store_at(pointer, r * stride, c, inside, value)
+
+
+@triton.jit
+def store_statistics(mean_ptr, rstd_ptr, r, inside, mean, rstd):
+    """Mean and rstd of some rows."""
+    tl.store(mean_ptr + r, mean.to(mean_ptr.dtype.element_ty), mask=inside)
+    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=inside)
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------

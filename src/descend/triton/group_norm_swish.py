@@ -7,7 +7,15 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import load_at, moments, moments_of_chunks, scale_of, store_at
+from descend.triton.functions import (
+    load_at,
+    moments,
+    moments_of_chunks,
+    scale_of,
+    store_at,
+    store_statistics,
+    whole_rows,
+)
 from descend.triton.swish import swish
 from descend.triton.tiles import Output, chunk, rows_of, tile, wide
 
@@ -37,10 +45,8 @@ def groups_kernel(
     WIDE: tl.constexpr,
 ):
     """A tile of whole groups: row r is group r % groups of sample r // groups, ``channels`` of ``inner`` elements."""
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, COLUMNS)
     columns = channels * inner
-    inside = (r < rows)[:, None] & (c < columns)[None, :]
+    r, c, inside = whole_rows(rows, columns, ROWS, COLUMNS)
     sample, group = r // groups, r % groups
     x = load_at(x_ptr, sample * x_stride + group * columns, c, inside, WIDE)
     mean, squares = moments(x, inside, columns, WIDE)
@@ -51,8 +57,7 @@ def groups_kernel(
     if SWISH:
         z = swish(z, tl.full([], swish_scale, WIDE), WIDE)
     store_at(y_ptr, sample * y_stride + group * columns, c, inside, z)
-    tl.store(mean_ptr + r, mean.to(WIDE).to(mean_ptr.dtype.element_ty), mask=r < rows)
-    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=r < rows)
+    store_statistics(mean_ptr, rstd_ptr, r, r < rows, mean.to(WIDE), rstd)
 
 
 @triton.jit
@@ -70,8 +75,7 @@ def statistics_kernel(
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     mean = tl.load(group_mean_ptr + r, mask=r < rows, other=0)
     _, _, rstd = scale_of(mean, tl.load(group_variance_ptr + r, mask=r < rows, other=1), epsilon, WIDE)
-    tl.store(mean_ptr + r, mean.to(WIDE).to(mean_ptr.dtype.element_ty), mask=r < rows)
-    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=r < rows)
+    store_statistics(mean_ptr, rstd_ptr, r, r < rows, mean.to(WIDE), rstd)
 
 
 @triton.jit

@@ -9,7 +9,16 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import load_rows, moments, moments_of_chunks, scale_of, store_rows
+from descend.triton.functions import (
+    chunk_of_row,
+    load_rows,
+    moments,
+    moments_of_chunks,
+    scale_of,
+    store_rows,
+    store_statistics,
+    whole_rows,
+)
 from descend.triton.tiles import Output, chunk, rows_of, tile, wide
 
 _MOST = 16384
@@ -24,13 +33,6 @@ def affine(xhat, weight_ptr, bias_ptr, c, columns, WEIGHTED: tl.constexpr, BIASE
     if BIASED:
         xhat = xhat + tl.load(bias_ptr + c, mask=c < columns, other=0).to(WIDE)[None, :]
     return xhat
-
-
-@triton.jit
-def store_statistics(mean_ptr, rstd_ptr, r, inside, mean, rstd):
-    """Mean and rstd of some rows."""
-    tl.store(mean_ptr + r, mean.to(mean_ptr.dtype.element_ty), mask=inside)
-    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -53,9 +55,7 @@ def rows_kernel(
     WIDE: tl.constexpr,
 ):
     """A tile of whole rows: each element is read once."""
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, COLUMNS)
-    inside = (r < rows)[:, None] & (c < columns)[None, :]
+    r, c, inside = whole_rows(rows, columns, ROWS, COLUMNS)
     x = load_rows(x_ptr, r, c, x_stride, inside, WIDE)
     mean, squares = moments(x, inside, columns, WIDE)
     centre, level, rstd = scale_of(mean, squares / columns, epsilon, WIDE)
@@ -85,16 +85,13 @@ def apply_kernel(
     WIDE: tl.constexpr,
 ):
     """A chunk of a row whose mean and variance are known."""
-    at = tl.program_id(0).to(tl.int64)
-    row, chunk = at // chunks, at % chunks
-    r, c = row + tl.arange(0, 1), chunk * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (c < columns)[None, :]
+    part, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     mean = tl.load(row_mean_ptr + r)
     centre, level, rstd = scale_of(mean, tl.load(row_variance_ptr + r), epsilon, WIDE)
     x = load_rows(x_ptr, r, c, x_stride, inside, WIDE)
     xhat = (x - centre[:, None]) * rstd[:, None] + level[:, None]
     store_rows(y_ptr, r, c, y_stride, inside, affine(xhat, weight_ptr, bias_ptr, c, columns, WEIGHTED, BIASED, WIDE))
-    store_statistics(mean_ptr, rstd_ptr, r, (r >= 0) & (chunk == 0), mean.to(WIDE), rstd)
+    store_statistics(mean_ptr, rstd_ptr, r, (r >= 0) & (part == 0), mean.to(WIDE), rstd)
 
 
 def launch(

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from descend.triton.functions import add_slots, load_rows, store_rows
+from descend.triton.functions import add_slots, chunk_of_row, load_rows, store_rows
 from descend.triton.tiles import Output, chunk, empty, rows_of, slabs, tile, torch_dtype, wide
 
 _MOST = 8192
@@ -113,13 +113,10 @@ def sums_kernel(
     WIDE: tl.constexpr,
 ):
     """The row sums of g * xhat and g of every chunk of every row, [chunks, 2, rows], float64."""
-    at = tl.program_id(0).to(tl.int64)
-    row, chunk = at // chunks, at % chunks
-    r, c = row + tl.arange(0, 1), chunk * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (c < columns)[None, :]
+    part, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     g = load_rows(dy_ptr, r, c, dy_stride, inside, WIDE) * load_gamma(gamma_ptr, c, columns, WEIGHTED, WIDE)
     xhat, _ = xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED, WIDE)
-    place = sums_ptr + chunk * 2 * rows + r
+    place = sums_ptr + part * 2 * rows + r
     tl.store(place, tl.sum(g * xhat, axis=1).to(tl.float64))
     tl.store(place + rows, tl.sum(g, axis=1).to(tl.float64))
 

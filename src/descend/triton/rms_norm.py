@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import add_slots, load_rows, store_rows, sum_of_squares
+from descend.triton.functions import add_slots, chunk_of_row, load_rows, store_rows, sum_of_squares, whole_rows
 from descend.triton.tiles import Output, chunk, empty, rows_of, tile, wide
 
 _MOST = 16384
@@ -30,9 +30,7 @@ def rows_kernel(
     WIDE: tl.constexpr,
 ):
     """A tile of whole rows: each element is read once."""
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, COLUMNS)
-    inside = (r < rows)[:, None] & (c < columns)[None, :]
+    r, c, inside = whole_rows(rows, columns, ROWS, COLUMNS)
     gamma = tl.load(gamma_ptr + c, mask=c < columns, other=0).to(WIDE)
     x = load_rows(x_ptr, r, c, x_stride, inside, WIDE)
     rstd = (1.0 / tl.sqrt(sum_of_squares(x, WIDE) / columns + epsilon)).to(WIDE)
@@ -43,12 +41,9 @@ def rows_kernel(
 @triton.jit
 def squares_kernel(x_ptr, squares_ptr, rows, columns, chunks, x_stride, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """Sums of squares of every chunk of every row, [chunks, rows], float64."""
-    at = tl.program_id(0).to(tl.int64)
-    row, chunk = at // chunks, at % chunks
-    c = chunk * COLUMNS + tl.arange(0, COLUMNS)
-    x = tl.load(x_ptr + row * x_stride + c, mask=c < columns, other=0).to(WIDE)
-    total = sum_of_squares(x[None, :], WIDE)
-    tl.store(squares_ptr + chunk * rows + row + tl.arange(0, 1), total)
+    part, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
+    x = load_rows(x_ptr, r, c, x_stride, inside, WIDE)
+    tl.store(squares_ptr + part * rows + r, sum_of_squares(x, WIDE))
 
 
 @triton.jit
@@ -67,15 +62,12 @@ def apply_kernel(
     WIDE: tl.constexpr,
 ):
     """A chunk of a row whose sum of squares is known."""
-    at = tl.program_id(0).to(tl.int64)
-    row, chunk = at // chunks, at % chunks
-    r, c = row + tl.arange(0, 1), chunk * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (c < columns)[None, :]
+    part, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     rstd = (1.0 / tl.sqrt(tl.load(squares_ptr + r) / columns + epsilon)).to(WIDE)
     x = load_rows(x_ptr, r, c, x_stride, inside, WIDE)
     gamma = tl.load(gamma_ptr + c, mask=c < columns, other=0).to(WIDE)
     store_rows(y_ptr, r, c, y_stride, inside, x * rstd[:, None] * gamma[None, :])
-    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=(r >= 0) & (chunk == 0))
+    tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=(r >= 0) & (part == 0))
 
 
 def launch(x: Tensor, gamma: Tensor, epsilon: float, y_out: Tensor, rstd_out: Tensor) -> None:

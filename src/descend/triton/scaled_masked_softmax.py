@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import exp_of_negative, load_rows, store_rows
+from descend.triton.functions import chunk_of_row, exp_of_negative, load_rows, store_rows, whole_rows
 from descend.triton.mask import Mask, masked
 from descend.triton.tiles import Output, chunk, empty, rows_of, tile, torch_dtype, wide
 
@@ -49,9 +49,7 @@ def rows_kernel(
     WIDE: tl.constexpr,
 ):
     """A tile of whole rows: each element is read once."""
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, COLUMNS)
-    inside = (r < rows)[:, None] & (c < columns)[None, :]
+    r, c, inside = whole_rows(rows, columns, ROWS, COLUMNS)
     z = scores(
         *(x_ptr, mask_ptr, r, c, inside, x_stride, scale, size1, size2, stride0, stride1, stride2, column_stride),
         *(MASK, WIDE),
@@ -84,10 +82,7 @@ def sums_kernel(
     WIDE: tl.constexpr,
 ):
     """Of every chunk of every row, [chunks, rows]: the greatest z, and the sum of exp(z - it)."""
-    at = tl.program_id(0).to(tl.int64)
-    row, part = at // chunks, at % chunks
-    r, c = row + tl.arange(0, 1), part * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (c < columns)[None, :]
+    part, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     z = scores(
         *(x_ptr, mask_ptr, r, c, inside, x_stride, scale, size1, size2, stride0, stride1, stride2, column_stride),
         *(MASK, WIDE),
@@ -143,10 +138,7 @@ def apply_kernel(
     WIDE: tl.constexpr,
 ):
     """A chunk of a row whose greatest z and sum are known."""
-    at = tl.program_id(0).to(tl.int64)
-    row, part = at // chunks, at % chunks
-    r, c = row + tl.arange(0, 1), part * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (c < columns)[None, :]
+    _, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     z = scores(
         *(x_ptr, mask_ptr, r, c, inside, x_stride, scale, size1, size2, stride0, stride1, stride2, column_stride),
         *(MASK, WIDE),

@@ -7,12 +7,24 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import add_slots, load_rows, store_rows
+from descend.triton.functions import add_slots, chunk_of_row, load_rows, store_rows, whole_rows
 from descend.triton.mask import Mask, masked
 from descend.triton.tiles import Output, chunk, empty, rows_of, tile, wide
 
 _MOST = 16384
 """Columns of rows that a program holds whole."""
+
+
+@triton.jit
+def gradient(
+    g, y, total, mask_ptr, r, c, inside, scale, size1, size2, stride0, stride1, stride2, column_stride, MASK, WIDE
+):
+    """The gradient of a tile, 0 where it is masked; ``total`` is the sum of g * y of each row."""
+    result = tl.full([], scale, WIDE) * (g * y - y * total[:, None])
+    if MASK:
+        hidden = masked(mask_ptr, r, c, inside, size1, size2, stride0, stride1, stride2, column_stride, MASK)
+        result = tl.where(hidden, 0.0, result)
+    return result
 
 
 @triton.jit
@@ -39,15 +51,13 @@ def rows_kernel(
     WIDE: tl.constexpr,
 ):
     """A tile of whole rows: each element is read once."""
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, COLUMNS)
-    inside = (r < rows)[:, None] & (c < columns)[None, :]
+    r, c, inside = whole_rows(rows, columns, ROWS, COLUMNS)
     g = load_rows(g_ptr, r, c, g_stride, inside, WIDE)
     y = load_rows(y_ptr, r, c, y_stride, inside, WIDE)
-    result = tl.full([], scale, WIDE) * (g * y - y * tl.sum(g * y, axis=1)[:, None])
-    if MASK:
-        hidden = masked(mask_ptr, r, c, inside, size1, size2, stride0, stride1, stride2, column_stride, MASK)
-        result = tl.where(hidden, 0.0, result)
+    result = gradient(
+        *(g, y, tl.sum(g * y, axis=1), mask_ptr, r, c, inside, scale),
+        *(size1, size2, stride0, stride1, stride2, column_stride, MASK, WIDE),
+    )
     store_rows(out_ptr, r, c, out_stride, inside, result)
 
 
@@ -56,10 +66,7 @@ def sums_kernel(
     g_ptr, y_ptr, sums_ptr, rows, columns, chunks, g_stride, y_stride, COLUMNS: tl.constexpr, WIDE: tl.constexpr
 ):
     """The sum of g * y of every chunk of every row, [chunks, rows], float64."""
-    at = tl.program_id(0).to(tl.int64)
-    row, part = at // chunks, at % chunks
-    r, c = row + tl.arange(0, 1), part * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (c < columns)[None, :]
+    part, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     g = load_rows(g_ptr, r, c, g_stride, inside, WIDE)
     y = load_rows(y_ptr, r, c, y_stride, inside, WIDE)
     tl.store(sums_ptr + part * rows + r, tl.sum(g * y, axis=1).to(tl.float64))
@@ -89,16 +96,13 @@ def apply_kernel(
     WIDE: tl.constexpr,
 ):
     """A chunk of a row whose sum is known."""
-    at = tl.program_id(0).to(tl.int64)
-    row, part = at // chunks, at % chunks
-    r, c = row + tl.arange(0, 1), part * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (c < columns)[None, :]
+    _, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     g = load_rows(g_ptr, r, c, g_stride, inside, WIDE)
     y = load_rows(y_ptr, r, c, y_stride, inside, WIDE)
-    result = tl.full([], scale, WIDE) * (g * y - y * tl.load(sums_ptr + r).to(WIDE)[:, None])
-    if MASK:
-        hidden = masked(mask_ptr, r, c, inside, size1, size2, stride0, stride1, stride2, column_stride, MASK)
-        result = tl.where(hidden, 0.0, result)
+    result = gradient(
+        *(g, y, tl.load(sums_ptr + r).to(WIDE), mask_ptr, r, c, inside, scale),
+        *(size1, size2, stride0, stride1, stride2, column_stride, MASK, WIDE),
+    )
     store_rows(out_ptr, r, c, out_stride, inside, result)
 
 

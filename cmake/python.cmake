@@ -13,3 +13,4 @@ target_compile_definitions(_native PRIVATE NPY_NO_DEPRECATED_API=NPY_2_0_API_VER
 target_compile_options(_native PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${DESCEND_WERROR}>:-Werror>)
 
 install(TARGETS _native LIBRARY DESTINATION descend)
+include(cmake/torch.cmake)

@@ -17,9 +17,6 @@
 namespace descend::python {
 namespace {
 
-// Results from this size on come from the pool of warm pages.
-constexpr size_t kPageResult = size_t{1} << 20;
-
 int bfloat16_number = -1;
 PyObject* bfloat16_descr = nullptr;
 PyObject* masked_array_type = nullptr;
@@ -46,24 +43,6 @@ PyObject* masked_array_type = nullptr;
   while (!reason.empty() && (reason.back() == '.' || reason.back() == ' ')) reason.remove_suffix(1);
   if (reason.empty()) reason = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
   refuse(call, i, concat("is a ", type_name(object), " that cannot be read: ", reason, "."));
-}
-
-// Sets data, offset and storage from the address of element [0, ..., 0], so that negative strides stay inside.
-void set_memory(Tensor& tensor, void* first_element) {
-  const int64_t size = dtype_size(tensor.dtype);
-  int64_t low = 0, high = 0;
-  for (uint64_t i = 0; i < tensor.rank(); ++i) {
-    if (tensor.shape[i] == 0) {
-      tensor.data = first_element;
-      tensor.offset = 0;
-      tensor.storage_shape = {0};
-      return;
-    }
-    (tensor.strides[i] < 0 ? low : high) += (tensor.shape[i] - 1) * tensor.strides[i];
-  }
-  tensor.data = static_cast<char*>(first_element) + low * size;
-  tensor.offset = -low;
-  tensor.storage_shape = {high - low + 1};
 }
 
 // A storage and an offset that the strides of a tensor without memory fit into, as far as 64 bits reach.
@@ -440,6 +419,23 @@ nb::object numpy_from_managed(dlpack::ManagedTensorVersioned* managed, Dtype dty
 }
 
 }  // namespace
+
+void set_memory(Tensor& tensor, void* first_element) {
+  const int64_t size = dtype_size(tensor.dtype);
+  int64_t low = 0, high = 0;
+  for (uint64_t i = 0; i < tensor.rank(); ++i) {
+    if (tensor.shape[i] == 0) {
+      tensor.data = first_element;
+      tensor.offset = 0;
+      tensor.storage_shape = {0};
+      return;
+    }
+    (tensor.strides[i] < 0 ? low : high) += (tensor.shape[i] - 1) * tensor.strides[i];
+  }
+  tensor.data = static_cast<char*>(first_element) + low * size;
+  tensor.offset = -low;
+  tensor.storage_shape = {high - low + 1};
+}
 
 Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep) {
   call[i].state = Argument::State::kGiven;

@@ -18,6 +18,9 @@ void bind_arrays(nb::module_& module);
 // the object itself. Throws for anything that is no array on the CPU, or that an output must not be.
 Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep);
 
+// Sets data, offset and storage from the address of element [0, ..., 0], so that negative strides stay inside.
+void set_memory(Tensor& tensor, void* first_element);
+
 // A tensor without memory: what an array would be, for calls that read metadata only.
 struct TensorSpec {
   Tensor tensor;

@@ -73,6 +73,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);  // work in flight when the process ends keeps its arrays
   bind_arrays(module);
   bind_calls(module);
+  bind_engine(module);
   bind_runtime(module);
   bind_tables(module);
 }

@@ -64,6 +64,7 @@ auto without_gil(Body body) {
 std::string type_name(PyObject* object);
 
 void bind_calls(nb::module_& module);    // the operators: functional and two-phase
+void bind_engine(nb::module_& module);   // what descend._torch shares
 void bind_runtime(nb::module_& module);  // streams, memory, products, threads
 void bind_tables(nb::module_& module);   // the contracts as data
 

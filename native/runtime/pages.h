@@ -6,6 +6,9 @@
 
 namespace descend {
 
+// Results from this size on come from the pool of warm pages.
+inline constexpr size_t kPageResult = size_t{1} << 20;
+
 // Page-aligned memory of undefined contents, from the cache where one of this size class is there. Null when there is
 // no memory. 0 bytes get one page.
 void* take_pages(size_t bytes);

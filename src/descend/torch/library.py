@@ -7,12 +7,16 @@ results look like without data, how it is differentiated, and how a batch of cal
 dispatch key            what runs there
 ======================  ===================================================================================
 ``CPU``                 the engine's function, ``descend.<name>``
+``AutogradCPU``         for plain tensors ``descend._torch``, where it is built: C++, no Python in a step
 ``CUDA``                the kernels in Triton, `descend.triton`; an error where Triton is missing
 ``Meta``, fake tensors  `Operator.fake`, which checks the contract where all sizes are known
 ``Autograd``            `Operator.differentiable`
 ``FuncTorchBatched``    `Operator.batched`: ``torch.func.vmap``
 ``Python``: DTensor     `descend.torch.dtensor`, by the operator's rule (`descend.torch.sharding.sharded`)
 ======================  ===================================================================================
+
+With ``descend._torch`` (native/torch; `REGISTRATION` says whether it is there) the kernels of ``CPU`` are in C++ as
+well, and leave whatever is out of the ordinary, errors included, to those in Python.
 """
 
 from __future__ import annotations
@@ -47,6 +51,24 @@ _KINDS = {
     "str": "str",
 }
 
+
+
+def _load_native() -> tuple[Any, str]:
+    """The module ``descend._torch``, None where it cannot be used, and how the operators are registered."""
+    try:
+        from descend import _torch
+    except ImportError as error:
+        if (error.name or "").endswith("_torch"):
+            return None, "Python: descend was built without PyTorch"
+        return None, f"Python: {error}"
+    if _torch.built_for != torch.__version__:
+        return None, f"Python: descend was built for PyTorch {_torch.built_for}, but this is {torch.__version__}"
+    return _torch, "C++"
+
+
+_native, REGISTRATION = _load_native()
+"""How the operators are registered: ``C++``, or ``Python`` and why."""
+
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _LEVELS = torch._C.DispatchKey.FuncTorchDynamicLayerBackMode
 _PLAIN = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
@@ -70,6 +92,9 @@ class _Threads:
 
     def follow(self) -> None:
         """Gives the engine as many threads as PyTorch, if PyTorch has another number than when last asked."""
+        if _native is not None:
+            _native.follow_threads()  # which has asked before
+            return
         count = torch.get_num_threads()
         if count != self._count:
             self._count = count
@@ -93,7 +118,8 @@ class Operator:
         self._engine: Kernel = getattr(descend, name)
         self._on_cuda: Kernel | None = None
         LIBRARY.define(self._schema(), tags=torch.Tag.pt2_compliant_tag)
-        LIBRARY.impl(name, self._run, "CPU")
+        if _native is None:
+            LIBRARY.impl(name, self._run, "CPU")
         LIBRARY.impl(name, self._run_on_cuda, "CUDA")
         self.without_data: Kernel
         self.overload: Any = getattr(torch.ops.descend, name).default
@@ -181,6 +207,9 @@ class Operator:
             return self.forward(keyset, args, named)
 
         LIBRARY.impl(self.name, autograd, "Autograd", with_keyset=True)
+        if _native is not None:
+            from_raw = torch._C.DispatchKeySet.from_raw_repr
+            _native.implement(self.name, self._run, lambda keys, *a, **named: autograd(from_raw(keys), *a, **named))
 
     def batched(self, rule: Rule) -> Rule:
         """Registers ``rule(size, dims, *args, **named)``, which makes one call of a batch of ``size`` calls.

@@ -1,0 +1,45 @@
+#include "bindings/engine.h"
+
+#include "bindings/arrays.h"
+#include "bindings/python.h"
+#include "operators/executor.h"
+#include "runtime/pages.h"
+#include "runtime/parallel.h"
+
+namespace descend::python {
+namespace {
+
+Executor& begin(const Operator& op) {
+  thread_local Executor executor;
+  executor.reset(op, Product::kHost, Naming::kPython);
+  return executor;
+}
+
+Status prepare(Executor& executor) {
+  Call& call = executor.call();
+  call.op->infer(call);
+  for (size_t i = 0; i < call.op->parameters.size(); ++i) {
+    if (call.op->parameters[i].role == Role::kOutput) call[static_cast<int>(i)].state = Argument::State::kGiven;
+  }
+  return executor.prepare();
+}
+
+constexpr Engine kEngine{
+    .find_operator = [](const char* name) { return find_operator(name); },
+    .begin = begin,
+    .call = [](Executor& executor) -> Call& { return executor.call(); },
+    .prepare = prepare,
+    .run = [](Executor& executor) { return executor.run_now(); },
+    .set_memory = set_memory,
+    .take_pages = take_pages,
+    .give_pages = give_pages,
+    .set_num_threads = [](int count) { set_num_threads(count); },
+};
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  module.attr("engine") = nb::capsule(&kEngine, Engine::kCapsule);
+}
+
+}  // namespace descend::python

@@ -1,0 +1,34 @@
+// What descend._native lends to descend._torch: functional calls free of Python. There is one engine in a process.
+#pragma once
+
+#include <cstddef>
+
+#include "operators/operator.h"
+
+namespace descend {
+
+class Executor;
+
+// Functions that two modules of one build share through a capsule.
+struct Engine {
+  static constexpr const char* kCapsule = "descend._native.engine";
+
+  const Operator* (*find_operator)(const char* name);  // null if there is none
+
+  // A call as the functional API makes them: begin, fill the arguments, prepare (infers and checks), give the outputs
+  // memory, run. Each thread has one; running throws std::bad_alloc where there is no memory for the workspace.
+  Executor& (*begin)(const Operator& op);
+  Call& (*call)(Executor& executor);
+  Status (*prepare)(Executor& executor);
+  Status (*run)(Executor& executor);
+
+  // Sets memory, offset and storage of a tensor that has dtype, shape and strides.
+  void (*set_memory)(Tensor& tensor, void* first_element);
+
+  void* (*take_pages)(size_t bytes);  // null when there is no memory
+  void (*give_pages)(void* pages, size_t bytes);
+
+  void (*set_num_threads)(int count);
+};
+
+}  // namespace descend

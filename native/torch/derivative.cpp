@@ -1,0 +1,254 @@
+#include "torch/derivative.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <array>
+#include <string_view>
+
+namespace descend::pytorch {
+
+using at::Tensor;
+using c10::IValue;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+namespace {
+
+constexpr size_t kTensors = 3;
+
+// What the way back finds again.
+struct Saved {
+  std::array<Tensor, kTensors> tensors;  // the forward's tensor arguments, undefined where there is none
+  variable_list results;                 // of the forward's results those that the link names
+  std::vector<IValue> attributes;        // the forward's arguments that are no tensors, in order
+  std::array<bool, kTensors> needs;      // which tensors' gradients are asked for
+};
+
+using Arguments = std::vector<IValue>;
+
+Arguments rms_norm_arguments(const Tensor& dy, const Saved& s) {
+  return {dy, s.tensors[0], s.results[0], s.tensors[1]};
+}
+
+Arguments layer_norm_arguments(const Tensor& dy, const Saved& s) {
+  const auto optional = [](const Tensor& t) { return t.defined() ? IValue(t) : IValue(); };
+  return {dy,
+          s.tensors[0],
+          s.attributes[0],
+          s.results[0],
+          s.results[1],
+          optional(s.tensors[1]),
+          optional(s.tensors[2]),
+          c10::List<bool>({s.needs[0], s.needs[1], s.needs[2]})};
+}
+
+Arguments group_norm_swish_arguments(const Tensor& dy, const Saved& s) {
+  return {dy,
+          s.results[0],
+          s.results[1],
+          s.tensors[0],
+          s.tensors[1],
+          s.tensors[2],
+          s.attributes[0],
+          s.attributes[1],
+          s.attributes[4],
+          s.needs[1],
+          s.needs[2]};
+}
+
+Arguments scaled_masked_softmax_arguments(const Tensor& dy, const Saved& s) {
+  return {dy, s.results[0], s.tensors[1].defined() ? IValue(s.tensors[1]) : IValue(), s.attributes[0], s.attributes[1]};
+}
+
+Arguments nsa_compress_arguments(const Tensor& dy, const Saved& s) {
+  // act_seq_len; layout, W, S, act_seq_len_type of the forward: W, S, act_seq_len_type, layout of the backward
+  return {dy,
+          s.tensors[0],
+          s.tensors[1],
+          s.attributes[0],
+          s.attributes[2],
+          s.attributes[3],
+          s.attributes[4],
+          s.attributes[1]};
+}
+
+// group_norm_swish without swish has no backward operator of its own.
+bool with_swish(at::ArrayRef<IValue> arguments) { return arguments[6].toBool(); }
+
+}  // namespace
+
+struct Link {
+  const char* forward;
+  const char* backward;
+  std::array<int, kTensors> tensors;  // their places among the forward's arguments; -1: none
+  std::vector<int> saved;             // which of the forward's results are saved
+  int mean = -1, rstd = -1;           // which of its results they are; -1: there is none
+  Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // the backward's
+  bool (*ordinary)(at::ArrayRef<IValue> arguments) = nullptr;    // null: always
+
+  bool is_tensor(int argument) const {
+    for (const int place : tensors) {
+      if (place == argument) return true;
+    }
+    return false;
+  }
+};
+
+namespace {
+
+const std::array<Link, 5>& links() {
+  static const std::array<Link, 5> all{{
+      {.forward = "rms_norm",
+       .backward = "rms_norm_grad",
+       .tensors = {0, 1, -1},
+       .saved = {1},
+       .rstd = 1,
+       .arguments = rms_norm_arguments},
+      {.forward = "layer_norm",
+       .backward = "layer_norm_backward",
+       .tensors = {0, 2, 3},
+       .saved = {1, 2},
+       .mean = 1,
+       .rstd = 2,
+       .arguments = layer_norm_arguments},
+      {.forward = "group_norm_swish",
+       .backward = "group_norm_swish_grad",
+       .tensors = {0, 1, 2},
+       .saved = {1, 2},
+       .mean = 1,
+       .rstd = 2,
+       .arguments = group_norm_swish_arguments,
+       .ordinary = with_swish},
+      {.forward = "scaled_masked_softmax",
+       .backward = "scaled_masked_softmax_backward",
+       .tensors = {0, 1, -1},
+       .saved = {0},
+       .arguments = scaled_masked_softmax_arguments},
+      {.forward = "nsa_compress",
+       .backward = "nsa_compress_grad",
+       .tensors = {0, 1, -1},
+       .saved = {},
+       .arguments = nsa_compress_arguments},
+  }};
+  return all;
+}
+
+// A statistic as it broadcasts to x. Group norm has [N, groups], the others 1 in the place of each normalised dimension.
+Tensor spread(const Tensor& statistic, const Tensor& x) {
+  if (!statistic.defined() || statistic.dim() == x.dim()) return statistic;
+  std::vector<int64_t> shape(x.dim(), 1);
+  shape[0] = x.size(0);
+  shape[1] = x.size(1);
+  return statistic.repeat_interleave(x.size(1) / statistic.size(1), 1).reshape(shape);
+}
+
+// dx + (dmean - drstd * rstd^3 * (x - mean)) / elements of a row: what comes through a norm's statistics.
+Tensor add_through_statistics(const Tensor& dx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                              const Tensor& dmean, const Tensor& drstd) {
+  const double elements = static_cast<double>(x.numel()) / static_cast<double>(rstd.numel());
+  const Tensor r = spread(rstd, x);
+  Tensor part = dmean.defined() ? spread(dmean, x) / elements : at::zeros_like(r);
+  if (drstd.defined()) {
+    const Tensor centred = mean.defined() ? x - spread(mean, x) : x;
+    part = part - spread(drstd, x) * r.pow(3) / elements * centred;
+  }
+  part = dx.defined() ? dx + part : part.expand(x.sizes());
+  return part.to(x.scalar_type());
+}
+
+// The engine refused, or the call is not for it: Python says what there is to say.
+struct OutOfTheOrdinary {};
+
+class Derivative : public torch::autograd::Function<Derivative> {
+ public:
+  static variable_list forward(AutogradContext* context, const TorchOperator* op, const Link* link,
+                               const at::ArrayRef<IValue>* arguments, const std::optional<Tensor>& first,
+                               const std::optional<Tensor>& second, const std::optional<Tensor>& third) {
+    auto results = op->run(*arguments);
+    if (!results) throw OutOfTheOrdinary();
+    variable_list save;
+    save.reserve(kTensors + link->saved.size());
+    for (const auto& tensor : {first, second, third}) save.push_back(tensor.value_or(Tensor()));
+    for (const int k : link->saved) save.push_back((*results)[k]);
+    context->save_for_backward(std::move(save));
+    std::vector<IValue> attributes;
+    for (size_t i = 0; i < arguments->size(); ++i) {
+      if (!link->is_tensor(static_cast<int>(i))) attributes.push_back((*arguments)[i]);
+    }
+    context->saved_data["attributes"] = c10::ivalue::Tuple::create(std::move(attributes));
+    context->saved_data["link"] = static_cast<int64_t>(link - links().data());
+    context->set_materialize_grads(false);
+    return std::move(*results);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const Link& link = links()[context->saved_data.at("link").toInt()];
+    variable_list found = context->get_saved_variables();
+    Saved saved;
+    saved.attributes = context->saved_data.at("attributes").toTupleRef().elements().vec();
+    size_t edge = 0;  // only tensors that were given have one
+    for (size_t k = 0; k < kTensors; ++k) {
+      saved.needs[k] = found[k].defined() && context->needs_input_grad(edge);
+      edge += found[k].defined();
+      saved.tensors[k] = std::move(found[k]);
+    }
+    saved.results.assign(found.begin() + kTensors, found.end());
+
+    std::array<Tensor, kTensors> results;
+    if (gradients[0].defined()) {
+      Arguments stack = link.arguments(gradients[0], saved);
+      operator_of(link).callBoxed(&stack);
+      // In the order of the forward's tensors; a mask has none.
+      for (size_t k = 0; k < stack.size(); ++k) results[k] = std::move(stack[k]).toTensor();
+    }
+    const Tensor dmean = link.mean < 0 ? Tensor() : gradients[link.mean];
+    const Tensor drstd = link.rstd < 0 ? Tensor() : gradients[link.rstd];
+    if (saved.needs[0] && (dmean.defined() || drstd.defined())) {
+      const Tensor mean = link.mean < 0 ? Tensor() : saved.results[0];
+      results[0] = add_through_statistics(results[0], saved.tensors[0], mean, saved.results.back(), dmean, drstd);
+    }
+    variable_list all(3);  // operator, link and arguments have no gradients
+    for (size_t k = 0; k < kTensors; ++k) all.push_back(saved.tensors[k].defined() ? results[k] : Tensor());
+    return all;
+  }
+
+ private:
+  static const c10::OperatorHandle& operator_of(const Link& link) {
+    static const auto handles = [] {
+      std::vector<c10::OperatorHandle> list;
+      for (const Link& each : links()) {
+        const std::string name = std::string("descend::") + each.backward;
+        list.push_back(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), ""));
+      }
+      return list;
+    }();
+    return handles[&link - links().data()];
+  }
+};
+
+}  // namespace
+
+const Link* find_link(const char* forward) {
+  for (const Link& link : links()) {
+    if (std::string_view(link.forward) == forward) return &link;
+  }
+  return nullptr;
+}
+
+std::optional<std::vector<Tensor>> differentiate(const TorchOperator& forward, const Link& link,
+                                                 at::ArrayRef<IValue> arguments) {
+  if (link.ordinary != nullptr && !link.ordinary(arguments)) return std::nullopt;
+  std::array<std::optional<Tensor>, kTensors> tensors;
+  for (size_t k = 0; k < kTensors; ++k) {
+    if (link.tensors[k] >= 0) tensors[k] = arguments[link.tensors[k]].toOptional<Tensor>();
+    if (tensors[k] && !tensors[k]->defined()) tensors[k].reset();
+  }
+  try {
+    return Derivative::apply(&forward, &link, &arguments, tensors[0], tensors[1], tensors[2]);
+  } catch (const OutOfTheOrdinary&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace descend::pytorch

@@ -1,0 +1,162 @@
+// The Python module descend._torch: the operators' kernels for PyTorch's dispatcher in C++, for plain CPU tensors. All
+// that is out of the ordinary goes to the kernels in Python (descend.torch.library), errors included.
+#include <ATen/FuncTorchTLS.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <memory>
+
+#include "torch/derivative.h"
+#include "torch/operator.h"
+
+namespace descend::pytorch {
+namespace {
+
+std::atomic<bool> enabled = true;
+
+using torch::jit::Stack;
+
+// Calls a kernel in Python with the arguments on the stack, after `first` where that is not null.
+void call_python(const py::object& kernel, const c10::OperatorHandle& op, const c10::DispatchKeySet* first,
+                 Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  std::vector<c10::IValue> arguments = torch::jit::pop(*stack, schema.arguments().size());
+  const py::gil_scoped_acquire gil;
+  py::list positional;
+  py::dict named;
+  if (first != nullptr) positional.append(py::int_(first->raw_repr()));
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    py::object value = torch::jit::toPyObject(std::move(arguments[i]));
+    if (argument.kwarg_only()) {
+      named[argument.name().c_str()] = std::move(value);
+    } else {
+      positional.append(std::move(value));
+    }
+  }
+  const auto result = py::reinterpret_steal<py::object>(PyObject_Call(kernel.ptr(), py::tuple(positional).ptr(), named.ptr()));
+  if (!result) throw python_error();
+  const auto push = [&](PyObject* object) {
+    torch::jit::push(*stack, object == Py_None ? at::Tensor() : THPVariable_Unpack(object));
+  };
+  if (schema.returns().size() == 1) {
+    push(result.ptr());
+  } else {
+    for (const py::handle each : result) push(each.ptr());
+  }
+}
+
+void push_results(std::vector<at::Tensor> results, size_t arguments, Stack* stack) {
+  torch::jit::drop(*stack, arguments);
+  for (at::Tensor& result : results) torch::jit::push(*stack, std::move(result));
+}
+
+// What both kernels of an operator have.
+class Kernel : public c10::OperatorKernel {
+ public:
+  Kernel(std::shared_ptr<const TorchOperator> op, py::object python) : op_(std::move(op)), python_(std::move(python)) {}
+  ~Kernel() override { (void)python_.release(); }  // the interpreter may be gone
+
+ protected:
+  std::shared_ptr<const TorchOperator> op_;
+  py::object python_;
+};
+
+// Dispatch key CPU.
+class CpuKernel : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
+    if (enabled) {
+      if (auto results = op_->run(torch::jit::last(*stack, op_->arguments()))) {
+        return push_results(std::move(*results), op_->arguments(), stack);
+      }
+    }
+    call_python(python_, handle, nullptr, stack);
+  }
+};
+
+// Dispatch key AutogradCPU.
+class AutogradKernel : public Kernel {
+ public:
+  AutogradKernel(std::shared_ptr<const TorchOperator> op, py::object python)
+      : Kernel(std::move(op), std::move(python)), link_(find_link(op_->definition().name)) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    if (enabled && keys == kPlain && !transforms_active()) {
+      if (auto results = run(torch::jit::last(*stack, op_->arguments()))) {
+        return push_results(std::move(*results), op_->arguments(), stack);
+      }
+    }
+    call_python(python_, handle, &keys, stack);
+  }
+
+ private:
+  static constexpr c10::DispatchKeySet kPlain{c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU};
+
+  // torch.func's transforms have levels of their own, which Python's autograd.Function knows.
+  static bool transforms_active() {
+    const auto& state = at::functorch::functorchTLSAccessor();
+    if (state == nullptr) return false;
+    try {
+      state->checkSupportsCppAutogradFunction();
+      return false;
+    } catch (const c10::Error&) {
+      return true;
+    }
+  }
+
+  std::optional<std::vector<at::Tensor>> run(at::ArrayRef<c10::IValue> arguments) const {
+    bool record = false;
+    for (const c10::IValue& argument : arguments) {
+      if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+      if (torch::autograd::isFwGradDefined(argument.toTensor())) return std::nullopt;  // forward mode
+      record = record || argument.toTensor().requires_grad();
+    }
+    if (!record || !c10::GradMode::is_enabled()) return op_->run(arguments);
+    return link_ == nullptr ? std::nullopt : differentiate(*op_, *link_, arguments);
+  }
+
+  const Link* link_;
+};
+
+template <class K>
+void implement(const char* name, c10::DispatchKey key, std::shared_ptr<const TorchOperator> op, py::object python) {
+  torch::Library library(torch::Library::IMPL, "descend", key, __FILE__, __LINE__);
+  library.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<K>(std::move(op), std::move(python))));
+  static std::vector<torch::Library> kept;  // a library takes its kernels along when it goes
+  kept.push_back(std::move(library));
+}
+
+// Registers operator `name`, defined in namespace descend: `kernel(*args, **named)` and `autograd(keys, *args, **named)`
+// are what is called for anything but plain CPU tensors.
+void implement_operator(const char* name, py::object kernel, py::object autograd) {
+  const auto op = std::make_shared<const TorchOperator>(name);
+  implement<CpuKernel>(name, c10::DispatchKey::CPU, op, std::move(kernel));
+  implement<AutogradKernel>(name, c10::DispatchKey::AutogradCPU, op, std::move(autograd));
+}
+
+}  // namespace
+}  // namespace descend::pytorch
+
+PYBIND11_MODULE(_torch, module) {
+  using namespace descend::pytorch;
+  module.doc() = "The kernels in C++ for PyTorch's dispatcher. Use descend.torch instead.";
+  const py::object engine = py::module_::import("descend._native").attr("engine");
+  const auto* lent = static_cast<const descend::Engine*>(PyCapsule_GetPointer(engine.ptr(), descend::Engine::kCapsule));
+  if (lent == nullptr) throw py::error_already_set();
+  set_engine(lent);
+  module.attr("built_for") = DESCEND_TORCH_VERSION;
+  module.def("implement", implement_operator, py::arg("name"), py::arg("kernel"), py::arg("autograd"),
+             "Registers an operator's kernels, and what in Python they leave all else to.");
+  module.def("follow_threads", follow_threads, "Gives the engine PyTorch's number of threads, if that has changed.");
+  module.def(
+      "enable", [](bool on) { return enabled.exchange(on); }, py::arg("on"),
+      "Whether the kernels in C++ run, or all is left to Python; returns what it was.");
+}

@@ -1,0 +1,178 @@
+#include "torch/operator.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+
+#include <atomic>
+#include <new>
+#include <string>
+
+#include "runtime/pages.h"
+
+namespace descend::pytorch {
+namespace {
+
+const Engine* engine = nullptr;
+std::atomic<int> threads = 0;
+
+Dtype engine_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return Dtype::kFloat;
+    case at::kHalf:
+      return Dtype::kFloat16;
+    case at::kBFloat16:
+      return Dtype::kBfloat16;
+    case at::kDouble:
+      return Dtype::kDouble;
+    case at::kBool:
+      return Dtype::kBool;
+    default:
+      return Dtype::kUndefined;  // no operator takes the others
+  }
+}
+
+at::ScalarType torch_dtype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return at::kHalf;
+    case Dtype::kBfloat16:
+      return at::kBFloat16;
+    case Dtype::kDouble:
+      return at::kDouble;
+    default:
+      return at::kFloat;
+  }
+}
+
+bool import_tensor(Tensor& tensor, const at::Tensor& source) {
+  if (!source.device().is_cpu() || source.layout() != at::kStrided || source.is_neg()) return false;
+  tensor.dtype = engine_dtype(source.scalar_type());
+  if (tensor.dtype == Dtype::kUndefined) return false;
+  tensor.shape.assign(source.sizes().data(), source.sizes().size());
+  tensor.strides.assign(source.strides().data(), source.strides().size());
+  tensor.format = Format::kND;
+  void* data = source.data_ptr();
+  if (data == nullptr && source.numel() > 0) return false;
+  engine->set_memory(tensor, data);
+  return true;
+}
+
+bool import_attribute(Argument& argument, Kind kind, const c10::IValue& value) {
+  switch (kind) {
+    case Kind::kInt:
+      if (!value.isInt()) return false;
+      argument.integer = value.toInt();
+      return true;
+    case Kind::kFloat:
+      if (!value.isDouble()) return false;
+      argument.real = value.toDouble();
+      return true;
+    case Kind::kBool:
+      if (!value.isBool()) return false;
+      argument.flag = value.toBool();
+      return true;
+    case Kind::kString:
+      if (!value.isString()) return false;
+      argument.text = value.toStringRef();
+      return true;
+    case Kind::kIntArray: {
+      if (!value.isIntList()) return false;
+      const c10::List<int64_t> list = value.toIntList();
+      argument.list.clear();
+      for (const int64_t number : list) argument.list.push_back(number);
+      return true;
+    }
+    case Kind::kBoolArray: {
+      if (!value.isBoolList()) return false;
+      const c10::List<bool> list = value.toBoolList();
+      argument.list.clear();
+      for (const bool flag : list) argument.list.push_back(flag);
+      return true;
+    }
+    case Kind::kTensor:
+      break;
+  }
+  return false;
+}
+
+// Large results take the engine's warm pages, small ones PyTorch's own memory.
+at::Tensor allocate(Tensor& tensor) {
+  const at::IntArrayRef sizes(tensor.shape.data(), tensor.shape.size());
+  const at::TensorOptions options = at::TensorOptions().dtype(torch_dtype(tensor.dtype));
+  size_t bytes = options.dtype().itemsize();
+  for (const int64_t size : sizes) bytes *= static_cast<size_t>(size);
+  at::Tensor result;
+  if (bytes < kPageResult) {
+    result = at::detail::empty_cpu(sizes, options);
+  } else {
+    void* memory = engine->take_pages(bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    result = at::from_blob(
+        memory, sizes, [bytes](void* pointer) { engine->give_pages(pointer, bytes); }, options);
+  }
+  tensor.data = result.data_ptr();
+  return result;
+}
+
+}  // namespace
+
+void set_engine(const Engine* lent) {
+  engine = lent;
+  threads = at::get_num_threads();
+}
+
+void follow_threads() {
+  const int now = at::get_num_threads();
+  if (threads.exchange(now) != now) engine->set_num_threads(now);
+}
+
+TorchOperator::TorchOperator(const char* name) : definition_(engine->find_operator(name)) {
+  TORCH_CHECK(definition_ != nullptr, "the engine has no operator ", name);
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(("descend::" + std::string(name)).c_str(), "");
+  const auto count = static_cast<int>(definition_->parameters.size());
+  for (const c10::Argument& argument : handle.schema().arguments()) {
+    int i = 0;
+    while (i < count && argument.name() != definition_->parameters[i].python) ++i;
+    TORCH_CHECK(i < count, name, " has no parameter ", argument.name());
+    parameters_.push_back(i);
+  }
+  for (int i = 0; i < count; ++i) {
+    if (definition_->parameters[i].role == Role::kOutput) outputs_.push_back(i);
+  }
+}
+
+bool TorchOperator::import(Call& call, at::ArrayRef<c10::IValue> arguments) const {
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    const c10::IValue& value = arguments[k];
+    Argument& argument = call[parameters_[k]];
+    const Kind kind = definition_->parameters[parameters_[k]].kind;
+    if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) continue;  // begin() left all null
+    argument.state = Argument::State::kGiven;
+    if (kind == Kind::kTensor ? !value.isTensor() || !import_tensor(argument.tensor, value.toTensor())
+                              : !import_attribute(argument, kind, value)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::optional<std::vector<at::Tensor>> TorchOperator::run(at::ArrayRef<c10::IValue> arguments) const {
+  follow_threads();
+  try {
+    Executor& executor = engine->begin(*definition_);
+    Call& call = engine->call(executor);
+    if (!import(call, arguments) || !engine->prepare(executor).ok()) return std::nullopt;
+    std::vector<at::Tensor> results(outputs_.size());
+    for (size_t k = 0; k < outputs_.size(); ++k) {
+      if (is_used(call, outputs_[k])) results[k] = allocate(call[outputs_[k]].tensor);
+    }
+    if (!engine->run(executor).ok()) return std::nullopt;
+    return results;
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace descend::pytorch

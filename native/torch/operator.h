@@ -1,0 +1,39 @@
+// One of the engine's operators as PyTorch's dispatcher calls it: on a stack of boxed values.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <vector>
+
+#include "bindings/engine.h"
+
+namespace descend::pytorch {
+
+void set_engine(const Engine* engine);
+
+// PyTorch's number of threads, which the engine follows once it is changed.
+void follow_threads();
+
+class TorchOperator {
+ public:
+  // Throws c10::Error where engine and dispatcher do not both have the operator.
+  explicit TorchOperator(const char* name);
+
+  const Operator& definition() const { return *definition_; }
+  size_t arguments() const { return parameters_.size(); }
+
+  // Calls the engine with plain CPU tensors. Nothing where any argument is out of the ordinary, where the engine refuses
+  // the call or where memory runs out: that is for Python to say.
+  std::optional<std::vector<at::Tensor>> run(at::ArrayRef<c10::IValue> arguments) const;
+
+ private:
+  bool import(Call& call, at::ArrayRef<c10::IValue> arguments) const;
+
+  const Operator* definition_;
+  std::vector<int> parameters_;  // the schema's arguments as the engine's parameters
+  std::vector<int> outputs_;
+};
+
+}  // namespace descend::pytorch

@@ -1,14 +1,13 @@
 """Forward + backward through autograd, beside PyTorch's own modules: ``python -m benchmarks.autograd``.
 
 A step is ``module(x).backward(dy)`` with fresh outputs and fresh gradients. The two take turns, and the best of many
-steps counts, so that what else the machine does falls on both and mostly on neither. "empty" is the step with results
-that are already there in place of the engine's: what registration, autograd and Python take.
+steps counts, so that what else the machine does falls on both and mostly on neither. "empty" is the step on a tensor
+without rows: what registration, autograd and Python take where the kernel has nothing to do.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import descend.torch
+from descend.torch import library
 
 Step = Callable[[], None]
 
@@ -78,31 +78,11 @@ def best(steps: list[Step], seconds: float) -> list[float]:
     return [1e6 * t for t in times]
 
 
-def time_of_empty_engine(operator: str, run: Step, seconds: float) -> float:
-    """The step's time where the engine hands out what it computed once."""
-    module = importlib.import_module(f"descend.torch.{operator}")
-    operators = [module._FORWARD, module._BACKWARD]
-    engines = [o._engine for o in operators]
-    try:
-        for o in operators:
-            o._engine = _once(o._engine)
-        return best([run], seconds)[0]
-    finally:
-        for o, engine in zip(operators, engines, strict=True):
-            o._engine = engine
-
-
-def _once(engine: Callable[..., Any]) -> Callable[..., Any]:
-    made: list[Any] = []
-
-    def run(*args: Any, **named: Any) -> Any:
-        if not made:
-            made.append(engine(*args, **named))
-        if isinstance(made[0], tuple):
-            return tuple(None if t is None else t.detach() for t in made[0])
-        return made[0].detach()
-
-    return run
+def time_of_empty_kernel(operator: str, shape: tuple[int, ...], dtype: torch.dtype, seconds: float) -> list[float]:
+    """The step's times, Descend's and PyTorch's, on a tensor of no rows, images or batches."""
+    nothing = (0, *shape[1:])
+    x, dy = torch.randn(nothing, dtype=dtype, requires_grad=True), torch.randn(nothing, dtype=dtype)
+    return best([step(module.to(dtype), x, dy) for module in modules(operator, shape)], seconds)
 
 
 def main() -> None:
@@ -113,10 +93,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="for each line")
     parser.add_argument("--compile", action="store_true", help="both modules under torch.compile")
+    parser.add_argument("--python", action="store_true", help="without the registration in C++")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.python:
+        library.leave_to_python()
+    print(f"{options.threads} threads, registration {library.registration()}")
     print(
-        f"{'operator':22}{'dtype':10}{'shape':20}{'MB':>8}{'ours us':>11}{'PyTorch us':>12}{'ratio':>7}{'empty us':>10}"
+        f"{'operator':22}{'dtype':10}{'shape':20}{'MB':>8}{'ours us':>11}{'PyTorch us':>12}{'ratio':>7}"
+        f"{'empty us':>10}{'PyTorch':>9}"
     )
     ratios: list[float] = []
     for dtype in options.dtype or ("float32", "bfloat16"):
@@ -131,13 +116,13 @@ def main() -> None:
                         module.compile()
                 ours, theirs = (step(module, x, dy) for module in pair)
                 times = best([ours, theirs], options.seconds)
-                empty = time_of_empty_engine(operator, ours, options.seconds / 4)
+                empty = time_of_empty_kernel(operator, shape, x.dtype, options.seconds / 4)
                 megabytes = x.numel() * x.element_size() / 2**20
                 if megabytes >= 1:
                     ratios.append(times[1] / times[0])
                 print(
                     f"{operator:22}{dtype:10}{'x'.join(map(str, shape)):20}{megabytes:8.3f}{times[0]:11.1f}"
-                    f"{times[1]:12.1f}{times[1] / times[0]:7.2f}{empty:10.1f}",
+                    f"{times[1]:12.1f}{times[1] / times[0]:7.2f}{empty[0]:10.1f}{empty[1]:9.1f}",
                     flush=True,
                 )
     if ratios:

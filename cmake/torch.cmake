@@ -37,5 +37,10 @@ target_compile_options(_torch PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${DESCEND_
 # Found by name at run time: descend.torch imports PyTorch first.
 target_link_libraries(_torch PRIVATE ${torch}/lib/libtorch_python.so ${torch}/lib/libtorch_cpu.so
                                      ${torch}/lib/libc10.so)
+# PyTorch's threads are OpenMP's, of a library that is loaded by then under the same name.
+find_package(OpenMP COMPONENTS CXX)
+if(OpenMP_CXX_FOUND)
+  target_link_libraries(_torch PRIVATE OpenMP::OpenMP_CXX)
+endif()
 set_target_properties(_torch PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
 install(TARGETS _torch LIBRARY DESTINATION descend)

@@ -4,7 +4,6 @@
 #include "bindings/python.h"
 #include "operators/executor.h"
 #include "runtime/pages.h"
-#include "runtime/parallel.h"
 
 namespace descend::python {
 namespace {
@@ -33,7 +32,8 @@ constexpr Engine kEngine{
     .set_memory = set_memory,
     .take_pages = take_pages,
     .give_pages = give_pages,
-    .set_num_threads = [](int count) { set_num_threads(count); },
+    .set_num_threads = set_num_threads,
+    .set_team = set_team,
 };
 
 }  // namespace

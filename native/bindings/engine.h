@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "operators/operator.h"
+#include "runtime/parallel.h"
 
 namespace descend {
 
@@ -29,6 +30,7 @@ struct Engine {
   void (*give_pages)(void* pages, size_t bytes);
 
   void (*set_num_threads)(int count);
+  Team (*set_team)(Team team);
 };
 
 }  // namespace descend

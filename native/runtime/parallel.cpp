@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "runtime/fp_environment.h"
 #include "runtime/futex.h"
@@ -28,7 +29,9 @@ constexpr int64_t kInlineAwake = 128 << 10;
 constexpr int64_t kInlineAsleep = 256 << 10;
 constexpr int64_t kBytesPerThread = 64 << 10;
 
-constexpr nanoseconds kSpin = std::chrono::microseconds(20);
+// How long who waits stays awake. Waking up takes 50 us and more on a virtual machine: with less than that, a thread that
+// once fell asleep comes late to every call of a loop.
+constexpr nanoseconds kSpin = std::chrono::microseconds(100);
 constexpr int kWakeAtOnce = 2;  // the caller wakes so many, each of them as many more
 constexpr int kSlots = 64;      // callers that get help at the same time; more run alone
 
@@ -75,6 +78,7 @@ struct Pool {
 
 Immortal<Pool> pool;
 thread_local bool in_region = false;
+thread_local Team lent = nullptr;
 
 const detail::ThreadDefault& settings() {
   std::lock_guard lock(pool->settings_mutex);
@@ -236,6 +240,24 @@ void wait_for_helpers(Slot& slot) {
   }
 }
 
+// A region on lent threads.
+struct LentRegion {
+  detail::Chunk body;
+  void* context;
+  int64_t chunks;
+  std::atomic<int64_t> begun{0};
+
+  static void work(void* region) {
+    auto& self = *static_cast<LentRegion*>(region);
+    FixedFpEnvironment fixed;
+    const bool nested = std::exchange(in_region, true);
+    for (int64_t chunk; (chunk = self.begun.fetch_add(1, std::memory_order_relaxed)) < self.chunks;) {
+      self.body(self.context, chunk);
+    }
+    in_region = nested;
+  }
+};
+
 // Fork: the child has no workers, whatever they were at, and must be able to start its own.
 void before_fork() {
   pool->mutex.lock();
@@ -281,6 +303,8 @@ int num_threads() {
   return settings().threads;
 }
 
+Team set_team(Team team) { return std::exchange(lent, team); }
+
 void set_num_threads(int count) { pool->chosen_count.store(std::clamp(count, 0, kMaxThreads)); }
 
 const Status& num_threads_status() { return settings().status; }
@@ -317,10 +341,14 @@ int useful_threads(int64_t chunks, int64_t bytes) {
 
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
   if (chunks <= 0) return;
+  threads = static_cast<int>(std::min<int64_t>(threads, chunks));
+  if (threads > 1 && !in_region && lent != nullptr) {
+    LentRegion region{body, context, chunks};
+    return lent(threads, LentRegion::work, &region);
+  }
   FixedFpEnvironment fixed;
   Slot* slot = nullptr;
-  if (threads > 1 && chunks > 1 && !in_region) {
-    threads = static_cast<int>(std::min<int64_t>(threads, chunks));
+  if (threads > 1 && !in_region) {
     const int seats = std::min(threads - 1, ensure_workers(threads - 1));
     if (seats > 0) slot = take_slot();
     if (slot != nullptr) {

@@ -15,6 +15,13 @@ int num_threads();
 void set_num_threads(int count);  // count >= 1, more than there are cores is fine; 0 returns to the default
 inline constexpr int kMaxThreads = 1024;
 
+// Threads that a framework lends: calls work(context) on up to `threads` of them at once, the caller's included, and
+// returns when all calls have. Where its own threads are still awake from the call before, the pool's would only be in
+// their way.
+using Team = void (*)(int threads, void (*work)(void* context), void* context);
+// From now on the regions that this thread begins run on the team; null: on the pool. Returns what it was.
+Team set_team(Team team);
+
 // ok, or the sentence that says what is wrong with DESCEND_NUM_THREADS; checked by phase 1.
 const Status& num_threads_status();
 

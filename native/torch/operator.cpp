@@ -4,6 +4,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
+#include <pthread.h>
+
 #include <atomic>
 #include <new>
 #include <string>
@@ -15,6 +17,29 @@ namespace {
 
 const Engine* engine = nullptr;
 std::atomic<int> threads = 0;
+std::atomic<bool> forked = false;  // PyTorch's threads stay behind in the parent
+
+#ifdef _OPENMP
+constexpr bool kHasThreads = true;
+#else
+constexpr bool kHasThreads = false;  // at::parallel_for is a loop then
+#endif
+
+void team(int count, void (*work)(void* context), void* context) {
+  at::parallel_for(0, count, 1, [&](int64_t, int64_t) { work(context); });
+}
+
+// While it lives, this thread's regions run on PyTorch's threads, which may still be awake from the operator before.
+class OnTorchThreads {
+ public:
+  OnTorchThreads() : before_(engine->set_team(kHasThreads && !forked ? team : nullptr)) {}
+  ~OnTorchThreads() { engine->set_team(before_); }
+  OnTorchThreads(const OnTorchThreads&) = delete;
+  OnTorchThreads& operator=(const OnTorchThreads&) = delete;
+
+ private:
+  Team before_;
+};
 
 Dtype engine_dtype(at::ScalarType type) {
   switch (type) {
@@ -120,6 +145,7 @@ at::Tensor allocate(Tensor& tensor) {
 
 void set_engine(const Engine* lent) {
   engine = lent;
+  pthread_atfork(nullptr, nullptr, [] { forked = true; });
   threads = at::get_num_threads();
 }
 
@@ -168,6 +194,7 @@ std::optional<std::vector<at::Tensor>> TorchOperator::run(at::ArrayRef<c10::IVal
     for (size_t k = 0; k < outputs_.size(); ++k) {
       if (is_used(call, outputs_[k])) results[k] = allocate(call[outputs_[k]].tensor);
     }
+    const OnTorchThreads lent;
     if (!engine->run(executor).ok()) return std::nullopt;
     return results;
   } catch (const std::bad_alloc&) {

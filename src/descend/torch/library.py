@@ -15,7 +15,7 @@ dispatch key            what runs there
 ``Python``: DTensor     `descend.torch.dtensor`, by the operator's rule (`descend.torch.sharding.sharded`)
 ======================  ===================================================================================
 
-With ``descend._torch`` (native/torch; `REGISTRATION` says whether it is there) the kernels of ``CPU`` are in C++ as
+With ``descend._torch`` (native/torch; `registration` says whether it is there) the kernels of ``CPU`` are in C++ as
 well, and leave whatever is out of the ordinary, errors included, to those in Python.
 """
 
@@ -66,8 +66,20 @@ def _load_native() -> tuple[Any, str]:
     return _torch, "C++"
 
 
-_native, REGISTRATION = _load_native()
-"""How the operators are registered: ``C++``, or ``Python`` and why."""
+_native, _registration = _load_native()
+
+
+def registration() -> str:
+    """How the operators are registered: ``C++``, or ``Python`` and why."""
+    return _registration
+
+
+def leave_to_python(on: bool = True) -> None:
+    """Leaves plain CPU tensors to the kernels in Python, too, or to those in C++ again, where they are built."""
+    global _registration
+    if _native is not None:
+        _native.enable(not on)
+        _registration = "Python: as asked" if on else "C++"
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _LEVELS = torch._C.DispatchKey.FuncTorchDynamicLayerBackMode

@@ -1,0 +1,280 @@
+"""The kernels in C++ (descend._torch) beside those in Python: the same results, gradients, errors; no Python in a step."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import numpy
+import pytest
+import torch
+import torch_cases
+from torch import nn
+
+import descend.torch
+from descend import _native
+from descend.errors import AclnnError
+from descend.torch import library
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+FORWARDS = tuple(name for name in torch_cases.NAMES if not name.split("-")[0].endswith(("grad", "backward")))
+
+
+@pytest.fixture(autouse=True)
+def _cpp():
+    assert library.registration() == "C++", "./dev test builds descend._torch; see cmake/torch.cmake"
+    yield
+    library.leave_to_python(False)
+
+
+def from_python(function):
+    """What the function returns where C++ leaves all calls to Python."""
+    library.leave_to_python()
+    try:
+        return function()
+    finally:
+        library.leave_to_python(False)
+
+
+def same(one, other):
+    if one is None or other is None:
+        return one is other
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return (
+        one.dtype == other.dtype and one.stride() == other.stride() and torch.equal(one.view(bits), other.view(bits))
+    )
+
+
+def python_calls(function):
+    """The Python functions of this package that run while the function does."""
+    seen = set()
+    folder = os.path.dirname(descend.__file__)
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(os.path.realpath(folder)):
+            seen.add(frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", torch_cases.NAMES)
+def test_results(name, dtype):
+    call = torch_cases.calls(dtype)[name]
+    for one, other in zip(call.run(), from_python(call.run), strict=True):
+        assert same(one, other)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FORWARDS)
+def test_gradients_of_the_first_result(name, dtype):
+    def gradients():
+        call = torch_cases.calls(dtype)[name]
+        leaves = call.wanting(call.floats)
+        y = leaves.run()[0]
+        random = torch.Generator().manual_seed(1)
+        y.backward(torch.randn(y.shape, generator=random).to(dtype))
+        return [leaves.args[place].grad for place in call.floats]
+
+    for one, other in zip(gradients(), from_python(gradients), strict=True):
+        assert same(one, other)
+
+
+@pytest.mark.parametrize("name", [n for n in FORWARDS if "norm" in n])
+def test_gradients_through_the_statistics(name):
+    def gradients(create_graph):
+        call = torch_cases.calls(torch.float64)[name]
+        leaves = call.wanting(call.floats)
+        results = leaves.run()
+        loss = sum(((k + 1.5) * r.sin()).sum() for k, r in enumerate(results))
+        tensors = [leaves.args[place] for place in call.floats]
+        first = torch.autograd.grad(loss, tensors, create_graph=create_graph)
+        if not create_graph:
+            return first
+        return first + torch.autograd.grad(sum((g * g).sum() for g in first), tensors)
+
+    for create_graph in (False, True):
+        for one, other in zip(gradients(create_graph), from_python(lambda: gradients(create_graph)), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", torch_cases.OPERATORS)
+def test_no_python_runs_below_the_dispatcher(name):
+    call = torch_cases.calls(torch.float32)[name]
+    overload = getattr(torch.ops.descend, name).default
+    assert python_calls(lambda: overload(*call.args, **call.named)) == set()
+    assert from_python(lambda: python_calls(lambda: overload(*call.args, **call.named))) != set()
+
+
+@pytest.mark.parametrize("name", torch_cases.OPERATORS)
+def test_no_python_runs_in_a_step(name):
+    if name not in FORWARDS:
+        pytest.skip("a backward operator's derivatives are Python's")
+    call = torch_cases.calls(torch.float32)[name]
+    leaves = call.wanting(call.floats)
+    overload = getattr(torch.ops.descend, name).default
+
+    def step():
+        y = overload(*leaves.args, **leaves.named)
+        (y[0] if isinstance(y, tuple) else y).sum().backward()
+
+    assert python_calls(step) == set()
+    assert all(leaves.args[place].grad is not None for place in call.floats)
+
+
+def test_errors_are_pythons():
+    def sentence():
+        with pytest.raises(AclnnError) as caught:
+            descend.torch.rms_norm(torch.ones(2, 3, requires_grad=True), torch.ones(4))
+        return caught.value.status, str(caught.value)
+
+    assert sentence() == from_python(sentence)
+
+
+def test_errors_in_a_backward_reach_the_caller():
+    x = torch.randn(4, 8, requires_grad=True)
+    y = descend.torch.rms_norm(x, torch.ones(8))[0]
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()
+    weight = torch.ones(8, requires_grad=True)
+    y = descend.torch.rms_norm(x, weight)[0]
+    with torch.no_grad():
+        weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_saved_tensors_pass_through_hooks():
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.shape)
+        return tensor.numpy(force=True).copy()
+
+    x = torch.randn(4, 8, requires_grad=True)
+    dy = torch.randn(4, 8)
+    with torch.autograd.graph.saved_tensors_hooks(pack, torch.from_numpy):
+        y = descend.torch.layer_norm(x, [8])[0]
+    assert sorted(map(tuple, packed)) == [(4, 1), (4, 1), (4, 8)]
+    (through,) = torch.autograd.grad(y, x, dy)
+    (plain,) = torch.autograd.grad(descend.torch.layer_norm(x, [8])[0], x, dy)
+    assert same(through, plain)
+
+
+def test_only_what_requires_gradients_gets_them():
+    x, weight, bias = torch.randn(4, 8), torch.ones(8, requires_grad=True), torch.zeros(8)
+    y, mean, rstd = descend.torch.layer_norm(x, [8], weight, bias)
+    y.sum().backward()
+    assert x.grad is None
+    assert bias.grad is None
+    assert weight.grad is not None
+    assert y.requires_grad
+    with torch.no_grad():
+        assert not descend.torch.layer_norm(x, [8], weight, bias)[0].requires_grad
+
+
+def test_inference_mode():
+    x = torch.randn(4, 8)
+    with torch.inference_mode():
+        y = descend.torch.rms_norm(x, torch.ones(8))[0]
+    assert y.is_inference()
+    assert same(y.clone(), descend.torch.rms_norm(x, torch.ones(8))[0])
+
+
+def test_large_results_come_from_warm_pages():
+    x = torch.randn(1024, 1024)
+    addresses = set()
+    for _ in range(5):
+        y = descend.torch.rms_norm(x, torch.ones(1024))[0]
+        addresses.add(y.data_ptr())
+        del y
+    assert len(addresses) == 1
+
+
+def test_subclasses_modes_and_transforms_are_left_to_python():
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    plain = descend.torch.rms_norm(x, weight)[0]
+    parameter = nn.Parameter(weight)
+    assert same(descend.torch.rms_norm(x, parameter)[0].detach(), plain)
+    both = torch.func.vmap(lambda row: descend.torch.rms_norm(row, weight)[0])(x)
+    assert same(both, plain)
+    tangent = torch.func.jvp(lambda t: descend.torch.rms_norm(t, weight)[0], (x,), (torch.ones_like(x),))[1]
+    assert torch.isfinite(tangent).all()
+
+    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+        names = ()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.names += (str(function),)
+            return function(*args, **(kwargs or {}))
+
+    with Seen() as mode:
+        descend.torch.rms_norm(x.requires_grad_(), weight)[0].sum().backward()
+    assert "descend.rms_norm.default" in mode.names
+    assert "descend.rms_norm_grad.default" in mode.names
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_engine_works_on_pytorchs_threads(count):
+    x, dy = torch.randn(2048, 512), torch.randn(2048, 512)
+    expected = descend.torch.layer_norm_backward(dy, x, [512], *descend.torch.layer_norm(x, [512])[1:])
+    before, engine = torch.get_num_threads(), descend.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        results = descend.torch.layer_norm_backward(dy, x, [512], *descend.torch.layer_norm(x, [512])[1:])
+        assert descend.get_num_threads() == (count if count != before else engine)
+        assert all(same(a, b) for a, b in zip(results, expected, strict=True))
+    finally:
+        torch.set_num_threads(before)
+        descend.torch.rms_norm(x, torch.ones(512))
+
+
+def test_many_callers_at_once():
+    x = torch.randn(1024, 512)
+    expected = descend.torch.rms_norm(x, torch.ones(512))[0]
+    wrong = []
+
+    def call():
+        for _ in range(20):
+            if not same(descend.torch.rms_norm(x, torch.ones(512))[0], expected):
+                wrong.append(threading.get_ident())
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_threads_of_its_own():
+    x = torch.randn(2048, 512)
+    descend.torch.rms_norm(x, torch.ones(512))  # PyTorch's threads are there, and stay behind
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            y = descend.torch.rms_norm(x, torch.ones(512))[0]
+            code = 0 if numpy.isfinite(y.numpy()).all() else 2  # PyTorch's own would wait for its threads for ever
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_another_version_of_pytorch_is_python(monkeypatch):
+    from descend import _torch
+
+    monkeypatch.setattr(_torch, "built_for", "1.0")
+    module, why = library._load_native()
+    assert module is None
+    assert "built for PyTorch 1.0" in why
+    assert hasattr(_native, "engine")

@@ -54,10 +54,10 @@ def find(package: str = PACKAGE) -> str | None:
 
 
 def version() -> str | None:
-    """The release of the library that is found, where it can be loaded."""
+    """The release of the library that is found; None where it cannot be loaded, or finds no processor to run on."""
     try:
         return library().version
-    except OSError:
+    except (OSError, OneDnnError):
         return None
 
 

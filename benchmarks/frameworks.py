@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import onednn
 from benchmarks.operator import Array, Operator, Route
 
 
@@ -21,11 +22,13 @@ class Library:
     package: str
     routes: Callable[[Operator], Mapping[str, Route]]
     arrays: Callable[[Sequence[Array]], list[Any]]
+    find: Callable[[str], Any] = importlib.util.find_spec
+    """Gives None for a package that is not installed."""
 
     @property
     def installed(self) -> bool:
         """Whether it can take part."""
-        return importlib.util.find_spec(self.package) is not None
+        return self.find(self.package) is not None
 
 
 def torch_arrays(arrays: Sequence[Array]) -> list[Any]:
@@ -94,4 +97,5 @@ LIBRARIES = (
     Library("PyTorch", "torch", lambda operator: operator.torch_eager(), torch_arrays),
     Library("torch.compile", "torch", lambda operator: operator.torch_compile(), torch_arrays),
     Library("JAX", "jax", lambda operator: operator.jax(), jax_arrays),
+    Library("oneDNN", onednn.PACKAGE, lambda operator: operator.onednn(), list, onednn.find),
 )

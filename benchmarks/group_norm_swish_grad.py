@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,6 +92,16 @@ class GroupNormSwishGrad(Operator):
     def jax(self) -> Mapping[str, Route]:
         """The formula under jit."""
         return {"jit of the formula": jax_formula}
+
+    def onednn(self) -> Mapping[str, Route]:
+        """A primitive each for swish and for the norm."""
+        from benchmarks import onednn
+
+        return {
+            "eltwise_backward and group_normalization_backward": partial(
+                onednn.group_norm_swish_backward, groups=GROUPS, epsilon=EPSILON
+            )
+        }
 
     def arithmetic_seconds(self, problem: Problem, threads: int) -> float | None:
         """Of 16-bit elements, as the kernel computes them, on data in first-level caches."""

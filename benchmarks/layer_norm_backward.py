@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,6 +82,12 @@ class LayerNormBackward(Operator):
     def jax(self) -> Mapping[str, Route]:
         """The formula and the vector-Jacobian product, each under jit."""
         return {"jit of the formula": jax_formula, "jit of vjp": jax_vjp}
+
+    def onednn(self) -> Mapping[str, Route]:
+        """Its primitive."""
+        from benchmarks import onednn
+
+        return {"layer_normalization_backward": partial(onednn.layer_norm_backward, epsilon=EPSILON)}
 
     def yardstick(self) -> tuple[str, Route]:
         """The same operator in PyTorch."""

@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks import onednn
+
 DEFAULT_CACHE = 32 << 20
 
 
@@ -61,6 +63,8 @@ def describe(threads: int) -> dict[str, Any]:
             version[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    if release := onednn.version():
+        version["oneDNN"] = release
     return {
         "cpu": _cpuinfo("model name", "Model") or platform.processor(),
         "architecture": platform.machine(),

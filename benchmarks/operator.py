@@ -91,6 +91,10 @@ class Operator(ABC):
         """JAX's ways."""
         return {}
 
+    def onednn(self) -> Mapping[str, Route]:
+        """oneDNN's primitives, on NumPy arrays."""
+        return {}
+
     def arithmetic_seconds(self, problem: Problem, threads: int) -> float | None:
         """The time of the arithmetic alone, where that and not memory is the limit."""
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,6 +89,15 @@ class RmsNormGrad(Operator):
     def jax(self) -> Mapping[str, Route]:
         """The formula and the vector-Jacobian product, each under jit."""
         return {"jit of the formula": jax_formula, "jit of vjp": jax_vjp}
+
+    def onednn(self) -> Mapping[str, Route]:
+        """Its primitive, and three that together give the same."""
+        from benchmarks import onednn
+
+        return {
+            "layer_normalization_backward for RMS": partial(onednn.rms_norm_backward_flag, epsilon=EPSILON),
+            "layer_normalization_backward, matmul and binary": partial(onednn.rms_norm_backward, epsilon=EPSILON),
+        }
 
     def yardstick(self) -> tuple[str, Route]:
         """PyTorch has no RMS norm backward for CPUs; its layer norm backward is the nearest."""

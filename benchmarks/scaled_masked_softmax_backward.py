@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +68,12 @@ class ScaledMaskedSoftmaxBackward(Operator):
     def jax(self) -> Mapping[str, Route]:
         """The formula under jit."""
         return {"jit of the formula": jax_formula}
+
+    def onednn(self) -> Mapping[str, Route]:
+        """Its softmax backward, then the mask as factors, with the scale."""
+        from benchmarks import onednn
+
+        return {"softmax_backward and binary": partial(onednn.scaled_masked_softmax_backward, scale=SCALE)}
 
     def yardstick(self) -> tuple[str, Route]:
         """PyTorch's softmax backward, without mask and scale."""

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from forks import CONTEXT
 
 SIZE = 4
 MESHES: dict[str, DeviceMesh] = {}  # in the processes: by their shapes
@@ -66,12 +67,10 @@ class Pool:
         if self._processes is not None:
             return
         self._starts += 1
-        context = torch.multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed.tensor", "descend.torch"])
-        pairs = [context.Pipe() for _ in range(SIZE)]
+        pairs = [CONTEXT.Pipe() for _ in range(SIZE)]
         store = str(self._folder / f"store-{self._starts}")
         self._processes = [
-            context.Process(target=_work, args=(rank, store, theirs), daemon=True)
+            CONTEXT.Process(target=_work, args=(rank, store, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pairs)
         ]
         for process in self._processes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from descend import acl
+import descend
+from descend import acl, reference
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import OPERATORS, __main__, accuracy, compare, frameworks, harness, limit, ours, report, session
+from benchmarks import OPERATORS, __main__, accuracy, compare, frameworks, harness, limit, onednn, ours, report, session
 from benchmarks.harness import Contender, Effort
 from benchmarks.operator import DTYPES, aligned, load, normal, sample
 from benchmarks.results import FORMS, Peer, Report, Result, SmallCall, Timing
@@ -138,6 +140,112 @@ def test_small_calls(name):
     assert small is not None
     assert {f"{form}, {family}" for form in FORMS for family in ("NumPy", "torch")} < set(small.timings)
     assert small.ratio(small.yardstick) == 1
+
+
+# --- oneDNN -------------------------------------------------------------------------------------------------------
+
+needs_onednn = pytest.mark.skipif(
+    onednn.version() is None, reason=f"no oneDNN: {onednn.PACKAGE} is not installed, {onednn.VARIABLE} not set"
+)
+EPSILON = 1e-5
+
+
+@pytest.fixture
+def _threads():
+    """oneDNN's threads follow Descend's, and PyTorch's may be the same ones."""
+    torch = pytest.importorskip("torch")
+    before, theirs = descend.get_num_threads(), torch.get_num_threads()
+    yield
+    descend.set_num_threads(before)
+    torch.set_num_threads(theirs)
+
+
+def has(function: str) -> bool:
+    return hasattr(ctypes.CDLL(onednn.find()), f"dnnl_{function}_primitive_desc_create")
+
+
+def skip_where_it_lacks_group_norm(name: str) -> None:
+    if "group_norm" in name and not has("group_normalization_backward"):
+        with pytest.raises(onednn.OneDnnError, match=r"oneDNN 3\..* has no dnnl_group_normalization"):
+            onednn.group_norm_swish(np.ones((1, 32), np.float32), np.ones(32), np.ones(32), 32, EPSILON)()
+        pytest.skip(f"oneDNN {onednn.version()} has no group normalization")
+
+
+@needs_onednn
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name in OPERATORS if load(name).onednn()])
+def test_onednn_computes_the_gradients(name, dtype):
+    skip_where_it_lacks_group_norm(name)
+    operator, rng = load(name), np.random.default_rng(7)
+    for shape in operator.quick[1:3]:
+        problem = operator.make(shape, dtype, rng)
+        found = session.enter(frameworks.LIBRARIES[-1], operator, problem, operator.golden(problem, rng))
+        assert found is not None
+        _, peer = found
+        assert len(peer.errors) == len(problem.outputs)
+        assert not isinstance(peer.tried.get(list(operator.onednn())[-1]), str)  # the last way works in every release
+
+
+@needs_onednn
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "group_norm_swish", "scaled_masked_softmax"])
+def test_onednn_computes_the_forwards(name, dtype):
+    skip_where_it_lacks_group_norm(name)
+    rng = np.random.default_rng(8)
+    x, gamma, beta = normal((33, 96), dtype, rng), normal((96,), dtype, rng, 0.1, 1), normal((96,), dtype, rng)
+    scores, mask = normal((2, 3, 5, 7), dtype, rng), rng.random((2, 1, 5, 7)) < 0.3
+    mask[0, 0, 2] = True  # a row of nothing but hidden scores
+    job, expected = {
+        "layer_norm": lambda: (onednn.layer_norm(x, gamma, beta, EPSILON), reference.layer_norm(x, 96, gamma, beta)),
+        "rms_norm": lambda: (onednn.rms_norm(x, gamma, EPSILON), reference.rms_norm(x, gamma, EPSILON)),
+        "group_norm_swish": lambda: (
+            onednn.group_norm_swish(x, gamma, beta, 32, EPSILON), reference.group_norm_swish(x, gamma, beta, 32)
+        ),
+        "scaled_masked_softmax": lambda: (
+            onednn.scaled_masked_softmax(scores, mask, 0.125), reference.scaled_masked_softmax(scores, mask, 0.125)
+        ),
+    }[name]()  # fmt: skip
+    golden = [accuracy.Golden(Ellipsis, np.asarray(part)) for part in session.as_tuple(expected)]
+    for _ in range(2):
+        accuracy.check(name, session.as_tuple(job()), golden, dtype=session._coarsest(dtype))
+
+
+@needs_onednn
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("count", [1, 2])
+def test_onednn_has_as_many_threads_as_descend(count):
+    descend.set_num_threads(count)
+    x = np.ones((8, 64), np.float32)
+    onednn.layer_norm(x, x[0], x[0], EPSILON)()
+    library = ctypes.CDLL(onednn.find())
+    if not hasattr(library, "omp_get_max_threads"):
+        pytest.skip("the threads of this oneDNN are not OpenMP's")
+    assert library.omp_get_max_threads() == count
+
+
+def test_without_onednn_the_others_are_measured(monkeypatch):
+    monkeypatch.delenv(onednn.VARIABLE, raising=False)
+    monkeypatch.setattr(onednn.metadata, "files", lambda package: nothing(package))
+
+    def nothing(package):
+        raise onednn.metadata.PackageNotFoundError(package)
+
+    assert onednn.find() is None
+    assert not frameworks.LIBRARIES[-1].installed
+    result = session.run(load("rms_norm_grad"), (8, 64), "float32", 1, HASTE, (*PYTORCH, frameworks.LIBRARIES[-1]))
+    assert list(result.peers) == ["PyTorch"]
+
+
+def test_a_library_of_ones_own_comes_first(monkeypatch, tmp_path):
+    monkeypatch.setenv(onednn.VARIABLE, str(tmp_path / "libdnnl.so.3"))
+    assert onednn.find() == str(tmp_path / "libdnnl.so.3")
+    onednn.library.cache_clear()
+    try:
+        assert onednn.version() is None  # there is nothing to load
+    finally:
+        onednn.library.cache_clear()
 
 
 # --- the pieces ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from torch import nn  # noqa: E402
 from training import DESCEND, PYTORCH, Outcome, Settings, Task  # noqa: E402
 
 import descend.torch  # noqa: E402
+import forks  # noqa: E402
 
 TASKS = {"train_text": train_text.text, "train_images": train_images.images}
 OPERATORS = {"train_text": ["RMS norm", "masked softmax"], "train_images": ["group norm + swish"]}
@@ -223,9 +223,7 @@ def test_shares_are_those_of_the_marked_modules():
 def call(name: str, *arguments: object, before: str = "pass") -> subprocess.CompletedProcess[str]:
     """The example as a program, after some code."""
     code = f"import runpy, sys; sys.argv = sys.argv[1:]; {before}; runpy.run_path(sys.argv[0], run_name='__main__')"
-    command = [sys.executable, "-c", code, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return forks.run(code, EXAMPLES / f"{name}.py", *arguments)
 
 
 def test_the_command(tmp_path):

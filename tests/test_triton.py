@@ -28,13 +28,13 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
 # --- in the interpreter -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [*OPERATORS, "triton_kernels"])
-def test_in_tritons_interpreter(module):
-    """The tests of the CPU kernels, and those of the kernels' own: see triton_plugin.py for what is made."""
+def test_in_tritons_interpreter():
+    """The tests of the CPU kernels, and those of the kernels' own, in one process: see triton_plugin.py for which."""
     options = ["-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]
+    modules = [str(HERE / f"test_{module}.py") for module in (*OPERATORS, "triton_kernels")]
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(HERE / f"test_{module}.py")],
+        [sys.executable, "-m", "pytest", *options, *modules],
         env={**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

@@ -6,5 +6,10 @@ OPERATORS = (
     "group_norm_swish_grad",
     "scaled_masked_softmax_backward",
     "nsa_compress_grad",
+    "rms_norm",
+    "layer_norm",
+    "group_norm_swish",
+    "scaled_masked_softmax",
+    "nsa_compress",
 )
 """Every operator that has a file here, in the order of the reports."""

@@ -1,8 +1,10 @@
-"""``python -m benchmarks``: measures, prints, saves and draws."""
+"""``python -m benchmarks``: measures, prints, saves and writes the report."""
 
 from __future__ import annotations
 
-import os
+import time
+from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,33 +12,65 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import OPERATORS, compare, frameworks, machine, report
+from benchmarks import OPERATORS, compare, frameworks, machine, report, sweep
 from benchmarks.accuracy import WrongResultError
+from benchmarks.frameworks import Library
 from benchmarks.harness import Effort
 from benchmarks.operator import DTYPES, Operator, Shape, load
 from benchmarks.results import Report
 
-PICTURES = Path(__file__).parent.parent / "docs" / "benchmarks"
+DOCS = Path(__file__).parent.parent / "docs"
 SAVED = Path(__file__).parent.parent / "build" / "benchmarks.json"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class Grid(str, Enum):
+    """Which shapes."""
+
+    quick = "quick"
+    full = "full"
+    sweep = "sweep"
+
+
+class Peers(str, Enum):
+    """Which other libraries."""
+
+    all = "all"
+    some = "some"
+    eager = "eager"
+    none = "none"
+
+    def libraries(self, number: int) -> Sequence[Library]:
+        """Those that take part in the problem of this number."""
+        if self is Peers.none:
+            return ()
+        everyone = self is Peers.all or (self is Peers.some and number % 8 == 0)
+        return [library for library in frameworks.LIBRARIES if everyone or not library.compiles]
 
 
 @app.command()
 def main(
     op: Annotated[list[str] | None, typer.Option(help="Operator; may be repeated. All, where none is given.")] = None,
-    full: Annotated[
-        bool, typer.Option("--full/--quick", help="The whole grid of shapes, or a few minutes' worth.")
-    ] = False,
-    json: Annotated[Path, typer.Option(help="Where the figures go, as they come.")] = SAVED,
+    grid: Annotated[Grid, typer.Option(help="A few shapes, more, or the operators' whole range.")] = Grid.quick,
     shape: Annotated[list[str] | None, typer.Option(help="Only this shape, as 4096x4096; may be repeated.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; may be repeated.")] = None,
-    threads: Annotated[int, typer.Option(help="For everyone; 0: the processors that this process may use.")] = 0,
-    seconds: Annotated[float, typer.Option(help="To spend on the rounds of one problem.")] = 3.0,
-    peers: Annotated[bool, typer.Option(help="Measure the other libraries too.")] = True,
-    plot: Annotated[Path | None, typer.Option(help="Folder for the pictures; else docs/benchmarks/.")] = None,
-    plot_from: Annotated[Path | None, typer.Option(help="Draw from this file again; measure nothing.")] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(help="For everyone; may be repeated. Else as many as there are processors; in the sweep 1, too."),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop then; what was measured is an even sample.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="For the rounds of one problem; 3, and 0.4 in a sweep.")] = None,
+    peers: Annotated[
+        Peers | None,
+        typer.Option(help="Other libraries. eager: what compiles for each shape left out; some: but for one in eight."),
+    ] = None,
+    json: Annotated[Path, typer.Option(help="Where the figures go, as they come.")] = SAVED,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this file, on the machine that it is from.")] = None,
+    publish: Annotated[bool, typer.Option("--publish", help="Write docs/benchmarks.md from a part, too.")] = False,
+    report_to: Annotated[Path | None, typer.Option("--report", help="Folder for the report, in place of docs.")] = None,
+    report_from: Annotated[Path | None, typer.Option(help="Write the report from this file; measure nothing.")] = None,
     compare_with: Annotated[
-        tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; fails if slower.")
+        tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; 1 if slower.")
     ] = None,
 ) -> None:
     """Measures operators beside the memory limit and beside other libraries."""
@@ -47,93 +81,133 @@ def main(
         changes = compare.compare(*map(Report.load, compare_with))
         console.print(compare.table(changes))
         raise typer.Exit(any(change.regressed for change in changes))
-    if plot_from:
-        draw(Report.load(plot_from), plot or PICTURES, console)
+    if report_from:
+        write(Report.load(report_from), report_to or DOCS, console)
         return
     names = op or list(OPERATORS)
     if unknown := [name for name in names if name not in OPERATORS]:
         raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(OPERATORS)}")
     if unknown := [name for name in dtype or () if name not in DTYPES]:
         raise typer.BadParameter(f"no such dtype: {unknown[0]}; there are {', '.join(DTYPES)}")
+    cores = len(machine.processors())
+    if unfit := [count for count in threads or () if not 1 <= count <= cores]:
+        raise typer.BadParameter(f"threads may be 1 to {cores} here, not {unfit[0]}")
+    sweeping = grid is Grid.sweep
+    peers = peers or (Peers.some if sweeping else Peers.all)
+    teams = sorted(set(threads or ([1, cores] if sweeping else [cores])))
+
     shapes = [parse_shape(text) for text in shape or ()]
-    measured = Report(machine.describe(hold(threads)), "full" if full else "quick")
-    work = plan([load(name) for name in names], measured.grid, shapes, dtype)
+    work = plan([load(name) for name in names], grid, shapes, dtype or list(DTYPES))
+    measured = start(resume, grid, len(work) * len(teams))
+    options = {"op": op, "shape": shape, "dtype": dtype, "threads": threads, "minutes": minutes, "seconds": seconds}
+    measured.commands.append(command(grid=grid.value, **options, peers=peers.value))
+    effort = Effort.brief(seconds or 0.4) if sweeping else Effort(seconds or 3.0)
     code = 0
     try:
-        perform(measured, work, json, Effort(seconds), peers, console)
+        perform(measured, work, teams, resume or json, effort, peers, minutes, console)
     except KeyboardInterrupt:
-        console.print("Interrupted; what was measured is kept.", style="yellow")
+        console.print("Interrupted; what was measured is kept. --resume goes on with it.", style="yellow")
         code = 130
     except WrongResultError as wrong:
         console.print(f"Wrong result: {wrong}", style="bold red", highlight=False)
         code = 1
     if measured.results:
-        report.show(measured, console)
-        console.print(f"Figures: {json}", highlight=False)
-        if plot or (not code and not shapes and not dtype and peers):
-            draw(measured, plot or PICTURES, console)
+        if not sweeping:
+            report.show(measured, console)
+        console.print(f"Figures: {resume or json}", highlight=False)
+        whole = not (op or shape or dtype or threads) and peers is not Peers.none
+        if not code and (publish or report_to or whole):
+            write(measured, report_to or DOCS, console)
     raise typer.Exit(code)
 
 
 Work = list[tuple[Operator, Shape, str]]
 
 
-def plan(operators: list[Operator], grid: str, shapes: list[Shape], dtypes: list[str] | None) -> Work:
-    """Every problem to measure."""
+def plan(operators: list[Operator], grid: Grid, shapes: list[Shape], dtypes: list[str]) -> Work:
+    """Every problem to measure, in order."""
+    if grid is Grid.sweep and not shapes:
+        return sweep.plan(operators, dtypes, machine.last_cache())
     return [
         (operator, shape, dtype)
         for operator in operators
-        for shape in shapes or (operator.full if grid == "full" else operator.quick)
+        for shape in shapes or (operator.full if grid is Grid.full else operator.quick)
         for dtype in operator.dtypes
-        if dtype in (dtypes or operator.dtypes)
+        if dtype in dtypes
     ]
 
 
-def perform(measured: Report, work: Work, json: Path, effort: Effort, peers: bool, console: Console) -> None:
-    """Measures one problem after the other and saves after each."""
+def start(resume: Path | None, grid: Grid, planned: int) -> Report:
+    """An empty report, or the one to go on with: only on the machine, and with the versions, that it is from."""
+    here = machine.describe()
+    if resume is None:
+        return Report(here, grid.value, planned=planned)
+    measured = Report.load(resume)
+    if differing := [key for key in here if key != "date" and here[key] != measured.machine.get(key)]:
+        raise typer.BadParameter(f"{resume} was measured with another {differing[0]}: {measured.machine[differing[0]]}")
+    measured.planned = max(planned, measured.planned)
+    return measured
+
+
+def command(**options: object) -> str:
+    """What to call to measure the same again."""
+    words = ["./dev bench"]
+    for name, value in options.items():
+        words += [f"--{name} {one}" for one in (value if isinstance(value, list) else [value]) if one is not None]
+    return " ".join(words)
+
+
+def perform(
+    measured: Report,
+    work: Work,
+    teams: list[int],
+    json: Path,
+    effort: Effort,
+    peers: Peers,
+    minutes: float | None,
+    console: Console,
+) -> None:
+    """Measures one problem after the other, with every number of threads, and saves after each."""
     from benchmarks import session
 
-    libraries = frameworks.LIBRARIES if peers else ()
+    deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
+    frameworks.prepare(peers.libraries(0))
+    done, started = measured.measured, {small.operator for small in measured.small}
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     live = console.is_terminal
     with Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not live) as progress:
-        task = progress.add_task("", total=len(work))
-        started: set[str] = set()
-        for operator, shape, dtype in work:
-            title = f"{operator.name} {' × '.join(map(str, shape))} {dtype}"
+        task = progress.add_task("", total=len(work) * len(teams))
+        for number, (operator, shape, dtype) in enumerate(work):
+            open_teams = [team for team in teams if (operator.name, shape, dtype, team) not in done]
+            progress.advance(task, len(teams) - len(open_teams))
+            if not open_teams:
+                continue
+            if time.monotonic() > deadline:
+                break
 
-            def say(what: str, title: str = title) -> None:
+            def say(what: str, title: str = report.title(operator.name, shape, dtype)) -> None:
                 progress.update(task, description=f"{title}: {what}", refresh=True)
                 if what in ("rounds", "small calls"):
                     progress.stop()  # its thread would be measured too
 
-            if peers and operator.name not in started:
+            if peers is not Peers.none and operator.name not in started:
                 started.add(operator.name)
+                frameworks.hold(teams[-1])
                 if small := session.small_calls(operator, Effort(2 * effort.seconds, most=301), say):
                     measured.small.append(small)
                     measured.save(json)
                 progress.start()
-            threads = int(measured.machine["threads"])
-            result = session.run(operator, shape, dtype, threads, effort, libraries, say)
-            measured.results.append(result)
-            measured.save(json)
-            if not live:
-                console.print(f"{title}: {report.duration(result.seconds)}, {result.share:.2f} of the limit")
-            progress.start()
-            progress.advance(task)
-
-
-def hold(threads: int) -> int:
-    """Gives everyone the same threads: fewer than the machine has by giving this process fewer processors."""
-    available = machine.processors()
-    count = threads or len(available)
-    if count < len(available) and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, available[:count])
-    import descend
-
-    descend.set_num_threads(count)
-    frameworks.prepare(count)
-    return count
+            say("data")
+            data = session.prepare(operator, shape, dtype)
+            for team in open_teams:
+                result = session.run(operator, shape, dtype, team, effort, peers.libraries(number), say, data)
+                measured.results.append(result)
+                measured.save(json)
+                if not live:
+                    title = report.title(*result.key)
+                    console.print(f"{title}: {report.duration(result.seconds)}, {result.share:.2f} of the limit")
+                progress.start()
+                progress.advance(task)
 
 
 def parse_shape(text: str) -> Shape:
@@ -144,15 +218,15 @@ def parse_shape(text: str) -> Shape:
         raise typer.BadParameter(f"a shape looks like 4096x4096, not {text!r}") from None
 
 
-def draw(measured: Report, folder: Path, console: Console) -> None:
-    """One picture an operator."""
+def write(measured: Report, folder: Path, console: Console) -> None:
+    """The document, its pictures and its figures."""
     try:
-        from benchmarks import plot
+        from benchmarks import document
     except ImportError:
-        console.print("No picture: matplotlib is not installed.", style="yellow")
+        console.print("No report: matplotlib is not installed.", style="yellow")
         return
-    for path in plot.draw(measured, folder):
-        console.print(f"Picture: {path}", highlight=False)
+    for path in document.write(measured, folder):
+        console.print(f"Report: {path}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.results import Report, Result
+from benchmarks.report import title
+from benchmarks.results import Report
 
 TOLERANCE = 0.10
 
 
 @dataclass(frozen=True)
 class Change:
-    """One problem in both reports."""
+    """One problem in both reports, with one number of threads."""
 
     operator: str
     shape: tuple[int, ...]
     dtype: str
+    threads: int
     before: float
     """Share of the limit."""
     after: float
@@ -37,18 +39,16 @@ class Change:
 
 
 def compare(before: Report, after: Report) -> list[Change]:
-    """Every problem that both reports have."""
-
-    def key(result: Result) -> tuple[str, tuple[int, ...], str]:
-        return result.operator, tuple(result.shape), result.dtype
-
-    earlier = {key(result): result for result in before.results}
+    """Every problem that both reports have; raises ValueError where there is none, for then nothing was compared."""
+    earlier = {result.key: result for result in before.results}
     changes = []
     for result in after.results:
-        old = earlier.get(key(result))
+        old = earlier.get(result.key)
         if old is not None:
-            noise = max(_noise(old), _noise(result))
-            changes.append(Change(*key(result), old.share, result.share, noise))
+            noise = max(one.descend["out"].noise for one in (old, result))
+            changes.append(Change(*result.key, old.share, result.share, noise))
+    if not changes:
+        raise ValueError("the two reports have no problem in common")
     return changes
 
 
@@ -60,13 +60,7 @@ def table(changes: list[Change]) -> Table:
         grid.add_column(heading, justify="right")
     for change in sorted(changes, key=lambda change: change.factor):
         style = "bold red" if change.regressed else "green" if change.factor > 1 + TOLERANCE else ""
-        problem = f"{change.operator} {' × '.join(map(str, change.shape))} {change.dtype}"
+        problem = title(change.operator, change.shape, change.dtype, change.threads)
         factor = Text(f"{change.factor:.2f}", style=style)
         grid.add_row(problem, f"{change.before:.3f}", f"{change.after:.3f}", factor, f"{change.noise:.0%}")
     return grid
-
-
-def _noise(result: Result) -> float:
-    """How sure a median is: the spread of one sample shrinks with the root of their number."""
-    timing = result.descend["out"]
-    return float(2 * timing.spread / max(1, len(timing.seconds)) ** 0.5)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import onednn
+from benchmarks import machine, onednn
 from benchmarks.operator import Array, Operator, Route
 
 
@@ -24,6 +24,8 @@ class Library:
     arrays: Callable[[Sequence[Array]], list[Any]]
     find: Callable[[str], Any] = importlib.util.find_spec
     """Gives None for a package that is not installed."""
+    compiles: bool = False
+    """For each shape anew, which takes its time."""
 
     @property
     def installed(self) -> bool:
@@ -77,12 +79,27 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def prepare(threads: int) -> None:
-    """Gives PyTorch as many threads as Descend; JAX takes the processors that the process may use."""
+def prepare(libraries: Sequence[Library]) -> None:
+    """Lets JAX start its threads, as many as there are processors: once it has, the number stays."""
+    if any(library.package == "jax" for library in libraries) and importlib.util.find_spec("jax"):
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        import jax
+
+        jax.devices()
+
+
+def hold(threads: int) -> None:
+    """From here on everyone has so many threads, and the processors that go with them: JAX heeds only these."""
+    import descend
+
+    machine.restrict(threads)
+    descend.set_num_threads(threads)
     if importlib.util.find_spec("torch"):
         import torch
+        from torch._inductor import config
 
         torch.set_num_threads(threads)
+        config.cpp.threads = threads
 
 
 def forget() -> None:
@@ -95,7 +112,7 @@ def forget() -> None:
 
 LIBRARIES = (
     Library("PyTorch", "torch", lambda operator: operator.torch_eager(), torch_arrays),
-    Library("torch.compile", "torch", lambda operator: operator.torch_compile(), torch_arrays),
-    Library("JAX", "jax", lambda operator: operator.jax(), jax_arrays),
+    Library("torch.compile", "torch", lambda operator: operator.torch_compile(), torch_arrays, compiles=True),
+    Library("JAX", "jax", lambda operator: operator.jax(), jax_arrays, compiles=True),
     Library("oneDNN", onednn.PACKAGE, lambda operator: operator.onednn(), list, onednn.find),
 )

@@ -3,78 +3,83 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import sweep
 from benchmarks.operator import Array, Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-GROUPS = 32
 EPSILON = 1e-5
 QUICK: list[Shape] = [
-    (1, 128),
-    (2, 64, 4, 4),
-    (32, 256, 7, 7),
-    (4, 128, 32, 32),
-    (8, 320, 64, 64),
-    (2, 128, 256, 256),
+    (1, 32, 4, 1),
+    (2, 32, 2, 4 * 4),
+    (32, 32, 8, 7 * 7),
+    (4, 32, 4, 32 * 32),
+    (8, 32, 10, 64 * 64),
+    (2, 32, 4, 256 * 256),
 ]
 MORE: list[Shape] = [
-    (4096, 512),
-    (64, 512, 2, 2),
-    (64, 256, 14, 14),
-    (16, 128, 28, 28),
-    (1, 64, 64, 64),
-    (1, 32, 1000, 1000),
+    (4096, 32, 16, 1),
+    (64, 32, 16, 2 * 2),
+    (64, 32, 8, 14 * 14),
+    (16, 32, 4, 28 * 28),
+    (1, 32, 2, 64 * 64),
+    (1, 32, 1, 1000 * 1000),
 ]
 
 
 class GroupNormSwishGrad(Operator):
-    """Images, [N, C, H, W], in 32 groups; every tensor in one dtype but for the statistics, which are float32."""
+    """Samples, groups, channels of a group, pixels; every tensor in one dtype but for the statistics: float32."""
 
     name = "group_norm_swish_grad"
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=math.prod))
-    small = ((2, 64, 4, 4), "float32")
-    nothing = (0, 32)
-    attributes: Mapping[str, Any] = {"num_groups": GROUPS}
+    small = ((2, 32, 2, 4 * 4), "float32")
+    nothing = (0, 32, 1, 1)
+
+    def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
+        """dy, x and dx."""
+        return sweep.images(size // (3 * itemsize))
+
+    def row(self, shape: Shape) -> int:
+        """A group."""
+        return shape[2] * shape[3]
+
+    def settings(self, shape: Shape) -> Mapping[str, Any]:
+        """The statistics tell the groups, but not to a compiler."""
+        return {"groups": shape[1]}
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
-        """Normal data; mean and rstd are those of x, as the forward operator would hand them over."""
-        x = normal(shape, dtype, rng)
-        mean, rstd = aligned((shape[0], GROUPS), "float32"), aligned((shape[0], GROUPS), "float32")
-        for sample_x, sample_mean, sample_rstd in zip(x, mean, rstd, strict=True):
-            groups = sample_x.reshape(GROUPS, -1).astype(np.float32)
-            sample_mean[...] = groups.mean(axis=1, dtype=np.float64)
-            sample_rstd[...] = 1 / np.sqrt(groups.var(axis=1, dtype=np.float64) + EPSILON)
-        channels = (shape[1],)
-        inputs = {
-            "dy": normal(shape, dtype, rng),
-            "mean": mean,
-            "rstd": rstd,
-            "x": x,
-            "gamma": normal(channels, dtype, rng, 0.1, 1),
-            "beta": normal(channels, dtype, rng, 0.1),
-        }
-        outputs = {name: aligned(s, dtype) for name, s in
-                   (("dx_out", shape), ("dgamma_out", channels), ("dbeta_out", channels))}  # fmt: skip
-        return Problem(shape, dtype, inputs, outputs)
+        """Normal data; mean and rstd are those of x, as the forward operator hands them over."""
+        import descend
+
+        samples, groups, width, pixels = shape
+        channels, images = (groups * width,), (samples, groups * width, pixels)
+        x, dx = normal(images, dtype, rng), aligned(images, dtype)
+        mean, rstd = aligned((samples, groups), "float32"), aligned((samples, groups), "float32")
+        gamma, beta = normal(channels, dtype, rng, 0.1, 1), normal(channels, dtype, rng, 0.1)
+        descend.group_norm_swish(x, gamma, beta, groups, eps=EPSILON, out=(dx, mean, rstd))
+        dy = normal(images, dtype, rng)
+        inputs = {"dy": dy, "mean": mean, "rstd": rstd, "x": x, "gamma": gamma, "beta": beta}
+        outputs = {"dx_out": dx, "dgamma_out": aligned(channels, dtype), "dbeta_out": aligned(channels, dtype)}
+        return Problem(shape, dtype, inputs, outputs, {"num_groups": groups})
 
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
-        """Whole samples for dx, whole groups for the sums."""
-        samples, channels = problem.shape[:2]
-        width = channels // GROUPS
-        rows = sample(samples, math.prod(problem.shape[1:]), rng)
-        chosen = sample(GROUPS, max(math.prod(problem.shape) // GROUPS, 1), rng)
+        """Whole groups for dx, whole channels for the sums: as if each were a group, which they do not depend on."""
+        samples, groups, width, pixels = problem.shape
+        rows = sample(samples, width * pixels, rng)
+        chosen = sample(groups, len(rows) * width * pixels, rng)
         across = (chosen[:, None] * width + np.arange(width)).ravel()
-        dx, _, _ = backward(problem.inputs, rows, np.arange(GROUPS), np.arange(channels))
-        _, dgamma, dbeta = backward(problem.inputs, np.arange(samples), chosen, across)
-        return Golden(rows, dx), Golden(across, dgamma), Golden(across, dbeta)
+        channels = sample(groups * width, samples * pixels, rng)
+        dx, _, _ = backward(problem.inputs, rows, chosen, across)
+        _, dgamma, dbeta = backward(problem.inputs, np.arange(samples), channels // width, channels)
+        return Golden(np.ix_(rows, across), dx), Golden(channels, dgamma), Golden(channels, dbeta)
 
     def torch_eager(self) -> Mapping[str, Route]:
         """Autograd, and the formula by hand."""
@@ -85,8 +90,10 @@ class GroupNormSwishGrad(Operator):
         from benchmarks.frameworks import compiled
 
         return {
-            "the compiled formula": lambda *tensors: formula_call(*tensors, function=compiled(formula)),
-            "autograd of the compiled forward": lambda *tensors: autograd(compiled(forward))(*tensors),
+            "the compiled formula": lambda *tensors, groups: formula_call(
+                *tensors, groups=groups, function=compiled(formula)
+            ),
+            "autograd of the compiled forward": autograd(compiled(forward)),
         }
 
     def jax(self) -> Mapping[str, Route]:
@@ -99,7 +106,7 @@ class GroupNormSwishGrad(Operator):
 
         return {
             "eltwise_backward and group_normalization_backward": partial(
-                onednn.group_norm_swish_backward, groups=GROUPS, epsilon=EPSILON
+                onednn.group_norm_swish_backward, epsilon=EPSILON
             )
         }
 
@@ -136,31 +143,31 @@ def backward(inputs: Mapping[str, Array], rows: Array, groups: Array, channels: 
     return dx, dgamma, dbeta
 
 
-def forward(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
     """PyTorch's forward."""
     from torch.nn import functional
 
-    return functional.silu(functional.group_norm(x, GROUPS, gamma, beta, EPSILON))
+    return functional.silu(functional.group_norm(x, groups, gamma, beta, EPSILON))
 
 
 def autograd(function: Any) -> Route:
     """The backward pass alone: the graph is made once and kept."""
 
-    def route(dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> Call:
+    def route(dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Call:
         import torch
 
         leaves = [tensor.detach().requires_grad_() for tensor in (x, gamma, beta)]
-        y = function(*leaves)
+        y = function(*leaves, groups)
         return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
 
     return route
 
 
 def formula(
-    dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor
+    dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, groups: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The operator as one would write it in PyTorch, computed in float32."""
-    shape = (x.shape[0], GROUPS, x.shape[1] // GROUPS, -1)
+    shape = (x.shape[0], groups, x.shape[1] // groups, -1)
     weight, bias = (tensor.float().view(1, *shape[1:3], 1) for tensor in (gamma, beta))
     scale = rstd.view(*shape[:2], 1, 1)
     xhat = (x.float().view(shape) - mean.view(*shape[:2], 1, 1)) * scale
@@ -173,22 +180,24 @@ def formula(
     return dx.view(x.shape).to(x.dtype), dgamma.to(x.dtype), dbeta.to(x.dtype)
 
 
-def formula_call(*tensors: Tensor, function: Any = formula) -> Call:
+def formula_call(*tensors: Tensor, groups: int, function: Any = formula) -> Call:
     """The formula on these tensors."""
-    return lambda: function(*tensors)
+    return lambda: function(*tensors, groups)
 
 
-def group_norm_backward(dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> Call:
+def group_norm_backward(
+    dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, groups: int
+) -> Call:
     """PyTorch's operator on the same tensors."""
     import torch
 
     function, mask = torch.ops.aten.native_group_norm_backward, [True, True, True]
     samples, channels = x.shape[:2]
     inner = math.prod(x.shape[2:])
-    return lambda: function(dy, x, mean, rstd, gamma, samples, channels, inner, GROUPS, mask)
+    return lambda: function(dy, x, mean, rstd, gamma, samples, channels, inner, groups, mask)
 
 
-def jax_formula(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any) -> Call:
+def jax_formula(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any, groups: int) -> Call:
     """The same formula in JAX."""
     import jax
     import jax.numpy as jnp
@@ -196,7 +205,7 @@ def jax_formula(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any) ->
     from benchmarks.frameworks import jax_wait
 
     def run(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any) -> Any:
-        shape = (x.shape[0], GROUPS, x.shape[1] // GROUPS, -1)
+        shape = (x.shape[0], groups, x.shape[1] // groups, -1)
         weight, bias = (a.astype(jnp.float32).reshape(1, *shape[1:3], 1) for a in (gamma, beta))
         scale = rstd[:, :, None, None]
         xhat = (x.astype(jnp.float32).reshape(shape) - mean[:, :, None, None]) * scale

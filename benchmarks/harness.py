@@ -16,13 +16,11 @@ from statistics import median
 
 from benchmarks.neighbours import DISTURBED, Neighbours
 from benchmarks.operator import Call
-from benchmarks.results import Timing
+from benchmarks.results import FORMS, Timing
 
 SAMPLE = 200e-6
 """Seconds that one sample takes at least: a faster job is repeated."""
 PAUSE = 0.015
-WARM_UP = 0.06
-"""Seconds within which a job has to get warm."""
 SETTLE = 10
 """Calls in a row before one counts, as far as the time to warm up allows: what fits in the last cache takes so many to
 get there after others' data, and the memory limit is measured in the same state."""
@@ -37,6 +35,19 @@ class Effort:
     most: int = 101
     patience: float = 3.0
     """While others disturb the rounds, go on for this many times the seconds."""
+    slow: int = 5
+    """Rounds after which one may drop out that has had its third of the time."""
+    warm_up: float = 0.06
+    """Seconds within which a job has to get warm."""
+    trial: float = 0.3
+    """Seconds to find out which of several ways is the fastest."""
+    forms: tuple[str, ...] = tuple(FORMS)
+    """The ways to call Descend."""
+
+    @classmethod
+    def brief(cls, seconds: float) -> Effort:
+        """For one of very many problems."""
+        return cls(seconds, fewest=3, most=7, slow=2, warm_up=0.02, trial=0.05, forms=("out", "allocating"))
 
 
 @dataclass
@@ -47,6 +58,8 @@ class Contender:
     family: str
     call: Call
     timing: Timing = field(default_factory=Timing)
+    prepare: Callable[[], None] = lambda: None
+    """What has to be so before its turn."""
     calls: int = 1
     usual: float = 0.0
     spent: float = 0.0
@@ -57,21 +70,22 @@ class Contender:
         self.call()
         return time.perf_counter() - start
 
-    def warm(self) -> None:
+    def warm(self, most: float) -> None:
         """Calls until the job runs at its usual speed; a slow one needs none."""
-        deadline = time.perf_counter() + WARM_UP
+        self.prepare()
+        deadline = time.perf_counter() + most
         calls = 0
-        while self.usual < WARM_UP and time.perf_counter() < deadline:
+        while self.usual < most and time.perf_counter() < deadline:
             calls += 1
             if self.once() <= 1.5 * self.usual and calls >= SETTLE:
                 break
 
-    def calibrate(self) -> None:
+    def calibrate(self, most: float) -> None:
         """Finds the usual speed, and from it how many calls make a sample."""
-        self.once()
-        deadline = time.perf_counter() + WARM_UP
+        self.prepare()
         seconds = [self.once()]
-        while seconds[-1] < WARM_UP and time.perf_counter() < deadline:
+        deadline = time.perf_counter() + most
+        while seconds[-1] < most and time.perf_counter() < deadline:
             seconds.append(self.once())
         self.usual = median(seconds[len(seconds) // 2 :])
         self.calls = max(1, round(SAMPLE / self.usual))
@@ -93,10 +107,11 @@ class Limit(Contender):
 
     seconds: Callable[[], float] = lambda: 0.0
 
-    def warm(self) -> None:
+    def warm(self, most: float) -> None:
         """The measure warms itself."""
+        self.prepare()
 
-    def calibrate(self) -> None:
+    def calibrate(self, most: float) -> None:
         """Nothing to find."""
 
     def sample(self) -> float:
@@ -113,7 +128,7 @@ def measure(contenders: Sequence[Contender], effort: Effort) -> float:
     family = ""
     for contender in contenders:
         family = _pause(family, contender)
-        contender.calibrate()
+        contender.calibrate(effort.warm_up)
     start, neighbours, others = time.perf_counter(), Neighbours(), dict[int, float]()
     collecting = gc.isenabled()
     gc.disable()
@@ -124,11 +139,11 @@ def measure(contenders: Sequence[Contender], effort: Effort) -> float:
             if number >= effort.fewest and time.perf_counter() - start > enough:
                 break
             for contender in _in_turn(contenders, number):
-                if contender.spent > enough / 3 and len(contender.timing.seconds) >= 5:
+                if contender.spent > enough / 3 and len(contender.timing.seconds) >= effort.slow:
                     continue
                 family = _pause(family, contender)
                 began = time.perf_counter()
-                contender.warm()
+                contender.warm(effort.warm_up)
                 contender.timing.add(number, contender.sample())
                 contender.spent += time.perf_counter() - began
             others[number] = neighbours.share()
@@ -137,18 +152,18 @@ def measure(contenders: Sequence[Contender], effort: Effort) -> float:
             gc.enable()
     kept = {number for number, share in others.items() if share <= DISTURBED}
     for contender in contenders:
-        if sum(number in kept for number in contender.timing.rounds) >= min(effort.fewest, 5):
+        if sum(number in kept for number in contender.timing.rounds) >= min(effort.fewest, effort.slow):
             contender.timing.keep(kept)
     counted = [share for number, share in others.items() if number in kept or len(kept) < effort.fewest]
     return sum(counted) / max(1, len(counted))
 
 
-def fastest(contenders: Sequence[Contender]) -> Contender:
+def fastest(contenders: Sequence[Contender], effort: Effort) -> Contender:
     """The best of several ways to do one job, by a short trial."""
     if len(contenders) == 1:
         return contenders[0]
     time.sleep(PAUSE)
-    measure(contenders, Effort(seconds=0.3, fewest=3, most=15))
+    measure(contenders, Effort(effort.trial, fewest=min(3, effort.slow), most=15, warm_up=effort.warm_up))
     best = min(contenders, key=lambda contender: contender.timing.median)
     return best
 

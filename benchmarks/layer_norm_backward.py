@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import sweep
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 from benchmarks.rms_norm_grad import MORE, QUICK
 
@@ -26,18 +27,18 @@ class LayerNormBackward(Operator):
     small = ((8, 64), "float32")
     nothing = (0, 8)
 
-    def attributes_of(self, inputs: Sequence[Any]) -> Mapping[str, Any]:
-        """Rows are normalised."""
-        return {"normalized_shape": tuple(inputs[1].shape[1:])}
+    def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
+        """grad_out, input and the input's gradient."""
+        return sweep.matrices(size // (3 * itemsize))
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
-        """Normal data; mean and rstd are those of the input, as the forward operator would hand them over."""
+        """Normal data; mean and rstd are those of the input, as the forward operator hands them over."""
+        import descend
+
         rows, columns = shape
-        x = normal(shape, dtype, rng)
-        wide = x.astype(np.float32, copy=False)
+        x, gradient = normal(shape, dtype, rng), aligned(shape, dtype)
         mean, rstd = aligned((rows, 1), "float32"), aligned((rows, 1), "float32")
-        mean[...] = wide.mean(axis=1, keepdims=True, dtype=np.float64)
-        rstd[...] = 1 / np.sqrt(wide.var(axis=1, keepdims=True, dtype=np.float64) + EPSILON)
+        descend.layer_norm(x, (columns,), eps=EPSILON, out=(gradient, mean, rstd))
         inputs = {
             "grad_out": normal(shape, dtype, rng),
             "input": x,
@@ -46,9 +47,9 @@ class LayerNormBackward(Operator):
             "weight": normal((columns,), dtype, rng, 0.1, 1),
             "bias": normal((columns,), dtype, rng, 0.1),
         }
-        outputs = {"grad_input_out": aligned(shape, dtype)}
+        outputs = {"grad_input_out": gradient}
         outputs |= {name: aligned((columns,), dtype) for name in ("grad_weight_out", "grad_bias_out")}
-        return Problem(shape, dtype, inputs, outputs)
+        return Problem(shape, dtype, inputs, outputs, {"normalized_shape": (columns,)})
 
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
         """Whole rows for the input's gradient, whole columns for the sums."""

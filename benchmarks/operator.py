@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -17,7 +17,8 @@ Shape: TypeAlias = tuple[int, ...]
 Call: TypeAlias = Callable[[], Any]
 """A job that is ready to be timed."""
 Route: TypeAlias = Callable[..., Call]
-"""Takes a framework's own arrays, in the order of the operator's inputs, and makes the job ready."""
+"""Takes a framework's own arrays, in the order of the operator's inputs, and by name what `Operator.settings` says, and
+makes the job ready. A forward's job may leave out the statistics that follow the result."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -36,6 +37,8 @@ class Problem:
     """By parameter name, in the order of the functional API."""
     outputs: dict[str, Array]
     """By parameter name of the two-phase API, in its order."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Descend's arguments that are not tensors."""
 
     @property
     def bytes(self) -> int:
@@ -58,18 +61,24 @@ class Operator(ABC):
     quick: Sequence[Shape]
     """A few shapes that tell most."""
     full: Sequence[Shape]
-    """The whole range."""
+    """More of them, by size."""
     dtypes: Sequence[str] = tuple(DTYPES)
     small: tuple[Shape, str]
     """The problem whose time is all overhead."""
     nothing: Shape
     """A shape with nothing to do: the time of an empty call."""
-    attributes: Mapping[str, Any] = {}
-    """Arguments that are not tensors."""
 
-    def attributes_of(self, inputs: Sequence[Any]) -> Mapping[str, Any]:
-        """The same for these inputs, where they depend on their shapes."""
-        return self.attributes
+    @abstractmethod
+    def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
+        """The sweep's shapes of about `size` bytes, sorted by what matters most; `itemsize` is the dtype's."""
+
+    def row(self, shape: Shape) -> int:
+        """Elements of what is reduced at a time: a row, a group, a head."""
+        return shape[-1]
+
+    def settings(self, shape: Shape) -> Mapping[str, Any]:
+        """What the peers cannot tell from the arrays."""
+        return {}
 
     @abstractmethod
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
@@ -119,18 +128,29 @@ def aligned(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
     return np.ndarray(shape, kind, buffer=raw, offset=-raw.ctypes.data % 64)
 
 
+PERIOD = 4_194_301
+"""Elements after which random numbers come again: a prime, so that no two rows of a matrix are alike."""
+
+
 def normal(shape: Shape, dtype: str, rng: np.random.Generator, scale: float = 1.0, mean: float = 0.0) -> Array:
     """Random normal numbers."""
     array = aligned(shape, dtype)
-    values = rng.standard_normal(shape, np.float32)
+    values = rng.standard_normal(min(array.size, PERIOD), np.float32)
     values *= scale
     values += mean
-    array[...] = values
+    return spread(values, array)
+
+
+def spread(values: Array, array: Array) -> Array:
+    """Fills the array with the values, again and again."""
+    values, flat = values.astype(array.dtype, copy=False), array.reshape(-1)
+    for start in range(0, flat.size, PERIOD):
+        flat[start : start + PERIOD] = values[: flat.size - start]
     return array
 
 
-def sample(length: int, width: int, rng: np.random.Generator, elements: int = 1 << 20) -> Array:
+def sample(length: int, width: int, rng: np.random.Generator, elements: int = 1 << 18) -> Array:
     """Some of `length` indices, each of which stands for `width` elements: first, last, and a random choice between."""
-    count = min(length, max(8, elements // max(width, 1)))
+    count = min(length, elements // max(width, 1))
     chosen = rng.choice(length, count, replace=False)
     return np.unique(np.concatenate([chosen, [0, length - 1]])) if length else chosen

@@ -6,46 +6,48 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.operator import Call, Operator
+from benchmarks.operator import Call, Operator, Problem
+from benchmarks.results import FORMS
 
 
-def calls(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Call]:
-    """Every form of the call on these arrays, ready to run."""
+def calls(operator: Operator, problem: Problem, forms: Sequence[str] = tuple(FORMS)) -> dict[str, Call]:
+    """These forms of the call on the problem's arrays, ready to run."""
     from descend import acl
 
     acl.set_product("host")  # which takes every dtype
-    makers: dict[str, Callable[[Operator, Sequence[Any], Sequence[Any]], Call]] = {
+    makers: dict[str, Callable[[Operator, Problem], Call]] = {
         "out": functional,
         "allocating": allocating,
         "two_phase": two_phase,
         "repeatable": repeatable,
     }
-    return {form: make(operator, inputs, outputs) for form, make in makers.items()}
+    return {form: makers[form](operator, problem) for form in forms}
 
 
-def functional(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+def functional(operator: Operator, problem: Problem) -> Call:
     """``descend.operator(…, out=…)``."""
     import descend
 
-    function, (given, named) = getattr(descend, operator.name), _given(operator, inputs)
-    out = tuple(outputs) if len(outputs) > 1 else outputs[0]
+    function, (given, named) = getattr(descend, operator.name), _given(operator, problem)
+    outputs = tuple(problem.outputs.values())
+    out = outputs if len(outputs) > 1 else outputs[0]
     return lambda: function(*given, out=out, **named)
 
 
-def allocating(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+def allocating(operator: Operator, problem: Problem) -> Call:
     """``descend.operator(…)``."""
     import descend
 
-    function, (given, named) = getattr(descend, operator.name), _given(operator, inputs)
+    function, (given, named) = getattr(descend, operator.name), _given(operator, problem)
     return lambda: function(*given, **named)
 
 
-def _given(operator: Operator, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+def _given(operator: Operator, problem: Problem) -> tuple[list[Any], dict[str, Any]]:
     """The functional form's arguments by position, up to the last tensor, and those by name."""
     from descend._generate import functional_parameters
     from descend.contract import OPERATORS
 
-    tensors, attributes, given = list(inputs), dict(operator.attributes_of(inputs)), []
+    tensors, attributes, given = list(problem.inputs.values()), dict(problem.attributes), list[Any]()
     for parameter in functional_parameters(OPERATORS[operator.name]):
         if not tensors:
             break
@@ -53,25 +55,25 @@ def _given(operator: Operator, inputs: Sequence[Any]) -> tuple[list[Any], dict[s
     return given, attributes
 
 
-def _arguments(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+def _arguments(operator: Operator, problem: Problem) -> list[Any]:
     """All parameters of the first phase in its order, attributes that are not given at their defaults."""
     from descend.contract import OPERATORS
 
-    tensors, attributes = {"input": iter(inputs), "output": iter(outputs)}, operator.attributes_of(inputs)
+    tensors = {"input": iter(problem.inputs.values()), "output": iter(problem.outputs.values())}
     return [
-        attributes.get(p.python, ast.literal_eval(p.default or "None")) if p.role == "attribute"
+        problem.attributes.get(p.python, ast.literal_eval(p.default or "None")) if p.role == "attribute"
         else next(tensors[p.role], None)
         for p in OPERATORS[operator.name].parameters
     ]  # fmt: skip
 
 
-def two_phase(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+def two_phase(operator: Operator, problem: Problem) -> Call:
     """Both phases and synchronize; stream and workspace are made once, as programs do."""
     from descend import acl, aclnn
 
     first, second = getattr(aclnn, f"{operator.name}_get_workspace_size"), getattr(aclnn, operator.name)
     stream = acl.Stream()
-    arguments = _arguments(operator, inputs, outputs)
+    arguments = _arguments(operator, problem)
     size, _ = first(*arguments)
     workspace = acl.malloc(size) if size else None
 
@@ -83,13 +85,13 @@ def two_phase(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any])
     return call
 
 
-def repeatable(operator: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+def repeatable(operator: Operator, problem: Problem) -> Call:
     """The second phase and synchronize, with an executor made once."""
     from descend import acl, aclnn
 
     first, second = getattr(aclnn, f"{operator.name}_get_workspace_size"), getattr(aclnn, operator.name)
     stream = acl.Stream()
-    size, executor = first(*_arguments(operator, inputs, outputs))
+    size, executor = first(*_arguments(operator, problem))
     executor.set_repeatable()
     workspace = acl.malloc(size) if size else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +11,8 @@ from rich.text import Text
 from benchmarks.accuracy import worst_ratio
 from benchmarks.machine import in_words
 from benchmarks.neighbours import DISTURBED
-from benchmarks.results import TARGET_SHARE, Report, Result, SmallCall
+from benchmarks.operator import load
+from benchmarks.results import ONE_THREAD, Report, Result, SmallCall
 
 GOOD, BAD = "green", "bold red"
 
@@ -17,10 +20,11 @@ GOOD, BAD = "green", "bold red"
 def show(report: Report, console: Console) -> None:
     """Everything that has been measured so far."""
     console.print(in_words(report.machine), style="dim")
-    groups = {(result.operator, result.dtype): None for result in report.results}
-    for operator, dtype in groups:
-        results = [r for r in report.results if (r.operator, r.dtype) == (operator, dtype)]
-        console.print(table(f"{operator}, {dtype}", results))
+    groups: dict[str, list[Result]] = {}
+    for result in report.results:
+        groups.setdefault(f"{result.operator}, {result.dtype}, {counted(result.threads)}", []).append(result)
+    for heading, results in groups.items():
+        console.print(table(heading, results))
     for small in report.small:
         console.print(small_table(small))
     if report.results:
@@ -29,12 +33,26 @@ def show(report: Report, console: Console) -> None:
 
 
 LEGEND = (
-    f"share: of the speed limit (triad of the same bytes and an empty call), {TARGET_SHARE} or more asked beyond the "
-    "cache; in brackets: of the arithmetic's limit, where that is what holds. err: mean relative error of the first "
-    "output against float64; × PyTorch: the worst RMSE among the outputs over PyTorch's. Peers: their time over ours "
-    "with out= given, above 1 we are faster. "
+    "share: of the speed limit (triad of the same bytes and an empty call); in brackets: of the arithmetic's limit, "
+    "where that is what holds. 1 thr.: one thread's time over ours. faults: pages mapped anew where a call allocates. "
+    "err: mean relative error of the first output against float64; × PyTorch: the worst RMSE among the outputs over "
+    "PyTorch's. Peers: their time over ours with out= given, above 1 we are faster. "
     "A time in yellow: other processes took part of the machine meanwhile."
 )
+
+
+FORMS = {"alloc.": "allocating", "two-ph.": "two_phase", "repeat.": "repeatable"}
+
+
+def title(operator: str, shape: Sequence[int], dtype: str, threads: int | None = None) -> str:
+    """A problem in words."""
+    words = f"{operator} {' × '.join(map(str, shape))} {dtype}"
+    return words if threads is None else f"{words}, {counted(threads)}"
+
+
+def counted(threads: int) -> str:
+    """1 thread, 2 threads."""
+    return f"{threads} thread" + "s" * (threads != 1)
 
 
 def table(title: str, results: list[Result]) -> Table:
@@ -43,7 +61,7 @@ def table(title: str, results: list[Result]) -> Table:
     grid = Table(title=title, title_justify="left", title_style="bold")
     grid.add_column("shape", no_wrap=True)
     grid.add_column("in")
-    for heading in ("time", "±", "GB/s", "limit", "share", "alloc.", "two-ph.", "repeat.", "err", "× PyTorch"):
+    for heading in ("time", "±", "GB/s", "limit", "share", "1 thr.", *FORMS, "faults", "err", "× PyTorch"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for name in peers:
         grid.add_column(name, justify="right", no_wrap=True)
@@ -54,11 +72,10 @@ def table(title: str, results: list[Result]) -> Table:
 
 def _row(result: Result, peers: list[str]) -> list[Text]:
     out = result.descend["out"]
-    judged = result.lives == "memory"
-    share = Text(f"{result.share:.2f}", style=(GOOD if result.share >= result.target else BAD) if judged else "")
+    style = "" if result.target is None else GOOD if result.reached >= result.target else BAD
+    share = Text(f"{result.share:.2f}", style=style)
     if result.share_of_arithmetic is not None:
-        reached = result.share_of_arithmetic >= TARGET_SHARE
-        share.append(f" ({result.share_of_arithmetic:.2f})", style=(GOOD if reached else BAD) if judged else "")
+        share.append(f" ({result.share_of_arithmetic:.2f})", style=style)
     torch = result.peers.get("PyTorch")
     against = f"{worst_ratio(result.errors, torch.errors, 'rmse'):.2f}" if torch else "-"
     cells = [
@@ -67,7 +84,9 @@ def _row(result: Result, peers: list[str]) -> list[Text]:
         Text(duration(out.median), style="yellow" if result.others > DISTURBED else ""),
     ]
     cells += [Text(f"{out.spread:.0%}"), Text(f"{result.speed / 1e9:.1f}"), Text(duration(result.limit.median)), share]
-    cells += [Text(f"{result.descend[form].over(out):.2f}") for form in ("allocating", "two_phase", "repeatable")]
+    forms = [result.descend.get(form) for form in (ONE_THREAD, *FORMS.values())]
+    cells += [Text("-" if timing is None else f"{timing.over(out):.2f}") for timing in forms]
+    cells += [Text("-" if result.faults is None else f"{result.faults:.0f}")]
     cells += [Text(f"{result.errors[0]['mere']:.1e}"), Text(against)]
     for name in peers:
         times = result.ratio(name) if name in result.peers else None
@@ -94,11 +113,7 @@ def small_table(small: SmallCall) -> Table:
 
 def verdict(report: Report) -> Text:
     """The targets that were missed, or that none was."""
-    missed = [
-        f"{r.operator} {' × '.join(map(str, r.shape))} {r.dtype}: {', '.join(r.misses)}"
-        for r in report.results
-        if r.misses
-    ]
+    missed = [f"{title(*result.key)}: {', '.join(words)}" for result, words in misses(report)]
     for small in report.small:
         missed += [
             f"{small.operator}, small call, {name}: {1 / small.ratio(name):.2f} times the yardstick's time"
@@ -108,6 +123,13 @@ def verdict(report: Report) -> Text:
     if not missed:
         return Text("Every target is reached.", style=GOOD)
     return Text(f"{len(missed)} targets missed:\n  " + "\n  ".join(missed), style=BAD)
+
+
+def misses(report: Report) -> list[tuple[Result, list[str]]]:
+    """The results that miss a target, and which."""
+    rows = {result.operator: load(result.operator).row for result in report.results}
+    found = [(result, result.misses(rows[result.operator](tuple(result.shape)))) for result in report.results]
+    return [(result, words) for result, words in found if words]
 
 
 def duration(seconds: float) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import sweep
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 
 if TYPE_CHECKING:
@@ -47,20 +48,23 @@ class RmsNormGrad(Operator):
     small = ((8, 64), "float32")
     nothing = (0, 8)
 
+    def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
+        """dy, x and dx."""
+        return sweep.matrices(size // (3 * itemsize))
+
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
-        """Normal data; rstd is that of x, as the forward operator would hand it over."""
+        """Normal data; rstd is that of x, as the forward operator hands it over."""
+        import descend
+
         rows, columns = shape
-        x = normal(shape, dtype, rng)
-        wide = x.astype(np.float32, copy=False)
-        rstd = aligned((rows, 1), "float32")
-        rstd[:, 0] = 1 / np.sqrt(np.einsum("ij,ij->i", wide, wide) / columns + EPSILON)
-        inputs = {
-            "dy": normal(shape, dtype, rng),
-            "x": x,
-            "rstd": rstd,
-            "gamma": normal((columns,), dtype, rng, 0.1, 1),
-        }
+        x, gamma, rstd = (
+            normal(shape, dtype, rng),
+            normal((columns,), dtype, rng, 0.1, 1),
+            aligned((rows, 1), "float32"),
+        )
         outputs = {"dx_out": aligned(shape, dtype), "dgamma_out": aligned((columns,), "float32")}
+        descend.rms_norm(x, gamma, EPSILON, out=(outputs["dx_out"], rstd))
+        inputs = {"dy": normal(shape, dtype, rng), "x": x, "rstd": rstd, "gamma": gamma}
         return Problem(shape, dtype, inputs, outputs)
 
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:

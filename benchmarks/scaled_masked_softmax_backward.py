@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.operator import Array, Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
+from benchmarks import sweep
+from benchmarks.operator import (
+    PERIOD,
+    Array,
+    Call,
+    Golden,
+    Operator,
+    Problem,
+    Route,
+    Shape,
+    aligned,
+    normal,
+    sample,
+    spread,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,16 +46,19 @@ class ScaledMaskedSoftmaxBackward(Operator):
     full = tuple(sorted(QUICK + MORE, key=lambda shape: (int(np.prod(shape)), shape[3])))
     small = ((1, 2, 16, 64), "float32")
     nothing = (0, 1, 1, 8)
-    attributes: Mapping[str, Any] = {"scale": SCALE}
+
+    def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
+        """grad_output, y and out; an eighth of a byte or more of the mask."""
+        return sweep.scores(size * 8 // (24 * itemsize + 1))
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal gradients; y is what the forward gives for normal scores."""
-        y = normal(shape, dtype, rng)
-        mask = aligned((shape[0], 1, *shape[2:]), np.dtype(np.bool_))
-        mask[...] = rng.random(mask.shape) < 0.3
-        softmax(y, mask)
+        import descend
+
+        out, y, mask = normal(shape, dtype, rng), aligned(shape, dtype), hidden(shape, rng)
+        descend.scaled_masked_softmax(out, mask, SCALE, out=y)
         inputs = {"grad_output": normal(shape, dtype, rng), "y": y, "mask": mask}
-        return Problem(shape, dtype, inputs, {"out": aligned(shape, dtype)})
+        return Problem(shape, dtype, inputs, {"out": out}, {"scale": SCALE})
 
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
         """Whole rows."""
@@ -49,8 +66,8 @@ class ScaledMaskedSoftmaxBackward(Operator):
 
         grad, y, mask = problem.inputs.values()
         rows = np.unravel_index(sample(int(np.prod(y.shape[:3])), y.shape[3], rng), y.shape[:3])
-        hidden = mask[rows[0], 0, rows[2]]
-        return (Golden(rows, reference.scaled_masked_softmax_backward(grad[rows], y[rows], hidden, SCALE)),)
+        masked = mask[rows[0], 0, rows[2]]
+        return (Golden(rows, reference.scaled_masked_softmax_backward(grad[rows], y[rows], masked, SCALE)),)
 
     def torch_eager(self) -> Mapping[str, Route]:
         """PyTorch's own softmax backward between a mask and a factor, and the formula by hand."""
@@ -80,12 +97,10 @@ class ScaledMaskedSoftmaxBackward(Operator):
         return "torch.ops.aten._softmax_backward_data", softmax_backward
 
 
-def softmax(x: Array, mask: Array) -> None:
-    """The forward in place, a batch at a time."""
-    for batch, hidden in zip(x, mask, strict=True):
-        e = np.exp(np.where(hidden, np.float32(-10000), batch.astype(np.float32) * np.float32(SCALE)))
-        e /= np.maximum(e.sum(axis=-1, keepdims=True), np.float32(1e-30))
-        batch[...] = e
+def hidden(shape: Shape, rng: np.random.Generator) -> Array:
+    """A mask for all heads that hides three scores in ten."""
+    mask = aligned((shape[0], 1, *shape[2:]), np.dtype(np.bool_))
+    return spread(rng.random(min(mask.size, PERIOD)) < 0.3, mask)
 
 
 def own(grad: Tensor, y: Tensor, mask: Tensor) -> Tensor:

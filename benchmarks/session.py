@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,28 @@ from benchmarks.frameworks import Library
 from benchmarks.harness import Contender, Effort, Limit, fastest, measure
 from benchmarks.limit import limit
 from benchmarks.operator import Call, Golden, Operator, Problem, Shape
-from benchmarks.results import FORMS, Peer, Result, SmallCall
+from benchmarks.results import FORMS, ONE_THREAD, Peer, Result, SmallCall
 
 Say = Callable[[str], None]
+SLOW, VERY_SLOW = 0.05, 0.5
+"""Seconds of a call."""
+TRIAL = 0.1
+"""Seconds: with less, there is no time to compile several ways for a trial."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A problem and what should come out."""
+
+    problem: Problem
+    golden: tuple[Golden, ...]
+
+
+def prepare(operator: Operator, shape: Shape, dtype: str) -> Data:
+    """Fresh data."""
+    rng = np.random.default_rng()
+    problem = operator.make(shape, dtype, rng)
+    return Data(problem, operator.golden(problem, rng))
 
 
 def run(
@@ -25,15 +47,17 @@ def run(
     effort: Effort,
     libraries: Sequence[Library] = frameworks.LIBRARIES,
     say: Say = lambda text: None,
+    data: Data | None = None,
 ) -> Result:
     """Measures one shape and dtype; raises WrongResultError where Descend's result is wrong."""
-    rng = np.random.default_rng()
-    say("data")
-    problem = operator.make(shape, dtype, rng)
-    golden = operator.golden(problem, rng)
-    inputs, outputs = list(problem.inputs.values()), list(problem.outputs.values())
+    if data is None:
+        say("data")
+        data = prepare(operator, shape, dtype)
+    problem, golden = data.problem, data.golden
+    outputs = list(problem.outputs.values())
+    frameworks.hold(threads)
 
-    forms = ours.calls(operator, inputs, outputs)
+    forms = ours.calls(operator, problem, effort.forms)
     verify(forms, problem, golden)
 
     frameworks.forget()
@@ -41,15 +65,17 @@ def run(
     for library in libraries:
         if library.installed and library.routes(operator):
             say(library.name)
-            found = enter(library, operator, problem, golden)
+            found = enter(library, operator, problem, golden, effort)
             if found is not None:
                 peers[library.name] = found
 
     say("rounds")
-    nothing = operator.make(operator.nothing, "float32", rng)
-    empty_call = ours.functional(operator, list(nothing.inputs.values()), list(nothing.outputs.values()))
-    triad, empty = limit(problem.bytes, threads), Contender("empty", "descend", empty_call)
-    contenders = {form: Contender(form, "descend", call) for form, call in forms.items()}
+    nothing = operator.make(operator.nothing, "float32", np.random.default_rng())
+    triad = limit(problem.bytes, threads)
+    empty = Contender("empty", "descend", ours.functional(operator, nothing))
+    contenders = {form: Contender(form, "descend", call, prepare=_team(threads)) for form, call in forms.items()}
+    if threads > 1:
+        contenders[ONE_THREAD] = Contender(ONE_THREAD, "descend", forms["out"], prepare=_team(1))
     accuracy.poison(outputs)
     jobs = [triad, empty, *contenders.values(), *(contender for contender, _ in peers.values())]
     arithmetic = None
@@ -68,50 +94,87 @@ def run(
         operator.name,
         list(shape),
         dtype,
+        threads,
         problem.bytes,
-        machine.lives_in(problem.bytes),
+        machine.lives_in(problem.bytes, threads),
         triad.timing,
         empty.timing,
-        {form: contenders[form].timing for form in FORMS},
+        {form: contender.timing for form, contender in contenders.items()},
         {name: peer for name, (_, peer) in peers.items()},
         errors,
         round(others, 3),
         arithmetic.timing if arithmetic else None,
+        page_faults(forms["allocating"], contenders["allocating"].usual) if "allocating" in forms else None,
     )
+
+
+def _team(threads: int) -> Callable[[], None]:
+    """What gives Descend so many threads."""
+    import descend
+
+    return lambda: descend.set_num_threads(threads)
+
+
+def page_faults(call: Call, seconds: float) -> float:
+    """Of one call in a loop that drops each result for the next one: pages that the system had to map anew."""
+    calls = max(3, min(20, int(0.1 / max(seconds, 1e-6))))
+    for _ in range(3):
+        call()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(calls):
+        call()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls
 
 
 def verify(forms: dict[str, Call], problem: Problem, golden: Sequence[Golden]) -> None:
     """Every form computes the right thing, into poisoned outputs where they are given."""
     outputs = list(problem.outputs.values())
-    for form in FORMS:
+    for form, call in forms.items():
         accuracy.poison(outputs)
-        result = forms[form]()
+        result = call()
         actual = [frameworks.to_numpy(part) for part in as_tuple(result)] if form == "allocating" else outputs
         accuracy.check(f"Descend ({FORMS[form]}) on {problem.shape} {problem.dtype}", actual, golden)
 
 
 def enter(
-    library: Library, operator: Operator, problem: Problem, golden: Sequence[Golden]
+    library: Library, operator: Operator, problem: Problem, golden: Sequence[Golden], effort: Effort
 ) -> tuple[Contender, Peer] | None:
-    """A peer's fastest way, ready for the rounds; a way that fails or computes something else is left out."""
-    arrays = library.arrays(list(problem.inputs.values()))
+    """A peer's fastest way, ready for the rounds; a way that fails or computes something else is left out.
+
+    Where calls are slow, one of each is trial enough. Where there is little time for trials, what compiles takes part
+    with the first of its ways that works, and none is sought that is faster than a very slow one.
+    """
+    arrays, settings = library.arrays(list(problem.inputs.values())), operator.settings(problem.shape)
     ways: list[Contender] = []
     errors: dict[str, list[dict[str, float]]] = {}
     tried: dict[str, float | str] = {}
+    seconds: dict[str, float] = {}
     for name, route in library.routes(operator).items():
         try:
-            call = route(*arrays)
-            results = [frameworks.to_numpy(part) for part in as_tuple(call())]
-            accuracy.check(f"{library.name} ({name})", results, golden, dtype=_coarsest(problem.dtype))
+            call = route(*arrays, **settings)
+            start = time.perf_counter()
+            returned = as_tuple(call())
+            first = time.perf_counter() - start
+            results = [frameworks.to_numpy(part) for part in returned]
+            checked = golden[: len(results)]
+            accuracy.check(f"{library.name} ({name})", results, checked, dtype=_coarsest(problem.dtype))
         except Exception as problem_of_theirs:  # a peer's failure is a finding, not ours
             tried[name] = f"{type(problem_of_theirs).__name__}: {problem_of_theirs}".splitlines()[0][:200]
             continue
-        errors[name] = [accuracy.errors(part, gold) for part, gold in zip(results, golden, strict=True)]
+        errors[name] = [accuracy.errors(part, gold) for part, gold in zip(results, checked, strict=True)]
         ways.append(Contender(name, library.package, call))
+        seconds[name] = first if first > VERY_SLOW else ways[-1].once()
+        if effort.trial < TRIAL and (library.compiles or seconds[name] > VERY_SLOW):
+            break
     if not ways:
         return None
-    best = fastest(ways)
-    tried |= {way.name: way.timing.median for way in ways if way.timing.seconds}
+    quickest = min(seconds.values())
+    if quickest < SLOW:
+        best = fastest([way for way in ways if seconds[way.name] < max(SLOW, 3 * quickest)], effort)
+    else:
+        best = next(way for way in ways if seconds[way.name] == quickest)
+    seconds |= {way.name: way.timing.median for way in ways if way.timing.seconds}
+    tried |= {name: float(f"{figure:.4g}") for name, figure in seconds.items()}
     contender = Contender(library.name, library.package, best.call)
     return contender, Peer(contender.timing, best.name, tried, errors[best.name])
 
@@ -124,16 +187,19 @@ def small_calls(operator: Operator, effort: Effort, say: Say = lambda text: None
     shape, dtype = operator.small
     say("small calls")
     problem = operator.make(shape, dtype, np.random.default_rng())
-    inputs, outputs = list(problem.inputs.values()), list(problem.outputs.values())
-    tensors, out_tensors = frameworks.torch_arrays(inputs), frameworks.torch_arrays(outputs)
+    tensors = replace(problem, inputs=_as_tensors(problem.inputs), outputs=_as_tensors(problem.outputs))
     name, route = yardstick
-    jobs = {name: route(*tensors)}
-    jobs |= {f"{form}, NumPy": call for form, call in ours.calls(operator, inputs, outputs).items()}
-    jobs |= {f"{form}, torch": call for form, call in ours.calls(operator, tensors, out_tensors).items()}
+    jobs = {name: route(*tensors.inputs.values(), **operator.settings(shape))}
+    jobs |= {f"{form}, NumPy": call for form, call in ours.calls(operator, problem).items()}
+    jobs |= {f"{form}, torch": call for form, call in ours.calls(operator, tensors).items()}
     contenders = [Contender(job, "small", call) for job, call in jobs.items()]
     measure(contenders, effort)
     timings = {contender.name: contender.timing for contender in contenders}
     return SmallCall(operator.name, list(shape), dtype, name, timings)
+
+
+def _as_tensors(arrays: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip(arrays, frameworks.torch_arrays(list(arrays.values())), strict=True))
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:

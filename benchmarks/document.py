@@ -1,0 +1,305 @@
+"""The report: docs/benchmarks.md, its pictures and its figures, all from one run's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from benchmarks import OPERATORS as NAMES
+from benchmarks import plot
+from benchmarks.machine import in_words
+from benchmarks.operator import DTYPES, load
+from benchmarks.report import counted, duration, misses
+from benchmarks.results import (
+    LARGE,
+    LEAST_SHARE,
+    LONG,
+    NOISE,
+    TARGET_IN_CACHE,
+    TARGET_IN_MEMORY,
+    Report,
+    Result,
+    SmallCall,
+)
+
+MOST = 40
+"""Rows of a list; the JSON has all."""
+ALLOCATED = 1 << 20
+"""Bytes of results from which on they come from pages that are kept warm; smaller ones are malloc's affair."""
+
+Item = TypeVar("Item")
+Row = Sequence[object]
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """``benchmarks.md``, and beside it a folder with the JSON and the pictures; returns the paths."""
+    if not report.results:
+        raise ValueError("nothing was measured: there is nothing to report")
+    beside = folder / "benchmarks"
+    figures, page = beside / "benchmarks.json", folder / "benchmarks.md"
+    report.save(figures)
+    pictures = plot.draw(report, beside)
+    page.write_text(text(report, [picture.name for picture in pictures], (folder / "accuracy.md").exists()))
+    return [page, figures, *pictures]
+
+
+def text(report: Report, pictures: Sequence[str], accuracy: bool = False) -> str:
+    """The page."""
+    sections = [
+        introduction(report),
+        "## What is asked, and what was measured\n\n" + verdicts(report),
+        "## Operator by operator\n\n" + SUMMARY + summary(report),
+        "## Where it falls short\n\n" + shortfalls(report),
+        "## One thread and more\n\n" + speedups(report) if any(r.speedup for r in report.results) else "",
+        "## Results that we allocate\n\n" + allocations(report),
+        "## Small calls\n\n" + small_calls(report.small) if report.small else "",
+        "## Over the size\n\n" + OVER_SIZE + "\n".join(f"![{name[:-4]}](benchmarks/{name})" for name in pictures
+                                                     if name != "errors.svg"),
+        "## Error beside time\n\n" + errors(report, accuracy) if "errors.svg" in pictures else "",
+        "## How it is measured\n\n" + METHOD,
+    ]  # fmt: skip
+    return "# Speed\n\n" + "\n\n".join(section.strip() for section in sections if section) + "\n"
+
+
+def introduction(report: Report) -> str:
+    """What was measured, where and how."""
+    threads = sorted({result.threads for result in report.results})
+    teams = counted(threads[0]) if len(threads) == 1 else " and ".join(map(str, threads)) + " threads"
+    peers = [name for name in plot.COLOURS if any(name in result.peers for result in report.results)]
+    beside = f", and beside {_listed(peers)}" if peers else ""
+    taken = f"{len(report.results)} of the {report.planned}" if len(report.results) < report.planned else "All"
+    commands = "; ".join(f"`{command}`" for command in report.commands)
+    return (
+        f"How fast Descend's operators are beside the limit that the machine's memory sets{beside}.\n\n"
+        f"This page, its pictures and [its figures](benchmarks/benchmarks.json) are written by `./dev bench`, from one "
+        f"report: do not edit it.\n\n"
+        f"- machine: {in_words(report.machine)}\n"
+        f"- Python {report.machine['python']}, {report.machine['system']}, "
+        f"{report.machine['memory_gib']} GiB of memory\n"
+        f"- measured: {commands}\n"
+        f"- {taken} problems (operator, shape, dtype, number of threads) of the grid `{report.grid}`, with {teams}"
+    )
+
+
+def verdicts(report: Report) -> str:
+    """The targets in one table."""
+    results = report.results
+    beyond = [r.reached for r in results if r.lives == "memory"]
+    within = [r.reached for r in results if r.target == TARGET_IN_CACHE]
+    rows_of = {result.operator: load(result.operator).row for result in results}
+    judged = [r for r in results if r.bytes >= LARGE and rows_of[r.operator](tuple(r.shape)) >= LONG]
+    low = [r for r in judged if r.reached < LEAST_SHARE]
+    ratios = [r.ratio(name) for r in results for name in r.peers]
+    found = [word for _, words in misses(report) for word in words]
+    slower = [word for word in found if word.startswith("slower")]
+    threaded = [r.speedup for r in results if r.speedup is not None]
+    worse = [word for word in found if word.endswith("thread")]
+    faults = [r.faults for r in results if r.faults is not None and _allocates(r)]
+    rows: list[Row] = [
+        ("share of the limit beyond the cache, median", f"{TARGET_IN_MEMORY:.2f}", *_median(beyond)),
+        ("share of the limit within the cache, median", f"{TARGET_IN_CACHE:.2f}", *_median(within)),
+        (f"points of {LARGE >> 10} KiB or more, rows of {LONG} or more, below {LEAST_SHARE} of the limit", "none",
+         len(low), len(judged)),
+        ("points slower than a peer", "none", len(slower), len(ratios)),
+        ("points where more threads are slower than one", "none", len(worse), len(threaded)),
+        (f"page faults of a call that allocates {ALLOCATED >> 20} MiB or more, the most", "0",
+         f"{max(faults):.0f}" if faults else "-", len(faults)),
+    ]  # fmt: skip
+    return table(("", "asked", "measured", "of"), rows) + (
+        f"\n\nA ratio counts as slower where it is below 1 by more than {NOISE:.0%} and by more than the noise of its "
+        f"two medians (twice the distance of the quarters over the root of the rounds)."
+    )
+
+
+def _median(values: Sequence[float]) -> tuple[str, int]:
+    return (f"{median(values):.2f}" if values else "-", len(values))
+
+
+SUMMARY = """\
+The share of the limit, by where the bytes of a problem live between calls, and the time of each peer over ours: the
+median and in brackets the least. Above 1, we are faster.
+
+"""
+
+
+def summary(report: Report) -> str:
+    """A row an operator and dtype."""
+    homes = sorted({r.lives for r in report.results} - {"edge", "memory"})
+    homes += ["memory"] if any(r.lives == "memory" for r in report.results) else []
+    peers = [name for name in plot.COLOURS if any(name in r.peers for r in report.results)]
+    rows: list[Row] = []
+    for operator, group in _by(report.results, lambda result: result.operator, NAMES):
+        for dtype, results in _by(group, lambda result: result.dtype, list(DTYPES)):
+            row = [_once(operator, rows), dtype, len(results)]
+            row += [_both([r.reached for r in results if r.lives == home]) for home in homes]
+            row += [_both([r.ratio(name) for r in results if name in r.peers]) for name in peers]
+            rows.append(row)
+    return table(("operator", "dtype", "points", *homes, *peers), rows)
+
+
+def _once(name: str, rows: Sequence[Row]) -> str:
+    """A name where no row has it yet."""
+    return "" if any(row[0] == name for row in rows) else name
+
+
+def _both(values: Sequence[float]) -> str:
+    return f"{_short(median(values))} ({_short(min(values))})" if values else "-"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def shortfalls(report: Report) -> str:
+    """Every point that misses a target, the worst first."""
+    found = misses(report)
+    if not found:
+        return "No point misses a target."
+    found.sort(key=lambda one: min(float(figure) for figure in _figures(one[1])))
+    rows = [(*_names(result), duration(result.seconds), ", ".join(words)) for result, words in found[:MOST]]
+    more = f"\n\nAnd {len(found) - MOST} more: the figures have all." if len(found) > MOST else ""
+    counts = [(operator, len(ones)) for operator, ones in _by(found, lambda one: one[0].operator, NAMES)]
+    return (
+        f"{len(found)} of {len(report.results)} points miss a target: "
+        + ", ".join(f"{count} of {operator}" for operator, count in counts)
+        + ".\n\n"
+        + table(("operator", "shape", "dtype", "threads", "bytes", "time", "what is missed"), rows)
+        + more
+    )
+
+
+def _figures(words: Sequence[str]) -> list[str]:
+    return [part for word in words for part in word.replace(":", "").split() if part.replace(".", "", 1).isdigit()][:1]
+
+
+def _names(result: Result) -> Row:
+    shape = " × ".join(map(str, result.shape))
+    return result.operator, shape, result.dtype, result.threads, plot.size_in_words(result.bytes)
+
+
+def speedups(report: Report) -> str:
+    """One thread's time over that of all, by where the bytes live."""
+    homes = sorted(
+        {r.lives for r in report.results if r.speedup}, key=lambda home: (home == "memory", home == "edge", home)
+    )
+    rows: list[Row] = []
+    for operator, results in _by(report.results, lambda result: result.operator, NAMES):
+        values = [[r.speedup for r in results if r.speedup is not None and r.lives == home] for home in homes]
+        rows.append((operator, *map(_both, values)))
+    return (
+        "One thread's time over that of all threads, in the same rounds: the median and in brackets the least. What is "
+        "small stays on the caller's thread.\n\n" + table(("operator", *homes), rows)
+    )
+
+
+def allocations(report: Report) -> str:
+    """What it costs to have the results allocated."""
+    rows: list[Row] = []
+    for operator, results in _by(report.results, lambda result: result.operator, NAMES):
+        chosen = [r for r in results if r.faults is not None and _allocates(r)]
+        if chosen:
+            times = [r.descend["allocating"].over(r.descend["out"]) for r in chosen]
+            faults = [r.faults for r in chosen if r.faults is not None]
+            rows.append((operator, len(chosen), f"{median(times):.2f}", f"{median(faults):.0f}", f"{max(faults):.0f}"))
+    if not rows:
+        return f"No problem had results of {ALLOCATED >> 20} MiB or more."
+    return (
+        f"Calls without `out=` in a loop that drops each result for the next one, results of {ALLOCATED >> 20} MiB or "
+        "more: their time over that of calls with `out=`, and the page faults of one call.\n\n"
+        + table(("operator", "points", "time, median", "page faults, median", "most"), rows)
+    )
+
+
+def _allocates(result: Result) -> bool:
+    """Whether the result proper is so large; it takes a third of the bytes or more, but for NSA's forward."""
+    return result.operator != "nsa_compress" and result.bytes >= 4 * ALLOCATED
+
+
+def small_calls(small: Sequence[SmallCall]) -> str:
+    """The calls that are all overhead."""
+    rows = []
+    for call in small:
+        shape = f"{' × '.join(map(str, call.shape))} {call.dtype}"
+        times = [
+            duration(call.timings[name].median) if name in call.timings else "-"
+            for name in (call.yardstick, "out, NumPy", "out, torch", "repeatable, NumPy")
+        ]
+        rows.append((call.operator, shape, f"`{call.yardstick}`", *times))
+    return "A call whose time is all overhead, beside the operator of PyTorch that is nearest.\n\n" + table(
+        ("operator", "problem", "yardstick", "its time", "out=, NumPy", "out=, torch", "repeatable executor"), rows
+    )
+
+
+OVER_SIZE = """\
+Above: the share of the limit, where 100 % is a loop that reads the inputs and writes the outputs and does nothing
+else. Below: the peers' time over ours. A dot is a problem, a line goes through the medians of problems of about one
+size.
+
+"""
+
+
+def errors(report: Report, accuracy: bool) -> str:
+    """The picture, and medians."""
+    peers = [name for name in plot.COLOURS if any(name in r.peers for r in report.results)]
+    rows: list[Row] = []
+    for operator, group in _by(report.results, lambda result: result.operator, NAMES):
+        for dtype, results in _by(group, lambda result: result.dtype, list(DTYPES)):
+            theirs = [
+                [of for r in results if name in r.peers and (of := plot.error_ratio(r, name)) is not None]
+                for name in peers
+            ]
+            ours = median(r.errors[0]["mere"] for r in results)
+            cells = [_short(median(values)) if values else "-" for values in theirs]
+            rows.append((_once(operator, rows), dtype, f"{ours:.1e}", *cells))
+    more = " [Accuracy](accuracy.md) goes further: distributions, seeds, rows." if accuracy else ""
+    return (
+        "The first output of each operator against float64, on the inputs that were timed: the median of our mean "
+        f"relative error, and the medians of the peers' RMSE over ours. Above 1, we are closer.{more}\n\n"
+        "![Error beside time](benchmarks/errors.svg)\n\n"
+        + table(("operator", "dtype", "mean relative error", *peers), rows)
+    )
+
+
+METHOD = """\
+- **The limit** of a problem is the time in which the machine moves as many bytes as its inputs and outputs have, each
+  once: a triad (two reads, one write) of the same number of bytes, with the better of plain and non-temporal stores,
+  measured in the same rounds, and with as many threads; where the bytes are few, with one thread if that is faster.
+  Plus the time of a call on empty arrays. Group norm + swish in 16 bits has a second limit, its arithmetic on data in
+  first-level caches (of the gradient a loop of the arithmetic alone, of the forward the operator itself less an empty
+  call); the larger one counts.
+- **Rounds.** Descend, the limit and the peers take turns, forth and back, so that a noisy moment hits all alike.
+  Ratios are medians of the ratios within the rounds. Rounds in which other processes took more than a tenth of the
+  processors do not count, unless there are too few others.
+- **Peers** compute the same from the same inputs by the fastest of several ways, PyTorch's own operators among them,
+  and may leave out a forward's statistics; torch.compile and JAX compile for the exact shape. In a sweep, which has
+  many shapes, those that compile take part in one problem of eight, each with one way; and beside a way that takes
+  more than half a second, no faster one is sought.
+- **Threads** are the same for everyone: the process has as many processors as threads.
+- **Right results.** What is timed is compared with float64 before and after, in outputs that were poisoned.
+- A problem's bytes **live** in the smallest cache, summed over the processors in use, that holds them all; in memory,
+  where they are twice the last cache or more; in between (`edge`), they are in no column of the tables.
+- A virtual machine may be told of more cache than it has to itself. Times drift; ratios are what carries over.
+- **The sweep** (`--grid sweep`) has rows of 1 to 131072 elements (every power of two, one off on both sides, primes),
+  1 to 10^6 rows, few rows of up to 2^24; groups of 1 to 4000 channels with 1 to 65536 pixels; scores of 1 to 8192
+  keys; windows of every legal width and stride up to 128: sizes from 1 KiB to beyond the last cache. `--minutes`
+  takes an even sample.
+"""
+
+
+def table(heads: Sequence[str], rows: Iterable[Row]) -> str:
+    """In Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _by(items: Iterable[Item], key: Callable[[Item], str], order: Sequence[str] = ()) -> list[tuple[str, list[Item]]]:
+    groups: dict[str, list[Item]] = {name: [] for name in order}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [(name, group) for name, group in groups.items() if group]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

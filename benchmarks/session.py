@@ -85,6 +85,7 @@ def run(
         )
         jobs.insert(1, arithmetic)
     others = measure(jobs, effort)
+    _team(threads)()
     accuracy.check(f"Descend on {shape} {dtype}, as timed", outputs, golden)
     errors = [accuracy.errors(output, part) for output, part in zip(outputs, golden, strict=True)]
 

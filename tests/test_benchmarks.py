@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
+import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,7 @@ from benchmarks import (
     ours,
     report,
     session,
+    sweep,
 )
 from benchmarks.harness import Contender, Effort
 from benchmarks.operator import DTYPES, aligned, load, normal, sample
@@ -200,7 +204,7 @@ def test_onednn_computes_the_gradients(name, dtype):
     operator, rng = load(name), np.random.default_rng(7)
     for shape in operator.quick[1:3]:
         problem = operator.make(shape, dtype, rng)
-        found = session.enter(frameworks.LIBRARIES[-1], operator, problem, operator.golden(problem, rng))
+        found = session.enter(frameworks.LIBRARIES[-1], operator, problem, operator.golden(problem, rng), HASTE)
         assert found is not None
         _, peer = found
         assert len(peer.errors) == len(problem.outputs)
@@ -266,6 +270,106 @@ def test_a_library_of_ones_own_comes_first(monkeypatch, tmp_path):
         assert onednn.version() is None  # there is nothing to load
     finally:
         onednn.library.cache_clear()
+
+
+def test_what_we_allocate_costs_no_page_faults_in_a_loop():
+    operator = load("rms_norm_grad")
+    problem = operator.make((1024, 1024), "float32", np.random.default_rng(0))
+    assert session.page_faults(ours.allocating(operator, problem), 1e-3) < 10  # of the 1024 pages of a result
+
+    def anew():
+        with mmap.mmap(-1, 1 << 22) as memory:
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+            memory[:: mmap.PAGESIZE] = b"x" * (len(memory) // mmap.PAGESIZE)
+
+    assert session.page_faults(anew, 1e-3) >= (1 << 22) // mmap.PAGESIZE
+
+
+def test_threads_are_held_for_everyone():
+    import torch
+
+    for threads in {1, THREADS}:
+        result = session.run(load("layer_norm"), (8, 64), "float32", threads, HASTE, ())
+        assert result.threads == threads == descend.get_num_threads() == torch.get_num_threads()
+        assert len(os.sched_getaffinity(0)) == threads
+        assert (ONE_THREAD in result.descend) == (threads > 1)
+
+
+# --- the sweep ----------------------------------------------------------------------------------------------------
+
+CACHE = 32 << 20
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_sweep_has_the_sizes_that_it_says(name):
+    operator, rng = load(name), np.random.default_rng(0)
+    for size in sweep.sizes(CACHE)[:5]:
+        for dtype in operator.dtypes:
+            shapes = list(operator.sweep(size, DTYPES[dtype].itemsize))
+            for shape in shapes[:: max(1, len(shapes) // 7)]:
+                assert size / 2 <= operator.make(shape, dtype, rng).bytes <= 4 * size + 4096
+
+
+def test_the_sweep_covers_the_range():
+    def shapes(name: str) -> set[tuple[int, ...]]:
+        return {shape for _, shape, _ in sweep.plan([load(name)], list(DTYPES), CACHE)}
+
+    rows = shapes("rms_norm_grad")
+    powers = [1 << power for power in range(18)]
+    wanted = {length for power in powers for length in (power - 1, power, power + 1) if 1 <= length <= 131072}
+    assert wanted <= {columns for _, columns in rows}
+    assert {columns for count, columns in rows if count == 1_000_000}
+    assert {columns for count, columns in rows if count <= 8 and columns >= 1 << 18}
+    assert {1, 3, 13, 53, 98317} <= {columns for _, columns in rows}  # primes
+    images = shapes("group_norm_swish")
+    assert {1, 2, 3, 31, 1024, 4000} <= {width for _, _, width, _ in images}
+    assert {1, 49, 256, 65536} <= {pixels for *_, pixels in images}
+    assert {1, 2, 3, 1023, 4097, 8192} <= {keys for *_, keys in shapes("scaled_masked_softmax_backward")}
+    legal = {(width, stride) for width in range(16, 129, 16) for stride in range(16, width + 1, 16)}
+    assert {shape[3:] for shape in shapes("nsa_compress")} == legal
+    assert {shape[3:] for shape in shapes("nsa_compress_grad")} == {pair for pair in legal if pair[0] > pair[1]}
+
+
+def test_the_sweep_is_always_the_same_and_begins_evenly():
+    operators = [load(name) for name in OPERATORS]
+    plan = sweep.plan(operators, list(DTYPES), CACHE)
+    assert plan == sweep.plan(operators, list(DTYPES), CACHE)
+    assert len({(operator.name, shape, dtype) for operator, shape, dtype in plan}) == len(plan)
+    first = plan[: len(operators) * len(DTYPES) * len(sweep.sizes(CACHE))]
+    counts = Counter((operator.name, dtype) for operator, _, dtype in first)
+    assert len(counts) == len(operators) * len(DTYPES)
+    assert max(counts.values()) <= len(sweep.sizes(CACHE)) + 3
+    assert min(counts.values()) >= len(sweep.sizes(CACHE)) - 3
+    lengths = sorted(shape[1] for operator, shape, dtype in plan[: len(plan) // 20] if operator.name == "rms_norm")
+    assert lengths[len(lengths) // 4] < 128 < 1024 < lengths[-len(lengths) // 4]
+
+
+def test_a_sweep_stops_in_time_and_is_resumed(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "last_cache", lambda: 1 << 12)
+    path, docs = tmp_path / "figures.json", tmp_path / "docs"
+    arguments = ["--grid", "sweep", "--op", "rms_norm", "--op", "nsa_compress", "--seconds", "0.001", "--peers", "none"]
+    for command in (["--json", str(path), "--minutes", "0.003"], ["--resume", str(path), "--minutes", "0.003"]):
+        before = Report.load(path).results if path.exists() else []
+        outcome = CliRunner().invoke(__main__.app, [*arguments, *command])
+        assert outcome.exit_code == 0, outcome.output
+        after = Report.load(path).results
+        assert len(before) < len(after) < Report.load(path).planned
+        assert after[: len(before)] == before
+    report = Report.load(path)
+    assert len({result.key for result in report.results}) == len(report.results)
+    assert {result.threads for result in report.results} == {1, THREADS}
+    assert len(report.commands) == 2
+    pytest.importorskip("matplotlib")
+    outcome = CliRunner().invoke(__main__.app, ["--report-from", str(path), "--report", str(docs)])
+    assert outcome.exit_code == 0, outcome.output
+    page = (docs / "benchmarks.md").read_text()
+    assert f"{len(report.results)} of the {report.planned} problems" in page
+
+    report.machine["cpu"] = "another"
+    report.save(path)
+    outcome = CliRunner().invoke(__main__.app, [*arguments, "--resume", str(path)])
+    assert outcome.exit_code == 2
+    assert "another cpu" in outcome.output
 
 
 # --- the pieces ---------------------------------------------------------------------------------------------------
@@ -415,13 +519,58 @@ def test_a_report_survives_the_disk(tmp_path):
         Report.load(tmp_path / "other.json")
 
 
-def test_a_regression_is_found():
+def test_the_document_names_what_falls_short(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks import document
+
+    machine_ = {**machine.describe(), "cpu": "A"}
+    slow, noisy, fine = made(4e-3), made(2.5e-3, size=300 << 10, lives="L2"), made(1e-3, threads=2)
+    slow.shape, noisy.shape = [1, 64], [2, 64]
+    fine.descend[ONE_THREAD] = timing(0.9e-3, 0.9e-3)
+    page = document.text(Report(machine_, "sweep", [slow, noisy, fine], planned=3, commands=["./dev bench"]), [])
+    assert (
+        "| rms_norm_grad | 1 × 64 | float32 | 1 | 1 GiB | 4 ms | 0.25 of the limit, slower than PyTorch: 0.75 |" in page
+    )
+    assert "| points of 256 KiB or more, rows of 16 or more, below 0.5 of the limit | none | 2 | 3 |" in page
+    assert "| points slower than a peer | none | 1 | 3 |" in page
+    assert "| points where more threads are slower than one | none | 1 | 1 |" in page
+    assert "| share of the limit beyond the cache, median | 0.90 | 0.62 | 2 |" in page
+    assert "All problems" in page
+    with pytest.raises(ValueError, match="nothing was measured"):
+        document.write(Report(machine_, "sweep"), tmp_path)
+
+
+def test_a_part_is_not_published_unasked(monkeypatch, tmp_path):
+    monkeypatch.setattr(__main__, "DOCS", tmp_path / "docs")
+    arguments = ["--op", "rms_norm", "--shape", "4x8", "--dtype", "float32", "--seconds", "0.01", "--peers", "none"]
+    arguments += ["--json", str(tmp_path / "figures.json")]
+    assert CliRunner().invoke(__main__.app, arguments).exit_code == 0
+    assert not (tmp_path / "docs").exists()
+    pytest.importorskip("matplotlib")
+    assert CliRunner().invoke(__main__.app, [*arguments, "--publish"]).exit_code == 0
+    assert (tmp_path / "docs" / "benchmarks.md").exists()
+
+
+def test_a_regression_is_found(tmp_path):
     before, after = Report({}, "quick", [made(1.0e-3)]), Report({}, "quick", [made(1.3e-3)])
     (change,) = compare.compare(before, after)
     assert change.regressed
     assert not compare.compare(after, before)[0].regressed
     # a machine in a worse mood: everything, the triad included, took longer
     assert not compare.compare(before, Report({}, "quick", [made(1.5e-3, triad=1.5e-3)]))[0].regressed
+    # medians of noisy rounds: two slow ones of five are no regression, and neither is what the spread explains
+    noisy = made(1.0e-3)
+    noisy.descend["out"] = timing(1.0e-3, 1.6e-3, 1.0e-3, 1.7e-3, 1.02e-3)
+    noisy.triad, noisy.empty = timing(*[1e-3] * 5), timing(*[0.0] * 5)
+    assert not compare.compare(before, Report({}, "quick", [noisy]))[0].regressed
+    # another number of threads is another problem, and nothing in common is nothing compared
+    with pytest.raises(ValueError, match="no problem in common"):
+        compare.compare(before, Report({}, "quick", [made(1.0e-3, threads=2)]))
+    for name, result in (("before", before), ("after", after)):
+        result.save(tmp_path / name)
+    for names, code in ((("before", "after"), 1), (("after", "before"), 0)):
+        outcome = CliRunner().invoke(__main__.app, ["--compare", *(str(tmp_path / name) for name in names)])
+        assert outcome.exit_code == code, outcome.output
 
 
 def test_tables_name_what_was_missed():

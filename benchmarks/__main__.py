@@ -69,6 +69,9 @@ def main(
     publish: Annotated[bool, typer.Option("--publish", help="Write docs/benchmarks.md from a part, too.")] = False,
     report_to: Annotated[Path | None, typer.Option("--report", help="Folder for the report, in place of docs.")] = None,
     report_from: Annotated[Path | None, typer.Option(help="Write the report from this file; measure nothing.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Count what a call of each --shape costs, and why.")
+    ] = False,
     compare_with: Annotated[
         tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; 1 if slower.")
     ] = None,
@@ -98,6 +101,9 @@ def main(
 
     shapes = [parse_shape(text) for text in shape or ()]
     work = plan([load(name) for name in names], grid, shapes, dtype or list(DTYPES))
+    if profile:
+        explain(work, teams, console)
+        return
     measured = start(resume, grid, len(work) * len(teams))
     options = {"op": op, "shape": shape, "dtype": dtype, "threads": threads, "minutes": minutes, "seconds": seconds}
     measured.commands.append(command(grid=grid.value, **options, peers=peers.value))
@@ -208,6 +214,18 @@ def perform(
                     console.print(f"{title}: {report.duration(result.seconds)}, {result.share:.2f} of the limit")
                 progress.start()
                 progress.advance(task)
+
+
+def explain(work: Work, teams: list[int], console: Console) -> None:
+    """Prints what a call costs, in events."""
+    from benchmarks.profile import profile
+
+    for operator, shape, dtype in work:
+        for team in teams:
+            console.print(report.title(operator.name, shape, dtype, team), style="bold", highlight=False)
+            for name, figure in profile(operator, shape, dtype, team).items():
+                words = figure if isinstance(figure, str) else f"{figure:,.4g}" if figure < 1e4 else f"{figure:,.0f}"
+                console.print(f"  {name:32}{words:>16}", highlight=False)
 
 
 def parse_shape(text: str) -> Shape:

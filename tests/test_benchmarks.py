@@ -6,6 +6,7 @@ import ctypes
 import json
 import mmap
 import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -293,6 +294,28 @@ def test_threads_are_held_for_everyone():
         assert result.threads == threads == descend.get_num_threads() == torch.get_num_threads()
         assert len(os.sched_getaffinity(0)) == threads
         assert (ONE_THREAD in result.descend) == (threads > 1)
+
+
+def test_a_profile_counts_what_a_call_costs(monkeypatch):
+    from benchmarks import profile
+
+    monkeypatch.setattr(profile.shutil, "which", lambda name: None)
+    figures = profile.profile(load("layer_norm"), (8, 64), "float32", 1)
+    assert figures["elements of the result"] == 512
+    assert float(figures["seconds"]) > 0
+    assert "valgrind is not installed" in str(figures["instructions"])
+
+    monkeypatch.setattr(profile.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+    def run(command, *, env=None, **options):
+        calls = int(command[-1])
+        if command[0] == "perf":  # which finds no counters
+            return subprocess.CompletedProcess(command, 0)
+        assert env["DESCEND_ISA"] == "AVX2"
+        return subprocess.CompletedProcess(command, 0, "", f"==1== Collected : {5000 + 512 * 3 * calls}")
+
+    monkeypatch.setattr(profile.subprocess, "run", run)
+    assert profile.profile(load("layer_norm"), (8, 64), "float32", 1)["instructions an element"] == 3
 
 
 # --- the sweep ----------------------------------------------------------------------------------------------------

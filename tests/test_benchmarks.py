@@ -159,6 +159,28 @@ def test_a_peer_that_fails_or_is_wrong_is_left_out():
     assert session.enter(nobody, operator, problem, golden, HASTE) is None
 
 
+def test_the_time_to_compile_does_not_count(monkeypatch):
+    operator = load("rms_norm_grad")
+    problem = operator.make((4, 8), "float32", np.random.default_rng(1))
+    golden = operator.golden(problem, np.random.default_rng(1))
+    formula = operator.torch_eager()["the formula in eager operations"]
+
+    def route(first: float, later: float):
+        def made(*tensors):
+            job, waits = formula(*tensors), iter([first])
+            return lambda: (harness.time.sleep(next(waits, later)), job())[1]
+
+        return made
+
+    monkeypatch.setattr(session, "VERY_SLOW", 0.01)
+    routes = {"slow to compile": route(0.06, 0.0), "slow to run": route(0.02, 0.02)}
+    library = frameworks.Library("L", "torch", lambda _: routes, frameworks.torch_arrays, compiles=True)
+    found = session.enter(library, operator, problem, golden, HASTE)
+    assert found is not None
+    assert found[1].route == "slow to compile"
+    assert float(found[1].tried["slow to compile"]) < 0.02
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_small_calls(name):
     small = session.small_calls(load(name), HASTE)

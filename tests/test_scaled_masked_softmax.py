@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -238,6 +239,32 @@ def test_scale_that_overflows_and_large_numbers():
     y = compute(x, None, 1.0, False)
     np.testing.assert_array_equal(y, [[0, 1, 0], [0.5, 0.5, 0]])
     assert np.isnan(compute(x, None, 1e3, False)).all()  # infinity less infinity
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, "DOUBLE"])
+@pytest.mark.parametrize("columns", [1, 40, 9000])
+def test_a_row_of_the_lowest_number(dtype, columns):
+    """As a padded row has it whose mask was added; the product with the scale is rounded by far more than 1."""
+    x = np.full((3, columns), float(ml_dtypes.finfo(DTYPES[dtype]).min)).astype(DTYPES[dtype])
+    x[1, ::2] = 0
+    x[2] *= x.dtype.type(-1)
+    for size in (48, 80, 96):
+        scale = size**-0.5
+        np.testing.assert_array_equal(
+            compute(x, None, scale, False), reference.scaled_masked_softmax(x, None, scale).astype(x.dtype)
+        )
+
+
+@pytest.mark.parametrize("dtype", [F32, "DOUBLE"])
+def test_numbers_far_from_0(dtype):
+    """On both sides of where the differences to the largest number are no longer those of unrounded products."""
+    rng = np.random.default_rng(5)
+    for exponent in (0, 10, 20, 28, 29, 30, 31, 40, 100):
+        x = (rng.uniform(0.5, 1, (50, 60)) * 2.0 ** (exponent + (29 if dtype == "DOUBLE" else 0))).astype(DTYPES[dtype])
+        y = compute(x, None, 0.7, False).astype(np.float64)
+        assert np.isfinite(y).all()
+        np.testing.assert_allclose(y.sum(axis=1), 1, rtol=1e-5)
+        assert (y[np.arange(50), x.argmax(axis=1)] == y.max(axis=1)).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -1,4 +1,4 @@
-"""ScaledMaskedSoftmax: its contract row by row, its arithmetic against the float64 definition, its bits."""
+"""ScaledMaskedSoftmax: its contract row by row, its arithmetic against the float64 definition."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ from cases import (
     Array,
     Place,
     assert_same_bits,
-    digest,
     layouts,
     normal,
     phase1,
     placed,
-    python_value,
     refused,
     run_two_phase,
     wide,
@@ -275,42 +273,6 @@ def test_in_place(dtype):
     assert_same_bits([call[0]], [expected])
     with acl.product("host"), refused(161002, OP, "y overlaps x"):
         phase1(OP, *call[:4], call[0][::-1])
-
-
-# --- the same bits ----------------------------------------------------------------------------------------------------
-
-BIT_SHAPES = [(3, 100_001), (700, 333), (5000, 64), (40, 5000), (60_000, 3), (2, 3, 100, 512)]
-
-
-def bits_of_all_shapes() -> dict[str, str]:
-    """For other interpreters: what this one's bits are."""
-    rng = np.random.default_rng(41)
-    inputs = {s: (normal(rng, s), rng.random(s) < 0.2) for s in BIT_SHAPES}
-    return {f"{d} {s}": digest(compute(inputs[s][0].astype(DTYPES[d]), inputs[s][1], 3.0, False))
-            for d in FLOATS for s in BIT_SHAPES}  # fmt: skip
-
-
-def test_same_bits_for_any_number_of_threads_and_instruction_set():
-    here = bits_of_all_shapes()
-    try:
-        for count in (1, 3, 64):
-            descend.set_num_threads(count)
-            assert bits_of_all_shapes() == here
-    finally:
-        descend.set_num_threads(0)
-    code = f"import json, test_{OP} as t; print(json.dumps(t.bits_of_all_shapes()))"
-    runnable = descend._native.info()["isas"].split(", ")
-    for isa in ("AVX2", "AVX3", "NEON", "SVE"):
-        if isa in runnable:
-            assert python_value(code, DESCEND_ISA=isa) == here
-
-
-@pytest.mark.parametrize("columns", [1, 3, 33, 512, 4097, 9000])
-def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(columns):
-    x, mask, scale, fix, _ = arrays(shape=(300, columns))
-    whole = compute(x, mask, scale, fix)
-    for part in (slice(0, 1), slice(150, 151), slice(299, 300), slice(7, 90)):
-        assert_same_bits([compute(x[part], mask[part], scale, fix)], [whole[part]])
 
 
 # --- other witnesses --------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, OPERATORS, Dra
 from benchmarks.results import NUMBERS
 from descend import precision
 
+Array = np.ndarray[Any, Any]
+
 FORMAT = 1
 SEEDS = 20
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -46,7 +48,7 @@ class Output:
     """Our largest error over its element's largest term, in roundings of the output's dtype."""
     their_bound: list[float] = field(default_factory=list)
     rounded: list[float] = field(default_factory=list)
-    """The share of elements, near-cancellations and all, that are the golden value rounded once."""
+    """The share of elements, near-cancellations left out, that are the golden value rounded once."""
     their_rounded: list[float] = field(default_factory=list)
 
     @property
@@ -64,37 +66,32 @@ class Output:
         """The largest of each ratio over the seeds."""
         return precision.Limits(max(self.mare), max(self.mere), max(self.rmse))
 
-    def add(self, ours: Tensor, theirs: Tensor, golden: Golden) -> None:
-        """One more seed."""
+    def add(self, ours: Tensor, theirs: Tensor, golden: Golden, elementwise: bool) -> None:
+        """One more seed; the elements of 16 bits of an elementwise output owe a correct rounding."""
         kind = numpy_dtype(ours)
-        actual, peer = exact(ours).reshape(golden.values.shape), exact(theirs).reshape(golden.values.shape)
+        results = [exact(tensor).reshape(golden.values.shape) for tensor in (ours, theirs)]
         size = np.abs(golden.values)
         terms = size if golden.terms is None else np.maximum(golden.terms, size)
         clear = size >= CLEAR * terms
-        whole = [precision.measure(a, golden.values, kind) for a in (actual, peer)]
-        mine, other = whole
-        if not clear.all():
-            mine, other = (precision.measure(a[clear], golden.values[clear], kind) for a in (actual, peer))
+        values, seen = golden.values[clear], [result[clear] for result in results]
+        rmse = [precision.measure(result, golden.values, kind).rmse for result in results]
+        mine, other = (precision.measure(result, values, kind) for result in seen)
         figures = {
             "mere": ratio(mine.mere, other.mere),
             "mare": ratio(mine.mare, other.mare),
-            "rmse": ratio(whole[0].rmse, whole[1].rmse),
+            "rmse": ratio(*rmse),
             "our_mere": mine.mere,
             "our_mare": mine.mare,
-            "our_rmse": whole[0].rmse,
-            "cancelled": 1 - mine.elements / max(whole[0].elements, 1),
+            "our_rmse": rmse[0],
+            "cancelled": 1 - values.size / max(size.size, 1),
         }
-        for name, result in (("bound", actual), ("their_bound", peer)):
+        for name, result in zip(("bound", "their_bound"), results, strict=True):
             figures[name] = largest_error(result, golden.values, terms) / UNIT[kind.name]
+        if elementwise and kind.itemsize == 2:
+            for name, result in zip(("rounded", "their_rounded"), seen, strict=True):
+                figures[name] = precision.correct_rounding_share(result, values, kind)
         for name, value in figures.items():
             getattr(self, name).append(float(f"{value:.5g}"))
-
-    def add_rounded(self, ours: Tensor, theirs: Tensor, golden: Golden) -> None:
-        """The shares of correctly rounded elements of the seed just added."""
-        for name, tensor in (("rounded", ours), ("their_rounded", theirs)):
-            values = exact(tensor).reshape(golden.values.shape)
-            share = precision.correct_rounding_share(values, golden.values, numpy_dtype(tensor))
-            getattr(self, name).append(round(share, 6))
 
 
 def numpy_dtype(tensor: Tensor) -> np.dtype[Any]:
@@ -102,7 +99,7 @@ def numpy_dtype(tensor: Tensor) -> np.dtype[Any]:
     return np.dtype(str(tensor.dtype).removeprefix("torch."))
 
 
-def largest_error(actual: np.ndarray[Any, Any], golden: np.ndarray[Any, Any], terms: np.ndarray[Any, Any]) -> float:
+def largest_error(actual: Array, golden: Array, terms: Array) -> float:
     """Relative to the terms; an infinity where it belongs is no error."""
     with np.errstate(all="ignore"):
         error = np.abs(actual - golden) / terms
@@ -147,9 +144,7 @@ class Entry:
             if name not in golden:
                 continue
             output = self.outputs.setdefault(name, Output())
-            output.add(mine, other, golden[name])
-            if name in operator.elementwise and self.dtype != "float32":
-                output.add_rounded(mine, other, golden[name])
+            output.add(mine, other, golden[name], name in operator.elementwise)
 
     def misses(self, name: str) -> list[str]:
         """What one output does not reach of what is asked, in words."""

@@ -100,19 +100,20 @@ of the Ascend precision standard, with the operators' definitions in float64 for
 Measured with one thread on {{machine}}. The number of threads changes no bit, nor does the instruction set.
 
 Each operator in three dtypes, on inputs that are normal, uniform from -1 to 1, heavy-tailed (Student's t with 3 degrees
-of freedom), and far from 0: around {OFFSET["float32"]:g} in float32 and {OFFSET["float16"]:g} in 16 bits, with a standard
-deviation of 1. Parameters are normal. {SEEDS} seeds of each. Where sums run over rows there are up to 10^6 of these; of
-{MANY} or more only the sums are compared, since another row's gradient is like any row's. A shape of the norms is rows and
-columns, of group norm N, C and the rest (in 2 groups), of the softmax batch, heads, S1 and S2, of NSA compression
-tokens, heads, depth, block size and stride. PyTorch's way is its own operator or autograd through its forward in the
-same dtype; for NSA compression, which it does not have, `unfold` and `einsum`.
+of freedom), and far from 0: with a standard deviation of 1 around {OFFSET["float32"]:g} in float32,
+{OFFSET["float16"]:g} in float16 and {OFFSET["bfloat16"]:g} in bfloat16; gradients are then of the same kind around 1/16.
+Parameters are normal. {SEEDS} seeds of each. Where sums run over rows there are up to 10^6 of these; of {MANY} or more
+only the sums are compared, since another row's gradient is like any row's. A shape of the norms is rows and columns, of
+group norm N, C and the rest (in 2 groups), of the softmax batch, heads, S1 and S2, of NSA compression tokens, heads,
+depth, block size and stride. PyTorch's way is its own operator or autograd through its forward in the same dtype; for
+NSA compression, which it does not have, `unfold` and `einsum`.
 
 The tables give ratios of errors, ours over PyTorch's: MERE (the mean relative error), MARE (the largest) and RMSE, each
 the median over the seeds, and of several shapes the worst. Below 1 we are closer to the exact result. An element that
-is less than 1/{1 / CLEAR:.0f} of the largest term that it was made of is a near-cancellation: RMSE and the bound count it, MERE
-and MARE do not. The bound is our largest error of all seeds, over its element's largest term, in roundings of the dtype
-(a correct rounding has at most 1). Rounded is the share of elements that are the exact result rounded once, the least
-of the medians. PyTorch's are in brackets.
+is less than 1/{1 / CLEAR:.0f} of the largest term that it was made of is a near-cancellation: only RMSE and the bound
+count it. The bound is our largest error of all seeds, over its element's largest term, in roundings of the dtype (a
+correct rounding has at most 1). Rounded is the share of 16-bit elements that are the exact result rounded once, the
+least of the medians. PyTorch's are in brackets.
 """
 
 

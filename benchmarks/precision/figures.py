@@ -24,6 +24,8 @@ FORMAT = 1
 SEEDS = 20
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """A rounding, relative to what is rounded."""
+NORMAL = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+"""The smallest number that has all its digits."""
 CLEAR = 1 / 32
 """An element whose golden value is a smaller part of its largest term is a near-cancellation."""
 TARGET, EVERY_SEED, EVERY_MARE, LONG_ROW = 1.0001, 1.01, precision.LEVELS["L2"].mare, 64
@@ -86,7 +88,7 @@ class Output:
             "cancelled": 1 - values.size / max(size.size, 1),
         }
         for name, result in zip(("bound", "their_bound"), results, strict=True):
-            figures[name] = largest_error(result, golden.values, terms) / UNIT[kind.name]
+            figures[name] = largest_error(result, golden.values, np.maximum(terms, NORMAL[kind.name])) / UNIT[kind.name]
         if elementwise and kind.itemsize == 2:
             for name, result in zip(("rounded", "their_rounded"), seen, strict=True):
                 figures[name] = precision.correct_rounding_share(result, values, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from statistics import median
 
@@ -83,7 +84,8 @@ def misses(entries: Iterable[Entry]) -> Iterable[str]:
 
 def page(measured: Measured) -> str:
     """docs/accuracy.md, whole."""
-    parts = [HEAD.format(machine=in_words(measured.machine))]
+    head = HEAD.format(machine=in_words(measured.machine)).strip().split("\n\n")
+    parts = ["\n\n".join(textwrap.fill(p, 120, break_long_words=False, break_on_hyphens=False) for p in head) + "\n"]
     for operator in OPERATORS:
         if measured.of(operator):
             parts.append(section(measured, operator))
@@ -101,12 +103,12 @@ Measured with one thread on {{machine}}. The number of threads changes no bit, n
 
 Each operator in three dtypes, on inputs that are normal, uniform from -1 to 1, heavy-tailed (Student's t with 3 degrees
 of freedom), and far from 0: with a standard deviation of 1 around {OFFSET["float32"]:g} in float32,
-{OFFSET["float16"]:g} in float16 and {OFFSET["bfloat16"]:g} in bfloat16; gradients are then of the same kind around 1/16.
-Parameters are normal. {SEEDS} seeds of each. Where sums run over rows there are up to 10^6 of these; of {MANY} or more
-only the sums are compared, since another row's gradient is like any row's. A shape of the norms is rows and columns, of
-group norm N, C and the rest (in 2 groups), of the softmax batch, heads, S1 and S2, of NSA compression tokens, heads,
-depth, block size and stride. PyTorch's way is its own operator or autograd through its forward in the same dtype; for
-NSA compression, which it does not have, `unfold` and `einsum`.
+{OFFSET["float16"]:g} in float16 and {OFFSET["bfloat16"]:g} in bfloat16; gradients are then of the same kind around
+1/16. Parameters are normal. {SEEDS} seeds of each. Where sums run over rows there are up to 10^6 of these; of {MANY} or more only the sums are
+compared, since another row's gradient is like any row's. A shape of the norms is rows and columns, of group norm N, C
+and the rest (in 2 groups), of the softmax batch, heads, S1 and S2, of NSA compression tokens, heads, depth, block size
+and stride. PyTorch's way is its own operator or autograd through its forward in the same dtype; for NSA compression,
+which it does not have, `unfold` and `einsum`. The dgamma of RMS norm is float32 here, as the operator has it.
 
 The tables give ratios of errors, ours over PyTorch's: MERE (the mean relative error), MARE (the largest) and RMSE, each
 the median over the seeds, and of several shapes the worst. Below 1 we are closer to the exact result. An element that
@@ -167,9 +169,8 @@ def asked(measured: Measured) -> str:
     lines = [
         "## What is asked, and what misses it",
         "",
-        "Of every median over the seeds: a ratio of at most 1. On normal inputs, where rows have "
-        f"{LONG_ROW} elements or more, of every",
-        "seed: RMSE and MERE of at most 1.01, and a MARE within level L2, 2. Of 16-bit elements: "
+        "Of every median over the seeds: a ratio of at most 1. On normal inputs, where rows have",
+        f"{LONG_ROW} elements or more, of every seed: RMSE and MERE of at most 1.01, and a MARE within level L2, 2. Of 16-bit elements:",
         f"{ROUNDED:.1%} rounded correctly.",
         "",
     ]

@@ -104,7 +104,8 @@ Measured with one thread on {{machine}}. The number of threads changes no bit, n
 Each operator in three dtypes, on inputs that are normal, uniform from -1 to 1, heavy-tailed (Student's t with 3 degrees
 of freedom), and far from 0: with a standard deviation of 1 around {OFFSET["float32"]:g} in float32,
 {OFFSET["float16"]:g} in float16 and {OFFSET["bfloat16"]:g} in bfloat16; gradients are then of the same kind around
-1/16. Parameters are normal. {SEEDS} seeds of each. Where sums run over rows there are up to 10^6 of these; of {MANY} or more only the sums are
+1/16. Parameters are normal. {SEEDS} seeds of each.
+Where sums run over rows there are up to 10^6 of these; of {MANY} or more only the sums are
 compared, since another row's gradient is like any row's. A shape of the norms is rows and columns, of group norm N, C
 and the rest (in 2 groups), of the softmax batch, heads, S1 and S2, of NSA compression tokens, heads, depth, block size
 and stride. PyTorch's way is its own operator or autograd through its forward in the same dtype; for NSA compression,
@@ -170,8 +171,8 @@ def asked(measured: Measured) -> str:
         "## What is asked, and what misses it",
         "",
         "Of every median over the seeds: a ratio of at most 1. On normal inputs, where rows have",
-        f"{LONG_ROW} elements or more, of every seed: RMSE and MERE of at most 1.01, and a MARE within level L2, 2. Of 16-bit elements:",
-        f"{ROUNDED:.1%} rounded correctly.",
+        f"{LONG_ROW} elements or more, of every seed: RMSE and MERE of at most 1.01, and a MARE within",
+        f"level L2, 2. Of 16-bit elements: {ROUNDED:.1%} rounded correctly.",
         "",
     ]
     found = list(misses(measured.entries))

@@ -268,9 +268,9 @@ def run_python(
     return result
 
 
-def python_value(code: str, *arguments: str, **environment: str) -> Any:
+def python_value(code: str, *arguments: str, timeout: float = 60, **environment: str) -> Any:
     """What the code's last line of output says, as JSON."""
-    return json.loads(run_python(code, *arguments, **environment).stdout.splitlines()[-1])
+    return json.loads(run_python(code, *arguments, timeout=timeout, **environment).stdout.splitlines()[-1])
 
 
 def in_threads(count: int, body: Callable[[int], Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""NsaCompress: its contract row by row, its arithmetic against the float64 definition, its bits."""
+"""NsaCompress: its contract row by row, its arithmetic against the float64 definition."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from cases import (
     arithmetic_of,
     assert_close,
     assert_same_bits,
-    digest,
     layouts,
     normal,
     phase1,
     placed,
-    python_value,
     refused,
     run_two_phase,
     wide,
 )
 from descend import acl, precision, reference
-from test_nsa_compress_grad import BITS, problems, windows_of
+from test_nsa_compress_grad import problems, windows_of
 
 OP = "nsa_compress"
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
@@ -239,39 +237,7 @@ def test_in_place():
     assert_same_bits([call[0]], [expected])
 
 
-# --- the same bits ----------------------------------------------------------------------------------------------------
-
-
-def bits_of_all_shapes() -> dict[str, str]:
-    """For other interpreters: what this one's bits are."""
-    return {f"{d} {i}": digest(compute(*arrays(d, **c))) for d in FLOATS for i, c in enumerate(BITS)}
-
-
-def test_same_bits_for_any_number_of_threads_and_instruction_set():
-    here = bits_of_all_shapes()
-    try:
-        for count in (1, 3, 64):
-            descend.set_num_threads(count)
-            assert bits_of_all_shapes() == here
-    finally:
-        descend.set_num_threads(0)
-    code = f"import json, test_{OP} as t; print(json.dumps(t.bits_of_all_shapes()))"
-    runnable = descend._native.info()["isas"].split(", ")
-    for isa in ("AVX2", "AVX3", "NEON", "SVE"):
-        if isa in runnable:
-            assert python_value(code, DESCEND_ISA=isa) == here
-
-
-@pytest.mark.parametrize(("width", "stride"), [(32, 16), (50, 7), (9, 5), (3, 1)])
-def test_a_window_alone_has_the_bits_that_it_has_among_others(width, stride):
-    x, weight, *_ = arrays(F32, 400, 2, 40, None, width, stride)
-    whole = compute(x, weight, [90, 400], None, width, stride)
-    window = 0
-    for first, end in ((0, 90), (90, 400)):
-        for start in range(first, end - width + 1, stride):
-            alone = compute(x[start : start + width], weight, None, None, width, stride)
-            assert_same_bits([alone], [whole[window : window + 1]])
-            window += 1
+# --- rounding ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])

@@ -1,4 +1,4 @@
-"""NsaCompressGrad: its contract row by row, its arithmetic against the float64 definition, its bits."""
+"""NsaCompressGrad: its contract row by row, its arithmetic against the float64 definition."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from cases import (
     arithmetic_of,
     assert_close,
     assert_same_bits,
-    digest,
     layouts,
     normal,
     phase1,
     placed,
-    python_value,
     refused,
     run_two_phase,
     wide,
@@ -384,49 +382,6 @@ def test_the_error_of_weight_grad_does_not_grow_with_the_tokens():
         golden = reference.nsa_compress_grad(*call[:3], compress_block_size=32, compress_stride=16)[1]
         errors.append(np.sqrt(np.mean((compute(*call)[1] / golden - 1) ** 2)))
     assert errors[1] < 1.5 * errors[0] + 1e-8
-
-
-# --- the same bits ----------------------------------------------------------------------------------------------------
-
-BITS: list[dict[str, Any]] = [
-    {"tokens": 4096, "heads": 4, "depth": 128, "ends": [100, 131, 131, 2000, 4096]},
-    {"tokens": 3000, "heads": 3, "depth": 24, "width": 128, "stride": 16},
-    {"tokens": 2000, "heads": 20, "depth": 33, "width": 50, "stride": 7, "ends": [700, 1990]},
-    {"tokens": 1500, "heads": 1, "depth": 5, "width": 700, "stride": 3},
-    {"tokens": 30_000, "heads": 1, "depth": 16, "width": 16, "stride": 16},
-]
-
-
-def bits_of_all_shapes() -> dict[str, str]:
-    """For other interpreters: what this one's bits are."""
-    return {f"{d} {i}": digest(*compute(*arrays(d, **c))) for d in FLOATS for i, c in enumerate(BITS)}
-
-
-def test_same_bits_for_any_number_of_threads_and_instruction_set():
-    here = bits_of_all_shapes()
-    try:
-        for count in (1, 3, 64):
-            descend.set_num_threads(count)
-            assert bits_of_all_shapes() == here
-    finally:
-        descend.set_num_threads(0)
-    code = f"import json, test_{OP} as t; print(json.dumps(t.bits_of_all_shapes()))"
-    runnable = descend._native.info()["isas"].split(", ")
-    for isa in ("AVX2", "AVX3", "NEON", "SVE"):
-        if isa in runnable:
-            assert python_value(code, DESCEND_ISA=isa) == here
-
-
-@pytest.mark.parametrize(("width", "stride"), [(32, 16), (128, 16), (50, 7)])
-def test_a_sequence_alone_has_the_bits_that_it_has_among_others(width, stride):
-    grad, x, weight, ends, *_ = arrays(BF16, 1000, 3, 40, [300, 310, 777, 1000], width, stride)
-    whole = compute(grad, x, weight, ends, width, stride)[0]
-    first, window = 0, 0
-    for end in ends:
-        count = windows_of(end - first, None, width, stride)
-        alone = compute(grad[window : window + count], x[first:end], weight, None, width, stride)[0]
-        assert_same_bits([alone], [whole[first:end]])
-        first, window = end, window + count
 
 
 # --- other witnesses --------------------------------------------------------------------------------------------------

@@ -414,6 +414,13 @@ def test_threads_of_the_environment():
         descend.set_num_threads(-1)
 
 
+def test_the_instruction_set_of_the_environment():
+    code = "import descend; print(descend._native.info()['isa'])"
+    for isa in descend._native.info()["isas"].split(", "):
+        for name in [isa, isa.lower()] + ["avx512"] * (isa == "AVX3"):
+            assert run_python(code, DESCEND_ISA=name).stdout.strip() == isa
+
+
 # --- streams -------------------------------------------------------------------------------------------------------
 
 

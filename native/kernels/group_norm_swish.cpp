@@ -353,11 +353,11 @@ void by_pieces(const GroupNormSwish<T>& p, Moments* blocks, bool stream) {
       {
         const FixedFpEnvironment environment;
         by = normaliser(blocks, elements, p.epsilon);
+        p.mean[n * shape.groups + g] = by.mean;
+        p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
       }
       parallel_for(ceil_div(entries, piece), 2 * bytes,
                    [&](int64_t i) { apply(p, n, g, by, 0, i * piece, std::min((i + 1) * piece, entries), stream); });
-      p.mean[n * shape.groups + g] = by.mean;
-      p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
     }
   }
 }

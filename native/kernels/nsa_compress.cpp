@@ -32,8 +32,26 @@ inline constexpr int64_t kMostWindows = 16;
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// Neighbouring positions whose terms are added on their own before they join the others.
-inline constexpr int kPositions = 4;
+// Neighbouring positions whose terms are added on their own before they join the others; and how many of them are added
+// one after the other. Short chains keep more of what a window of many positions has.
+inline constexpr int kPositions = 8;
+inline constexpr int kChain = 4;
+
+// The weighted tokens [kFirst, kLast), one after the other.
+template <int kFirst, int kLast, class T, class Extent>
+HWY_INLINE Pack<Wide<T>> chain(Extent extent, const T* input, int64_t stride, const Vector<Wide<T>>* weight) {
+  using W = Wide<T>;
+  Pack<W> part = load_split(extent, input + kFirst * stride);
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::Mul(part.v[k], weight[kFirst]);
+  DESCEND_UNROLL
+  for (int i = kFirst + 1; i < kLast; ++i) {
+    const Pack<W> x = load_split(extent, input + i * stride);
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::MulAdd(x.v[k], weight[i], part.v[k]);
+  }
+  return part;
+}
 
 // sums (fresh: =, else +=) the weighted tokens t, t + 1, ... of one head in one window.
 template <int kCount, class T>
@@ -45,15 +63,8 @@ HWY_INLINE void add_tokens(const NsaCompress<T>& p, const T* input, const Wide<T
   DESCEND_UNROLL
   for (int i = 0; i < kCount; ++i) weight[i] = splat(weights[i * p.heads]);
   const auto add_pack = [&](auto extent, int64_t d) HWY_ATTR {
-    Pack<W> part = load_split(extent, input + d);
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::Mul(part.v[k], weight[0]);
-    DESCEND_UNROLL
-    for (int i = 1; i < kCount; ++i) {
-      const Pack<W> x = load_split(extent, input + i * p.input.stride + d);
-      DESCEND_UNROLL
-      for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::MulAdd(x.v[k], weight[i], part.v[k]);
-    }
+    Pack<W> part = chain<0, HWY_MIN(kCount, kChain)>(extent, input + d, p.input.stride, weight);
+    if constexpr (kCount > kChain) part = add(part, chain<kChain, kCount>(extent, input + d, p.input.stride, weight));
     store(Full(), fresh ? part : add(load_pack(Full(), sums + d), part), sums + d);
   };
   int64_t d = 0;
@@ -71,6 +82,14 @@ HWY_INLINE void add_count(const NsaCompress<T>& p, int64_t count, const T* input
       return add_tokens<2>(p, input, weights, depth, fresh, sums);
     case 3:
       return add_tokens<3>(p, input, weights, depth, fresh, sums);
+    case 4:
+      return add_tokens<4>(p, input, weights, depth, fresh, sums);
+    case 5:
+      return add_tokens<5>(p, input, weights, depth, fresh, sums);
+    case 6:
+      return add_tokens<6>(p, input, weights, depth, fresh, sums);
+    case 7:
+      return add_tokens<7>(p, input, weights, depth, fresh, sums);
     default:
       return add_tokens<kPositions>(p, input, weights, depth, fresh, sums);
   }

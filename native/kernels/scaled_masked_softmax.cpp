@@ -1,6 +1,7 @@
 #include "kernels/scaled_masked_softmax.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/cut.h"
@@ -69,16 +70,22 @@ HWY_INLINE Wide<T> row_max(const T* x, int64_t columns, const MaskCursor& mask, 
   return hn::GetLane(hn::MaxOfLanes(Tag<W>(), best));
 }
 
-// exp(z - max) of one pack; the product with the scale is not rounded on its own.
+// Beyond this the roundings of max, a product with the scale, leave differences whose exp is far from 1.
+template <class W>
+inline constexpr W kFarOut = sizeof(W) == 4 ? W{0x1p30} : W{0x1p59};
+
+// exp(z - max) of one pack; the product with the scale is not rounded on its own, unless the row is far out: then as
+// max is, lest none of them be near it.
 template <class T, class Extent>
 HWY_INLINE Pack<Wide<T>> exp_pack(Extent extent, const T* x, const uint8_t* bytes, Vector<Wide<T>> scale,
-                                  Vector<Wide<T>> max) {
+                                  Vector<Wide<T>> max, bool far_out) {
   using W = Wide<T>;
   Pack<W> result;
   const auto masked = hn::Sub(splat(kMasked<W>), max);
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<W>; ++k) {
-    const auto z = hn::MulSub(load(extent, x, k), scale, max);
+    const auto v = load(extent, x, k);
+    const auto z = far_out ? hn::Sub(hn::Mul(v, scale), max) : hn::MulSub(v, scale, max);
     const auto centred = hn::IfThenElse(load_open<W>(extent, bytes, k), z, masked);
     result.v[k] = exp<W>(inside_or(extent, k, centred, kLowest<W>));
   }
@@ -101,13 +108,15 @@ HWY_INLINE void softmax_row(const T* x, int64_t ahead, int64_t columns, const Ma
                             Wide<T>* kept, T* y) {
   using W = Wide<T>;
   const auto factor = splat(scale);
-  const auto max = splat(row_max(x, columns, mask, scale));
+  const W top = row_max(x, columns, mask, scale);
+  const auto max = splat(top);
+  const bool far_out = std::abs(top) >= kFarOut<W>;
   double sum = 0;
   for (int64_t block = 0; block < columns; block += kBlock) {
     Pack<W> acc = zero_pack<W>();
     for_each_pack<W>(mask, block, HWY_MIN(block + kBlock, columns),
                      [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
-                       const Pack<W> e = exp_pack(extent, x + c, bytes, factor, max);
+                       const Pack<W> e = exp_pack(extent, x + c, bytes, factor, max, far_out);
                        DESCEND_UNROLL
                        for (size_t k = 0; k < kPackVectors<W>; ++k) acc.v[k] = hn::Add(acc.v[k], e.v[k]);
                        if (kKeep) store(Full(), e, kept + c);
@@ -120,7 +129,7 @@ HWY_INLINE void softmax_row(const T* x, int64_t ahead, int64_t columns, const Ma
     for_each_pack<W>(
         mask, block, HWY_MIN(block + kBlock, columns), [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
           prefetch_pack(x + c, ahead);
-          const Pack<W> e = kKeep ? load_pack(Full(), kept + c) : exp_pack(extent, x + c, bytes, factor, max);
+          const Pack<W> e = kKeep ? load_pack(Full(), kept + c) : exp_pack(extent, x + c, bytes, factor, max, far_out);
           store<kStream>(extent, divided<W>(e, total, reciprocal), y + c);
         });
   }

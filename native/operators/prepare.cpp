@@ -1,6 +1,7 @@
 // Phase 1: the checks that every operator shares, in the order that the contract gives, then the operator's own.
 #include "kernels/isa.h"
 #include "operators/operator.h"
+#include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 
 namespace descend {
@@ -126,8 +127,8 @@ Status check_memory(const Call& call) {
 }
 
 Status prepare(const Call& call, Plan* plan) {
-  for (const Status* environment : {&kernels::isa_status(), &num_threads_status()}) {
-    if (!environment->ok()) return call.fail(Code::kParamInvalid, environment->sentence);
+  for (const Status* variable : {&kernels::isa_status(), &num_threads_status()}) {
+    if (!variable->ok()) return call.fail(Code::kParamInvalid, variable->sentence);
   }
   DESCEND_RETURN_IF_ERROR(check_null(call));
   DESCEND_RETURN_IF_ERROR(check_product(call));
@@ -135,6 +136,7 @@ Status prepare(const Call& call, Plan* plan) {
   DESCEND_RETURN_IF_ERROR(check_dtypes(call));
   DESCEND_RETURN_IF_ERROR(check_formats(call));
   DESCEND_RETURN_IF_ERROR(check_memory(call));
+  const FixedFpEnvironment environment;  // a plan may round an attribute
   return call.op->validate_and_plan(call, plan);
 }
 

@@ -1,0 +1,506 @@
+"""The ten operators: inputs, Descend's call, PyTorch's way to the same, and the golden value with its largest terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+import descend
+from descend import reference
+
+Float64: TypeAlias = NDArray[np.float64]
+Shape: TypeAlias = tuple[int, ...]
+Inputs: TypeAlias = dict[str, Tensor]
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+DISTRIBUTIONS = ("normal", "uniform", "heavy", "offset")
+OFFSET = {"float32": 1000.0, "float16": 10.0, "bfloat16": 100.0}
+"""How many standard deviations the mean lies from 0 where it is badly off."""
+
+EPSILON = 1e-6
+"""Of every norm."""
+GROUPS, SCALE = 2, 128**-0.5
+MANY = 1 << 17
+"""With so many rows only what is summed over them is compared: another row's result is like any row's."""
+
+
+class Draw:
+    """Random tensors of one dtype and distribution; a seed gives the same numbers in every dtype."""
+
+    def __init__(self, seed: int, dtype: str, distribution: str) -> None:
+        self.dtype, self.distribution, self.offset = DTYPES[dtype], distribution, OFFSET[dtype]
+        self.random = torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers, whatever the distribution: for parameters."""
+        return torch.randn(shape, generator=self.random).to(self.dtype)
+
+    def gradient(self, *shape: int) -> Tensor:
+        """Numbers of the distribution; those far from 0 so small that a million of them have a sum in float16."""
+        values = self.values(*shape)
+        return (values / (16 * self.offset) if self.distribution == "offset" else values).to(self.dtype)
+
+    def data(self, *shape: int) -> Tensor:
+        """Numbers of the distribution."""
+        return self.values(*shape).to(self.dtype)
+
+    def values(self, *shape: int) -> Tensor:
+        """In float32: normal, uniform from -1 to 1, Student's t with 3 degrees of freedom, or far from 0."""
+        if self.distribution == "uniform":
+            return 2 * torch.rand(shape, generator=self.random) - 1
+        values = torch.randn(shape, generator=self.random)
+        if self.distribution == "heavy":
+            values /= torch.randn((3, *shape), generator=self.random).square_().mean(0).sqrt_()
+        if self.distribution == "offset":
+            values += self.offset
+        return values
+
+    def mask(self, *shape: int) -> Tensor:
+        """True for one element of five."""
+        return torch.rand(shape, generator=self.random) < 0.2
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One output in float64, and for each element the size of the largest term that it was made of."""
+
+    values: Float64
+    terms: Float64 | None = None
+    """None: no terms can cancel."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator as it is compared."""
+
+    name: str
+    outputs: tuple[str, ...]
+    """Those that are compared, in order."""
+    elementwise: tuple[str, ...]
+    """Those that owe a correct rounding: not the sums over rows."""
+    shapes: tuple[Shape, ...]
+    inputs: Callable[[Shape, Draw], Inputs]
+    ours: Callable[..., Sequence[Tensor]]
+    theirs: Callable[..., Sequence[Tensor]]
+    golden: Callable[..., dict[str, Golden]]
+    """By output; those that are not compared at this shape are missing."""
+    row: Callable[[Shape], int]
+    """How many elements a row has."""
+
+
+def exact(tensor: Tensor) -> Float64:
+    """The same numbers in float64."""
+    return tensor.detach().double().numpy()
+
+
+def backward(forward: Callable[..., Tensor], gradient: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+    """PyTorch's gradients of a function at these tensors."""
+    leaves = tuple(leaf.detach().requires_grad_() for leaf in leaves)
+    return torch.autograd.grad(forward(*leaves), leaves, gradient)
+
+
+# --- norms over rows ----------------------------------------------------------------------------------------------
+
+ROWS: tuple[Shape, ...] = ((2048, 64), (256, 768), (8, 8192))
+MILLION: Shape = (1_000_000, 2)
+
+
+def row_of(shape: Shape) -> int:
+    """The last dimension."""
+    return shape[-1]
+
+
+def forward_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"x": draw.data(*shape), "gamma": draw.normal(shape[-1])}
+
+
+def rms_norm_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"dy": draw.gradient(*shape), **forward_inputs(shape, draw)}
+
+
+def torch_rms_norm(x: Tensor, gamma: Tensor) -> Tensor:
+    return functional.rms_norm(x, gamma.shape, gamma, EPSILON)
+
+
+def golden_rms_norm(x: Tensor, gamma: Tensor) -> dict[str, Golden]:
+    return {"y": Golden(reference.rms_norm(exact(x), exact(gamma), EPSILON)[0])}
+
+
+def ours_rms_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
+    """Each library with the rstd that it computes itself."""
+    return tuple(descend.rms_norm_grad(dy, x, descend.rms_norm(x, gamma, EPSILON)[1], gamma))
+
+
+def golden_rms_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor) -> dict[str, Golden]:
+    gradient, weight, wide = exact(dy), exact(gamma), exact(x)
+    rstd = 1 / np.sqrt(np.einsum("mn,mn->m", wide, wide)[:, None] / wide.shape[1] + EPSILON)
+    if len(x) >= MANY:
+        return {"dgamma": column_sums(gradient * (wide * rstd))}
+    dx, dgamma = reference.rms_norm_grad(gradient, wide, rstd, weight)
+    xhat = wide * rstd
+    return {
+        "dx": Golden(dx, row_terms(rstd, gradient * weight, xhat)),
+        "dgamma": Golden(dgamma, largest(gradient * xhat)),
+    }
+
+
+def column_sums(products: Float64) -> Golden:
+    """Their sums over the rows."""
+    return Golden(products.sum(axis=0), largest(products))
+
+
+def largest(products: Float64) -> Float64:
+    """The largest term of each column's sum."""
+    size: Float64 = np.abs(products).max(axis=0)
+    return size
+
+
+def row_terms(rstd: Float64, g: Float64, xhat: Float64, mean: bool = False) -> Float64:
+    """The largest term of a norm's gradient: g, its mean if there is one, or xhat times the mean of their product."""
+    size: Float64 = np.abs(g)
+    other = np.abs(xhat) * np.abs(g * xhat).mean(axis=-1, keepdims=True)
+    if mean:
+        other = np.maximum(other, size.mean(axis=-1, keepdims=True))
+    terms: Float64 = rstd * np.maximum(size, other)
+    return terms
+
+
+def layer_norm_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {**forward_inputs(shape, draw), "beta": draw.normal(shape[-1])}
+
+
+def golden_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    weight, bias = exact(gamma), exact(beta)
+    y, _, _ = reference.layer_norm(exact(x), gamma.shape, weight, bias, EPSILON)
+    # x - mean counts as one term, of the deviation's size at least: the inputs are exact.
+    return {"y": Golden(y, np.maximum(np.abs(y - bias), np.maximum(np.abs(weight), np.abs(bias))))}
+
+
+def layer_norm_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """Both libraries are given the same statistics, as the operator is."""
+    inputs = {"dy": draw.gradient(*shape), **layer_norm_inputs(shape, draw)}
+    _, mean, rstd = torch.native_layer_norm(inputs["x"], shape[-1:], inputs["gamma"], inputs["beta"], EPSILON)
+    return {**inputs, "mean": mean, "rstd": rstd}
+
+
+def ours_layer_norm_grad(
+    dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, ...]:
+    return tuple(descend.layer_norm_backward(dy, x, gamma.shape, mean, rstd, gamma, beta))
+
+
+def torch_layer_norm_grad(
+    dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, ...]:
+    mask = [True, True, True]
+    found: tuple[Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
+        dy, x, gamma.shape, mean, rstd, gamma, beta, mask
+    )
+    return found
+
+
+def golden_layer_norm_grad(
+    dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, rstd: Tensor
+) -> dict[str, Golden]:
+    gradient, weight, deviation = exact(dy), exact(gamma), exact(rstd).reshape(-1, 1)
+    wide, centre = exact(x), exact(mean).reshape(-1, 1)
+    xhat = (wide - centre) * deviation
+    if len(x) >= MANY:
+        return {"dgamma": column_sums(gradient * xhat), "dbeta": column_sums(gradient)}
+    dx, dgamma, dbeta = reference.layer_norm_backward(gradient, wide, gamma.shape, centre, deviation, weight)
+    assert dx is not None
+    assert dgamma is not None
+    assert dbeta is not None
+    return {
+        "dx": Golden(dx, row_terms(deviation, gradient * weight, xhat, mean=True)),
+        "dgamma": Golden(dgamma, largest(gradient * xhat)),
+        "dbeta": Golden(dbeta, largest(gradient)),
+    }
+
+
+# --- group norm and swish -----------------------------------------------------------------------------------------
+
+IMAGES: tuple[Shape, ...] = ((4, 32, 16, 16), (64, 256), (2, 16, 64, 64))
+MANY_IMAGES: Shape = (8, 2, 125_000)
+"""A million elements of each channel; groups of one."""
+
+
+def group_of(shape: Shape) -> int:
+    """Elements of a group."""
+    return math.prod(shape[1:]) // GROUPS
+
+
+def image_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"x": draw.data(*shape), "gamma": draw.normal(shape[1]), "beta": draw.normal(shape[1])}
+
+
+def image_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"dy": draw.gradient(*shape), **image_inputs(shape, draw)}
+
+
+def ours_group_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    return (descend.group_norm_swish(x, gamma, beta, GROUPS, eps=EPSILON)[0],)
+
+
+def torch_group_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return functional.silu(functional.group_norm(x, GROUPS, gamma, beta, EPSILON))
+
+
+def ours_group_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """Each library with the statistics that it computes itself."""
+    _, mean, rstd = descend.group_norm_swish(x, gamma, beta, GROUPS, eps=EPSILON)
+    return tuple(descend.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, GROUPS))
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """What a group norm with swish is made of; everything as [N, G, channels of a group, elements of a channel]."""
+
+    xhat: Float64
+    rstd: Float64
+    gamma: Float64
+    beta: Float64
+
+    @staticmethod
+    def of(x: Tensor, gamma: Tensor, beta: Tensor) -> Normalised:
+        values = exact(x).reshape(len(x), GROUPS, x.shape[1] // GROUPS, -1)
+        centred = values - values.mean(axis=(2, 3), keepdims=True)
+        rstd = 1 / np.sqrt((centred**2).mean(axis=(2, 3), keepdims=True) + EPSILON)
+        channel = (1, *values.shape[1:3], 1)
+        return Normalised(centred * rstd, rstd, exact(gamma).reshape(channel), exact(beta).reshape(channel))
+
+    def swish(self) -> tuple[Float64, Float64, Float64]:
+        """The slope of swish at z, and how large a part of it and of swish an error of z's largest term may be."""
+        product = self.xhat * self.gamma
+        z = product + self.beta
+        sig = 1 / (1 + np.exp(-z))
+        slope = sig * (1 + z * (1 - sig))
+        bend = sig * (1 - sig) * (2 + z * (1 - 2 * sig))
+        size = np.maximum(np.abs(product), np.maximum(np.abs(self.gamma), np.abs(self.beta)))
+        # The slope is itself a difference, which crosses 0.
+        own = sig * np.maximum(1, np.abs(z * (1 - sig)))
+        return slope, np.maximum(own, np.abs(bend) * size), np.abs(slope) * size
+
+
+def golden_group_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    y, _, _ = reference.group_norm_swish(exact(x), exact(gamma), exact(beta), GROUPS, eps=EPSILON)
+    _, _, terms = Normalised.of(x, gamma, beta).swish()
+    return {"y": Golden(y, terms.reshape(y.shape))}
+
+
+def golden_group_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    parts = Normalised.of(x, gamma, beta)
+    slope, slope_terms, _ = parts.swish()
+    gradient = exact(dy).reshape(slope.shape)
+    dz, across = gradient * slope, (0, 3)
+    sums = {
+        name: Golden(terms.sum(axis=across).ravel(), np.abs(terms).max(axis=across).ravel())
+        for name, terms in (("dgamma", dz * parts.xhat), ("dbeta", dz))
+    }
+    if dz.shape[0] * dz.shape[3] >= MANY:
+        return sums
+    g = dz * parts.gamma
+    means = [np.abs(t).mean(axis=(2, 3), keepdims=True) for t in (g, g * parts.xhat)]
+    own = np.abs(gradient * parts.gamma) * slope_terms
+    terms = parts.rstd * np.maximum(own, np.maximum(means[0], np.abs(parts.xhat) * means[1]))
+    shape = (len(dz), GROUPS)
+    mean = exact(x).reshape(*shape, -1).mean(axis=2)
+    dx, _, _ = reference.group_norm_swish_grad(
+        exact(dy), mean, parts.rstd.reshape(shape), exact(x), exact(gamma), exact(beta), GROUPS
+    )
+    return {"dx": Golden(dx, terms.reshape(dx.shape)), **sums}
+
+
+# --- softmax ------------------------------------------------------------------------------------------------------
+
+SCORES: tuple[Shape, ...] = ((2, 2, 64, 64), (1, 2, 32, 1024), (1, 1, 8, 8192))
+
+
+def score_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"x": draw.data(*shape), "mask": draw.mask(shape[0], 1, *shape[2:])}
+
+
+def score_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """Both libraries are given the same y."""
+    x, mask = score_inputs(shape, draw).values()
+    y = torch.softmax((x.float() * SCALE).masked_fill(mask, -10000.0), -1).to(x.dtype)
+    return {"dy": draw.gradient(*shape), "y": y, "mask": mask}
+
+
+def ours_softmax(x: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    return (descend.scaled_masked_softmax(x, mask, SCALE),)
+
+
+def torch_softmax(x: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax((x * SCALE).masked_fill(mask, -10000.0), -1)
+
+
+def golden_softmax(x: Tensor, mask: Tensor) -> dict[str, Golden]:
+    return {"y": Golden(reference.scaled_masked_softmax(exact(x), mask.numpy(), SCALE))}
+
+
+def ours_softmax_grad(dy: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    return (descend.scaled_masked_softmax_backward(dy, y, mask, SCALE),)
+
+
+def torch_softmax_grad(dy: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    gradient: Tensor = torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype)
+    scaled: Tensor = gradient.masked_fill(mask, 0.0) * SCALE
+    return scaled
+
+
+def golden_softmax_grad(dy: Tensor, y: Tensor, mask: Tensor) -> dict[str, Golden]:
+    gradient, probability, hidden = exact(dy), exact(y), mask.numpy()
+    dx = reference.scaled_masked_softmax_backward(gradient, probability, hidden, SCALE)
+    total = np.abs(gradient * probability).sum(axis=-1, keepdims=True)
+    terms = SCALE * probability * np.maximum(np.abs(gradient), total)
+    return {"dx": Golden(dx, np.where(hidden, 0.0, terms))}
+
+
+# --- NSA compression: tokens, heads, depth, block size, stride ----------------------------------------------------
+
+TOKENS: tuple[Shape, ...] = ((1024, 2, 64, 32, 16), (512, 1, 128, 128, 16))
+MANY_TOKENS: Shape = (1_000_000, 1, 2, 32, 16)
+
+
+def window_of(shape: Shape) -> int:
+    """Elements of a head: what is worked on as a row."""
+    return shape[2]
+
+
+def windows(shape: Shape) -> int:
+    return (shape[0] - shape[3]) // shape[4] + 1
+
+
+def token_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {
+        "x": draw.data(*shape[:3]),
+        "weight": draw.normal(shape[3], shape[1]),
+        "stride": torch.tensor(shape[4]),
+    }
+
+
+def token_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"dy": draw.gradient(windows(shape), *shape[1:3]), **token_inputs(shape, draw)}
+
+
+def ours_nsa(x: Tensor, weight: Tensor, stride: Tensor) -> tuple[Tensor, ...]:
+    return (descend.nsa_compress(x, weight, compress_block_size=len(weight), compress_stride=int(stride)),)
+
+
+def torch_nsa(x: Tensor, weight: Tensor, stride: Tensor) -> Tensor:
+    y: Tensor = torch.einsum("cndw,wn->cnd", x.unfold(0, len(weight), int(stride)), weight)
+    return y
+
+
+def ours_nsa_grad(dy: Tensor, x: Tensor, weight: Tensor, stride: Tensor) -> tuple[Tensor, ...]:
+    return tuple(descend.nsa_compress_grad(dy, x, weight, compress_block_size=len(weight), compress_stride=int(stride)))
+
+
+def torch_nsa_grad(dy: Tensor, x: Tensor, weight: Tensor, stride: Tensor) -> tuple[Tensor, ...]:
+    return backward(lambda x, weight: torch_nsa(x, weight, stride), dy, x, weight)
+
+
+def golden_nsa(x: Tensor, weight: Tensor, stride: Tensor) -> dict[str, Golden]:
+    """A position of all windows at a time: they are neighbours, `stride` tokens apart."""
+    wide, weights, step = exact(x), exact(weight), int(stride)
+    count = (len(wide) - len(weights)) // step + 1
+    out = np.zeros((count, *wide.shape[1:]))
+    terms = np.zeros_like(out)
+    for position, weight_row in enumerate(weights):
+        product = weight_row[:, None] * wide[position : position + count * step : step][:count]
+        out += product
+        np.maximum(terms, np.abs(product), out=terms)
+    return {"output": Golden(out, terms)}
+
+
+def golden_nsa_grad(dy: Tensor, x: Tensor, weight: Tensor, stride: Tensor) -> dict[str, Golden]:
+    gradient, wide, weights, step = exact(dy), exact(x), exact(weight), int(stride)
+    many = len(wide) >= MANY
+    input_grad, weight_grad = np.zeros_like(wide), np.zeros_like(weights)
+    input_terms, weight_terms = np.zeros_like(wide), np.zeros_like(weights)
+    for position, weight_row in enumerate(weights):
+        tokens = slice(position, position + len(gradient) * step, step)
+        product = gradient * wide[tokens][: len(gradient)]
+        weight_grad[position] = product.sum(axis=(0, 2))
+        weight_terms[position] = np.abs(product).max(axis=(0, 2))
+        if not many:
+            part = weight_row[:, None] * gradient
+            input_grad[tokens][: len(gradient)] += part
+            np.maximum(input_terms[tokens][: len(gradient)], np.abs(part), out=input_terms[tokens][: len(gradient)])
+    weights_found = {"weight_grad": Golden(weight_grad, weight_terms)}
+    return weights_found if many else {"input_grad": Golden(input_grad, input_terms), **weights_found}
+
+
+# --- all of them --------------------------------------------------------------------------------------------------
+
+
+def alone(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    """The one result as a tuple."""
+    return lambda *arguments: (function(*arguments),)
+
+
+def gradients(forward: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    """PyTorch's gradients: the first argument is that of the result."""
+    return lambda dy, *leaves: backward(forward, dy, *leaves)
+
+
+OPERATORS: dict[str, Operator] = {
+    operator.name: operator
+    for operator in (
+        Operator(
+            "rms_norm", ("y",), ("y",), ROWS, forward_inputs,
+            lambda x, gamma: (descend.rms_norm(x, gamma, EPSILON)[0],), alone(torch_rms_norm), golden_rms_norm, row_of,
+        ),
+        Operator(
+            "rms_norm_grad", ("dx", "dgamma"), ("dx",), (*ROWS, MILLION), rms_norm_inputs,
+            ours_rms_norm_grad, gradients(torch_rms_norm), golden_rms_norm_grad, row_of,
+        ),
+        Operator(
+            "layer_norm", ("y",), ("y",), ROWS, layer_norm_inputs,
+            lambda x, gamma, beta: (descend.layer_norm(x, gamma.shape, gamma, beta, EPSILON)[0],),
+            lambda x, gamma, beta: (functional.layer_norm(x, gamma.shape, gamma, beta, EPSILON),),
+            golden_layer_norm, row_of,
+        ),
+        Operator(
+            "layer_norm_backward", ("dx", "dgamma", "dbeta"), ("dx",), (*ROWS, MILLION), layer_norm_grad_inputs,
+            ours_layer_norm_grad, torch_layer_norm_grad, golden_layer_norm_grad, row_of,
+        ),
+        Operator(
+            "group_norm_swish", ("y",), ("y",), IMAGES, image_inputs,
+            ours_group_norm, alone(torch_group_norm), golden_group_norm, group_of,
+        ),
+        Operator(
+            "group_norm_swish_grad", ("dx", "dgamma", "dbeta"), ("dx",), (*IMAGES, MANY_IMAGES), image_grad_inputs,
+            ours_group_norm_grad, gradients(torch_group_norm), golden_group_norm_grad, group_of,
+        ),
+        Operator(
+            "scaled_masked_softmax", ("y",), ("y",), SCORES, score_inputs,
+            ours_softmax, alone(torch_softmax), golden_softmax, row_of,
+        ),
+        Operator(
+            "scaled_masked_softmax_backward", ("dx",), ("dx",), SCORES, score_grad_inputs,
+            ours_softmax_grad, alone(torch_softmax_grad), golden_softmax_grad, row_of,
+        ),
+        Operator(
+            "nsa_compress", ("output",), ("output",), TOKENS, token_inputs,
+            ours_nsa, alone(torch_nsa), golden_nsa, window_of,
+        ),
+        Operator(
+            "nsa_compress_grad", ("input_grad", "weight_grad"), ("input_grad",), (*TOKENS, MANY_TOKENS),
+            token_grad_inputs, ours_nsa_grad, torch_nsa_grad, golden_nsa_grad, window_of,
+        ),
+    )
+}  # fmt: skip

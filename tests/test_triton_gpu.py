@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,6 +18,8 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 
 import descend  # noqa: E402
 import descend.torch  # noqa: E402
+from cases import refused  # noqa: E402
+from descend import acl, aclnn  # noqa: E402
 from torch_cases import NAMES, OPERATORS, Call, calls  # noqa: E402
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -119,6 +122,83 @@ def test_compiled(name):
     results = compiled(*call.args)
     for a, e in zip(results if isinstance(results, tuple) else (results,), call.run(), strict=True):
         assert (a is None and e is None) or torch.equal(a, e)
+
+
+def rms_norm_grad_in_two_phases() -> tuple[list[Tensor], list[Tensor], tuple[Tensor, ...]]:
+    """Inputs, outputs of NaN, and what is expected in them."""
+    call = on_gpu(calls(torch.float32)["rms_norm_grad"])
+    expected = call.run()
+    return list(call.args), [torch.full_like(e, float("nan")) for e in expected], expected
+
+
+def test_two_phases_with_a_workspace_and_a_stream_of_the_device():
+    inputs, out, expected = rms_norm_grad_in_two_phases()
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+    executor.set_repeatable()
+    workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device="cuda")
+    aclnn.rms_norm_grad(workspace, size, executor, None)  # compiles
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    for where in (workspace, workspace.data_ptr()):
+        for tensor in out:
+            tensor.fill_(float("nan"))
+        stream.wait_stream(torch.cuda.current_stream())
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        aclnn.rms_norm_grad(where, size, executor, stream)
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+        stream.synchronize()
+        assert all(torch.equal(a, e) for a, e in zip(out, expected, strict=True))
+
+
+def test_two_phases_in_a_cuda_graph():
+    inputs, out, expected = rms_norm_grad_in_two_phases()
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+    executor.set_repeatable()
+    workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
+    aclnn.rms_norm_grad(workspace, size, executor, None)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        aclnn.rms_norm_grad(workspace, size, executor, None)
+    for tensor in out:
+        tensor.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, e) for a, e in zip(out, expected, strict=True))
+
+
+def test_two_phases_refuse_what_is_not_on_the_device():
+    inputs, out, _ = rms_norm_grad_in_two_phases()
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+        with refused(161002, "rms_norm_grad", "all tensors must be on one device"):
+            aclnn.rms_norm_grad_get_workspace_size(*inputs, out[0], out[1].cpu())
+    with refused(161002, "rms_norm_grad", "the workspace is on cpu, but the tensors are on cuda:0"):
+        aclnn.rms_norm_grad(torch.empty(size, dtype=torch.uint8), size, executor, None)
+    with refused(361001, "rms_norm_grad", "must be a torch.cuda.Stream or None"):
+        aclnn.rms_norm_grad(None, size, executor, acl.Stream())
+    host = np.zeros(size + 16, np.uint8)
+    with refused(161002, "rms_norm_grad", "no memory of cuda:0"):
+        aclnn.rms_norm_grad(host.ctypes.data + -host.ctypes.data % 16, size, executor, None)
+    assert not executor.spent
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_two_phases_on_another_device_than_the_current_one():
+    inputs, out, expected = rms_norm_grad_in_two_phases()
+    inputs, out = ([t.to("cuda:1") for t in tensors] for tensors in (inputs, out))
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+    executor.set_repeatable()
+    workspace = torch.empty(size, dtype=torch.uint8, device="cuda:1")
+    with refused(361001, "rms_norm_grad", "stream is one of cuda:0, but the tensors are on cuda:1"):
+        aclnn.rms_norm_grad(workspace, size, executor, torch.cuda.Stream("cuda:0"))
+    for stream in (None, torch.cuda.Stream("cuda:1")):
+        aclnn.rms_norm_grad(workspace, size, executor, stream)
+        torch.cuda.synchronize("cuda:1")
+        assert all(torch.equal(a.cpu(), e.cpu()) for a, e in zip(out, expected, strict=True))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")

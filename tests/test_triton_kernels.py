@@ -21,6 +21,7 @@ import descend.torch
 import descend.triton
 from cases import assert_same_bits
 from descend.triton import tiles
+from descend.triton.work import Work
 from torch_cases import NAMES, OPERATORS, calls
 from triton_plugin import array
 
@@ -176,14 +177,14 @@ def test_tiles_are_powers_of_two_and_fit_the_registers(columns, most, dtype):
 
 def test_rows_are_taken_where_they_lie():
     """Gaps between rows, one row for all, neighbouring dimensions that are walked as one: no copies."""
-    base = normal(6, 4, 50)
+    base, work = normal(6, 4, 50), Work(torch.device("cpu"))
     for view in (base[:, :, :32], base[0, :1, :32].expand(24, 32), base[:, 1, 3:20]):
         columns = view.shape[-1]
-        matrix = tiles.rows_of(view, view.numel() // columns, columns)
+        matrix = work.rows_of(view, view.numel() // columns, columns)
         assert matrix.data_ptr() == view.data_ptr()
         assert matrix.untyped_storage().data_ptr() == view.untyped_storage().data_ptr()
     for view in (base[:, :, ::2], base.transpose(0, 2)):
-        matrix = tiles.rows_of(view, view.numel() // view.shape[-1], view.shape[-1])
+        matrix = work.rows_of(view, view.numel() // view.shape[-1], view.shape[-1])
         assert matrix.stride(1) == 1
         assert torch.equal(matrix, view.reshape(matrix.shape))
 
@@ -271,7 +272,7 @@ def test_masks_are_read_where_they_lie():
 
     mask = normal(2, 3, 4, 5) > 0
     for form in (mask, mask[:, :1], mask[:1], mask[:1, :1], mask[0, 0], mask[0, 0, 0], mask[..., :1]):
-        found = Mask.of(form, (2, 3, 4, 5), False)
+        found = Mask.of(Work(form.device), form, (2, 3, 4, 5), False)
         assert found.data.untyped_storage().data_ptr() == mask.untyped_storage().data_ptr()
         x = normal(2, 3, 4, 5, seed=1)
         expected = torch.where(form, torch.tensor(-10000.0), x * 0.5).softmax(-1)

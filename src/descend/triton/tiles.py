@@ -6,7 +6,6 @@ its sums go to the *slot* of its number, and `descend.triton.functions.add_slots
 are choices on paper: none has been measured on a device yet (docs/design-gpu.md).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,47 +76,12 @@ def slabs(rows: int, tile_rows: int) -> Slabs:
     return Slabs(triton.cdiv(tiles, each), each * tile_rows)
 
 
-# --- tensors ----------------------------------------------------------------------------------------------------------
+# --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
 def wide(*tensors: Tensor | None) -> Any:
     """The type of the arithmetic: float64 if any tensor is of it, else float32."""
     return tl.float64 if any(t is not None and t.dtype is torch.float64 for t in tensors) else tl.float32
-
-
-def rows_of(tensor: Tensor, rows: int, columns: int) -> Tensor:
-    """A tensor as [rows, columns]: in place where its rows are contiguous and evenly spaced, else a copy."""
-    matrix = tensor.reshape(rows, columns)
-    return matrix if columns == 1 or matrix.stride(1) == 1 else matrix.contiguous()
-
-
-class Output:
-    """A tensor that is written as [rows, columns]: itself where its rows are as `rows_of` has it, else by a copy."""
-
-    def __init__(self, tensor: Tensor, rows: int, columns: int) -> None:
-        self._tensor = tensor
-        try:
-            self.matrix = tensor.view(rows, columns)
-        except RuntimeError:  # its dimensions cannot be walked as two
-            self.matrix = tensor.new_empty(rows, columns)
-        if columns > 1 and self.matrix.stride(1) != 1:
-            self.matrix = tensor.new_empty(rows, columns)
-        self._copied = self.matrix.data_ptr() != tensor.data_ptr()
-
-    @property
-    def stride(self) -> int:
-        """Elements from one row to the next."""
-        return self.matrix.stride(0)
-
-    def finish(self) -> None:
-        """Brings the result home, if it was written elsewhere."""
-        if self._copied:
-            self._tensor.copy_(self.matrix.view(self._tensor.shape))
-
-
-def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Scratch on the device of ``like``."""
-    return torch.empty(tuple(shape), dtype=dtype, device=like.device)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:

@@ -164,7 +164,7 @@ def launch(
         )
     else:
         known = moments_of_chunks(work, matrix, num_groups, elements, arithmetic)
-        cut = tile(inner, chunk(arithmetic).columns, arithmetic)
+        cut = tile(inner, chunk(arithmetic).columns, arithmetic, "group_norm_swish", x)
         parts = triton.cdiv(inner, cut.columns)
         work.start(
             apply_kernel,

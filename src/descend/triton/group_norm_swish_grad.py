@@ -179,7 +179,7 @@ def launch(
     mean, rstd = work.vector(mean), work.vector(rstd)
     gamma, beta = work.vector(gamma), work.vector(beta)
     dx = work.output(dx_out, samples, all_channels * inner)
-    cut = tile(inner, chunk(arithmetic).columns, arithmetic)
+    cut = tile(inner, chunk(arithmetic).columns, arithmetic, "group_norm_swish_grad", x)
     row_tiles, tiles = triton.cdiv(rows, cut.rows), triton.cdiv(inner, cut.columns)
     part_tiles = min(triton.next_power_of_2(tiles), _PART_TILES)
     parts = triton.cdiv(tiles, part_tiles)

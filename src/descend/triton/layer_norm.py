@@ -121,7 +121,7 @@ def launch(
     y, mean, rstd = work.output(out, rows, columns), work.output(mean_out, 1, rows), work.output(rstd_out, 1, rows)
     tensors = (x, weight, bias, y.matrix, mean.matrix, rstd.matrix)
     form = {"WEIGHTED": weight is not None, "BIASED": bias is not None, "WIDE": arithmetic}
-    cut = tile(columns, _MOST, arithmetic)
+    cut = tile(columns, _MOST, arithmetic, "layer_norm", x)
     if columns <= cut.columns:
         work.start(
             rows_kernel,

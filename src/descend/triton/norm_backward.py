@@ -208,10 +208,10 @@ def norm_backward(
     vectors = [None if t is None else work.vector(t) for t in (mean, rstd, gamma)]
     dx_out = None if dx is None else work.output(dx, rows, columns)
     dx_matrix, dx_stride = (None, 0) if dx_out is None else (dx_out.matrix, dx_out.stride)
-    whole = tile(columns, _MOST, arithmetic)
+    whole = tile(columns, _MOST, arithmetic, "rms_norm_grad" if mean is None else "layer_norm_backward", x)
     split = columns > whole.columns
     cut = chunk(arithmetic) if split else whole
-    parts = slabs(rows, 1 if split else cut.rows)
+    parts = slabs(rows, 1 if split else cut.rows, cut.slabs)
     slots = [None if t is None else work.empty((parts.count, columns), torch_dtype(arithmetic)) for t in columns_out]
     form = {
         **{"CENTERED": mean is not None, "WEIGHTED": gamma is not None, "WIDE": arithmetic},

@@ -76,7 +76,7 @@ def launch(
     found = sequences(work, tokens, act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
     arithmetic: Any = wide(input)
     x, out = work.rows_of(input, tokens, heads * depth), work.output(output, found.windows, heads * depth)
-    cut = tile(depth, _MOST, arithmetic)
+    cut = tile(depth, _MOST, arithmetic, "nsa_compress", x)
     parts = triton.cdiv(depth, cut.columns)
     work.start(
         windows_kernel,

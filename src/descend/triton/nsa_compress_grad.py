@@ -134,8 +134,8 @@ def launch(
     form = {"ONE": found.table is None, "WIDE": arithmetic}
 
     # The weight's first: the input's may be written where the input lies.
-    cut = tile(depth, _MOST, arithmetic)
-    parts = slabs(found.windows, 1)
+    cut = tile(depth, _MOST, arithmetic, "nsa_compress_grad", x)
+    parts = slabs(found.windows, 1, cut.slabs)
     slots = work.empty((parts.count, width * heads), torch_dtype(arithmetic))
     positions = triton.cdiv(width, cut.rows)
     work.start(

@@ -82,7 +82,7 @@ def launch(work: Work, x: Tensor, gamma: Tensor, epsilon: float, y_out: Tensor, 
     arithmetic: Any = wide(x, gamma, y_out, rstd_out)
     matrix, weight = work.rows_of(x, rows, columns), work.vector(gamma)
     y, rstd = work.output(y_out, rows, columns), work.output(rstd_out, 1, rows)
-    cut = tile(columns, _MOST, arithmetic)
+    cut = tile(columns, _MOST, arithmetic, "rms_norm", x)
     if columns <= cut.columns:
         work.start(
             rows_kernel,

@@ -157,7 +157,7 @@ def launch(work: Work, x: Tensor, mask: Tensor | None, scale: float, fix_triu_ma
     arithmetic: Any = wide(x)
     hidden = Mask.of(work, mask, tuple(x.shape), fix_triu_mask)
     matrix, out = work.rows_of(x, rows, columns), work.output(y, rows, columns)
-    cut = tile(columns, _MOST, arithmetic)
+    cut = tile(columns, _MOST, arithmetic, "scaled_masked_softmax", x)
     form = {"MASK": hidden.kind, "WIDE": arithmetic, "num_warps": cut.warps}
     if columns <= cut.columns:
         work.start(

@@ -120,7 +120,7 @@ def launch(
     g, y = work.rows_of(grad_output, rows, columns), work.rows_of(y, rows, columns)
     result = work.output(out, rows, columns)
     strides = (g.stride(0), y.stride(0))
-    cut = tile(columns, _MOST, arithmetic)
+    cut = tile(columns, _MOST, arithmetic, "scaled_masked_softmax_backward", y)
     if columns <= cut.columns:
         work.start(
             rows_kernel,

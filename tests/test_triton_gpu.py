@@ -115,6 +115,33 @@ def test_cuda_graphs(name):
     assert all(torch.equal(a, e) for a, e in zip(captured, expected, strict=True))
 
 
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "group_norm_swish", "scaled_masked_softmax"])
+def test_training_steps_in_a_cuda_graph(name):
+    """Forward and backward, captured on a stream of their own, replayed on other numbers."""
+    call = on_gpu(calls(torch.float32)[name])
+    function, floats = of_floats(call)
+
+    def step() -> list[Tensor]:
+        return list(torch.autograd.grad(function(*floats)[0].square().sum(), floats))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        for tensor in floats:
+            tensor.mul_(0.5)
+    graph.replay()
+    torch.cuda.synchronize()
+    for a, e in zip(captured, step(), strict=True):
+        torch.testing.assert_close(a, e)
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_compiled(name):
     call = on_gpu(calls(torch.float32)[name])
@@ -202,10 +229,19 @@ def test_two_phases_on_another_device_than_the_current_one():
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
-def test_another_device_than_the_current_one():
-    call = calls(torch.float32)["rms_norm"]
-    results = call.run(*(a.to("cuda:1") if isinstance(a, Tensor) else a for a in call.args))
-    assert {r.device.index for r in results} == {1}
+@pytest.mark.parametrize("name", NAMES)
+def test_another_device_than_the_current_one(name):
+    """On each of two devices in turn, without waiting in between: the same bits as on one."""
+    call = calls(torch.float32)[name]
+    expected = [r for r in on_gpu(call).run() if r is not None]
+    found = []
+    for device in (1, 0, 1):
+        args = [a.to(f"cuda:{device}") if isinstance(a, Tensor) else a for a in call.args]
+        found.append([r for r in call.run(*args) if r is not None])
+        assert {r.device.index for r in found[-1]} == {device}
+        assert torch.cuda.current_device() == 0
+    for results in found:
+        assert all(torch.equal(a.cpu(), e.cpu()) for a, e in zip(results, expected, strict=True))
 
 
 def test_more_than_2_to_the_31_elements():

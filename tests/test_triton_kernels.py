@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from cases import assert_same_bits
 from descend.triton import tiles
 from descend.triton.work import Work
 from torch_cases import NAMES, OPERATORS, calls
+from triton_calls import kernel_calls
 from triton_plugin import array
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -286,6 +289,25 @@ def test_beneath_the_mask_is_0_whatever_is_there():
     out = run("scaled_masked_softmax_backward", g, y, mask, 2.0)[0]
     assert bool((out[mask] == 0).all())
     assert bool(out[~mask].isnan().all())
+
+
+def test_the_calls_for_compute_sanitizer_start_every_kernel(monkeypatch):
+    started: set[str] = set()
+
+    def start(self: Any, kernel: Any, programs: int, *_: Any, **__: Any) -> None:
+        assert programs > 0
+        started.add(f"{kernel.fn.__module__}.{kernel.fn.__name__}")
+
+    monkeypatch.setattr(Work, "start", start)
+    for call in kernel_calls(torch.float32):
+        run(call.name, *call.args, **call.named)
+    every = set()
+    for module in pkgutil.iter_modules(descend.triton.__path__, "descend.triton."):
+        for name, found in vars(importlib.import_module(module.name)).items():
+            if name.endswith("_kernel") and found.fn.__module__ == module.name:
+                every.add(f"{module.name}.{name}")
+    assert len(every) > 20
+    assert started == every
 
 
 def test_through_pytorchs_dispatcher_on_the_key_for_cuda():

@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
+from torch_cases import draw  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_device")
 PAIRS: dict[str, tuple[Any, Any, tuple[Any, ...], list[dict[str, Any]]]] = {
     "RMSNorm": (dt.RMSNorm, nn.RMSNorm, (8,), [{}, {"eps": 1e-3}, {"elementwise_affine": False}]),
     "LayerNorm": (
@@ -36,16 +38,15 @@ def swish(module: nn.Module) -> nn.Module:
 
 
 def inputs_of(module: nn.Module, dtype: torch.dtype) -> Tensor:
-    random = torch.Generator().manual_seed(1)
     shape = (4, 8, 6, 5) if isinstance(module, dt.GroupNormSwish) else (5, 7, 8)
-    return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype).requires_grad_()
+    return draw(shape, 1, torch.float64).to(dtype).requires_grad_()
 
 
 def randomised(module: nn.Module) -> nn.Module:
     random = torch.Generator().manual_seed(2)
     for parameter in module.parameters():
         with torch.no_grad():
-            parameter.copy_(torch.randn(parameter.shape, generator=random))
+            parameter.copy_(draw(parameter.shape, random))
     return module
 
 
@@ -92,7 +93,7 @@ def test_devices_dtypes_and_resetting(name):
     args = (*PAIRS[name][2],) if name in PAIRS else (2, 4, 3)
     module = getattr(dt, name)(*args, device="meta", dtype=torch.bfloat16)
     assert all(p.is_meta and p.dtype is torch.bfloat16 for p in module.parameters())
-    module.to_empty(device="cpu").reset_parameters()
+    module.to_empty(device=torch.get_default_device()).reset_parameters()
     fresh = getattr(dt, name)(*args, dtype=torch.bfloat16)
     randomised(module).reset_parameters()
     for one, other in zip(module.parameters(), fresh.parameters(), strict=True):
@@ -126,8 +127,7 @@ def test_activation_checkpointing():
 def run(module: nn.Module, x: Tensor) -> list[Tensor]:
     """Result and all gradients."""
     y = module(x)
-    random = torch.Generator().manual_seed(3)
-    given = torch.randn(y.shape, generator=random).bfloat16().to(y.dtype)  # exact in every dtype
+    given = draw(y.shape, 3).bfloat16().to(y.dtype)  # exact in every dtype
     return [y.detach(), *torch.autograd.grad(y, [x, *module.parameters()], given)]
 
 

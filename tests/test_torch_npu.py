@@ -14,7 +14,9 @@ from torch import Tensor, nn  # noqa: E402
 import descend  # noqa: E402
 from cases import run_python  # noqa: E402
 from descend import torch_npu  # noqa: E402
+from torch_cases import draw  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_device")
 SIGNATURES = {
     "npu_rms_norm": "(self, gamma, epsilon=1e-06)",
     "npu_rms_norm_backward": "(dy, self, gamma, rstd)",
@@ -32,8 +34,7 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def normal(*shape: int, dtype: Any = torch.float64, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+    return draw(shape, seed + sum(shape), torch.float64).to(dtype)
 
 
 def close(ours: Any, theirs: Any, dtype: torch.dtype) -> None:

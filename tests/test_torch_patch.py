@@ -15,6 +15,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
+from torch_cases import draw  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("on_device")
 
 # --- norms as model code writes them -------------------------------------------------------------------------------
 
@@ -24,7 +27,7 @@ class Rms(nn.Module):
 
     def __init__(self, size: int = 16, eps: float = 1e-6) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(size, generator=torch.Generator().manual_seed(size)))
+        self.weight = nn.Parameter(draw((size,), size))
         self.variance_epsilon = eps
 
     def xhat(self, x: Tensor) -> Tensor:
@@ -112,13 +115,12 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def inputs(module: nn.Module, dtype: torch.dtype) -> Tensor:
     shape = getattr(module, "normalized_shape", None) or tuple(getattr(module, "weight", torch.empty(16)).shape)
-    random = torch.Generator().manual_seed(1)
-    return (torch.randn(6, 40 if shape[-1] < 100 else 2, *shape, generator=random) * 3).to(dtype).requires_grad_()
+    return (draw((6, 40 if shape[-1] < 100 else 2, *shape), 1) * 3).to(dtype).requires_grad_()
 
 
 def run(module: nn.Module, *x: Tensor) -> list[Tensor]:
     y = module(*x)
-    given = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
+    given = draw(y.shape, 2).to(y.dtype)
     return [y.detach(), *torch.autograd.grad(y, [*x, *(p for p in module.parameters() if p.requires_grad)], given)]
 
 
@@ -404,7 +406,7 @@ def test_probing_leaves_no_trace():
 CONTEXTS: dict[str, Callable[[], Any]] = {
     "inference mode": torch.inference_mode,
     "meta device": lambda: torch.device("meta"),
-    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast": lambda: torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16),
     "anomalies": lambda: torch.autograd.detect_anomaly(check_nan=True),
 }
 
@@ -559,7 +561,7 @@ def test_dtypes_and_devices():
     with torch.device("meta"):
         empty = network()
     assert len(dt.patch(empty).swapped) == 7
-    filled = empty.to_empty(device="cpu")
+    filled = empty.to_empty(device=torch.get_default_device())
     filled.load_state_dict(network().state_dict())
     x = torch.randn(6, 16)
     torch.testing.assert_close(filled(x), network()(x), rtol=1e-4, atol=1e-5)
@@ -567,7 +569,7 @@ def test_dtypes_and_devices():
 
 def test_autocast():
     model, x = network(), torch.randn(6, 16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         wanted = model(x)
         assert len(dt.patch(model).swapped) == 7
         result = model(x)
@@ -654,7 +656,8 @@ def test_a_saved_model_and_activation_checkpointing(tmp_path):
     wanted = losses(model, tokens)
     dt.patch(model)
     model.save_pretrained(tmp_path)
-    assert torch.equal(losses(transformers.LlamaForCausalLM.from_pretrained(tmp_path), tokens)["loss"], wanted["loss"])
+    saved = transformers.LlamaForCausalLM.from_pretrained(tmp_path).to(torch.get_default_device())
+    assert torch.equal(losses(saved, tokens)["loss"], wanted["loss"])
     model.gradient_checkpointing_enable()
     for key, gradient in losses(model.train(), tokens).items():
         alike(gradient, wanted[key])

@@ -16,6 +16,7 @@ from torch.func import grad, hessian, jacrev, jvp, vjp, vmap  # noqa: E402
 import descend.torch  # noqa: E402
 from torch_cases import NAMES, OPERATORS, Call, calls  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_device")
 SAMPLES = 3
 each_call = pytest.mark.parametrize("name", NAMES)
 each_operator = pytest.mark.parametrize("name", OPERATORS)
@@ -273,7 +274,7 @@ def test_autocast_leaves_the_dtypes_of_pytorchs_own(name, lower):
         ours, theirs, x = pairs()[name]
         leaves = [x.to(x_dtype).requires_grad_() for _ in range(2)]
         ours.to(dtype), theirs.to(dtype)
-        with torch.autocast("cpu", dtype=lower):
+        with torch.autocast(torch.get_default_device().type, dtype=lower):
             result = ours(leaves[0])
             try:
                 expected = theirs(leaves[1])
@@ -293,7 +294,7 @@ def test_autocast_lowers_the_compression_as_it_lowers_matrix_products(lower):
     for x_dtype, dtype in itertools.product(FLOATS[:3], FLOATS[:3]):
         module = descend.torch.NsaCompress(2, 3, 1, dtype=dtype)
         x = torch.randn(7, 2, 4).to(x_dtype).requires_grad_()
-        with torch.autocast("cpu", dtype=lower):
+        with torch.autocast(torch.get_default_device().type, dtype=lower):
             result = module(x)
             assert result.dtype is torch.matmul(x, x.transpose(1, 2)).dtype is lower
         expected = descend.torch.nsa_compress(
@@ -303,13 +304,13 @@ def test_autocast_lowers_the_compression_as_it_lowers_matrix_products(lower):
         result.sum().backward()
         assert x.grad.dtype is x_dtype
         assert module.weight.grad.dtype is dtype
-    with torch.autocast("cpu", dtype=lower):
+    with torch.autocast(torch.get_default_device().type, dtype=lower):
         assert descend.torch.NsaCompress(2, 3, 1).double()(torch.randn(7, 2, 4).double()).dtype is torch.float64
 
 
 def test_training_under_autocast():
     model = nn.Sequential(nn.Linear(8, 8), descend.torch.LayerNorm(8), nn.Linear(8, 8), descend.torch.RMSNorm(8))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         y = model(torch.randn(4, 8))
     assert y.dtype is torch.bfloat16
     y.float().square().mean().backward()

@@ -19,6 +19,7 @@ import descend.triton  # noqa: E402
 from cases import run_python  # noqa: E402
 from descend.contract import OPERATORS  # noqa: E402
 from descend.triton import windows  # noqa: E402
+from descend.triton.work import Work  # noqa: E402
 from triton_compiler import Kernel, compiling  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
 def test_in_tritons_interpreter():
     """The tests of the CPU kernels, and those of the kernels' own, in one process: see triton_plugin.py for which."""
     options = ["-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]
-    modules = [str(HERE / f"test_{module}.py") for module in (*OPERATORS, "triton_kernels")]
+    modules = [str(HERE / f"test_{module}.py") for module in (*OPERATORS, "triton_kernels", "triton_two_phase")]
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *modules],
@@ -54,38 +55,38 @@ def meta(*shape: int, dtype: Any) -> Any:
 
 def launch(name: str, columns: int, dtype: Any) -> None:
     """A call with hidden size, last axis, group or head of this size."""
-    operator = descend.triton.operator(name)
+    operator, work = descend.triton.operator(name), Work(torch.device("meta"))
     statistic = F64 if dtype is F64 else F32
     x, gamma, rstd = meta(4096, columns, dtype=dtype), meta(columns, dtype=dtype), meta(4096, dtype=statistic)
     if name == "rms_norm":
-        operator.launch(x, gamma, 1e-6, x, rstd)
+        operator.launch(work, x, gamma, 1e-6, x, rstd)
     elif name == "rms_norm_grad":
-        operator.launch(x, x, rstd, gamma, x, gamma.to(statistic))
+        operator.launch(work, x, x, rstd, gamma, x, gamma.to(statistic))
     elif name == "layer_norm":
-        operator.launch(x, [columns], gamma, gamma, 1e-5, x, rstd, rstd)
+        operator.launch(work, x, [columns], gamma, gamma, 1e-5, x, rstd, rstd)
     elif name == "layer_norm_backward":
-        operator.launch(x, x, [columns], rstd, rstd, gamma, gamma, (True,) * 3, x, gamma, gamma)
+        operator.launch(work, x, x, [columns], rstd, rstd, gamma, gamma, (True,) * 3, x, gamma, gamma)
     elif name.startswith("group_norm_swish"):
         side = max(math.isqrt(columns // 2), 1)
         x, gamma, rstd = meta(16, 64, side, side, dtype=dtype), meta(64, dtype=dtype), meta(16, 32, dtype=statistic)
         if name == "group_norm_swish":
-            operator.launch(x, gamma, gamma, 32, None, 1e-5, True, 1.0, x, rstd, rstd)
+            operator.launch(work, x, gamma, gamma, 32, None, 1e-5, True, 1.0, x, rstd, rstd)
         else:
-            operator.launch(x, rstd, rstd, x, gamma, gamma, 32, None, 1.0, True, True, x, gamma, gamma)
+            operator.launch(work, x, rstd, rstd, x, gamma, gamma, 32, None, 1.0, True, True, x, gamma, gamma)
     elif name.startswith("scaled_masked_softmax"):
         x, mask = meta(8, 32, 16, columns, dtype=dtype), meta(8, 1, 16, columns, dtype=torch.bool)
         for given, triangle in ((mask, False), (None, False), (None, True)):
             tensors = (x,) if name == "scaled_masked_softmax" else (x, x)
-            operator.launch(*tensors, given, 0.125, triangle, x)
+            operator.launch(work, *tensors, given, 0.125, triangle, x)
     else:
         x, weight = meta(4096, 8, columns, dtype=dtype), meta(32, 8, dtype=dtype)
         for ends in (None, [2048, 4096]):
-            found = windows.sequences(4096, ends, 0, 32, 16, torch.device("meta")).windows
+            found = windows.sequences(work, 4096, ends, 0, 32, 16).windows
             y = meta(found, 8, columns, dtype=dtype)
             if name == "nsa_compress":
-                operator.launch(x, weight, ends, "TND", 32, 16, 0, y)
+                operator.launch(work, x, weight, ends, "TND", 32, 16, 0, y)
             else:
-                operator.launch(y, x, weight, ends, 32, 16, 0, "TND", x, weight)
+                operator.launch(work, y, x, weight, ends, 32, 16, 0, "TND", x, weight)
 
 
 SIZES = {
@@ -134,22 +135,25 @@ def test_no_kernel_has_atomics_or_fast_subnormals():
 
 
 def test_without_triton_the_error_names_it():
-    """Nothing is computed elsewhere: the dispatcher's key for CUDA is asked, as for a CUDA tensor."""
+    """Nothing is computed elsewhere: the dispatcher's key for CUDA is asked, and phase 1, as for a CUDA tensor."""
     code = """
 import sys
 sys.modules["triton"] = None
 import torch, descend.torch
+from descend import _cuda
 from torch_cases import OPERATORS, calls
 for name in OPERATORS:
     call = calls()[name]
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    try:
-        getattr(torch.ops.descend, name).default.redispatch(keys, *call.args, **call.named)
-    except ModuleNotFoundError as error:
-        assert error.name == "triton"
-        assert str(error) == f"{name} on CUDA tensors needs Triton, which is not installed: pip install descend[cuda]."
-    else:
-        raise AssertionError(name)
+    operator = getattr(torch.ops.descend, name).default
+    for ask in (lambda: operator.redispatch(keys, *call.args, **call.named), lambda: _cuda.prepare(name)):
+        try:
+            ask()
+        except ModuleNotFoundError as error:
+            assert error.name == "triton"
+            assert str(error).startswith(f"{name} on CUDA tensors needs Triton, which is not installed: pip install ")
+        else:
+            raise AssertionError(name)
 """
     run_python(code)
 

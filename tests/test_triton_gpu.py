@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,6 +18,8 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 
 import descend  # noqa: E402
 import descend.torch  # noqa: E402
+from cases import refused  # noqa: E402
+from descend import acl, aclnn  # noqa: E402
 from torch_cases import NAMES, OPERATORS, Call, calls  # noqa: E402
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -112,6 +115,33 @@ def test_cuda_graphs(name):
     assert all(torch.equal(a, e) for a, e in zip(captured, expected, strict=True))
 
 
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "group_norm_swish", "scaled_masked_softmax"])
+def test_training_steps_in_a_cuda_graph(name):
+    """Forward and backward, captured on a stream of their own, replayed on other numbers."""
+    call = on_gpu(calls(torch.float32)[name])
+    function, floats = of_floats(call)
+
+    def step() -> list[Tensor]:
+        return list(torch.autograd.grad(function(*floats)[0].square().sum(), floats))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        for tensor in floats:
+            tensor.mul_(0.5)
+    graph.replay()
+    torch.cuda.synchronize()
+    for a, e in zip(captured, step(), strict=True):
+        torch.testing.assert_close(a, e)
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_compiled(name):
     call = on_gpu(calls(torch.float32)[name])
@@ -121,11 +151,97 @@ def test_compiled(name):
         assert (a is None and e is None) or torch.equal(a, e)
 
 
+def rms_norm_grad_in_two_phases() -> tuple[list[Tensor], list[Tensor], tuple[Tensor, ...]]:
+    """Inputs, outputs of NaN, and what is expected in them."""
+    call = on_gpu(calls(torch.float32)["rms_norm_grad"])
+    expected = call.run()
+    return list(call.args), [torch.full_like(e, float("nan")) for e in expected], expected
+
+
+def test_two_phases_with_a_workspace_and_a_stream_of_the_device():
+    inputs, out, expected = rms_norm_grad_in_two_phases()
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+    executor.set_repeatable()
+    workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device="cuda")
+    aclnn.rms_norm_grad(workspace, size, executor, None)  # compiles
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    for where in (workspace, workspace.data_ptr()):
+        for tensor in out:
+            tensor.fill_(float("nan"))
+        stream.wait_stream(torch.cuda.current_stream())
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        aclnn.rms_norm_grad(where, size, executor, stream)
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+        stream.synchronize()
+        assert all(torch.equal(a, e) for a, e in zip(out, expected, strict=True))
+
+
+def test_two_phases_in_a_cuda_graph():
+    inputs, out, expected = rms_norm_grad_in_two_phases()
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+    executor.set_repeatable()
+    workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
+    aclnn.rms_norm_grad(workspace, size, executor, None)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        aclnn.rms_norm_grad(workspace, size, executor, None)
+    for tensor in out:
+        tensor.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, e) for a, e in zip(out, expected, strict=True))
+
+
+def test_two_phases_refuse_what_is_not_on_the_device():
+    inputs, out, _ = rms_norm_grad_in_two_phases()
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+        with refused(161002, "rms_norm_grad", "all tensors must be on one device"):
+            aclnn.rms_norm_grad_get_workspace_size(*inputs, out[0], out[1].cpu())
+    with refused(161002, "rms_norm_grad", "the workspace is on cpu, but the tensors are on cuda:0"):
+        aclnn.rms_norm_grad(torch.empty(size, dtype=torch.uint8), size, executor, None)
+    with refused(361001, "rms_norm_grad", "must be a torch.cuda.Stream or None"):
+        aclnn.rms_norm_grad(None, size, executor, acl.Stream())
+    host = np.zeros(size + 16, np.uint8)
+    with refused(161002, "rms_norm_grad", "no memory of cuda:0"):
+        aclnn.rms_norm_grad(host.ctypes.data + -host.ctypes.data % 16, size, executor, None)
+    assert not executor.spent
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
-def test_another_device_than_the_current_one():
-    call = calls(torch.float32)["rms_norm"]
-    results = call.run(*(a.to("cuda:1") if isinstance(a, Tensor) else a for a in call.args))
-    assert {r.device.index for r in results} == {1}
+def test_two_phases_on_another_device_than_the_current_one():
+    inputs, out, expected = rms_norm_grad_in_two_phases()
+    inputs, out = ([t.to("cuda:1") for t in tensors] for tensors in (inputs, out))
+    with acl.product("host"):
+        size, executor = aclnn.rms_norm_grad_get_workspace_size(*inputs, *out)
+    executor.set_repeatable()
+    workspace = torch.empty(size, dtype=torch.uint8, device="cuda:1")
+    with refused(361001, "rms_norm_grad", "stream is one of cuda:0, but the tensors are on cuda:1"):
+        aclnn.rms_norm_grad(workspace, size, executor, torch.cuda.Stream("cuda:0"))
+    for stream in (None, torch.cuda.Stream("cuda:1")):
+        aclnn.rms_norm_grad(workspace, size, executor, stream)
+        torch.cuda.synchronize("cuda:1")
+        assert all(torch.equal(a.cpu(), e.cpu()) for a, e in zip(out, expected, strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+@pytest.mark.parametrize("name", NAMES)
+def test_another_device_than_the_current_one(name):
+    """On each of two devices in turn, without waiting in between: the same bits as on one."""
+    call = calls(torch.float32)[name]
+    expected = [r for r in on_gpu(call).run() if r is not None]
+    found = []
+    for device in (1, 0, 1):
+        args = [a.to(f"cuda:{device}") if isinstance(a, Tensor) else a for a in call.args]
+        found.append([r for r in call.run(*args) if r is not None])
+        assert {r.device.index for r in found[-1]} == {device}
+        assert torch.cuda.current_device() == 0
+    for results in found:
+        assert all(torch.equal(a.cpu(), e.cpu()) for a, e in zip(results, expected, strict=True))
 
 
 def test_more_than_2_to_the_31_elements():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,9 @@ import descend.torch
 import descend.triton
 from cases import assert_same_bits
 from descend.triton import tiles
+from descend.triton.work import Work
 from torch_cases import NAMES, OPERATORS, calls
+from triton_calls import kernel_calls
 from triton_plugin import array
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -176,14 +180,14 @@ def test_tiles_are_powers_of_two_and_fit_the_registers(columns, most, dtype):
 
 def test_rows_are_taken_where_they_lie():
     """Gaps between rows, one row for all, neighbouring dimensions that are walked as one: no copies."""
-    base = normal(6, 4, 50)
+    base, work = normal(6, 4, 50), Work(torch.device("cpu"))
     for view in (base[:, :, :32], base[0, :1, :32].expand(24, 32), base[:, 1, 3:20]):
         columns = view.shape[-1]
-        matrix = tiles.rows_of(view, view.numel() // columns, columns)
+        matrix = work.rows_of(view, view.numel() // columns, columns)
         assert matrix.data_ptr() == view.data_ptr()
         assert matrix.untyped_storage().data_ptr() == view.untyped_storage().data_ptr()
     for view in (base[:, :, ::2], base.transpose(0, 2)):
-        matrix = tiles.rows_of(view, view.numel() // view.shape[-1], view.shape[-1])
+        matrix = work.rows_of(view, view.numel() // view.shape[-1], view.shape[-1])
         assert matrix.stride(1) == 1
         assert torch.equal(matrix, view.reshape(matrix.shape))
 
@@ -271,7 +275,7 @@ def test_masks_are_read_where_they_lie():
 
     mask = normal(2, 3, 4, 5) > 0
     for form in (mask, mask[:, :1], mask[:1], mask[:1, :1], mask[0, 0], mask[0, 0, 0], mask[..., :1]):
-        found = Mask.of(form, (2, 3, 4, 5), False)
+        found = Mask.of(Work(form.device), form, (2, 3, 4, 5), False)
         assert found.data.untyped_storage().data_ptr() == mask.untyped_storage().data_ptr()
         x = normal(2, 3, 4, 5, seed=1)
         expected = torch.where(form, torch.tensor(-10000.0), x * 0.5).softmax(-1)
@@ -285,6 +289,25 @@ def test_beneath_the_mask_is_0_whatever_is_there():
     out = run("scaled_masked_softmax_backward", g, y, mask, 2.0)[0]
     assert bool((out[mask] == 0).all())
     assert bool(out[~mask].isnan().all())
+
+
+def test_the_calls_for_compute_sanitizer_start_every_kernel(monkeypatch):
+    started: set[str] = set()
+
+    def start(self: Any, kernel: Any, programs: int, *_: Any, **__: Any) -> None:
+        assert programs > 0
+        started.add(f"{kernel.fn.__module__}.{kernel.fn.__name__}")
+
+    monkeypatch.setattr(Work, "start", start)
+    for call in kernel_calls(torch.float32):
+        run(call.name, *call.args, **call.named)
+    every = set()
+    for module in pkgutil.iter_modules(descend.triton.__path__, "descend.triton."):
+        for name, found in vars(importlib.import_module(module.name)).items():
+            if name.endswith("_kernel") and found.fn.__module__ == module.name:
+                every.add(f"{module.name}.{name}")
+    assert len(every) > 20
+    assert started == every
 
 
 def test_through_pytorchs_dispatcher_on_the_key_for_cuda():

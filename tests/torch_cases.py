@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,17 @@ import torch
 from torch import Tensor
 
 import descend.torch
+
+
+def here(tensor: Tensor) -> Tensor:
+    """The tensor on the device of the tests (conftest.py): random numbers are made on the CPU, the same for all."""
+    return tensor.to(torch.get_default_device())
+
+
+def draw(shape: Sequence[int], generator: torch.Generator | int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normal numbers on the device of the tests, from a generator of the CPU's or a seed."""
+    random = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
+    return here(torch.randn(tuple(shape), generator=random, dtype=dtype, device="cpu"))
 
 
 @dataclass(frozen=True)
@@ -51,12 +62,12 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+        return here(torch.randn(shape, generator=random, dtype=torch.float64, device="cpu").to(dtype))
 
     def positive(*shape: int) -> Tensor:
-        return (torch.rand(shape, generator=random, dtype=torch.float64) + 0.5).to(dtype)
+        return here((torch.rand(shape, generator=random, dtype=torch.float64, device="cpu") + 0.5).to(dtype))
 
-    mask = torch.rand((2, 1, 3, 5), generator=random) < 0.4
+    mask = here(torch.rand((2, 1, 3, 5), generator=random, device="cpu") < 0.4)
     mask[0, 0, 0] = True  # a whole row
     y = normal(2, 2, 3, 5).float().softmax(-1).to(dtype)
     nsa = {"compress_block_size": 3, "compress_stride": 2}

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-import descend.torch
-from torch_cases import calls
+from torch_cases import Call, calls
 
-SHAPES = ((5, 1000), (300, 7), (3, 20_000))
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+SHAPES = ((5, 1000), (300, 7), (3, 20_000), (1, 70_000))
+"""Rows whole, many short ones, in chunks, and so long that the sums of chunks of a channel are added up, too."""
+
+
+def kernel_calls(dtype: torch.dtype) -> list[Call]:
+    """Calls that start every kernel."""
+    found = list(calls(dtype).values())
+    statistic = torch.float64 if dtype is torch.float64 else torch.float32
+    for rows, columns in SHAPES:
+        x, weight, row, channels = (torch.randn(s).to(dtype) for s in ((rows, columns), (columns,), (rows,), (rows,)))
+        row = row.to(statistic)
+        images, group = x.view(1, rows, columns), row[:1].view(1, 1)
+        found += [
+            Call("rms_norm", (x, weight)),
+            Call("rms_norm_grad", (x, x, row, weight)),
+            Call("layer_norm", (x, [columns], weight, weight)),
+            Call("layer_norm_backward", (x, x, [columns], row, row, weight, weight)),
+            Call("group_norm_swish", (images, channels, channels, 1)),
+            Call("group_norm_swish_grad", (images, group, group, images, channels, channels, 1)),
+            Call("scaled_masked_softmax", (x, None, 0.5, True)),
+            Call("scaled_masked_softmax", (x, x > 1, 0.5)),
+            Call("scaled_masked_softmax_backward", (x, x, None, 0.5, True)),
+            Call("scaled_masked_softmax_backward", (x, x, x > 1, 0.5)),
+        ]
+    return found
 
 
 def main() -> None:
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        for call in calls(dtype).values():
-            args = [a.cuda() if isinstance(a, torch.Tensor) else a for a in call.args]
+    for dtype in DTYPES:
+        for call in kernel_calls(dtype):
+            args = [a.cuda() if isinstance(a, Tensor) else a for a in call.args]
             call.function()(*args, **call.named)
-        for rows, columns in SHAPES:
-            x = torch.randn(rows, columns, device="cuda").to(dtype).requires_grad_()
-            gamma = torch.ones(columns, device="cuda", dtype=dtype, requires_grad=True)
-            planes = x.view(1, rows, columns)
-            channels = torch.ones(rows, device="cuda", dtype=dtype, requires_grad=True)
-            results = (
-                descend.torch.rms_norm(x, gamma)[0],
-                descend.torch.layer_norm(x, [columns], gamma, gamma)[0],
-                descend.torch.group_norm_swish(planes, channels, channels, 1)[0],
-                descend.torch.scaled_masked_softmax(x, None, 0.5, True),
-            )
-            for y in results:
-                y.float().sum().backward()
     torch.cuda.synchronize()
 
 

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from descend import _native
 from descend.errors import from_status
+
+
+class Executor:
+    """A call of CUDA tensors that phase 1 has prepared; its members are those of `descend.aclnn.Executor`."""
+
+    def launch(self, name: str, workspace: Any, workspace_size: Any, stream: Any) -> None:
+        """Phase 2 of operator ``name``."""
+        raise NotImplementedError
 
 
 def available() -> bool:
@@ -40,12 +49,28 @@ def run(name: str, out: Any, **arguments: Any) -> Any:
 
     for parameter, value in arguments.items():
         if isinstance(value, torch.Tensor):
-            if value.requires_grad and torch.is_grad_enabled():
-                raise from_status(
-                    161002,
-                    "ACLNN_ERR_PARAM_INVALID",
-                    f"{name}: {parameter} requires gradients, which this call would not record; call it under "
-                    "torch.no_grad(), or detach() it.",
-                )
+            refuse_gradients(name, parameter, value)
             arguments[parameter] = value.resolve_neg()
     return operator(name)(out=out, **arguments)
+
+
+def prepare(name: str, **arguments: Any) -> tuple[int, Executor]:
+    """``descend.aclnn.<name>_get_workspace_size(**arguments)`` for CUDA tensors."""
+    operator(name)  # which says so where Triton is missing
+    from descend.triton.executor import Prepared
+
+    executor = Prepared(name, _native.get_product(), arguments)
+    return executor.workspace_size, executor
+
+
+def refuse_gradients(name: str, parameter: str, tensor: Any) -> None:
+    """Raises AclnnError for a tensor whose gradients a call would lose."""
+    import torch
+
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise from_status(
+            161002,
+            "ACLNN_ERR_PARAM_INVALID",
+            f"{name}: {parameter} requires gradients, which this call would not record; call it under "
+            "torch.no_grad(), or detach() it.",
+        )

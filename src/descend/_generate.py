@@ -116,6 +116,24 @@ def _compile(name: str, source: str, namespace: dict[str, Any], module: str, doc
     return function
 
 
+_ON_DEVICE = {"_Refused": AclnnValueError, "_concerns": _cuda.concerns}
+
+
+def _or_on_device(arguments: str, tensors: str, on_device: str) -> str:
+    """A body that calls the engine, and where that refuses CUDA tensors, what there is for them.
+
+    The engine refuses what lies on a device, and only then is it asked whether that is a GPU: all else costs nothing.
+    """
+    return (
+        "    try:\n"
+        f"        return _call({arguments})\n"
+        "    except _Refused:\n"
+        f"        if not _concerns({tensors}):\n"
+        "            raise\n"
+        f"    return {on_device}\n"
+    )
+
+
 def functional(operator: Operator) -> Callable[..., Any]:
     """``descend.<name>``: arrays in, results out."""
     parameters = functional_parameters(operator)
@@ -124,20 +142,10 @@ def functional(operator: Operator) -> Callable[..., Any]:
     head = f"def {operator.name}({signature(parameters, types=False)}, {star}out=None):"
     tensors = ", ".join(p.python for p in operator.inputs)
     by_name = ", ".join(f"{p.python}={p.python}" for p in parameters)
-    # The engine refuses what lies on a device, and only then is it asked whether that is a GPU: all else costs nothing.
-    source = (
-        f"{head}\n"
-        "    try:\n"
-        f"        return _call({ordered}, out)\n"
-        "    except _Refused:\n"
-        f"        if not _concerns({tensors}, out):\n"
-        "            raise\n"
-        f"    return _run(out=out, {by_name})\n"
-    )
+    source = f"{head}\n" + _or_on_device(f"{ordered}, out", f"{tensors}, out", f"_run(out=out, {by_name})")
     namespace = {
+        **_ON_DEVICE,
         "_call": _native.function(operator.name),
-        "_Refused": AclnnValueError,
-        "_concerns": _cuda.concerns,
         "_run": functools.partial(_cuda.run, operator.name),
     }
     return _compile(operator.name, source, namespace, "descend", _functional_docstring(operator))
@@ -152,23 +160,38 @@ def get_workspace_size(operator: Operator) -> Callable[..., Any]:
         operator.parameters,
         ["Returns:", "    (workspace_size, executor): bytes of scratch for the second phase, and what it runs."],
     )
-    source = f"def {name}({names}):\n    return _call({names})\n"
-    return _compile(name, source, {"_call": _native.phase1(operator.name)}, "descend.aclnn", doc)
+    by_name = ", ".join(f"{p.python}={p.python}" for p in operator.parameters)
+    tensors = ", ".join(p.python for p in operator.parameters if p.kind == "tensor")
+    body = _or_on_device(names, tensors, f"_prepare({by_name})")
+    namespace = {
+        **_ON_DEVICE,
+        "_call": _native.phase1(operator.name),
+        "_prepare": functools.partial(_cuda.prepare, operator.name),
+    }
+    return _compile(name, f"def {name}({names}):\n{body}", namespace, "descend.aclnn", doc)
 
 
 def launch(operator: Operator) -> Callable[..., Any]:
     """``descend.aclnn.<name>``: the second phase."""
     arguments = "workspace, workspace_size, executor, stream"
-    source = f"def {operator.name}({arguments}):\n    return _call({arguments})\n"
+    source = (
+        f"def {operator.name}({arguments}):\n"
+        "    if isinstance(executor, _Prepared):\n"
+        f"        return executor.launch({operator.name!r}, workspace, workspace_size, stream)\n"
+        f"    return _call({arguments})\n"
+    )
     doc = (
         f"Second phase of {operator.c_name}: puts the executor's plan on a stream.\n\n"
         "Parameters:\n"
-        "    workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.\n"
+        "    workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA\n"
+        "        tensors a contiguous tensor on their device, or an address there as an int.\n"
         "    workspace_size: its bytes, at least what the first phase asked for.\n"
         "    executor: from the first phase; it serves once, unless executor.set_repeatable() was called.\n"
-        "    stream: an acl.Stream, or None for the default stream.\n\n"
+        "    stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or\n"
+        "        None for the current one.\n\n"
         "The results are there once stream.synchronize() has returned; until then the arrays and the workspace\n"
-        "are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),\n"
-        "361001 (runtime)."
+        "are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign\n"
+        "executor), 361001 (runtime)."
     )
-    return _compile(operator.name, source, {"_call": _native.phase2(operator.name)}, "descend.aclnn", doc)
+    namespace = {"_call": _native.phase2(operator.name), "_Prepared": _cuda.Executor}
+    return _compile(operator.name, source, namespace, "descend.aclnn", doc)

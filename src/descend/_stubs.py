@@ -30,7 +30,7 @@ Array = TypeVar("Array", bound=SupportsDlpack)
 _LAUNCH = """workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None"""
+    stream: Stream | Any | None"""
 
 
 def _stub(name: str, signature: str, returns: str, doc: str | None) -> str:

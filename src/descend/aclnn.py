@@ -9,6 +9,9 @@
 Parameters are named and ordered as in the documents, in snake_case; null is None; outputs are passed in. The first
 phase reads only metadata and checks the whole contract of the current product (`descend.acl.set_product`); a status
 other than 0 raises `AclnnError` with the status, its name and a sentence. `portability` asks every product at once.
+
+CUDA tensors of PyTorch take the same way: the workspace is then a tensor on their device (or an address there), the
+stream a `torch.cuda.Stream`, or None for the current one.
 """
 
 from __future__ import annotations

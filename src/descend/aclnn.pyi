@@ -80,19 +80,21 @@ def rms_norm_grad(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnRmsNormGrad: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def rms_norm_get_workspace_size(
@@ -155,19 +157,21 @@ def rms_norm(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnRmsNorm: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def layer_norm_backward_get_workspace_size(
@@ -256,19 +260,21 @@ def layer_norm_backward(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnLayerNormBackward: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def layer_norm_get_workspace_size(
@@ -345,19 +351,21 @@ def layer_norm(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnLayerNorm: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def group_norm_swish_grad_get_workspace_size(
@@ -453,19 +461,21 @@ def group_norm_swish_grad(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnGroupNormSwishGrad: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def group_norm_swish_get_workspace_size(
@@ -543,19 +553,21 @@ def group_norm_swish(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnGroupNormSwish: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def scaled_masked_softmax_backward_get_workspace_size(
@@ -613,19 +625,21 @@ def scaled_masked_softmax_backward(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnScaledMaskedSoftmaxBackward: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def scaled_masked_softmax_get_workspace_size(
@@ -677,19 +691,21 @@ def scaled_masked_softmax(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnScaledMaskedSoftmax: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def nsa_compress_grad_get_workspace_size(
@@ -757,19 +773,21 @@ def nsa_compress_grad(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnNsaCompressGrad: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """
 
 def nsa_compress_get_workspace_size(
@@ -830,17 +848,19 @@ def nsa_compress(
     workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
-    stream: Stream | None,
+    stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnNsaCompress: puts the executor's plan on a stream.
 
     Parameters:
-        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer.
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
         workspace_size: its bytes, at least what the first phase asked for.
         executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
-        stream: an acl.Stream, or None for the default stream.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small, spent or foreign executor),
-    361001 (runtime).
+    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
+    executor), 361001 (runtime).
     """

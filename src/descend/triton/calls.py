@@ -4,7 +4,7 @@ The engine reads metadata alone, and says what it says to a call on the CPU; its
 dtypes and attributes is remembered.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,7 +18,8 @@ from descend import _native, portability
 from descend._generate import functional_parameters
 from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS
-from descend.errors import from_status
+from descend.errors import AclnnError, from_status
+from descend.triton.work import Work
 
 Launch = Callable[..., None]
 Wanted = Callable[[dict[str, Any]], Sequence[bool]]
@@ -52,7 +53,7 @@ def _specification(tensor: Tensor) -> Any:
     return spec._native()
 
 
-def _described(tensor: Tensor) -> Any:
+def described(tensor: Tensor) -> Any:
     """The tensor with its address, for the checks of overlaps; without it where there is nothing to overlap."""
     if tensor.numel() == 0 or tensor.dtype not in _NUMPY:
         return _specification(tensor)
@@ -70,8 +71,9 @@ def _key(value: Any) -> Any:
 class Operator:
     """One operator on CUDA tensors: called as the functional API, arrays being tensors.
 
-    ``launch`` gets every parameter of the contract by name, outputs included (None: not wanted), checked, and starts
-    the kernels on the current stream. ``wanted`` tells from the inputs and attributes which outputs are computed.
+    ``launch`` gets a `Work` and every parameter of the contract by name, outputs included (None: not wanted), checked,
+    and starts the kernels on the current stream. ``wanted`` tells from the inputs and attributes which outputs are
+    computed.
     """
 
     def __init__(self, name: str, launch: Launch, wanted: Wanted | None = None) -> None:
@@ -80,6 +82,8 @@ class Operator:
         self._wanted = wanted
         self._contract = OPERATORS[name]
         self._parameters = functional_parameters(self._contract)
+        self.tensors = tuple(p.python for p in self._contract.parameters if p.kind == "tensor")
+        """Names of the parameters that are tensors."""
         self._outputs = tuple(p.python for p in self._contract.outputs)
         self._defaults = {
             p.python: portability.default(p) for p in self._parameters if p.default is not None or p.optional
@@ -91,22 +95,18 @@ class Operator:
         if len(args) > len(self._parameters):
             raise TypeError(f"{self.name} takes {len(self._parameters)} arguments, and {len(args)} were given.")
         values = {**self._defaults, **dict(zip((p.python for p in self._parameters), args, strict=False)), **named}
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         given = self._given(out)
-        device = self._device(values, {**tensors, **{n: t for n, t in given.items() if t is not None}})
+        device = self.device({**values, **given})
         types = self._check(values, given)
-        wanted = self._wanted(values) if self._wanted is not None else (True,) * len(types)
         results: dict[str, Tensor | None] = {}
-        for name, (shape, dtype), is_wanted in zip(self._outputs, types, wanted, strict=True):
+        for (name, is_wanted), (shape, dtype) in zip(self.wanted(values).items(), types, strict=True):
             results[name] = None
             if is_wanted:
                 found = given.get(name)
                 results[name] = torch.empty(shape, dtype=dtype, device=device) if found is None else found
         with on(device):
-            self.launch(**values, **results)
-        for name, tensor in given.items():
-            if tensor is not None and results[name] is not None and not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)
+            self.launch(Work(device), **values, **results)
+        mark_written(tensor for name, tensor in given.items() if results[name] is not None)
         all_results = tuple(results.values())
         return all_results[0] if len(all_results) == 1 else all_results
 
@@ -125,30 +125,43 @@ class Operator:
             raise ValueError(f"{self.name}: out has {len(out)} entries, but must have {count}.")
         return dict(zip(self._outputs, out, strict=True))
 
-    def _device(self, values: dict[str, Any], tensors: dict[str, Any]) -> torch.device:
-        for p in self._contract.inputs:
-            value = values.get(p.python)
-            if value is not None and not isinstance(value, Tensor):
-                raise TypeError(
-                    f"{self.name}: {p.python} is a {type(value).__name__}, but must be a tensor like the others."
-                )
-        devices = set()
+    def wanted(self, values: dict[str, Any]) -> dict[str, bool]:
+        """For each output, by name, whether it is computed."""
+        wanted = (True,) * len(self._outputs) if self._wanted is None else self._wanted(values)
+        return dict(zip(self._outputs, wanted, strict=True))
+
+    def device(self, values: dict[str, Any]) -> torch.device:
+        """Where the tensors of a call are.
+
+        Raises TypeError for what is no tensor, AclnnError for tensors on several devices or where there are no kernels.
+        """
+        tensors = {name: values[name] for name in self.tensors if values.get(name) is not None}
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor):
-                raise TypeError(f"{self.name}: {name} is a {type(tensor).__name__}, but must be a tensor.")
-            devices.add(tensor.device)
+                raise TypeError(
+                    f"{self.name}: {name} is a {type(tensor).__name__}, but must be a tensor like the others."
+                )
+        devices = {tensor.device for tensor in tensors.values()}
         if len(devices) > 1:
             where = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
-            raise ValueError(f"{self.name}: all tensors must be on one device, but there are {where}.")
+            raise invalid(self.name, f"all tensors must be on one device, but there are {where}.")
         device: torch.device = next(iter(devices)) if devices else torch.device("cuda")
         if device.type != "cuda" and not knobs.runtime.interpret:
-            raise ValueError(f"{self.name}: the tensors are on {device}, but Triton's kernels need CUDA.")
+            raise invalid(self.name, f"the tensors are on {device}, but Triton's kernels need CUDA.")
         return device
+
+    def check(self, product: str, values: dict[str, Any]) -> None:
+        """Raises what the engine's phase 1 answers to a call with these parameters, by name, described for it."""
+        status, code, sentence = _native.verdict(
+            self.name, product, *(values[p.python] for p in self._contract.parameters)
+        )
+        if status:
+            raise from_status(status, code, sentence)
 
     def _check(self, values: dict[str, Any], given: dict[str, Tensor | None]) -> list[Any]:
         """Raises what the engine would; returns shape and dtype of each result."""
         if given:
-            return self._ask(values, given, _described)
+            return self._ask(values, given, described)
         key = tuple(_key(values.get(p.python)) for p in self._parameters)
         if len(values) != len(key) or key not in self._known:
             if len(self._known) >= _REMEMBERED:
@@ -171,12 +184,20 @@ class Operator:
         for name, (shape, dtype) in types.items():
             found = given.get(name)
             plain[name] = portability.TensorSpec(shape, dtype)._native() if found is None else describe(found)
-        status, code, sentence = _native.verdict(
-            self.name, "host", *(plain[p.python] for p in self._contract.parameters)
-        )
-        if status:
-            raise from_status(status, code, sentence)
+        self.check("host", plain)
         return [(shape, _TORCH[dtype]) for shape, dtype in types.values()]
+
+
+def invalid(name: str, sentence: str) -> AclnnError:
+    """The error of a call of operator ``name`` that breaks a rule."""
+    return from_status(161002, "ACLNN_ERR_PARAM_INVALID", f"{name}: {sentence}")
+
+
+def mark_written(tensors: Iterable[Tensor | None]) -> None:
+    """Lets autograd know."""
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
 
 
 def on(device: torch.device) -> AbstractContextManager[Any]:

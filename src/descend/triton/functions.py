@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from descend.triton.tiles import chunk, empty
+from descend.triton.tiles import chunk
+from descend.triton.work import Work
 
 _SLOT_ROWS = 64
 _SLOT_ELEMENTS = 2048
@@ -94,14 +95,16 @@ def add_slots_kernel(slots_ptr, out_ptr, slots, columns, ROWS: tl.constexpr, COL
     tl.store(out_ptr + j, narrow(tl.sum(total, axis=0), out_ptr), mask=j < columns)
 
 
-def add_slots(slots: Tensor, out: Tensor) -> None:
+def add_slots(work: Work, slots: Tensor, out: Tensor) -> None:
     """``out``, contiguous, = the sum of the rows of ``slots`` [slots, columns], rounded once."""
     count, columns = slots.shape
     if columns == 0:
         return
     rows = min(triton.next_power_of_2(max(count, 1)), _SLOT_ROWS)
     width = min(_SLOT_ELEMENTS // rows, triton.next_power_of_2(columns))
-    add_slots_kernel[(triton.cdiv(columns, width),)](slots, out, count, columns, ROWS=rows, COLUMNS=width, num_warps=4)
+    work.start(
+        add_slots_kernel, triton.cdiv(columns, width), slots, out, count, columns, ROWS=rows, COLUMNS=width, num_warps=4
+    )
 
 
 @triton.jit
@@ -203,18 +206,23 @@ def merge_moments_kernel(
     tl.store(variance_ptr + r, total / columns, mask=inside)
 
 
-def moments_of_chunks(x: Tensor, groups: int, columns: int, wide: Any) -> tuple[Tensor, Tensor]:
+def moments_of_chunks(work: Work, x: Tensor, groups: int, columns: int, wide: Any) -> tuple[Tensor, Tensor]:
     """Mean and variance, float64 [rows], of the ``groups`` parts of ``columns`` elements of each row of ``x``."""
     cut = chunk(wide)
     rows, chunks = x.shape[0] * groups, triton.cdiv(columns, cut.columns)
-    means, squares = empty((chunks, rows), x), empty((chunks, rows), x)
-    moments_kernel[(rows * chunks,)](
+    means, squares = work.empty((chunks, rows)), work.empty((chunks, rows))
+    work.start(
+        moments_kernel,
+        rows * chunks,
         *(x, means, squares, rows, columns, groups, chunks, x.stride(0)),
         **{"COLUMNS": cut.columns, "WIDE": wide, "num_warps": cut.warps},
     )
-    mean, variance = empty((rows,), x), empty((rows,), x)
-    merge_moments_kernel[(triton.cdiv(rows, 128),)](
-        means, squares, mean, variance, rows, columns, chunks, CHUNK=cut.columns, ROWS=128, num_warps=4
+    mean, variance = work.empty((rows,)), work.empty((rows,))
+    work.start(
+        merge_moments_kernel,
+        triton.cdiv(rows, 128),
+        *(means, squares, mean, variance, rows, columns, chunks),
+        **{"CHUNK": cut.columns, "ROWS": 128, "num_warps": 4},
     )
     return mean, variance
 

@@ -17,7 +17,8 @@ from descend.triton.functions import (
     whole_rows,
 )
 from descend.triton.swish import swish
-from descend.triton.tiles import Output, chunk, rows_of, tile, wide
+from descend.triton.tiles import chunk, tile, wide
+from descend.triton.work import Work
 
 _MOST = 8192
 """Elements of groups that a program holds whole."""
@@ -121,6 +122,7 @@ def apply_kernel(
 
 
 def launch(
+    work: Work,
     x: Tensor,
     gamma: Tensor,
     beta: Tensor,
@@ -144,30 +146,44 @@ def launch(
         return
     inner, channels = x.numel() // (samples * all_channels), all_channels // num_groups
     arithmetic: Any = wide(x, gamma, beta, y_out, mean_out, rstd_out)
-    matrix = rows_of(x, samples, all_channels * inner)
-    gamma, beta = gamma.contiguous(), beta.contiguous()
-    y, mean, rstd = Output(y_out, samples, all_channels * inner), Output(mean_out, 1, rows), Output(rstd_out, 1, rows)
+    matrix = work.rows_of(x, samples, all_channels * inner)
+    gamma, beta = work.vector(gamma), work.vector(beta)
+    y = work.output(y_out, samples, all_channels * inner)
+    mean, rstd = work.output(mean_out, 1, rows), work.output(rstd_out, 1, rows)
     strides = (matrix.stride(0), y.stride)
     form = {"SWISH": activate_swish, "WIDE": arithmetic}
     elements = channels * inner
     cut = tile(elements, _MOST, arithmetic)
     if elements <= cut.columns:
-        groups_kernel[(triton.cdiv(rows, cut.rows),)](
+        work.start(
+            groups_kernel,
+            triton.cdiv(rows, cut.rows),
             *(matrix, gamma, beta, y.matrix, mean.matrix, rstd.matrix, rows, num_groups, channels, inner),
             *(*strides, eps, swish_scale),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
         )
     else:
-        known = moments_of_chunks(matrix, num_groups, elements, arithmetic)
-        cut = tile(inner, chunk(arithmetic).columns, arithmetic)
+        known = moments_of_chunks(work, matrix, num_groups, elements, arithmetic)
+        cut = tile(inner, chunk(arithmetic).columns, arithmetic, "group_norm_swish", x)
         parts = triton.cdiv(inner, cut.columns)
-        apply_kernel[(triton.cdiv(samples * all_channels, cut.rows) * parts,)](
+        work.start(
+            apply_kernel,
+            triton.cdiv(samples * all_channels, cut.rows) * parts,
             *(matrix, gamma, beta, y.matrix, *known, samples * all_channels, num_groups, channels, inner, parts),
             *(*strides, eps, swish_scale),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
         )
-        statistics_kernel[(triton.cdiv(rows, 128),)](
-            mean.matrix, rstd.matrix, *known, rows, eps, ROWS=128, WIDE=arithmetic, num_warps=4
+        work.start(
+            statistics_kernel,
+            triton.cdiv(rows, 128),
+            mean.matrix,
+            rstd.matrix,
+            *known,
+            rows,
+            eps,
+            ROWS=128,
+            WIDE=arithmetic,
+            num_warps=4,
         )
     for output in (y, mean, rstd):
         output.finish()

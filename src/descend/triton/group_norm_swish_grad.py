@@ -13,7 +13,8 @@ from torch import Tensor
 from descend.triton.calls import Operator
 from descend.triton.functions import add_slots, load_at, store_at
 from descend.triton.swish import slope_of_swish
-from descend.triton.tiles import Output, chunk, empty, rows_of, tile, torch_dtype, wide
+from descend.triton.tiles import chunk, tile, torch_dtype, wide
+from descend.triton.work import Work
 
 _PART_TILES = 16
 """Tiles that a program adds up of a channel: the longest chain of float32 additions."""
@@ -147,6 +148,7 @@ def apply_kernel(
 
 
 def launch(
+    work: Work,
     dy: Tensor,
     mean: Tensor,
     rstd: Tensor,
@@ -164,7 +166,7 @@ def launch(
 ) -> None:
     """Starts the kernels; the parameters are those of aclnnGroupNormSwishGrad."""
     samples, all_channels = x.shape[:2]
-    outputs = [None if t is None else Output(t, 1, all_channels) for t in (dbeta_out, dgamma_out)]
+    outputs = [None if t is None else work.output(t, 1, all_channels) for t in (dbeta_out, dgamma_out)]
     if x.numel() == 0:
         for output in outputs:
             if output is not None:
@@ -173,11 +175,11 @@ def launch(
         return
     rows, inner, channels = samples * all_channels, x.numel() // (samples * all_channels), all_channels // num_groups
     arithmetic: Any = wide(dy, mean, rstd, x, gamma, beta, dx_out, dgamma_out, dbeta_out)
-    dy, x = rows_of(dy, samples, all_channels * inner), rows_of(x, samples, all_channels * inner)
-    mean, rstd = mean.reshape(-1).contiguous(), rstd.reshape(-1).contiguous()
-    gamma, beta = gamma.contiguous(), beta.contiguous()
-    dx = Output(dx_out, samples, all_channels * inner)
-    cut = tile(inner, chunk(arithmetic).columns, arithmetic)
+    dy, x = work.rows_of(dy, samples, all_channels * inner), work.rows_of(x, samples, all_channels * inner)
+    mean, rstd = work.vector(mean), work.vector(rstd)
+    gamma, beta = work.vector(gamma), work.vector(beta)
+    dx = work.output(dx_out, samples, all_channels * inner)
+    cut = tile(inner, chunk(arithmetic).columns, arithmetic, "group_norm_swish_grad", x)
     row_tiles, tiles = triton.cdiv(rows, cut.rows), triton.cdiv(inner, cut.columns)
     part_tiles = min(triton.next_power_of_2(tiles), _PART_TILES)
     parts = triton.cdiv(tiles, part_tiles)
@@ -185,24 +187,31 @@ def launch(
     inputs, sizes = (dy, x, mean, rstd, gamma, beta), (rows, num_groups, channels, inner)
     strides = (dy.stride(0), x.stride(0))
 
-    sums = empty((parts, 2 * rows), x, torch_dtype(arithmetic))
-    sums_kernel[(row_tiles * parts,)](*inputs, sums, *sizes, parts, *strides, swish_scale, TILES=part_tiles, **form)
+    sums = work.empty((parts, 2 * rows), torch_dtype(arithmetic))
+    work.start(
+        sums_kernel, row_tiles * parts, *inputs, sums, *sizes, parts, *strides, swish_scale, TILES=part_tiles, **form
+    )
     if parts > 1:
-        partial, sums = sums, empty((1, 2 * rows), x)
-        add_slots(partial, sums)
-    means = empty((2 * samples * num_groups,), x)
+        partial, sums = sums, work.empty((1, 2 * rows))
+        add_slots(work, partial, sums)
+    means = work.empty((2 * samples * num_groups,))
     of_groups = tile(channels, 1024, arithmetic)
-    means_kernel[(triton.cdiv(samples * num_groups, of_groups.rows),)](
+    work.start(
+        means_kernel,
+        triton.cdiv(samples * num_groups, of_groups.rows),
         *(sums, gamma, means, samples * num_groups, rows, num_groups, channels, inner),
         **{"ROWS": of_groups.rows, "COLUMNS": of_groups.columns, "num_warps": of_groups.warps},
     )
-    apply_kernel[(row_tiles * tiles,)](
-        *(*inputs, means, dx.matrix, *sizes, tiles, *strides, dx.stride, swish_scale), **form
+    work.start(
+        apply_kernel,
+        row_tiles * tiles,
+        *(*inputs, means, dx.matrix, *sizes, tiles, *strides, dx.stride, swish_scale),
+        **form,
     )
     dx.finish()
     for output, of_samples in zip(outputs, sums.view(2, samples, all_channels), strict=True):
         if output is not None:
-            add_slots(of_samples, output.matrix)
+            add_slots(work, of_samples, output.matrix)
             output.finish()
 
 

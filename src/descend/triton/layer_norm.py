@@ -19,7 +19,8 @@ from descend.triton.functions import (
     store_statistics,
     whole_rows,
 )
-from descend.triton.tiles import Output, chunk, rows_of, tile, wide
+from descend.triton.tiles import chunk, tile, wide
+from descend.triton.work import Work
 
 _MOST = 16384
 """Columns of rows that a program holds whole."""
@@ -95,6 +96,7 @@ def apply_kernel(
 
 
 def launch(
+    work: Work,
     input: Tensor,
     normalized_shape: int | Sequence[int],
     weight: Tensor | None,
@@ -114,22 +116,26 @@ def launch(
         rstd_out.fill_(float("nan"))
         return
     arithmetic: Any = wide(input, weight, bias, out, mean_out, rstd_out)
-    x = rows_of(input, rows, columns)
-    weight, bias = (None if t is None else t.reshape(-1).contiguous() for t in (weight, bias))
-    y, mean, rstd = Output(out, rows, columns), Output(mean_out, 1, rows), Output(rstd_out, 1, rows)
+    x = work.rows_of(input, rows, columns)
+    weight, bias = (None if t is None else work.vector(t) for t in (weight, bias))
+    y, mean, rstd = work.output(out, rows, columns), work.output(mean_out, 1, rows), work.output(rstd_out, 1, rows)
     tensors = (x, weight, bias, y.matrix, mean.matrix, rstd.matrix)
     form = {"WEIGHTED": weight is not None, "BIASED": bias is not None, "WIDE": arithmetic}
-    cut = tile(columns, _MOST, arithmetic)
+    cut = tile(columns, _MOST, arithmetic, "layer_norm", x)
     if columns <= cut.columns:
-        rows_kernel[(triton.cdiv(rows, cut.rows),)](
+        work.start(
+            rows_kernel,
+            triton.cdiv(rows, cut.rows),
             *(*tensors, rows, columns, x.stride(0), y.stride, eps),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
         )
     else:
         cut = chunk(arithmetic)
         chunks = triton.cdiv(columns, cut.columns)
-        moments_of_rows = moments_of_chunks(x, 1, columns, arithmetic)
-        apply_kernel[(rows * chunks,)](
+        moments_of_rows = moments_of_chunks(work, x, 1, columns, arithmetic)
+        work.start(
+            apply_kernel,
+            rows * chunks,
             *(*tensors, *moments_of_rows, columns, chunks, x.stride(0), y.stride, eps),
             **{"COLUMNS": cut.columns, "num_warps": cut.warps, **form},
         )

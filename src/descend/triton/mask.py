@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from descend.triton.work import Work
+
 NONE, GIVEN, TRIANGLE = 0, 1, 2
 
 _WALKED = 3
@@ -35,7 +37,7 @@ class Mask:
     """size1, size2, stride0, stride1, stride2, column_stride."""
 
     @staticmethod
-    def of(mask: Tensor | None, shape: tuple[int, ...], triangle: bool) -> "Mask":
+    def of(work: Work, mask: Tensor | None, shape: tuple[int, ...], triangle: bool) -> "Mask":
         """The mask of a softmax over the last dimension of ``shape``."""
         if triangle:
             return Mask(None, TRIANGLE, (1, shape[-2], 0, 0, 0, 0))
@@ -44,7 +46,7 @@ class Mask:
         spread = mask.expand(shape)
         walked = _walk(spread)
         if len(walked) > _WALKED:
-            spread = spread.contiguous()
+            spread = work.packed(spread)
             walked = _walk(spread)
         walked = [(1, 0)] * (_WALKED - len(walked)) + walked
         (_, stride0), (size1, stride1), (size2, stride2) = walked

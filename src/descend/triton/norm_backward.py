@@ -7,7 +7,8 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.functions import add_slots, chunk_of_row, load_rows, store_rows
-from descend.triton.tiles import Output, chunk, empty, rows_of, slabs, tile, torch_dtype, wide
+from descend.triton.tiles import chunk, slabs, tile, torch_dtype, wide
+from descend.triton.work import Work
 
 _MOST = 8192
 """Columns of rows that a program holds whole, with their column sums."""
@@ -177,6 +178,7 @@ def apply_kernel(
 
 
 def norm_backward(
+    work: Work,
     rows: int,
     columns: int,
     dy: Tensor,
@@ -194,7 +196,7 @@ def norm_backward(
     """
     if columns == 0:
         return
-    columns_out = [None if t is None else Output(t, 1, columns) for t in (dgamma, dbeta)]
+    columns_out = [None if t is None else work.output(t, 1, columns) for t in (dgamma, dbeta)]
     if rows == 0:
         for output in columns_out:
             if output is not None:
@@ -202,15 +204,15 @@ def norm_backward(
                 output.finish()
         return
     arithmetic: Any = wide(dy, x, mean, rstd, gamma, dx, dgamma, dbeta)
-    dy, x = rows_of(dy, rows, columns), rows_of(x, rows, columns)
-    vectors = [None if t is None else t.reshape(-1).contiguous() for t in (mean, rstd, gamma)]
-    dx_out = None if dx is None else Output(dx, rows, columns)
+    dy, x = work.rows_of(dy, rows, columns), work.rows_of(x, rows, columns)
+    vectors = [None if t is None else work.vector(t) for t in (mean, rstd, gamma)]
+    dx_out = None if dx is None else work.output(dx, rows, columns)
     dx_matrix, dx_stride = (None, 0) if dx_out is None else (dx_out.matrix, dx_out.stride)
-    whole = tile(columns, _MOST, arithmetic)
+    whole = tile(columns, _MOST, arithmetic, "rms_norm_grad" if mean is None else "layer_norm_backward", x)
     split = columns > whole.columns
     cut = chunk(arithmetic) if split else whole
-    parts = slabs(rows, 1 if split else cut.rows)
-    slots = [None if t is None else empty((parts.count, columns), x, torch_dtype(arithmetic)) for t in columns_out]
+    parts = slabs(rows, 1 if split else cut.rows, cut.slabs)
+    slots = [None if t is None else work.empty((parts.count, columns), torch_dtype(arithmetic)) for t in columns_out]
     form = {
         **{"CENTERED": mean is not None, "WEIGHTED": gamma is not None, "WIDE": arithmetic},
         **{"COLUMNS": cut.columns, "num_warps": cut.warps},
@@ -222,16 +224,20 @@ def norm_backward(
         chunks = triton.cdiv(columns, cut.columns)
         sums = None
         if dx is not None:
-            partial, sums = empty((chunks, 2 * rows), x), empty((2 * rows,), x)
-            sums_kernel[(rows * chunks,)](*inputs, partial, rows, columns, chunks, *strides, **form)
-            add_slots(partial, sums)
-        apply_kernel[(parts.count * chunks,)](
+            partial, sums = work.empty((chunks, 2 * rows)), work.empty((2 * rows,))
+            work.start(sums_kernel, rows * chunks, *inputs, partial, rows, columns, chunks, *strides, **form)
+            add_slots(work, partial, sums)
+        work.start(
+            apply_kernel,
+            parts.count * chunks,
             *(*inputs, sums, dx_matrix, *slots, rows, columns, chunks, parts.rows, *strides, dx_stride),
             **form,
             **wanted,
         )
     else:
-        rows_kernel[(parts.count,)](
+        work.start(
+            rows_kernel,
+            parts.count,
             *(*inputs, dx_matrix, *slots, rows, columns, parts.rows, *strides, dx_stride),
             **{"ROWS": cut.rows, "FULL": columns == cut.columns, **form, **wanted},
         )
@@ -239,5 +245,5 @@ def norm_backward(
         dx_out.finish()
     for output, sums_of_slabs in zip(columns_out, slots, strict=True):
         if output is not None and sums_of_slabs is not None:
-            add_slots(sums_of_slabs, output.matrix)
+            add_slots(work, sums_of_slabs, output.matrix)
             output.finish()

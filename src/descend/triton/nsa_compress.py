@@ -9,8 +9,9 @@ from torch import Tensor
 
 from descend.triton.calls import Operator
 from descend.triton.functions import load_at, store_at
-from descend.triton.tiles import Output, rows_of, tile, wide
+from descend.triton.tiles import tile, wide
 from descend.triton.windows import first_token, sequences
+from descend.triton.work import Work
 
 _MOST = 256
 """Columns of a head that a program works on at a time."""
@@ -58,6 +59,7 @@ def windows_kernel(
 
 
 def launch(
+    work: Work,
     input: Tensor,
     weight: Tensor,
     act_seq_len: Sequence[int] | None,
@@ -71,13 +73,15 @@ def launch(
     if output.numel() == 0:
         return
     tokens, heads, depth = input.shape
-    found = sequences(tokens, act_seq_len, act_seq_len_type, compress_block_size, compress_stride, input.device)
+    found = sequences(work, tokens, act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
     arithmetic: Any = wide(input)
-    x, out = rows_of(input, tokens, heads * depth), Output(output, found.windows, heads * depth)
-    cut = tile(depth, _MOST, arithmetic)
+    x, out = work.rows_of(input, tokens, heads * depth), work.output(output, found.windows, heads * depth)
+    cut = tile(depth, _MOST, arithmetic, "nsa_compress", x)
     parts = triton.cdiv(depth, cut.columns)
-    windows_kernel[(triton.cdiv(found.windows, cut.rows) * heads * parts,)](
-        *(x, weight.contiguous(), out.matrix, found.table, found.windows, heads, depth, parts),
+    work.start(
+        windows_kernel,
+        triton.cdiv(found.windows, cut.rows) * heads * parts,
+        *(x, work.packed(weight), out.matrix, found.table, found.windows, heads, depth, parts),
         *(compress_block_size, compress_stride, found.count, x.stride(0), out.stride),
         **{"ONE": found.table is None, "RUN": _RUN, "ROWS": cut.rows, "COLUMNS": cut.columns},
         **{"WIDE": arithmetic, "num_warps": cut.warps},

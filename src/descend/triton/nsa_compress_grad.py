@@ -9,8 +9,9 @@ from torch import Tensor
 
 from descend.triton.calls import Operator
 from descend.triton.functions import add_slots, load_at, store_at
-from descend.triton.tiles import Output, empty, rows_of, slabs, tile, torch_dtype, wide
+from descend.triton.tiles import slabs, tile, torch_dtype, wide
 from descend.triton.windows import find, first_token, sequences
+from descend.triton.work import Work
 
 _MOST = 256
 """Columns of a head that a program works on at a time."""
@@ -107,6 +108,7 @@ def weight_kernel(
 
 
 def launch(
+    work: Work,
     output_grad: Tensor,
     input: Tensor,
     weight: Tensor,
@@ -121,28 +123,32 @@ def launch(
     """Starts the kernels; the parameters are those of aclnnNsaCompressGrad."""
     tokens, heads, depth = input.shape
     width, stride = compress_block_size, compress_stride
-    found = sequences(tokens, act_seq_len, act_seq_len_type, width, stride, input.device)
+    found = sequences(work, tokens, act_seq_len, act_seq_len_type, width, stride)
     if found.windows == 0 or heads == 0 or depth == 0:
         input_grad.zero_()
         weight_grad.zero_()
         return
     arithmetic: Any = wide(input)
-    dy, x = rows_of(output_grad, found.windows, heads * depth), rows_of(input, tokens, heads * depth)
-    weight, dx = weight.contiguous(), Output(input_grad, tokens, heads * depth)
+    dy, x = work.rows_of(output_grad, found.windows, heads * depth), work.rows_of(input, tokens, heads * depth)
+    weight, dx = work.packed(weight), work.output(input_grad, tokens, heads * depth)
     form = {"ONE": found.table is None, "WIDE": arithmetic}
 
     # The weight's first: the input's may be written where the input lies.
-    cut = tile(depth, _MOST, arithmetic)
-    parts = slabs(found.windows, 1)
-    slots = empty((parts.count, width * heads), x, torch_dtype(arithmetic))
+    cut = tile(depth, _MOST, arithmetic, "nsa_compress_grad", x)
+    parts = slabs(found.windows, 1, cut.slabs)
+    slots = work.empty((parts.count, width * heads), torch_dtype(arithmetic))
     positions = triton.cdiv(width, cut.rows)
-    weight_kernel[(parts.count * heads * positions,)](
+    work.start(
+        weight_kernel,
+        parts.count * heads * positions,
         *(dy, x, slots, found.table, found.windows, heads, depth, width, stride, found.count, parts.count, parts.rows),
         *(dy.stride(0), x.stride(0)),
         **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
     )
     columns = triton.cdiv(depth, cut.columns)
-    input_kernel[(triton.cdiv(tokens, cut.rows) * heads * columns,)](
+    work.start(
+        input_kernel,
+        triton.cdiv(tokens, cut.rows) * heads * columns,
         *(
             dy,
             weight,
@@ -161,8 +167,8 @@ def launch(
         **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
     )
     dx.finish()
-    gradient = Output(weight_grad, 1, width * heads)
-    add_slots(slots, gradient.matrix)
+    gradient = work.output(weight_grad, 1, width * heads)
+    add_slots(work, slots, gradient.matrix)
     gradient.finish()
 
 

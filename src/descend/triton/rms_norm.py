@@ -8,7 +8,8 @@ from torch import Tensor
 
 from descend.triton.calls import Operator
 from descend.triton.functions import add_slots, chunk_of_row, load_rows, store_rows, sum_of_squares, whole_rows
-from descend.triton.tiles import Output, chunk, empty, rows_of, tile, wide
+from descend.triton.tiles import chunk, tile, wide
+from descend.triton.work import Work
 
 _MOST = 16384
 """Columns of rows that a program holds whole."""
@@ -70,7 +71,7 @@ def apply_kernel(
     tl.store(rstd_ptr + r, rstd.to(rstd_ptr.dtype.element_ty), mask=(r >= 0) & (part == 0))
 
 
-def launch(x: Tensor, gamma: Tensor, epsilon: float, y_out: Tensor, rstd_out: Tensor) -> None:
+def launch(work: Work, x: Tensor, gamma: Tensor, epsilon: float, y_out: Tensor, rstd_out: Tensor) -> None:
     """Starts the kernels; the parameters are those of aclnnRmsNorm."""
     columns, rows = gamma.numel(), rstd_out.numel()
     if rows == 0:
@@ -79,11 +80,13 @@ def launch(x: Tensor, gamma: Tensor, epsilon: float, y_out: Tensor, rstd_out: Te
         rstd_out.fill_(float("nan"))  # the mean of nothing
         return
     arithmetic: Any = wide(x, gamma, y_out, rstd_out)
-    matrix, weight = rows_of(x, rows, columns), gamma.reshape(-1).contiguous()
-    y, rstd = Output(y_out, rows, columns), Output(rstd_out, 1, rows)
-    cut = tile(columns, _MOST, arithmetic)
+    matrix, weight = work.rows_of(x, rows, columns), work.vector(gamma)
+    y, rstd = work.output(y_out, rows, columns), work.output(rstd_out, 1, rows)
+    cut = tile(columns, _MOST, arithmetic, "rms_norm", x)
     if columns <= cut.columns:
-        rows_kernel[(triton.cdiv(rows, cut.rows),)](
+        work.start(
+            rows_kernel,
+            triton.cdiv(rows, cut.rows),
             *(matrix, weight, y.matrix, rstd.matrix, rows, columns, matrix.stride(0), y.stride, epsilon),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, "WIDE": arithmetic, "num_warps": cut.warps},
         )
@@ -91,10 +94,12 @@ def launch(x: Tensor, gamma: Tensor, epsilon: float, y_out: Tensor, rstd_out: Te
         cut = chunk(arithmetic)
         chunks = triton.cdiv(columns, cut.columns)
         form = {"COLUMNS": cut.columns, "WIDE": arithmetic, "num_warps": cut.warps}
-        partial, squares = empty((chunks, rows), x), empty((rows,), x)
-        squares_kernel[(rows * chunks,)](matrix, partial, rows, columns, chunks, matrix.stride(0), **form)
-        add_slots(partial, squares)
-        apply_kernel[(rows * chunks,)](
+        partial, squares = work.empty((chunks, rows)), work.empty((rows,))
+        work.start(squares_kernel, rows * chunks, matrix, partial, rows, columns, chunks, matrix.stride(0), **form)
+        add_slots(work, partial, squares)
+        work.start(
+            apply_kernel,
+            rows * chunks,
             *(matrix, weight, y.matrix, rstd.matrix, squares, columns, chunks, matrix.stride(0), y.stride, epsilon),
             **form,
         )

@@ -4,11 +4,12 @@ from torch import Tensor
 
 from descend.triton.calls import Operator
 from descend.triton.norm_backward import norm_backward
+from descend.triton.work import Work
 
 
-def launch(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor, dx_out: Tensor, dgamma_out: Tensor) -> None:
+def launch(work: Work, dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor, dx_out: Tensor, dgamma_out: Tensor) -> None:
     """Starts the kernels; the parameters are those of aclnnRmsNormGrad."""
-    norm_backward(rstd.numel(), gamma.numel(), dy, x, None, rstd, gamma, dx_out, dgamma_out, None)
+    norm_backward(work, rstd.numel(), gamma.numel(), dy, x, None, rstd, gamma, dx_out, dgamma_out, None)
 
 
 rms_norm_grad = Operator("rms_norm_grad", launch)

@@ -9,7 +9,8 @@ from torch import Tensor
 from descend.triton.calls import Operator
 from descend.triton.functions import chunk_of_row, exp_of_negative, load_rows, store_rows, whole_rows
 from descend.triton.mask import Mask, masked
-from descend.triton.tiles import Output, chunk, empty, rows_of, tile, torch_dtype, wide
+from descend.triton.tiles import chunk, tile, torch_dtype, wide
+from descend.triton.work import Work
 
 _MOST = 16384
 """Columns of rows that a program holds whole."""
@@ -147,19 +148,21 @@ def apply_kernel(
     store_rows(y_ptr, r, c, y_stride, inside, e * tl.load(share_ptr + r)[:, None])
 
 
-def launch(x: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool, y: Tensor) -> None:
+def launch(work: Work, x: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool, y: Tensor) -> None:
     """Starts the kernels; the parameters are those of aclnnScaledMaskedSoftmax."""
     if y.numel() == 0:
         return
     columns = x.shape[-1]
     rows = x.numel() // columns
     arithmetic: Any = wide(x)
-    hidden = Mask.of(mask, tuple(x.shape), fix_triu_mask)
-    matrix, out = rows_of(x, rows, columns), Output(y, rows, columns)
-    cut = tile(columns, _MOST, arithmetic)
+    hidden = Mask.of(work, mask, tuple(x.shape), fix_triu_mask)
+    matrix, out = work.rows_of(x, rows, columns), work.output(y, rows, columns)
+    cut = tile(columns, _MOST, arithmetic, "scaled_masked_softmax", x)
     form = {"MASK": hidden.kind, "WIDE": arithmetic, "num_warps": cut.warps}
     if columns <= cut.columns:
-        rows_kernel[(triton.cdiv(rows, cut.rows),)](
+        work.start(
+            rows_kernel,
+            triton.cdiv(rows, cut.rows),
             *(matrix, hidden.data, out.matrix, rows, columns, matrix.stride(0), out.stride, scale, *hidden.arguments),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, **form},
         )
@@ -168,16 +171,30 @@ def launch(x: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool, y:
         chunks = triton.cdiv(columns, cut.columns)
         form |= {"COLUMNS": cut.columns, "num_warps": cut.warps}
         most, total, row_most, row_share = (
-            empty(shape, x, torch_dtype(arithmetic)) for shape in ((chunks, rows), (chunks, rows), (rows,), (rows,))
+            work.empty(shape, torch_dtype(arithmetic)) for shape in ((chunks, rows), (chunks, rows), (rows,), (rows,))
         )
-        sums_kernel[(rows * chunks,)](
+        work.start(
+            sums_kernel,
+            rows * chunks,
             *(matrix, hidden.data, most, total, rows, columns, chunks, matrix.stride(0), scale, *hidden.arguments),
             **form,
         )
-        merge_kernel[(triton.cdiv(rows, 128),)](
-            most, total, row_most, row_share, rows, chunks, ROWS=128, WIDE=arithmetic, num_warps=4
+        work.start(
+            merge_kernel,
+            triton.cdiv(rows, 128),
+            most,
+            total,
+            row_most,
+            row_share,
+            rows,
+            chunks,
+            ROWS=128,
+            WIDE=arithmetic,
+            num_warps=4,
         )
-        apply_kernel[(rows * chunks,)](
+        work.start(
+            apply_kernel,
+            rows * chunks,
             *(matrix, hidden.data, out.matrix, row_most, row_share, columns, chunks, matrix.stride(0), out.stride),
             *(scale, *hidden.arguments),
             **form,

@@ -9,7 +9,8 @@ from torch import Tensor
 from descend.triton.calls import Operator
 from descend.triton.functions import add_slots, chunk_of_row, load_rows, store_rows, whole_rows
 from descend.triton.mask import Mask, masked
-from descend.triton.tiles import Output, chunk, empty, rows_of, tile, wide
+from descend.triton.tiles import chunk, tile, wide
+from descend.triton.work import Work
 
 _MOST = 16384
 """Columns of rows that a program holds whole."""
@@ -106,19 +107,24 @@ def apply_kernel(
     store_rows(out_ptr, r, c, out_stride, inside, result)
 
 
-def launch(grad_output: Tensor, y: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool, out: Tensor) -> None:
+def launch(
+    work: Work, grad_output: Tensor, y: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool, out: Tensor
+) -> None:
     """Starts the kernels; the parameters are those of aclnnScaledMaskedSoftmaxBackward."""
     if out.numel() == 0:
         return
     columns = y.shape[-1]
     rows = y.numel() // columns
     arithmetic: Any = wide(y)
-    hidden = Mask.of(mask, tuple(y.shape), fix_triu_mask)
-    g, y, result = rows_of(grad_output, rows, columns), rows_of(y, rows, columns), Output(out, rows, columns)
+    hidden = Mask.of(work, mask, tuple(y.shape), fix_triu_mask)
+    g, y = work.rows_of(grad_output, rows, columns), work.rows_of(y, rows, columns)
+    result = work.output(out, rows, columns)
     strides = (g.stride(0), y.stride(0))
-    cut = tile(columns, _MOST, arithmetic)
+    cut = tile(columns, _MOST, arithmetic, "scaled_masked_softmax_backward", y)
     if columns <= cut.columns:
-        rows_kernel[(triton.cdiv(rows, cut.rows),)](
+        work.start(
+            rows_kernel,
+            triton.cdiv(rows, cut.rows),
             *(g, y, hidden.data, result.matrix, rows, columns, *strides, result.stride, scale, *hidden.arguments),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, "MASK": hidden.kind},
             **{"WIDE": arithmetic, "num_warps": cut.warps},
@@ -127,10 +133,12 @@ def launch(grad_output: Tensor, y: Tensor, mask: Tensor | None, scale: float, fi
         cut = chunk(arithmetic)
         chunks = triton.cdiv(columns, cut.columns)
         form = {"COLUMNS": cut.columns, "WIDE": arithmetic, "num_warps": cut.warps}
-        partial, sums = empty((chunks, rows), g), empty((rows,), g)
-        sums_kernel[(rows * chunks,)](g, y, partial, rows, columns, chunks, *strides, **form)
-        add_slots(partial, sums)
-        apply_kernel[(rows * chunks,)](
+        partial, sums = work.empty((chunks, rows)), work.empty((rows,))
+        work.start(sums_kernel, rows * chunks, g, y, partial, rows, columns, chunks, *strides, **form)
+        add_slots(work, partial, sums)
+        work.start(
+            apply_kernel,
+            rows * chunks,
             *(g, y, hidden.data, result.matrix, sums, columns, chunks, *strides, result.stride),
             *(scale, *hidden.arguments),
             **{"MASK": hidden.kind, **form},

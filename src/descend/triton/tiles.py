@@ -2,11 +2,12 @@
 
 A *tile* is some whole rows, or a stretch of one, that one program holds in registers at a time. A *chunk* is a stretch
 of a row that is too long for that. A *slab* is some neighbouring tiles whose column sums one program adds up, in order;
-its sums go to the *slot* of its number, and `descend.triton.functions.add_slots` adds the slots, in order. Numbers here
-are choices on paper: none has been measured on a device yet (docs/design-gpu.md).
+its sums go to the *slot* of its number, and `descend.triton.functions.add_slots` adds the slots, in order.
+
+The tiles of common shapes stand in `descend.triton.table`, which ``python -m benchmarks.gpu.tune`` writes; the rule
+here is for all others, and a choice on paper. The table knows shapes and dtypes, not devices.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from descend.triton import table
 
 _TILE = 2048
 """Elements of a tile of short rows."""
@@ -43,18 +46,34 @@ class Tile:
     rows: int
     columns: int
     warps: int
+    slabs: int = _SLABS
+    """That a launch over them is worth, where it adds columns up."""
+
+    @staticmethod
+    def of(elements: int, columns: int, warps: int, slabs: int = _SLABS) -> "Tile":
+        """The tile of so many elements, or of fewer where that would be too many rows."""
+        return Tile(min(elements // columns, _MOST_ROWS), columns, warps, slabs)
 
 
-def tile(columns: int, most: int, wide: Any) -> Tile:
+def tile(columns: int, most: int, wide: Any, kernel: str = "", like: Tensor | None = None) -> Tile:
     """The tile for rows of ``columns`` elements, of which a program holds ``most`` (a power of 2) at a time.
 
-    In float64, whose elements take two registers, half as many.
+    In float64, whose elements take two registers, half as many. ``kernel`` and the dtype of ``like`` are what the table
+    is asked for.
     """
     share = 2 if wide == tl.float64 else 1
     block = min(triton.next_power_of_2(max(columns, 1)), most // share)
+    if like is not None:
+        known = table.TILES.get((kernel, block, 8 if share == 2 else like.element_size()))
+        if known is not None:
+            return Tile.of(known[0], block, *known[1:])
+    return by_rule(block, share)
+
+
+def by_rule(block: int, share: int) -> Tile:
+    """The tile of rows of ``block`` elements that take ``share`` registers each, where the table has none."""
     elements = max(block, _TILE // share)
-    warps = min(max(elements * share // (32 * _PER_THREAD), 4), _MOST_WARPS)
-    return Tile(min(elements // block, _MOST_ROWS), block, warps)
+    return Tile.of(elements, block, min(max(elements * share // (32 * _PER_THREAD), 4), _MOST_WARPS))
 
 
 def chunk(wide: Any) -> Tile:
@@ -70,54 +89,19 @@ class Slabs:
     rows: int
 
 
-def slabs(rows: int, tile_rows: int) -> Slabs:
-    """The slabs of ``rows`` rows that are worked on ``tile_rows`` at a time."""
+def slabs(rows: int, tile_rows: int, most: int = _SLABS) -> Slabs:
+    """The slabs of ``rows`` rows that are worked on ``tile_rows`` at a time: ``most``, or more if they are too long."""
     tiles = triton.cdiv(rows, tile_rows)
-    each = min(max(triton.cdiv(tiles, _SLABS), 1), _SLAB_TILES)
+    each = min(max(triton.cdiv(tiles, most), 1), _SLAB_TILES)
     return Slabs(triton.cdiv(tiles, each), each * tile_rows)
 
 
-# --- tensors ----------------------------------------------------------------------------------------------------------
+# --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
 def wide(*tensors: Tensor | None) -> Any:
     """The type of the arithmetic: float64 if any tensor is of it, else float32."""
     return tl.float64 if any(t is not None and t.dtype is torch.float64 for t in tensors) else tl.float32
-
-
-def rows_of(tensor: Tensor, rows: int, columns: int) -> Tensor:
-    """A tensor as [rows, columns]: in place where its rows are contiguous and evenly spaced, else a copy."""
-    matrix = tensor.reshape(rows, columns)
-    return matrix if columns == 1 or matrix.stride(1) == 1 else matrix.contiguous()
-
-
-class Output:
-    """A tensor that is written as [rows, columns]: itself where its rows are as `rows_of` has it, else by a copy."""
-
-    def __init__(self, tensor: Tensor, rows: int, columns: int) -> None:
-        self._tensor = tensor
-        try:
-            self.matrix = tensor.view(rows, columns)
-        except RuntimeError:  # its dimensions cannot be walked as two
-            self.matrix = tensor.new_empty(rows, columns)
-        if columns > 1 and self.matrix.stride(1) != 1:
-            self.matrix = tensor.new_empty(rows, columns)
-        self._copied = self.matrix.data_ptr() != tensor.data_ptr()
-
-    @property
-    def stride(self) -> int:
-        """Elements from one row to the next."""
-        return self.matrix.stride(0)
-
-    def finish(self) -> None:
-        """Brings the result home, if it was written elsewhere."""
-        if self._copied:
-            self._tensor.copy_(self.matrix.view(self._tensor.shape))
-
-
-def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Scratch on the device of ``like``."""
-    return torch.empty(tuple(shape), dtype=dtype, device=like.device)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:

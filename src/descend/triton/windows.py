@@ -4,11 +4,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from descend.triton.work import Work
 
 _KEPT = 256
 """Tables of sequences that are kept on devices."""
@@ -51,33 +54,39 @@ def first_token(table_ptr, window, count, stride, ONE: tl.constexpr):
         return tl.load(table_ptr + sequence) + (window - tl.load(table_ptr + count + 1 + sequence)) * stride
 
 
-_tables: OrderedDict[tuple[object, ...], Sequences] = OrderedDict()
+_tables: OrderedDict[tuple[Any, ...], Sequences] = OrderedDict()
 _lock = Lock()
 
 
 def sequences(
-    tokens: int, act_seq_len: Sequence[int] | None, kind: int, width: int, stride: int, device: torch.device
+    work: Work, tokens: int, act_seq_len: Sequence[int] | None, kind: int, width: int, stride: int
 ) -> Sequences:
     """The sequences that ``act_seq_len`` tells of (``kind`` 0: ends, 1: lengths); those without windows are left out.
 
     Tables are remembered: the first call copies one to the device and waits for it, so that a CUDA graph captures calls
-    whose sequences have been seen before.
+    whose sequences have been seen before. A prepared call keeps its own.
     """
     if not act_seq_len:
         return Sequences(None, 1, tokens, 0 if tokens < width else (tokens - width) // stride + 1)
-    key = (tuple(act_seq_len), kind, width, stride, device)
+    key = (tuple(act_seq_len), kind, width, stride, work.device)
+    found = work.kept.get(key) or _remembered(key)
+    work.kept[key] = found
+    if found.table is not None and found.table.is_cuda:
+        found.table.record_stream(torch.cuda.current_stream(work.device))
+    return found
+
+
+def _remembered(key: tuple[Any, ...]) -> Sequences:
     with _lock:
         found = _tables.get(key)
         if found is not None:
             _tables.move_to_end(key)
     if found is None:
-        found = _table(act_seq_len, kind, width, stride, device)
+        found = _table(*key)
         with _lock:
             _tables[key] = found
             if len(_tables) > _KEPT:
                 _tables.popitem(last=False)
-    if found.table is not None and found.table.is_cuda:
-        found.table.record_stream(torch.cuda.current_stream(device))
     return found
 
 

@@ -1,0 +1,108 @@
+"""``python -m benchmarks.gpu``: measures on a GPU, prints and saves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.accuracy import WrongResultError
+from benchmarks.gpu import results, session
+from benchmarks.gpu.device import NOTHING, Cuda, NoGpuError, describe, refusal
+from benchmarks.gpu.grid import DTYPES as USUAL
+from benchmarks.gpu.grid import GRID
+from benchmarks.gpu.peers import LIBRARIES
+from benchmarks.gpu.results import Report
+from benchmarks.operator import DTYPES, Operator, Shape, load
+
+SAVED = Path(__file__).parent.parent.parent / "build" / "benchmarks-gpu.json"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "design-gpu.md"
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    op: Annotated[list[str] | None, typer.Option(help="Operator; may be repeated. All, where none is given.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="Only this shape, as 8192x4096; may be repeated.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; may be repeated.")] = None,
+    json: Annotated[Path, typer.Option(help="Where the figures go, as they come.")] = SAVED,
+    rounds: Annotated[int, typer.Option(min=3, help="In which everyone takes a turn.")] = 25,
+    peers: Annotated[bool, typer.Option(help="Measure the other libraries too.")] = True,
+    docs: Annotated[bool, typer.Option(help="Write the tables into docs/design-gpu.md.")] = False,
+    docs_from: Annotated[Path | None, typer.Option(help="Write them from this file; measure nothing.")] = None,
+) -> None:
+    """Measures operators on a GPU beside the rate of a copy on it and beside other libraries."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=170)  # a file or a pipe has room
+    if docs_from:
+        results.write_section(Report.load(docs_from), PAGE)
+        return
+    if unknown := [name for name in op or () if name not in GRID]:
+        raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(GRID)}")
+    if unknown := [name for name in dtype or () if name not in DTYPES]:
+        raise typer.BadParameter(f"no such dtype: {unknown[0]}; there are {', '.join(DTYPES)}")
+    shapes = [parse_shape(text) for text in shape or ()]
+    try:
+        device = Cuda.find()
+    except NoGpuError as error:
+        console.print(refusal("bench-gpu", error), highlight=False, soft_wrap=True)
+        raise typer.Exit(NOTHING) from None
+    report, code = Report(describe()), 0
+    libraries = LIBRARIES if peers else ()
+    for library in libraries:
+        if not library.installed:
+            console.print(f"{library.name} is not installed and does not take part.", style="yellow")
+    try:
+        for name in op or GRID:
+            operator = load(name)
+            if found := session.launch(operator, device, rounds):
+                report.launches.append(found)
+            for each, kind in work(operator, shapes, dtype):
+                title = f"{name} {' × '.join(map(str, each))} {kind}"
+                try:
+                    result = session.run(operator, each, kind, device, rounds, libraries)
+                except session.TooLargeError as error:
+                    report.left_out.append(str(error))
+                    console.print(str(error), style="yellow", highlight=False)
+                    continue
+                report.results.append(result)
+                report.save(json)
+                console.print(f"{title}: {result.speed / 1e9:.0f} GB/s, {result.share:.2f} of the copy's rate")
+    except KeyboardInterrupt:
+        console.print("Interrupted; what was measured is kept.", style="yellow")
+        code = 130
+    except WrongResultError as wrong:
+        console.print(f"Wrong result: {wrong}", style="bold red", highlight=False)
+        code = 1
+    if report.results or report.launches:
+        report.save(json)
+        results.show(report, console)
+        console.print(f"Figures: {json}", highlight=False)
+        if docs and not code:
+            results.write_section(report, PAGE)
+    raise typer.Exit(code)
+
+
+def work(operator: Operator, shapes: list[Shape], dtypes: list[str] | None) -> list[tuple[Shape, str]]:
+    """The problems of one operator."""
+    return [
+        (shape, dtype)
+        for shape in shapes or GRID[operator.name]
+        for dtype in operator.dtypes
+        if dtype in (dtypes or USUAL)
+    ]
+
+
+def parse_shape(text: str) -> Shape:
+    """``8192x4096``."""
+    try:
+        return tuple(int(part) for part in text.split("x"))
+    except ValueError:
+        raise typer.BadParameter(f"a shape looks like 8192x4096, not {text!r}") from None
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,38 @@
+"""Where the PyTorch tests make their tensors: ``pytest --device cuda`` makes the same tests on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where the PyTorch tests make their tensors"
+    )
+
+
+def pytest_configure(config: Any) -> None:
+    config.addinivalue_line("markers", "cpu: about the CPU alone; left out with another --device")
+
+
+@pytest.fixture
+def on_device(request: Any) -> Iterator[Any]:
+    """The device of ``--device``, PyTorch's default one while the test runs."""
+    import torch
+
+    name = request.config.getoption("--device")
+    if name == "cpu":
+        yield torch.device(name)
+        return
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    if request.node.get_closest_marker("cpu"):
+        pytest.skip("it is about the CPU alone")
+    torch.set_default_device(name)
+    try:
+        yield torch.device(name)
+    finally:
+        torch.set_default_device(None)

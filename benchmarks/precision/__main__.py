@@ -40,7 +40,7 @@ def main(
             raise typer.BadParameter(f"no such {what}: {unknown[0]}; there are {', '.join(known)}")
     torch.set_num_threads(1)
     descend.set_num_threads(1)
-    measured = Measured.load(json) if json.exists() and not fresh else Measured(machine.describe(1))
+    measured = Measured.load(json) if json.exists() and not fresh else Measured({**machine.describe(), "threads": 1})
     work = list(plan(op or list(OPERATORS), dtype or list(DTYPES), quick))
     code = 0
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,11 +16,11 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, OPERATORS, Draw, Golden, Shape, exact
-from benchmarks.results import NUMBERS
 from descend import precision
 
 Array = np.ndarray[Any, Any]
 
+_NUMBERS = re.compile(r"\[\s+([-+.\deE,\s]*?)\s+\]")  # a list of them belongs on one line
 FORMAT = 1
 SEEDS = 20
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -202,7 +203,7 @@ class Measured:
             for name, output in entry["outputs"].items():
                 entry["outputs"][name] = {figure: values for figure, values in output.items() if values}
         text = json.dumps({"format": FORMAT, "machine": self.machine, "entries": entries}, indent=1)
-        text = NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text)
+        text = _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         partial.write_text(text + "\n")

@@ -29,8 +29,8 @@ constexpr int64_t kInlineAwake = 128 << 10;
 constexpr int64_t kInlineAsleep = 256 << 10;
 constexpr int64_t kBytesPerThread = 64 << 10;
 
-// How long who waits stays awake. Waking up takes 50 us and more on a virtual machine: with less than that, a thread that
-// once fell asleep comes late to every call of a loop.
+// How long who waits stays awake. Waking up takes 50 us and more on a virtual machine: with less than that, a thread
+// that once fell asleep comes late to every call of a loop.
 constexpr nanoseconds kSpin = std::chrono::microseconds(100);
 constexpr int kWakeAtOnce = 2;  // the caller wakes so many, each of them as many more
 constexpr int kSlots = 64;      // callers that get help at the same time; more run alone

@@ -44,16 +44,8 @@ Arguments layer_norm_arguments(const Tensor& dy, const Saved& s) {
 }
 
 Arguments group_norm_swish_arguments(const Tensor& dy, const Saved& s) {
-  return {dy,
-          s.results[0],
-          s.results[1],
-          s.tensors[0],
-          s.tensors[1],
-          s.tensors[2],
-          s.attributes[0],
-          s.attributes[1],
-          s.attributes[4],
-          s.needs[1],
+  return {dy,           s.results[0],    s.results[1],    s.tensors[0],    s.tensors[1],
+          s.tensors[2], s.attributes[0], s.attributes[1], s.attributes[4], s.needs[1],
           s.needs[2]};
 }
 
@@ -81,9 +73,9 @@ bool with_swish(at::ArrayRef<IValue> arguments) { return arguments[6].toBool(); 
 struct Link {
   const char* forward;
   const char* backward;
-  std::array<int, kTensors> tensors;  // their places among the forward's arguments; -1: none
-  std::vector<int> saved;             // which of the forward's results are saved
-  int mean = -1, rstd = -1;           // which of its results they are; -1: there is none
+  std::array<int, kTensors> tensors;                             // their places among the forward's arguments; -1: none
+  std::vector<int> saved;                                        // which of the forward's results are saved
+  int mean = -1, rstd = -1;                                      // which of its results they are; -1: there is none
   Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // the backward's
   bool (*ordinary)(at::ArrayRef<IValue> arguments) = nullptr;    // null: always
 
@@ -134,7 +126,8 @@ const std::array<Link, 5>& links() {
   return all;
 }
 
-// A statistic as it broadcasts to x. Group norm has [N, groups], the others 1 in the place of each normalised dimension.
+// A statistic as it broadcasts to x. Group norm has [N, groups], the others 1 in the place of each normalised
+// dimension.
 Tensor spread(const Tensor& statistic, const Tensor& x) {
   if (!statistic.defined() || statistic.dim() == x.dim()) return statistic;
   std::vector<int64_t> shape(x.dim(), 1);

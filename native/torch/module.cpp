@@ -39,7 +39,8 @@ void call_python(const py::object& kernel, const c10::OperatorHandle& op, const 
       positional.append(std::move(value));
     }
   }
-  const auto result = py::reinterpret_steal<py::object>(PyObject_Call(kernel.ptr(), py::tuple(positional).ptr(), named.ptr()));
+  const auto result =
+      py::reinterpret_steal<py::object>(PyObject_Call(kernel.ptr(), py::tuple(positional).ptr(), named.ptr()));
   if (!result) throw python_error();
   const auto push = [&](PyObject* object) {
     torch::jit::push(*stack, object == Py_None ? at::Tensor() : THPVariable_Unpack(object));
@@ -134,8 +135,8 @@ void implement(const char* name, c10::DispatchKey key, std::shared_ptr<const Tor
   kept.push_back(std::move(library));
 }
 
-// Registers operator `name`, defined in namespace descend: `kernel(*args, **named)` and `autograd(keys, *args, **named)`
-// are what is called for anything but plain CPU tensors.
+// Registers operator `name`, defined in namespace descend: `kernel(*args, **named)` and `autograd(keys, *args,
+// **named)` are what is called for anything but plain CPU tensors.
 void implement_operator(const char* name, py::object kernel, py::object autograd) {
   const auto op = std::make_shared<const TorchOperator>(name);
   implement<CpuKernel>(name, c10::DispatchKey::CPU, op, std::move(kernel));

@@ -3,7 +3,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-
 #include <pthread.h>
 
 #include <atomic>
@@ -134,8 +133,7 @@ at::Tensor allocate(Tensor& tensor) {
   } else {
     void* memory = engine->take_pages(bytes);
     if (memory == nullptr) throw std::bad_alloc();
-    result = at::from_blob(
-        memory, sizes, [bytes](void* pointer) { engine->give_pages(pointer, bytes); }, options);
+    result = at::from_blob(memory, sizes, [bytes](void* pointer) { engine->give_pages(pointer, bytes); }, options);
   }
   tensor.data = result.data_ptr();
   return result;

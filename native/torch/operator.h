@@ -24,8 +24,8 @@ class TorchOperator {
   const Operator& definition() const { return *definition_; }
   size_t arguments() const { return parameters_.size(); }
 
-  // Calls the engine with plain CPU tensors. Nothing where any argument is out of the ordinary, where the engine refuses
-  // the call or where memory runs out: that is for Python to say.
+  // Calls the engine with plain CPU tensors. Nothing where any argument is out of the ordinary, where the engine
+  // refuses the call or where memory runs out: that is for Python to say.
   std::optional<std::vector<at::Tensor>> run(at::ArrayRef<c10::IValue> arguments) const;
 
  private:

@@ -52,7 +52,6 @@ _KINDS = {
 }
 
 
-
 def _load_native() -> tuple[Any, str]:
     """The module ``descend._torch``, None where it cannot be used, and how the operators are registered."""
     try:
@@ -80,6 +79,7 @@ def leave_to_python(on: bool = True) -> None:
     if _native is not None:
         _native.enable(not on)
         _registration = "Python: as asked" if on else "C++"
+
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _LEVELS = torch._C.DispatchKey.FuncTorchDynamicLayerBackMode

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cfenv>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -120,6 +121,43 @@ TEST_CASE("a call from inside a chunk runs inline") {
   });
   CHECK(ran == 256);
   CHECK(elsewhere == 0);
+}
+
+TEST_CASE("a lent team runs the regions of the thread that it is lent to") {
+  const Threads four(4);
+  static std::atomic<int> teams{0};
+  const Team team = [](int threads, void (*work)(void*), void* context) {
+    ++teams;
+    std::vector<std::thread> members;
+    for (int i = 1; i < threads; ++i) members.emplace_back(work, context);
+    work(context);
+    for (std::thread& member : members) member.join();
+  };
+  const Team none = set_team(team);
+  CHECK(!none);
+  std::mutex mutex;
+  std::set<std::thread::id> seen;
+  std::atomic<int> nested{0};
+  parallel_for(64, kLarge, [&](int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    parallel_for(8, kLarge, [&](int64_t) { ++nested; });
+    const std::lock_guard lock(mutex);
+    seen.insert(std::this_thread::get_id());
+  });
+  CHECK(teams == 1);  // what is nested runs inline
+  CHECK(nested == 64 * 8);
+  CHECK(seen.size() > 1);
+  CHECK(seen.count(std::this_thread::get_id()) == 1);
+  CHECK(covers(1000));
+  CHECK(teams == 2);
+  std::thread([] { CHECK(covers(1000)); }).join();
+  CHECK(teams == 2);
+  CHECK(covers(1000, 1024));  // too small to be shared
+  CHECK(teams == 2);
+  const bool was_lent = set_team(nullptr) == team;
+  CHECK(was_lent);
+  CHECK(covers(1000));
+  CHECK(teams == 2);
 }
 
 TEST_CASE("many callers share the pool") {

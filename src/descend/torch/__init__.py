@@ -14,6 +14,7 @@ from __future__ import annotations
 from descend.torch import sharding
 from descend.torch.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.torch.layer_norm import layer_norm, layer_norm_backward
+from descend.torch.library import registration
 from descend.torch.modules import GroupNormSwish, LayerNorm, NsaCompress, RMSNorm, ScaledMaskedSoftmax
 from descend.torch.nsa_compress import nsa_compress, nsa_compress_grad
 from descend.torch.patching import Report, patch, unpatch
@@ -34,6 +35,7 @@ __all__ = [
     "nsa_compress",
     "nsa_compress_grad",
     "patch",
+    "registration",
     "rms_norm",
     "rms_norm_grad",
     "scaled_masked_softmax",

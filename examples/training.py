@@ -236,7 +236,7 @@ def train(task: Task, settings: Settings, console: Console) -> Outcome:
         task.unit,
         _short(settings.dtype),
         {"steps": settings.steps, "seed": settings.seed, "threads": torch.get_num_threads()},
-        machine.describe(torch.get_num_threads()),
+        machine.describe(),
         dict(task.baselines),
         sum(weight.numel() for weight in plain.weights),
     )

@@ -18,7 +18,7 @@ from compare_models import MODELS, compare  # noqa: E402
 from torch import nn  # noqa: E402
 
 import descend.torch  # noqa: E402
-from descend.torch import layer_norm, rms_norm  # noqa: E402
+from descend.torch import layer_norm, library, rms_norm  # noqa: E402
 from test_examples import call  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers has many to give
@@ -115,9 +115,13 @@ def test_a_gradient_that_is_a_little_off_is_noticed(monkeypatch, name, operator,
     def patch(model: nn.Module) -> descend.torch.Report:
         report = descend.torch.patch(model)  # which would recognise no norm with such an engine
         monkeypatch.setattr(backward, "_engine", off)
+        library.leave_to_python()
         return report
 
-    assert compare(MODELS[name], dtype, patch).fault
+    try:
+        assert compare(MODELS[name], dtype, patch).fault
+    finally:
+        library.leave_to_python(False)
 
 
 # --- command line --------------------------------------------------------------------------------------------------

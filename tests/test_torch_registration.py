@@ -277,4 +277,4 @@ def test_another_version_of_pytorch_is_python(monkeypatch):
     module, why = library._load_native()
     assert module is None
     assert "built for PyTorch 1.0" in why
-    assert hasattr(_native, "engine")
+    assert hasattr(_native, "_engine")

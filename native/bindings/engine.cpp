@@ -38,6 +38,6 @@ constexpr Engine kEngine{
 
 }  // namespace
 
-void bind_engine(nb::module_& module) { module.attr("engine") = nb::capsule(&kEngine, Engine::kCapsule); }
+void bind_engine(nb::module_& module) { module.attr("_engine") = nb::capsule(&kEngine, Engine::kCapsule); }
 
 }  // namespace descend::python

@@ -12,7 +12,7 @@ class Executor;
 
 // Functions that two modules of one build share through a capsule.
 struct Engine {
-  static constexpr const char* kCapsule = "descend._native.engine";
+  static constexpr const char* kCapsule = "descend._native._engine";
 
   const Operator* (*find_operator)(const char* name);  // null if there is none
 

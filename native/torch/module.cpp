@@ -149,7 +149,7 @@ void implement_operator(const char* name, py::object kernel, py::object autograd
 PYBIND11_MODULE(_torch, module) {
   using namespace descend::pytorch;
   module.doc() = "The kernels in C++ for PyTorch's dispatcher. Use descend.torch instead.";
-  const py::object engine = py::module_::import("descend._native").attr("engine");
+  const py::object engine = py::module_::import("descend._native").attr("_engine");
   const auto* lent = static_cast<const descend::Engine*>(PyCapsule_GetPointer(engine.ptr(), descend::Engine::kCapsule));
   if (lent == nullptr) throw py::error_already_set();
   set_engine(lent);

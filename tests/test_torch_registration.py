@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import numpy
 import pytest
@@ -14,7 +16,6 @@ from torch import nn
 
 import descend.torch
 import torch_cases
-from descend import _native
 from descend.errors import AclnnError
 from descend.torch import library
 
@@ -104,6 +105,30 @@ def test_gradients_through_the_statistics(name):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("shape", [(4, 8), (3, 8, 2), (2, 8, 2, 3), (0, 8)])
+def test_gradients_through_the_statistics_of_groups(shape):
+    def gradients():
+        random = torch.Generator().manual_seed(0)
+        x = torch.randn(shape, generator=random, dtype=torch.float64, requires_grad=True)
+        results = descend.torch.group_norm_swish(x, torch.ones(8).double(), torch.ones(8).double(), 2)
+        return torch.autograd.grad(sum((r * r).sum() for r in results), x)
+
+    torch.testing.assert_close(gradients(), from_python(gradients), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_compiled_autograd(name):
+    def gradients(compiled):
+        call = torch_cases.calls(torch.float64)[name]
+        leaves = call.wanting(call.floats)
+        loss = sum(r.sin().sum() for r in leaves.run())
+        with torch._dynamo.compiled_autograd._enable(lambda graph: graph) if compiled else nullcontext():
+            loss.backward()
+        return [leaves.args[place].grad for place in call.floats]
+
+    torch.testing.assert_close(gradients(True), gradients(False), rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", torch_cases.OPERATORS)
 def test_no_python_runs_below_the_dispatcher(name):
     call = torch_cases.calls(torch.float32)[name]
@@ -166,6 +191,45 @@ def test_saved_tensors_pass_through_hooks():
     (through,) = torch.autograd.grad(y, x, dy)
     (plain,) = torch.autograd.grad(descend.torch.layer_norm(x, [8])[0], x, dy)
     assert same(through, plain)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "group_norm_swish", "scaled_masked_softmax"])
+def test_a_hook_that_raises_leaves_nothing_behind(name):
+    memory = numpy.linspace(0, 1, 32, dtype=numpy.float32).reshape(4, 8)
+    rest = {"rms_norm": (torch.ones(8),), "layer_norm": ([8],), "group_norm_swish": (torch.ones(8), torch.ones(8), 2)}
+
+    def refuse(tensor):
+        raise RuntimeError("refused")
+
+    def attempt():
+        x = torch.from_numpy(memory).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(refuse, refuse):
+            try:
+                getattr(descend.torch, name)(x, *rest.get(name, (None,)))
+            except RuntimeError as error:
+                return str(error)
+        return ""
+
+    before = sys.getrefcount(memory)
+    assert "refused" in attempt()
+    assert sys.getrefcount(memory) == before
+
+
+def test_a_freed_storage_is_an_error():
+    base = torch.ones(4, 8)
+    view = base[1:]
+    base.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="x is a view of a storage that is freed"):
+        descend.torch.rms_norm(view, torch.ones(8))
+
+
+def test_a_sentence_reaches_callers_without_python():
+    @torch.jit.script
+    def scripted(x: torch.Tensor, weight: torch.Tensor):
+        return torch.ops.descend.rms_norm(x, weight, 1e-6)[0]
+
+    with pytest.raises(RuntimeError, match="gamma has shape"):
+        scripted(torch.ones(2, 3), torch.ones(4))
 
 
 def test_only_what_requires_gradients_gets_them():
@@ -254,27 +318,45 @@ def test_many_callers_at_once():
     assert not wrong
 
 
+IN_A_CHILD = """
+import os, sys
+import numpy, torch
+{before}
+x = torch.randn(2048, 512)
+x.exp().sum()  # PyTorch's threads are there, and stay behind
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        import descend.torch
+        y = descend.torch.rms_norm(x, torch.ones(512))[0]
+        code = 0 if numpy.isfinite(y.numpy()).all() else 2  # PyTorch's own would wait for its threads for ever
+    finally:
+        os._exit(code)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_has_threads_of_its_own():
-    x = torch.randn(2048, 512)
-    descend.torch.rms_norm(x, torch.ones(512))  # PyTorch's threads are there, and stay behind
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            y = descend.torch.rms_norm(x, torch.ones(512))[0]
-            code = 0 if numpy.isfinite(y.numpy()).all() else 2  # PyTorch's own would wait for its threads for ever
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+@pytest.mark.parametrize("before", ["import descend.torch", "pass"])
+def test_a_forked_child_has_threads_of_its_own(before):
+    program = IN_A_CHILD.format(before=before)
+    assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
 
 
-def test_another_version_of_pytorch_is_python(monkeypatch):
+def test_why_the_registration_is_pythons(monkeypatch):
     from descend import _torch
 
     monkeypatch.setattr(_torch, "built_for", "1.0")
     module, why = library._load_native()
     assert module is None
     assert "built for PyTorch 1.0" in why
-    assert hasattr(_native, "_engine")
+
+    monkeypatch.setitem(sys.modules, "descend._torch", None)  # as where there is no such file
+    assert library._load_native() == (None, "Python: descend was built without PyTorch")
+
+    def broken(name):
+        raise ImportError("undefined symbol: at_nothing", name=name)
+
+    monkeypatch.setattr(library.importlib, "import_module", broken)
+    assert library._load_native() == (None, "Python: undefined symbol: at_nothing")

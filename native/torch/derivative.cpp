@@ -76,6 +76,7 @@ struct Link {
   std::array<int, kTensors> tensors;                             // their places among the forward's arguments; -1: none
   std::vector<int> saved;                                        // which of the forward's results are saved
   int mean = -1, rstd = -1;                                      // which of its results they are; -1: there is none
+  bool by_group = false;                                         // these are [N, groups], not shaped to broadcast
   Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // the backward's
   bool (*ordinary)(at::ArrayRef<IValue> arguments) = nullptr;    // null: always
 
@@ -110,6 +111,7 @@ const std::array<Link, 5>& links() {
        .saved = {1, 2},
        .mean = 1,
        .rstd = 2,
+       .by_group = true,
        .arguments = group_norm_swish_arguments,
        .ordinary = with_swish},
       {.forward = "scaled_masked_softmax",
@@ -126,10 +128,8 @@ const std::array<Link, 5>& links() {
   return all;
 }
 
-// A statistic as it broadcasts to x. Group norm has [N, groups], the others 1 in the place of each normalised
-// dimension.
-Tensor spread(const Tensor& statistic, const Tensor& x) {
-  if (!statistic.defined() || statistic.dim() == x.dim()) return statistic;
+// [N, groups] as it broadcasts to x: for each channel what its group has.
+Tensor by_channel(const Tensor& statistic, const Tensor& x) {
   std::vector<int64_t> shape(x.dim(), 1);
   shape[0] = x.size(0);
   shape[1] = x.size(1);
@@ -137,14 +137,15 @@ Tensor spread(const Tensor& statistic, const Tensor& x) {
 }
 
 // dx + (dmean - drstd * rstd^3 * (x - mean)) / elements of a row: what comes through a norm's statistics.
-Tensor add_through_statistics(const Tensor& dx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
-                              const Tensor& dmean, const Tensor& drstd) {
+Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& x, const Tensor& mean,
+                              const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
   const double elements = static_cast<double>(x.numel()) / static_cast<double>(rstd.numel());
-  const Tensor r = spread(rstd, x);
-  Tensor part = dmean.defined() ? spread(dmean, x) / elements : at::zeros_like(r);
+  const auto spread = [&](const Tensor& statistic) { return link.by_group ? by_channel(statistic, x) : statistic; };
+  const Tensor r = spread(rstd);
+  Tensor part = dmean.defined() ? spread(dmean) / elements : at::zeros_like(r);
   if (drstd.defined()) {
-    const Tensor centred = mean.defined() ? x - spread(mean, x) : x;
-    part = part - spread(drstd, x) * r.pow(3) / elements * centred;
+    const Tensor centred = mean.defined() ? x - spread(mean) : x;
+    part = part - spread(drstd) * r.pow(3) / elements * centred;
   }
   part = dx.defined() ? dx + part : part.expand(x.sizes());
   return part.to(x.scalar_type());
@@ -153,24 +154,51 @@ Tensor add_through_statistics(const Tensor& dx, const Tensor& x, const Tensor& m
 // The engine refused, or the call is not for it: Python says what there is to say.
 struct OutOfTheOrdinary {};
 
-class Derivative : public torch::autograd::Function<Derivative> {
+// Attributes as a node keeps them. Compiled autograd looks for equal nodes by hash, which lists have none of.
+IValue keep(const IValue& attribute) {
+  if (!attribute.isIntList()) return attribute;
+  std::vector<IValue> numbers;
+  for (const int64_t number : attribute.toIntVector()) numbers.emplace_back(number);
+  return c10::ivalue::Tuple::create(std::move(numbers));
+}
+
+IValue give_back(const IValue& kept) {
+  if (!kept.isTuple()) return kept;
+  c10::List<int64_t> list;
+  for (const IValue& number : kept.toTupleRef().elements()) list.push_back(number.toInt());
+  return list;
+}
+
+}  // namespace
+
+// A call on its way through Function::apply.
+struct Request {
+  const TorchOperator& op;
+  const Link& link;
+  at::ArrayRef<IValue> arguments;
+  Tensor result;  // the first
+};
+
+// The name stands in PyTorch's error messages.
+class DescendBackward : public torch::autograd::Function<DescendBackward> {
  public:
-  static variable_list forward(AutogradContext* context, const TorchOperator* op, const Link* link,
-                               const at::ArrayRef<IValue>* arguments, const std::optional<Tensor>& first,
+  static variable_list forward(AutogradContext* context, Request* request, const std::optional<Tensor>& first,
                                const std::optional<Tensor>& second, const std::optional<Tensor>& third) {
-    auto results = op->run(*arguments);
+    auto results = request->op.run(request->arguments);
     if (!results) throw OutOfTheOrdinary();
+    const Link& link = request->link;
+    request->result = results->front();
     variable_list save;
-    save.reserve(kTensors + link->saved.size());
+    save.reserve(kTensors + link.saved.size());
     for (const auto& tensor : {first, second, third}) save.push_back(tensor.value_or(Tensor()));
-    for (const int k : link->saved) save.push_back((*results)[k]);
+    for (const int k : link.saved) save.push_back((*results)[k]);
     context->save_for_backward(std::move(save));
     std::vector<IValue> attributes;
-    for (size_t i = 0; i < arguments->size(); ++i) {
-      if (!link->is_tensor(static_cast<int>(i))) attributes.push_back((*arguments)[i]);
+    for (size_t i = 0; i < request->arguments.size(); ++i) {
+      if (!link.is_tensor(static_cast<int>(i))) attributes.push_back(keep(request->arguments[i]));
     }
     context->saved_data["attributes"] = c10::ivalue::Tuple::create(std::move(attributes));
-    context->saved_data["link"] = static_cast<int64_t>(link - links().data());
+    context->saved_data["link"] = static_cast<int64_t>(&link - links().data());
     context->set_materialize_grads(false);
     return std::move(*results);
   }
@@ -179,7 +207,9 @@ class Derivative : public torch::autograd::Function<Derivative> {
     const Link& link = links()[context->saved_data.at("link").toInt()];
     variable_list found = context->get_saved_variables();
     Saved saved;
-    saved.attributes = context->saved_data.at("attributes").toTupleRef().elements().vec();
+    for (const IValue& kept : context->saved_data.at("attributes").toTupleRef().elements()) {
+      saved.attributes.push_back(give_back(kept));
+    }
     size_t edge = 0;  // only tensors that were given have one
     for (size_t k = 0; k < kTensors; ++k) {
       saved.needs[k] = found[k].defined() && context->needs_input_grad(edge);
@@ -199,9 +229,9 @@ class Derivative : public torch::autograd::Function<Derivative> {
     const Tensor drstd = link.rstd < 0 ? Tensor() : gradients[link.rstd];
     if (saved.needs[0] && (dmean.defined() || drstd.defined())) {
       const Tensor mean = link.mean < 0 ? Tensor() : saved.results[0];
-      results[0] = add_through_statistics(results[0], saved.tensors[0], mean, saved.results.back(), dmean, drstd);
+      results[0] = add_through_statistics(link, results[0], saved.tensors[0], mean, saved.results.back(), dmean, drstd);
     }
-    variable_list all(3);  // operator, link and arguments have no gradients
+    variable_list all(1);  // the request has no gradient
     for (size_t k = 0; k < kTensors; ++k) all.push_back(saved.tensors[k].defined() ? results[k] : Tensor());
     return all;
   }
@@ -220,8 +250,6 @@ class Derivative : public torch::autograd::Function<Derivative> {
   }
 };
 
-}  // namespace
-
 const Link* find_link(const char* forward) {
   for (const Link& link : links()) {
     if (std::string_view(link.forward) == forward) return &link;
@@ -237,10 +265,15 @@ std::optional<std::vector<Tensor>> differentiate(const TorchOperator& forward, c
     if (link.tensors[k] >= 0) tensors[k] = arguments[link.tensors[k]].toOptional<Tensor>();
     if (tensors[k] && !tensors[k]->defined()) tensors[k].reset();
   }
+  Request request{forward, link, arguments, {}};
   try {
-    return Derivative::apply(&forward, &link, &arguments, tensors[0], tensors[1], tensors[2]);
+    return DescendBackward::apply(&request, tensors[0], tensors[1], tensors[2]);
   } catch (const OutOfTheOrdinary&) {
     return std::nullopt;
+  } catch (...) {
+    // A hook on what is saved has thrown, as checkpointing does. The node then holds results that hold the node.
+    if (request.result.defined() && request.result.grad_fn()) request.result.grad_fn()->release_resources();
+    throw;
   }
 }
 

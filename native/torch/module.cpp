@@ -41,7 +41,11 @@ void call_python(const py::object& kernel, const c10::OperatorHandle& op, const 
   }
   const auto result =
       py::reinterpret_steal<py::object>(PyObject_Call(kernel.ptr(), py::tuple(positional).ptr(), named.ptr()));
-  if (!result) throw python_error();
+  if (!result) {
+    python_error error;
+    error.persist();  // with its sentence, also for callers that know no Python
+    throw error;
+  }
   const auto push = [&](PyObject* object) {
     torch::jit::push(*stack, object == Py_None ? at::Tensor() : THPVariable_Unpack(object));
   };

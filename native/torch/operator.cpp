@@ -5,8 +5,12 @@
 #include <ATen/Parallel.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <iterator>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include "runtime/pages.h"
@@ -17,6 +21,19 @@ namespace {
 const Engine* engine = nullptr;
 std::atomic<int> threads = 0;
 std::atomic<bool> forked = false;  // PyTorch's threads stay behind in the parent
+
+// Whether this process was forked and has run no other program since, as Linux knows.
+bool is_forked() {
+  std::ifstream file("/proc/self/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string skipped;  // state, parent, group, session, terminal, its group
+  for (int i = 0; i < 6; ++i) fields >> skipped;
+  unsigned long flags = 0;
+  fields >> flags;
+  constexpr unsigned long kForkedNoExec = 0x40;
+  return (flags & kForkedNoExec) != 0;
+}
 
 #ifdef _OPENMP
 constexpr bool kHasThreads = true;
@@ -70,16 +87,20 @@ at::ScalarType torch_dtype(Dtype dtype) {
   }
 }
 
-bool import_tensor(Tensor& tensor, const at::Tensor& source) {
+bool import_tensor(const char* name, Tensor& tensor, const at::Tensor& source) {
   if (!source.device().is_cpu() || source.layout() != at::kStrided || source.is_neg()) return false;
   tensor.dtype = engine_dtype(source.scalar_type());
   if (tensor.dtype == Dtype::kUndefined) return false;
   tensor.shape.assign(source.sizes().data(), source.sizes().size());
   tensor.strides.assign(source.strides().data(), source.strides().size());
   tensor.format = Format::kND;
-  void* data = source.data_ptr();
-  if (data == nullptr && source.numel() > 0) return false;
-  engine->set_memory(tensor, data);
+  const size_t needed =
+      at::detail::computeStorageNbytes(source.sizes(), source.strides(), source.itemsize(), source.storage_offset());
+  TORCH_CHECK_VALUE(source.numel() == 0 || (source.storage().nbytes() >= needed && source.storage().data() != nullptr),
+                    name,
+                    " is a view of a storage that is freed, or smaller than the view: ", source.storage().nbytes(),
+                    " bytes, but must have ", needed, ".");
+  engine->set_memory(tensor, source.data_ptr());
   return true;
 }
 
@@ -129,7 +150,11 @@ at::Tensor allocate(Tensor& tensor) {
   for (const int64_t size : sizes) bytes *= static_cast<size_t>(size);
   at::Tensor result;
   if (bytes < kPageResult) {
-    result = at::detail::empty_cpu(sizes, options);
+    try {
+      result = at::detail::empty_cpu(sizes, options);
+    } catch (const c10::Error&) {
+      throw std::bad_alloc();
+    }
   } else {
     void* memory = engine->take_pages(bytes);
     if (memory == nullptr) throw std::bad_alloc();
@@ -143,6 +168,7 @@ at::Tensor allocate(Tensor& tensor) {
 
 void set_engine(const Engine* lent) {
   engine = lent;
+  forked = is_forked();
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
   threads = at::get_num_threads();
 }
@@ -171,11 +197,12 @@ bool TorchOperator::import(Call& call, at::ArrayRef<c10::IValue> arguments) cons
   for (size_t k = 0; k < arguments.size(); ++k) {
     const c10::IValue& value = arguments[k];
     Argument& argument = call[parameters_[k]];
-    const Kind kind = definition_->parameters[parameters_[k]].kind;
+    const Parameter& parameter = definition_->parameters[parameters_[k]];
     if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) continue;  // begin() left all null
     argument.state = Argument::State::kGiven;
-    if (kind == Kind::kTensor ? !value.isTensor() || !import_tensor(argument.tensor, value.toTensor())
-                              : !import_attribute(argument, kind, value)) {
+    if (parameter.kind == Kind::kTensor
+            ? !value.isTensor() || !import_tensor(parameter.python, argument.tensor, value.toTensor())
+            : !import_attribute(argument, parameter.kind, value)) {
       return false;
     }
   }

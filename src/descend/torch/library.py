@@ -21,6 +21,7 @@ well, and leave whatever is out of the ordinary, errors included, to those in Py
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,14 +56,16 @@ _KINDS = {
 def _load_native() -> tuple[Any, str]:
     """The module ``descend._torch``, None where it cannot be used, and how the operators are registered."""
     try:
-        from descend import _torch
+        module = importlib.import_module("descend._torch")
+    except ModuleNotFoundError as error:
+        if error.name != "descend._torch":
+            raise
+        return None, "Python: descend was built without PyTorch"
     except ImportError as error:
-        if (error.name or "").endswith("_torch"):
-            return None, "Python: descend was built without PyTorch"
         return None, f"Python: {error}"
-    if _torch.built_for != torch.__version__:
-        return None, f"Python: descend was built for PyTorch {_torch.built_for}, but this is {torch.__version__}"
-    return _torch, "C++"
+    if module.built_for != torch.__version__:
+        return None, f"Python: descend was built for PyTorch {module.built_for}, but this is {torch.__version__}"
+    return module, "C++"
 
 
 _native, _registration = _load_native()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from benchmarks import files
 
 FORMAT = 2
 EXPONENT = re.compile(r"(?<=\d)e-0(?=\d)")
@@ -225,10 +226,7 @@ class Report:
         self._lines += [_dense(_entry(result)) for result in self.results[len(self._lines) :]]
         rest = {"format": FORMAT, "machine": self.machine, "grid": self.grid}
         rest |= {"commands": self.commands, "planned": self.planned, "small": [asdict(call) for call in self.small]}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(_dense(rest)[:-1] + ',"results":[\n' + ",\n".join(self._lines) + "\n]}\n")
-        os.replace(partial, path)
+        files.replace(path, _dense(rest)[:-1] + ',"results":[\n' + ",\n".join(self._lines) + "\n]}\n")
 
     @classmethod
     def load(cls, path: Path) -> Report:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks import files
 from benchmarks.report import BAD, GOOD, duration
 from benchmarks.results import Peer, Timing
 
@@ -105,11 +105,8 @@ class Report:
                 "peer_over_descend": {peer: _rounded(result.ratio(peer)) for peer in result.peers},
                 "misses": result.misses,
             }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
         lines = ",\n".join(map(json.dumps, entries))
-        partial.write_text(f'{json.dumps(document)[:-1]}, "results": [\n{lines}\n]}}\n')
-        os.replace(partial, path)
+        files.replace(path, f'{json.dumps(document)[:-1]}, "results": [\n{lines}\n]}}\n')
 
     @classmethod
     def load(cls, path: Path) -> Report:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from benchmarks import files
 from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, OPERATORS, Draw, Golden, Shape, exact
 from descend import precision
 
@@ -204,10 +204,7 @@ class Measured:
                 entry["outputs"][name] = {figure: values for figure, values in output.items() if values}
         text = json.dumps({"format": FORMAT, "machine": self.machine, "entries": entries}, indent=1)
         text = _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(text + "\n")
-        os.replace(partial, path)
+        files.replace(path, text + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Measured:

@@ -107,16 +107,13 @@ class _Threads:
 
     def follow(self) -> None:
         """Gives the engine as many threads as PyTorch, if PyTorch has another number than when last asked."""
-        if _native is not None:
-            _native.follow_threads()  # which has asked before
-            return
         count = torch.get_num_threads()
         if count != self._count:
             self._count = count
             descend.set_num_threads(count)
 
 
-_threads = _Threads()
+_follow_threads: Kernel = _Threads().follow if _native is None else _native.follow_threads
 
 
 class Operator:
@@ -149,7 +146,7 @@ class Operator:
         return f"{self.name}({', '.join(parts)}) -> " + (f"({results})" if ", " in results else results)
 
     def _run(self, *args: Any, **named: Any) -> Any:
-        _threads.follow()
+        _follow_threads()
         return self._engine(*args, **named)
 
     def _run_on_cuda(self, *args: Any, **named: Any) -> Any:

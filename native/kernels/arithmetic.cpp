@@ -40,28 +40,22 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
   constexpr int64_t kStep = kPackLanes<float>;
   const auto steepness = splat(1.1f), level = splat(0.1f), weight = splat(0.9f), tilt = splat(0.01f);
   for (; times > 0; --times) {
-    Pack<float> dz_sum = zero_pack<float>(), dzx_sum = dz_sum, x = dz_sum, next_x = dz_sum;
-    Vector<float> u[kN], e[kN], next_u[kN], next_e[kN];
-    each<kN>([&](size_t k) HWY_ATTR { u[k] = e[k] = next_u[k] = next_e[k] = hn::Zero(Tag<float>()); });
-    for (int64_t j = 0; j <= kCachedElements; j += kStep) {
-      if (j < kCachedElements) {
-        next_x = load_split(Full(), at.x + j);
-        each<kN>([&](size_t k) HWY_ATTR { next_u[k] = hn::MulAdd(next_x.v[k], steepness, level); });
-        begin_slopes<true, float, kN>(next_u, next_e);
-      }
-      if (j > 0) {
-        const Pack<float> dy = load_split(Full(), at.dy + j - kStep);
-        Pack<float> dz;
-        finish_slopes<true, float, kN>(u, e, dz.v);
-        each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(dy.v[k], dz.v[k]); });
-        store(Full(), dz, at.dz + j - kStep);
+    Pack<float> dz_sum = zero_pack<float>(), dzx_sum = dz_sum;
+    over_packs<float>(0, kCachedElements, [&](auto, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+      constexpr size_t kPacks = decltype(packs)::value, kAll = kPacks * kN;
+      Pack<float> x[kPacks];
+      Vector<float> slope[kAll];
+      each<kPacks>([&](size_t i) HWY_ATTR { x[i] = load_split(Full(), at.x + j + i * kStep); });
+      each<kAll>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], steepness, level); });
+      swish_slopes<true, float, kAll>(slope, slope);
+      each<kPacks>([&](size_t i) HWY_ATTR {
+        Pack<float> dz = load_split(Full(), at.dy + j + i * kStep);
+        each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(dz.v[k], slope[i * kN + k]); });
+        store(Full(), dz, at.dz + j + i * kStep);
         each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], dz.v[k]); });
-        each<kN>([&](size_t k) HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(dz.v[k], x.v[k], dzx_sum.v[k]); });
-      }
-      x = next_x;
-      each<kN>([&](size_t k) HWY_ATTR { u[k] = next_u[k]; });
-      each<kN>([&](size_t k) HWY_ATTR { e[k] = next_e[k]; });
-    }
+        each<kN>([&](size_t k) HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(dz.v[k], x[i].v[k], dzx_sum.v[k]); });
+      });
+    });
     const auto base = splat(fold(add(dz_sum, dzx_sum)) * 1e-6f);
     for (int64_t j = 0; j < kCachedElements; j += kStep) {
       const Pack<float> dz = load_pack(Full(), at.dz + j), elements = load_split(Full(), at.x + j);

@@ -40,7 +40,13 @@ HWY_INLINE void convert_doubles(Extent extent, const double* from, size_t n, To*
 
 template <class From, class To, class Extent>
 HWY_INLINE void convert_pack(Extent extent, size_t n, const From* from, To* to) {
-  if constexpr (std::is_same_v<From, double>) {
+  if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float> && std::is_same_v<Extent, Full>) {
+    DESCEND_UNROLL
+    for (size_t i = 0; i < kPackLanes<float>; i += kVectorLanes<double>) {
+      hn::StoreU(narrow_double<float>(Tag<double>(), hn::LoadU(Tag<double>(), from + i)),
+                 hn::Rebind<float, Tag<double>>(), to + i);
+    }
+  } else if constexpr (std::is_same_v<From, double>) {
     convert_doubles(extent, from, n, to);
   } else if constexpr (std::is_same_v<To, double>) {
     HWY_ALIGN float lanes[kPackLanes<float>];

@@ -78,4 +78,9 @@ bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes) {
   return bytes > kept && reinterpret_cast<uintptr_t>(data) % 64 == 0 && row_stride_bytes % 64 == 0;
 }
 
+bool exceeds_last_cache(int64_t bytes) {
+  static const int64_t enough = std::max(cache_bytes(3) / 3, kept_bytes());
+  return bytes > enough;
+}
+
 }  // namespace descend::kernels

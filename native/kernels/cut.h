@@ -48,4 +48,7 @@ int64_t group_rows(int64_t row_bytes);
 // more than the caches keep.
 bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes);
 
+// Whether `bytes` are so many more that this pays even by way of a copy.
+bool exceeds_last_cache(int64_t bytes);
+
 }  // namespace descend::kernels

@@ -24,6 +24,17 @@ struct WideOf<double> {
 template <class T>
 using Wide = typename WideOf<T>::type;
 
+// Sums of columns on their way to double or to the end: partial sums in slots [slots][columns], which sum_slots adds,
+// or the sums themselves [columns]. Both null: not wanted.
+template <class W>
+struct ColumnSums {
+  double* slots = nullptr;
+  W* whole = nullptr;
+
+  bool wanted() const { return slots != nullptr || whole != nullptr; }
+  ColumnSums from(int64_t column) const { return {slots ? slots + column : nullptr, whole ? whole + column : nullptr}; }
+};
+
 // The four element types that tensors of numbers have; for places that choose one at run time.
 enum class Element : uint8_t { kFloat32, kFloat16, kBfloat16, kFloat64 };
 

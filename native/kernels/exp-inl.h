@@ -70,13 +70,20 @@ HWY_INLINE Vector<W> clamp_keeping_nan(Vector<W> x, W low, W high) {
 }
 
 // Within one unit in the last place over the whole range: overflow gives infinity, what is too small subnormals and 0.
-template <class W>
+// Of what is never large (kBounded) nothing is done about overflow.
+template <class W, bool kBounded = false>
 HWY_INLINE Vector<W> exp(Vector<W> x) {
   using C = ExpConstants<W>;
   const Tag<W> d;
   [[maybe_unused]] const Tag<typename C::Integer> di;
+  // What is far too small is 0 from the start: processors take ten times as long where a product underflows.
+#if HWY_TARGET == HWY_AVX3
+  const auto lowest = hn::Set(d, C::kLowest);
+  if constexpr (!kBounded) x = hn::Min(hn::Set(d, C::kHighest), x);
+#else
   const auto vanishes = hn::Lt(x, hn::Set(d, C::kLowest));
   x = clamp_keeping_nan<W>(x, C::kLowest, C::kHighest);
+#endif
   const auto magic = hn::Set(d, C::kToInteger);
   const auto shifted = hn::MulAdd(x, hn::Set(d, C::kPerLn2), magic);
   const auto n = hn::Sub(shifted, magic);
@@ -87,13 +94,11 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
                                  HWY_ATTR { p = hn::MulAdd(p, r, hn::Set(d, C::kP[std::size(C::kP) - 2 - i])); });
   const auto mantissa = hn::Add(hn::Set(d, W{1}), hn::MulAdd(hn::Mul(r, r), p, r));
 
-  // What is far too small is 0 from the start: processors take ten times as long where a product underflows.
-  const auto kept = hn::IfThenZeroElse(vanishes, mantissa);
 #if HWY_TARGET == HWY_AVX3
   if constexpr (sizeof(W) == 4) {
-    return Vector<W>{_mm512_maskz_scalef_ps(0xFFFF, kept.raw, n.raw)};
+    return Vector<W>{_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x.raw, lowest.raw, _CMP_NLT_UQ), mantissa.raw, n.raw)};
   } else {
-    return Vector<W>{_mm512_maskz_scalef_pd(0xFF, kept.raw, n.raw)};
+    return Vector<W>{_mm512_maskz_scalef_pd(_mm512_cmp_pd_mask(x.raw, lowest.raw, _CMP_NLT_UQ), mantissa.raw, n.raw)};
   }
 #else
   // 2^n may leave the range where the result does not: two factors, of which the first is exact.
@@ -102,6 +107,7 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
   const auto power = [&](auto e) HWY_ATTR {
     return hn::BitCast(d, hn::ShiftLeft<C::kMantissaBits>(hn::Add(e, hn::Set(di, C::kBias))));
   };
+  const auto kept = hn::IfThenZeroElse(vanishes, mantissa);
   return hn::Mul(hn::Mul(kept, power(half)), power(hn::Sub(exponent, half)));
 #endif
 }

@@ -268,6 +268,31 @@ HWY_INLINE Vector<double> load_as_double(const W* p) {
   }
 }
 
+// double to W.
+template <class W, class D>
+HWY_INLINE hn::Vec<hn::Rebind<W, D>> narrow_double(D, hn::Vec<D> v) {
+  if constexpr (sizeof(W) == sizeof(double)) {
+    return v;
+  } else {
+    const hn::Rebind<W, D> d;
+#if HWY_TARGET == HWY_SCALAR
+    return hn::Set(d, static_cast<W>(hn::GetLane(v)));  // Highway's own has no infinity
+#else
+    return hn::DemoteTo(d, v);
+#endif
+  }
+}
+
+// And back.
+template <class D, class V>
+HWY_INLINE hn::Vec<D> widen_to_double(D d, V v) {
+  if constexpr (std::is_same_v<V, hn::Vec<D>>) {
+    return v;
+  } else {
+    return hn::PromoteTo(d, v);
+  }
+}
+
 // to[i] (fresh: =, else +=) from[i]: column sums of a stripe of rows, added in double.
 template <class W>
 HWY_INLINE void add_columns(const W* from, int64_t n, bool fresh, double* to) {
@@ -308,14 +333,33 @@ HWY_INLINE hn::TFromD<D> fold_vector(D, hn::Vec<D> v) {
     return hn::GetLane(v);
 }
 
-template <class W, size_t kCount>
-HWY_INLINE W fold_vectors(Vector<W> (&v)[kCount]) {
+struct Sum {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Add(a, b);
+  }
+};
+struct Largest {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Max(a, b);
+  }
+};
+
+// As far as one vector.
+template <class W, class Op = Sum, size_t kCount>
+HWY_INLINE Vector<W> fold_to_vector(Vector<W> (&v)[kCount], Op op = Op()) {
   DESCEND_UNROLL
   for (size_t width = kCount / 2; width > 0; width /= 2) {
     DESCEND_UNROLL
-    for (size_t k = 0; k < width; ++k) v[k] = hn::Add(v[k], v[k + width]);
+    for (size_t k = 0; k < width; ++k) v[k] = op(v[k], v[k + width]);
   }
-  return fold_vector(Tag<W>(), v[0]);
+  return v[0];
+}
+
+template <class W, size_t kCount>
+HWY_INLINE W fold_vectors(Vector<W> (&v)[kCount]) {
+  return fold_vector(Tag<W>(), fold_to_vector<W>(v));
 }
 
 template <class W>
@@ -337,23 +381,31 @@ HWY_INLINE DoubleLanes<W> zero_lanes() {
   return lanes;
 }
 
-template <class W>
-HWY_INLINE void add_lanes(const Pack<W>& pack, DoubleLanes<W>& to) {
-  const Tag<double> d;
+// kCount vectors of a pack, or of the front of one, in double.
+template <class W, size_t kCount>
+HWY_INLINE void to_double(const Vector<W>* v, Vector<double>* to) {
   DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) {
+  for (size_t k = 0; k < kCount; ++k) {
     if constexpr (sizeof(W) == sizeof(double)) {
-      to.v[k] = hn::Add(to.v[k], pack.v[k]);
+      to[k] = v[k];
     } else {
 #if HWY_TARGET == HWY_SCALAR
-      to.v[k] = hn::Add(to.v[k], hn::PromoteTo(d, pack.v[k]));
+      to[k] = hn::PromoteTo(Tag<double>(), v[k]);
 #else
       const hn::Half<Tag<float>> half;
-      to.v[2 * k] = hn::Add(to.v[2 * k], hn::PromoteTo(d, hn::LowerHalf(half, pack.v[k])));
-      to.v[2 * k + 1] = hn::Add(to.v[2 * k + 1], hn::PromoteTo(d, hn::UpperHalf(half, pack.v[k])));
+      to[2 * k] = hn::PromoteTo(Tag<double>(), hn::LowerHalf(half, v[k]));
+      to[2 * k + 1] = hn::PromoteTo(Tag<double>(), hn::UpperHalf(half, v[k]));
 #endif
     }
   }
+}
+
+template <class W>
+HWY_INLINE void add_lanes(const Pack<W>& pack, DoubleLanes<W>& to) {
+  DoubleLanes<W> lanes;
+  to_double<W, kPackVectors<W>>(pack.v, lanes.v);
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackLanes<W> / kVectorLanes<double>; ++k) to.v[k] = hn::Add(to.v[k], lanes.v[k]);
 }
 
 template <class W>

@@ -117,6 +117,34 @@ HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>
   store_pair<kStream>(extent, first, second, p, 2 * pair);
 }
 
+// Vector k alone of a pack that is not split.
+template <class T, class Extent>
+HWY_INLINE void store_vector(Extent extent, Vector<Wide<T>> v, T* p, size_t k) {
+  using W = Wide<T>;
+  using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, T>;
+  const hn::Rebind<Bits, Tag<W>> d;
+  const size_t first = k * kVectorLanes<W>;
+  Bits* to = reinterpret_cast<Bits*>(p) + first;
+  hn::Vec<hn::Rebind<Bits, Tag<W>>> bits;
+  if constexpr (sizeof(T) == 2) {
+    bits = narrow(T(), v);
+  } else {
+    bits = v;
+  }
+  if constexpr (std::is_same_v<Extent, Full>) {
+    hn::StoreU(bits, d, to);
+  } else {
+    const size_t n = HWY_MIN(extent.n > first ? extent.n - first : 0, kVectorLanes<W>);
+#if HWY_TARGET == HWY_AVX3
+    hn::BlendedStore(bits, hn::FirstN(d, n), d, to);
+#else
+    HWY_ALIGN Bits whole[kVectorLanes<W>];
+    hn::Store(bits, d, whole);
+    for (size_t i = 0; i < n; ++i) to[i] = whole[i];
+#endif
+  }
+}
+
 // A whole pack. What is stored as bfloat16 must come of bfloat16 operands alone: see Nan.
 template <bool kStream = false, class T, class Extent>
 HWY_INLINE void store_split(Extent extent, const Pack<Wide<T>>& pack, T* p) {

@@ -4,16 +4,42 @@
 set -eu
 command -v objdump >/dev/null || exit 77
 calls=$(objdump -dr --no-show-raw-insn "$1" | c++filt | awk '
+  function number(hex, i, value) {
+    for (i = 1; i <= length(hex); ++i) value = 16 * value + index("0123456789abcdef", substr(hex, i, 1)) - 1
+    return value
+  }
+  function judge(caller, callee) {
+    if (callee !~ /N_AVX[23]::/ && callee ~ /descend::|\.text/) print caller " calls " callee
+  }
   function check() {
-    if (target != "" && target !~ /N_AVX[23]::/ && target ~ /descend::|\.text/) print name " calls " target
+    # What only this file calls goes by its place in .text, counted from the end of the call, 4 bytes on.
+    if (target ~ /^\.text[-+]0x/) {
+      callers[++pending] = name
+      places[pending] = (target ~ /-/ ? -1 : 1) * number(substr(target, 9)) + 4
+    } else if (target != "") {
+      judge(name, target)
+    }
     target = ""
   }
+  function end_file() {
+    check()
+    for (; pending > 0; --pending) judge(callers[pending], places[pending] in local ? local[places[pending]] : ".text")
+    split("", local)
+  }
   /R_X86_64_/ && target != "" { target = $0; sub(/.*R_X86_64_[A-Z0-9]+[ \t]*/, "", target) }
-  { check() }
-  /^[0-9a-f]+ </ { name = $0; sub(/^[0-9a-f]+ </, "", name); kernel = name ~ /N_AVX[23]::/; kernels += kernel }
+  { if (!/R_X86_64_/) check() }
+  /file format/ { end_file() }
+  /^Disassembly of section/ { in_text = $4 == ".text:" }
+  /^[0-9a-f]+ </ {
+    name = $0
+    sub(/^[0-9a-f]+ </, "", name)
+    kernel = name ~ /N_AVX[23]::/
+    kernels += kernel
+    if (in_text) local[number($1)] = name
+  }
   # What a call names, unless the relocation on the next line says otherwise.
   kernel && /\tcall / { target = $0; sub(/.*call +/, "", target) }
-  END { check(); if (kernels == 0) print "no kernels found" }
+  END { end_file(); if (kernels == 0) print "no kernels found" }
 ')
 if [ -n "$calls" ]; then
   printf '%s\n' "$calls" | sort -u

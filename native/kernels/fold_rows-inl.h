@@ -1,0 +1,99 @@
+// The sums of several rows' lanes at a time: each the same tree as fold_vector's, but one shuffle serves two rows or
+// more, and the rows' chains run side by side.
+#if defined(DESCEND_KERNELS_FOLD_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_FOLD_ROWS_INL_H_
+#undef DESCEND_KERNELS_FOLD_ROWS_INL_H_
+#else
+#define DESCEND_KERNELS_FOLD_ROWS_INL_H_
+#endif
+
+#include "kernels/pack-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// Lane i + lane i + kDistance of every 2 * kDistance lanes: a's sums in the lower half of these, b's in the upper.
+template <size_t kDistance, class D, class Op>
+HWY_INLINE hn::Vec<D> fold_step(D d, hn::Vec<D> a, hn::Vec<D> b, Op op) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)d, (void)b, (void)op;
+  return a;
+#else
+  constexpr size_t kBytes = kDistance * sizeof(hn::TFromD<D>);
+  if constexpr (kBytes >= 16 && 2 * kDistance == hn::MaxLanes(D())) {
+    return op(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  } else if constexpr (kBytes == 16) {
+    return op(hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a), hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a)));
+  } else if constexpr (kBytes == 8) {
+    const hn::Repartition<double, D> pairs;
+    const auto a2 = hn::BitCast(pairs, a), b2 = hn::BitCast(pairs, b);
+    return op(hn::BitCast(d, hn::InterleaveLower(pairs, a2, b2)), hn::BitCast(d, hn::InterleaveUpper(pairs, a2, b2)));
+  } else {
+    return op(hn::OddEven(hn::DupEven(b), a), hn::OddEven(b, hn::DupOdd(a)));
+  }
+#endif
+}
+
+// Lane i of the result is the sum of v[i]'s lanes. v holds a vector for each lane that a vector has; it is used up.
+template <class D, class Op, size_t kCount = hn::MaxLanes(D())>
+HWY_INLINE hn::Vec<D> fold_each(D d, hn::Vec<D>* v, Op op) {
+  if constexpr (kCount == 1) {
+    return v[0];
+  } else {
+    DESCEND_UNROLL
+    for (size_t i = 0; i < kCount / 2; ++i) v[i] = fold_step<kCount / 2>(d, v[i], v[i + kCount / 2], op);
+    return fold_each<D, Op, kCount / 2>(d, v, op);
+  }
+}
+
+// As DoubleLanes of the pack fold, down to one vector. kHalf: nothing but zeros lies in the pack's second half.
+template <bool kHalf, class W>
+HWY_INLINE Vector<double> fold_as_double(const Pack<W>& pack) {
+  constexpr size_t kCount = kHalf && HWY_TARGET != HWY_SCALAR ? kPackVectors<W> / 2 : kPackVectors<W>;
+  Vector<double> lanes[kCount * kVectorLanes<W> / kVectorLanes<double>];
+  to_double<W, kCount>(pack.v, lanes);
+  return fold_to_vector<double>(lanes);
+}
+
+// Rows that are folded at a time, whatever the target: as many as the widest vector has lanes.
+template <class W>
+inline constexpr int64_t kFoldRows = 64 / sizeof(W);
+
+// to[i] = the sum of v[i]'s lanes, for kFoldRows rows; v is used up, to is aligned.
+template <class W, class Op = Sum>
+HWY_INLINE void fold_rows(Vector<W>* v, W* to, Op op = Op()) {
+  const Tag<W> d;
+  DESCEND_UNROLL
+  for (int64_t i = 0; i < kFoldRows<W>; i += kVectorLanes<W>) hn::Store(fold_each(d, v + i, op), d, to + i);
+}
+
+// Calls f(r) for every vector of doubles that holds a number for each of `rows` rows, r the first of them.
+template <class F>
+HWY_INLINE void for_each_row_vector(int64_t rows, F f) {
+  for (int64_t r = 0; r < rows; r += kVectorLanes<double>) f(r);
+}
+
+// sums[i] += the sum of v[i]'s lanes, likewise.
+template <class W>
+HWY_INLINE void add_rows(Vector<W>* v, double* sums) {
+  const Tag<double> d;
+  HWY_ALIGN W folded[kFoldRows<W>];
+  fold_rows(v, folded);
+  for_each_row_vector(kFoldRows<W>, [&](int64_t r) HWY_ATTR {
+    hn::Store(hn::Add(hn::Load(d, sums + r), load_as_double(folded + r)), d, sums + r);
+  });
+}
+
+// v rounded to W, one after the other at p; as doubles again.
+template <class D, class W>
+HWY_INLINE hn::Vec<D> store_rounded(D d, hn::Vec<D> v, W* p) {
+  const hn::Rebind<W, D> dw;
+  const auto rounded = narrow_double<W>(d, v);
+  hn::StoreU(rounded, dw, p);
+  return widen_to_double(d, rounded);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_FOLD_ROWS_INL_H_

@@ -771,7 +771,9 @@ def test_subnormals_are_kept(dtype):
 @pytest.mark.parametrize("columns", [7, 70, 9000])
 def test_infinities_and_nan_propagate(dtype, value, place, columns):
     rng = np.random.default_rng(19)
-    call: list[Any] = [normal(rng, s, dtype) for s in ((5, columns), (5, columns), (), (5, 1), (5, 1), (columns,))]
+    rows = 5 if columns > 1000 else 21  # short rows are worked on eight at a time
+    matrix, vector = (rows, columns), (rows, 1)
+    call: list[Any] = [normal(rng, s, dtype) for s in (matrix, matrix, (), vector, vector, (columns,))]
     call[2] = (columns,)
     call.append(None)
     index = (columns // 2,) if place == 5 else (2, 0) if place in (3, 4) else (2, columns // 2)
@@ -780,7 +782,7 @@ def test_infinities_and_nan_propagate(dtype, value, place, columns):
     check(results, call)
     # Other rows do not notice what is in one row.
     if place != 5:
-        assert np.isfinite(wide(results[0])[[0, 1, 3, 4]]).all()
+        assert np.isfinite(np.delete(wide(results[0]), 2, axis=0)).all()
         assert not np.isfinite(wide(results[0])[2]).any()
 
 

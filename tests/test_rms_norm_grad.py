@@ -608,13 +608,14 @@ def test_narrowing():
 @pytest.mark.parametrize("columns", [7, 70, 5000])
 def test_infinities_and_nan_propagate(dtype, value, place, columns):
     rng = np.random.default_rng(19)
-    call = [normal(rng, s, dtype) for s in ((5, columns), (5, columns), (5,), (columns,))]
+    rows = 5 if columns > 1000 else 21  # short rows are worked on eight at a time
+    call = [normal(rng, s, dtype) for s in ((rows, columns), (rows, columns), (rows,), (columns,))]
     call[place][(2, columns // 2)[-call[place].ndim :] if place != 2 else (2,)] = value
     dx, dgamma = compute(*call)
     check(dx, dgamma, *call)
     # Other rows do not notice what is in one row's dy, x and rstd.
     if place != 3:
-        assert np.isfinite(wide(dx)[[0, 1, 3, 4]]).all()
+        assert np.isfinite(np.delete(wide(dx), 2, axis=0)).all()
         assert not np.isfinite(wide(dx)[2]).any() or place != 1
 
 

@@ -39,8 +39,8 @@ void layer_norm_backward(const LayerNormBackward<T>& p, void* scratch) {
                     .rstd = p.rstd,
                     .gamma = p.gamma,
                     .dx = p.dx,
-                    .dgamma_slots = p.dgamma_slots,
-                    .dbeta_slots = p.dbeta_slots},
+                    .dgamma = p.dgamma,
+                    .dbeta = p.dbeta},
                    kernels, scratch);
 }
 

@@ -17,15 +17,16 @@ struct LayerNormBackward {
   int64_t columns;
   Rows<const T> dy;
   Rows<const T> x;
-  const Wide<T>* mean;   // [rows]
-  const Wide<T>* rstd;   // [rows]
-  const Wide<T>* gamma;  // [columns], never null
-  Rows<T> dx;            // may be dy or x themselves; data null: not wanted
-  double* dgamma_slots;  // [layer_norm_backward_slots(...)][columns]: partial sums, see sum_slots; null: not wanted
-  double* dbeta_slots;   // the same
+  const Wide<T>* mean;         // [rows]
+  const Wide<T>* rstd;         // [rows]
+  const Wide<T>* gamma;        // [columns], never null
+  Rows<T> dx;                  // may be dy or x themselves; data null: not wanted
+  ColumnSums<Wide<T>> dgamma;  // layer_norm_backward_slots(...) slots, or the whole
+  ColumnSums<Wide<T>> dbeta;   // the same
 };
 
-// How many slots of partial sums the kernel writes; a function of the shape and type alone, at least 1.
+// How many slots of partial sums the kernel writes; a function of the shape and type alone. 0: it writes
+// the whole sums.
 template <class T>
 int64_t layer_norm_backward_slots(int64_t rows, int64_t columns);
 

@@ -7,6 +7,7 @@
 #define DESCEND_KERNELS_NORM_BACKWARD_INL_H_
 #endif
 
+#include "kernels/fold_rows-inl.h"
 #include "kernels/norm_backward.h"
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
@@ -19,7 +20,7 @@ inline constexpr int kMaxGroup = 2;
 
 // Rows of this many bytes or fewer, both inputs together, are worked on one at a time: what is read twice then stays in
 // the first-level cache. Of longer ones it would not, and they share the loads.
-inline constexpr int64_t kShortRow = int64_t{8} << 10;
+inline constexpr int64_t kRowInCache = int64_t{8} << 10;
 
 // For the row sums each row takes one or two packs of accumulators: as many rows as the registers hold.
 struct RmsNorm {
@@ -37,6 +38,17 @@ template <class W>
 inline constexpr int64_t kRun = 8 * static_cast<int64_t>(kPackLanes<W>);
 
 enum class Output { kNone, kPlain, kStream };
+
+// Whether vector k lies in the second half of a pack that has no columns there. Halves, not vectors: what is left out
+// must be the same on every target, since an infinite mean would make NaN of the lanes beyond the row.
+template <class T>
+constexpr bool is_empty(Full, size_t) {
+  return false;
+}
+template <class T>
+HWY_INLINE bool is_empty(Part part, size_t k) {
+  return !kSplits<T> && k >= kPackVectors<Wide<T>> / 2 && part.n <= kPackLanes<Wide<T>> / 2;
+}
 
 // Rows that are worked on side by side.
 template <class Norm, class T, int kRows>
@@ -65,9 +77,30 @@ struct RowSet {
   }
 };
 
+// Adds the products of one pack of columns to the rows' sums.
+template <class Norm, bool kTame, class T, int kRows, class Extent>
+HWY_INLINE void add_products(Extent extent, const RowSet<Norm, T, kRows>& set, const Wide<T>* gamma, int64_t c,
+                             Pack<Wide<T>>* gx, Pack<Wide<T>>* g) {
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
+    if (is_empty<T>(extent, k)) break;
+    const auto gamma_k = load_beside<T>(extent, gamma + c, k);
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const auto g_k = hn::Mul(load_split(extent, set.dy[r] + c, k), gamma_k);
+      auto xc = set.load_centered(extent, r, c, k);
+      if constexpr (!kTame) xc = hn::Mul(xc, set.rstd[r]);
+      gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
+      if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
+    }
+  }
+}
+
 // The sums of a few rows in the making.
 template <class Norm, bool kTame, int kRows, class T>
 class SumsOf {
+  using W = Wide<T>;
+
  public:
   HWY_INLINE SumsOf() {}
 
@@ -87,8 +120,8 @@ class SumsOf {
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) gx[r] = g[r] = zero_pack<W>();
     int64_t c = begin;
-    for (; c + kStep <= end; c += kStep) add_pack(Full(), c, gx, g);
-    if (c < end) add_pack(Part{static_cast<size_t>(end - c)}, c, gx, g);
+    for (; c + kStep <= end; c += kStep) add_products<Norm, kTame>(Full(), set_, gamma_, c, gx, g);
+    if (c < end) add_products<Norm, kTame>(Part{static_cast<size_t>(end - c)}, set_, gamma_, c, gx, g);
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
       add_lanes(gx[r], gx_[r]);
@@ -104,24 +137,7 @@ class SumsOf {
   }
 
  private:
-  using W = Wide<T>;
   static constexpr int64_t kStep = kPackLanes<W>;
-
-  template <class Extent>
-  HWY_INLINE void add_pack(Extent extent, int64_t c, Pack<W>* gx, Pack<W>* g) {
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto gamma = load_beside<T>(extent, gamma_ + c, k);
-      DESCEND_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        const auto g_k = hn::Mul(load_split(extent, set_.dy[r] + c, k), gamma);
-        auto xc = set_.load_centered(extent, r, c, k);
-        if constexpr (!kTame) xc = hn::Mul(xc, set_.rstd[r]);
-        gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
-        if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
-      }
-    }
-  }
 
   HWY_INLINE void end_block() {
     DESCEND_UNROLL
@@ -193,8 +209,8 @@ class Columns {
   }
 
   HWY_INLINE void add_to(const NormBackward<T>& p, bool fresh, int64_t place) {
-    add_to(dgamma, p.dgamma_slots, fresh, place);
-    if (Norm::kCentered) add_to(dbeta, p.dbeta_slots, fresh, place);
+    add_to(dgamma, p.dgamma.from(place), fresh);
+    if (Norm::kCentered) add_to(dbeta, p.dbeta.from(place), fresh);
   }
 
   HWY_ALIGN W dgamma[kColumns];
@@ -203,15 +219,31 @@ class Columns {
  private:
   int64_t whole_packs() const { return ceil_div(columns_, kPackLanes<W>) * static_cast<int64_t>(kPackLanes<W>); }
 
-  HWY_INLINE void add_to(W* sums, double* slots, bool fresh, int64_t place) {
-    if (slots == nullptr) return;
+  HWY_INLINE void add_to(W* sums, const ColumnSums<W>& to, bool fresh) {
+    if (!to.wanted()) return;
     if constexpr (kSplits<T>) merge_row(sums, columns_);
-    add_columns(sums, columns_, fresh, slots + place);
+    if (to.whole != nullptr) {
+      std::memcpy(to.whole, sums, static_cast<size_t>(columns_) * sizeof(W));
+    } else {
+      add_columns(sums, columns_, fresh, to.slots);
+    }
   }
 
   HWY_ALIGN W gamma_[kSplits<T> ? kColumns : 1];
   int64_t columns_;
 };
+
+// dx of one vector, which is added to the column sums.
+template <bool kTame, class Norm, class V>
+HWY_INLINE V apply(V dy, V xc, V gamma, V rstd, V slope, V offset, V& dgamma, V& dbeta) {
+  const V factor = kTame ? xc : hn::Mul(xc, rstd);
+  const V scaled = kTame ? hn::Mul(dy, rstd) : dy;
+  dgamma = hn::MulAdd(scaled, factor, dgamma);
+  if constexpr (Norm::kCentered) dbeta = hn::Add(dbeta, dy);
+  const V mean_part = Norm::kCentered ? hn::MulAdd(factor, slope, offset) : hn::Mul(factor, slope);
+  const V difference = hn::MulSub(scaled, gamma, mean_part);
+  return kTame ? difference : hn::Mul(rstd, difference);
+}
 
 // What the second pass knows of its rows.
 template <class Norm, Output kOutput, class T, int kRows>
@@ -225,7 +257,7 @@ struct ApplySet : RowSet<Norm, T, kRows> {
     for (int r = 0; r < kRows; ++r) {
       if constexpr (kOutput != Output::kNone) dx[r] = p.dx.row(row + r);
       slope[r] = splat(terms[r].slope);
-      if constexpr (Norm::kCentered) offset[r] = splat(terms[r].offset);
+      offset[r] = splat(terms[r].offset);
     }
   }
 };
@@ -248,20 +280,8 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
       auto dbeta = Norm::kCentered ? hn::Load(Tag<W>(), columns.dbeta + at) : dgamma;
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const auto dy = load_split(extent, set.dy[r] + c, k);
-        const auto xc = set.load_centered(extent, r, c, k);
-        const auto factor = kTame ? xc : hn::Mul(xc, set.rstd[r]);
-        const auto scaled = kTame ? hn::Mul(dy, set.rstd[r]) : dy;
-        dgamma = hn::MulAdd(scaled, factor, dgamma);
-        if constexpr (Norm::kCentered) dbeta = hn::Add(dbeta, dy);
-        Vector<W> mean_part;
-        if constexpr (Norm::kCentered) {
-          mean_part = hn::MulAdd(factor, set.slope[r], set.offset[r]);
-        } else {
-          mean_part = hn::Mul(factor, set.slope[r]);
-        }
-        const auto difference = hn::MulSub(scaled, gamma_k, mean_part);
-        result[r][i] = kTame ? difference : hn::Mul(set.rstd[r], difference);
+        result[r][i] = apply<kTame, Norm>(load_split(extent, set.dy[r] + c, k), set.load_centered(extent, r, c, k),
+                                          gamma_k, set.rstd[r], set.slope[r], set.offset[r], dgamma, dbeta);
       }
       hn::Store(dgamma, Tag<W>(), columns.dgamma + at);
       if constexpr (Norm::kCentered) hn::Store(dbeta, Tag<W>(), columns.dbeta + at);
@@ -383,10 +403,284 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
   if (kOutput == Output::kStream) flush_streams();
 }
 
+// ---- Short rows, a batch at a time: what a row costs beside its columns, the folds and the terms, is shared.
+
+// Columns of a short row, one run at most. Of longer rows the columns matter more, and they are better read in order.
+template <class T>
+inline constexpr int64_t kShortColumns = 512 / static_cast<int64_t>(sizeof(T));
+static_assert(kShortColumns<bfloat16> <= kRun<float> && kShortColumns<double> <= kRun<double>);
+
+inline constexpr int kBatch = static_cast<int>(kFoldRows<double>);
+
+// Loops over rows are unrolled where a pack is two vectors. Where it is more, the code would grow and the registers
+// end.
+inline constexpr bool kUnrollsRows = HWY_TARGET == HWY_AVX3;
+
+// A batch's terms, as RowTerms has a row's.
+template <class W>
+struct Batch {
+  HWY_ALIGN W rstd[kBatch];
+  HWY_ALIGN W slope[kBatch];
+  HWY_ALIGN W offset[kBatch];
+  bool tame;  // each of the rows
+};
+
+// What the fold of each row's lanes gives.
+template <class Norm>
+struct BatchSums {
+  HWY_ALIGN double gx[kBatch];
+  HWY_ALIGN double g[Norm::kCentered ? kBatch : 1];
+};
+
+// False where a row is not tame.
+template <class T>
+HWY_INLINE bool load_rstd(const NormBackward<T>& p, int64_t row, int64_t rows, Batch<Wide<T>>& batch) {
+  using W = Wide<T>;
+  const hn::Rebind<W, Tag<double>> d;
+  const W* from = p.rstd + row;
+  if (rows < kBatch) {
+    for (int64_t r = 0; r < kBatch; ++r) batch.rstd[r] = r < rows ? from[r] : W{1};
+    from = batch.rstd;
+  }
+  auto tame = hn::FirstN(d, kBatch);
+  for (int r = 0; r < kBatch; r += static_cast<int>(kVectorLanes<double>)) {
+    const auto rstd = hn::LoadU(d, from + r), size = hn::Abs(rstd);
+    hn::Store(rstd, d, batch.rstd + r);
+    tame = hn::And(tame, hn::And(hn::Ge(size, hn::Set(d, kTameLeast<W>)), hn::Le(size, hn::Set(d, kTameMost<W>))));
+  }
+  return hn::AllTrue(d, tame);
+}
+
+// The first pass over a batch, whose rstd are tame. kPack: the rows are one pack or less; kHalf: no more than half of
+// it.
+template <class Norm, bool kPack, bool kHalf, class T>
+HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, BatchSums<Norm>& sums) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  const int64_t whole = kPack ? 0 : p.columns - p.columns % kStep;
+  const Part rest{static_cast<size_t>(p.columns - whole)};
+  Vector<double> gx[kBatch], g[kBatch];
+  const auto add_row = [&](int64_t r, const RowSet<Norm, T, 1>& set) HWY_ATTR {
+    Pack<W> gx_pack = zero_pack<W>(), g_pack = zero_pack<W>();
+    for (int64_t c = 0; c < whole; c += kStep) {
+      add_products<Norm, true>(Full(), set, p.gamma, c, &gx_pack, &g_pack);
+    }
+    if (kPack || rest.n > 0) add_products<Norm, true>(rest, set, p.gamma, whole, &gx_pack, &g_pack);
+    gx[r] = fold_as_double<kHalf>(gx_pack);
+    if constexpr (Norm::kCentered) g[r] = fold_as_double<kHalf>(g_pack);
+  };
+  RowSet<Norm, T, 1> set(p, row);
+  if (kUnrollsRows && rows == kBatch) {
+    DESCEND_UNROLL
+    for (int64_t r = 0; r < kBatch; ++r) {
+      if constexpr (Norm::kCentered) set.mean[0] = splat(p.mean[row + r]);
+      add_row(r, set);
+      set.dy[0] += p.dy.stride;
+      set.x[0] += p.x.stride;
+    }
+  } else {
+    for (int64_t r = 0; r < rows; ++r) add_row(r, RowSet<Norm, T, 1>(p, row + r));
+    for (int64_t r = rows; r < kBatch; ++r) gx[r] = g[r] = hn::Zero(Tag<double>());
+  }
+  fold_rows<double>(gx, sums.gx);
+  if constexpr (Norm::kCentered) fold_rows<double>(g, sums.g);
+}
+
+template <class Norm, class T>
+HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, BatchSums<Norm>& sums) {
+  constexpr int64_t kStep = kPackLanes<Wide<T>>;
+  if (!kSplits<T> && p.columns <= kStep / 2) {
+    batch_sums<Norm, true, !kSplits<T>>(p, row, rows, sums);
+  } else if (p.columns <= kStep) {
+    batch_sums<Norm, true, false>(p, row, rows, sums);
+  } else {
+    batch_sums<Norm, false, false>(p, row, rows, sums);
+  }
+}
+
+// slope and offset from the sums, as row_terms() has them.
+template <class Norm, class W>
+HWY_INLINE void batch_terms(double columns, const BatchSums<Norm>& sums, Batch<W>& batch) {
+  const Tag<double> d;
+  const hn::Rebind<W, Tag<double>> dw;
+  const auto zero = hn::Zero(d), n = hn::Set(d, columns);
+  auto tame = hn::FirstN(dw, kBatch);
+  for (int r = 0; r < kBatch; r += static_cast<int>(kVectorLanes<double>)) {
+    const auto rstd = load_as_double(batch.rstd + r);
+    const auto gx = hn::Div(hn::Add(zero, hn::Load(d, sums.gx + r)), n);
+    const auto slope = narrow_double<W>(d, hn::Mul(hn::Mul(hn::Mul(gx, rstd), rstd), rstd));
+    hn::Store(slope, dw, batch.slope + r);
+    tame = hn::And(tame, hn::IsFinite(slope));
+    if constexpr (Norm::kCentered) {
+      const auto g = hn::Div(hn::Add(zero, hn::Load(d, sums.g + r)), n);
+      const auto offset = narrow_double<W>(d, hn::Mul(g, rstd));
+      hn::Store(offset, dw, batch.offset + r);
+      tame = hn::And(tame, hn::IsFinite(offset));
+    }
+  }
+  batch.tame = hn::AllTrue(dw, tame);
+}
+
+// The first pass over a batch.
+template <class Norm, Output kOutput, class T>
+HWY_INLINE void prepare_batch(const NormBackward<T>& p, int64_t row, int64_t rows, Batch<Wide<T>>& batch) {
+  batch.tame = load_rstd(p, row, rows, batch);
+  if (kOutput == Output::kNone || !batch.tame) return;
+  BatchSums<Norm> sums;
+  batch_sums<Norm>(p, row, rows, sums);
+  batch_terms<Norm>(static_cast<double>(p.columns), sums, batch);
+}
+
+// What the second pass over a batch keeps in registers: of a pair of vectors of columns, kCount.
+template <class Norm, size_t kCount, class T>
+struct PairSums {
+  using W = Wide<T>;
+  HWY_INLINE PairSums() {}  // as Pack's
+  Vector<W> gamma[kCount], dgamma[kCount], dbeta[kCount];
+};
+
+// The second pass over kRows rows of a batch from row `first` on. All loads go before all stores: arrays often begin at
+// the same place of a page, and the processor would hold a load back that follows the store to the like place.
+template <class Norm, Output kOutput, int kRows, size_t kCount, class T, class Extent>
+HWY_INLINE void batch_rows(Extent extent, const NormBackward<T>& p, int64_t row, int64_t first, int64_t c, size_t pair,
+                           const Batch<Wide<T>>& batch, PairSums<Norm, kCount, T>& sums) {
+  using W = Wide<T>;
+  Vector<W> dx[kRows][2];
+  const T *dy = p.dy.row(row + first) + c, *x = p.x.row(row + first) + c;
+  DESCEND_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    const int64_t r = first + i;
+    const auto rstd = splat(batch.rstd[r]), slope = splat(batch.slope[r]);
+    const auto offset = Norm::kCentered ? splat(batch.offset[r]) : slope;
+    DESCEND_UNROLL
+    for (size_t v = 0; v < kCount; ++v) {
+      const size_t k = v == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
+      auto xc = load_split(extent, x, k);
+      if constexpr (Norm::kCentered) xc = hn::Sub(xc, splat(p.mean[row + r]));
+      dx[i][v] = apply<true, Norm>(load_split(extent, dy, k), xc, sums.gamma[v], rstd, slope, offset, sums.dgamma[v],
+                                   sums.dbeta[v]);
+    }
+    dy += p.dy.stride;
+    x += p.x.stride;
+  }
+  if constexpr (kOutput == Output::kNone) return;
+  T* to = p.dx.row(row + first) + c;
+  DESCEND_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    if constexpr (kCount == 1) {
+      store_vector(extent, dx[i][0], to, pair_first<T>(pair));
+    } else {
+      store_split<kOutput == Output::kStream, Nan::kOfBfloat16>(extent, dx[i][0], dx[i][1], to, pair);
+    }
+    to += p.dx.stride;
+  }
+}
+
+// The second pass over a batch: kCount vectors of a pair of the pack at c.
+template <class Norm, Output kOutput, size_t kCount, class T, class Extent, class Columns>
+HWY_INLINE void batch_pair(Extent extent, const NormBackward<T>& p, int64_t row, int64_t r, int64_t end, int64_t c,
+                           size_t pair, const Batch<Wide<T>>& batch, Columns& columns) {
+  using W = Wide<T>;
+  const Tag<W> d;
+  PairSums<Norm, kCount, T> sums;
+  size_t at[kCount];
+  DESCEND_UNROLL
+  for (size_t v = 0; v < kCount; ++v) {
+    const size_t k = v == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
+    at[v] = static_cast<size_t>(c) + k * kVectorLanes<W>;
+    sums.gamma[v] = load_beside<T>(extent, p.gamma + c, k);
+    sums.dgamma[v] = hn::Load(d, columns.dgamma + at[v]);
+    if constexpr (Norm::kCentered) sums.dbeta[v] = hn::Load(d, columns.dbeta + at[v]);
+  }
+  if constexpr (kUnrollsRows) {
+    for (; r + 4 <= end; r += 4) batch_rows<Norm, kOutput, 4>(extent, p, row, r, c, pair, batch, sums);
+  }
+  for (; r < end; ++r) batch_rows<Norm, kOutput, 1>(extent, p, row, r, c, pair, batch, sums);
+  DESCEND_UNROLL
+  for (size_t v = 0; v < kCount; ++v) {
+    hn::Store(sums.dgamma[v], d, columns.dgamma + at[v]);
+    if constexpr (Norm::kCentered) hn::Store(sums.dbeta[v], d, columns.dbeta + at[v]);
+  }
+}
+
+// The second pass over rows [begin, end) of the batch whose first row is `row`.
+template <class Norm, Output kOutput, class T, class Columns>
+HWY_INLINE void apply_batch(const NormBackward<T>& p, int64_t row, int64_t begin, int64_t end,
+                            const Batch<Wide<T>>& batch, Columns& columns) {
+  constexpr int64_t kStep = kPackLanes<Wide<T>>;
+  int64_t c = 0;
+  for (; c + kStep <= p.columns; c += kStep) {
+    for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+      batch_pair<Norm, kOutput, 2>(Full(), p, row, begin, end, c, pair, batch, columns);
+    }
+  }
+  if (c == p.columns) return;
+  const Part part{static_cast<size_t>(p.columns - c)};
+  if (kVectorPairs<T> == 1 && is_empty<T>(part, 1)) {
+    batch_pair<Norm, kOutput, 1>(part, p, row, begin, end, c, 0, batch, columns);
+  } else {
+    for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+      batch_pair<Norm, kOutput, 2>(part, p, row, begin, end, c, pair, batch, columns);
+    }
+  }
+}
+
+template <class Norm, Output kOutput, class T, class Columns>
+HWY_INLINE void apply_wild_row(const NormBackward<T>& p, int64_t row, Columns& columns) {
+  RowSums sums;
+  if (kOutput != Output::kNone) group_sums<Norm, 1>(p, row, 1, &sums);
+  const RowTerms<Wide<T>> terms = row_terms(p, row, sums);
+  apply_group<Norm, kOutput, 1>(p, row, 1, &terms, columns);
+}
+
+// Rows [first, last), batch by batch. The first pass over a batch comes before the second pass over the one above it:
+// the long chain from its columns to its terms then has work beside it.
+template <class Norm, Output kOutput, class T>
+HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut) {
+  Columns<Norm, T, kShortColumns<T>> columns(p);
+  Batch<Wide<T>> batches[2];
+  const auto prepare = [&](int64_t row) HWY_ATTR {
+    prepare_batch<Norm, kOutput>(p, row, HWY_MIN(int64_t{kBatch}, last - row), batches[(row - first) / kBatch % 2]);
+  };
+  prepare(first);
+  int64_t chunk = first / cut.chunk, in_chunk = 0, in_stripe = 0;
+  for (int64_t row = first, i = 0; row < last; row += kBatch, ++i) {
+    if (row + kBatch < last) prepare(row + kBatch);
+    const Batch<Wide<T>>& batch = batches[i % 2];
+    const int64_t rows = HWY_MIN(int64_t{kBatch}, last - row);
+    for (int64_t r = 0; r < rows;) {
+      if (in_stripe == 0) columns.clear();
+      const int64_t taken = HWY_MIN(rows - r, cut.stripe - in_stripe);
+      if (batch.tame) {
+        apply_batch<Norm, kOutput>(p, row, r, r + taken, batch, columns);
+      } else {
+        for (int64_t wild = row + r; wild < row + r + taken; ++wild) apply_wild_row<Norm, kOutput>(p, wild, columns);
+      }
+      r += taken;
+      in_stripe += taken;
+      in_chunk += taken;
+      const bool chunk_ends = in_chunk == cut.chunk || row + r == last;
+      if (in_stripe == cut.stripe || chunk_ends) {
+        columns.add_to(p, in_chunk == in_stripe, chunk * p.columns);
+        in_stripe = 0;
+      }
+      if (chunk_ends) {
+        ++chunk;
+        in_chunk = 0;
+      }
+    }
+  }
+  if (kOutput == Output::kStream) flush_streams();
+}
+
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut) {
+  // Not in double, nor where a batch's packs would fill the registers many times over.
+  if constexpr (sizeof(T) < sizeof(double) && kPackVectors<Wide<T>> <= 4) {
+    if (p.columns <= kShortColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut);
+  }
   if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
-    if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kShortRow)
+    if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
       return all_rows<Norm, kOutput, 1>(p, first, last, cut);
   }
   all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut);
@@ -401,8 +695,8 @@ NormBackward<T> block_of(NormBackward<T> p, int64_t block) {
   p.x.data += begin;
   p.gamma += begin;
   if (p.dx.data != nullptr) p.dx.data += begin;
-  if (p.dgamma_slots != nullptr) p.dgamma_slots += begin;
-  if (p.dbeta_slots != nullptr) p.dbeta_slots += begin;
+  p.dgamma = p.dgamma.from(begin);
+  p.dbeta = p.dbeta.from(begin);
   return p;
 }
 

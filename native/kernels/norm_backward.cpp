@@ -13,6 +13,13 @@ int64_t row_bytes(int64_t columns) {
   return 2 * columns * static_cast<int64_t>(sizeof(T));
 }
 
+// Rows whose columns are cut that are worked on at a time. Where they are few, all: the partial sums of more groups
+// would cost more than rows that the second pass does not find in a cache.
+template <class T>
+int64_t rows_together(int64_t rows, int64_t columns) {
+  return rows <= kMaxGroupRows ? rows : group_rows(row_bytes<T>(columns));
+}
+
 template <class T>
 void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream) {
   const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
@@ -21,12 +28,13 @@ void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, in
                [&](int64_t i) { kernels.rows(p, i * rows, std::min((i + 1) * rows, p.rows), cut, stream); });
 }
 
-// Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough.
+// Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough for
+// all groups, and none is needed for one.
 template <class T>
 void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream,
                 RowSums* sums) {
   const int64_t blocks = blocks_in(p.columns);
-  const int64_t group = group_rows(row_bytes<T>(p.columns));
+  const int64_t group = rows_together<T>(p.rows, p.columns);
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
     const int64_t group_bytes = bytes / p.rows * rows;
@@ -53,21 +61,24 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
 
 template <class T>
 int64_t norm_backward_slots(int64_t rows, int64_t columns) {
-  return split_columns(rows, columns) ? 1 : cut_rows(rows, row_bytes<T>(columns)).chunks;
+  if (!split_columns(rows, columns)) return cut_rows(rows, row_bytes<T>(columns)).chunks;
+  return rows > rows_together<T>(rows, columns) ? 1 : 0;
 }
 
 template <class T>
 size_t norm_backward_scratch(int64_t rows, int64_t columns) {
   if (!split_columns(rows, columns)) return 0;
-  return static_cast<size_t>(blocks_in(columns) * std::min(group_rows(row_bytes<T>(columns)), rows)) * sizeof(RowSums);
+  return static_cast<size_t>(blocks_in(columns) * rows_together<T>(rows, columns)) * sizeof(RowSums);
 }
 
 template <class T>
 void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, void* scratch) {
   if (p.columns <= 0) return;
   if (p.rows <= 0) {
-    if (p.dgamma_slots != nullptr) std::fill_n(p.dgamma_slots, p.columns, 0.0);
-    if (p.dbeta_slots != nullptr) std::fill_n(p.dbeta_slots, p.columns, 0.0);
+    for (const ColumnSums<Wide<T>>& sums : {p.dgamma, p.dbeta}) {
+      if (sums.slots != nullptr) std::fill_n(sums.slots, p.columns, 0.0);
+      if (sums.whole != nullptr) std::fill_n(sums.whole, p.columns, Wide<T>{0});
+    }
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));

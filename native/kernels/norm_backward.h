@@ -19,9 +19,9 @@ struct NormBackward {
   const Wide<T>* mean;  // [rows]; null for RMS norm
   const Wide<T>* rstd;
   const Wide<T>* gamma;
-  Rows<T> dx;            // data null: not wanted
-  double* dgamma_slots;  // null: not wanted
-  double* dbeta_slots;   // the same
+  Rows<T> dx;  // data null: not wanted
+  ColumnSums<Wide<T>> dgamma;
+  ColumnSums<Wide<T>> dbeta;
 };
 
 // Sums over a row or a part of it. g = dy * gamma; xc is x - mean, times rstd as well where the row is not tame.
@@ -45,8 +45,13 @@ struct RowTerms {
 };
 
 template <class W>
+inline constexpr W kTameLeast = W{0x1p-40f};
+template <class W>
+inline constexpr W kTameMost = W{0x1p40f};
+
+template <class W>
 HWY_INLINE bool is_tame(W rstd) {
-  return std::abs(rstd) >= W{0x1p-40f} && std::abs(rstd) <= W{0x1p40f};
+  return std::abs(rstd) >= kTameLeast<W> && std::abs(rstd) <= kTameMost<W>;
 }
 
 // Inlined by force: a function of the baseline, called where the upper halves of the vector registers are in use, takes
@@ -82,6 +87,7 @@ struct NormBackwardKernels {
                 bool stream);
 };
 
+// Slots of partial sums; 0 where the kernels write the whole sums.
 template <class T>
 int64_t norm_backward_slots(int64_t rows, int64_t columns);
 template <class T>

@@ -39,8 +39,8 @@ void rms_norm_grad(const RmsNormGrad<T>& p, void* scratch) {
                     .rstd = p.rstd,
                     .gamma = p.gamma,
                     .dx = p.dx,
-                    .dgamma_slots = p.dgamma_slots,
-                    .dbeta_slots = nullptr},
+                    .dgamma = p.dgamma,
+                    .dbeta = {}},
                    kernels, scratch);
 }
 

@@ -16,13 +16,14 @@ struct RmsNormGrad {
   int64_t columns;
   Rows<const T> dy;
   Rows<const T> x;
-  const Wide<T>* rstd;   // [rows]
-  const Wide<T>* gamma;  // [columns]
-  Rows<T> dx;            // may be dy or x themselves
-  double* dgamma_slots;  // [rms_norm_grad_slots(...)][columns]: partial sums; add them with sum_slots
+  const Wide<T>* rstd;         // [rows]
+  const Wide<T>* gamma;        // [columns]
+  Rows<T> dx;                  // may be dy or x themselves
+  ColumnSums<Wide<T>> dgamma;  // rms_norm_grad_slots(...) slots, or the whole
 };
 
-// How many slots of partial sums the kernel writes; a function of the shape and type alone, at least 1.
+// How many slots of partial sums the kernel writes; a function of the shape and type alone. 0: it writes
+// the whole sums.
 template <class T>
 int64_t rms_norm_grad_slots(int64_t rows, int64_t columns);
 

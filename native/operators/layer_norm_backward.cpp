@@ -90,14 +90,13 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
   const Place rstd = stage_vector(call, plan, kRstd, kElementOf<W>);
   const Place gamma = stage_parameter<W>(call, plan, kWeight, columns, 1);
   const bool dx_wanted = counts(call, kGradInput);
-  const bool dgamma_wanted = counts(call, kGradWeight), dbeta_wanted = counts(call, kGradBias);
   StagedOutput dx;
   if (dx_wanted) dx = StagedOutput::rows(call, plan, kGradInput, leading, columns, kElementOf<T>);
 
   const int64_t slots = kernels::layer_norm_backward_slots<T>(rows, columns);
-  const size_t slots_bytes = static_cast<size_t>(slots * columns) * sizeof(double);
-  const Place dgamma = plan.scratch(dgamma_wanted ? slots_bytes : 0);
-  const Place dbeta = plan.scratch(dbeta_wanted ? slots_bytes : 0);
+  StagedSums dgamma, dbeta;
+  if (counts(call, kGradWeight)) dgamma = StagedSums(call, plan, kGradWeight, slots, columns, kElementOf<W>);
+  if (counts(call, kGradBias)) dbeta = StagedSums(call, plan, kGradBias, slots, columns, kElementOf<W>);
   const Place scratch = plan.scratch(kernels::layer_norm_backward_scratch<T>(rows, columns));
   plan.step("layer_norm_backward", (dx_wanted ? 3 : 2) * rows * columns * static_cast<int64_t>(sizeof(T)),
             [=, out = dx.staged()](const Addresses& addresses) {
@@ -109,13 +108,13 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
                                                .rstd = addresses.at<const W>(rstd),
                                                .gamma = addresses.at<const W>(gamma),
                                                .dx = dx_wanted ? out.at<T>(addresses) : kernels::Rows<T>{},
-                                               .dgamma_slots = dgamma_wanted ? addresses.at<double>(dgamma) : nullptr,
-                                               .dbeta_slots = dbeta_wanted ? addresses.at<double>(dbeta) : nullptr},
+                                               .dgamma = dgamma.at<W>(addresses),
+                                               .dbeta = dbeta.at<W>(addresses)},
                                               addresses.at<void>(scratch));
             });
   if (dx_wanted) dx.finish(call, plan);
-  if (dgamma_wanted) plan_sum_slots(call, plan, kGradWeight, dgamma, slots, columns);
-  if (dbeta_wanted) plan_sum_slots(call, plan, kGradBias, dbeta, slots, columns);
+  dgamma.finish(call, plan);
+  dbeta.finish(call, plan);
 }
 
 void make_plan(const Call& call, const LayerNormShape& shape, Plan& plan) {

@@ -78,8 +78,8 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const Place gamma = stage_vector(call, plan, kGamma, kElementOf<kernels::Wide<T>>);
   const StagedOutput dx = StagedOutput::rows(call, plan, kDx, leading, columns, kElementOf<T>);
 
-  const int64_t slots = kernels::rms_norm_grad_slots<T>(rows, columns);
-  const Place partial = plan.scratch(slots * columns * sizeof(double));
+  const StagedSums dgamma(call, plan, kDgamma, kernels::rms_norm_grad_slots<T>(rows, columns), columns,
+                          kElementOf<kernels::Wide<T>>);
   const Place scratch = plan.scratch(kernels::rms_norm_grad_scratch<T>(rows, columns));
   plan.step("rms_norm_grad", 3 * rows * columns * static_cast<int64_t>(sizeof(T)),
             [=, out = dx.staged()](const Addresses& addresses) {
@@ -90,11 +90,11 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
                                          .rstd = addresses.at<const kernels::Wide<T>>(rstd),
                                          .gamma = addresses.at<const kernels::Wide<T>>(gamma),
                                          .dx = out.at<T>(addresses),
-                                         .dgamma_slots = addresses.at<double>(partial)},
+                                         .dgamma = dgamma.at<kernels::Wide<T>>(addresses)},
                                         addresses.at<void>(scratch));
             });
   dx.finish(call, plan);
-  plan_sum_slots(call, plan, kDgamma, partial, slots, columns);
+  dgamma.finish(call, plan);
 }
 
 void make_plan(const Call& call, const RmsNormShape& shape, Plan& plan) {

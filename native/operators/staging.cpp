@@ -113,6 +113,24 @@ void StagedOutput::finish(const Call& call, Plan& plan) const {
                written_, place(), element_of(tensor.dtype), Plan::tensor(call, parameter_));
 }
 
+StagedSums::StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64_t columns, Element written)
+    : parameter_(i), slots_(slots), columns_(columns) {
+  if (slots > 0) {
+    partial_ = plan.scratch(static_cast<size_t>(slots * columns) * sizeof(double));
+  } else {
+    whole_ = StagedOutput::vector(call, plan, i, written);
+  }
+}
+
+void StagedSums::finish(const Call& call, Plan& plan) const {
+  if (parameter_ < 0) return;
+  if (slots_ > 0) {
+    plan_sum_slots(call, plan, parameter_, partial_, slots_, columns_);
+  } else {
+    whole_.finish(call, plan);
+  }
+}
+
 void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns) {
   const Tensor& tensor = call[i].tensor;
   const auto stride = columns == 1 ? std::optional<int64_t>(1) : row_stride(tensor, tensor.rank());

@@ -71,6 +71,28 @@ class StagedOutput {
   bool copied_ = false;
 };
 
+// Output i (any shape of `columns` elements), which a kernel makes in `slots` rows of partial sums, to be added by
+// finish(), or, where slots is 0, as a whole in `written`.
+class StagedSums {
+ public:
+  StagedSums() = default;
+  StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64_t columns, kernels::Element written);
+
+  template <class W>
+  kernels::ColumnSums<W> at(const Addresses& addresses) const {
+    if (parameter_ < 0) return {};
+    if (slots_ > 0) return {addresses.at<double>(partial_), nullptr};
+    return {nullptr, addresses.at<W>(whole_.place())};
+  }
+  void finish(const Call& call, Plan& plan) const;
+
+ private:
+  int parameter_ = -1;  // none: not wanted
+  int64_t slots_ = 0, columns_ = 0;
+  Place partial_{};
+  StagedOutput whole_;
+};
+
 // Output i (any shape of `columns` elements) = the sum of `slots` rows of partial sums in double.
 void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns);
 

@@ -478,6 +478,17 @@ def test_infinities_and_nan_propagate(dtype, value, columns):
         check(compute(values), values)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 15, 16, 17, 33, 80])
+def test_nan_in_a_parameter_stays_where_it_is(columns):
+    """A NaN whose bits are all ones, which rounding to BFLOAT16 must not carry past the exponent."""
+    x = normal(np.random.default_rng(29), (19, columns), BF16)
+    for column, name in itertools.product(range(columns), ("weight", "bias")):
+        parameters = {"weight": np.ones(columns, np.float32), "bias": np.zeros(columns, np.float32)}
+        parameters[name].view(np.uint32)[column] = 0x7FFFFFFF
+        out, _, _ = descend.layer_norm(x, (columns,), **parameters)
+        np.testing.assert_array_equal(np.isnan(wide(out)).all(axis=0), np.arange(columns) == column)
+
+
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 

@@ -347,6 +347,17 @@ def test_infinities_and_nan_propagate(dtype, value, place, columns):
         assert np.isfinite(wide(rstd)[[0, 1, 3, 4]]).all()
 
 
+@pytest.mark.parametrize("columns", [1, 2, 15, 16, 17, 33, 80])
+def test_nan_in_gamma_stays_where_it_is(columns):
+    """A NaN whose bits are all ones, which rounding to BFLOAT16 must not carry past the exponent."""
+    x = normal(np.random.default_rng(23), (19, columns), BF16)
+    for column in range(columns):
+        gamma = np.ones(columns, np.float32)
+        gamma.view(np.uint32)[column] = 0x7FFFFFFF
+        y, _ = descend.rms_norm(x, gamma)
+        np.testing.assert_array_equal(np.isnan(wide(y)).all(axis=0), np.arange(columns) == column)
+
+
 def test_a_row_of_zeros():
     x = np.zeros((2, 5), np.float32)
     y, rstd = descend.rms_norm(x, np.ones(5, np.float32), 0.25)

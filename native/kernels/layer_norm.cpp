@@ -1,45 +1,38 @@
 #include "kernels/layer_norm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
+#include <memory>
 
 #include "kernels/cut.h"
+#include "kernels/norm_rows.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 
 #define HWY_TARGET_INCLUDE "kernels/layer_norm.cpp"
 #include "kernels/dispatch.h"
-#include "kernels/pack-inl.h"
+#include "kernels/norm_rows-inl.h"
 
 namespace descend::kernels {
 #ifndef DESCEND_LAYER_NORM_TYPES
 #define DESCEND_LAYER_NORM_TYPES
 
-// Of some columns of a row: their mean, and the sum of squared distances from it.
-struct RowMoments {
-  double mean;
-  double squares;
+// Of some columns of a tile's rows: their mean, and the sum of squared distances from it.
+struct Moments {
+  TileRow<double> mean;
+  TileRow<double> squares;
 };
 
 // xhat = (x - centre) * rstd + level. Data farther from 0 than it is wide is brought near it first, where the
 // difference is exact, and what the centre lacks of the mean goes into the level. Other data has centre 0: one rounding
 // less.
 template <class W>
-struct RowScale {
-  W centre;
-  W level;
-  W rstd;
-  W mean;
+struct Scale {
+  TileRow<W> centre;
+  TileRow<W> level;
+  TileRow<W> rstd;
+  TileRow<W> mean;
 };
-
-template <class W>
-RowScale<W> scale_of(double mean, double variance, double epsilon) {
-  const W rstd = static_cast<W>(1.0 / std::sqrt(variance + epsilon));
-  const W rounded = static_cast<W>(mean);
-  const W centre = mean * mean < variance ? 0 : rounded;
-  return {centre, static_cast<W>((static_cast<double>(centre) - mean) * static_cast<double>(rstd)), rstd, rounded};
-}
 
 // Blocks of a row whose columns are not split among threads.
 inline constexpr int64_t kRowBlocks = kStripeColumns / kBlock;
@@ -52,26 +45,18 @@ namespace descend::kernels::HWY_NAMESPACE {
 
 // ---- Moments. Distances are taken from a point inside the data, so that nothing cancels however far from 0 it lies.
 
+// Rows whose distances are summed side by side.
 inline constexpr int kMomentsAbreast = HWY_TARGET == HWY_AVX3 ? 2 : 1;
 
 // Packs that are summed in one chain: short chains lose less to rounding.
 inline constexpr int64_t kMomentsRun = 16;
 
-// Vector k of a pack with 0 in the lanes beyond the row.
-template <class W>
-HWY_INLINE Vector<W> in_row(Full, Vector<W> v, size_t) {
-  return v;
-}
-template <class W>
-HWY_INLINE Vector<W> in_row(Part part, Vector<W> v, size_t k) {
-  const size_t first = k * kVectorLanes<W>;
-  return hn::IfThenElseZero(hn::FirstN(Tag<W>(), part.n > first ? part.n - first : 0), v);
-}
-
 // Sums of the distances from a centre and of their squares.
+template <class T>
 struct Distances {
-  double sum;
-  double squares;
+  HWY_INLINE Distances() {}  // as Pack's
+  FoldedRows<T> sum;
+  FoldedRows<T> squares;
 };
 
 template <int kRows, class T, class Extent>
@@ -81,33 +66,39 @@ HWY_INLINE void add_distances(Extent extent, const T* const* x, int64_t c, const
   for (int r = 0; r < kRows; ++r) {
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
-      const auto distance = in_row<Wide<T>>(extent, hn::Sub(load(extent, x[r] + c, k), centre[r]), k);
+      const auto distance = in_row<T>(extent, hn::Sub(load_split(extent, x[r] + c, k), centre[r]), k);
       sum[r].v[k] = hn::Add(sum[r].v[k], distance);
       squares[r].v[k] = hn::MulAdd(distance, distance, squares[r].v[k]);
     }
   }
 }
 
+// Of n columns of rows row, row + 1, ... of a tile.
 template <int kRows, class T>
-HWY_INLINE void distances(const T* const* x, int64_t n, const Wide<T>* centres, Distances* result) {
+HWY_INLINE void row_distances(const Rows<const T>& tile, int64_t row, int64_t n, const TileRow<Wide<T>>& centres,
+                              Distances<T>& found) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
+  const Part tail = tail_of<W>(n);
+  const T* x[kRows];
   Vector<W> centre[kRows];
   Pack<W> sums[kRows], squares[kRows];
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    centre[r] = splat(centres[r]);
+    x[r] = tile.row(row + r);
+    centre[r] = splat(centres.of[row + r]);
     sums[r] = squares[r] = zero_pack<W>();
   }
+  const int64_t end = n - static_cast<int64_t>(tail.n);
   for (int64_t c = 0; c < n;) {
     Pack<W> run_sums[kRows], run_squares[kRows];
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) run_sums[r] = run_squares[r] = zero_pack<W>();
-    const int64_t run_end = HWY_MIN(c + kMomentsRun * kStep, n);
-    for (; c + kStep <= run_end; c += kStep) add_distances<kRows>(Full(), x, c, centre, run_sums, run_squares);
+    const int64_t run_end = c + kMomentsRun * kStep;
+    for (; c < HWY_MIN(run_end, end); c += kStep) add_distances<kRows>(Full(), x, c, centre, run_sums, run_squares);
     if (c < run_end) {
-      add_distances<kRows>(Part{static_cast<size_t>(run_end - c)}, x, c, centre, run_sums, run_squares);
-      c = run_end;
+      if (tail.n != 0) add_distances<kRows>(tail, x, c, centre, run_sums, run_squares);
+      c = n;
     }
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -117,13 +108,14 @@ HWY_INLINE void distances(const T* const* x, int64_t n, const Wide<T>* centres, 
   }
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    result[r] = {static_cast<double>(fold(sums[r])), static_cast<double>(fold(squares[r]))};
+    found.sum.set(row + r, sums[r]);
+    found.squares.set(row + r, squares[r]);
   }
 }
 
 // Where distances or their squares leave the range of float, or are infinite.
 template <class T>
-HWY_INLINE RowMoments moments_in_double(const T* x, int64_t n) {
+HWY_INLINE void moments_in_double(const T* x, int64_t n, double& mean, double& squares) {
   HWY_ALIGN Wide<T> lanes[kPackLanes<Wide<T>>];
   constexpr int64_t kStep = kPackLanes<Wide<T>>;
   const auto add_up = [&](auto term) HWY_ATTR {
@@ -135,153 +127,225 @@ HWY_INLINE RowMoments moments_in_double(const T* x, int64_t n) {
     }
     return sum;
   };
-  const double mean = add_up([](double v) { return v; }) / static_cast<double>(n);
-  return {mean, add_up([mean](double v) { return (v - mean) * (v - mean); })};
+  mean = add_up([](double v) { return v; }) / static_cast<double>(n);
+  squares = add_up([mean](double v) { return (v - mean) * (v - mean); });
 }
 
-HWY_INLINE RowMoments shift(double centre, double count, double sum, double squares) {
-  const double least = squares - sum * sum / count;
-  return {centre + sum / count, least < 0 ? 0 : least};
-}
-
-// Of n columns, at most a block. `tiny`: below it the sum of squares may have lost bits that count.
-template <int kRows, class T>
-HWY_INLINE void block_moments(const T* const* x, int64_t n, double tiny, RowMoments* moments) {
+// The mean of the first columns of each row.
+template <class T>
+HWY_INLINE void first_means(const Rows<const T>& x, int64_t rows, int64_t n, FoldedRows<T>& sums,
+                            TileRow<Wide<T>>& means) {
   using W = Wide<T>;
-  const double count = static_cast<double>(n);
-  const size_t first = static_cast<size_t>(HWY_MIN(n, static_cast<int64_t>(kPackLanes<W>)));
-  W centre[kRows];
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    centre[r] = static_cast<W>(static_cast<double>(fold(load_pack(Part{first}, x[r]))) / static_cast<double>(first));
+  constexpr int64_t kStep = kPackLanes<W>;
+  if (n >= kStep) {
+    for (int64_t r = 0; r < rows; ++r) sums.set(r, load_split(Full(), x.row(r)));
+  } else {
+    for (int64_t r = 0; r < rows; ++r) sums.set(r, load_split(tail_of<W>(n), x.row(r)));
   }
-  Distances found[kRows];
-  distances<kRows>(x, n, centre, found);
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    auto [sum, squares] = found[r];
-    if (sum * sum / count > 0.5 * squares) {  // the first columns lay far from the others: once more, from the mean
-      centre[r] = static_cast<W>(static_cast<double>(centre[r]) + sum / count);
-      Distances again;
-      distances<1>(x + r, n, centre + r, &again);
-      sum = again.sum;
-      squares = again.squares;
-    }
-    moments[r] = shift(static_cast<double>(centre[r]), count, sum, squares);
-    const bool exact = squares >= tiny && squares <= std::numeric_limits<double>::max();
-    if (!exact) moments[r] = moments_in_double(x[r], n);
+  sums.fold(rows, means);
+  const auto count = splat(static_cast<double>(HWY_MIN(n, kStep)));
+  for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
+    store_rounded(Tag<double>(), hn::Div(load_as_double(means.of + r), count), means.of + r);
   }
 }
 
+// Below it a sum of squares may have lost bits that count.
 template <class W>
-double smallest_squares(double epsilon) {
+HWY_INLINE double tiny_squares(double epsilon) {
   return sizeof(W) == sizeof(double) || epsilon > 0x1p-40 ? 0 : 0x1p-60;
+}
+
+// Of n columns of one row of a tile, x, where the sums of distances from a first centre may not do.
+template <class T>
+HWY_NOINLINE void one_row_moments(const LayerNorm<T>& p, const Rows<const T>& x, int64_t row, int64_t n, double centre,
+                                  double sum, double squares, Moments& moments) {
+  const double count = static_cast<double>(n);
+  if (sum * sum / count > 0.5 * squares) {  // the first columns lay far from the others: once more, from the mean
+    TileRow<Wide<T>> nearer, sums, sums_of_squares;
+    nearer.of[row] = static_cast<Wide<T>>(centre + sum / count);
+    Distances<T> again;
+    row_distances<1>(x, row, n, nearer, again);
+    again.sum.fold(row + 1, sums);
+    again.squares.fold(row + 1, sums_of_squares);
+    centre = static_cast<double>(nearer.of[row]);
+    sum = static_cast<double>(sums.of[row]);
+    squares = static_cast<double>(sums_of_squares.of[row]);
+  }
+  if (squares >= tiny_squares<Wide<T>>(p.epsilon) && squares <= std::numeric_limits<double>::max()) {
+    const double least = squares - sum * sum / count;
+    moments.mean.of[row] = centre + sum / count;
+    moments.squares.of[row] = least < 0 ? 0 : least;
+  } else {
+    moments_in_double(x.row(row), n, moments.mean.of[row], moments.squares.of[row]);
+  }
 }
 
 // Columns [begin, end), a block or less, of rows row, row + 1, ...
 template <class T>
 HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end,
-                             RowMoments* moments) {
-  const double tiny = smallest_squares<Wide<T>>(p.epsilon);
+                             Distances<T>& distances, Moments& moments) {
+  const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
+  const int64_t n = end - begin;
+  TileRow<Wide<T>> centres, sums, sums_of_squares;
+  first_means(x, rows, n, distances.sum, centres);
   int64_t r = 0;
   for (; r + kMomentsAbreast <= rows; r += kMomentsAbreast) {
-    const T* x[kMomentsAbreast];
-    for (int i = 0; i < kMomentsAbreast; ++i) x[i] = p.x.row(row + r + i) + begin;
-    block_moments<kMomentsAbreast>(x, end - begin, tiny, moments + r);
+    row_distances<kMomentsAbreast>(x, r, n, centres, distances);
   }
-  for (; r < rows; ++r) {
-    const T* x = p.x.row(row + r) + begin;
-    block_moments<1>(&x, end - begin, tiny, moments + r);
+  for (; r < rows; ++r) row_distances<1>(x, r, n, centres, distances);
+  distances.sum.fold(rows, sums);
+  distances.squares.fold(rows, sums_of_squares);
+
+  const Tag<double> d;
+  const auto count = splat(static_cast<double>(n)), tiny = splat(tiny_squares<Wide<T>>(p.epsilon));
+  for (r = 0; r < rows; r += kVectorLanes<double>) {
+    const auto centre = load_as_double(centres.of + r), sum = load_as_double(sums.of + r);
+    const auto squares = load_as_double(sums_of_squares.of + r);
+    const auto excess = hn::Div(hn::Mul(sum, sum), count), least = hn::Sub(squares, excess);
+    hn::Store(hn::Add(centre, hn::Div(sum, count)), d, moments.mean.of + r);
+    hn::Store(hn::IfThenZeroElse(hn::Lt(least, hn::Zero(d)), least), d, moments.squares.of + r);
+    const auto in_range = hn::And(hn::Ge(squares, tiny), hn::Le(squares, splat(std::numeric_limits<double>::max())));
+    const auto near = hn::Le(excess, hn::Mul(splat(0.5), squares));
+    if (all_of_rows(hn::And(in_range, near), rows - r)) continue;
+    for (int64_t i = r; i < HWY_MIN(r + static_cast<int64_t>(kVectorLanes<double>), rows); ++i) {
+      one_row_moments(p, x, i, n, static_cast<double>(centres.of[i]), static_cast<double>(sums.of[i]),
+                      static_cast<double>(sums_of_squares.of[i]), moments);
+    }
   }
 }
 
+// From the moments of a tile's blocks.
 template <class T>
-RowScale<Wide<T>> layer_norm_scale(const LayerNorm<T>& p, const RowMoments* blocks, int64_t stride) {
+void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const Moments* blocks, Scale<Wide<T>>& by) {
+  using W = Wide<T>;
+  const Tag<double> d;
   const int64_t count = blocks_in(p.columns);
-  const double columns = static_cast<double>(p.columns);
-  const auto size = [&](int64_t b) { return static_cast<double>(HWY_MIN(kBlock, p.columns - b * kBlock)); };
-  double mean = blocks[0].mean, squares = blocks[0].squares;
-  if (count > 1) {
-    double sum = 0;
-    for (int64_t b = 0; b < count; ++b) sum += blocks[b * stride].mean * size(b);
-    mean = sum / columns;
-    squares = 0;
-    for (int64_t b = 0; b < count; ++b) {
-      const double off = blocks[b * stride].mean - mean;
-      squares += blocks[b * stride].squares + off * off * size(b);
+  const auto columns = splat(static_cast<double>(p.columns)), epsilon = splat(p.epsilon);
+  const auto size = [&](int64_t b)
+                        HWY_ATTR { return splat(static_cast<double>(HWY_MIN(kBlock, p.columns - b * kBlock))); };
+  for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
+    auto mean = hn::Load(d, blocks[0].mean.of + r), squares = hn::Load(d, blocks[0].squares.of + r);
+    if (count > 1) {
+      auto sum = hn::Zero(d);
+      for (int64_t b = 0; b < count; ++b) {
+        sum = hn::Add(sum, hn::Mul(hn::Load(d, blocks[b].mean.of + r), size(b)));
+      }
+      mean = hn::Div(sum, columns);
+      squares = hn::Zero(d);
+      for (int64_t b = 0; b < count; ++b) {
+        const auto off = hn::Sub(hn::Load(d, blocks[b].mean.of + r), mean);
+        const auto between = hn::Mul(hn::Mul(off, off), size(b));
+        squares = hn::Add(squares, hn::Add(hn::Load(d, blocks[b].squares.of + r), between));
+      }
     }
+    const auto variance = hn::Div(squares, columns);
+    const auto rstd = round_to<W>(hn::Div(splat(1.0), hn::Sqrt(hn::Add(variance, epsilon))));
+    const auto rounded = round_to<W>(mean);
+    const auto centre = hn::IfThenZeroElse(hn::Lt(hn::Mul(mean, mean), variance), rounded);
+    store_rounded(d, centre, by.centre.of + r);
+    store_rounded(d, hn::Mul(hn::Sub(centre, mean), rstd), by.level.of + r);
+    store_rounded(d, rstd, by.rstd.of + r);
+    store_rounded(d, rounded, by.mean.of + r);
   }
-  return scale_of<Wide<T>>(mean, squares / columns, p.epsilon);
 }
 
 // ---- The result.
 
+// Rows of results and what they are made of; gamma and beta are those of x's first column.
+template <class T>
+struct Applied {
+  Rows<const T> x;
+  const Wide<T>* gamma;
+  const Wide<T>* beta;
+  const Scale<Wide<T>>& by;
+  int64_t rows;
+  int64_t ahead;  // how far below are the rows to ask for; 0: none
+};
+
 template <bool kStream, class T, class Extent>
-HWY_INLINE void apply_pack(Extent extent, const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t c,
-                           const RowScale<Wide<T>>* by) {
+HWY_INLINE void apply_pack(Extent extent, const Applied<T>& from, int64_t c, const Rows<T>& to) {
   using W = Wide<T>;
-  const Pack<W> gamma = load_pack(extent, p.gamma + c), beta = load_pack(extent, p.beta + c);
-  const T* x = p.x.row(row) + c;
-  T* y = p.y.row(row) + c;
-  for (int64_t r = 0; r < rows; ++r, x += p.x.stride, y += p.y.stride) {
-    if (ahead != 0) prefetch_pack(x, ahead * p.x.stride);
-    const auto centre = splat(by[r].centre), level = splat(by[r].level), rstd = splat(by[r].rstd);
+  Pack<W> gamma, beta;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) {
+    gamma.v[k] = load_beside<T>(extent, from.gamma + c, k);
+    beta.v[k] = load_beside<T>(extent, from.beta + c, k);
+  }
+  const T* x = from.x.data + c;
+  T* y = to.data + c;
+  for (int64_t r = 0; r < from.rows; ++r, x += from.x.stride, y += to.stride) {
+    if (from.ahead != 0) prefetch_pack(x, from.ahead * from.x.stride);
+    const auto centre = splat(from.by.centre.of[r]), level = splat(from.by.level.of[r]);
+    const auto rstd = splat(from.by.rstd.of[r]);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto xhat = hn::MulAdd(hn::Sub(load(extent, x, k), centre), rstd, level);
+      const auto xhat = hn::MulAdd(hn::Sub(load_split(extent, x, k), centre), rstd, level);
       result.v[k] = hn::MulAdd(xhat, gamma.v[k], beta.v[k]);
     }
-    store<kStream>(extent, result, y);
+    store_split<kStream>(extent, result, y);
   }
 }
 
 template <bool kStream, class T>
-HWY_INLINE void apply_columns(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin,
-                              int64_t end, const RowScale<Wide<T>>* by) {
+HWY_NOINLINE void apply_columns(const Applied<T>& from, int64_t n, const Rows<T>& y) {
   constexpr int64_t kStep = kPackLanes<Wide<T>>;
-  int64_t c = begin;
-  for (; c + kStep <= end; c += kStep) apply_pack<kStream>(Full(), p, row, rows, ahead, c, by);
-  if (c < end) apply_pack<kStream>(Part{static_cast<size_t>(end - c)}, p, row, rows, ahead, c, by);
+  const Part tail = tail_of<Wide<T>>(n);
+  int64_t c = 0;
+  for (; c + kStep <= n; c += kStep) apply_pack<kStream>(Full(), from, c, y);
+  if (tail.n != 0) apply_pack<kStream>(tail, from, c, y);
+}
+
+// n columns of a tile; `to` is where they belong.
+template <class T>
+HWY_INLINE void apply_tile(const Applied<T>& from, int64_t n, const Rows<T>& to, Stores stores, Stage<T>& stage) {
+  store_rows(stores, to, from.rows, n, stage,
+             [&](const Rows<T>& y, auto stream) HWY_ATTR { apply_columns<stream()>(from, n, y); });
 }
 
 template <class T>
-HWY_INLINE void store_statistics(const LayerNorm<T>& p, int64_t row, int64_t rows, const RowScale<Wide<T>>* by) {
-  for (int64_t r = 0; r < rows; ++r) {
-    if (p.mean != nullptr) p.mean[row + r] = by[r].mean;
-    if (p.rstd != nullptr) p.rstd[row + r] = by[r].rstd;
-  }
+HWY_INLINE void store_statistics(const LayerNorm<T>& p, int64_t row, int64_t rows, const Scale<Wide<T>>& by) {
+  if (p.mean != nullptr) by.mean.copy(rows, p.mean + row);
+  if (p.rstd != nullptr) by.rstd.copy(rows, p.rstd + row);
 }
 
 template <class T>
-void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream) {
-  RowMoments moments[kRowBlocks * kMaxTile];
-  RowScale<Wide<T>> by[kMaxTile];
-  for (int64_t row = first; row < last; row += cut.tile) {
-    const int64_t rows = HWY_MIN(cut.tile, last - row);
+void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+  const Parameter<T, kStripeColumns> gamma(p.gamma, p.columns), beta(p.beta, p.columns);
+  Stage<T> stage;
+  Distances<T> distances;
+  Moments moments[kRowBlocks];
+  Scale<Wide<T>> by;
+  const int64_t tile = HWY_MIN(cut.tile, kMaxRows);
+  for (int64_t row = first; row < last; row += tile) {
+    const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
     for (int64_t b = 0; b * kBlock < p.columns; ++b) {
-      tile_moments(p, row, rows, b * kBlock, HWY_MIN((b + 1) * kBlock, p.columns), moments + b * rows);
+      tile_moments(p, row, rows, b * kBlock, HWY_MIN((b + 1) * kBlock, p.columns), distances, moments[b]);
     }
-    for (int64_t r = 0; r < rows; ++r) by[r] = layer_norm_scale(p, moments + r, rows);
-    stream ? apply_columns<true>(p, row, rows, ahead, 0, p.columns, by)
-           : apply_columns<false>(p, row, rows, ahead, 0, p.columns, by);
+    layer_norm_scale(p, rows, moments, by);
+    const Applied<T> from{{p.x.row(row), p.x.stride}, gamma.data(), beta.data(), by, rows, ahead};
+    apply_tile(from, p.columns, {p.y.row(row), p.y.stride}, stores, stage);
     store_statistics(p, row, rows, by);
   }
-  if (stream) flush_streams();
+  if (stores != Stores::kPlain) flush_streams();
 }
 
 template <class T>
-void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, RowMoments* moments) {
-  tile_moments(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), moments);
+void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, Moments& moments) {
+  Distances<T> distances;
+  tile_moments(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), distances, moments);
 }
 
 template <class T>
-void layer_norm_block(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, const RowScale<Wide<T>>* by,
-                      bool stream) {
-  const int64_t begin = block * kBlock, end = HWY_MIN(begin + kBlock, p.columns);
-  stream ? apply_columns<true>(p, row, rows, 0, begin, end, by) : apply_columns<false>(p, row, rows, 0, begin, end, by);
-  if (stream) flush_streams();
+void layer_norm_block(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, const Scale<Wide<T>>& by,
+                      Stores stores) {
+  const int64_t begin = block * kBlock, n = HWY_MIN(kBlock, p.columns - begin);
+  const Parameter<T, kBlock> gamma(p.gamma + begin, n), beta(p.beta + begin, n);
+  Stage<T> stage;
+  const Applied<T> from{{p.x.row(row) + begin, p.x.stride}, gamma.data(), beta.data(), by, rows, 0};
+  apply_tile(from, n, {p.y.row(row) + begin, p.y.stride}, stores, stage);
+  if (stores != Stores::kPlain) flush_streams();
   if (block == 0) store_statistics(p, row, rows, by);
 }
 
@@ -293,18 +357,18 @@ namespace descend::kernels {
 namespace {
 
 template <class T>
-void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, bool stream) {
+void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
   const RowCut cut = cut_rows(p.rows, row_bytes);
   parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut, stream);
+    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
   });
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns.
 template <class T>
-void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, bool stream, RowMoments* moments) {
+void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Moments* moments) {
   static const auto block_moments = DESCEND_CHOOSE(layer_norm_block_moments<T>);
   static const auto block = DESCEND_CHOOSE(layer_norm_block<T>);
   static const auto scale = DESCEND_CHOOSE(layer_norm_scale<T>);
@@ -312,19 +376,14 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, bool st
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
     const int64_t group_bytes = bytes / p.rows * rows;
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block_moments(p, row, rows, b, moments + b * rows); });
-    RowScale<Wide<T>> by[kMaxGroupRows];
+    parallel_for(blocks, group_bytes, [&](int64_t b) { block_moments(p, row, rows, b, moments[b]); });
+    Scale<Wide<T>> by;
     {
       const FixedFpEnvironment environment;
-      for (int64_t r = 0; r < rows; ++r) by[r] = scale(p, moments + r, rows);
+      scale(p, rows, moments, by);
     }
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, by, stream); });
+    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, by, stores); });
   }
-}
-
-template <class T>
-int64_t row_bytes(int64_t columns) {
-  return columns * static_cast<int64_t>(sizeof(T));
 }
 
 }  // namespace
@@ -332,8 +391,7 @@ int64_t row_bytes(int64_t columns) {
 template <class T>
 size_t layer_norm_scratch(int64_t rows, int64_t columns) {
   if (!split_columns(rows, columns)) return 0;
-  return static_cast<size_t>(blocks_in(columns) * std::min(group_rows(row_bytes<T>(columns)), rows)) *
-         sizeof(RowMoments);
+  return static_cast<size_t>(blocks_in(columns)) * sizeof(Moments) + alignof(Moments) - 1;
 }
 
 template <class T>
@@ -344,12 +402,14 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
     if (p.rstd != nullptr) std::fill_n(p.rstd, p.rows, std::numeric_limits<Wide<T>>::quiet_NaN());
     return;
   }
-  const int64_t one_row = row_bytes<T>(p.columns), bytes = 2 * p.rows * one_row;
-  const bool stream = stream_output(p.y.data, p.y.stride * static_cast<int64_t>(sizeof(T)), bytes);
+  const int64_t one_row = p.columns * static_cast<int64_t>(sizeof(T)), bytes = 2 * p.rows * one_row;
+  const Stores stores = stores_of(p.y, bytes);
   if (split_columns(p.rows, p.columns)) {
-    by_columns(p, one_row, bytes, stream, static_cast<RowMoments*>(scratch));
+    size_t space = layer_norm_scratch<T>(p.rows, p.columns);
+    std::align(alignof(Moments), 1, scratch, space);  // a caller's workspace may begin anywhere
+    by_columns(p, one_row, bytes, stores, static_cast<Moments*>(scratch));
   } else {
-    by_rows(p, one_row, bytes, stream);
+    by_rows(p, one_row, bytes, stores);
   }
 }
 

@@ -1,21 +1,25 @@
 #include "kernels/rms_norm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "kernels/cut.h"
+#include "kernels/norm_rows.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 
 #define HWY_TARGET_INCLUDE "kernels/rms_norm.cpp"
 #include "kernels/dispatch.h"
-#include "kernels/pack-inl.h"
+#include "kernels/norm_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
+// Rows whose squares are summed side by side.
 inline constexpr int kSquaresAbreast = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+
+// A smaller sum of squares in float may have lost bits to underflow.
+inline constexpr double kLeastSquares = 0x1p-60;
 
 template <int kRows, class T, class Extent>
 HWY_INLINE void add_squares(Extent extent, const T* const* x, int64_t c, Pack<Wide<T>>* acc) {
@@ -23,39 +27,50 @@ HWY_INLINE void add_squares(Extent extent, const T* const* x, int64_t c, Pack<Wi
   for (int r = 0; r < kRows; ++r) {
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
-      const auto v = load(extent, x[r] + c, k);
+      const auto v = load_split(extent, x[r] + c, k);
       acc[r].v[k] = hn::MulAdd(v, v, acc[r].v[k]);
     }
   }
 }
 
-// sums[r] += sum of squares over each block of columns [begin, end) of rows row, row + 1, ...
+// Squares of n columns of rows row, row + 1, ... of a tile.
 template <int kRows, class T>
-HWY_INLINE void row_squares(const RmsNorm<T>& p, int64_t row, int64_t begin, int64_t end, double* sums) {
+HWY_INLINE void row_squares(const Rows<const T>& x, int64_t row, int64_t n, FoldedRows<T>& squares) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
-  const T* x[kRows];
+  const Part tail = tail_of<W>(n);
+  const T* rows[kRows];
+  Pack<W> acc[kRows];
   DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) x[r] = p.x.row(row + r);
-  for (int64_t block = begin; block < end; block += kBlock) {
-    const int64_t stop = HWY_MIN(block + kBlock, end);
-    Pack<W> acc[kRows];
-    DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) acc[r] = zero_pack<W>();
-    int64_t c = block;
-    for (; c + kStep <= stop; c += kStep) add_squares<kRows>(Full(), x, c, acc);
-    if (c < stop) add_squares<kRows>(Part{static_cast<size_t>(stop - c)}, x, c, acc);
-    DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) sums[r] += static_cast<double>(fold(acc[r]));
+  for (int r = 0; r < kRows; ++r) {
+    rows[r] = x.row(row + r);
+    acc[r] = zero_pack<W>();
   }
+  int64_t c = 0;
+  for (; c + kStep <= n; c += kStep) add_squares<kRows>(Full(), rows, c, acc);
+  if (tail.n != 0) add_squares<kRows>(tail, rows, c, acc);
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) squares.set(row + r, acc[r]);
 }
 
+// The sums of squares of a tile's rows over each block of columns [begin, end), added up.
 template <class T>
-HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end, double* sums) {
-  int64_t r = 0;
-  for (; r + kSquaresAbreast <= rows; r += kSquaresAbreast)
-    row_squares<kSquaresAbreast>(p, row + r, begin, end, sums + r);
-  for (; r < rows; ++r) row_squares<1>(p, row + r, begin, end, sums + r);
+HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end,
+                             FoldedRows<T>& squares, TileRow<double>& sums) {
+  const Tag<double> d;
+  for (int64_t r = 0; r < kMaxRows; r += kVectorLanes<double>) hn::Store(hn::Zero(d), d, sums.of + r);
+  for (int64_t block = begin; block < end; block += kBlock) {
+    const Rows<const T> x{p.x.row(row) + block, p.x.stride};
+    const int64_t n = HWY_MIN(kBlock, end - block);
+    int64_t r = 0;
+    for (; r + kSquaresAbreast <= rows; r += kSquaresAbreast) row_squares<kSquaresAbreast>(x, r, n, squares);
+    for (; r < rows; ++r) row_squares<1>(x, r, n, squares);
+    TileRow<Wide<T>> found;
+    squares.fold(rows, found);
+    for (r = 0; r < kMaxRows; r += kVectorLanes<double>) {
+      hn::Store(hn::Add(hn::Load(d, sums.of + r), load_as_double(found.of + r)), d, sums.of + r);
+    }
+  }
 }
 
 template <class T, class Extent>
@@ -70,9 +85,10 @@ HWY_INLINE void add_squares_in_double(Extent extent, const T* x, Pack<double>& a
   }
 }
 
-// The sum of one row's squares where they leave the range of float.
+// The sum of one row's squares: `sum`, if it has not left the range of float.
 template <class T>
-double rms_norm_squares_in_double(const RmsNorm<T>& p, int64_t row) {
+double exact_squares(const RmsNorm<T>& p, int64_t row, double sum) {
+  if (sum >= kLeastSquares && sum <= std::numeric_limits<double>::max()) return sum;
   const T* x = p.x.row(row);
   constexpr int64_t kStep = kPackLanes<float>;
   Pack<double> acc = zero_pack<double>();
@@ -82,77 +98,109 @@ double rms_norm_squares_in_double(const RmsNorm<T>& p, int64_t row) {
   return fold(acc);
 }
 
-// 1 / rms of one row. Below the lower bound squares may have lost bits to underflow.
+// 1 / rms of a tile's rows from the sums of their squares.
 template <class T>
-double rms_norm_rstd(const RmsNorm<T>& p, int64_t row, double sum) {
-  if constexpr (sizeof(Wide<T>) == sizeof(float)) {
-    if (!(sum >= 0x1p-60 && sum <= std::numeric_limits<double>::max())) sum = rms_norm_squares_in_double(p, row);
+HWY_INLINE void tile_rstd(const RmsNorm<T>& p, int64_t row, int64_t rows, TileRow<double>& sums,
+                          TileRow<Wide<T>>& rstd) {
+  const Tag<double> d;
+  const auto columns = splat(static_cast<double>(p.columns)), epsilon = splat(p.epsilon), one = splat(1.0);
+  for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
+    auto sum = hn::Load(d, sums.of + r);
+    if constexpr (sizeof(Wide<T>) == sizeof(float)) {
+      const auto exact =
+          hn::And(hn::Ge(sum, splat(kLeastSquares)), hn::Le(sum, splat(std::numeric_limits<double>::max())));
+      if (!all_of_rows(exact, rows - r)) {
+        const int64_t end = HWY_MIN(r + static_cast<int64_t>(kVectorLanes<double>), rows);
+        for (int64_t i = r; i < end; ++i) sums.of[i] = exact_squares(p, row + i, sums.of[i]);
+        sum = hn::Load(d, sums.of + r);
+      }
+    }
+    store_rounded(d, hn::Div(one, hn::Sqrt(hn::Add(hn::Div(sum, columns), epsilon))), rstd.of + r);
   }
-  return 1.0 / std::sqrt(sum / static_cast<double>(p.columns) + p.epsilon);
 }
 
+// ---- The result.
+
+// One pack of columns of some rows. ahead: how far below are the rows to ask for; 0: none.
 template <bool kStream, class T, class Extent>
-HWY_INLINE void scale_pack(Extent extent, const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t c,
-                           const Wide<T>* rstd) {
+HWY_INLINE void scale_pack(Extent extent, const Rows<const T>& from, int64_t rows, int64_t ahead, int64_t c,
+                           const Wide<T>* gamma, const Wide<T>* rstd, const Rows<T>& to) {
   using W = Wide<T>;
-  const Pack<W> gamma = load_pack(extent, p.gamma + c);
-  const T* x = p.x.row(row) + c;
-  T* y = p.y.row(row) + c;
-  for (int64_t r = 0; r < rows; ++r, x += p.x.stride, y += p.y.stride) {
-    if (ahead != 0) prefetch_pack(x, ahead * p.x.stride);
+  Pack<W> gamma_c;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) gamma_c.v[k] = load_beside<T>(extent, gamma + c, k);
+  const T* x = from.data + c;
+  T* y = to.data + c;
+  for (int64_t r = 0; r < rows; ++r, x += from.stride, y += to.stride) {
+    if (ahead != 0) prefetch_pack(x, ahead * from.stride);
     const auto rstd_r = splat(rstd[r]);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      result.v[k] = hn::Mul(hn::Mul(load(extent, x, k), rstd_r), gamma.v[k]);
+      result.v[k] = hn::Mul(hn::Mul(load_split(extent, x, k), rstd_r), gamma_c.v[k]);
     }
-    store<kStream>(extent, result, y);
+    store_split<kStream>(extent, result, y);
   }
 }
 
-template <bool kStream, class T>
-HWY_INLINE void scale_columns(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin, int64_t end,
-                              const Wide<T>* rstd) {
+// Columns [begin, end) of a tile; gamma is that of column begin.
+template <class T>
+HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin, int64_t end,
+                           const Wide<T>* gamma, const Wide<T>* rstd, Stores stores, Stage<T>& stage) {
   constexpr int64_t kStep = kPackLanes<Wide<T>>;
-  int64_t c = begin;
-  for (; c + kStep <= end; c += kStep) scale_pack<kStream>(Full(), p, row, rows, ahead, c, rstd);
-  if (c < end) scale_pack<kStream>(Part{static_cast<size_t>(end - c)}, p, row, rows, ahead, c, rstd);
+  const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
+  const Rows<T> result{p.y.row(row) + begin, p.y.stride};
+  const int64_t n = end - begin;
+  store_rows(stores, result, rows, n, stage, [&](const Rows<T>& y, auto stream) HWY_ATTR {
+    const Part tail = tail_of<Wide<T>>(n);
+    int64_t c = 0;
+    for (; c + kStep <= n; c += kStep) scale_pack<stream()>(Full(), x, rows, ahead, c, gamma, rstd, y);
+    if (tail.n != 0) scale_pack<stream()>(tail, x, rows, ahead, c, gamma, rstd, y);
+  });
 }
 
 template <class T>
-void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream) {
-  for (int64_t row = first; row < last; row += cut.tile) {
-    const int64_t rows = HWY_MIN(cut.tile, last - row);
+void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+  const Parameter<T, kStripeColumns> gamma(p.gamma, p.columns);
+  Stage<T> stage;
+  FoldedRows<T> squares;
+  TileRow<double> sums;
+  TileRow<Wide<T>> rstd;
+  const int64_t tile = HWY_MIN(2 * cut.tile, kMaxRows);  // a tile is cut for two inputs
+  for (int64_t row = first; row < last; row += tile) {
+    const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
-    double sums[kMaxTile] = {};
-    Wide<T> rstd[kMaxTile];
-    tile_squares(p, row, rows, 0, p.columns, sums);
-    for (int64_t r = 0; r < rows; ++r) rstd[r] = static_cast<Wide<T>>(rms_norm_rstd(p, row + r, sums[r]));
-    if (stream) {
-      scale_columns<true>(p, row, rows, ahead, 0, p.columns, rstd);
-    } else {
-      scale_columns<false>(p, row, rows, ahead, 0, p.columns, rstd);
-    }
-    for (int64_t r = 0; r < rows; ++r) p.rstd[row + r] = rstd[r];  // last: with one column it may be x's own memory
+    tile_squares(p, row, rows, 0, p.columns, squares, sums);
+    tile_rstd(p, row, rows, sums, rstd);
+    scale_tile(p, row, rows, ahead, 0, p.columns, gamma.data(), rstd.of, stores, stage);
+    rstd.copy(rows, p.rstd + row);  // last: with one column it may be x's own memory
   }
-  if (stream) flush_streams();
+  if (stores != Stores::kPlain) flush_streams();
 }
 
 template <class T>
 void rms_norm_block_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t block, double* sums) {
-  for (int64_t r = 0; r < rows; ++r) sums[r] = 0;
-  tile_squares(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), sums);
+  FoldedRows<T> squares;
+  TileRow<double> found;
+  tile_squares(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), squares, found);
+  found.copy(rows, sums);
+}
+
+// sums: each row's, of all its blocks.
+template <class T>
+void rms_norm_group_rstd(const RmsNorm<T>& p, int64_t row, int64_t rows, TileRow<double>& sums) {
+  TileRow<Wide<T>> rstd;
+  tile_rstd(p, row, rows, sums, rstd);
+  rstd.copy(rows, p.rstd + row);
 }
 
 template <class T>
-void rms_norm_block(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t block, bool stream) {
+void rms_norm_block(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t block, Stores stores) {
   const int64_t begin = block * kBlock, end = HWY_MIN(begin + kBlock, p.columns);
-  if (stream) {
-    scale_columns<true>(p, row, rows, 0, begin, end, p.rstd + row);
-    flush_streams();
-  } else {
-    scale_columns<false>(p, row, rows, 0, begin, end, p.rstd + row);
-  }
+  const Parameter<T, kBlock> gamma(p.gamma + begin, end - begin);
+  Stage<T> stage;
+  scale_tile(p, row, rows, 0, begin, end, gamma.data(), p.rstd + row, stores, stage);
+  if (stores != Stores::kPlain) flush_streams();
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -163,38 +211,40 @@ namespace descend::kernels {
 namespace {
 
 template <class T>
-void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, bool stream) {
+void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
   const RowCut cut = cut_rows(p.rows, row_bytes);
   parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut, stream);
+    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
   });
 }
 
+// Sums of blocks at a time.
 constexpr int64_t kMaxSums = 4096;
 
 template <class T>
-void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, bool stream) {
+void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
   static const auto block_squares = DESCEND_CHOOSE(rms_norm_block_squares<T>);
   static const auto block = DESCEND_CHOOSE(rms_norm_block<T>);
-  static const auto rstd = DESCEND_CHOOSE(rms_norm_rstd<T>);
-  const int64_t blocks = blocks_in(p.columns);
-  const int64_t group = std::min(group_rows(row_bytes), kMaxSums / blocks);
+  static const auto group_rstd = DESCEND_CHOOSE(rms_norm_group_rstd<T>);
+  const int64_t blocks = blocks_in(p.columns), group = group_rows(row_bytes);
   double sums[kMaxSums];
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
     const int64_t group_bytes = bytes / p.rows * rows;
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block_squares(p, row, rows, b, sums + b * rows); });
+    TileRow<double> whole = {};
+    for (int64_t first = 0; first < blocks; first += kMaxSums / rows) {
+      const int64_t count = std::min(kMaxSums / rows, blocks - first);
+      parallel_for(count, group_bytes, [&](int64_t b) { block_squares(p, row, rows, first + b, sums + b * rows); });
+      const FixedFpEnvironment environment;
+      for (int64_t i = 0; i < count * rows; ++i) whole.of[i % rows] += sums[i];
+    }
     {
       const FixedFpEnvironment environment;
-      for (int64_t r = 0; r < rows; ++r) {
-        double sum = 0;
-        for (int64_t b = 0; b < blocks; ++b) sum += sums[b * rows + r];
-        p.rstd[row + r] = static_cast<Wide<T>>(rstd(p, row + r, sum));
-      }
+      group_rstd(p, row, rows, whole);
     }
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, stream); });
+    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, stores); });
   }
 }
 
@@ -207,14 +257,13 @@ void rms_norm(const RmsNorm<T>& p) {
     std::fill_n(p.rstd, p.rows, std::numeric_limits<Wide<T>>::quiet_NaN());  // the mean of nothing
     return;
   }
-  const int64_t size = static_cast<int64_t>(sizeof(T));
-  const int64_t row_bytes = p.columns * size;
+  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * row_bytes;
-  const bool stream = stream_output(p.y.data, p.y.stride * size, bytes);
-  if (split_columns(p.rows, p.columns) && blocks_in(p.columns) <= kMaxSums) {
-    by_columns(p, row_bytes, bytes, stream);
+  const Stores stores = stores_of(p.y, bytes);
+  if (split_columns(p.rows, p.columns)) {
+    by_columns(p, row_bytes, bytes, stores);
   } else {
-    by_rows(p, row_bytes, bytes, stream);
+    by_rows(p, row_bytes, bytes, stores);
   }
 }
 

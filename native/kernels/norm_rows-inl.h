@@ -1,0 +1,214 @@
+// What the forward passes of layer norm and RMS norm share: sums of a tile of rows, parameters beside split packs, and
+// results on their way to memory.
+#if defined(DESCEND_KERNELS_NORM_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_NORM_ROWS_INL_H_
+#undef DESCEND_KERNELS_NORM_ROWS_INL_H_
+#else
+#define DESCEND_KERNELS_NORM_ROWS_INL_H_
+#endif
+
+#include "kernels/fold_rows-inl.h"
+#include "kernels/norm_rows.h"
+#include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// What a row of n columns has beyond whole packs. Its bound is known to the compiler, which spares checks.
+template <class W>
+HWY_INLINE Part tail_of(int64_t n) {
+  return {static_cast<size_t>(n) % kPackLanes<W>};
+}
+
+// Vector k of a split pack of T with 0 in the lanes beyond the row.
+template <class T>
+HWY_INLINE Vector<Wide<T>> in_row(Full, Vector<Wide<T>> v, size_t) {
+  return v;
+}
+template <class T>
+HWY_INLINE Vector<Wide<T>> in_row(Part part, Vector<Wide<T>> v, size_t k) {
+  const size_t columns = !kSplits<T> ? part.n : k < kVectorPairs<T> ? (part.n + 1) / 2 : part.n / 2;
+  const size_t first = (kSplits<T> ? k % kVectorPairs<T> : k) * kVectorLanes<Wide<T>>;
+  return hn::IfThenElseZero(hn::FirstN(Tag<Wide<T>>(), columns > first ? columns - first : 0), v);
+}
+
+// The sum of a split pack's lanes, for each row of a tile: the tree of fold() over the columns in order, in which the
+// even columns and the odd ones meet last. Rows that are not set have any sum.
+template <class T>
+class FoldedRows {
+ public:
+  using W = Wide<T>;
+
+  HWY_INLINE FoldedRows() {
+    for (size_t h = 0; h < kParts; ++h) {
+      for (int64_t r = 0; r < kMaxRows; ++r) v_[h][r] = hn::Zero(Tag<W>());
+    }
+  }
+
+  HWY_INLINE void set(int64_t row, Pack<W> pack) {
+    constexpr size_t kCount = kPackVectors<W> / kParts;
+    DESCEND_UNROLL
+    for (size_t h = 0; h < kParts; ++h) {
+      Vector<W> part[kCount];
+      each<kCount>([&](size_t k) HWY_ATTR { part[k] = pack.v[h * kCount + k]; });
+      v_[h][row] = fold_to_vector<W>(part);
+    }
+  }
+
+  // Of the first `rows` rows.
+  HWY_INLINE void fold(int64_t rows, TileRow<W>& to) {
+    const Tag<W> d;
+    if (rows <= kFew) {
+      for (int64_t r = 0; r < kMaxRows; r += kVectorLanes<W>) hn::Store(hn::Zero(d), d, to.of + r);
+      for (int64_t r = 0; r < rows; ++r) {
+        to.of[r] = fold_vector(d, v_[0][r]);
+        if constexpr (kParts == 2) to.of[r] += fold_vector(d, v_[1][r]);
+      }
+      return;
+    }
+    fold(v_[0], to);
+    if constexpr (kParts == 2) {
+      TileRow<W> odd;
+      fold(v_[1], odd);
+      for (int64_t r = 0; r < kMaxRows; r += kVectorLanes<W>) {
+        hn::Store(hn::Add(hn::Load(d, to.of + r), hn::Load(d, odd.of + r)), d, to.of + r);
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kParts = kSplits<T> ? 2 : 1;
+  static constexpr int64_t kFew = 4;  // rows, which fold sooner one by one
+
+  HWY_INLINE static void fold(const Vector<W>* v, TileRow<W>& to) {
+    for (size_t r = 0; r < kMaxRows; r += kFoldRows<W>) {
+      Vector<W> rows[kFoldRows<W>];
+      each<kFoldRows<W>>([&](size_t i) HWY_ATTR { rows[i] = v[r + i]; });
+      fold_rows<W>(rows, to.of + r);
+    }
+  }
+
+  Vector<W> v_[kParts][kMaxRows];
+};
+
+// ---- What is computed of a tile's sums, in double.
+
+// The double nearest v among those that W has.
+template <class W>
+HWY_INLINE Vector<double> round_to(Vector<double> v) {
+  const Tag<double> d;
+  return widen_to_double(d, narrow_double<W>(d, v));
+}
+
+// Whether `mask` holds for the first n rows of a vector.
+HWY_INLINE bool all_of_rows(hn::Mask<Tag<double>> mask, int64_t n) {
+  const Tag<double> d;
+  return hn::AllFalse(d, hn::AndNot(mask, hn::FirstN(d, static_cast<size_t>(n))));
+}
+
+// ---- Parameters.
+
+// gamma or beta beside split packs of T. Where these split it is a copy, in split packs itself and with NaN such as
+// Nan::kOfBfloat16 asks for.
+template <class T, int64_t kColumns>
+class Parameter {
+ public:
+  using W = Wide<T>;
+
+  HWY_INLINE Parameter(const W* from, int64_t n) : from_(from) {
+    if constexpr (kSplits<T>) {
+      split_row(from, n, split_);
+      constexpr int64_t kStep = kPackLanes<W>;
+      for (int64_t c = 0; c < ceil_div(n, kStep) * kStep; c += kVectorLanes<W>) shorten_nan(split_ + c);
+      from_ = split_;
+    }
+  }
+
+  HWY_INLINE const W* data() const { return from_; }
+
+ private:
+  // As a conversion to bfloat16 does: quiet, and without the lower bits.
+  HWY_INLINE static void shorten_nan(W* p) {
+    const Tag<W> d;
+    const Tag<uint32_t> du;
+    const auto v = hn::Load(d, p);
+    const auto quiet = hn::Or(hn::BitCast(du, v), hn::Set(du, 0x400000));
+    const auto shorter = hn::BitCast(d, hn::And(quiet, hn::Set(du, 0xFFFF0000)));
+    hn::Store(hn::IfThenElse(hn::IsNaN(v), shorter, v), d, p);
+  }
+
+  const W* from_;
+  HWY_ALIGN W split_[kSplits<T> ? kColumns : 1];
+};
+
+// ---- Results on their way to memory.
+
+// Copies n bytes, less than a line.
+HWY_INLINE void copy_part(const uint8_t* from, uint8_t* to, size_t n) {
+#if HWY_TARGET == HWY_AVX3
+  const hn::ScalableTag<uint8_t> d;
+  const auto first = hn::FirstN(d, n % 64);
+  hn::BlendedStore(hn::MaskedLoad(first, d, from), first, d, to);
+#else
+  std::memcpy(to, from, n);
+#endif
+}
+
+// Copies n bytes, past the caches but for the ends, which share a line with others.
+HWY_INLINE void stream_lines(const uint8_t* from, uint8_t* to, size_t n) {
+  const hn::ScalableTag<uint8_t> d;
+  const size_t head = HWY_MIN(-reinterpret_cast<uintptr_t>(to) % 64, n);
+  copy_part(from, to, head);
+  size_t i = head;
+  for (; i + 64 <= n; i += 64) {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < 64; k += hn::MaxLanes(d)) store_bits<true>(d, hn::LoadU(d, from + i + k), to + i + k);
+  }
+  copy_part(from + i, to + i, n - i);
+}
+
+// Results of a tile, or of a block of columns of some rows, on their way to rows that are not aligned.
+template <class T>
+class Stage {
+ public:
+  HWY_INLINE Stage() {}
+
+  // Rows of n columns: aligned, but short ones without gaps where those at `to` have none: these are copied as one.
+  HWY_INLINE Rows<T> rows(const Rows<T>& to, int64_t n) {
+    const bool dense = to.stride == n && n < 4 * kLine;
+    return {lines_, dense ? n : ceil_div(n, kLine) * kLine};
+  }
+
+  HWY_INLINE void stream(const Rows<T>& from, const Rows<T>& to, int64_t rows, int64_t n) {
+    if (from.stride == n && to.stride == n) {
+      n *= rows;
+      rows = 1;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      stream_lines(reinterpret_cast<const uint8_t*>(from.row(r)), reinterpret_cast<uint8_t*>(to.row(r)),
+                   static_cast<size_t>(n) * sizeof(T));
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64 / sizeof(T);
+
+  // More than 2 rows of a tile, or 8 of a block, are shorter in all.
+  alignas(64) T lines_[2 * kStripeColumns + kMaxRows * kLine];
+};
+
+// write(rows, kStream) stores `rows` rows of n columns that belong at `to`.
+template <class T, class Write>
+HWY_INLINE void store_rows(Stores stores, const Rows<T>& to, int64_t rows, int64_t n, Stage<T>& stage, Write write) {
+  if (stores == Stores::kStream) return write(to, std::true_type());
+  if (stores == Stores::kPlain) return write(to, std::false_type());
+  const Rows<T> staged = stage.rows(to, n);
+  write(staged, std::false_type());
+  stage.stream(staged, to, rows, n);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_NORM_ROWS_INL_H_

@@ -1,0 +1,33 @@
+// What the forward passes of layer norm and RMS norm share.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cut.h"
+#include "kernels/element.h"
+
+namespace descend::kernels {
+
+// Rows of a tile at most: their sums are folded together, and what follows from them is computed side by side.
+inline constexpr int64_t kMaxRows = 16;
+
+// A number for each row of a tile.
+template <class W>
+struct TileRow {
+  alignas(64) W of[kMaxRows];
+
+  void copy(int64_t rows, W* to) const { std::copy_n(of, rows, to); }
+};
+
+// How results are stored: as usual or past the caches, by way of a stage where their rows are not aligned.
+enum class Stores : uint8_t { kPlain, kStream, kStaged };
+
+template <class T>
+Stores stores_of(const Rows<T>& y, int64_t bytes) {
+  if (stream_output(y.data, y.stride * static_cast<int64_t>(sizeof(T)), bytes)) return Stores::kStream;
+  // 16-bit results, whose arithmetic leaves memory idle, gain by the way over a stage later than wider ones.
+  const bool staged = sizeof(T) == 2 ? exceeds_last_cache(bytes) : stream_output(nullptr, 0, bytes);
+  return staged ? Stores::kStaged : Stores::kPlain;
+}
+
+}  // namespace descend::kernels

@@ -54,6 +54,26 @@ class MaskCursor {
     }
   }
 
+  // The bytes of a tile of short rows, one row after the other, of this row and those behind it; moves on behind them.
+  // Where they do not lie so in memory they are brought into `buffer`.
+  HWY_INLINE const uint8_t* tile(int64_t rows, int64_t columns, uint8_t* buffer) {
+    const int inner = mask_.rank - 1;
+    if (mask_.triangle == 0 && inner >= 0 && mask_.column_stride == 1 && mask_.stride[inner] == columns &&
+        index_[inner] + rows < mask_.shape[inner] && mask_.data != nullptr) {
+      const uint8_t* bytes = mask_.data + offset_;
+      row_ += rows;
+      index_[inner] += rows;
+      offset_ += rows * columns;
+      return bytes;
+    }
+    for (int64_t r = 0; r < rows; ++r, next()) {
+      uint8_t* row = buffer + r * columns;
+      const uint8_t* bytes = this->columns(0, columns, row);
+      if (bytes != row) std::memcpy(row, bytes, static_cast<size_t>(columns));
+    }
+    return buffer;
+  }
+
   // The bytes of columns [begin, begin + n), n <= kBlock; where they are not neighbours in memory, in `buffer`.
   HWY_INLINE const uint8_t* columns(int64_t begin, int64_t n, uint8_t* buffer) const {
     if (mask_.triangle > 0) {

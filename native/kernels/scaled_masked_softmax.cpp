@@ -10,22 +10,27 @@
 #define HWY_TARGET_INCLUDE "kernels/scaled_masked_softmax.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/exp-inl.h"
+#include "kernels/fold_rows-inl.h"
 #include "kernels/mask-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
+#include "kernels/spread-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
 // The exponentials of a row no longer than this are kept between the passes; those of a longer one are computed twice.
 inline constexpr int64_t kKeptColumns = 8192;
+// Of a tile, which a first-level cache holds beside what it is read from and written to.
+inline constexpr int64_t kKeptBytes = int64_t{8} << 10;
 
 template <class W>
 HWY_INLINE Vector<W> inside_or(Full, size_t, Vector<W> v, W) {
   return v;
 }
 // v in the lanes of vector k that lie inside the row, `outside` in the others.
-template <class W>
-HWY_INLINE Vector<W> inside_or(Part part, size_t k, Vector<W> v, W outside) {
+template <class W, class Rest>
+HWY_INLINE Vector<W> inside_or(const Rest& part, size_t k, Vector<W> v, W outside) {
   const Tag<W> d;
   const size_t first = k * kVectorLanes<W>;
   return hn::IfThenElse(hn::FirstN(d, part.n > first ? part.n - first : 0), v, hn::Set(d, outside));
@@ -36,124 +41,305 @@ inline constexpr W kMasked = W{-10000};
 template <class W>
 inline constexpr W kLowest = -std::numeric_limits<W>::infinity();
 
-// Calls f(extent, column, the column's mask bytes) for every pack of columns [begin, end), at most a block.
-template <class W, class F>
-HWY_INLINE void for_each_pack(const MaskCursor& mask, int64_t begin, int64_t end, F f) {
-  constexpr int64_t kStep = kPackLanes<W>;
-  HWY_ALIGN uint8_t buffer[kBlock];
-  const uint8_t* bytes = mask.columns(begin, end - begin, buffer);
-  int64_t c = begin;
-  for (; c + kStep <= end; c += kStep, bytes += kStep) f(Full(), c, bytes);
-  if (c < end) f(Part{static_cast<size_t>(end - c)}, c, bytes);
-}
-
-// The largest z of a row; where a NaN is among them, anything: the sum then is NaN.
-template <class T>
-HWY_INLINE Wide<T> row_max(const T* x, int64_t columns, const MaskCursor& mask, Wide<T> scale) {
+// The scaled and masked elements of vector k of a pack.
+template <class T, class Extent>
+HWY_INLINE Vector<Wide<T>> scores(Extent extent, const T* x, const uint8_t* bytes, size_t k, Vector<Wide<T>> scale) {
   using W = Wide<T>;
-  const auto factor = splat(scale);
-  Pack<W> top;
-  for (size_t k = 0; k < kPackVectors<W>; ++k) top.v[k] = splat(kLowest<W>);
-  for (int64_t block = 0; block < columns; block += kBlock) {
-    for_each_pack<W>(mask, block, HWY_MIN(block + kBlock, columns),
-                     [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
-                       DESCEND_UNROLL
-                       for (size_t k = 0; k < kPackVectors<W>; ++k) {
-                         const auto z = hn::Mul(load(extent, x + c, k), factor);
-                         const auto masked = hn::IfThenElse(load_open<W>(extent, bytes, k), z, splat(kMasked<W>));
-                         top.v[k] = hn::Max(top.v[k], inside_or(extent, k, masked, kLowest<W>));
-                       }
-                     });
-  }
-  auto best = top.v[0];
-  for (size_t k = 1; k < kPackVectors<W>; ++k) best = hn::Max(best, top.v[k]);
-  return hn::GetLane(hn::MaxOfLanes(Tag<W>(), best));
+  return hn::IfThenElse(load_open<W>(extent, bytes, k), hn::Mul(load(extent, x, k), scale), splat(kMasked<W>));
 }
 
 // Beyond this the roundings of max, a product with the scale, leave differences whose exp is far from 1.
 template <class W>
 inline constexpr W kFarOut = sizeof(W) == 4 ? W{0x1p30} : W{0x1p59};
 
-// exp(z - max) of one pack; the product with the scale is not rounded on its own, unless the row is far out: then as
-// max is, lest none of them be near it.
-template <class T, class Extent>
-HWY_INLINE Pack<Wide<T>> exp_pack(Extent extent, const T* x, const uint8_t* bytes, Vector<Wide<T>> scale,
-                                  Vector<Wide<T>> max, bool far_out) {
+// exp(z - max) of a vector; the product with the scale is not rounded on its own, unless the row is far out (which none
+// is where not kFar): then as max is, lest none of them be near it.
+template <bool kFar, class T, class Extent>
+HWY_INLINE Vector<Wide<T>> exps(Extent extent, const T* x, const uint8_t* bytes, size_t k, Vector<Wide<T>> scale,
+                                Vector<Wide<T>> max) {
   using W = Wide<T>;
-  Pack<W> result;
-  const auto masked = hn::Sub(splat(kMasked<W>), max);
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) {
-    const auto v = load(extent, x, k);
-    const auto z = far_out ? hn::Sub(hn::Mul(v, scale), max) : hn::MulSub(v, scale, max);
-    const auto centred = hn::IfThenElse(load_open<W>(extent, bytes, k), z, masked);
-    result.v[k] = exp<W>(inside_or(extent, k, centred, kLowest<W>));
-  }
-  return result;
+  const auto v = load(extent, x, k);
+  auto z = hn::MulSub(v, scale, max);
+  if (kFar) z = hn::IfThenElse(hn::Ge(hn::Abs(max), splat(kFarOut<W>)), hn::Sub(hn::Mul(v, scale), max), z);
+  return exp<W, true>(hn::IfThenElse(load_open<W>(extent, bytes, k), z, hn::Sub(splat(kMasked<W>), max)));
 }
 
-// The quotients, given 1 / by: one correction makes them what a division, which is slow, would give.
+// Whether any row is far out, given their largest scores.
 template <class W>
-HWY_INLINE Pack<W> divided(Pack<W> pack, Vector<W> by, Vector<W> reciprocal) {
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) {
-    const auto quotient = hn::Mul(pack.v[k], reciprocal);
-    pack.v[k] = hn::MulAdd(hn::NegMulAdd(quotient, by, pack.v[k]), reciprocal, quotient);
+HWY_INLINE bool any_far(const W* max, int64_t rows) {
+  const Tag<W> d;
+  auto far = hn::FirstN(d, 0);
+  for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
+    far = hn::Or(far, hn::Ge(hn::Abs(hn::Load(d, max + r)), splat(kFarOut<W>)));
   }
-  return pack;
+  return !hn::AllFalse(d, far);
 }
 
-template <bool kKeep, bool kStream, class T>
-HWY_INLINE void softmax_row(const T* x, int64_t ahead, int64_t columns, const MaskCursor& mask, Wide<T> scale,
-                            Wide<T>* kept, T* y) {
+// The quotient, given 1 / by: one correction makes it what a division, which is slow, would give.
+template <class W>
+HWY_INLINE Vector<W> divided(Vector<W> v, Vector<W> by, Vector<W> reciprocal) {
+  const auto quotient = hn::Mul(v, reciprocal);
+  return hn::MulAdd(hn::NegMulAdd(quotient, by, v), reciprocal, quotient);
+}
+
+// What the rows of a tile are divided by.
+template <class W>
+struct Totals {
+  HWY_ALIGN W total[kTileRows<W>];
+  HWY_ALIGN W reciprocal[kTileRows<W>];
+
+  HWY_INLINE Totals(const double* sums, int64_t rows) {
+    const Tag<W> d;
+    for_each_row_vector(
+        rows, [&](int64_t r) HWY_ATTR { store_rounded(Tag<double>(), hn::Load(Tag<double>(), sums + r), total + r); });
+    for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
+      hn::Store(hn::Div(splat(W{1}), hn::Load(d, total + r)), d, reciprocal + r);
+    }
+  }
+};
+
+template <class W>
+HWY_INLINE void zero_sums(double* sums) {
+  const Tag<double> d;
+  for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
+}
+
+// ---- Rows of any length, one after the other.
+
+// The largest score of a row, in any lane; where a NaN is among them, anything: the sum then is NaN.
+template <class T>
+HWY_NOINLINE Vector<Wide<T>> row_max(const T* x, int64_t columns, const MaskCursor& mask, Wide<T> scale) {
   using W = Wide<T>;
   const auto factor = splat(scale);
-  const W top = row_max(x, columns, mask, scale);
-  const auto max = splat(top);
-  const bool far_out = std::abs(top) >= kFarOut<W>;
-  double sum = 0;
+  HWY_ALIGN uint8_t buffer[kBlock];
+  Pack<W> top;
+  for (size_t k = 0; k < kPackVectors<W>; ++k) top.v[k] = splat(kLowest<W>);
   for (int64_t block = 0; block < columns; block += kBlock) {
-    Pack<W> acc = zero_pack<W>();
-    for_each_pack<W>(mask, block, HWY_MIN(block + kBlock, columns),
-                     [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
-                       const Pack<W> e = exp_pack(extent, x + c, bytes, factor, max, far_out);
-                       DESCEND_UNROLL
-                       for (size_t k = 0; k < kPackVectors<W>; ++k) acc.v[k] = hn::Add(acc.v[k], e.v[k]);
-                       if (kKeep) store(Full(), e, kept + c);
-                     });
-    sum += static_cast<double>(fold(acc));
+    const int64_t stop = HWY_MIN(block + kBlock, columns);
+    const uint8_t* bytes = mask.columns(block, stop - block, buffer);
+    for_each_pack<W>(block, stop, [&](auto extent, int64_t c) HWY_ATTR {
+      DESCEND_UNROLL
+      for (size_t k = 0; k < kPackVectors<W>; ++k) {
+        const auto z = scores(extent, x + c, bytes + (c - block), k, factor);
+        top.v[k] = hn::Max(top.v[k], inside_or(extent, k, z, kLowest<W>));
+      }
+    });
   }
-  const auto total = splat(static_cast<W>(sum));
-  const auto reciprocal = hn::Div(splat(W{1}), total);
-  for (int64_t block = 0; block < columns; block += kBlock) {
-    for_each_pack<W>(
-        mask, block, HWY_MIN(block + kBlock, columns), [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
-          prefetch_pack(x + c, ahead);
-          const Pack<W> e = kKeep ? load_pack(Full(), kept + c) : exp_pack(extent, x + c, bytes, factor, max, far_out);
-          store<kStream>(extent, divided<W>(e, total, reciprocal), y + c);
-        });
+  for (size_t k = 1; k < kPackVectors<W>; ++k) top.v[0] = hn::Max(top.v[0], top.v[k]);
+  return top.v[0];
+}
+
+// Adds up the exponentials of columns [begin, end), at most a block, and keeps them.
+template <bool kFar, class T>
+HWY_NOINLINE Vector<Wide<T>> exp_block(const T* x, int64_t ahead, const uint8_t* bytes, int64_t n, Wide<T> scale,
+                                       Wide<T> max, Wide<T>* kept) {
+  using W = Wide<T>;
+  const auto factor = splat(scale), top = splat(max);
+  Pack<W> acc = zero_pack<W>();
+  for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+    prefetch_pack(x + c, ahead);
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) {
+      const auto e = inside_or(extent, k, exps<kFar>(extent, x + c, bytes + c, k, factor, top), W{0});
+      acc.v[k] = hn::Add(acc.v[k], e);
+      hn::StoreU(e, Tag<W>(), kept + c + k * kVectorLanes<W>);
+    }
+  });
+  return fold_to_vector<W>(acc.v);
+}
+
+template <bool kStream, class T, class Extent, class Number>
+HWY_INLINE void store_quotients(Extent extent, Pack<Wide<T>> e, const Number& total, const Number& reciprocal,
+                                int64_t c, T* y) {
+  using W = Wide<T>;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) e.v[k] = divided<W>(e.v[k], total.at(c, k), reciprocal.at(c, k));
+  if constexpr (kSplits<T>) {
+    store<kStream>(extent, e, y);
+  } else {
+    store_split<kStream>(extent, e, y);
   }
 }
 
-template <bool kKeep, bool kStream, class T>
-HWY_INLINE void softmax_all(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last) {
-  HWY_ALIGN Wide<T> kept[kKeep ? kKeptColumns : 1];
-  const Wide<T> scale = static_cast<Wide<T>>(p.scale);
+template <class T>
+struct Tile {
+  const T* x;
+  int64_t stride_x;
+  T* y;
+  int64_t stride_y;
+  int64_t rows;
+  int64_t columns;
+  Wide<T> scale;
+  bool more;  // the next tile lies as many rows behind
+};
+
+// Each pass has its own.
+struct Cursors {
+  MaskCursor of_max, of_exps, of_quotients;
+};
+
+template <bool kStream, class T>
+HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
+  using W = Wide<T>;
+  const bool keep = t.columns <= kKeptColumns;
+  const int64_t pitch = ceil_div(t.columns, static_cast<int64_t>(kPackLanes<W>)) * static_cast<int64_t>(kPackLanes<W>);
+  HWY_ALIGN W top[kTileRows<W>];
+  HWY_ALIGN double sums[kTileRows<W>];
+  HWY_ALIGN uint8_t buffer[kBlock];
+  bool far = false;
+  const auto exp_of = [&](int64_t r, const MaskCursor& of, int64_t block) HWY_ATTR {
+    const int64_t n = HWY_MIN(kBlock, t.columns - block);
+    const auto run = far ? exp_block<true, T> : exp_block<false, T>;
+    return run(t.x + r * t.stride_x + block, t.more ? t.rows * t.stride_x : 0, of.columns(block, n, buffer), n, t.scale,
+               top[r], kept + (keep ? r * pitch + block : 0));
+  };
+
+  for_each_fold<W>(t.rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
+    for (int64_t r = 0; r < n; ++r, masks.of_max.next()) {
+      lanes[r] = row_max(t.x + (row + r) * t.stride_x, t.columns, masks.of_max, t.scale);
+    }
+    fold_rows<W>(lanes, top + row, Largest());
+  });
+  far = any_far(top, t.rows);
+  zero_sums<W>(sums);
+  for (int64_t block = 0; block < t.columns; block += kBlock) {  // where these are several, a tile is one row
+    for_each_fold<W>(t.rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
+      for (int64_t r = 0; r < n; ++r) {
+        lanes[r] = exp_of(row + r, masks.of_exps, block);
+        if (block + kBlock >= t.columns) masks.of_exps.next();
+      }
+      add_rows<W>(lanes, sums + row);
+    });
+  }
+  const Totals<W> by(sums, t.rows);
+  for (int64_t r = 0; r < t.rows; ++r, masks.of_quotients.next()) {
+    const Same<W> total(by.total[r]), reciprocal(by.reciprocal[r]);
+    for (int64_t block = 0; block < t.columns; block += kBlock) {
+      const int64_t n = HWY_MIN(kBlock, t.columns - block);
+      if (!keep) exp_of(r, masks.of_quotients, block);
+      const W* e = kept + (keep ? r * pitch + block : 0);
+      for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+        store_quotients<kStream>(extent, load_pack(Full(), e + c), total, reciprocal, c,
+                                 t.y + r * t.stride_y + block + c);
+      });
+    }
+  }
+}
+
+// ---- Short rows, one behind the other without gaps.
+
+// The columns behind the last whole pack of many rows.
+template <class W>
+struct Inside {
+  size_t n;
+  Lanes<W> lanes[kPackVectors<W>];
+
+  HWY_INLINE explicit Inside(int64_t columns) : n(static_cast<size_t>(columns) % kPackLanes<W>) {
+    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+      const size_t first = k * kVectorLanes<W>;
+      lanes[k] = hn::FirstN(Tag<W>(), n > first ? n - first : 0);
+    });
+  }
+};
+template <class W>
+HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, W outside) {
+  return hn::IfThenElse(tail.lanes[k], v, splat(outside));
+}
+
+// Calls f(r, lanes) for every kFoldRows rows from r on, with the lanes of each put together by op in one vector.
+template <class W, class Op, class F>
+HWY_INLINE void for_each_fold_of(const W* p, int64_t rows, int64_t columns, const Inside<W>& tail, W neutral, Op op,
+                                 F f) {
+  for_each_fold<W>(rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
+    for (int64_t r = 0; r < n; ++r, p += columns) {
+      Pack<W> acc;
+      for (auto& v : acc.v) v = splat(neutral);
+      for_each_pack<W>(0, columns, tail, [&](auto extent, int64_t c) HWY_ATTR {
+        DESCEND_UNROLL
+        for (size_t k = 0; k < kPackVectors<W>; ++k) {
+          const auto v = hn::LoadU(Tag<W>(), p + c + k * kVectorLanes<W>);
+          acc.v[k] = op(acc.v[k], inside_or(extent, k, v, neutral));
+        }
+      });
+      lanes[r] = fold_to_vector<W>(acc.v, op);
+    }
+    f(row, lanes);
+  });
+}
+
+template <class T>
+struct ShortTile {
+  using W = Wide<T>;
+  HWY_INLINE ShortTile() {}  // as Pack's
+  HWY_ALIGN uint8_t mask[kTileElements<W>];
+  Spread<W> max, total, reciprocal;
+};
+
+template <bool kStream, class T>
+HWY_INLINE void short_rows(const Tile<T>& t, const uint8_t* bytes, ShortTile<T>& scratch, Wide<T>* kept) {
+  using W = Wide<T>;
+  const int64_t n = t.rows * t.columns, ahead = t.more ? n : 0;
+  const auto factor = splat(t.scale);
+  const Inside<W> tail(t.columns);
+  const auto keep = [&](auto f) HWY_ATTR {
+    for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+      DESCEND_UNROLL
+      for (size_t k = 0; k < kPackVectors<W>; ++k)
+        hn::StoreU(f(extent, c, k), Tag<W>(), kept + c + k * kVectorLanes<W>);
+    });
+  };
+
+  keep([&](auto extent, int64_t c, size_t k) HWY_ATTR { return scores(extent, t.x + c, bytes + c, k, factor); });
+  HWY_ALIGN W top[kTileRows<W>];
+  for_each_fold_of(kept, t.rows, t.columns, tail, kLowest<W>, Largest(),
+                   [&](int64_t row, Vector<W>* lanes) HWY_ATTR { fold_rows<W>(lanes, top + row, Largest()); });
+  const bool far = any_far(top, t.rows);
+  scratch.max.fill(top, t.rows, t.columns);
+  const auto keep_exps = [&](auto may_be_far) HWY_ATTR {
+    keep([&](auto extent, int64_t c, size_t k) HWY_ATTR {
+      if (k == 0) prefetch_pack(t.x + c, ahead);
+      return exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, scratch.max.at(c, k));
+    });
+  };
+  far ? keep_exps(std::true_type()) : keep_exps(std::false_type());
+  HWY_ALIGN double sums[kTileRows<W>];
+  zero_sums<W>(sums);
+  for_each_fold_of(kept, t.rows, t.columns, tail, W{0}, Sum(),
+                   [&](int64_t row, Vector<W>* lanes) HWY_ATTR { add_rows<W>(lanes, sums + row); });
+  const Totals<W> by(sums, t.rows);
+  scratch.total.fill(by.total, t.rows, t.columns);
+  scratch.reciprocal.fill(by.reciprocal, t.rows, t.columns);
+  for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+    store_quotients<kStream>(extent, load_pack(Full(), kept + c), scratch.total, scratch.reciprocal, c, t.y + c);
+  });
+}
+
+template <bool kStream, class T>
+HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last) {
+  using W = Wide<T>;
+  const bool together = p.columns <= kShortColumns && p.x.stride == p.columns && p.y.stride == p.columns;
+  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(W));
+  const int64_t tile = together ? short_tile<W>(p.columns) : HWY_MAX(1, HWY_MIN(kFoldRows<W>, kKeptBytes / row_bytes));
+  HWY_ALIGN W kept[kKeptColumns + kPackLanes<W>];
+  ShortTile<T> scratch;
+  const W scale = static_cast<W>(p.scale);
   MaskCursor mask(p.mask, first);
-  for (int64_t row = first; row < last; ++row, mask.next()) {
-    const int64_t ahead = row + 1 < last ? p.x.stride : 0;
-    softmax_row<kKeep, kStream>(p.x.row(row), ahead, p.columns, mask, scale, kept, p.y.row(row));
+  Cursors masks{mask, mask, mask};
+  for (int64_t row = first; row < last; row += tile) {
+    const int64_t rows = HWY_MIN(tile, last - row);
+    const Tile<T> t{p.x.row(row), p.x.stride, p.y.row(row), p.y.stride, rows, p.columns, scale, row + rows < last};
+    if (together) {
+      short_rows<kStream>(t, mask.tile(rows, p.columns, scratch.mask), scratch, kept);
+    } else {
+      long_rows<kStream>(t, masks, kept);
+    }
   }
   if (kStream) flush_streams();
 }
 
 template <class T>
 void softmax_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, bool stream) {
-  if (p.columns > kKeptColumns) {
-    stream ? softmax_all<false, true>(p, first, last) : softmax_all<false, false>(p, first, last);
-  } else {
-    stream ? softmax_all<true, true>(p, first, last) : softmax_all<true, false>(p, first, last);
-  }
+  stream ? all_rows<true>(p, first, last) : all_rows<false>(p, first, last);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cut.h"
 #include "runtime/parallel.h"
 
 #define HWY_TARGET_INCLUDE "kernels/scaled_masked_softmax_backward.cpp"
 #include "kernels/dispatch.h"
+#include "kernels/fold_rows-inl.h"
 #include "kernels/mask-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
+#include "kernels/spread-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -19,123 +22,231 @@ namespace descend::kernels::HWY_NAMESPACE {
 // How a row's gradient is computed from its sum. The usual way takes the scale into the difference: the fewest
 // operations and roundings. It would overflow or underflow early for a scale that is large or tiny, where it is a
 // factor of its own, and a sum that is an infinity leaves only the formula as it stands.
-enum class Form : uint8_t { kFolded, kFactored, kExpanded, kNone };
+enum class Form : uint8_t { kFolded, kFactored, kExpanded };
 
-// The number that dy is compared with, in two parts: where dy nearly cancels it, the second keeps what the first has
-// lost, unless the rounding of a 16-bit result hides that.
+// The numbers that rows of dy are compared with, each in two parts: where dy nearly cancels it, the second keeps what
+// the first has lost, unless the rounding of a 16-bit result hides that. Returns which are infinite.
+template <class D, class W>
+HWY_INLINE hn::Mask<D> comparands(D d, hn::Vec<D> sums, hn::Vec<D> factor, W* high, W* low) {
+  const auto rounded = store_rounded(d, hn::Mul(sums, factor), high);
+  const auto rest = hn::MulSub(sums, factor, rounded);
+  store_rounded(d, hn::IfThenElseZero(hn::IsFinite(rest), rest), low);
+  return hn::IsInf(rounded);
+}
+
+// Those of a tile.
 template <class W>
-struct Comparand {
-  Form form;
-  W high;
-  W low;
+struct Comparands {
+  HWY_ALIGN W high[kTileRows<W>];
+  HWY_ALIGN W low[kTileRows<W>];
+  bool any_infinite;  // of high
 
-  Comparand() = default;
-  Comparand(double sum, W scale) {
-    const W size = scale < W{0} ? -scale : scale;
-    form = size >= W{0x1p-64} && size <= W{1} ? Form::kFolded : Form::kFactored;
-    const double factor = form == Form::kFolded ? static_cast<double>(scale) : 1.0;
-    high = static_cast<W>(sum * factor);
-    const double rest = std::fma(sum, factor, -static_cast<double>(high));
-    low = std::isfinite(rest) ? static_cast<W>(rest) : W{0};
-    if (std::isinf(high)) {
-      form = Form::kExpanded;
-      high = static_cast<W>(sum);
-    }
+  HWY_INLINE Comparands(const double* sums, int64_t rows, double factor) {
+    const Tag<double> d;
+    auto infinite = hn::FirstN(d, 0);
+    for_each_row_vector(rows, [&](int64_t r) HWY_ATTR {
+      infinite = hn::Or(infinite, comparands(d, hn::Load(d, sums + r), hn::Set(d, factor), high + r, low + r));
+    });
+    any_infinite = !hn::AllFalse(d, infinite);
   }
+
+  HWY_INLINE bool infinite(int64_t row) const { return std::abs(high[row]) == std::numeric_limits<W>::infinity(); }
 };
+
+template <class T, class Extent>
+HWY_INLINE void add_products(Extent extent, const T* dy, const T* y, Pack<Wide<T>>& acc) {
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
+    if (!reaches<T>(extent, k)) break;
+    acc.v[k] = hn::MulAdd(load_split(extent, dy, k), load_split(extent, y, k), acc.v[k]);
+  }
+}
+
+// sums[r] = the sum of dy * y over row `first` + r, block by block, for a tile of rows.
+template <class T>
+HWY_INLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t rows, int64_t ahead,
+                         double* sums) {
+  using W = Wide<T>;
+  const Tag<double> d;
+  for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
+  for (int64_t block = 0; block < p.columns; block += kBlock) {
+    const int64_t stop = HWY_MIN(block + kBlock, p.columns);
+    const Tail<T> tail(stop - block);
+    for_each_fold<W>(rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
+      for (int64_t r = 0; r < n; ++r) {
+        const T *dy = p.dy.row(first + row + r), *y = p.y.row(first + row + r);
+        Pack<W> acc = zero_pack<W>();
+        for_each_pack<W>(block, stop, tail, [&](auto extent, int64_t c) HWY_ATTR {
+          if (std::is_same_v<decltype(extent), Full>) prefetch_pack(y + c, ahead * p.y.stride);
+          add_products(extent, dy + c, y + c, acc);
+        });
+        lanes[r] = fold_to_vector<W>(acc.v);
+      }
+      add_rows<W>(lanes, sums + row);
+    });
+  }
+}
 
 template <class T>
-struct SoftmaxRow {
+struct Elements {
   const T* dy;
   const T* y;
+  const uint8_t* mask;
   T* dx;
+  int64_t n;
 };
 
-// One pass over the columns: what is left to do for a row whose sum is known, and meanwhile the sum of dy * y, block by
-// block, of the next one. So reading and writing go on all the time, side by side.
-template <Form kForm, bool kNext, bool kStream, class T>
-HWY_NOINLINE double pass(const SoftmaxRow<T>& row, const Comparand<Wide<T>>& by, Wide<T> scale, const MaskCursor& mask,
-                         const SoftmaxRow<T>& next, int64_t columns, int64_t ahead_dy, int64_t ahead_y) {
+// Calls also(extent, column) for every pack of them besides.
+template <Form kForm, bool kStream, class T, class Number, class Also>
+HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& lows, Wide<T> scale, Also also) {
   using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
-  const auto high = splat(by.high), low = splat(by.low), factor = splat(scale);
-  const auto apply = [&](auto extent, int64_t c, const uint8_t* bytes) HWY_ATTR {
-    const Pack<W> dy = load_split(extent, row.dy + c), y = load_split(extent, row.y + c);
+  const auto factor = splat(scale);
+  for_each_pack<W>(0, e.n, [&](auto extent, int64_t c) HWY_ATTR {
+    const Pack<W> dy = load_split(extent, e.dy + c), y = load_split(extent, e.y + c);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
+      const auto high = highs.at(c, k);
       if constexpr (kForm == Form::kFolded) {
         const auto difference = hn::MulSub(dy.v[k], factor, high);
-        result.v[k] = hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, low), y.v[k]);
+        result.v[k] = hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, lows.at(c, k)), y.v[k]);
       } else {
-        const auto difference = kForm == Form::kFactored ? hn::Mul(y.v[k], hn::Sub(hn::Sub(dy.v[k], high), low))
-                                                         : hn::Sub(hn::Mul(dy.v[k], y.v[k]), hn::Mul(y.v[k], high));
+        const auto difference = kForm == Form::kFactored
+                                    ? hn::Mul(y.v[k], hn::Sub(hn::Sub(dy.v[k], high), lows.at(c, k)))
+                                    : hn::Sub(hn::Mul(dy.v[k], y.v[k]), hn::Mul(y.v[k], high));
         result.v[k] = hn::Mul(difference, factor);
       }
     }
-    store_unmasked<kStream>(extent, result, bytes, row.dx + c);
-  };
-  const auto add_dot = [&](auto extent, int64_t c, Pack<W>& acc) HWY_ATTR {
-    const Pack<W> dy = load_split(extent, next.dy + c), y = load_split(extent, next.y + c);
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) acc.v[k] = hn::MulAdd(dy.v[k], y.v[k], acc.v[k]);
-  };
-  HWY_ALIGN uint8_t buffer[kForm == Form::kNone ? 1 : kBlock];
+    store_unmasked<kStream>(extent, result, e.mask + c, e.dx + c);
+    also(extent, c);
+  });
+}
+
+// What is left to do for a row whose sum is known, and meanwhile, where kNext, the sum of the next one: so reading and
+// writing go on all the time, side by side. The row that is `ahead` of the last that is read is asked for.
+template <Form kForm, bool kNext, bool kStream, class T>
+HWY_NOINLINE double apply_row(const ScaledMaskedSoftmaxBackward<T>& p, int64_t row, const MaskCursor& mask,
+                              Wide<T> high, Wide<T> low, Wide<T> scale, int64_t ahead) {
+  using W = Wide<T>;
+  const Same<W> highs(high), lows(low);
+  HWY_ALIGN uint8_t buffer[kBlock];
   double sum = 0;
-  for (int64_t block = 0; block < columns; block += kBlock) {
-    const int64_t stop = HWY_MIN(block + kBlock, columns);
-    const uint8_t* bytes = nullptr;
-    if constexpr (kForm != Form::kNone) bytes = mask.columns(block, stop - block, buffer);
+  for (int64_t block = 0; block < p.columns; block += kBlock) {
+    const int64_t n = HWY_MIN(kBlock, p.columns - block);
+    const T *dy = p.dy.row(row + kNext) + block, *y = p.y.row(row + kNext) + block;
     Pack<W> acc = zero_pack<W>();
-    const auto both = [&](auto extent, int64_t c) HWY_ATTR {
-      if constexpr (kForm != Form::kNone) apply(extent, c, bytes + (c - block));
-      if constexpr (kNext) add_dot(extent, c, acc);
-    };
-    int64_t c = block;
-    for (; c + kStep <= stop; c += kStep) {
-      if (kNext && kStream) {  // what does not fit in the caches comes from far away
-        prefetch_pack(next.dy + c, ahead_dy);
-        prefetch_pack(next.y + c, ahead_y);
-      }
-      both(Full(), c);
-    }
-    if (c < stop) both(Part{static_cast<size_t>(stop - c)}, c);
-    if constexpr (kNext) sum += static_cast<double>(fold(acc));
+    apply<kForm, kStream, T>(
+        {p.dy.row(row) + block, p.y.row(row) + block, mask.columns(block, n, buffer), p.dx.row(row) + block, n}, highs,
+        lows, scale, [&](auto extent, int64_t c) HWY_ATTR {
+          if constexpr (kNext) {
+            if (kStream && std::is_same_v<decltype(extent), Full>) {  // what does not fit in the caches is far away
+              prefetch_pack(dy + c, ahead * p.dy.stride);
+              prefetch_pack(y + c, ahead * p.y.stride);
+            }
+            add_products(extent, dy + c, y + c, acc);
+          } else {
+            prefetch_pack(dy + c, ahead * p.dy.stride);
+          }
+        });
+    if (kNext) sum += static_cast<double>(fold(acc));
   }
   return sum;
 }
 
-template <bool kStream, class T>
-HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last) {
+template <Form kForm>
+constexpr double form_factor(double scale) {
+  return kForm == Form::kFolded ? scale : 1.0;
+}
+
+// From this length on a row is computed while the next one is summed.
+inline constexpr int64_t kLongColumns = 256;
+
+template <Form kForm, bool kStream, class T>
+HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
   using W = Wide<T>;
-  // A NaN for a scale might not be one that could come of bfloat16.
-  const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
-  const auto row_at = [&](int64_t r) { return SoftmaxRow<T>{p.dy.row(r), p.y.row(r), p.dx.row(r)}; };
+  const hn::CappedTag<double, 1> d;
+  const auto factor = hn::Set(d, form_factor<kForm>(static_cast<double>(scale)));
+  HWY_ALIGN double sums[kTileRows<W>];
   MaskCursor mask(p.mask, first);
-  SoftmaxRow<T> row = row_at(first);
-  double sum = pass<Form::kNone, true, false>(row, {}, scale, mask, row, p.columns, 0, 0);
-  for (int64_t r = first; r < last; ++r, mask.next()) {
-    const Comparand<W> by(sum, scale);
-    const SoftmaxRow<T> next = r + 1 < last ? row_at(r + 1) : row;
-    if (by.form == Form::kFolded && r + 1 < last) {
-      const bool more = r + 2 < last;
-      sum = pass<Form::kFolded, true, kStream>(row, by, scale, mask, next, p.columns, more ? p.dy.stride : 0,
-                                               more ? p.y.stride : 0);
+  add_dots(p, first, 1, 0, sums);
+  double sum = sums[0];
+  for (int64_t row = first; row < last; ++row, mask.next()) {
+    W high, low;
+    const bool infinite = !hn::AllFalse(d, comparands(d, hn::Set(d, sum), factor, &high, &low));
+    const int64_t ahead = row + 2 < last ? 1 : 0;
+    if (infinite) {
+      const auto run =
+          row + 1 < last ? apply_row<Form::kExpanded, true, false, T> : apply_row<Form::kExpanded, false, false, T>;
+      sum = run(p, row, mask, static_cast<W>(sum), W{0}, scale, ahead);
     } else {
-      const auto apply = by.form == Form::kFolded     ? pass<Form::kFolded, false, false, T>
-                         : by.form == Form::kFactored ? pass<Form::kFactored, false, false, T>
-                                                      : pass<Form::kExpanded, false, false, T>;
-      apply(row, by, scale, mask, next, p.columns, 0, 0);
-      if (r + 1 < last) sum = pass<Form::kNone, true, false>(next, {}, scale, mask, next, p.columns, 0, 0);
+      const auto run = row + 1 < last ? apply_row<kForm, true, kStream, T> : apply_row<kForm, false, kStream, T>;
+      sum = run(p, row, mask, high, low, scale, ahead);
     }
-    row = next;
+  }
+}
+
+// Inputs of a tile, whose first-level cache also holds the results.
+inline constexpr int64_t kTileBytes = int64_t{16} << 10;
+
+// A tile after the other: the sums of its rows, what follows from them, and the rows' results. The sums' pass asks for
+// the next tile's y, the results' for its dy, so that memory is never idle.
+template <Form kForm, bool kStream, class T>
+HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
+  using W = Wide<T>;
+  const bool together =
+      p.columns <= kShortColumns && p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
+  const int64_t row_bytes = 2 * p.columns * static_cast<int64_t>(sizeof(T));
+  const int64_t tile = together ? short_tile<W>(p.columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
+  HWY_ALIGN uint8_t buffer[kTileElements<W>];
+  Spread<T> highs, lows;
+  MaskCursor mask(p.mask, first);
+  for (int64_t row = first; row < last; row += tile) {
+    const int64_t rows = HWY_MIN(tile, last - row);
+    const int64_t ahead = row + rows < last ? rows : 0;
+    HWY_ALIGN double sums[kTileRows<W>];
+    add_dots(p, row, rows, ahead, sums);
+    const Comparands<W> by(sums, rows, form_factor<kForm>(static_cast<double>(scale)));
+    if (together && !by.any_infinite) {
+      highs.fill(by.high, rows, p.columns);
+      if (sizeof(T) != 2 || kForm != Form::kFolded) lows.fill(by.low, rows, p.columns);
+      const T* dy = p.dy.row(row);
+      const uint8_t* bytes = mask.tile(rows, p.columns, buffer);
+      apply<kForm, kStream, T>({dy, p.y.row(row), bytes, p.dx.row(row), rows * p.columns}, highs, lows, scale,
+                               [&](auto, int64_t c) HWY_ATTR { prefetch_pack(dy + c, ahead * p.columns); });
+      continue;
+    }
+    for (int64_t r = 0; r < rows; ++r, mask.next()) {
+      if (by.infinite(r)) {
+        apply_row<Form::kExpanded, false, false>(p, row + r, mask, static_cast<W>(sums[r]), W{0}, scale, 0);
+      } else {
+        apply_row<kForm, false, kStream>(p, row + r, mask, by.high[r], by.low[r], scale, ahead);
+      }
+    }
+  }
+}
+
+template <Form kForm, bool kStream, class T>
+HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
+  if (p.columns >= kLongColumns) {
+    long_rows<kForm, kStream>(p, first, last, scale);
+  } else {
+    tiles<kForm, kStream>(p, first, last, scale);
   }
   if (kStream) flush_streams();
 }
 
 template <class T>
 void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, bool stream) {
-  stream ? all_rows<true>(p, first, last) : all_rows<false>(p, first, last);
+  using W = Wide<T>;
+  // A NaN for a scale might not be one that could come of bfloat16.
+  const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
+  const W size = std::abs(scale);
+  if (size >= W{0x1p-64} && size <= W{1}) {
+    stream ? all_rows<Form::kFolded, true>(p, first, last, scale)
+           : all_rows<Form::kFolded, false>(p, first, last, scale);
+  } else {
+    all_rows<Form::kFactored, false>(p, first, last, scale);
+  }
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -29,7 +29,7 @@ from cases import (
     wide,
 )
 from descend import acl, precision, reference
-from test_nsa_compress_grad import problems, windows_of
+from test_nsa_compress_grad import OVERLAPS, problems, windows_of
 
 OP = "nsa_compress"
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
@@ -188,6 +188,14 @@ def test_windows_side_by_side_are_fine_everywhere():
         call = arrays(width=16, stride=16)
         run_two_phase(OP, *call, product=product)
         check(call)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize(("tokens", "depth", "width", "stride"), OVERLAPS)
+def test_overlaps_and_heads(tokens, depth, width, stride, dtype):
+    call = arrays(dtype, tokens, 3, depth, [tokens // 3, tokens], width, stride)
+    call[-1] = compute(*call)
+    check(call)
 
 
 # --- the numbers ------------------------------------------------------------------------------------------------------

@@ -346,6 +346,25 @@ def test_windows_that_overlap_eight_times():
     check(call)
 
 
+# Windows that overlap up to sixteen times, and more; heads of every kind of length. Tokens, depth, width, stride.
+OVERLAPS = [
+    (500, 192, 80, 16),
+    (400, 256, 48, 3),
+    (400, 16, 60, 3),
+    (300, 32, 33, 1),
+    (350, 100, 96, 5),
+    (300, 64, 7, 7),
+]
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize(("tokens", "depth", "width", "stride"), OVERLAPS)
+def test_overlaps_and_heads(tokens, depth, width, stride, dtype):
+    call = arrays(dtype, tokens, 3, depth, [tokens // 3, tokens], width, stride)
+    call[8], call[9] = compute(*call)
+    check(call, 16.0)
+
+
 def test_more_positions_than_fit_at_once():
     call = arrays(F32, 3000, 2, 20, [1400, 3000], 1100, 37)
     call[8], call[9] = compute(*call)

@@ -1,6 +1,7 @@
 #include "kernels/nsa_compress.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cut.h"
 #include "runtime/parallel.h"
@@ -18,13 +19,19 @@ namespace descend::kernels {
 struct NsaColumns {
   int64_t head, head_end;
   int64_t begin, end;  // of each of these heads
+  bool fetches;        // asks for the input before it is wanted
 
-  int64_t width() const { return (head_end - head) * (end - begin); }
+  int64_t heads() const { return head_end - head; }
+  int64_t depth() const { return end - begin; }
 };
 
-// Bytes of sums that are worked on at once.
+// Bytes of sums that are worked on at once, and how many of them leave a first-level cache room for the input.
 inline constexpr int64_t kSumBytes = int64_t{64} << 10;
-inline constexpr int64_t kMostWindows = 16;
+inline constexpr int64_t kUsualSumBytes = int64_t{24} << 10;
+
+// How far ahead, at least, the input is asked for, where the call touches more than a second-level cache may hold.
+inline constexpr int64_t kAheadBytes = 4096;
+inline constexpr int64_t kKeptBytes = int64_t{3} << 20;
 
 }  // namespace descend::kernels
 #endif
@@ -37,132 +44,283 @@ namespace descend::kernels::HWY_NAMESPACE {
 inline constexpr int kPositions = 8;
 inline constexpr int kChain = 4;
 
-// The weighted tokens [kFirst, kLast), one after the other.
-template <int kFirst, int kLast, class T, class Extent>
-HWY_INLINE Pack<Wide<T>> chain(Extent extent, const T* input, int64_t stride, const Vector<Wide<T>>* weight) {
+// Columns are worked on in pairs of vectors, as split packs have them, and in order in the last vector of a head.
+template <class W>
+inline constexpr int64_t kPairLanes = 2 * kVectorLanes<W>;
+
+template <class W>
+int64_t padded_depth(int64_t depth) {
+  return (depth + kPairLanes<W> - 1) / kPairLanes<W> * kPairLanes<W>;
+}
+
+// Neighbouring tokens, the windows that cover all of them, and some columns of some heads.
+template <class T>
+struct Covered {
+  const T* input;  // of the first token
+  int64_t input_stride;
+  bool fetches;           // whether it asks for what will be wanted soon
+  const T* ahead;         // this
+  int64_t columns;        // of all heads, side by side
+  const Wide<T>* weight;  // of the first token's position in the oldest window
+  int64_t weight_stride;  // to the next token
+  int64_t weight_window;  // back to the next window
+  Wide<T>* sums;
+  int64_t place, row, rows;  // of the oldest window's sums, from one to the next, and where they begin again
+  int64_t windows;
+  int64_t heads, depth;
+  int64_t head_step, padded;  // from one head to the next, in the input and among the sums
+};
+
+// Columns of kCount neighbouring tokens.
+template <int kCount, size_t kVectors, class T>
+struct Tokens {
   using W = Wide<T>;
-  Pack<W> part = load_split(extent, input + kFirst * stride);
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::Mul(part.v[k], weight[kFirst]);
-  DESCEND_UNROLL
-  for (int i = kFirst + 1; i < kLast; ++i) {
-    const Pack<W> x = load_split(extent, input + i * stride);
+
+  template <class Extent>
+  HWY_INLINE Tokens(Extent extent, const T* input, int64_t stride) {
+    // Vector after vector, for the compiler to read the input in place.
     DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) part.v[k] = hn::MulAdd(x.v[k], weight[i], part.v[k]);
-  }
-  return part;
-}
-
-// sums (fresh: =, else +=) the weighted tokens t, t + 1, ... of one head in one window.
-template <int kCount, class T>
-HWY_INLINE void add_tokens(const NsaCompress<T>& p, const T* input, const Wide<T>* weights, int64_t depth, bool fresh,
-                           Wide<T>* sums) {
-  using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
-  Vector<W> weight[kCount];
-  DESCEND_UNROLL
-  for (int i = 0; i < kCount; ++i) weight[i] = splat(weights[i * p.heads]);
-  const auto add_pack = [&](auto extent, int64_t d) HWY_ATTR {
-    Pack<W> part = chain<0, HWY_MIN(kCount, kChain)>(extent, input + d, p.input.stride, weight);
-    if constexpr (kCount > kChain) part = add(part, chain<kChain, kCount>(extent, input + d, p.input.stride, weight));
-    store(Full(), fresh ? part : add(load_pack(Full(), sums + d), part), sums + d);
-  };
-  int64_t d = 0;
-  for (; d + kStep <= depth; d += kStep) add_pack(Full(), d);
-  if (d < depth) add_pack(Part{static_cast<size_t>(depth - d)}, d);
-}
-
-template <class T>
-HWY_INLINE void add_count(const NsaCompress<T>& p, int64_t count, const T* input, const Wide<T>* weights, int64_t depth,
-                          bool fresh, Wide<T>* sums) {
-  switch (count) {
-    case 1:
-      return add_tokens<1>(p, input, weights, depth, fresh, sums);
-    case 2:
-      return add_tokens<2>(p, input, weights, depth, fresh, sums);
-    case 3:
-      return add_tokens<3>(p, input, weights, depth, fresh, sums);
-    case 4:
-      return add_tokens<4>(p, input, weights, depth, fresh, sums);
-    case 5:
-      return add_tokens<5>(p, input, weights, depth, fresh, sums);
-    case 6:
-      return add_tokens<6>(p, input, weights, depth, fresh, sums);
-    case 7:
-      return add_tokens<7>(p, input, weights, depth, fresh, sums);
-    default:
-      return add_tokens<kPositions>(p, input, weights, depth, fresh, sums);
-  }
-}
-
-// Windows [first, last) of a sequence: every token is read once for all of them.
-template <class T>
-HWY_INLINE void sum_windows(const NsaCompress<T>& p, const Sequence& sequence, int64_t first, int64_t last,
-                            const NsaColumns& columns, int64_t padded, Wide<T>* sums) {
-  const int64_t stride = p.windows.stride, width = p.windows.width;
-  const int64_t depth = columns.end - columns.begin;
-  const int64_t heads = columns.head_end - columns.head;
-  const int64_t end = (last - 1) * stride + width;
-  int64_t token = first * stride;
-  while (token < end) {
-    const TokenRun run(p.windows, token, first, last);
-    if (run.first > run.last) {
-      token = (run.last + 1) * stride;  // windows that leave gaps
-      continue;
-    }
-    // Positions are grouped the same way in every window, whether or not its neighbours are there: groups begin anew at
-    // each multiple of the stride and where a window would end.
-    const int64_t offset = token % stride, cut = width % stride;
-    const int64_t group_end = token - offset + (offset < cut ? cut : stride);
-    const int64_t count = HWY_MIN(HWY_MIN(group_end, end) - token, kPositions);
-    const T* input = p.input.row(sequence.token + token) + columns.begin;
-    for (int64_t n = 0; n < heads; ++n) {
-      const int64_t head = columns.head + n;
-      for (int64_t c = run.first; c <= run.last; ++c) {
-        const int64_t position = token - c * stride;
-        add_count(p, count, input + head * p.depth, p.weight + position * p.heads + head, depth, position == 0,
-                  sums + ((c - first) * heads + n) * padded);
+    for (size_t k = 0; k < kVectors; ++k) {
+      DESCEND_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        const T* from = input + i * stride;
+        if constexpr (kVectors == 1) {
+          x[i][k] = load(extent, from, 0);
+        } else {
+          x[i][k] = load_split(extent, from, k == 0 ? pair_first<T>(0) : pair_second<T>(0));
+        }
       }
     }
-    token += count;
+  }
+
+  // The weighted tokens [kFirst, kLast), one after the other.
+  template <int kFirst, int kLast>
+  HWY_INLINE void chain(const W* weight, int64_t stride, Vector<W>* part) const {
+    const auto first = splat(weight[kFirst * stride]);
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kVectors; ++k) part[k] = hn::Mul(x[kFirst][k], first);
+    DESCEND_UNROLL
+    for (int i = kFirst + 1; i < kLast; ++i) {
+      const auto w = splat(weight[i * stride]);
+      DESCEND_UNROLL
+      for (size_t k = 0; k < kVectors; ++k) part[k] = hn::MulAdd(x[i][k], w, part[k]);
+    }
+  }
+
+  HWY_INLINE void add_to(const W* weight, int64_t stride, W* sums) const {
+    const Tag<W> d;
+    Vector<W> part[kVectors], rest[kVectors];
+    chain<0, HWY_MIN(kCount, kChain)>(weight, stride, part);
+    if constexpr (kCount > kChain) chain<kChain, kCount>(weight, stride, rest);
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kVectors; ++k, sums += kVectorLanes<W>) {
+      if constexpr (kCount > kChain) part[k] = hn::Add(part[k], rest[k]);
+      hn::StoreU(hn::Add(hn::LoadU(d, sums), part[k]), d, sums);
+    }
+  }
+
+  Vector<W> x[kCount][kVectors];
+};
+
+// Groups of kCount tokens, `depth` columns of each head from the first on: each token is read and widened once for all
+// windows.
+template <int kCount, size_t kVectors, class T, class Extent>
+HWY_NOINLINE void add_groups(Extent extent, const Covered<T>& c, int64_t first, int64_t depth, int64_t groups) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kVectors * kVectorLanes<W>;
+  const int64_t heads = c.heads, head_step = c.head_step, padded = c.padded, windows = c.windows;
+  const int64_t input_stride = c.input_stride, row = c.row, rows = c.rows, first_place = c.place;
+  const int64_t weight_stride = c.weight_stride, weight_window = c.weight_window;
+  // Tokens are read side by side, but asked for one after the other, as the processor does by itself where it can.
+  const bool fetches = c.fetches;
+  const T* ahead = c.ahead;
+  const int64_t columns = c.columns, gap = input_stride - columns;
+  int64_t left = columns;
+  const T* input = c.input + first;
+  const W* weight = c.weight;
+  W* const first_sums = c.sums + first;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t n = 0; n < heads; ++n) {
+      for (int64_t d = 0; d < depth; d += kStep) {
+        constexpr int64_t kElements = kCount * kStep;
+        if (fetches) {
+          DESCEND_UNROLL
+          for (int64_t i = 0; i < kElements; i += 64 / sizeof(T)) prefetch(ahead + i);
+          ahead += kElements;
+          left -= kElements;
+          if (left <= 0) {
+            ahead += gap;
+            left += columns;
+          }
+        }
+        const Tokens<kCount, kVectors, T> tokens(extent, input + n * head_step + d, input_stride);
+        const W* w = weight + n;
+        W* sums = first_sums + n * padded + d;
+        int64_t place = first_place;
+        for (int64_t i = 0; i < windows; ++i) {
+          tokens.add_to(w, weight_stride, sums + place);
+          w -= weight_window;
+          place = place + row == rows ? 0 : place + row;
+        }
+      }
+    }
+    input += kCount * input_stride;
+    weight += kCount * weight_stride;
   }
 }
+
+// All columns: whole pairs of vectors, then what is left of each head.
+template <int kCount, class T>
+HWY_INLINE void add_heads(const Covered<T>& c, int64_t groups) {
+  using W = Wide<T>;
+  const int64_t pairs = c.depth / kPairLanes<W> * kPairLanes<W>, rest = c.depth - pairs;
+  if (pairs > 0) {
+    if constexpr (kCount == kPositions) {
+      add_groups<kCount, 2>(Full(), c, 0, pairs, groups);
+    } else {
+      add_groups<kCount, 2>(Part{kPairLanes<W>}, c, 0, pairs, groups);  // a short group is not worth its own code
+    }
+  }
+  if (rest == kVectorLanes<W>) {
+    add_groups<kCount, 1>(Full(), c, pairs, 1, groups);
+  } else if (rest > 0) {
+    add_groups<kCount, 2>(Part{static_cast<size_t>(rest)}, c, pairs, 1, groups);
+  }
+}
+
+template <class T>
+HWY_INLINE void add_rest(const Covered<T>& c, int64_t count) {
+  switch (count) {
+    case 1:
+      return add_heads<1>(c, 1);
+    case 2:
+      return add_heads<2>(c, 1);
+    case 3:
+      return add_heads<3>(c, 1);
+    case 4:
+      return add_heads<4>(c, 1);
+    case 5:
+      return add_heads<5>(c, 1);
+    case 6:
+      return add_heads<6>(c, 1);
+    case 7:
+      return add_heads<7>(c, 1);
+  }
+}
+
+// The sums of windows [first, last) of a sequence. Those that are open, which is begun and not ended, take turns in a
+// few rows.
+template <class T>
+class WindowSums {
+  using W = Wide<T>;
+
+ public:
+  WindowSums(const NsaCompress<T>& p, const NsaColumns& columns, int64_t slots, W* sums) : p_(p), columns_(columns) {
+    covered_.input_stride = p.input.stride;
+    const int64_t bytes = columns.heads() * columns.depth() * static_cast<int64_t>(sizeof(T));
+    ahead_ = HWY_MAX(kPositions, (kAheadBytes - 1) / bytes + 1) * p.input.stride;
+    covered_.fetches = columns.fetches;
+    covered_.columns = columns.heads() * columns.depth();
+    covered_.weight_stride = p.heads;
+    covered_.weight_window = p.windows.stride * p.heads;
+    covered_.sums = sums;
+    covered_.heads = columns.heads();
+    covered_.head_step = p.depth;
+    covered_.depth = columns.depth();
+    covered_.padded = padded_depth<W>(columns.depth());
+    covered_.row = covered_.heads * covered_.padded;
+    covered_.rows = slots * covered_.row;
+  }
+
+  template <bool kStream>
+  void compute(const Sequence& sequence, int64_t first, int64_t last) {
+    const int64_t stride = p_.windows.stride, width = p_.windows.width;
+    int64_t begun = first, begun_place = 0;
+    covered_.place = 0;
+    for_each_stretch(p_.windows, first * stride, (last - 1) * stride + width, first, last,
+                     [&](int64_t t, int64_t end, int64_t oldest, int64_t newest) HWY_ATTR {
+                       if (newest < oldest) return;
+                       if (begun == newest) {
+                         begin(begun_place);
+                         begun_place = next(begun_place);
+                         ++begun;
+                       }
+                       covered_.windows = newest - oldest + 1;
+                       add_tokens(sequence.token + t, t - oldest * stride, end - t);
+                       if (end == oldest * stride + width) {
+                         finish<kStream>(sequence.window + oldest);
+                         covered_.place = next(covered_.place);
+                       }
+                     });
+  }
+
+ private:
+  int64_t next(int64_t place) const { return place + covered_.row == covered_.rows ? 0 : place + covered_.row; }
+
+  // Tokens in groups that are the same for every window, whether or not its neighbours are there.
+  void add_tokens(int64_t token, int64_t position, int64_t count) {
+    const int64_t groups = count / kPositions;
+    covered_.input = p_.input.row(token) + columns_.head * p_.depth + columns_.begin;
+    covered_.weight = p_.weight + position * p_.heads + columns_.head;
+    covered_.ahead = covered_.input + ahead_;
+    if (groups > 0) add_heads<kPositions>(covered_, groups);
+    covered_.input += groups * kPositions * covered_.input_stride;
+    covered_.weight += groups * kPositions * covered_.weight_stride;
+    add_rest(covered_, count % kPositions);
+  }
+
+  // As the sum of nothing, -0 leaves every term as it is.
+  void begin(int64_t place) {
+    W* const sums = covered_.sums + place;
+    for (int64_t i = 0; i < covered_.row; i += kVectorLanes<W>) hn::StoreU(splat(W{-0.0}), Tag<W>(), sums + i);
+  }
+
+  // Stores the oldest window.
+  template <bool kStream>
+  void finish(int64_t window) const {
+    const W* from = covered_.sums + covered_.place;
+    T* to = p_.output.row(window) + columns_.head * p_.depth + columns_.begin;
+    const int64_t depth = covered_.depth;
+    for (int64_t n = 0; n < covered_.heads; ++n, from += covered_.padded, to += p_.depth) {
+      int64_t d = 0;
+      for (; d + kPairLanes<W> <= depth; d += kPairLanes<W>) {
+        store_split<kStream, Nan::kOfBfloat16>(Full(), vector(from, d), vector(from, d + kVectorLanes<W>), to + d, 0);
+      }
+      const Part rest{static_cast<size_t>(depth - d)};
+      if (rest.n == kVectorLanes<W>) {
+        store_pair(rest, vector(from, d), vector(from, d), to + d, 0);
+      } else if (rest.n > 0) {
+        store_split<false, Nan::kOfBfloat16>(rest, vector(from, d), vector(from, d + kVectorLanes<W>), to + d, 0);
+      }
+    }
+  }
+  static HWY_INLINE Vector<W> vector(const W* sums, int64_t d) { return hn::LoadU(Tag<W>(), sums + d); }
+
+  const NsaCompress<T>& p_;
+  const NsaColumns& columns_;
+  int64_t ahead_;       // elements
+  Covered<T> covered_;  // by all windows that are open
+};
 
 // Windows [begin, end) of all.
 template <class T>
 void nsa_windows(const NsaCompress<T>& p, int64_t begin, int64_t end, const NsaColumns& columns, bool stream) {
   using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
   HWY_ALIGN W sums[kSumBytes / sizeof(W)];
-  const int64_t heads = columns.head_end - columns.head;
-  const int64_t depth = columns.end - columns.begin;
-  const int64_t padded = (depth + kStep - 1) / kStep * kStep;
-  const int64_t most = HWY_MIN(kMostWindows, kSumBytes / static_cast<int64_t>(sizeof(W)) / (heads * padded));
-  int64_t s = p.windows.find_window(begin);
-  while (begin < end) {
+  const int64_t overlap = (p.windows.width - 1) / p.windows.stride + 1;
+  const int64_t row = columns.heads() * padded_depth<W>(columns.depth());
+  const int64_t slots = HWY_MIN(overlap, kSumBytes / static_cast<int64_t>(sizeof(W)) / row);
+  WindowSums<T> windows(p, columns, slots, sums);
+  for (int64_t s = p.windows.find_window(begin); begin < end; ++s) {
     const Sequence& sequence = p.windows.sequences[s];
-    const int64_t first = begin - sequence.window;
-    const int64_t last = HWY_MIN(first + most, HWY_MIN(end - sequence.window, sequence.windows));
-    if (first == last) {
-      ++s;
-      continue;
+    const int64_t stop = HWY_MIN(end, sequence.window + sequence.windows);
+    while (begin < stop) {
+      const int64_t first = begin - sequence.window;
+      const int64_t last = slots == overlap ? stop - sequence.window : HWY_MIN(first + slots, stop - sequence.window);
+      stream ? windows.template compute<true>(sequence, first, last)
+             : windows.template compute<false>(sequence, first, last);
+      begin = sequence.window + last;
     }
-    sum_windows(p, sequence, first, last, columns, padded, sums);
-    const W* from = sums;
-    for (int64_t c = first; c < last; ++c) {
-      T* row = p.output.row(sequence.window + c) + columns.begin;
-      for (int64_t n = columns.head; n < columns.head_end; ++n, from += padded) {
-        T* to = row + n * p.depth;
-        int64_t d = 0;
-        if (stream) {
-          for (; d + kStep <= depth; d += kStep) store_split<true>(Full(), load_pack(Full(), from + d), to + d);
-        } else {
-          for (; d + kStep <= depth; d += kStep) store_split(Full(), load_pack(Full(), from + d), to + d);
-        }
-        if (d < depth) store_split(Part{static_cast<size_t>(depth - d)}, load_pack(Full(), from + d), to + d);
-      }
-    }
-    begin = sequence.window + last;
   }
   if (stream) flush_streams();
 }
@@ -177,23 +335,28 @@ template <class T>
 void nsa_compress(const NsaCompress<T>& p) {
   static const auto run = DESCEND_CHOOSE(nsa_windows<T>);
   if (p.blocks == 0 || p.heads == 0 || p.depth == 0) return;
-  constexpr int64_t kMaxChunks = 64;
+  constexpr int64_t kTakes = 8;  // of each thread
   constexpr int64_t kMostColumns = kSumBytes / static_cast<int64_t>(sizeof(Wide<T>)) / 2;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t last = p.windows.count - 1;
   const int64_t tokens = p.windows.sequences[last].token + p.windows.sequences[last].tokens;
   const int64_t bytes = (tokens + p.blocks) * p.heads * p.depth * size;
   const bool stream = p.depth * size % 64 == 0 && stream_output(p.output.data, p.output.stride * size, bytes);
-  const int64_t lanes = 128 / static_cast<int64_t>(sizeof(Wide<T>));
-  const int64_t heads = std::clamp<int64_t>(kMostColumns / (ceil_div(p.depth, lanes) * lanes), 1, p.heads);
+  const int64_t overlap = ceil_div(p.windows.width, p.windows.stride);
+  const int64_t pack_bytes = 128;
+  const int64_t head_bytes = ceil_div(p.depth * static_cast<int64_t>(sizeof(Wide<T>)), pack_bytes) * pack_bytes;
+  const int64_t heads = std::clamp<int64_t>(kUsualSumBytes / (overlap * head_bytes), 1, p.heads);
   const int64_t head_parts = ceil_div(p.heads, heads);
   const int64_t depth_parts = ceil_div(p.depth, kMostColumns);
-  // Neighbouring windows share tokens, so that a chunk has many of them where there are many.
-  const int64_t chunk = ceil_div(p.blocks, kMaxChunks);
   const int64_t parts = head_parts * depth_parts;
+  // Neighbouring windows share tokens, so that a chunk has as many as leave every thread some. No sum depends on it.
+  const int64_t threads = detail::useful_threads(p.blocks * parts, bytes);
+  const int64_t chunks = threads == 1 ? 1 : ceil_div(kTakes * threads, parts);
+  const int64_t chunk = std::max(ceil_div(p.blocks, chunks), std::min(overlap, p.blocks));
   parallel_for(ceil_div(p.blocks, chunk) * parts, bytes, [&](int64_t i) {
     const int64_t begin = i / parts * chunk, part = i % parts;
     NsaColumns columns;
+    columns.fetches = bytes > kKeptBytes;
     columns.head = part / depth_parts * heads;
     columns.head_end = std::min(columns.head + heads, p.heads);
     columns.begin = part % depth_parts * kMostColumns;

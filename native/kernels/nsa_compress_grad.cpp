@@ -1,6 +1,7 @@
 #include "kernels/nsa_compress_grad.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cut.h"
 #include "runtime/parallel.h"
@@ -17,12 +18,20 @@ namespace descend::kernels {
 // Pairs of position and head whose lanes of float sums are worked on at once: 32 KiB of them.
 inline constexpr int64_t kPairs = 512;
 
-// Elements of a row of output_grad, of all of a part's heads, that are kept widened.
-inline constexpr int64_t kWidened = 2048;
-inline constexpr int64_t kUsuallyWidened = 1024;  // so that they stay in a first-level cache, with the sums
+inline constexpr int64_t kUsualPairs = 256;
+
+// Elements of the rows of output_grad that are kept widened, those of all windows that overlap and of a part's heads.
+inline constexpr int64_t kWidened = 8192;
+inline constexpr int64_t kUsuallyWidened = 4096;  // so that they stay in a first-level cache, with the sums
+
+// Windows whose terms of one gradient element are added on their own before they join the others.
+inline constexpr int64_t kWindowBlock = 16;
 
 // How far ahead, at least, input and input_grad are asked for.
 inline constexpr int64_t kAheadBytes = 2048;
+
+// Windows that cover one token, at most.
+inline int64_t overlap_windows(const Windows& w) { return ceil_div(w.width, w.stride); }
 
 // What is computed at a time: some tokens, heads and positions.
 struct NsaPart {
@@ -39,9 +48,6 @@ struct NsaPart {
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
-
-// Windows whose terms of one gradient element are added on their own before they join the others.
-inline constexpr int64_t kWindowBlock = 16;
 
 // Calls f(extent, d) for every pack of a head.
 template <class W, class F>
@@ -70,6 +76,12 @@ HWY_INLINE void add_sums(const Pack<Wide<T>>& products, Wide<T>* sums) {
 }
 
 template <class W>
+int64_t padded_depth(int64_t depth) {
+  constexpr int64_t kStep = kPackLanes<W>;
+  return (depth + kStep - 1) / kStep * kStep;
+}
+
+template <class W>
 HWY_INLINE W fold_sums(const W* sums) {
   Pack<W> pack = zero_pack<W>();
   constexpr size_t kHalf = kPackVectors<W> / 2;
@@ -83,94 +95,216 @@ HWY_INLINE W fold_sums(const W* sums) {
   return fold_vector(Tag<W>(), pack.v[0]);
 }
 
-// Neighbouring tokens, and the one or two windows that cover all of them.
-template <class T>
-struct FewWindows {
-  const T* input;
-  int64_t input_stride;  // to the next token
-  T* input_grad;
-  int64_t input_grad_stride;
-  const Wide<T>* output_grad[2];  // widened, a head after the other in whole packs
-  const Wide<T>* weight[2];       // of the first token's position
-  int64_t weight_step;            // to the next token
-  Wide<T>* sums[2];
-  int64_t sums_step;
+// How far it is from one token to the next, and from one window to the next younger one.
+struct Steps {
+  int64_t input, input_grad, weight, sums;  // tokens
+  int64_t windows;
+  int64_t window_output_grad, window_weight, window_sums;
+  int64_t input_ahead, input_grad_ahead;  // what will be wanted soon
 };
 
-// Asks for what will be wanted soon.
+// Neighbouring tokens, and the windows that cover all of them: from the oldest on, their positions descend by the
+// stride.
 template <class T>
+struct Stretch {
+  int64_t tokens, heads, depth;
+  const T* input;
+  T* input_grad;
+  const Wide<T>* output_grad;  // of the oldest window, widened, a head after the other in whole packs
+  int64_t output_grad_head;
+  const Wide<T>* weight;  // of the first token's position in the oldest window
+  Wide<T>* sums;
+  Steps step;
+};
+
+// Of one token, one head.
+template <class T>
+struct Head {
+  const T* input;
+  T* input_grad;
+  const Wide<T>* output_grad;
+  const Wide<T>* weight;
+  Wide<T>* sums;
+};
+
+// Asks for the lines of some elements.
+template <size_t kElements, class T>
 HWY_INLINE void fetch(const T* p) {
   DESCEND_UNROLL
-  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) __builtin_prefetch(p + i);
+  for (size_t i = 0; i < kElements; i += 64 / sizeof(T)) __builtin_prefetch(p + i);
 }
 
-// All of the work on some tokens, a row after the other from end to end.
-template <int kCount, bool kStream, class T>
-HWY_NOINLINE void few_windows(FewWindows<T> c, int64_t tokens, int64_t heads, int64_t depth, int64_t head_step) {
-  using W = Wide<T>;
-  const int64_t ahead = (kAheadBytes - 1) / (heads * depth * static_cast<int64_t>(sizeof(T))) + 1;  // tokens
-  const int64_t input_ahead = ahead * c.input_stride, input_grad_ahead = ahead * c.input_grad_stride;
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (int64_t n = 0; n < heads; ++n) {
-      const T* input = c.input + n * depth;
-      T* input_grad = c.input_grad + n * depth;
-      const W* output_grad[kCount];
-      Vector<W> weight[kCount];
-      Pack<W> products[kCount];
-      DESCEND_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        output_grad[i] = c.output_grad[i] + n * head_step;
-        weight[i] = splat(c.weight[i][n]);
-        products[i] = zero_pack<W>();
-      }
-      for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
-        // Stores to the sums must not wait behind one to a line that is far away: those lines are asked for, too.
-        fetch(input + input_ahead + d);
-        if (!kStream) fetch(input_grad + input_grad_ahead + d);
-        const Pack<W> x = load_split(extent, input + d);
-        Pack<W> result;
-        DESCEND_UNROLL
-        for (int i = 0; i < kCount; ++i) {
-          const Pack<W> grad = load_pack(Full(), output_grad[i] + d);
-          DESCEND_UNROLL
-          for (size_t k = 0; k < kPackVectors<W>; ++k) {
-            products[i].v[k] = hn::MulAdd(grad.v[k], x.v[k], products[i].v[k]);
-            result.v[k] = i == 0 ? hn::Mul(grad.v[k], weight[i]) : hn::MulAdd(grad.v[k], weight[i], result.v[k]);
-          }
-        }
-        store_split<kStream>(extent, result, input_grad + d);
-      });
-      DESCEND_UNROLL
-      for (int i = 0; i < kCount; ++i) add_sums<T>(products[i], c.sums[i] + n * kSumLanes<W>);
-    }
-    c.input += c.input_stride;
-    c.input_grad += c.input_grad_stride;
-    for (int i = 0; i < kCount; ++i) {
-      c.weight[i] += c.weight_step;
-      c.sums[i] += c.sums_step;
-    }
-  }
-}
-
-// The rows of output_grad of the last two windows, widened.
+// The first half of a pack.
 template <class T>
-struct WidenedRows {
-  HWY_ALIGN Wide<T> rows[2][kWidened];
-  int64_t windows[2] = {-1, -1};
-
-  const Wide<T>* row(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t window, int64_t head_step) {
-    Wide<T>* const to = rows[window % 2];
-    if (windows[window % 2] == window) return to;
-    windows[window % 2] = window;
-    const T* const from = p.output_grad.row(window) + part.head * p.depth;
-    for (int64_t n = 0; n < part.heads(); ++n) {
-      for_each_pack<Wide<T>>(p.depth, [&](auto extent, int64_t d) HWY_ATTR {
-        store(Full(), load_split(extent, from + n * p.depth + d), to + n * head_step + d);
-      });
-    }
-    return to;
+HWY_INLINE void store_half(const Vector<Wide<T>>* v, T* p) {
+  using W = Wide<T>;
+  if constexpr (kPackVectors<W> > 2) {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W> / 2; k += 2) store_pair(Full(), v[k], v[k + 1], p, k);
+  } else if constexpr (sizeof(T) == 2) {
+    hn::StoreU(narrow(T(), v[0]), Bits16<W>(), reinterpret_cast<uint16_t*>(p));
+  } else {
+    hn::StoreU(v[0], Tag<W>(), p);
   }
-};
+}
+
+// kPacks packs, of which kVectors vectors are not all zero, of one head of kTokens neighbouring tokens. Their products
+// are added to the sums for weight_grad, or, where the head has more columns, to the head's own packs.
+template <size_t kTokens, size_t kPacks, size_t kVectors, bool kWhole, bool kStream, class T, class Extent>
+HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
+  using W = Wide<T>;
+  constexpr size_t kPack = kPackLanes<W>, kLanes = kVectorLanes<W>, kHalf = kPackVectors<W> / 2;
+  constexpr size_t kUsed = kVectors * kLanes;
+  const Tag<W> d;
+  Vector<W> x[kTokens][kPacks][kVectors], result[kTokens][kPacks][kVectors];
+  DESCEND_UNROLL
+  for (size_t t = 0; t < kTokens; ++t) {
+    const T* input = head.input + t * step.input;
+    T* input_grad = head.input_grad + t * step.input_grad;
+    DESCEND_UNROLL
+    for (size_t i = 0; i < kPacks; ++i) {
+      // Stores to the sums must not wait behind one to a line that is far away: those lines are asked for, too.
+      fetch<kUsed>(input + step.input_ahead + i * kPack);
+      if (!kStream) fetch<kUsed>(input_grad + step.input_grad_ahead + i * kPack);
+      DESCEND_UNROLL
+      for (size_t k = 0; k < kVectors; ++k) {
+        x[t][i][k] = load_split(extent, input + i * kPack, k);
+        result[t][i][k] = splat(W{-0.0});  // to which a first term is added without a change
+      }
+    }
+  }
+  for (int64_t c = 0; c < step.windows; ++c) {
+    Vector<W> weight[kTokens], products[kTokens][kVectors];
+    DESCEND_UNROLL
+    for (size_t t = 0; t < kTokens; ++t) {
+      weight[t] = splat(head.weight[t * step.weight]);
+      DESCEND_UNROLL
+      for (size_t k = 0; k < kVectors; ++k) {
+        products[t][k] = kWhole ? hn::Zero(d) : hn::LoadU(d, head.sums + t * step.sums + k * kLanes);
+      }
+    }
+    DESCEND_UNROLL
+    for (size_t i = 0; i < kPacks; ++i) {
+      DESCEND_UNROLL
+      for (size_t k = 0; k < kVectors; ++k) {
+        const auto grad = hn::LoadU(d, head.output_grad + i * kPack + k * kLanes);
+        DESCEND_UNROLL
+        for (size_t t = 0; t < kTokens; ++t) {
+          products[t][k] = hn::MulAdd(grad, x[t][i][k], products[t][k]);
+          result[t][i][k] = hn::MulAdd(grad, weight[t], result[t][i][k]);
+        }
+      }
+    }
+    DESCEND_UNROLL
+    for (size_t t = 0; t < kTokens; ++t) {
+      W* sums = head.sums + t * step.sums;
+      DESCEND_UNROLL
+      for (size_t k = 0; k < (kWhole ? kHalf : kVectors); ++k, sums += kLanes) {
+        auto sum = products[t][k];
+        if constexpr (kWhole) {
+          if constexpr (kVectors > kHalf) sum = hn::Add(sum, products[t][k + kHalf]);
+          sum = hn::Add(hn::LoadU(d, sums), sum);
+        }
+        hn::StoreU(sum, d, sums);
+      }
+    }
+    head.output_grad += step.window_output_grad;
+    head.weight += step.window_weight;
+    head.sums += step.window_sums;
+  }
+  DESCEND_UNROLL
+  for (size_t t = 0; t < kTokens; ++t) {
+    T* input_grad = head.input_grad + t * step.input_grad;
+    DESCEND_UNROLL
+    for (size_t i = 0; i < kPacks; ++i) {
+      if constexpr (kVectors < kPackVectors<W>) {
+        store_half(result[t][i], input_grad + i * kPack);
+      } else {
+        Pack<W> pack;
+        DESCEND_UNROLL
+        for (size_t k = 0; k < kVectors; ++k) pack.v[k] = result[t][i][k];
+        store_split<kStream>(extent, pack, input_grad + i * kPack);
+      }
+    }
+  }
+}
+
+// A head of any depth, strip after strip.
+template <bool kStream, class T>
+HWY_INLINE void long_head(const Head<T>& head, int64_t depth, Steps step) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  constexpr size_t kVectors = kPackVectors<W>, kPacks = HWY_MAX(8 / kVectors, 1);
+  constexpr int64_t kStrip = kPacks * kStep;
+  HWY_ALIGN W products[kWindowBlock * kStep];
+  for (int64_t c = 0; c < step.windows; ++c) store(Full(), zero_pack<W>(), products + c * kStep);
+  const int64_t window_sums = step.window_sums;
+  step.window_sums = kStep;
+  const auto from = [&](int64_t d) HWY_ATTR {
+    return Head<T>{head.input + d, head.input_grad + d, head.output_grad + d, head.weight, products};
+  };
+  int64_t d = 0;
+  for (; d + kStrip <= depth; d += kStrip) strip<1, kPacks, kVectors, false, kStream>(Full(), from(d), step);
+  for (; d + kStep <= depth; d += kStep) strip<1, 1, kVectors, false, kStream>(Full(), from(d), step);
+  if (d < depth) strip<1, 1, kVectors, false, kStream>(Part{static_cast<size_t>(depth - d)}, from(d), step);
+  for (int64_t c = 0; c < step.windows; ++c) {
+    add_sums<T>(load_pack(Full(), products + c * kStep), head.sums + c * window_sums);
+  }
+}
+
+// A stretch, kTokens rows after the other from end to end. kPacks: of a head; 0: any depth.
+template <size_t kTokens, size_t kPacks, size_t kVectors, bool kStream, class T, class Extent>
+HWY_NOINLINE void add_heads(Extent extent, const Stretch<T>& s) {
+  const int64_t heads = s.heads, depth = s.depth, output_grad_head = s.output_grad_head;
+  const Steps& from = s.step;
+  const Steps step{from.input,       from.input_grad,         from.weight,        from.sums,
+                   from.windows,     from.window_output_grad, from.window_weight, from.window_sums,
+                   from.input_ahead, from.input_grad_ahead};
+  Head<T> first{s.input, s.input_grad, s.output_grad, s.weight, s.sums};
+  const auto add = [&](auto count) HWY_ATTR {
+    constexpr int64_t kCount = decltype(count)::value;
+    Head<T> head = first;
+    for (int64_t n = 0; n < heads; ++n) {
+      if constexpr (kPacks == 0) {
+        long_head<kStream>(head, depth, step);
+      } else {
+        strip<kCount, kPacks, kVectors, true, kStream>(extent, head, step);
+      }
+      head.input += depth;
+      head.input_grad += depth;
+      head.output_grad += output_grad_head;
+      ++head.weight;
+      head.sums += kSumLanes<Wide<T>>;
+    }
+    first.input += kCount * step.input;
+    first.input_grad += kCount * step.input_grad;
+    first.weight += kCount * step.weight;
+    first.sums += kCount * step.sums;
+  };
+  int64_t t = s.tokens;
+  for (; t >= static_cast<int64_t>(kTokens); t -= kTokens) add(std::integral_constant<size_t, kTokens>());
+  if constexpr (kTokens > 1) {
+    for (; t > 0; --t) add(std::integral_constant<size_t, 1>());
+  }
+}
+
+// A few tokens at a time, where a head leaves registers for them.
+template <bool kStream, class T>
+HWY_INLINE void add_stretch(const Stretch<T>& s) {
+  using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
+  constexpr size_t kVectors = kPackVectors<W>, kHalf = kVectors / 2;
+  constexpr size_t kMany = HWY_MAX(8 / kVectors, 1);
+  if (!kSplits<T> && 2 * s.depth == kStep) return add_heads<kMany, 1, kHalf, kStream>(Full(), s);
+  if (s.depth < kStep) return add_heads<kMany, 1, kVectors, kStream>(Part{static_cast<size_t>(s.depth)}, s);
+  if (s.depth == kStep) return add_heads<kMany, 1, kVectors, kStream>(Full(), s);
+#if HWY_TARGET == HWY_AVX3
+  if (s.depth == 2 * kStep) return add_heads<2, 2, kVectors, kStream>(Full(), s);
+  if (s.depth == 4 * kStep) return add_heads<1, 4, kVectors, kStream>(Full(), s);
+  if (s.depth == 6 * kStep) return add_heads<1, 6, kVectors, kStream>(Full(), s);
+#endif
+  add_heads<1, 0, kVectors, kStream>(Full(), s);
+}
 
 // One token of one head, and the windows that cover it: from the first on, their positions descend by the stride.
 template <class T>
@@ -226,12 +360,12 @@ HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
 
 // One token.
 template <bool kStream, class T>
-HWY_INLINE void one_token(const NsaCompressGrad<T>& p, const NsaPart& part, const Sequence& sequence,
-                          const TokenRun& run, int64_t t, Wide<T>* sums) {
+HWY_INLINE void one_token(const NsaCompressGrad<T>& p, const NsaPart& part, const Sequence& sequence, int64_t t,
+                          int64_t oldest, int64_t newest, Wide<T>* sums) {
   constexpr int64_t kLanes = kSumLanes<Wide<T>>;
-  const int64_t position = t - sequence.token - run.first * p.windows.stride;  // in the first window
+  const int64_t position = t - oldest * p.windows.stride;  // in the first window
   // Windows whose position is not this part's: only where a window has more positions than kPairs.
-  int64_t skipped = 0, count = run.last - run.first + 1;
+  int64_t skipped = 0, count = newest - oldest + 1;
   if (!part.input_grad) {
     if (position >= part.position_end) skipped = (position - part.position_end) / p.windows.stride + 1;
     count = position < part.position ? 0 : HWY_MIN(count, (position - part.position) / p.windows.stride + 1);
@@ -243,10 +377,10 @@ HWY_INLINE void one_token(const NsaCompressGrad<T>& p, const NsaPart& part, cons
   c.sums_stride = -p.windows.stride * part.heads() * kLanes;
   c.count = count - skipped;
   if (c.count <= 0) return;
-  const T* grad = p.output_grad.row(sequence.window + run.first + skipped);
+  const T* grad = p.output_grad.row(sequence.window + oldest + skipped);
   for (int64_t n = part.head; n < part.head_end; ++n) {
-    c.input = p.input.row(t) + n * p.depth;
-    c.input_grad = p.input_grad.row(t) + n * p.depth;
+    c.input = p.input.row(sequence.token + t) + n * p.depth;
+    c.input_grad = p.input_grad.row(sequence.token + t) + n * p.depth;
     c.output_grad = grad + n * p.depth;
     c.weight = p.weight + first * p.heads + n;
     c.sums = sums + ((first - part.position) * part.heads() + n - part.head) * kLanes;
@@ -255,34 +389,21 @@ HWY_INLINE void one_token(const NsaCompressGrad<T>& p, const NsaPart& part, cons
   }
 }
 
-// Tokens [t, end), covered by the same windows.
-template <bool kStream, class T>
-HWY_INLINE void covered_tokens(const NsaCompressGrad<T>& p, const NsaPart& part, const Sequence& sequence,
-                               const TokenRun& run, int64_t t, int64_t end, Wide<T>* sums, WidenedRows<T>& widened) {
-  using W = Wide<T>;
-  constexpr int64_t kLanes = kSumLanes<W>, kStep = kPackLanes<W>;
-  const int64_t head_step = (p.depth + kStep - 1) / kStep * kStep;
-  const int64_t count = run.last - run.first + 1;
-  if (count > 2 || !part.input_grad || part.heads() * head_step > kWidened) {
-    for (; t < end; ++t) one_token<kStream>(p, part, sequence, run, t, sums);
-    return;
+// Calls covered(sequence, begin, end, oldest, newest), for tokens of a sequence that have the same windows, or
+// uncovered(token) over [token, end).
+template <class T, class Covered, class Uncovered>
+HWY_INLINE void walk(const NsaCompressGrad<T>& p, int64_t token, int64_t end, Covered covered, Uncovered uncovered) {
+  for (int64_t i = p.windows.find_token(token); token < end && i < p.windows.count; ++i) {
+    const Sequence& sequence = p.windows.sequences[i];
+    const int64_t stop = HWY_MIN(end, sequence.token + sequence.tokens);
+    for_each_stretch(p.windows, token - sequence.token, stop - sequence.token, 0, sequence.windows,
+                     [&](int64_t t, int64_t t_end, int64_t oldest, int64_t newest) HWY_ATTR {
+                       if (oldest <= newest) return covered(sequence, t, t_end, oldest, newest);
+                       for (; t < t_end; ++t) uncovered(sequence.token + t);
+                     });
+    token = stop;
   }
-  const int64_t position = t - sequence.token - run.first * p.windows.stride;  // in the first window
-  FewWindows<T> c;
-  c.input = p.input.row(t) + part.head * p.depth;
-  c.input_stride = p.input.stride;
-  c.input_grad = p.input_grad.row(t) + part.head * p.depth;
-  c.input_grad_stride = p.input_grad.stride;
-  c.weight_step = p.heads;
-  c.sums_step = part.heads() * kLanes;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t place = position - i * p.windows.stride;
-    c.output_grad[i] = widened.row(p, part, sequence.window + run.first + i, head_step);
-    c.weight[i] = p.weight + place * p.heads + part.head;
-    c.sums[i] = sums + place * part.heads() * kLanes;
-  }
-  const auto work = count == 2 ? few_windows<2, kStream, T> : few_windows<1, kStream, T>;
-  work(c, end - t, part.heads(), p.depth, head_step);
+  for (; token < end; ++token) uncovered(token);
 }
 
 template <bool kStream, class T>
@@ -295,53 +416,126 @@ HWY_INLINE void zero(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t t
   }
 }
 
-// Calls covered(sequence, run, begin, end), for tokens that have the same windows, or uncovered(token) over [token,
-// end).
-template <class T, class Covered, class Uncovered>
-HWY_INLINE void walk(const NsaCompressGrad<T>& p, int64_t token, int64_t end, Covered covered, Uncovered uncovered) {
-  int64_t s = p.windows.find_token(token);
-  while (token < end) {
-    if (s == p.windows.count) {
-      for (; token < end; ++token) uncovered(token);
+// The work on a part: it keeps the sums for weight_grad, and the rows of output_grad of the windows that overlap.
+template <bool kStream, class T>
+class PartWork {
+  using W = Wide<T>;
+  static constexpr int64_t kLanes = kSumLanes<W>;
+
+ public:
+  PartWork(const NsaCompressGrad<T>& p, const NsaPart& part) : p_(p), part_(part) {
+    const int64_t row_bytes = part.heads() * p.depth * static_cast<int64_t>(sizeof(T));
+    const int64_t ahead = (kAheadBytes - 1) / row_bytes + 1;  // tokens
+    Stretch<T>& s = stretch_;
+    s.heads = part.heads();
+    s.depth = p.depth;
+    s.step.input = p.input.stride;
+    s.step.input_grad = p.input_grad.stride;
+    s.output_grad_head = padded_depth<W>(p.depth);
+    s.step.weight = p.heads;
+    s.step.sums = s.heads * kLanes;
+    s.step.window_output_grad = s.heads * s.output_grad_head;
+    s.step.window_weight = -p.windows.stride * p.heads;
+    s.step.input_ahead = ahead * p.input.stride;
+    s.step.input_grad_ahead = ahead * p.input_grad.stride;
+    const int64_t overlap = overlap_windows(p.windows);
+    together_ = part.input_grad && 2 * overlap * s.step.window_output_grad <= kWidened && overlap <= kWindowBlock;
+    kept_ = 2 * overlap;
+    // Sums that are added to one after the other must not lie a multiple of 4096 bytes apart.
+    s.step.window_sums = -(p.windows.stride * s.step.sums + (together_ ? kLanes : 0));
+  }
+
+  // Tokens [begin, end); the sums start anew.
+  void compute(int64_t begin, int64_t end) {
+    std::fill_n(sums_, (part_.position_end - part_.position) * 2 * stretch_.step.sums, W{0});
+    walk(
+        p_, begin, end,
+        [&](const Sequence& sequence, int64_t t, int64_t stop, int64_t oldest, int64_t newest)
+            HWY_ATTR { covered(sequence, t, stop, oldest, newest); },
+        [&](int64_t t) HWY_ATTR {
+          if (part_.input_grad) zero<kStream>(p_, part_, t);
+        });
+  }
+
+  // slot (fresh: =, else +=) the sums.
+  void add_to(double* slot, bool fresh) const {
+    const W* block = sums_;
+    for (int64_t w = part_.position; w < part_.position_end; block -= stretch_.step.window_sums) {
+      const int64_t end = HWY_MIN(w + p_.windows.stride, part_.position_end);
+      for (const W* lanes = block; w < end; ++w) {
+        for (int64_t n = part_.head; n < part_.head_end; ++n, lanes += kLanes) {
+          const double sum = static_cast<double>(fold_sums(lanes));
+          double& total = slot[w * p_.heads + n];
+          total = fresh ? sum : total + sum;
+        }
+      }
+    }
+  }
+
+ private:
+  // Tokens that the same windows cover.
+  void covered(const Sequence& sequence, int64_t t, int64_t end, int64_t oldest, int64_t newest) {
+    if (!together_) {
+      for (; t < end; ++t) one_token<kStream>(p_, part_, sequence, t, oldest, newest, sums_);
       return;
     }
-    const Sequence& sequence = p.windows.sequences[s];
-    const TokenRun run(p.windows, token - sequence.token, 0, sequence.windows);
-    const int64_t stop = HWY_MIN(end - sequence.token, HWY_MIN(run.end, sequence.tokens)) + sequence.token;
-    if (run.first <= run.last) {
-      covered(sequence, run, token, stop);
-      token = stop;
-    } else {
-      for (; token < stop; ++token) uncovered(token);
-    }
-    if (token == sequence.token + sequence.tokens) ++s;
+    const int64_t token = sequence.token + t, position = t - oldest * p_.windows.stride;
+    const int64_t back = position / p_.windows.stride;  // windows
+    keep(sequence.window + oldest, sequence.window + newest);
+    Stretch<T>& s = stretch_;
+    s.tokens = end - t;
+    s.input = p_.input.row(token) + part_.head * p_.depth;
+    s.input_grad = p_.input_grad.row(token) + part_.head * p_.depth;
+    s.output_grad = row(sequence.window + oldest);
+    s.weight = p_.weight + position * p_.heads + part_.head;
+    s.sums = sums_ - back * s.step.window_sums + (position - back * p_.windows.stride) * s.step.sums;
+    s.step.windows = newest - oldest + 1;
+    add_stretch<kStream>(s);
   }
-}
+
+  W* row(int64_t window) { return rows_ + (window - first_) * stretch_.step.window_output_grad; }
+
+  // Sees to it that the rows of these windows, no older ones than before, are widened and lie side by side.
+  void keep(int64_t oldest, int64_t newest) {
+    if (newest < end_) return;
+    if (newest - first_ >= kept_) {
+      const W* const from = row(oldest);
+      const int64_t size = HWY_MAX(end_ - oldest, 0) * stretch_.step.window_output_grad;
+      std::copy_n(from, size, rows_);
+      first_ = oldest;
+      end_ = HWY_MAX(end_, oldest);
+    }
+    for (; end_ <= newest; ++end_) widen(end_);
+  }
+
+  void widen(int64_t window) {
+    W* const to = row(window);
+    const T* const from = p_.output_grad.row(window) + part_.head * p_.depth;
+    for (int64_t n = 0; n < stretch_.heads; ++n) {
+      for_each_pack<W>(p_.depth, [&](auto extent, int64_t d) HWY_ATTR {
+        const T* grad = from + n * p_.depth + d;
+        fetch<kPackLanes<W>>(grad + p_.output_grad.stride);
+        store(Full(), load_split(extent, grad), to + n * stretch_.output_grad_head + d);
+      });
+    }
+  }
+
+  const NsaCompressGrad<T>& p_;
+  const NsaPart& part_;
+  Stretch<T> stretch_;
+  bool together_;                // whether all windows that overlap are worked on at once
+  int64_t kept_;                 // rows of output_grad at most: twice as many as needed, so that they move seldom
+  int64_t first_ = 0, end_ = 0;  // the windows that they belong to
+  HWY_ALIGN W rows_[kWidened];
+  HWY_ALIGN W sums_[2 * kPairs * kLanes];
+};
 
 template <bool kStream, class T>
 HWY_INLINE void compute_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, double* slot) {
-  using W = Wide<T>;
-  constexpr int64_t kLanes = kSumLanes<W>;
-  HWY_ALIGN W sums[kPairs * kLanes];
-  WidenedRows<T> widened;
-  const int64_t pairs = (part.position_end - part.position) * part.heads();
+  PartWork<kStream, T> work(p, part);
   for (int64_t begin = part.token; begin < part.token_end; begin += stripe) {
-    std::fill_n(sums, pairs * kLanes, W{0});
-    walk(
-        p, begin, HWY_MIN(begin + stripe, part.token_end),
-        [&](const Sequence& sequence, const TokenRun& run, int64_t t, int64_t end)
-            HWY_ATTR { covered_tokens<kStream>(p, part, sequence, run, t, end, sums, widened); },
-        [&](int64_t t) HWY_ATTR {
-          if (part.input_grad) zero<kStream>(p, part, t);
-        });
-    const W* lanes = sums;
-    for (int64_t w = part.position; w < part.position_end; ++w) {
-      for (int64_t n = part.head; n < part.head_end; ++n, lanes += kLanes) {
-        const double sum = static_cast<double>(fold_sums(lanes));
-        double& total = slot[w * p.heads + n];
-        total = begin == part.token ? sum : total + sum;
-      }
-    }
+    work.compute(begin, HWY_MIN(begin + stripe, part.token_end));
+    work.add_to(slot, begin == part.token);
   }
   if (kStream) flush_streams();
 }
@@ -358,16 +552,16 @@ void nsa_input_grad(const NsaCompressGrad<T>& p, int64_t begin, int64_t end) {
   all_heads.head_end = p.heads;
   walk(
       p, begin, end,
-      [&](const Sequence& sequence, const TokenRun& run, int64_t t, int64_t stop) HWY_ATTR {
+      [&](const Sequence& sequence, int64_t t, int64_t stop, int64_t oldest, int64_t newest) HWY_ATTR {
         Covered<T> c{};
         c.grad_stride = p.output_grad.stride;
         c.weight_stride = -p.windows.stride * p.heads;
-        c.count = run.last - run.first + 1;
+        c.count = newest - oldest + 1;
         for (; t < stop; ++t) {
-          const int64_t position = t - sequence.token - run.first * p.windows.stride;
+          const int64_t position = t - oldest * p.windows.stride;
           for (int64_t n = 0; n < p.heads; ++n) {
-            c.input_grad = p.input_grad.row(t) + n * p.depth;
-            c.output_grad = p.output_grad.row(sequence.window + run.first) + n * p.depth;
+            c.input_grad = p.input_grad.row(sequence.token + t) + n * p.depth;
+            c.output_grad = p.output_grad.row(sequence.window + oldest) + n * p.depth;
             c.weight = p.weight + position * p.heads + n;
             gather<false>(c, p.depth);
           }
@@ -425,8 +619,9 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   const int64_t stripe = stripe_tokens(p.tokens, p.windows.stride, ceil_div(p.depth * 4, 128));
   const int64_t positions = std::min(width, kPairs);
   const int64_t lanes = 128 / static_cast<int64_t>(sizeof(Wide<T>));
-  const int64_t few = std::max<int64_t>(kUsuallyWidened / (ceil_div(p.depth, lanes) * lanes), 1);
-  const int64_t heads = std::min({p.heads, kPairs / positions, few});
+  const int64_t widened = 2 * overlap_windows(p.windows) * ceil_div(p.depth, lanes) * lanes;  // elements of one head
+  const int64_t few = std::max<int64_t>(std::min(kUsuallyWidened / widened, kUsualPairs / positions), 1);
+  const int64_t heads = std::min(p.heads, few);
   const int64_t position_parts = ceil_div(width, positions);
   const int64_t head_parts = ceil_div(p.heads, heads);
   parallel_for(chunks * head_parts * position_parts, bytes * position_parts, [&](int64_t i) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 namespace descend::kernels {
 
@@ -34,20 +33,25 @@ struct Windows {
   }
 };
 
-// Neighbouring tokens that the same windows cover. Numbers count from the beginning of the sequence.
-struct TokenRun {
-  int64_t end;    // token
-  int64_t first;  // window
-  int64_t last;   // window; below `first` where none covers the tokens
-
-  // The longest run from `token` on among the windows [from, to).
-  TokenRun(const Windows& w, int64_t token, int64_t from, int64_t to) {
-    const int64_t step = token / w.stride;
-    last = std::min(step, to - 1);
-    first = std::max(from, token < w.width ? 0 : (token - w.width) / w.stride + 1);
-    end = step < to - 1 ? (step + 1) * w.stride : std::numeric_limits<int64_t>::max();
-    if (first <= last) end = std::min(end, first * w.stride + w.width);
+// Tokens [begin, end) of a sequence and the windows among [from, to) that cover all of them: calls
+// f(begin, end, oldest, newest) for one stretch after the other, which no window begins or ends within; where none
+// covers it, newest is below oldest. Tokens and windows count from the beginning of the sequence. A stretch never
+// leaves its block of `stride` tokens, and ends where a window would, whether or not there is one.
+template <class F>
+void for_each_stretch(const Windows& windows, int64_t begin, int64_t end, int64_t from, int64_t to, F f) {
+  const int64_t stride = windows.stride;
+  const int64_t whole = windows.width / stride, cut = windows.width % stride;
+  for (int64_t block = begin / stride; begin < end; ++block) {
+    const int64_t newest = std::min(block, to - 1);
+    const auto up_to = [&](int64_t stop, int64_t oldest) {
+      stop = std::min(stop, end);
+      if (begin >= stop) return;
+      f(begin, stop, std::max(oldest, from), newest);
+      begin = stop;
+    };
+    up_to(block * stride + cut, block - whole);
+    up_to((block + 1) * stride, block - whole + 1);
   }
-};
+}
 
 }  // namespace descend::kernels

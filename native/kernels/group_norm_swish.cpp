@@ -44,6 +44,10 @@ struct Normaliser {
 // Elements that the path for short channels works on at a time: whole channels, or whole groups where they are small.
 inline constexpr int64_t kForwardTile = 1024;
 
+// Whether swish is computed the brief way.
+template <class T>
+inline constexpr bool kBrief = sizeof(T) == 2;
+
 #endif
 }  // namespace descend::kernels
 
@@ -153,11 +157,11 @@ Normaliser<W> group_norm_swish_normaliser(const Moments* blocks, int64_t element
 
 // ---- The result.
 
-template <class W, class Channel, class Group>
+template <class W, bool kBrief, class Channel, class Group>
 struct Terms {
   Channel slope, level;
   Group mean;
-  Same<W> scale;
+  Steepness<W, kBrief> steepness;
 };
 
 // kPacks packs from element j on.
@@ -174,24 +178,21 @@ HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T
     each<kN>([&](size_t k) HWY_ATTR {
       z[k] = hn::MulAdd(z[k], at.slope.at(extent, j, first + k), at.level.at(extent, j, first + k));
     });
-    if constexpr (kSwish) swish<W, kN>(at.scale.value, z);
+    if constexpr (kSwish) swish<kBrief<T>, W, kN>(at.steepness, z);
     each<kN>([&](size_t k) HWY_ATTR { result[(first + k) / kPackVectors<W>].v[(first + k) % kPackVectors<W>] = z[k]; });
   }
-  each<kPacks>([&](size_t i) HWY_ATTR { store<kStream>(extent, result[i], y + j + i * kPackLanes<W>); });
+  each<kPacks>([&](size_t i) HWY_ATTR { store<kStream>(part_of<W>(extent, i), result[i], y + j + i * kPackLanes<W>); });
 }
 
 template <bool kSwish, bool kStream, class T, class C>
 HWY_INLINE void apply_span(const T* x, const C& at, int64_t begin, int64_t end, int64_t ahead, T* y) {
   using W = Wide<T>;
-  constexpr size_t kPacks = HWY_MAX(1, kAbreastVectors / kPackVectors<W>);
-  constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
-  int64_t j = begin;
-  for (; j + kStride <= end; j += kStride) {
-    each<kPacks>([&](size_t i) HWY_ATTR { prefetch_pack(x + j + i * kStep, ahead); });
-    apply_packs<kSwish, kStream, kPacks>(Full(), x, at, j, y);
-  }
-  for (; j + kStep <= end; j += kStep) apply_packs<kSwish, kStream, 1>(Full(), x, at, j, y);
-  if (j < end) apply_packs<kSwish, kStream, 1>(Part{static_cast<size_t>(end - j)}, x, at, j, y);
+  over_packs<W>(begin, end, [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+    constexpr size_t kPacks = decltype(packs)::value;
+    DESCEND_UNROLL
+    for (size_t i = 0; i < kPacks; ++i) prefetch_pack(x + j + i * kPackLanes<W>, ahead);
+    apply_packs<kSwish, kStream, kPacks>(extent, x, at, j, y);
+  });
 }
 
 // Blocks [first, last) of the channels of group g of sample n, all channels' blocks counted through.
@@ -202,8 +203,9 @@ HWY_INLINE void channel_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, 
   const int64_t inner = p.shape.inner, blocks = blocks_in(inner), channel = g * p.shape.group_channels();
   for (int64_t entry = first; entry < last; ++entry) {
     const int64_t c = channel + entry / blocks, begin = entry % blocks * kBlock;
-    const Terms<W, Same<W>, Same<W>> at{Same<W>(by.slope(p.gamma[c])), Same<W>(by.level(p.gamma[c], p.beta[c])),
-                                        Same<W>(by.mean), Same<W>(p.scale)};
+    const Terms<W, kBrief<T>, Same<W>, Same<W>> at{Same<W>(by.slope(p.gamma[c])),
+                                                   Same<W>(by.level(p.gamma[c], p.beta[c])), Same<W>(by.mean),
+                                                   Steepness<W, kBrief<T>>(p.scale)};
     apply_span<kSwish, kStream>(p.x.row(n) + c * inner, at, begin, HWY_MIN(begin + kBlock, inner), ahead,
                                 p.y.row(n) + c * inner);
   }
@@ -240,7 +242,8 @@ HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, con
   for (int64_t c = g * p.shape.group_channels() + first; c < end; c += tile) {
     const int64_t channels = HWY_MIN(tile, end - c);
     spread_channels(p, by, c, c + channels, slope, level);
-    const Terms<W, Each<W>, Same<W>> at{Each<W>(slope), Each<W>(level), Same<W>(by.mean), Same<W>(p.scale)};
+    const Terms<W, kBrief<T>, Each<W>, Same<W>> at{Each<W>(slope), Each<W>(level), Same<W>(by.mean),
+                                                   Steepness<W, kBrief<T>>(p.scale)};
     flat_span(p, p.x.row(n) + c * inner, at, channels * inner, p.y.row(n) + c * inner);
   }
 }
@@ -277,7 +280,8 @@ HWY_INLINE void small_groups(const GroupNormSwish<T>& p, int64_t n, int64_t firs
       p.mean[n * p.shape.groups + g + i] = by.mean;
       p.rstd[n * p.shape.groups + g + i] = static_cast<W>(by.rstd);
     }
-    const Terms<W, Each<W>, Each<W>> at{Each<W>(slope), Each<W>(level), Each<W>(mean), Same<W>(p.scale)};
+    const Terms<W, kBrief<T>, Each<W>, Each<W>> at{Each<W>(slope), Each<W>(level), Each<W>(mean),
+                                                   Steepness<W, kBrief<T>>(p.scale)};
     flat_span(p, x, at, groups * elements, p.y.row(n) + g * elements);
   }
 }

@@ -72,13 +72,13 @@ W finite(double value) {
   return rounded<W>(std::clamp(value, -kLargest, kLargest));
 }
 
-// Whether the slope of swish is computed the brief way, in units of ln 2.
+// Whether the slope of swish is computed the brief way, in units of -ln 2.
 template <class T>
 inline constexpr bool kBrief = sizeof(T) == 2;
 
 template <class T>
 double scale_of(const GroupNormSwishGrad<T>& p) {
-  return static_cast<double>(p.scale) * (kBrief<T> ? std::numbers::log2e : 1.0);
+  return static_cast<double>(p.scale) * (kBrief<T> ? -std::numbers::log2e : 1.0);
 }
 
 // Where channels are long, the dz of each starts at a multiple of so many elements: it is kept in whole packs.
@@ -124,91 +124,61 @@ HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T
   return pack;
 }
 
-// A pack half way. While one is finished the next is begun: each operation waits for the one before it, and the
-// processor does not look far enough ahead to find other work by itself.
-template <class W>
-struct Begun {
-  HWY_INLINE Begun() {}
-  Pack<W> x;
-  Vector<W> u[kPackVectors<W>], e[kPackVectors<W>];
+// x and dz of neighbouring packs. Lanes beyond the row have dy = 0 and so dz = 0.
+template <class T, size_t kPacks>
+struct Slopes {
+  using W = Wide<T>;
+  Pack<W> x[kPacks], dz[kPacks];
+
+  template <class Extent>
+  HWY_INLINE Slopes(Extent extent, const T* from_x, const T* from_dy, const Vector<W>& mean, const Vector<W>& rstd,
+                    const Line<T>& line) {
+    constexpr size_t kN = kPackVectors<W>, kAll = kPacks * kN;
+    Vector<W> slope[kAll];
+    each<kPacks>([&](size_t i)
+                     HWY_ATTR { x[i] = elements(part_of<W>(extent, i), from_x + i * kPackLanes<W>, mean, rstd); });
+    each<kAll>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], line.steepness, line.level); });
+    swish_slopes<kBrief<T>, W, kAll>(slope, slope);
+    each<kPacks>([&](size_t i) HWY_ATTR {
+      dz[i] = load_split(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
+      each<kN>([&](size_t k) HWY_ATTR { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
+    });
+  }
 };
-
-// Of zeros: what compilers take for uninitialised otherwise.
-template <class W>
-HWY_INLINE Begun<W> none_begun() {
-  Begun<W> none;
-  none.x = zero_pack<W>();
-  each<kPackVectors<W>>([&](size_t k) HWY_ATTR { none.u[k] = none.e[k] = hn::Zero(Tag<W>()); });
-  return none;
-}
-
-template <class T, class Extent>
-HWY_INLINE Begun<Wide<T>> begin_pack(Extent extent, const T* x, const Vector<Wide<T>>& mean,
-                                     const Vector<Wide<T>>& rstd, const Line<T>& line) {
-  using W = Wide<T>;
-  constexpr size_t kN = kPackVectors<W>;
-  Begun<W> pack;
-  pack.x = elements(extent, x, mean, rstd);
-  each<kN>([&](size_t k) HWY_ATTR { pack.u[k] = hn::MulAdd(pack.x.v[k], line.steepness, line.level); });
-  begin_slopes<kBrief<T>, W, kN>(pack.u, pack.e);
-  return pack;
-}
-
-// Lanes beyond the row have dy = 0 and so dz = 0.
-template <class T, class Extent>
-HWY_INLINE Pack<Wide<T>> finish_pack(Extent extent, const Begun<Wide<T>>& pack, const T* dy) {
-  using W = Wide<T>;
-  constexpr size_t kN = kPackVectors<W>;
-  const Pack<W> gradient = load_split(extent, dy);
-  Pack<W> dz;
-  finish_slopes<kBrief<T>, W, kN>(pack.u, pack.e, dz.v);
-  each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(gradient.v[k], dz.v[k]); });
-  return dz;
-}
-
-template <bool kKeep, class T, class Extent>
-HWY_INLINE void sum_pack(Extent extent, const Begun<Wide<T>>& pack, const T* dy, int64_t j, Wide<T>* dz,
-                         Pack<Wide<T>>& dz_sum, Pack<Wide<T>>& dzx_sum) {
-  constexpr size_t kN = kPackVectors<Wide<T>>;
-  const Pack<Wide<T>> slopes = finish_pack(extent, pack, dy + j);
-  if constexpr (kKeep) store(Full(), slopes, dz + j);
-  each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.v[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(slopes.v[k], pack.x.v[k], dzx_sum.v[k]); });
-}
 
 // Sums of blocks [first, last) of the group's channels, all channels' blocks counted through.
 template <bool kKeep, class T>
 HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
+  constexpr size_t kN = kPackVectors<W>;
   const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
   const Frame<T> frame(group.mean, group.rstd);
   const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
   for (int64_t entry = first; entry < last; ++entry) {
     const int64_t c = entry / blocks, begin = entry % blocks * kBlock;
-    const int64_t end = HWY_MIN(begin + kBlock, inner), whole = begin + (end - begin) / kStep * kStep;
     const Line<T> line(p, frame, group.channel + c);
     const T* dy = group.dy + c * inner;
     const T* x = group.x + c * inner;
     const T* dx = group.dx + c * inner;
     W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
     Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
-    Begun<W> pack = none_begun<W>(), next = pack;
-    for (int64_t j = begin; begin < whole && j <= whole; j += kStep) {
-      if (j < whole) {
-        // There is time for memory here, and little in the second pass.
-        prefetch_pack(x + j, group.x_ahead);
-        prefetch_pack(dy + j, group.dy_ahead);
-        if (!group.stream) prefetch_pack(dx + j, 0);
-        next = begin_pack(Full(), x + j, mean, rstd, line);
-      }
-      if (j > begin) sum_pack<kKeep>(Full(), pack, dy, j - kStep, dz, dz_sum, dzx_sum);
-      pack = next;
-    }
-    if (whole < end) {
-      const Part part{static_cast<size_t>(end - whole)};
-      sum_pack<kKeep>(part, begin_pack(part, x + whole, mean, rstd, line), dy, whole, dz, dz_sum, dzx_sum);
-    }
+    over_packs<W>(
+        begin, HWY_MIN(begin + kBlock, inner), [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+          constexpr size_t kPacks = decltype(packs)::value;
+          // There is time for memory here, and little in the second pass.
+          for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
+            prefetch_pack(x + at, group.x_ahead);
+            prefetch_pack(dy + at, group.dy_ahead);
+            if (!group.stream) prefetch_pack(dx + at, 0);
+          }
+          const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+          each<kPacks>([&](size_t i) HWY_ATTR {
+            if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
+            each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
+            each<kN>([&](size_t k)
+                         HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]); });
+          });
+        });
     const double sum = static_cast<double>(fold(dz_sum));
     group.dz_sums[entry] = sum;
     group.dzx_sums[entry] = frame.unit * (static_cast<double>(fold(dzx_sum)) - frame.origin * sum);
@@ -220,7 +190,6 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
                               Wide<T> mean_dz, Wide<T> mean_dzx) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
-  constexpr int64_t kStep = kPackLanes<W>;
   const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
   const Frame<T> frame(group.mean, group.rstd);
   const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
@@ -231,19 +200,13 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
       splat(rounded<W>(frame.unit * static_cast<double>(mean_dz) - frame.origin * static_cast<double>(tilt)));
   for (int64_t entry = first; entry < last; ++entry) {
     const int64_t c = entry / blocks, begin = entry % blocks * kBlock, offset = c * inner;
-    const int64_t end = HWY_MIN(begin + kBlock, inner);
     [[maybe_unused]] const Line<T> line(p, frame, group.channel + c);
     const Vector<W> dz_weight = splat(rounded<W>(frame.unit * static_cast<double>(p.gamma[group.channel + c])));
     const T* x = group.x + offset;
+    const T* dy = group.dy + offset;
     T* dx = group.dx + offset;
-    const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
-      Pack<W> dz, result;
-      if constexpr (kKept) {
-        dz = load_pack(Full(), group.dz + c * dz_pitch<W>(inner) + j);
-      } else {
-        dz = finish_pack(extent, begin_pack(extent, x + j, mean, rstd, line), group.dy + offset + j);
-      }
-      const Pack<W> at = elements(extent, x + j, mean, rstd);
+    const auto finish = [&](auto extent, const Pack<W>& at, const Pack<W>& dz, int64_t j) HWY_ATTR {
+      Pack<W> result;
       each<kN>([&](size_t k) HWY_ATTR {
         const auto rest = hn::MulAdd(at.v[k], x_weight, base);
         result.v[k] = hn::MulSub(dz.v[k], dz_weight, rest);
@@ -251,9 +214,23 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
       });
       store_split<kStream>(extent, result, dx + j);
     };
-    int64_t j = begin;
-    for (; j + kStep <= end; j += kStep) one_pack(Full(), j);
-    if (j < end) one_pack(Part{static_cast<size_t>(end - j)}, j);
+    over_packs<W>(begin, HWY_MIN(begin + kBlock, inner),
+                  [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+                    constexpr size_t kPacks = decltype(packs)::value;
+                    if constexpr (kKept) {
+                      each<kPacks>([&](size_t i) HWY_ATTR {
+                        const int64_t at = j + i * kPackLanes<W>;
+                        const auto part = part_of<W>(extent, i);
+                        finish(part, elements(part, x + at, mean, rstd),
+                               load_pack(Full(), group.dz + c * dz_pitch<W>(inner) + at), at);
+                      });
+                    } else {
+                      const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+                      each<kPacks>([&](size_t i) HWY_ATTR {
+                        finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
+                      });
+                    }
+                  });
   }
 }
 
@@ -279,13 +256,12 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wid
   constexpr int64_t kStep = kPackLanes<W>;
   const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
     Pack<W> slopes, products;
-    Vector<W> xhat[kN], u[kN], e[kN];
+    Vector<W> xhat[kN], u[kN];
     each<kN>([&](size_t k) HWY_ATTR { xhat[k] = normalised(extent, x, at, j, k); });
     each<kN>([&](size_t k)
                  HWY_ATTR { u[k] = hn::MulAdd(xhat[k], at.gamma.at(extent, j, k), at.beta.at(extent, j, k)); });
     each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::Mul(at.scale, u[k]); });
-    begin_slopes<kBrief<T>, W, kN>(u, e);
-    finish_slopes<kBrief<T>, W, kN>(u, e, slopes.v);
+    swish_slopes<kBrief<T>, W, kN>(u, slopes.v);
     each<kN>([&](size_t k) HWY_ATTR { slopes.v[k] = hn::Mul(load(extent, dy + j, k), slopes.v[k]); });
     each<kN>([&](size_t k) HWY_ATTR { products.v[k] = hn::Mul(slopes.v[k], xhat[k]); });
     store(extent, slopes, dz + j);

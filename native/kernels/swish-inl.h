@@ -6,7 +6,12 @@
 #define DESCEND_KERNELS_SWISH_INL_H_
 #endif
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <iterator>
+#include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/exp-inl.h"
@@ -47,47 +52,143 @@ HWY_INLINE Vector<W> inside(Part part, Vector<W> v, size_t k) {
   return hn::IfThenElseZero(hn::FirstN(d, part.n > first ? part.n - first : 0), v);
 }
 
-// |s * z| beyond which sigmoid is 0 or 1 whatever it is multiplied by.
-template <class W>
-inline constexpr W kSaturated = sizeof(W) == 4 ? W{128} : W{750};
-
 // Vectors that are taken through the long chain of operations side by side, step by step: one alone would wait for each
 // result, and the processor looks too few instructions ahead to do this by itself.
 inline constexpr size_t kAbreastVectors = 4;
 
-// t[k] = exp(-t[k]) for t in [0, kSaturated]: the very bits of exp(), for less, since the exponent needs no two halves:
-// 2^n is made 2^64 too large, which keeps it normal, and the last product rounds to a subnormal where one is due.
-template <class W, size_t kN>
-HWY_INLINE void exp_of_minus(Vector<W>* t) {
+#undef DESCEND_ALWAYS_INLINE
+#if HWY_COMPILER_MSVC
+#define DESCEND_ALWAYS_INLINE
+#else
+#define DESCEND_ALWAYS_INLINE __attribute__((always_inline))
+#endif
+
+// Runs body(extent, packs, j) over columns [begin, end), so many packs at a time.
+template <size_t kPacks>
+using Packs = std::integral_constant<size_t, kPacks>;
+template <class W, class F>
+HWY_INLINE void over_packs(int64_t begin, int64_t end, F body) {
+  constexpr size_t kPacks = HWY_MAX(1, kAbreastVectors / kPackVectors<W>);
+  constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
+  int64_t j = begin;
+  for (; j + kStride <= end; j += kStride) body(Full(), Packs<kPacks>(), j);
+  const Part rest{static_cast<size_t>(end - j)};
+  if (end - j > kStep) {
+    body(rest, Packs<kPacks>(), j);
+  } else if (end > j) {
+    body(rest, Packs<1>(), j);
+  }
+}
+
+// What pack i has of an extent that goes over several.
+template <class W>
+HWY_INLINE Full part_of(Full all, size_t) {
+  return all;
+}
+template <class W>
+HWY_INLINE Part part_of(Part part, size_t i) {
+  const size_t first = i * kPackLanes<W>;
+  return Part{part.n > first ? part.n - first : 0};
+}
+
+// ---- The quick way, for all but extreme elements: with E = exp(-u), sigmoid(u) = 1 / (1 + E), whatever the sign of u.
+//
+// E = 2^t = 2^n * 2^f, n the integer nearest to t.
+
+// |t| within which 2^t, and what is made of it, stays normal. The brief way squares it.
+template <class W>
+inline constexpr W kLargestPower = sizeof(W) == 4 ? W{120} : W{1000};
+inline constexpr float kLargestBriefPower = 60.0f;
+
+inline constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+inline constexpr double kPerLn2High = 0x1.71547652b82fep+0, kPerLn2Low = 0x1.777d0ffda0d24p-56;
+
+// 2^f = p(f) for |f| <= 1/2, lowest power first: exp's polynomial in units of ln 2.
+template <class W>
+constexpr auto power_of_two() {
   using C = ExpConstants<W>;
+  std::array<W, std::size(C::kP) + 2> p{W{1}, static_cast<W>(kLn2)};
+  double unit = kLn2;
+  for (size_t i = 0; i < std::size(C::kP); ++i) {
+    unit *= kLn2;
+    p[i + 2] = static_cast<W>(unit * static_cast<double>(C::kP[i]));
+  }
+  return p;
+}
+template <class W>
+inline constexpr auto kPowerOfTwo = power_of_two<W>();
+
+// The same for elements of 16 bits: minimax, relative error 2^-23.7.
+inline constexpr std::array kBriefPowerOfTwo{0x1.000002p+0f, 0x1.62e428p-1f, 0x1.ebf918p-3f,
+                                             0x1.c6b6e4p-5f, 0x1.3d0c52p-7f, 0x1.5c08e6p-10f};
+
+template <class W, size_t kN, size_t kCount>
+HWY_INLINE void powers_of_two(const std::array<W, kCount>& p, const Vector<W>* n, const Vector<W>* f,
+                              Vector<W>* power) {
   const Tag<W> d;
-  [[maybe_unused]] const Tag<typename C::Integer> di;
-  // Adding it leaves n and the exponent's bias in the low bits.
-  const auto magic = hn::Set(d, C::kToInteger + static_cast<W>(C::kBias + 64));
-  Vector<W> shifted[kN], n[kN], r[kN], p[kN];
-  each<kN>([&](size_t k) HWY_ATTR { shifted[k] = hn::NegMulAdd(t[k], hn::Set(d, C::kPerLn2), magic); });
-  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(shifted[k], magic); });
-  each<kN>([&](size_t k) HWY_ATTR { r[k] = hn::NegMulSub(n[k], hn::Set(d, C::kLn2High), t[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { r[k] = hn::NegMulAdd(n[k], hn::Set(d, C::kLn2Low), r[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::Set(d, C::kP[std::size(C::kP) - 1]); });
-  each<std::size(C::kP) - 1>([&](size_t i) HWY_ATTR {
-    each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(p[k], r[k], hn::Set(d, C::kP[std::size(C::kP) - 2 - i])); });
+  each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::Set(d, p[kCount - 1]); });
+  each<kCount - 1>([&](size_t i) HWY_ATTR {
+    each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::MulAdd(power[k], f[k], hn::Set(d, p[kCount - 2 - i])); });
   });
-  each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::MulAdd(hn::Mul(r[k], r[k]), p[k], r[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { p[k] = hn::Add(hn::Set(d, W{1}), p[k]); });
 #if HWY_TARGET == HWY_AVX3
   if constexpr (sizeof(W) == 4) {
-    each<kN>([&](size_t k) HWY_ATTR { t[k] = Vector<W>{_mm512_maskz_scalef_ps(0xFFFF, p[k].raw, n[k].raw)}; });
+    each<kN>([&](size_t k) HWY_ATTR { power[k] = Vector<W>{_mm512_maskz_scalef_ps(0xFFFF, power[k].raw, n[k].raw)}; });
   } else {
-    each<kN>([&](size_t k) HWY_ATTR { t[k] = Vector<W>{_mm512_maskz_scalef_pd(0xFF, p[k].raw, n[k].raw)}; });
+    each<kN>([&](size_t k) HWY_ATTR { power[k] = Vector<W>{_mm512_maskz_scalef_pd(0xFF, power[k].raw, n[k].raw)}; });
   }
 #else
+  using C = ExpConstants<W>;
+  const Tag<typename C::Integer> di;
+  const auto magic = hn::Set(d, C::kToInteger + static_cast<W>(C::kBias));  // leaves n and the bias in the low bits
   each<kN>([&](size_t k) HWY_ATTR {
-    p[k] = hn::Mul(p[k], hn::BitCast(d, hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(di, shifted[k]))));
+    const auto exponent = hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(di, hn::Add(n[k], magic)));
+    power[k] = hn::Mul(power[k], hn::BitCast(d, exponent));
   });
-  each<kN>([&](size_t k) HWY_ATTR { t[k] = hn::Mul(p[k], hn::Set(d, W{0x1p-64})); });
 #endif
 }
+
+// power[k] = 2^(v[k] * (high + low)), to the last bits.
+template <class W, size_t kN>
+HWY_INLINE void powers_of_two(const Vector<W>* v, Vector<W> high, Vector<W> low, Vector<W>* power) {
+  const auto magic = hn::Set(Tag<W>(), ExpConstants<W>::kToInteger);
+  Vector<W> n[kN], f[kN];
+  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::MulAdd(v[k], high, magic); });
+  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(n[k], magic); });
+  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::MulSub(v[k], high, n[k]); });
+  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::MulAdd(v[k], low, f[k]); });
+  powers_of_two<W, kN>(kPowerOfTwo<W>, n, f, power);
+}
+
+// power[k] = 2^t[k], as exact as elements of 16 bits can show.
+template <size_t kN>
+HWY_INLINE void brief_powers_of_two(const Vector<float>* t, Vector<float>* power) {
+  Vector<float> n[kN], f[kN];
+#if HWY_TARGET == HWY_AVX3
+  each<kN>([&](size_t k) HWY_ATTR { f[k] = Vector<float>{_mm512_maskz_reduce_ps(0xFFFF, t[k].raw, 8)}; });
+  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(t[k], f[k]); });
+#else
+  const auto magic = hn::Set(Tag<float>(), ExpConstants<float>::kToInteger);
+  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(hn::Add(t[k], magic), magic); });
+  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::Sub(t[k], n[k]); });
+#endif
+  powers_of_two<float, kN>(kBriefPowerOfTwo, n, f, power);
+}
+
+// Whether the quick way holds for all these vectors. Which way an element goes is up to itself alone: where some are
+// extreme, careful() goes over them all and keeps what was right.
+template <class W, size_t kN>
+HWY_INLINE bool all_within(const Vector<W>* v, Vector<W> reach) {
+  auto largest = hn::Abs(v[0]);
+  each<kN - 1>([&](size_t k) HWY_ATTR { largest = hn::Max(largest, hn::Abs(v[k + 1])); });
+  return hn::AllTrue(Tag<W>(), hn::Le(largest, reach));
+}
+
+// ---- The careful way, for any element. No difference of nearly equal numbers and no large exp: with e = exp(-|u|),
+// the sigmoids of |u| and -|u| are 1 / (1 + e) and e / (1 + e), both to the last bits.
+
+// |u| beyond which sigmoid is 0 or 1 whatever it is multiplied by.
+template <class W>
+inline constexpr W kSaturated = sizeof(W) == 4 ? W{128} : W{750};
 
 // |u| within the bounds.
 template <class W>
@@ -100,107 +201,102 @@ HWY_INLINE Vector<W> bounded_magnitude(Vector<W> u) {
 #endif
 }
 
-// No difference of nearly equal numbers and no large exp here: with e = exp(-|u|), the sigmoids of |u| and -|u| are
-// 1 / (1 + e) and e / (1 + e), both to the last bits.
-
-// The slope of swish, sig * (1 + u * (1 - sig)) with sig = sigmoid(u), in two steps: what comes before the division,
-// and the rest. With kBrief u is given in units of ln 2, and the result is as exact as elements of 16 bits can show: a
-// few units in float's last place, and as many more as |u| has binary digits. Otherwise it is within two units for
-// every u.
-
-// 2^f = p(f) for |f| <= 1/2: minimax, relative error 2^-23.7.
-inline constexpr float kPowerOfTwo[] = {0x1.000002p+0f, 0x1.62e428p-1f, 0x1.ebf918p-3f,
-                                        0x1.c6b6e4p-5f, 0x1.3d0c52p-7f, 0x1.5c08e6p-10f};
-inline constexpr float kLowestPower = -151.0f;  // 2 to this is 0
-
-// power[k] = 2^t[k] for t in [kLowestPower, 0].
-template <size_t kN>
-HWY_INLINE void powers_of_two(const Vector<float>* t, Vector<float>* power) {
-  const Tag<float> d;
-  Vector<float> n[kN], f[kN];  // t = n + f, n the nearest integer
-#if HWY_TARGET == HWY_AVX3
-  each<kN>([&](size_t k) HWY_ATTR { f[k] = Vector<float>{_mm512_maskz_reduce_ps(0xFFFF, t[k].raw, 8)}; });
-  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(t[k], f[k]); });
-#else
-  using C = ExpConstants<float>;
-  const Tag<C::Integer> di;
-  const auto magic = hn::Set(d, C::kToInteger + static_cast<float>(C::kBias + 64));
-  Vector<float> shifted[kN];
-  each<kN>([&](size_t k) HWY_ATTR { shifted[k] = hn::Add(t[k], magic); });
-  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(shifted[k], magic); });
-  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::Sub(t[k], n[k]); });
-#endif
-  constexpr size_t kDegree = std::size(kPowerOfTwo) - 1;
-  each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::Set(d, kPowerOfTwo[kDegree]); });
-  DESCEND_UNROLL
-  for (size_t i = 1; i <= kDegree; ++i) {
-    each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::MulAdd(power[k], f[k], hn::Set(d, kPowerOfTwo[kDegree - i])); });
-  }
-#if HWY_TARGET == HWY_AVX3
-  each<kN>([&](size_t k)
-               HWY_ATTR { power[k] = Vector<float>{_mm512_maskz_scalef_ps(0xFFFF, power[k].raw, n[k].raw)}; });
-#else
-  // As in exp_of_minus(): 2^n is made 2^64 too large.
-  each<kN>([&](size_t k) HWY_ATTR {
-    const auto exponent = hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(di, shifted[k]));
-    power[k] = hn::Mul(hn::Mul(power[k], hn::BitCast(d, exponent)), hn::Set(d, 0x1p-64f));
-  });
-#endif
-}
-
-// e = exp(-|u|), and u is brought within the bounds beyond which the slope is 0 or 1.
-template <bool kBrief, class W, size_t kN>
-HWY_INLINE void begin_slopes(Vector<W>* u, Vector<W>* e) {
-  if constexpr (kBrief) {
-    Vector<W> t[kN];
-    each<kN>([&](size_t k) HWY_ATTR { u[k] = clamp_keeping_nan<W>(u[k], kLowestPower, -kLowestPower); });
-    each<kN>([&](size_t k) HWY_ATTR { t[k] = hn::Or(u[k], hn::Set(Tag<W>(), W{-0.0})); });
-    powers_of_two<kN>(t, e);
-  } else {
-    each<kN>([&](size_t k) HWY_ATTR { e[k] = bounded_magnitude<W>(u[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::CopySign(e[k], u[k]); });
-    exp_of_minus<W, kN>(e);
-  }
-}
-
-// Brief: (1 + e (1 + u)) / (1 + e)^2 for u >= 0, e (1 + u + e) / (1 + e)^2 for u < 0. It has fewer operations, of which
-// more round.
-template <bool kBrief, class W, size_t kN>
-HWY_INLINE void finish_slopes(const Vector<W>* u, const Vector<W>* e, Vector<W>* slope) {
-  const Tag<W> d;
-  const auto one = hn::Set(d, W{1}), zero = hn::Zero(d);
-  Vector<W> a[kN], b[kN];
-  if constexpr (kBrief) {
-    const auto ln2 = hn::Set(d, 0x1.62e43p-1f), two = hn::Set(d, 2.0f);
-    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Add(two, e[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::MulAdd(u[k], ln2, one); });
-    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::IfThenElse(hn::Lt(u[k], zero), hn::Mul(e[k], e[k]), one); });
-    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::MulAdd(e[k], a[k], one); });
-    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(e[k], b[k], slope[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::Div(slope[k], a[k]); });
-  } else {
-    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Div(one, hn::Add(one, e[k])); });
-    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(e[k], a[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::IfThenElse(hn::Lt(u[k], zero), b[k], a[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(b[k], a[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(u[k], b[k], slope[k]); });
-  }
-}
-
-// z[k] = z[k] * sigmoid(s * z[k])
-template <class W, size_t kN>
-HWY_INLINE void swish(Vector<W> s, Vector<W>* z) {
+// z * sigmoid(u)
+template <class W>
+HWY_NOINLINE Vector<W> careful_swish(Vector<W> z, Vector<W> u) {
   const Tag<W> d;
   const auto one = hn::Set(d, W{1});
-  Vector<W> u[kN], e[kN];
-  each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::Mul(s, z[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { e[k] = bounded_magnitude<W>(u[k]); });
-  exp_of_minus<W, kN>(e);
-  each<kN>([&](size_t k) HWY_ATTR {
-    const auto factor = hn::IfThenElse(hn::Lt(u[k], hn::Zero(d)), e[k], one);
-    z[k] = hn::IfThenZeroElse(hn::Eq(factor, hn::Zero(d)), hn::Mul(z[k], factor));  // 0 even where z has overflowed
-  });
-  each<kN>([&](size_t k) HWY_ATTR { z[k] = hn::Div(z[k], hn::Add(one, e[k])); });
+  const auto e = exp<W>(hn::Neg(bounded_magnitude<W>(u)));
+  const auto factor = hn::IfThenElse(hn::Lt(u, hn::Zero(d)), e, one);
+  // 0 even where z has overflowed
+  return hn::Div(hn::IfThenZeroElse(hn::Eq(factor, hn::Zero(d)), hn::Mul(z, factor)), hn::Add(one, e));
+}
+
+// The slope of swish at u.
+template <class W>
+HWY_NOINLINE Vector<W> careful_slope(Vector<W> u) {
+  const Tag<W> d;
+  const auto one = hn::Set(d, W{1});
+  const auto magnitude = bounded_magnitude<W>(u), e = exp<W>(hn::Neg(magnitude));
+  const auto above = hn::Div(one, hn::Add(one, e)), below = hn::Mul(e, above);
+  const auto sigmoid = hn::IfThenElse(hn::Lt(u, hn::Zero(d)), below, above);
+  return hn::MulAdd(hn::CopySign(magnitude, u), hn::Mul(below, above), sigmoid);
+}
+
+// ---- Swish and its slope.
+
+// What the sigmoid of s * z needs of s.
+template <class W, bool kBrief>
+struct Steepness {
+  explicit HWY_INLINE Steepness(W s) : scale(splat(s)) {
+    const double exact = -static_cast<double>(s) * kPerLn2High;
+    const double rest = std::fma(-static_cast<double>(s), kPerLn2High, -exact) - static_cast<double>(s) * kPerLn2Low;
+    constexpr double kLargest = static_cast<double>(std::numeric_limits<W>::max());
+    const bool fits = std::abs(exact) <= kLargest;
+    const W rounded = fits ? static_cast<W>(exact) : W{0};
+    high = splat(rounded);
+    low = splat(fits ? static_cast<W>(exact - static_cast<double>(rounded) + rest) : W{0});
+    const double most = static_cast<double>(kLargestPower<W>) / std::abs(exact);
+    reach = splat(fits ? static_cast<W>(std::min(most, kLargest)) : W{-1});
+  }
+  Vector<W> scale;
+  Vector<W> high, low;  // -s / ln 2
+  Vector<W> reach;      // |z| within which the quick way holds
+};
+
+// z[k] = z[k] * sigmoid(s * z[k])
+template <bool kBrief, class W, size_t kN>
+HWY_INLINE void swish(const Steepness<W, kBrief>& s, Vector<W>* z) {
+  const auto one = hn::Set(Tag<W>(), W{1});
+  Vector<W> power[kN], result[kN];
+  if constexpr (kBrief) {
+    each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::Mul(z[k], s.high); });
+    brief_powers_of_two<kN>(power, power);
+  } else {
+    powers_of_two<W, kN>(z, s.high, s.low, power);
+  }
+  each<kN>([&](size_t k) HWY_ATTR { result[k] = hn::Div(z[k], hn::Add(one, power[k])); });
+  if (HWY_UNLIKELY(!(all_within<W, kN>(z, s.reach)))) {
+    each<kN>([&](size_t k) HWY_ATTR {
+      result[k] =
+          hn::IfThenElse(hn::Le(hn::Abs(z[k]), s.reach), result[k], careful_swish<W>(z[k], hn::Mul(s.scale, z[k])));
+    });
+  }
+  each<kN>([&](size_t k) HWY_ATTR { z[k] = result[k]; });
+}
+
+// slope[k] = sig * (1 + u * (1 - sig)), sig = sigmoid(u): within a few units in the last place. With kBrief u
+// is given in units of -ln 2, and the slope is as exact as elements of 16 bits can show: (1 + E (1 + u)) / (1 + E)^2
+// has fewer operations, of which more round.
+template <bool kBrief, class W, size_t kN>
+HWY_INLINE void swish_slopes(const Vector<W>* u, Vector<W>* slope) {
+  const Tag<W> d;
+  const auto one = hn::Set(d, W{1});
+  const auto reach = hn::Set(d, kBrief ? W{kLargestBriefPower} : kLargestPower<W> * static_cast<W>(kLn2));
+  Vector<W> power[kN], a[kN], b[kN], result[kN];
+  if constexpr (kBrief) {
+    brief_powers_of_two<kN>(u, power);
+    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::NegMulAdd(u[k], hn::Set(d, static_cast<W>(kLn2)), one); });
+    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Add(one, power[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::MulAdd(power[k], b[k], one); });
+    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Mul(a[k], a[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { result[k] = hn::Div(b[k], a[k]); });
+  } else {
+    const auto high = static_cast<W>(-kPerLn2High);
+    const auto low = static_cast<W>(-kPerLn2High - static_cast<double>(high) - kPerLn2Low);
+    powers_of_two<W, kN>(u, hn::Set(d, high), hn::Set(d, low), power);
+    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Div(one, hn::Add(one, power[k])); });
+    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(power[k], a[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(b[k], a[k]); });
+    each<kN>([&](size_t k) HWY_ATTR { result[k] = hn::MulAdd(u[k], b[k], a[k]); });
+  }
+  if (HWY_UNLIKELY(!(all_within<W, kN>(u, reach)))) {
+    const auto unit = hn::Set(d, static_cast<W>(kBrief ? -kLn2 : 1.0));
+    each<kN>([&](size_t k) HWY_ATTR {
+      result[k] = hn::IfThenElse(hn::Le(hn::Abs(u[k]), reach), result[k], careful_slope<W>(hn::Mul(unit, u[k])));
+    });
+  }
+  each<kN>([&](size_t k) HWY_ATTR { slope[k] = result[k]; });
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -364,16 +364,27 @@ def nsa_compress_grad(case: Windows, dtype: str) -> Call:
     return call
 
 
-# One row; short rows; tiles, of full height and not; stripes and chunks; two rows at a time; columns split because rows
-# are few, or long, and not split; stores past the caches.
-ROWS = [(1, 1), (3, 7), (2000, 1), (37, 64), (300, 333), (5000, 64), (100_000, 3), (700, 1025), (3, 8192), (255, 8192),
-        (256, 8200), (40, 20_000), (1, 300_001), (600, 4096)]  # fmt: skip
+# One row; short rows, in whole batches and not; tiles, of full height and not; stripes and chunks; two rows at a time;
+# columns split because rows are few, or long, in one group or more, and not split; stores past the caches.
+ROWS = [(1, 1), (3, 7), (2000, 1), (37, 64), (900, 17), (300, 333), (5000, 64), (100_000, 3), (700, 1025), (3, 8192),
+        (255, 8192), (256, 8200), (40, 20_000), (7, 40_000), (1, 300_001), (600, 4096)]  # fmt: skip
 MIXED_ROWS = [(37, 64), (300, 333), (10, 20_000)]
 
 # Beside every path of the gradient: a group of which nothing is kept, chunks of a few samples, stores past the caches.
 GROUPS = [*PATHS, ((1, 1_100_000), 1), ((9, 8, 4096), 2), ((70, 8, 49), 4), ((12, 64, 64, 64), 8)]
 
-SCORES = [(3, 1), (3, 100_001), (700, 333), (5000, 64), (40, 8193), (60_000, 3), (2, 3, 100, 512), (2, 4, 300, 768)]
+SCORES = [
+    (3, 1),
+    (3, 100_001),
+    (700, 333),
+    (1000, 37),
+    (70, 200),
+    (5000, 64),
+    (40, 8193),
+    (60_000, 3),
+    (2, 3, 100, 512),
+    (2, 4, 300, 768),
+]
 MASKS = ("none", "gapped", "whole", "heads", "rows", "columns", "one", "triangle")
 
 # One and two windows a token; many, and more than are added at once; windows that leave gaps, or touch; sequences that

@@ -208,6 +208,35 @@ def test_workspaces():
             launch(wrong, size)
 
 
+@pytest.mark.parametrize("begin", [0, 16, 32, 48])
+@pytest.mark.parametrize("operator", ["rms_norm_grad", "layer_norm", "group_norm_swish_grad"])
+def test_workspaces_of_the_least_size_that_begin_anywhere(operator: str, begin: int):
+    rng, columns = np.random.default_rng(begin), 80_000
+    x, dy, gamma, beta = (normal(rng, shape, "FLOAT") for shape in ((2, columns), (2, columns), (columns,), (columns,)))
+    level, scale = normal(rng, (2, 1), "FLOAT"), np.abs(normal(rng, (2, 1), "FLOAT")) + 1
+    wide, spaced = np.full((2, columns), np.nan), np.full(2 * columns, np.nan, "f")[::2]
+    arguments, results = {
+        "rms_norm_grad": ((dy, x, scale, gamma), (wide, spaced)),
+        "layer_norm": ((x, [columns], gamma, beta, 1e-5), (wide, np.full((2, 1), np.nan), np.full((2, 1), np.nan, "f"))),
+        "group_norm_swish_grad": (
+            (dy, level, scale, x, gamma, beta, 1, "NCHW", 1.0, True, True),
+            (wide, spaced, np.full(columns, np.nan, "f")),
+        ),
+    }[operator]
+    size, executor = phase1(operator, *arguments, *results)
+    assert size > 0
+    memory = np.full(size + 192, 0xA5, np.uint8)
+    start = -memory.ctypes.data % 64 + 64 + begin
+    getattr(aclnn, operator)(memory[start : start + size], size, executor, None)
+    acl.synchronize()
+    assert (memory[:start] == 0xA5).all()
+    assert (memory[start + size :] == 0xA5).all()
+    expected = tuple(np.full_like(result, np.nan) for result in results)
+    run_two_phase(operator, *arguments, *expected)
+    assert_same_bits(results, expected)
+    assert not any(np.isnan(result).any() for result in results)
+
+
 def test_wrong_types_of_the_second_phase():
     size, executor = phase1(OP, *inputs(), *outputs())
     workspace = acl.malloc(size)

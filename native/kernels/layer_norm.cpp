@@ -18,7 +18,7 @@ namespace descend::kernels {
 #define DESCEND_LAYER_NORM_TYPES
 
 // Of some columns of a tile's rows: their mean, and the sum of squared distances from it.
-struct Moments {
+struct RowMoments {
   TileRow<double> mean;
   TileRow<double> squares;
 };
@@ -158,7 +158,7 @@ HWY_INLINE double tiny_squares(double epsilon) {
 // Of n columns of one row of a tile, x, where the sums of distances from a first centre may not do.
 template <class T>
 HWY_NOINLINE void one_row_moments(const LayerNorm<T>& p, const Rows<const T>& x, int64_t row, int64_t n, double centre,
-                                  double sum, double squares, Moments& moments) {
+                                  double sum, double squares, RowMoments& moments) {
   const double count = static_cast<double>(n);
   if (sum * sum / count > 0.5 * squares) {  // the first columns lay far from the others: once more, from the mean
     TileRow<Wide<T>> nearer, sums, sums_of_squares;
@@ -183,7 +183,7 @@ HWY_NOINLINE void one_row_moments(const LayerNorm<T>& p, const Rows<const T>& x,
 // Columns [begin, end), a block or less, of rows row, row + 1, ...
 template <class T>
 HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end,
-                             Distances<T>& distances, Moments& moments) {
+                             Distances<T>& distances, RowMoments& moments) {
   const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
   const int64_t n = end - begin;
   TileRow<Wide<T>> centres, sums, sums_of_squares;
@@ -216,7 +216,7 @@ HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, i
 
 // From the moments of a tile's blocks.
 template <class T>
-void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const Moments* blocks, Scale<Wide<T>>& by) {
+void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments* blocks, Scale<Wide<T>>& by) {
   using W = Wide<T>;
   const Tag<double> d;
   const int64_t count = blocks_in(p.columns);
@@ -314,7 +314,7 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
   const Parameter<T, kStripeColumns> gamma(p.gamma, p.columns), beta(p.beta, p.columns);
   Stage<T> stage;
   Distances<T> distances;
-  Moments moments[kRowBlocks];
+  RowMoments moments[kRowBlocks];
   Scale<Wide<T>> by;
   const int64_t tile = HWY_MIN(cut.tile, kMaxRows);
   for (int64_t row = first; row < last; row += tile) {
@@ -332,7 +332,7 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
 }
 
 template <class T>
-void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, Moments& moments) {
+void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, RowMoments& moments) {
   Distances<T> distances;
   tile_moments(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), distances, moments);
 }
@@ -368,7 +368,7 @@ void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores sto
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns.
 template <class T>
-void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Moments* moments) {
+void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, RowMoments* moments) {
   static const auto block_moments = DESCEND_CHOOSE(layer_norm_block_moments<T>);
   static const auto block = DESCEND_CHOOSE(layer_norm_block<T>);
   static const auto scale = DESCEND_CHOOSE(layer_norm_scale<T>);
@@ -391,7 +391,7 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores 
 template <class T>
 size_t layer_norm_scratch(int64_t rows, int64_t columns) {
   if (!split_columns(rows, columns)) return 0;
-  return static_cast<size_t>(blocks_in(columns)) * sizeof(Moments) + alignof(Moments) - 1;
+  return static_cast<size_t>(blocks_in(columns)) * sizeof(RowMoments);
 }
 
 template <class T>
@@ -405,9 +405,7 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
   const int64_t one_row = p.columns * static_cast<int64_t>(sizeof(T)), bytes = 2 * p.rows * one_row;
   const Stores stores = stores_of(p.y, bytes);
   if (split_columns(p.rows, p.columns)) {
-    size_t space = layer_norm_scratch<T>(p.rows, p.columns);
-    std::align(alignof(Moments), 1, scratch, space);  // a caller's workspace may begin anywhere
-    by_columns(p, one_row, bytes, stores, static_cast<Moments*>(scratch));
+    by_columns(p, one_row, bytes, stores, static_cast<RowMoments*>(scratch));
   } else {
     by_rows(p, one_row, bytes, stores);
   }

@@ -21,7 +21,7 @@ struct LayerNorm {
   Wide<T>* rstd;  // [rows]; null: not wanted
 };
 
-// Bytes of scratch that the kernel needs.
+// Bytes of scratch that the kernel needs, aligned to 64.
 template <class T>
 size_t layer_norm_scratch(int64_t rows, int64_t columns);
 

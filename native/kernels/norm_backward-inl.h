@@ -407,8 +407,8 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
 
 // Columns of a short row, one run at most. Of longer rows the columns matter more, and they are better read in order.
 template <class T>
-inline constexpr int64_t kShortColumns = 512 / static_cast<int64_t>(sizeof(T));
-static_assert(kShortColumns<bfloat16> <= kRun<float> && kShortColumns<double> <= kRun<double>);
+inline constexpr int64_t kBatchColumns = 512 / static_cast<int64_t>(sizeof(T));
+static_assert(kBatchColumns<bfloat16> <= kRun<float>);
 
 inline constexpr int kBatch = static_cast<int>(kFoldRows<double>);
 
@@ -637,7 +637,7 @@ HWY_INLINE void apply_wild_row(const NormBackward<T>& p, int64_t row, Columns& c
 // the long chain from its columns to its terms then has work beside it.
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut) {
-  Columns<Norm, T, kShortColumns<T>> columns(p);
+  Columns<Norm, T, kBatchColumns<T>> columns(p);
   Batch<Wide<T>> batches[2];
   const auto prepare = [&](int64_t row) HWY_ATTR {
     prepare_batch<Norm, kOutput>(p, row, HWY_MIN(int64_t{kBatch}, last - row), batches[(row - first) / kBatch % 2]);
@@ -677,7 +677,7 @@ template <class Norm, Output kOutput, class T>
 HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut) {
   // Not in double, nor where a batch's packs would fill the registers many times over.
   if constexpr (sizeof(T) < sizeof(double) && kPackVectors<Wide<T>> <= 4) {
-    if (p.columns <= kShortColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut);
+    if (p.columns <= kBatchColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut);
   }
   if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
     if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)

@@ -55,7 +55,7 @@ int64_t padded_depth(int64_t depth) {
 
 // Neighbouring tokens, the windows that cover all of them, and some columns of some heads.
 template <class T>
-struct Covered {
+struct CoveredTokens {
   const T* input;  // of the first token
   int64_t input_stride;
   bool fetches;           // whether it asks for what will be wanted soon
@@ -125,7 +125,7 @@ struct Tokens {
 // Groups of kCount tokens, `depth` columns of each head from the first on: each token is read and widened once for all
 // windows.
 template <int kCount, size_t kVectors, class T, class Extent>
-HWY_NOINLINE void add_groups(Extent extent, const Covered<T>& c, int64_t first, int64_t depth, int64_t groups) {
+HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t first, int64_t depth, int64_t groups) {
   using W = Wide<T>;
   constexpr int64_t kStep = kVectors * kVectorLanes<W>;
   const int64_t heads = c.heads, head_step = c.head_step, padded = c.padded, windows = c.windows;
@@ -171,7 +171,7 @@ HWY_NOINLINE void add_groups(Extent extent, const Covered<T>& c, int64_t first, 
 
 // All columns: whole pairs of vectors, then what is left of each head.
 template <int kCount, class T>
-HWY_INLINE void add_heads(const Covered<T>& c, int64_t groups) {
+HWY_INLINE void add_heads(const CoveredTokens<T>& c, int64_t groups) {
   using W = Wide<T>;
   const int64_t pairs = c.depth / kPairLanes<W> * kPairLanes<W>, rest = c.depth - pairs;
   if (pairs > 0) {
@@ -189,7 +189,7 @@ HWY_INLINE void add_heads(const Covered<T>& c, int64_t groups) {
 }
 
 template <class T>
-HWY_INLINE void add_rest(const Covered<T>& c, int64_t count) {
+HWY_INLINE void add_rest(const CoveredTokens<T>& c, int64_t count) {
   switch (count) {
     case 1:
       return add_heads<1>(c, 1);
@@ -299,7 +299,7 @@ class WindowSums {
   const NsaCompress<T>& p_;
   const NsaColumns& columns_;
   int64_t ahead_;       // elements
-  Covered<T> covered_;  // by all windows that are open
+  CoveredTokens<T> covered_;  // by all windows that are open
 };
 
 // Windows [begin, end) of all.

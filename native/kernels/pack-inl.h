@@ -210,6 +210,18 @@ HWY_INLINE void store_bits(D d, hn::Vec<D> v, R* p) {
   }
 }
 
+// The first n lanes of v, at most all of them.
+template <class D, class R = hn::TFromD<D>>
+HWY_INLINE void store_first(D d, hn::Vec<D> v, R* p, size_t n) {
+#if HWY_TARGET == HWY_AVX3
+  hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+#else
+  HWY_ALIGN R whole[hn::MaxLanes(D())];
+  hn::Store(v, d, whole);
+  for (size_t i = 0; i < n; ++i) p[i] = whole[i];
+#endif
+}
+
 // Vectors k and k + 1 of the pack that starts at p.
 template <bool kStream = false, class T>
 HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
@@ -234,19 +246,17 @@ HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T*
   constexpr size_t kLanes = kVectorLanes<Wide<T>>;
   const size_t first = k * kLanes;
   const size_t n = HWY_MIN(part.n > first ? part.n - first : 0, 2 * kLanes);
-#if HWY_TARGET == HWY_AVX3
-  if constexpr (sizeof(T) == 2) {
-    const Bits16x2 d;
-    hn::BlendedStore(narrow_two(T(), lo, hi), hn::FirstN(d, n), d, reinterpret_cast<uint16_t*>(p + first));
-  } else {
-    const Tag<T> d;
-    hn::BlendedStore(lo, hn::FirstN(d, n), d, p + first);
-    hn::BlendedStore(hi, hn::FirstN(d, n > kLanes ? n - kLanes : 0), d, p + first + kLanes);
-  }
-#else
-  HWY_ALIGN T both[2 * kLanes];
+#if HWY_TARGET == HWY_SCALAR
+  HWY_ALIGN T both[2];
   store_pair(Full(), lo, hi, both, 0);
   for (size_t i = 0; i < n; ++i) p[first + i] = both[i];
+#else
+  if constexpr (sizeof(T) == 2) {
+    store_first(Bits16x2(), narrow_two(T(), lo, hi), reinterpret_cast<uint16_t*>(p + first), n);
+  } else {
+    store_first(Tag<T>(), lo, p + first, HWY_MIN(n, kLanes));
+    store_first(Tag<T>(), hi, p + first + kLanes, n > kLanes ? n - kLanes : 0);
+  }
 #endif
 }
 

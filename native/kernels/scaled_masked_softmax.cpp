@@ -98,12 +98,6 @@ struct Totals {
   }
 };
 
-template <class W>
-HWY_INLINE void zero_sums(double* sums) {
-  const Tag<double> d;
-  for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
-}
-
 // ---- Rows of any length, one after the other.
 
 // The largest score of a row, in any lane; where a NaN is among them, anything: the sum then is NaN.

@@ -67,8 +67,7 @@ template <class T>
 HWY_INLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t rows, int64_t ahead,
                          double* sums) {
   using W = Wide<T>;
-  const Tag<double> d;
-  for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
+  zero_sums<W>(sums);
   for (int64_t block = 0; block < p.columns; block += kBlock) {
     const int64_t stop = HWY_MIN(block + kBlock, p.columns);
     const Tail<T> tail(stop - block);

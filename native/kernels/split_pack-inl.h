@@ -85,13 +85,7 @@ HWY_INLINE void store_bits16(Part part, hn::Vec<Bits16x2> bits, uint16_t* p, siz
   const Bits16x2 d;
   constexpr size_t kLanes = hn::MaxLanes(Bits16x2());
   const size_t first = k * kLanes, n = HWY_MIN(part.n > first ? part.n - first : 0, kLanes);
-#if HWY_TARGET == HWY_AVX3
-  hn::BlendedStore(bits, hn::FirstN(d, n), d, p + first);
-#else
-  HWY_ALIGN uint16_t whole[kLanes];
-  hn::Store(bits, d, whole);
-  for (size_t i = 0; i < n; ++i) p[first + i] = whole[i];
-#endif
+  store_first(d, bits, p + first, n);
 }
 #endif
 
@@ -118,30 +112,14 @@ HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>
 }
 
 // Vector k alone of a pack that is not split.
-template <class T, class Extent>
-HWY_INLINE void store_vector(Extent extent, Vector<Wide<T>> v, T* p, size_t k) {
+template <class T>
+HWY_INLINE void store_vector(Part part, Vector<Wide<T>> v, T* p, size_t k) {
   using W = Wide<T>;
-  using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, T>;
-  const hn::Rebind<Bits, Tag<W>> d;
-  const size_t first = k * kVectorLanes<W>;
-  Bits* to = reinterpret_cast<Bits*>(p) + first;
-  hn::Vec<hn::Rebind<Bits, Tag<W>>> bits;
+  const size_t first = k * kVectorLanes<W>, n = HWY_MIN(part.n > first ? part.n - first : 0, kVectorLanes<W>);
   if constexpr (sizeof(T) == 2) {
-    bits = narrow(T(), v);
+    store_first(Bits16<W>(), narrow(T(), v), reinterpret_cast<uint16_t*>(p + first), n);
   } else {
-    bits = v;
-  }
-  if constexpr (std::is_same_v<Extent, Full>) {
-    hn::StoreU(bits, d, to);
-  } else {
-    const size_t n = HWY_MIN(extent.n > first ? extent.n - first : 0, kVectorLanes<W>);
-#if HWY_TARGET == HWY_AVX3
-    hn::BlendedStore(bits, hn::FirstN(d, n), d, to);
-#else
-    HWY_ALIGN Bits whole[kVectorLanes<W>];
-    hn::Store(bits, d, whole);
-    for (size_t i = 0; i < n; ++i) to[i] = whole[i];
-#endif
+    store_first(Tag<W>(), v, p + first, n);
   }
 }
 

@@ -31,6 +31,13 @@ HWY_INLINE int64_t short_tile(int64_t columns) {
   return HWY_MIN(rows, kTileRows<W>);
 }
 
+// The sums of a tile's rows.
+template <class W>
+HWY_INLINE void zero_sums(double* sums) {
+  const Tag<double> d;
+  for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
+}
+
 // Calls f(r, n, lanes) for every n <= kFoldRows rows from r on; it sets lanes[0] to lanes[n - 1], the others are zero.
 template <class W, class F>
 HWY_INLINE void for_each_fold(int64_t rows, F f) {

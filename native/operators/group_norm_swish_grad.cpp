@@ -87,9 +87,9 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   const StagedOutput dx = StagedOutput::rows(call, plan, kDx, 1, columns, kElementOf<T>);
 
   const int64_t slots = kernels::group_norm_swish_grad_slots<T>(shape);
-  const bool dgamma_wanted = computes(call, kDgamma), dbeta_wanted = computes(call, kDbeta);
-  const Place dgamma = plan.scratch(dgamma_wanted ? slots * shape.channels * sizeof(double) : 0);
-  const Place dbeta = plan.scratch(dbeta_wanted ? slots * shape.channels * sizeof(double) : 0);
+  StagedSums dgamma, dbeta;
+  if (computes(call, kDgamma)) dgamma = StagedSums(call, plan, kDgamma, slots, shape.channels, kElementOf<W>);
+  if (computes(call, kDbeta)) dbeta = StagedSums(call, plan, kDbeta, slots, shape.channels, kElementOf<W>);
   const Place scratch = plan.scratch(kernels::group_norm_swish_grad_scratch<T>(shape));
   plan.step("group_norm_swish_grad", 3 * shape.elements() * static_cast<int64_t>(sizeof(T)),
             [=, scale = swish_scale<W>(call[kScale].real), out = dx.staged()](const Addresses& addresses) {
@@ -102,13 +102,13 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
                                                  .beta = addresses.at<const W>(beta),
                                                  .scale = scale,
                                                  .dx = out.at<T>(addresses),
-                                                 .dgamma_slots = dgamma_wanted ? addresses.at<double>(dgamma) : nullptr,
-                                                 .dbeta_slots = dbeta_wanted ? addresses.at<double>(dbeta) : nullptr},
+                                                 .dgamma_slots = dgamma.at<W>(addresses).slots,
+                                                 .dbeta_slots = dbeta.at<W>(addresses).slots},
                                                 addresses.at<void>(scratch));
             });
   dx.finish(call, plan);
-  if (dgamma_wanted) plan_sum_slots(call, plan, kDgamma, dgamma, slots, shape.channels);
-  if (dbeta_wanted) plan_sum_slots(call, plan, kDbeta, dbeta, slots, shape.channels);
+  dgamma.finish(call, plan);
+  dbeta.finish(call, plan);
 }
 
 void make_plan(const Call& call, const kernels::GroupShape& shape, Plan& plan) {

@@ -46,15 +46,16 @@ Status validate(const Call& call, NsaShape* shape) {
 
 template <class T>
 void plan_kernel(const Call& call, const NsaShape& shape, Plan& plan) {
+  using W = kernels::Wide<T>;
   const int64_t tokens = shape.tokens, heads = shape.heads, depth = shape.depth, columns = heads * depth;
   const StagedRows output_grad = stage_rows(call, plan, kOutputGrad, 1, columns, kElementOf<T>);
   const StagedRows input = stage_rows(call, plan, kInput, 1, columns, kElementOf<T>);
-  const Place weight = stage_vector(call, plan, kWeight, kElementOf<kernels::Wide<T>>);
+  const Place weight = stage_vector(call, plan, kWeight, kElementOf<W>);
   const StagedOutput input_grad = StagedOutput::rows(call, plan, kInputGrad, 1, columns, kElementOf<T>);
   const kernels::Windows windows = shape.windows(plan.keep(shape.sequences));
 
   const int64_t slots = kernels::nsa_compress_grad_slots<T>(tokens, heads, depth, shape.width);
-  const Place partial = plan.scratch(slots * shape.width * heads * sizeof(double));
+  const StagedSums weight_grad(call, plan, kWeightGrad, slots, shape.width * heads, kElementOf<W>);
   plan.step("nsa_compress_grad", (2 * tokens + shape.blocks) * columns * static_cast<int64_t>(sizeof(T)),
             [=, out = input_grad.staged()](const Addresses& addresses) {
               kernels::nsa_compress_grad<T>({.tokens = tokens,
@@ -63,12 +64,12 @@ void plan_kernel(const Call& call, const NsaShape& shape, Plan& plan) {
                                              .windows = windows,
                                              .output_grad = output_grad.at<const T>(addresses),
                                              .input = input.at<const T>(addresses),
-                                             .weight = addresses.at<const kernels::Wide<T>>(weight),
+                                             .weight = addresses.at<const W>(weight),
                                              .input_grad = out.at<T>(addresses),
-                                             .weight_slots = addresses.at<double>(partial)});
+                                             .weight_slots = weight_grad.at<W>(addresses).slots});
             });
   input_grad.finish(call, plan);
-  plan_sum_slots(call, plan, kWeightGrad, partial, slots, shape.width * heads);
+  weight_grad.finish(call, plan);
 }
 
 void make_plan(const Call& call, const NsaShape& shape, Plan& plan) {

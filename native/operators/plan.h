@@ -72,7 +72,10 @@ class Plan {
     for (const Step& s : steps_) s.run(&closures_[s.closure], addresses);
   }
 
-  size_t workspace_bytes() const { return workspace_bytes_; }
+  // With room to begin at an aligned place, wherever memory that is aligned for every type begins.
+  size_t workspace_bytes() const {
+    return workspace_bytes_ == 0 ? 0 : workspace_bytes_ + kAlignment - alignof(std::max_align_t);
+  }
   int64_t bytes() const { return bytes_; }
   bool empty() const { return steps_.empty(); }
   std::string describe() const;  // the steps' names

@@ -53,6 +53,24 @@ bool is_vector_of(const Tensor& tensor, Element wanted) {
   return element_of(tensor.dtype) == wanted && is_contiguous(tensor);
 }
 
+// Output i (any shape of `columns` elements) = the sum of `slots` rows of partial sums in double.
+void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns) {
+  const Tensor& tensor = call[i].tensor;
+  const auto stride = columns == 1 ? std::optional<int64_t>(1) : row_stride(tensor, tensor.rank());
+  // A sum lands straight in the output where its elements are evenly spaced, else by way of a double vector.
+  const bool direct = stride.has_value();
+  const Element type = direct ? element_of(tensor.dtype) : Element::kFloat64;
+  const Place target = direct ? Plan::tensor(call, i) : plan.scratch(columns * sizeof(double));
+  const int64_t step = direct ? *stride : 1;
+  plan.step("sum slots", slots * columns * static_cast<int64_t>(sizeof(double)), [=](const Addresses& addresses) {
+    kernels::sum_slots(slots, columns, addresses.at<const double>(partial), type, addresses.at<void>(target), step);
+  });
+  if (!direct) {
+    plan_convert(plan, "unpack", strided_pair(contiguous_tensor(tensor.dtype, tensor.shape), tensor), columns, type,
+                 target, element_of(tensor.dtype), Plan::tensor(call, i));
+  }
+}
+
 }  // namespace
 
 Element kernel_element(const Call& call, int main, std::initializer_list<int> rows) {
@@ -128,23 +146,6 @@ void StagedSums::finish(const Call& call, Plan& plan) const {
     plan_sum_slots(call, plan, parameter_, partial_, slots_, columns_);
   } else {
     whole_.finish(call, plan);
-  }
-}
-
-void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns) {
-  const Tensor& tensor = call[i].tensor;
-  const auto stride = columns == 1 ? std::optional<int64_t>(1) : row_stride(tensor, tensor.rank());
-  // A sum lands straight in the output where its elements are evenly spaced, else by way of a double vector.
-  const bool direct = stride.has_value();
-  const Element type = direct ? element_of(tensor.dtype) : Element::kFloat64;
-  const Place target = direct ? Plan::tensor(call, i) : plan.scratch(columns * sizeof(double));
-  const int64_t step = direct ? *stride : 1;
-  plan.step("sum slots", slots * columns * static_cast<int64_t>(sizeof(double)), [=](const Addresses& addresses) {
-    kernels::sum_slots(slots, columns, addresses.at<const double>(partial), type, addresses.at<void>(target), step);
-  });
-  if (!direct) {
-    plan_convert(plan, "unpack", strided_pair(contiguous_tensor(tensor.dtype, tensor.shape), tensor), columns, type,
-                 target, element_of(tensor.dtype), Plan::tensor(call, i));
   }
 }
 

@@ -93,7 +93,4 @@ class StagedSums {
   StagedOutput whole_;
 };
 
-// Output i (any shape of `columns` elements) = the sum of `slots` rows of partial sums in double.
-void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns);
-
 }  // namespace descend

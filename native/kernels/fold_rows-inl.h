@@ -67,6 +67,16 @@ HWY_INLINE void fold_rows(Vector<W>* v, W* to, Op op = Op()) {
   for (int64_t i = 0; i < kFoldRows<W>; i += kVectorLanes<W>) hn::Store(fold_each(d, v + i, op), d, to + i);
 }
 
+// Calls f(r, n, lanes) for every n <= kFoldRows rows from r on; it sets lanes[0] to lanes[n - 1], the others are zero.
+template <class W, class F>
+HWY_INLINE void for_each_fold(int64_t rows, F f) {
+  for (int64_t r = 0; r < rows; r += kFoldRows<W>) {
+    Vector<W> lanes[kFoldRows<W>];
+    each<kFoldRows<W>>([&](size_t i) HWY_ATTR { lanes[i] = hn::Zero(Tag<W>()); });
+    f(r, HWY_MIN(rows - r, kFoldRows<W>), lanes);
+  }
+}
+
 // Calls f(r) for every vector of doubles that holds a number for each of `rows` rows, r the first of them.
 template <class F>
 HWY_INLINE void for_each_row_vector(int64_t rows, F f) {

@@ -13,14 +13,8 @@
 
 namespace descend::kernels {
 
-// With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
-inline constexpr int64_t kFlatInner = 32;
-
 // Elements of a group that one thread takes whole: its second-level cache keeps them between the passes.
 inline constexpr int64_t kWholeElements = 64 << 10;
-
-// Groups of fewer elements are worked on several at a time where their channels are short.
-inline constexpr int64_t kSmallElements = 64;
 
 // Elements that a thread takes at a time of a group that is shared.
 inline constexpr int64_t kPieceElements = 16 << 10;

@@ -9,6 +9,7 @@
 
 #define HWY_TARGET_INCLUDE "kernels/group_norm_swish.cpp"
 #include "kernels/dispatch.h"
+#include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/swish-inl.h"
 
@@ -42,7 +43,14 @@ struct Normaliser {
 };
 
 // Elements that the path for short channels works on at a time: whole channels, or whole groups where they are small.
-inline constexpr int64_t kForwardTile = 1024;
+inline constexpr int64_t kForwardTile = 512;
+
+// With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
+inline constexpr int64_t kFlatForwardInner = 64;
+
+// Groups of short channels with so few elements are worked on several at a time; the moments of very small ones are
+// taken in double.
+inline constexpr int64_t kSmallElements = kForwardTile / 4, kVerySmallElements = 32;
 
 // Whether swish is computed the brief way.
 template <class T>
@@ -70,22 +78,6 @@ HWY_INLINE Moments moments_in_double(const T* x, int64_t n) {
   };
   const double mean = add_up([](double v) { return v; }) / static_cast<double>(n);
   return {mean, add_up([mean](double v) { return (v - mean) * (v - mean); })};
-}
-
-// Of a small group: in double, one element after the other.
-template <class T>
-HWY_INLINE Moments small_moments(const T* x, int64_t n) {
-  HWY_ALIGN Wide<T> values[HWY_MAX(kSmallElements, 2 * kPackLanes<Wide<T>>)];
-  constexpr int64_t kStep = kPackLanes<Wide<T>>;
-  int64_t j = 0;
-  for (; j + kStep <= n; j += kStep) store(Full(), load_pack(Full(), x + j), values + j);
-  if (j < n) store(Full(), load_pack(Part{static_cast<size_t>(n - j)}, x + j), values + j);
-  double sum = 0, squares = 0;
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(values[i]);
-  const double mean = sum / static_cast<double>(n);
-  for (int64_t i = 0; i < n; ++i)
-    squares += (static_cast<double>(values[i]) - mean) * (static_cast<double>(values[i]) - mean);
-  return {mean, squares};
 }
 
 // Of one block: the mean roughly, then how far from it the elements lie. The block stays in the first-level cache.
@@ -211,37 +203,72 @@ HWY_INLINE void channel_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, 
   }
 }
 
+// ---- Short channels: vectors run over them, with slope and level there once an element.
+
+// kForwardTile numbers, and what a pack that begins among them has beyond.
 template <class W>
-HWY_INLINE void spread(W value, int64_t n, W* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = value;
+using Tile = W[kForwardTile + kPackLanes<W>];
+
+// Rstd, and the mean's error times it: of all channels, or one for each.
+template <class Number>
+struct Statistics {
+  Number rstd, shift;
+};
+
+// Slope and level of n channels, as Normaliser has them.
+template <class W, class Number>
+HWY_INLINE void channel_terms(const W* gamma, const W* beta, const Statistics<Number>& of, int64_t n, W* slope,
+                              W* level) {
+  const Tag<double> d;
+  const hn::Rebind<W, Tag<double>> dw;
+  constexpr size_t kCount = kPackLanes<W> / kVectorLanes<double>;
+  const auto most = hn::Set(d, static_cast<double>(std::numeric_limits<W>::max()));
+  const auto one_pack = [&](auto extent, int64_t c) HWY_ATTR {
+    Vector<double> weight[kCount], bias[kCount];
+    to_double<W, kPackVectors<W>>(load_pack(extent, gamma + c).v, weight);
+    to_double<W, kPackVectors<W>>(load_pack(extent, beta + c).v, bias);
+    each<kCount>([&](size_t k) HWY_ATTR {
+      const int64_t at = c + static_cast<int64_t>(k * kVectorLanes<double>);
+      const auto product = hn::Mul(of.rstd.at(Full(), c, k), weight[k]);
+      const auto bounded = hn::IfThenElse(hn::Gt(hn::Abs(product), most), hn::CopySign(most, product), product);
+      hn::StoreU(narrow_double<W>(d, bounded), dw, slope + at);
+      hn::StoreU(narrow_double<W>(d, hn::Add(bias[k], hn::Mul(of.shift.at(Full(), c, k), weight[k]))), dw, level + at);
+    });
+  };
+  for_each_pack<W>(0, n, one_pack);
 }
 
-// Slope and level of channels [first, last) of a sample, once an element.
-template <class T>
-HWY_INLINE void spread_channels(const GroupNormSwish<T>& p, const Normaliser<Wide<T>>& by, int64_t first, int64_t last,
-                                Wide<T>* slope, Wide<T>* level) {
-  const int64_t inner = p.shape.inner;
-  for (int64_t c = first; c < last; ++c, slope += inner, level += inner) {
-    spread(by.slope(p.gamma[c]), inner, slope);
-    spread(by.level(p.gamma[c], p.beta[c]), inner, level);
-  }
+// The same once an element.
+template <class T, class Number>
+HWY_INLINE void element_terms(const GroupNormSwish<T>& p, int64_t channel, int64_t channels,
+                              const Statistics<Number>& of, const Repeat<Wide<T>>& for_elements, Wide<T>* slope,
+                              Wide<T>* level) {
+  using W = Wide<T>;
+  const W *gamma = p.gamma + channel, *beta = p.beta + channel;
+  if (p.shape.inner == 1) return channel_terms(gamma, beta, of, channels, slope, level);
+  HWY_ALIGN Tile<W> slopes, levels;
+  channel_terms(gamma, beta, of, channels, slopes, levels);
+  for_elements(slopes, channels * p.shape.inner, slope);
+  for_elements(levels, channels * p.shape.inner, level);
 }
 
 template <class T, class C>
 HWY_INLINE void flat_span(const GroupNormSwish<T>& p, const T* x, const C& at, int64_t n, T* y) {
-  p.activate ? apply_span<true, false>(x, at, 0, n, 0, y) : apply_span<false, false>(x, at, 0, n, 0, y);
+  p.activate ? apply_span<true, false>(x, at, 0, n, kForwardTile, y)
+             : apply_span<false, false>(x, at, 0, n, kForwardTile, y);
 }
 
-// The same for channels [first, last) of the group where they are short: vectors run over them.
+// Channels [first, last) of the group.
 template <class T>
 HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
-                           int64_t first, int64_t last) {
+                           const Repeat<Wide<T>>& for_elements, int64_t first, int64_t last) {
   using W = Wide<T>;
-  HWY_ALIGN W slope[kForwardTile], level[kForwardTile];
+  HWY_ALIGN Tile<W> slope, level;
+  const Statistics<Same<double>> of{Same<double>(by.rstd), Same<double>(by.error * by.rstd)};
   const int64_t inner = p.shape.inner, tile = kForwardTile / inner, end = g * p.shape.group_channels() + last;
   for (int64_t c = g * p.shape.group_channels() + first; c < end; c += tile) {
     const int64_t channels = HWY_MIN(tile, end - c);
-    spread_channels(p, by, c, c + channels, slope, level);
+    element_terms(p, c, channels, of, for_elements, slope, level);
     const Terms<W, kBrief<T>, Each<W>, Same<W>> at{Each<W>(slope), Each<W>(level), Same<W>(by.mean),
                                                    Steepness<W, kBrief<T>>(p.scale)};
     flat_span(p, p.x.row(n) + c * inner, at, channels * inner, p.y.row(n) + c * inner);
@@ -251,7 +278,7 @@ HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, con
 template <class T>
 void group_norm_swish_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
                             int64_t ahead, int64_t first, int64_t last, bool stream) {
-  if (p.shape.inner < kFlatInner) return flat_apply(p, n, g, by, first, last);
+  if (p.shape.inner < kFlatForwardInner) return flat_apply(p, n, g, by, Repeat<Wide<T>>(p.shape.inner), first, last);
   if (stream) {
     p.activate ? channel_apply<true, true>(p, n, g, by, ahead, first, last)
                : channel_apply<false, true>(p, n, g, by, ahead, first, last);
@@ -262,27 +289,104 @@ void group_norm_swish_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, co
   }
 }
 
+// The same of neighbouring groups, one number each.
+template <class W>
+struct SmallGroups {
+  HWY_ALIGN Tile<W> mean;  // rounded
+  HWY_ALIGN Tile<double> rstd;
+  HWY_ALIGN Tile<double> shift;
+};
+
+// Moments of very small groups, in double, one element of a group after the other; a lane has a group.
+template <class T>
+HWY_INLINE void small_moments(const T* x, int64_t groups, int64_t elements, double* means, double* squares) {
+  using W = Wide<T>;
+  const Tag<double> d;
+  const hn::Rebind<W, Tag<double>> dw;
+  const hn::RebindToSigned<decltype(dw)> di;
+  using I = hn::TFromD<decltype(di)>;
+  HWY_ALIGN Tile<W> values;
+  for_each_pack<W>(0, groups * elements,
+                   [&](auto extent, int64_t j) HWY_ATTR { store(Full(), load_pack(extent, x + j), values + j); });
+  Vector<double> column[kVerySmallElements];
+  const auto count = hn::Set(d, static_cast<double>(elements));
+  const auto each_group = hn::Mul(hn::Iota(di, 0), hn::Set(di, static_cast<I>(elements)));
+  for (int64_t g = 0; g < groups; g += kVectorLanes<double>) {
+    // Lanes without a group have the last one's.
+    const auto inside = hn::Min(each_group, hn::Set(di, static_cast<I>((groups - 1 - g) * elements)));
+    const W* from = values + g * elements;
+    auto sum = hn::Zero(d), rest = sum;
+    for (int64_t i = 0; i < elements; ++i) {
+      column[i] = widen_to_double(d, hn::GatherIndex(dw, from + i, inside));
+      sum = hn::Add(sum, column[i]);
+    }
+    const auto mean = hn::Div(sum, count);
+    for (int64_t i = 0; i < elements; ++i) {
+      const auto distance = hn::Sub(column[i], mean);
+      rest = hn::Add(rest, hn::Mul(distance, distance));
+    }
+    hn::Store(mean, d, means + g);
+    hn::Store(rest, d, squares + g);
+  }
+}
+
+template <class T>
+HWY_INLINE void small_statistics(const T* x, int64_t groups, int64_t elements, double epsilon,
+                                 SmallGroups<Wide<T>>& of) {
+  const Tag<double> d;
+  double *const means = of.shift, *const squares = of.rstd;
+  if (elements <= kVerySmallElements) {
+    small_moments(x, groups, elements, means, squares);
+  } else {
+    for (int64_t g = 0; g < groups; ++g) {
+      const Moments moments = block_moments(x + g * elements, elements, kForwardTile, smallest_squares(epsilon));
+      means[g] = moments.mean;
+      squares[g] = moments.squares;
+    }
+  }
+  const auto count = hn::Set(d, static_cast<double>(elements)), one = hn::Set(d, 1.0);
+  for_each_row_vector(groups, [&](int64_t g) HWY_ATTR {
+    const auto variance = hn::Div(hn::Load(d, squares + g), count), mean = hn::Load(d, means + g);
+    const auto rstd = hn::Div(one, hn::Sqrt(hn::Add(variance, hn::Set(d, epsilon))));
+    const auto rounded = store_rounded(d, mean, of.mean + g);
+    hn::Store(rstd, d, of.rstd + g);
+    hn::Store(hn::Mul(hn::Sub(rounded, mean), rstd), d, of.shift + g);
+  });
+}
+
+template <class W>
+struct SmallRepeats {
+  explicit HWY_INLINE SmallRepeats(const GroupShape& shape)
+      : for_channels(shape.group_channels()), for_group_elements(shape.group_elements()), for_elements(shape.inner) {}
+  Repeat<double> for_channels;
+  Repeat<W> for_group_elements, for_elements;
+};
+
 // Groups [first, last) of a sample where groups are small: as many at a time as fit a tile.
 template <class T>
-HWY_INLINE void small_groups(const GroupNormSwish<T>& p, int64_t n, int64_t first, int64_t last) {
+HWY_INLINE void small_groups(const GroupNormSwish<T>& p, const SmallRepeats<Wide<T>>& repeat, int64_t n, int64_t first,
+                             int64_t last) {
   using W = Wide<T>;
-  HWY_ALIGN W slope[kForwardTile], level[kForwardTile], mean[kForwardTile];
+  HWY_ALIGN Tile<W> slope, level, mean;
+  HWY_ALIGN Tile<double> rstd, shift;
+  SmallGroups<W> of;
   const int64_t elements = p.shape.group_elements(), channels = p.shape.group_channels();
   const int64_t tile = kForwardTile / elements;
   for (int64_t g = first; g < last; g += tile) {
-    const int64_t groups = HWY_MIN(tile, last - g);
+    const int64_t groups = HWY_MIN(tile, last - g), all = groups * elements;
     const T* x = p.x.row(n) + g * elements;
-    for (int64_t i = 0; i < groups; ++i) {
-      const Moments moments = small_moments(x + i * elements, elements);
-      const auto by = group_norm_swish_normaliser<W>(&moments, elements, p.epsilon);
-      spread(by.mean, elements, mean + i * elements);
-      spread_channels(p, by, (g + i) * channels, (g + i + 1) * channels, slope + i * elements, level + i * elements);
-      p.mean[n * p.shape.groups + g + i] = by.mean;
-      p.rstd[n * p.shape.groups + g + i] = static_cast<W>(by.rstd);
-    }
+    small_statistics(x, groups, elements, p.epsilon, of);
+    std::copy_n(of.mean, groups, p.mean + n * p.shape.groups + g);
+    std::transform(of.rstd, of.rstd + groups, p.rstd + n * p.shape.groups + g,
+                   [](double r) { return static_cast<W>(r); });
+    repeat.for_group_elements(of.mean, all, mean);
+    repeat.for_channels(of.rstd, groups * channels, rstd);
+    repeat.for_channels(of.shift, groups * channels, shift);
+    const Statistics<Each<double>> each_channel{Each<double>(rstd), Each<double>(shift)};
+    element_terms(p, g * channels, groups * channels, each_channel, repeat.for_elements, slope, level);
     const Terms<W, kBrief<T>, Each<W>, Each<W>> at{Each<W>(slope), Each<W>(level), Each<W>(mean),
                                                    Steepness<W, kBrief<T>>(p.scale)};
-    flat_span(p, x, at, groups * elements, p.y.row(n) + g * elements);
+    flat_span(p, x, at, all, p.y.row(n) + g * elements);
   }
 }
 
@@ -295,19 +399,23 @@ void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int
   const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
                 last = HWY_MIN(first + cut.chunk_groups, shape.groups);
   const int64_t elements = shape.group_elements();
-  const int64_t entries = shape.group_channels() * (shape.inner < kFlatInner ? 1 : blocks_in(shape.inner));
+  const int64_t entries = shape.group_channels() * (shape.inner < kFlatForwardInner ? 1 : blocks_in(shape.inner));
+  const bool flat = shape.inner < kFlatForwardInner;
+  if (flat && elements <= kSmallElements) {
+    const SmallRepeats<Wide<T>> repeat(shape);
+    for (int64_t n = first_sample; n < last_sample; ++n) small_groups(p, repeat, n, first, last);
+    return;
+  }
+  const Repeat<Wide<T>> for_elements(flat ? shape.inner : 1);
   Moments blocks[kWholeElements / kBlock];
   for (int64_t n = first_sample; n < last_sample; ++n) {
-    if (shape.inner < kFlatInner && elements <= kSmallElements / 2) {
-      small_groups(p, n, first, last);
-      continue;
-    }
     for (int64_t g = first; g < last; ++g) {
       const bool same_sample = g + 1 < last, same_chunk = same_sample || n + 1 < last_sample;
       const int64_t ahead = same_sample ? elements : same_chunk ? p.x.stride - (g - first) * elements : 0;
       group_norm_swish_moments(p.x.row(n) + g * elements, elements, 0, p.epsilon, 0, blocks_in(elements), blocks);
       const Normaliser<Wide<T>> by = group_norm_swish_normaliser<Wide<T>>(blocks, elements, p.epsilon);
-      group_norm_swish_apply(p, n, g, by, ahead, 0, entries, stream);
+      flat ? flat_apply(p, n, g, by, for_elements, 0, entries)
+           : group_norm_swish_apply(p, n, g, by, ahead, 0, entries, stream);
       p.mean[n * shape.groups + g] = by.mean;
       p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
     }
@@ -342,7 +450,7 @@ void by_pieces(const GroupNormSwish<T>& p, Moments* blocks, bool stream) {
   static const auto apply = DESCEND_CHOOSE(group_norm_swish_apply<T>);
   const GroupShape& shape = p.shape;
   const int64_t elements = shape.group_elements(), count = blocks_in(elements);
-  const bool flat = shape.inner < kFlatInner;
+  const bool flat = shape.inner < kFlatForwardInner;
   const int64_t entries = shape.group_channels() * (flat ? 1 : blocks_in(shape.inner));
   const int64_t entry_elements = flat ? shape.inner : std::min(shape.inner, kBlock);
   const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1), block_piece = kPieceElements / kBlock;
@@ -383,7 +491,7 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const bool stream = shape.inner >= kFlatInner && shape.inner * size % 64 == 0 &&
+  const bool stream = shape.inner >= kFlatForwardInner && shape.inner * size % 64 == 0 &&
                       stream_output(p.y.data, p.y.stride * size, bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, static_cast<Moments*>(scratch), stream) : by_groups(p, stream);
 }

@@ -18,8 +18,14 @@ namespace descend::kernels {
 #ifndef DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 #define DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 
+// With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
+inline constexpr int64_t kFlatInner = 32;
+
 // Elements that the flat path works on at a time: whole channels, in a first-level cache.
 inline constexpr int64_t kFlatTile = 2048;
+
+// The same where groups of short channels have fewer than so many elements: several are worked on at a time.
+inline constexpr int64_t kSmallTile = 1024, kFewElements = 64;
 
 // One group, and where its sums go. An entry is a channel, or a block of one where channels are long.
 template <class T>
@@ -272,6 +278,25 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wid
   if (j < n) one_pack(Part{static_cast<size_t>(n - j)}, j);
 }
 
+// Of channels of 2 to 4 elements, element after element in the lanes of a vector.
+template <int kInner, class W>
+HWY_INLINE int64_t interleaved_sums(const W* values, int64_t channels, double* sums) {
+  const Tag<W> d;
+  constexpr int64_t kLanes = kVectorLanes<W>;
+  HWY_ALIGN W sum[kLanes];
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes, values += kInner * kLanes) {
+    Vector<W> v[4];
+    if constexpr (kInner == 2) hn::LoadInterleaved2(d, values, v[0], v[1]);
+    if constexpr (kInner == 3) hn::LoadInterleaved3(d, values, v[0], v[1], v[2]);
+    if constexpr (kInner == 4) hn::LoadInterleaved4(d, values, v[0], v[1], v[2], v[3]);
+    each<kInner - 1>([&](size_t i) HWY_ATTR { v[0] = hn::Add(v[0], v[i + 1]); });
+    hn::Store(v[0], d, sum);
+    add_columns(sum, kLanes, true, sums + c);
+  }
+  return c;
+}
+
 // sums[c] = the sum of channel c's elements.
 template <class W>
 HWY_INLINE void flat_sums(const W* values, int64_t channels, int64_t inner, double* sums) {
@@ -280,16 +305,20 @@ HWY_INLINE void flat_sums(const W* values, int64_t channels, int64_t inner, doub
   if (inner >= kWorthFolding) {
     for (int64_t c = 0; c < channels; ++c, values += inner) {
       Pack<W> sum = zero_pack<W>();
-      for (int64_t j = 0; j < inner; j += kPackLanes<W>) {
-        sum = add(sum, load_pack(Part{static_cast<size_t>(HWY_MIN(inner - j, int64_t{kPackLanes<W>}))}, values + j));
-      }
+      for_each_pack<W>(0, inner,
+                       [&](auto extent, int64_t j) HWY_ATTR { sum = add(sum, load_pack(extent, values + j)); });
       sums[c] = static_cast<double>(fold(sum));
     }
     return;
   }
-  for (int64_t c = 0; c < channels; ++c, values += inner) {
-    W sum = values[0];
-    for (int64_t s = 1; s < inner; ++s) sum += values[s];
+  int64_t c = 0;
+  if (inner == 2) c = interleaved_sums<2>(values, channels, sums);
+  if (inner == 3) c = interleaved_sums<3>(values, channels, sums);
+  if (inner == 4) c = interleaved_sums<4>(values, channels, sums);
+  for (; c < channels; ++c) {
+    const W* value = values + c * inner;
+    W sum = value[0];
+    for (int64_t s = 1; s < inner; ++s) sum += value[s];
     sums[c] = sum;
   }
 }
@@ -379,13 +408,15 @@ void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup
   }
 }
 
+inline constexpr int64_t kFewChannels = 32;
+
 // The sum of gamma * values, in double: one after the other where there are few, else in lanes.
 template <class W>
 HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n) {
   constexpr int64_t kStep = kPackLanes<double>;
   double total = 0;
   int64_t i = 0;
-  if (n >= 2 * kStep) {
+  if (n >= kFewChannels) {
     Pack<double> sum = zero_pack<double>();
     for (; i + kStep <= n; i += kStep) {
       DESCEND_UNROLL
@@ -398,6 +429,41 @@ HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n) 
   }
   for (; i < n; ++i) total += static_cast<double>(gamma[i]) * values[i];
   return total;
+}
+
+// to[g] = the mean of gamma * values over the elements of small group g, from sums of its channels: weighted_sum() of
+// each, several side by side.
+template <class W>
+HWY_INLINE void weighted_means(const W* gamma, const double* values, int64_t groups, int64_t channels, double elements,
+                               W* to) {
+  const Tag<double> d;
+  constexpr int64_t kAbreast = 4;
+  HWY_ALIGN double products[kSmallTile + kPackLanes<W>], sums[kSmallTile + kPackLanes<W>];
+  int64_t g = 0;
+  if (channels < kFewChannels) {
+    for_each_pack<W>(0, groups * channels, [&](auto extent, int64_t c) HWY_ATTR {
+      constexpr size_t kCount = kPackLanes<W> / kVectorLanes<double>;
+      Vector<double> wide[kCount];
+      to_double<W, kPackVectors<W>>(load_pack(extent, gamma + c).v, wide);
+      each<kCount>([&](size_t k) HWY_ATTR {
+        const int64_t at = c + static_cast<int64_t>(k * kVectorLanes<double>);
+        hn::Store(hn::Mul(wide[k], hn::Load(d, values + at)), d, products + at);
+      });
+    });
+    for (; g + kAbreast <= groups; g += kAbreast) {
+      double sum[kAbreast] = {};
+      const double* product = products + g * channels;
+      for (int64_t c = 0; c < channels; ++c) {
+        each<kAbreast>([&](size_t k) { sum[k] += product[static_cast<int64_t>(k) * channels + c]; });
+      }
+      each<kAbreast>([&](size_t k) { sums[g + static_cast<int64_t>(k)] = sum[k]; });
+    }
+  }
+  for (; g < groups; ++g) sums[g] = weighted_sum(gamma + g * channels, values + g * channels, channels);
+  for (g = 0; g < groups; g += kVectorLanes<double>) {
+    hn::StoreU(narrow_double<W>(d, hn::Div(hn::Load(d, sums + g), hn::Set(d, elements))), hn::Rebind<W, Tag<double>>(),
+               to + g);
+  }
 }
 
 // From entries to sums of channels, which go to the slots, and to the two means.
@@ -423,44 +489,42 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, const GradGroup
 
 // ---- What a thread does with groups of its own.
 
-template <class W>
-HWY_INLINE void spread(W value, int64_t n, W* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = value;
-}
-
 // Groups [first, last) of a sample where groups are small: as many at a time as fit a tile.
 template <class T>
 HWY_INLINE void small_groups(const GroupNormSwishGrad<T>& p, const Wide<T>* gamma_each, const Wide<T>* beta_each,
-                             int64_t n, int64_t first, int64_t last, int64_t slot, bool fresh) {
+                             const Repeat<Wide<T>>& for_elements, int64_t n, int64_t first, int64_t last, int64_t slot,
+                             bool fresh) {
   using W = Wide<T>;
-  constexpr int64_t kTile = kFlatTile / 2;
-  HWY_ALIGN W mean[kTile], rstd[kTile], c1[kTile], c2[kTile], dz[kTile], dzx[kTile];
+  constexpr int64_t kTile = kSmallTile + kPackLanes<W>;  // a pack that begins among the numbers may have some beyond
+  HWY_ALIGN W mean[kTile], rstd[kTile], c1[kTile], c2[kTile], dz[kTile], dzx[kTile], of_group[kTile];
   HWY_ALIGN double dz_sums[kTile], dzx_sums[kTile];
   const int64_t channels = p.shape.group_channels(), elements = p.shape.group_elements();
-  const int64_t tile = kTile / elements;
+  const int64_t tile = kSmallTile / elements;
   for (int64_t g = first; g < last; g += tile) {
-    const int64_t groups = HWY_MIN(tile, last - g), offset = g * elements, channel = g * channels;
-    for (int64_t i = 0; i < groups; ++i) {
-      spread(p.mean[n * p.shape.groups + g + i], elements, mean + i * elements);
-      spread(p.rstd[n * p.shape.groups + g + i], elements, rstd + i * elements);
-    }
+    const int64_t groups = HWY_MIN(tile, last - g), all = groups * elements;
+    const int64_t offset = g * elements, channel = g * channels;
+    const auto spread = [&](const W* from, W* to) HWY_ATTR {
+      for_each_pack<W>(0, groups, [&](auto extent, int64_t i) HWY_ATTR {
+        store(Full(), load_pack(extent, from + i), of_group + i);
+      });
+      for_elements(of_group, all, to);
+    };
+    spread(p.mean + n * p.shape.groups + g, mean);
+    spread(p.rstd + n * p.shape.groups + g, rstd);
     const Coefficients<W, Each<W>> at{Each<W>(gamma_each + offset), Each<W>(beta_each + offset), Each<W>(mean),
                                       Each<W>(rstd), splat(finite<W>(scale_of(p)))};
     const T* x = p.x.row(n) + offset;
-    flat_slopes(p.dy.row(n) + offset, x, at, groups * elements, dz, dzx);
+    flat_slopes(p.dy.row(n) + offset, x, at, all, dz, dzx);
     flat_sums(dz, groups * channels, p.shape.inner, dz_sums);
     flat_sums(dzx, groups * channels, p.shape.inner, dzx_sums);
-    for (int64_t i = 0; i < groups; ++i) {
-      const W* gamma = p.gamma + channel + i * channels;
-      const double m1 = weighted_sum(gamma, dz_sums + i * channels, channels) / static_cast<double>(elements);
-      const double m2 = weighted_sum(gamma, dzx_sums + i * channels, channels) / static_cast<double>(elements);
-      spread(static_cast<W>(m1), elements, c1 + i * elements);
-      spread(static_cast<W>(m2), elements, c2 + i * elements);
-    }
+    weighted_means(p.gamma + channel, dz_sums, groups, channels, static_cast<double>(elements), of_group);
+    for_elements(of_group, all, c1);
+    weighted_means(p.gamma + channel, dzx_sums, groups, channels, static_cast<double>(elements), of_group);
+    for_elements(of_group, all, c2);
     const int64_t slot_at = slot * p.shape.channels + channel;
     if (p.dbeta_slots) add_columns(dz_sums, groups * channels, fresh, p.dbeta_slots + slot_at);
     if (p.dgamma_slots) add_columns(dzx_sums, groups * channels, fresh, p.dgamma_slots + slot_at);
-    flat_apply(x, dz, at, Each<W>(c1), Each<W>(c2), groups * elements, p.dx.row(n) + offset);
+    flat_apply(x, dz, at, Each<W>(c1), Each<W>(c2), all, p.dx.row(n) + offset);
   }
 }
 
@@ -474,12 +538,14 @@ void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut&
   const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
                 last = HWY_MIN(first + cut.chunk_groups, shape.groups);
   const int64_t elements = shape.group_elements(), entries = grad_entries(shape);
-  const bool small = shape.inner < kFlatInner && elements < kSmallElements;
-  for (int64_t n = first_sample; n < last_sample; ++n) {
-    if (small) {
-      small_groups(p, own.gamma_each, own.beta_each, n, first, last, slot, n == first_sample);
-      continue;
+  if (shape.inner < kFlatInner && elements < kFewElements) {
+    const Repeat<Wide<T>> for_elements(elements);
+    for (int64_t n = first_sample; n < last_sample; ++n) {
+      small_groups(p, own.gamma_each, own.beta_each, for_elements, n, first, last, slot, n == first_sample);
     }
+    return;
+  }
+  for (int64_t n = first_sample; n < last_sample; ++n) {
     for (int64_t g = first; g < last; ++g) {
       own.place(p, n, g);
       const bool same_sample = g + 1 < last, same_chunk = same_sample || n + 1 < last_sample;

@@ -298,7 +298,7 @@ class WindowSums {
 
   const NsaCompress<T>& p_;
   const NsaColumns& columns_;
-  int64_t ahead_;       // elements
+  int64_t ahead_;             // elements
   CoveredTokens<T> covered_;  // by all windows that are open
 };
 

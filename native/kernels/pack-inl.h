@@ -104,6 +104,20 @@ HWY_INLINE hn::Vec<D> load_bits(Part part, D d, const R* p, size_t k) {
 #endif
 }
 
+// Calls f(extent, column) for every pack of columns [begin, end); the extent of the last is `tail` where it is not
+// full.
+template <class W, class Rest, class F>
+HWY_INLINE void for_each_pack(int64_t begin, int64_t end, const Rest& tail, F f) {
+  constexpr int64_t kStep = kPackLanes<W>;
+  int64_t c = begin;
+  for (; c + kStep <= end; c += kStep) f(Full(), c);
+  if (tail.n > 0) f(tail, c);
+}
+template <class W, class F>
+HWY_INLINE void for_each_pack(int64_t begin, int64_t end, F f) {
+  for_each_pack<W>(begin, end, Part{static_cast<size_t>(end - begin) % kPackLanes<W>}, f);
+}
+
 // ---- float16 and bfloat16 to float, exactly.
 
 template <class W>

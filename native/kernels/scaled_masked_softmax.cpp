@@ -207,7 +207,7 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
   }
   const Totals<W> by(sums, t.rows);
   for (int64_t r = 0; r < t.rows; ++r, masks.of_quotients.next()) {
-    const Same<W> total(by.total[r]), reciprocal(by.reciprocal[r]);
+    const Uniform<W> total(by.total[r]), reciprocal(by.reciprocal[r]);
     for (int64_t block = 0; block < t.columns; block += kBlock) {
       const int64_t n = HWY_MIN(kBlock, t.columns - block);
       if (!keep) exp_of(r, masks.of_quotients, block);

@@ -127,7 +127,7 @@ template <Form kForm, bool kNext, bool kStream, class T>
 HWY_NOINLINE double apply_row(const ScaledMaskedSoftmaxBackward<T>& p, int64_t row, const MaskCursor& mask,
                               Wide<T> high, Wide<T> low, Wide<T> scale, int64_t ahead) {
   using W = Wide<T>;
-  const Same<W> highs(high), lows(low);
+  const Uniform<W> highs(high), lows(low);
   HWY_ALIGN uint8_t buffer[kBlock];
   double sum = 0;
   for (int64_t block = 0; block < p.columns; block += kBlock) {

@@ -38,16 +38,6 @@ HWY_INLINE void zero_sums(double* sums) {
   for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
 }
 
-// Calls f(r, n, lanes) for every n <= kFoldRows rows from r on; it sets lanes[0] to lanes[n - 1], the others are zero.
-template <class W, class F>
-HWY_INLINE void for_each_fold(int64_t rows, F f) {
-  for (int64_t r = 0; r < rows; r += kFoldRows<W>) {
-    Vector<W> lanes[kFoldRows<W>];
-    each<kFoldRows<W>>([&](size_t i) HWY_ATTR { lanes[i] = hn::Zero(Tag<W>()); });
-    f(r, HWY_MIN(rows - r, kFoldRows<W>), lanes);
-  }
-}
-
 // The columns behind the last whole pack of rows of T, as Part has them, but found once for many rows.
 template <class T>
 struct Tail {
@@ -90,25 +80,11 @@ HWY_INLINE bool reaches(const Rest& rest, size_t k) {
   return kSplits<T> || rest.n > k * kVectorLanes<Wide<T>>;
 }
 
-// Calls f(extent, column) for every pack of columns [begin, end); the extent of the last is `tail` where it is not
-// full.
-template <class W, class Rest, class F>
-HWY_INLINE void for_each_pack(int64_t begin, int64_t end, const Rest& tail, F f) {
-  constexpr int64_t kStep = kPackLanes<W>;
-  int64_t c = begin;
-  for (; c + kStep <= end; c += kStep) f(Full(), c);
-  if (tail.n > 0) f(tail, c);
-}
-template <class W, class F>
-HWY_INLINE void for_each_pack(int64_t begin, int64_t end, F f) {
-  for_each_pack<W>(begin, end, Part{static_cast<size_t>(end - begin) % kPackLanes<W>}, f);
-}
-
 // One number for every element.
 template <class W>
-class Same {
+class Uniform {
  public:
-  HWY_INLINE explicit Same(W value) : value_(splat(value)) {}
+  HWY_INLINE explicit Uniform(W value) : value_(splat(value)) {}
   HWY_INLINE Vector<W> at(int64_t, size_t) const { return value_; }
 
  private:

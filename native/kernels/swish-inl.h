@@ -40,6 +40,53 @@ struct Each {
   }
 };
 
+// Takes each of some numbers `times` times, one after the other: a group's for each of its channels, a channel's for
+// each of its elements.
+template <class W>
+class Repeat {
+  using D = Tag<W>;
+  using DI = hn::RebindToSigned<D>;
+  using I = hn::TFromD<DI>;
+  static constexpr int64_t kLanes = kVectorLanes<W>;
+  static constexpr int64_t kMost = 32;  // beyond, a number fills vectors of its own
+
+ public:
+  HWY_INLINE explicit Repeat(int64_t times) : times_(times), whole_(kLanes / times), rest_(kLanes % times) {
+    if (times > kMost) return;
+    for (int64_t phase = 0; phase < times; ++phase) {
+      I number = 0;
+      for (int64_t lane = 0, place = phase; lane < kLanes; ++lane) {
+        indices_[phase * kLanes + lane] = number;
+        if (++place == times) ++number, place = 0;
+      }
+    }
+  }
+
+  // n numbers at `to`, in whole vectors, from others that are a vector longer than what it takes.
+  HWY_INLINE void operator()(const W* from, int64_t n, W* to) const {
+    const D d;
+    if (times_ > kMost) {
+      for (const W* end = to + n; to < end; to += times_) {
+        const auto value = splat(*from++);
+        for (int64_t j = 0; j < times_; j += kLanes) hn::StoreU(value, d, to + j);
+      }
+      return;
+    }
+    int64_t phase = 0;
+    for (int64_t j = 0; j < n; j += kLanes) {
+      const auto indices = hn::IndicesFromVec(d, hn::Load(DI(), indices_ + phase * kLanes));
+      hn::Store(hn::TableLookupLanes(hn::LoadU(d, from), indices), d, to + j);
+      const bool next = phase + rest_ >= times_;
+      phase += next ? rest_ - times_ : rest_;
+      from += next ? whole_ + 1 : whole_;
+    }
+  }
+
+ private:
+  HWY_ALIGN I indices_[kMost * kLanes];
+  int64_t times_, whole_, rest_;  // of a vector: numbers that it takes whole, and what it takes of the next
+};
+
 // Vector k of a pack with 0 in the lanes beyond the row: whatever was computed there must not reach a sum.
 template <class W>
 HWY_INLINE Vector<W> inside(Full, Vector<W> v, size_t) {

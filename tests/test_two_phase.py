@@ -217,7 +217,10 @@ def test_workspaces_of_the_least_size_that_begin_anywhere(operator: str, begin: 
     wide, spaced = np.full((2, columns), np.nan), np.full(2 * columns, np.nan, "f")[::2]
     arguments, results = {
         "rms_norm_grad": ((dy, x, scale, gamma), (wide, spaced)),
-        "layer_norm": ((x, [columns], gamma, beta, 1e-5), (wide, np.full((2, 1), np.nan), np.full((2, 1), np.nan, "f"))),
+        "layer_norm": (
+            (x, [columns], gamma, beta, 1e-5),
+            (wide, np.full((2, 1), np.nan), np.full((2, 1), np.nan, "f")),
+        ),
         "group_norm_swish_grad": (
             (dy, level, scale, x, gamma, beta, 1, "NCHW", 1.0, True, True),
             (wide, spaced, np.full(columns, np.nan, "f")),

@@ -157,8 +157,9 @@ class SumsOf {
   RowSums total_[kRows];
 };
 
+// Not inlined, as apply_rows is not: the compiler would take minutes over what it becomes a part of.
 template <class Norm, bool kTame, int kRows, class T>
-HWY_INLINE void row_sums(const NormBackward<T>& p, int64_t row, RowSums* sums) {
+HWY_NOINLINE void row_sums(const NormBackward<T>& p, int64_t row, RowSums* sums) {
   constexpr int64_t kStep = kRun<Wide<T>>;
   SumsOf<Norm, kTame, kRows, T> of;
   of.start(p, row);
@@ -306,8 +307,8 @@ HWY_INLINE void ask_for(const T* p) {
 // The second pass over a few rows and, in step with it, the first pass over the group below them (kNext): reads,
 // arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
 template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
-HWY_INLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, Columns& columns,
-                           bool prefetch, RowSums* next_sums) {
+HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, Columns& columns,
+                             bool prefetch, RowSums* next_sums) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
   constexpr int kSet = HWY_MIN(kRows, Norm::kSumsAbreast);

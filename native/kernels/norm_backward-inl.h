@@ -297,13 +297,6 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
   }
 }
 
-// Asks for a pack that is soon wanted, so in the first-level cache.
-template <class T>
-HWY_INLINE void ask_for(const T* p) {
-  DESCEND_UNROLL
-  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) __builtin_prefetch(p + i, 0, 3);
-}
-
 // The second pass over a few rows and, in step with it, the first pass over the group below them (kNext): reads,
 // arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
 template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
@@ -319,7 +312,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
   }
   const W* gamma = p.gamma;
   // How far ahead of the first pass a column is asked for: enough to keep a fast memory busy.
-  const int64_t ahead = HWY_MIN(static_cast<int64_t>(2048 / sizeof(T)), p.columns);
+  const int64_t ahead = HWY_MIN(static_cast<int64_t>(4096 / sizeof(T)), p.columns);
   for (int64_t c = 0; c < p.columns;) {
     const int64_t run_end = HWY_MIN(c + kRun<W>, p.columns);
     if constexpr (kNext) {
@@ -333,8 +326,8 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
       if (kNext && prefetch) {
         DESCEND_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          ask_for(set.dy[r] + c + dy_ahead);
-          ask_for(set.x[r] + c + x_ahead);
+          prefetch_pack(set.dy[r] + c, dy_ahead);
+          prefetch_pack(set.x[r] + c, x_ahead);
         }
       }
       apply_pack<kTame>(Full(), set, gamma, c, columns);

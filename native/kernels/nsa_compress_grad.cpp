@@ -28,7 +28,7 @@ inline constexpr int64_t kUsuallyWidened = 4096;  // so that they stay in a firs
 inline constexpr int64_t kWindowBlock = 16;
 
 // How far ahead, at least, input and input_grad are asked for.
-inline constexpr int64_t kAheadBytes = 2048;
+inline constexpr int64_t kAheadBytes = 4096;
 
 // Windows that cover one token, at most.
 inline int64_t overlap_windows(const Windows& w) { return ceil_div(w.width, w.stride); }
@@ -131,7 +131,7 @@ struct Head {
 template <size_t kElements, class T>
 HWY_INLINE void fetch(const T* p) {
   DESCEND_UNROLL
-  for (size_t i = 0; i < kElements; i += 64 / sizeof(T)) __builtin_prefetch(p + i);
+  for (size_t i = 0; i < kElements; i += 64 / sizeof(T)) prefetch(p + i);
 }
 
 // The first half of a pack.

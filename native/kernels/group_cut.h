@@ -19,6 +19,10 @@ inline constexpr int64_t kWholeElements = 64 << 10;
 // Elements that a thread takes at a time of a group that is shared.
 inline constexpr int64_t kPieceElements = 16 << 10;
 
+// Whether swish and its slope are computed the brief way, as exact as elements of 16 bits can show.
+template <class T>
+inline constexpr bool kBriefly = sizeof(T) == 2;
+
 struct GroupShape {
   int64_t samples = 0;
   int64_t channels = 0;

@@ -47,14 +47,16 @@ inline constexpr int64_t kForwardTile = 512;
 
 // With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
 inline constexpr int64_t kFlatForwardInner = 64;
+inline bool is_flat_forward(const GroupShape& shape) { return shape.inner < kFlatForwardInner; }
+
+// What the threads share of a group: its channels, or their blocks where they are long.
+inline int64_t forward_entries(const GroupShape& shape) {
+  return shape.group_channels() * (is_flat_forward(shape) ? 1 : blocks_in(shape.inner));
+}
 
 // Groups of short channels with so few elements are worked on several at a time; the moments of very small ones are
 // taken in double.
 inline constexpr int64_t kSmallElements = kForwardTile / 4, kVerySmallElements = 32;
-
-// Whether swish is computed the brief way.
-template <class T>
-inline constexpr bool kBrief = sizeof(T) == 2;
 
 #endif
 }  // namespace descend::kernels
@@ -105,8 +107,7 @@ HWY_INLINE Moments block_moments(const T* x, int64_t n, int64_t ahead, double ti
       second.v[k] = hn::MulAdd(distance, distance, second.v[k]);
     }
   };
-  for (j = 0; j + kStep <= n; j += kStep) one_pack(Full(), j);
-  if (j < n) one_pack(Part{static_cast<size_t>(n - j)}, j);
+  for_each_pack<W>(0, n, one_pack);
   const double rest = static_cast<double>(fold(first)), squares = static_cast<double>(fold(second));
   if constexpr (sizeof(W) == sizeof(float)) {
     // Squares may have left the range of float, or lost bits at its lower end.
@@ -170,7 +171,7 @@ HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T
     each<kN>([&](size_t k) HWY_ATTR {
       z[k] = hn::MulAdd(z[k], at.slope.at(extent, j, first + k), at.level.at(extent, j, first + k));
     });
-    if constexpr (kSwish) swish<kBrief<T>, W, kN>(at.steepness, z);
+    if constexpr (kSwish) swish<kBriefly<T>, W, kN>(at.steepness, z);
     each<kN>([&](size_t k) HWY_ATTR { result[(first + k) / kPackVectors<W>].v[(first + k) % kPackVectors<W>] = z[k]; });
   }
   each<kPacks>([&](size_t i) HWY_ATTR { store<kStream>(part_of<W>(extent, i), result[i], y + j + i * kPackLanes<W>); });
@@ -195,9 +196,9 @@ HWY_INLINE void channel_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, 
   const int64_t inner = p.shape.inner, blocks = blocks_in(inner), channel = g * p.shape.group_channels();
   for (int64_t entry = first; entry < last; ++entry) {
     const int64_t c = channel + entry / blocks, begin = entry % blocks * kBlock;
-    const Terms<W, kBrief<T>, Same<W>, Same<W>> at{Same<W>(by.slope(p.gamma[c])),
-                                                   Same<W>(by.level(p.gamma[c], p.beta[c])), Same<W>(by.mean),
-                                                   Steepness<W, kBrief<T>>(p.scale)};
+    const Terms<W, kBriefly<T>, Same<W>, Same<W>> at{Same<W>(by.slope(p.gamma[c])),
+                                                     Same<W>(by.level(p.gamma[c], p.beta[c])), Same<W>(by.mean),
+                                                     Steepness<W, kBriefly<T>>(p.scale)};
     apply_span<kSwish, kStream>(p.x.row(n) + c * inner, at, begin, HWY_MIN(begin + kBlock, inner), ahead,
                                 p.y.row(n) + c * inner);
   }
@@ -207,12 +208,20 @@ HWY_INLINE void channel_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, 
 
 // kForwardTile numbers, and what a pack that begins among them has beyond.
 template <class W>
-using Tile = W[kForwardTile + kPackLanes<W>];
+using Numbers = W[kForwardTile + kPackLanes<W>];
 
 // Rstd, and the mean's error times it: of all channels, or one for each.
 template <class Number>
 struct Statistics {
   Number rstd, shift;
+};
+
+// Statistics of neighbouring small groups.
+template <class W>
+struct SmallGroups {
+  HWY_ALIGN Numbers<W> mean;  // rounded
+  HWY_ALIGN Numbers<double> rstd;
+  HWY_ALIGN Numbers<double> shift;
 };
 
 // Slope and level of n channels, as Normaliser has them.
@@ -246,7 +255,7 @@ HWY_INLINE void element_terms(const GroupNormSwish<T>& p, int64_t channel, int64
   using W = Wide<T>;
   const W *gamma = p.gamma + channel, *beta = p.beta + channel;
   if (p.shape.inner == 1) return channel_terms(gamma, beta, of, channels, slope, level);
-  HWY_ALIGN Tile<W> slopes, levels;
+  HWY_ALIGN Numbers<W> slopes, levels;
   channel_terms(gamma, beta, of, channels, slopes, levels);
   for_elements(slopes, channels * p.shape.inner, slope);
   for_elements(levels, channels * p.shape.inner, level);
@@ -263,22 +272,21 @@ template <class T>
 HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
                            const Repeat<Wide<T>>& for_elements, int64_t first, int64_t last) {
   using W = Wide<T>;
-  HWY_ALIGN Tile<W> slope, level;
+  HWY_ALIGN Numbers<W> slope, level;
   const Statistics<Same<double>> of{Same<double>(by.rstd), Same<double>(by.error * by.rstd)};
   const int64_t inner = p.shape.inner, tile = kForwardTile / inner, end = g * p.shape.group_channels() + last;
   for (int64_t c = g * p.shape.group_channels() + first; c < end; c += tile) {
     const int64_t channels = HWY_MIN(tile, end - c);
     element_terms(p, c, channels, of, for_elements, slope, level);
-    const Terms<W, kBrief<T>, Each<W>, Same<W>> at{Each<W>(slope), Each<W>(level), Same<W>(by.mean),
-                                                   Steepness<W, kBrief<T>>(p.scale)};
+    const Terms<W, kBriefly<T>, Each<W>, Same<W>> at{Each<W>(slope), Each<W>(level), Same<W>(by.mean),
+                                                     Steepness<W, kBriefly<T>>(p.scale)};
     flat_span(p, p.x.row(n) + c * inner, at, channels * inner, p.y.row(n) + c * inner);
   }
 }
 
 template <class T>
-void group_norm_swish_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
-                            int64_t ahead, int64_t first, int64_t last, bool stream) {
-  if (p.shape.inner < kFlatForwardInner) return flat_apply(p, n, g, by, Repeat<Wide<T>>(p.shape.inner), first, last);
+HWY_INLINE void long_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
+                           int64_t ahead, int64_t first, int64_t last, bool stream) {
   if (stream) {
     p.activate ? channel_apply<true, true>(p, n, g, by, ahead, first, last)
                : channel_apply<false, true>(p, n, g, by, ahead, first, last);
@@ -289,13 +297,12 @@ void group_norm_swish_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, co
   }
 }
 
-// The same of neighbouring groups, one number each.
-template <class W>
-struct SmallGroups {
-  HWY_ALIGN Tile<W> mean;  // rounded
-  HWY_ALIGN Tile<double> rstd;
-  HWY_ALIGN Tile<double> shift;
-};
+template <class T>
+void group_norm_swish_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
+                            int64_t first, int64_t last, bool stream) {
+  is_flat_forward(p.shape) ? flat_apply(p, n, g, by, Repeat<Wide<T>>(p.shape.inner), first, last)
+                           : long_apply(p, n, g, by, 0, first, last, stream);
+}
 
 // Moments of very small groups, in double, one element of a group after the other; a lane has a group.
 template <class T>
@@ -305,24 +312,24 @@ HWY_INLINE void small_moments(const T* x, int64_t groups, int64_t elements, doub
   const hn::Rebind<W, Tag<double>> dw;
   const hn::RebindToSigned<decltype(dw)> di;
   using I = hn::TFromD<decltype(di)>;
-  HWY_ALIGN Tile<W> values;
+  HWY_ALIGN Numbers<W> values;
   for_each_pack<W>(0, groups * elements,
                    [&](auto extent, int64_t j) HWY_ATTR { store(Full(), load_pack(extent, x + j), values + j); });
-  Vector<double> column[kVerySmallElements];
+  Vector<double> element[kVerySmallElements];
   const auto count = hn::Set(d, static_cast<double>(elements));
   const auto each_group = hn::Mul(hn::Iota(di, 0), hn::Set(di, static_cast<I>(elements)));
   for (int64_t g = 0; g < groups; g += kVectorLanes<double>) {
     // Lanes without a group have the last one's.
-    const auto inside = hn::Min(each_group, hn::Set(di, static_cast<I>((groups - 1 - g) * elements)));
+    const auto begins = hn::Min(each_group, hn::Set(di, static_cast<I>((groups - 1 - g) * elements)));
     const W* from = values + g * elements;
     auto sum = hn::Zero(d), rest = sum;
     for (int64_t i = 0; i < elements; ++i) {
-      column[i] = widen_to_double(d, hn::GatherIndex(dw, from + i, inside));
-      sum = hn::Add(sum, column[i]);
+      element[i] = widen_to_double(d, hn::GatherIndex(dw, from + i, begins));
+      sum = hn::Add(sum, element[i]);
     }
     const auto mean = hn::Div(sum, count);
     for (int64_t i = 0; i < elements; ++i) {
-      const auto distance = hn::Sub(column[i], mean);
+      const auto distance = hn::Sub(element[i], mean);
       rest = hn::Add(rest, hn::Mul(distance, distance));
     }
     hn::Store(mean, d, means + g);
@@ -334,7 +341,7 @@ template <class T>
 HWY_INLINE void small_statistics(const T* x, int64_t groups, int64_t elements, double epsilon,
                                  SmallGroups<Wide<T>>& of) {
   const Tag<double> d;
-  double *const means = of.shift, *const squares = of.rstd;
+  double *const means = of.shift, *const squares = of.rstd;  // which take their places, vector by vector
   if (elements <= kVerySmallElements) {
     small_moments(x, groups, elements, means, squares);
   } else {
@@ -367,8 +374,8 @@ template <class T>
 HWY_INLINE void small_groups(const GroupNormSwish<T>& p, const SmallRepeats<Wide<T>>& repeat, int64_t n, int64_t first,
                              int64_t last) {
   using W = Wide<T>;
-  HWY_ALIGN Tile<W> slope, level, mean;
-  HWY_ALIGN Tile<double> rstd, shift;
+  HWY_ALIGN Numbers<W> slope, level, mean;
+  HWY_ALIGN Numbers<double> rstd, shift;
   SmallGroups<W> of;
   const int64_t elements = p.shape.group_elements(), channels = p.shape.group_channels();
   const int64_t tile = kForwardTile / elements;
@@ -384,8 +391,8 @@ HWY_INLINE void small_groups(const GroupNormSwish<T>& p, const SmallRepeats<Wide
     repeat.for_channels(of.shift, groups * channels, shift);
     const Statistics<Each<double>> each_channel{Each<double>(rstd), Each<double>(shift)};
     element_terms(p, g * channels, groups * channels, each_channel, repeat.for_elements, slope, level);
-    const Terms<W, kBrief<T>, Each<W>, Each<W>> at{Each<W>(slope), Each<W>(level), Each<W>(mean),
-                                                   Steepness<W, kBrief<T>>(p.scale)};
+    const Terms<W, kBriefly<T>, Each<W>, Each<W>> at{Each<W>(slope), Each<W>(level), Each<W>(mean),
+                                                     Steepness<W, kBriefly<T>>(p.scale)};
     flat_span(p, x, at, all, p.y.row(n) + g * elements);
   }
 }
@@ -399,13 +406,13 @@ void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int
   const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
                 last = HWY_MIN(first + cut.chunk_groups, shape.groups);
   const int64_t elements = shape.group_elements();
-  const int64_t entries = shape.group_channels() * (shape.inner < kFlatForwardInner ? 1 : blocks_in(shape.inner));
-  const bool flat = shape.inner < kFlatForwardInner;
+  const bool flat = is_flat_forward(shape);
   if (flat && elements <= kSmallElements) {
     const SmallRepeats<Wide<T>> repeat(shape);
     for (int64_t n = first_sample; n < last_sample; ++n) small_groups(p, repeat, n, first, last);
     return;
   }
+  const int64_t entries = forward_entries(shape);
   const Repeat<Wide<T>> for_elements(flat ? shape.inner : 1);
   Moments blocks[kWholeElements / kBlock];
   for (int64_t n = first_sample; n < last_sample; ++n) {
@@ -414,8 +421,7 @@ void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int
       const int64_t ahead = same_sample ? elements : same_chunk ? p.x.stride - (g - first) * elements : 0;
       group_norm_swish_moments(p.x.row(n) + g * elements, elements, 0, p.epsilon, 0, blocks_in(elements), blocks);
       const Normaliser<Wide<T>> by = group_norm_swish_normaliser<Wide<T>>(blocks, elements, p.epsilon);
-      flat ? flat_apply(p, n, g, by, for_elements, 0, entries)
-           : group_norm_swish_apply(p, n, g, by, ahead, 0, entries, stream);
+      flat ? flat_apply(p, n, g, by, for_elements, 0, entries) : long_apply(p, n, g, by, ahead, 0, entries, stream);
       p.mean[n * shape.groups + g] = by.mean;
       p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
     }
@@ -450,9 +456,8 @@ void by_pieces(const GroupNormSwish<T>& p, Moments* blocks, bool stream) {
   static const auto apply = DESCEND_CHOOSE(group_norm_swish_apply<T>);
   const GroupShape& shape = p.shape;
   const int64_t elements = shape.group_elements(), count = blocks_in(elements);
-  const bool flat = shape.inner < kFlatForwardInner;
-  const int64_t entries = shape.group_channels() * (flat ? 1 : blocks_in(shape.inner));
-  const int64_t entry_elements = flat ? shape.inner : std::min(shape.inner, kBlock);
+  const int64_t entries = forward_entries(shape);
+  const int64_t entry_elements = is_flat_forward(shape) ? shape.inner : std::min(shape.inner, kBlock);
   const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1), block_piece = kPieceElements / kBlock;
   const int64_t bytes = elements * static_cast<int64_t>(sizeof(T));
   for (int64_t n = 0; n < shape.samples; ++n) {
@@ -469,7 +474,7 @@ void by_pieces(const GroupNormSwish<T>& p, Moments* blocks, bool stream) {
         p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
       }
       parallel_for(ceil_div(entries, piece), 2 * bytes,
-                   [&](int64_t i) { apply(p, n, g, by, 0, i * piece, std::min((i + 1) * piece, entries), stream); });
+                   [&](int64_t i) { apply(p, n, g, by, i * piece, std::min((i + 1) * piece, entries), stream); });
     }
   }
 }
@@ -491,7 +496,7 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const bool stream = shape.inner >= kFlatForwardInner && shape.inner * size % 64 == 0 &&
+  const bool stream = !is_flat_forward(shape) && shape.inner * size % 64 == 0 &&
                       stream_output(p.y.data, p.y.stride * size, bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, static_cast<Moments*>(scratch), stream) : by_groups(p, stream);
 }

@@ -19,13 +19,16 @@ namespace descend::kernels {
 #define DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 
 // With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
-inline constexpr int64_t kFlatInner = 32;
+inline constexpr int64_t kFlatGradInner = 32;
 
 // Elements that the flat path works on at a time: whole channels, in a first-level cache.
 inline constexpr int64_t kFlatTile = 2048;
 
-// The same where groups of short channels have fewer than so many elements: several are worked on at a time.
-inline constexpr int64_t kSmallTile = 1024, kFewElements = 64;
+// Groups of short channels with fewer elements are small: several are worked on at a time.
+inline constexpr int64_t kSmallGradElements = 64;
+
+// Elements of so many small groups.
+inline constexpr int64_t kSmallTile = 1024;
 
 // One group, and where its sums go. An entry is a channel, or a block of one where channels are long.
 template <class T>
@@ -78,13 +81,10 @@ W finite(double value) {
   return rounded<W>(std::clamp(value, -kLargest, kLargest));
 }
 
-// Whether the slope of swish is computed the brief way, in units of -ln 2.
-template <class T>
-inline constexpr bool kBrief = sizeof(T) == 2;
-
+// Where the slope of swish is computed the brief way, in units of -ln 2.
 template <class T>
 double scale_of(const GroupNormSwishGrad<T>& p) {
-  return static_cast<double>(p.scale) * (kBrief<T> ? -std::numbers::log2e : 1.0);
+  return static_cast<double>(p.scale) * (kBriefly<T> ? -std::numbers::log2e : 1.0);
 }
 
 // Where channels are long, the dz of each starts at a multiple of so many elements: it is kept in whole packs.
@@ -95,7 +95,7 @@ int64_t dz_pitch(int64_t inner) {
 }
 
 inline int64_t grad_entries(const GroupShape& shape) {
-  return shape.group_channels() * (shape.inner < kFlatInner ? 1 : blocks_in(shape.inner));
+  return shape.group_channels() * (shape.inner < kFlatGradInner ? 1 : blocks_in(shape.inner));
 }
 
 #endif
@@ -144,7 +144,7 @@ struct Slopes {
     each<kPacks>([&](size_t i)
                      HWY_ATTR { x[i] = elements(part_of<W>(extent, i), from_x + i * kPackLanes<W>, mean, rstd); });
     each<kAll>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], line.steepness, line.level); });
-    swish_slopes<kBrief<T>, W, kAll>(slope, slope);
+    swish_slopes<kBriefly<T>, W, kAll>(slope, slope);
     each<kPacks>([&](size_t i) HWY_ATTR {
       dz[i] = load_split(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
       each<kN>([&](size_t k) HWY_ATTR { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
@@ -259,7 +259,6 @@ template <class T, class C>
 HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wide<T>* dz, Wide<T>* dzx) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
-  constexpr int64_t kStep = kPackLanes<W>;
   const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
     Pack<W> slopes, products;
     Vector<W> xhat[kN], u[kN];
@@ -267,15 +266,13 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wid
     each<kN>([&](size_t k)
                  HWY_ATTR { u[k] = hn::MulAdd(xhat[k], at.gamma.at(extent, j, k), at.beta.at(extent, j, k)); });
     each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::Mul(at.scale, u[k]); });
-    swish_slopes<kBrief<T>, W, kN>(u, slopes.v);
+    swish_slopes<kBriefly<T>, W, kN>(u, slopes.v);
     each<kN>([&](size_t k) HWY_ATTR { slopes.v[k] = hn::Mul(load(extent, dy + j, k), slopes.v[k]); });
     each<kN>([&](size_t k) HWY_ATTR { products.v[k] = hn::Mul(slopes.v[k], xhat[k]); });
     store(extent, slopes, dz + j);
     store(extent, products, dzx + j);
   };
-  int64_t j = 0;
-  for (; j + kStep <= n; j += kStep) one_pack(Full(), j);
-  if (j < n) one_pack(Part{static_cast<size_t>(n - j)}, j);
+  for_each_pack<W>(0, n, one_pack);
 }
 
 // Of channels of 2 to 4 elements, element after element in the lanes of a vector.
@@ -327,7 +324,6 @@ template <class T, class C>
 HWY_INLINE void flat_apply(const T* x, const Wide<T>* dz, const C& at, const auto& c1, const auto& c2, int64_t n,
                            T* dx) {
   using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
   const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
     Pack<W> result;
     DESCEND_UNROLL
@@ -339,9 +335,7 @@ HWY_INLINE void flat_apply(const T* x, const Wide<T>* dz, const C& at, const aut
     }
     store(extent, result, dx + j);
   };
-  int64_t j = 0;
-  for (; j + kStep <= n; j += kStep) one_pack(Full(), j);
-  if (j < n) one_pack(Part{static_cast<size_t>(n - j)}, j);
+  for_each_pack<W>(0, n, one_pack);
 }
 
 template <class T>
@@ -390,14 +384,14 @@ HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGro
 template <class T>
 void group_norm_swish_grad_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                 int64_t last) {
-  if (p.shape.inner < kFlatInner) return flat_channel_sums(p, group, first, last);
+  if (p.shape.inner < kFlatGradInner) return flat_channel_sums(p, group, first, last);
   group.dz ? channel_sums<true>(p, group, first, last) : channel_sums<false>(p, group, first, last);
 }
 
 template <class T>
 void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
                                  Wide<T> c1, Wide<T> c2) {
-  if (p.shape.inner < kFlatInner) return flat_channel_apply(p, group, first, last, c1, c2);
+  if (p.shape.inner < kFlatGradInner) return flat_channel_apply(p, group, first, last, c1, c2);
   if (group.stream) {
     group.dz ? channel_apply<true, true>(p, group, first, last, c1, c2)
              : channel_apply<false, true>(p, group, first, last, c1, c2);
@@ -432,7 +426,8 @@ HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n) 
 }
 
 // to[g] = the mean of gamma * values over the elements of small group g, from sums of its channels: weighted_sum() of
-// each, several side by side.
+// each, several side by side. There are at most kSmallTile values; they are aligned, and room for a pack follows them
+// and the means.
 template <class W>
 HWY_INLINE void weighted_means(const W* gamma, const double* values, int64_t groups, int64_t channels, double elements,
                                W* to) {
@@ -471,7 +466,7 @@ template <class T>
 void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t slot, bool fresh,
                                  Wide<T>* c1, Wide<T>* c2) {
   const int64_t channels = p.shape.group_channels(), inner = p.shape.inner;
-  const int64_t blocks = inner < kFlatInner ? 1 : blocks_in(inner);
+  const int64_t blocks = inner < kFlatGradInner ? 1 : blocks_in(inner);
   for (double* sums : {group.dz_sums, group.dzx_sums}) {
     for (int64_t c = 0; blocks > 1 && c < channels; ++c) {
       double sum = sums[c * blocks];
@@ -538,7 +533,7 @@ void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut&
   const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
                 last = HWY_MIN(first + cut.chunk_groups, shape.groups);
   const int64_t elements = shape.group_elements(), entries = grad_entries(shape);
-  if (shape.inner < kFlatInner && elements < kFewElements) {
+  if (shape.inner < kFlatGradInner && elements < kSmallGradElements) {
     const Repeat<Wide<T>> for_elements(elements);
     for (int64_t n = first_sample; n < last_sample; ++n) {
       small_groups(p, own.gamma_each, own.beta_each, for_elements, n, first, last, slot, n == first_sample);
@@ -567,7 +562,7 @@ HWY_AFTER_NAMESPACE();
 namespace descend::kernels {
 namespace {
 
-bool is_flat(const GroupShape& shape) { return shape.inner < kFlatInner; }
+bool is_flat(const GroupShape& shape) { return shape.inner < kFlatGradInner; }
 
 size_t padded(size_t bytes) { return (bytes + 127) / 64 * 64; }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
 
 #include "kernels/cut.h"
 #include "kernels/norm_rows.h"

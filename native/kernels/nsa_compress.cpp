@@ -49,7 +49,7 @@ template <class W>
 inline constexpr int64_t kPairLanes = 2 * kVectorLanes<W>;
 
 template <class W>
-int64_t padded_depth(int64_t depth) {
+HWY_INLINE int64_t depth_in_pairs(int64_t depth) {
   return (depth + kPairLanes<W> - 1) / kPairLanes<W> * kPairLanes<W>;
 }
 
@@ -227,7 +227,7 @@ class WindowSums {
     covered_.heads = columns.heads();
     covered_.head_step = p.depth;
     covered_.depth = columns.depth();
-    covered_.padded = padded_depth<W>(columns.depth());
+    covered_.padded = depth_in_pairs<W>(columns.depth());
     covered_.row = covered_.heads * covered_.padded;
     covered_.rows = slots * covered_.row;
   }
@@ -308,7 +308,7 @@ void nsa_windows(const NsaCompress<T>& p, int64_t begin, int64_t end, const NsaC
   using W = Wide<T>;
   HWY_ALIGN W sums[kSumBytes / sizeof(W)];
   const int64_t overlap = (p.windows.width - 1) / p.windows.stride + 1;
-  const int64_t row = columns.heads() * padded_depth<W>(columns.depth());
+  const int64_t row = columns.heads() * depth_in_pairs<W>(columns.depth());
   const int64_t slots = HWY_MIN(overlap, kSumBytes / static_cast<int64_t>(sizeof(W)) / row);
   WindowSums<T> windows(p, columns, slots, sums);
   for (int64_t s = p.windows.find_window(begin); begin < end; ++s) {

@@ -28,7 +28,7 @@ inline constexpr int64_t kUsuallyWidened = 4096;  // so that they stay in a firs
 inline constexpr int64_t kWindowBlock = 16;
 
 // How far ahead, at least, input and input_grad are asked for.
-inline constexpr int64_t kAheadBytes = 4096;
+inline constexpr int64_t kGradAheadBytes = 4096;
 
 // Windows that cover one token, at most.
 inline int64_t overlap_windows(const Windows& w) { return ceil_div(w.width, w.stride); }
@@ -49,15 +49,6 @@ struct NsaPart {
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// Calls f(extent, d) for every pack of a head.
-template <class W, class F>
-HWY_INLINE void for_each_pack(int64_t depth, F f) {
-  constexpr int64_t kStep = kPackLanes<W>;
-  int64_t d = 0;
-  for (; d + kStep <= depth; d += kStep) f(Full(), d);
-  if (d < depth) f(Part{static_cast<size_t>(depth - d)}, d);
-}
-
 // The sums for weight_grad run in half as many lanes as a pack has.
 template <class W>
 inline constexpr int64_t kSumLanes = kPackLanes<W> / 2;
@@ -76,7 +67,7 @@ HWY_INLINE void add_sums(const Pack<Wide<T>>& products, Wide<T>* sums) {
 }
 
 template <class W>
-int64_t padded_depth(int64_t depth) {
+HWY_INLINE int64_t depth_in_packs(int64_t depth) {
   constexpr int64_t kStep = kPackLanes<W>;
   return (depth + kStep - 1) / kStep * kStep;
 }
@@ -326,7 +317,7 @@ HWY_INLINE void add_products(const Covered<T>& c, int64_t depth) {
   for (int64_t i = 0; i < c.count; ++i) {
     const T* grad = c.output_grad + i * c.grad_stride;
     Pack<W> products = zero_pack<W>();
-    for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
+    for_each_pack<W>(0, depth, [&](auto extent, int64_t d) HWY_ATTR {
       const Pack<W> g = load_split(extent, grad + d), x = load_split(extent, c.input + d);
       DESCEND_UNROLL
       for (size_t k = 0; k < kPackVectors<W>; ++k) products.v[k] = hn::MulAdd(g.v[k], x.v[k], products.v[k]);
@@ -338,7 +329,7 @@ HWY_INLINE void add_products(const Covered<T>& c, int64_t depth) {
 template <bool kStream, class T>
 HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
   using W = Wide<T>;
-  for_each_pack<W>(depth, [&](auto extent, int64_t d) HWY_ATTR {
+  for_each_pack<W>(0, depth, [&](auto extent, int64_t d) HWY_ATTR {
     Pack<W> result = zero_pack<W>();
     for (int64_t block = 0; block < c.count; block += kWindowBlock) {
       const int64_t stop = HWY_MIN(block + kWindowBlock, c.count);
@@ -411,8 +402,9 @@ HWY_INLINE void zero(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t t
   using W = Wide<T>;
   T* row = p.input_grad.row(t);
   for (int64_t n = part.head; n < part.head_end; ++n) {
-    for_each_pack<W>(p.depth, [&](auto extent, int64_t d)
-                                  HWY_ATTR { store<kStream>(extent, zero_pack<W>(), row + n * p.depth + d); });
+    for_each_pack<W>(0, p.depth, [&](auto extent, int64_t d) HWY_ATTR {
+      store<kStream>(extent, zero_pack<W>(), row + n * p.depth + d);
+    });
   }
 }
 
@@ -425,13 +417,13 @@ class PartWork {
  public:
   PartWork(const NsaCompressGrad<T>& p, const NsaPart& part) : p_(p), part_(part) {
     const int64_t row_bytes = part.heads() * p.depth * static_cast<int64_t>(sizeof(T));
-    const int64_t ahead = (kAheadBytes - 1) / row_bytes + 1;  // tokens
+    const int64_t ahead = (kGradAheadBytes - 1) / row_bytes + 1;  // tokens
     Stretch<T>& s = stretch_;
     s.heads = part.heads();
     s.depth = p.depth;
     s.step.input = p.input.stride;
     s.step.input_grad = p.input_grad.stride;
-    s.output_grad_head = padded_depth<W>(p.depth);
+    s.output_grad_head = depth_in_packs<W>(p.depth);
     s.step.weight = p.heads;
     s.step.sums = s.heads * kLanes;
     s.step.window_output_grad = s.heads * s.output_grad_head;
@@ -512,7 +504,7 @@ class PartWork {
     W* const to = row(window);
     const T* const from = p_.output_grad.row(window) + part_.head * p_.depth;
     for (int64_t n = 0; n < stretch_.heads; ++n) {
-      for_each_pack<W>(p_.depth, [&](auto extent, int64_t d) HWY_ATTR {
+      for_each_pack<W>(0, p_.depth, [&](auto extent, int64_t d) HWY_ATTR {
         const T* grad = from + n * p_.depth + d;
         fetch<kPackLanes<W>>(grad + p_.output_grad.stride);
         store(Full(), load_split(extent, grad), to + n * stretch_.output_grad_head + d);

@@ -62,7 +62,8 @@ class Repeat {
     }
   }
 
-  // n numbers at `to`, in whole vectors, from others that are a vector longer than what it takes.
+  // n numbers at `to`, whole times of each, from others at `from` that are a vector longer than what it takes. `to` is
+  // aligned, and up to a vector behind the n numbers is written over.
   HWY_INLINE void operator()(const W* from, int64_t n, W* to) const {
     const D d;
     if (times_ > kMost) {
@@ -84,7 +85,8 @@ class Repeat {
 
  private:
   HWY_ALIGN I indices_[kMost * kLanes];
-  int64_t times_, whole_, rest_;  // of a vector: numbers that it takes whole, and what it takes of the next
+  int64_t times_;
+  int64_t whole_, rest_;  // a vector takes so many numbers as often as they come, and the next one so often
 };
 
 // Vector k of a pack with 0 in the lanes beyond the row: whatever was computed there must not reach a sum.

@@ -105,8 +105,10 @@ void Executor::set_address(int i, void* data) {
 
 Addresses Executor::addresses(void* workspace) const {
   Addresses result;
-  const uintptr_t place = reinterpret_cast<uintptr_t>(workspace);
-  result.workspace = static_cast<char*>(workspace) + (Plan::kAlignment - place % Plan::kAlignment) % Plan::kAlignment;
+  if (plan_->workspace_bytes() > 0) {
+    const uintptr_t place = reinterpret_cast<uintptr_t>(workspace);
+    result.workspace = static_cast<char*>(workspace) + (Plan::kAlignment - place % Plan::kAlignment) % Plan::kAlignment;
+  }
   for (size_t i = 0; i < call_.op->parameters.size(); ++i) {
     if (call_.op->parameters[i].kind == Kind::kTensor) result.tensors[i] = static_cast<char*>(call_[i].tensor.data);
   }

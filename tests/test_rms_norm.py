@@ -403,6 +403,26 @@ def test_in_place(data):
     place.check_guards()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [8323, 12_289, 16_383])
+@pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
+def test_long_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
+    """They go to memory by way of a stage, which few rows do not, and come out the same."""
+    few = normal(np.random.default_rng(29), (40, columns), dtype)
+    times = 100 * 2**20 // (2 * few.nbytes) + 7  # more than a third of the largest last caches
+    gamma = normal(np.random.default_rng(30), (columns,), dtype)
+
+    def run(x: Array) -> tuple[Array, ...]:
+        if operator == "rms_norm":
+            return descend.rms_norm(x, gamma)
+        return descend.layer_norm(x, columns, gamma, gamma)
+
+    expected = run(few)
+    for result, part in zip(run(np.tile(few, (times, 1))), expected, strict=True):
+        for repeated in result.reshape(times, *part.shape):
+            assert_same_bits([repeated], [part])
+
+
 def test_overlaps_are_refused():
     buffer = normal(np.random.default_rng(31), (40, 64))
     x, gamma, rstd = buffer[:8, :32], np.ones(32, np.float32), np.zeros(8, np.float32)

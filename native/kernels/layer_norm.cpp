@@ -315,7 +315,7 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
   Distances<T> distances;
   RowMoments moments[kRowBlocks];
   Scale<Wide<T>> by;
-  const int64_t tile = HWY_MIN(cut.tile, kMaxRows);
+  const int64_t tile = HWY_MIN(cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(p.columns)));
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;

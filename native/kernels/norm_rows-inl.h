@@ -174,6 +174,9 @@ class Stage {
  public:
   HWY_INLINE Stage() {}
 
+  // Rows of n columns that there is room for.
+  static constexpr int64_t most_rows(int64_t n) { return kSize / (ceil_div(n, kLine) * kLine); }
+
   // Rows of n columns: aligned, but short ones without gaps where those at `to` have none: these are copied as one.
   HWY_INLINE Rows<T> rows(const Rows<T>& to, int64_t n) {
     const bool dense = to.stride == n && n < 4 * kLine;
@@ -194,8 +197,10 @@ class Stage {
  private:
   static constexpr int64_t kLine = 64 / sizeof(T);
 
-  // More than 2 rows of a tile, or 8 of a block, are shorter in all.
-  alignas(64) T lines_[2 * kStripeColumns + kMaxRows * kLine];
+  static constexpr int64_t kSize = 2 * kStripeColumns + kMaxRows * kLine;
+  static_assert(kMaxGroupRows * kBlock <= kSize);
+
+  alignas(64) T lines_[kSize];
 };
 
 // write(rows, kStream) stores `rows` rows of n columns that belong at `to`.

@@ -166,7 +166,8 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
   FoldedRows<T> squares;
   TileRow<double> sums;
   TileRow<Wide<T>> rstd;
-  const int64_t tile = HWY_MIN(2 * cut.tile, kMaxRows);  // a tile is cut for two inputs
+  // A tile is cut for two inputs.
+  const int64_t tile = HWY_MIN(2 * cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(p.columns)));
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;

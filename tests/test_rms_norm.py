@@ -335,7 +335,7 @@ def test_large_and_small_values(dtype, size, columns):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("columns", [7, 70, 9000])
+@pytest.mark.parametrize("columns", [1, 3, 7, 70, 9000])
 def test_infinities_and_nan_propagate(dtype, value, place, columns):
     rng = np.random.default_rng(19)
     x, gamma = normal(rng, (5, columns), dtype), normal(rng, (columns,), dtype)

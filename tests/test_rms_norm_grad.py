@@ -508,9 +508,9 @@ def test_16_bit_results_are_the_correctly_rounded_golden(shape, dtype):
 def test_the_error_of_sums_does_not_grow_with_the_rows(dtype):
     """Sums of positive terms: every rounding counts; a float32 sum over all rows would be a thousand times worse."""
     rng = np.random.default_rng(13)
-    for rows in (32, 1000, 30_000, 400_000):
-        dy, x = ((1 + rng.random((rows, 8))).astype(np.float32).astype(DTYPES[dtype]) for _ in range(2))
-        rstd, gamma = (1 + rng.random(rows)).astype(np.float32), np.ones(8, np.float32)
+    for rows, columns in itertools.product((32, 1000, 30_000, 400_000), (3, 8)):
+        dy, x = ((1 + rng.random((rows, columns))).astype(np.float32).astype(DTYPES[dtype]) for _ in range(2))
+        rstd, gamma = (1 + rng.random(rows)).astype(np.float32), np.ones(columns, np.float32)
         dgamma = compute(dy, x, rstd, gamma)[1]
         golden = reference.rms_norm_grad(dy, x, rstd, gamma)[1]
         assert dgamma.dtype == np.float32
@@ -557,9 +557,12 @@ def test_empty_tensors_on_host():
 
 # --- special values ------------------------------------------------------------------------------------------------
 
+# Narrow rows are worked on 64 at a time, short ones eight.
+SOME_TILES = [(150, 1), (150, 3), (70, 4), (21, 7), (21, 70), (5, 5000), (5, 9000)]
+
 
 @pytest.mark.parametrize("size", [1e20, 1e-20, 1e30, 1e-30])
-@pytest.mark.parametrize("columns", [5, 64, 9000])
+@pytest.mark.parametrize("columns", [2, 5, 64, 9000])
 def test_large_and_small_float32(size, columns):
     rng = np.random.default_rng(17)
     x = normal(rng, (8, columns), scale=size)
@@ -605,10 +608,9 @@ def test_narrowing():
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("place", range(4))
-@pytest.mark.parametrize("columns", [7, 70, 5000])
-def test_infinities_and_nan_propagate(dtype, value, place, columns):
+@pytest.mark.parametrize(("rows", "columns"), SOME_TILES)
+def test_infinities_and_nan_propagate(dtype, value, place, rows, columns):
     rng = np.random.default_rng(19)
-    rows = 5 if columns > 1000 else 21  # short rows are worked on eight at a time
     call = [normal(rng, s, dtype) for s in ((rows, columns), (rows, columns), (rows,), (columns,))]
     call[place][(2, columns // 2)[-call[place].ndim :] if place != 2 else (2,)] = value
     dx, dgamma = compute(*call)
@@ -665,7 +667,7 @@ def test_in_place(problem, other, dtype_of_other_output):
     place.check_guards()
 
 
-@pytest.mark.parametrize("shape", [(64, 1000), (3, 70_000), (2000, 20), (40, 17_000)])
+@pytest.mark.parametrize("shape", [(64, 1000), (3, 70_000), (2000, 20), (40, 17_000), (300, 3), (150, 1)])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("source", [0, 1])
 def test_in_place_on_every_path(shape, dtype, source):

@@ -366,8 +366,9 @@ def nsa_compress_grad(case: Windows, dtype: str) -> Call:
 
 # One row; short rows, in whole batches and not; tiles, of full height and not; stripes and chunks; two rows at a time;
 # columns split because rows are few, or long, in one group or more, and not split; stores past the caches.
-ROWS = [(1, 1), (3, 7), (2000, 1), (37, 64), (900, 17), (300, 333), (5000, 64), (100_000, 3), (700, 1025), (3, 8192),
-        (255, 8192), (256, 8200), (40, 20_000), (7, 40_000), (1, 300_001), (600, 4096)]  # fmt: skip
+ROWS = [(1, 1), (3, 7), (2000, 1), (333, 2), (4001, 4), (37, 64), (900, 17), (300, 333), (5000, 64), (100_000, 3),
+        (700, 1025), (3, 8192), (20, 5000), (255, 8192), (256, 8200), (40, 20_000), (7, 40_000), (1, 300_001),
+        (600, 4096)]  # fmt: skip
 MIXED_ROWS = [(37, 64), (300, 333), (10, 20_000)]
 
 # Beside every path of the gradient: a group of which nothing is kept, chunks of a few samples, stores past the caches.
@@ -382,6 +383,8 @@ SCORES = [
     (5000, 64),
     (40, 8193),
     (60_000, 3),
+    (3, 5, 130, 2),
+    (7, 1, 333, 4),
     (2, 3, 100, 512),
     (2, 4, 300, 768),
 ]
@@ -455,7 +458,7 @@ def made_problems() -> dict[str, Callable[[], Call]]:
         for d in dtypes_for(int(np.prod(shape))):
             add(scaled_masked_softmax, shape, d, note=d)
             add(scaled_masked_softmax_backward, shape, d, note=d)
-    for form, shape in itertools.product(MASKS, ((3, 2, 70, 81), (2, 1, 9, 5000), (60, 97))):
+    for form, shape in itertools.product(MASKS, ((3, 2, 70, 81), (2, 1, 9, 5000), (60, 97), (4, 3, 70, 3))):
         if form != "whole":
             add(scaled_masked_softmax, shape, BF16, form, note=form)
             add(scaled_masked_softmax_backward, shape, F32, form, note=form)

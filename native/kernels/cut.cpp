@@ -16,14 +16,8 @@ constexpr int64_t kSmall = int64_t{64} << 10;      // bytes of input that are no
 constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may not be in a second-level cache
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;
-constexpr int64_t kTakes = 8;  // of each thread: enough to even out their speeds
-
-// Of few rows the column sums go to double sooner: there the roundings of a stripe are most of the error.
-int64_t stripe_rows(int64_t rows) {
-  if (rows <= 32) return 2;
-  if (rows < 256) return 8;
-  return rows < 1024 ? 16 : 32;
-}
+constexpr int64_t kTakes = 8;        // of each thread: enough to even out their speeds
+constexpr int64_t kWholeTiles = 64;  // rows of one tile at least, where a chunk has more
 
 // A cache of the first CPU's; 0 if unknown. sysconf() knows what the package has, which on a virtual machine is more
 // than what this CPU may use.
@@ -51,6 +45,12 @@ int64_t kept_bytes() {
 
 }  // namespace
 
+int64_t stripe_rows(int64_t rows) {
+  if (rows <= 32) return 2;
+  if (rows < 256) return 8;
+  return rows < 1024 ? 16 : 32;
+}
+
 RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   const int64_t bytes = std::max<int64_t>(row_bytes, 1);
   RowCut cut;
@@ -67,8 +67,22 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
 
 int64_t RowCut::chunks_taken() const { return std::max<int64_t>(chunks / (kTakes * num_threads()), 1); }
 
+RowCut cut_loose_rows(int64_t rows, int64_t row_bytes) {
+  RowCut cut = cut_rows(rows, row_bytes);
+  const int64_t chunks = num_threads() == 1 ? 1 : kTakes * num_threads();
+  cut.chunk = std::max(ceil_div(rows, chunks), ceil_div(kSmall, std::max<int64_t>(row_bytes, 1)));
+  if (cut.chunk > kWholeTiles) cut.chunk = ceil_div(cut.chunk, kWholeTiles) * kWholeTiles;
+  cut.chunks = ceil_div(rows, cut.chunk);
+  return cut;
+}
+
 bool split_columns(int64_t rows, int64_t columns) {
+  if (rows <= kMinChunkRows) return columns >= 2 * kBlock;  // one chunk, in many stripes
   return columns > kStripeColumns || (columns >= 4 * kBlock && rows < 8 * kMinChunkRows);
+}
+
+bool split_loose_columns(int64_t rows, int64_t columns) {
+  return columns > kStripeColumns || (columns >= 4 * kBlock && rows < kMaxGroupRows);
 }
 
 int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxGroupRows); }

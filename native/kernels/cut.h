@@ -35,11 +35,18 @@ struct RowCut {
   int64_t chunks_taken() const;
 };
 
+// The rows of a stripe. Of few rows the column sums go to double sooner: there its roundings are most of the error.
+int64_t stripe_rows(int64_t rows);
+
 // row_bytes: what one row of all inputs takes.
 RowCut cut_rows(int64_t rows, int64_t row_bytes);
 
+// Rows without column sums, which know nothing of each other: the cut, which is up to the machine, changes no result.
+RowCut cut_loose_rows(int64_t rows, int64_t row_bytes);
+
 // Whether rows are cut along the columns instead: they are long, or too few to give every thread some.
 bool split_columns(int64_t rows, int64_t columns);
+bool split_loose_columns(int64_t rows, int64_t columns);
 
 // Rows that the threads share then at a time, so that the second pass finds them in a cache.
 int64_t group_rows(int64_t row_bytes);

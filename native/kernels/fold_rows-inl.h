@@ -94,6 +94,22 @@ HWY_INLINE void add_rows(Vector<W>* v, double* sums) {
   });
 }
 
+// Division by the same number again and again: a product with its reciprocal, and a correction that makes it what a
+// division, which is slow, would give. (Of what is subnormal the last bit may differ.)
+class Divisor {
+ public:
+  HWY_INLINE explicit Divisor(double by) : by_(splat(by)), reciprocal_(splat(1 / by)) {}
+
+  HWY_INLINE Vector<double> operator()(Vector<double> v) const {
+    const auto quotient = hn::Mul(v, reciprocal_);
+    const auto corrected = hn::MulAdd(hn::NegMulAdd(quotient, by_, v), reciprocal_, quotient);
+    return hn::IfThenElse(hn::IsInf(v), v, corrected);
+  }
+
+ private:
+  Vector<double> by_, reciprocal_;
+};
+
 // v rounded to W, one after the other at p; as doubles again.
 template <class D, class W>
 HWY_INLINE hn::Vec<D> store_rounded(D d, hn::Vec<D> v, W* p) {

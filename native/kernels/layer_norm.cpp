@@ -11,26 +11,28 @@
 #define HWY_TARGET_INCLUDE "kernels/layer_norm.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/norm_rows-inl.h"
+#include "kernels/spread-inl.h"
 
 namespace descend::kernels {
 #ifndef DESCEND_LAYER_NORM_TYPES
 #define DESCEND_LAYER_NORM_TYPES
 
 // Of some columns of a tile's rows: their mean, and the sum of squared distances from it.
+template <int64_t kRows = kMaxRows>
 struct RowMoments {
-  TileRow<double> mean;
-  TileRow<double> squares;
+  TileRow<double, kRows> mean;
+  TileRow<double, kRows> squares;
 };
 
 // xhat = (x - centre) * rstd + level. Data farther from 0 than it is wide is brought near it first, where the
 // difference is exact, and what the centre lacks of the mean goes into the level. Other data has centre 0: one rounding
 // less.
-template <class W>
+template <class W, int64_t kRows = kMaxRows>
 struct Scale {
-  TileRow<W> centre;
-  TileRow<W> level;
-  TileRow<W> rstd;
-  TileRow<W> mean;
+  TileRow<W, kRows> centre;
+  TileRow<W, kRows> level;
+  TileRow<W, kRows> rstd;
+  TileRow<W, kRows> mean;
 };
 
 // Blocks of a row whose columns are not split among threads.
@@ -142,9 +144,9 @@ HWY_INLINE void first_means(const Rows<const T>& x, int64_t rows, int64_t n, Fol
     for (int64_t r = 0; r < rows; ++r) sums.set(r, load_split(tail_of<W>(n), x.row(r)));
   }
   sums.fold(rows, means);
-  const auto count = splat(static_cast<double>(HWY_MIN(n, kStep)));
+  const Divisor count(static_cast<double>(HWY_MIN(n, kStep)));
   for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
-    store_rounded(Tag<double>(), hn::Div(load_as_double(means.of + r), count), means.of + r);
+    store_rounded(Tag<double>(), count(load_as_double(means.of + r)), means.of + r);
   }
 }
 
@@ -154,35 +156,60 @@ HWY_INLINE double tiny_squares(double epsilon) {
   return sizeof(W) == sizeof(double) || epsilon > 0x1p-40 ? 0 : 0x1p-60;
 }
 
-// Of n columns of one row of a tile, x, where the sums of distances from a first centre may not do.
+// Of n columns of row 0 of x, where the sums of distances from a first centre may not do.
 template <class T>
-HWY_NOINLINE void one_row_moments(const LayerNorm<T>& p, const Rows<const T>& x, int64_t row, int64_t n, double centre,
-                                  double sum, double squares, RowMoments& moments) {
+HWY_NOINLINE void one_row_moments(const LayerNorm<T>& p, const Rows<const T>& x, int64_t n, double centre, double sum,
+                                  double squares, double& mean_found, double& squares_found) {
   const double count = static_cast<double>(n);
   if (sum * sum / count > 0.5 * squares) {  // the first columns lay far from the others: once more, from the mean
     TileRow<Wide<T>> nearer, sums, sums_of_squares;
-    nearer.of[row] = static_cast<Wide<T>>(centre + sum / count);
+    nearer.of[0] = static_cast<Wide<T>>(centre + sum / count);
     Distances<T> again;
-    row_distances<1>(x, row, n, nearer, again);
-    again.sum.fold(row + 1, sums);
-    again.squares.fold(row + 1, sums_of_squares);
-    centre = static_cast<double>(nearer.of[row]);
-    sum = static_cast<double>(sums.of[row]);
-    squares = static_cast<double>(sums_of_squares.of[row]);
+    row_distances<1>(x, 0, n, nearer, again);
+    again.sum.fold(1, sums);
+    again.squares.fold(1, sums_of_squares);
+    centre = static_cast<double>(nearer.of[0]);
+    sum = static_cast<double>(sums.of[0]);
+    squares = static_cast<double>(sums_of_squares.of[0]);
   }
   if (squares >= tiny_squares<Wide<T>>(p.epsilon) && squares <= std::numeric_limits<double>::max()) {
     const double least = squares - sum * sum / count;
-    moments.mean.of[row] = centre + sum / count;
-    moments.squares.of[row] = least < 0 ? 0 : least;
+    mean_found = centre + sum / count;
+    squares_found = least < 0 ? 0 : least;
   } else {
-    moments_in_double(x.row(row), n, moments.mean.of[row], moments.squares.of[row]);
+    moments_in_double(x.row(0), n, mean_found, squares_found);
+  }
+}
+
+// Of n columns of a tile's rows, x, from the sums of their distances from the centres.
+template <class T, int64_t kRows>
+HWY_INLINE void moments_of(const LayerNorm<T>& p, const Rows<const T>& x, int64_t rows, int64_t n,
+                           const TileRow<Wide<T>, kRows>& centres, const TileRow<Wide<T>, kRows>& sums,
+                           const TileRow<Wide<T>, kRows>& sums_of_squares, RowMoments<kRows>& moments) {
+  const Tag<double> d;
+  const Divisor count(static_cast<double>(n));
+  const auto tiny = splat(tiny_squares<Wide<T>>(p.epsilon)), most = splat(std::numeric_limits<double>::max());
+  for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
+    const auto centre = load_as_double(centres.of + r), sum = load_as_double(sums.of + r);
+    const auto squares = load_as_double(sums_of_squares.of + r);
+    const auto excess = count(hn::Mul(sum, sum)), least = hn::Sub(squares, excess);
+    hn::Store(hn::Add(centre, count(sum)), d, moments.mean.of + r);
+    hn::Store(hn::IfThenZeroElse(hn::Lt(least, hn::Zero(d)), least), d, moments.squares.of + r);
+    const auto in_range = hn::And(hn::Ge(squares, tiny), hn::Le(squares, most));
+    const auto near = hn::Le(excess, hn::Mul(splat(0.5), squares));
+    if (all_of_rows(hn::And(in_range, near), rows - r)) continue;
+    for (int64_t i = r; i < HWY_MIN(r + static_cast<int64_t>(kVectorLanes<double>), rows); ++i) {
+      one_row_moments<T>(p, {x.row(i), x.stride}, n, static_cast<double>(centres.of[i]),
+                         static_cast<double>(sums.of[i]), static_cast<double>(sums_of_squares.of[i]),
+                         moments.mean.of[i], moments.squares.of[i]);
+    }
   }
 }
 
 // Columns [begin, end), a block or less, of rows row, row + 1, ...
 template <class T>
 HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end,
-                             Distances<T>& distances, RowMoments& moments) {
+                             Distances<T>& distances, RowMoments<>& moments) {
   const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
   const int64_t n = end - begin;
   TileRow<Wide<T>> centres, sums, sums_of_squares;
@@ -194,32 +221,17 @@ HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, i
   for (; r < rows; ++r) row_distances<1>(x, r, n, centres, distances);
   distances.sum.fold(rows, sums);
   distances.squares.fold(rows, sums_of_squares);
-
-  const Tag<double> d;
-  const auto count = splat(static_cast<double>(n)), tiny = splat(tiny_squares<Wide<T>>(p.epsilon));
-  for (r = 0; r < rows; r += kVectorLanes<double>) {
-    const auto centre = load_as_double(centres.of + r), sum = load_as_double(sums.of + r);
-    const auto squares = load_as_double(sums_of_squares.of + r);
-    const auto excess = hn::Div(hn::Mul(sum, sum), count), least = hn::Sub(squares, excess);
-    hn::Store(hn::Add(centre, hn::Div(sum, count)), d, moments.mean.of + r);
-    hn::Store(hn::IfThenZeroElse(hn::Lt(least, hn::Zero(d)), least), d, moments.squares.of + r);
-    const auto in_range = hn::And(hn::Ge(squares, tiny), hn::Le(squares, splat(std::numeric_limits<double>::max())));
-    const auto near = hn::Le(excess, hn::Mul(splat(0.5), squares));
-    if (all_of_rows(hn::And(in_range, near), rows - r)) continue;
-    for (int64_t i = r; i < HWY_MIN(r + static_cast<int64_t>(kVectorLanes<double>), rows); ++i) {
-      one_row_moments(p, x, i, n, static_cast<double>(centres.of[i]), static_cast<double>(sums.of[i]),
-                      static_cast<double>(sums_of_squares.of[i]), moments);
-    }
-  }
+  moments_of(p, x, rows, n, centres, sums, sums_of_squares, moments);
 }
 
 // From the moments of a tile's blocks.
-template <class T>
-void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments* blocks, Scale<Wide<T>>& by) {
+template <class T, int64_t kRows = kMaxRows>
+void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments<kRows>* blocks, Scale<Wide<T>, kRows>& by) {
   using W = Wide<T>;
   const Tag<double> d;
   const int64_t count = blocks_in(p.columns);
-  const auto columns = splat(static_cast<double>(p.columns)), epsilon = splat(p.epsilon);
+  const Divisor columns(static_cast<double>(p.columns));
+  const auto epsilon = splat(p.epsilon);
   const auto size = [&](int64_t b)
                         HWY_ATTR { return splat(static_cast<double>(HWY_MIN(kBlock, p.columns - b * kBlock))); };
   for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
@@ -229,7 +241,7 @@ void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments* blo
       for (int64_t b = 0; b < count; ++b) {
         sum = hn::Add(sum, hn::Mul(hn::Load(d, blocks[b].mean.of + r), size(b)));
       }
-      mean = hn::Div(sum, columns);
+      mean = columns(sum);
       squares = hn::Zero(d);
       for (int64_t b = 0; b < count; ++b) {
         const auto off = hn::Sub(hn::Load(d, blocks[b].mean.of + r), mean);
@@ -237,7 +249,7 @@ void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments* blo
         squares = hn::Add(squares, hn::Add(hn::Load(d, blocks[b].squares.of + r), between));
       }
     }
-    const auto variance = hn::Div(squares, columns);
+    const auto variance = columns(squares);
     const auto rstd = round_to<W>(hn::Div(splat(1.0), hn::Sqrt(hn::Add(variance, epsilon))));
     const auto rounded = round_to<W>(mean);
     const auto centre = hn::IfThenZeroElse(hn::Lt(hn::Mul(mean, mean), variance), rounded);
@@ -302,18 +314,62 @@ HWY_INLINE void apply_tile(const Applied<T>& from, int64_t n, const Rows<T>& to,
              [&](const Rows<T>& y, auto stream) HWY_ATTR { apply_columns<stream()>(from, n, y); });
 }
 
-template <class T>
-HWY_INLINE void store_statistics(const LayerNorm<T>& p, int64_t row, int64_t rows, const Scale<Wide<T>>& by) {
+template <class T, int64_t kRows>
+HWY_INLINE void store_statistics(const LayerNorm<T>& p, int64_t row, int64_t rows, const Scale<Wide<T>, kRows>& by) {
   if (p.mean != nullptr) by.mean.copy(rows, p.mean + row);
   if (p.rstd != nullptr) by.rstd.copy(rows, p.rstd + row);
 }
 
+// Rows of very few columns: a tile of them as if they were one, but for their sums.
+template <class T>
+HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_t last) {
+  using W = Wide<T>;
+  constexpr int64_t kRows = kTileRows<W>;
+  const Tag<W> d;
+  HWY_ALIGN W tile[kTileRoom<W>];
+  HWY_ALIGN W distances[kTileRoom<W>];
+  TileRow<W, kRows> centres, sums, squares;
+  RowMoments<kRows> moments;
+  Scale<W, kRows> by;
+  Spread<W> centre, level, rstd, gamma, beta;
+  gamma.repeat(p.gamma, HWY_MIN(kRows, last - first), p.columns);
+  beta.repeat(p.beta, HWY_MIN(kRows, last - first), p.columns);
+  const Divisor columns(static_cast<double>(p.columns));
+  const auto centred = [&](int64_t c, size_t k)
+                           HWY_ATTR { return hn::Sub(hn::Load(d, tile + c + k * kVectorLanes<W>), centre.at(c, k)); };
+  for (int64_t row = first; row < last; row += kRows) {
+    const int64_t rows = HWY_MIN(kRows, last - row), n = rows * p.columns;
+    const Rows<const T> x{p.x.row(row), p.x.stride};
+    read_tile(x, rows, p.columns, tile);
+    fold_narrow(tile, rows, p.columns, W{0}, Sum(), Sum(), centres.of);
+    for_each_row_vector(rows, [&](int64_t r) HWY_ATTR {
+      store_rounded(Tag<double>(), columns(load_as_double(centres.of + r)), centres.of + r);
+    });
+    centre.fill(centres.of, rows, p.columns);
+    for_each_vector(n, distances, centred);
+    fold_narrow(distances, rows, p.columns, W{0}, Sum(), Sum(), sums.of);
+    fold_narrow(distances, rows, p.columns, W{0}, SumOfSquares(), Sum(), squares.of);
+    moments_of(p, x, rows, p.columns, centres, sums, squares, moments);
+    layer_norm_scale(p, rows, &moments, by);
+    centre.fill(by.centre.of, rows, p.columns);
+    level.fill(by.level.of, rows, p.columns);
+    rstd.fill(by.rstd.of, rows, p.columns);
+    for_each_vector(n, tile, [&](int64_t c, size_t k) HWY_ATTR {
+      const auto xhat = hn::MulAdd(centred(c, k), rstd.at(c, k), level.at(c, k));
+      return hn::MulAdd(xhat, gamma.at(c, k), beta.at(c, k));
+    });
+    write_tile<T>(tile, rows, p.columns, {p.y.row(row), p.y.stride});
+    store_statistics(p, row, rows, by);
+  }
+}
+
 template <class T>
 void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+  if (p.columns <= kNarrowColumns) return layer_norm_narrow(p, first, last);
   const Parameter<T, kStripeColumns> gamma(p.gamma, p.columns), beta(p.beta, p.columns);
   Stage<T> stage;
   Distances<T> distances;
-  RowMoments moments[kRowBlocks];
+  RowMoments<> moments[kRowBlocks];
   Scale<Wide<T>> by;
   const int64_t tile = HWY_MIN(cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(p.columns)));
   for (int64_t row = first; row < last; row += tile) {
@@ -331,7 +387,7 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
 }
 
 template <class T>
-void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, RowMoments& moments) {
+void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, RowMoments<>& moments) {
   Distances<T> distances;
   tile_moments(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), distances, moments);
 }
@@ -358,7 +414,7 @@ namespace {
 template <class T>
 void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
-  const RowCut cut = cut_rows(p.rows, row_bytes);
+  const RowCut cut = cut_loose_rows(p.rows, row_bytes);
   parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
@@ -367,7 +423,7 @@ void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores sto
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns.
 template <class T>
-void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, RowMoments* moments) {
+void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, RowMoments<>* moments) {
   static const auto block_moments = DESCEND_CHOOSE(layer_norm_block_moments<T>);
   static const auto block = DESCEND_CHOOSE(layer_norm_block<T>);
   static const auto scale = DESCEND_CHOOSE(layer_norm_scale<T>);
@@ -389,8 +445,8 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores 
 
 template <class T>
 size_t layer_norm_scratch(int64_t rows, int64_t columns) {
-  if (!split_columns(rows, columns)) return 0;
-  return static_cast<size_t>(blocks_in(columns)) * sizeof(RowMoments);
+  if (!split_loose_columns(rows, columns)) return 0;
+  return static_cast<size_t>(blocks_in(columns)) * sizeof(RowMoments<>);
 }
 
 template <class T>
@@ -403,8 +459,8 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
   }
   const int64_t one_row = p.columns * static_cast<int64_t>(sizeof(T)), bytes = 2 * p.rows * one_row;
   const Stores stores = stores_of(p.y, bytes);
-  if (split_columns(p.rows, p.columns)) {
-    by_columns(p, one_row, bytes, stores, static_cast<RowMoments*>(scratch));
+  if (split_loose_columns(p.rows, p.columns)) {
+    by_columns(p, one_row, bytes, stores, static_cast<RowMoments<>*>(scratch));
   } else {
     by_rows(p, one_row, bytes, stores);
   }

@@ -20,19 +20,6 @@ struct MaskRows {
   int64_t triangle = 0;  // if not 0: the mask is none of this, but every column beyond the row's number modulo it
 };
 
-// Rows that know nothing of each other, cut for threads: the cut changes no result.
-struct LooseRows {
-  int64_t chunk;
-  int64_t chunks;
-};
-inline LooseRows cut_loose_rows(int64_t rows, int64_t row_bytes) {
-  constexpr int64_t kChunkBytes = int64_t{64} << 10, kMaxChunks = 64;
-  LooseRows cut;
-  cut.chunk = std::max(ceil_div(rows, kMaxChunks), ceil_div(kChunkBytes, row_bytes));
-  cut.chunks = ceil_div(rows, cut.chunk);
-  return cut;
-}
-
 // One row of the mask after the other. Inlined by force, into each instruction set's kernels.
 class MaskCursor {
  public:
@@ -44,32 +31,29 @@ class MaskCursor {
     }
   }
 
-  HWY_INLINE void next() {
-    ++row_;
-    for (int i = mask_.rank - 1; i >= 0; --i) {
-      offset_ += mask_.stride[i];
-      if (++index_[i] < mask_.shape[i]) return;
-      offset_ -= mask_.shape[i] * mask_.stride[i];
-      index_[i] = 0;
-    }
-  }
+  HWY_INLINE void next() { advance(1); }
 
   // The bytes of a tile of short rows, one row after the other, of this row and those behind it; moves on behind them.
   // Where they do not lie so in memory they are brought into `buffer`.
   HWY_INLINE const uint8_t* tile(int64_t rows, int64_t columns, uint8_t* buffer) {
     const int inner = mask_.rank - 1;
-    if (mask_.triangle == 0 && inner >= 0 && mask_.column_stride == 1 && mask_.stride[inner] == columns &&
-        index_[inner] + rows < mask_.shape[inner] && mask_.data != nullptr) {
-      const uint8_t* bytes = mask_.data + offset_;
-      row_ += rows;
-      index_[inner] += rows;
-      offset_ += rows * columns;
-      return bytes;
-    }
-    for (int64_t r = 0; r < rows; ++r, next()) {
-      uint8_t* row = buffer + r * columns;
-      const uint8_t* bytes = this->columns(0, columns, row);
-      if (bytes != row) std::memcpy(row, bytes, static_cast<size_t>(columns));
+    const bool neighbours = mask_.data != nullptr && mask_.triangle == 0 && mask_.column_stride == 1 && inner >= 0 &&
+                            mask_.stride[inner] == columns;
+    for (int64_t done = 0; done < rows;) {
+      uint8_t* to = buffer + done * columns;
+      if (neighbours) {
+        const int64_t run = std::min(rows - done, mask_.shape[inner] - index_[inner]);
+        const uint8_t* bytes = mask_.data + offset_;
+        advance(run);
+        if (run == rows) return bytes;
+        std::memcpy(to, bytes, static_cast<size_t>(run * columns));
+        done += run;
+      } else {
+        const uint8_t* bytes = this->columns(0, columns, to);
+        if (bytes != to) std::memcpy(to, bytes, static_cast<size_t>(columns));
+        next();
+        ++done;
+      }
     }
     return buffer;
   }
@@ -93,6 +77,18 @@ class MaskCursor {
   }
 
  private:
+  // By n rows, which do not go beyond the end of the innermost dimension.
+  HWY_INLINE void advance(int64_t n) {
+    row_ += n;
+    for (int i = mask_.rank - 1; i >= 0; --i, n = 1) {
+      offset_ += n * mask_.stride[i];
+      index_[i] += n;
+      if (index_[i] < mask_.shape[i]) return;
+      offset_ -= mask_.shape[i] * mask_.stride[i];
+      index_[i] = 0;
+    }
+  }
+
   static constexpr uint8_t kNone[kBlock] = {};
   const MaskRows& mask_;
   int64_t row_;

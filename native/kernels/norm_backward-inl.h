@@ -11,6 +11,7 @@
 #include "kernels/norm_backward.h"
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
+#include "kernels/spread-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -39,8 +40,7 @@ inline constexpr int64_t kRun = 8 * static_cast<int64_t>(kPackLanes<W>);
 
 enum class Output { kNone, kPlain, kStream };
 
-// Whether vector k lies in the second half of a pack that has no columns there. Halves, not vectors: what is left out
-// must be the same on every target, since an infinite mean would make NaN of the lanes beyond the row.
+// Whether vector k lies in the second half of a pack that has no columns there.
 template <class T>
 constexpr bool is_empty(Full, size_t) {
   return false;
@@ -90,6 +90,8 @@ HWY_INLINE void add_products(Extent extent, const RowSet<Norm, T, kRows>& set, c
       const auto g_k = hn::Mul(load_split(extent, set.dy[r] + c, k), gamma_k);
       auto xc = set.load_centered(extent, r, c, k);
       if constexpr (!kTame) xc = hn::Mul(xc, set.rstd[r]);
+      // Beyond the row an infinite mean or rstd would make NaN of 0.
+      if constexpr (Norm::kCentered || !kTame) xc = in_row<T>(extent, xc, k);
       gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
       if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
     }
@@ -411,33 +413,33 @@ inline constexpr int kBatch = static_cast<int>(kFoldRows<double>);
 inline constexpr bool kUnrollsRows = HWY_TARGET == HWY_AVX3;
 
 // A batch's terms, as RowTerms has a row's.
-template <class W>
+template <class W, int64_t kRows = kBatch>
 struct Batch {
-  HWY_ALIGN W rstd[kBatch];
-  HWY_ALIGN W slope[kBatch];
-  HWY_ALIGN W offset[kBatch];
+  HWY_ALIGN W rstd[kRows];
+  HWY_ALIGN W slope[kRows];
+  HWY_ALIGN W offset[kRows];
   bool tame;  // each of the rows
 };
 
 // What the fold of each row's lanes gives.
-template <class Norm>
+template <class Norm, int64_t kRows = kBatch>
 struct BatchSums {
-  HWY_ALIGN double gx[kBatch];
-  HWY_ALIGN double g[Norm::kCentered ? kBatch : 1];
+  HWY_ALIGN double gx[kRows];
+  HWY_ALIGN double g[Norm::kCentered ? kRows : 1];
 };
 
 // False where a row is not tame.
-template <class T>
-HWY_INLINE bool load_rstd(const NormBackward<T>& p, int64_t row, int64_t rows, Batch<Wide<T>>& batch) {
+template <class T, int64_t kRows>
+HWY_INLINE bool load_rstd(const NormBackward<T>& p, int64_t row, int64_t rows, Batch<Wide<T>, kRows>& batch) {
   using W = Wide<T>;
   const hn::Rebind<W, Tag<double>> d;
   const W* from = p.rstd + row;
-  if (rows < kBatch) {
-    for (int64_t r = 0; r < kBatch; ++r) batch.rstd[r] = r < rows ? from[r] : W{1};
+  if (rows < kRows) {
+    for (int64_t r = 0; r < kRows; ++r) batch.rstd[r] = r < rows ? from[r] : W{1};
     from = batch.rstd;
   }
-  auto tame = hn::FirstN(d, kBatch);
-  for (int r = 0; r < kBatch; r += static_cast<int>(kVectorLanes<double>)) {
+  auto tame = hn::FirstN(d, kRows);
+  for (int64_t r = 0; r < kRows; r += kVectorLanes<double>) {
     const auto rstd = hn::LoadU(d, from + r), size = hn::Abs(rstd);
     hn::Store(rstd, d, batch.rstd + r);
     tame = hn::And(tame, hn::And(hn::Ge(size, hn::Set(d, kTameLeast<W>)), hn::Le(size, hn::Set(d, kTameMost<W>))));
@@ -493,20 +495,21 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
 }
 
 // slope and offset from the sums, as row_terms() has them.
-template <class Norm, class W>
-HWY_INLINE void batch_terms(double columns, const BatchSums<Norm>& sums, Batch<W>& batch) {
+template <class Norm, class W, int64_t kRows>
+HWY_INLINE void batch_terms(double columns, const BatchSums<Norm, kRows>& sums, Batch<W, kRows>& batch) {
   const Tag<double> d;
   const hn::Rebind<W, Tag<double>> dw;
-  const auto zero = hn::Zero(d), n = hn::Set(d, columns);
-  auto tame = hn::FirstN(dw, kBatch);
-  for (int r = 0; r < kBatch; r += static_cast<int>(kVectorLanes<double>)) {
+  const Divisor n(columns);
+  const auto zero = hn::Zero(d);
+  auto tame = hn::FirstN(dw, kRows);
+  for (int64_t r = 0; r < kRows; r += kVectorLanes<double>) {
     const auto rstd = load_as_double(batch.rstd + r);
-    const auto gx = hn::Div(hn::Add(zero, hn::Load(d, sums.gx + r)), n);
+    const auto gx = n(hn::Add(zero, hn::Load(d, sums.gx + r)));
     const auto slope = narrow_double<W>(d, hn::Mul(hn::Mul(hn::Mul(gx, rstd), rstd), rstd));
     hn::Store(slope, dw, batch.slope + r);
     tame = hn::And(tame, hn::IsFinite(slope));
     if constexpr (Norm::kCentered) {
-      const auto g = hn::Div(hn::Add(zero, hn::Load(d, sums.g + r)), n);
+      const auto g = n(hn::Add(zero, hn::Load(d, sums.g + r)));
       const auto offset = narrow_double<W>(d, hn::Mul(g, rstd));
       hn::Store(offset, dw, batch.offset + r);
       tame = hn::And(tame, hn::IsFinite(offset));
@@ -667,8 +670,158 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
   if (kOutput == Output::kStream) flush_streams();
 }
 
+// ---- Rows of very few columns: a tile of them as if they were one, but for their sums.
+
+// Column sums of a chunk: of each tile in chains of float across the rows, of these in double.
+template <class W>
+class NarrowSums {
+ public:
+  HWY_INLINE explicit NarrowSums(int64_t columns) : columns_(columns) {}
+
+  HWY_INLINE void clear() { std::memset(chains_, 0, sizeof chains_); }
+
+  // Adds `terms`, one for each of n elements of a tile.
+  HWY_INLINE void add(const W* terms, int64_t n) {
+    const Tag<W> d;
+    const int64_t period = columns_ * kChains;
+    for (int64_t chain = 0; chain < HWY_MIN(period, n); chain += kVectorLanes<W>) {
+      Vector<W> sum = hn::Zero(d);
+      for (int64_t i = chain; i < n; i += period) {
+        const size_t left = static_cast<size_t>(n - i);
+        const auto v = hn::Load(d, terms + i);
+        sum = hn::Add(sum, left < kVectorLanes<W> ? hn::IfThenElseZero(hn::FirstN(d, left), v) : v);
+      }
+      constexpr size_t kWide = kVectorLanes<W> / kVectorLanes<double>;
+      Vector<double> wide[kWide];
+      to_double<W, 1>(&sum, wide);
+      each<kWide>([&](size_t k) HWY_ATTR {
+        double* to = chains_ + chain + k * kVectorLanes<double>;
+        hn::Store(hn::Add(hn::Load(Tag<double>(), to), wide[k]), Tag<double>(), to);
+      });
+    }
+  }
+
+  // Adds a sum of each column.
+  HWY_INLINE void add(const double* sums) {
+    for (int64_t c = 0; c < columns_; ++c) chains_[c] += sums[c];
+  }
+
+  HWY_INLINE void store(const ColumnSums<W>& to) const {
+    if (!to.wanted()) return;
+    for (int64_t c = 0; c < columns_; ++c) {
+      double sum = 0;
+      for (int64_t i = c; i < columns_ * kChains; i += columns_) sum += chains_[i];
+      if (to.whole != nullptr) {
+        to.whole[c] = static_cast<W>(sum);
+      } else {
+        to.slots[c] = sum;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kChains = kFoldRows<W>;  // of each column
+
+  HWY_ALIGN double chains_[kNarrowColumns * kChains];
+  int64_t columns_;
+};
+
+// A tile where some row is not tame, row by row.
+template <class Norm, Output kOutput, class T>
+HWY_NOINLINE void apply_wild_tile(NormBackward<T> p, int64_t row, int64_t rows, NarrowSums<Wide<T>>& dgamma,
+                                  NarrowSums<Wide<T>>& dbeta) {
+  double sums[2][kNarrowColumns];
+  if (p.dgamma.wanted()) p.dgamma = {.slots = sums[0], .whole = nullptr};
+  if (p.dbeta.wanted()) p.dbeta = {.slots = sums[1], .whole = nullptr};
+  Columns<Norm, T, kPackLanes<Wide<T>>> columns(p);
+  columns.clear();
+  for (int64_t r = row; r < row + rows; ++r) apply_wild_row<Norm, kOutput>(p, r, columns);
+  columns.add_to(p, true, 0);
+  if (p.dgamma.wanted()) dgamma.add(sums[0]);
+  if (p.dbeta.wanted()) dbeta.add(sums[1]);
+}
+
+// Rows [first, last), which are whole chunks.
+template <class Norm, Output kOutput, class T>
+HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut) {
+  using W = Wide<T>;
+  constexpr int64_t kRows = kTileRows<W>;
+  const Tag<W> d;
+  HWY_ALIGN W dy[kTileRoom<W>];
+  HWY_ALIGN W xc[kTileRoom<W>];
+  HWY_ALIGN W terms[kTileRoom<W>];  // of a sum
+  HWY_ALIGN W means[kRows] = {};
+  Batch<W, kRows> batch;
+  BatchSums<Norm, kRows> sums;
+  Spread<W> gamma, mean, rstd, slope, offset;
+  NarrowSums<W> dgamma(p.columns), dbeta(p.columns);
+  gamma.repeat(p.gamma, HWY_MIN(kRows, last - first), p.columns);
+  const auto vector_of = [](const W* tile, int64_t c, size_t k)
+                             HWY_ATTR { return hn::Load(Tag<W>(), tile + c + k * kVectorLanes<W>); };
+  const auto prepare = [&](int64_t row, int64_t rows) HWY_ATTR {
+    const int64_t n = rows * p.columns;
+    if (!load_rstd(p, row, rows, batch)) return false;
+    read_tile<T>({p.dy.row(row), p.dy.stride}, rows, p.columns, dy);
+    read_tile<T>({p.x.row(row), p.x.stride}, rows, p.columns, xc);
+    if constexpr (Norm::kCentered) {
+      std::copy_n(p.mean + row, rows, means);
+      mean.fill(means, rows, p.columns);
+      for_each_vector(n, xc, [&](int64_t c, size_t k) HWY_ATTR { return hn::Sub(vector_of(xc, c, k), mean.at(c, k)); });
+    }
+    if constexpr (kOutput == Output::kNone) return true;
+    const auto g = [&](int64_t c, size_t k) HWY_ATTR { return hn::Mul(vector_of(dy, c, k), gamma.at(c, k)); };
+    for_each_vector(n, terms, [&](int64_t c, size_t k) HWY_ATTR { return hn::Mul(g(c, k), vector_of(xc, c, k)); });
+    sum_narrow(terms, rows, p.columns, sums.gx);
+    if constexpr (Norm::kCentered) {
+      for_each_vector(n, terms, g);
+      sum_narrow(terms, rows, p.columns, sums.g);
+    }
+    batch_terms(static_cast<double>(p.columns), sums, batch);
+    return batch.tame;
+  };
+  for (int64_t chunk = first; chunk < last; chunk += cut.chunk) {
+    const int64_t end = HWY_MIN(chunk + cut.chunk, last);
+    dgamma.clear();
+    dbeta.clear();
+    for (int64_t row = chunk; row < end; row += kRows) {
+      const int64_t rows = HWY_MIN(kRows, end - row), n = rows * p.columns;
+      if (!prepare(row, rows)) {
+        apply_wild_tile<Norm, kOutput>(p, row, rows, dgamma, dbeta);
+        continue;
+      }
+      rstd.fill(batch.rstd, rows, p.columns);
+      if constexpr (kOutput == Output::kNone) {
+        for_each_vector(n, terms, [&](int64_t c, size_t k) HWY_ATTR {
+          return hn::Mul(hn::Mul(vector_of(dy, c, k), rstd.at(c, k)), vector_of(xc, c, k));
+        });
+      } else {
+        slope.fill(batch.slope, rows, p.columns);
+        if constexpr (Norm::kCentered) offset.fill(batch.offset, rows, p.columns);
+        for (int64_t c = 0; c < n; c += kPackLanes<W>) {
+          each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+            auto term = hn::Zero(d), unused = hn::Zero(d);
+            const auto dx = apply<true, Norm>(vector_of(dy, c, k), vector_of(xc, c, k), gamma.at(c, k), rstd.at(c, k),
+                                              slope.at(c, k), Norm::kCentered ? offset.at(c, k) : unused, term, unused);
+            hn::Store(dx, d, xc + c + k * kVectorLanes<W>);
+            hn::Store(term, d, terms + c + k * kVectorLanes<W>);
+          });
+        }
+        write_tile<T>(xc, rows, p.columns, {p.dx.row(row), p.dx.stride});
+      }
+      if (p.dgamma.wanted()) dgamma.add(terms, n);
+      if (p.dbeta.wanted()) dbeta.add(dy, n);
+    }
+    dgamma.store(p.dgamma.from(chunk / cut.chunk * p.columns));
+    dbeta.store(p.dbeta.from(chunk / cut.chunk * p.columns));
+  }
+}
+
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut) {
+  if constexpr (sizeof(T) < sizeof(double)) {
+    constexpr Output kStored = kOutput == Output::kNone ? Output::kNone : Output::kPlain;
+    if (p.columns <= kNarrowColumns) return narrow_rows<Norm, kStored>(p, first, last, cut);
+  }
   // Not in double, nor where a batch's packs would fill the registers many times over.
   if constexpr (sizeof(T) < sizeof(double) && kPackVectors<Wide<T>> <= 4) {
     if (p.columns <= kBatchColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut);
@@ -694,15 +847,51 @@ NormBackward<T> block_of(NormBackward<T> p, int64_t block) {
   return p;
 }
 
+// Column sums of a block in double, where its rows are more than a stripe.
+template <class Norm, class W>
+class BlockSums {
+ public:
+  HWY_INLINE BlockSums() {}
+
+  // p, but for its column sums, which come here.
+  template <class T>
+  HWY_INLINE NormBackward<T> instead_of(NormBackward<T> p) {
+    if (p.dgamma.wanted()) p.dgamma = {.slots = dgamma_, .whole = nullptr};
+    if (p.dbeta.wanted()) p.dbeta = {.slots = dbeta_, .whole = nullptr};
+    return p;
+  }
+
+  template <class T>
+  HWY_INLINE void add_to(const NormBackward<T>& p, bool fresh) const {
+    add_to(dgamma_, p.columns, p.dgamma, fresh);
+    if (Norm::kCentered) add_to(dbeta_, p.columns, p.dbeta, fresh);
+  }
+
+ private:
+  HWY_INLINE static void add_to(const double* sums, int64_t n, const ColumnSums<W>& to, bool fresh) {
+    if (to.whole != nullptr) std::copy_n(sums, n, to.whole);
+    if (to.slots != nullptr) add_columns(sums, n, fresh, to.slots);
+  }
+
+  HWY_ALIGN double dgamma_[kBlock];
+  HWY_ALIGN double dbeta_[Norm::kCentered ? kBlock : 1];
+};
+
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms) {
+  const int64_t stripe = stripe_rows(p.rows);
+  BlockSums<Norm, Wide<T>> sums;
+  const NormBackward<T> whole = p;
+  if (rows > stripe) p = sums.instead_of(p);
   Columns<Norm, T, kBlock> columns(p);
-  columns.clear();
   for (int64_t r = 0; r < rows; r += kMaxGroup) {
-    apply_group<Norm, kOutput, kMaxGroup>(p, row + r, HWY_MIN(int64_t{kMaxGroup}, rows - r), terms + r, columns);
+    if (r % stripe == 0) columns.clear();
+    const int64_t end = HWY_MIN(r + kMaxGroup, rows);
+    apply_group<Norm, kOutput, kMaxGroup>(p, row + r, end - r, terms + r, columns);
+    if (end == rows || end % stripe == 0) columns.add_to(p, rows > stripe ? r < stripe : row == 0, 0);
   }
   if (kOutput == Output::kStream) flush_streams();
-  columns.add_to(p, row == 0, 0);
+  if (rows > stripe) sums.add_to(whole, row == 0);
 }
 
 // ---- What NormBackwardKernels points to.

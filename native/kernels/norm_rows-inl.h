@@ -21,18 +21,6 @@ HWY_INLINE Part tail_of(int64_t n) {
   return {static_cast<size_t>(n) % kPackLanes<W>};
 }
 
-// Vector k of a split pack of T with 0 in the lanes beyond the row.
-template <class T>
-HWY_INLINE Vector<Wide<T>> in_row(Full, Vector<Wide<T>> v, size_t) {
-  return v;
-}
-template <class T>
-HWY_INLINE Vector<Wide<T>> in_row(Part part, Vector<Wide<T>> v, size_t k) {
-  const size_t columns = !kSplits<T> ? part.n : k < kVectorPairs<T> ? (part.n + 1) / 2 : part.n / 2;
-  const size_t first = (kSplits<T> ? k % kVectorPairs<T> : k) * kVectorLanes<Wide<T>>;
-  return hn::IfThenElseZero(hn::FirstN(Tag<Wide<T>>(), columns > first ? columns - first : 0), v);
-}
-
 // The sum of a split pack's lanes, for each row of a tile: the tree of fold() over the columns in order, in which the
 // even columns and the odd ones meet last. Rows that are not set have any sum.
 template <class T>

@@ -12,9 +12,9 @@ namespace descend::kernels {
 inline constexpr int64_t kMaxRows = 16;
 
 // A number for each row of a tile.
-template <class W>
+template <class W, int64_t kRows = kMaxRows>
 struct TileRow {
-  alignas(64) W of[kMaxRows];
+  alignas(64) W of[kRows];
 
   void copy(int64_t rows, W* to) const { std::copy_n(of, rows, to); }
 };

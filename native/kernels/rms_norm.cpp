@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "kernels/rms_norm.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/norm_rows-inl.h"
+#include "kernels/spread-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -99,11 +100,12 @@ double exact_squares(const RmsNorm<T>& p, int64_t row, double sum) {
 }
 
 // 1 / rms of a tile's rows from the sums of their squares.
-template <class T>
-HWY_INLINE void tile_rstd(const RmsNorm<T>& p, int64_t row, int64_t rows, TileRow<double>& sums,
-                          TileRow<Wide<T>>& rstd) {
+template <class T, int64_t kRows>
+HWY_INLINE void tile_rstd(const RmsNorm<T>& p, int64_t row, int64_t rows, TileRow<double, kRows>& sums,
+                          TileRow<Wide<T>, kRows>& rstd) {
   const Tag<double> d;
-  const auto columns = splat(static_cast<double>(p.columns)), epsilon = splat(p.epsilon), one = splat(1.0);
+  const Divisor columns(static_cast<double>(p.columns));
+  const auto epsilon = splat(p.epsilon), one = splat(1.0);
   for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
     auto sum = hn::Load(d, sums.of + r);
     if constexpr (sizeof(Wide<T>) == sizeof(float)) {
@@ -115,7 +117,7 @@ HWY_INLINE void tile_rstd(const RmsNorm<T>& p, int64_t row, int64_t rows, TileRo
         sum = hn::Load(d, sums.of + r);
       }
     }
-    store_rounded(d, hn::Div(one, hn::Sqrt(hn::Add(hn::Div(sum, columns), epsilon))), rstd.of + r);
+    store_rounded(d, hn::Div(one, hn::Sqrt(hn::Add(columns(sum), epsilon))), rstd.of + r);
   }
 }
 
@@ -159,8 +161,36 @@ HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64
   });
 }
 
+// Rows of very few columns: a tile of them as if they were one, but for their sums.
+template <class T>
+HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t last) {
+  using W = Wide<T>;
+  constexpr int64_t kRows = kTileRows<W>;
+  HWY_ALIGN W tile[kTileRoom<W>];
+  TileRow<W, kRows> squares, rstd;
+  TileRow<double, kRows> sums;
+  Spread<W> rstds, gamma;
+  gamma.repeat(p.gamma, HWY_MIN(kRows, last - first), p.columns);
+  for (int64_t row = first; row < last; row += kRows) {
+    const int64_t rows = HWY_MIN(kRows, last - row);
+    read_tile<T>({p.x.row(row), p.x.stride}, rows, p.columns, tile);
+    fold_narrow(tile, rows, p.columns, W{0}, SumOfSquares(), Sum(), squares.of);
+    for_each_row_vector(
+        rows, [&](int64_t r) HWY_ATTR { hn::Store(load_as_double(squares.of + r), Tag<double>(), sums.of + r); });
+    tile_rstd(p, row, rows, sums, rstd);
+    rstds.fill(rstd.of, rows, p.columns);
+    for_each_vector(rows * p.columns, tile, [&](int64_t c, size_t k) HWY_ATTR {
+      const auto x = hn::Load(Tag<W>(), tile + c + k * kVectorLanes<W>);
+      return hn::Mul(hn::Mul(x, rstds.at(c, k)), gamma.at(c, k));
+    });
+    write_tile<T>(tile, rows, p.columns, {p.y.row(row), p.y.stride});
+    rstd.copy(rows, p.rstd + row);  // last: with one column it may be x's own memory
+  }
+}
+
 template <class T>
 void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+  if (p.columns <= kNarrowColumns) return rms_norm_narrow(p, first, last);
   const Parameter<T, kStripeColumns> gamma(p.gamma, p.columns);
   Stage<T> stage;
   FoldedRows<T> squares;
@@ -214,7 +244,7 @@ namespace {
 template <class T>
 void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
-  const RowCut cut = cut_rows(p.rows, row_bytes);
+  const RowCut cut = cut_loose_rows(p.rows, row_bytes);
   parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
@@ -261,7 +291,7 @@ void rms_norm(const RmsNorm<T>& p) {
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * row_bytes;
   const Stores stores = stores_of(p.y, bytes);
-  if (split_columns(p.rows, p.columns)) {
+  if (split_loose_columns(p.rows, p.columns)) {
     by_columns(p, row_bytes, bytes, stores);
   } else {
     by_rows(p, row_bytes, bytes, stores);

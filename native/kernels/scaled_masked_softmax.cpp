@@ -25,18 +25,6 @@ inline constexpr int64_t kKeptColumns = 8192;
 inline constexpr int64_t kKeptBytes = int64_t{8} << 10;
 
 template <class W>
-HWY_INLINE Vector<W> inside_or(Full, size_t, Vector<W> v, W) {
-  return v;
-}
-// v in the lanes of vector k that lie inside the row, `outside` in the others.
-template <class W, class Rest>
-HWY_INLINE Vector<W> inside_or(const Rest& part, size_t k, Vector<W> v, W outside) {
-  const Tag<W> d;
-  const size_t first = k * kVectorLanes<W>;
-  return hn::IfThenElse(hn::FirstN(d, part.n > first ? part.n - first : 0), v, hn::Set(d, outside));
-}
-
-template <class W>
 inline constexpr W kMasked = W{-10000};
 template <class W>
 inline constexpr W kLowest = -std::numeric_limits<W>::infinity();
@@ -88,10 +76,15 @@ struct Totals {
   HWY_ALIGN W total[kTileRows<W>];
   HWY_ALIGN W reciprocal[kTileRows<W>];
 
+  HWY_INLINE Totals() {}
   HWY_INLINE Totals(const double* sums, int64_t rows) {
-    const Tag<W> d;
     for_each_row_vector(
         rows, [&](int64_t r) HWY_ATTR { store_rounded(Tag<double>(), hn::Load(Tag<double>(), sums + r), total + r); });
+    invert(rows);
+  }
+
+  HWY_INLINE void invert(int64_t rows) {
+    const Tag<W> d;
     for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
       hn::Store(hn::Div(splat(W{1}), hn::Load(d, total + r)), d, reciprocal + r);
     }
@@ -222,45 +215,6 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
 
 // ---- Short rows, one behind the other without gaps.
 
-// The columns behind the last whole pack of many rows.
-template <class W>
-struct Inside {
-  size_t n;
-  Lanes<W> lanes[kPackVectors<W>];
-
-  HWY_INLINE explicit Inside(int64_t columns) : n(static_cast<size_t>(columns) % kPackLanes<W>) {
-    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
-      const size_t first = k * kVectorLanes<W>;
-      lanes[k] = hn::FirstN(Tag<W>(), n > first ? n - first : 0);
-    });
-  }
-};
-template <class W>
-HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, W outside) {
-  return hn::IfThenElse(tail.lanes[k], v, splat(outside));
-}
-
-// Calls f(r, lanes) for every kFoldRows rows from r on, with the lanes of each put together by op in one vector.
-template <class W, class Op, class F>
-HWY_INLINE void for_each_fold_of(const W* p, int64_t rows, int64_t columns, const Inside<W>& tail, W neutral, Op op,
-                                 F f) {
-  for_each_fold<W>(rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
-    for (int64_t r = 0; r < n; ++r, p += columns) {
-      Pack<W> acc;
-      for (auto& v : acc.v) v = splat(neutral);
-      for_each_pack<W>(0, columns, tail, [&](auto extent, int64_t c) HWY_ATTR {
-        DESCEND_UNROLL
-        for (size_t k = 0; k < kPackVectors<W>; ++k) {
-          const auto v = hn::LoadU(Tag<W>(), p + c + k * kVectorLanes<W>);
-          acc.v[k] = op(acc.v[k], inside_or(extent, k, v, neutral));
-        }
-      });
-      lanes[r] = fold_to_vector<W>(acc.v, op);
-    }
-    f(row, lanes);
-  });
-}
-
 template <class T>
 struct ShortTile {
   using W = Wide<T>;
@@ -275,32 +229,28 @@ HWY_INLINE void short_rows(const Tile<T>& t, const uint8_t* bytes, ShortTile<T>&
   const int64_t n = t.rows * t.columns, ahead = t.more ? n : 0;
   const auto factor = splat(t.scale);
   const Inside<W> tail(t.columns);
-  const auto keep = [&](auto f) HWY_ATTR {
-    for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
-      DESCEND_UNROLL
-      for (size_t k = 0; k < kPackVectors<W>; ++k)
-        hn::StoreU(f(extent, c, k), Tag<W>(), kept + c + k * kVectorLanes<W>);
+  for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+      hn::StoreU(scores(extent, t.x + c, bytes + c, k, factor), Tag<W>(), kept + c + k * kVectorLanes<W>);
     });
-  };
-
-  keep([&](auto extent, int64_t c, size_t k) HWY_ATTR { return scores(extent, t.x + c, bytes + c, k, factor); });
+  });
   HWY_ALIGN W top[kTileRows<W>];
-  for_each_fold_of(kept, t.rows, t.columns, tail, kLowest<W>, Largest(),
-                   [&](int64_t row, Vector<W>* lanes) HWY_ATTR { fold_rows<W>(lanes, top + row, Largest()); });
+  fold_tile(kept, t.rows, t.columns, tail, kLowest<W>, Largest(), Largest(), top);
   const bool far = any_far(top, t.rows);
   scratch.max.fill(top, t.rows, t.columns);
   const auto keep_exps = [&](auto may_be_far) HWY_ATTR {
-    keep([&](auto extent, int64_t c, size_t k) HWY_ATTR {
-      if (k == 0) prefetch_pack(t.x + c, ahead);
-      return exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, scratch.max.at(c, k));
+    for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+      prefetch_pack(t.x + c, ahead);
+      each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+        const auto e = exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, scratch.max.at(c, k));
+        hn::StoreU(e, Tag<W>(), kept + c + k * kVectorLanes<W>);
+      });
     });
   };
   far ? keep_exps(std::true_type()) : keep_exps(std::false_type());
-  HWY_ALIGN double sums[kTileRows<W>];
-  zero_sums<W>(sums);
-  for_each_fold_of(kept, t.rows, t.columns, tail, W{0}, Sum(),
-                   [&](int64_t row, Vector<W>* lanes) HWY_ATTR { add_rows<W>(lanes, sums + row); });
-  const Totals<W> by(sums, t.rows);
+  Totals<W> by;
+  fold_tile(kept, t.rows, t.columns, tail, W{0}, Sum(), Sum(), by.total);
+  by.invert(t.rows);
   scratch.total.fill(by.total, t.rows, t.columns);
   scratch.reciprocal.fill(by.reciprocal, t.rows, t.columns);
   for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
@@ -349,7 +299,7 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t output_bytes = p.rows * p.columns * size;
   const bool stream = stream_output(p.y.data, p.y.stride * size, 2 * output_bytes);
-  const LooseRows cut = cut_loose_rows(p.rows, p.columns * size);
+  const RowCut cut = cut_loose_rows(p.rows, p.columns * size);
   parallel_for(cut.chunks, 2 * output_bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), stream);

@@ -86,6 +86,23 @@ HWY_INLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first,
   }
 }
 
+// The same of a tile of narrow rows that lie without gaps.
+template <class T>
+HWY_INLINE void narrow_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t rows, double* sums) {
+  using W = Wide<T>;
+  HWY_ALIGN W products[kTileRoom<W>];
+  HWY_ALIGN W dots[kTileRows<W>];
+  const T *dy = p.dy.row(first), *y = p.y.row(first);
+  for_each_pack<W>(0, rows * p.columns, [&](auto extent, int64_t c) HWY_ATTR {
+    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+      const auto product = hn::Mul(load(extent, dy + c, k), load(extent, y + c, k));
+      hn::Store(product, Tag<W>(), products + c + k * kVectorLanes<W>);
+    });
+  });
+  fold_narrow(products, rows, p.columns, W{0}, Sum(), Sum(), dots);
+  for_each_row_vector(rows, [&](int64_t r) HWY_ATTR { hn::Store(load_as_double(dots + r), Tag<double>(), sums + r); });
+}
+
 template <class T>
 struct Elements {
   const T* dy;
@@ -203,7 +220,7 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = row + rows < last ? rows : 0;
     HWY_ALIGN double sums[kTileRows<W>];
-    add_dots(p, row, rows, ahead, sums);
+    together&& p.columns <= kNarrowColumns ? narrow_dots(p, row, rows, sums) : add_dots(p, row, rows, ahead, sums);
     const Comparands<W> by(sums, rows, form_factor<kForm>(static_cast<double>(scale)));
     if (together && !by.any_infinite) {
       highs.fill(by.high, rows, p.columns);
@@ -261,7 +278,7 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t output_bytes = p.rows * p.columns * size;
   const bool stream = stream_output(p.dx.data, p.dx.stride * size, 3 * output_bytes);
-  const LooseRows cut = cut_loose_rows(p.rows, 2 * p.columns * size);
+  const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size);
   parallel_for(cut.chunks, 3 * output_bytes, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), stream);

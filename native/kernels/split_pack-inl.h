@@ -44,6 +44,18 @@ HWY_INLINE Vector<Wide<T>> load_split(Extent extent, const T* p, size_t k) {
     return load(extent, p, k);
 }
 
+// Vector k of a split pack of T with 0 in the lanes beyond the row.
+template <class T>
+HWY_INLINE Vector<Wide<T>> in_row(Full, Vector<Wide<T>> v, size_t) {
+  return v;
+}
+template <class T>
+HWY_INLINE Vector<Wide<T>> in_row(Part part, Vector<Wide<T>> v, size_t k) {
+  const size_t columns = !kSplits<T> ? part.n : k < kVectorPairs<T> ? (part.n + 1) / 2 : part.n / 2;
+  const size_t first = (kSplits<T> ? k % kVectorPairs<T> : k) * kVectorLanes<Wide<T>>;
+  return hn::IfThenElseZero(hn::FirstN(Tag<Wide<T>>(), columns > first ? columns - first : 0), v);
+}
+
 template <class T, class Extent>
 HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
   Pack<Wide<T>> pack;

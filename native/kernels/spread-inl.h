@@ -7,6 +7,7 @@
 #define DESCEND_KERNELS_SPREAD_INL_H_
 #endif
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/fold_rows-inl.h"
@@ -91,6 +92,189 @@ class Uniform {
   Vector<W> value_;
 };
 
+// ---- Columns across rows: where a row has very few columns, a vector holds one column of as many rows as it has
+// lanes.
+
+// Columns of such a row at most.
+inline constexpr int64_t kNarrowColumns = 4;
+
+// f(columns), the number a constant.
+template <class F>
+HWY_INLINE void with_columns(int64_t columns, F f) {
+  switch (columns) {
+    case 1:
+      return f(std::integral_constant<size_t, 1>());
+    case 2:
+      return f(std::integral_constant<size_t, 2>());
+    case 3:
+      return f(std::integral_constant<size_t, 3>());
+    default:
+      return f(std::integral_constant<size_t, 4>());
+  }
+}
+
+// v[c]: column c of the rows that begin at p.
+template <size_t kColumns, class D, class W = hn::TFromD<D>>
+HWY_INLINE void load_columns(D d, const W* p, hn::Vec<D>* v) {
+  static_assert(kColumns <= kNarrowColumns);
+  if constexpr (kColumns == 1) v[0] = hn::LoadU(d, p);
+  if constexpr (kColumns == 2) hn::LoadInterleaved2(d, p, v[0], v[1]);
+  if constexpr (kColumns == 3) hn::LoadInterleaved3(d, p, v[0], v[1], v[2]);
+  if constexpr (kColumns == 4) hn::LoadInterleaved4(d, p, v[0], v[1], v[2], v[3]);
+}
+
+// The same number in every column of a row.
+template <size_t kColumns, class W>
+HWY_INLINE void fill_columns(Vector<W> v, W* p) {
+  const Tag<W> d;
+  if constexpr (kColumns == 1) hn::StoreU(v, d, p);
+  if constexpr (kColumns == 2) hn::StoreInterleaved2(v, v, d, p);
+  if constexpr (kColumns == 3) hn::StoreInterleaved3(v, v, v, d, p);
+  if constexpr (kColumns == 4) hn::StoreInterleaved4(v, v, v, v, d, p);
+}
+
+// The tree of fold_vector over a row's columns, where those that it has not are neutral.
+template <size_t kColumns, class V, class Op>
+HWY_INLINE V fold_columns(const V* v, Op op) {
+  if constexpr (kColumns == 1) return v[0];
+  if constexpr (kColumns == 2) return op(v[0], v[1]);
+  if constexpr (kColumns == 3) return op(op(v[0], v[2]), v[1]);
+  if constexpr (kColumns == 4) return op(op(v[0], v[2]), op(v[1], v[3]));
+}
+
+// ---- A tile in the type of its arithmetic, row behind row without gaps. It has room for a pack behind its last row.
+
+template <class W>
+inline constexpr int64_t kTileRoom = kTileElements<W> + static_cast<int64_t>(kPackLanes<W>);
+
+template <class T>
+HWY_INLINE void read_tile(const Rows<const T>& from, int64_t rows, int64_t columns, Wide<T>* to) {
+  using W = Wide<T>;
+  if (from.stride == columns) {
+    for_each_pack<W>(0, rows * columns,
+                     [&](auto extent, int64_t c) HWY_ATTR { store(Full(), load_pack(extent, from.data + c), to + c); });
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+      for_each_pack<W>(0, columns, [&](auto extent, int64_t c) HWY_ATTR {
+        store(Full(), load_pack(extent, from.row(r) + c), to + r * columns + c);
+      });
+    }
+  }
+}
+
+template <class T>
+HWY_INLINE void write_tile(const Wide<T>* from, int64_t rows, int64_t columns, const Rows<T>& to) {
+  using W = Wide<T>;
+  if (to.stride == columns) {
+    for_each_pack<W>(0, rows * columns,
+                     [&](auto extent, int64_t c) HWY_ATTR { store(extent, load_pack(Full(), from + c), to.data + c); });
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+      for_each_pack<W>(0, columns, [&](auto extent, int64_t c) HWY_ATTR {
+        store(extent, load_pack(Full(), from + r * columns + c), to.row(r) + c);
+      });
+    }
+  }
+}
+
+// to[c] = f(c, k), for vector k of every pack of n elements; room for whole packs.
+template <class W, class F>
+HWY_INLINE void for_each_vector(int64_t n, W* to, F f) {
+  for (int64_t c = 0; c < n; c += kPackLanes<W>) {
+    DESCEND_UNROLL
+    for (size_t k = 0; k < kPackVectors<W>; ++k) hn::StoreU(f(c, k), Tag<W>(), to + c + k * kVectorLanes<W>);
+  }
+}
+
+// The columns behind the last whole pack of many rows of a tile.
+template <class W>
+struct Inside {
+  size_t n;
+  hn::Mask<Tag<W>> lanes[kPackVectors<W>];
+
+  HWY_INLINE explicit Inside(int64_t columns) : n(static_cast<size_t>(columns) % kPackLanes<W>) {
+    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+      const size_t first = k * kVectorLanes<W>;
+      lanes[k] = hn::FirstN(Tag<W>(), n > first ? n - first : 0);
+    });
+  }
+};
+
+// v in the lanes of vector k that lie inside the row, `outside` in the others.
+template <class W>
+HWY_INLINE Vector<W> inside_or(Full, size_t, Vector<W> v, W) {
+  return v;
+}
+template <class W>
+HWY_INLINE Vector<W> inside_or(Part part, size_t k, Vector<W> v, W outside) {
+  const Tag<W> d;
+  const size_t first = k * kVectorLanes<W>;
+  return hn::IfThenElse(hn::FirstN(d, part.n > first ? part.n - first : 0), v, hn::Set(d, outside));
+}
+template <class W>
+HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, W outside) {
+  return hn::IfThenElse(tail.lanes[k], v, splat(outside));
+}
+
+// to[r] = what is put together of row r: step(a, v) adds elements v to lanes a, which begin with `neutral`; op puts the
+// lanes together. `to`, which is aligned, has room for whole folds of rows.
+template <class W, class Step, class Op>
+HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral, Step step, Op op, W* to) {
+  const Tag<W> d;
+  with_columns(columns, [&](auto count) HWY_ATTR {
+    constexpr size_t kColumns = decltype(count)::value;
+    for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
+      Vector<W> v[kColumns];
+      load_columns<kColumns>(d, p + r * static_cast<int64_t>(kColumns), v);
+      each<kColumns>([&](size_t c) HWY_ATTR { v[c] = step(splat(neutral), v[c]); });
+      hn::Store(fold_columns<kColumns>(v, op), d, to + r);
+    }
+  });
+  for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) to[r] = W{0};
+}
+
+// to[r] = the sum of row r, added in double. `to` has room for a whole tile.
+template <class W>
+HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to) {
+  const Tag<double> d;
+  with_columns(columns, [&](auto count) HWY_ATTR {
+    constexpr size_t kColumns = decltype(count)::value;
+    using D = hn::Rebind<W, Tag<double>>;
+    for_each_row_vector(rows, [&](int64_t r) HWY_ATTR {
+      hn::Vec<D> v[kColumns];
+      Vector<double> wide[kColumns];
+      load_columns<kColumns>(D(), p + r * static_cast<int64_t>(kColumns), v);
+      each<kColumns>([&](size_t c) HWY_ATTR { wide[c] = widen_to_double(d, v[c]); });
+      hn::Store(fold_columns<kColumns>(wide, Sum()), d, to + r);
+    });
+  });
+  std::fill(to + rows, to + kTileRows<W>, 0.0);
+}
+
+template <class W, class Step, class Op>
+HWY_INLINE void fold_tile(const W* p, int64_t rows, int64_t columns, const Inside<W>& tail, W neutral, Step step, Op op,
+                          W* to) {
+  if (columns <= kNarrowColumns) return fold_narrow(p, rows, columns, neutral, step, op, to);
+  for_each_fold<W>(rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
+    for (int64_t r = 0; r < n; ++r, p += columns) {
+      Pack<W> acc;
+      for (auto& v : acc.v) v = splat(neutral);
+      for_each_pack<W>(0, columns, tail, [&](auto extent, int64_t c) HWY_ATTR {
+        DESCEND_UNROLL
+        for (size_t k = 0; k < kPackVectors<W>; ++k) {
+          if (!reaches<W>(extent, k)) break;
+          const auto v = hn::LoadU(Tag<W>(), p + c + k * kVectorLanes<W>);
+          acc.v[k] = step(acc.v[k], inside_or(extent, k, v, neutral));
+        }
+      });
+      lanes[r] = fold_to_vector<W>(acc.v, op);
+    }
+    fold_rows<W>(lanes, to + row, op);
+  });
+}
+
+// ---- Numbers of rows and of columns beside the elements of a tile.
+
 // A number for each element of a tile of short rows, in the order of T's split packs.
 template <class T>
 class Spread {
@@ -99,7 +283,14 @@ class Spread {
  public:
   HWY_INLINE Spread() {}
 
+  // A row's number for each of its elements. of_row has room for whole packs, and is used as it is where that does.
   HWY_INLINE void fill(const W* of_row, int64_t rows, int64_t columns) {
+    from_ = values_;
+    if (columns == 1 && !kSplits<T>) {
+      from_ = of_row;
+      return;
+    }
+    if (columns <= kNarrowColumns) return fill_narrow(of_row, rows, columns);
     for (int64_t r = 0; r < rows; ++r) {
       const auto value = splat(of_row[r]);
       if constexpr (kSplits<T>) {
@@ -111,11 +302,20 @@ class Spread {
     }
   }
 
+  // A column's number for each of its elements.
+  HWY_INLINE void repeat(const W* of_column, int64_t rows, int64_t columns) {
+    static_assert(!kSplits<T>);
+    std::copy_n(of_column, columns, values_);
+    for (int64_t done = columns, n = rows * columns; done < n; done *= 2) {
+      std::copy_n(values_, HWY_MIN(done, n - done), values_ + done);
+    }
+  }
+
   // Of vector k of the pack that begins at an element.
   HWY_INLINE Vector<W> at(int64_t element, size_t k) const {
-    const W* p = values_ + element + k * kVectorLanes<W>;
+    const W* p = from_ + element + k * kVectorLanes<W>;
     if constexpr (kSplits<T>) {
-      p = values_ + element / 2 + (k % kVectorPairs<T>)*kVectorLanes<W>;
+      p = from_ + element / 2 + (k % kVectorPairs<T>)*kVectorLanes<W>;
       if (k >= kVectorPairs<T>) p += kSize / 2;
     }
     return hn::LoadU(Tag<W>(), p);
@@ -129,6 +329,26 @@ class Spread {
     for (int64_t c = 0; c < n; c += kVectorLanes<W>) hn::StoreU(value, Tag<W>(), to + begin + c);
   }
 
+  HWY_INLINE void fill_narrow(const W* of_row, int64_t rows, int64_t columns) {
+    HWY_ALIGN W in_order[kSplits<T> ? kSize : 1];
+    W* to = kSplits<T> ? in_order : values_;
+    with_columns(columns, [&](auto count) HWY_ATTR {
+      constexpr size_t kColumns = decltype(count)::value;
+      for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
+        fill_columns<kColumns>(hn::LoadU(Tag<W>(), of_row + r), to + r * static_cast<int64_t>(kColumns));
+      }
+    });
+    if constexpr (kSplits<T>) {
+      for (int64_t c = 0; c < rows * columns; c += 2 * kVectorLanes<W>) {
+        Vector<W> even, odd;
+        hn::LoadInterleaved2(Tag<W>(), to + c, even, odd);
+        hn::StoreU(even, Tag<W>(), values_ + c / 2);
+        hn::StoreU(odd, Tag<W>(), values_ + kSize / 2 + c / 2);
+      }
+    }
+  }
+
+  const W* from_ = values_;
   HWY_ALIGN W values_[kSize];
 };
 

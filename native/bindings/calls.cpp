@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -131,11 +132,15 @@ const Operator& operator_of(PyObject* self) {
 }
 
 // The arrays given as out=: one for each output, null where none was given.
-std::vector<PyObject*> given_outputs(const Call& call, PyObject* out, size_t count) {
-  std::vector<PyObject*> arrays(count, nullptr);
+using GivenOutputs = std::array<PyObject*, kMaxParameters>;
+GivenOutputs given_outputs(const Call& call, PyObject* out, size_t count) {
+  GivenOutputs arrays{};
   if (out == Py_None) return arrays;
   if (!PyTuple_Check(out) && !PyList_Check(out)) {
-    if (count == 1) return {out};
+    if (count == 1) {
+      arrays[0] = out;
+      return arrays;
+    }
     throw Error{PyExc_TypeError,
                 concat(call.operator_name(), ": out is a ", type_name(out), ", but must be a tuple of ", count,
                        " arrays, None for one that is to be allocated.")};
@@ -163,12 +168,13 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     std::vector<nb::object> keep;
     std::optional<Family> family;
     PyObject* first = nullptr;
-    std::vector<int> outputs;
+    std::array<int, kMaxParameters> outputs;
+    size_t output_count = 0;
     Py_ssize_t next = 0;
     for (int i = 0; i < parameter_count(op); ++i) {
       const Parameter& parameter = op.parameters[i];
       if (parameter.role == Role::kOutput) {
-        outputs.push_back(i);
+        outputs[output_count++] = i;
         continue;
       }
       if (next >= count) throw Error{PyExc_TypeError, concat(op.name, ": too few arguments.")};
@@ -185,13 +191,13 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     }
     if (next + 1 != count) throw Error{PyExc_TypeError, concat(op.name, ": the wrong number of arguments.")};
 
-    const std::vector<PyObject*> given = given_outputs(call, args[next], outputs.size());
-    std::vector<Family> given_families(outputs.size(), Family::kNumpy);
-    for (size_t k = 0; k < outputs.size(); ++k) {
+    const GivenOutputs given = given_outputs(call, args[next], output_count);
+    std::array<Family, kMaxParameters> given_families;
+    for (size_t k = 0; k < output_count; ++k) {
       if (given[k] != nullptr) given_families[k] = read_array(call, outputs[k], given[k], true, keep);
     }
     op.infer(call);
-    for (size_t k = 0; k < outputs.size(); ++k) {
+    for (size_t k = 0; k < output_count; ++k) {
       if (given[k] == nullptr) {
         call[outputs[k]].state = Argument::State::kGiven;
         call[outputs[k]].tensor.data = nullptr;
@@ -200,9 +206,9 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     check(executor->prepare());
 
     std::vector<Result> results;
-    results.reserve(outputs.size());
+    results.reserve(output_count);
     const auto wanted = [&](size_t k) { return is_used(call, outputs[k]); };
-    for (size_t k = 0; k < outputs.size(); ++k) {
+    for (size_t k = 0; k < output_count; ++k) {
       results.emplace_back(family.value_or(Family::kNumpy), first);
       if (given[k] == nullptr && wanted(k)) results[k].allocate(&call[outputs[k]].tensor);
     }
@@ -218,9 +224,9 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
       mark_written(given[k], given_families[k]);
       return nb::borrow(given[k]);
     };
-    if (outputs.size() == 1) return finish(0).release().ptr();
-    nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
-    for (size_t k = 0; k < outputs.size(); ++k) {
+    if (output_count == 1) return finish(0).release().ptr();
+    nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(output_count)));
+    for (size_t k = 0; k < output_count; ++k) {
       PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(k), finish(k).release().ptr());
     }
     return tuple.release().ptr();

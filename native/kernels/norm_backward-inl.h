@@ -847,51 +847,17 @@ NormBackward<T> block_of(NormBackward<T> p, int64_t block) {
   return p;
 }
 
-// Column sums of a block in double, where its rows are more than a stripe.
-template <class Norm, class W>
-class BlockSums {
- public:
-  HWY_INLINE BlockSums() {}
-
-  // p, but for its column sums, which come here.
-  template <class T>
-  HWY_INLINE NormBackward<T> instead_of(NormBackward<T> p) {
-    if (p.dgamma.wanted()) p.dgamma = {.slots = dgamma_, .whole = nullptr};
-    if (p.dbeta.wanted()) p.dbeta = {.slots = dbeta_, .whole = nullptr};
-    return p;
-  }
-
-  template <class T>
-  HWY_INLINE void add_to(const NormBackward<T>& p, bool fresh) const {
-    add_to(dgamma_, p.columns, p.dgamma, fresh);
-    if (Norm::kCentered) add_to(dbeta_, p.columns, p.dbeta, fresh);
-  }
-
- private:
-  HWY_INLINE static void add_to(const double* sums, int64_t n, const ColumnSums<W>& to, bool fresh) {
-    if (to.whole != nullptr) std::copy_n(sums, n, to.whole);
-    if (to.slots != nullptr) add_columns(sums, n, fresh, to.slots);
-  }
-
-  HWY_ALIGN double dgamma_[kBlock];
-  HWY_ALIGN double dbeta_[Norm::kCentered ? kBlock : 1];
-};
-
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms) {
   const int64_t stripe = stripe_rows(p.rows);
-  BlockSums<Norm, Wide<T>> sums;
-  const NormBackward<T> whole = p;
-  if (rows > stripe) p = sums.instead_of(p);
   Columns<Norm, T, kBlock> columns(p);
   for (int64_t r = 0; r < rows; r += kMaxGroup) {
     if (r % stripe == 0) columns.clear();
     const int64_t end = HWY_MIN(r + kMaxGroup, rows);
     apply_group<Norm, kOutput, kMaxGroup>(p, row + r, end - r, terms + r, columns);
-    if (end == rows || end % stripe == 0) columns.add_to(p, rows > stripe ? r < stripe : row == 0, 0);
+    if (end == rows || end % stripe == 0) columns.add_to(p, row + r < stripe, 0);
   }
   if (kOutput == Output::kStream) flush_streams();
-  if (rows > stripe) sums.add_to(whole, row == 0);
 }
 
 // ---- What NormBackwardKernels points to.

@@ -29,7 +29,7 @@ void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, in
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough for
-// all groups, and none is needed for one.
+// all stripes, and none is needed for one.
 template <class T>
 void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream,
                 RowSums* sums) {
@@ -62,7 +62,7 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
 template <class T>
 int64_t norm_backward_slots(int64_t rows, int64_t columns) {
   if (!split_columns(rows, columns)) return cut_rows(rows, row_bytes<T>(columns)).chunks;
-  return rows > rows_together<T>(rows, columns) ? 1 : 0;
+  return rows > std::min(rows_together<T>(rows, columns), stripe_rows(rows)) ? 1 : 0;
 }
 
 template <class T>

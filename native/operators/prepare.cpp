@@ -1,4 +1,6 @@
 // Phase 1: the checks that every operator shares, in the order that the contract gives, then the operator's own.
+#include <array>
+
 #include "kernels/isa.h"
 #include "operators/operator.h"
 #include "runtime/fp_environment.h"
@@ -95,8 +97,15 @@ Status check_formats(const Call& call) {
 }  // namespace
 
 Status check_memory(const Call& call) {
+  struct Found {
+    int parameter;
+    ByteRange range;
+  };
+  std::array<Found, kMaxParameters> found;
+  int count = 0;
   DESCEND_RETURN_IF_ERROR(for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
-    if (Status status = check_layout(tensor); !status.ok()) {
+    ByteRange range;
+    if (Status status = check_layout(tensor, &range); !status.ok()) {
       return call.fail(status.code, call.name(i), " ", status.sentence);
     }
     if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(tensor.dtype) != 0) {
@@ -104,26 +113,31 @@ Status check_memory(const Call& call) {
                        " lies at an address that is not a multiple of its element size, ", dtype_size(tensor.dtype),
                        " bytes.");
     }
+    found[count++] = {i, range};
     return {};
   }));
-  return for_each_tensor(call, [&](int out, int, const Tensor& output) -> Status {
-    if (parameter(call, out).role != Role::kOutput) return {};
+  for (int k = 0; k < count; ++k) {
+    const int out = found[k].parameter;
+    if (parameter(call, out).role != Role::kOutput) continue;
+    const Tensor& output = call[out].tensor;
     if (overlaps_itself(output)) {
       return call.fail(Code::kParamInvalid, call.name(out), " has shape ", to_string(output.shape), " and strides ",
                        to_string(output.strides), ", so that its elements overlap each other; an output's must not.");
     }
-    return for_each_tensor(call, [&](int other, int, const Tensor& tensor) -> Status {
+    for (int j = 0; j < count; ++j) {
+      const int other = found[j].parameter;
       const bool is_output = parameter(call, other).role == Role::kOutput;
-      if (other == out || (is_output && other < out)) return {};
-      const Sharing found = sharing(output, tensor);
-      if (found == Sharing::kDisjoint || (found == Sharing::kSame && !is_output)) return {};
+      if (j == k || (is_output && j < k) || !found[k].range.meets(found[j].range)) continue;
+      const Sharing shared = sharing(output, call[other].tensor);
+      if (shared == Sharing::kDisjoint || (shared == Sharing::kSame && !is_output)) continue;
       return call.fail(Code::kParamInvalid, call.name(out), " overlaps ", call.name(other), " in memory",
                        is_output
                            ? "; two outputs must not share any."
                            : "; an output may only be exactly one of the inputs (same address, shape, strides and "
                              "dtype) or share nothing with it.");
-    });
-  });
+    }
+  }
+  return {};
 }
 
 Status prepare(const Call& call, Plan* plan) {

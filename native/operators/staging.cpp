@@ -43,8 +43,8 @@ bool shares(const Call& call, int i, Role role) {
   for (int other = 0; other < static_cast<int>(call.op->parameters.size()); ++other) {
     const Parameter& p = call.op->parameters[other];
     if (other == i || p.kind != Kind::kTensor || p.role != role) continue;
-    if (!call.given(other) || !is_used(call, other)) continue;
-    if (sharing(call[i].tensor, call[other].tensor) != Sharing::kDisjoint) return true;
+    if (!call.given(other) || sharing(call[i].tensor, call[other].tensor) == Sharing::kDisjoint) continue;
+    if (is_used(call, other)) return true;
   }
   return false;
 }
@@ -76,8 +76,8 @@ void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t 
 Element kernel_element(const Call& call, int main, std::initializer_list<int> rows) {
   for (size_t i = 0; i < call.op->parameters.size(); ++i) {
     const Tensor* tensor = call.tensor(static_cast<int>(i));
-    const bool used = call.op->parameters[i].kind == Kind::kTensor && is_used(call, static_cast<int>(i));
-    if (used && tensor && tensor->dtype == Dtype::kDouble) return Element::kFloat64;
+    if (tensor == nullptr || call.op->parameters[i].kind != Kind::kTensor) continue;
+    if (tensor->dtype == Dtype::kDouble && is_used(call, static_cast<int>(i))) return Element::kFloat64;
   }
   const Dtype dtype = call[main].tensor.dtype;
   const bool same = std::all_of(rows.begin(), rows.end(), [&](int i) { return call[i].tensor.dtype == dtype; });

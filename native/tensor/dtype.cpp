@@ -8,19 +8,18 @@ namespace {
 struct Entry {
   Dtype dtype;
   const char* name;
-  int64_t size;
 };
 constexpr Entry kEntries[] = {
-    {Dtype::kFloat, "FLOAT", 4},         {Dtype::kFloat16, "FLOAT16", 2},
-    {Dtype::kBfloat16, "BFLOAT16", 2},   {Dtype::kDouble, "DOUBLE", 8},
-    {Dtype::kInt8, "INT8", 1},           {Dtype::kInt16, "INT16", 2},
-    {Dtype::kInt32, "INT32", 4},         {Dtype::kInt64, "INT64", 8},
-    {Dtype::kUint8, "UINT8", 1},         {Dtype::kUint16, "UINT16", 2},
-    {Dtype::kUint32, "UINT32", 4},       {Dtype::kUint64, "UINT64", 8},
-    {Dtype::kBool, "BOOL", 1},           {Dtype::kComplex32, "COMPLEX32", 4},
-    {Dtype::kComplex64, "COMPLEX64", 8}, {Dtype::kComplex128, "COMPLEX128", 16},
-    {Dtype::kString, "STRING", 0},       {Dtype::kInt4, "INT4", 0},
-    {Dtype::kUint1, "UINT1", 0},         {Dtype::kUndefined, "DT_UNDEFINED", 0},
+    {Dtype::kFloat, "FLOAT"},         {Dtype::kFloat16, "FLOAT16"},
+    {Dtype::kBfloat16, "BFLOAT16"},   {Dtype::kDouble, "DOUBLE"},
+    {Dtype::kInt8, "INT8"},           {Dtype::kInt16, "INT16"},
+    {Dtype::kInt32, "INT32"},         {Dtype::kInt64, "INT64"},
+    {Dtype::kUint8, "UINT8"},         {Dtype::kUint16, "UINT16"},
+    {Dtype::kUint32, "UINT32"},       {Dtype::kUint64, "UINT64"},
+    {Dtype::kBool, "BOOL"},           {Dtype::kComplex32, "COMPLEX32"},
+    {Dtype::kComplex64, "COMPLEX64"}, {Dtype::kComplex128, "COMPLEX128"},
+    {Dtype::kString, "STRING"},       {Dtype::kInt4, "INT4"},
+    {Dtype::kUint1, "UINT1"},         {Dtype::kUndefined, "DT_UNDEFINED"},
 };
 
 const Entry* find(Dtype dtype) {
@@ -35,11 +34,6 @@ const Entry* find(Dtype dtype) {
 std::string dtype_name(Dtype dtype) {
   const Entry* entry = find(dtype);
   return entry ? entry->name : "dtype " + std::to_string(static_cast<int32_t>(dtype));
-}
-
-int64_t dtype_size(Dtype dtype) {
-  const Entry* entry = find(dtype);
-  return entry ? entry->size : 0;
 }
 
 bool is_floating(Dtype dtype) { return kAllFloats.has(dtype); }

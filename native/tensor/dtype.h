@@ -33,9 +33,37 @@ enum class Dtype : int32_t {
 };
 
 std::string dtype_name(Dtype dtype);       // "FLOAT16"; "dtype 99" for a number that is none
-int64_t dtype_size(Dtype dtype);           // bytes of one element; 0 for strings, packed types and unknown numbers
 bool is_floating(Dtype dtype);             // FLOAT, FLOAT16, BFLOAT16, DOUBLE
 kernels::Element element_of(Dtype dtype);  // of a floating dtype
+
+// Bytes of one element; 0 for strings, packed types and unknown numbers.
+constexpr int64_t dtype_size(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+    case Dtype::kBool:
+      return 1;
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+    case Dtype::kInt16:
+    case Dtype::kUint16:
+      return 2;
+    case Dtype::kFloat:
+    case Dtype::kInt32:
+    case Dtype::kUint32:
+    case Dtype::kComplex32:
+      return 4;
+    case Dtype::kDouble:
+    case Dtype::kInt64:
+    case Dtype::kUint64:
+    case Dtype::kComplex64:
+      return 8;
+    case Dtype::kComplex128:
+      return 16;
+    default:
+      return 0;
+  }
+}
 
 // A set of the dtypes that operators know, for tables.
 class DtypeSet {

@@ -169,7 +169,7 @@ bool is_contiguous(const Tensor& tensor) {
   return true;
 }
 
-Status check_layout(const Tensor& tensor) {
+Status check_layout(const Tensor& tensor, ByteRange* touched) {
   const auto invalid = [](const auto&... parts) { return failure(Code::kParamInvalid, parts...); };
   if (tensor.rank() > Tensor::kMaxRank) {
     return invalid("has shape ", to_string(tensor.shape), " of rank ", tensor.rank(), ", but the rank must be at most ",
@@ -206,14 +206,19 @@ Status check_layout(const Tensor& tensor) {
                      " bytes from there on.");
     }
   }
+  if (touched != nullptr && tensor.data != nullptr) {
+    const auto data = reinterpret_cast<intptr_t>(tensor.data);
+    *touched = {data + low * size, data + (high + 1) * size};
+  }
   return {};
 }
 
 ByteRange byte_range(const Tensor& tensor) {
   int64_t low, high;
-  if (tensor.empty() || !extent(tensor, &low, &high)) return {};
+  if (tensor.data == nullptr || tensor.empty() || !extent(tensor, &low, &high)) return {};
   const int64_t size = dtype_size(tensor.dtype);
-  return {(tensor.offset + low) * size, (tensor.offset + high + 1) * size};
+  const auto data = reinterpret_cast<intptr_t>(tensor.data);
+  return {data + (tensor.offset + low) * size, data + (tensor.offset + high + 1) * size};
 }
 
 bool overlaps_itself(const Tensor& tensor) {
@@ -236,17 +241,22 @@ bool overlaps_itself(const Tensor& tensor) {
   return false;
 }
 
+// The whole storage, which holds the view: quicker to tell.
+static ByteRange storage_range(const Tensor& tensor) {
+  int64_t bytes = dtype_size(tensor.dtype);
+  for (int64_t dim : tensor.storage_shape) bytes *= dim;
+  const auto data = reinterpret_cast<intptr_t>(tensor.data);
+  return {data, data + bytes};
+}
+
 Sharing sharing(const Tensor& a, const Tensor& b) {
-  if (a.data == nullptr || b.data == nullptr || a.empty() || b.empty()) return Sharing::kDisjoint;
-  const ByteRange range_a = byte_range(a), range_b = byte_range(b);
-  const auto address = [](const Tensor& t, int64_t byte) { return reinterpret_cast<intptr_t>(t.data) + byte; };
-  if (address(a, range_a.end) <= address(b, range_b.begin) || address(b, range_b.end) <= address(a, range_a.begin)) {
-    return Sharing::kDisjoint;
-  }
+  if (!storage_range(a).meets(storage_range(b))) return Sharing::kDisjoint;
+  if (!byte_range(a).meets(byte_range(b))) return Sharing::kDisjoint;
   if (a.dtype != b.dtype || a.rank() != b.rank()) return Sharing::kOverlap;
 
   const int64_t size = dtype_size(a.dtype);
-  const int64_t distance = address(b, b.offset * size) - address(a, a.offset * size);
+  const auto first = [size](const Tensor& t) { return reinterpret_cast<intptr_t>(t.data) + t.offset * size; };
+  const int64_t distance = first(b) - first(a);
   bool same_shape = true;
   Terms terms;
   for (uint64_t i = 0; i < a.rank(); ++i) {

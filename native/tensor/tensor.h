@@ -56,16 +56,19 @@ Dims contiguous_strides(const Dims& shape);
 // Strides of dimensions of 1 and the offset do not count.
 bool is_contiguous(const Tensor& tensor);
 
-// Rank, signs and sizes within bounds, view inside its storage, storage inside its allocation where the library knows
-// it. The sentence lacks its subject ("has rank 9, ..."): the caller puts the parameter's name before it.
-Status check_layout(const Tensor& tensor);
-
-// The bytes that a view touches, relative to the data pointer: [begin, end); empty for an empty view.
+// The addresses from a view's first byte to its last: [begin, end); empty where it has no elements or no memory.
 struct ByteRange {
-  int64_t begin = 0;
-  int64_t end = 0;
+  intptr_t begin = 0;
+  intptr_t end = 0;
+
+  bool meets(const ByteRange& other) const { return begin < other.end && other.begin < end; }
 };
 ByteRange byte_range(const Tensor& tensor);
+
+// Rank, signs and sizes within bounds, view inside its storage, storage inside its allocation where the library knows
+// it. The sentence lacks its subject ("has rank 9, ..."): the caller puts the parameter's name before it.
+// `touched`, if not null, becomes byte_range(tensor) of what is accepted.
+Status check_layout(const Tensor& tensor, ByteRange* touched = nullptr);
 
 // Whether two elements of one view share a place (a stride of 0, or overlapping windows).
 bool overlaps_itself(const Tensor& tensor);

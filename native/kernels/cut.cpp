@@ -93,7 +93,7 @@ bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes) {
 }
 
 bool exceeds_last_cache(int64_t bytes) {
-  static const int64_t enough = std::max(cache_bytes(3) / 3, kept_bytes());
+  static const int64_t enough = std::max(std::min(cache_bytes(3) / 3 * 2, 5 * kept_bytes()), kept_bytes());
   return bytes > enough;
 }
 

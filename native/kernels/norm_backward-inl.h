@@ -38,6 +38,9 @@ struct LayerNorm {
 template <class W>
 inline constexpr int64_t kRun = 8 * static_cast<int64_t>(kPackLanes<W>);
 
+// How far ahead is asked for what is to be read: enough to keep a fast memory busy.
+inline constexpr int64_t kAheadBytes = 4096;
+
 enum class Output { kNone, kPlain, kStream };
 
 // Whether vector k lies in the second half of a pack that has no columns there.
@@ -313,8 +316,8 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
     for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
   }
   const W* gamma = p.gamma;
-  // How far ahead of the first pass a column is asked for: enough to keep a fast memory busy.
-  const int64_t ahead = HWY_MIN(static_cast<int64_t>(4096 / sizeof(T)), p.columns);
+  // How far ahead of the first pass a column is asked for.
+  const int64_t ahead = HWY_MIN(kAheadBytes / static_cast<int64_t>(sizeof(T)), p.columns);
   for (int64_t c = 0; c < p.columns;) {
     const int64_t run_end = HWY_MIN(c + kRun<W>, p.columns);
     if constexpr (kNext) {
@@ -630,6 +633,15 @@ HWY_INLINE void apply_wild_row(const NormBackward<T>& p, int64_t row, Columns& c
   apply_group<Norm, kOutput, 1>(p, row, 1, &terms, columns);
 }
 
+// Asks for a batch of rows.
+template <class T>
+HWY_INLINE void prefetch_rows(const Rows<const T>& rows, int64_t row, int64_t columns) {
+  const int64_t n = rows.stride == columns ? kBatch * columns : columns;
+  for (int64_t r = 0; r < kBatch * columns; r += n, row += n / columns) {
+    for (int64_t c = 0; c < n; c += 64 / static_cast<int64_t>(sizeof(T))) prefetch(rows.row(row) + c);
+  }
+}
+
 // Rows [first, last), batch by batch. The first pass over a batch comes before the second pass over the one above it:
 // the long chain from its columns to its terms then has work beside it.
 template <class Norm, Output kOutput, class T>
@@ -640,9 +652,15 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
     prepare_batch<Norm, kOutput>(p, row, HWY_MIN(int64_t{kBatch}, last - row), batches[(row - first) / kBatch % 2]);
   };
   prepare(first);
+  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
+  const int64_t ahead = cut.prefetch ? ceil_div(kAheadBytes, row_bytes * kBatch) * kBatch + kBatch : 0;
   int64_t chunk = first / cut.chunk, in_chunk = 0, in_stripe = 0;
   for (int64_t row = first, i = 0; row < last; row += kBatch, ++i) {
     if (row + kBatch < last) prepare(row + kBatch);
+    if (ahead != 0 && row + ahead + kBatch <= last) {
+      prefetch_rows(p.dy, row + ahead, p.columns);
+      prefetch_rows(p.x, row + ahead, p.columns);
+    }
     const Batch<Wide<T>>& batch = batches[i % 2];
     const int64_t rows = HWY_MIN(int64_t{kBatch}, last - row);
     for (int64_t r = 0; r < rows;) {

@@ -165,10 +165,10 @@ class Stage {
   // Rows of n columns that there is room for.
   static constexpr int64_t most_rows(int64_t n) { return kSize / (ceil_div(n, kLine) * kLine); }
 
-  // Rows of n columns: aligned, but short ones without gaps where those at `to` have none: these are copied as one.
+  // Rows of n columns: aligned, but without gaps where those at `to` have none: these are copied as one, and share
+  // lines.
   HWY_INLINE Rows<T> rows(const Rows<T>& to, int64_t n) {
-    const bool dense = to.stride == n && n < 4 * kLine;
-    return {lines_, dense ? n : ceil_div(n, kLine) * kLine};
+    return {lines_, to.stride == n ? n : ceil_div(n, kLine) * kLine};
   }
 
   HWY_INLINE void stream(const Rows<T>& from, const Rows<T>& to, int64_t rows, int64_t n) {

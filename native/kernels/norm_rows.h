@@ -22,11 +22,13 @@ struct TileRow {
 // How results are stored: as usual or past the caches, by way of a stage where their rows are not aligned.
 enum class Stores : uint8_t { kPlain, kStream, kStaged };
 
+// 16-bit rows that are shorter leave memory idle, whatever way they are stored.
+inline constexpr int64_t kLeastStaged = 96;
+
 template <class T>
-Stores stores_of(const Rows<T>& y, int64_t bytes) {
+Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   if (stream_output(y.data, y.stride * static_cast<int64_t>(sizeof(T)), bytes)) return Stores::kStream;
-  // 16-bit results, whose arithmetic leaves memory idle, gain by the way over a stage later than wider ones.
-  const bool staged = sizeof(T) == 2 ? exceeds_last_cache(bytes) : stream_output(nullptr, 0, bytes);
+  const bool staged = exceeds_last_cache(bytes) && (sizeof(T) > 2 || columns >= kLeastStaged);
   return staged ? Stores::kStaged : Stores::kPlain;
 }
 

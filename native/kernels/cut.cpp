@@ -70,7 +70,7 @@ int64_t RowCut::chunks_taken() const { return std::max<int64_t>(chunks / (kTakes
 RowCut cut_loose_rows(int64_t rows, int64_t row_bytes) {
   RowCut cut = cut_rows(rows, row_bytes);
   const int64_t chunks = num_threads() == 1 ? 1 : kTakes * num_threads();
-  cut.chunk = std::max(ceil_div(rows, chunks), ceil_div(kSmall, std::max<int64_t>(row_bytes, 1)));
+  cut.chunk = std::max(ceil_div(rows, chunks), ceil_div(kSmall, row_bytes + kRowWorth));
   if (cut.chunk > kWholeTiles) cut.chunk = ceil_div(cut.chunk, kWholeTiles) * kWholeTiles;
   cut.chunks = ceil_div(rows, cut.chunk);
   return cut;

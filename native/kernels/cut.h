@@ -17,8 +17,11 @@ inline constexpr int64_t kBlock = 2048;
 // Longer rows are always cut along the columns. One row of column sums, in float, must stay in a second-level cache.
 inline constexpr int64_t kStripeColumns = 16384;
 
-inline constexpr int64_t kMaxTile = 32;
+inline constexpr int64_t kMaxTile = 64;
 inline constexpr int64_t kMaxGroupRows = 8;
+
+// What is done once for a row takes as long as moving so many bytes.
+inline constexpr int64_t kRowWorth = 96;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }

@@ -371,7 +371,7 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
   Distances<T> distances;
   RowMoments<> moments[kRowBlocks];
   Scale<Wide<T>> by;
-  const int64_t tile = HWY_MIN(cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(p.columns)));
+  const int64_t tile = tile_rows<T>(cut, p.columns);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
@@ -415,7 +415,7 @@ template <class T>
 void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
   const RowCut cut = cut_loose_rows(p.rows, row_bytes);
-  parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
+  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
   });

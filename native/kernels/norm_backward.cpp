@@ -24,7 +24,7 @@ template <class T>
 void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream) {
   const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
   const int64_t taken = cut.chunks_taken(), rows = taken * cut.chunk;
-  parallel_for(ceil_div(cut.chunks, taken), bytes,
+  parallel_for(ceil_div(cut.chunks, taken), bytes + p.rows * kRowWorth,
                [&](int64_t i) { kernels.rows(p, i * rows, std::min((i + 1) * rows, p.rows), cut, stream); });
 }
 

@@ -22,17 +22,13 @@ HWY_INLINE Part tail_of(int64_t n) {
 }
 
 // The sum of a split pack's lanes, for each row of a tile: the tree of fold() over the columns in order, in which the
-// even columns and the odd ones meet last. Rows that are not set have any sum.
+// even columns and the odd ones meet last. Beyond the rows, as far as the next whole fold of them, the sum is 0.
 template <class T>
 class FoldedRows {
  public:
   using W = Wide<T>;
 
-  HWY_INLINE FoldedRows() {
-    for (size_t h = 0; h < kParts; ++h) {
-      for (int64_t r = 0; r < kMaxRows; ++r) v_[h][r] = hn::Zero(Tag<W>());
-    }
-  }
+  HWY_INLINE FoldedRows() {}  // as Pack's
 
   HWY_INLINE void set(int64_t row, Pack<W> pack) {
     constexpr size_t kCount = kPackVectors<W> / kParts;
@@ -48,18 +44,18 @@ class FoldedRows {
   HWY_INLINE void fold(int64_t rows, TileRow<W>& to) {
     const Tag<W> d;
     if (rows <= kFew) {
-      for (int64_t r = 0; r < kMaxRows; r += kVectorLanes<W>) hn::Store(hn::Zero(d), d, to.of + r);
+      for (int64_t r = 0; r < kFoldRows<W>; r += kVectorLanes<W>) hn::Store(hn::Zero(d), d, to.of + r);
       for (int64_t r = 0; r < rows; ++r) {
         to.of[r] = fold_vector(d, v_[0][r]);
         if constexpr (kParts == 2) to.of[r] += fold_vector(d, v_[1][r]);
       }
       return;
     }
-    fold(v_[0], to);
+    fold(v_[0], rows, to);
     if constexpr (kParts == 2) {
       TileRow<W> odd;
-      fold(v_[1], odd);
-      for (int64_t r = 0; r < kMaxRows; r += kVectorLanes<W>) {
+      fold(v_[1], rows, odd);
+      for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
         hn::Store(hn::Add(hn::Load(d, to.of + r), hn::Load(d, odd.of + r)), d, to.of + r);
       }
     }
@@ -69,11 +65,12 @@ class FoldedRows {
   static constexpr size_t kParts = kSplits<T> ? 2 : 1;
   static constexpr int64_t kFew = 4;  // rows, which fold sooner one by one
 
-  HWY_INLINE static void fold(const Vector<W>* v, TileRow<W>& to) {
-    for (size_t r = 0; r < kMaxRows; r += kFoldRows<W>) {
-      Vector<W> rows[kFoldRows<W>];
-      each<kFoldRows<W>>([&](size_t i) HWY_ATTR { rows[i] = v[r + i]; });
-      fold_rows<W>(rows, to.of + r);
+  HWY_INLINE static void fold(Vector<W>* v, int64_t rows, TileRow<W>& to) {
+    for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) v[r] = hn::Zero(Tag<W>());
+    for (int64_t r = 0; r < rows; r += kFoldRows<W>) {
+      Vector<W> some[kFoldRows<W>];
+      each<kFoldRows<W>>([&](size_t i) HWY_ATTR { some[i] = v[r + static_cast<int64_t>(i)]; });
+      fold_rows<W>(some, to.of + r);
     }
   }
 
@@ -190,6 +187,12 @@ class Stage {
 
   alignas(64) T lines_[kSize];
 };
+
+// Rows of a tile.
+template <class T>
+HWY_INLINE int64_t tile_rows(const RowCut& cut, int64_t columns) {
+  return HWY_MIN(2 * cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(columns)));  // it was cut for two inputs
+}
 
 // write(rows, kStream) stores `rows` rows of n columns that belong at `to`.
 template <class T, class Write>

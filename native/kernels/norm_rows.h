@@ -8,8 +8,9 @@
 
 namespace descend::kernels {
 
-// Rows of a tile at most: their sums are folded together, and what follows from them is computed side by side.
-inline constexpr int64_t kMaxRows = 16;
+// Rows of a tile at most: their sums are folded together, and what follows from them is computed side by side. Of short
+// rows it takes so many to hide how long each step takes.
+inline constexpr int64_t kMaxRows = 64;
 
 // A number for each row of a tile.
 template <class W, int64_t kRows = kMaxRows>

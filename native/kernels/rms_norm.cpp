@@ -59,7 +59,7 @@ template <class T>
 HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end,
                              FoldedRows<T>& squares, TileRow<double>& sums) {
   const Tag<double> d;
-  for (int64_t r = 0; r < kMaxRows; r += kVectorLanes<double>) hn::Store(hn::Zero(d), d, sums.of + r);
+  for_each_row_vector(rows, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums.of + r); });
   for (int64_t block = begin; block < end; block += kBlock) {
     const Rows<const T> x{p.x.row(row) + block, p.x.stride};
     const int64_t n = HWY_MIN(kBlock, end - block);
@@ -68,9 +68,9 @@ HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int
     for (; r < rows; ++r) row_squares<1>(x, r, n, squares);
     TileRow<Wide<T>> found;
     squares.fold(rows, found);
-    for (r = 0; r < kMaxRows; r += kVectorLanes<double>) {
-      hn::Store(hn::Add(hn::Load(d, sums.of + r), load_as_double(found.of + r)), d, sums.of + r);
-    }
+    for_each_row_vector(rows, [&](int64_t row) HWY_ATTR {
+      hn::Store(hn::Add(hn::Load(d, sums.of + row), load_as_double(found.of + row)), d, sums.of + row);
+    });
   }
 }
 
@@ -196,8 +196,7 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
   FoldedRows<T> squares;
   TileRow<double> sums;
   TileRow<Wide<T>> rstd;
-  // A tile is cut for two inputs.
-  const int64_t tile = HWY_MIN(2 * cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(p.columns)));
+  const int64_t tile = tile_rows<T>(cut, p.columns);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
@@ -245,7 +244,7 @@ template <class T>
 void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
   const RowCut cut = cut_loose_rows(p.rows, row_bytes);
-  parallel_for(cut.chunks, bytes, [&](int64_t chunk) {
+  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
   });

@@ -279,7 +279,7 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   const int64_t output_bytes = p.rows * p.columns * size;
   const bool stream = stream_output(p.dx.data, p.dx.stride * size, 3 * output_bytes);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size);
-  parallel_for(cut.chunks, 3 * output_bytes, [&](int64_t chunk) {
+  parallel_for(cut.chunks, 3 * output_bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), stream);
   });

@@ -409,7 +409,9 @@ template <class T>
 inline constexpr int64_t kBatchColumns = 512 / static_cast<int64_t>(sizeof(T));
 static_assert(kBatchColumns<bfloat16> <= kRun<float>);
 
-inline constexpr int kBatch = static_cast<int>(kFoldRows<double>);
+inline constexpr int64_t kFolded = kFoldRows<double>;      // rows whose sums are folded together
+inline constexpr int64_t kBatch = 4 * kFolded;             // rows at most: they hide how long each step takes
+inline constexpr int64_t kBatchBytes = int64_t{12} << 10;  // of two inputs, which the second pass finds in a cache
 
 // Loops over rows are unrolled where a pack is two vectors. Where it is more, the code would grow and the registers
 // end.
@@ -450,15 +452,15 @@ HWY_INLINE bool load_rstd(const NormBackward<T>& p, int64_t row, int64_t rows, B
   return hn::AllTrue(d, tame);
 }
 
-// The first pass over a batch, whose rstd are tame. kPack: the rows are one pack or less; kHalf: no more than half of
-// it.
+// The first pass over kFolded rows, whose rstd are tame. kPack: the rows are one pack or less; kHalf: no more than half
+// of it.
 template <class Norm, bool kPack, bool kHalf, class T>
-HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, BatchSums<Norm>& sums) {
+HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, double* gx_sums, double* g_sums) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
   const int64_t whole = kPack ? 0 : p.columns - p.columns % kStep;
   const Part rest{static_cast<size_t>(p.columns - whole)};
-  Vector<double> gx[kBatch], g[kBatch];
+  Vector<double> gx[kFolded], g[kFolded];
   const auto add_row = [&](int64_t r, const RowSet<Norm, T, 1>& set) HWY_ATTR {
     Pack<W> gx_pack = zero_pack<W>(), g_pack = zero_pack<W>();
     for (int64_t c = 0; c < whole; c += kStep) {
@@ -469,9 +471,9 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
     if constexpr (Norm::kCentered) g[r] = fold_as_double<kHalf>(g_pack);
   };
   RowSet<Norm, T, 1> set(p, row);
-  if (kUnrollsRows && rows == kBatch) {
+  if (kUnrollsRows && rows == kFolded) {
     DESCEND_UNROLL
-    for (int64_t r = 0; r < kBatch; ++r) {
+    for (int64_t r = 0; r < kFolded; ++r) {
       if constexpr (Norm::kCentered) set.mean[0] = splat(p.mean[row + r]);
       add_row(r, set);
       set.dy[0] += p.dy.stride;
@@ -479,21 +481,30 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
     }
   } else {
     for (int64_t r = 0; r < rows; ++r) add_row(r, RowSet<Norm, T, 1>(p, row + r));
-    for (int64_t r = rows; r < kBatch; ++r) gx[r] = g[r] = hn::Zero(Tag<double>());
+    for (int64_t r = rows; r < kFolded; ++r) gx[r] = g[r] = hn::Zero(Tag<double>());
   }
-  fold_rows<double>(gx, sums.gx);
-  if constexpr (Norm::kCentered) fold_rows<double>(g, sums.g);
+  fold_rows<double>(gx, gx_sums);
+  if constexpr (Norm::kCentered) fold_rows<double>(g, g_sums);
 }
 
 template <class Norm, class T>
 HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, BatchSums<Norm>& sums) {
   constexpr int64_t kStep = kPackLanes<Wide<T>>;
+  const auto each_fold = [&](auto pack, auto half) HWY_ATTR {
+    for (int64_t r = 0; r < rows; r += kFolded) {
+      batch_sums<Norm, pack(), half()>(p, row + r, HWY_MIN(kFolded, rows - r), sums.gx + r, sums.g + r);
+    }
+  };
   if (!kSplits<T> && p.columns <= kStep / 2) {
-    batch_sums<Norm, true, !kSplits<T>>(p, row, rows, sums);
+    each_fold(std::true_type(), std::bool_constant<!kSplits<T>>());
   } else if (p.columns <= kStep) {
-    batch_sums<Norm, true, false>(p, row, rows, sums);
+    each_fold(std::true_type(), std::false_type());
   } else {
-    batch_sums<Norm, false, false>(p, row, rows, sums);
+    each_fold(std::false_type(), std::false_type());
+  }
+  for (int64_t r = ceil_div(rows, kFolded) * kFolded; r < kBatch; ++r) {
+    sums.gx[r] = 0;
+    if constexpr (Norm::kCentered) sums.g[r] = 0;
   }
 }
 
@@ -633,11 +644,12 @@ HWY_INLINE void apply_wild_row(const NormBackward<T>& p, int64_t row, Columns& c
   apply_group<Norm, kOutput, 1>(p, row, 1, &terms, columns);
 }
 
-// Asks for a batch of rows.
+// Asks for `count` rows.
 template <class T>
-HWY_INLINE void prefetch_rows(const Rows<const T>& rows, int64_t row, int64_t columns) {
-  const int64_t n = rows.stride == columns ? kBatch * columns : columns;
-  for (int64_t r = 0; r < kBatch * columns; r += n, row += n / columns) {
+HWY_INLINE void prefetch_rows(const Rows<const T>& rows, int64_t row, int64_t count, int64_t columns) {
+  const bool dense = rows.stride == columns;
+  const int64_t n = dense ? count * columns : columns;
+  for (const int64_t end = row + count; row < end; row += dense ? count : 1) {
     for (int64_t c = 0; c < n; c += 64 / static_cast<int64_t>(sizeof(T))) prefetch(rows.row(row) + c);
   }
 }
@@ -648,21 +660,22 @@ template <class Norm, Output kOutput, class T>
 HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut) {
   Columns<Norm, T, kBatchColumns<T>> columns(p);
   Batch<Wide<T>> batches[2];
+  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
+  const int64_t step = HWY_MAX(HWY_MIN(kBatch, kBatchBytes / (2 * row_bytes) / kFolded * kFolded), kFolded);
+  const int64_t ahead = cut.prefetch ? ceil_div(kAheadBytes, row_bytes * step) * step + step : 0;
   const auto prepare = [&](int64_t row) HWY_ATTR {
-    prepare_batch<Norm, kOutput>(p, row, HWY_MIN(int64_t{kBatch}, last - row), batches[(row - first) / kBatch % 2]);
+    prepare_batch<Norm, kOutput>(p, row, HWY_MIN(step, last - row), batches[(row - first) / step % 2]);
   };
   prepare(first);
-  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
-  const int64_t ahead = cut.prefetch ? ceil_div(kAheadBytes, row_bytes * kBatch) * kBatch + kBatch : 0;
   int64_t chunk = first / cut.chunk, in_chunk = 0, in_stripe = 0;
-  for (int64_t row = first, i = 0; row < last; row += kBatch, ++i) {
-    if (row + kBatch < last) prepare(row + kBatch);
-    if (ahead != 0 && row + ahead + kBatch <= last) {
-      prefetch_rows(p.dy, row + ahead, p.columns);
-      prefetch_rows(p.x, row + ahead, p.columns);
+  for (int64_t row = first, i = 0; row < last; row += step, ++i) {
+    if (row + step < last) prepare(row + step);
+    if (ahead != 0 && row + ahead + step <= last) {
+      prefetch_rows(p.dy, row + ahead, step, p.columns);
+      prefetch_rows(p.x, row + ahead, step, p.columns);
     }
     const Batch<Wide<T>>& batch = batches[i % 2];
-    const int64_t rows = HWY_MIN(int64_t{kBatch}, last - row);
+    const int64_t rows = HWY_MIN(step, last - row);
     for (int64_t r = 0; r < rows;) {
       if (in_stripe == 0) columns.clear();
       const int64_t taken = HWY_MIN(rows - r, cut.stripe - in_stripe);

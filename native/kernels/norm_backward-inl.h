@@ -417,6 +417,9 @@ inline constexpr int64_t kBatchBytes = int64_t{12} << 10;  // of two inputs, whi
 // end.
 inline constexpr bool kUnrollsRows = HWY_TARGET == HWY_AVX3;
 
+// Rows that are computed where there are `rows`: the others are as if they were 0 and their rstd 1.
+HWY_INLINE int64_t whole_folds(int64_t rows) { return ceil_div(rows, kFolded) * kFolded; }
+
 // A batch's terms, as RowTerms has a row's.
 template <class W, int64_t kRows = kBatch>
 struct Batch {
@@ -439,12 +442,13 @@ HWY_INLINE bool load_rstd(const NormBackward<T>& p, int64_t row, int64_t rows, B
   using W = Wide<T>;
   const hn::Rebind<W, Tag<double>> d;
   const W* from = p.rstd + row;
-  if (rows < kRows) {
-    for (int64_t r = 0; r < kRows; ++r) batch.rstd[r] = r < rows ? from[r] : W{1};
+  const int64_t folds = whole_folds(rows);
+  if (rows < folds) {
+    for (int64_t r = 0; r < folds; ++r) batch.rstd[r] = r < rows ? from[r] : W{1};
     from = batch.rstd;
   }
-  auto tame = hn::FirstN(d, kRows);
-  for (int64_t r = 0; r < kRows; r += kVectorLanes<double>) {
+  auto tame = hn::FirstN(d, kFolded);
+  for (int64_t r = 0; r < folds; r += kVectorLanes<double>) {
     const auto rstd = hn::LoadU(d, from + r), size = hn::Abs(rstd);
     hn::Store(rstd, d, batch.rstd + r);
     tame = hn::And(tame, hn::And(hn::Ge(size, hn::Set(d, kTameLeast<W>)), hn::Le(size, hn::Set(d, kTameMost<W>))));
@@ -502,21 +506,17 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   } else {
     each_fold(std::false_type(), std::false_type());
   }
-  for (int64_t r = ceil_div(rows, kFolded) * kFolded; r < kBatch; ++r) {
-    sums.gx[r] = 0;
-    if constexpr (Norm::kCentered) sums.g[r] = 0;
-  }
 }
 
 // slope and offset from the sums, as row_terms() has them.
 template <class Norm, class W, int64_t kRows>
-HWY_INLINE void batch_terms(double columns, const BatchSums<Norm, kRows>& sums, Batch<W, kRows>& batch) {
+HWY_INLINE void batch_terms(int64_t rows, int64_t columns, const BatchSums<Norm, kRows>& sums, Batch<W, kRows>& batch) {
   const Tag<double> d;
   const hn::Rebind<W, Tag<double>> dw;
-  const Divisor n(columns);
+  const Divisor n(static_cast<double>(columns));
   const auto zero = hn::Zero(d);
-  auto tame = hn::FirstN(dw, kRows);
-  for (int64_t r = 0; r < kRows; r += kVectorLanes<double>) {
+  auto tame = hn::FirstN(dw, kFolded);
+  for (int64_t r = 0; r < whole_folds(rows); r += kVectorLanes<double>) {
     const auto rstd = load_as_double(batch.rstd + r);
     const auto gx = n(hn::Add(zero, hn::Load(d, sums.gx + r)));
     const auto slope = narrow_double<W>(d, hn::Mul(hn::Mul(hn::Mul(gx, rstd), rstd), rstd));
@@ -539,7 +539,7 @@ HWY_INLINE void prepare_batch(const NormBackward<T>& p, int64_t row, int64_t row
   if (kOutput == Output::kNone || !batch.tame) return;
   BatchSums<Norm> sums;
   batch_sums<Norm>(p, row, rows, sums);
-  batch_terms<Norm>(static_cast<double>(p.columns), sums, batch);
+  batch_terms<Norm>(rows, p.columns, sums, batch);
 }
 
 // What the second pass over a batch keeps in registers: of a pair of vectors of columns, kCount.
@@ -678,7 +678,7 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
     const int64_t rows = HWY_MIN(step, last - row);
     for (int64_t r = 0; r < rows;) {
       if (in_stripe == 0) columns.clear();
-      const int64_t taken = HWY_MIN(rows - r, cut.stripe - in_stripe);
+      const int64_t taken = HWY_MIN(rows - r, HWY_MIN(cut.stripe - in_stripe, cut.chunk - in_chunk));
       if (batch.tame) {
         apply_batch<Norm, kOutput>(p, row, r, r + taken, batch, columns);
       } else {
@@ -807,7 +807,7 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
       for_each_vector(n, terms, g);
       sum_narrow(terms, rows, p.columns, sums.g);
     }
-    batch_terms(static_cast<double>(p.columns), sums, batch);
+    batch_terms(rows, p.columns, sums, batch);
     return batch.tame;
   };
   for (int64_t chunk = first; chunk < last; chunk += cut.chunk) {

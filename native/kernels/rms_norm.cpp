@@ -68,8 +68,8 @@ HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int
     for (; r < rows; ++r) row_squares<1>(x, r, n, squares);
     TileRow<Wide<T>> found;
     squares.fold(rows, found);
-    for_each_row_vector(rows, [&](int64_t row) HWY_ATTR {
-      hn::Store(hn::Add(hn::Load(d, sums.of + row), load_as_double(found.of + row)), d, sums.of + row);
+    for_each_row_vector(rows, [&](int64_t i) HWY_ATTR {
+      hn::Store(hn::Add(hn::Load(d, sums.of + i), load_as_double(found.of + i)), d, sums.of + i);
     });
   }
 }

@@ -20,6 +20,7 @@ namespace descend::kernels {
 
 // With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
 inline constexpr int64_t kFlatGradInner = 32;
+inline bool is_flat_grad(const GroupShape& shape) { return shape.inner < kFlatGradInner; }
 
 // Elements that the flat path works on at a time: whole channels, in a first-level cache.
 inline constexpr int64_t kFlatTile = 2048;
@@ -95,7 +96,7 @@ int64_t dz_pitch(int64_t inner) {
 }
 
 inline int64_t grad_entries(const GroupShape& shape) {
-  return shape.group_channels() * (shape.inner < kFlatGradInner ? 1 : blocks_in(shape.inner));
+  return shape.group_channels() * (is_flat_grad(shape) ? 1 : blocks_in(shape.inner));
 }
 
 #endif
@@ -384,14 +385,14 @@ HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGro
 template <class T>
 void group_norm_swish_grad_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                 int64_t last) {
-  if (p.shape.inner < kFlatGradInner) return flat_channel_sums(p, group, first, last);
+  if (is_flat_grad(p.shape)) return flat_channel_sums(p, group, first, last);
   group.dz ? channel_sums<true>(p, group, first, last) : channel_sums<false>(p, group, first, last);
 }
 
 template <class T>
 void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
                                  Wide<T> c1, Wide<T> c2) {
-  if (p.shape.inner < kFlatGradInner) return flat_channel_apply(p, group, first, last, c1, c2);
+  if (is_flat_grad(p.shape)) return flat_channel_apply(p, group, first, last, c1, c2);
   if (group.stream) {
     group.dz ? channel_apply<true, true>(p, group, first, last, c1, c2)
              : channel_apply<false, true>(p, group, first, last, c1, c2);
@@ -466,7 +467,7 @@ template <class T>
 void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t slot, bool fresh,
                                  Wide<T>* c1, Wide<T>* c2) {
   const int64_t channels = p.shape.group_channels(), inner = p.shape.inner;
-  const int64_t blocks = inner < kFlatGradInner ? 1 : blocks_in(inner);
+  const int64_t blocks = is_flat_grad(p.shape) ? 1 : blocks_in(inner);
   for (double* sums : {group.dz_sums, group.dzx_sums}) {
     for (int64_t c = 0; blocks > 1 && c < channels; ++c) {
       double sum = sums[c * blocks];
@@ -533,7 +534,7 @@ void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut&
   const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
                 last = HWY_MIN(first + cut.chunk_groups, shape.groups);
   const int64_t elements = shape.group_elements(), entries = grad_entries(shape);
-  if (shape.inner < kFlatGradInner && elements < kSmallGradElements) {
+  if (is_flat_grad(shape) && elements < kSmallGradElements) {
     const Repeat<Wide<T>> for_elements(elements);
     for (int64_t n = first_sample; n < last_sample; ++n) {
       small_groups(p, own.gamma_each, own.beta_each, for_elements, n, first, last, slot, n == first_sample);
@@ -562,8 +563,6 @@ HWY_AFTER_NAMESPACE();
 namespace descend::kernels {
 namespace {
 
-bool is_flat(const GroupShape& shape) { return shape.inner < kFlatGradInner; }
-
 size_t padded(size_t bytes) { return (bytes + 127) / 64 * 64; }
 
 // Scratch: gamma and beta once an element of a sample where that is not what they are anyway; then one buffer for each
@@ -579,12 +578,12 @@ struct Scratch {
     constexpr int64_t kKeptElements = int64_t{1} << 20;  // of a shared group; beyond, memory costs more than exp
     Scratch scratch;
     const int64_t elements = shape.group_elements();
-    if (is_flat(shape) && shape.inner > 1) {
+    if (is_flat_grad(shape) && shape.inner > 1) {
       scratch.each = padded(static_cast<size_t>(shape.channels * shape.inner) * sizeof(W));
     }
     scratch.sums = padded(static_cast<size_t>(grad_entries(shape)) * sizeof(double));
     if (elements <= kKeptElements) {
-      const int64_t kept = is_flat(shape) ? elements : shape.group_channels() * dz_pitch<W>(shape.inner);
+      const int64_t kept = is_flat_grad(shape) ? elements : shape.group_channels() * dz_pitch<W>(shape.inner);
       scratch.dz = padded(static_cast<size_t>(kept) * sizeof(W));
     }
     scratch.buffers = static_cast<size_t>(chunks);
@@ -643,7 +642,7 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
   static const auto means = DESCEND_CHOOSE(group_norm_swish_grad_means<T>);
   static const auto apply = DESCEND_CHOOSE(group_norm_swish_grad_apply<T>);
   const int64_t entries = grad_entries(p.shape);
-  const int64_t entry_elements = is_flat(p.shape) ? p.shape.inner : std::min(p.shape.inner, kBlock);
+  const int64_t entry_elements = is_flat_grad(p.shape) ? p.shape.inner : std::min(p.shape.inner, kBlock);
   const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1);
   const int64_t pieces = ceil_div(entries, piece);
   const int64_t bytes = bytes_moved<T>(p.shape) / (p.shape.samples * p.shape.groups);
@@ -698,7 +697,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.beta_each = beta;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  each.stream = !is_flat(shape) && shape.inner * size % 64 == 0 &&
+  each.stream = !is_flat_grad(shape) && shape.inner * size % 64 == 0 &&
                 stream_output(p.dx.data, p.dx.stride * size, bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }

@@ -45,12 +45,6 @@ int64_t kept_bytes() {
 
 }  // namespace
 
-int64_t stripe_rows(int64_t rows) {
-  if (rows <= 32) return 2;
-  if (rows < 256) return 8;
-  return rows < 1024 ? 16 : 32;
-}
-
 RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   const int64_t bytes = std::max<int64_t>(row_bytes, 1);
   RowCut cut;

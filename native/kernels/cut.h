@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hwy/base.h"
+
 namespace descend::kernels {
 
 // Columns in a block.
@@ -39,7 +41,11 @@ struct RowCut {
 };
 
 // The rows of a stripe. Of few rows the column sums go to double sooner: there its roundings are most of the error.
-int64_t stripe_rows(int64_t rows);
+HWY_INLINE int64_t stripe_rows(int64_t rows) {
+  if (rows <= 32) return 2;
+  if (rows < 256) return 8;
+  return rows < 1024 ? 16 : 32;
+}
 
 // row_bytes: what one row of all inputs takes.
 RowCut cut_rows(int64_t rows, int64_t row_bytes);

@@ -35,7 +35,7 @@ from cases import (
     wide,
 )
 from descend import acl, aclnn, precision, reference
-from test_rms_norm_grad import SOME_TILES, shapes
+from test_rms_norm_grad import MANY_LONG_ROWS, SOME_TILES, shapes
 
 OP = "layer_norm_backward"
 TENSORS = (
@@ -645,6 +645,21 @@ def test_the_error_of_means_does_not_grow_with_the_columns(dtype):
         golden = reference.layer_norm_backward(dy, x, columns, zero, one)[0]
         assert golden is not None
         assert_close(got, golden, np.abs(wide(dy)) + 1.5 + np.abs(wide(x)) * 9 / 4, 6.0)
+
+
+@pytest.mark.parametrize("shape", MANY_LONG_ROWS)
+def test_every_row_is_in_the_sums(shape):
+    rng = np.random.default_rng(14)
+    dy, x = (normal(rng, shape) for _ in range(2))
+    mean, rstd = normal(rng, shape[:1]), (1 + rng.random(shape[0])).astype(np.float32)
+    found = descend.layer_norm_backward(dy, x, shape[1:], mean, rstd, np.ones(shape[1], "f"), None)[1:]
+    golden, size = np.zeros((2, shape[1])), np.zeros((2, shape[1]))
+    for dy_row, x_row, mean_row, rstd_row in zip(dy, x, mean, rstd, strict=True):
+        terms = np.stack([wide(dy_row) * (wide(x_row) - float(mean_row)) * float(rstd_row), wide(dy_row)])
+        golden += terms
+        size += np.abs(terms)
+    for sums, exact, terms in zip(found, golden, size, strict=True):
+        assert_close(sums, exact, terms, 8)
 
 
 def test_outputs_are_rounded_once():

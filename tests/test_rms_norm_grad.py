@@ -528,6 +528,40 @@ def test_the_error_of_means_does_not_grow_with_the_columns(dtype):
         assert_close(dx, golden, np.abs(wide(x)) * 9 / 4 + np.abs(wide(dy)), 6.0)
 
 
+# Rows whose columns are split, more than the threads share at a time, in one stripe and in several.
+MANY_LONG_ROWS = [(300, 16_400), (1030, 16_400), (40, 140_000), (10, 300_000), (33, 4096)]
+
+
+@pytest.mark.parametrize("shape", MANY_LONG_ROWS)
+def test_every_row_is_in_the_sums(shape):
+    rng = np.random.default_rng(14)
+    dy, x = (normal(rng, shape) for _ in range(2))
+    rstd = (1 + rng.random(shape[0])).astype(np.float32)
+    dgamma = compute(dy, x, rstd, np.ones(shape[1], np.float32))[1]
+    golden, size = np.zeros(shape[1]), np.zeros(shape[1])
+    for dy_row, x_row, rstd_row in zip(dy, x, rstd, strict=True):
+        terms = wide(dy_row) * wide(x_row) * float(rstd_row)
+        golden += terms
+        size += np.abs(terms)
+    assert_close(dgamma, golden, size, 8)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("columns", [2, 3, 4, 7])
+def test_a_row_does_not_notice_another_that_is_treated_apart(dtype, columns):
+    """Where a row's terms cancel, the order in which they are added shows."""
+    large = 2.0**12 if dtype == F16 else 2.0**30
+    dy = np.ones((2, columns), DTYPES[dtype])
+    x = dy.copy()
+    x[:, 0] = x[:, -1] = dy[:, 0] = large
+    dy[:, -1] = -large
+    gamma = np.ones(columns, np.float32)
+    alike, apart = (
+        compute(dy, x, np.array([1, rstd], np.float32), gamma)[0] for rstd in (1, 2.0**41)
+    )  # fmt: skip
+    assert_same_bits([alike[:1]], [apart[:1]])
+
+
 def test_empty_tensors_on_host():
     def empty(shape: tuple[int, ...], leading: int) -> tuple[Array, Array]:
         call = arrays(shape=shape, leading=leading)
@@ -557,8 +591,8 @@ def test_empty_tensors_on_host():
 
 # --- special values ------------------------------------------------------------------------------------------------
 
-# Narrow rows are worked on 64 at a time, short ones eight.
-SOME_TILES = [(150, 1), (150, 3), (70, 4), (21, 7), (21, 70), (5, 5000), (5, 9000)]
+# Narrow rows are worked on 64 at a time, short ones up to 32.
+SOME_TILES = [(150, 1), (150, 3), (70, 4), (70, 7), (50, 70), (5, 5000), (5, 9000)]
 
 
 @pytest.mark.parametrize("size", [1e20, 1e-20, 1e30, 1e-30])

@@ -10,7 +10,7 @@ namespace descend::kernels {
 namespace {
 
 constexpr int64_t kTileBytes = int64_t{12} << 10;  // with as much of the result, half of a first-level cache
-constexpr int64_t kTileRows = 2;                   // at least; kernels work on so many side by side
+constexpr int64_t kLeastTile = 2;                  // at least; kernels work on so many side by side
 constexpr int64_t kGroupBytes = int64_t{4} << 20;  // a part of a small last-level cache
 constexpr int64_t kSmall = int64_t{64} << 10;      // bytes of input that are not worth a second thread
 constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may not be in a second-level cache
@@ -48,7 +48,7 @@ int64_t kept_bytes() {
 RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   const int64_t bytes = std::max<int64_t>(row_bytes, 1);
   RowCut cut;
-  cut.tile = kTileRows;
+  cut.tile = kLeastTile;
   while (cut.tile < kMaxTile && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);

@@ -2,8 +2,8 @@
 //
 // A tile is a few rows that are read twice, the second time from cache. A stripe is some rows whose column sums run in
 // float. A chunk is some stripes, whose column sums are added in double to one slot; one thread computes it. A block is
-// a stretch of a row's columns that is summed on its own. All follow from the shape alone, never from the machine: they
-// decide in which order sums are added.
+// a stretch of a row's columns that is summed on its own. All follow from the shape alone, never from the machine,
+// where they decide in which order sums are added.
 #pragma once
 
 #include <cstddef>

@@ -198,7 +198,10 @@ HWY_INLINE void moments_of(const LayerNorm<T>& p, const Rows<const T>& x, int64_
     const auto in_range = hn::And(hn::Ge(squares, tiny), hn::Le(squares, most));
     const auto near = hn::Le(excess, hn::Mul(splat(0.5), squares));
     if (all_of_rows(hn::And(in_range, near), rows - r)) continue;
+    HWY_ALIGN double good[kVectorLanes<double>];
+    hn::Store(hn::IfThenElseZero(hn::And(in_range, near), splat(1.0)), d, good);
     for (int64_t i = r; i < HWY_MIN(r + static_cast<int64_t>(kVectorLanes<double>), rows); ++i) {
+      if (good[i - r] != 0) continue;
       one_row_moments<T>(p, {x.row(i), x.stride}, n, static_cast<double>(centres.of[i]),
                          static_cast<double>(sums.of[i]), static_cast<double>(sums_of_squares.of[i]),
                          moments.mean.of[i], moments.squares.of[i]);

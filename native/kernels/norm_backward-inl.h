@@ -496,7 +496,8 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   constexpr int64_t kStep = kPackLanes<Wide<T>>;
   const auto each_fold = [&](auto pack, auto half) HWY_ATTR {
     for (int64_t r = 0; r < rows; r += kFolded) {
-      batch_sums<Norm, pack(), half()>(p, row + r, HWY_MIN(kFolded, rows - r), sums.gx + r, sums.g + r);
+      batch_sums<Norm, pack(), half()>(p, row + r, HWY_MIN(kFolded, rows - r), sums.gx + r,
+                                       Norm::kCentered ? sums.g + r : nullptr);
     }
   };
   if (!kSplits<T> && p.columns <= kStep / 2) {
@@ -757,7 +758,10 @@ class NarrowSums {
   int64_t columns_;
 };
 
-// A tile where some row is not tame, row by row.
+// Rows of a tile whose column sums run in one chain of float each, where some row is not tame.
+inline constexpr int64_t kWildStripe = 32;
+
+// Such a tile, row by row.
 template <class Norm, Output kOutput, class T>
 HWY_NOINLINE void apply_wild_tile(NormBackward<T> p, int64_t row, int64_t rows, NarrowSums<Wide<T>>& dgamma,
                                   NarrowSums<Wide<T>>& dbeta) {
@@ -765,11 +769,15 @@ HWY_NOINLINE void apply_wild_tile(NormBackward<T> p, int64_t row, int64_t rows, 
   if (p.dgamma.wanted()) p.dgamma = {.slots = sums[0], .whole = nullptr};
   if (p.dbeta.wanted()) p.dbeta = {.slots = sums[1], .whole = nullptr};
   Columns<Norm, T, kPackLanes<Wide<T>>> columns(p);
-  columns.clear();
-  for (int64_t r = row; r < row + rows; ++r) apply_wild_row<Norm, kOutput>(p, r, columns);
-  columns.add_to(p, true, 0);
-  if (p.dgamma.wanted()) dgamma.add(sums[0]);
-  if (p.dbeta.wanted()) dbeta.add(sums[1]);
+  for (const int64_t last = row + rows; row < last;) {
+    columns.clear();
+    for (const int64_t stripe = HWY_MIN(row + kWildStripe, last); row < stripe; ++row) {
+      apply_wild_row<Norm, kOutput>(p, row, columns);
+    }
+    columns.add_to(p, true, 0);
+    if (p.dgamma.wanted()) dgamma.add(sums[0]);
+    if (p.dbeta.wanted()) dbeta.add(sums[1]);
+  }
 }
 
 // Rows [first, last), which are whole chunks.
@@ -802,10 +810,10 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
     if constexpr (kOutput == Output::kNone) return true;
     const auto g = [&](int64_t c, size_t k) HWY_ATTR { return hn::Mul(vector_of(dy, c, k), gamma.at(c, k)); };
     for_each_vector(n, terms, [&](int64_t c, size_t k) HWY_ATTR { return hn::Mul(g(c, k), vector_of(xc, c, k)); });
-    sum_narrow(terms, rows, p.columns, sums.gx);
+    sum_narrow<kSplits<T>>(terms, rows, p.columns, sums.gx);
     if constexpr (Norm::kCentered) {
       for_each_vector(n, terms, g);
-      sum_narrow(terms, rows, p.columns, sums.g);
+      sum_narrow<kSplits<T>>(terms, rows, p.columns, sums.g);
     }
     batch_terms(rows, p.columns, sums, batch);
     return batch.tame;
@@ -886,7 +894,7 @@ HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const 
     if (r % stripe == 0) columns.clear();
     const int64_t end = HWY_MIN(r + kMaxGroup, rows);
     apply_group<Norm, kOutput, kMaxGroup>(p, row + r, end - r, terms + r, columns);
-    if (end == rows || end % stripe == 0) columns.add_to(p, row + r < stripe, 0);
+    if (end == rows || end % stripe == 0) columns.add_to(p, row == 0 && r < stripe, 0);
   }
   if (kOutput == Output::kStream) flush_streams();
 }

@@ -184,7 +184,7 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
       return hn::Mul(hn::Mul(x, rstds.at(c, k)), gamma.at(c, k));
     });
     write_tile<T>(tile, rows, p.columns, {p.y.row(row), p.y.stride});
-    rstd.copy(rows, p.rstd + row);  // last: with one column it may be x's own memory
+    rstd.copy(rows, p.rstd + row);
   }
 }
 
@@ -203,7 +203,7 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
     tile_squares(p, row, rows, 0, p.columns, squares, sums);
     tile_rstd(p, row, rows, sums, rstd);
     scale_tile(p, row, rows, ahead, 0, p.columns, gamma.data(), rstd.of, stores, stage);
-    rstd.copy(rows, p.rstd + row);  // last: with one column it may be x's own memory
+    rstd.copy(rows, p.rstd + row);
   }
   if (stores != Stores::kPlain) flush_streams();
 }

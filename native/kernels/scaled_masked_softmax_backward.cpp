@@ -99,7 +99,7 @@ HWY_INLINE void narrow_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t fir
       hn::Store(product, Tag<W>(), products + c + k * kVectorLanes<W>);
     });
   });
-  fold_narrow(products, rows, p.columns, W{0}, Sum(), Sum(), dots);
+  fold_narrow<kSplits<T>>(products, rows, p.columns, W{0}, Sum(), Sum(), dots);
   for_each_row_vector(rows, [&](int64_t r) HWY_ATTR { hn::Store(load_as_double(dots + r), Tag<double>(), sums + r); });
 }
 

@@ -133,13 +133,15 @@ HWY_INLINE void fill_columns(Vector<W> v, W* p) {
   if constexpr (kColumns == 4) hn::StoreInterleaved4(v, v, v, v, d, p);
 }
 
-// The tree of fold_vector over a row's columns, where those that it has not are neutral.
-template <size_t kColumns, class V, class Op>
+// The tree over a row's columns that fold() has for a pack in order or, kSplit, for a split pack, where the even
+// columns and the odd ones meet first. Columns that the row has not are neutral.
+template <bool kSplit, size_t kColumns, class V, class Op>
 HWY_INLINE V fold_columns(const V* v, Op op) {
+  constexpr size_t kOther = kSplit ? 1 : 2, kLast = kSplit ? 2 : 1;  // what column 0 meets first; the one that is left
   if constexpr (kColumns == 1) return v[0];
   if constexpr (kColumns == 2) return op(v[0], v[1]);
-  if constexpr (kColumns == 3) return op(op(v[0], v[2]), v[1]);
-  if constexpr (kColumns == 4) return op(op(v[0], v[2]), op(v[1], v[3]));
+  if constexpr (kColumns == 3) return op(op(v[0], v[kOther]), v[kLast]);
+  if constexpr (kColumns == 4) return op(op(v[0], v[kOther]), op(v[kLast], v[3]));
 }
 
 // ---- A tile in the type of its arithmetic, row behind row without gaps. It has room for a pack behind its last row.
@@ -218,7 +220,8 @@ HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, W o
 
 // to[r] = what is put together of row r: step(a, v) adds elements v to lanes a, which begin with `neutral`; op puts the
 // lanes together. `to`, which is aligned, has room for whole folds of rows.
-template <class W, class Step, class Op>
+// kSplit: as fold_columns has it.
+template <bool kSplit = false, class W, class Step, class Op>
 HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral, Step step, Op op, W* to) {
   const Tag<W> d;
   with_columns(columns, [&](auto count) HWY_ATTR {
@@ -227,14 +230,14 @@ HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral
       Vector<W> v[kColumns];
       load_columns<kColumns>(d, p + r * static_cast<int64_t>(kColumns), v);
       each<kColumns>([&](size_t c) HWY_ATTR { v[c] = step(splat(neutral), v[c]); });
-      hn::Store(fold_columns<kColumns>(v, op), d, to + r);
+      hn::Store(fold_columns<kSplit, kColumns>(v, op), d, to + r);
     }
   });
   for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) to[r] = W{0};
 }
 
 // to[r] = the sum of row r, added in double. `to` has room for a whole tile.
-template <class W>
+template <bool kSplit, class W>
 HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to) {
   const Tag<double> d;
   with_columns(columns, [&](auto count) HWY_ATTR {
@@ -245,7 +248,7 @@ HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to
       Vector<double> wide[kColumns];
       load_columns<kColumns>(D(), p + r * static_cast<int64_t>(kColumns), v);
       each<kColumns>([&](size_t c) HWY_ATTR { wide[c] = widen_to_double(d, v[c]); });
-      hn::Store(fold_columns<kColumns>(wide, Sum()), d, to + r);
+      hn::Store(fold_columns<kSplit, kColumns>(wide, Sum()), d, to + r);
     });
   });
   std::fill(to + rows, to + kTileRows<W>, 0.0);

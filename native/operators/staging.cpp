@@ -43,8 +43,8 @@ bool shares(const Call& call, int i, Role role) {
   for (int other = 0; other < static_cast<int>(call.op->parameters.size()); ++other) {
     const Parameter& p = call.op->parameters[other];
     if (other == i || p.kind != Kind::kTensor || p.role != role) continue;
-    if (!call.given(other) || sharing(call[i].tensor, call[other].tensor) == Sharing::kDisjoint) continue;
-    if (is_used(call, other)) return true;
+    if (!call.given(other) || !is_used(call, other)) continue;
+    if (sharing(call[i].tensor, call[other].tensor) != Sharing::kDisjoint) return true;
   }
   return false;
 }

@@ -434,7 +434,7 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores 
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
     const int64_t group_bytes = bytes / p.rows * rows;
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block_moments(p, row, rows, b, moments[b]); });
+    parallel_for(blocks, group_bytes / 2, [&](int64_t b) { block_moments(p, row, rows, b, moments[b]); });
     Scale<Wide<T>> by;
     {
       const FixedFpEnvironment environment;

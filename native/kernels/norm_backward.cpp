@@ -40,7 +40,8 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
     const int64_t group_bytes = bytes / p.rows * rows;
     RowTerms<Wide<T>> terms[kMaxGroupRows];
     if (p.dx.data != nullptr) {
-      parallel_for(blocks, group_bytes, [&](int64_t b) { kernels.block_sums(p, row, rows, b, sums + b * rows); });
+      parallel_for(blocks, group_bytes / 3 * 2,
+                   [&](int64_t b) { kernels.block_sums(p, row, rows, b, sums + b * rows); });
     }
     {
       const FixedFpEnvironment environment;

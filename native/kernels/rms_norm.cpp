@@ -266,7 +266,7 @@ void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores st
     TileRow<double> whole = {};
     for (int64_t first = 0; first < blocks; first += kMaxSums / rows) {
       const int64_t count = std::min(kMaxSums / rows, blocks - first);
-      parallel_for(count, group_bytes, [&](int64_t b) { block_squares(p, row, rows, first + b, sums + b * rows); });
+      parallel_for(count, group_bytes / 2, [&](int64_t b) { block_squares(p, row, rows, first + b, sums + b * rows); });
       const FixedFpEnvironment environment;
       for (int64_t i = 0; i < count * rows; ++i) whole.of[i % rows] += sums[i];
     }

@@ -225,10 +225,13 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
     if (together && !by.any_infinite) {
       highs.fill(by.high, rows, p.columns);
       if (sizeof(T) != 2 || kForm != Form::kFolded) lows.fill(by.low, rows, p.columns);
-      const T* dy = p.dy.row(row);
+      const T *dy = p.dy.row(row), *y = p.y.row(row);
       const uint8_t* bytes = mask.tile(rows, p.columns, buffer);
-      apply<kForm, kStream, T>({dy, p.y.row(row), bytes, p.dx.row(row), rows * p.columns}, highs, lows, scale,
-                               [&](auto, int64_t c) HWY_ATTR { prefetch_pack(dy + c, ahead * p.columns); });
+      apply<kForm, kStream, T>({dy, y, bytes, p.dx.row(row), rows * p.columns}, highs, lows, scale,
+                               [&](auto, int64_t c) HWY_ATTR {
+                                 prefetch_pack(dy + c, ahead * p.columns);
+                                 prefetch_pack(y + c, ahead * p.columns);
+                               });
       continue;
     }
     for (int64_t r = 0; r < rows; ++r, mask.next()) {

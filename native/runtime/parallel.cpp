@@ -26,7 +26,7 @@ using std::chrono::steady_clock;
 
 // Below this a second thread costs more than it brings: 0.5 us where workers are awake, 5 to 12 us where they sleep.
 constexpr int64_t kInlineAwake = 128 << 10;
-constexpr int64_t kInlineAsleep = 256 << 10;
+constexpr int64_t kInlineAsleep = 512 << 10;
 constexpr int64_t kBytesPerThread = 64 << 10;
 
 // How long who waits stays awake. Waking up takes 50 us and more on a virtual machine: with less than that, a thread

@@ -97,13 +97,13 @@ TEST_CASE("several threads take part, the caller among them") {
 }
 
 TEST_CASE("small problems stay on the caller's thread") {
-  Threads set(8);
+  Threads set(16);
   CHECK(detail::useful_threads(1000, 1 << 10) == 1);
   CHECK(detail::useful_threads(1, kLarge) == 1);
   CHECK(detail::useful_threads(3, kLarge) == 3);
-  CHECK(detail::useful_threads(1000, kLarge) == 8);
-  CHECK(detail::useful_threads(1000, 320 << 10) == 5);
-  CHECK(detail::useful_threads(1000, INT64_MAX) == 8);
+  CHECK(detail::useful_threads(1000, kLarge) == 16);
+  CHECK(detail::useful_threads(1000, 576 << 10) == 9);
+  CHECK(detail::useful_threads(1000, INT64_MAX) == 16);
   const auto caller = std::this_thread::get_id();
   parallel_for(100, 1 << 10, [&](int64_t) { CHECK(std::this_thread::get_id() == caller); });
 }

@@ -43,6 +43,14 @@ int64_t kept_bytes() {
   return last > 0 ? std::min(last / 2, share) : share / 2;
 }
 
+bool gains_from_order() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 RowCut cut_rows(int64_t rows, int64_t row_bytes) {
@@ -55,7 +63,9 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   cut.stripe = stripe_rows(rows);
   cut.chunk = ceil_div(cut.chunk, kMaxGroupRows) * kMaxGroupRows;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
-  cut.prefetch = rows * bytes > kPrefetch;
+  if (rows * bytes > kPrefetch) {
+    cut.ask = exceeds_last_cache(rows * bytes) && gains_from_order() ? Ask::kInOrder : Ask::kAhead;
+  }
   return cut;
 }
 

@@ -377,7 +377,7 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
   const int64_t tile = tile_rows<T>(cut, p.columns);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
-    const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
+    const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
     for (int64_t b = 0; b * kBlock < p.columns; ++b) {
       tile_moments(p, row, rows, b * kBlock, HWY_MIN((b + 1) * kBlock, p.columns), distances, moments[b]);
     }

@@ -38,8 +38,9 @@ struct LayerNorm {
 template <class W>
 inline constexpr int64_t kRun = 8 * static_cast<int64_t>(kPackLanes<W>);
 
-// How far ahead is asked for what is to be read: enough to keep a fast memory busy.
-inline constexpr int64_t kAheadBytes = 4096;
+// Columns that the first pass over a group of rows reads before the second over the group above has its turn.
+template <class T, int kRows>
+inline constexpr int64_t kTurn = kRows == 1 ? 512 / static_cast<int64_t>(sizeof(T)) : 64;
 
 enum class Output { kNone, kPlain, kStream };
 
@@ -101,7 +102,12 @@ HWY_INLINE void add_products(Extent extent, const RowSet<Norm, T, kRows>& set, c
   }
 }
 
-// The sums of a few rows in the making.
+// How many elements further on lies what is asked for; 0: nothing is.
+struct Distance {
+  int64_t dy = 0, x = 0;
+};
+
+// The sums of a few rows in the making: a run of columns after the other.
 template <class Norm, bool kTame, int kRows, class T>
 class SumsOf {
   using W = Wide<T>;
@@ -119,18 +125,32 @@ class SumsOf {
     }
   }
 
-  // Adds a run of columns.
-  HWY_INLINE void add(int64_t begin, int64_t end) {
-    Pack<W> gx[kRows], g[kRows];
+  HWY_INLINE void start_run() {
     DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) gx[r] = g[r] = zero_pack<W>();
+    for (int r = 0; r < kRows; ++r) run_gx_[r] = run_g_[r] = zero_pack<W>();
+  }
+
+  // Adds columns of a run. Of the rows, those in the distance are asked for.
+  HWY_INLINE void add(int64_t begin, int64_t end, Distance ahead = {}) {
     int64_t c = begin;
-    for (; c + kStep <= end; c += kStep) add_products<Norm, kTame>(Full(), set_, gamma_, c, gx, g);
-    if (c < end) add_products<Norm, kTame>(Part{static_cast<size_t>(end - c)}, set_, gamma_, c, gx, g);
+    for (; c + kStep <= end; c += kStep) {
+      if (ahead.dy != 0) {
+        DESCEND_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          prefetch_pack(set_.dy[r] + c, ahead.dy);
+          prefetch_pack(set_.x[r] + c, ahead.x);
+        }
+      }
+      add_products<Norm, kTame>(Full(), set_, gamma_, c, run_gx_, run_g_);
+    }
+    if (c < end) add_products<Norm, kTame>(Part{static_cast<size_t>(end - c)}, set_, gamma_, c, run_gx_, run_g_);
+  }
+
+  HWY_INLINE void end_run(int64_t end) {
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      add_lanes(gx[r], gx_[r]);
-      if constexpr (Norm::kCentered) add_lanes(g[r], g_[r]);
+      add_lanes(run_gx_[r], gx_[r]);
+      if constexpr (Norm::kCentered) add_lanes(run_g_[r], g_[r]);
     }
     if (end % kBlock == 0) end_block();
   }
@@ -158,6 +178,7 @@ class SumsOf {
 
   RowSet<Norm, T, kRows> set_;
   const W* gamma_;
+  Pack<W> run_gx_[kRows], run_g_[kRows];
   DoubleLanes<W> gx_[kRows], g_[kRows];
   RowSums total_[kRows];
 };
@@ -168,7 +189,12 @@ HWY_NOINLINE void row_sums(const NormBackward<T>& p, int64_t row, RowSums* sums)
   constexpr int64_t kStep = kRun<Wide<T>>;
   SumsOf<Norm, kTame, kRows, T> of;
   of.start(p, row);
-  for (int64_t c = 0; c < p.columns; c += kStep) of.add(c, HWY_MIN(c + kStep, p.columns));
+  for (int64_t c = 0; c < p.columns; c += kStep) {
+    const int64_t end = HWY_MIN(c + kStep, p.columns);
+    of.start_run();
+    of.add(c, end);
+    of.end_run(end);
+  }
   of.finish(p.columns, sums);
 }
 
@@ -304,42 +330,51 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
 
 // The second pass over a few rows and, in step with it, the first pass over the group below them (kNext): reads,
 // arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
+// They take turns of a few columns, and the first pass does the asking: bursts of requests would hold up the second.
 template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
 HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, Columns& columns,
-                             bool prefetch, RowSums* next_sums) {
+                             Ask ask, RowSums* next_sums) {
   using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
+  constexpr int64_t kStep = kPackLanes<W>, kColumns = kTurn<T, kRows>;
   constexpr int kSet = HWY_MIN(kRows, Norm::kSumsAbreast);
+  static_assert(kRun<W> % kColumns == 0 && kColumns % kStep == 0);
   const ApplySet<Norm, kOutput, T, kRows> set(p, row, terms);
   SumsOf<Norm, true, kSet, T> next[kRows / kSet];
   if constexpr (kNext) {
     for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
   }
   const W* gamma = p.gamma;
-  // How far ahead of the first pass a column is asked for.
-  const int64_t ahead = HWY_MIN(kAheadBytes / static_cast<int64_t>(sizeof(T)), p.columns);
+  const int64_t ahead = HWY_MIN(kAheadBytes / (kRows * static_cast<int64_t>(sizeof(T))), p.columns);
+  const auto next_turn = [&](int64_t begin, int64_t end) HWY_ATTR {
+    const bool below = begin + ahead >= p.columns;  // what to ask for is in the rows below
+    const int64_t rows_ahead = below ? kRows : 0, columns_ahead = below ? ahead - p.columns : ahead;
+    Distance distance;
+    if (ask != Ask::kNothing) {
+      distance = {.dy = rows_ahead * p.dy.stride + columns_ahead, .x = rows_ahead * p.x.stride + columns_ahead};
+    }
+    // 16 bits take so much arithmetic that it must not wait.
+    if (sizeof(T) >= sizeof(float) && ask == Ask::kInOrder) await_reads();
+    DESCEND_UNROLL
+    for (int i = 0; i < kRows / kSet; ++i) next[i].add(begin, end, distance);
+  };
   for (int64_t c = 0; c < p.columns;) {
     const int64_t run_end = HWY_MIN(c + kRun<W>, p.columns);
     if constexpr (kNext) {
-      for (int i = 0; i < kRows / kSet; ++i) next[i].add(c, run_end);
+      DESCEND_UNROLL
+      for (int i = 0; i < kRows / kSet; ++i) next[i].start_run();
     }
-    const bool below = c + ahead >= p.columns;  // what to ask for is in the rows below
-    const int64_t rows_ahead = below ? 2 * kRows : kRows, columns_ahead = below ? ahead - p.columns : ahead;
-    const int64_t dy_ahead = rows_ahead * p.dy.stride + columns_ahead;
-    const int64_t x_ahead = rows_ahead * p.x.stride + columns_ahead;
-    for (; c + kStep <= run_end; c += kStep) {
-      if (kNext && prefetch) {
-        DESCEND_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          prefetch_pack(set.dy[r] + c, dy_ahead);
-          prefetch_pack(set.x[r] + c, x_ahead);
-        }
+    while (c < run_end) {
+      const int64_t end = HWY_MIN(c + kColumns, run_end);
+      if constexpr (kNext) next_turn(c, end);
+      for (; c + kStep <= end; c += kStep) apply_pack<kTame>(Full(), set, gamma, c, columns);
+      if (c < end) {
+        apply_pack<kTame>(Part{static_cast<size_t>(end - c)}, set, gamma, c, columns);
+        c = end;
       }
-      apply_pack<kTame>(Full(), set, gamma, c, columns);
     }
-    if (c < run_end) {
-      apply_pack<kTame>(Part{static_cast<size_t>(run_end - c)}, set, gamma, c, columns);
-      c = run_end;
+    if constexpr (kNext) {
+      DESCEND_UNROLL
+      for (int i = 0; i < kRows / kSet; ++i) next[i].end_run(run_end);
     }
   }
   if constexpr (kNext) {
@@ -355,15 +390,15 @@ HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows,
     bool tame = rows == kGroup;
     for (int64_t r = 0; r < rows; ++r) tame = tame && terms[r].tame;
     if (tame) {
-      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, columns, false, nullptr);
+      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, columns, Ask::kNothing, nullptr);
       return;
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
     if (terms[r].tame) {
-      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, columns, false, nullptr);
+      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, columns, Ask::kNothing, nullptr);
     } else {
-      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, columns, false, nullptr);
+      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, columns, Ask::kNothing, nullptr);
     }
   }
 }
@@ -390,7 +425,7 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
       if constexpr (kOutput != Output::kNone) {
         known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
-          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, columns, cut.prefetch, sums);
+          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, columns, cut.ask, sums);
           continue;
         }
       }
@@ -663,7 +698,7 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
   Batch<Wide<T>> batches[2];
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t step = HWY_MAX(HWY_MIN(kBatch, kBatchBytes / (2 * row_bytes) / kFolded * kFolded), kFolded);
-  const int64_t ahead = cut.prefetch ? ceil_div(kAheadBytes, row_bytes * step) * step + step : 0;
+  const int64_t ahead = cut.ask != Ask::kNothing ? ceil_div(kAheadBytes, row_bytes * step) * step + step : 0;
   const auto prepare = [&](int64_t row) HWY_ATTR {
     prepare_batch<Norm, kOutput>(p, row, HWY_MIN(step, last - row), batches[(row - first) / step % 2]);
   };

@@ -199,7 +199,7 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
   const int64_t tile = tile_rows<T>(cut, p.columns);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
-    const int64_t ahead = cut.prefetch && row + 2 * rows <= last ? rows : 0;
+    const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
     tile_squares(p, row, rows, 0, p.columns, squares, sums);
     tile_rstd(p, row, rows, sums, rstd);
     scale_tile(p, row, rows, ahead, 0, p.columns, gamma.data(), rstd.of, stores, stage);

@@ -186,10 +186,11 @@ HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first
   MaskCursor mask(p.mask, first);
   add_dots(p, first, 1, 0, sums);
   double sum = sums[0];
+  const int64_t rows_ahead = ceil_div(kAheadBytes, p.columns * static_cast<int64_t>(sizeof(T)));
   for (int64_t row = first; row < last; ++row, mask.next()) {
     W high, low;
     const bool infinite = !hn::AllFalse(d, comparands(d, hn::Set(d, sum), factor, &high, &low));
-    const int64_t ahead = row + 2 < last ? 1 : 0;
+    const int64_t ahead = row + 1 + rows_ahead < last ? rows_ahead : 0;
     if (infinite) {
       const auto run =
           row + 1 < last ? apply_row<Form::kExpanded, true, false, T> : apply_row<Form::kExpanded, false, false, T>;

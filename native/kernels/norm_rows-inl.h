@@ -188,9 +188,17 @@ class Stage {
   alignas(64) T lines_[kSize];
 };
 
+// Bytes of a row which, where reads must come in order, is best computed before the next is begun. A shorter one is not
+// enough work, and so much of a longer one leaves the first-level cache that its neighbours may as well share the
+// loads.
+inline constexpr int64_t kLeastAlone = int64_t{2} << 10, kMostAlone = int64_t{16} << 10;
+
 // Rows of a tile.
 template <class T>
-HWY_INLINE int64_t tile_rows(const RowCut& cut, int64_t columns) {
+HWY_INLINE int64_t tile_rows(const RowCut& cut, int64_t columns, Stores stores) {
+  const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(T));
+  const bool in_order = sizeof(T) >= sizeof(float) && cut.ask == Ask::kInOrder;  // 16 bits: see norm_backward-inl.h
+  if (in_order && stores == Stores::kStream && kLeastAlone <= row_bytes && row_bytes <= kMostAlone) return 1;
   return HWY_MIN(2 * cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(columns)));  // it was cut for two inputs
 }
 

@@ -196,7 +196,7 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
   FoldedRows<T> squares;
   TileRow<double> sums;
   TileRow<Wide<T>> rstd;
-  const int64_t tile = tile_rows<T>(cut, p.columns);
+  const int64_t tile = tile_rows<T>(cut, p.columns, stores);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;

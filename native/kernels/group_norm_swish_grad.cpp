@@ -41,11 +41,10 @@ struct GradGroup {
   int64_t channel;            // the group's first
   const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path
   const Wide<T>* beta_each;
-  double* dz_sums;            // [entries]
-  double* dzx_sums;           // [entries]: of dz * xhat
-  Wide<T>* dz;                // [elements], or null where it is computed again rather than kept; see dz_pitch()
-  int64_t x_ahead, dy_ahead;  // to what is read next
-  bool stream;                // whether dx is stored past the caches
+  double* dz_sums;   // [entries]
+  double* dzx_sums;  // [entries]: of dz * xhat
+  Wide<T>* dz;       // [elements], or null where it is computed again rather than kept; see dz_pitch()
+  bool stream;       // whether dx is stored past the caches
 
   void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
     const int64_t offset = index * p.shape.group_elements();
@@ -172,10 +171,11 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
     over_packs<W>(
         begin, HWY_MIN(begin + kBlock, inner), [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
           constexpr size_t kPacks = decltype(packs)::value;
+          constexpr int64_t kAhead = 2 * kAheadBytes / static_cast<int64_t>(sizeof(T));
           // There is time for memory here, and little in the second pass.
           for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
-            prefetch_pack(x + at, group.x_ahead);
-            prefetch_pack(dy + at, group.dy_ahead);
+            prefetch_pack(x + at, kAhead);
+            prefetch_pack(dy + at, kAhead);
             if (!group.stream) prefetch_pack(dx + at, 0);
           }
           const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
@@ -544,10 +544,6 @@ void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut&
   for (int64_t n = first_sample; n < last_sample; ++n) {
     for (int64_t g = first; g < last; ++g) {
       own.place(p, n, g);
-      const bool same_sample = g + 1 < last, same_chunk = same_sample || n + 1 < last_sample;
-      const int64_t back = (g - first) * elements;
-      own.x_ahead = same_sample ? elements : same_chunk ? p.x.stride - back : 0;
-      own.dy_ahead = same_sample ? elements : same_chunk ? p.dy.stride - back : 0;
       Wide<T> c1, c2;
       group_norm_swish_grad_sums(p, own, 0, entries);
       group_norm_swish_grad_means(p, own, slot, n == first_sample, &c1, &c2);

@@ -13,7 +13,7 @@ constexpr int64_t kTileBytes = int64_t{12} << 10;  // with as much of the result
 constexpr int64_t kLeastTile = 2;                  // at least; kernels work on so many side by side
 constexpr int64_t kGroupBytes = int64_t{4} << 20;  // a part of a small last-level cache
 constexpr int64_t kSmall = int64_t{64} << 10;      // bytes of input that are not worth a second thread
-constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may not be in a second-level cache
+constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may be in a second-level cache
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;
 constexpr int64_t kTakes = 8;        // of each thread: enough to even out their speeds
@@ -63,9 +63,7 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   cut.stripe = stripe_rows(rows);
   cut.chunk = ceil_div(cut.chunk, kMaxGroupRows) * kMaxGroupRows;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
-  if (rows * bytes > kPrefetch) {
-    cut.ask = exceeds_last_cache(rows * bytes) && gains_from_order() ? Ask::kInOrder : Ask::kAhead;
-  }
+  cut.ask = ask_for(rows * bytes, kPrefetch);
   return cut;
 }
 
@@ -94,6 +92,11 @@ int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes /
 bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes) {
   static const int64_t kept = kept_bytes();
   return bytes > kept && reinterpret_cast<uintptr_t>(data) % 64 == 0 && row_stride_bytes % 64 == 0;
+}
+
+Ask ask_for(int64_t bytes, int64_t kept) {
+  if (bytes <= kept) return Ask::kNothing;
+  return exceeds_last_cache(bytes) && gains_from_order() ? Ask::kInOrder : Ask::kAhead;
 }
 
 bool exceeds_last_cache(int64_t bytes) {

@@ -33,12 +33,15 @@ inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 // second-level cache waits with them: two float32 streams in and one out ran at half the memory's speed.
 enum class Ask { kNothing, kAhead, kInOrder };
 
+// For `bytes` to be read, of which so many as `kept` would be near still.
+Ask ask_for(int64_t bytes, int64_t kept);
+
 struct RowCut {
   int64_t tile;    // rows
   int64_t stripe;  // rows
   int64_t chunk;   // rows; only the last stripe may be short
   int64_t chunks;
-  Ask ask = Ask::kNothing;  // for the next tile, while this one is computed
+  Ask ask;  // for the next tile, while this one is computed
 
   // How many chunks a thread does best to take at a time: the work on one flows into that on the next. This, which
   // changes no sum, is up to the machine.

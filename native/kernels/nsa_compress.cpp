@@ -19,7 +19,7 @@ namespace descend::kernels {
 struct NsaColumns {
   int64_t head, head_end;
   int64_t begin, end;  // of each of these heads
-  bool fetches;        // asks for the input before it is wanted
+  Ask ask;             // for the input
 
   int64_t heads() const { return head_end - head; }
   int64_t depth() const { return end - begin; }
@@ -29,8 +29,9 @@ struct NsaColumns {
 inline constexpr int64_t kSumBytes = int64_t{64} << 10;
 inline constexpr int64_t kUsualSumBytes = int64_t{24} << 10;
 
-// How far ahead, at least, the input is asked for, where the call touches more than a second-level cache may hold.
-inline constexpr int64_t kAheadBytes = 4096;
+// How far ahead, at least, the input is asked for, where the call touches more than a second-level cache may hold: it
+// is read some tokens at a time.
+inline constexpr int64_t kTokensAheadBytes = int64_t{12} << 10;
 inline constexpr int64_t kKeptBytes = int64_t{3} << 20;
 
 }  // namespace descend::kernels
@@ -58,7 +59,7 @@ template <class T>
 struct CoveredTokens {
   const T* input;  // of the first token
   int64_t input_stride;
-  bool fetches;           // whether it asks for what will be wanted soon
+  Ask ask;                // for what will be wanted soon
   const T* ahead;         // this
   int64_t columns;        // of all heads, side by side
   const Wide<T>* weight;  // of the first token's position in the oldest window
@@ -132,7 +133,7 @@ HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t f
   const int64_t input_stride = c.input_stride, row = c.row, rows = c.rows, first_place = c.place;
   const int64_t weight_stride = c.weight_stride, weight_window = c.weight_window;
   // Tokens are read side by side, but asked for one after the other, as the processor does by itself where it can.
-  const bool fetches = c.fetches;
+  const bool asks = c.ask != Ask::kNothing, in_order = sizeof(T) >= sizeof(float) && c.ask == Ask::kInOrder;
   const T* ahead = c.ahead;
   const int64_t columns = c.columns, gap = input_stride - columns;
   int64_t left = columns;
@@ -143,7 +144,8 @@ HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t f
     for (int64_t n = 0; n < heads; ++n) {
       for (int64_t d = 0; d < depth; d += kStep) {
         constexpr int64_t kElements = kCount * kStep;
-        if (fetches) {
+        if (in_order) await_reads();
+        if (asks) {
           DESCEND_UNROLL
           for (int64_t i = 0; i < kElements; i += 64 / sizeof(T)) prefetch(ahead + i);
           ahead += kElements;
@@ -218,8 +220,8 @@ class WindowSums {
   WindowSums(const NsaCompress<T>& p, const NsaColumns& columns, int64_t slots, W* sums) : p_(p), columns_(columns) {
     covered_.input_stride = p.input.stride;
     const int64_t bytes = columns.heads() * columns.depth() * static_cast<int64_t>(sizeof(T));
-    ahead_ = HWY_MAX(kPositions, (kAheadBytes - 1) / bytes + 1) * p.input.stride;
-    covered_.fetches = columns.fetches;
+    ahead_ = HWY_MAX(kPositions, (kTokensAheadBytes - 1) / bytes + 1) * p.input.stride;
+    covered_.ask = columns.ask;
     covered_.columns = columns.heads() * columns.depth();
     covered_.weight_stride = p.heads;
     covered_.weight_window = p.windows.stride * p.heads;
@@ -356,7 +358,7 @@ void nsa_compress(const NsaCompress<T>& p) {
   parallel_for(ceil_div(p.blocks, chunk) * parts, bytes, [&](int64_t i) {
     const int64_t begin = i / parts * chunk, part = i % parts;
     NsaColumns columns;
-    columns.fetches = bytes > kKeptBytes;
+    columns.ask = ask_for(bytes, kKeptBytes);
     columns.head = part / depth_parts * heads;
     columns.head_end = std::min(columns.head + heads, p.heads);
     columns.begin = part % depth_parts * kMostColumns;

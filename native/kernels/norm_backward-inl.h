@@ -447,6 +447,7 @@ static_assert(kBatchColumns<bfloat16> <= kRun<float>);
 inline constexpr int64_t kFolded = kFoldRows<double>;      // rows whose sums are folded together
 inline constexpr int64_t kBatch = 4 * kFolded;             // rows at most: they hide how long each step takes
 inline constexpr int64_t kBatchBytes = int64_t{12} << 10;  // of two inputs, which the second pass finds in a cache
+inline constexpr int64_t kBatchBytesInOrder = int64_t{4} << 10;  // so few that requests for them hold up no read
 
 // Loops over rows are unrolled where a pack is two vectors. Where it is more, the code would grow and the registers
 // end.
@@ -697,7 +698,8 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
   Columns<Norm, T, kBatchColumns<T>> columns(p);
   Batch<Wide<T>> batches[2];
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
-  const int64_t step = HWY_MAX(HWY_MIN(kBatch, kBatchBytes / (2 * row_bytes) / kFolded * kFolded), kFolded);
+  const int64_t bytes = cut.ask == Ask::kInOrder ? kBatchBytesInOrder : kBatchBytes;
+  const int64_t step = HWY_MAX(HWY_MIN(kBatch, bytes / (2 * row_bytes) / kFolded * kFolded), kFolded);
   const int64_t ahead = cut.ask != Ask::kNothing ? ceil_div(kAheadBytes, row_bytes * step) * step + step : 0;
   const auto prepare = [&](int64_t row) HWY_ATTR {
     prepare_batch<Norm, kOutput>(p, row, HWY_MIN(step, last - row), batches[(row - first) / step % 2]);

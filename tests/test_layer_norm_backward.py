@@ -662,6 +662,39 @@ def test_every_row_is_in_the_sums(shape):
         assert_close(sums, exact, terms, 8)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [5, 29, 100, 129, 255, 701, 1001, 2049, 8323])
+@pytest.mark.parametrize("operator", ["rms_norm_grad", "layer_norm_backward"])
+def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
+    """Results go to memory by way of a stage, which those of few rows do not, and come out the same."""
+    rng = np.random.default_rng(columns)
+    dy, x = (normal(rng, (40, columns), dtype) for _ in range(2))
+    mean, rstd = normal(rng, (40,)), (1 + rng.random(40)).astype(np.float32)
+    rstd[7] = 2.0**-41  # is treated apart, and so are those beside it
+    gamma = normal(rng, (columns,))
+    times = 110 * 2**20 // (3 * x.nbytes) + 1  # more than a third of the largest last caches
+
+    def run(times: int, gap: int) -> Place:
+        place = Place((40 * times, columns + gap), dtype)
+        dys, xs = (np.tile(a, (times, 1)) for a in (dy, x))
+        rstds, result = np.tile(rstd, times), place.array[:, :columns]
+        if operator == "rms_norm_grad":
+            descend.rms_norm_grad(dys, xs, rstds, gamma, out=(result, None))
+        else:
+            means = np.tile(mean, times)
+            descend.layer_norm_backward(dys, xs, (columns,), means, rstds, gamma, None, out=(result, None, None))
+        return place
+
+    expected = run(1, 0).array
+    for gap in (0, 3):
+        place = run(times, gap)
+        rows = place.array.reshape(times, 40, columns + gap)
+        assert_same_bits([rows[..., :columns]], [np.broadcast_to(expected, (times, 40, columns))])
+        place.array[:, :columns] = np.nan
+        assert np.isnan(wide(place.array)).all()  # nothing was written to the gaps
+        place.check_guards()
+
+
 def test_outputs_are_rounded_once():
     """To the output's own dtype, not by way of another: where rounding twice would differ, and for sums of many."""
     # 1 + 2^-8 + 2^-30 in bfloat16 is 1 + 2^-7; by way of float32 it is a tie, and 1.

@@ -12,6 +12,7 @@
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
 #include "kernels/spread-inl.h"
+#include "kernels/stage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -277,17 +278,17 @@ HWY_INLINE V apply(V dy, V xc, V gamma, V rstd, V slope, V offset, V& dgamma, V&
   return kTame ? difference : hn::Mul(rstd, difference);
 }
 
-// What the second pass knows of its rows.
+// What the second pass knows of its rows; results go to those of `to`.
 template <class Norm, Output kOutput, class T, int kRows>
 struct ApplySet : RowSet<Norm, T, kRows> {
   T* dx[kRows];
   Vector<Wide<T>> slope[kRows], offset[kRows];
 
-  HWY_INLINE ApplySet(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms)
+  HWY_INLINE ApplySet(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, const Rows<T>& to)
       : RowSet<Norm, T, kRows>(p, row) {
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      if constexpr (kOutput != Output::kNone) dx[r] = p.dx.row(row + r);
+      if constexpr (kOutput != Output::kNone) dx[r] = to.row(r);
       slope[r] = splat(terms[r].slope);
       offset[r] = splat(terms[r].offset);
     }
@@ -332,13 +333,13 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
 // arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
 // They take turns of a few columns, and the first pass does the asking: bursts of requests would hold up the second.
 template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
-HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, Columns& columns,
-                             Ask ask, RowSums* next_sums) {
+HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, const Rows<T>& to,
+                             Columns& columns, Ask ask, RowSums* next_sums) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>, kColumns = kTurn<T, kRows>;
   constexpr int kSet = HWY_MIN(kRows, Norm::kSumsAbreast);
   static_assert(kRun<W> % kColumns == 0 && kColumns % kStep == 0);
-  const ApplySet<Norm, kOutput, T, kRows> set(p, row, terms);
+  const ApplySet<Norm, kOutput, T, kRows> set(p, row, terms, to);
   SumsOf<Norm, true, kSet, T> next[kRows / kSet];
   if constexpr (kNext) {
     for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
@@ -385,28 +386,74 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
 // The second pass over a group.
 template <class Norm, Output kOutput, int kGroup, class T, class Columns>
 HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms,
-                            Columns& columns) {
+                            const Rows<T>& to, Columns& columns) {
   if constexpr (kGroup > 1) {
     bool tame = rows == kGroup;
     for (int64_t r = 0; r < rows; ++r) tame = tame && terms[r].tame;
     if (tame) {
-      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, columns, Ask::kNothing, nullptr);
+      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, to, columns, Ask::kNothing, nullptr);
       return;
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
+    const Rows<T> dx{to.row(r), to.stride};
     if (terms[r].tame) {
-      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, columns, Ask::kNothing, nullptr);
+      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, dx, columns, Ask::kNothing, nullptr);
     } else {
-      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, columns, Ask::kNothing, nullptr);
+      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, dx, columns, Ask::kNothing, nullptr);
     }
   }
 }
 
+// Where the second pass writes results, row after row: where they belong, or to a stage, from which some are moved on
+// at a time. What was written just before could not be read at once.
+template <class T>
+class Results {
+ public:
+  HWY_INLINE Results(const NormBackward<T>& p, Stores stores) : dx_(p.dx), columns_(p.columns), stores_(stores) {}
+
+  // Of the rows from this one on.
+  HWY_INLINE Rows<T> from(int64_t row) {
+    if (stores_ != Stores::kStaged) return belonging_from(row);
+    const Rows<T> staged = stage_.rows(dx_, columns_);
+    return {staged.row(waiting_), staged.stride};
+  }
+
+  // `rows` rows from this one on are written.
+  HWY_INLINE void written(int64_t row, int64_t rows) {
+    if (stores_ != Stores::kStaged) return;
+    waiting_ += rows;
+    if (waiting_ * columns_ * static_cast<int64_t>(sizeof(T)) >= kWaitingBytes) move_on(row + rows);
+  }
+
+  // All rows above this one are written.
+  HWY_INLINE void finish(int64_t row) {
+    if (waiting_ > 0) move_on(row);
+    if (stores_ != Stores::kPlain) flush_streams();
+  }
+
+ private:
+  static constexpr int64_t kWaitingBytes = int64_t{4} << 10;
+
+  Rows<T> belonging_from(int64_t row) const { return {dx_.row(row), dx_.stride}; }
+
+  HWY_INLINE void move_on(int64_t end) {
+    stage_.stream(stage_.rows(dx_, columns_), belonging_from(end - waiting_), waiting_, columns_);
+    waiting_ = 0;
+  }
+
+  Rows<T> dx_;
+  int64_t columns_;
+  Stores stores_;
+  int64_t waiting_ = 0;  // rows
+  Stage<T> stage_;
+};
+
 // Rows [first, last), group by group; first is a chunk's first.
 template <class Norm, Output kOutput, int kGroup, class T>
-HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut) {
+HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
   Columns<Norm, T, kStripeColumns> columns(p);
+  Results<T> results(p, stores);
   RowSums sums[kGroup];
   RowTerms<Wide<T>> terms[kGroup];
   bool known = kOutput == Output::kNone;  // whether the group's sums are known or not needed
@@ -425,16 +472,18 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
       if constexpr (kOutput != Output::kNone) {
         known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
-          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, columns, cut.ask, sums);
+          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, results.from(row), columns, cut.ask, sums);
+          results.written(row, rows);
           continue;
         }
       }
-      apply_group<Norm, kOutput, kGroup>(p, row, rows, terms, columns);
+      apply_group<Norm, kOutput, kGroup>(p, row, rows, terms, results.from(row), columns);
+      results.written(row, rows);
     }
     columns.add_to(p, stripe == chunk * cut.chunk, chunk * p.columns);
     stripe = stripe_end;
   }
-  if (kOutput == Output::kStream) flush_streams();
+  results.finish(last);
 }
 
 // ---- Short rows, a batch at a time: what a row costs beside its columns, the folds and the terms, is shared.
@@ -591,9 +640,9 @@ struct PairSums {
 // the same place of a page, and the processor would hold a load back that follows the store to the like place.
 template <class Norm, Output kOutput, int kRows, size_t kCount, class T, class Extent>
 HWY_INLINE void batch_rows(Extent extent, const NormBackward<T>& p, int64_t row, int64_t first, int64_t c, size_t pair,
-                           const Batch<Wide<T>>& batch, PairSums<Norm, kCount, T>& sums) {
+                           const Batch<Wide<T>>& batch, const Rows<T>& dx, PairSums<Norm, kCount, T>& sums) {
   using W = Wide<T>;
-  Vector<W> dx[kRows][2];
+  Vector<W> result[kRows][2];
   const T *dy = p.dy.row(row + first) + c, *x = p.x.row(row + first) + c;
   DESCEND_UNROLL
   for (int i = 0; i < kRows; ++i) {
@@ -605,29 +654,29 @@ HWY_INLINE void batch_rows(Extent extent, const NormBackward<T>& p, int64_t row,
       const size_t k = v == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
       auto xc = load_split(extent, x, k);
       if constexpr (Norm::kCentered) xc = hn::Sub(xc, splat(p.mean[row + r]));
-      dx[i][v] = apply<true, Norm>(load_split(extent, dy, k), xc, sums.gamma[v], rstd, slope, offset, sums.dgamma[v],
-                                   sums.dbeta[v]);
+      result[i][v] = apply<true, Norm>(load_split(extent, dy, k), xc, sums.gamma[v], rstd, slope, offset,
+                                       sums.dgamma[v], sums.dbeta[v]);
     }
     dy += p.dy.stride;
     x += p.x.stride;
   }
   if constexpr (kOutput == Output::kNone) return;
-  T* to = p.dx.row(row + first) + c;
+  T* to = dx.row(first) + c;
   DESCEND_UNROLL
   for (int i = 0; i < kRows; ++i) {
     if constexpr (kCount == 1) {
-      store_vector(extent, dx[i][0], to, pair_first<T>(pair));
+      store_vector(extent, result[i][0], to, pair_first<T>(pair));
     } else {
-      store_split<kOutput == Output::kStream, Nan::kOfBfloat16>(extent, dx[i][0], dx[i][1], to, pair);
+      store_split<kOutput == Output::kStream, Nan::kOfBfloat16>(extent, result[i][0], result[i][1], to, pair);
     }
-    to += p.dx.stride;
+    to += dx.stride;
   }
 }
 
 // The second pass over a batch: kCount vectors of a pair of the pack at c.
 template <class Norm, Output kOutput, size_t kCount, class T, class Extent, class Columns>
 HWY_INLINE void batch_pair(Extent extent, const NormBackward<T>& p, int64_t row, int64_t r, int64_t end, int64_t c,
-                           size_t pair, const Batch<Wide<T>>& batch, Columns& columns) {
+                           size_t pair, const Batch<Wide<T>>& batch, const Rows<T>& dx, Columns& columns) {
   using W = Wide<T>;
   const Tag<W> d;
   PairSums<Norm, kCount, T> sums;
@@ -641,9 +690,9 @@ HWY_INLINE void batch_pair(Extent extent, const NormBackward<T>& p, int64_t row,
     if constexpr (Norm::kCentered) sums.dbeta[v] = hn::Load(d, columns.dbeta + at[v]);
   }
   if constexpr (kUnrollsRows) {
-    for (; r + 4 <= end; r += 4) batch_rows<Norm, kOutput, 4>(extent, p, row, r, c, pair, batch, sums);
+    for (; r + 4 <= end; r += 4) batch_rows<Norm, kOutput, 4>(extent, p, row, r, c, pair, batch, dx, sums);
   }
-  for (; r < end; ++r) batch_rows<Norm, kOutput, 1>(extent, p, row, r, c, pair, batch, sums);
+  for (; r < end; ++r) batch_rows<Norm, kOutput, 1>(extent, p, row, r, c, pair, batch, dx, sums);
   DESCEND_UNROLL
   for (size_t v = 0; v < kCount; ++v) {
     hn::Store(sums.dgamma[v], d, columns.dgamma + at[v]);
@@ -651,34 +700,34 @@ HWY_INLINE void batch_pair(Extent extent, const NormBackward<T>& p, int64_t row,
   }
 }
 
-// The second pass over rows [begin, end) of the batch whose first row is `row`.
+// The second pass over rows [begin, end) of the batch whose first row is `row`, and whose results go to `dx`.
 template <class Norm, Output kOutput, class T, class Columns>
 HWY_INLINE void apply_batch(const NormBackward<T>& p, int64_t row, int64_t begin, int64_t end,
-                            const Batch<Wide<T>>& batch, Columns& columns) {
+                            const Batch<Wide<T>>& batch, const Rows<T>& dx, Columns& columns) {
   constexpr int64_t kStep = kPackLanes<Wide<T>>;
   int64_t c = 0;
   for (; c + kStep <= p.columns; c += kStep) {
     for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
-      batch_pair<Norm, kOutput, 2>(Full(), p, row, begin, end, c, pair, batch, columns);
+      batch_pair<Norm, kOutput, 2>(Full(), p, row, begin, end, c, pair, batch, dx, columns);
     }
   }
   if (c == p.columns) return;
   const Part part{static_cast<size_t>(p.columns - c)};
   if (kVectorPairs<T> == 1 && is_empty<T>(part, 1)) {
-    batch_pair<Norm, kOutput, 1>(part, p, row, begin, end, c, 0, batch, columns);
+    batch_pair<Norm, kOutput, 1>(part, p, row, begin, end, c, 0, batch, dx, columns);
   } else {
     for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
-      batch_pair<Norm, kOutput, 2>(part, p, row, begin, end, c, pair, batch, columns);
+      batch_pair<Norm, kOutput, 2>(part, p, row, begin, end, c, pair, batch, dx, columns);
     }
   }
 }
 
 template <class Norm, Output kOutput, class T, class Columns>
-HWY_INLINE void apply_wild_row(const NormBackward<T>& p, int64_t row, Columns& columns) {
+HWY_INLINE void apply_wild_row(const NormBackward<T>& p, int64_t row, T* dx, Columns& columns) {
   RowSums sums;
   if (kOutput != Output::kNone) group_sums<Norm, 1>(p, row, 1, &sums);
   const RowTerms<Wide<T>> terms = row_terms(p, row, sums);
-  apply_group<Norm, kOutput, 1>(p, row, 1, &terms, columns);
+  apply_group<Norm, kOutput, 1>(p, row, 1, &terms, {dx, 0}, columns);
 }
 
 // Asks for `count` rows.
@@ -694,8 +743,9 @@ HWY_INLINE void prefetch_rows(const Rows<const T>& rows, int64_t row, int64_t co
 // Rows [first, last), batch by batch. The first pass over a batch comes before the second pass over the one above it:
 // the long chain from its columns to its terms then has work beside it.
 template <class Norm, Output kOutput, class T>
-HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut) {
+HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
   Columns<Norm, T, kBatchColumns<T>> columns(p);
+  Results<T> results(p, stores);
   Batch<Wide<T>> batches[2];
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = cut.ask == Ask::kInOrder ? kBatchBytesInOrder : kBatchBytes;
@@ -714,13 +764,16 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
     }
     const Batch<Wide<T>>& batch = batches[i % 2];
     const int64_t rows = HWY_MIN(step, last - row);
+    const Rows<T> dx = results.from(row);
     for (int64_t r = 0; r < rows;) {
       if (in_stripe == 0) columns.clear();
       const int64_t taken = HWY_MIN(rows - r, HWY_MIN(cut.stripe - in_stripe, cut.chunk - in_chunk));
       if (batch.tame) {
-        apply_batch<Norm, kOutput>(p, row, r, r + taken, batch, columns);
+        apply_batch<Norm, kOutput>(p, row, r, r + taken, batch, dx, columns);
       } else {
-        for (int64_t wild = row + r; wild < row + r + taken; ++wild) apply_wild_row<Norm, kOutput>(p, wild, columns);
+        for (int64_t wild = r; wild < r + taken; ++wild) {
+          apply_wild_row<Norm, kOutput>(p, row + wild, dx.row(wild), columns);
+        }
       }
       r += taken;
       in_stripe += taken;
@@ -735,8 +788,9 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
         in_chunk = 0;
       }
     }
+    results.written(row, rows);
   }
-  if (kOutput == Output::kStream) flush_streams();
+  results.finish(last);
 }
 
 // ---- Rows of very few columns: a tile of them as if they were one, but for their sums.
@@ -809,7 +863,7 @@ HWY_NOINLINE void apply_wild_tile(NormBackward<T> p, int64_t row, int64_t rows, 
   for (const int64_t last = row + rows; row < last;) {
     columns.clear();
     for (const int64_t stripe = HWY_MIN(row + kWildStripe, last); row < stripe; ++row) {
-      apply_wild_row<Norm, kOutput>(p, row, columns);
+      apply_wild_row<Norm, kOutput>(p, row, p.dx.row(row), columns);
     }
     columns.add_to(p, true, 0);
     if (p.dgamma.wanted()) dgamma.add(sums[0]);
@@ -893,20 +947,20 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
 }
 
 template <class Norm, Output kOutput, class T>
-HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut) {
+HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
   if constexpr (sizeof(T) < sizeof(double)) {
     constexpr Output kStored = kOutput == Output::kNone ? Output::kNone : Output::kPlain;
     if (p.columns <= kNarrowColumns) return narrow_rows<Norm, kStored>(p, first, last, cut);
   }
   // Not in double, nor where a batch's packs would fill the registers many times over.
   if constexpr (sizeof(T) < sizeof(double) && kPackVectors<Wide<T>> <= 4) {
-    if (p.columns <= kBatchColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut);
+    if (p.columns <= kBatchColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut, stores);
   }
   if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
     if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
-      return all_rows<Norm, kOutput, 1>(p, first, last, cut);
+      return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
   }
-  all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut);
+  all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut, stores);
 }
 
 // A block of columns as a matrix of its own.
@@ -930,7 +984,8 @@ HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const 
   for (int64_t r = 0; r < rows; r += kMaxGroup) {
     if (r % stripe == 0) columns.clear();
     const int64_t end = HWY_MIN(r + kMaxGroup, rows);
-    apply_group<Norm, kOutput, kMaxGroup>(p, row + r, end - r, terms + r, columns);
+    const Rows<T> dx{p.dx.row(row + r), p.dx.stride};
+    apply_group<Norm, kOutput, kMaxGroup>(p, row + r, end - r, terms + r, dx, columns);
     if (end == rows || end % stripe == 0) columns.add_to(p, row == 0 && r < stripe, 0);
   }
   if (kOutput == Output::kStream) flush_streams();
@@ -939,13 +994,13 @@ HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const 
 // ---- What NormBackwardKernels points to.
 
 template <class Norm, class T>
-void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream) {
-  if (stream) {
-    all_rows<Norm, Output::kStream>(p, first, last, cut);
+void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+  if (stores == Stores::kStream) {
+    all_rows<Norm, Output::kStream>(p, first, last, cut, stores);
   } else if (p.dx.data != nullptr) {
-    all_rows<Norm, Output::kPlain>(p, first, last, cut);
+    all_rows<Norm, Output::kPlain>(p, first, last, cut, stores);
   } else if constexpr (Norm::kCentered) {
-    all_rows<Norm, Output::kNone>(p, first, last, cut);
+    all_rows<Norm, Output::kNone>(p, first, last, cut, stores);
   }
 }
 

@@ -13,6 +13,17 @@ int64_t row_bytes(int64_t columns) {
   return 2 * columns * static_cast<int64_t>(sizeof(T));
 }
 
+// Rows that are not aligned go by way of a stage but where they are worked on one by one and short: these are written
+// so evenly that a stage would hold them up.
+template <class T>
+Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
+  constexpr int64_t kLeast = 512, kMost = 2560;  // bytes of such a row
+  if (p.dx.data == nullptr) return Stores::kPlain;
+  const Stores stores = stores_of(p.dx, p.columns, bytes);
+  const int64_t row = p.columns * static_cast<int64_t>(sizeof(T));
+  return stores == Stores::kStaged && row > kLeast && row < kMost ? Stores::kPlain : stores;
+}
+
 // Rows whose columns are cut that are worked on at a time. Where they are few, all: the partial sums of more groups
 // would cost more than rows that the second pass does not find in a cache.
 template <class T>
@@ -21,11 +32,11 @@ int64_t rows_together(int64_t rows, int64_t columns) {
 }
 
 template <class T>
-void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream) {
+void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores) {
   const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
   const int64_t taken = cut.chunks_taken(), rows = taken * cut.chunk;
   parallel_for(ceil_div(cut.chunks, taken), bytes + p.rows * kRowWorth,
-               [&](int64_t i) { kernels.rows(p, i * rows, std::min((i + 1) * rows, p.rows), cut, stream); });
+               [&](int64_t i) { kernels.rows(p, i * rows, std::min((i + 1) * rows, p.rows), cut, stores); });
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough for
@@ -84,11 +95,11 @@ void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kerne
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 3 * p.rows * p.columns * size;
-  const bool stream = p.dx.data != nullptr && stream_output(p.dx.data, p.dx.stride * size, bytes);
+  const Stores stores = stores_of(p, bytes);
   if (split_columns(p.rows, p.columns)) {
-    by_columns(p, kernels, bytes, stream, static_cast<RowSums*>(scratch));
+    by_columns(p, kernels, bytes, stores == Stores::kStream, static_cast<RowSums*>(scratch));
   } else {
-    by_rows(p, kernels, bytes, stream);
+    by_rows(p, kernels, bytes, stores);
   }
 }
 

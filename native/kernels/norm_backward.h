@@ -7,6 +7,7 @@
 #include "hwy/base.h"
 #include "kernels/cut.h"
 #include "kernels/element.h"
+#include "kernels/stores.h"
 
 namespace descend::kernels {
 
@@ -80,7 +81,7 @@ HWY_INLINE RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, co
 template <class T>
 struct NormBackwardKernels {
   // Rows [first, last), which are whole chunks, and each chunk's column sums.
-  void (*rows)(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, bool stream);
+  void (*rows)(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores);
   // One block of columns of a group of rows: the block's part of each row's sums; then its results.
   void (*block_sums)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, RowSums* sums);
   void (*block)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, const RowTerms<Wide<T>>* terms,

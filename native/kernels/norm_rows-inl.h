@@ -1,5 +1,4 @@
-// What the forward passes of layer norm and RMS norm share: sums of a tile of rows, parameters beside split packs, and
-// results on their way to memory.
+// What the forward passes of layer norm and RMS norm share: sums of a tile of rows, and parameters beside split packs.
 #if defined(DESCEND_KERNELS_NORM_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_NORM_ROWS_INL_H_
 #undef DESCEND_KERNELS_NORM_ROWS_INL_H_
@@ -11,6 +10,7 @@
 #include "kernels/norm_rows.h"
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
+#include "kernels/stage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -127,66 +127,7 @@ class Parameter {
   HWY_ALIGN W split_[kSplits<T> ? kColumns : 1];
 };
 
-// ---- Results on their way to memory.
-
-// Copies n bytes, less than a line.
-HWY_INLINE void copy_part(const uint8_t* from, uint8_t* to, size_t n) {
-#if HWY_TARGET == HWY_AVX3
-  const hn::ScalableTag<uint8_t> d;
-  const auto first = hn::FirstN(d, n % 64);
-  hn::BlendedStore(hn::MaskedLoad(first, d, from), first, d, to);
-#else
-  std::memcpy(to, from, n);
-#endif
-}
-
-// Copies n bytes, past the caches but for the ends, which share a line with others.
-HWY_INLINE void stream_lines(const uint8_t* from, uint8_t* to, size_t n) {
-  const hn::ScalableTag<uint8_t> d;
-  const size_t head = HWY_MIN(-reinterpret_cast<uintptr_t>(to) % 64, n);
-  copy_part(from, to, head);
-  size_t i = head;
-  for (; i + 64 <= n; i += 64) {
-    DESCEND_UNROLL
-    for (size_t k = 0; k < 64; k += hn::MaxLanes(d)) store_bits<true>(d, hn::LoadU(d, from + i + k), to + i + k);
-  }
-  copy_part(from + i, to + i, n - i);
-}
-
-// Results of a tile, or of a block of columns of some rows, on their way to rows that are not aligned.
-template <class T>
-class Stage {
- public:
-  HWY_INLINE Stage() {}
-
-  // Rows of n columns that there is room for.
-  static constexpr int64_t most_rows(int64_t n) { return kSize / (ceil_div(n, kLine) * kLine); }
-
-  // Rows of n columns: aligned, but without gaps where those at `to` have none: these are copied as one, and share
-  // lines.
-  HWY_INLINE Rows<T> rows(const Rows<T>& to, int64_t n) {
-    return {lines_, to.stride == n ? n : ceil_div(n, kLine) * kLine};
-  }
-
-  HWY_INLINE void stream(const Rows<T>& from, const Rows<T>& to, int64_t rows, int64_t n) {
-    if (from.stride == n && to.stride == n) {
-      n *= rows;
-      rows = 1;
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      stream_lines(reinterpret_cast<const uint8_t*>(from.row(r)), reinterpret_cast<uint8_t*>(to.row(r)),
-                   static_cast<size_t>(n) * sizeof(T));
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 64 / sizeof(T);
-
-  static constexpr int64_t kSize = 2 * kStripeColumns + kMaxRows * kLine;
-  static_assert(kMaxGroupRows * kBlock <= kSize);
-
-  alignas(64) T lines_[kSize];
-};
+// ---- Tiles.
 
 // Bytes of a row which, where reads must come in order, is best computed before the next is begun. A shorter one is not
 // enough work, and so much of a longer one leaves the first-level cache that its neighbours may as well share the
@@ -200,16 +141,6 @@ HWY_INLINE int64_t tile_rows(const RowCut& cut, int64_t columns, Stores stores) 
   const bool in_order = sizeof(T) >= sizeof(float) && cut.ask == Ask::kInOrder;  // 16 bits: see norm_backward-inl.h
   if (in_order && stores == Stores::kStream && kLeastAlone <= row_bytes && row_bytes <= kMostAlone) return 1;
   return HWY_MIN(2 * cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(columns)));  // it was cut for two inputs
-}
-
-// write(rows, kStream) stores `rows` rows of n columns that belong at `to`.
-template <class T, class Write>
-HWY_INLINE void store_rows(Stores stores, const Rows<T>& to, int64_t rows, int64_t n, Stage<T>& stage, Write write) {
-  if (stores == Stores::kStream) return write(to, std::true_type());
-  if (stores == Stores::kPlain) return write(to, std::false_type());
-  const Rows<T> staged = stage.rows(to, n);
-  write(staged, std::false_type());
-  stage.stream(staged, to, rows, n);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -5,6 +5,7 @@
 
 #include "kernels/cut.h"
 #include "kernels/norm_rows.h"
+#include "kernels/stores.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 

@@ -338,7 +338,13 @@ HWY_INLINE void flush_streams() { hwy::FlushStream(); }
 inline constexpr int64_t kAheadBytes = 4096;
 
 // Asks for the line at p, for the first-level cache: AMD's Zen 4 is slower to serve requests for the second.
-HWY_INLINE void prefetch(const void* p) { hwy::Prefetch(p); }
+HWY_INLINE void prefetch(const void* p) {
+  hwy::Prefetch(p);
+#if HWY_COMPILER_GCC_ACTUAL
+  // GCC takes a function that does nothing else for one without effect, and drops its calls.
+  asm volatile("" ::"m"(*static_cast<const char*>(p)));
+#endif
+}
 
 template <class T>
 HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {

@@ -62,11 +62,13 @@ HWY_INLINE void add_products(Extent extent, const T* dy, const T* y, Pack<Wide<T
   }
 }
 
-// sums[r] = the sum of dy * y over row `first` + r, block by block, for a tile of rows.
-template <class T>
+// sums[r] = the sum of dy * y over row `first` + r, block by block, for a tile of rows. The y that is `ahead` rows on
+// is asked for; where kBoth, what lies kAheadBytes ahead, of either.
+template <bool kBoth, class T>
 HWY_INLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t rows, int64_t ahead,
                          double* sums) {
   using W = Wide<T>;
+  constexpr int64_t kAhead = kAheadBytes / static_cast<int64_t>(sizeof(T));
   zero_sums<W>(sums);
   for (int64_t block = 0; block < p.columns; block += kBlock) {
     const int64_t stop = HWY_MIN(block + kBlock, p.columns);
@@ -76,7 +78,13 @@ HWY_INLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first,
         const T *dy = p.dy.row(first + row + r), *y = p.y.row(first + row + r);
         Pack<W> acc = zero_pack<W>();
         for_each_pack<W>(block, stop, tail, [&](auto extent, int64_t c) HWY_ATTR {
-          if (std::is_same_v<decltype(extent), Full>) prefetch_pack(y + c, ahead * p.y.stride);
+          if constexpr (std::is_same_v<decltype(extent), Full>) {
+            prefetch_pack(y + c, kBoth ? kAhead : ahead * p.y.stride);
+            if constexpr (kBoth) prefetch_pack(dy + c, kAhead);
+          } else if constexpr (kBoth) {
+            prefetch(y + c + kAhead);
+            prefetch(dy + c + kAhead);
+          }
           add_products(extent, dy + c, y + c, acc);
         });
         lanes[r] = fold_to_vector<W>(acc.v);
@@ -184,7 +192,7 @@ HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first
   const auto factor = hn::Set(d, form_factor<kForm>(static_cast<double>(scale)));
   HWY_ALIGN double sums[kTileRows<W>];
   MaskCursor mask(p.mask, first);
-  add_dots(p, first, 1, 0, sums);
+  add_dots<false>(p, first, 1, 0, sums);
   double sum = sums[0];
   const int64_t rows_ahead = ceil_div(kAheadBytes, p.columns * static_cast<int64_t>(sizeof(T)));
   for (int64_t row = first; row < last; ++row, mask.next()) {
@@ -205,14 +213,16 @@ HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first
 // Inputs of a tile, whose first-level cache also holds the results.
 inline constexpr int64_t kTileBytes = int64_t{16} << 10;
 
-// A tile after the other: the sums of its rows, what follows from them, and the rows' results. The sums' pass asks for
-// the next tile's y, the results' for its dy, so that memory is never idle.
+// A tile after the other: the sums of its rows, what follows from them, and the rows' results. So that memory is never
+// idle, the sums' pass asks for the next tile's y and the results' for its dy. Of rows without gaps, the sums' pass
+// asks for both; but of rows that share a line, the results' pass does.
 template <Form kForm, bool kStream, class T>
 HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
   using W = Wide<T>;
   const bool together =
       p.columns <= kShortColumns && p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
   const int64_t row_bytes = 2 * p.columns * static_cast<int64_t>(sizeof(T));
+  const bool share_lines = row_bytes < 2 * 64;
   const int64_t tile = together ? short_tile<W>(p.columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
   HWY_ALIGN uint8_t buffer[kTileElements<W>];
   Spread<T> highs, lows;
@@ -221,7 +231,13 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = row + rows < last ? rows : 0;
     HWY_ALIGN double sums[kTileRows<W>];
-    together&& p.columns <= kNarrowColumns ? narrow_dots(p, row, rows, sums) : add_dots(p, row, rows, ahead, sums);
+    if (together && p.columns <= kNarrowColumns) {
+      narrow_dots(p, row, rows, sums);
+    } else if (together && !share_lines) {
+      add_dots<true>(p, row, rows, 0, sums);
+    } else {
+      add_dots<false>(p, row, rows, ahead, sums);
+    }
     const Comparands<W> by(sums, rows, form_factor<kForm>(static_cast<double>(scale)));
     if (together && !by.any_infinite) {
       highs.fill(by.high, rows, p.columns);
@@ -230,6 +246,7 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
       const uint8_t* bytes = mask.tile(rows, p.columns, buffer);
       apply<kForm, kStream, T>({dy, y, bytes, p.dx.row(row), rows * p.columns}, highs, lows, scale,
                                [&](auto, int64_t c) HWY_ATTR {
+                                 if (!share_lines) return;
                                  prefetch_pack(dy + c, ahead * p.columns);
                                  prefetch_pack(y + c, ahead * p.columns);
                                });

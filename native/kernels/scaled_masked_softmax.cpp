@@ -229,22 +229,17 @@ HWY_INLINE void short_rows(const Tile<T>& t, const uint8_t* bytes, ShortTile<T>&
   const int64_t n = t.rows * t.columns, ahead = t.more ? n : 0;
   const auto factor = splat(t.scale);
   const Inside<W> tail(t.columns);
-  for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
-    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
-      hn::StoreU(scores(extent, t.x + c, bytes + c, k, factor), Tag<W>(), kept + c + k * kVectorLanes<W>);
-    });
+  for_each_vector_of(n, kept, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
+    return scores(extent, t.x + c, bytes + c, k, factor);
   });
   HWY_ALIGN W top[kTileRows<W>];
   fold_tile(kept, t.rows, t.columns, tail, kLowest<W>, Largest(), Largest(), top);
   const bool far = any_far(top, t.rows);
   scratch.max.fill(top, t.rows, t.columns);
   const auto keep_exps = [&](auto may_be_far) HWY_ATTR {
-    for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
-      prefetch_pack(t.x + c, ahead);
-      each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
-        const auto e = exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, scratch.max.at(c, k));
-        hn::StoreU(e, Tag<W>(), kept + c + k * kVectorLanes<W>);
-      });
+    for_each_vector_of(n, kept, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
+      if (k == 0) prefetch_pack(t.x + c, ahead);
+      return exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, scratch.max.at(c, k));
     });
   };
   far ? keep_exps(std::true_type()) : keep_exps(std::false_type());

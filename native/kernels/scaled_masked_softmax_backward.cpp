@@ -101,11 +101,8 @@ HWY_INLINE void narrow_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t fir
   HWY_ALIGN W products[kTileRoom<W>];
   HWY_ALIGN W dots[kTileRows<W>];
   const T *dy = p.dy.row(first), *y = p.y.row(first);
-  for_each_pack<W>(0, rows * p.columns, [&](auto extent, int64_t c) HWY_ATTR {
-    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
-      const auto product = hn::Mul(load(extent, dy + c, k), load(extent, y + c, k));
-      hn::Store(product, Tag<W>(), products + c + k * kVectorLanes<W>);
-    });
+  for_each_vector_of(rows * p.columns, products, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
+    return hn::Mul(load(extent, dy + c, k), load(extent, y + c, k));
   });
   fold_narrow<kSplits<T>>(products, rows, p.columns, W{0}, Sum(), Sum(), dots);
   for_each_row_vector(rows, [&](int64_t r) HWY_ATTR { hn::Store(load_as_double(dots + r), Tag<double>(), sums + r); });

@@ -188,6 +188,15 @@ HWY_INLINE void for_each_vector(int64_t n, W* to, F f) {
   }
 }
 
+// The same of n elements behind which there may be no more: f is told of the extent, too.
+template <class W, class F>
+HWY_INLINE void for_each_vector_of(int64_t n, W* to, F f) {
+  for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+    each<kPackVectors<W>>([&](size_t k)
+                              HWY_ATTR { hn::StoreU(f(extent, c, k), Tag<W>(), to + c + k * kVectorLanes<W>); });
+  });
+}
+
 // The columns behind the last whole pack of many rows of a tile.
 template <class W>
 struct Inside {

@@ -406,7 +406,8 @@ HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows,
 }
 
 // Where the second pass writes results, row after row: where they belong, or to a stage, from which some are moved on
-// at a time. What was written just before could not be read at once.
+// at a time. What was written just before could not be read at once. The stage has room for the rows that wait and
+// those of a group or a batch, even where each has lines of its own.
 template <class T>
 class Results {
  public:
@@ -446,7 +447,7 @@ class Results {
   int64_t columns_;
   Stores stores_;
   int64_t waiting_ = 0;  // rows
-  Stage<T> stage_;
+  Stage<T, kStages<T> ? kStageElements<T> : 1> stage_;
 };
 
 // Rows [first, last), group by group; first is a chunk's first.

@@ -13,15 +13,16 @@ int64_t row_bytes(int64_t columns) {
   return 2 * columns * static_cast<int64_t>(sizeof(T));
 }
 
-// Rows that are not aligned go by way of a stage but where they are worked on one by one and short: these are written
+// Rows that are not aligned go by way of a stage. But those that are worked on one by one and are not long are written
 // so evenly that a stage would hold them up.
 template <class T>
 Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
-  constexpr int64_t kLeast = 512, kMost = 2560;  // bytes of such a row
+  constexpr int64_t kLeast = 512, kMost = 2560;  // bytes of such a row: more, and less
   if (p.dx.data == nullptr) return Stores::kPlain;
   const Stores stores = stores_of(p.dx, p.columns, bytes);
   const int64_t row = p.columns * static_cast<int64_t>(sizeof(T));
-  return stores == Stores::kStaged && row > kLeast && row < kMost ? Stores::kPlain : stores;
+  const bool stages = kStages<T> && (row <= kLeast || row >= kMost);
+  return stores == Stores::kStaged && !stages ? Stores::kPlain : stores;
 }
 
 // Rows whose columns are cut that are worked on at a time. Where they are few, all: the partial sums of more groups

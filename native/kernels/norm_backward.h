@@ -77,6 +77,10 @@ HWY_INLINE RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, co
   return terms;
 }
 
+// Whether results may go by way of a stage. In double it would take more of the stack than some threads have.
+template <class T>
+inline constexpr bool kStages = sizeof(T) < sizeof(double);
+
 // One operator's kernels, for the chosen instruction set.
 template <class T>
 struct NormBackwardKernels {

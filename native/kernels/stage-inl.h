@@ -38,14 +38,21 @@ HWY_INLINE void stream_lines(const uint8_t* from, uint8_t* to, size_t n) {
   copy_part(from + i, to + i, n - i);
 }
 
-// Results of a tile, or of a block of columns of some rows, on their way to rows that are not aligned.
 template <class T>
+inline constexpr int64_t kLineElements = 64 / sizeof(T);
+
+// Elements of two of the longest rows, or of many short ones.
+template <class T>
+inline constexpr int64_t kStageElements = 2 * kStripeColumns + kMostStagedRows * kLineElements<T>;
+
+// Results of a tile, or of a block of columns of some rows, on their way to rows that are not aligned.
+template <class T, int64_t kElements = kStageElements<T>>
 class Stage {
  public:
   HWY_INLINE Stage() {}
 
   // Rows of n columns that there is room for.
-  static constexpr int64_t most_rows(int64_t n) { return kSize / (ceil_div(n, kLine) * kLine); }
+  static constexpr int64_t most_rows(int64_t n) { return kElements / (ceil_div(n, kLine) * kLine); }
 
   // Rows of n columns: aligned, but without gaps where those at `to` have none: these are copied as one, and share
   // lines.
@@ -65,13 +72,12 @@ class Stage {
   }
 
  private:
-  static constexpr int64_t kLine = 64 / sizeof(T);
+  static constexpr int64_t kLine = kLineElements<T>;
 
-  static constexpr int64_t kSize = 2 * kStripeColumns + kMostStagedRows * kLine;
-  static_assert(kMaxGroupRows * kBlock <= kSize);
-
-  alignas(64) T lines_[kSize];
+  alignas(64) T lines_[kElements];
 };
+
+static_assert(kMaxGroupRows * kBlock <= 2 * kStripeColumns);
 
 // write(rows, kStream) stores `rows` rows of n columns that belong at `to`.
 template <class T, class Write>

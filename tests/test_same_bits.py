@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -640,6 +641,20 @@ def test_any_place_in_memory(problem, move):
     inputs = {name: move(a) if isinstance(a, np.ndarray) else a for name, a in call.inputs.items()}
     outputs = {name: move(a) for name, a in call.new_outputs().items()}
     problem.check(Call(call.operator, inputs, outputs).run(outputs))
+
+
+def test_a_caller_with_a_small_stack(problem):
+    """Some systems give a thread no more than 512 KiB, of which the interpreter has its part."""
+    found: list[Array] = []
+    before = threading.stack_size(384 << 10)
+    try:
+        caller = threading.Thread(target=lambda: found.extend(problem.call.run()))
+        with threads(1):
+            caller.start()
+            caller.join()
+    finally:
+        threading.stack_size(before)
+    problem.check(found)
 
 
 def test_a_caller_that_flushes_subnormals(problem):

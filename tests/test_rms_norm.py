@@ -409,7 +409,7 @@ def test_in_place(data):
 def test_long_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
     """They go to memory by way of a stage, which few rows do not, and come out the same."""
     few = normal(np.random.default_rng(29), (40, columns), dtype)
-    times = 100 * 2**20 // (2 * few.nbytes) + 7  # more than a third of the largest last caches
+    times = 100 * 2**20 // (2 * few.nbytes) + 7  # beyond last caches of up to 150 MB
     gamma = normal(np.random.default_rng(30), (columns,), dtype)
 
     def run(x: Array) -> tuple[Array, ...]:

@@ -33,6 +33,12 @@ inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 // second-level cache waits with them: two float32 streams in and one out ran at half the memory's speed.
 enum class Ask { kNothing, kAhead, kInOrder };
 
+// Whether elements of T are read so. 16 bits take so much arithmetic that it must not wait.
+template <class T>
+HWY_INLINE constexpr bool reads_in_order(Ask ask) {
+  return sizeof(T) >= sizeof(float) && ask == Ask::kInOrder;
+}
+
 // For `bytes` to be read, of which so many as `kept` would be near still.
 Ask ask_for(int64_t bytes, int64_t kept);
 

@@ -353,8 +353,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
     if (ask != Ask::kNothing) {
       distance = {.dy = rows_ahead * p.dy.stride + columns_ahead, .x = rows_ahead * p.x.stride + columns_ahead};
     }
-    // 16 bits take so much arithmetic that it must not wait.
-    if (sizeof(T) >= sizeof(float) && ask == Ask::kInOrder) await_reads();
+    if (reads_in_order<T>(ask)) await_reads();
     DESCEND_UNROLL
     for (int i = 0; i < kRows / kSet; ++i) next[i].add(begin, end, distance);
   };

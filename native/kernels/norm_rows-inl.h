@@ -138,8 +138,8 @@ inline constexpr int64_t kLeastAlone = int64_t{2} << 10, kMostAlone = int64_t{16
 template <class T>
 HWY_INLINE int64_t tile_rows(const RowCut& cut, int64_t columns, Stores stores) {
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(T));
-  const bool in_order = sizeof(T) >= sizeof(float) && cut.ask == Ask::kInOrder;  // 16 bits: see norm_backward-inl.h
-  if (in_order && stores == Stores::kStream && kLeastAlone <= row_bytes && row_bytes <= kMostAlone) return 1;
+  if (reads_in_order<T>(cut.ask) && stores == Stores::kStream && kLeastAlone <= row_bytes && row_bytes <= kMostAlone)
+    return 1;
   return HWY_MIN(2 * cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(columns)));  // it was cut for two inputs
 }
 

@@ -404,23 +404,39 @@ def test_in_place(data):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("columns", [8323, 12_289, 16_383])
+@pytest.mark.parametrize("columns", [100, 255, 701, 2049, 8323, 16_385, 140_001])
 @pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
-def test_long_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
-    """They go to memory by way of a stage, which few rows do not, and come out the same."""
-    few = normal(np.random.default_rng(29), (40, columns), dtype)
-    times = 100 * 2**20 // (2 * few.nbytes) + 7  # beyond last caches of up to 150 MB
+def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
+    """Short ones go to memory by way of a stage, long ones line by line; they are those of few rows."""
+    few = normal(np.random.default_rng(29), (10, columns), dtype)
+    size = 100 if columns * few.itemsize < 1024 else 30  # MB: beyond last caches of up to 150, own ones of up to 30
+    times = size * 2**20 // (2 * few.nbytes) + 2
     gamma = normal(np.random.default_rng(30), (columns,), dtype)
 
-    def run(x: Array) -> tuple[Array, ...]:
+    def run(times: int, gap: int, in_place: bool = False) -> tuple[Place, list[Array]]:
+        place = Place((10 * times, columns + gap), dtype)
+        x, y = np.tile(few, (times, 1)), place.array[:, :columns]
+        if in_place:
+            y[...] = x
+            x = y
+        others = [np.empty((10 * times, 1), np.float64 if dtype == "DOUBLE" else np.float32)]
         if operator == "rms_norm":
-            return descend.rms_norm(x, gamma)
-        return descend.layer_norm(x, columns, gamma, gamma)
+            descend.rms_norm(x, gamma, out=(y, *others))
+        else:
+            others.append(np.empty_like(others[0]))
+            descend.layer_norm(x, columns, gamma, gamma, out=(y, *others))
+        return place, others
 
-    expected = run(few)
-    for result, part in zip(run(np.tile(few, (times, 1))), expected, strict=True):
-        for repeated in result.reshape(times, *part.shape):
-            assert_same_bits([repeated], [part])
+    place, expected = run(1, 0)
+    expected.insert(0, place.array)
+    for gap, in_place in ((0, False), (0, True), (3, False), (3, True)):
+        place, others = run(times, gap, in_place)
+        for result, part in zip((place.array[:, :columns], *others), expected, strict=True):
+            rows = result.reshape(times, 10, -1)
+            assert_same_bits([rows], [np.broadcast_to(part, rows.shape)])
+        place.array[:, :columns] = np.nan
+        assert np.isnan(wide(place.array)).all()  # nothing was written to the gaps
+        place.check_guards()
 
 
 def test_overlaps_are_refused():

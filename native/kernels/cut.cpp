@@ -83,15 +83,19 @@ bool split_columns(int64_t rows, int64_t columns) {
   return columns > kStripeColumns || (columns >= 4 * kBlock && rows < 8 * kMinChunkRows);
 }
 
+bool may_split_loose_columns(int64_t columns) { return columns >= 4 * kBlock; }
+
 bool split_loose_columns(int64_t rows, int64_t columns) {
-  return columns > kStripeColumns || (columns >= 4 * kBlock && rows < kMaxGroupRows);
+  const int64_t threads = num_threads();
+  const bool are_few = rows < kMaxGroupRows || (rows < 2 * threads && blocks_in(columns) >= threads);
+  return columns > kMostRowColumns || (may_split_loose_columns(columns) && are_few);
 }
 
 int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxGroupRows); }
 
-bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes) {
+bool exceeds_kept(int64_t bytes) {
   static const int64_t kept = kept_bytes();
-  return bytes > kept && reinterpret_cast<uintptr_t>(data) % 64 == 0 && row_stride_bytes % 64 == 0;
+  return bytes > kept;
 }
 
 Ask ask_for(int64_t bytes, int64_t kept) {

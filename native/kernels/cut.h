@@ -19,6 +19,9 @@ inline constexpr int64_t kBlock = 2048;
 // Longer rows are always cut along the columns. One row of column sums, in float, must stay in a second-level cache.
 inline constexpr int64_t kStripeColumns = 16384;
 
+// Rows without column sums are cut where they are longer: of shorter ones, a few fit a second-level cache.
+inline constexpr int64_t kMostRowColumns = 8 * kStripeColumns;
+
 inline constexpr int64_t kMaxTile = 64;
 inline constexpr int64_t kMaxGroupRows = 8;
 
@@ -69,16 +72,18 @@ RowCut cut_loose_rows(int64_t rows, int64_t row_bytes);
 
 // Whether rows are cut along the columns instead: they are long, or too few to give every thread some.
 bool split_columns(int64_t rows, int64_t columns);
+
+// The same of rows without column sums, whose cut is up to the machine.
 bool split_loose_columns(int64_t rows, int64_t columns);
+bool may_split_loose_columns(int64_t columns);  // with some number of rows and of threads
 
 // Rows that the threads share then at a time, so that the second pass finds them in a cache.
 int64_t group_rows(int64_t row_bytes);
 
-// Whether an output should be stored past the caches: its rows are aligned, and `bytes`, all that the call touches, are
-// more than the caches keep.
-bool stream_output(const void* data, int64_t row_stride_bytes, int64_t bytes);
+// Whether `bytes`, all that a call touches, are more than the caches keep: outputs are then better stored past them.
+bool exceeds_kept(int64_t bytes);
 
-// Whether `bytes` are so many more that this pays even by way of a copy.
+// Whether they are so many more that this pays even by way of a copy.
 bool exceeds_last_cache(int64_t bytes);
 
 }  // namespace descend::kernels

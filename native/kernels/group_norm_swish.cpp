@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/stores.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 
@@ -496,8 +497,8 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const bool stream = !is_flat_forward(shape) && shape.inner * size % 64 == 0 &&
-                      stream_output(p.y.data, p.y.stride * size, bytes_moved<T>(shape));
+  const bool stream =
+      !is_flat_forward(shape) && shape.inner * size % 64 == 0 && stream_output(p.y, bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, static_cast<Moments*>(scratch), stream) : by_groups(p, stream);
 }
 

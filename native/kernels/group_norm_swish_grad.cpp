@@ -5,6 +5,7 @@
 #include <limits>
 #include <numbers>
 
+#include "kernels/stores.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 
@@ -693,8 +694,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.beta_each = beta;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  each.stream = !is_flat_grad(shape) && shape.inner * size % 64 == 0 &&
-                stream_output(p.dx.data, p.dx.stride * size, bytes_moved<T>(shape));
+  each.stream = !is_flat_grad(shape) && shape.inner * size % 64 == 0 && stream_output(p.dx, bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }
 

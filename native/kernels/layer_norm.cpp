@@ -36,8 +36,8 @@ struct Scale {
   TileRow<W, kRows> mean;
 };
 
-// Blocks of a row whose columns are not split among threads.
-inline constexpr int64_t kRowBlocks = kStripeColumns / kBlock;
+// The moments of a row's blocks, where it has several: of so long ones, few rows are worked on at a time.
+using BlockMoments = RowMoments<kMaxGroupRows>;
 
 #endif
 }  // namespace descend::kernels
@@ -183,10 +183,10 @@ HWY_NOINLINE void one_row_moments(const LayerNorm<T>& p, const Rows<const T>& x,
 }
 
 // Of n columns of a tile's rows, x, from the sums of their distances from the centres.
-template <class T, int64_t kRows>
+template <class T, int64_t kTile, int64_t kRows>
 HWY_INLINE void moments_of(const LayerNorm<T>& p, const Rows<const T>& x, int64_t rows, int64_t n,
-                           const TileRow<Wide<T>, kRows>& centres, const TileRow<Wide<T>, kRows>& sums,
-                           const TileRow<Wide<T>, kRows>& sums_of_squares, RowMoments<kRows>& moments) {
+                           const TileRow<Wide<T>, kTile>& centres, const TileRow<Wide<T>, kTile>& sums,
+                           const TileRow<Wide<T>, kTile>& sums_of_squares, RowMoments<kRows>& moments) {
   const Tag<double> d;
   const Divisor count(static_cast<double>(n));
   const auto tiny = splat(tiny_squares<Wide<T>>(p.epsilon)), most = splat(std::numeric_limits<double>::max());
@@ -210,12 +210,12 @@ HWY_INLINE void moments_of(const LayerNorm<T>& p, const Rows<const T>& x, int64_
   }
 }
 
-// Columns [begin, end), a block or less, of rows row, row + 1, ...
-template <class T>
-HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t begin, int64_t end,
-                             Distances<T>& distances, RowMoments<>& moments) {
+// One block of rows row, row + 1, ...
+template <class T, int64_t kRows>
+HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, Distances<T>& distances,
+                             RowMoments<kRows>& moments) {
+  const int64_t begin = block * kBlock, n = HWY_MIN(kBlock, p.columns - begin);
   const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
-  const int64_t n = end - begin;
   TileRow<Wide<T>> centres, sums, sums_of_squares;
   first_means(x, rows, n, distances.sum, centres);
   int64_t r = 0;
@@ -229,8 +229,8 @@ HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, i
 }
 
 // From the moments of a tile's blocks.
-template <class T, int64_t kRows = kMaxRows>
-void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments<kRows>* blocks, Scale<Wide<T>, kRows>& by) {
+template <class T, int64_t kRows = kMaxGroupRows, int64_t kTile = kMaxRows>
+void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments<kRows>* blocks, Scale<Wide<T>, kTile>& by) {
   using W = Wide<T>;
   const Tag<double> d;
   const int64_t count = blocks_in(p.columns);
@@ -270,50 +270,46 @@ void layer_norm_scale(const LayerNorm<T>& p, int64_t rows, const RowMoments<kRow
 template <class T>
 struct Applied {
   Rows<const T> x;
-  const Wide<T>* gamma;
-  const Wide<T>* beta;
+  Parameter<T> gamma;
+  Parameter<T> beta;
   const Scale<Wide<T>>& by;
   int64_t rows;
   int64_t ahead;  // how far below are the rows to ask for; 0: none
+  bool in_lines;
 };
-
-template <bool kStream, class T, class Extent>
-HWY_INLINE void apply_pack(Extent extent, const Applied<T>& from, int64_t c, const Rows<T>& to) {
-  using W = Wide<T>;
-  Pack<W> gamma, beta;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) {
-    gamma.v[k] = load_beside<T>(extent, from.gamma + c, k);
-    beta.v[k] = load_beside<T>(extent, from.beta + c, k);
-  }
-  const T* x = from.x.data + c;
-  T* y = to.data + c;
-  for (int64_t r = 0; r < from.rows; ++r, x += from.x.stride, y += to.stride) {
-    if (from.ahead != 0) prefetch_pack(x, from.ahead * from.x.stride);
-    const auto centre = splat(from.by.centre.of[r]), level = splat(from.by.level.of[r]);
-    const auto rstd = splat(from.by.rstd.of[r]);
-    Pack<W> result;
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto xhat = hn::MulAdd(hn::Sub(load_split(extent, x, k), centre), rstd, level);
-      result.v[k] = hn::MulAdd(xhat, gamma.v[k], beta.v[k]);
-    }
-    store_split<kStream>(extent, result, y);
-  }
-}
 
 template <bool kStream, class T>
 HWY_NOINLINE void apply_columns(const Applied<T>& from, int64_t n, const Rows<T>& y) {
-  constexpr int64_t kStep = kPackLanes<Wide<T>>;
-  const Part tail = tail_of<Wide<T>>(n);
-  int64_t c = 0;
-  for (; c + kStep <= n; c += kStep) apply_pack<kStream>(Full(), from, c, y);
-  if (tail.n != 0) apply_pack<kStream>(tail, from, c, y);
+  using W = Wide<T>;
+  struct Terms {
+    Vector<W> centre, level, rstd;
+  };
+  struct Beside {
+    Pack<W> gamma, beta;
+  };
+  const int64_t ahead = from.ahead * from.x.stride;
+  const Parameter<T> gamma = from.gamma, beta = from.beta;
+  apply_to_packs(
+      from.in_lines, from.x, y, from.rows, n,
+      [&](int64_t r) HWY_ATTR {
+        return Terms{splat(from.by.centre.of[r]), splat(from.by.level.of[r]), splat(from.by.rstd.of[r])};
+      },
+      [&](auto extent, int64_t c) HWY_ATTR { return Beside{gamma.pack(extent, c), beta.pack(extent, c)}; },
+      [&](auto extent, const T* x, T* to, const Terms& terms, const Beside& beside) HWY_ATTR {
+        if (ahead != 0) prefetch_pack(x, ahead);
+        Pack<W> result;
+        DESCEND_UNROLL
+        for (size_t k = 0; k < kPackVectors<W>; ++k) {
+          const auto xhat = hn::MulAdd(hn::Sub(load_split(extent, x, k), terms.centre), terms.rstd, terms.level);
+          result.v[k] = hn::MulAdd(xhat, beside.gamma.v[k], beside.beta.v[k]);
+        }
+        store_split<kStream>(extent, result, to);
+      });
 }
 
 // n columns of a tile; `to` is where they belong.
 template <class T>
-HWY_INLINE void apply_tile(const Applied<T>& from, int64_t n, const Rows<T>& to, Stores stores, Stage<T>& stage) {
+HWY_INLINE void apply_tile(const Applied<T>& from, int64_t n, const Rows<T>& to, Stores stores, TileStage<T>& stage) {
   store_rows(stores, to, from.rows, n, stage,
              [&](const Rows<T>& y, auto stream) HWY_ATTR { apply_columns<stream()>(from, n, y); });
 }
@@ -367,42 +363,59 @@ HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_
   }
 }
 
+// split: see layer_norm_split(); null: rows are so short that each call does it anew.
 template <class T>
-void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
+                     const Wide<T>* split) {
   if (p.columns <= kNarrowColumns) return layer_norm_narrow(p, first, last);
-  const Parameter<T, kStripeColumns> gamma(p.gamma, p.columns), beta(p.beta, p.columns);
-  Stage<T> stage;
+  HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kStripeColumns)];
+  const Parameter<T> gamma = split_parameter<T>(p.gamma, p.columns, split, rooms[0]);
+  const Parameter<T> beta =
+      split_parameter<T>(p.beta, p.columns, split ? split + parameter_room<T>(p.columns) : nullptr, rooms[1]);
+  TileStage<T> stage;
   Distances<T> distances;
-  RowMoments<> moments[kRowBlocks];
+  RowMoments<> moments;
+  BlockMoments blocks[kMostRowColumns / kBlock];
   Scale<Wide<T>> by;
-  const int64_t tile = tile_rows<T>(cut, p.columns, stores);
+  const int64_t tile = tile_rows(cut, p.y, p.columns, stores);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
-    for (int64_t b = 0; b * kBlock < p.columns; ++b) {
-      tile_moments(p, row, rows, b * kBlock, HWY_MIN((b + 1) * kBlock, p.columns), distances, moments[b]);
+    if (p.columns <= kBlock) {
+      tile_moments(p, row, rows, 0, distances, moments);
+      layer_norm_scale(p, rows, &moments, by);
+    } else {
+      for (int64_t b = 0; b < blocks_in(p.columns); ++b) tile_moments(p, row, rows, b, distances, blocks[b]);
+      layer_norm_scale(p, rows, blocks, by);
     }
-    layer_norm_scale(p, rows, moments, by);
-    const Applied<T> from{{p.x.row(row), p.x.stride}, gamma.data(), beta.data(), by, rows, ahead};
+    const Applied<T> from{{p.x.row(row), p.x.stride}, gamma, beta, by, rows, ahead, are_long<T>(p.columns)};
     apply_tile(from, p.columns, {p.y.row(row), p.y.stride}, stores, stage);
     store_statistics(p, row, rows, by);
   }
   if (stores != Stores::kPlain) flush_streams();
 }
 
+// Splits a block of gamma and of beta for all rows to share.
 template <class T>
-void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, RowMoments<>& moments) {
+void layer_norm_split(const LayerNorm<T>& p, int64_t block, Wide<T>* to) {
+  split_block<T>(p.gamma, p.columns, block, to);
+  split_block<T>(p.beta, p.columns, block, to + parameter_room<T>(p.columns));
+}
+
+template <class T>
+void layer_norm_block_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, BlockMoments& moments) {
   Distances<T> distances;
-  tile_moments(p, row, rows, block * kBlock, HWY_MIN((block + 1) * kBlock, p.columns), distances, moments);
+  tile_moments(p, row, rows, block, distances, moments);
 }
 
 template <class T>
 void layer_norm_block(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t block, const Scale<Wide<T>>& by,
-                      Stores stores) {
+                      Stores stores, int64_t ahead) {
   const int64_t begin = block * kBlock, n = HWY_MIN(kBlock, p.columns - begin);
-  const Parameter<T, kBlock> gamma(p.gamma + begin, n), beta(p.beta + begin, n);
-  Stage<T> stage;
-  const Applied<T> from{{p.x.row(row) + begin, p.x.stride}, gamma.data(), beta.data(), by, rows, 0};
+  HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kBlock)];
+  const Parameter<T> gamma(p.gamma + begin, n, rooms[0]), beta(p.beta + begin, n, rooms[1]);
+  TileStage<T> stage;
+  const Applied<T> from{{p.x.row(row) + begin, p.x.stride}, gamma, beta, by, rows, ahead, are_long<T>(p.columns)};
   apply_tile(from, n, {p.y.row(row) + begin, p.y.stride}, stores, stage);
   if (stores != Stores::kPlain) flush_streams();
   if (block == 0) store_statistics(p, row, rows, by);
@@ -415,19 +428,28 @@ HWY_AFTER_NAMESPACE();
 namespace descend::kernels {
 namespace {
 
+// The moments of the blocks of a group's rows, then what is split of the parameters; neither is always needed.
 template <class T>
-void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
+size_t moments_bytes(int64_t columns) {
+  return may_split_loose_columns(columns) ? static_cast<size_t>(blocks_in(columns)) * sizeof(BlockMoments) : 0;
+}
+
+template <class T>
+void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Wide<T>* room) {
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
+  static const auto split = DESCEND_CHOOSE(layer_norm_split<T>);
   const RowCut cut = cut_loose_rows(p.rows, row_bytes);
+  const bool shared = shares_parameters<T>(p.columns);
+  if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { split(p, b, room); });
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
+    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);
   });
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns.
 template <class T>
-void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, RowMoments<>* moments) {
+void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, BlockMoments* moments) {
   static const auto block_moments = DESCEND_CHOOSE(layer_norm_block_moments<T>);
   static const auto block = DESCEND_CHOOSE(layer_norm_block<T>);
   static const auto scale = DESCEND_CHOOSE(layer_norm_scale<T>);
@@ -441,16 +463,17 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores 
       const FixedFpEnvironment environment;
       scale(p, rows, moments, by);
     }
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, by, stores); });
+    const int64_t ahead = row + 2 * rows <= p.rows ? rows : 0;
+    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, by, stores, ahead); });
   }
 }
 
 }  // namespace
 
 template <class T>
-size_t layer_norm_scratch(int64_t rows, int64_t columns) {
-  if (!split_loose_columns(rows, columns)) return 0;
-  return static_cast<size_t>(blocks_in(columns)) * sizeof(RowMoments<>);
+size_t layer_norm_scratch(int64_t columns) {
+  const int64_t room = shares_parameters<T>(columns) ? 2 * parameter_room<T>(columns) : 0;
+  return moments_bytes<T>(columns) + static_cast<size_t>(room) * sizeof(Wide<T>);
 }
 
 template <class T>
@@ -462,16 +485,17 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
     return;
   }
   const int64_t one_row = p.columns * static_cast<int64_t>(sizeof(T)), bytes = 2 * p.rows * one_row;
-  const Stores stores = stores_of(p.y, p.columns, bytes);
+  const Stores stores = norm_stores_of(p.y, p.columns, bytes);
   if (split_loose_columns(p.rows, p.columns)) {
-    by_columns(p, one_row, bytes, stores, static_cast<RowMoments<>*>(scratch));
+    by_columns(p, one_row, bytes, stores, static_cast<BlockMoments*>(scratch));
   } else {
-    by_rows(p, one_row, bytes, stores);
+    void* const room = static_cast<uint8_t*>(scratch) + moments_bytes<T>(p.columns);
+    by_rows(p, one_row, bytes, stores, static_cast<Wide<T>*>(room));
   }
 }
 
-#define DESCEND_INSTANTIATE(T)                                          \
-  template size_t layer_norm_scratch<T>(int64_t rows, int64_t columns); \
+#define DESCEND_INSTANTIATE(T)                            \
+  template size_t layer_norm_scratch<T>(int64_t columns); \
   template void layer_norm<T>(const LayerNorm<T>& problem, void* scratch);
 DESCEND_INSTANTIATE(float16)
 DESCEND_INSTANTIATE(bfloat16)

@@ -94,53 +94,138 @@ HWY_INLINE bool all_of_rows(hn::Mask<Tag<double>> mask, int64_t n) {
 
 // ---- Parameters.
 
-// gamma or beta beside split packs of T. Where these split it is a copy, in split packs itself and with NaN such as
-// Nan::kOfBfloat16 asks for.
-template <class T, int64_t kColumns>
+#if HWY_TARGET != HWY_SCALAR
+// As a conversion to bfloat16 does: quiet, and without the lower bits.
+HWY_INLINE Vector<float> shorten_nan(Vector<float> v) {
+  const Tag<float> d;
+  const Tag<uint32_t> du;
+  const auto quiet = hn::Or(hn::BitCast(du, v), hn::Set(du, 0x400000));
+  const auto shorter = hn::BitCast(d, hn::And(quiet, hn::Set(du, 0xFFFF0000)));
+  return hn::IfThenElse(hn::IsNaN(v), shorter, v);
+}
+
+// The even columns of n and the odd ones, with NaN such as Nan::kOfBfloat16 asks for.
+HWY_INLINE void split_columns(const float* from, int64_t n, float* even, float* odd) {
+  const Tag<float> d;
+  constexpr int64_t kStep = 2 * kVectorLanes<float>;
+  HWY_ALIGN float rest[kStep] = {};
+  for (int64_t c = 0; c < n; c += kStep) {
+    const bool whole = n - c >= kStep;
+    if (!whole) std::copy_n(from + c, n - c, rest);
+    Vector<float> evens, odds;
+    hn::LoadInterleaved2(d, whole ? from + c : rest, evens, odds);
+    hn::StoreU(shorten_nan(evens), d, even + c / 2);
+    hn::StoreU(shorten_nan(odds), d, odd + c / 2);
+  }
+}
+#endif
+
+// gamma or beta beside split packs of T, from any column on.
+template <class T>
 class Parameter {
  public:
   using W = Wide<T>;
 
-  HWY_INLINE Parameter(const W* from, int64_t n) : from_(from) {
+  // Splits it to `room` where packs are split.
+  HWY_INLINE Parameter(const W* from, int64_t n, W* room) : even_(from), odd_(from) {
     if constexpr (kSplits<T>) {
-      split_row(from, n, split_);
-      constexpr int64_t kStep = kPackLanes<W>;
-      for (int64_t c = 0; c < ceil_div(n, kStep) * kStep; c += kVectorLanes<W>) shorten_nan(split_ + c);
-      from_ = split_;
+      split_columns(from, n, room, room + half_room(n));
+      *this = Parameter(room, n);
     }
   }
 
-  HWY_INLINE const W* data() const { return from_; }
+  // It is split.
+  HWY_INLINE Parameter(const W* room, int64_t n) : even_(room), odd_(room + half_room(n)) {}
 
- private:
-  // As a conversion to bfloat16 does: quiet, and without the lower bits.
-  HWY_INLINE static void shorten_nan(W* p) {
-    const Tag<W> d;
-    const Tag<uint32_t> du;
-    const auto v = hn::Load(d, p);
-    const auto quiet = hn::Or(hn::BitCast(du, v), hn::Set(du, 0x400000));
-    const auto shorter = hn::BitCast(d, hn::And(quiet, hn::Set(du, 0xFFFF0000)));
-    hn::Store(hn::IfThenElse(hn::IsNaN(v), shorter, v), d, p);
+  // The pack that begins with column c.
+  template <class Extent>
+  HWY_INLINE Pack<W> pack(Extent extent, int64_t c) const {
+    if constexpr (!kSplits<T>) return load_pack(extent, even_ + c);
+    const W* first = (c % 2 == 0 ? even_ : odd_) + c / 2;
+    const W* second = (c % 2 == 0 ? odd_ : even_ + 1) + c / 2;
+    Pack<W> pack;
+    each<kVectorPairs<T>>([&](size_t i) HWY_ATTR {
+      pack.v[pair_first<T>(i)] = hn::LoadU(Tag<W>(), first + i * kVectorLanes<W>);
+      pack.v[pair_second<T>(i)] = hn::LoadU(Tag<W>(), second + i * kVectorLanes<W>);
+    });
+    return pack;
   }
 
-  const W* from_;
-  HWY_ALIGN W split_[kSplits<T> ? kColumns : 1];
+ private:
+  const W* even_;
+  const W* odd_;
 };
 
+// From `split` where that is given, else from `from` by way of `room`.
+template <class T>
+HWY_INLINE Parameter<T> split_parameter(const Wide<T>* from, int64_t n, const Wide<T>* split, Wide<T>* room) {
+  return split != nullptr ? Parameter<T>(split, n) : Parameter<T>(from, n, room);
+}
+
+// A block of a parameter of n columns to its place in `room`.
+template <class T>
+HWY_INLINE void split_block(const Wide<T>* from, int64_t n, int64_t block, Wide<T>* room) {
+  const int64_t begin = block * kBlock;
+  if constexpr (kSplits<T>) {
+    Wide<T>* to = room + begin / 2;
+    split_columns(from + begin, HWY_MIN(kBlock, n - begin), to, to + half_room(n));
+  }
+}
+
 // ---- Tiles.
+
+// Columns of a long row that are computed before those of the next: what lies beside them stays in the first-level
+// cache.
+inline constexpr int64_t kStretch = 256;
+
+// Calls apply(extent, x, y, of(r), beside(extent, c)) for every pack of `rows` rows of n columns, x and y pointing to
+// what is read and written: what is beside the columns is the same for all rows. in_lines, for long rows: their packs
+// begin where lines of y do, and stores then neither share lines nor need a stage.
+template <class T, class Of, class Beside, class Apply>
+HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_t rows, int64_t n, Of of, Beside beside,
+                               Apply apply) {
+  using W = Wide<T>;
+  if (!in_lines) {
+    const auto all_rows = [&](auto extent, int64_t c) HWY_ATTR {
+      const auto shared = beside(extent, c);
+      const T* from = x.data + c;
+      T* to = y.data + c;
+      for (int64_t r = 0; r < rows; ++r, from += x.stride, to += y.stride) apply(extent, from, to, of(r), shared);
+    };
+    return for_each_pack<W>(0, n, tail_of<W>(n), all_rows);
+  }
+  for (int64_t stretch = 0; stretch < n; stretch += kStretch) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* from = x.row(r);
+      T* to = y.row(r);
+      const auto of_row = of(r);
+      const auto one_row = [&](auto extent, int64_t c)
+                               HWY_ATTR { apply(extent, from + c, to + c, of_row, beside(extent, c)); };
+      const int64_t to_line = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) % 64 / sizeof(T));
+      const int64_t lead = HWY_MIN(to_line, n);
+      if (stretch == 0 && lead > 0) one_row(Part{static_cast<size_t>(lead)}, 0);
+      const int64_t begin = HWY_MIN(stretch + lead, n), end = HWY_MIN(begin + kStretch, n);
+      for_each_pack<W>(begin, end, one_row);
+    }
+  }
+}
 
 // Bytes of a row which, where reads must come in order, is best computed before the next is begun. A shorter one is not
 // enough work, and so much of a longer one leaves the first-level cache that its neighbours may as well share the
 // loads.
 inline constexpr int64_t kLeastAlone = int64_t{2} << 10, kMostAlone = int64_t{16} << 10;
 
+// Results of a tile of rows that are not long.
+template <class T>
+using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))>;
+
 // Rows of a tile.
 template <class T>
-HWY_INLINE int64_t tile_rows(const RowCut& cut, int64_t columns, Stores stores) {
+HWY_INLINE int64_t tile_rows(const RowCut& cut, const Rows<T>& y, int64_t columns, Stores stores) {
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(T));
-  if (reads_in_order<T>(cut.ask) && stores == Stores::kStream && kLeastAlone <= row_bytes && row_bytes <= kMostAlone)
-    return 1;
-  return HWY_MIN(2 * cut.tile, HWY_MIN(kMaxRows, Stage<T>::most_rows(columns)));  // it was cut for two inputs
+  const bool alone = stores == Stores::kStream && are_aligned(y) && kLeastAlone <= row_bytes && row_bytes <= kMostAlone;
+  if (reads_in_order<T>(cut.ask) && alone) return 1;
+  return HWY_MIN(2 * cut.tile, are_long<T>(columns) ? kMaxGroupRows : kMaxRows);  // it was cut for two inputs
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
+
+#include "kernels/stores.h"
 
 namespace descend::kernels {
 
@@ -17,5 +20,36 @@ struct TileRow {
 
   void copy(int64_t rows, W* to) const { std::copy_n(of, rows, to); }
 };
+
+// gamma and beta of bfloat16 are split: the even columns and the odd ones are kept apart. Elements that either take, in
+// whole lines and with what is read beyond the last.
+constexpr int64_t half_room(int64_t n) { return (n / 64 + 2) * 32; }
+
+// And both.
+template <class T>
+constexpr int64_t parameter_room(int64_t n) {
+  return std::is_same_v<T, bfloat16> ? 2 * half_room(n) : 1;
+}
+
+// Whether they are so long that they are split once for all rows.
+template <class T>
+constexpr bool shares_parameters(int64_t columns) {
+  return std::is_same_v<T, bfloat16> && columns > kStripeColumns && columns <= kMostRowColumns;
+}
+
+// Rows of so many bytes or more are long: they are written from line to line, wherever they begin.
+inline constexpr int64_t kLongRow = int64_t{1} << 10;
+template <class T>
+constexpr bool are_long(int64_t columns) {
+  return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
+}
+
+// How results are stored in a call that touches `bytes`.
+template <class T>
+Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
+  const bool has_lines = reinterpret_cast<uintptr_t>(y.data) % sizeof(T) == 0;
+  if (!are_long<T>(columns)) return stores_of(y, columns, bytes);
+  return has_lines && exceeds_kept(bytes) ? Stores::kStream : Stores::kPlain;
+}
 
 }  // namespace descend::kernels

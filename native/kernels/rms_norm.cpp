@@ -124,41 +124,28 @@ HWY_INLINE void tile_rstd(const RmsNorm<T>& p, int64_t row, int64_t rows, TileRo
 
 // ---- The result.
 
-// One pack of columns of some rows. ahead: how far below are the rows to ask for; 0: none.
-template <bool kStream, class T, class Extent>
-HWY_INLINE void scale_pack(Extent extent, const Rows<const T>& from, int64_t rows, int64_t ahead, int64_t c,
-                           const Wide<T>* gamma, const Wide<T>* rstd, const Rows<T>& to) {
-  using W = Wide<T>;
-  Pack<W> gamma_c;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) gamma_c.v[k] = load_beside<T>(extent, gamma + c, k);
-  const T* x = from.data + c;
-  T* y = to.data + c;
-  for (int64_t r = 0; r < rows; ++r, x += from.stride, y += to.stride) {
-    if (ahead != 0) prefetch_pack(x, ahead * from.stride);
-    const auto rstd_r = splat(rstd[r]);
-    Pack<W> result;
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      result.v[k] = hn::Mul(hn::Mul(load_split(extent, x, k), rstd_r), gamma_c.v[k]);
-    }
-    store_split<kStream>(extent, result, y);
-  }
-}
-
-// Columns [begin, end) of a tile; gamma is that of column begin.
+// Columns [begin, end) of a tile; gamma is that of column begin. ahead: how far below are the rows to ask for; 0: none.
 template <class T>
 HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t ahead, int64_t begin, int64_t end,
-                           const Wide<T>* gamma, const Wide<T>* rstd, Stores stores, Stage<T>& stage) {
-  constexpr int64_t kStep = kPackLanes<Wide<T>>;
+                           const Parameter<T>& gamma, const Wide<T>* rstd, Stores stores, TileStage<T>& stage) {
+  using W = Wide<T>;
   const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
   const Rows<T> result{p.y.row(row) + begin, p.y.stride};
-  const int64_t n = end - begin;
-  store_rows(stores, result, rows, n, stage, [&](const Rows<T>& y, auto stream) HWY_ATTR {
-    const Part tail = tail_of<Wide<T>>(n);
-    int64_t c = 0;
-    for (; c + kStep <= n; c += kStep) scale_pack<stream()>(Full(), x, rows, ahead, c, gamma, rstd, y);
-    if (tail.n != 0) scale_pack<stream()>(tail, x, rows, ahead, c, gamma, rstd, y);
+  const int64_t n = end - begin, distance = ahead * x.stride;
+  const bool in_lines = are_long<T>(p.columns);
+  store_rows(stores, result, rows, n, stage, [=](const Rows<T>& y, auto stream) HWY_ATTR {
+    apply_to_packs(
+        in_lines, x, y, rows, n, [=](int64_t r) HWY_ATTR { return splat(rstd[r]); },
+        [=](auto extent, int64_t c) HWY_ATTR { return gamma.pack(extent, c); },
+        [=](auto extent, const T* from, T* to, const Vector<W>& by, const Pack<W>& beside) HWY_ATTR {
+          if (distance != 0) prefetch_pack(from, distance);
+          Pack<W> scaled;
+          DESCEND_UNROLL
+          for (size_t k = 0; k < kPackVectors<W>; ++k) {
+            scaled.v[k] = hn::Mul(hn::Mul(load_split(extent, from, k), by), beside.v[k]);
+          }
+          store_split<stream()>(extent, scaled, to);
+        });
   });
 }
 
@@ -189,24 +176,33 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
   }
 }
 
+// split: see rms_norm_split(); null: rows are so short that each call does it anew.
 template <class T>
-void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
+                   const Wide<T>* split) {
   if (p.columns <= kNarrowColumns) return rms_norm_narrow(p, first, last);
-  const Parameter<T, kStripeColumns> gamma(p.gamma, p.columns);
-  Stage<T> stage;
+  HWY_ALIGN Wide<T> room[parameter_room<T>(kStripeColumns)];
+  const Parameter<T> gamma = split_parameter<T>(p.gamma, p.columns, split, room);
+  TileStage<T> stage;
   FoldedRows<T> squares;
   TileRow<double> sums;
   TileRow<Wide<T>> rstd;
-  const int64_t tile = tile_rows<T>(cut, p.columns, stores);
+  const int64_t tile = tile_rows(cut, p.y, p.columns, stores);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
     tile_squares(p, row, rows, 0, p.columns, squares, sums);
     tile_rstd(p, row, rows, sums, rstd);
-    scale_tile(p, row, rows, ahead, 0, p.columns, gamma.data(), rstd.of, stores, stage);
+    scale_tile(p, row, rows, ahead, 0, p.columns, gamma, rstd.of, stores, stage);
     rstd.copy(rows, p.rstd + row);
   }
   if (stores != Stores::kPlain) flush_streams();
+}
+
+// Splits a block of gamma for all rows to share.
+template <class T>
+void rms_norm_split(const RmsNorm<T>& p, int64_t block, Wide<T>* to) {
+  split_block<T>(p.gamma, p.columns, block, to);
 }
 
 template <class T>
@@ -226,11 +222,12 @@ void rms_norm_group_rstd(const RmsNorm<T>& p, int64_t row, int64_t rows, TileRow
 }
 
 template <class T>
-void rms_norm_block(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t block, Stores stores) {
+void rms_norm_block(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t block, Stores stores, int64_t ahead) {
   const int64_t begin = block * kBlock, end = HWY_MIN(begin + kBlock, p.columns);
-  const Parameter<T, kBlock> gamma(p.gamma + begin, end - begin);
-  Stage<T> stage;
-  scale_tile(p, row, rows, 0, begin, end, gamma.data(), p.rstd + row, stores, stage);
+  HWY_ALIGN Wide<T> room[parameter_room<T>(kBlock)];
+  const Parameter<T> gamma(p.gamma + begin, end - begin, room);
+  TileStage<T> stage;
+  scale_tile(p, row, rows, ahead, begin, end, gamma, p.rstd + row, stores, stage);
   if (stores != Stores::kPlain) flush_streams();
 }
 
@@ -242,12 +239,15 @@ namespace descend::kernels {
 namespace {
 
 template <class T>
-void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores) {
+void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Wide<T>* room) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
+  static const auto split = DESCEND_CHOOSE(rms_norm_split<T>);
   const RowCut cut = cut_loose_rows(p.rows, row_bytes);
+  const bool shared = shares_parameters<T>(p.columns);
+  if (shared) parallel_for(blocks_in(p.columns), 2 * row_bytes, [&](int64_t b) { split(p, b, room); });
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores);
+    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);
   });
 }
 
@@ -275,14 +275,20 @@ void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores st
       const FixedFpEnvironment environment;
       group_rstd(p, row, rows, whole);
     }
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, stores); });
+    const int64_t ahead = row + 2 * rows <= p.rows ? rows : 0;
+    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, stores, ahead); });
   }
 }
 
 }  // namespace
 
 template <class T>
-void rms_norm(const RmsNorm<T>& p) {
+size_t rms_norm_scratch(int64_t columns) {
+  return shares_parameters<T>(columns) ? static_cast<size_t>(parameter_room<T>(columns)) * sizeof(Wide<T>) : 0;
+}
+
+template <class T>
+void rms_norm(const RmsNorm<T>& p, void* scratch) {
   if (p.rows <= 0) return;
   if (p.columns <= 0) {
     std::fill_n(p.rstd, p.rows, std::numeric_limits<Wide<T>>::quiet_NaN());  // the mean of nothing
@@ -290,18 +296,21 @@ void rms_norm(const RmsNorm<T>& p) {
   }
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * row_bytes;
-  const Stores stores = stores_of(p.y, p.columns, bytes);
+  const Stores stores = norm_stores_of(p.y, p.columns, bytes);
   if (split_loose_columns(p.rows, p.columns)) {
     by_columns(p, row_bytes, bytes, stores);
   } else {
-    by_rows(p, row_bytes, bytes, stores);
+    by_rows(p, row_bytes, bytes, stores, static_cast<Wide<T>*>(scratch));
   }
 }
 
-template void rms_norm<float16>(const RmsNorm<float16>& problem);
-template void rms_norm<bfloat16>(const RmsNorm<bfloat16>& problem);
-template void rms_norm<float>(const RmsNorm<float>& problem);
-template void rms_norm<double>(const RmsNorm<double>& problem);
+#define DESCEND_INSTANTIATE(T)                          \
+  template size_t rms_norm_scratch<T>(int64_t columns); \
+  template void rms_norm<T>(const RmsNorm<T>& problem, void* scratch);
+DESCEND_INSTANTIATE(float16)
+DESCEND_INSTANTIATE(bfloat16)
+DESCEND_INSTANTIATE(float)
+DESCEND_INSTANTIATE(double)
 
 }  // namespace descend::kernels
 #endif  // HWY_ONCE

@@ -1,6 +1,8 @@
 // RMS norm forward on a matrix of rows.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/element.h"
 
 namespace descend::kernels {
@@ -17,7 +19,11 @@ struct RmsNorm {
   Wide<T>* rstd;  // [rows]
 };
 
+// Bytes of scratch that the kernel needs, aligned to 64.
 template <class T>
-void rms_norm(const RmsNorm<T>& problem);
+size_t rms_norm_scratch(int64_t columns);
+
+template <class T>
+void rms_norm(const RmsNorm<T>& problem, void* scratch);
 
 }  // namespace descend::kernels

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cut.h"
+#include "kernels/stores.h"
 #include "runtime/parallel.h"
 
 #define HWY_TARGET_INCLUDE "kernels/scaled_masked_softmax.cpp"
@@ -293,7 +294,7 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t output_bytes = p.rows * p.columns * size;
-  const bool stream = stream_output(p.y.data, p.y.stride * size, 2 * output_bytes);
+  const bool stream = stream_output(p.y, 2 * output_bytes);
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size);
   parallel_for(cut.chunks, 2 * output_bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;

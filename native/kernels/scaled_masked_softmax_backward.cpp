@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cut.h"
+#include "kernels/stores.h"
 #include "runtime/parallel.h"
 
 #define HWY_TARGET_INCLUDE "kernels/scaled_masked_softmax_backward.cpp"
@@ -295,7 +296,7 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t output_bytes = p.rows * p.columns * size;
-  const bool stream = stream_output(p.dx.data, p.dx.stride * size, 3 * output_bytes);
+  const bool stream = stream_output(p.dx, 3 * output_bytes);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size);
   parallel_for(cut.chunks, 3 * output_bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;

@@ -77,11 +77,9 @@ class Stage {
   alignas(64) T lines_[kElements];
 };
 
-static_assert(kMaxGroupRows * kBlock <= 2 * kStripeColumns);
-
 // write(rows, kStream) stores `rows` rows of n columns that belong at `to`.
-template <class T, class Write>
-HWY_INLINE void store_rows(Stores stores, const Rows<T>& to, int64_t rows, int64_t n, Stage<T>& stage, Write write) {
+template <class T, class Stage, class Write>
+HWY_INLINE void store_rows(Stores stores, const Rows<T>& to, int64_t rows, int64_t n, Stage& stage, Write write) {
   if (stores == Stores::kStream) return write(to, std::true_type());
   if (stores == Stores::kPlain) return write(to, std::false_type());
   const Rows<T> staged = stage.rows(to, n);

@@ -17,9 +17,21 @@ enum class Stores : uint8_t { kPlain, kStream, kStaged };
 // 16-bit rows that are shorter leave memory idle, whatever way they are stored.
 inline constexpr int64_t kLeastStaged = 96;
 
+// Whether rows begin where lines do.
+template <class T>
+bool are_aligned(const Rows<T>& rows) {
+  return reinterpret_cast<uintptr_t>(rows.data) % 64 == 0 && rows.stride * static_cast<int64_t>(sizeof(T)) % 64 == 0;
+}
+
+// Whether an output should be stored past the caches as it is.
+template <class T>
+bool stream_output(const Rows<T>& output, int64_t bytes) {
+  return are_aligned(output) && exceeds_kept(bytes);
+}
+
 template <class T>
 Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  if (stream_output(y.data, y.stride * static_cast<int64_t>(sizeof(T)), bytes)) return Stores::kStream;
+  if (stream_output(y, bytes)) return Stores::kStream;
   const bool staged = exceeds_last_cache(bytes) && (sizeof(T) > 2 || columns >= kLeastStaged);
   return staged ? Stores::kStaged : Stores::kPlain;
 }

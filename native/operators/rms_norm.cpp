@@ -59,6 +59,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const Place gamma = stage_vector(call, plan, kGamma, kElementOf<kernels::Wide<T>>);
   const StagedOutput y = StagedOutput::rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
+  const Place scratch = plan.scratch(kernels::rms_norm_scratch<T>(columns));
   plan.step(
       "rms_norm", 2 * rows * columns * static_cast<int64_t>(sizeof(T)),
       [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), rstd_place = rstd.place()](const Addresses& addresses) {
@@ -68,7 +69,8 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
                               .gamma = addresses.at<const kernels::Wide<T>>(gamma),
                               .epsilon = epsilon,
                               .y = y_rows.at<T>(addresses),
-                              .rstd = addresses.at<kernels::Wide<T>>(rstd_place)});
+                              .rstd = addresses.at<kernels::Wide<T>>(rstd_place)},
+                             addresses.at<void>(scratch));
       });
   y.finish(call, plan);
   rstd.finish(call, plan);

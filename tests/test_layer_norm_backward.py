@@ -664,7 +664,10 @@ def test_every_row_is_in_the_sums(shape):
 
 @pytest.mark.parametrize(
     ("dtype", "columns"),
-    [*itertools.product([F16, BF16], [100, 255, 2049, 8323]), *itertools.product([F32], [5, 29, 100, 701, 2049, 8323])],
+    [
+        *itertools.product([F16, BF16], [100, 255, 2049, 8323, 16_400]),
+        *itertools.product([F32], [5, 29, 100, 701, 2049, 8323, 16_400]),
+    ],
 )
 @pytest.mark.parametrize("operator", ["rms_norm_grad", "layer_norm_backward"])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):

@@ -108,6 +108,32 @@ struct Distance {
   int64_t dy = 0, x = 0;
 };
 
+// What the first pass asks for while it reads a group of rows: what comes a little later in the rows or, near their
+// end, in what is read after them, which lies `below` from their first column.
+template <class T, int kRows>
+class Foresight {
+ public:
+  HWY_INLINE Foresight(Ask ask, int64_t columns, Distance below)
+      : columns_(columns), ahead_(ask == Ask::kNothing ? 0 : HWY_MIN(kAhead, columns)), below_(below) {}
+
+  HWY_INLINE Distance at(int64_t c) const {
+    if (c + ahead_ < columns_) return {ahead_, ahead_};
+    if (ahead_ == 0) return {};
+    return {below_.dy + ahead_ - columns_, below_.x + ahead_ - columns_};
+  }
+
+ private:
+  static constexpr int64_t kAhead = kAheadBytes / (kRows * static_cast<int64_t>(sizeof(T)));
+
+  int64_t columns_, ahead_;
+  Distance below_;
+};
+
+template <class T>
+HWY_INLINE Distance rows_below(const NormBackward<T>& p, int64_t rows) {
+  return {rows * p.dy.stride, rows * p.x.stride};
+}
+
 // The sums of a few rows in the making: a run of columns after the other.
 template <class Norm, bool kTame, int kRows, class T>
 class SumsOf {
@@ -186,14 +212,15 @@ class SumsOf {
 
 // Not inlined, as apply_rows is not: the compiler would take minutes over what it becomes a part of.
 template <class Norm, bool kTame, int kRows, class T>
-HWY_NOINLINE void row_sums(const NormBackward<T>& p, int64_t row, RowSums* sums) {
+HWY_NOINLINE void row_sums(const NormBackward<T>& p, int64_t row, Ask ask, Distance below, RowSums* sums) {
   constexpr int64_t kStep = kRun<Wide<T>>;
+  const Foresight<T, kRows> foresight(ask, p.columns, below);
   SumsOf<Norm, kTame, kRows, T> of;
   of.start(p, row);
   for (int64_t c = 0; c < p.columns; c += kStep) {
     const int64_t end = HWY_MIN(c + kStep, p.columns);
     of.start_run();
-    of.add(c, end);
+    of.add(c, end, foresight.at(c));
     of.end_run(end);
   }
   of.finish(p.columns, sums);
@@ -206,19 +233,23 @@ bool are_tame(const NormBackward<T>& p, int64_t row, int64_t rows) {
   return tame;
 }
 
-// The first pass over a group.
+// The first pass over a group. What comes after it lies `below` from its last rows.
 template <class Norm, int kGroup, class T>
-HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, RowSums* sums) {
+HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, RowSums* sums, Ask ask = Ask::kNothing,
+                           Distance below = {}) {
   constexpr int kSet = HWY_MIN(kGroup, Norm::kSumsAbreast);
   int64_t r = 0;
   if (are_tame(p, row, rows)) {
-    for (; r + kSet <= rows; r += kSet) row_sums<Norm, true, kSet>(p, row + r, sums + r);
+    for (; r + kSet <= rows; r += kSet) {
+      row_sums<Norm, true, kSet>(p, row + r, ask, r + kSet < rows ? rows_below(p, kSet) : below, sums + r);
+    }
   }
   for (; r < rows; ++r) {
+    const Distance next = r + 1 < rows ? rows_below(p, 1) : below;
     if (is_tame(p.rstd[row + r])) {
-      row_sums<Norm, true, 1>(p, row + r, sums + r);
+      row_sums<Norm, true, 1>(p, row + r, ask, next, sums + r);
     } else {
-      row_sums<Norm, false, 1>(p, row + r, sums + r);
+      row_sums<Norm, false, 1>(p, row + r, ask, next, sums + r);
     }
   }
 }
@@ -329,12 +360,20 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
   }
 }
 
-// The second pass over a few rows and, in step with it, the first pass over the group below them (kNext): reads,
-// arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
-// They take turns of a few columns, and the first pass does the asking: bursts of requests would hold up the second.
+// The first pass over a group that the second pass over another runs in step with.
+struct NextSums {
+  int64_t row = 0;  // the group's first
+  RowSums* sums = nullptr;
+  Ask ask = Ask::kNothing;
+  Distance below = {};  // of what the first pass reads after the group
+};
+
+// The second pass over a few rows and, in step with it, the first pass over so many others (kNext): reads, arithmetic
+// and writes then run side by side, where one pass after the other would leave memory idle now and then. They take
+// turns of a few columns, and the first pass does the asking: bursts of requests would hold up the second.
 template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
 HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, const Rows<T>& to,
-                             Columns& columns, Ask ask, RowSums* next_sums) {
+                             Columns& columns, const NextSums& other) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>, kColumns = kTurn<T, kRows>;
   constexpr int kSet = HWY_MIN(kRows, Norm::kSumsAbreast);
@@ -342,18 +381,14 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
   const ApplySet<Norm, kOutput, T, kRows> set(p, row, terms, to);
   SumsOf<Norm, true, kSet, T> next[kRows / kSet];
   if constexpr (kNext) {
-    for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, row + kRows + i * kSet);
+    for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, other.row + i * kSet);
   }
   const W* gamma = p.gamma;
-  const int64_t ahead = HWY_MIN(kAheadBytes / (kRows * static_cast<int64_t>(sizeof(T))), p.columns);
+  const Foresight<T, kRows> foresight(other.ask, p.columns, other.below);
+  const bool in_order = reads_in_order<T>(other.ask);
   const auto next_turn = [&](int64_t begin, int64_t end) HWY_ATTR {
-    const bool below = begin + ahead >= p.columns;  // what to ask for is in the rows below
-    const int64_t rows_ahead = below ? kRows : 0, columns_ahead = below ? ahead - p.columns : ahead;
-    Distance distance;
-    if (ask != Ask::kNothing) {
-      distance = {.dy = rows_ahead * p.dy.stride + columns_ahead, .x = rows_ahead * p.x.stride + columns_ahead};
-    }
-    if (reads_in_order<T>(ask)) await_reads();
+    const Distance distance = foresight.at(begin);
+    if (in_order) await_reads();
     DESCEND_UNROLL
     for (int i = 0; i < kRows / kSet; ++i) next[i].add(begin, end, distance);
   };
@@ -378,7 +413,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
     }
   }
   if constexpr (kNext) {
-    for (int i = 0; i < kRows / kSet; ++i) next[i].finish(p.columns, next_sums + i * kSet);
+    for (int i = 0; i < kRows / kSet; ++i) next[i].finish(p.columns, other.sums + i * kSet);
   }
 }
 
@@ -390,16 +425,16 @@ HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows,
     bool tame = rows == kGroup;
     for (int64_t r = 0; r < rows; ++r) tame = tame && terms[r].tame;
     if (tame) {
-      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, to, columns, Ask::kNothing, nullptr);
+      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, to, columns, {});
       return;
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
     const Rows<T> dx{to.row(r), to.stride};
     if (terms[r].tame) {
-      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, dx, columns, Ask::kNothing, nullptr);
+      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, dx, columns, {});
     } else {
-      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, dx, columns, Ask::kNothing, nullptr);
+      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, dx, columns, {});
     }
   }
 }
@@ -472,7 +507,8 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
       if constexpr (kOutput != Output::kNone) {
         known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
-          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, results.from(row), columns, cut.ask, sums);
+          const NextSums next{row + kGroup, sums, cut.ask, rows_below(p, kGroup)};
+          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, results.from(row), columns, next);
           results.written(row, rows);
           continue;
         }
@@ -973,16 +1009,41 @@ NormBackward<T> block_of(NormBackward<T> p, int64_t block) {
   return p;
 }
 
+// What is read after all rows of a group's block but `rows`: the next block of the first ones.
+template <class T>
+HWY_INLINE Distance next_block(const NormBackward<T>& p, int64_t rows) {
+  return {p.columns - rows * p.dy.stride, p.columns - rows * p.x.stride};
+}
+
+// The first pass over a block of a group: its rows from r on, kMaxGroup at most.
+template <class Norm, class T>
+HWY_INLINE void block_sums(const NormBackward<T>& p, int64_t r, const BlockGroup& group, RowSums* sums) {
+  const int64_t rows = HWY_MIN(int64_t{kMaxGroup}, group.rows - r);
+  const Distance below = r + rows < group.rows ? rows_below(p, rows) : next_block(p, r);
+  group_sums<Norm, kMaxGroup>(p, group.row + r, rows, sums + r, group.ask, below);
+}
+
+// Results of a group's block and, in step with them, the first pass over that block of the group below.
 template <class Norm, Output kOutput, class T>
-HWY_INLINE void apply_block(NormBackward<T> p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms) {
+HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const RowTerms<Wide<T>>* terms,
+                            const BlockGroup& below, RowSums* sums) {
   const int64_t stripe = stripe_rows(p.rows);
   Columns<Norm, T, kBlock> columns(p);
-  for (int64_t r = 0; r < rows; r += kMaxGroup) {
+  for (int64_t r = 0; r < group.rows; r += kMaxGroup) {
     if (r % stripe == 0) columns.clear();
-    const int64_t end = HWY_MIN(r + kMaxGroup, rows);
-    const Rows<T> dx{p.dx.row(row + r), p.dx.stride};
-    apply_group<Norm, kOutput, kMaxGroup>(p, row + r, end - r, terms + r, dx, columns);
-    if (end == rows || end % stripe == 0) columns.add_to(p, row == 0 && r < stripe, 0);
+    const int64_t row = group.row + r, end = HWY_MIN(r + kMaxGroup, group.rows);
+    const Rows<T> dx{p.dx.row(row), p.dx.stride};
+    bool in_step = kOutput != Output::kNone && r + kMaxGroup <= below.rows && are_tame(p, below.row + r, kMaxGroup);
+    for (int64_t i = r; i < end; ++i) in_step = in_step && terms[i].tame;
+    if (in_step) {
+      const Distance after = r + kMaxGroup < below.rows ? rows_below(p, kMaxGroup) : next_block(p, r);
+      const NextSums next{below.row + r, sums + r, below.ask, after};
+      apply_rows<Norm, true, kOutput, kMaxGroup, true>(p, row, terms + r, dx, columns, next);
+    } else {
+      apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns);
+      if (kOutput != Output::kNone && r < below.rows) block_sums<Norm>(p, r, below, sums);
+    }
+    if (end == group.rows || end % stripe == 0) columns.add_to(p, group.row == 0 && r < stripe, 0);
   }
   if (kOutput == Output::kStream) flush_streams();
 }
@@ -1001,24 +1062,22 @@ void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, c
 }
 
 template <class Norm, class T>
-void norm_backward_block_sums(const NormBackward<T>& whole, int64_t row, int64_t rows, int64_t block, RowSums* sums) {
+void norm_backward_block_sums(const NormBackward<T>& whole, const BlockGroup& group, int64_t block, RowSums* sums) {
   NormBackward<T> p = block_of(whole, block);
   const Columns<Norm, T, kBlock> columns(p);
-  for (int64_t r = 0; r < rows; r += kMaxGroup) {
-    group_sums<Norm, kMaxGroup>(p, row + r, HWY_MIN(int64_t{kMaxGroup}, rows - r), sums + r);
-  }
+  for (int64_t r = 0; r < group.rows; r += kMaxGroup) block_sums<Norm>(p, r, group, sums);
 }
 
 template <class Norm, class T>
-void norm_backward_block(const NormBackward<T>& whole, int64_t row, int64_t rows, int64_t block,
-                         const RowTerms<Wide<T>>* terms, bool stream) {
+void norm_backward_block(const NormBackward<T>& whole, const BlockGroup& group, int64_t block,
+                         const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, bool stream) {
   const NormBackward<T> p = block_of(whole, block);
   if (stream) {
-    apply_block<Norm, Output::kStream>(p, row, rows, terms);
+    apply_block<Norm, Output::kStream>(p, group, terms, below, sums);
   } else if (p.dx.data != nullptr) {
-    apply_block<Norm, Output::kPlain>(p, row, rows, terms);
+    apply_block<Norm, Output::kPlain>(p, group, terms, below, sums);
   } else if constexpr (Norm::kCentered) {
-    apply_block<Norm, Output::kNone>(p, row, rows, terms);
+    apply_block<Norm, Output::kNone>(p, group, terms, below, sums);
   }
 }
 

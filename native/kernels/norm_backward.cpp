@@ -45,28 +45,34 @@ void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, in
 template <class T>
 void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream,
                 RowSums* sums) {
-  const int64_t blocks = blocks_in(p.columns);
-  const int64_t group = rows_together<T>(p.rows, p.columns);
-  for (int64_t row = 0; row < p.rows; row += group) {
-    const int64_t rows = std::min(group, p.rows - row);
-    const int64_t group_bytes = bytes / p.rows * rows;
-    RowTerms<Wide<T>> terms[kMaxGroupRows];
-    if (p.dx.data != nullptr) {
+  const int64_t blocks = blocks_in(p.columns), most = rows_together<T>(p.rows, p.columns);
+  // Beyond the caches the sums of a group come with the results of the one above it.
+  const bool in_step = exceeds_kept(bytes) && p.dx.data != nullptr;
+  const auto group_at = [&](int64_t row) {
+    return BlockGroup{row, std::min(most, p.rows - row), in_step ? Ask::kAhead : Ask::kNothing};
+  };
+  for (BlockGroup group = group_at(0), below; group.rows > 0; group = below) {
+    const int64_t group_bytes = bytes / p.rows * group.rows;
+    if (p.dx.data != nullptr && (group.row == 0 || !in_step)) {
       parallel_for(blocks, group_bytes / 3 * 2,
-                   [&](int64_t b) { kernels.block_sums(p, row, rows, b, sums + b * rows); });
+                   [&](int64_t b) { kernels.block_sums(p, group, b, sums + b * group.rows); });
     }
+    RowTerms<Wide<T>> terms[kMaxGroupRows];
     {
       const FixedFpEnvironment environment;
-      for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t r = 0; r < group.rows; ++r) {
         RowSums sum;
         for (int64_t b = 0; p.dx.data != nullptr && b < blocks; ++b) {
-          sum.gx += sums[b * rows + r].gx;
-          sum.g += sums[b * rows + r].g;
+          sum.gx += sums[b * group.rows + r].gx;
+          sum.g += sums[b * group.rows + r].g;
         }
-        terms[r] = row_terms(p, row + r, sum);
+        terms[r] = row_terms(p, group.row + r, sum);
       }
     }
-    parallel_for(blocks, group_bytes, [&](int64_t b) { kernels.block(p, row, rows, b, terms, stream); });
+    below = group_at(group.row + group.rows);
+    const BlockGroup summed = in_step ? below : BlockGroup{};
+    parallel_for(blocks, group_bytes,
+                 [&](int64_t b) { kernels.block(p, group, b, terms, summed, sums + b * summed.rows, stream); });
   }
 }
 

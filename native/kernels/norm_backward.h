@@ -81,15 +81,23 @@ HWY_INLINE RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, co
 template <class T>
 inline constexpr bool kStages = sizeof(T) < sizeof(double);
 
+// Rows [row, row + rows), whose columns are cut.
+struct BlockGroup {
+  int64_t row;
+  int64_t rows;
+  Ask ask;  // for what is read next
+};
+
 // One operator's kernels, for the chosen instruction set.
 template <class T>
 struct NormBackwardKernels {
   // Rows [first, last), which are whole chunks, and each chunk's column sums.
   void (*rows)(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores);
-  // One block of columns of a group of rows: the block's part of each row's sums; then its results.
-  void (*block_sums)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, RowSums* sums);
-  void (*block)(const NormBackward<T>& p, int64_t row, int64_t rows, int64_t block, const RowTerms<Wide<T>>* terms,
-                bool stream);
+  // One block of columns of a group of rows: the block's part of each row's sums; then its results, and those sums of
+  // the group below, which may have no rows.
+  void (*block_sums)(const NormBackward<T>& p, const BlockGroup& group, int64_t block, RowSums* sums);
+  void (*block)(const NormBackward<T>& p, const BlockGroup& group, int64_t block, const RowTerms<Wide<T>>* terms,
+                const BlockGroup& below, RowSums* sums, bool stream);
 };
 
 // Slots of partial sums; 0 where the kernels write the whole sums.

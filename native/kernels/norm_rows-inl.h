@@ -201,8 +201,7 @@ HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_
       const auto of_row = of(r);
       const auto one_row = [&](auto extent, int64_t c)
                                HWY_ATTR { apply(extent, from + c, to + c, of_row, beside(extent, c)); };
-      const int64_t to_line = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) % 64 / sizeof(T));
-      const int64_t lead = HWY_MIN(to_line, n);
+      const int64_t lead = before_line(to, n);
       if (stretch == 0 && lead > 0) one_row(Part{static_cast<size_t>(lead)}, 0);
       const int64_t begin = HWY_MIN(stretch + lead, n), end = HWY_MIN(begin + kStretch, n);
       for_each_pack<W>(begin, end, one_row);

@@ -37,19 +37,11 @@ constexpr bool shares_parameters(int64_t columns) {
   return std::is_same_v<T, bfloat16> && columns > kStripeColumns && columns <= kMostRowColumns;
 }
 
-// Rows of so many bytes or more are long: they are written from line to line, wherever they begin.
-inline constexpr int64_t kLongRow = int64_t{1} << 10;
-template <class T>
-constexpr bool are_long(int64_t columns) {
-  return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
-}
-
 // How results are stored in a call that touches `bytes`.
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  const bool has_lines = reinterpret_cast<uintptr_t>(y.data) % sizeof(T) == 0;
   if (!are_long<T>(columns)) return stores_of(y, columns, bytes);
-  return has_lines && exceeds_kept(bytes) ? Stores::kStream : Stores::kPlain;
+  return stream_lines(y, bytes) ? Stores::kStream : Stores::kPlain;
 }
 
 }  // namespace descend::kernels

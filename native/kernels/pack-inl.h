@@ -118,6 +118,12 @@ HWY_INLINE void for_each_pack(int64_t begin, int64_t end, F f) {
   for_each_pack<W>(begin, end, Part{static_cast<size_t>(end - begin) % kPackLanes<W>}, f);
 }
 
+// How many of n elements lie before the first line of cache that begins among them.
+template <class T>
+HWY_INLINE int64_t before_line(const T* p, int64_t n) {
+  return HWY_MIN(static_cast<int64_t>(-reinterpret_cast<uintptr_t>(p) % 64 / sizeof(T)), n);
+}
+
 // ---- float16 and bfloat16 to float, exactly.
 
 template <class W>

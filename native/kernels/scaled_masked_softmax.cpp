@@ -206,10 +206,13 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
       const int64_t n = HWY_MIN(kBlock, t.columns - block);
       if (!keep) exp_of(r, masks.of_quotients, block);
       const W* e = kept + (keep ? r * pitch + block : 0);
-      for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
-        store_quotients<kStream>(extent, load_pack(Full(), e + c), total, reciprocal, c,
-                                 t.y + r * t.stride_y + block + c);
-      });
+      T* y = t.y + r * t.stride_y + block;
+      const auto store = [&](auto extent, int64_t c) HWY_ATTR {
+        store_quotients<kStream>(extent, load_pack(Full(), e + c), total, reciprocal, c, y + c);
+      };
+      const int64_t lead = kStream ? before_line(y, n) : 0;
+      if (lead > 0) store(Part{static_cast<size_t>(lead)}, 0);
+      for_each_pack<W>(lead, n, store);
     }
   }
 }
@@ -258,6 +261,7 @@ template <bool kStream, class T>
 HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last) {
   using W = Wide<T>;
   const bool together = p.columns <= kShortColumns && p.x.stride == p.columns && p.y.stride == p.columns;
+  static_assert(!are_long<W>(kShortColumns));
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(W));
   const int64_t tile = together ? short_tile<W>(p.columns) : HWY_MAX(1, HWY_MIN(kFoldRows<W>, kKeptBytes / row_bytes));
   HWY_ALIGN W kept[kKeptColumns + kPackLanes<W>];
@@ -293,10 +297,10 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   static const auto run = DESCEND_CHOOSE(softmax_rows<T>);
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const int64_t output_bytes = p.rows * p.columns * size;
-  const bool stream = stream_output(p.y, 2 * output_bytes);
+  const int64_t bytes = 2 * p.rows * p.columns * size;
+  const bool stream = are_long<T>(p.columns) ? stream_lines(p.y, bytes) : stream_output(p.y, bytes);
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size);
-  parallel_for(cut.chunks, 2 * output_bytes + p.rows * kRowWorth, [&](int64_t chunk) {
+  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), stream);
   });

@@ -118,12 +118,14 @@ struct Elements {
   int64_t n;
 };
 
-// Calls also(extent, column) for every pack of them besides.
+// Calls also(extent, column) for every pack of them besides. The first `lead` elements are a pack of their own.
 template <Form kForm, bool kStream, class T, class Number, class Also>
-HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& lows, Wide<T> scale, Also also) {
+HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& lows, int64_t lead, Wide<T> scale,
+                      Also also) {
   using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
   const auto factor = splat(scale);
-  for_each_pack<W>(0, e.n, [&](auto extent, int64_t c) HWY_ATTR {
+  const auto one_pack = [&](auto extent, int64_t c) HWY_ATTR {
     const Pack<W> dy = load_split(extent, e.dy + c), y = load_split(extent, e.y + c);
     Pack<W> result;
     DESCEND_UNROLL
@@ -140,8 +142,15 @@ HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& l
       }
     }
     store_unmasked<kStream>(extent, result, e.mask + c, e.dx + c);
-    also(extent, c);
-  });
+  };
+  if (lead > 0) one_pack(Part{static_cast<size_t>(lead)}, 0);
+  int64_t c = 0;
+  for (; c + lead + kStep <= e.n; c += kStep) {
+    one_pack(Full(), c + lead);
+    also(Full(), c);
+  }
+  if (c + lead < e.n) one_pack(Part{static_cast<size_t>(e.n - c - lead) % kStep}, c + lead);
+  for_each_pack<W>(c, e.n, also);
 }
 
 // What is left to do for a row whose sum is known, and meanwhile, where kNext, the sum of the next one: so reading and
@@ -157,9 +166,11 @@ HWY_NOINLINE double apply_row(const ScaledMaskedSoftmaxBackward<T>& p, int64_t r
     const int64_t n = HWY_MIN(kBlock, p.columns - block);
     const T *dy = p.dy.row(row + kNext) + block, *y = p.y.row(row + kNext) + block;
     Pack<W> acc = zero_pack<W>();
+    T* dx = p.dx.row(row) + block;
+    const int64_t lead = kStream ? before_line(dx, n) : 0;
     apply<kForm, kStream, T>(
-        {p.dy.row(row) + block, p.y.row(row) + block, mask.columns(block, n, buffer), p.dx.row(row) + block, n}, highs,
-        lows, scale, [&](auto extent, int64_t c) HWY_ATTR {
+        {p.dy.row(row) + block, p.y.row(row) + block, mask.columns(block, n, buffer), dx, n}, highs, lows, lead,
+        scale, [&](auto extent, int64_t c) HWY_ATTR {
           if constexpr (kNext) {
             if (kStream && std::is_same_v<decltype(extent), Full>) {  // what does not fit in the caches is far away
               prefetch_pack(dy + c, ahead * p.dy.stride);
@@ -242,7 +253,7 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
       if (sizeof(T) != 2 || kForm != Form::kFolded) lows.fill(by.low, rows, p.columns);
       const T *dy = p.dy.row(row), *y = p.y.row(row);
       const uint8_t* bytes = mask.tile(rows, p.columns, buffer);
-      apply<kForm, kStream, T>({dy, y, bytes, p.dx.row(row), rows * p.columns}, highs, lows, scale,
+      apply<kForm, kStream, T>({dy, y, bytes, p.dx.row(row), rows * p.columns}, highs, lows, 0, scale,
                                [&](auto, int64_t c) HWY_ATTR {
                                  if (!share_lines) return;
                                  prefetch_pack(dy + c, ahead * p.columns);
@@ -295,10 +306,10 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   static const auto run = DESCEND_CHOOSE(softmax_backward_rows<T>);
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const int64_t output_bytes = p.rows * p.columns * size;
-  const bool stream = stream_output(p.dx, 3 * output_bytes);
+  const int64_t bytes = 3 * p.rows * p.columns * size;
+  const bool stream = are_long<T>(p.columns) ? stream_lines(p.dx, bytes) : stream_output(p.dx, bytes);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size);
-  parallel_for(cut.chunks, 3 * output_bytes + p.rows * kRowWorth, [&](int64_t chunk) {
+  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), stream);
   });

@@ -26,7 +26,7 @@ HWY_INLINE void copy_part(const uint8_t* from, uint8_t* to, size_t n) {
 }
 
 // Copies n bytes, past the caches but for the ends, which share a line with others.
-HWY_INLINE void stream_lines(const uint8_t* from, uint8_t* to, size_t n) {
+HWY_INLINE void copy_lines(const uint8_t* from, uint8_t* to, size_t n) {
   const hn::ScalableTag<uint8_t> d;
   const size_t head = HWY_MIN(-reinterpret_cast<uintptr_t>(to) % 64, n);
   copy_part(from, to, head);
@@ -66,7 +66,7 @@ class Stage {
       rows = 1;
     }
     for (int64_t r = 0; r < rows; ++r) {
-      stream_lines(reinterpret_cast<const uint8_t*>(from.row(r)), reinterpret_cast<uint8_t*>(to.row(r)),
+      copy_lines(reinterpret_cast<const uint8_t*>(from.row(r)), reinterpret_cast<uint8_t*>(to.row(r)),
                    static_cast<size_t>(n) * sizeof(T));
     }
   }

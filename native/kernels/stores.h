@@ -29,6 +29,20 @@ bool stream_output(const Rows<T>& output, int64_t bytes) {
   return are_aligned(output) && exceeds_kept(bytes);
 }
 
+// Rows of so many bytes or more are long: they may be stored line by line, wherever they begin.
+inline constexpr int64_t kLongRow = int64_t{1} << 10;
+template <class T>
+constexpr bool are_long(int64_t columns) {
+  return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
+}
+
+// Whether an output of long rows should be stored so, past the caches.
+template <class T>
+bool stream_lines(const Rows<T>& output, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(output.data) % sizeof(T) == 0 && exceeds_kept(bytes);
+}
+
+// Of rows that are stored as they are, or by way of a stage.
 template <class T>
 Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   if (stream_output(y, bytes)) return Stores::kStream;

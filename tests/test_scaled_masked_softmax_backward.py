@@ -341,6 +341,39 @@ def test_infinities_and_nan(dtype, bad, place):
     assert np.isfinite(out[:, :, [0, 2]].astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [255, 257, 513, 700, 2049, 4100])
+@pytest.mark.parametrize("forward", [False, True])
+def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns, dtype):
+    """Long ones go past the caches, line by line; they are those of few rows."""
+    grad, y, mask, *_ = arrays(dtype, (1, 1, 6, columns))
+    y[0, 0, 3] = np.inf if columns == 513 else y[0, 0, 3]  # is treated apart
+    times = 30 * 2**20 // (2 * y.nbytes) + 1  # beyond own caches of up to 30 MB
+
+    def run(times: int, gap: int, in_place: bool = False) -> Place:
+        place = Place((times, 1, 6, columns + gap), dtype)
+        grads, ys = (np.tile(a, (times, 1, 1, 1)) for a in (grad, y))
+        out = place.array[..., :columns]
+        if in_place:
+            out[...] = grads
+            grads = out
+        with acl.product("host"), np.errstate(all="ignore"):
+            if forward:
+                descend.scaled_masked_softmax(grads, mask, 0.5, out=out)
+            else:
+                descend.scaled_masked_softmax_backward(grads, ys, mask, 0.5, out=out)
+        return place
+
+    expected = run(1, 0).array
+    for gap, in_place in ((0, False), (0, True), (3, False), (3, True)):
+        place = run(times, gap, in_place)
+        found = place.array[..., :columns]
+        assert_same_bits([found], [np.broadcast_to(expected, found.shape)])
+        found[...] = np.nan
+        assert np.isnan(wide(place.array)).all()  # nothing was written to the gaps
+        place.check_guards()
+
+
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_in_place(which, dtype):

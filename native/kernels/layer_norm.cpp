@@ -381,6 +381,7 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
+    if (stores == Stores::kStream) prefetch_shared(p.y.row(row), p.y.stride, rows, p.columns);
     if (p.columns <= kBlock) {
       tile_moments(p, row, rows, 0, distances, moments);
       layer_norm_scale(p, rows, &moments, by);

@@ -175,6 +175,7 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
   HWY_ALIGN double sums[kTileRows<W>];
   HWY_ALIGN uint8_t buffer[kBlock];
   bool far = false;
+  if (kStream) prefetch_shared(t.y, t.stride_y, t.rows, t.columns);
   const auto exp_of = [&](int64_t r, const MaskCursor& of, int64_t block) HWY_ATTR {
     const int64_t n = HWY_MIN(kBlock, t.columns - block);
     const auto run = far ? exp_block<true, T> : exp_block<false, T>;

@@ -169,8 +169,8 @@ HWY_NOINLINE double apply_row(const ScaledMaskedSoftmaxBackward<T>& p, int64_t r
     T* dx = p.dx.row(row) + block;
     const int64_t lead = kStream ? before_line(dx, n) : 0;
     apply<kForm, kStream, T>(
-        {p.dy.row(row) + block, p.y.row(row) + block, mask.columns(block, n, buffer), dx, n}, highs, lows, lead,
-        scale, [&](auto extent, int64_t c) HWY_ATTR {
+        {p.dy.row(row) + block, p.y.row(row) + block, mask.columns(block, n, buffer), dx, n}, highs, lows, lead, scale,
+        [&](auto extent, int64_t c) HWY_ATTR {
           if constexpr (kNext) {
             if (kStream && std::is_same_v<decltype(extent), Full>) {  // what does not fit in the caches is far away
               prefetch_pack(dy + c, ahead * p.dy.stride);
@@ -208,6 +208,7 @@ HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first
     W high, low;
     const bool infinite = !hn::AllFalse(d, comparands(d, hn::Set(d, sum), factor, &high, &low));
     const int64_t ahead = row + 1 + rows_ahead < last ? rows_ahead : 0;
+    if (kStream && row + 2 < last) prefetch_shared(p.dx.row(row + 2), 0, 1, p.columns);
     if (infinite) {
       const auto run =
           row + 1 < last ? apply_row<Form::kExpanded, true, false, T> : apply_row<Form::kExpanded, false, false, T>;

@@ -67,7 +67,7 @@ class Stage {
     }
     for (int64_t r = 0; r < rows; ++r) {
       copy_lines(reinterpret_cast<const uint8_t*>(from.row(r)), reinterpret_cast<uint8_t*>(to.row(r)),
-                   static_cast<size_t>(n) * sizeof(T));
+                 static_cast<size_t>(n) * sizeof(T));
     }
   }
 

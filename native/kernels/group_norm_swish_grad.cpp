@@ -261,20 +261,32 @@ template <class T, class C>
 HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wide<T>* dz, Wide<T>* dzx) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
-  const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
-    Pack<W> slopes, products;
-    Vector<W> xhat[kN], u[kN];
-    each<kN>([&](size_t k) HWY_ATTR { xhat[k] = normalised(extent, x, at, j, k); });
-    each<kN>([&](size_t k)
-                 HWY_ATTR { u[k] = hn::MulAdd(xhat[k], at.gamma.at(extent, j, k), at.beta.at(extent, j, k)); });
-    each<kN>([&](size_t k) HWY_ATTR { u[k] = hn::Mul(at.scale, u[k]); });
-    swish_slopes<kBriefly<T>, W, kN>(u, slopes.v);
-    each<kN>([&](size_t k) HWY_ATTR { slopes.v[k] = hn::Mul(load(extent, dy + j, k), slopes.v[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { products.v[k] = hn::Mul(slopes.v[k], xhat[k]); });
-    store(extent, slopes, dz + j);
-    store(extent, products, dzx + j);
-  };
-  for_each_pack<W>(0, n, one_pack);
+  over_packs<W>(0, n, [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+    constexpr size_t kPacks = decltype(packs)::value, kAll = kPacks * kN;
+    const auto each_vector = [&](auto f) HWY_ATTR {
+      each<kAll>([&](size_t k) HWY_ATTR {
+        const size_t pack = k / kN;
+        f(k, part_of<W>(extent, pack), j + static_cast<int64_t>(pack * kPackLanes<W>), k % kN);
+      });
+    };
+    Vector<W> xhat[kAll], u[kAll];
+    each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR { xhat[k] = normalised(part, x, at, c, v); });
+    each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR {
+      u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.gamma.at(part, c, v), at.beta.at(part, c, v)));
+    });
+    swish_slopes<kBriefly<T>, W, kAll>(u, u);
+    each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR { u[k] = hn::Mul(load(part, dy + c, v), u[k]); });
+    each<kPacks>([&](size_t i) HWY_ATTR {
+      Pack<W> slopes, products;
+      each<kN>([&](size_t v) HWY_ATTR {
+        slopes.v[v] = u[i * kN + v];
+        products.v[v] = hn::Mul(u[i * kN + v], xhat[i * kN + v]);
+      });
+      const int64_t c = j + static_cast<int64_t>(i * kPackLanes<W>);
+      store(part_of<W>(extent, i), slopes, dz + c);
+      store(part_of<W>(extent, i), products, dzx + c);
+    });
+  });
 }
 
 // Of channels of 2 to 4 elements, element after element in the lanes of a vector.

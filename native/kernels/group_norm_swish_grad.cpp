@@ -11,6 +11,7 @@
 
 #define HWY_TARGET_INCLUDE "kernels/group_norm_swish_grad.cpp"
 #include "kernels/dispatch.h"
+#include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
 #include "kernels/swish-inl.h"
@@ -108,19 +109,80 @@ namespace descend::kernels::HWY_NAMESPACE {
 // ---- Channels that are long enough to be worked on one by one.
 
 // Of a channel: an element times the steepness and plus the level is u = s * z.
-template <class T>
+template <class W>
 struct Line {
-  using W = Wide<T>;
   Vector<W> steepness, level;
+};
 
-  Line(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel) {
-    const double gamma = static_cast<double>(p.gamma[channel]), beta = static_cast<double>(p.beta[channel]);
+// Those of some channels, and the weight that each gives its dz.
+template <class T>
+struct Lines {
+  using W = Wide<T>;
+  static constexpr int64_t kMost = kFoldRows<W>;
+  static constexpr int64_t kFew = 6;  // that are computed sooner one by one
+
+  HWY_ALIGN W steepness[kMost];
+  HWY_ALIGN W level[kMost];
+  HWY_ALIGN W weight[kMost];
+
+  HWY_INLINE Lines() {}  // as Pack's
+
+  HWY_INLINE void set_lines(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel, int64_t n) {
     const double scale = scale_of(p);
-    const W slope = finite<W>(gamma * frame.unit * scale);
-    steepness = splat(slope);
-    level = splat(finite<W>(beta * scale - frame.origin * static_cast<double>(slope)));
+    if (n < kFew) {
+      for (int64_t i = 0; i < n; ++i) {
+        const double gamma = static_cast<double>(p.gamma[channel + i]), beta = static_cast<double>(p.beta[channel + i]);
+        steepness[i] = finite<W>(gamma * frame.unit * scale);
+        level[i] = finite<W>(beta * scale - frame.origin * static_cast<double>(steepness[i]));
+      }
+      return;
+    }
+    const Tag<double> d;
+    HWY_ALIGN W gammas[kMost] = {}, betas[kMost] = {};
+    std::copy_n(p.gamma + channel, n, gammas);
+    std::copy_n(p.beta + channel, n, betas);
+    for_each_row_vector(n, [&](int64_t i) HWY_ATTR {
+      const auto gamma = load_as_double(gammas + i), beta = load_as_double(betas + i);
+      const auto slope =
+          store_rounded(d, finite_lanes(hn::Mul(hn::Mul(gamma, splat(frame.unit)), splat(scale))), steepness + i);
+      store_rounded(d, finite_lanes(hn::Sub(hn::Mul(beta, splat(scale)), hn::Mul(splat(frame.origin), slope))),
+                    level + i);
+    });
+  }
+
+  HWY_INLINE void set_weights(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel, int64_t n) {
+    if (n < kFew) {
+      for (int64_t i = 0; i < n; ++i) {
+        weight[i] = rounded<W>(frame.unit * static_cast<double>(p.gamma[channel + i]));
+      }
+      return;
+    }
+    HWY_ALIGN W gammas[kMost] = {};
+    std::copy_n(p.gamma + channel, n, gammas);
+    for_each_row_vector(n, [&](int64_t i) HWY_ATTR {
+      const auto product = hn::Mul(splat(frame.unit), load_as_double(gammas + i));
+      store_rounded(Tag<double>(), hn::IfThenElse(hn::IsNaN(product), nan(), product), weight + i);
+    });
+  }
+
+  HWY_INLINE Line<W> line(int64_t i) const { return {splat(steepness[i]), splat(level[i])}; }
+
+ private:
+  static HWY_INLINE Vector<double> nan() { return splat(std::numeric_limits<double>::quiet_NaN()); }
+
+  // As finite<W>() has it.
+  static HWY_INLINE Vector<double> finite_lanes(Vector<double> v) {
+    const auto largest = splat(static_cast<double>(std::numeric_limits<W>::max()));
+    return hn::IfThenElse(hn::IsNaN(v), nan(), hn::Max(hn::Min(v, largest), hn::Neg(largest)));
   }
 };
+
+// Channels whose lines are computed together, and whose sums are folded together: but of one that has several blocks,
+// the blocks one by one.
+template <class T>
+HWY_INLINE int64_t entries_abreast(const GroupShape& shape) {
+  return blocks_in(shape.inner) == 1 ? Lines<T>::kMost : 1;
+}
 
 template <class T, class Extent>
 HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T>>& mean, const Vector<Wide<T>>& rstd) {
@@ -139,7 +201,7 @@ struct Slopes {
 
   template <class Extent>
   HWY_INLINE Slopes(Extent extent, const T* from_x, const T* from_dy, const Vector<W>& mean, const Vector<W>& rstd,
-                    const Line<T>& line) {
+                    const Line<W>& line) {
     constexpr size_t kN = kPackVectors<W>, kAll = kPacks * kN;
     Vector<W> slope[kAll];
     each<kPacks>([&](size_t i)
@@ -153,6 +215,36 @@ struct Slopes {
   }
 };
 
+// The sums of n entries from their lanes, which are used up: of dz, and of dz * xhat.
+template <class T>
+HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes, int64_t n, const Frame<T>& frame,
+                          double* dz_sums, double* dzx_sums) {
+  using W = Wide<T>;
+  const Tag<double> d;
+  HWY_ALIGN W dz[kFoldRows<W>];
+  HWY_ALIGN W dzx[kFoldRows<W>];
+  if (n < Lines<T>::kFew) {
+    for (int64_t i = 0; i < n; ++i) {
+      dz_sums[i] = static_cast<double>(fold_vector(Tag<W>(), dz_lanes[i]));
+      const double sum = static_cast<double>(fold_vector(Tag<W>(), dzx_lanes[i]));
+      dzx_sums[i] = frame.unit * (sum - frame.origin * dz_sums[i]);
+    }
+    return;
+  }
+  for (int64_t i = n; i < kFoldRows<W>; ++i) dz_lanes[i] = dzx_lanes[i] = hn::Zero(Tag<W>());
+  fold_rows<W>(dz_lanes, dz);
+  fold_rows<W>(dzx_lanes, dzx);
+  HWY_ALIGN double sums[2][kFoldRows<W>];
+  for_each_row_vector(n, [&](int64_t i) HWY_ATTR {
+    const auto sum = load_as_double(dz + i);
+    const auto difference = hn::Sub(load_as_double(dzx + i), hn::Mul(splat(frame.origin), sum));
+    hn::Store(sum, d, sums[0] + i);
+    hn::Store(hn::Mul(splat(frame.unit), difference), d, sums[1] + i);
+  });
+  std::copy_n(sums[0], n, dz_sums);
+  std::copy_n(sums[1], n, dzx_sums);
+}
+
 // Sums of blocks [first, last) of the group's channels, all channels' blocks counted through.
 template <bool kKeep, class T>
 HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
@@ -161,35 +253,44 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
   const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
   const Frame<T> frame(group.mean, group.rstd);
   const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
-  for (int64_t entry = first; entry < last; ++entry) {
-    const int64_t c = entry / blocks, begin = entry % blocks * kBlock;
-    const Line<T> line(p, frame, group.channel + c);
-    const T* dy = group.dy + c * inner;
-    const T* x = group.x + c * inner;
-    const T* dx = group.dx + c * inner;
-    W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
-    Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
-    over_packs<W>(
-        begin, HWY_MIN(begin + kBlock, inner), [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
-          constexpr size_t kPacks = decltype(packs)::value;
-          constexpr int64_t kAhead = 2 * kAheadBytes / static_cast<int64_t>(sizeof(T));
-          // There is time for memory here, and little in the second pass.
-          for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
-            prefetch_pack(x + at, kAhead);
-            prefetch_pack(dy + at, kAhead);
-            if (!group.stream) prefetch_pack(dx + at, 0);
-          }
-          const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
-          each<kPacks>([&](size_t i) HWY_ATTR {
-            if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
-            each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
-            each<kN>([&](size_t k)
-                         HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]); });
-          });
-        });
-    const double sum = static_cast<double>(fold(dz_sum));
-    group.dz_sums[entry] = sum;
-    group.dzx_sums[entry] = frame.unit * (static_cast<double>(fold(dzx_sum)) - frame.origin * sum);
+  const int64_t abreast = entries_abreast<T>(p.shape);
+  Lines<T> lines;
+  Vector<W> dz_lanes[Lines<T>::kMost], dzx_lanes[Lines<T>::kMost];
+  for (int64_t next = first; next < last; next += abreast) {
+    const int64_t n = HWY_MIN(abreast, last - next);
+    lines.set_lines(p, frame, group.channel + next / blocks, n);
+    for (int64_t e = 0; e < n; ++e) {
+      const int64_t entry = next + e;
+      const int64_t c = entry / blocks, begin = entry % blocks * kBlock;
+      const Line<W> line = lines.line(e);
+      const T* dy = group.dy + c * inner;
+      const T* x = group.x + c * inner;
+      const T* dx = group.dx + c * inner;
+      W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
+      Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
+      over_packs<W>(begin, HWY_MIN(begin + kBlock, inner),
+                    [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+                      constexpr size_t kPacks = decltype(packs)::value;
+                      constexpr int64_t kAhead = 2 * kAheadBytes / static_cast<int64_t>(sizeof(T));
+                      // There is time for memory here, and little in the second pass.
+                      for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
+                        prefetch_pack(x + at, kAhead);
+                        prefetch_pack(dy + at, kAhead);
+                        if (!group.stream) prefetch_pack(dx + at, 0);
+                      }
+                      const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+                      each<kPacks>([&](size_t i) HWY_ATTR {
+                        if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
+                        each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
+                        each<kN>([&](size_t k) HWY_ATTR {
+                          dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
+                        });
+                      });
+                    });
+      dz_lanes[e] = fold_to_vector<W>(dz_sum.v);
+      dzx_lanes[e] = fold_to_vector<W>(dzx_sum.v);
+    }
+    fold_sums<T>(dz_lanes, dzx_lanes, n, frame, group.dz_sums + next, group.dzx_sums + next);
   }
 }
 
@@ -206,10 +307,18 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
   const Vector<W> x_weight = splat(tilt);
   const Vector<W> base =
       splat(rounded<W>(frame.unit * static_cast<double>(mean_dz) - frame.origin * static_cast<double>(tilt)));
+  const int64_t abreast = entries_abreast<T>(p.shape);
+  Lines<T> lines;
   for (int64_t entry = first; entry < last; ++entry) {
+    const int64_t e = (entry - first) % abreast;
+    if (e == 0) {
+      const int64_t n = HWY_MIN(abreast, last - entry), channel = group.channel + entry / blocks;
+      if constexpr (!kKept) lines.set_lines(p, frame, channel, n);
+      lines.set_weights(p, frame, channel, n);
+    }
     const int64_t c = entry / blocks, begin = entry % blocks * kBlock, offset = c * inner;
-    [[maybe_unused]] const Line<T> line(p, frame, group.channel + c);
-    const Vector<W> dz_weight = splat(rounded<W>(frame.unit * static_cast<double>(p.gamma[group.channel + c])));
+    [[maybe_unused]] const Line<W> line = lines.line(e);
+    const Vector<W> dz_weight = splat(lines.weight[e]);
     const T* x = group.x + offset;
     const T* dy = group.dy + offset;
     T* dx = group.dx + offset;
@@ -275,7 +384,8 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wid
       u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.gamma.at(part, c, v), at.beta.at(part, c, v)));
     });
     swish_slopes<kBriefly<T>, W, kAll>(u, u);
-    each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR { u[k] = hn::Mul(load(part, dy + c, v), u[k]); });
+    each_vector([&](size_t k, auto part, int64_t c, size_t v)
+                    HWY_ATTR { u[k] = hn::Mul(load(part, dy + c, v), u[k]); });
     each<kPacks>([&](size_t i) HWY_ATTR {
       Pack<W> slopes, products;
       each<kN>([&](size_t v) HWY_ATTR {

@@ -1026,13 +1026,15 @@ HWY_INLINE void block_sums(const NormBackward<T>& p, int64_t r, const BlockGroup
 // Results of a group's block and, in step with them, the first pass over that block of the group below.
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const RowTerms<Wide<T>>* terms,
-                            const BlockGroup& below, RowSums* sums) {
+                            const BlockGroup& below, RowSums* sums, Stores stores) {
   const int64_t stripe = stripe_rows(p.rows);
   Columns<Norm, T, kBlock> columns(p);
+  Stage<T, kStages<T> ? kMaxGroup * kBlock : 1> stage;
   for (int64_t r = 0; r < group.rows; r += kMaxGroup) {
     if (r % stripe == 0) columns.clear();
     const int64_t row = group.row + r, end = HWY_MIN(r + kMaxGroup, group.rows);
-    const Rows<T> dx{p.dx.row(row), p.dx.stride};
+    const Rows<T> belonging{p.dx.row(row), p.dx.stride};
+    const Rows<T> dx = stores == Stores::kStaged ? stage.rows(belonging, p.columns) : belonging;
     bool in_step = kOutput != Output::kNone && r + kMaxGroup <= below.rows && are_tame(p, below.row + r, kMaxGroup);
     for (int64_t i = r; i < end; ++i) in_step = in_step && terms[i].tame;
     if (in_step) {
@@ -1043,9 +1045,10 @@ HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const Ro
       apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns);
       if (kOutput != Output::kNone && r < below.rows) block_sums<Norm>(p, r, below, sums);
     }
+    if (stores == Stores::kStaged) stage.stream(dx, belonging, end - r, p.columns);
     if (end == group.rows || end % stripe == 0) columns.add_to(p, group.row == 0 && r < stripe, 0);
   }
-  if (kOutput == Output::kStream) flush_streams();
+  if (stores != Stores::kPlain) flush_streams();
 }
 
 // ---- What NormBackwardKernels points to.
@@ -1070,14 +1073,14 @@ void norm_backward_block_sums(const NormBackward<T>& whole, const BlockGroup& gr
 
 template <class Norm, class T>
 void norm_backward_block(const NormBackward<T>& whole, const BlockGroup& group, int64_t block,
-                         const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, bool stream) {
+                         const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores) {
   const NormBackward<T> p = block_of(whole, block);
-  if (stream) {
-    apply_block<Norm, Output::kStream>(p, group, terms, below, sums);
+  if (stores == Stores::kStream) {
+    apply_block<Norm, Output::kStream>(p, group, terms, below, sums, stores);
   } else if (p.dx.data != nullptr) {
-    apply_block<Norm, Output::kPlain>(p, group, terms, below, sums);
+    apply_block<Norm, Output::kPlain>(p, group, terms, below, sums, stores);
   } else if constexpr (Norm::kCentered) {
-    apply_block<Norm, Output::kNone>(p, group, terms, below, sums);
+    apply_block<Norm, Output::kNone>(p, group, terms, below, sums, stores);
   }
 }
 

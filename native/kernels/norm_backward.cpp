@@ -43,7 +43,7 @@ void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, in
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough for
 // all stripes, and none is needed for one.
 template <class T>
-void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, bool stream,
+void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores,
                 RowSums* sums) {
   const int64_t blocks = blocks_in(p.columns), most = rows_together<T>(p.rows, p.columns);
   // Beyond the caches the sums of a group come with the results of the one above it.
@@ -72,7 +72,7 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
     below = group_at(group.row + group.rows);
     const BlockGroup summed = in_step ? below : BlockGroup{};
     parallel_for(blocks, group_bytes,
-                 [&](int64_t b) { kernels.block(p, group, b, terms, summed, sums + b * summed.rows, stream); });
+                 [&](int64_t b) { kernels.block(p, group, b, terms, summed, sums + b * summed.rows, stores); });
   }
 }
 
@@ -104,7 +104,7 @@ void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kerne
   const int64_t bytes = 3 * p.rows * p.columns * size;
   const Stores stores = stores_of(p, bytes);
   if (split_columns(p.rows, p.columns)) {
-    by_columns(p, kernels, bytes, stores == Stores::kStream, static_cast<RowSums*>(scratch));
+    by_columns(p, kernels, bytes, stores, static_cast<RowSums*>(scratch));
   } else {
     by_rows(p, kernels, bytes, stores);
   }

@@ -97,7 +97,7 @@ struct NormBackwardKernels {
   // the group below, which may have no rows.
   void (*block_sums)(const NormBackward<T>& p, const BlockGroup& group, int64_t block, RowSums* sums);
   void (*block)(const NormBackward<T>& p, const BlockGroup& group, int64_t block, const RowTerms<Wide<T>>* terms,
-                const BlockGroup& below, RowSums* sums, bool stream);
+                const BlockGroup& below, RowSums* sums, Stores stores);
 };
 
 // Slots of partial sums; 0 where the kernels write the whole sums.

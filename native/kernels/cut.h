@@ -32,7 +32,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 
 // Whether what is read later is worth asking for now. kInOrder: and reads from memory must not be begun before those
-// above them are served. On AMD's Zen 4 they would otherwise take the places where requests wait, and what lies in the
+// above them are served. On AMD's Zen 5 they would otherwise take the places where requests wait, and what lies in the
 // second-level cache waits with them: two float32 streams in and one out ran at half the memory's speed.
 enum class Ask { kNothing, kAhead, kInOrder };
 

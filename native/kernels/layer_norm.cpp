@@ -464,7 +464,7 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores 
       const FixedFpEnvironment environment;
       scale(p, rows, moments, by);
     }
-    const int64_t ahead = row + 2 * rows <= p.rows ? rows : 0;
+    const int64_t ahead = exceeds_kept(bytes) && row + 2 * rows <= p.rows ? rows : 0;
     parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, by, stores, ahead); });
   }
 }

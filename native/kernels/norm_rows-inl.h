@@ -156,10 +156,10 @@ class Parameter {
   const W* odd_;
 };
 
-// From `split` where that is given, else from `from` by way of `room`.
+// Where packs are split, from `split` if that is given, else by way of `room`.
 template <class T>
 HWY_INLINE Parameter<T> split_parameter(const Wide<T>* from, int64_t n, const Wide<T>* split, Wide<T>* room) {
-  return split != nullptr ? Parameter<T>(split, n) : Parameter<T>(from, n, room);
+  return kSplits<T> && split != nullptr ? Parameter<T>(split, n) : Parameter<T>(from, n, room);
 }
 
 // A block of a parameter of n columns to its place in `room`.

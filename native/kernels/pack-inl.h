@@ -343,7 +343,7 @@ HWY_INLINE void flush_streams() { hwy::FlushStream(); }
 // How far ahead is asked for what is to be read, of each input: enough to keep a fast memory busy.
 inline constexpr int64_t kAheadBytes = 4096;
 
-// Asks for the line at p, for the first-level cache: AMD's Zen 4 is slower to serve requests for the second.
+// Asks for the line at p, for the first-level cache: AMD's Zen 5 is slower to serve requests for the second.
 HWY_INLINE void prefetch(const void* p) {
   hwy::Prefetch(p);
 #if HWY_COMPILER_GCC_ACTUAL

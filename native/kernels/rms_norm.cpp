@@ -275,7 +275,7 @@ void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores st
       const FixedFpEnvironment environment;
       group_rstd(p, row, rows, whole);
     }
-    const int64_t ahead = row + 2 * rows <= p.rows ? rows : 0;
+    const int64_t ahead = exceeds_kept(bytes) && row + 2 * rows <= p.rows ? rows : 0;
     parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, stores, ahead); });
   }
 }

@@ -469,6 +469,7 @@ class Results {
 
  private:
   static constexpr int64_t kWaitingBytes = int64_t{4} << 10;
+  static constexpr int64_t kRoom = 2 * kStripeColumns + 64 * kLineElements<T>;  // two of the longest rows, or a batch
 
   Rows<T> belonging_from(int64_t row) const { return {dx_.row(row), dx_.stride}; }
 
@@ -481,7 +482,7 @@ class Results {
   int64_t columns_;
   Stores stores_;
   int64_t waiting_ = 0;  // rows
-  Stage<T, kStages<T> ? kStageElements<T> : 1> stage_;
+  Stage<T, kStages<T> ? kRoom : 1> stage_;
 };
 
 // Rows [first, last), group by group; first is a chunk's first.

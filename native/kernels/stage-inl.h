@@ -41,18 +41,11 @@ HWY_INLINE void copy_lines(const uint8_t* from, uint8_t* to, size_t n) {
 template <class T>
 inline constexpr int64_t kLineElements = 64 / sizeof(T);
 
-// Elements of two of the longest rows, or of many short ones.
-template <class T>
-inline constexpr int64_t kStageElements = 2 * kStripeColumns + kMostStagedRows * kLineElements<T>;
-
-// Results of a tile, or of a block of columns of some rows, on their way to rows that are not aligned.
-template <class T, int64_t kElements = kStageElements<T>>
+// Room for results of so many elements, on their way to rows that are not aligned.
+template <class T, int64_t kElements>
 class Stage {
  public:
   HWY_INLINE Stage() {}
-
-  // Rows of n columns that there is room for.
-  static constexpr int64_t most_rows(int64_t n) { return kElements / (ceil_div(n, kLine) * kLine); }
 
   // Rows of n columns: aligned, but without gaps where those at `to` have none: these are copied as one, and share
   // lines.

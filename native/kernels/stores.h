@@ -8,9 +8,6 @@
 
 namespace descend::kernels {
 
-// Rows that a stage has room for, where they are short.
-inline constexpr int64_t kMostStagedRows = 64;
-
 // As usual or past the caches, by way of a stage where their rows are not aligned.
 enum class Stores : uint8_t { kPlain, kStream, kStaged };
 

@@ -224,12 +224,15 @@ HWY_INLINE void brief_powers_of_two(const Vector<float>* t, Vector<float>* power
 }
 
 // Whether the quick way holds for all these vectors. Which way an element goes is up to itself alone: where some are
-// extreme, careful() goes over them all and keeps what was right.
+// extreme, careful() goes over them all and keeps what was right. A NaN is extreme: compared by its bits, it is larger
+// than any number, where Max would lose it.
 template <class W, size_t kN>
 HWY_INLINE bool all_within(const Vector<W>* v, Vector<W> reach) {
-  auto largest = hn::Abs(v[0]);
-  each<kN - 1>([&](size_t k) HWY_ATTR { largest = hn::Max(largest, hn::Abs(v[k + 1])); });
-  return hn::AllTrue(Tag<W>(), hn::Le(largest, reach));
+  const Tag<W> d;
+  const hn::RebindToSigned<Tag<W>> di;
+  auto largest = hn::BitCast(di, hn::Abs(v[0]));
+  each<kN - 1>([&](size_t k) HWY_ATTR { largest = hn::Max(largest, hn::BitCast(di, hn::Abs(v[k + 1]))); });
+  return hn::AllTrue(d, hn::Le(hn::BitCast(d, largest), reach));
 }
 
 // ---- The careful way, for any element. No difference of nearly equal numbers and no large exp: with e = exp(-|u|),

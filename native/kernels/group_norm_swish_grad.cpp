@@ -72,26 +72,26 @@ struct Frame {
 
 // A NaN is the one that store_split() takes.
 template <class W>
-W rounded(double value) {
+HWY_INLINE W rounded(double value) {
   return std::isnan(value) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(value);
 }
 
 // Not infinity, which times 0 is NaN.
 template <class W>
-W finite(double value) {
+HWY_INLINE W finite(double value) {
   constexpr double kLargest = static_cast<double>(std::numeric_limits<W>::max());
   return rounded<W>(std::clamp(value, -kLargest, kLargest));
 }
 
 // Where the slope of swish is computed the brief way, in units of -ln 2.
 template <class T>
-double scale_of(const GroupNormSwishGrad<T>& p) {
+HWY_INLINE double scale_of(const GroupNormSwishGrad<T>& p) {
   return static_cast<double>(p.scale) * (kBriefly<T> ? -std::numbers::log2e : 1.0);
 }
 
 // Where channels are long, the dz of each starts at a multiple of so many elements: it is kept in whole packs.
 template <class W>
-int64_t dz_pitch(int64_t inner) {
+HWY_INLINE int64_t dz_pitch(int64_t inner) {
   constexpr int64_t kLanes = 128 / sizeof(W);
   return ceil_div(inner, kLanes) * kLanes;
 }

@@ -105,7 +105,7 @@ HWY_INLINE Vector<float> shorten_nan(Vector<float> v) {
 }
 
 // The even columns of n and the odd ones, with NaN such as Nan::kOfBfloat16 asks for.
-HWY_INLINE void split_columns(const float* from, int64_t n, float* even, float* odd) {
+HWY_INLINE void split_even_odd(const float* from, int64_t n, float* even, float* odd) {
   const Tag<float> d;
   constexpr int64_t kStep = 2 * kVectorLanes<float>;
   HWY_ALIGN float rest[kStep] = {};
@@ -129,7 +129,7 @@ class Parameter {
   // Splits it to `room` where packs are split.
   HWY_INLINE Parameter(const W* from, int64_t n, W* room) : even_(from), odd_(from) {
     if constexpr (kSplits<T>) {
-      split_columns(from, n, room, room + half_room(n));
+      split_even_odd(from, n, room, room + half_room(n));
       *this = Parameter(room, n);
     }
   }
@@ -168,7 +168,7 @@ HWY_INLINE void split_block(const Wide<T>* from, int64_t n, int64_t block, Wide<
   const int64_t begin = block * kBlock;
   if constexpr (kSplits<T>) {
     Wide<T>* to = room + begin / 2;
-    split_columns(from + begin, HWY_MIN(kBlock, n - begin), to, to + half_room(n));
+    split_even_odd(from + begin, HWY_MIN(kBlock, n - begin), to, to + half_room(n));
   }
 }
 

@@ -41,7 +41,7 @@ constexpr bool shares_parameters(int64_t columns) {
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   if (!are_long<T>(columns)) return stores_of(y, columns, bytes);
-  return stream_lines(y, bytes) ? Stores::kStream : Stores::kPlain;
+  return stream_rows(y, columns, bytes) ? Stores::kStream : Stores::kPlain;
 }
 
 }  // namespace descend::kernels

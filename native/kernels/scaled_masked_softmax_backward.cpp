@@ -231,6 +231,7 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
   using W = Wide<T>;
   const bool together =
       p.columns <= kShortColumns && p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
+  static_assert(!are_long<Wide<T>>(kShortColumns));
   const int64_t row_bytes = 2 * p.columns * static_cast<int64_t>(sizeof(T));
   const bool share_lines = row_bytes < 2 * 64;
   const int64_t tile = together ? short_tile<W>(p.columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
@@ -308,7 +309,7 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 3 * p.rows * p.columns * size;
-  const bool stream = are_long<T>(p.columns) ? stream_lines(p.dx, bytes) : stream_output(p.dx, bytes);
+  const bool stream = stream_rows(p.dx, p.columns, bytes);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size);
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;

@@ -33,9 +33,10 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Whether an output of long rows should be stored so, past the caches.
+// Whether an output should be stored past the caches as it is or, where its rows are long, line by line.
 template <class T>
-bool stream_lines(const Rows<T>& output, int64_t bytes) {
+bool stream_rows(const Rows<T>& output, int64_t columns, int64_t bytes) {
+  if (!are_long<T>(columns)) return stream_output(output, bytes);
   return reinterpret_cast<uintptr_t>(output.data) % sizeof(T) == 0 && exceeds_kept(bytes);
 }
 

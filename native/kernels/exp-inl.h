@@ -6,6 +6,7 @@
 #define DESCEND_KERNELS_EXP_INL_H_
 #endif
 
+#include <array>
 #include <iterator>
 
 #include "hwy/highway.h"
@@ -57,6 +58,21 @@ struct ExpConstants<double> {
                                   0x1.af38d53857513p-26};
 };
 
+// 2^f for |f| <= 1/2, as exact as elements of 16 bits can show, lowest power first: minimax, relative error 2^-23.7.
+inline constexpr std::array kBriefPowerOfTwo{0x1.000002p+0f, 0x1.62e428p-1f, 0x1.ebf918p-3f,
+                                             0x1.c6b6e4p-5f, 0x1.3d0c52p-7f, 0x1.5c08e6p-10f};
+
+// The polynomial of these coefficients at v, lowest power first.
+template <class W, class C>
+HWY_INLINE Vector<W> polynomial(const C& coefficients, Vector<W> v) {
+  const Tag<W> d;
+  constexpr size_t kDegree = sizeof(C) / sizeof(W) - 1;
+  auto p = hn::Set(d, coefficients[kDegree]);
+  DESCEND_UNROLL
+  for (size_t i = kDegree; i > 0; --i) p = hn::MulAdd(p, v, hn::Set(d, coefficients[i - 1]));
+  return p;
+}
+
 // x within [low, high]; NaN stays NaN.
 template <class W>
 HWY_INLINE Vector<W> clamp_keeping_nan(Vector<W> x, W low, W high) {
@@ -70,8 +86,8 @@ HWY_INLINE Vector<W> clamp_keeping_nan(Vector<W> x, W low, W high) {
 }
 
 // Within one unit in the last place over the whole range: overflow gives infinity, what is too small subnormals and 0.
-// Of what is never large (kBounded) nothing is done about overflow.
-template <class W, bool kBounded = false>
+// Of what is never large (kBounded) nothing is done about overflow. kBrief: as exact as elements of 16 bits can show.
+template <class W, bool kBounded = false, bool kBrief = false>
 HWY_INLINE Vector<W> exp(Vector<W> x) {
   using C = ExpConstants<W>;
   const Tag<W> d;
@@ -87,12 +103,13 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
   const auto magic = hn::Set(d, C::kToInteger);
   const auto shifted = hn::MulAdd(x, hn::Set(d, C::kPerLn2), magic);
   const auto n = hn::Sub(shifted, magic);
-  const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), x));
-
-  auto p = hn::Set(d, C::kP[std::size(C::kP) - 1]);
-  each<std::size(C::kP) - 1>([&](size_t i)
-                                 HWY_ATTR { p = hn::MulAdd(p, r, hn::Set(d, C::kP[std::size(C::kP) - 2 - i])); });
-  const auto mantissa = hn::Add(hn::Set(d, W{1}), hn::MulAdd(hn::Mul(r, r), p, r));
+  Vector<W> mantissa;
+  if constexpr (kBrief) {
+    mantissa = polynomial<W>(kBriefPowerOfTwo, hn::MulSub(x, hn::Set(d, C::kPerLn2), n));
+  } else {
+    const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), x));
+    mantissa = hn::Add(hn::Set(d, W{1}), hn::MulAdd(hn::Mul(r, r), polynomial<W>(C::kP, r), r));
+  }
 
 #if HWY_TARGET == HWY_AVX3
   if constexpr (sizeof(W) == 4) {

@@ -43,6 +43,15 @@ inline constexpr size_t kPackVectors = kPackLanes<W> / kVectorLanes<W>;
 #define DESCEND_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// Of a lambda that must become a part of its caller, as the steps of each() must: the compiler, which inlines the less
+// the larger a file grows, would call some of them, with all their vectors in memory.
+#undef DESCEND_INLINED
+#if HWY_COMPILER_MSVC
+#define DESCEND_INLINED HWY_ATTR
+#else
+#define DESCEND_INLINED HWY_ATTR __attribute__((always_inline))
+#endif
+
 // f(0), f(1), ..., one after the other without a loop.
 template <size_t kN, class F>
 HWY_INLINE void each(F f) {
@@ -170,21 +179,29 @@ HWY_INLINE Pack<Wide<T>> load_pack(Extent extent, const T* p) {
 
 // ---- float to float16 and bfloat16, to nearest even.
 
+// What becomes of a NaN when it is rounded to bfloat16. One that comes of bfloat16 operands alone ends in 16 zeros,
+// which leaves it as it is; any other must be looked for, lest it be rounded to infinity or past it.
+enum class Nan { kAny, kOfBfloat16 };
+
 // The bfloat16 in the upper half of each lane; the lower half is left over.
+template <Nan kNan = Nan::kAny>
 HWY_INLINE hn::Vec<Tag<uint32_t>> round_to_bfloat16(Vector<float> v) {
   const Tag<uint32_t> du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
-  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));  // a NaN must not be rounded to infinity or past it
+  if constexpr (kNan == Nan::kOfBfloat16) return rounded;
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
 }
 
+template <Nan kNan = Nan::kAny>
 HWY_INLINE hn::Vec<Bits16<float>> narrow(bfloat16, Vector<float> v) {
   const Tag<int32_t> di;
-  return hn::DemoteTo(Bits16<float>(), hn::BitCast(di, hn::ShiftRight<16>(round_to_bfloat16(v))));
+  return hn::DemoteTo(Bits16<float>(), hn::BitCast(di, hn::ShiftRight<16>(round_to_bfloat16<kNan>(v))));
 }
 
+template <Nan = Nan::kAny>
 HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
   return hn::BitCast(Bits16<float>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, Tag<float>>(), v));
@@ -210,10 +227,12 @@ HWY_INLINE hn::Vec<Bits16<float>> narrow(float16, Vector<float> v) {
 #if HWY_TARGET != HWY_SCALAR
 using Bits16x2 = hn::Repartition<uint16_t, Tag<float>>;  // a whole vector of 16-bit lanes
 
+template <Nan kNan = Nan::kAny>
 HWY_INLINE hn::Vec<Bits16x2> narrow_two(bfloat16, Vector<float> lo, Vector<float> hi) {
   const Bits16x2 d;
-  return hn::ConcatOdd(d, hn::BitCast(d, round_to_bfloat16(hi)), hn::BitCast(d, round_to_bfloat16(lo)));
+  return hn::ConcatOdd(d, hn::BitCast(d, round_to_bfloat16<kNan>(hi)), hn::BitCast(d, round_to_bfloat16<kNan>(lo)));
 }
+template <Nan = Nan::kAny>
 HWY_INLINE hn::Vec<Bits16x2> narrow_two(float16, Vector<float> lo, Vector<float> hi) {
   return hn::Combine(Bits16x2(), narrow(float16(), hi), narrow(float16(), lo));
 }
@@ -243,17 +262,17 @@ HWY_INLINE void store_first(D d, hn::Vec<D> v, R* p, size_t n) {
 }
 
 // Vectors k and k + 1 of the pack that starts at p.
-template <bool kStream = false, class T>
+template <bool kStream = false, Nan kNan = Nan::kAny, class T>
 HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
   using W = Wide<T>;
   p += k * kVectorLanes<W>;
   if constexpr (sizeof(T) == 2) {
     uint16_t* bits = reinterpret_cast<uint16_t*>(p);
 #if HWY_TARGET == HWY_SCALAR
-    hn::StoreU(narrow(T(), lo), Bits16<W>(), bits);
-    hn::StoreU(narrow(T(), hi), Bits16<W>(), bits + 1);
+    hn::StoreU(narrow<kNan>(T(), lo), Bits16<W>(), bits);
+    hn::StoreU(narrow<kNan>(T(), hi), Bits16<W>(), bits + 1);
 #else
-    store_bits<kStream>(Bits16x2(), narrow_two(T(), lo, hi), bits);
+    store_bits<kStream>(Bits16x2(), narrow_two<kNan>(T(), lo, hi), bits);
 #endif
   } else {
     store_bits<kStream>(Tag<W>(), lo, p);
@@ -261,18 +280,18 @@ HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, s
   }
 }
 
-template <bool kStream = false, class T>
+template <bool kStream = false, Nan kNan = Nan::kAny, class T>
 HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
   constexpr size_t kLanes = kVectorLanes<Wide<T>>;
   const size_t first = k * kLanes;
   const size_t n = HWY_MIN(part.n > first ? part.n - first : 0, 2 * kLanes);
 #if HWY_TARGET == HWY_SCALAR
   HWY_ALIGN T both[2];
-  store_pair(Full(), lo, hi, both, 0);
+  store_pair<false, kNan>(Full(), lo, hi, both, 0);
   for (size_t i = 0; i < n; ++i) p[first + i] = both[i];
 #else
   if constexpr (sizeof(T) == 2) {
-    store_first(Bits16x2(), narrow_two(T(), lo, hi), reinterpret_cast<uint16_t*>(p + first), n);
+    store_first(Bits16x2(), narrow_two<kNan>(T(), lo, hi), reinterpret_cast<uint16_t*>(p + first), n);
   } else {
     store_first(Tag<T>(), lo, p + first, HWY_MIN(n, kLanes));
     store_first(Tag<T>(), hi, p + first + kLanes, n > kLanes ? n - kLanes : 0);
@@ -280,10 +299,12 @@ HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T*
 #endif
 }
 
-template <bool kStream = false, class Extent, class T>
+template <bool kStream = false, Nan kNan = Nan::kAny, class Extent, class T>
 HWY_INLINE void store(Extent extent, const Pack<Wide<T>>& pack, T* p) {
   DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<Wide<T>>; k += 2) store_pair<kStream>(extent, pack.v[k], pack.v[k + 1], p, k);
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; k += 2) {
+    store_pair<kStream, kNan>(extent, pack.v[k], pack.v[k + 1], p, k);
+  }
 }
 
 // ---- Column sums.
@@ -401,6 +422,12 @@ struct Largest {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
     return hn::Max(a, b);
+  }
+};
+struct Smallest {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Min(a, b);
   }
 };
 

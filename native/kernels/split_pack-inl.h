@@ -64,10 +64,6 @@ HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
   return pack;
 }
 
-// What becomes of a NaN when it is rounded to bfloat16. One that comes of bfloat16 operands alone ends in 16 zeros,
-// which leaves it as it is; any other must be looked for, lest it be rounded to infinity or past it.
-enum class Nan { kAny, kOfBfloat16 };
-
 #if HWY_TARGET != HWY_SCALAR
 // Even and odd columns as bfloat16, in order; to nearest even.
 template <Nan kNan>

@@ -105,13 +105,6 @@ HWY_INLINE Vector<W> inside(Part part, Vector<W> v, size_t k) {
 // result, and the processor looks too few instructions ahead to do this by itself.
 inline constexpr size_t kAbreastVectors = 4;
 
-#undef DESCEND_ALWAYS_INLINE
-#if HWY_COMPILER_MSVC
-#define DESCEND_ALWAYS_INLINE
-#else
-#define DESCEND_ALWAYS_INLINE __attribute__((always_inline))
-#endif
-
 // Runs body(extent, packs, j) over columns [begin, end), so many packs at a time.
 template <size_t kPacks>
 using Packs = std::integral_constant<size_t, kPacks>;
@@ -167,29 +160,27 @@ constexpr auto power_of_two() {
 template <class W>
 inline constexpr auto kPowerOfTwo = power_of_two<W>();
 
-// The same for elements of 16 bits: minimax, relative error 2^-23.7.
-inline constexpr std::array kBriefPowerOfTwo{0x1.000002p+0f, 0x1.62e428p-1f, 0x1.ebf918p-3f,
-                                             0x1.c6b6e4p-5f, 0x1.3d0c52p-7f, 0x1.5c08e6p-10f};
-
 template <class W, size_t kN, size_t kCount>
 HWY_INLINE void powers_of_two(const std::array<W, kCount>& p, const Vector<W>* n, const Vector<W>* f,
                               Vector<W>* power) {
   const Tag<W> d;
-  each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::Set(d, p[kCount - 1]); });
-  each<kCount - 1>([&](size_t i) HWY_ATTR {
-    each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::MulAdd(power[k], f[k], hn::Set(d, p[kCount - 2 - i])); });
+  each<kN>([&](size_t k) DESCEND_INLINED { power[k] = hn::Set(d, p[kCount - 1]); });
+  each<kCount - 1>([&](size_t i) DESCEND_INLINED {
+    each<kN>([&](size_t k) DESCEND_INLINED { power[k] = hn::MulAdd(power[k], f[k], hn::Set(d, p[kCount - 2 - i])); });
   });
 #if HWY_TARGET == HWY_AVX3
   if constexpr (sizeof(W) == 4) {
-    each<kN>([&](size_t k) HWY_ATTR { power[k] = Vector<W>{_mm512_maskz_scalef_ps(0xFFFF, power[k].raw, n[k].raw)}; });
+    each<kN>([&](size_t k)
+                 DESCEND_INLINED { power[k] = Vector<W>{_mm512_maskz_scalef_ps(0xFFFF, power[k].raw, n[k].raw)}; });
   } else {
-    each<kN>([&](size_t k) HWY_ATTR { power[k] = Vector<W>{_mm512_maskz_scalef_pd(0xFF, power[k].raw, n[k].raw)}; });
+    each<kN>([&](size_t k)
+                 DESCEND_INLINED { power[k] = Vector<W>{_mm512_maskz_scalef_pd(0xFF, power[k].raw, n[k].raw)}; });
   }
 #else
   using C = ExpConstants<W>;
   const Tag<typename C::Integer> di;
   const auto magic = hn::Set(d, C::kToInteger + static_cast<W>(C::kBias));  // leaves n and the bias in the low bits
-  each<kN>([&](size_t k) HWY_ATTR {
+  each<kN>([&](size_t k) DESCEND_INLINED {
     const auto exponent = hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(di, hn::Add(n[k], magic)));
     power[k] = hn::Mul(power[k], hn::BitCast(d, exponent));
   });
@@ -201,10 +192,10 @@ template <class W, size_t kN>
 HWY_INLINE void powers_of_two(const Vector<W>* v, Vector<W> high, Vector<W> low, Vector<W>* power) {
   const auto magic = hn::Set(Tag<W>(), ExpConstants<W>::kToInteger);
   Vector<W> n[kN], f[kN];
-  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::MulAdd(v[k], high, magic); });
-  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(n[k], magic); });
-  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::MulSub(v[k], high, n[k]); });
-  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::MulAdd(v[k], low, f[k]); });
+  each<kN>([&](size_t k) DESCEND_INLINED { n[k] = hn::MulAdd(v[k], high, magic); });
+  each<kN>([&](size_t k) DESCEND_INLINED { n[k] = hn::Sub(n[k], magic); });
+  each<kN>([&](size_t k) DESCEND_INLINED { f[k] = hn::MulSub(v[k], high, n[k]); });
+  each<kN>([&](size_t k) DESCEND_INLINED { f[k] = hn::MulAdd(v[k], low, f[k]); });
   powers_of_two<W, kN>(kPowerOfTwo<W>, n, f, power);
 }
 
@@ -213,12 +204,12 @@ template <size_t kN>
 HWY_INLINE void brief_powers_of_two(const Vector<float>* t, Vector<float>* power) {
   Vector<float> n[kN], f[kN];
 #if HWY_TARGET == HWY_AVX3
-  each<kN>([&](size_t k) HWY_ATTR { f[k] = Vector<float>{_mm512_maskz_reduce_ps(0xFFFF, t[k].raw, 8)}; });
-  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(t[k], f[k]); });
+  each<kN>([&](size_t k) DESCEND_INLINED { f[k] = Vector<float>{_mm512_maskz_reduce_ps(0xFFFF, t[k].raw, 8)}; });
+  each<kN>([&](size_t k) DESCEND_INLINED { n[k] = hn::Sub(t[k], f[k]); });
 #else
   const auto magic = hn::Set(Tag<float>(), ExpConstants<float>::kToInteger);
-  each<kN>([&](size_t k) HWY_ATTR { n[k] = hn::Sub(hn::Add(t[k], magic), magic); });
-  each<kN>([&](size_t k) HWY_ATTR { f[k] = hn::Sub(t[k], n[k]); });
+  each<kN>([&](size_t k) DESCEND_INLINED { n[k] = hn::Sub(hn::Add(t[k], magic), magic); });
+  each<kN>([&](size_t k) DESCEND_INLINED { f[k] = hn::Sub(t[k], n[k]); });
 #endif
   powers_of_two<float, kN>(kBriefPowerOfTwo, n, f, power);
 }
@@ -231,7 +222,7 @@ HWY_INLINE bool all_within(const Vector<W>* v, Vector<W> reach) {
   const Tag<W> d;
   const hn::RebindToSigned<Tag<W>> di;
   auto largest = hn::BitCast(di, hn::Abs(v[0]));
-  each<kN - 1>([&](size_t k) HWY_ATTR { largest = hn::Max(largest, hn::BitCast(di, hn::Abs(v[k + 1]))); });
+  each<kN - 1>([&](size_t k) DESCEND_INLINED { largest = hn::Max(largest, hn::BitCast(di, hn::Abs(v[k + 1]))); });
   return hn::AllTrue(d, hn::Le(hn::BitCast(d, largest), reach));
 }
 
@@ -302,19 +293,19 @@ HWY_INLINE void swish(const Steepness<W, kBrief>& s, Vector<W>* z) {
   const auto one = hn::Set(Tag<W>(), W{1});
   Vector<W> power[kN], result[kN];
   if constexpr (kBrief) {
-    each<kN>([&](size_t k) HWY_ATTR { power[k] = hn::Mul(z[k], s.high); });
+    each<kN>([&](size_t k) DESCEND_INLINED { power[k] = hn::Mul(z[k], s.high); });
     brief_powers_of_two<kN>(power, power);
   } else {
     powers_of_two<W, kN>(z, s.high, s.low, power);
   }
-  each<kN>([&](size_t k) HWY_ATTR { result[k] = hn::Div(z[k], hn::Add(one, power[k])); });
+  each<kN>([&](size_t k) DESCEND_INLINED { result[k] = hn::Div(z[k], hn::Add(one, power[k])); });
   if (HWY_UNLIKELY(!(all_within<W, kN>(z, s.reach)))) {
-    each<kN>([&](size_t k) HWY_ATTR {
+    each<kN>([&](size_t k) DESCEND_INLINED {
       result[k] =
           hn::IfThenElse(hn::Le(hn::Abs(z[k]), s.reach), result[k], careful_swish<W>(z[k], hn::Mul(s.scale, z[k])));
     });
   }
-  each<kN>([&](size_t k) HWY_ATTR { z[k] = result[k]; });
+  each<kN>([&](size_t k) DESCEND_INLINED { z[k] = result[k]; });
 }
 
 // slope[k] = sig * (1 + u * (1 - sig)), sig = sigmoid(u): within a few units in the last place. With kBrief u
@@ -328,27 +319,27 @@ HWY_INLINE void swish_slopes(const Vector<W>* u, Vector<W>* slope) {
   Vector<W> power[kN], a[kN], b[kN], result[kN];
   if constexpr (kBrief) {
     brief_powers_of_two<kN>(u, power);
-    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::NegMulAdd(u[k], hn::Set(d, static_cast<W>(kLn2)), one); });
-    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Add(one, power[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::MulAdd(power[k], b[k], one); });
-    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Mul(a[k], a[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { result[k] = hn::Div(b[k], a[k]); });
+    each<kN>([&](size_t k) DESCEND_INLINED { b[k] = hn::NegMulAdd(u[k], hn::Set(d, static_cast<W>(kLn2)), one); });
+    each<kN>([&](size_t k) DESCEND_INLINED { a[k] = hn::Add(one, power[k]); });
+    each<kN>([&](size_t k) DESCEND_INLINED { b[k] = hn::MulAdd(power[k], b[k], one); });
+    each<kN>([&](size_t k) DESCEND_INLINED { a[k] = hn::Mul(a[k], a[k]); });
+    each<kN>([&](size_t k) DESCEND_INLINED { result[k] = hn::Div(b[k], a[k]); });
   } else {
     const auto high = static_cast<W>(-kPerLn2High);
     const auto low = static_cast<W>(-kPerLn2High - static_cast<double>(high) - kPerLn2Low);
     powers_of_two<W, kN>(u, hn::Set(d, high), hn::Set(d, low), power);
-    each<kN>([&](size_t k) HWY_ATTR { a[k] = hn::Div(one, hn::Add(one, power[k])); });
-    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(power[k], a[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { b[k] = hn::Mul(b[k], a[k]); });
-    each<kN>([&](size_t k) HWY_ATTR { result[k] = hn::MulAdd(u[k], b[k], a[k]); });
+    each<kN>([&](size_t k) DESCEND_INLINED { a[k] = hn::Div(one, hn::Add(one, power[k])); });
+    each<kN>([&](size_t k) DESCEND_INLINED { b[k] = hn::Mul(power[k], a[k]); });
+    each<kN>([&](size_t k) DESCEND_INLINED { b[k] = hn::Mul(b[k], a[k]); });
+    each<kN>([&](size_t k) DESCEND_INLINED { result[k] = hn::MulAdd(u[k], b[k], a[k]); });
   }
   if (HWY_UNLIKELY(!(all_within<W, kN>(u, reach)))) {
     const auto unit = hn::Set(d, static_cast<W>(kBrief ? -kLn2 : 1.0));
-    each<kN>([&](size_t k) HWY_ATTR {
+    each<kN>([&](size_t k) DESCEND_INLINED {
       result[k] = hn::IfThenElse(hn::Le(hn::Abs(u[k]), reach), result[k], careful_slope<W>(hn::Mul(unit, u[k])));
     });
   }
-  each<kN>([&](size_t k) HWY_ATTR { slope[k] = result[k]; });
+  each<kN>([&](size_t k) DESCEND_INLINED { slope[k] = result[k]; });
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

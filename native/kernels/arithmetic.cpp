@@ -41,19 +41,19 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
   const auto steepness = splat(1.1f), level = splat(0.1f), weight = splat(0.9f), tilt = splat(0.01f);
   for (; times > 0; --times) {
     Pack<float> dz_sum = zero_pack<float>(), dzx_sum = dz_sum;
-    over_packs<float>(0, kCachedElements, [&](auto, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+    over_packs<float>(0, kCachedElements, [&](auto, auto packs, int64_t j) DESCEND_INLINED {
       constexpr size_t kPacks = decltype(packs)::value, kAll = kPacks * kN;
       Pack<float> x[kPacks];
       Vector<float> slope[kAll];
-      each<kPacks>([&](size_t i) HWY_ATTR { x[i] = load_split(Full(), at.x + j + i * kStep); });
-      each<kAll>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], steepness, level); });
+      each<kPacks>([&](size_t i) DESCEND_INLINED { x[i] = load_split(Full(), at.x + j + i * kStep); });
+      each<kAll>([&](size_t k) DESCEND_INLINED { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], steepness, level); });
       swish_slopes<true, float, kAll>(slope, slope);
-      each<kPacks>([&](size_t i) HWY_ATTR {
+      each<kPacks>([&](size_t i) DESCEND_INLINED {
         Pack<float> dz = load_split(Full(), at.dy + j + i * kStep);
-        each<kN>([&](size_t k) HWY_ATTR { dz.v[k] = hn::Mul(dz.v[k], slope[i * kN + k]); });
+        each<kN>([&](size_t k) DESCEND_INLINED { dz.v[k] = hn::Mul(dz.v[k], slope[i * kN + k]); });
         store(Full(), dz, at.dz + j + i * kStep);
-        each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], dz.v[k]); });
-        each<kN>([&](size_t k) HWY_ATTR { dzx_sum.v[k] = hn::MulAdd(dz.v[k], x[i].v[k], dzx_sum.v[k]); });
+        each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], dz.v[k]); });
+        each<kN>([&](size_t k) DESCEND_INLINED { dzx_sum.v[k] = hn::MulAdd(dz.v[k], x[i].v[k], dzx_sum.v[k]); });
       });
     });
     const auto base = splat(fold(add(dz_sum, dzx_sum)) * 1e-6f);
@@ -61,7 +61,7 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
       const Pack<float> dz = load_pack(Full(), at.dz + j), elements = load_split(Full(), at.x + j);
       Pack<float> dx;
       each<kN>([&](size_t k)
-                   HWY_ATTR { dx.v[k] = hn::MulSub(dz.v[k], weight, hn::MulAdd(elements.v[k], tilt, base)); });
+                   DESCEND_INLINED { dx.v[k] = hn::MulSub(dz.v[k], weight, hn::MulAdd(elements.v[k], tilt, base)); });
       store_split<false>(Full(), dx, at.dx + j);
     }
   }

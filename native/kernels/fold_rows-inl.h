@@ -72,7 +72,7 @@ template <class W, class F>
 HWY_INLINE void for_each_fold(int64_t rows, F f) {
   for (int64_t r = 0; r < rows; r += kFoldRows<W>) {
     Vector<W> lanes[kFoldRows<W>];
-    each<kFoldRows<W>>([&](size_t i) HWY_ATTR { lanes[i] = hn::Zero(Tag<W>()); });
+    each<kFoldRows<W>>([&](size_t i) DESCEND_INLINED { lanes[i] = hn::Zero(Tag<W>()); });
     f(r, HWY_MIN(rows - r, kFoldRows<W>), lanes);
   }
 }

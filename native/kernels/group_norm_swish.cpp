@@ -168,20 +168,22 @@ HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T
   for (size_t first = 0; first < kAll; first += kN) {
     Vector<W> z[kN];
     each<kN>([&](size_t k)
-                 HWY_ATTR { z[k] = hn::Sub(load(extent, x + j, first + k), at.mean.at(extent, j, first + k)); });
-    each<kN>([&](size_t k) HWY_ATTR {
+                 DESCEND_INLINED { z[k] = hn::Sub(load(extent, x + j, first + k), at.mean.at(extent, j, first + k)); });
+    each<kN>([&](size_t k) DESCEND_INLINED {
       z[k] = hn::MulAdd(z[k], at.slope.at(extent, j, first + k), at.level.at(extent, j, first + k));
     });
     if constexpr (kSwish) swish<kBriefly<T>, W, kN>(at.steepness, z);
-    each<kN>([&](size_t k) HWY_ATTR { result[(first + k) / kPackVectors<W>].v[(first + k) % kPackVectors<W>] = z[k]; });
+    each<kN>([&](size_t k)
+                 DESCEND_INLINED { result[(first + k) / kPackVectors<W>].v[(first + k) % kPackVectors<W>] = z[k]; });
   }
-  each<kPacks>([&](size_t i) HWY_ATTR { store<kStream>(part_of<W>(extent, i), result[i], y + j + i * kPackLanes<W>); });
+  each<kPacks>([&](size_t i)
+                   DESCEND_INLINED { store<kStream>(part_of<W>(extent, i), result[i], y + j + i * kPackLanes<W>); });
 }
 
 template <bool kSwish, bool kStream, class T, class C>
 HWY_INLINE void apply_span(const T* x, const C& at, int64_t begin, int64_t end, int64_t ahead, T* y) {
   using W = Wide<T>;
-  over_packs<W>(begin, end, [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+  over_packs<W>(begin, end, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
     constexpr size_t kPacks = decltype(packs)::value;
     DESCEND_UNROLL
     for (size_t i = 0; i < kPacks; ++i) prefetch_pack(x + j + i * kPackLanes<W>, ahead);
@@ -237,7 +239,7 @@ HWY_INLINE void channel_terms(const W* gamma, const W* beta, const Statistics<Nu
     Vector<double> weight[kCount], bias[kCount];
     to_double<W, kPackVectors<W>>(load_pack(extent, gamma + c).v, weight);
     to_double<W, kPackVectors<W>>(load_pack(extent, beta + c).v, bias);
-    each<kCount>([&](size_t k) HWY_ATTR {
+    each<kCount>([&](size_t k) DESCEND_INLINED {
       const int64_t at = c + static_cast<int64_t>(k * kVectorLanes<double>);
       const auto product = hn::Mul(of.rstd.at(Full(), c, k), weight[k]);
       const auto bounded = hn::IfThenElse(hn::Gt(hn::Abs(product), most), hn::CopySign(most, product), product);

@@ -14,6 +14,7 @@
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
+#include "kernels/spread-inl.h"
 #include "kernels/swish-inl.h"
 
 namespace descend::kernels {
@@ -188,7 +189,7 @@ template <class T, class Extent>
 HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T>>& mean, const Vector<Wide<T>>& rstd) {
   Pack<Wide<T>> pack = load_split(extent, x);
   if constexpr (Frame<T>::kNormalised) {
-    each<kPackVectors<Wide<T>>>([&](size_t k) HWY_ATTR { pack.v[k] = hn::Mul(hn::Sub(pack.v[k], mean), rstd); });
+    each<kPackVectors<Wide<T>>>([&](size_t k) DESCEND_INLINED { pack.v[k] = hn::Mul(hn::Sub(pack.v[k], mean), rstd); });
   }
   return pack;
 }
@@ -204,13 +205,15 @@ struct Slopes {
                     const Line<W>& line) {
     constexpr size_t kN = kPackVectors<W>, kAll = kPacks * kN;
     Vector<W> slope[kAll];
-    each<kPacks>([&](size_t i)
-                     HWY_ATTR { x[i] = elements(part_of<W>(extent, i), from_x + i * kPackLanes<W>, mean, rstd); });
-    each<kAll>([&](size_t k) HWY_ATTR { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], line.steepness, line.level); });
+    each<kPacks>([&](size_t i) DESCEND_INLINED {
+      x[i] = elements(part_of<W>(extent, i), from_x + i * kPackLanes<W>, mean, rstd);
+    });
+    each<kAll>([&](size_t k)
+                   DESCEND_INLINED { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], line.steepness, line.level); });
     swish_slopes<kBriefly<T>, W, kAll>(slope, slope);
-    each<kPacks>([&](size_t i) HWY_ATTR {
+    each<kPacks>([&](size_t i) DESCEND_INLINED {
       dz[i] = load_split(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
-      each<kN>([&](size_t k) HWY_ATTR { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
+      each<kN>([&](size_t k) DESCEND_INLINED { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
     });
   }
 };
@@ -268,25 +271,24 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
       const T* dx = group.dx + c * inner;
       W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
       Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
-      over_packs<W>(begin, HWY_MIN(begin + kBlock, inner),
-                    [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
-                      constexpr size_t kPacks = decltype(packs)::value;
-                      constexpr int64_t kAhead = 2 * kAheadBytes / static_cast<int64_t>(sizeof(T));
-                      // There is time for memory here, and little in the second pass.
-                      for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
-                        prefetch_pack(x + at, kAhead);
-                        prefetch_pack(dy + at, kAhead);
-                        if (!group.stream) prefetch_pack(dx + at, 0);
-                      }
-                      const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
-                      each<kPacks>([&](size_t i) HWY_ATTR {
-                        if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
-                        each<kN>([&](size_t k) HWY_ATTR { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
-                        each<kN>([&](size_t k) HWY_ATTR {
-                          dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
-                        });
-                      });
-                    });
+      over_packs<W>(begin, HWY_MIN(begin + kBlock, inner), [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
+        constexpr size_t kPacks = decltype(packs)::value;
+        constexpr int64_t kAhead = 2 * kAheadBytes / static_cast<int64_t>(sizeof(T));
+        // There is time for memory here, and little in the second pass.
+        for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
+          prefetch_pack(x + at, kAhead);
+          prefetch_pack(dy + at, kAhead);
+          if (!group.stream) prefetch_pack(dx + at, 0);
+        }
+        const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+        each<kPacks>([&](size_t i) DESCEND_INLINED {
+          if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
+          each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
+          each<kN>([&](size_t k) DESCEND_INLINED {
+            dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
+          });
+        });
+      });
       dz_lanes[e] = fold_to_vector<W>(dz_sum.v);
       dzx_lanes[e] = fold_to_vector<W>(dzx_sum.v);
     }
@@ -324,30 +326,29 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
     T* dx = group.dx + offset;
     const auto finish = [&](auto extent, const Pack<W>& at, const Pack<W>& dz, int64_t j) HWY_ATTR {
       Pack<W> result;
-      each<kN>([&](size_t k) HWY_ATTR {
+      each<kN>([&](size_t k) DESCEND_INLINED {
         const auto rest = hn::MulAdd(at.v[k], x_weight, base);
         result.v[k] = hn::MulSub(dz.v[k], dz_weight, rest);
         if constexpr (Frame<T>::kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
       });
       store_split<kStream>(extent, result, dx + j);
     };
-    over_packs<W>(begin, HWY_MIN(begin + kBlock, inner),
-                  [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
-                    constexpr size_t kPacks = decltype(packs)::value;
-                    if constexpr (kKept) {
-                      each<kPacks>([&](size_t i) HWY_ATTR {
-                        const int64_t at = j + i * kPackLanes<W>;
-                        const auto part = part_of<W>(extent, i);
-                        finish(part, elements(part, x + at, mean, rstd),
-                               load_pack(Full(), group.dz + c * dz_pitch<W>(inner) + at), at);
-                      });
-                    } else {
-                      const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
-                      each<kPacks>([&](size_t i) HWY_ATTR {
-                        finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
-                      });
-                    }
-                  });
+    over_packs<W>(begin, HWY_MIN(begin + kBlock, inner), [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
+      constexpr size_t kPacks = decltype(packs)::value;
+      if constexpr (kKept) {
+        each<kPacks>([&](size_t i) DESCEND_INLINED {
+          const int64_t at = j + i * kPackLanes<W>;
+          const auto part = part_of<W>(extent, i);
+          finish(part, elements(part, x + at, mean, rstd), load_pack(Full(), group.dz + c * dz_pitch<W>(inner) + at),
+                 at);
+        });
+      } else {
+        const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+        each<kPacks>([&](size_t i) DESCEND_INLINED {
+          finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
+        });
+      }
+    });
   }
 }
 
@@ -370,10 +371,10 @@ template <class T, class C>
 HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wide<T>* dz, Wide<T>* dzx) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
-  over_packs<W>(0, n, [&](auto extent, auto packs, int64_t j) HWY_ATTR DESCEND_ALWAYS_INLINE {
+  over_packs<W>(0, n, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
     constexpr size_t kPacks = decltype(packs)::value, kAll = kPacks * kN;
     const auto each_vector = [&](auto f) HWY_ATTR {
-      each<kAll>([&](size_t k) HWY_ATTR {
+      each<kAll>([&](size_t k) DESCEND_INLINED {
         const size_t pack = k / kN;
         f(k, part_of<W>(extent, pack), j + static_cast<int64_t>(pack * kPackLanes<W>), k % kN);
       });
@@ -386,9 +387,9 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wid
     swish_slopes<kBriefly<T>, W, kAll>(u, u);
     each_vector([&](size_t k, auto part, int64_t c, size_t v)
                     HWY_ATTR { u[k] = hn::Mul(load(part, dy + c, v), u[k]); });
-    each<kPacks>([&](size_t i) HWY_ATTR {
+    each<kPacks>([&](size_t i) DESCEND_INLINED {
       Pack<W> slopes, products;
-      each<kN>([&](size_t v) HWY_ATTR {
+      each<kN>([&](size_t v) DESCEND_INLINED {
         slopes.v[v] = u[i * kN + v];
         products.v[v] = hn::Mul(u[i * kN + v], xhat[i * kN + v]);
       });
@@ -411,28 +412,29 @@ HWY_INLINE int64_t interleaved_sums(const W* values, int64_t channels, double* s
     if constexpr (kInner == 2) hn::LoadInterleaved2(d, values, v[0], v[1]);
     if constexpr (kInner == 3) hn::LoadInterleaved3(d, values, v[0], v[1], v[2]);
     if constexpr (kInner == 4) hn::LoadInterleaved4(d, values, v[0], v[1], v[2], v[3]);
-    each<kInner - 1>([&](size_t i) HWY_ATTR { v[0] = hn::Add(v[0], v[i + 1]); });
+    each<kInner - 1>([&](size_t i) DESCEND_INLINED { v[0] = hn::Add(v[0], v[i + 1]); });
     hn::Store(v[0], d, sum);
     add_columns(sum, kLanes, true, sums + c);
   }
   return c;
 }
 
-// sums[c] = the sum of channel c's elements.
+// sums[c] = the sum of channel c's elements, behind which there is room for a vector.
 template <class W>
 HWY_INLINE void flat_sums(const W* values, int64_t channels, int64_t inner, double* sums) {
   constexpr int64_t kWorthFolding = 8;
   if (inner == 1) return add_columns(values, channels, true, sums);
+  int64_t c = 0;
   if (inner >= kWorthFolding) {
-    for (int64_t c = 0; c < channels; ++c, values += inner) {
-      Pack<W> sum = zero_pack<W>();
-      for_each_pack<W>(0, inner,
-                       [&](auto extent, int64_t j) HWY_ATTR { sum = add(sum, load_pack(extent, values + j)); });
-      sums[c] = static_cast<double>(fold(sum));
+    const Inside<W> tail(inner);
+    HWY_ALIGN W folded[kTileRows<W>];
+    for (int64_t count; c < channels; c += count) {
+      count = HWY_MIN(kTileRows<W>, channels - c);
+      fold_tile(values + c * inner, count, inner, tail, W{0}, Sum(), Sum(), folded);
+      add_columns(folded, count, true, sums + c);
     }
     return;
   }
-  int64_t c = 0;
   if (inner == 2) c = interleaved_sums<2>(values, channels, sums);
   if (inner == 3) c = interleaved_sums<3>(values, channels, sums);
   if (inner == 4) c = interleaved_sums<4>(values, channels, sums);
@@ -475,7 +477,7 @@ template <class T>
 HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                   int64_t last) {
   using W = Wide<T>;
-  HWY_ALIGN W products[kFlatTile], forgotten[kFlatTile];
+  HWY_ALIGN W products[kFlatTile + kVectorLanes<W>], forgotten[kFlatTile + kVectorLanes<W>];
   const int64_t inner = p.shape.inner, tile = kFlatTile / inner;
   for (int64_t c = first; c < last; c += tile) {
     const int64_t channels = HWY_MIN(tile, last - c), offset = c * inner;
@@ -526,27 +528,26 @@ void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup
   }
 }
 
-inline constexpr int64_t kFewChannels = 32;
+// With fewer channels their sums are added one after the other: of one group alone, and of several side by side.
+inline constexpr int64_t kFewChannels = 8, kFewChannelsAbreast = 32;
 
-// The sum of gamma * values, in double: one after the other where there are few, else in lanes.
+// The sum of gamma * values, in double: one after the other where there are fewer than `few`, else in lanes.
 template <class W>
-HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n) {
-  constexpr int64_t kStep = kPackLanes<double>;
-  double total = 0;
-  int64_t i = 0;
-  if (n >= kFewChannels) {
-    Pack<double> sum = zero_pack<double>();
-    for (; i + kStep <= n; i += kStep) {
-      DESCEND_UNROLL
-      for (size_t k = 0; k < kPackVectors<double>; ++k) {
-        const int64_t at = i + static_cast<int64_t>(k * kVectorLanes<double>);
-        sum.v[k] = hn::MulAdd(load_as_double(gamma + at), hn::LoadU(Tag<double>(), values + at), sum.v[k]);
-      }
-    }
-    total = fold(sum);
+HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n, int64_t few) {
+  if (n < few) {
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) total += static_cast<double>(gamma[i]) * values[i];
+    return total;
   }
-  for (; i < n; ++i) total += static_cast<double>(gamma[i]) * values[i];
-  return total;
+  const Tag<double> d;
+  Pack<double> sum = zero_pack<double>();
+  for_each_pack<double>(0, n, [&](auto extent, int64_t i) HWY_ATTR {
+    each<kPackVectors<double>>([&](size_t k) DESCEND_INLINED {
+      const auto weight = widen_to_double(d, load_bits(extent, hn::Rebind<W, Tag<double>>(), gamma + i, k));
+      sum.v[k] = hn::MulAdd(weight, load_bits(extent, d, values + i, k), sum.v[k]);
+    });
+  });
+  return fold(sum);
 }
 
 // to[g] = the mean of gamma * values over the elements of small group g, from sums of its channels: weighted_sum() of
@@ -559,12 +560,12 @@ HWY_INLINE void weighted_means(const W* gamma, const double* values, int64_t gro
   constexpr int64_t kAbreast = 4;
   HWY_ALIGN double products[kSmallTile + kPackLanes<W>], sums[kSmallTile + kPackLanes<W>];
   int64_t g = 0;
-  if (channels < kFewChannels) {
+  if (channels < kFewChannelsAbreast) {
     for_each_pack<W>(0, groups * channels, [&](auto extent, int64_t c) HWY_ATTR {
       constexpr size_t kCount = kPackLanes<W> / kVectorLanes<double>;
       Vector<double> wide[kCount];
       to_double<W, kPackVectors<W>>(load_pack(extent, gamma + c).v, wide);
-      each<kCount>([&](size_t k) HWY_ATTR {
+      each<kCount>([&](size_t k) DESCEND_INLINED {
         const int64_t at = c + static_cast<int64_t>(k * kVectorLanes<double>);
         hn::Store(hn::Mul(wide[k], hn::Load(d, values + at)), d, products + at);
       });
@@ -578,7 +579,9 @@ HWY_INLINE void weighted_means(const W* gamma, const double* values, int64_t gro
       each<kAbreast>([&](size_t k) { sums[g + static_cast<int64_t>(k)] = sum[k]; });
     }
   }
-  for (; g < groups; ++g) sums[g] = weighted_sum(gamma + g * channels, values + g * channels, channels);
+  for (; g < groups; ++g) {
+    sums[g] = weighted_sum(gamma + g * channels, values + g * channels, channels, kFewChannelsAbreast);
+  }
   for (g = 0; g < groups; g += kVectorLanes<double>) {
     hn::StoreU(narrow_double<W>(d, hn::Div(hn::Load(d, sums + g), hn::Set(d, elements))), hn::Rebind<W, Tag<double>>(),
                to + g);
@@ -599,8 +602,9 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, const GradGroup
     }
   }
   const double elements = static_cast<double>(channels * inner);
-  *c1 = static_cast<Wide<T>>(weighted_sum(p.gamma + group.channel, group.dz_sums, channels) / elements);
-  *c2 = static_cast<Wide<T>>(weighted_sum(p.gamma + group.channel, group.dzx_sums, channels) / elements);
+  const Wide<T>* gamma = p.gamma + group.channel;
+  *c1 = static_cast<Wide<T>>(weighted_sum(gamma, group.dz_sums, channels, kFewChannels) / elements);
+  *c2 = static_cast<Wide<T>>(weighted_sum(gamma, group.dzx_sums, channels, kFewChannels) / elements);
   const int64_t at = slot * p.shape.channels + group.channel;
   if (p.dbeta_slots) add_columns(group.dz_sums, channels, fresh, p.dbeta_slots + at);
   if (p.dgamma_slots) add_columns(group.dzx_sums, channels, fresh, p.dgamma_slots + at);

@@ -854,7 +854,7 @@ class NarrowSums {
       constexpr size_t kWide = kVectorLanes<W> / kVectorLanes<double>;
       Vector<double> wide[kWide];
       to_double<W, 1>(&sum, wide);
-      each<kWide>([&](size_t k) HWY_ATTR {
+      each<kWide>([&](size_t k) DESCEND_INLINED {
         double* to = chains_ + chain + k * kVectorLanes<double>;
         hn::Store(hn::Add(hn::Load(Tag<double>(), to), wide[k]), Tag<double>(), to);
       });
@@ -961,7 +961,7 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
         slope.fill(batch.slope, rows, p.columns);
         if constexpr (Norm::kCentered) offset.fill(batch.offset, rows, p.columns);
         for (int64_t c = 0; c < n; c += kPackLanes<W>) {
-          each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+          each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
             auto term = hn::Zero(d), unused = hn::Zero(d);
             const auto dx = apply<true, Norm>(vector_of(dy, c, k), vector_of(xc, c, k), gamma.at(c, k), rstd.at(c, k),
                                               slope.at(c, k), Norm::kCentered ? offset.at(c, k) : unused, term, unused);

@@ -35,7 +35,7 @@ class FoldedRows {
     DESCEND_UNROLL
     for (size_t h = 0; h < kParts; ++h) {
       Vector<W> part[kCount];
-      each<kCount>([&](size_t k) HWY_ATTR { part[k] = pack.v[h * kCount + k]; });
+      each<kCount>([&](size_t k) DESCEND_INLINED { part[k] = pack.v[h * kCount + k]; });
       v_[h][row] = fold_to_vector<W>(part);
     }
   }
@@ -69,7 +69,7 @@ class FoldedRows {
     for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) v[r] = hn::Zero(Tag<W>());
     for (int64_t r = 0; r < rows; r += kFoldRows<W>) {
       Vector<W> some[kFoldRows<W>];
-      each<kFoldRows<W>>([&](size_t i) HWY_ATTR { some[i] = v[r + static_cast<int64_t>(i)]; });
+      each<kFoldRows<W>>([&](size_t i) DESCEND_INLINED { some[i] = v[r + static_cast<int64_t>(i)]; });
       fold_rows<W>(some, to.of + r);
     }
   }
@@ -144,7 +144,7 @@ class Parameter {
     const W* first = (c % 2 == 0 ? even_ : odd_) + c / 2;
     const W* second = (c % 2 == 0 ? odd_ : even_ + 1) + c / 2;
     Pack<W> pack;
-    each<kVectorPairs<T>>([&](size_t i) HWY_ATTR {
+    each<kVectorPairs<T>>([&](size_t i) DESCEND_INLINED {
       pack.v[pair_first<T>(i)] = hn::LoadU(Tag<W>(), first + i * kVectorLanes<W>);
       pack.v[pair_second<T>(i)] = hn::LoadU(Tag<W>(), second + i * kVectorLanes<W>);
     });

@@ -193,7 +193,7 @@ template <class W, class F>
 HWY_INLINE void for_each_vector_of(int64_t n, W* to, F f) {
   for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
     each<kPackVectors<W>>([&](size_t k)
-                              HWY_ATTR { hn::StoreU(f(extent, c, k), Tag<W>(), to + c + k * kVectorLanes<W>); });
+                              DESCEND_INLINED { hn::StoreU(f(extent, c, k), Tag<W>(), to + c + k * kVectorLanes<W>); });
   });
 }
 
@@ -204,7 +204,7 @@ struct Inside {
   hn::Mask<Tag<W>> lanes[kPackVectors<W>];
 
   HWY_INLINE explicit Inside(int64_t columns) : n(static_cast<size_t>(columns) % kPackLanes<W>) {
-    each<kPackVectors<W>>([&](size_t k) HWY_ATTR {
+    each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
       const size_t first = k * kVectorLanes<W>;
       lanes[k] = hn::FirstN(Tag<W>(), n > first ? n - first : 0);
     });
@@ -238,7 +238,7 @@ HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral
     for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
       Vector<W> v[kColumns];
       load_columns<kColumns>(d, p + r * static_cast<int64_t>(kColumns), v);
-      each<kColumns>([&](size_t c) HWY_ATTR { v[c] = step(splat(neutral), v[c]); });
+      each<kColumns>([&](size_t c) DESCEND_INLINED { v[c] = step(splat(neutral), v[c]); });
       hn::Store(fold_columns<kSplit, kColumns>(v, op), d, to + r);
     }
   });
@@ -256,7 +256,7 @@ HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to
       hn::Vec<D> v[kColumns];
       Vector<double> wide[kColumns];
       load_columns<kColumns>(D(), p + r * static_cast<int64_t>(kColumns), v);
-      each<kColumns>([&](size_t c) HWY_ATTR { wide[c] = widen_to_double(d, v[c]); });
+      each<kColumns>([&](size_t c) DESCEND_INLINED { wide[c] = widen_to_double(d, v[c]); });
       hn::Store(fold_columns<kSplit, kColumns>(wide, Sum()), d, to + r);
     });
   });

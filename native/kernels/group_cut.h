@@ -46,13 +46,31 @@ struct GroupCut {
 
 inline constexpr int64_t kMaxGroupChunks = 64;
 
-inline GroupCut cut_groups(const GroupShape& shape, int64_t bytes) {
-  constexpr int64_t kSmallBytes = int64_t{64} << 10;  // not worth a second thread
-  GroupCut cut{shape.samples, shape.groups, 1, 1};
-  if (bytes <= kSmallBytes) return cut;
-  cut.chunk_samples = ceil_div(shape.samples, kMaxGroupChunks);
+// A channel with fewer elements is short: what a channel costs beside them counts.
+inline bool has_short_channels(const GroupShape& shape) { return shape.inner < 32; }
+
+// What the work on some elements is worth in bytes moved: arithmetic takes longer than memory.
+inline int64_t group_work(const GroupShape& shape, int64_t elements) {
+  return elements * (has_short_channels(shape) ? 16 : 8);
+}
+
+// has_sums: each chunk of samples has its own sums of all channels, which of short ones cost as much as the elements.
+// Samples are then better cut into groups, as long as a cache holds it all and each chunk has enough of a sample.
+inline GroupCut cut_groups(const GroupShape& shape, bool has_sums) {
+  constexpr int64_t kSmallWork = int64_t{128} << 10;  // not worth a second thread
+  constexpr int64_t kChunkWork = int64_t{32} << 10;   // of a chunk, if not more
+  const int64_t work = group_work(shape, shape.elements());
+  if (work <= kSmallWork) return {shape.samples, shape.groups, 1, 1};
+  const int64_t chunks = std::min(ceil_div(work, kChunkWork), kMaxGroupChunks);
+  constexpr int64_t kCached = int64_t{256} << 10, kEnough = 512, kMostFirst = 8;  // elements; parts
+  int64_t parts = 1;
+  if (has_sums && has_short_channels(shape) && shape.elements() <= kCached) {
+    parts = std::clamp<int64_t>(shape.elements() / shape.samples / kEnough, 1, std::min(shape.groups, kMostFirst));
+  }
+  GroupCut cut;
+  cut.chunk_samples = ceil_div(shape.samples, std::max<int64_t>(chunks / parts, 1));
   cut.sample_chunks = ceil_div(shape.samples, cut.chunk_samples);
-  cut.chunk_groups = ceil_div(shape.groups, std::max<int64_t>(kMaxGroupChunks / cut.sample_chunks, 1));
+  cut.chunk_groups = ceil_div(shape.groups, std::max<int64_t>(chunks / cut.sample_chunks, 1));
   cut.group_chunks = ceil_div(shape.groups, cut.chunk_groups);
   return cut;
 }

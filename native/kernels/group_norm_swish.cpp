@@ -446,9 +446,9 @@ int64_t bytes_moved(const GroupShape& shape) {
 template <class T>
 void by_groups(const GroupNormSwish<T>& p, bool stream) {
   static const auto run = DESCEND_CHOOSE(group_norm_swish_chunk<T>);
-  const int64_t bytes = bytes_moved<T>(p.shape);
-  const GroupCut cut = cut_groups(p.shape, bytes);
-  parallel_for(cut.chunks(), bytes, [&](int64_t chunk) { run(p, cut, chunk, stream); });
+  const GroupCut cut = cut_groups(p.shape, false);
+  parallel_for(cut.chunks(), group_work(p.shape, p.shape.elements()),
+               [&](int64_t chunk) { run(p, cut, chunk, stream); });
 }
 
 // The threads share one group after the other.
@@ -476,7 +476,7 @@ void by_pieces(const GroupNormSwish<T>& p, Moments* blocks, bool stream) {
         p.mean[n * shape.groups + g] = by.mean;
         p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
       }
-      parallel_for(ceil_div(entries, piece), 2 * bytes,
+      parallel_for(ceil_div(entries, piece), group_work(shape, elements),
                    [&](int64_t i) { apply(p, n, g, by, i * piece, std::min((i + 1) * piece, entries), stream); });
     }
   }

@@ -21,9 +21,8 @@ namespace descend::kernels {
 #ifndef DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 #define DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 
-// With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
-inline constexpr int64_t kFlatGradInner = 32;
-inline bool is_flat_grad(const GroupShape& shape) { return shape.inner < kFlatGradInner; }
+// Short channels are not worked on alone: vectors then run over channels, too.
+inline bool is_flat_grad(const GroupShape& shape) { return has_short_channels(shape); }
 
 // Elements that the flat path works on at a time: whole channels, in a first-level cache.
 inline constexpr int64_t kFlatTile = 2048;
@@ -731,7 +730,7 @@ int64_t bytes_moved(const GroupShape& shape) {
 
 template <class T>
 Scratch scratch_of(const GroupShape& shape) {
-  const int64_t chunks = split_groups(shape) ? 1 : cut_groups(shape, bytes_moved<T>(shape)).chunks();
+  const int64_t chunks = split_groups(shape) ? 1 : cut_groups(shape, true).chunks();
   return Scratch::of<Wide<T>>(shape, chunks);
 }
 
@@ -747,10 +746,9 @@ void spread_channels(const W* from, const GroupShape& shape, W* to) {
 template <class T>
 void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, const GradGroup<T>& each) {
   static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_chunk<T>);
-  const int64_t bytes = bytes_moved<T>(p.shape);
-  const GroupCut cut = cut_groups(p.shape, bytes);
+  const GroupCut cut = cut_groups(p.shape, true);
   Buffers buffers(memory, scratch.buffer());
-  parallel_for(cut.chunks(), bytes, [&](int64_t chunk) {
+  parallel_for(cut.chunks(), group_work(p.shape, p.shape.elements()), [&](int64_t chunk) {
     const Buffers::Taken taken(buffers);
     GradGroup<T> own = each;
     scratch.lay_out(taken.get(), own);
@@ -768,19 +766,19 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
   const int64_t entry_elements = is_flat_grad(p.shape) ? p.shape.inner : std::min(p.shape.inner, kBlock);
   const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1);
   const int64_t pieces = ceil_div(entries, piece);
-  const int64_t bytes = bytes_moved<T>(p.shape) / (p.shape.samples * p.shape.groups);
+  const int64_t work = group_work(p.shape, p.shape.group_elements());
   scratch.lay_out(memory, group);
   for (int64_t n = 0; n < p.shape.samples; ++n) {
     for (int64_t g = 0; g < p.shape.groups; ++g) {
       group.place(p, n, g);
       const auto end = [&](int64_t i) { return std::min((i + 1) * piece, entries); };
-      parallel_for(pieces, bytes, [&](int64_t i) { sums(p, group, i * piece, end(i)); });
+      parallel_for(pieces, work, [&](int64_t i) { sums(p, group, i * piece, end(i)); });
       Wide<T> c1, c2;
       {
         const FixedFpEnvironment environment;
         means(p, group, 0, n == 0, &c1, &c2);
       }
-      parallel_for(pieces, bytes, [&](int64_t i) { apply(p, group, i * piece, end(i), c1, c2); });
+      parallel_for(pieces, work, [&](int64_t i) { apply(p, group, i * piece, end(i), c1, c2); });
     }
   }
 }
@@ -790,7 +788,7 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
 template <class T>
 int64_t group_norm_swish_grad_slots(const GroupShape& shape) {
   if (shape.elements() == 0 || split_groups(shape)) return 1;
-  return cut_groups(shape, bytes_moved<T>(shape)).sample_chunks;
+  return cut_groups(shape, true).sample_chunks;
 }
 
 template <class T>

@@ -35,6 +35,49 @@ constexpr nanoseconds kSpin = std::chrono::microseconds(100);
 constexpr int kWakeAtOnce = 2;  // the caller wakes so many, each of them as many more
 constexpr int kSlots = 64;      // callers that get help at the same time; more run alone
 
+// A region's chunks, dealt out. Each thread begins with a share of its own, neighbouring chunks in order, and in every
+// region with the same one: what it left in its core's caches it finds there again. Then it takes what others leave.
+class Deal {
+ public:
+  void out(int64_t chunks, int threads) {
+    used_ = std::min(threads, kMostShares);
+    for (int i = 0; i < used_; ++i) {
+      Share& share = shares_[static_cast<size_t>(i)];
+      share.next.store(i * chunks / used_, std::memory_order_relaxed);
+      share.end = (i + 1) * chunks / used_;
+    }
+    over_.store(false, std::memory_order_relaxed);
+  }
+
+  // Calls f(chunk) until no chunk is left or f returns false.
+  template <class F>
+  void take(int thread, F f) {
+    for (int i = 0; i < used_; ++i) {
+      Share& share = shares_[static_cast<size_t>((thread + i) % used_)];
+      for (int64_t chunk; (chunk = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) {
+        if (!f(chunk)) return;
+      }
+    }
+    over_.store(true, std::memory_order_relaxed);
+  }
+
+  int shares() const { return used_; }
+
+  // Whether all chunks have been begun, as far as this thread can see.
+  bool over() const { return over_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int kMostShares = 16;
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  std::array<Share, kMostShares> shares_;
+  int used_ = 0;
+  std::atomic<bool> over_{false};
+};
+
 // A region in progress, as its helpers see it. Slots are never freed, so a late look at one is harmless.
 struct Slot {
   // Who works here: helpers inside, seats still open, and whether the caller sleeps until the helpers have left. A
@@ -47,9 +90,8 @@ struct Slot {
   alignas(64) std::atomic<uint32_t> state{0};
   detail::Chunk body = nullptr;
   void* context = nullptr;
-  int64_t chunks = 0;
-  int core = -1;                             // where the caller began
-  alignas(64) std::atomic<int64_t> left{0};  // chunks that nobody has begun; below 0 once they are all taken
+  int core = -1;  // where the caller began
+  Deal deal;
 };
 static_assert(kMaxThreads <= Slot::kHelpers);
 
@@ -92,12 +134,11 @@ const detail::ThreadDefault& settings() {
   return pool->settings;
 }
 
-void run_slot(Slot& slot, bool until_stopped) {
-  const int64_t chunks = slot.chunks;
-  for (int64_t left; (left = slot.left.fetch_sub(1, std::memory_order_relaxed)) > 0;) {
-    slot.body(slot.context, chunks - left);
-    if (until_stopped && pool->stopping.load(std::memory_order_relaxed)) return;
-  }
+void run_slot(Slot& slot, int thread, bool until_stopped) {
+  slot.deal.take(thread, [&](int64_t chunk) {
+    slot.body(slot.context, chunk);
+    return !until_stopped || !pool->stopping.load(std::memory_order_relaxed);
+  });
 }
 
 void wake_workers(uint32_t seats) {
@@ -116,7 +157,7 @@ bool help(int worker) {
     open &= ~(uint64_t{1} << index);
     Slot& slot = pool->slots[static_cast<size_t>(index)];
     uint32_t state = slot.state.load(std::memory_order_relaxed);
-    while ((state & Slot::kSeats) != 0 && slot.left.load(std::memory_order_relaxed) > 0) {
+    while ((state & Slot::kSeats) != 0 && !slot.deal.over()) {
       const uint32_t seated = state - Slot::kSeat + Slot::kHelper;
       if (!slot.state.compare_exchange_weak(state, seated, std::memory_order_acquire, std::memory_order_relaxed))
         continue;
@@ -126,7 +167,9 @@ bool help(int worker) {
       if (slot.core >= 0 && current_core() == slot.core) avoid_core(slot.core);
       {
         FixedFpEnvironment fixed;
-        run_slot(slot, true);
+        // Where not all workers are wanted, the last ones would have no share.
+        const int seat = static_cast<int>((state & Slot::kSeats) / Slot::kSeat);
+        run_slot(slot, worker + 1 < slot.deal.shares() ? worker + 1 : seat, true);
       }
       const uint32_t before = slot.state.fetch_sub(Slot::kHelper, std::memory_order_release);
       if ((before & Slot::kHelpers) == Slot::kHelper && (before & Slot::kAsleep)) futex_wake(slot.state, 1);
@@ -244,16 +287,17 @@ void wait_for_helpers(Slot& slot) {
 struct LentRegion {
   detail::Chunk body;
   void* context;
-  int64_t chunks;
-  std::atomic<int64_t> begun{0};
+  Deal deal;
+  std::atomic<int> arrived{0};
 
   static void work(void* region) {
     auto& self = *static_cast<LentRegion*>(region);
     FixedFpEnvironment fixed;
     const bool nested = std::exchange(in_region, true);
-    for (int64_t chunk; (chunk = self.begun.fetch_add(1, std::memory_order_relaxed)) < self.chunks;) {
+    self.deal.take(self.arrived.fetch_add(1, std::memory_order_relaxed), [&](int64_t chunk) {
       self.body(self.context, chunk);
-    }
+      return true;
+    });
     in_region = nested;
   }
 };
@@ -343,7 +387,8 @@ void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
   if (chunks <= 0) return;
   threads = static_cast<int>(std::min<int64_t>(threads, chunks));
   if (threads > 1 && !in_region && lent != nullptr) {
-    LentRegion region{body, context, chunks};
+    LentRegion region{.body = body, .context = context};
+    region.deal.out(chunks, threads);
     return lent(threads, LentRegion::work, &region);
   }
   FixedFpEnvironment fixed;
@@ -354,9 +399,8 @@ void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
     if (slot != nullptr) {
       slot->body = body;
       slot->context = context;
-      slot->chunks = chunks;
       slot->core = current_core();
-      slot->left.store(chunks, std::memory_order_relaxed);
+      slot->deal.out(chunks, seats + 1);
       slot->state.store(static_cast<uint32_t>(seats) * Slot::kSeat, std::memory_order_release);
     }
   }
@@ -371,7 +415,7 @@ void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
   wake_workers(slot->state.load(std::memory_order_relaxed) / Slot::kSeat);
 
   in_region = true;
-  run_slot(*slot, false);
+  run_slot(*slot, 0, false);
   in_region = false;
 
   // Who has not come by now is not waited for.

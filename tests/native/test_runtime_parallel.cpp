@@ -96,6 +96,29 @@ TEST_CASE("several threads take part, the caller among them") {
   CHECK(seen.count(std::this_thread::get_id()) == 1);
 }
 
+TEST_CASE("each thread begins with the same share in every region, and then takes what others leave") {
+  Threads set(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int times = 0; times < 20; ++times) {
+    std::atomic<int64_t> first{-1};  // of the other thread
+    std::atomic<int> by_caller{0};
+    parallel_for(9, kLarge, [&](int64_t chunk) {
+      int64_t none = -1;
+      if (std::this_thread::get_id() != caller) {
+        first.compare_exchange_strong(none, chunk);
+        while (by_caller < 8) std::this_thread::yield();  // the caller has to do all the rest
+        return;
+      }
+      const int done = by_caller;
+      CHECK(chunk == (done < 4 ? done : done + 1));
+      while (first < 0) std::this_thread::yield();
+      ++by_caller;
+    });
+    CHECK(first == 4);
+    CHECK(by_caller == 8);
+  }
+}
+
 TEST_CASE("small problems stay on the caller's thread") {
   Threads set(16);
   CHECK(detail::useful_threads(1000, 1 << 10) == 1);

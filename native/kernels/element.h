@@ -24,6 +24,16 @@ struct WideOf<double> {
 template <class T>
 using Wide = typename WideOf<T>::type;
 
+// A parameter of each column: in the type of the arithmetic or, where `own` is given, in that of the elements. Each
+// thread then widens it for itself: a copy that one of them has just made would come late to the others' caches.
+template <class T>
+struct ColumnParameter {
+  const Wide<T>* wide = nullptr;
+  const T* own = nullptr;
+
+  ColumnParameter from(int64_t column) const { return {wide ? wide + column : nullptr, own ? own + column : nullptr}; }
+};
+
 // Sums of columns on their way to double or to the end: partial sums in slots [slots][columns], which sum_slots adds,
 // or the sums themselves [columns]. Both null: not wanted.
 template <class W>

@@ -332,8 +332,9 @@ HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_
   RowMoments<kRows> moments;
   Scale<W, kRows> by;
   Spread<W> centre, level, rstd, gamma, beta;
-  gamma.repeat(p.gamma, HWY_MIN(kRows, last - first), p.columns);
-  beta.repeat(p.beta, HWY_MIN(kRows, last - first), p.columns);
+  HWY_ALIGN W few[2][kPackLanes<W>];
+  gamma.repeat(widened(p.gamma, p.columns, few[0]), HWY_MIN(kRows, last - first), p.columns);
+  beta.repeat(widened(p.beta, p.columns, few[1]), HWY_MIN(kRows, last - first), p.columns);
   const Divisor columns(static_cast<double>(p.columns));
   const auto centred = [&](int64_t c, size_t k)
                            HWY_ATTR { return hn::Sub(hn::Load(d, tile + c + k * kVectorLanes<W>), centre.at(c, k)); };
@@ -414,7 +415,7 @@ void layer_norm_block(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t 
                       Stores stores, int64_t ahead) {
   const int64_t begin = block * kBlock, n = HWY_MIN(kBlock, p.columns - begin);
   HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kBlock)];
-  const Parameter<T> gamma(p.gamma + begin, n, rooms[0]), beta(p.beta + begin, n, rooms[1]);
+  const Parameter<T> gamma(p.gamma.from(begin), n, rooms[0]), beta(p.beta.from(begin), n, rooms[1]);
   TileStage<T> stage;
   const Applied<T> from{{p.x.row(row) + begin, p.x.stride}, gamma, beta, by, rows, ahead, are_long<T>(p.columns)};
   apply_tile(from, n, {p.y.row(row) + begin, p.y.stride}, stores, stage);

@@ -13,8 +13,9 @@ struct LayerNorm {
   int64_t rows;
   int64_t columns;
   Rows<const T> x;
-  const Wide<T>* gamma;  // [columns]
-  const Wide<T>* beta;   // [columns]
+  // [columns]; of more than kStripeColumns, wide
+  ColumnParameter<T> gamma;
+  ColumnParameter<T> beta;
   double epsilon;
   Rows<T> y;      // may be x itself
   Wide<T>* mean;  // [rows]; null: not wanted

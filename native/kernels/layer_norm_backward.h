@@ -19,7 +19,7 @@ struct LayerNormBackward {
   Rows<const T> x;
   const Wide<T>* mean;         // [rows]
   const Wide<T>* rstd;         // [rows]
-  const Wide<T>* gamma;        // [columns], never null
+  ColumnParameter<T> gamma;    // [columns]
   Rows<T> dx;                  // may be dy or x themselves; data null: not wanted
   ColumnSums<Wide<T>> dgamma;  // layer_norm_backward_slots(...) slots, or the whole
   ColumnSums<Wide<T>> dbeta;   // the same

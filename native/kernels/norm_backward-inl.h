@@ -144,7 +144,7 @@ class SumsOf {
 
   HWY_INLINE void start(const NormBackward<T>& p, int64_t row) {
     set_ = RowSet<Norm, T, kRows>(p, row);
-    gamma_ = p.gamma;
+    gamma_ = p.gamma.wide;
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
       gx_[r] = g_[r] = zero_lanes<W>();
@@ -254,15 +254,20 @@ HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   }
 }
 
-// Column sums of a stripe, in the type of the arithmetic and in split packs; and gamma in split packs.
+// Column sums of a stripe, in the type of the arithmetic and in split packs. Where gamma is not so yet, it is made so.
 template <class Norm, class T, int64_t kColumns>
 class Columns {
  public:
   using W = Wide<T>;
   HWY_INLINE explicit Columns(NormBackward<T>& p) : columns_(p.columns) {
-    if constexpr (kSplits<T>) {
-      split_row(p.gamma, columns_, gamma_);
-      p.gamma = gamma_;
+    if (sizeof(T) == 2 && p.gamma.own != nullptr) {
+      for_each_pack<W>(0, columns_, [&](auto extent, int64_t c) HWY_ATTR {
+        store(Full(), load_split(extent, p.gamma.own + c), gamma_ + c);
+      });
+      p.gamma = {.wide = gamma_};
+    } else if constexpr (kSplits<T>) {
+      split_row(p.gamma.wide, columns_, gamma_);
+      p.gamma = {.wide = gamma_};
     }
   }
 
@@ -293,7 +298,7 @@ class Columns {
     }
   }
 
-  HWY_ALIGN W gamma_[kSplits<T> ? kColumns : 1];
+  HWY_ALIGN W gamma_[sizeof(T) == 2 ? kColumns : 1];
   int64_t columns_;
 };
 
@@ -383,7 +388,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
   if constexpr (kNext) {
     for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, other.row + i * kSet);
   }
-  const W* gamma = p.gamma;
+  const W* gamma = p.gamma.wide;
   const Foresight<T, kRows> foresight(other.ask, p.columns, other.below);
   const bool in_order = reads_in_order<T>(other.ask);
   const auto next_turn = [&](int64_t begin, int64_t end) HWY_ATTR {
@@ -590,9 +595,9 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   const auto add_row = [&](int64_t r, const RowSet<Norm, T, 1>& set) HWY_ATTR {
     Pack<W> gx_pack = zero_pack<W>(), g_pack = zero_pack<W>();
     for (int64_t c = 0; c < whole; c += kStep) {
-      add_products<Norm, true>(Full(), set, p.gamma, c, &gx_pack, &g_pack);
+      add_products<Norm, true>(Full(), set, p.gamma.wide, c, &gx_pack, &g_pack);
     }
-    if (kPack || rest.n > 0) add_products<Norm, true>(rest, set, p.gamma, whole, &gx_pack, &g_pack);
+    if (kPack || rest.n > 0) add_products<Norm, true>(rest, set, p.gamma.wide, whole, &gx_pack, &g_pack);
     gx[r] = fold_as_double<kHalf>(gx_pack);
     if constexpr (Norm::kCentered) g[r] = fold_as_double<kHalf>(g_pack);
   };
@@ -722,7 +727,7 @@ HWY_INLINE void batch_pair(Extent extent, const NormBackward<T>& p, int64_t row,
   for (size_t v = 0; v < kCount; ++v) {
     const size_t k = v == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
     at[v] = static_cast<size_t>(c) + k * kVectorLanes<W>;
-    sums.gamma[v] = load_beside<T>(extent, p.gamma + c, k);
+    sums.gamma[v] = load_beside<T>(extent, p.gamma.wide + c, k);
     sums.dgamma[v] = hn::Load(d, columns.dgamma + at[v]);
     if constexpr (Norm::kCentered) sums.dbeta[v] = hn::Load(d, columns.dbeta + at[v]);
   }
@@ -918,7 +923,8 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
   BatchSums<Norm, kRows> sums;
   Spread<W> gamma, mean, rstd, slope, offset;
   NarrowSums<W> dgamma(p.columns), dbeta(p.columns);
-  gamma.repeat(p.gamma, HWY_MIN(kRows, last - first), p.columns);
+  HWY_ALIGN W few[kPackLanes<W>];
+  gamma.repeat(widened(p.gamma, p.columns, few), HWY_MIN(kRows, last - first), p.columns);
   const auto vector_of = [](const W* tile, int64_t c, size_t k)
                              HWY_ATTR { return hn::Load(Tag<W>(), tile + c + k * kVectorLanes<W>); };
   const auto prepare = [&](int64_t row, int64_t rows) HWY_ATTR {
@@ -1003,7 +1009,7 @@ NormBackward<T> block_of(NormBackward<T> p, int64_t block) {
   p.columns = HWY_MIN(kBlock, p.columns - begin);
   p.dy.data += begin;
   p.x.data += begin;
-  p.gamma += begin;
+  p.gamma = p.gamma.from(begin);
   if (p.dx.data != nullptr) p.dx.data += begin;
   p.dgamma = p.dgamma.from(begin);
   p.dbeta = p.dbeta.from(begin);

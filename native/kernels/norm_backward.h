@@ -19,7 +19,7 @@ struct NormBackward {
   Rows<const T> x;
   const Wide<T>* mean;  // [rows]; null for RMS norm
   const Wide<T>* rstd;
-  const Wide<T>* gamma;
+  ColumnParameter<T> gamma;
   Rows<T> dx;  // data null: not wanted
   ColumnSums<Wide<T>> dgamma;
   ColumnSums<Wide<T>> dbeta;

@@ -118,6 +118,18 @@ HWY_INLINE void split_even_odd(const float* from, int64_t n, float* even, float*
     hn::StoreU(shorten_nan(odds), d, odd + c / 2);
   }
 }
+
+// The same of bfloat16.
+HWY_INLINE void split_even_odd(const bfloat16* from, int64_t n, float* even, float* odd) {
+  for_each_pack<float>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+    const Pack<float> pack = load_split(extent, from + c);
+    each<kVectorPairs<bfloat16>>([&](size_t i) DESCEND_INLINED {
+      const int64_t to = c / 2 + static_cast<int64_t>(i * kVectorLanes<float>);
+      hn::StoreU(pack.v[pair_first<bfloat16>(i)], Tag<float>(), even + to);
+      hn::StoreU(pack.v[pair_second<bfloat16>(i)], Tag<float>(), odd + to);
+    });
+  });
+}
 #endif
 
 // gamma or beta beside split packs of T, from any column on.
@@ -126,11 +138,17 @@ class Parameter {
  public:
   using W = Wide<T>;
 
-  // Splits it to `room` where packs are split.
-  HWY_INLINE Parameter(const W* from, int64_t n, W* room) : even_(from), odd_(from) {
+  // Widens it to `room` or, where packs are split, splits it to there.
+  HWY_INLINE Parameter(const ColumnParameter<T>& from, int64_t n, W* room) {
     if constexpr (kSplits<T>) {
-      split_even_odd(from, n, room, room + half_room(n));
+      if (from.own != nullptr) {
+        split_even_odd(from.own, n, room, room + half_room(n));
+      } else {
+        split_even_odd(from.wide, n, room, room + half_room(n));
+      }
       *this = Parameter(room, n);
+    } else {
+      even_ = odd_ = widened(from, n, room);
     }
   }
 
@@ -158,17 +176,18 @@ class Parameter {
 
 // Where packs are split, from `split` if that is given, else by way of `room`.
 template <class T>
-HWY_INLINE Parameter<T> split_parameter(const Wide<T>* from, int64_t n, const Wide<T>* split, Wide<T>* room) {
+HWY_INLINE Parameter<T> split_parameter(const ColumnParameter<T>& from, int64_t n, const Wide<T>* split,
+                                        Wide<T>* room) {
   return kSplits<T> && split != nullptr ? Parameter<T>(split, n) : Parameter<T>(from, n, room);
 }
 
-// A block of a parameter of n columns to its place in `room`.
+// A block of a parameter of n columns, which is wide, to its place in `room`.
 template <class T>
-HWY_INLINE void split_block(const Wide<T>* from, int64_t n, int64_t block, Wide<T>* room) {
+HWY_INLINE void split_block(const ColumnParameter<T>& from, int64_t n, int64_t block, Wide<T>* room) {
   const int64_t begin = block * kBlock;
   if constexpr (kSplits<T>) {
     Wide<T>* to = room + begin / 2;
-    split_even_odd(from + begin, HWY_MIN(kBlock, n - begin), to, to + half_room(n));
+    split_even_odd(from.wide + begin, HWY_MIN(kBlock, n - begin), to, to + half_room(n));
   }
 }
 

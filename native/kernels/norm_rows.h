@@ -21,14 +21,14 @@ struct TileRow {
   void copy(int64_t rows, W* to) const { std::copy_n(of, rows, to); }
 };
 
-// gamma and beta of bfloat16 are split: the even columns and the odd ones are kept apart. Elements that either take, in
-// whole lines and with what is read beyond the last.
+// gamma and beta beside bfloat16 are split: the even columns and the odd ones are kept apart. Elements that either
+// take, in whole lines and with what is read beyond the last.
 constexpr int64_t half_room(int64_t n) { return (n / 64 + 2) * 32; }
 
-// And both.
+// And both, or as many of a parameter that is widened.
 template <class T>
 constexpr int64_t parameter_room(int64_t n) {
-  return std::is_same_v<T, bfloat16> ? 2 * half_room(n) : 1;
+  return sizeof(T) == 2 ? 2 * half_room(n) : 1;
 }
 
 // Whether they are so long that they are split once for all rows.

@@ -307,6 +307,15 @@ HWY_INLINE void store(Extent extent, const Pack<Wide<T>>& pack, T* p) {
   }
 }
 
+// A parameter of n columns in the type of the arithmetic; if it must be widened, to `room`, which has whole packs.
+template <class T>
+HWY_INLINE const Wide<T>* widened(const ColumnParameter<T>& from, int64_t n, Wide<T>* room) {
+  if (sizeof(T) == sizeof(Wide<T>) || from.own == nullptr) return from.wide;
+  for_each_pack<Wide<T>>(
+      0, n, [&](auto extent, int64_t c) HWY_ATTR { store(Full(), load_pack(extent, from.own + c), room + c); });
+  return room;
+}
+
 // ---- Column sums.
 
 template <class W>

@@ -158,7 +158,8 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
   TileRow<W, kRows> squares, rstd;
   TileRow<double, kRows> sums;
   Spread<W> rstds, gamma;
-  gamma.repeat(p.gamma, HWY_MIN(kRows, last - first), p.columns);
+  HWY_ALIGN W few[kPackLanes<W>];
+  gamma.repeat(widened(p.gamma, p.columns, few), HWY_MIN(kRows, last - first), p.columns);
   for (int64_t row = first; row < last; row += kRows) {
     const int64_t rows = HWY_MIN(kRows, last - row);
     read_tile<T>({p.x.row(row), p.x.stride}, rows, p.columns, tile);
@@ -225,7 +226,7 @@ template <class T>
 void rms_norm_block(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t block, Stores stores, int64_t ahead) {
   const int64_t begin = block * kBlock, end = HWY_MIN(begin + kBlock, p.columns);
   HWY_ALIGN Wide<T> room[parameter_room<T>(kBlock)];
-  const Parameter<T> gamma(p.gamma + begin, end - begin, room);
+  const Parameter<T> gamma(p.gamma.from(begin), end - begin, room);
   TileStage<T> stage;
   scale_tile(p, row, rows, ahead, begin, end, gamma, p.rstd + row, stores, stage);
   if (stores != Stores::kPlain) flush_streams();

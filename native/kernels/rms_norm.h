@@ -13,7 +13,7 @@ struct RmsNorm {
   int64_t rows;
   int64_t columns;
   Rows<const T> x;
-  const Wide<T>* gamma;  // [columns]
+  ColumnParameter<T> gamma;  // [columns]; of more than kStripeColumns, wide
   double epsilon;
   Rows<T> y;      // may be x itself
   Wide<T>* rstd;  // [rows]

@@ -17,7 +17,7 @@ struct RmsNormGrad {
   Rows<const T> dy;
   Rows<const T> x;
   const Wide<T>* rstd;         // [rows]
-  const Wide<T>* gamma;        // [columns]
+  ColumnParameter<T> gamma;    // [columns]
   Rows<T> dx;                  // may be dy or x themselves
   ColumnSums<Wide<T>> dgamma;  // rms_norm_grad_slots(...) slots, or the whole
 };

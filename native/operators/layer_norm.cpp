@@ -46,8 +46,8 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
   using W = kernels::Wide<T>;
   const auto [leading, rows, columns] = shape;
   const StagedRows x = stage_rows(call, plan, kInput, leading, columns, kElementOf<T>);
-  const Place gamma = stage_parameter<W>(call, plan, kWeight, columns, 1);
-  const Place beta = stage_parameter<W>(call, plan, kBias, columns, 0);
+  const StagedParameter<T> gamma = stage_parameter<T>(call, plan, kWeight, columns, 1);
+  const StagedParameter<T> beta = stage_parameter<T>(call, plan, kBias, columns, 0);
   const StagedOutput y = StagedOutput::rows(call, plan, kOut, leading, columns, kElementOf<T>);
   const bool mean_wanted = call.given(kMean), rstd_wanted = call.given(kRstd);
   StagedOutput mean, rstd;
@@ -60,8 +60,8 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
               kernels::layer_norm<T>({.rows = rows,
                                       .columns = columns,
                                       .x = x.at<const T>(addresses),
-                                      .gamma = addresses.at<const W>(gamma),
-                                      .beta = addresses.at<const W>(beta),
+                                      .gamma = gamma.at(addresses),
+                                      .beta = beta.at(addresses),
                                       .epsilon = epsilon,
                                       .y = y_rows.at<T>(addresses),
                                       .mean = mean_wanted ? addresses.at<W>(mean_place) : nullptr,

@@ -88,7 +88,7 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
   const StagedRows x = stage_rows(call, plan, kInput, leading, columns, kElementOf<T>);
   const Place mean = stage_vector(call, plan, kMean, kElementOf<W>);
   const Place rstd = stage_vector(call, plan, kRstd, kElementOf<W>);
-  const Place gamma = stage_parameter<W>(call, plan, kWeight, columns, 1);
+  const StagedParameter<T> gamma = stage_parameter<T>(call, plan, kWeight, columns, 1);
   const bool dx_wanted = counts(call, kGradInput);
   StagedOutput dx;
   if (dx_wanted) dx = StagedOutput::rows(call, plan, kGradInput, leading, columns, kElementOf<T>);
@@ -106,7 +106,7 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
                                                .x = x.at<const T>(addresses),
                                                .mean = addresses.at<const W>(mean),
                                                .rstd = addresses.at<const W>(rstd),
-                                               .gamma = addresses.at<const W>(gamma),
+                                               .gamma = gamma.at(addresses),
                                                .dx = dx_wanted ? out.at<T>(addresses) : kernels::Rows<T>{},
                                                .dgamma = dgamma.at<W>(addresses),
                                                .dbeta = dbeta.at<W>(addresses)},

@@ -30,14 +30,15 @@ Status check_layer_norm_same_shape(const Call& call, int i, int other);
 // How many of input's last dimensions normalizedShape names; for infer, which sees them unchecked.
 uint64_t normalized_dimensions(const Call& call, int input, int normalized_shape);
 
-// weight or bias in the type of the arithmetic; where it is null, `columns` times what it then stands for.
-template <class W>
-Place stage_parameter(const Call& call, Plan& plan, int i, int64_t columns, W missing) {
-  if (call.given(i)) return stage_vector(call, plan, i, kElementOf<W>);
+// weight or bias; where it is null, `columns` times what it then stands for.
+template <class T>
+StagedParameter<T> stage_parameter(const Call& call, Plan& plan, int i, int64_t columns, int missing) {
+  using W = kernels::Wide<T>;
+  if (call.given(i)) return stage_column_parameter<T>(call, plan, i, columns);
   const Place same = plan.scratch(columns * sizeof(W));
   plan.step("fill", columns * static_cast<int64_t>(sizeof(W)),
-            [=](const Addresses& addresses) { std::fill_n(addresses.at<W>(same), columns, missing); });
-  return same;
+            [=](const Addresses& addresses) { std::fill_n(addresses.at<W>(same), columns, static_cast<W>(missing)); });
+  return {same, false};
 }
 
 // The documents' combinations and that of `host`: the dtypes of input, of a parameter, and of whatever goes with any.

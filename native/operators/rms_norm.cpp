@@ -56,7 +56,7 @@ template <class T>
 void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const auto [leading, rows, columns] = shape;
   const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
-  const Place gamma = stage_vector(call, plan, kGamma, kElementOf<kernels::Wide<T>>);
+  const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma, columns);
   const StagedOutput y = StagedOutput::rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
   const Place scratch = plan.scratch(kernels::rms_norm_scratch<T>(columns));
@@ -66,7 +66,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
         kernels::rms_norm<T>({.rows = rows,
                               .columns = columns,
                               .x = x.at<const T>(addresses),
-                              .gamma = addresses.at<const kernels::Wide<T>>(gamma),
+                              .gamma = gamma.at(addresses),
                               .epsilon = epsilon,
                               .y = y_rows.at<T>(addresses),
                               .rstd = addresses.at<kernels::Wide<T>>(rstd_place)},

@@ -92,9 +92,12 @@ StagedRows stage_rows(const Call& call, Plan& plan, int i, uint64_t leading, int
   return {copy_in(call, plan, i, wanted), columns};
 }
 
+bool is_in_place(const Call& call, int i, Element wanted) {
+  return is_vector_of(call[i].tensor, wanted) && !shares(call, i, Role::kOutput);
+}
+
 Place stage_vector(const Call& call, Plan& plan, int i, Element wanted) {
-  const bool direct = is_vector_of(call[i].tensor, wanted) && !shares(call, i, Role::kOutput);
-  return direct ? Plan::tensor(call, i) : copy_in(call, plan, i, wanted);
+  return is_in_place(call, i, wanted) ? Plan::tensor(call, i) : copy_in(call, plan, i, wanted);
 }
 
 StagedOutput StagedOutput::rows(const Call& call, Plan& plan, int i, uint64_t leading, int64_t columns,

@@ -261,7 +261,8 @@ void sum_slots(int64_t slots, int64_t columns, const double* partial, Element ou
   const Span span = choose_span(Element::kFloat64, out_type);
   const int64_t size = size_of(out_type);
   constexpr int64_t kColumns = 512;
-  parallel_for(ceil_div(columns, kColumns), slots * columns * 8, [&](int64_t chunk) {
+  constexpr int64_t kRemote = 4;  // times as long as memory takes what comes from other cores' caches
+  parallel_for(ceil_div(columns, kColumns), kRemote * slots * columns * 8, [&](int64_t chunk) {
     alignas(64) double sums[kColumns];
     alignas(64) char rounded[kColumns * 8];
     const int64_t first = chunk * kColumns;

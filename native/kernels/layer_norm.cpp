@@ -458,15 +458,14 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores 
   const int64_t blocks = blocks_in(p.columns), group = group_rows(row_bytes);
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
-    const int64_t group_bytes = bytes / p.rows * rows;
-    parallel_for(blocks, group_bytes / 2, [&](int64_t b) { block_moments(p, row, rows, b, moments[b]); });
+    parallel_for(blocks, bytes, [&](int64_t b) { block_moments(p, row, rows, b, moments[b]); });
     Scale<Wide<T>> by;
     {
       const FixedFpEnvironment environment;
       scale(p, rows, moments, by);
     }
     const int64_t ahead = exceeds_kept(bytes) && row + 2 * rows <= p.rows ? rows : 0;
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, by, stores, ahead); });
+    parallel_for(blocks, bytes, [&](int64_t b) { block(p, row, rows, b, by, stores, ahead); });
   }
 }
 

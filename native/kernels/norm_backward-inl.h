@@ -1002,11 +1002,10 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut, stores);
 }
 
-// A block of columns as a matrix of its own.
+// Some columns as a matrix of its own.
 template <class T>
-NormBackward<T> block_of(NormBackward<T> p, int64_t block) {
-  const int64_t begin = block * kBlock;
-  p.columns = HWY_MIN(kBlock, p.columns - begin);
+NormBackward<T> columns_of(NormBackward<T> p, int64_t begin, int64_t columns) {
+  p.columns = columns;
   p.dy.data += begin;
   p.x.data += begin;
   p.gamma = p.gamma.from(begin);
@@ -1073,15 +1072,16 @@ void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, c
 
 template <class Norm, class T>
 void norm_backward_block_sums(const NormBackward<T>& whole, const BlockGroup& group, int64_t block, RowSums* sums) {
-  NormBackward<T> p = block_of(whole, block);
+  const int64_t begin = block * kBlock;
+  NormBackward<T> p = columns_of(whole, begin, HWY_MIN(kBlock, whole.columns - begin));
   const Columns<Norm, T, kBlock> columns(p);
   for (int64_t r = 0; r < group.rows; r += kMaxGroup) block_sums<Norm>(p, r, group, sums);
 }
 
 template <class Norm, class T>
-void norm_backward_block(const NormBackward<T>& whole, const BlockGroup& group, int64_t block,
-                         const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores) {
-  const NormBackward<T> p = block_of(whole, block);
+void norm_backward_results(const NormBackward<T>& whole, const BlockGroup& group, int64_t column, int64_t columns,
+                           const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores) {
+  const NormBackward<T> p = columns_of(whole, column, columns);
   if (stores == Stores::kStream) {
     apply_block<Norm, Output::kStream>(p, group, terms, below, sums, stores);
   } else if (p.dx.data != nullptr) {

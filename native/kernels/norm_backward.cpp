@@ -41,7 +41,8 @@ void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, in
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough for
-// all stripes, and none is needed for one.
+// all stripes, and none is needed for one. What is worth waking a thread is all that the call touches: it stays awake
+// from one region to the next.
 template <class T>
 void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores,
                 RowSums* sums) {
@@ -52,10 +53,13 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
     return BlockGroup{row, std::min(most, p.rows - row), in_step ? Ask::kAhead : Ask::kNothing};
   };
   for (BlockGroup group = group_at(0), below; group.rows > 0; group = below) {
-    const int64_t group_bytes = bytes / p.rows * group.rows;
     if (p.dx.data != nullptr && (group.row == 0 || !in_step)) {
-      parallel_for(blocks, group_bytes / 3 * 2,
-                   [&](int64_t b) { kernels.block_sums(p, group, b, sums + b * group.rows); });
+      const int64_t parts = ceil_div(group.rows, kMaxGroupRows);  // of the rows: there may be fewer blocks than threads
+      parallel_for(blocks * parts, bytes, [&](int64_t i) {
+        const int64_t b = i / parts, first = i % parts * kMaxGroupRows;
+        const BlockGroup part{group.row + first, std::min(kMaxGroupRows, group.rows - first), group.ask};
+        kernels.block_sums(p, part, b, sums + b * group.rows + first);
+      });
     }
     RowTerms<Wide<T>> terms[kMaxGroupRows];
     {
@@ -71,8 +75,11 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
     }
     below = group_at(group.row + group.rows);
     const BlockGroup summed = in_step ? below : BlockGroup{};
-    parallel_for(blocks, group_bytes,
-                 [&](int64_t b) { kernels.block(p, group, b, terms, summed, sums + b * summed.rows, stores); });
+    const int64_t piece = summed.rows > 0 ? kBlock : kBlock / 4;  // columns
+    parallel_for(ceil_div(p.columns, piece), bytes, [&](int64_t i) {
+      const int64_t column = i * piece, columns = std::min(piece, p.columns - column);
+      kernels.results(p, group, column, columns, terms, summed, sums + column / kBlock * summed.rows, stores);
+    });
   }
 }
 

@@ -93,11 +93,11 @@ template <class T>
 struct NormBackwardKernels {
   // Rows [first, last), which are whole chunks, and each chunk's column sums.
   void (*rows)(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores);
-  // One block of columns of a group of rows: the block's part of each row's sums; then its results, and those sums of
-  // the group below, which may have no rows.
+  // A group of rows: a block's part of each row's sums; then the results of some columns, at most a block's, and where
+  // the group below has rows, the same block's part of its sums.
   void (*block_sums)(const NormBackward<T>& p, const BlockGroup& group, int64_t block, RowSums* sums);
-  void (*block)(const NormBackward<T>& p, const BlockGroup& group, int64_t block, const RowTerms<Wide<T>>* terms,
-                const BlockGroup& below, RowSums* sums, Stores stores);
+  void (*results)(const NormBackward<T>& p, const BlockGroup& group, int64_t column, int64_t columns,
+                  const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores);
 };
 
 // Slots of partial sums; 0 where the kernels write the whole sums.

@@ -264,11 +264,10 @@ void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores st
   double sums[kMaxSums];
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
-    const int64_t group_bytes = bytes / p.rows * rows;
     TileRow<double> whole = {};
     for (int64_t first = 0; first < blocks; first += kMaxSums / rows) {
       const int64_t count = std::min(kMaxSums / rows, blocks - first);
-      parallel_for(count, group_bytes / 2, [&](int64_t b) { block_squares(p, row, rows, first + b, sums + b * rows); });
+      parallel_for(count, bytes, [&](int64_t b) { block_squares(p, row, rows, first + b, sums + b * rows); });
       const FixedFpEnvironment environment;
       for (int64_t i = 0; i < count * rows; ++i) whole.of[i % rows] += sums[i];
     }
@@ -277,7 +276,7 @@ void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores st
       group_rstd(p, row, rows, whole);
     }
     const int64_t ahead = exceeds_kept(bytes) && row + 2 * rows <= p.rows ? rows : 0;
-    parallel_for(blocks, group_bytes, [&](int64_t b) { block(p, row, rows, b, stores, ahead); });
+    parallel_for(blocks, bytes, [&](int64_t b) { block(p, row, rows, b, stores, ahead); });
   }
 }
 

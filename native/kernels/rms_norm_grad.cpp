@@ -9,7 +9,7 @@ namespace descend::kernels::HWY_NAMESPACE {
 
 template <class T>
 NormBackwardKernels<T> rms_norm_grad_kernels() {
-  return {norm_backward_rows<RmsNorm, T>, norm_backward_block_sums<RmsNorm, T>, norm_backward_block<RmsNorm, T>};
+  return {norm_backward_rows<RmsNorm, T>, norm_backward_block_sums<RmsNorm, T>, norm_backward_results<RmsNorm, T>};
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

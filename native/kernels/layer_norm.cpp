@@ -364,15 +364,15 @@ HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_
   }
 }
 
-// split: see layer_norm_split(); null: rows are so short that each call does it anew.
+// shared: see layer_norm_share(); null: rows are so short that each call does it anew.
 template <class T>
 void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
-                     const Wide<T>* split) {
+                     const Wide<T>* shared) {
   if (p.columns <= kNarrowColumns) return layer_norm_narrow(p, first, last);
   HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kStripeColumns)];
-  const Parameter<T> gamma = split_parameter<T>(p.gamma, p.columns, split, rooms[0]);
+  const Parameter<T> gamma = find_parameter<T>(p.gamma, p.columns, shared, rooms[0]);
   const Parameter<T> beta =
-      split_parameter<T>(p.beta, p.columns, split ? split + parameter_room<T>(p.columns) : nullptr, rooms[1]);
+      find_parameter<T>(p.beta, p.columns, shared ? shared + parameter_room<T>(p.columns) : nullptr, rooms[1]);
   TileStage<T> stage;
   Distances<T> distances;
   RowMoments<> moments;
@@ -397,11 +397,11 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
   if (stores != Stores::kPlain) flush_streams();
 }
 
-// Splits a block of gamma and of beta for all rows to share.
+// Splits or widens a block of gamma and of beta for all rows to share.
 template <class T>
-void layer_norm_split(const LayerNorm<T>& p, int64_t block, Wide<T>* to) {
-  split_block<T>(p.gamma, p.columns, block, to);
-  split_block<T>(p.beta, p.columns, block, to + parameter_room<T>(p.columns));
+void layer_norm_share(const LayerNorm<T>& p, int64_t block, Wide<T>* to) {
+  share_block<T>(p.gamma, p.columns, block, to);
+  share_block<T>(p.beta, p.columns, block, to + parameter_room<T>(p.columns));
 }
 
 template <class T>
@@ -430,7 +430,7 @@ HWY_AFTER_NAMESPACE();
 namespace descend::kernels {
 namespace {
 
-// The moments of the blocks of a group's rows, then what is split of the parameters; neither is always needed.
+// The moments of the blocks of a group's rows, then what is shared of the parameters; neither is always needed.
 template <class T>
 size_t moments_bytes(int64_t columns) {
   return may_split_loose_columns(columns) ? static_cast<size_t>(blocks_in(columns)) * sizeof(BlockMoments) : 0;
@@ -439,10 +439,10 @@ size_t moments_bytes(int64_t columns) {
 template <class T>
 void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Wide<T>* room) {
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
-  static const auto split = DESCEND_CHOOSE(layer_norm_split<T>);
+  static const auto share = DESCEND_CHOOSE(layer_norm_share<T>);
   const RowCut cut = cut_loose_rows(p.rows, row_bytes);
   const bool shared = shares_parameters<T>(p.columns);
-  if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { split(p, b, room); });
+  if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { share(p, b, room); });
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);

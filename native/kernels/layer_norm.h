@@ -13,8 +13,7 @@ struct LayerNorm {
   int64_t rows;
   int64_t columns;
   Rows<const T> x;
-  // [columns]; of more than kStripeColumns, wide
-  ColumnParameter<T> gamma;
+  ColumnParameter<T> gamma;  // [columns]
   ColumnParameter<T> beta;
   double epsilon;
   Rows<T> y;      // may be x itself

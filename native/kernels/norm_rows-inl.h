@@ -130,6 +130,10 @@ HWY_INLINE void split_even_odd(const bfloat16* from, int64_t n, float* even, flo
     });
   });
 }
+
+HWY_INLINE void split(const ColumnParameter<bfloat16>& from, int64_t n, float* even, float* odd) {
+  from.own != nullptr ? split_even_odd(from.own, n, even, odd) : split_even_odd(from.wide, n, even, odd);
+}
 #endif
 
 // gamma or beta beside split packs of T, from any column on.
@@ -141,19 +145,15 @@ class Parameter {
   // Widens it to `room` or, where packs are split, splits it to there.
   HWY_INLINE Parameter(const ColumnParameter<T>& from, int64_t n, W* room) {
     if constexpr (kSplits<T>) {
-      if (from.own != nullptr) {
-        split_even_odd(from.own, n, room, room + half_room(n));
-      } else {
-        split_even_odd(from.wide, n, room, room + half_room(n));
-      }
+      split(from, n, room, room + half_room(n));
       *this = Parameter(room, n);
     } else {
       even_ = odd_ = widened(from, n, room);
     }
   }
 
-  // It is split.
-  HWY_INLINE Parameter(const W* room, int64_t n) : even_(room), odd_(room + half_room(n)) {}
+  // It is there.
+  HWY_INLINE Parameter(const W* room, int64_t n) : even_(room), odd_(kSplits<T> ? room + half_room(n) : room) {}
 
   // The pack that begins with column c.
   template <class Extent>
@@ -174,20 +174,23 @@ class Parameter {
   const W* odd_;
 };
 
-// Where packs are split, from `split` if that is given, else by way of `room`.
+// From `shared` if that is given and needed, else by way of `room`.
 template <class T>
-HWY_INLINE Parameter<T> split_parameter(const ColumnParameter<T>& from, int64_t n, const Wide<T>* split,
-                                        Wide<T>* room) {
-  return kSplits<T> && split != nullptr ? Parameter<T>(split, n) : Parameter<T>(from, n, room);
+HWY_INLINE Parameter<T> find_parameter(const ColumnParameter<T>& from, int64_t n, const Wide<T>* shared,
+                                       Wide<T>* room) {
+  const bool needed = kSplits<T> || from.own != nullptr;
+  return shared != nullptr && needed ? Parameter<T>(shared, n) : Parameter<T>(from, n, room);
 }
 
-// A block of a parameter of n columns, which is wide, to its place in `room`.
+// A block of a parameter of n columns to its place in what is shared.
 template <class T>
-HWY_INLINE void split_block(const ColumnParameter<T>& from, int64_t n, int64_t block, Wide<T>* room) {
-  const int64_t begin = block * kBlock;
+HWY_INLINE void share_block(const ColumnParameter<T>& whole, int64_t n, int64_t block, Wide<T>* shared) {
+  const int64_t begin = block * kBlock, columns = HWY_MIN(kBlock, n - begin);
+  const ColumnParameter<T> from = whole.from(begin);
   if constexpr (kSplits<T>) {
-    Wide<T>* to = room + begin / 2;
-    split_even_odd(from.wide + begin, HWY_MIN(kBlock, n - begin), to, to + half_room(n));
+    split(from, columns, shared + begin / 2, shared + begin / 2 + half_room(n));
+  } else {
+    widened(from, columns, shared + begin);
   }
 }
 

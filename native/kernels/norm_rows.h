@@ -31,10 +31,10 @@ constexpr int64_t parameter_room(int64_t n) {
   return sizeof(T) == 2 ? 2 * half_room(n) : 1;
 }
 
-// Whether they are so long that they are split once for all rows.
+// Whether they are so long that they are split or widened once for all rows.
 template <class T>
 constexpr bool shares_parameters(int64_t columns) {
-  return std::is_same_v<T, bfloat16> && columns > kStripeColumns && columns <= kMostRowColumns;
+  return sizeof(T) == 2 && columns > kStripeColumns && columns <= kMostRowColumns;
 }
 
 // How results are stored in a call that touches `bytes`.

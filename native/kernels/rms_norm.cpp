@@ -177,13 +177,13 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
   }
 }
 
-// split: see rms_norm_split(); null: rows are so short that each call does it anew.
+// shared: see rms_norm_share(); null: rows are so short that each call does it anew.
 template <class T>
 void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
-                   const Wide<T>* split) {
+                   const Wide<T>* shared) {
   if (p.columns <= kNarrowColumns) return rms_norm_narrow(p, first, last);
   HWY_ALIGN Wide<T> room[parameter_room<T>(kStripeColumns)];
-  const Parameter<T> gamma = split_parameter<T>(p.gamma, p.columns, split, room);
+  const Parameter<T> gamma = find_parameter<T>(p.gamma, p.columns, shared, room);
   TileStage<T> stage;
   FoldedRows<T> squares;
   TileRow<double> sums;
@@ -200,10 +200,10 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
   if (stores != Stores::kPlain) flush_streams();
 }
 
-// Splits a block of gamma for all rows to share.
+// Splits or widens a block of gamma for all rows to share.
 template <class T>
-void rms_norm_split(const RmsNorm<T>& p, int64_t block, Wide<T>* to) {
-  split_block<T>(p.gamma, p.columns, block, to);
+void rms_norm_share(const RmsNorm<T>& p, int64_t block, Wide<T>* to) {
+  share_block<T>(p.gamma, p.columns, block, to);
 }
 
 template <class T>
@@ -242,10 +242,10 @@ namespace {
 template <class T>
 void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Wide<T>* room) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
-  static const auto split = DESCEND_CHOOSE(rms_norm_split<T>);
+  static const auto share = DESCEND_CHOOSE(rms_norm_share<T>);
   const RowCut cut = cut_loose_rows(p.rows, row_bytes);
   const bool shared = shares_parameters<T>(p.columns);
-  if (shared) parallel_for(blocks_in(p.columns), 2 * row_bytes, [&](int64_t b) { split(p, b, room); });
+  if (shared) parallel_for(blocks_in(p.columns), 2 * row_bytes, [&](int64_t b) { share(p, b, room); });
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);

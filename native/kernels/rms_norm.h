@@ -13,7 +13,7 @@ struct RmsNorm {
   int64_t rows;
   int64_t columns;
   Rows<const T> x;
-  ColumnParameter<T> gamma;  // [columns]; of more than kStripeColumns, wide
+  ColumnParameter<T> gamma;  // [columns]
   double epsilon;
   Rows<T> y;      // may be x itself
   Wide<T>* rstd;  // [rows]

@@ -56,7 +56,7 @@ template <class T>
 void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const auto [leading, rows, columns] = shape;
   const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
-  const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma, columns);
+  const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma);
   const StagedOutput y = StagedOutput::rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
   const Place scratch = plan.scratch(kernels::rms_norm_scratch<T>(columns));

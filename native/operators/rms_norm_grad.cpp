@@ -75,7 +75,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const StagedRows dy = stage_rows(call, plan, kDy, leading, columns, kElementOf<T>);
   const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
   const Place rstd = stage_vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
-  const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma, columns);
+  const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma);
   const StagedOutput dx = StagedOutput::rows(call, plan, kDx, leading, columns, kElementOf<T>);
 
   const StagedSums dgamma(call, plan, kDgamma, kernels::rms_norm_grad_slots<T>(rows, columns), columns,

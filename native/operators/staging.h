@@ -1,7 +1,6 @@
 // The steps around a kernel: operands that a kernel cannot take as they are go through the workspace.
 #pragma once
 
-#include "kernels/cut.h"
 #include "kernels/element.h"
 #include "operators/operator.h"
 
@@ -54,8 +53,7 @@ StagedRows stage_rows(const Call& call, Plan& plan, int i, uint64_t leading, int
 // Input i as a contiguous vector of the wanted type, copied where it is not one or where an output takes its place.
 Place stage_vector(const Call& call, Plan& plan, int i, kernels::Element wanted);
 
-// Input i as a contiguous vector of a parameter of each column: as it is where it is of the elements' own type and not
-// too long for a thread to widen it for itself, else as stage_vector() has it.
+// Input i as a parameter of each column: as it is where it is of the elements' own type, else as stage_vector() has it.
 template <class T>
 struct StagedParameter {
   Place place;
@@ -68,8 +66,8 @@ struct StagedParameter {
 };
 bool is_in_place(const Call& call, int i, kernels::Element wanted);  // as a vector that no output takes the place of
 template <class T>
-StagedParameter<T> stage_column_parameter(const Call& call, Plan& plan, int i, int64_t columns) {
-  if (sizeof(T) == 2 && columns <= kernels::kStripeColumns && is_in_place(call, i, kElementOf<T>)) {
+StagedParameter<T> stage_column_parameter(const Call& call, Plan& plan, int i) {
+  if (sizeof(T) == 2 && is_in_place(call, i, kElementOf<T>)) {
     return {Plan::tensor(call, i), true};
   }
   return {stage_vector(call, plan, i, kElementOf<kernels::Wide<T>>), false};

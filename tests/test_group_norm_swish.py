@@ -207,6 +207,20 @@ def test_every_path(shape, groups, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("shape", "groups"), [((97, 32), 4), ((97, 12, 4), 3), ((97, 24, 5), 2), ((97, 3, 31), 1)])
+def test_small_samples_do_not_know_how_many_they_are(shape, groups, dtype):
+    """They are worked on together, as many as fit, where they lie one behind the other."""
+    x, gamma, beta, *_ = tensors(shape, groups, (dtype,) * 6).values()
+    whole = descend.group_norm_swish(x, gamma, beta, groups)
+    check(whole, [x, gamma, beta], groups)
+    for count in (1, 2, 7, 32, 33, 64, 96):
+        assert_same_bits(descend.group_norm_swish(x[:count], gamma, beta, groups), [a[:count] for a in whole])
+    apart = np.zeros((shape[0], shape[1] + 1, *shape[2:]), x.dtype)
+    apart[:, 1:] = x
+    assert_same_bits(descend.group_norm_swish(apart[:, 1:], gamma, beta, groups), whole)
+
+
 @pytest.mark.parametrize(("shape", "groups"), [((2, 4, 1000), 2), ((2, 64), 4), ((1, 2, 100_000), 1), ((3, 16, 5), 8)])
 @pytest.mark.parametrize(("offset", "size"), [(1e4, 1.0), (-1e6, 1.0), (1e4, 1e-2), (1e30, 1e25), (0.0, 1e-30)])
 def test_mean_and_variance_do_not_cancel(shape, groups, offset, size):

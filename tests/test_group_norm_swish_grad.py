@@ -406,6 +406,9 @@ PATHS = [
     ((3, 384), 3),
     ((3, 387), 3),
     ((4, 120, 3), 3),
+    ((97, 12, 4), 3),
+    ((67, 32), 4),
+    ((131, 3, 5), 1),
 ]
 
 
@@ -419,6 +422,24 @@ def test_every_path(shape, groups, dtype):
     check([p.array for p in places], inputs(call), groups)
     for place in places:
         place.check_guards()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("shape", "groups"), [((97, 32), 4), ((97, 12, 4), 3), ((97, 24, 5), 2), ((97, 3, 31), 1)])
+def test_small_samples_do_not_know_how_many_they_are(shape, groups, dtype):
+    """They are worked on together, as many as fit, where they lie one behind the other."""
+    call = inputs(tensors(shape, groups, (dtype,) * 9))
+    whole = compute(call, groups)
+    dy, mean, rstd, x, gamma, beta = call
+    for count in (1, 2, 7, 32, 33, 64, 96):
+        some = [dy[:count], mean[:count], rstd[:count], x[:count], gamma, beta]
+        results = compute(some, groups)
+        assert_same_bits(results[:1], [whole[0][:count]])
+        check(results, some, groups)
+    apart = np.zeros((2, shape[0], shape[1] + 1, *shape[2:]), x.dtype)
+    apart[0, :, 1:], apart[1, :, 1:] = dy, x
+    dx, *_ = compute([apart[0, :, 1:], mean, rstd, apart[1, :, 1:], gamma, beta], groups)
+    assert_same_bits([dx], [whole[0]])
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])

@@ -43,9 +43,6 @@ struct Normaliser {
   }
 };
 
-// Elements that the path for short channels works on at a time: whole channels, or whole groups where they are small.
-inline constexpr int64_t kForwardTile = 512;
-
 // With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
 inline constexpr int64_t kFlatForwardInner = 64;
 inline bool is_flat_forward(const GroupShape& shape) { return shape.inner < kFlatForwardInner; }

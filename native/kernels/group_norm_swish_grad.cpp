@@ -30,9 +30,6 @@ inline constexpr int64_t kFlatTile = 2048;
 // Groups of short channels with fewer elements are small: several are worked on at a time.
 inline constexpr int64_t kSmallGradElements = 64;
 
-// Elements of so many small groups.
-inline constexpr int64_t kSmallTile = 1024;
-
 // One group, and where its sums go. An entry is a channel, or a block of one where channels are long.
 template <class T>
 struct GradGroup {

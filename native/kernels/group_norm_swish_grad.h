@@ -8,6 +8,9 @@
 
 namespace descend::kernels {
 
+// Elements of small groups that are worked on at a time.
+inline constexpr int64_t kSmallTile = 1024;
+
 //   xhat = (x - mean) * rstd,  z = xhat * gamma + beta,  sig = sigmoid(s * z)
 //   dz   = dy * sig * (1 + s * z * (1 - sig))
 //   dx   = rstd * (dz * gamma - mean(dz * gamma) - xhat * mean(dz * gamma * xhat)), means over the group

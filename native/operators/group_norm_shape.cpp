@@ -45,4 +45,25 @@ Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, k
   return {};
 }
 
+FoldedSamples fold_samples(const kernels::GroupShape& shape, bool contiguous, int64_t enough) {
+  constexpr int64_t kLeast = 4;  // times; fewer cost as much as they bring
+  const int64_t elements = shape.channels * shape.inner;
+  if (!contiguous || !kernels::has_short_channels(shape) || elements == 0 || kLeast * elements > enough) {
+    return {.main = shape};
+  }
+  int64_t times = std::clamp<int64_t>(enough / elements, 1, std::max<int64_t>(shape.samples, 1));
+  for (int64_t fewer = times; 2 * fewer > times; --fewer) {
+    if (shape.samples % fewer == 0) {  // nothing is left over
+      times = fewer;
+      break;
+    }
+  }
+  FoldedSamples folded{.times = times, .main = shape, .rest = shape};
+  folded.main.samples = shape.samples / times;
+  folded.main.channels *= times;
+  folded.main.groups *= times;
+  folded.rest.samples = shape.samples % times;
+  return folded;
+}
+
 }  // namespace descend

@@ -21,6 +21,24 @@ Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, k
 // Output or input i has the shape of x, or of gamma (561002).
 Status check_same_shape(const Call& call, int i, int other);
 
+// Small samples are worked on together: `times` neighbours as if they were one, with so many times the channels and the
+// groups, for which gamma and beta are repeated, until there are `enough` elements to work on at a time. Sums of
+// channels in slots are then as many times the slots.
+struct FoldedSamples {
+  int64_t times = 1;
+  kernels::GroupShape main;
+  kernels::GroupShape rest{};  // the samples that are left over
+
+  int64_t main_samples() const { return main.samples * times; }
+};
+FoldedSamples fold_samples(const kernels::GroupShape& shape, bool contiguous, int64_t enough);
+
+// A parameter of n channels, repeated.
+template <class W>
+void repeat_channels(const W* from, int64_t n, int64_t times, W* to) {
+  for (int64_t i = 0; i < times; ++i) std::copy_n(from, n, to + i * n);
+}
+
 // swishScale in the type of the arithmetic: finite where it was, so that it times 0 is 0.
 template <class W>
 W swish_scale(double scale) {

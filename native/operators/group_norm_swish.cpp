@@ -49,22 +49,45 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   const StagedOutput y = StagedOutput::rows(call, plan, kY, 1, columns, kElementOf<T>);
   const StagedOutput mean = StagedOutput::vector(call, plan, kMean, kElementOf<W>);
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<W>);
-  const Place scratch = plan.scratch(kernels::group_norm_swish_scratch<T>(shape));
+  const StagedRows y_rows = y.staged();
+  const FoldedSamples folded =
+      fold_samples(shape, x.stride == columns && y_rows.stride == columns, kernels::kForwardTile);
+  const auto& [times, main, rest] = folded;
+  const Place repeated = plan.scratch(static_cast<size_t>(times > 1 ? 2 * main.channels : 0) * sizeof(W));
+  const Place scratch =
+      plan.scratch(std::max(kernels::group_norm_swish_scratch<T>(main), kernels::group_norm_swish_scratch<T>(rest)));
   plan.step(
       "group_norm_swish", 2 * shape.elements() * static_cast<int64_t>(sizeof(T)),
       [=, epsilon = call[kEpsilon].real, activate = call[kActivate].flag, scale = swish_scale<W>(call[kScale].real),
-       y_rows = y.staged(), mean_place = mean.place(), rstd_place = rstd.place()](const Addresses& addresses) {
-        kernels::group_norm_swish<T>({.shape = shape,
-                                      .x = x.at<const T>(addresses),
-                                      .gamma = addresses.at<const W>(gamma),
-                                      .beta = addresses.at<const W>(beta),
-                                      .epsilon = epsilon,
-                                      .activate = activate,
-                                      .scale = scale,
-                                      .y = y_rows.at<T>(addresses),
-                                      .mean = addresses.at<W>(mean_place),
-                                      .rstd = addresses.at<W>(rstd_place)},
-                                     addresses.at<void>(scratch));
+       mean_place = mean.place(), rstd_place = rstd.place()](const Addresses& addresses) {
+        kernels::GroupNormSwish<T> p{.shape = folded.rest,
+                                     .x = x.at<const T>(addresses),
+                                     .gamma = addresses.at<const W>(gamma),
+                                     .beta = addresses.at<const W>(beta),
+                                     .epsilon = epsilon,
+                                     .activate = activate,
+                                     .scale = scale,
+                                     .y = y_rows.at<T>(addresses),
+                                     .mean = addresses.at<W>(mean_place),
+                                     .rstd = addresses.at<W>(rstd_place)};
+        kernels::GroupNormSwish<T> several = p;
+        several.shape = folded.main;
+        if (folded.times > 1) {
+          W* both = addresses.at<W>(repeated);
+          repeat_channels(p.gamma, shape.channels, folded.times, both);
+          repeat_channels(p.beta, shape.channels, folded.times, both + folded.main.channels);
+          several.gamma = both;
+          several.beta = both + folded.main.channels;
+          several.x.stride = several.y.stride = folded.times * columns;
+        }
+        void* const memory = addresses.at<void>(scratch);
+        kernels::group_norm_swish<T>(several, memory);
+        if (folded.rest.samples == 0) return;
+        p.x.data = p.x.row(folded.main_samples());
+        p.y.data = p.y.row(folded.main_samples());
+        p.mean += folded.main_samples() * shape.groups;
+        p.rstd += folded.main_samples() * shape.groups;
+        kernels::group_norm_swish<T>(p, memory);
       });
   y.finish(call, plan);
   mean.finish(call, plan);

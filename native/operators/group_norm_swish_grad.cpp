@@ -86,25 +86,53 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   const Place beta = stage_vector(call, plan, kBeta, kElementOf<W>);
   const StagedOutput dx = StagedOutput::rows(call, plan, kDx, 1, columns, kElementOf<T>);
 
-  const int64_t slots = kernels::group_norm_swish_grad_slots<T>(shape);
+  const StagedRows dx_rows = dx.staged();
+  const bool contiguous = dy.stride == columns && x.stride == columns && dx_rows.stride == columns;
+  const FoldedSamples folded = fold_samples(shape, contiguous, kernels::kSmallTile);
+  const auto& [times, main, rest] = folded;
+  const int64_t main_slots = times * kernels::group_norm_swish_grad_slots<T>(main);
+  const int64_t slots = main_slots + (rest.samples > 0 ? kernels::group_norm_swish_grad_slots<T>(rest) : 0);
   StagedSums dgamma, dbeta;
   if (computes(call, kDgamma)) dgamma = StagedSums(call, plan, kDgamma, slots, shape.channels, kElementOf<W>);
   if (computes(call, kDbeta)) dbeta = StagedSums(call, plan, kDbeta, slots, shape.channels, kElementOf<W>);
-  const Place scratch = plan.scratch(kernels::group_norm_swish_grad_scratch<T>(shape));
+  const Place repeated = plan.scratch(static_cast<size_t>(times > 1 ? 2 * main.channels : 0) * sizeof(W));
+  const Place scratch = plan.scratch(
+      std::max(kernels::group_norm_swish_grad_scratch<T>(main), kernels::group_norm_swish_grad_scratch<T>(rest)));
   plan.step("group_norm_swish_grad", 3 * shape.elements() * static_cast<int64_t>(sizeof(T)),
-            [=, scale = swish_scale<W>(call[kScale].real), out = dx.staged()](const Addresses& addresses) {
-              kernels::group_norm_swish_grad<T>({.shape = shape,
-                                                 .dy = dy.at<const T>(addresses),
-                                                 .x = x.at<const T>(addresses),
-                                                 .mean = addresses.at<const W>(mean),
-                                                 .rstd = addresses.at<const W>(rstd),
-                                                 .gamma = addresses.at<const W>(gamma),
-                                                 .beta = addresses.at<const W>(beta),
-                                                 .scale = scale,
-                                                 .dx = out.at<T>(addresses),
-                                                 .dgamma_slots = dgamma.at<W>(addresses).slots,
-                                                 .dbeta_slots = dbeta.at<W>(addresses).slots},
-                                                addresses.at<void>(scratch));
+            [=, scale = swish_scale<W>(call[kScale].real)](const Addresses& addresses) {
+              kernels::GroupNormSwishGrad<T> p{.shape = folded.rest,
+                                               .dy = dy.at<const T>(addresses),
+                                               .x = x.at<const T>(addresses),
+                                               .mean = addresses.at<const W>(mean),
+                                               .rstd = addresses.at<const W>(rstd),
+                                               .gamma = addresses.at<const W>(gamma),
+                                               .beta = addresses.at<const W>(beta),
+                                               .scale = scale,
+                                               .dx = dx_rows.at<T>(addresses),
+                                               .dgamma_slots = dgamma.at<W>(addresses).slots,
+                                               .dbeta_slots = dbeta.at<W>(addresses).slots};
+              kernels::GroupNormSwishGrad<T> several = p;
+              several.shape = folded.main;
+              if (folded.times > 1) {
+                W* both = addresses.at<W>(repeated);
+                repeat_channels(p.gamma, shape.channels, folded.times, both);
+                repeat_channels(p.beta, shape.channels, folded.times, both + folded.main.channels);
+                several.gamma = both;
+                several.beta = both + folded.main.channels;
+                several.dy.stride = several.x.stride = several.dx.stride = folded.times * columns;
+              }
+              void* const memory = addresses.at<void>(scratch);
+              kernels::group_norm_swish_grad<T>(several, memory);
+              if (folded.rest.samples == 0) return;
+              p.dy.data = p.dy.row(folded.main_samples());
+              p.x.data = p.x.row(folded.main_samples());
+              p.dx.data = p.dx.row(folded.main_samples());
+              p.mean += folded.main_samples() * shape.groups;
+              p.rstd += folded.main_samples() * shape.groups;
+              for (double** sums : {&p.dgamma_slots, &p.dbeta_slots}) {
+                if (*sums != nullptr) *sums += main_slots * shape.channels;
+              }
+              kernels::group_norm_swish_grad<T>(p, memory);
             });
   dx.finish(call, plan);
   dgamma.finish(call, plan);

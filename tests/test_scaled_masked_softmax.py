@@ -207,9 +207,10 @@ def test_any_shape_mask_and_layout(problem, seed, density):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_infinities_and_nan(dtype):
-    x = normal(np.random.default_rng(5), (8, 40), dtype)
-    mask = np.zeros((8, 40), np.bool_)
+@pytest.mark.parametrize("columns", [40, 100, 2081, 9001])
+def test_infinities_and_nan(dtype, columns):
+    x = normal(np.random.default_rng(5), (8, columns), dtype)
+    mask = np.zeros((8, columns), np.bool_)
     x[1, 3], x[2, 3], x[3, 3] = np.inf, -np.inf, np.nan
     x[4, 3], x[5, 3], x[6, 3] = np.inf, -np.inf, np.nan
     mask[4:7, 3] = True
@@ -219,6 +220,32 @@ def test_infinities_and_nan(dtype):
     bad = np.isnan(y.astype(np.float32)).any(axis=-1)
     np.testing.assert_array_equal(bad, [False, True, False, True, False, False, False, True])
     assert y[2, 3] == 0
+    y = compute(-x, mask, -0.5, False)
+    check(y, -x, mask, -0.5)
+    np.testing.assert_array_equal(np.isnan(y.astype(np.float32)).any(axis=-1), bad)
+    # Infinity times 0 is NaN; where it is masked, nothing is infinite.
+    bad = np.isnan(compute(x, mask, 0.0, False).astype(np.float32)).any(axis=-1)
+    np.testing.assert_array_equal(bad, [False, True, True, True, False, False, False, True])
+    for scale in (np.nan, -np.nan):
+        assert np.isnan(compute(x[:1], mask[:1], scale, False).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("columns", [5, 64, 65, 100, 2081])
+def test_the_largest_score_of_any_16_bit_elements(dtype, columns):
+    """It is found on the bits."""
+    rng = np.random.default_rng(7)
+    bits = rng.integers(0, 1 << 16, (300, columns), np.uint16)
+    most = 0x7BFF if dtype == F16 else 0x7F7F
+    x = np.where(bits & 0x7FFF > most, 0x8000, bits).astype(np.uint16).view(DTYPES[dtype])
+    for share in (0.0, 0.5, 0.99):
+        mask = rng.random(x.shape) < share
+        for scale in (1.0, -1.0, 1e-4, -1e-4, 0.0, -0.0):
+            y = compute(x, mask, scale, False).astype(np.float64)
+            scores = np.where(mask, -10000.0, x.astype(np.float64) * np.float32(scale))
+            np.testing.assert_allclose(y.sum(axis=1), 1, atol=0.05)
+            assert (y[scores == scores.max(axis=1, keepdims=True)] > 0).all()
+            assert (y.max(axis=1) == y[np.arange(300), scores.argmax(axis=1)]).all()
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT", "DOUBLE"])

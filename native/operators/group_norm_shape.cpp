@@ -49,7 +49,7 @@ FoldedSamples fold_samples(const kernels::GroupShape& shape, bool contiguous, in
   constexpr int64_t kLeast = 4;  // times; fewer cost as much as they bring
   const int64_t elements = shape.channels * shape.inner;
   if (!contiguous || !kernels::has_short_channels(shape) || elements == 0 || kLeast * elements > enough) {
-    return {.main = shape};
+    return {.main = shape, .rest = {.channels = shape.channels, .groups = shape.groups}};
   }
   int64_t times = std::clamp<int64_t>(enough / elements, 1, std::max<int64_t>(shape.samples, 1));
   for (int64_t fewer = times; 2 * fewer > times; --fewer) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/group_cut.h"
 #include "operators/operator.h"
@@ -27,16 +28,20 @@ Status check_same_shape(const Call& call, int i, int other);
 struct FoldedSamples {
   int64_t times = 1;
   kernels::GroupShape main;
-  kernels::GroupShape rest{};  // the samples that are left over
+  kernels::GroupShape rest;  // the samples that are left over
 
   int64_t main_samples() const { return main.samples * times; }
 };
 FoldedSamples fold_samples(const kernels::GroupShape& shape, bool contiguous, int64_t enough);
 
-// A parameter of n channels, repeated.
+// Repeats gamma and beta, which then are in `room`.
 template <class W>
-void repeat_channels(const W* from, int64_t n, int64_t times, W* to) {
-  for (int64_t i = 0; i < times; ++i) std::copy_n(from, n, to + i * n);
+void repeat_parameters(const FoldedSamples& folded, W* room, const W*& gamma, const W*& beta) {
+  const int64_t channels = folded.rest.channels;
+  for (const W** parameter : {&gamma, &beta}) {
+    const W* from = std::exchange(*parameter, room);
+    for (int64_t i = 0; i < folded.times; ++i, room += channels) std::copy_n(from, channels, room);
+  }
 }
 
 // swishScale in the type of the arithmetic: finite where it was, so that it times 0 is 0.

@@ -114,11 +114,7 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
               kernels::GroupNormSwishGrad<T> several = p;
               several.shape = folded.main;
               if (folded.times > 1) {
-                W* both = addresses.at<W>(repeated);
-                repeat_channels(p.gamma, shape.channels, folded.times, both);
-                repeat_channels(p.beta, shape.channels, folded.times, both + folded.main.channels);
-                several.gamma = both;
-                several.beta = both + folded.main.channels;
+                repeat_parameters(folded, addresses.at<W>(repeated), several.gamma, several.beta);
                 several.dy.stride = several.x.stride = several.dx.stride = folded.times * columns;
               }
               void* const memory = addresses.at<void>(scratch);

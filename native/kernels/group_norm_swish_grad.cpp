@@ -475,13 +475,16 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
   using W = Wide<T>;
   HWY_ALIGN W products[kFlatTile + kVectorLanes<W>], forgotten[kFlatTile + kVectorLanes<W>];
   const int64_t inner = p.shape.inner, tile = kFlatTile / inner;
+  // Sums read beyond their channels, where others may write that share the group.
+  const bool alone = first == 0 && last == grad_entries(p.shape);
   for (int64_t c = first; c < last; c += tile) {
     const int64_t channels = HWY_MIN(tile, last - c), offset = c * inner;
-    W* dz = group.dz ? group.dz + offset : forgotten;
+    W* dz = group.dz && alone ? group.dz + offset : forgotten;
     flat_slopes(group.dy + offset, group.x + offset, flat_coefficients(p, group, offset), channels * inner, dz,
                 products);
     flat_sums(dz, channels, inner, group.dz_sums + c);
     flat_sums(products, channels, inner, group.dzx_sums + c);
+    if (group.dz && !alone) std::copy_n(dz, channels * inner, group.dz + offset);
   }
 }
 

@@ -54,12 +54,7 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
   };
   for (BlockGroup group = group_at(0), below; group.rows > 0; group = below) {
     if (p.dx.data != nullptr && (group.row == 0 || !in_step)) {
-      const int64_t parts = ceil_div(group.rows, kMaxGroupRows);  // of the rows: there may be fewer blocks than threads
-      parallel_for(blocks * parts, bytes, [&](int64_t i) {
-        const int64_t b = i / parts, first = i % parts * kMaxGroupRows;
-        const BlockGroup part{group.row + first, std::min(kMaxGroupRows, group.rows - first), group.ask};
-        kernels.block_sums(p, part, b, sums + b * group.rows + first);
-      });
+      parallel_for(blocks, bytes, [&](int64_t b) { kernels.block_sums(p, group, b, sums + b * group.rows); });
     }
     RowTerms<Wide<T>> terms[kMaxGroupRows];
     {

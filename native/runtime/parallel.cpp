@@ -287,7 +287,7 @@ void wait_for_helpers(Slot& slot) {
 struct LentRegion {
   detail::Chunk body;
   void* context;
-  Deal deal;
+  Deal deal{};
   std::atomic<int> arrived{0};
 
   static void work(void* region) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "aclnnop/aclnn_rms_norm_grad.h"
@@ -27,13 +28,13 @@ void together(int count, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// One call of everything that a program does, each status allowed: the library may end at any moment.
-void go_through_everything(Problem& problem) {
+// One call of everything that a program does, each status allowed: the library may end at any moment. Where waiting
+// fails for that, what was launched may be running still: its memory is then kept.
+void go_through_everything(Problem& problem, std::vector<std::vector<char>>& kept) {
   aclrtStream stream = nullptr;
   aclrtEvent event = nullptr;
   aclrtContext context = nullptr;
   void* memory = nullptr;
-  char byte = 0;
   const int64_t length = 4;
   (void)aclrtSetDevice(0);
   (void)aclrtCreateStream(&stream);
@@ -43,18 +44,19 @@ void go_through_everything(Problem& problem) {
   aclTensor* const tensor = aclCreateTensor(&length, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, &length, 1, nullptr);
   uint64_t size = 0;
   aclOpExecutor* executor = nullptr;
-  std::vector<char> workspace;
+  std::vector<char> workspace(1);
   if (problem.first(&size, &executor) == 0) {
     workspace.resize(size + 1);
     (void)aclnnRmsNormGrad(workspace.data(), size, executor, stream);
   }
   (void)aclrtRecordEvent(event, stream);
   (void)aclrtStreamWaitEvent(nullptr, event);
-  if (stream != nullptr) (void)aclrtMemsetAsync(&byte, 1, 1, 1, stream);
+  if (stream != nullptr) (void)aclrtMemsetAsync(&workspace.back(), 1, 1, 1, stream);
   (void)aclrtSynchronizeEvent(event);
-  (void)aclrtSynchronizeStream(nullptr);
-  (void)aclrtSynchronizeDevice();
-  (void)aclrtSynchronizeStream(stream);
+  int waited = aclrtSynchronizeStream(nullptr);
+  waited |= aclrtSynchronizeDevice();
+  waited |= aclrtSynchronizeStream(stream);
+  if (waited != 0) kept.push_back(std::move(workspace));
   (void)aclDestroyTensor(tensor);
   (void)aclrtFree(memory);
   (void)aclrtDestroyEvent(event);
@@ -202,7 +204,8 @@ TEST_CASE("the library ends and begins again beneath busy threads") {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       Problem problem;
-      while (!stop) go_through_everything(problem);
+      std::vector<std::vector<char>> kept;
+      while (!stop) go_through_everything(problem, kept);
     });
   }
   for (int round = 0; round < 100; ++round) {
@@ -223,14 +226,16 @@ TEST_CASE("a forked child can use the library, whatever other threads were doing
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&] {
       Problem problem;
-      while (!stop) go_through_everything(problem);
+      std::vector<std::vector<char>> kept;
+      while (!stop) go_through_everything(problem, kept);
     });
   }
   for (int round = 0; round < 40; ++round) {
     CHECK(in_child([] {
             Problem problem;
+            std::vector<std::vector<char>> kept;
             (void)aclrtSynchronizeDevice();
-            go_through_everything(problem);
+            go_through_everything(problem, kept);
             return problem.both(nullptr) == 0 && aclFinalize() == 0;
           }) == 0);
   }

@@ -377,9 +377,11 @@ def test_any_shape_layout_and_dtype_on_host(data):
     assert_same_bits([p.memory for p in again.values()], [p.memory for p in places.values()])
 
 
-# Every way that the kernel cuts its work: groups of one thread or of several, kept or computed again, short channels.
+# Every way that the kernel cuts its work: groups of one thread or of several, kept or computed again, short channels;
+# results in step with the next group's sums, past the caches.
 PATHS = [
     ((2, 6, 49), 3),
+    ((40, 64, 32, 32), 16),
     ((1, 3, 30_000), 1),
     ((2, 5, 70_001), 1),
     ((1, 2, 1_000_003), 1),

@@ -52,10 +52,12 @@ struct RowCut {
   int64_t chunks;
   Ask ask;  // for the next tile, while this one is computed
 
-  // How many chunks a thread does best to take at a time: the work on one flows into that on the next. This, which
-  // changes no sum, is up to the machine.
   int64_t chunks_taken() const;
 };
+
+// How many of so many chunks a thread does best to take at a time: the work on one flows into that on the next. This,
+// which changes no sum, is up to the machine.
+int64_t chunks_to_take(int64_t chunks);
 
 // The rows of a stripe. Of few rows the column sums go to double sooner: there its roundings are most of the error.
 HWY_INLINE int64_t stripe_rows(int64_t rows) {

@@ -34,7 +34,14 @@ struct GroupShape {
   int64_t elements() const { return samples * channels * inner; }
 };
 
-// Whole groups for each thread: chunks of neighbouring groups, of one or several samples.
+// Neighbouring groups of one or several samples; all that has the same samples has one slot for its sums.
+struct GroupChunk {
+  int64_t slot;
+  int64_t first_sample, last_sample;
+  int64_t first_group, last_group;
+};
+
+// Whole groups for each thread, in chunks.
 struct GroupCut {
   int64_t chunk_samples;
   int64_t chunk_groups;
@@ -42,6 +49,11 @@ struct GroupCut {
   int64_t group_chunks;
 
   int64_t chunks() const { return sample_chunks * group_chunks; }
+  GroupChunk chunk(const GroupShape& shape, int64_t i) const {
+    const int64_t slot = i / group_chunks, sample = slot * chunk_samples, group = i % group_chunks * chunk_groups;
+    return {slot, sample, std::min(sample + chunk_samples, shape.samples), group,
+            std::min(group + chunk_groups, shape.groups)};
+  }
 };
 
 inline constexpr int64_t kMaxGroupChunks = 64;

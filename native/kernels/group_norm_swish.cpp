@@ -284,13 +284,13 @@ HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, con
   }
 }
 
+// flush_streams() must follow.
 template <class T>
 HWY_INLINE void long_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
                            int64_t ahead, int64_t first, int64_t last, bool stream) {
   if (stream) {
     p.activate ? channel_apply<true, true>(p, n, g, by, ahead, first, last)
                : channel_apply<false, true>(p, n, g, by, ahead, first, last);
-    flush_streams();
   } else {
     p.activate ? channel_apply<true, false>(p, n, g, by, ahead, first, last)
                : channel_apply<false, false>(p, n, g, by, ahead, first, last);
@@ -300,8 +300,9 @@ HWY_INLINE void long_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, con
 template <class T>
 void group_norm_swish_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
                             int64_t first, int64_t last, bool stream) {
-  is_flat_forward(p.shape) ? flat_apply(p, n, g, by, Repeat<Wide<T>>(p.shape.inner), first, last)
-                           : long_apply(p, n, g, by, 0, first, last, stream);
+  if (is_flat_forward(p.shape)) return flat_apply(p, n, g, by, Repeat<Wide<T>>(p.shape.inner), first, last);
+  long_apply(p, n, g, by, 0, first, last, stream);
+  if (stream) flush_streams();
 }
 
 // Moments of very small groups, in double, one element of a group after the other; a lane has a group.
@@ -399,25 +400,23 @@ HWY_INLINE void small_groups(const GroupNormSwish<T>& p, const SmallRepeats<Wide
 
 // One chunk of groups, each by this thread alone.
 template <class T>
-void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int64_t chunk, bool stream) {
+void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int64_t i, bool stream) {
   const GroupShape& shape = p.shape;
-  const int64_t first_sample = chunk / cut.group_chunks * cut.chunk_samples;
-  const int64_t last_sample = HWY_MIN(first_sample + cut.chunk_samples, shape.samples);
-  const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
-                last = HWY_MIN(first + cut.chunk_groups, shape.groups);
+  const GroupChunk chunk = cut.chunk(shape, i);
+  const int64_t first = chunk.first_group, last = chunk.last_group;
   const int64_t elements = shape.group_elements();
   const bool flat = is_flat_forward(shape);
   if (flat && elements <= kSmallElements) {
     const SmallRepeats<Wide<T>> repeat(shape);
-    for (int64_t n = first_sample; n < last_sample; ++n) small_groups(p, repeat, n, first, last);
+    for (int64_t n = chunk.first_sample; n < chunk.last_sample; ++n) small_groups(p, repeat, n, first, last);
     return;
   }
   const int64_t entries = forward_entries(shape);
   const Repeat<Wide<T>> for_elements(flat ? shape.inner : 1);
   Moments blocks[kWholeElements / kBlock];
-  for (int64_t n = first_sample; n < last_sample; ++n) {
+  for (int64_t n = chunk.first_sample; n < chunk.last_sample; ++n) {
     for (int64_t g = first; g < last; ++g) {
-      const bool same_sample = g + 1 < last, same_chunk = same_sample || n + 1 < last_sample;
+      const bool same_sample = g + 1 < last, same_chunk = same_sample || n + 1 < chunk.last_sample;
       const int64_t ahead = same_sample ? elements : same_chunk ? p.x.stride - (g - first) * elements : 0;
       group_norm_swish_moments(p.x.row(n) + g * elements, elements, 0, p.epsilon, 0, blocks_in(elements), blocks);
       const Normaliser<Wide<T>> by = group_norm_swish_normaliser<Wide<T>>(blocks, elements, p.epsilon);
@@ -426,6 +425,7 @@ void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int
       p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
     }
   }
+  if (stream) flush_streams();
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

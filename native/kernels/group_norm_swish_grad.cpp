@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <type_traits>
 
 #include "kernels/stores.h"
 #include "runtime/fp_environment.h"
@@ -40,10 +41,12 @@ struct GradGroup {
   int64_t channel;            // the group's first
   const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path
   const Wide<T>* beta_each;
-  double* dz_sums;   // [entries]
-  double* dzx_sums;  // [entries]: of dz * xhat
-  Wide<T>* dz;       // [elements], or null where it is computed again rather than kept; see dz_pitch()
-  bool stream;       // whether dx is stored past the caches
+  double* dz_sums;            // [entries]
+  double* dzx_sums;           // [entries]: of dz * xhat
+  Wide<T>* dz;                // [elements], or null where it is computed again rather than kept; see dz_pitch()
+  Wide<T> mean_dz, mean_dzx;  // of gamma * dz, and of that times xhat; set once the sums are there
+  bool stream;                // whether dx is stored past the caches
+  bool in_step;               // whether that is done in step with the next group's sums
 
   void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
     const int64_t offset = index * p.shape.group_elements();
@@ -109,6 +112,9 @@ namespace descend::kernels::HWY_NAMESPACE {
 template <class W>
 struct Line {
   Vector<W> steepness, level;
+
+  HWY_INLINE Line() {}  // as Pack's
+  HWY_INLINE Line(Vector<W> line_steepness, Vector<W> line_level) : steepness(line_steepness), level(line_level) {}
 };
 
 // Those of some channels, and the weight that each gives its dz.
@@ -244,47 +250,177 @@ HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes,
   std::copy_n(sums[1], n, dzx_sums);
 }
 
-// Sums of blocks [first, last) of the group's channels, all channels' blocks counted through.
-template <bool kKeep, class T>
-HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+// A group's channels, or the blocks of such, one after the other: their lines and weights are computed for some
+// together.
+template <class T>
+struct Entries {
+  int64_t inner, blocks, abreast;
+
+  explicit HWY_INLINE Entries(const GroupShape& shape)
+      : inner(shape.inner), blocks(blocks_in(inner)), abreast(entries_abreast<T>(shape)) {}
+
+  HWY_INLINE int64_t channel(int64_t entry) const { return entry / blocks; }
+  HWY_INLINE int64_t begin(int64_t entry) const { return entry % blocks * kBlock; }
+  HWY_INLINE int64_t end(int64_t entry) const { return HWY_MIN(begin(entry) + kBlock, inner); }
+};
+
+// The results of an entry.
+template <bool kKept, bool kStream, class T>
+struct EntryResults {
+  using W = Wide<T>;
+  static constexpr size_t kN = kPackVectors<W>;
+
+  const T* x;
+  const T* dy;
+  T* dx;
+  const W* dz;
+  Line<W> line;
+  Vector<W> mean, rstd, x_weight, dz_weight, base;
+
+  HWY_INLINE void prefetch(int64_t j, int64_t ahead) const {
+    if constexpr (!kStream) prefetch_pack(dx + j, ahead);
+  }
+
+  template <class Extent, size_t kPacks>
+  HWY_INLINE void make(Extent extent, Packs<kPacks>, int64_t j) const {
+    if constexpr (kKept) {
+      each<kPacks>([&](size_t i) DESCEND_INLINED {
+        const int64_t at = j + i * kPackLanes<W>;
+        const auto part = part_of<W>(extent, i);
+        finish(part, elements(part, x + at, mean, rstd), load_pack(Full(), dz + at), at);
+      });
+    } else {
+      const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+      each<kPacks>([&](size_t i) DESCEND_INLINED {
+        finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
+      });
+    }
+  }
+
+ private:
+  template <class Extent>
+  HWY_INLINE void finish(Extent extent, const Pack<W>& at_x, const Pack<W>& at_dz, int64_t j) const {
+    Pack<W> result;
+    each<kN>([&](size_t k) DESCEND_INLINED {
+      const auto rest = hn::MulAdd(at_x.v[k], x_weight, base);
+      result.v[k] = hn::MulSub(at_dz.v[k], dz_weight, rest);
+      if constexpr (Frame<T>::kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
+    });
+    store_split<kStream>(extent, result, dx + j);
+  }
+};
+
+// The results of a group whose means are known.
+template <bool kKept, bool kStream, class T>
+class Results {
+  using W = Wide<T>;
+
+ public:
+  HWY_INLINE Results(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group)
+      : p_(p),
+        group_(group),
+        entries_(p.shape),
+        frame_(group.mean, group.rstd),
+        mean_(splat(group.mean)),
+        rstd_(splat(group.rstd)) {
+    // rstd is among the coefficients where xhat is not at hand; else it comes last, which rounds no coefficient.
+    const double c1 = static_cast<double>(group.mean_dz), c2 = static_cast<double>(group.mean_dzx);
+    const W tilt = rounded<W>(frame_.unit * frame_.unit * c2);
+    x_weight_ = splat(tilt);
+    base_ = splat(rounded<W>(frame_.unit * c1 - frame_.origin * static_cast<double>(tilt)));
+  }
+
+  // From here on it is entries [first, first + n).
+  HWY_INLINE void set_entries(int64_t first, int64_t n) {
+    const int64_t channel = group_.channel + entries_.channel(first);
+    if constexpr (!kKept) lines_.set_lines(p_, frame_, channel, n);
+    lines_.set_weights(p_, frame_, channel, n);
+  }
+
+  // The i-th of these.
+  HWY_INLINE EntryResults<kKept, kStream, T> entry(int64_t entry, int64_t i) const {
+    const int64_t channel = entries_.channel(entry), offset = channel * entries_.inner;
+    return {group_.x + offset,
+            group_.dy + offset,
+            group_.dx + offset,
+            kKept ? group_.dz + channel * dz_pitch<W>(entries_.inner) : nullptr,
+            kKept ? Line<W>() : lines_.line(i),
+            mean_,
+            rstd_,
+            x_weight_,
+            splat(lines_.weight[i]),
+            base_};
+  }
+
+ private:
+  const GroupNormSwishGrad<T>& p_;
+  const GradGroup<T>& group_;
+  const Entries<T> entries_;
+  const Frame<T> frame_;
+  const Vector<W> mean_, rstd_;
+  Vector<W> x_weight_, base_;
+  Lines<T> lines_;
+};
+
+// In the place of results where there are none to make.
+struct NoResults {
+  HWY_INLINE void set_entries(int64_t, int64_t) {}
+  HWY_INLINE NoResults entry(int64_t, int64_t) const { return {}; }
+  template <class Extent, class Count>
+  HWY_INLINE void make(Extent, Count, int64_t) const {}
+};
+
+// Sums of blocks [first, last) of the group's channels, all channels' blocks counted through. In step with them another
+// group's results are made: sums leave memory time that results lack.
+template <bool kKeep, class T, class R>
+HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
+                             R results) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
-  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
+  const Entries<T> entries(p.shape);
+  const int64_t inner = entries.inner;
   const Frame<T> frame(group.mean, group.rstd);
   const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
-  const int64_t abreast = entries_abreast<T>(p.shape);
   Lines<T> lines;
   Vector<W> dz_lanes[Lines<T>::kMost], dzx_lanes[Lines<T>::kMost];
-  for (int64_t next = first; next < last; next += abreast) {
-    const int64_t n = HWY_MIN(abreast, last - next);
-    lines.set_lines(p, frame, group.channel + next / blocks, n);
+  for (int64_t next = first; next < last; next += entries.abreast) {
+    const int64_t n = HWY_MIN(entries.abreast, last - next);
+    lines.set_lines(p, frame, group.channel + entries.channel(next), n);
+    results.set_entries(next, n);
     for (int64_t e = 0; e < n; ++e) {
-      const int64_t entry = next + e;
-      const int64_t c = entry / blocks, begin = entry % blocks * kBlock;
+      const int64_t c = entries.channel(next + e);
       const Line<W> line = lines.line(e);
       const T* dy = group.dy + c * inner;
       const T* x = group.x + c * inner;
       const T* dx = group.dx + c * inner;
       W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
+      const auto due = results.entry(next + e, e);
       Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
-      over_packs<W>(begin, HWY_MIN(begin + kBlock, inner), [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
-        constexpr size_t kPacks = decltype(packs)::value;
-        constexpr int64_t kAhead = 2 * kAheadBytes / static_cast<int64_t>(sizeof(T));
-        // There is time for memory here, and little in the second pass.
-        for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
-          prefetch_pack(x + at, kAhead);
-          prefetch_pack(dy + at, kAhead);
-          if (!group.stream) prefetch_pack(dx + at, 0);
-        }
-        const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
-        each<kPacks>([&](size_t i) DESCEND_INLINED {
-          if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
-          each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
-          each<kN>([&](size_t k) DESCEND_INLINED {
-            dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
+      over_packs<W>(
+          entries.begin(next + e), entries.end(next + e), [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
+            constexpr size_t kPacks = decltype(packs)::value;
+            constexpr int64_t kAhead =
+                (std::is_same_v<R, NoResults> ? 2 * kAheadBytes : kAheadBytes / 2) / static_cast<int64_t>(sizeof(T));
+            // There is time for memory here, and little in the second pass.
+            for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
+              prefetch_pack(x + at, kAhead);
+              prefetch_pack(dy + at, kAhead);
+              if constexpr (std::is_same_v<R, NoResults>) {
+                if (!group.stream) prefetch_pack(dx + at, 0);
+              } else {
+                due.prefetch(at, kAhead);
+              }
+            }
+            due.make(extent, packs, j);  // first: dz may be the other group's as yet
+            const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+            each<kPacks>([&](size_t i) DESCEND_INLINED {
+              if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
+              each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
+              each<kN>([&](size_t k) DESCEND_INLINED {
+                dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
+              });
+            });
           });
-        });
-      });
       dz_lanes[e] = fold_to_vector<W>(dz_sum.v);
       dzx_lanes[e] = fold_to_vector<W>(dzx_sum.v);
     }
@@ -293,58 +429,15 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
 }
 
 template <bool kKept, bool kStream, class T>
-HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
-                              Wide<T> mean_dz, Wide<T> mean_dzx) {
-  using W = Wide<T>;
-  constexpr size_t kN = kPackVectors<W>;
-  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
-  const Frame<T> frame(group.mean, group.rstd);
-  const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
-  // rstd is among the coefficients where xhat is not at hand; else it comes last, which rounds no coefficient.
-  const W tilt = rounded<W>(frame.unit * frame.unit * static_cast<double>(mean_dzx));
-  const Vector<W> x_weight = splat(tilt);
-  const Vector<W> base =
-      splat(rounded<W>(frame.unit * static_cast<double>(mean_dz) - frame.origin * static_cast<double>(tilt)));
-  const int64_t abreast = entries_abreast<T>(p.shape);
-  Lines<T> lines;
+HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+  const Entries<T> entries(p.shape);
+  Results<kKept, kStream, T> results(p, group);
   for (int64_t entry = first; entry < last; ++entry) {
-    const int64_t e = (entry - first) % abreast;
-    if (e == 0) {
-      const int64_t n = HWY_MIN(abreast, last - entry), channel = group.channel + entry / blocks;
-      if constexpr (!kKept) lines.set_lines(p, frame, channel, n);
-      lines.set_weights(p, frame, channel, n);
-    }
-    const int64_t c = entry / blocks, begin = entry % blocks * kBlock, offset = c * inner;
-    [[maybe_unused]] const Line<W> line = lines.line(e);
-    const Vector<W> dz_weight = splat(lines.weight[e]);
-    const T* x = group.x + offset;
-    const T* dy = group.dy + offset;
-    T* dx = group.dx + offset;
-    const auto finish = [&](auto extent, const Pack<W>& at, const Pack<W>& dz, int64_t j) HWY_ATTR {
-      Pack<W> result;
-      each<kN>([&](size_t k) DESCEND_INLINED {
-        const auto rest = hn::MulAdd(at.v[k], x_weight, base);
-        result.v[k] = hn::MulSub(dz.v[k], dz_weight, rest);
-        if constexpr (Frame<T>::kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
-      });
-      store_split<kStream>(extent, result, dx + j);
-    };
-    over_packs<W>(begin, HWY_MIN(begin + kBlock, inner), [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
-      constexpr size_t kPacks = decltype(packs)::value;
-      if constexpr (kKept) {
-        each<kPacks>([&](size_t i) DESCEND_INLINED {
-          const int64_t at = j + i * kPackLanes<W>;
-          const auto part = part_of<W>(extent, i);
-          finish(part, elements(part, x + at, mean, rstd), load_pack(Full(), group.dz + c * dz_pitch<W>(inner) + at),
-                 at);
-        });
-      } else {
-        const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
-        each<kPacks>([&](size_t i) DESCEND_INLINED {
-          finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
-        });
-      }
-    });
+    const int64_t i = (entry - first) % entries.abreast;
+    if (i == 0) results.set_entries(entry, HWY_MIN(entries.abreast, last - entry));
+    const auto due = results.entry(entry, i);
+    over_packs<Wide<T>>(entries.begin(entry), entries.end(entry),
+                        [&](auto extent, auto packs, int64_t j) DESCEND_INLINED { due.make(extent, packs, j); });
   }
 }
 
@@ -490,11 +583,11 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
 
 template <class T>
 HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
-                                   int64_t last, Wide<T> mean_dz, Wide<T> mean_dzx) {
+                                   int64_t last) {
   using W = Wide<T>;
   HWY_ALIGN W products[kFlatTile], again[kFlatTile];
   const int64_t inner = p.shape.inner, tile = kFlatTile / inner;
-  const Same<W> c1(mean_dz), c2(mean_dzx);
+  const Same<W> c1(group.mean_dz), c2(group.mean_dzx);
   for (int64_t c = first; c < last; c += tile) {
     const int64_t n = HWY_MIN(tile, last - c) * inner, offset = c * inner;
     const auto at = flat_coefficients(p, group, offset);
@@ -510,20 +603,28 @@ template <class T>
 void group_norm_swish_grad_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                 int64_t last) {
   if (is_flat_grad(p.shape)) return flat_channel_sums(p, group, first, last);
-  group.dz ? channel_sums<true>(p, group, first, last) : channel_sums<false>(p, group, first, last);
+  group.dz ? channel_sums<true>(p, group, first, last, NoResults())
+           : channel_sums<false>(p, group, first, last, NoResults());
+}
+
+// The sums of a group, and in step with them the results of the one above.
+template <class T>
+void group_norm_swish_grad_in_step(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group,
+                                   const GradGroup<T>& above) {
+  const int64_t entries = grad_entries(p.shape);
+  above.stream ? channel_sums<true>(p, group, 0, entries, Results<true, true, T>(p, above))
+               : channel_sums<true>(p, group, 0, entries, Results<true, false, T>(p, above));
 }
 
 template <class T>
-void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
-                                 Wide<T> c1, Wide<T> c2) {
-  if (is_flat_grad(p.shape)) return flat_channel_apply(p, group, first, last, c1, c2);
+void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
+                                 int64_t last) {
+  if (is_flat_grad(p.shape)) return flat_channel_apply(p, group, first, last);
   if (group.stream) {
-    group.dz ? channel_apply<true, true>(p, group, first, last, c1, c2)
-             : channel_apply<false, true>(p, group, first, last, c1, c2);
+    group.dz ? channel_apply<true, true>(p, group, first, last) : channel_apply<false, true>(p, group, first, last);
     flush_streams();
   } else {
-    group.dz ? channel_apply<true, false>(p, group, first, last, c1, c2)
-             : channel_apply<false, false>(p, group, first, last, c1, c2);
+    group.dz ? channel_apply<true, false>(p, group, first, last) : channel_apply<false, false>(p, group, first, last);
   }
 }
 
@@ -589,8 +690,7 @@ HWY_INLINE void weighted_means(const W* gamma, const double* values, int64_t gro
 
 // From entries to sums of channels, which go to the slots, and to the two means.
 template <class T>
-void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t slot, bool fresh,
-                                 Wide<T>* c1, Wide<T>* c2) {
+void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& group, int64_t slot, bool fresh) {
   const int64_t channels = p.shape.group_channels(), inner = p.shape.inner;
   const int64_t blocks = is_flat_grad(p.shape) ? 1 : blocks_in(inner);
   for (double* sums : {group.dz_sums, group.dzx_sums}) {
@@ -602,8 +702,8 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, const GradGroup
   }
   const double elements = static_cast<double>(channels * inner);
   const Wide<T>* gamma = p.gamma + group.channel;
-  *c1 = static_cast<Wide<T>>(weighted_sum(gamma, group.dz_sums, channels, kFewChannels) / elements);
-  *c2 = static_cast<Wide<T>>(weighted_sum(gamma, group.dzx_sums, channels, kFewChannels) / elements);
+  group.mean_dz = static_cast<Wide<T>>(weighted_sum(gamma, group.dz_sums, channels, kFewChannels) / elements);
+  group.mean_dzx = static_cast<Wide<T>>(weighted_sum(gamma, group.dzx_sums, channels, kFewChannels) / elements);
   const int64_t at = slot * p.shape.channels + group.channel;
   if (p.dbeta_slots) add_columns(group.dz_sums, channels, fresh, p.dbeta_slots + at);
   if (p.dgamma_slots) add_columns(group.dzx_sums, channels, fresh, p.dgamma_slots + at);
@@ -650,32 +750,44 @@ HWY_INLINE void small_groups(const GroupNormSwishGrad<T>& p, const Wide<T>* gamm
   }
 }
 
-// One chunk. `own` lacks what differs from group to group.
+// Chunks [first, last). `own` lacks what differs from group to group.
 template <class T>
-void group_norm_swish_grad_chunk(const GroupNormSwishGrad<T>& p, const GroupCut& cut, int64_t chunk, GradGroup<T> own) {
+void group_norm_swish_grad_chunks(const GroupNormSwishGrad<T>& p, const GroupCut& cut, int64_t first, int64_t last,
+                                  GradGroup<T> own) {
   const GroupShape& shape = p.shape;
-  const int64_t slot = chunk / cut.group_chunks;
-  const int64_t first_sample = slot * cut.chunk_samples,
-                last_sample = HWY_MIN(first_sample + cut.chunk_samples, shape.samples);
-  const int64_t first = chunk % cut.group_chunks * cut.chunk_groups,
-                last = HWY_MIN(first + cut.chunk_groups, shape.groups);
   const int64_t elements = shape.group_elements(), entries = grad_entries(shape);
   if (is_flat_grad(shape) && elements < kSmallGradElements) {
     const Repeat<Wide<T>> for_elements(elements);
-    for (int64_t n = first_sample; n < last_sample; ++n) {
-      small_groups(p, own.gamma_each, own.beta_each, for_elements, n, first, last, slot, n == first_sample);
+    for (int64_t i = first; i < last; ++i) {
+      const GroupChunk chunk = cut.chunk(shape, i);
+      for (int64_t n = chunk.first_sample; n < chunk.last_sample; ++n) {
+        small_groups(p, own.gamma_each, own.beta_each, for_elements, n, chunk.first_group, chunk.last_group, chunk.slot,
+                     n == chunk.first_sample);
+      }
     }
     return;
   }
-  for (int64_t n = first_sample; n < last_sample; ++n) {
-    for (int64_t g = first; g < last; ++g) {
-      own.place(p, n, g);
-      Wide<T> c1, c2;
-      group_norm_swish_grad_sums(p, own, 0, entries);
-      group_norm_swish_grad_means(p, own, slot, n == first_sample, &c1, &c2);
-      group_norm_swish_grad_apply(p, own, 0, entries, c1, c2);
+  GradGroup<T> above{};  // the group whose results are yet to be made
+  for (int64_t i = first; i < last; ++i) {
+    const GroupChunk chunk = cut.chunk(shape, i);
+    for (int64_t n = chunk.first_sample; n < chunk.last_sample; ++n) {
+      for (int64_t g = chunk.first_group; g < chunk.last_group; ++g) {
+        own.place(p, n, g);
+        if (above.in_step) {
+          group_norm_swish_grad_in_step(p, own, above);
+        } else {
+          group_norm_swish_grad_sums(p, own, 0, entries);
+        }
+        group_norm_swish_grad_means(p, own, chunk.slot, n == chunk.first_sample);
+        if (own.in_step) {
+          above = own;
+        } else {
+          group_norm_swish_grad_apply(p, own, 0, entries);
+        }
+      }
     }
   }
+  if (above.in_step) group_norm_swish_grad_apply(p, above, 0, entries);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -728,6 +840,22 @@ int64_t bytes_moved(const GroupShape& shape) {
   return 3 * shape.elements() * static_cast<int64_t>(sizeof(T));
 }
 
+// Whether dx is stored past the caches where it is aligned.
+template <class T>
+bool may_stream(const GroupShape& shape) {
+  const int64_t channel_bytes = shape.inner * static_cast<int64_t>(sizeof(T));
+  return !is_flat_grad(shape) && channel_bytes % 64 == 0 && exceeds_kept(bytes_moved<T>(shape));
+}
+
+// Whether a group's results are better made in step with the next group's sums. Those leave memory time that results
+// past the caches lack, and ways through short channels are shared; a cache holds both groups' x, dy and dz until then.
+template <class T>
+bool work_in_step(const GroupShape& shape, bool stream) {
+  constexpr int64_t kCached = int64_t{1} << 20, kShort = 256;
+  const int64_t bytes = shape.group_elements() * static_cast<int64_t>(3 * sizeof(T) + sizeof(Wide<T>));
+  return bytes <= kCached && (stream || (shape.inner < kShort && exceeds_kept(bytes_moved<T>(shape))));
+}
+
 template <class T>
 Scratch scratch_of(const GroupShape& shape) {
   const int64_t chunks = split_groups(shape) ? 1 : cut_groups(shape, true).chunks();
@@ -745,14 +873,15 @@ void spread_channels(const W* from, const GroupShape& shape, W* to) {
 
 template <class T>
 void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, const GradGroup<T>& each) {
-  static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_chunk<T>);
+  static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_chunks<T>);
   const GroupCut cut = cut_groups(p.shape, true);
+  const int64_t chunks = cut.chunks(), take = each.in_step ? chunks_to_take(chunks) : 1;
   Buffers buffers(memory, scratch.buffer());
-  parallel_for(cut.chunks(), group_work(p.shape, p.shape.elements()), [&](int64_t chunk) {
+  parallel_for(ceil_div(chunks, take), group_work(p.shape, p.shape.elements()), [&](int64_t i) {
     const Buffers::Taken taken(buffers);
     GradGroup<T> own = each;
     scratch.lay_out(taken.get(), own);
-    run(p, cut, chunk, own);
+    run(p, cut, i * take, std::min((i + 1) * take, chunks), own);
   });
 }
 
@@ -773,12 +902,11 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
       group.place(p, n, g);
       const auto end = [&](int64_t i) { return std::min((i + 1) * piece, entries); };
       parallel_for(pieces, work, [&](int64_t i) { sums(p, group, i * piece, end(i)); });
-      Wide<T> c1, c2;
       {
         const FixedFpEnvironment environment;
-        means(p, group, 0, n == 0, &c1, &c2);
+        means(p, group, 0, n == 0);
       }
-      parallel_for(pieces, work, [&](int64_t i) { apply(p, group, i * piece, end(i), c1, c2); });
+      parallel_for(pieces, work, [&](int64_t i) { apply(p, group, i * piece, end(i)); });
     }
   }
 }
@@ -817,8 +945,8 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.gamma_each = gamma;
     each.beta_each = beta;
   }
-  const int64_t size = static_cast<int64_t>(sizeof(T));
-  each.stream = !is_flat_grad(shape) && shape.inner * size % 64 == 0 && stream_output(p.dx, bytes_moved<T>(shape));
+  each.stream = may_stream<T>(shape) && are_aligned(p.dx);
+  each.in_step = !is_flat_grad(shape) && !split_groups(shape) && work_in_step<T>(shape, each.stream);
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }
 

@@ -249,6 +249,22 @@ def test_constant_and_extreme_groups(shape):
     assert not np.isnan(y).any()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_groups_of_one_element(dtype):
+    call = list(tensors((70, 40), 40, (dtype,) * 6).values())[:3]
+    x = call[0]
+    x[5, 7], x[9, 3], x[9, 4] = np.inf, -np.inf, np.nan
+    extreme = ~np.isfinite(wide(x))
+    y, mean, rstd = descend.group_norm_swish(*call, 40)
+    np.testing.assert_array_equal(wide(mean), wide(x))
+    for result in (y, rstd):
+        np.testing.assert_array_equal(np.isnan(wide(result)), extreme)
+    check([y[:5], mean[:5], rstd[:5]], [x[:5], *call[1:]], 40)
+    flat = descend.group_norm_swish(np.zeros_like(x), *call[1:], 40)
+    assert_same_bits([y[~extreme], rstd[~extreme]], [flat[0][~extreme], flat[2][~extreme]])
+    assert np.isnan(descend.group_norm_swish(*call, 40, eps=0.0)[0].astype(np.float32)).all()
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("shape", [(3, 4, 40), (3, 4), (3, 4, 5), (1, 4, 70_000)])
 def test_infinities_and_nan_stay_in_their_group(value, shape):

@@ -7,7 +7,6 @@
 #endif
 
 #include <array>
-#include <iterator>
 
 #include "hwy/highway.h"
 #include "kernels/pack-inl.h"

@@ -338,9 +338,26 @@ HWY_INLINE void small_moments(const T* x, int64_t groups, int64_t elements, doub
   }
 }
 
+// Of groups of one element, which is the mean; nothing is beside it, where it is a number.
+template <class T>
+HWY_INLINE void single_statistics(const T* x, int64_t groups, double epsilon, SmallGroups<Wide<T>>& of) {
+  using W = Wide<T>;
+  const Tag<double> d;
+  for_each_pack<W>(0, groups, [&](auto extent, int64_t g) HWY_ATTR {
+    store(Full(), add(zero_pack<W>(), load_pack(extent, x + g)), of.mean + g);  // of -0 the mean is 0
+  });
+  const auto rstd = hn::Set(d, 1.0 / std::sqrt(epsilon));
+  for_each_row_vector(groups, [&](int64_t g) HWY_ATTR {
+    const auto mean = load_as_double(of.mean + g), nothing = hn::Sub(mean, mean);
+    hn::Store(hn::Add(rstd, nothing), d, of.rstd + g);
+    hn::Store(hn::Mul(rstd, nothing), d, of.shift + g);
+  });
+}
+
 template <class T>
 HWY_INLINE void small_statistics(const T* x, int64_t groups, int64_t elements, double epsilon,
                                  SmallGroups<Wide<T>>& of) {
+  if (elements == 1) return single_statistics(x, groups, epsilon, of);
   const Tag<double> d;
   double *const means = of.shift, *const squares = of.rstd;  // which take their places, vector by vector
   if (elements <= kVerySmallElements) {

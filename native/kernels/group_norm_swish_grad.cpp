@@ -22,10 +22,7 @@ namespace descend::kernels {
 #ifndef DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 #define DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 
-// Short channels are not worked on alone: vectors then run over channels, too.
-inline bool is_flat_grad(const GroupShape& shape) { return has_short_channels(shape); }
-
-// Elements that the flat path works on at a time: whole channels, in a first-level cache.
+// Elements that are worked on at a time of short channels, in a first-level cache: vectors then run over channels, too.
 inline constexpr int64_t kFlatTile = 2048;
 
 // Groups of short channels with fewer elements are small: several are worked on at a time.
@@ -97,7 +94,7 @@ HWY_INLINE int64_t dz_pitch(int64_t inner) {
 }
 
 inline int64_t grad_entries(const GroupShape& shape) {
-  return shape.group_channels() * (is_flat_grad(shape) ? 1 : blocks_in(shape.inner));
+  return shape.group_channels() * (has_short_channels(shape) ? 1 : blocks_in(shape.inner));
 }
 
 #endif
@@ -602,7 +599,7 @@ HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGro
 template <class T>
 void group_norm_swish_grad_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                 int64_t last) {
-  if (is_flat_grad(p.shape)) return flat_channel_sums(p, group, first, last);
+  if (has_short_channels(p.shape)) return flat_channel_sums(p, group, first, last);
   group.dz ? channel_sums<true>(p, group, first, last, NoResults())
            : channel_sums<false>(p, group, first, last, NoResults());
 }
@@ -619,7 +616,7 @@ void group_norm_swish_grad_in_step(const GroupNormSwishGrad<T>& p, const GradGro
 template <class T>
 void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                  int64_t last) {
-  if (is_flat_grad(p.shape)) return flat_channel_apply(p, group, first, last);
+  if (has_short_channels(p.shape)) return flat_channel_apply(p, group, first, last);
   if (group.stream) {
     group.dz ? channel_apply<true, true>(p, group, first, last) : channel_apply<false, true>(p, group, first, last);
     flush_streams();
@@ -692,7 +689,7 @@ HWY_INLINE void weighted_means(const W* gamma, const double* values, int64_t gro
 template <class T>
 void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& group, int64_t slot, bool fresh) {
   const int64_t channels = p.shape.group_channels(), inner = p.shape.inner;
-  const int64_t blocks = is_flat_grad(p.shape) ? 1 : blocks_in(inner);
+  const int64_t blocks = has_short_channels(p.shape) ? 1 : blocks_in(inner);
   for (double* sums : {group.dz_sums, group.dzx_sums}) {
     for (int64_t c = 0; blocks > 1 && c < channels; ++c) {
       double sum = sums[c * blocks];
@@ -756,7 +753,7 @@ void group_norm_swish_grad_chunks(const GroupNormSwishGrad<T>& p, const GroupCut
                                   GradGroup<T> own) {
   const GroupShape& shape = p.shape;
   const int64_t elements = shape.group_elements(), entries = grad_entries(shape);
-  if (is_flat_grad(shape) && elements < kSmallGradElements) {
+  if (has_short_channels(shape) && elements < kSmallGradElements) {
     const Repeat<Wide<T>> for_elements(elements);
     for (int64_t i = first; i < last; ++i) {
       const GroupChunk chunk = cut.chunk(shape, i);
@@ -812,12 +809,12 @@ struct Scratch {
     constexpr int64_t kKeptElements = int64_t{1} << 20;  // of a shared group; beyond, memory costs more than exp
     Scratch scratch;
     const int64_t elements = shape.group_elements();
-    if (is_flat_grad(shape) && shape.inner > 1) {
+    if (has_short_channels(shape) && shape.inner > 1) {
       scratch.each = padded(static_cast<size_t>(shape.channels * shape.inner) * sizeof(W));
     }
     scratch.sums = padded(static_cast<size_t>(grad_entries(shape)) * sizeof(double));
     if (elements <= kKeptElements) {
-      const int64_t kept = is_flat_grad(shape) ? elements : shape.group_channels() * dz_pitch<W>(shape.inner);
+      const int64_t kept = has_short_channels(shape) ? elements : shape.group_channels() * dz_pitch<W>(shape.inner);
       scratch.dz = padded(static_cast<size_t>(kept) * sizeof(W));
     }
     scratch.buffers = static_cast<size_t>(chunks);
@@ -844,7 +841,7 @@ int64_t bytes_moved(const GroupShape& shape) {
 template <class T>
 bool may_stream(const GroupShape& shape) {
   const int64_t channel_bytes = shape.inner * static_cast<int64_t>(sizeof(T));
-  return !is_flat_grad(shape) && channel_bytes % 64 == 0 && exceeds_kept(bytes_moved<T>(shape));
+  return !has_short_channels(shape) && channel_bytes % 64 == 0 && exceeds_kept(bytes_moved<T>(shape));
 }
 
 // Whether a group's results are better made in step with the next group's sums. Those leave memory time that results
@@ -892,7 +889,7 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
   static const auto means = DESCEND_CHOOSE(group_norm_swish_grad_means<T>);
   static const auto apply = DESCEND_CHOOSE(group_norm_swish_grad_apply<T>);
   const int64_t entries = grad_entries(p.shape);
-  const int64_t entry_elements = is_flat_grad(p.shape) ? p.shape.inner : std::min(p.shape.inner, kBlock);
+  const int64_t entry_elements = has_short_channels(p.shape) ? p.shape.inner : std::min(p.shape.inner, kBlock);
   const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1);
   const int64_t pieces = ceil_div(entries, piece);
   const int64_t work = group_work(p.shape, p.shape.group_elements());
@@ -946,7 +943,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.beta_each = beta;
   }
   each.stream = may_stream<T>(shape) && are_aligned(p.dx);
-  each.in_step = !is_flat_grad(shape) && !split_groups(shape) && work_in_step<T>(shape, each.stream);
+  each.in_step = !has_short_channels(shape) && !split_groups(shape) && work_in_step<T>(shape, each.stream);
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }
 

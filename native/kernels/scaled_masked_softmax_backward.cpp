@@ -223,6 +223,19 @@ HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first
 // Inputs of a tile, whose first-level cache also holds the results.
 inline constexpr int64_t kTileBytes = int64_t{16} << 10;
 
+template <class T>
+inline constexpr int64_t kTogetherColumns = 512 / static_cast<int64_t>(sizeof(Wide<T>));
+
+// Whether rows that lie without gaps are computed as if they were one: they are short, or not much longer and their
+// last pack would be half empty or more.
+template <class T>
+HWY_INLINE bool work_together(int64_t columns) {
+  if (columns <= kShortColumns) return true;
+  constexpr int64_t kLanes = kPackLanes<Wide<T>>;
+  const int64_t rest = columns % kLanes;
+  return columns <= kTogetherColumns<T> && rest > 0 && rest <= kLanes / 2;
+}
+
 // A tile after the other: the sums of its rows, what follows from them, and the rows' results. So that memory is never
 // idle, the sums' pass asks for the next tile's y and the results' for its dy. Of rows without gaps, the sums' pass
 // asks for both; but of rows that share a line, the results' pass does.
@@ -230,13 +243,15 @@ template <Form kForm, bool kStream, class T>
 HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
   using W = Wide<T>;
   const bool together =
-      p.columns <= kShortColumns && p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
-  static_assert(!are_long<Wide<T>>(kShortColumns));
+      work_together<T>(p.columns) && p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
+  static_assert(!are_long<W>(kTogetherColumns<T>));
   const int64_t row_bytes = 2 * p.columns * static_cast<int64_t>(sizeof(T));
   const bool share_lines = row_bytes < 2 * 64;
-  const int64_t tile = together ? short_tile<W>(p.columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
-  HWY_ALIGN uint8_t buffer[kTileElements<W>];
-  Spread<T> highs, lows;
+  const int64_t tile =
+      p.columns <= kShortColumns && together ? short_tile<W>(p.columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
+  constexpr int64_t kMost = kFoldRows<W> * kTogetherColumns<T>;
+  HWY_ALIGN uint8_t buffer[kMost];
+  Spread<T, kMost> highs, lows;
   MaskCursor mask(p.mask, first);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);

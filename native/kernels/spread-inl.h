@@ -288,7 +288,7 @@ HWY_INLINE void fold_tile(const W* p, int64_t rows, int64_t columns, const Insid
 // ---- Numbers of rows and of columns beside the elements of a tile.
 
 // A number for each element of a tile of short rows, in the order of T's split packs.
-template <class T>
+template <class T, int64_t kElements = kTileElements<Wide<T>>>
 class Spread {
   using W = Wide<T>;
 
@@ -334,7 +334,7 @@ class Spread {
   }
 
  private:
-  static constexpr size_t kSize = kTileElements<W> + 2 * kPackLanes<W>;
+  static constexpr size_t kSize = kElements + 2 * kPackLanes<W>;
 
   // Whole vectors: what they write behind the row is the next row's, and written after it.
   static HWY_INLINE void fill(Vector<W> value, int64_t begin, int64_t n, W* to) {

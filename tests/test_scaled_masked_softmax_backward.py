@@ -342,7 +342,7 @@ def test_infinities_and_nan(dtype, bad, place):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("columns", [65, 100, 127, 255, 257, 513, 700, 2049, 4100])
+@pytest.mark.parametrize("columns", [48, 65, 100, 127, 160, 255, 256, 257, 513, 700, 2049, 4100])
 @pytest.mark.parametrize("forward", [False, True])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns, dtype):
     """Long ones go past the caches, line by line; they are those of few rows."""

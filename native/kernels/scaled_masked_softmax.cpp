@@ -330,55 +330,186 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
   }
 }
 
-// ---- Short rows, one behind the other without gaps.
+// ---- Shorter rows, one behind the other without gaps: a tile of them at a time.
+
+// Columns of such a row at most.
+template <class W>
+inline constexpr int64_t kTogetherColumns = 1024 / static_cast<int64_t>(sizeof(W));
+template <class W>
+inline constexpr int64_t kTogetherElements = kFoldRows<W> * kTogetherColumns<W>;
 
 template <class T>
-struct ShortTile {
+struct Together {
   using W = Wide<T>;
-  HWY_INLINE ShortTile() {}  // as Pack's
-  HWY_ALIGN uint8_t mask[kTileElements<W>];
+  HWY_INLINE Together() {}  // as Pack's
+  HWY_ALIGN uint8_t mask[kTogetherElements<W>];
   Spread<W> max, total, reciprocal;
 };
 
-template <bool kStream, class T>
-HWY_INLINE void short_rows(const Tile<T>& t, const uint8_t* bytes, ShortTile<T>& scratch, Wide<T>* kept) {
+// A row's last vector, of which `count` lanes at the front are the row's; found once for many rows.
+template <class W>
+struct Front {
+  hn::Mask<Tag<W>> lanes;
+  size_t count;
+  bool readable = false;  // all of the vector
+
+  HWY_INLINE explicit Front(size_t n) : lanes(hn::FirstN(Tag<W>(), n)), count(n) {}
+};
+template <class D, class W, class R = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_bits(const Front<W>& front, D d, const R* p, size_t k) {
+#if HWY_TARGET == HWY_AVX3
+  using Bits = decltype(hn::Mask<D>::raw);
+  return hn::MaskedLoad(hn::Mask<D>{static_cast<Bits>(front.lanes.raw)}, d, p + k * hn::MaxLanes(d));
+#else
+  return front.readable ? load_bits(Full(), d, p, k) : load_bits(Part{front.count}, d, p, k);
+#endif
+}
+template <class W>
+HWY_INLINE Vector<W> inside_or(const Front<W>& front, size_t, Vector<W> v, W outside) {
+  return hn::IfThenElse(front.lanes, v, splat(outside));
+}
+
+// f(kRest), a constant: how many vectors a row has behind its whole packs.
+template <class W, size_t kRest = 0, class F>
+HWY_INLINE void with_rest(int64_t columns, F f) {
+  constexpr int64_t kColumns = kRest * kVectorLanes<W>;
+  if constexpr (kRest < kPackVectors<W>) {
+    if (columns % static_cast<int64_t>(kPackLanes<W>) > kColumns) return with_rest<W, kRest + 1>(columns, f);
+  }
+  f(std::integral_constant<size_t, kRest>());
+}
+
+// f(extent, c, k) for every vector of a row: vector k of a pack, which begins in column c.
+template <class W, size_t kRest, class F>
+HWY_INLINE void for_each_vector_in_row(int64_t columns, const Front<W>& front, F f) {
+  constexpr int64_t kLanes = kVectorLanes<W>, kStep = kPackLanes<W>;
+  int64_t c = 0;
+  for (; c + kStep <= columns; c += kStep) {
+    each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { f(Full(), c + static_cast<int64_t>(k) * kLanes, k); });
+  }
+  if constexpr (kRest > 0) {
+    each<kRest - 1>([&](size_t k) DESCEND_INLINED { f(Full(), c + static_cast<int64_t>(k) * kLanes, k); });
+    f(front, c + static_cast<int64_t>(kRest - 1) * kLanes, kRest - 1);
+  }
+}
+
+// to[r] = what op puts together of row r: of_row(r)(extent, c, k) is vector k of a pack, which begins with element c of
+// the tile.
+template <size_t kRest, class T, class Op, class F>
+HWY_INLINE void fold_rows_of(const Tile<T>& t, Wide<T> neutral, Op op, Wide<T>* to, F of_row) {
+  using W = Wide<T>;
+  constexpr int64_t kLanes = kVectorLanes<W>, kStep = kPackLanes<W>;
+  const int64_t columns = t.columns, end = t.rows * columns;
+  const int64_t last = kRest == 0 ? columns : columns / kStep * kStep + static_cast<int64_t>(kRest - 1) * kLanes;
+  Front<W> front(static_cast<size_t>(columns - last));
+  int64_t begin = 0;
+  for_each_fold<W>(t.rows, [&](int64_t row, int64_t rows, Vector<W>* lanes) DESCEND_INLINED {
+    for (int64_t r = 0; r < rows; ++r, begin += columns) {
+      const auto vector_of = of_row(row + r);
+      Vector<W> acc[kPackVectors<W>];
+      each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { acc[k] = splat(neutral); });
+      front.readable = begin + last + kLanes <= end;
+      for_each_vector_in_row<W, kRest>(columns, front, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+        acc[k] = op(acc[k], inside_or(extent, 0, vector_of(extent, begin + c, k), neutral));
+      });
+      lanes[r] = fold_to_vector<W>(acc, op);
+    }
+    fold_rows<W>(lanes, to + row, op);
+  });
+}
+
+// The largest score of each row.
+template <size_t kRest, class T>
+HWY_NOINLINE void find_tops(const Tile<T> t, const uint8_t* bytes, Wide<T>* top) {
+  using W = Wide<T>;
+  const auto factor = splat(t.scale);
+  fold_rows_of<kRest>(t, kLowest<W>, Largest(), top, [&](int64_t) DESCEND_INLINED {
+    return [&](auto extent, int64_t c, size_t)
+               DESCEND_INLINED { return scores(extent, t.x + c, bytes + c, 0, factor); };
+  });
+}
+
+// The exponentials of all elements, and each row's sum of them.
+template <bool kFar, size_t kRest, class T>
+HWY_NOINLINE void keep_exps(const Tile<T> t, const uint8_t* bytes, const Wide<T>* top, Wide<T>* kept, Wide<T>* total) {
+  using W = Wide<T>;
+  const auto factor = splat(t.scale);
+  const int64_t ahead = t.more ? t.rows * t.columns : 0;
+  fold_rows_of<kRest>(t, W{0}, Sum(), total, [&](int64_t r) DESCEND_INLINED {
+    const W max = top[r];
+    return [&, max](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+      if (k == 0) prefetch_pack(t.x + c, ahead);
+      const auto e = exps<kFar>(extent, t.x + c, bytes + c, 0, factor, splat(max));
+      hn::StoreU(e, Tag<W>(), kept + c);
+      return e;
+    };
+  });
+}
+
+// The same of rows so narrow that one row's vectors would be all but empty.
+template <class T>
+HWY_INLINE void keep_narrow_exps(const Tile<T>& t, const uint8_t* bytes, Spread<Wide<T>>& max, Wide<T>* kept,
+                                 Wide<T>* total) {
   using W = Wide<T>;
   const int64_t n = t.rows * t.columns, ahead = t.more ? n : 0;
   const auto factor = splat(t.scale);
-  const Inside<W> tail(t.columns);
+  HWY_ALIGN W top[kTileRows<W>];
   for_each_vector_of(n, kept, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
     return scores(extent, t.x + c, bytes + c, k, factor);
   });
-  HWY_ALIGN W top[kTileRows<W>];
-  fold_tile(kept, t.rows, t.columns, tail, kLowest<W>, Largest(), Largest(), top);
-  const bool far = any_far(top, t.rows);
-  scratch.max.fill(top, t.rows, t.columns);
-  const auto keep_exps = [&](auto may_be_far) HWY_ATTR {
+  fold_narrow(kept, t.rows, t.columns, kLowest<W>, Largest(), Largest(), top);
+  max.fill(top, t.rows, t.columns);
+  const auto keep = [&](auto may_be_far) HWY_ATTR {
     for_each_vector_of(n, kept, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
       if (k == 0) prefetch_pack(t.x + c, ahead);
-      return exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, scratch.max.at(c, k));
+      return exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, max.at(c, k));
     });
   };
-  far ? keep_exps(std::true_type()) : keep_exps(std::false_type());
+  any_far(top, t.rows) ? keep(std::true_type()) : keep(std::false_type());
+  fold_narrow(kept, t.rows, t.columns, W{0}, Sum(), Sum(), total);
+}
+
+template <bool kStream, class T>
+HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T>& scratch, Wide<T>* kept) {
+  using W = Wide<T>;
   Totals<W> by;
-  fold_tile(kept, t.rows, t.columns, tail, W{0}, Sum(), Sum(), by.total);
+  if (t.columns <= kNarrowColumns) {
+    keep_narrow_exps(t, bytes, scratch.max, kept, by.total);
+  } else {
+    HWY_ALIGN W top[kTileRows<W>];
+    with_rest<W>(t.columns, [&](auto rest) HWY_ATTR {
+      find_tops<rest()>(t, bytes, top);
+      const auto keep = any_far(top, t.rows) ? keep_exps<true, rest(), T> : keep_exps<false, rest(), T>;
+      keep(t, bytes, top, kept, by.total);
+    });
+  }
   by.invert(t.rows);
-  scratch.total.fill(by.total, t.rows, t.columns);
-  scratch.reciprocal.fill(by.reciprocal, t.rows, t.columns);
-  for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
-    store_quotients<kStream>(extent, load_pack(Full(), kept + c), scratch.total, scratch.reciprocal, c, t.y + c);
-  });
+  const auto store = [&](const auto& total, const auto& reciprocal, int64_t begin, int64_t end) HWY_ATTR {
+    for_each_pack<W>(begin, end, [&](auto extent, int64_t c) HWY_ATTR {
+      store_quotients<kStream>(extent, load_pack(Full(), kept + c), total, reciprocal, c, t.y + c);
+    });
+  };
+  // Short rows as if they were one, unless each is of whole packs.
+  if (t.columns <= kShortColumns && t.columns % static_cast<int64_t>(kPackLanes<W>) != 0) {
+    if (sizeof(T) != 2) scratch.total.fill(by.total, t.rows, t.columns);
+    scratch.reciprocal.fill(by.reciprocal, t.rows, t.columns);
+    return store(scratch.total, scratch.reciprocal, 0, t.rows * t.columns);
+  }
+  for (int64_t r = 0; r < t.rows; ++r) {
+    store(Uniform<W>(by.total[r]), Uniform<W>(by.reciprocal[r]), r * t.columns, (r + 1) * t.columns);
+  }
 }
 
 template <bool kStream, class T>
 HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last) {
   using W = Wide<T>;
-  const bool together = p.columns <= kShortColumns && p.x.stride == p.columns && p.y.stride == p.columns;
-  static_assert(!are_long<W>(kShortColumns));
+  const bool together = p.columns <= kTogetherColumns<W> && p.x.stride == p.columns && p.y.stride == p.columns &&
+                        (!kStream || are_aligned(p.y));
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(W));
-  const int64_t tile = together ? short_tile<W>(p.columns) : HWY_MAX(1, HWY_MIN(kFoldRows<W>, kKeptBytes / row_bytes));
+  const int64_t tile = together ? HWY_MAX(kFoldRows<W>, short_tile<W>(p.columns))
+                                : HWY_MAX(1, HWY_MIN(kFoldRows<W>, kKeptBytes / row_bytes));
   HWY_ALIGN W kept[kKeptColumns + kPackLanes<W>];
-  ShortTile<T> scratch;
+  Together<T> scratch;
   // A NaN with bits of its own would be rounded to bfloat16 as what it is not.
   const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
   MaskCursor mask(p.mask, first);
@@ -387,7 +518,7 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
     const int64_t rows = HWY_MIN(tile, last - row);
     const Tile<T> t{p.x.row(row), p.x.stride, p.y.row(row), p.y.stride, rows, p.columns, scale, row + rows < last};
     if (together) {
-      short_rows<kStream>(t, mask.tile(rows, p.columns, scratch.mask), scratch, kept);
+      rows_together<kStream>(t, mask.tile(rows, p.columns, scratch.mask), scratch, kept);
     } else {
       long_rows<kStream>(t, masks, kept);
     }

@@ -17,6 +17,7 @@
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
 #include "kernels/spread-inl.h"
+#include "kernels/stage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -335,6 +336,8 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
 // Columns of such a row at most.
 template <class W>
 inline constexpr int64_t kTogetherColumns = 1024 / static_cast<int64_t>(sizeof(W));
+// Rows of no more bytes leave memory idle, whatever way they are stored.
+inline constexpr int64_t kIdleRow = 256;
 template <class W>
 inline constexpr int64_t kTogetherElements = kFoldRows<W> * kTogetherColumns<W>;
 
@@ -344,6 +347,7 @@ struct Together {
   HWY_INLINE Together() {}  // as Pack's
   HWY_ALIGN uint8_t mask[kTogetherElements<W>];
   Spread<W> max, total, reciprocal;
+  Stage<T, kTogetherElements<W>> stage;
 };
 
 // A row's last vector, of which `count` lanes at the front are the row's; found once for many rows.
@@ -501,7 +505,7 @@ HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T
 }
 
 template <bool kStream, class T>
-HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last) {
+HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, bool staged) {
   using W = Wide<T>;
   const bool together = p.columns <= kTogetherColumns<W> && p.x.stride == p.columns && p.y.stride == p.columns &&
                         (!kStream || are_aligned(p.y));
@@ -514,21 +518,25 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
   const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
   MaskCursor mask(p.mask, first);
   Cursors masks{mask, mask, mask};
+  staged = staged && together && p.columns * static_cast<int64_t>(sizeof(T)) > kIdleRow;
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
-    const Tile<T> t{p.x.row(row), p.x.stride, p.y.row(row), p.y.stride, rows, p.columns, scale, row + rows < last};
+    const Rows<T> y{p.y.row(row), p.y.stride}, to = staged ? scratch.stage.rows(y, p.columns) : y;
+    const Tile<T> t{p.x.row(row), p.x.stride, to.data, to.stride, rows, p.columns, scale, row + rows < last};
     if (together) {
       rows_together<kStream>(t, mask.tile(rows, p.columns, scratch.mask), scratch, kept);
     } else {
       long_rows<kStream>(t, masks, kept);
     }
+    if (staged) scratch.stage.stream(to, y, rows, p.columns);
   }
-  if (kStream) flush_streams();
+  if (kStream || staged) flush_streams();
 }
 
 template <class T>
-void softmax_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, bool stream) {
-  stream ? all_rows<true>(p, first, last) : all_rows<false>(p, first, last);
+void softmax_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, Stores stores) {
+  stores == Stores::kStream ? all_rows<true>(p, first, last, false)
+                            : all_rows<false>(p, first, last, stores == Stores::kStaged);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -543,11 +551,11 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * p.columns * size;
-  const bool stream = stream_rows(p.y, p.columns, bytes);
+  const Stores stores = stream_rows(p.y, p.columns, bytes) ? Stores::kStream : stores_of(p.y, p.columns, bytes);
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size);
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), stream);
+    run(p, first, std::min(first + cut.chunk, p.rows), stores);
   });
 }
 

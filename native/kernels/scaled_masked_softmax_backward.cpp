@@ -16,6 +16,7 @@
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
 #include "kernels/spread-inl.h"
+#include "kernels/stage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -66,21 +67,23 @@ HWY_INLINE void add_products(Extent extent, const T* dy, const T* y, Pack<Wide<T
 // sums[r] = the sum of dy * y over row `first` + r, block by block, for a tile of rows. The y that is `ahead` rows on
 // is asked for; where kBoth, what lies kAheadBytes ahead, of either.
 template <bool kBoth, class T>
-HWY_INLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t rows, int64_t ahead,
-                         double* sums) {
+HWY_NOINLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t rows, int64_t ahead,
+                           double* sums) {
   using W = Wide<T>;
   constexpr int64_t kAhead = kAheadBytes / static_cast<int64_t>(sizeof(T));
+  const int64_t stride_dy = p.dy.stride, stride_y = p.y.stride, columns = p.columns;
+  const int64_t ahead_y = kBoth ? kAhead : ahead * stride_y;
   zero_sums<W>(sums);
-  for (int64_t block = 0; block < p.columns; block += kBlock) {
-    const int64_t stop = HWY_MIN(block + kBlock, p.columns);
-    const Tail<T> tail(stop - block);
-    for_each_fold<W>(rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
-      for (int64_t r = 0; r < n; ++r) {
-        const T *dy = p.dy.row(first + row + r), *y = p.y.row(first + row + r);
+  for (int64_t block = 0; block < columns; block += kBlock) {
+    const int64_t n = HWY_MIN(kBlock, columns - block);
+    const Tail<T> tail(n);
+    const T *dy = p.dy.row(first) + block, *y = p.y.row(first) + block;
+    for_each_fold<W>(rows, [&](int64_t row, int64_t count, Vector<W>* lanes) DESCEND_INLINED {
+      for (int64_t r = 0; r < count; ++r, dy += stride_dy, y += stride_y) {
         Pack<W> acc = zero_pack<W>();
-        for_each_pack<W>(block, stop, tail, [&](auto extent, int64_t c) HWY_ATTR {
+        for_each_pack<W>(0, n, tail, [&](auto extent, int64_t c) DESCEND_INLINED {
           if constexpr (std::is_same_v<decltype(extent), Full>) {
-            prefetch_pack(y + c, kBoth ? kAhead : ahead * p.y.stride);
+            prefetch_pack(y + c, ahead_y);
             if constexpr (kBoth) prefetch_pack(dy + c, kAhead);
           } else if constexpr (kBoth) {
             prefetch(y + c + kAhead);
@@ -125,7 +128,7 @@ HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& l
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
   const auto factor = splat(scale);
-  const auto one_pack = [&](auto extent, int64_t c) HWY_ATTR {
+  const auto one_pack = [&](auto extent, int64_t c) DESCEND_INLINED {
     const Pack<W> dy = load_split(extent, e.dy + c), y = load_split(extent, e.y + c);
     Pack<W> result;
     DESCEND_UNROLL
@@ -151,6 +154,20 @@ HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& l
   }
   if (c + lead < e.n) one_pack(Part{static_cast<size_t>(e.n - c - lead) % kStep}, c + lead);
   for_each_pack<W>(c, e.n, also);
+}
+
+// Rows that lie without gaps, one after the other; e is the first of them.
+template <Form kForm, bool kStream, class T>
+HWY_NOINLINE void apply_rows(Elements<T> e, int64_t rows, const Wide<T>* high, const Wide<T>* low, Wide<T> scale,
+                             int64_t ahead) {
+  const int64_t columns = e.n;
+  for (int64_t r = 0; r < rows; ++r) {
+    const Uniform<Wide<T>> highs(high[r]), lows(low[r]);
+    const T* dy = e.dy;
+    apply<kForm, kStream, T>(e, highs, lows, 0, scale,
+                             [=](auto, int64_t c) DESCEND_INLINED { prefetch_pack(dy + c, ahead); });
+    e.dy += columns, e.y += columns, e.mask += columns, e.dx += columns;
+  }
 }
 
 // What is left to do for a row whose sum is known, and meanwhile, where kNext, the sum of the next one: so reading and
@@ -224,91 +241,100 @@ HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first
 inline constexpr int64_t kTileBytes = int64_t{16} << 10;
 
 template <class T>
-inline constexpr int64_t kTogetherColumns = 512 / static_cast<int64_t>(sizeof(Wide<T>));
+inline constexpr int64_t kOneColumns = 512 / static_cast<int64_t>(sizeof(Wide<T>));
 
-// Whether rows that lie without gaps are computed as if they were one: they are short, or not much longer and their
-// last pack would be half empty or more.
+// Whether rows that lie without gaps are computed as if they were one: short rows whose last pack is not full, and
+// those not much longer whose last pack would be half empty or more.
 template <class T>
-HWY_INLINE bool work_together(int64_t columns) {
-  if (columns <= kShortColumns) return true;
+HWY_INLINE bool work_as_one(int64_t columns) {
   constexpr int64_t kLanes = kPackLanes<Wide<T>>;
   const int64_t rest = columns % kLanes;
-  return columns <= kTogetherColumns<T> && rest > 0 && rest <= kLanes / 2;
+  if (rest == 0) return columns * static_cast<int64_t>(sizeof(T)) < 128;
+  return columns <= kShortColumns || (columns <= kOneColumns<T> && rest <= kLanes / 2);
 }
 
 // A tile after the other: the sums of its rows, what follows from them, and the rows' results. So that memory is never
-// idle, the sums' pass asks for the next tile's y and the results' for its dy. Of rows without gaps, the sums' pass
-// asks for both; but of rows that share a line, the results' pass does.
+// idle, the sums' pass asks for the next tile's y and the results' for its dy. Where rows are as one, the sums' pass
+// asks for both; but where they share a line, the results' pass does.
 template <Form kForm, bool kStream, class T>
-HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
+HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale,
+                      bool staged) {
   using W = Wide<T>;
-  const bool together =
-      work_together<T>(p.columns) && p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
-  static_assert(!are_long<W>(kTogetherColumns<T>));
-  const int64_t row_bytes = 2 * p.columns * static_cast<int64_t>(sizeof(T));
+  const int64_t columns = p.columns, row_bytes = 2 * columns * static_cast<int64_t>(sizeof(T));
+  const bool gapless =
+      p.dy.stride == columns && p.y.stride == columns && p.dx.stride == columns && (!kStream || are_aligned(p.dx));
+  const bool as_one = gapless && work_as_one<T>(columns);
+  staged = staged && (sizeof(T) > 2 || !as_one);  // 16-bit rows as one leave memory idle, whatever way they are stored
   const bool share_lines = row_bytes < 2 * 64;
   const int64_t tile =
-      p.columns <= kShortColumns && together ? short_tile<W>(p.columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
-  constexpr int64_t kMost = kFoldRows<W> * kTogetherColumns<T>;
-  HWY_ALIGN uint8_t buffer[kMost];
-  Spread<T, kMost> highs, lows;
+      columns <= kShortColumns && as_one ? short_tile<W>(columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
+  HWY_ALIGN uint8_t buffer[kFoldRows<W> * kLongColumns];
+  Spread<T, kFoldRows<W> * kOneColumns<T>> highs, lows;
+  Stage<T, kFoldRows<W> * kLongColumns> stage;
   MaskCursor mask(p.mask, first);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = row + rows < last ? rows : 0;
     HWY_ALIGN double sums[kTileRows<W>];
-    if (together && p.columns <= kNarrowColumns) {
+    if (as_one && columns <= kNarrowColumns) {
       narrow_dots(p, row, rows, sums);
-    } else if (together && !share_lines) {
+    } else if (as_one && !share_lines) {
       add_dots<true>(p, row, rows, 0, sums);
     } else {
       add_dots<false>(p, row, rows, ahead, sums);
     }
     const Comparands<W> by(sums, rows, form_factor<kForm>(static_cast<double>(scale)));
-    if (together && !by.any_infinite) {
-      highs.fill(by.high, rows, p.columns);
-      if (sizeof(T) != 2 || kForm != Form::kFolded) lows.fill(by.low, rows, p.columns);
-      const T *dy = p.dy.row(row), *y = p.y.row(row);
-      const uint8_t* bytes = mask.tile(rows, p.columns, buffer);
-      apply<kForm, kStream, T>({dy, y, bytes, p.dx.row(row), rows * p.columns}, highs, lows, 0, scale,
-                               [&](auto, int64_t c) HWY_ATTR {
-                                 if (!share_lines) return;
-                                 prefetch_pack(dy + c, ahead * p.columns);
-                                 prefetch_pack(y + c, ahead * p.columns);
-                               });
+    if (!gapless || by.any_infinite) {
+      for (int64_t r = 0; r < rows; ++r, mask.next()) {
+        if (by.infinite(r)) {
+          apply_row<Form::kExpanded, false, false>(p, row + r, mask, static_cast<W>(sums[r]), W{0}, scale, 0);
+        } else {
+          apply_row<kForm, false, kStream>(p, row + r, mask, by.high[r], by.low[r], scale, ahead);
+        }
+      }
       continue;
     }
-    for (int64_t r = 0; r < rows; ++r, mask.next()) {
-      if (by.infinite(r)) {
-        apply_row<Form::kExpanded, false, false>(p, row + r, mask, static_cast<W>(sums[r]), W{0}, scale, 0);
-      } else {
-        apply_row<kForm, false, kStream>(p, row + r, mask, by.high[r], by.low[r], scale, ahead);
-      }
+    const Rows<T> dx{p.dx.row(row), columns}, to = staged ? stage.rows(dx, columns) : dx;
+    Elements<T> e{p.dy.row(row), p.y.row(row), mask.tile(rows, columns, buffer), to.data, columns};
+    if (as_one) {
+      highs.fill(by.high, rows, columns);
+      if (sizeof(T) != 2 || kForm != Form::kFolded) lows.fill(by.low, rows, columns);
+      e.n = rows * columns;
+      apply<kForm, kStream>(e, highs, lows, 0, scale, [&](auto, int64_t c) DESCEND_INLINED {
+        if (!share_lines) return;
+        prefetch_pack(e.dy + c, ahead * columns);
+        prefetch_pack(e.y + c, ahead * columns);
+      });
+    } else {
+      apply_rows<kForm, kStream>(e, rows, by.high, by.low, scale, ahead * columns);
     }
+    if (staged) stage.stream(to, dx, rows, columns);
   }
 }
 
 template <Form kForm, bool kStream, class T>
-HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
+HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale,
+                         bool staged) {
   if (p.columns >= kLongColumns) {
     long_rows<kForm, kStream>(p, first, last, scale);
   } else {
-    tiles<kForm, kStream>(p, first, last, scale);
+    tiles<kForm, kStream>(p, first, last, scale, staged);
   }
-  if (kStream) flush_streams();
+  if (kStream || staged) flush_streams();
 }
 
 template <class T>
-void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, bool stream) {
+void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Stores stores) {
   using W = Wide<T>;
   // A NaN for a scale might not be one that could come of bfloat16.
   const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
   const W size = std::abs(scale);
+  const bool staged = stores == Stores::kStaged;
   if (size >= W{0x1p-64} && size <= W{1}) {
-    stream ? all_rows<Form::kFolded, true>(p, first, last, scale)
-           : all_rows<Form::kFolded, false>(p, first, last, scale);
+    stores == Stores::kStream ? all_rows<Form::kFolded, true>(p, first, last, scale, false)
+                              : all_rows<Form::kFolded, false>(p, first, last, scale, staged);
   } else {
-    all_rows<Form::kFactored, false>(p, first, last, scale);
+    all_rows<Form::kFactored, false>(p, first, last, scale, false);
   }
 }
 
@@ -324,11 +350,11 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 3 * p.rows * p.columns * size;
-  const bool stream = stream_rows(p.dx, p.columns, bytes);
+  const Stores stores = stream_rows(p.dx, p.columns, bytes) ? Stores::kStream : stores_of(p.dx, p.columns, bytes);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size);
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), stream);
+    run(p, first, std::min(first + cut.chunk, p.rows), stores);
   });
 }
 

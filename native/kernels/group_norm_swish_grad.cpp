@@ -43,7 +43,7 @@ struct GradGroup {
   Wide<T>* dz;                // [elements], or null where it is computed again rather than kept; see dz_pitch()
   Wide<T> mean_dz, mean_dzx;  // of gamma * dz, and of that times xhat; set once the sums are there
   bool stream;                // whether dx is stored past the caches
-  bool in_step;               // whether that is done in step with the next group's sums
+  bool in_step;               // whether dx is made in step with the next group's sums
 
   void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
     const int64_t offset = index * p.shape.group_elements();
@@ -845,12 +845,13 @@ bool may_stream(const GroupShape& shape) {
 }
 
 // Whether a group's results are better made in step with the next group's sums. Those leave memory time that results
-// past the caches lack, and ways through short channels are shared; a cache holds both groups' x, dy and dz until then.
+// past the caches lack, and ways through short channels are shared; a group that is not split is small enough for its
+// x, dy and dz to stay in a cache until then.
 template <class T>
 bool work_in_step(const GroupShape& shape, bool stream) {
-  constexpr int64_t kCached = int64_t{1} << 20, kShort = 256;
-  const int64_t bytes = shape.group_elements() * static_cast<int64_t>(3 * sizeof(T) + sizeof(Wide<T>));
-  return bytes <= kCached && (stream || (shape.inner < kShort && exceeds_kept(bytes_moved<T>(shape))));
+  constexpr int64_t kShort = 256;
+  if (has_short_channels(shape) || split_groups(shape)) return false;
+  return stream || (shape.inner < kShort && exceeds_kept(bytes_moved<T>(shape)));
 }
 
 template <class T>
@@ -943,7 +944,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.beta_each = beta;
   }
   each.stream = may_stream<T>(shape) && are_aligned(p.dx);
-  each.in_step = !has_short_channels(shape) && !split_groups(shape) && work_in_step<T>(shape, each.stream);
+  each.in_step = work_in_step<T>(shape, each.stream);
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }
 

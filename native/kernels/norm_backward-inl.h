@@ -391,7 +391,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
   const W* gamma = p.gamma.wide;
   const Foresight<T, kRows> foresight(other.ask, p.columns, other.below);
   const bool in_order = reads_in_order<T>(other.ask);
-  const auto next_turn = [&](int64_t begin, int64_t end) HWY_ATTR {
+  const auto next_turn = [&](int64_t begin, int64_t end) DESCEND_INLINED {
     const Distance distance = foresight.at(begin);
     if (in_order) await_reads();
     DESCEND_UNROLL

@@ -99,18 +99,44 @@ HWY_INLINE hn::Vec<D> load_bits(Full, D d, const R* p, size_t k) {
   return hn::LoadU(d, p + k * hn::MaxLanes(d));
 }
 
+// The first n lanes, at most all of them; the others are zero, and nothing else is read.
+template <class D, class R = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_first(D d, const R* p, size_t n) {
+#if HWY_TARGET == HWY_AVX3
+  return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+#else
+  if (n >= hn::MaxLanes(d)) return hn::LoadU(d, p);
+  if (n == 0) return hn::Zero(d);
+#if HWY_TARGET == HWY_AVX2
+  // There are masks for words alone; the elements of one that is not whole are put into its place.
+  if constexpr (sizeof(R) >= 4) {
+    return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+  } else {
+    const hn::Repartition<uint32_t, D> words;
+    constexpr size_t kElements = 4 / sizeof(R);
+    const size_t whole = n / kElements;
+    uint32_t rest = 0;
+    for (size_t i = 0; i < n % kElements; ++i) {
+      uint32_t element = 0;
+      std::memcpy(&element, p + whole * kElements + i, sizeof(R));
+      rest |= element << (8 * sizeof(R) * i);
+    }
+    const auto front = hn::MaskedLoad(hn::FirstN(words, whole), words, reinterpret_cast<const uint32_t*>(p));
+    const auto place = hn::Eq(hn::Iota(words, 0), hn::Set(words, static_cast<uint32_t>(whole)));
+    return hn::BitCast(d, hn::IfThenElse(place, hn::Set(words, rest), front));
+  }
+#else
+  HWY_ALIGN R padded[hn::MaxLanes(D())] = {};
+  for (size_t i = 0; i < n; ++i) padded[i] = p[i];
+  return hn::Load(d, padded);
+#endif
+#endif
+}
+
 template <class D, class R = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_bits(Part part, D d, const R* p, size_t k) {
   const size_t first = k * hn::MaxLanes(d);
-  const size_t n = part.n > first ? part.n - first : 0;
-#if HWY_TARGET == HWY_AVX3
-  return hn::MaskedLoad(hn::FirstN(d, n), d, p + first);
-#else
-  if (n >= hn::MaxLanes(d)) return hn::LoadU(d, p + first);
-  HWY_ALIGN R padded[hn::MaxLanes(D())] = {};
-  for (size_t i = 0; i < n; ++i) padded[i] = p[first + i];
-  return hn::Load(d, padded);
-#endif
+  return load_first(d, p + first, part.n > first ? part.n - first : 0);
 }
 
 // Calls f(extent, column) for every pack of columns [begin, end); the extent of the last is `tail` where it is not
@@ -249,15 +275,22 @@ HWY_INLINE void store_bits(D d, hn::Vec<D> v, R* p) {
   }
 }
 
-// The first n lanes of v, at most all of them.
+// The first n lanes of v, at most all of them. (AMD's processors with AVX2 alone take long over a masked store.)
 template <class D, class R = hn::TFromD<D>>
 HWY_INLINE void store_first(D d, hn::Vec<D> v, R* p, size_t n) {
 #if HWY_TARGET == HWY_AVX3
   hn::BlendedStore(v, hn::FirstN(d, n), d, p);
 #else
-  HWY_ALIGN R whole[hn::MaxLanes(D())];
-  hn::Store(v, d, whole);
-  for (size_t i = 0; i < n; ++i) p[i] = whole[i];
+  if (n >= hn::MaxLanes(d)) return hn::StoreU(v, d, p);
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) > 1) {  // a half of them, a quarter, ...
+    const hn::Half<D> half;
+    constexpr size_t kHalf = hn::MaxLanes(half);
+    if (n < kHalf) return store_first(half, hn::LowerHalf(half, v), p, n);
+    hn::StoreU(hn::LowerHalf(half, v), half, p);
+    store_first(half, hn::UpperHalf(half, v), p + kHalf, n - kHalf);
+  }
+#endif
 #endif
 }
 

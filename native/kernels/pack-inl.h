@@ -99,6 +99,23 @@ HWY_INLINE hn::Vec<D> load_bits(Full, D d, const R* p, size_t k) {
   return hn::LoadU(d, p + k * hn::MaxLanes(d));
 }
 
+// Fewer than 8 bytes as a number, the first lowest.
+HWY_INLINE uint64_t load_bytes(const void* p, size_t n) {
+  const auto* from = static_cast<const uint8_t*>(p);
+  uint64_t bytes = 0;
+  size_t done = 0;
+  const auto add = [&](auto part) DESCEND_INLINED {
+    if ((n & sizeof(part)) == 0) return;
+    std::memcpy(&part, from + done, sizeof(part));
+    bytes |= uint64_t{part} << (8 * done);
+    done += sizeof(part);
+  };
+  add(uint32_t{});
+  add(uint16_t{});
+  add(uint8_t{});
+  return bytes;
+}
+
 // The first n lanes, at most all of them; the others are zero, and nothing else is read.
 template <class D, class R = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_first(D d, const R* p, size_t n) {
@@ -108,20 +125,19 @@ HWY_INLINE hn::Vec<D> load_first(D d, const R* p, size_t n) {
   if (n >= hn::MaxLanes(d)) return hn::LoadU(d, p);
   if (n == 0) return hn::Zero(d);
 #if HWY_TARGET == HWY_AVX2
-  // There are masks for words alone; the elements of one that is not whole are put into its place.
-  if constexpr (sizeof(R) >= 4) {
+  constexpr size_t kBytes = hn::MaxLanes(d) * sizeof(R);
+  if constexpr (kBytes <= 8) {
+    using Bits = std::conditional_t<kBytes == 8, uint64_t, uint32_t>;
+    static_assert(kBytes == sizeof(Bits));
+    return hn::BitCast(d, hn::Set(hn::Repartition<Bits, D>(), static_cast<Bits>(load_bytes(p, n * sizeof(R)))));
+  } else if constexpr (sizeof(R) >= 4) {
     return hn::MaskedLoad(hn::FirstN(d, n), d, p);
-  } else {
+  } else {  // there are masks for words alone; one that is not whole is put into its place
     const hn::Repartition<uint32_t, D> words;
     constexpr size_t kElements = 4 / sizeof(R);
     const size_t whole = n / kElements;
-    uint32_t rest = 0;
-    for (size_t i = 0; i < n % kElements; ++i) {
-      uint32_t element = 0;
-      std::memcpy(&element, p + whole * kElements + i, sizeof(R));
-      rest |= element << (8 * sizeof(R) * i);
-    }
     const auto front = hn::MaskedLoad(hn::FirstN(words, whole), words, reinterpret_cast<const uint32_t*>(p));
+    const auto rest = static_cast<uint32_t>(load_bytes(p + whole * kElements, n % kElements * sizeof(R)));
     const auto place = hn::Eq(hn::Iota(words, 0), hn::Set(words, static_cast<uint32_t>(whole)));
     return hn::BitCast(d, hn::IfThenElse(place, hn::Set(words, rest), front));
   }

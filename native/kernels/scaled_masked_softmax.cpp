@@ -444,7 +444,7 @@ HWY_NOINLINE void keep_exps(const Tile<T> t, const uint8_t* bytes, const Wide<T>
     return [&, max](auto extent, int64_t c, size_t k) DESCEND_INLINED {
       if (k == 0) prefetch_pack(t.x + c, ahead);
       const auto e = exps<kFar>(extent, t.x + c, bytes + c, 0, factor, splat(max));
-      hn::StoreU(e, Tag<W>(), kept + c);
+      hn::StoreU(e, Tag<W>(), kept + c);  // what it writes behind the row is the next row's, and written after it
       return e;
     };
   });

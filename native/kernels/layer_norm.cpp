@@ -486,7 +486,7 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
     return;
   }
   const int64_t one_row = p.columns * static_cast<int64_t>(sizeof(T)), bytes = 2 * p.rows * one_row;
-  const Stores stores = norm_stores_of(p.y, p.columns, bytes);
+  const Stores stores = row_stores_of(p.y, p.columns, bytes);
   if (split_loose_columns(p.rows, p.columns)) {
     by_columns(p, one_row, bytes, stores, static_cast<BlockMoments*>(scratch));
   } else {

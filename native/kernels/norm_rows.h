@@ -37,11 +37,4 @@ constexpr bool shares_parameters(int64_t columns) {
   return sizeof(T) == 2 && columns > kStripeColumns && columns <= kMostRowColumns;
 }
 
-// How results are stored in a call that touches `bytes`.
-template <class T>
-Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  if (!are_long<T>(columns)) return stores_of(y, columns, bytes);
-  return stream_rows(y, columns, bytes) ? Stores::kStream : Stores::kPlain;
-}
-
 }  // namespace descend::kernels

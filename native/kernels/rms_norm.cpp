@@ -296,7 +296,7 @@ void rms_norm(const RmsNorm<T>& p, void* scratch) {
   }
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * row_bytes;
-  const Stores stores = norm_stores_of(p.y, p.columns, bytes);
+  const Stores stores = row_stores_of(p.y, p.columns, bytes);
   if (split_loose_columns(p.rows, p.columns)) {
     by_columns(p, row_bytes, bytes, stores);
   } else {

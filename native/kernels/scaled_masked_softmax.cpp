@@ -551,7 +551,7 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * p.columns * size;
-  const Stores stores = stream_rows(p.y, p.columns, bytes) ? Stores::kStream : stores_of(p.y, p.columns, bytes);
+  const Stores stores = row_stores_of(p.y, p.columns, bytes);
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size);
   parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;

@@ -48,4 +48,11 @@ Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   return staged ? Stores::kStaged : Stores::kPlain;
 }
 
+// How rows of results are stored in a call that touches `bytes`: long ones line by line, not by way of a stage.
+template <class T>
+Stores row_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
+  if (!are_long<T>(columns)) return stores_of(y, columns, bytes);
+  return stream_rows(y, columns, bytes) ? Stores::kStream : Stores::kPlain;
+}
+
 }  // namespace descend::kernels

@@ -19,13 +19,16 @@ constexpr int64_t kMinChunkRows = 32;
 constexpr int64_t kTakes = 8;        // of each thread: enough to even out their speeds
 constexpr int64_t kWholeTiles = 64;  // rows of one tile at least, where a chunk has more
 
-// A cache of the first CPU's; 0 if unknown. sysconf() knows what the package has, which on a virtual machine is more
-// than what this CPU may use.
-int64_t cache_bytes(int level) {
+// The first CPU's caches.
+enum Cache { kFirst = 0, kSecond = 2, kLast = 3 };  // 1: of instructions
+
+// The size of one; 0 if unknown. sysconf() knows what the package has, which on a virtual machine is more than what
+// this CPU may use.
+int64_t cache_bytes(Cache cache) {
   long kibibytes = 0;
 #if defined(__linux__)
   char path[64];
-  std::snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);
+  std::snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", cache);
   if (std::FILE* file = std::fopen(path, "r")) {
     if (std::fscanf(file, "%ldK", &kibibytes) != 1) kibibytes = 0;
     std::fclose(file);
@@ -37,7 +40,7 @@ int64_t cache_bytes(int level) {
 // Bytes that are worth keeping in the caches. The last one is shared, on a virtual machine with others' machines, and
 // slow: of it each core counts on as much as its own second level holds.
 int64_t kept_bytes() {
-  const int64_t own = cache_bytes(2), last = cache_bytes(3);
+  const int64_t own = cache_bytes(kSecond), last = cache_bytes(kLast);
   if (own <= 0) return int64_t{8} << 20;
   const int64_t share = 2 * own * usable_cores();
   return last > 0 ? std::min(last / 2, share) : share / 2;
@@ -105,8 +108,21 @@ Ask ask_for(int64_t bytes, int64_t kept) {
   return exceeds_last_cache(bytes) && gains_from_order() ? Ask::kInOrder : Ask::kAhead;
 }
 
+bool asks_second_level() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amdfam19h") != 0;  // Zen 3 and 4
+#else
+  return false;
+#endif
+}
+
+int64_t near_bytes() {
+  static const int64_t bytes = cache_bytes(kFirst) / 3;
+  return bytes;
+}
+
 bool exceeds_last_cache(int64_t bytes) {
-  static const int64_t enough = std::max(std::min(cache_bytes(3) / 3 * 2, 5 * kept_bytes()), kept_bytes());
+  static const int64_t enough = std::max(std::min(cache_bytes(kLast) / 3 * 2, 5 * kept_bytes()), kept_bytes());
   return bytes > enough;
 }
 

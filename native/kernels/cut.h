@@ -36,6 +36,11 @@ inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 // second-level cache waits with them: two float32 streams in and one out ran at half the memory's speed.
 enum class Ask { kNothing, kAhead, kInOrder };
 
+// Whether what comes from memory is best asked for into the second-level cache, as on AMD's Zen 4: norm gradients,
+// whose arithmetic waits less for memory then, ran up to twice as fast. Zen 5 serves such requests more slowly.
+bool asks_second_level();
+inline const bool kAsksSecondLevel = asks_second_level();
+
 // Whether elements of T are read so. 16 bits take so much arithmetic that it must not wait.
 template <class T>
 HWY_INLINE constexpr bool reads_in_order(Ask ask) {
@@ -87,5 +92,8 @@ bool exceeds_kept(int64_t bytes);
 
 // Whether they are so many more that this pays even by way of a copy.
 bool exceeds_last_cache(int64_t bytes);
+
+// Bytes of a row that the first-level cache still holds, with what else is in use, when the row is read again.
+int64_t near_bytes();
 
 }  // namespace descend::kernels

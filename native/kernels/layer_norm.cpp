@@ -296,7 +296,7 @@ HWY_NOINLINE void apply_columns(const Applied<T>& from, int64_t n, const Rows<T>
       },
       [&](auto extent, int64_t c) HWY_ATTR { return Beside{gamma.pack(extent, c), beta.pack(extent, c)}; },
       [&](auto extent, const T* x, T* to, const Terms& terms, const Beside& beside) HWY_ATTR {
-        if (ahead != 0) prefetch_pack(x, ahead);
+        if (ahead != 0) prefetch_distant_pack(x, ahead);
         Pack<W> result;
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {

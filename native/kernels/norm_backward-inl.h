@@ -116,6 +116,10 @@ class Foresight {
   HWY_INLINE Foresight(Ask ask, int64_t columns, Distance below)
       : columns_(columns), ahead_(ask == Ask::kNothing ? 0 : HWY_MIN(kAhead, columns)), below_(below) {}
 
+  // How many groups of rows below lies what is best asked for: more than one where rows are short. (Not where results
+  // are stored as usual, which so many requests hold up.)
+  static HWY_INLINE int64_t groups_ahead(int64_t columns) { return ceil_div(kAhead, columns); }
+
   HWY_INLINE Distance at(int64_t c) const {
     if (c + ahead_ < columns_) return {ahead_, ahead_};
     if (ahead_ == 0) return {};
@@ -164,8 +168,8 @@ class SumsOf {
       if (ahead.dy != 0) {
         DESCEND_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          prefetch_pack(set_.dy[r] + c, ahead.dy);
-          prefetch_pack(set_.x[r] + c, ahead.x);
+          prefetch_distant_pack(set_.dy[r] + c, ahead.dy);
+          prefetch_distant_pack(set_.x[r] + c, ahead.x);
         }
       }
       add_products<Norm, kTame>(Full(), set_, gamma_, c, run_gx_, run_g_);
@@ -390,7 +394,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
   }
   const W* gamma = p.gamma.wide;
   const Foresight<T, kRows> foresight(other.ask, p.columns, other.below);
-  const bool in_order = reads_in_order<T>(other.ask);
+  const bool in_order = reads_in_order<T>(other.ask) && !kAsksSecondLevel;
   const auto next_turn = [&](int64_t begin, int64_t end) DESCEND_INLINED {
     const Distance distance = foresight.at(begin);
     if (in_order) await_reads();
@@ -497,6 +501,8 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
   Results<T> results(p, stores);
   RowSums sums[kGroup];
   RowTerms<Wide<T>> terms[kGroup];
+  const int64_t groups = stores == Stores::kPlain ? 1 : Foresight<T, kGroup>::groups_ahead(p.columns);
+  const Distance below = rows_below(p, groups * kGroup);
   bool known = kOutput == Output::kNone;  // whether the group's sums are known or not needed
   for (int64_t stripe = first; stripe < last;) {
     const int64_t chunk = stripe / cut.chunk;
@@ -513,7 +519,7 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
       if constexpr (kOutput != Output::kNone) {
         known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
-          const NextSums next{row + kGroup, sums, cut.ask, rows_below(p, kGroup)};
+          const NextSums next{row + kGroup, sums, cut.ask, below};
           apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, results.from(row), columns, next);
           results.written(row, rows);
           continue;
@@ -778,7 +784,7 @@ HWY_INLINE void prefetch_rows(const Rows<const T>& rows, int64_t row, int64_t co
   const bool dense = rows.stride == columns;
   const int64_t n = dense ? count * columns : columns;
   for (const int64_t end = row + count; row < end; row += dense ? count : 1) {
-    for (int64_t c = 0; c < n; c += 64 / static_cast<int64_t>(sizeof(T))) prefetch(rows.row(row) + c);
+    for (int64_t c = 0; c < n; c += 64 / static_cast<int64_t>(sizeof(T))) prefetch_distant(rows.row(row) + c);
   }
 }
 

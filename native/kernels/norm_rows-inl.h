@@ -232,9 +232,9 @@ HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_
 }
 
 // Bytes of a row which, where reads must come in order, is best computed before the next is begun. A shorter one is not
-// enough work, and so much of a longer one leaves the first-level cache that its neighbours may as well share the
-// loads.
-inline constexpr int64_t kLeastAlone = int64_t{2} << 10, kMostAlone = int64_t{16} << 10;
+// enough work, and so much of one that is not near leaves the first-level cache that its neighbours may as well share
+// the loads.
+inline constexpr int64_t kLeastAlone = int64_t{2} << 10;
 
 // Results of a tile of rows that are not long.
 template <class T>
@@ -244,7 +244,8 @@ using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))
 template <class T>
 HWY_INLINE int64_t tile_rows(const RowCut& cut, const Rows<T>& y, int64_t columns, Stores stores) {
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(T));
-  const bool alone = stores == Stores::kStream && are_aligned(y) && kLeastAlone <= row_bytes && row_bytes <= kMostAlone;
+  const bool alone =
+      stores == Stores::kStream && are_aligned(y) && kLeastAlone <= row_bytes && row_bytes <= near_bytes();
   if (reads_in_order<T>(cut.ask) && alone) return 1;
   return HWY_MIN(2 * cut.tile, are_long<T>(columns) ? kMaxGroupRows : kMaxRows);  // it was cut for two inputs
 }

@@ -148,7 +148,7 @@ HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t f
         if (in_order) await_reads();
         if (asks) {
           DESCEND_UNROLL
-          for (int64_t i = 0; i < kElements; i += 64 / sizeof(T)) prefetch(ahead + i);
+          for (int64_t i = 0; i < kElements; i += 64 / sizeof(T)) prefetch_distant(ahead + i);
           ahead += kElements;
           left -= kElements;
           if (left <= 0) {

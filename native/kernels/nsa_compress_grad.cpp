@@ -123,7 +123,7 @@ struct Head {
 template <size_t kElements, class T>
 HWY_INLINE void fetch(const T* p) {
   DESCEND_UNROLL
-  for (size_t i = 0; i < kElements; i += 64 / sizeof(T)) prefetch(p + i);
+  for (size_t i = 0; i < kElements; i += 64 / sizeof(T)) prefetch_distant(p + i);
 }
 
 // The first half of a pack.

@@ -15,6 +15,7 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cut.h"
 #include "kernels/element.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -422,19 +423,36 @@ HWY_INLINE void flush_streams() { hwy::FlushStream(); }
 // How far ahead is asked for what is to be read, of each input: enough to keep a fast memory busy.
 inline constexpr int64_t kAheadBytes = 4096;
 
-// Asks for the line at p, for the first-level cache: AMD's Zen 5 is slower to serve requests for the second.
-HWY_INLINE void prefetch(const void* p) {
-  hwy::Prefetch(p);
+// GCC takes a function that does nothing but prefetch for one without effect, and drops its calls.
+HWY_INLINE void keep_prefetch([[maybe_unused]] const void* p) {
 #if HWY_COMPILER_GCC_ACTUAL
-  // GCC takes a function that does nothing else for one without effect, and drops its calls.
   asm volatile("" ::"m"(*static_cast<const char*>(p)));
 #endif
+}
+
+// Asks for the line at p, for the first-level cache.
+HWY_INLINE void prefetch(const void* p) {
+  hwy::Prefetch(p);
+  keep_prefetch(p);
 }
 
 template <class T>
 HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {
   DESCEND_UNROLL
   for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch(p + ahead + i);
+}
+
+// The same of what probably lies in memory, for the cache that suits the machine.
+HWY_INLINE void prefetch_distant(const void* p) {
+  if (!kAsksSecondLevel) return prefetch(p);
+  __builtin_prefetch(p, 0, 2);
+  keep_prefetch(p);
+}
+
+template <class T>
+HWY_INLINE void prefetch_distant_pack(const T* p, int64_t ahead) {
+  DESCEND_UNROLL
+  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch_distant(p + ahead + i);
 }
 
 // Asks for the lines that rows of n elements share with others. Where results go past the caches, these alone are

@@ -138,7 +138,7 @@ HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64
         in_lines, x, y, rows, n, [=](int64_t r) HWY_ATTR { return splat(rstd[r]); },
         [=](auto extent, int64_t c) HWY_ATTR { return gamma.pack(extent, c); },
         [=](auto extent, const T* from, T* to, const Vector<W>& by, const Pack<W>& beside) HWY_ATTR {
-          if (distance != 0) prefetch_pack(from, distance);
+          if (distance != 0) prefetch_distant_pack(from, distance);
           Pack<W> scaled;
           DESCEND_UNROLL
           for (size_t k = 0; k < kPackVectors<W>; ++k) {

@@ -116,10 +116,7 @@ bool asks_second_level() {
 #endif
 }
 
-int64_t near_bytes() {
-  static const int64_t bytes = cache_bytes(kFirst) / 3;
-  return bytes;
-}
+int64_t near_bytes() { return cache_bytes(kFirst) / 3; }
 
 bool exceeds_last_cache(int64_t bytes) {
   static const int64_t enough = std::max(std::min(cache_bytes(kLast) / 3 * 2, 5 * kept_bytes()), kept_bytes());

@@ -95,5 +95,6 @@ bool exceeds_last_cache(int64_t bytes);
 
 // Bytes of a row that the first-level cache still holds, with what else is in use, when the row is read again.
 int64_t near_bytes();
+inline const int64_t kNearBytes = near_bytes();
 
 }  // namespace descend::kernels

@@ -244,8 +244,7 @@ using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))
 template <class T>
 HWY_INLINE int64_t tile_rows(const RowCut& cut, const Rows<T>& y, int64_t columns, Stores stores) {
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(T));
-  const bool alone =
-      stores == Stores::kStream && are_aligned(y) && kLeastAlone <= row_bytes && row_bytes <= near_bytes();
+  const bool alone = stores == Stores::kStream && are_aligned(y) && kLeastAlone <= row_bytes && row_bytes <= kNearBytes;
   if (reads_in_order<T>(cut.ask) && alone) return 1;
   return HWY_MIN(2 * cut.tile, are_long<T>(columns) ? kMaxGroupRows : kMaxRows);  // it was cut for two inputs
 }

@@ -46,12 +46,20 @@ int64_t kept_bytes() {
   return last > 0 ? std::min(last / 2, share) : share / 2;
 }
 
-bool gains_from_order() {
+// Of what comes from memory.
+Ask ask_of_memory() {
 #if defined(__x86_64__)
-  return __builtin_cpu_is("amd") != 0;
-#else
-  return false;
+  if (__builtin_cpu_is("amd")) return kAsksSecondLevel ? Ask::kSparing : Ask::kInOrder;
 #endif
+  return Ask::kAhead;
+}
+
+// A shorter row is not enough work, and so much of one that does not stay in the first-level cache, with what else is
+// in use, until it is read again that its neighbours may as well share the loads.
+bool is_best_alone(int64_t row_bytes) {
+  constexpr int64_t kLeast = int64_t{2} << 10, kUsualFirst = int64_t{48} << 10;
+  static const int64_t first = cache_bytes(kFirst);
+  return kLeast <= row_bytes && row_bytes <= (first > 0 ? first : kUsualFirst) / 3;
 }
 
 }  // namespace
@@ -67,6 +75,7 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   cut.chunk = ceil_div(cut.chunk, kMaxGroupRows) * kMaxGroupRows;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
   cut.ask = ask_for(rows * bytes, kPrefetch);
+  cut.alone = cut.ask >= Ask::kSparing && is_best_alone(bytes);
   return cut;
 }
 
@@ -74,10 +83,10 @@ int64_t chunks_to_take(int64_t chunks) { return std::max<int64_t>(chunks / (kTak
 
 int64_t RowCut::chunks_taken() const { return chunks_to_take(chunks); }
 
-RowCut cut_loose_rows(int64_t rows, int64_t row_bytes) {
+RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work) {
   RowCut cut = cut_rows(rows, row_bytes);
   const int64_t chunks = num_threads() == 1 ? 1 : kTakes * num_threads();
-  cut.chunk = std::max(ceil_div(rows, chunks), ceil_div(kSmall, row_bytes + kRowWorth));
+  cut.chunk = std::max(ceil_div(rows, chunks), ceil_div(kSmall, work));
   if (cut.chunk > kWholeTiles) cut.chunk = ceil_div(cut.chunk, kWholeTiles) * kWholeTiles;
   cut.chunks = ceil_div(rows, cut.chunk);
   return cut;
@@ -105,7 +114,7 @@ bool exceeds_kept(int64_t bytes) {
 
 Ask ask_for(int64_t bytes, int64_t kept) {
   if (bytes <= kept) return Ask::kNothing;
-  return exceeds_last_cache(bytes) && gains_from_order() ? Ask::kInOrder : Ask::kAhead;
+  return exceeds_last_cache(bytes) ? ask_of_memory() : Ask::kAhead;
 }
 
 bool asks_second_level() {
@@ -115,8 +124,6 @@ bool asks_second_level() {
   return false;
 #endif
 }
-
-int64_t near_bytes() { return cache_bytes(kFirst) / 3; }
 
 bool exceeds_last_cache(int64_t bytes) {
   static const int64_t enough = std::max(std::min(cache_bytes(kLast) / 3 * 2, 5 * kept_bytes()), kept_bytes());

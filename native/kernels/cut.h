@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "hwy/base.h"
+#include "kernels/element.h"
 
 namespace descend::kernels {
 
@@ -25,16 +26,21 @@ inline constexpr int64_t kMostRowColumns = 8 * kStripeColumns;
 inline constexpr int64_t kMaxTile = 64;
 inline constexpr int64_t kMaxGroupRows = 8;
 
-// What is done once for a row takes as long as moving so many bytes.
-inline constexpr int64_t kRowWorth = 96;
+// Work on a row of so many elements, read and written, in bytes that take as long to move: those of 16 bits take as
+// much arithmetic as floats. `once`: what is done once for a row.
+template <class T>
+constexpr int64_t row_work(int64_t elements, int64_t once = 64) {
+  return elements * static_cast<int64_t>(sizeof(Wide<T>)) + once;
+}
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 
-// Whether what is read later is worth asking for now. kInOrder: and reads from memory must not be begun before those
-// above them are served. On AMD's Zen 5 they would otherwise take the places where requests wait, and what lies in the
+// Whether what is read later is worth asking for now. kSparing: and the places where requests wait are scarce, as on
+// AMD's processors; few rows or tokens are to be read at a time. kInOrder: and reads from memory must not be begun
+// before those above them are served. On Zen 5 they would otherwise take all those places, and what lies in the
 // second-level cache waits with them: two float32 streams in and one out ran at half the memory's speed.
-enum class Ask { kNothing, kAhead, kInOrder };
+enum class Ask { kNothing, kAhead, kSparing, kInOrder };
 
 // Whether what comes from memory is best asked for into the second-level cache, as on AMD's Zen 4: norm gradients,
 // whose arithmetic waits less for memory then, ran up to twice as fast. Zen 5 serves such requests more slowly.
@@ -42,6 +48,10 @@ bool asks_second_level();
 inline const bool kAsksSecondLevel = asks_second_level();
 
 // Whether elements of T are read so. 16 bits take so much arithmetic that it must not wait.
+template <class T>
+HWY_INLINE constexpr bool reads_sparingly(Ask ask) {
+  return sizeof(T) >= sizeof(float) && ask >= Ask::kSparing;
+}
 template <class T>
 HWY_INLINE constexpr bool reads_in_order(Ask ask) {
   return sizeof(T) >= sizeof(float) && ask == Ask::kInOrder;
@@ -55,7 +65,8 @@ struct RowCut {
   int64_t stripe;  // rows
   int64_t chunk;   // rows; only the last stripe may be short
   int64_t chunks;
-  Ask ask;  // for the next tile, while this one is computed
+  Ask ask;     // for the next tile, while this one is computed
+  bool alone;  // whether a row, where requests are scarce, is best computed before the next is begun
 
   int64_t chunks_taken() const;
 };
@@ -75,7 +86,8 @@ HWY_INLINE int64_t stripe_rows(int64_t rows) {
 RowCut cut_rows(int64_t rows, int64_t row_bytes);
 
 // Rows without column sums, which know nothing of each other: the cut, which is up to the machine, changes no result.
-RowCut cut_loose_rows(int64_t rows, int64_t row_bytes);
+// work: on one row.
+RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work);
 
 // Whether rows are cut along the columns instead: they are long, or too few to give every thread some.
 bool split_columns(int64_t rows, int64_t columns);
@@ -92,9 +104,5 @@ bool exceeds_kept(int64_t bytes);
 
 // Whether they are so many more that this pays even by way of a copy.
 bool exceeds_last_cache(int64_t bytes);
-
-// Bytes of a row that the first-level cache still holds, with what else is in use, when the row is read again.
-int64_t near_bytes();
-inline const int64_t kNearBytes = near_bytes();
 
 }  // namespace descend::kernels

@@ -89,7 +89,7 @@ HWY_INLINE Moments block_moments(const T* x, int64_t n, int64_t ahead, double ti
   Pack<W> sum = zero_pack<W>();
   int64_t j = 0;
   for (; j + kStep <= n; j += kStep) {
-    prefetch_pack(x + j, ahead);
+    prefetch_pack<prefetch_near>(x + j, ahead);
     sum = add(sum, load_pack(Full(), x + j));
   }
   if (j < n) sum = add(sum, load_pack(Part{static_cast<size_t>(n - j)}, x + j));
@@ -183,7 +183,7 @@ HWY_INLINE void apply_span(const T* x, const C& at, int64_t begin, int64_t end, 
   over_packs<W>(begin, end, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
     constexpr size_t kPacks = decltype(packs)::value;
     DESCEND_UNROLL
-    for (size_t i = 0; i < kPacks; ++i) prefetch_pack(x + j + i * kPackLanes<W>, ahead);
+    for (size_t i = 0; i < kPacks; ++i) prefetch_pack<prefetch_near>(x + j + i * kPackLanes<W>, ahead);
     apply_packs<kSwish, kStream, kPacks>(extent, x, at, j, y);
   });
 }

@@ -275,7 +275,7 @@ struct EntryResults {
   Vector<W> mean, rstd, x_weight, dz_weight, base;
 
   HWY_INLINE void prefetch(int64_t j, int64_t ahead) const {
-    if constexpr (!kStream) prefetch_pack(dx + j, ahead);
+    if constexpr (!kStream) prefetch_pack<prefetch_near>(dx + j, ahead);
   }
 
   template <class Extent, size_t kPacks>
@@ -400,10 +400,10 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
                 (std::is_same_v<R, NoResults> ? 2 * kAheadBytes : kAheadBytes / 2) / static_cast<int64_t>(sizeof(T));
             // There is time for memory here, and little in the second pass.
             for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
-              prefetch_pack(x + at, kAhead);
-              prefetch_pack(dy + at, kAhead);
+              prefetch_pack<prefetch_near>(x + at, kAhead);
+              prefetch_pack<prefetch_near>(dy + at, kAhead);
               if constexpr (std::is_same_v<R, NoResults>) {
-                if (!group.stream) prefetch_pack(dx + at, 0);
+                if (!group.stream) prefetch_pack<prefetch_near>(dx + at, 0);
               } else {
                 due.prefetch(at, kAhead);
               }

@@ -296,7 +296,7 @@ HWY_NOINLINE void apply_columns(const Applied<T>& from, int64_t n, const Rows<T>
       },
       [&](auto extent, int64_t c) HWY_ATTR { return Beside{gamma.pack(extent, c), beta.pack(extent, c)}; },
       [&](auto extent, const T* x, T* to, const Terms& terms, const Beside& beside) HWY_ATTR {
-        if (ahead != 0) prefetch_distant_pack(x, ahead);
+        if (ahead != 0) prefetch_pack<prefetch_distant>(x, ahead);
         Pack<W> result;
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
@@ -437,13 +437,15 @@ size_t moments_bytes(int64_t columns) {
 }
 
 template <class T>
-void by_rows(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Wide<T>* room) {
+void by_rows(const LayerNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* room) {
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
   static const auto share = DESCEND_CHOOSE(layer_norm_share<T>);
-  const RowCut cut = cut_loose_rows(p.rows, row_bytes);
+  constexpr int64_t kOnce = 192;  // a row's mean and variance, in double
+  const int64_t work = row_work<T>(2 * p.columns, kOnce);
+  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work);
   const bool shared = shares_parameters<T>(p.columns);
   if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { share(p, b, room); });
-  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
+  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);
   });
@@ -455,17 +457,18 @@ void by_columns(const LayerNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores 
   static const auto block_moments = DESCEND_CHOOSE(layer_norm_block_moments<T>);
   static const auto block = DESCEND_CHOOSE(layer_norm_block<T>);
   static const auto scale = DESCEND_CHOOSE(layer_norm_scale<T>);
-  const int64_t blocks = blocks_in(p.columns), group = group_rows(row_bytes);
+  const int64_t blocks = blocks_in(p.columns), group = group_rows(row_bytes),
+                work = p.rows * row_work<T>(2 * p.columns);
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
-    parallel_for(blocks, bytes, [&](int64_t b) { block_moments(p, row, rows, b, moments[b]); });
+    parallel_for(blocks, work, [&](int64_t b) { block_moments(p, row, rows, b, moments[b]); });
     Scale<Wide<T>> by;
     {
       const FixedFpEnvironment environment;
       scale(p, rows, moments, by);
     }
     const int64_t ahead = exceeds_kept(bytes) && row + 2 * rows <= p.rows ? rows : 0;
-    parallel_for(blocks, bytes, [&](int64_t b) { block(p, row, rows, b, by, stores, ahead); });
+    parallel_for(blocks, work, [&](int64_t b) { block(p, row, rows, b, by, stores, ahead); });
   }
 }
 
@@ -491,7 +494,7 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
     by_columns(p, one_row, bytes, stores, static_cast<BlockMoments*>(scratch));
   } else {
     void* const room = static_cast<uint8_t*>(scratch) + moments_bytes<T>(p.columns);
-    by_rows(p, one_row, bytes, stores, static_cast<Wide<T>*>(room));
+    by_rows(p, one_row, stores, static_cast<Wide<T>*>(room));
   }
 }
 

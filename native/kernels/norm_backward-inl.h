@@ -168,8 +168,8 @@ class SumsOf {
       if (ahead.dy != 0) {
         DESCEND_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          prefetch_distant_pack(set_.dy[r] + c, ahead.dy);
-          prefetch_distant_pack(set_.x[r] + c, ahead.x);
+          prefetch_pack<prefetch_distant>(set_.dy[r] + c, ahead.dy);
+          prefetch_pack<prefetch_distant>(set_.x[r] + c, ahead.x);
         }
       }
       add_products<Norm, kTame>(Full(), set_, gamma_, c, run_gx_, run_g_);
@@ -394,7 +394,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
   }
   const W* gamma = p.gamma.wide;
   const Foresight<T, kRows> foresight(other.ask, p.columns, other.below);
-  const bool in_order = reads_in_order<T>(other.ask) && !kAsksSecondLevel;
+  const bool in_order = reads_in_order<T>(other.ask);
   const auto next_turn = [&](int64_t begin, int64_t end) DESCEND_INLINED {
     const Distance distance = foresight.at(begin);
     if (in_order) await_reads();
@@ -544,7 +544,7 @@ static_assert(kBatchColumns<bfloat16> <= kRun<float>);
 inline constexpr int64_t kFolded = kFoldRows<double>;      // rows whose sums are folded together
 inline constexpr int64_t kBatch = 4 * kFolded;             // rows at most: they hide how long each step takes
 inline constexpr int64_t kBatchBytes = int64_t{12} << 10;  // of two inputs, which the second pass finds in a cache
-inline constexpr int64_t kBatchBytesInOrder = int64_t{4} << 10;  // so few that requests for them hold up no read
+inline constexpr int64_t kSparingBatchBytes = int64_t{4} << 10;  // so few that requests for them hold up no read
 
 // Loops over rows are unrolled where a pack is two vectors. Where it is more, the code would grow and the registers
 // end.
@@ -796,7 +796,7 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
   Results<T> results(p, stores);
   Batch<Wide<T>> batches[2];
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
-  const int64_t bytes = cut.ask == Ask::kInOrder ? kBatchBytesInOrder : kBatchBytes;
+  const int64_t bytes = cut.ask >= Ask::kSparing ? kSparingBatchBytes : kBatchBytes;
   const int64_t step = HWY_MAX(HWY_MIN(kBatch, bytes / (2 * row_bytes) / kFolded * kFolded), kFolded);
   const int64_t ahead = cut.ask != Ask::kNothing ? ceil_div(kAheadBytes, row_bytes * step) * step + step : 0;
   const auto prepare = [&](int64_t row) HWY_ATTR {

@@ -33,10 +33,10 @@ int64_t rows_together(int64_t rows, int64_t columns) {
 }
 
 template <class T>
-void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores) {
+void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, Stores stores) {
   const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
   const int64_t taken = cut.chunks_taken(), rows = taken * cut.chunk;
-  parallel_for(ceil_div(cut.chunks, taken), bytes + p.rows * kRowWorth,
+  parallel_for(ceil_div(cut.chunks, taken), p.rows * row_work<T>(3 * p.columns),
                [&](int64_t i) { kernels.rows(p, i * rows, std::min((i + 1) * rows, p.rows), cut, stores); });
 }
 
@@ -47,6 +47,7 @@ template <class T>
 void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores,
                 RowSums* sums) {
   const int64_t blocks = blocks_in(p.columns), most = rows_together<T>(p.rows, p.columns);
+  const int64_t work = p.rows * row_work<T>(3 * p.columns);
   // Beyond the caches the sums of a group come with the results of the one above it.
   const bool in_step = exceeds_kept(bytes) && p.dx.data != nullptr;
   const auto group_at = [&](int64_t row) {
@@ -54,7 +55,7 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
   };
   for (BlockGroup group = group_at(0), below; group.rows > 0; group = below) {
     if (p.dx.data != nullptr && (group.row == 0 || !in_step)) {
-      parallel_for(blocks, bytes, [&](int64_t b) { kernels.block_sums(p, group, b, sums + b * group.rows); });
+      parallel_for(blocks, work, [&](int64_t b) { kernels.block_sums(p, group, b, sums + b * group.rows); });
     }
     RowTerms<Wide<T>> terms[kMaxGroupRows];
     {
@@ -71,7 +72,7 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
     below = group_at(group.row + group.rows);
     const BlockGroup summed = in_step ? below : BlockGroup{};
     const int64_t piece = summed.rows > 0 ? kBlock : kBlock / 4;  // columns
-    parallel_for(ceil_div(p.columns, piece), bytes, [&](int64_t i) {
+    parallel_for(ceil_div(p.columns, piece), work, [&](int64_t i) {
       const int64_t column = i * piece, columns = std::min(piece, p.columns - column);
       kernels.results(p, group, column, columns, terms, summed, sums + column / kBlock * summed.rows, stores);
     });
@@ -108,7 +109,7 @@ void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kerne
   if (split_columns(p.rows, p.columns)) {
     by_columns(p, kernels, bytes, stores, static_cast<RowSums*>(scratch));
   } else {
-    by_rows(p, kernels, bytes, stores);
+    by_rows(p, kernels, stores);
   }
 }
 

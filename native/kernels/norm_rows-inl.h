@@ -22,7 +22,8 @@ HWY_INLINE Part tail_of(int64_t n) {
 }
 
 // The sum of a split pack's lanes, for each row of a tile: the tree of fold() over the columns in order, in which the
-// even columns and the odd ones meet last. Beyond the rows, as far as the next whole fold of them, the sum is 0.
+// even columns and the odd ones meet last. Until then they lie in one vector, each in a half of it. Beyond the rows, as
+// far as the next whole fold of them, the sum is 0.
 template <class T>
 class FoldedRows {
  public:
@@ -31,12 +32,16 @@ class FoldedRows {
   HWY_INLINE FoldedRows() {}  // as Pack's
 
   HWY_INLINE void set(int64_t row, Pack<W> pack) {
-    constexpr size_t kCount = kPackVectors<W> / kParts;
-    DESCEND_UNROLL
-    for (size_t h = 0; h < kParts; ++h) {
-      Vector<W> part[kCount];
-      each<kCount>([&](size_t k) DESCEND_INLINED { part[k] = pack.v[h * kCount + k]; });
-      v_[h][row] = fold_to_vector<W>(part);
+    if constexpr (kSplits<T>) {
+      constexpr size_t kCount = kVectorPairs<T>;
+      Vector<W> even[kCount], odd[kCount];
+      each<kCount>([&](size_t k) DESCEND_INLINED {
+        even[k] = pack.v[k];
+        odd[k] = pack.v[kCount + k];
+      });
+      v_[row] = fold_step<kHalf>(Tag<W>(), fold_to_vector<W>(even), fold_to_vector<W>(odd), Sum());
+    } else {
+      v_[row] = fold_to_vector<W>(pack.v);
     }
   }
 
@@ -45,36 +50,44 @@ class FoldedRows {
     const Tag<W> d;
     if (rows <= kFew) {
       for (int64_t r = 0; r < kFoldRows<W>; r += kVectorLanes<W>) hn::Store(hn::Zero(d), d, to.of + r);
-      for (int64_t r = 0; r < rows; ++r) {
-        to.of[r] = fold_vector(d, v_[0][r]);
-        if constexpr (kParts == 2) to.of[r] += fold_vector(d, v_[1][r]);
-      }
+      for (int64_t r = 0; r < rows; ++r) to.of[r] = fold_one(v_[r]);
       return;
     }
-    fold(v_[0], rows, to);
-    if constexpr (kParts == 2) {
-      TileRow<W> odd;
-      fold(v_[1], rows, odd);
-      for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
-        hn::Store(hn::Add(hn::Load(d, to.of + r), hn::Load(d, odd.of + r)), d, to.of + r);
-      }
+    const int64_t end = ceil_div(rows, kFoldRows<W>) * kFoldRows<W>;
+    for (int64_t r = rows; r < end; ++r) v_[r] = hn::Zero(d);
+    for (int64_t r = 0; r < end; r += kVectorLanes<W>) {
+      Vector<W> some[kVectorLanes<W>];
+      each<kVectorLanes<W>>([&](size_t i) DESCEND_INLINED { some[i] = v_[r + static_cast<int64_t>(i)]; });
+      hn::Store(fold_some(some), d, to.of + r);
     }
   }
 
  private:
-  static constexpr size_t kParts = kSplits<T> ? 2 : 1;
   static constexpr int64_t kFew = 4;  // rows, which fold sooner one by one
+  static constexpr size_t kHalf = kVectorLanes<W> / 2;
 
-  HWY_INLINE static void fold(Vector<W>* v, int64_t rows, TileRow<W>& to) {
-    for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) v[r] = hn::Zero(Tag<W>());
-    for (int64_t r = 0; r < rows; r += kFoldRows<W>) {
-      Vector<W> some[kFoldRows<W>];
-      each<kFoldRows<W>>([&](size_t i) DESCEND_INLINED { some[i] = v[r + static_cast<int64_t>(i)]; });
-      fold_rows<W>(some, to.of + r);
+  static HWY_INLINE W fold_one(Vector<W> v) {
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (kSplits<T>) {
+      const hn::Half<Tag<W>> half;
+      return fold_vector(half, hn::LowerHalf(half, v)) + fold_vector(half, hn::UpperHalf(half, v));
+    } else
+#endif
+      return fold_vector(Tag<W>(), v);
+  }
+
+  // Of as many rows as a vector has lanes.
+  static HWY_INLINE Vector<W> fold_some(Vector<W>* v) {
+    const Tag<W> d;
+    if constexpr (kSplits<T>) {
+      const auto first = fold_each<Tag<W>, Sum, kHalf>(d, v, Sum());
+      return fold_step<kHalf>(d, first, fold_each<Tag<W>, Sum, kHalf>(d, v + kHalf, Sum()), Sum());
+    } else {
+      return fold_each(d, v, Sum());
     }
   }
 
-  Vector<W> v_[kParts][kMaxRows];
+  Vector<W> v_[kMaxRows];
 };
 
 // ---- What is computed of a tile's sums, in double.
@@ -231,11 +244,6 @@ HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_
   }
 }
 
-// Bytes of a row which, where reads must come in order, is best computed before the next is begun. A shorter one is not
-// enough work, and so much of one that is not near leaves the first-level cache that its neighbours may as well share
-// the loads.
-inline constexpr int64_t kLeastAlone = int64_t{2} << 10;
-
 // Results of a tile of rows that are not long.
 template <class T>
 using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))>;
@@ -243,9 +251,7 @@ using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))
 // Rows of a tile.
 template <class T>
 HWY_INLINE int64_t tile_rows(const RowCut& cut, const Rows<T>& y, int64_t columns, Stores stores) {
-  const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(T));
-  const bool alone = stores == Stores::kStream && are_aligned(y) && kLeastAlone <= row_bytes && row_bytes <= kNearBytes;
-  if (reads_in_order<T>(cut.ask) && alone) return 1;
+  if (cut.alone && reads_sparingly<T>(cut.ask) && stores == Stores::kStream && are_aligned(y)) return 1;
   return HWY_MIN(2 * cut.tile, are_long<T>(columns) ? kMaxGroupRows : kMaxRows);  // it was cut for two inputs
 }
 

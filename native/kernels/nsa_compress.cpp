@@ -134,7 +134,7 @@ HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t f
   const int64_t input_stride = c.input_stride, row = c.row, rows = c.rows, first_place = c.place;
   const int64_t weight_stride = c.weight_stride, weight_window = c.weight_window;
   // Tokens are read side by side, but asked for one after the other, as the processor does by itself where it can.
-  const bool asks = c.ask != Ask::kNothing, in_order = reads_in_order<T>(c.ask);
+  const bool asks = c.ask != Ask::kNothing, in_order = reads_sparingly<T>(c.ask);
   const T* ahead = c.ahead;
   const int64_t columns = c.columns, gap = input_stride - columns;
   int64_t left = columns;

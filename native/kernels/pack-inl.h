@@ -431,28 +431,23 @@ HWY_INLINE void keep_prefetch([[maybe_unused]] const void* p) {
 }
 
 // Asks for the line at p, for the first-level cache.
-HWY_INLINE void prefetch(const void* p) {
+HWY_INLINE void prefetch_near(const void* p) {
   hwy::Prefetch(p);
   keep_prefetch(p);
 }
 
-template <class T>
-HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {
-  DESCEND_UNROLL
-  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch(p + ahead + i);
-}
-
 // The same of what probably lies in memory, for the cache that suits the machine.
 HWY_INLINE void prefetch_distant(const void* p) {
-  if (!kAsksSecondLevel) return prefetch(p);
+  if (!kAsksSecondLevel) return prefetch_near(p);
   __builtin_prefetch(p, 0, 2);
   keep_prefetch(p);
 }
 
-template <class T>
-HWY_INLINE void prefetch_distant_pack(const T* p, int64_t ahead) {
+// The lines of a pack, asked for by one of these.
+template <void (*kPrefetch)(const void*), class T>
+HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {
   DESCEND_UNROLL
-  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) prefetch_distant(p + ahead + i);
+  for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) kPrefetch(p + ahead + i);
 }
 
 // Asks for the lines that rows of n elements share with others. Where results go past the caches, these alone are
@@ -461,8 +456,8 @@ HWY_INLINE void prefetch_distant_pack(const T* p, int64_t ahead) {
 template <class T>
 HWY_INLINE void prefetch_shared(const T* first, int64_t stride, int64_t rows, int64_t n) {
   for (; rows > 0; --rows, first += stride) {
-    if (reinterpret_cast<uintptr_t>(first) % 64 != 0) prefetch(first);
-    if (reinterpret_cast<uintptr_t>(first + n) % 64 != 0) prefetch(first + n - 1);
+    if (reinterpret_cast<uintptr_t>(first) % 64 != 0) prefetch_near(first);
+    if (reinterpret_cast<uintptr_t>(first + n) % 64 != 0) prefetch_near(first + n - 1);
   }
 }
 

@@ -138,7 +138,7 @@ HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64
         in_lines, x, y, rows, n, [=](int64_t r) HWY_ATTR { return splat(rstd[r]); },
         [=](auto extent, int64_t c) HWY_ATTR { return gamma.pack(extent, c); },
         [=](auto extent, const T* from, T* to, const Vector<W>& by, const Pack<W>& beside) HWY_ATTR {
-          if (distance != 0) prefetch_distant_pack(from, distance);
+          if (distance != 0) prefetch_pack<prefetch_distant>(from, distance);
           Pack<W> scaled;
           DESCEND_UNROLL
           for (size_t k = 0; k < kPackVectors<W>; ++k) {
@@ -240,13 +240,14 @@ namespace descend::kernels {
 namespace {
 
 template <class T>
-void by_rows(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores stores, Wide<T>* room) {
+void by_rows(const RmsNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* room) {
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
   static const auto share = DESCEND_CHOOSE(rms_norm_share<T>);
-  const RowCut cut = cut_loose_rows(p.rows, row_bytes);
+  const int64_t work = row_work<T>(2 * p.columns);
+  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work);
   const bool shared = shares_parameters<T>(p.columns);
   if (shared) parallel_for(blocks_in(p.columns), 2 * row_bytes, [&](int64_t b) { share(p, b, room); });
-  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
+  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);
   });
@@ -260,14 +261,15 @@ void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores st
   static const auto block_squares = DESCEND_CHOOSE(rms_norm_block_squares<T>);
   static const auto block = DESCEND_CHOOSE(rms_norm_block<T>);
   static const auto group_rstd = DESCEND_CHOOSE(rms_norm_group_rstd<T>);
-  const int64_t blocks = blocks_in(p.columns), group = group_rows(row_bytes);
+  const int64_t blocks = blocks_in(p.columns), group = group_rows(row_bytes),
+                work = p.rows * row_work<T>(2 * p.columns);
   double sums[kMaxSums];
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t rows = std::min(group, p.rows - row);
     TileRow<double> whole = {};
     for (int64_t first = 0; first < blocks; first += kMaxSums / rows) {
       const int64_t count = std::min(kMaxSums / rows, blocks - first);
-      parallel_for(count, bytes, [&](int64_t b) { block_squares(p, row, rows, first + b, sums + b * rows); });
+      parallel_for(count, work, [&](int64_t b) { block_squares(p, row, rows, first + b, sums + b * rows); });
       const FixedFpEnvironment environment;
       for (int64_t i = 0; i < count * rows; ++i) whole.of[i % rows] += sums[i];
     }
@@ -276,7 +278,7 @@ void by_columns(const RmsNorm<T>& p, int64_t row_bytes, int64_t bytes, Stores st
       group_rstd(p, row, rows, whole);
     }
     const int64_t ahead = exceeds_kept(bytes) && row + 2 * rows <= p.rows ? rows : 0;
-    parallel_for(blocks, bytes, [&](int64_t b) { block(p, row, rows, b, stores, ahead); });
+    parallel_for(blocks, work, [&](int64_t b) { block(p, row, rows, b, stores, ahead); });
   }
 }
 
@@ -300,7 +302,7 @@ void rms_norm(const RmsNorm<T>& p, void* scratch) {
   if (split_loose_columns(p.rows, p.columns)) {
     by_columns(p, row_bytes, bytes, stores);
   } else {
-    by_rows(p, row_bytes, bytes, stores, static_cast<Wide<T>*>(scratch));
+    by_rows(p, row_bytes, stores, static_cast<Wide<T>*>(scratch));
   }
 }
 

@@ -226,7 +226,7 @@ HWY_NOINLINE Vector<Wide<T>> exp_block(const T* x, int64_t ahead, const uint8_t*
   const auto factor = splat(scale), top = splat(max);
   Pack<W> acc = zero_pack<W>();
   for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
-    prefetch_distant_pack(x + c, ahead);
+    prefetch_pack<prefetch_distant>(x + c, ahead);
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
       const auto e = inside_or(extent, k, exps<kFar>(extent, x + c, bytes + c, k, factor, top), W{0});
@@ -442,7 +442,7 @@ HWY_NOINLINE void keep_exps(const Tile<T> t, const uint8_t* bytes, const Wide<T>
   fold_rows_of<kRest>(t, W{0}, Sum(), total, [&](int64_t r) DESCEND_INLINED {
     const W max = top[r];
     return [&, max](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-      if (k == 0) prefetch_distant_pack(t.x + c, ahead);
+      if (k == 0) prefetch_pack<prefetch_distant>(t.x + c, ahead);
       const auto e = exps<kFar>(extent, t.x + c, bytes + c, 0, factor, splat(max));
       hn::StoreU(e, Tag<W>(), kept + c);  // what it writes behind the row is the next row's, and written after it
       return e;
@@ -465,7 +465,7 @@ HWY_INLINE void keep_narrow_exps(const Tile<T>& t, const uint8_t* bytes, Spread<
   max.fill(top, t.rows, t.columns);
   const auto keep = [&](auto may_be_far) HWY_ATTR {
     for_each_vector_of(n, kept, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
-      if (k == 0) prefetch_distant_pack(t.x + c, ahead);
+      if (k == 0) prefetch_pack<prefetch_distant>(t.x + c, ahead);
       return exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, max.at(c, k));
     });
   };
@@ -552,8 +552,9 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * p.columns * size;
   const Stores stores = row_stores_of(p.y, p.columns, bytes);
-  const RowCut cut = cut_loose_rows(p.rows, p.columns * size);
-  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
+  const int64_t work = row_work<T>(4 * p.columns);  // exponentials take as long as moving their elements
+  const RowCut cut = cut_loose_rows(p.rows, p.columns * size, work);
+  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), stores);
   });

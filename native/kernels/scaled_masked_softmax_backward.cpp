@@ -83,8 +83,8 @@ HWY_NOINLINE void add_dots(const ScaledMaskedSoftmaxBackward<T>& p, int64_t firs
         Pack<W> acc = zero_pack<W>();
         for_each_pack<W>(0, n, tail, [&](auto extent, int64_t c) DESCEND_INLINED {
           if constexpr (std::is_same_v<decltype(extent), Full>) {
-            prefetch_distant_pack(y + c, ahead_y);
-            if constexpr (kBoth) prefetch_distant_pack(dy + c, kAhead);
+            prefetch_pack<prefetch_distant>(y + c, ahead_y);
+            if constexpr (kBoth) prefetch_pack<prefetch_distant>(dy + c, kAhead);
           } else if constexpr (kBoth) {
             prefetch_distant(y + c + kAhead);
             prefetch_distant(dy + c + kAhead);
@@ -165,7 +165,7 @@ HWY_NOINLINE void apply_rows(Elements<T> e, int64_t rows, const Wide<T>* high, c
     const Uniform<Wide<T>> highs(high[r]), lows(low[r]);
     const T* dy = e.dy;
     apply<kForm, kStream, T>(e, highs, lows, 0, scale,
-                             [=](auto, int64_t c) DESCEND_INLINED { prefetch_distant_pack(dy + c, ahead); });
+                             [=](auto, int64_t c) DESCEND_INLINED { prefetch_pack<prefetch_distant>(dy + c, ahead); });
     e.dy += columns, e.y += columns, e.mask += columns, e.dx += columns;
   }
 }
@@ -190,12 +190,12 @@ HWY_NOINLINE double apply_row(const ScaledMaskedSoftmaxBackward<T>& p, int64_t r
         [&](auto extent, int64_t c) HWY_ATTR {
           if constexpr (kNext) {
             if (kStream && std::is_same_v<decltype(extent), Full>) {  // what does not fit in the caches is far away
-              prefetch_distant_pack(dy + c, ahead * p.dy.stride);
-              prefetch_distant_pack(y + c, ahead * p.y.stride);
+              prefetch_pack<prefetch_distant>(dy + c, ahead * p.dy.stride);
+              prefetch_pack<prefetch_distant>(y + c, ahead * p.y.stride);
             }
             add_products(extent, dy + c, y + c, acc);
           } else {
-            prefetch_distant_pack(dy + c, ahead * p.dy.stride);
+            prefetch_pack<prefetch_distant>(dy + c, ahead * p.dy.stride);
           }
         });
     if (kNext) sum += static_cast<double>(fold(acc));
@@ -302,8 +302,8 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
       e.n = rows * columns;
       apply<kForm, kStream>(e, highs, lows, 0, scale, [&](auto, int64_t c) DESCEND_INLINED {
         if (!share_lines) return;
-        prefetch_distant_pack(e.dy + c, ahead * columns);
-        prefetch_distant_pack(e.y + c, ahead * columns);
+        prefetch_pack<prefetch_distant>(e.dy + c, ahead * columns);
+        prefetch_pack<prefetch_distant>(e.y + c, ahead * columns);
       });
     } else {
       apply_rows<kForm, kStream>(e, rows, by.high, by.low, scale, ahead * columns);
@@ -351,8 +351,9 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 3 * p.rows * p.columns * size;
   const Stores stores = row_stores_of(p.dx, p.columns, bytes);
-  const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size);
-  parallel_for(cut.chunks, bytes + p.rows * kRowWorth, [&](int64_t chunk) {
+  const int64_t work = row_work<T>(3 * p.columns);
+  const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size, work);
+  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
     run(p, first, std::min(first + cut.chunk, p.rows), stores);
   });

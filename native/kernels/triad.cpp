@@ -26,8 +26,8 @@ void triad_span(const float* a, const float* b, float* c, int64_t n) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < n; i += lanes) {
     // The processor's own prefetching leaves a part of the bandwidth unused.
-    prefetch(a + i + kAhead);
-    prefetch(b + i + kAhead);
+    prefetch_near(a + i + kAhead);
+    prefetch_near(b + i + kAhead);
     const auto sum = hn::MulAdd(s, hn::Load(d, b + i), hn::Load(d, a + i));
     if constexpr (kStream) {
       hn::Stream(sum, d, c + i);

@@ -24,10 +24,11 @@ namespace {
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-// Below this a second thread costs more than it brings: 0.5 us where workers are awake, 5 to 12 us where they sleep.
-constexpr int64_t kInlineAwake = 128 << 10;
-constexpr int64_t kInlineAsleep = 512 << 10;
+// With less than this for each, a second thread costs more than it brings: 0.5 us where workers are awake.
 constexpr int64_t kBytesPerThread = 64 << 10;
+// And with less than this in all, where they sleep: 5 to 20 us, or more on a virtual machine.
+constexpr int64_t kInlineAsleep = 1 << 20;
+constexpr int kLoop = 8;  // calls in quick succession: more will come, and find awake who is woken now
 
 // How long who waits stays awake. Waking up takes 50 us and more on a virtual machine: with less than that, a thread
 // that once fell asleep comes late to every call of a loop.
@@ -121,6 +122,8 @@ struct Pool {
 Immortal<Pool> pool;
 thread_local bool in_region = false;
 thread_local Team lent = nullptr;
+thread_local steady_clock::time_point last_call{};  // of those that a second thread would help only if it were awake
+thread_local int calls_in_succession = 0;
 
 const detail::ThreadDefault& settings() {
   std::lock_guard lock(pool->settings_mutex);
@@ -132,6 +135,14 @@ const detail::ThreadDefault& settings() {
     pool->default_count.store(pool->settings.threads);
   }
   return pool->settings;
+}
+
+// Whether this call is one of a loop of calls.
+bool is_in_loop() {
+  const auto now = steady_clock::now();
+  calls_in_succession = now - last_call < kSpin ? std::min(calls_in_succession + 1, kLoop) : 0;
+  last_call = now;
+  return calls_in_succession == kLoop;
 }
 
 void run_slot(Slot& slot, int thread, bool until_stopped) {
@@ -378,9 +389,10 @@ ThreadDefault default_threads(const char* descend_num_threads, const char* omp_n
 }
 
 int useful_threads(int64_t chunks, int64_t bytes) {
-  if (chunks < 2 || bytes < kInlineAwake) return 1;
-  if (bytes < kInlineAsleep && pool->spinners.load(std::memory_order_relaxed) == 0) return 1;
-  return static_cast<int>(std::min({int64_t{num_threads()}, chunks, bytes / kBytesPerThread}));
+  const int64_t threads = std::min({int64_t{num_threads()}, chunks, bytes / kBytesPerThread});
+  if (threads < 2) return 1;
+  if (bytes < kInlineAsleep && pool->spinners.load(std::memory_order_relaxed) == 0 && !is_in_loop()) return 1;
+  return static_cast<int>(threads);
 }
 
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {

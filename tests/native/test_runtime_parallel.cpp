@@ -125,8 +125,9 @@ TEST_CASE("small problems stay on the caller's thread") {
   CHECK(detail::useful_threads(1, kLarge) == 1);
   CHECK(detail::useful_threads(3, kLarge) == 3);
   CHECK(detail::useful_threads(1000, kLarge) == 16);
-  CHECK(detail::useful_threads(1000, 576 << 10) == 9);
   CHECK(detail::useful_threads(1000, INT64_MAX) == 16);
+  set_num_threads(64);
+  CHECK(detail::useful_threads(1000, 20 << 16) == 20);
   const auto caller = std::this_thread::get_id();
   parallel_for(100, 1 << 10, [&](int64_t) { CHECK(std::this_thread::get_id() == caller); });
 }
@@ -232,6 +233,20 @@ TEST_CASE("the number of threads may change while regions run") {
   changer.join();
   set_num_threads(0);
   CHECK(wrong == 0);
+}
+
+TEST_CASE("what is not worth waking a thread for gets one where calls follow each other closely") {
+  Threads set(2);
+  constexpr int64_t kMedium = int64_t{256} << 10;
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };  // workers fall asleep
+  pause();
+  CHECK(detail::useful_threads(16, kMedium) == 1);
+  int calls = 1;  // the system may hold one of them up, and counting begins anew
+  while (calls < 100000 && detail::useful_threads(16, kMedium) == 1) ++calls;
+  CHECK(calls >= 8);
+  CHECK(calls < 100000);
+  pause();
+  CHECK(detail::useful_threads(16, kMedium) == 1);
 }
 
 TEST_CASE("after a pause the pool still answers") {

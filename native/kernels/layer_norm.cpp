@@ -68,6 +68,7 @@ HWY_INLINE void add_distances(Extent extent, const T* const* x, int64_t c, const
   for (int r = 0; r < kRows; ++r) {
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
+      if (!reaches<T>(extent, k)) break;
       const auto distance = in_row<T>(extent, hn::Sub(load_split(extent, x[r] + c, k), centre[r]), k);
       sum[r].v[k] = hn::Add(sum[r].v[k], distance);
       squares[r].v[k] = hn::MulAdd(distance, distance, squares[r].v[k]);
@@ -133,6 +134,15 @@ HWY_INLINE void moments_in_double(const T* x, int64_t n, double& mean, double& s
   squares = add_up([mean](double v) { return (v - mean) * (v - mean); });
 }
 
+// sums / n, for each row of a tile.
+template <class W>
+HWY_INLINE void divide(int64_t rows, int64_t n, TileRow<W>& sums) {
+  const Divisor count(static_cast<double>(n));
+  for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
+    store_rounded(Tag<double>(), count(load_as_double(sums.of + r)), sums.of + r);
+  }
+}
+
 // The mean of the first columns of each row.
 template <class T>
 HWY_INLINE void first_means(const Rows<const T>& x, int64_t rows, int64_t n, FoldedRows<T>& sums,
@@ -145,10 +155,27 @@ HWY_INLINE void first_means(const Rows<const T>& x, int64_t rows, int64_t n, Fol
     for (int64_t r = 0; r < rows; ++r) sums.set(r, load_split(tail_of<W>(n), x.row(r)));
   }
   sums.fold(rows, means);
-  const Divisor count(static_cast<double>(HWY_MIN(n, kStep)));
-  for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
-    store_rounded(Tag<double>(), count(load_as_double(means.of + r)), means.of + r);
-  }
+  divide(rows, HWY_MIN(n, kStep), means);
+}
+
+// Rows that fit a vector are folded as they are read: nothing is stored between.
+template <class T>
+HWY_INLINE void one_vector_sums(const Rows<const T>& x, int64_t rows, int64_t n, TileRow<Wide<T>>& centres,
+                                TileRow<Wide<T>>& sums, TileRow<Wide<T>>& sums_of_squares) {
+  const Part part{static_cast<size_t>(n)};
+  const auto column = [&](int64_t r) DESCEND_INLINED { return load(part, x.row(r), 0); };
+  const auto distance = [&](int64_t r)
+                            DESCEND_INLINED { return in_row<T>(part, hn::Sub(column(r), splat(centres.of[r])), 0); };
+  fold_each_row(rows, column, centres);
+  divide(rows, n, centres);
+  fold_each_row(rows, distance, sums);
+  fold_each_row(
+      rows,
+      [&](int64_t r) DESCEND_INLINED {
+        const auto v = distance(r);
+        return hn::Mul(v, v);
+      },
+      sums_of_squares);
 }
 
 // Below it a sum of squares may have lost bits that count.
@@ -217,6 +244,10 @@ HWY_INLINE void tile_moments(const LayerNorm<T>& p, int64_t row, int64_t rows, i
   const int64_t begin = block * kBlock, n = HWY_MIN(kBlock, p.columns - begin);
   const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
   TileRow<Wide<T>> centres, sums, sums_of_squares;
+  if (fits_vector<T>(rows, n)) {
+    one_vector_sums(x, rows, n, centres, sums, sums_of_squares);
+    return moments_of(p, x, rows, n, centres, sums, sums_of_squares, moments);
+  }
   first_means(x, rows, n, distances.sum, centres);
   int64_t r = 0;
   for (; r + kMomentsAbreast <= rows; r += kMomentsAbreast) {
@@ -297,9 +328,10 @@ HWY_NOINLINE void apply_columns(const Applied<T>& from, int64_t n, const Rows<T>
       [&](auto extent, int64_t c) HWY_ATTR { return Beside{gamma.pack(extent, c), beta.pack(extent, c)}; },
       [&](auto extent, const T* x, T* to, const Terms& terms, const Beside& beside) HWY_ATTR {
         if (ahead != 0) prefetch_pack<prefetch_distant>(x, ahead);
-        Pack<W> result;
+        Pack<W> result = zero_pack<W>();
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
+          if (!reaches<T>(extent, k)) break;
           const auto xhat = hn::MulAdd(hn::Sub(load_split(extent, x, k), terms.centre), terms.rstd, terms.level);
           result.v[k] = hn::MulAdd(xhat, beside.gamma.v[k], beside.beta.v[k]);
         }
@@ -368,8 +400,13 @@ HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_
 template <class T>
 void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
                      const Wide<T>* shared) {
-  if (p.columns <= kNarrowColumns) return layer_norm_narrow(p, first, last);
-  HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kStripeColumns)];
+  if constexpr (!kIsShort<T>) {
+    if (p.columns <= kNarrowColumns) return layer_norm_narrow(p, first, last);
+  }
+  if constexpr (kSplits<T>) {
+    if (is_short(p)) return layer_norm_rows(shortened(p), first, last, cut, stores, nullptr);
+  }
+  HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kMostOwnColumns<T>)];
   const Parameter<T> gamma = find_parameter<T>(p.gamma, p.columns, shared, rooms[0]);
   const Parameter<T> beta =
       find_parameter<T>(p.beta, p.columns, shared ? shared + parameter_room<T>(p.columns) : nullptr, rooms[1]);

@@ -993,19 +993,25 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
 
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
-  if constexpr (sizeof(T) < sizeof(double)) {
+  if constexpr (sizeof(T) < sizeof(double) && !kIsShort<T>) {
     constexpr Output kStored = kOutput == Output::kNone ? Output::kNone : Output::kPlain;
     if (p.columns <= kNarrowColumns) return narrow_rows<Norm, kStored>(p, first, last, cut);
   }
+  if constexpr (kSplits<T>) {
+    if (is_short(p)) return all_rows<Norm, kOutput>(shortened(p), first, last, cut, stores);
+  }
   // Not in double, nor where a batch's packs would fill the registers many times over.
-  if constexpr (sizeof(T) < sizeof(double) && kPackVectors<Wide<T>> <= 4) {
+  constexpr bool kBatches = sizeof(T) < sizeof(double) && kPackVectors<Wide<T>> <= 4;
+  if constexpr (kBatches) {
     if (p.columns <= kBatchColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut, stores);
   }
-  if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
-    if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
-      return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
+  if constexpr (!kBatches || !kIsShort<T>) {
+    if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
+      if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
+        return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
+    }
+    all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut, stores);
   }
-  all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut, stores);
 }
 
 // Some columns as a matrix of its own.

@@ -90,6 +90,30 @@ class FoldedRows {
   Vector<W> v_[kMaxRows];
 };
 
+// Whether a row of n columns fits a vector, and there are rows enough to fold side by side.
+template <class T>
+HWY_INLINE bool fits_vector(int64_t rows, int64_t n) {
+  constexpr int64_t kLanes = kVectorLanes<Wide<T>>;
+  return !kSplits<T> && kLanes > 1 && n <= kLanes && rows >= kLanes;
+}
+
+// The same of rows that fit a vector, of_row(r) that of row r.
+template <class W, class F>
+HWY_INLINE void fold_each_row(int64_t rows, F of_row, TileRow<W>& to) {
+  const Tag<W> d;
+  constexpr int64_t kLanes = kVectorLanes<W>;
+  const auto zero = hn::Zero(d);  // as which the other vectors of a pack are added: of -0 it makes 0
+  for (int64_t r = 0; r < ceil_div(rows, kFoldRows<W>) * kFoldRows<W>; r += kLanes) {
+    Vector<W> v[kLanes];
+    if (rows - r >= kLanes) {
+      each<kLanes>([&](size_t i) DESCEND_INLINED { v[i] = hn::Add(of_row(r + static_cast<int64_t>(i)), zero); });
+    } else {
+      for (int64_t i = 0; i < kLanes; ++i) v[i] = r + i < rows ? hn::Add(of_row(r + i), zero) : zero;
+    }
+    hn::Store(fold_each(d, v, Sum()), d, to.of + r);
+  }
+}
+
 // ---- What is computed of a tile's sums, in double.
 
 // The double nearest v among those that W has.
@@ -206,6 +230,10 @@ HWY_INLINE void share_block(const ColumnParameter<T>& whole, int64_t n, int64_t 
     widened(from, columns, shared + begin);
   }
 }
+
+// Columns of parameters, at most, that each call splits or widens anew.
+template <class T>
+inline constexpr int64_t kMostOwnColumns = kIsShort<T> ? kPackLanes<Wide<T>> : kStripeColumns;
 
 // ---- Tiles.
 

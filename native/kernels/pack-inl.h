@@ -344,7 +344,7 @@ HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T*
     store_first(Bits16x2(), narrow_two<kNan>(T(), lo, hi), reinterpret_cast<uint16_t*>(p + first), n);
   } else {
     store_first(Tag<T>(), lo, p + first, HWY_MIN(n, kLanes));
-    store_first(Tag<T>(), hi, p + first + kLanes, n > kLanes ? n - kLanes : 0);
+    if (n > kLanes) store_first(Tag<T>(), hi, p + first + kLanes, n - kLanes);
   }
 #endif
 }

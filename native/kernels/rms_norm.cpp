@@ -29,6 +29,7 @@ HWY_INLINE void add_squares(Extent extent, const T* const* x, int64_t c, Pack<Wi
   for (int r = 0; r < kRows; ++r) {
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
+      if (!reaches<T>(extent, k)) break;
       const auto v = load_split(extent, x[r] + c, k);
       acc[r].v[k] = hn::MulAdd(v, v, acc[r].v[k]);
     }
@@ -64,11 +65,22 @@ HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int
   for (int64_t block = begin; block < end; block += kBlock) {
     const Rows<const T> x{p.x.row(row) + block, p.x.stride};
     const int64_t n = HWY_MIN(kBlock, end - block);
-    int64_t r = 0;
-    for (; r + kSquaresAbreast <= rows; r += kSquaresAbreast) row_squares<kSquaresAbreast>(x, r, n, squares);
-    for (; r < rows; ++r) row_squares<1>(x, r, n, squares);
     TileRow<Wide<T>> found;
-    squares.fold(rows, found);
+    if (fits_vector<T>(rows, n)) {
+      const Part part{static_cast<size_t>(n)};
+      fold_each_row(
+          rows,
+          [&](int64_t r) DESCEND_INLINED {
+            const auto v = load(part, x.row(r), 0);
+            return hn::Mul(v, v);
+          },
+          found);
+    } else {
+      int64_t r = 0;
+      for (; r + kSquaresAbreast <= rows; r += kSquaresAbreast) row_squares<kSquaresAbreast>(x, r, n, squares);
+      for (; r < rows; ++r) row_squares<1>(x, r, n, squares);
+      squares.fold(rows, found);
+    }
     for_each_row_vector(rows, [&](int64_t i) HWY_ATTR {
       hn::Store(hn::Add(hn::Load(d, sums.of + i), load_as_double(found.of + i)), d, sums.of + i);
     });
@@ -139,9 +151,10 @@ HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64
         [=](auto extent, int64_t c) HWY_ATTR { return gamma.pack(extent, c); },
         [=](auto extent, const T* from, T* to, const Vector<W>& by, const Pack<W>& beside) HWY_ATTR {
           if (distance != 0) prefetch_pack<prefetch_distant>(from, distance);
-          Pack<W> scaled;
+          Pack<W> scaled = zero_pack<W>();
           DESCEND_UNROLL
           for (size_t k = 0; k < kPackVectors<W>; ++k) {
+            if (!reaches<T>(extent, k)) break;
             scaled.v[k] = hn::Mul(hn::Mul(load_split(extent, from, k), by), beside.v[k]);
           }
           store_split<stream()>(extent, scaled, to);
@@ -181,8 +194,13 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
 template <class T>
 void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
                    const Wide<T>* shared) {
-  if (p.columns <= kNarrowColumns) return rms_norm_narrow(p, first, last);
-  HWY_ALIGN Wide<T> room[parameter_room<T>(kStripeColumns)];
+  if constexpr (!kIsShort<T>) {
+    if (p.columns <= kNarrowColumns) return rms_norm_narrow(p, first, last);
+  }
+  if constexpr (kSplits<T>) {
+    if (is_short(p)) return rms_norm_rows(shortened(p), first, last, cut, stores, nullptr);
+  }
+  HWY_ALIGN Wide<T> room[parameter_room<T>(kMostOwnColumns<T>)];
   const Parameter<T> gamma = find_parameter<T>(p.gamma, p.columns, shared, room);
   TileStage<T> stage;
   FoldedRows<T> squares;

@@ -7,6 +7,7 @@
 #define DESCEND_KERNELS_SPLIT_PACK_INL_H_
 #endif
 
+#include <bit>
 #include <type_traits>
 
 #include "kernels/pack-inl.h"
@@ -16,6 +17,19 @@ namespace descend::kernels::HWY_NAMESPACE {
 
 template <class T>
 inline constexpr bool kSplits = HWY_TARGET != HWY_SCALAR && std::is_same_v<T, bfloat16>;
+
+// Where a row has no more columns than half a pack, both halves of a split pack would be half empty: such rows are
+// computed as of short_bfloat16, whose packs are in order and have vectors that are not looked at. `p` is the problem.
+template <class T>
+inline constexpr bool kIsShort = std::is_same_v<T, short_bfloat16>;
+template <template <class> class Problem, class T>
+HWY_INLINE bool is_short(const Problem<T>& p) {
+  return kSplits<T> && p.columns <= static_cast<int64_t>(kPackLanes<Wide<T>> / 2);
+}
+template <template <class> class Problem>
+HWY_INLINE Problem<short_bfloat16> shortened(const Problem<bfloat16>& p) {
+  return std::bit_cast<Problem<short_bfloat16>>(p);
+}
 
 // The vectors of a pack that are stored together: pair i holds first and second.
 template <class T>

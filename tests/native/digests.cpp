@@ -130,7 +130,7 @@ int main() {
   for (const aclDataType dtype : kDtypes) {
     // One row, short rows, odd ones, many, and few that are long enough to be cut along the columns.
     for (const auto& [rows, columns] :
-         {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {37, 64}, {5, 333}, {300, 130}, {2, 5000}, {3, 40000}}) {
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {70, 13}, {37, 64}, {5, 333}, {300, 130}, {2, 5000}, {3, 40000}}) {
       rms_norm(dtype, rows, columns);
       layer_norm(dtype, rows, columns);
     }

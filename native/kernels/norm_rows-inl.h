@@ -141,7 +141,15 @@ HWY_INLINE Vector<float> shorten_nan(Vector<float> v) {
   return hn::IfThenElse(hn::IsNaN(v), shorter, v);
 }
 
-// The even columns of n and the odd ones, with NaN such as Nan::kOfBfloat16 asks for.
+// n columns, fewer than a pack, with NaN such as Nan::kOfBfloat16 asks for.
+HWY_INLINE const float* with_short_nan(const float* from, int64_t n, float* room) {
+  Pack<float> pack = load_pack(Part{static_cast<size_t>(n)}, from);
+  for (auto& v : pack.v) v = shorten_nan(v);
+  store(Full(), pack, room);
+  return room;
+}
+
+// The even columns of n and the odd ones, with the same NaN.
 HWY_INLINE void split_even_odd(const float* from, int64_t n, float* even, float* odd) {
   const Tag<float> d;
   constexpr int64_t kStep = 2 * kVectorLanes<float>;
@@ -186,6 +194,9 @@ class Parameter {
       *this = Parameter(room, n);
     } else {
       even_ = odd_ = widened(from, n, room);
+      if constexpr (kIsShort<T>) {
+        if (from.own == nullptr) even_ = odd_ = with_short_nan(from.wide, n, room);
+      }
     }
   }
 

@@ -130,16 +130,16 @@ HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>
     return;
   }
 #endif
-  store_pair<kStream>(extent, first, second, p, 2 * pair);
+  store_pair<kStream, kIsShort<T> ? kNan : Nan::kAny>(extent, first, second, p, 2 * pair);
 }
 
 // Vector k alone of a pack that is not split.
-template <class T>
+template <Nan kNan, class T>
 HWY_INLINE void store_vector(Part part, Vector<Wide<T>> v, T* p, size_t k) {
   using W = Wide<T>;
   const size_t first = k * kVectorLanes<W>, n = HWY_MIN(part.n > first ? part.n - first : 0, kVectorLanes<W>);
   if constexpr (sizeof(T) == 2) {
-    store_first(Bits16<W>(), narrow(T(), v), reinterpret_cast<uint16_t*>(p + first), n);
+    store_first(Bits16<W>(), narrow<kNan>(T(), v), reinterpret_cast<uint16_t*>(p + first), n);
   } else {
     store_first(Tag<W>(), v, p + first, n);
   }

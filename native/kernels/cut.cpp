@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kTileBytes = int64_t{12} << 10;  // with as much of the result, half of a first-level cache
 constexpr int64_t kLeastTile = 2;                  // at least; kernels work on so many side by side
 constexpr int64_t kGroupBytes = int64_t{4} << 20;  // a part of a small last-level cache
-constexpr int64_t kSmall = int64_t{64} << 10;      // bytes of input that are not worth a second thread
+constexpr int64_t kSmall = int64_t{64} << 10;      // bytes, or as much work, that are not worth a second thread
 constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may be in a second-level cache
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;

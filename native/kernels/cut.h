@@ -37,9 +37,9 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 
 // Whether what is read later is worth asking for now. kSparing: and the places where requests wait are scarce, as on
-// AMD's processors; few rows or tokens are to be read at a time. kInOrder: and reads from memory must not be begun
-// before those above them are served. On Zen 5 they would otherwise take all those places, and what lies in the
-// second-level cache waits with them: two float32 streams in and one out ran at half the memory's speed.
+// AMD's processors; few rows are to be read at a time, and one token after the other. kInOrder: and reads from memory
+// must not be begun before those above them are served. On Zen 5 they would otherwise take all those places, and what
+// lies in the second-level cache waits with them: two float32 streams in and one out ran at half the memory's speed.
 enum class Ask { kNothing, kAhead, kSparing, kInOrder };
 
 // Whether what comes from memory is best asked for into the second-level cache, as on AMD's Zen 4: norm gradients,

@@ -398,14 +398,8 @@ HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_
 
 // shared: see layer_norm_share(); null: rows are so short that each call does it anew.
 template <class T>
-void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
-                     const Wide<T>* shared) {
-  if constexpr (!kIsShort<T>) {
-    if (p.columns <= kNarrowColumns) return layer_norm_narrow(p, first, last);
-  }
-  if constexpr (kSplits<T>) {
-    if (is_short(p)) return layer_norm_rows(shortened(p), first, last, cut, stores, nullptr);
-  }
+HWY_NOINLINE void layer_norm_tiles(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
+                                   const Wide<T>* shared) {
   HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kMostOwnColumns<T>)];
   const Parameter<T> gamma = find_parameter<T>(p.gamma, p.columns, shared, rooms[0]);
   const Parameter<T> beta =
@@ -432,6 +426,16 @@ void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const R
     store_statistics(p, row, rows, by);
   }
   if (stores != Stores::kPlain) flush_streams();
+}
+
+template <class T>
+void layer_norm_rows(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
+                     const Wide<T>* shared) {
+  if (p.columns <= kNarrowColumns) return layer_norm_narrow(p, first, last);
+  if constexpr (kSplits<T>) {
+    if (is_short(p)) return layer_norm_tiles(shortened(p), first, last, cut, stores, nullptr);
+  }
+  layer_norm_tiles(p, first, last, cut, stores, shared);
 }
 
 // Splits or widens a block of gamma and of beta for all rows to share.

@@ -45,16 +45,6 @@ inline constexpr int64_t kTurn = kRows == 1 ? 512 / static_cast<int64_t>(sizeof(
 
 enum class Output { kNone, kPlain, kStream };
 
-// Whether vector k lies in the second half of a pack that has no columns there.
-template <class T>
-constexpr bool is_empty(Full, size_t) {
-  return false;
-}
-template <class T>
-HWY_INLINE bool is_empty(Part part, size_t k) {
-  return !kSplits<T> && k >= kPackVectors<Wide<T>> / 2 && part.n <= kPackLanes<Wide<T>> / 2;
-}
-
 // Rows that are worked on side by side.
 template <class Norm, class T, int kRows>
 struct RowSet {
@@ -88,7 +78,7 @@ HWY_INLINE void add_products(Extent extent, const RowSet<Norm, T, kRows>& set, c
                              Pack<Wide<T>>* gx, Pack<Wide<T>>* g) {
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
-    if (is_empty<T>(extent, k)) break;
+    if (!reaches<T>(extent, k)) break;
     const auto gamma_k = load_beside<T>(extent, gamma + c, k);
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -761,10 +751,11 @@ HWY_INLINE void apply_batch(const NormBackward<T>& p, int64_t row, int64_t begin
   }
   if (c == p.columns) return;
   const Part part{static_cast<size_t>(p.columns - c)};
-  if (kVectorPairs<T> == 1 && is_empty<T>(part, 1)) {
+  if (kVectorPairs<T> == 1 && !reaches<T>(part, 1)) {
     batch_pair<Norm, kOutput, 1>(part, p, row, begin, end, c, 0, batch, dx, columns);
   } else {
     for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+      if (!reaches<T>(part, pair_first<T>(pair))) break;
       batch_pair<Norm, kOutput, 2>(part, p, row, begin, end, c, pair, batch, dx, columns);
     }
   }

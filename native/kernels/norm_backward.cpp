@@ -41,7 +41,7 @@ void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, St
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough for
-// all stripes, and none is needed for one. What is worth waking a thread is all that the call touches: it stays awake
+// all stripes, and none is needed for one. What is worth waking a thread is the whole call: it stays awake
 // from one region to the next.
 template <class T>
 void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores,

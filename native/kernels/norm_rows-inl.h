@@ -97,7 +97,7 @@ HWY_INLINE bool fits_vector(int64_t rows, int64_t n) {
   return !kSplits<T> && kLanes > 1 && n <= kLanes && rows >= kLanes;
 }
 
-// The same of rows that fit a vector, of_row(r) that of row r.
+// As FoldedRows has it, of rows that fit a vector: of_row(r) is that of row r.
 template <class W, class F>
 HWY_INLINE void fold_each_row(int64_t rows, F of_row, TileRow<W>& to) {
   const Tag<W> d;

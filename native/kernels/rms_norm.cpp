@@ -192,14 +192,8 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
 
 // shared: see rms_norm_share(); null: rows are so short that each call does it anew.
 template <class T>
-void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
-                   const Wide<T>* shared) {
-  if constexpr (!kIsShort<T>) {
-    if (p.columns <= kNarrowColumns) return rms_norm_narrow(p, first, last);
-  }
-  if constexpr (kSplits<T>) {
-    if (is_short(p)) return rms_norm_rows(shortened(p), first, last, cut, stores, nullptr);
-  }
+HWY_NOINLINE void rms_norm_tiles(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
+                                 const Wide<T>* shared) {
   HWY_ALIGN Wide<T> room[parameter_room<T>(kMostOwnColumns<T>)];
   const Parameter<T> gamma = find_parameter<T>(p.gamma, p.columns, shared, room);
   TileStage<T> stage;
@@ -216,6 +210,16 @@ void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCu
     rstd.copy(rows, p.rstd + row);
   }
   if (stores != Stores::kPlain) flush_streams();
+}
+
+template <class T>
+void rms_norm_rows(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
+                   const Wide<T>* shared) {
+  if (p.columns <= kNarrowColumns) return rms_norm_narrow(p, first, last);
+  if constexpr (kSplits<T>) {
+    if (is_short(p)) return rms_norm_tiles(shortened(p), first, last, cut, stores, nullptr);
+  }
+  rms_norm_tiles(p, first, last, cut, stores, shared);
 }
 
 // Splits or widens a block of gamma for all rows to share.

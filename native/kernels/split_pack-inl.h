@@ -19,12 +19,12 @@ template <class T>
 inline constexpr bool kSplits = HWY_TARGET != HWY_SCALAR && std::is_same_v<T, bfloat16>;
 
 // Where a row has no more columns than half a pack, both halves of a split pack would be half empty: such rows are
-// computed as of short_bfloat16, whose packs are in order and have vectors that are not looked at. `p` is the problem.
+// computed as of short_bfloat16, whose packs are in order, with whole vectors that are empty. `p` is the problem.
 template <class T>
 inline constexpr bool kIsShort = std::is_same_v<T, short_bfloat16>;
-template <template <class> class Problem, class T>
-HWY_INLINE bool is_short(const Problem<T>& p) {
-  return kSplits<T> && p.columns <= static_cast<int64_t>(kPackLanes<Wide<T>> / 2);
+template <template <class> class Problem>
+HWY_INLINE bool is_short(const Problem<bfloat16>& p) {
+  return p.columns <= static_cast<int64_t>(kPackLanes<float> / 2);
 }
 template <template <class> class Problem>
 HWY_INLINE Problem<short_bfloat16> shortened(const Problem<bfloat16>& p) {
@@ -130,6 +130,7 @@ HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>
     return;
   }
 #endif
+  // bfloat16 gets here on targets that split nothing, with whatever NaN the parameters have.
   store_pair<kStream, kIsShort<T> ? kNan : Nan::kAny>(extent, first, second, p, 2 * pair);
 }
 

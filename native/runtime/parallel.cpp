@@ -26,9 +26,11 @@ using std::chrono::steady_clock;
 
 // With less than this for each, a second thread costs more than it brings: 0.5 us where workers are awake.
 constexpr int64_t kBytesPerThread = 64 << 10;
-// And with less than this in all, where they sleep: 5 to 20 us, or more on a virtual machine.
+// And with less than this in all, where they sleep: 5 to 20 us, or more on a virtual machine. Of lent threads it is not
+// known; they are often still awake from the framework's own work.
 constexpr int64_t kInlineAsleep = 1 << 20;
-constexpr int kLoop = 8;  // calls in quick succession: more will come, and find awake who is woken now
+constexpr int64_t kInlineLent = 512 << 10;
+constexpr int kLoop = 8;  // regions in quick succession: more will come, and find awake who is woken now
 
 // How long who waits stays awake. Waking up takes 50 us and more on a virtual machine: with less than that, a thread
 // that once fell asleep comes late to every call of a loop.
@@ -122,8 +124,14 @@ struct Pool {
 Immortal<Pool> pool;
 thread_local bool in_region = false;
 thread_local Team lent = nullptr;
-thread_local steady_clock::time_point last_call{};  // of those that a second thread would help only if it were awake
-thread_local int calls_in_succession = 0;
+
+// Of this thread's regions that are not worth waking anybody for: how many followed each other in quick succession, and
+// when the last one ended.
+struct Succession {
+  int regions = 0;
+  steady_clock::time_point end{};
+};
+thread_local Succession succession;
 
 const detail::ThreadDefault& settings() {
   std::lock_guard lock(pool->settings_mutex);
@@ -137,12 +145,23 @@ const detail::ThreadDefault& settings() {
   return pool->settings;
 }
 
-// Whether this call is one of a loop of calls.
+// Threads that a region is worth if all of them are awake.
+int threads_if_awake(int64_t chunks, int64_t bytes) {
+  return static_cast<int>(std::max<int64_t>(std::min({int64_t{num_threads()}, chunks, bytes / kBytesPerThread}), 1));
+}
+
+// Whether it must wait for somebody to wake up who would come too late.
+bool is_better_alone(int64_t bytes) {
+  if (lent != nullptr) return bytes < kInlineLent;
+  return bytes < kInlineAsleep && pool->spinners.load(std::memory_order_relaxed) == 0;
+}
+
+// Whether more regions will follow so soon that workers, once awake, stay so. Where there are more of them than cores
+// they never do.
 bool is_in_loop() {
-  const auto now = steady_clock::now();
-  calls_in_succession = now - last_call < kSpin ? std::min(calls_in_succession + 1, kLoop) : 0;
-  last_call = now;
-  return calls_in_succession == kLoop;
+  if (succession.regions < kLoop) return false;
+  static const int cores = usable_cores();
+  return num_threads() <= cores;
 }
 
 void run_slot(Slot& slot, int thread, bool until_stopped) {
@@ -389,10 +408,20 @@ ThreadDefault default_threads(const char* descend_num_threads, const char* omp_n
 }
 
 int useful_threads(int64_t chunks, int64_t bytes) {
-  const int64_t threads = std::min({int64_t{num_threads()}, chunks, bytes / kBytesPerThread});
-  if (threads < 2) return 1;
-  if (bytes < kInlineAsleep && pool->spinners.load(std::memory_order_relaxed) == 0 && !is_in_loop()) return 1;
-  return static_cast<int>(threads);
+  const int threads = threads_if_awake(chunks, bytes);
+  return threads > 1 && is_better_alone(bytes) && !is_in_loop() ? 1 : threads;
+}
+
+void run_region(int64_t chunks, int64_t bytes, Chunk body, void* context) {
+  if (in_region || bytes >= kInlineAsleep || threads_if_awake(chunks, bytes) == 1) {
+    return run_chunks(chunks, useful_threads(chunks, bytes), body, context);
+  }
+  if (is_better_alone(bytes)) {
+    const bool soon = steady_clock::now() - succession.end < kSpin;
+    succession.regions = soon ? std::min(succession.regions + 1, kLoop) : 0;
+  }
+  run_chunks(chunks, useful_threads(chunks, bytes), body, context);
+  succession.end = steady_clock::now();
 }
 
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {

@@ -28,7 +28,10 @@ const Status& num_threads_status();
 namespace detail {
 using Chunk = void (*)(void* context, int64_t chunk);
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context);
+// Threads that a region is worth where it begins now.
 int useful_threads(int64_t chunks, int64_t bytes);
+// With as many.
+void run_region(int64_t chunks, int64_t bytes, Chunk body, void* context);
 
 struct ThreadDefault {
   int threads = 1;
@@ -39,15 +42,15 @@ ThreadDefault default_threads(const char* descend_num_threads, const char* omp_n
 }  // namespace detail
 
 // Calls body(chunk) once for every chunk in [0, chunks), each under the engine's fixed floating-point environment.
-// `bytes` is the memory that all chunks together touch: below a threshold everything runs on the caller's thread.
+// `bytes` is what all chunks together take, as bytes that would take as long to move: of few of them everything runs on
+// the caller's thread, and of more where threads would first have to wake up.
 // Which thread runs a chunk is not fixed, so chunks must write to disjoint places. body must not throw.
 // May be called from several threads at once, from inside a chunk (then it runs inline), and in a forked child.
 template <class Body>
 void parallel_for(int64_t chunks, int64_t bytes, Body&& body) {
   using B = std::remove_reference_t<Body>;
-  detail::run_chunks(
-      chunks, detail::useful_threads(chunks, bytes),
-      [](void* context, int64_t chunk) { (*static_cast<B*>(context))(chunk); },
+  detail::run_region(
+      chunks, bytes, [](void* context, int64_t chunk) { (*static_cast<B*>(context))(chunk); },
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 

@@ -235,18 +235,33 @@ TEST_CASE("the number of threads may change while regions run") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("what is not worth waking a thread for gets one where calls follow each other closely") {
-  Threads set(2);
+TEST_CASE("what is not worth waking a thread for gets one where regions follow each other closely") {
   constexpr int64_t kMedium = int64_t{256} << 10;
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };  // workers fall asleep
+  const auto alone = [] { return detail::useful_threads(16, kMedium) == 1; };
+  Threads set(std::min(usable_cores(), 2));
   pause();
-  CHECK(detail::useful_threads(16, kMedium) == 1);
-  int calls = 1;  // the system may hold one of them up, and counting begins anew
-  while (calls < 100000 && detail::useful_threads(16, kMedium) == 1) ++calls;
-  CHECK(calls >= 8);
-  CHECK(calls < 100000);
+  CHECK(alone());
+  int regions = 0;  // the system may hold one of them up, and counting begins anew
+  while (regions < 100000 && alone()) {
+    parallel_for(16, kMedium, [](int64_t) {});
+    ++regions;
+  }
+  if (usable_cores() > 1) {
+    CHECK(regions >= 8);
+    CHECK(regions < 100000);
+  }
+  CHECK(covers(16, kMedium));
   pause();
-  CHECK(detail::useful_threads(16, kMedium) == 1);
+  CHECK(covers(16, kMedium));
+  CHECK(alone());
+
+  set_num_threads(usable_cores() + 1);  // who would never stay awake is not woken
+  pause();
+  for (int i = 0; i < 100; ++i) {
+    CHECK(alone());
+    CHECK(covers(16, kMedium));
+  }
 }
 
 TEST_CASE("after a pause the pool still answers") {

@@ -703,6 +703,39 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
         place.check_guards()
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS[:3], "DOUBLE"])
+@pytest.mark.parametrize(("rows", "columns"), [*itertools.product([1, 2, 3, 8, 9], [4096, 6151]), (3, 1_000_003)])
+@pytest.mark.parametrize("operator", ["rms_norm_grad", "layer_norm_backward"])
+def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, rows, columns, dtype):
+    """Where an output allows, they are written there, else by way of partial sums: their bits do not tell."""
+    tame = realistic((rows, columns), dtype, rows, "DOUBLE" if dtype == "DOUBLE" else F32)
+    wild = [a.copy() if isinstance(a, np.ndarray) else a for a in tame]
+    wild[0][0, 1], wild[0][-1, -2], wild[0][:, 3] = np.inf, np.nan, -0.0
+    wild[4][-1] = 2.0**-41
+
+    def sums(call: list[Any], out: str, layout: Layout | None = None, mask: tuple[bool, bool] = (True, True)) -> Any:
+        places = [Place((columns,), out, layout) if wanted else None for wanted in mask]
+        results = [None if place is None else place.array for place in places]
+        if operator == "rms_norm_grad":
+            dx = Place((rows, columns), dtype).array
+            descend.rms_norm_grad(call[0], call[1], call[4], call[5], out=(dx, results[0]))
+        else:
+            descend.layer_norm_backward(*call, (False, *mask), out=(None, *results))
+        for place in filter(None, places):
+            place.check_guards()
+        return results[:1] if operator == "rms_norm_grad" else results
+
+    for call, out in itertools.product([tame, wild], dict.fromkeys([dtype, F32, F16, BF16])):
+        direct = sums(call, out)
+        if call is tame and operator == "layer_norm_backward":
+            check([None, *direct], call)
+        for layout in (Layout((0,), (2,)), Layout((0,), (-1,))):
+            assert_same_bits(sums(call, out, layout), direct)
+        if operator == "layer_norm_backward":
+            assert_same_bits(sums(call, out, mask=(True, False))[:1], direct[:1])
+            assert_same_bits(sums(call, out, mask=(False, True))[1:], direct[1:])
+
+
 def test_outputs_are_rounded_once():
     """To the output's own dtype, not by way of another: where rounding twice would differ, and for sums of many."""
     # 1 + 2^-8 + 2^-30 in bfloat16 is 1 + 2^-7; by way of float32 it is a tie, and 1.

@@ -16,38 +16,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// double to float on the way to a 16-bit float. Rounded to odd (towards zero, then the last bit set unless exact), so
-// that rounding again gives what one rounding would have given.
-HWY_INLINE float round_to_odd(double value) {
-  const float nearest = static_cast<float>(value);
-  const double back = nearest;
-  uint32_t bits;
-  std::memcpy(&bits, &nearest, sizeof bits);
-  const bool away = std::fabs(back) > std::fabs(value);
-  const bool inexact = back < value || back > value;
-  bits = (bits - (away ? 1u : 0u)) | (inexact ? 1u : 0u);
-  float odd;
-  std::memcpy(&odd, &bits, sizeof odd);
-  return odd;
-}
-
-template <class To, class Extent>
-HWY_INLINE void convert_doubles(Extent extent, const double* from, size_t n, To* to) {
-  HWY_ALIGN float lanes[kPackLanes<float>] = {};
-  for (size_t i = 0; i < n; ++i) lanes[i] = sizeof(To) == 2 ? round_to_odd(from[i]) : static_cast<float>(from[i]);
-  store(extent, load_pack(Full(), lanes), to);
-}
-
 template <class From, class To, class Extent>
 HWY_INLINE void convert_pack(Extent extent, size_t n, const From* from, To* to) {
-  if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float> && std::is_same_v<Extent, Full>) {
-    DESCEND_UNROLL
-    for (size_t i = 0; i < kPackLanes<float>; i += kVectorLanes<double>) {
-      hn::StoreU(narrow_double<float>(Tag<double>(), hn::LoadU(Tag<double>(), from + i)),
-                 hn::Rebind<float, Tag<double>>(), to + i);
-    }
-  } else if constexpr (std::is_same_v<From, double>) {
-    convert_doubles(extent, from, n, to);
+  if constexpr (std::is_same_v<From, double>) {
+    HWY_ALIGN double padded[kPackLanes<float>] = {};
+    if constexpr (std::is_same_v<Extent, Part>) from = std::copy_n(from, n, padded) - n;
+    store(extent, narrow_pack<float>(from, sizeof(To) == 2), to);
   } else if constexpr (std::is_same_v<To, double>) {
     HWY_ALIGN float lanes[kPackLanes<float>];
     store(Full(), load_pack(extent, from), lanes);

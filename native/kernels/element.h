@@ -37,14 +37,17 @@ struct ColumnParameter {
 };
 
 // Sums of columns on their way to double or to the end: partial sums in slots [slots][columns], which sum_slots adds,
-// or the sums themselves [columns]. Both null: not wanted.
-template <class W>
+// or the sums themselves [columns], in the type of the arithmetic or in that of the elements. All null: not wanted.
+template <class T>
 struct ColumnSums {
   double* slots = nullptr;
-  W* whole = nullptr;
+  Wide<T>* wide = nullptr;
+  T* own = nullptr;
 
-  bool wanted() const { return slots != nullptr || whole != nullptr; }
-  ColumnSums from(int64_t column) const { return {slots ? slots + column : nullptr, whole ? whole + column : nullptr}; }
+  bool wanted() const { return slots != nullptr || wide != nullptr || own != nullptr; }
+  ColumnSums from(int64_t column) const {
+    return {slots ? slots + column : nullptr, wide ? wide + column : nullptr, own ? own + column : nullptr};
+  }
 };
 
 // The four element types that tensors of numbers have; for places that choose one at run time.

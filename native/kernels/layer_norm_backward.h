@@ -17,16 +17,16 @@ struct LayerNormBackward {
   int64_t columns;
   Rows<const T> dy;
   Rows<const T> x;
-  const Wide<T>* mean;         // [rows]
-  const Wide<T>* rstd;         // [rows]
-  ColumnParameter<T> gamma;    // [columns]
-  Rows<T> dx;                  // may be dy or x themselves; data null: not wanted
-  ColumnSums<Wide<T>> dgamma;  // layer_norm_backward_slots(...) slots, or the whole
-  ColumnSums<Wide<T>> dbeta;   // the same
+  const Wide<T>* mean;       // [rows]
+  const Wide<T>* rstd;       // [rows]
+  ColumnParameter<T> gamma;  // [columns]
+  Rows<T> dx;                // may be dy or x themselves; data null: not wanted
+  ColumnSums<T> dgamma;      // layer_norm_backward_slots(...) slots
+  ColumnSums<T> dbeta;       // the same
 };
 
-// How many slots of partial sums the kernel writes; a function of the shape and type alone. 0: it writes
-// the whole sums.
+// How many slots of partial sums the kernel writes; a function of the shape and type alone. 0: it writes the sums
+// themselves, or one slot of them.
 template <class T>
 int64_t layer_norm_backward_slots(int64_t rows, int64_t columns);
 

@@ -123,6 +123,19 @@ class Foresight {
   Distance below_;
 };
 
+// Asks for what lies in the distance of columns [begin, end) of rows.
+template <class Norm, class T, int kRows>
+HWY_INLINE void prefetch_ahead(const RowSet<Norm, T, kRows>& set, int64_t begin, int64_t end, Distance ahead) {
+  if (ahead.dy == 0) return;
+  for (int64_t c = begin; c < end; c += kPackLanes<Wide<T>>) {
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      prefetch_pack<prefetch_distant>(set.dy[r] + c, ahead.dy);
+      prefetch_pack<prefetch_distant>(set.x[r] + c, ahead.x);
+    }
+  }
+}
+
 template <class T>
 HWY_INLINE Distance rows_below(const NormBackward<T>& p, int64_t rows) {
   return {rows * p.dy.stride, rows * p.x.stride};
@@ -248,6 +261,24 @@ HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   }
 }
 
+// Writes the sums of n columns to where they end. pack_at(column, rounds) gives them pack by pack, rounds: as they are
+// to be rounded again to 16 bits.
+template <class T, class PackAt>
+HWY_INLINE void write_sums(const ColumnSums<T>& to, int64_t n, bool stream, PackAt pack_at) {
+  const auto write = [&](auto* end, auto streams) DESCEND_INLINED {
+    for_each_pack<Wide<T>>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
+      store<streams()>(extent, pack_at(c, sizeof(*end) == 2), end + c);
+    });
+  };
+  const auto write_anyhow = [&](auto* end) DESCEND_INLINED {
+    if (end == nullptr) return;
+    if (stream && reinterpret_cast<uintptr_t>(end) % 64 == 0) return write(end, std::true_type());
+    write(end, std::false_type());
+  };
+  write_anyhow(to.wide);
+  if constexpr (sizeof(T) == 2) write_anyhow(to.own);
+}
+
 // Column sums of a stripe, in the type of the arithmetic and in split packs. Where gamma is not so yet, it is made so.
 template <class Norm, class T, int64_t kColumns>
 class Columns {
@@ -256,6 +287,7 @@ class Columns {
   HWY_INLINE explicit Columns(NormBackward<T>& p) : columns_(p.columns) {
     if (sizeof(T) == 2 && p.gamma.own != nullptr) {
       for_each_pack<W>(0, columns_, [&](auto extent, int64_t c) HWY_ATTR {
+        if constexpr (kFew) prefetch_pack<prefetch_distant>(p.gamma.own + c, columns_);  // of the next block
         store(Full(), load_split(extent, p.gamma.own + c), gamma_ + c);
       });
       p.gamma = {.wide = gamma_};
@@ -265,34 +297,65 @@ class Columns {
     }
   }
 
+  // Where a stripe is a group or little more, sums are not cleared, but what is there is left out until it was written.
   HWY_INLINE void clear() {
+    if constexpr (kFew) {
+      kept_ = hn::Zero(Tag<W>());
+      return;
+    }
     const size_t bytes = static_cast<size_t>(whole_packs()) * sizeof(W);
     std::memset(dgamma, 0, bytes);
     if (Norm::kCentered) std::memset(dbeta, 0, bytes);
   }
 
+  // All columns are.
+  HWY_INLINE void written() {
+    if constexpr (kFew)
+      kept_ =
+          hn::BitCast(Tag<W>(), hn::Set(hn::RebindToUnsigned<Tag<W>>(), ~hn::TFromD<hn::RebindToUnsigned<Tag<W>>>{0}));
+  }
+
+  // The sums so far at i, of one or the other.
+  HWY_INLINE Vector<W> sums(const W* of, size_t i) const {
+    const auto v = hn::Load(Tag<W>(), of + i);
+    if constexpr (kFew) return hn::And(v, kept_);
+    return v;
+  }
+
+  // To the slots.
   HWY_INLINE void add_to(const NormBackward<T>& p, bool fresh, int64_t place) {
     add_to(dgamma, p.dgamma.from(place), fresh);
     if (Norm::kCentered) add_to(dbeta, p.dbeta.from(place), fresh);
+  }
+
+  // The same of all rows there are, whose sums may be written where they end.
+  HWY_INLINE void write_to(const NormBackward<T>& p, bool stream) {
+    write_to(dgamma, p.dgamma, stream);
+    if (Norm::kCentered) write_to(dbeta, p.dbeta, stream);
   }
 
   HWY_ALIGN W dgamma[kColumns];
   HWY_ALIGN W dbeta[Norm::kCentered ? kColumns : 1];
 
  private:
+  static constexpr bool kFew = kColumns == kBlock;
+
   int64_t whole_packs() const { return ceil_div(columns_, kPackLanes<W>) * static_cast<int64_t>(kPackLanes<W>); }
 
-  HWY_INLINE void add_to(W* sums, const ColumnSums<W>& to, bool fresh) {
+  HWY_INLINE void add_to(W* sums, const ColumnSums<T>& to, bool fresh) {
     if (!to.wanted()) return;
     if constexpr (kSplits<T>) merge_row(sums, columns_);
-    if (to.whole != nullptr) {
-      std::memcpy(to.whole, sums, static_cast<size_t>(columns_) * sizeof(W));
-    } else {
-      add_columns(sums, columns_, fresh, to.slots);
-    }
+    add_columns(sums, columns_, fresh, to.slots);
+  }
+
+  HWY_INLINE void write_to(W* sums, const ColumnSums<T>& to, bool stream) {
+    if (to.slots != nullptr || !to.wanted()) return add_to(sums, to, true);
+    if constexpr (kSplits<T>) merge_row(sums, columns_);
+    write_sums(to, columns_, stream, [&](int64_t c, bool) DESCEND_INLINED { return load_pack(Full(), sums + c); });
   }
 
   HWY_ALIGN W gamma_[sizeof(T) == 2 ? kColumns : 1];
+  Vector<W> kept_;
   int64_t columns_;
 };
 
@@ -339,8 +402,8 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
       const size_t k = i == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
       const size_t at = static_cast<size_t>(c) + k * kVectorLanes<W>;
       const auto gamma_k = load_beside<T>(extent, gamma + c, k);
-      auto dgamma = hn::Load(Tag<W>(), columns.dgamma + at);
-      auto dbeta = Norm::kCentered ? hn::Load(Tag<W>(), columns.dbeta + at) : dgamma;
+      auto dgamma = columns.sums(columns.dgamma, at);
+      auto dbeta = Norm::kCentered ? columns.sums(columns.dbeta, at) : dgamma;
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
         result[r][i] = apply<kTame, Norm>(load_split(extent, set.dy[r] + c, k), set.load_centered(extent, r, c, k),
@@ -364,12 +427,13 @@ struct NextSums {
   int64_t row = 0;  // the group's first
   RowSums* sums = nullptr;
   Ask ask = Ask::kNothing;
-  Distance below = {};  // of what the first pass reads after the group
+  Distance below = {};  // of what is read after the group
 };
 
 // The second pass over a few rows and, in step with it, the first pass over so many others (kNext): reads, arithmetic
 // and writes then run side by side, where one pass after the other would leave memory idle now and then. They take
-// turns of a few columns, and the first pass does the asking: bursts of requests would hold up the second.
+// turns of a few columns, and the first pass does the asking: bursts of requests would hold up the second. Where there
+// is none, the second asks, for what follows its own rows.
 template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
 HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, const Rows<T>& to,
                              Columns& columns, const NextSums& other) {
@@ -399,7 +463,11 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
     }
     while (c < run_end) {
       const int64_t end = HWY_MIN(c + kColumns, run_end);
-      if constexpr (kNext) next_turn(c, end);
+      if constexpr (kNext) {
+        next_turn(c, end);
+      } else {
+        prefetch_ahead(set, c, end, foresight.at(c));
+      }
       for (; c + kStep <= end; c += kStep) apply_pack<kTame>(Full(), set, gamma, c, columns);
       if (c < end) {
         apply_pack<kTame>(Part{static_cast<size_t>(end - c)}, set, gamma, c, columns);
@@ -411,6 +479,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
       for (int i = 0; i < kRows / kSet; ++i) next[i].end_run(run_end);
     }
   }
+  columns.written();
   if constexpr (kNext) {
     for (int i = 0; i < kRows / kSet; ++i) next[i].finish(p.columns, other.sums + i * kSet);
   }
@@ -419,21 +488,22 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
 // The second pass over a group.
 template <class Norm, Output kOutput, int kGroup, class T, class Columns>
 HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms,
-                            const Rows<T>& to, Columns& columns) {
+                            const Rows<T>& to, Columns& columns, const NextSums& after = {}) {
   if constexpr (kGroup > 1) {
     bool tame = rows == kGroup;
     for (int64_t r = 0; r < rows; ++r) tame = tame && terms[r].tame;
     if (tame) {
-      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, to, columns, {});
+      apply_rows<Norm, true, kOutput, kGroup, false>(p, row, terms, to, columns, after);
       return;
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
     const Rows<T> dx{to.row(r), to.stride};
+    const NextSums next{.ask = after.ask, .below = r + 1 < rows ? rows_below(p, 1) : after.below};
     if (terms[r].tame) {
-      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, dx, columns, {});
+      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, dx, columns, next);
     } else {
-      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, dx, columns, {});
+      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, dx, columns, next);
     }
   }
 }
@@ -868,12 +938,12 @@ class NarrowSums {
     for (int64_t c = 0; c < columns_; ++c) chains_[c] += sums[c];
   }
 
-  HWY_INLINE void store(const ColumnSums<W>& to) const {
-    if (!to.wanted()) return;
+  HWY_INLINE void store(double* to) const {
+    if (to == nullptr) return;
     for (int64_t c = 0; c < columns_; ++c) {
       double sum = 0;
       for (int64_t i = c; i < columns_ * kChains; i += columns_) sum += chains_[i];
-      to.slots[c] = sum;  // of so few columns, no sum is written whole
+      to[c] = sum;
     }
   }
 
@@ -892,8 +962,8 @@ template <class Norm, Output kOutput, class T>
 HWY_NOINLINE void apply_wild_tile(NormBackward<T> p, int64_t row, int64_t rows, NarrowSums<Wide<T>>& dgamma,
                                   NarrowSums<Wide<T>>& dbeta) {
   double sums[2][kNarrowColumns];
-  if (p.dgamma.wanted()) p.dgamma = {.slots = sums[0], .whole = nullptr};
-  if (p.dbeta.wanted()) p.dbeta = {.slots = sums[1], .whole = nullptr};
+  if (p.dgamma.wanted()) p.dgamma = {.slots = sums[0]};
+  if (p.dbeta.wanted()) p.dbeta = {.slots = sums[1]};
   Columns<Norm, T, kPackLanes<Wide<T>>> columns(p);
   for (const int64_t last = row + rows; row < last;) {
     columns.clear();
@@ -977,8 +1047,8 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
       if (p.dgamma.wanted()) dgamma.add(terms, n);
       if (p.dbeta.wanted()) dbeta.add(dy, n);
     }
-    dgamma.store(p.dgamma.from(chunk / cut.chunk * p.columns));
-    dbeta.store(p.dbeta.from(chunk / cut.chunk * p.columns));
+    dgamma.store(p.dgamma.from(chunk / cut.chunk * p.columns).slots);
+    dbeta.store(p.dbeta.from(chunk / cut.chunk * p.columns).slots);
   }
 }
 
@@ -1032,12 +1102,50 @@ HWY_INLINE void block_sums(const NormBackward<T>& p, int64_t r, const BlockGroup
   group_sums<Norm, kMaxGroup>(p, group.row + r, rows, sums + r, group.ask, below);
 }
 
+// Column sums of a block whose rows, some stripes, are all there are: in double until they are written where they end.
+template <class Norm, class T>
+class Totals {
+ public:
+  HWY_INLINE Totals() {}  // which leaves the sums as they are
+
+  // Takes the place of that.
+  HWY_INLINE void take_place(NormBackward<T>& p) {
+    take_place(p.dgamma, dgamma_, dgamma_to_);
+    take_place(p.dbeta, dbeta_, dbeta_to_);
+  }
+
+  HWY_INLINE void write(int64_t n, bool stream) const {
+    write(dgamma_, n, dgamma_to_, stream);
+    write(dbeta_, n, dbeta_to_, stream);
+  }
+
+ private:
+  static HWY_INLINE void take_place(ColumnSums<T>& sums, double* slot, ColumnSums<T>& to) {
+    if (sums.slots != nullptr || !sums.wanted()) return;
+    to = sums;
+    sums = {.slots = slot};
+  }
+
+  static HWY_INLINE void write(const double* sums, int64_t n, const ColumnSums<T>& to, bool stream) {
+    if (!to.wanted()) return;
+    write_sums(to, n, stream,
+               [&](int64_t c, bool rounds) DESCEND_INLINED { return narrow_pack<Wide<T>>(sums + c, rounds); });
+  }
+
+  ColumnSums<T> dgamma_to_, dbeta_to_;
+  HWY_ALIGN double dgamma_[kBlock];
+  HWY_ALIGN double dbeta_[Norm::kCentered ? kBlock : 1];
+};
+
 // Results of a group's block and, in step with them, the first pass over that block of the group below.
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const RowTerms<Wide<T>>* terms,
                             const BlockGroup& below, RowSums* sums, Stores stores) {
   const int64_t stripe = stripe_rows(p.rows);
+  const bool one_stripe = p.rows <= stripe, stream = stores != Stores::kPlain;
   Columns<Norm, T, kBlock> columns(p);
+  Totals<Norm, T> totals;
+  if (!one_stripe) totals.take_place(p);
   Stage<T, kStages<T> ? kMaxGroup * kBlock : 1> stage;
   for (int64_t r = 0; r < group.rows; r += kMaxGroup) {
     if (r % stripe == 0) columns.clear();
@@ -1046,18 +1154,24 @@ HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const Ro
     const Rows<T> dx = stores == Stores::kStaged ? stage.rows(belonging, p.columns) : belonging;
     bool in_step = kOutput != Output::kNone && r + kMaxGroup <= below.rows && are_tame(p, below.row + r, kMaxGroup);
     for (int64_t i = r; i < end; ++i) in_step = in_step && terms[i].tame;
+    const auto after = [&](int64_t rows) HWY_ATTR { return end < rows ? rows_below(p, end - r) : next_block(p, r); };
     if (in_step) {
-      const Distance after = r + kMaxGroup < below.rows ? rows_below(p, kMaxGroup) : next_block(p, r);
-      const NextSums next{below.row + r, sums + r, below.ask, after};
+      const NextSums next{below.row + r, sums + r, below.ask, after(below.rows)};
       apply_rows<Norm, true, kOutput, kMaxGroup, true>(p, row, terms + r, dx, columns, next);
     } else {
-      apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns);
+      const NextSums rest{.ask = group.ask, .below = after(group.rows)};
+      apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns, rest);
       if (kOutput != Output::kNone && r < below.rows) block_sums<Norm>(p, r, below, sums);
     }
     if (stores == Stores::kStaged) stage.stream(dx, belonging, end - r, p.columns);
-    if (end == group.rows || end % stripe == 0) columns.add_to(p, group.row == 0 && r < stripe, 0);
+    if (one_stripe) {
+      if (end == p.rows) columns.write_to(p, stream);
+    } else if (end == group.rows || end % stripe == 0) {
+      columns.add_to(p, group.row == 0 && r < stripe, 0);
+    }
   }
-  if (stores != Stores::kPlain) flush_streams();
+  totals.write(p.columns, stream);
+  if (stream) flush_streams();
 }
 
 // ---- What NormBackwardKernels points to.

@@ -41,18 +41,18 @@ void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, St
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns; one slot is enough for
-// all stripes, and none is needed for one. What is worth waking a thread is the whole call: it stays awake
-// from one region to the next.
+// all groups, and none is needed for one. What is worth waking a thread is the whole call: it stays awake from one
+// region to the next.
 template <class T>
 void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores,
                 RowSums* sums) {
   const int64_t blocks = blocks_in(p.columns), most = rows_together<T>(p.rows, p.columns);
   const int64_t work = p.rows * row_work<T>(3 * p.columns);
   // Beyond the caches the sums of a group come with the results of the one above it.
-  const bool in_step = exceeds_kept(bytes) && p.dx.data != nullptr;
-  const auto group_at = [&](int64_t row) {
-    return BlockGroup{row, std::min(most, p.rows - row), in_step ? Ask::kAhead : Ask::kNothing};
-  };
+  const bool beyond = exceeds_kept(bytes), in_step = beyond && p.dx.data != nullptr;
+  // Of so few rows that all are read side by side, the processor foresees what comes.
+  const Ask ask = beyond && p.rows > stripe_rows(p.rows) ? Ask::kAhead : Ask::kNothing;
+  const auto group_at = [&](int64_t row) { return BlockGroup{row, std::min(most, p.rows - row), ask}; };
   for (BlockGroup group = group_at(0), below; group.rows > 0; group = below) {
     if (p.dx.data != nullptr && (group.row == 0 || !in_step)) {
       parallel_for(blocks, work, [&](int64_t b) { kernels.block_sums(p, group, b, sums + b * group.rows); });
@@ -84,7 +84,7 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
 template <class T>
 int64_t norm_backward_slots(int64_t rows, int64_t columns) {
   if (!split_columns(rows, columns)) return cut_rows(rows, row_bytes<T>(columns)).chunks;
-  return rows > std::min(rows_together<T>(rows, columns), stripe_rows(rows)) ? 1 : 0;
+  return rows > rows_together<T>(rows, columns) ? 1 : 0;
 }
 
 template <class T>
@@ -97,9 +97,10 @@ template <class T>
 void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, void* scratch) {
   if (p.columns <= 0) return;
   if (p.rows <= 0) {
-    for (const ColumnSums<Wide<T>>& sums : {p.dgamma, p.dbeta}) {
+    for (const ColumnSums<T>& sums : {p.dgamma, p.dbeta}) {
       if (sums.slots != nullptr) std::fill_n(sums.slots, p.columns, 0.0);
-      if (sums.whole != nullptr) std::fill_n(sums.whole, p.columns, Wide<T>{0});
+      if (sums.wide != nullptr) std::fill_n(sums.wide, p.columns, Wide<T>{0});
+      if (sums.own != nullptr) std::fill_n(sums.own, p.columns, T{0});
     }
     return;
   }

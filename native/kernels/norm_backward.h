@@ -21,8 +21,8 @@ struct NormBackward {
   const Wide<T>* rstd;
   ColumnParameter<T> gamma;
   Rows<T> dx;  // data null: not wanted
-  ColumnSums<Wide<T>> dgamma;
-  ColumnSums<Wide<T>> dbeta;
+  ColumnSums<T> dgamma;
+  ColumnSums<T> dbeta;
 };
 
 // Sums over a row or a part of it. g = dy * gamma; xc is x - mean, times rstd as well where the row is not tame.
@@ -100,7 +100,7 @@ struct NormBackwardKernels {
                   const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores);
 };
 
-// Slots of partial sums; 0 where the kernels write the whole sums.
+// Slots of partial sums; 0 where the kernels write the sums themselves, or one slot of them.
 template <class T>
 int64_t norm_backward_slots(int64_t rows, int64_t columns);
 template <class T>

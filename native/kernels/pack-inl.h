@@ -393,6 +393,46 @@ HWY_INLINE hn::Vec<hn::Rebind<W, D>> narrow_double(D, hn::Vec<D> v) {
   }
 }
 
+// double to float on the way to a 16-bit float. Rounded to odd (towards zero, then the last bit set unless exact), so
+// that rounding again gives what one rounding would have given.
+template <class D>
+HWY_INLINE hn::Vec<hn::Rebind<float, D>> round_to_odd(D d, hn::Vec<D> v) {
+  const hn::Rebind<uint32_t, D> du;
+  const auto nearest = narrow_double<float>(d, v);
+  const auto back = hn::PromoteTo(d, nearest);
+  const auto bits_of = [&](hn::Mask<D> mask) HWY_ATTR {
+    return hn::TruncateTo(du, hn::BitCast(hn::RebindToUnsigned<D>(), hn::VecFromMask(d, mask)));
+  };
+  const auto away = bits_of(hn::Gt(hn::Abs(back), hn::Abs(v)));  // -1 where it is so
+  const auto inexact = hn::ShiftRight<31>(bits_of(hn::Or(hn::Lt(back, v), hn::Gt(back, v))));
+  return hn::BitCast(hn::Rebind<float, D>(), hn::Or(hn::Add(hn::BitCast(du, nearest), away), inexact));
+}
+
+// A pack of doubles in W. to_odd: float is rounded to odd.
+template <class W>
+HWY_INLINE Pack<W> narrow_pack(const double* from, bool to_odd) {
+  const Tag<double> d;
+  Pack<W> pack;
+  const auto narrow_vector = [&](size_t i) DESCEND_INLINED {
+    const auto v = hn::LoadU(d, from + i * kVectorLanes<double>);
+    if constexpr (sizeof(W) == sizeof(double)) {
+      return v;
+    } else {
+      return to_odd ? round_to_odd(d, v) : narrow_double<W>(d, v);
+    }
+  };
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) {
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (sizeof(W) < sizeof(double)) {
+      pack.v[k] = hn::Combine(Tag<W>(), narrow_vector(2 * k + 1), narrow_vector(2 * k));
+    } else
+#endif
+      pack.v[k] = narrow_vector(k);
+  }
+  return pack;
+}
+
 // And back.
 template <class D, class V>
 HWY_INLINE hn::Vec<D> widen_to_double(D d, V v) {

@@ -16,14 +16,14 @@ struct RmsNormGrad {
   int64_t columns;
   Rows<const T> dy;
   Rows<const T> x;
-  const Wide<T>* rstd;         // [rows]
-  ColumnParameter<T> gamma;    // [columns]
-  Rows<T> dx;                  // may be dy or x themselves
-  ColumnSums<Wide<T>> dgamma;  // rms_norm_grad_slots(...) slots, or the whole
+  const Wide<T>* rstd;       // [rows]
+  ColumnParameter<T> gamma;  // [columns]
+  Rows<T> dx;                // may be dy or x themselves
+  ColumnSums<T> dgamma;      // rms_norm_grad_slots(...) slots
 };
 
-// How many slots of partial sums the kernel writes; a function of the shape and type alone. 0: it writes
-// the whole sums.
+// How many slots of partial sums the kernel writes; a function of the shape and type alone. 0: it writes the sums
+// themselves, or one slot of them.
 template <class T>
 int64_t rms_norm_grad_slots(int64_t rows, int64_t columns);
 

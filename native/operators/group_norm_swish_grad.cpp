@@ -93,8 +93,8 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   const int64_t main_slots = times * kernels::group_norm_swish_grad_slots<T>(main);
   const int64_t slots = main_slots + (rest.samples > 0 ? kernels::group_norm_swish_grad_slots<T>(rest) : 0);
   StagedSums dgamma, dbeta;
-  if (computes(call, kDgamma)) dgamma = StagedSums(call, plan, kDgamma, slots, shape.channels, kElementOf<W>);
-  if (computes(call, kDbeta)) dbeta = StagedSums(call, plan, kDbeta, slots, shape.channels, kElementOf<W>);
+  if (computes(call, kDgamma)) dgamma = StagedSums(call, plan, kDgamma, slots, shape.channels, kElementOf<T>);
+  if (computes(call, kDbeta)) dbeta = StagedSums(call, plan, kDbeta, slots, shape.channels, kElementOf<T>);
   const Place repeated = plan.scratch(static_cast<size_t>(times > 1 ? 2 * main.channels : 0) * sizeof(W));
   const Place scratch = plan.scratch(
       std::max(kernels::group_norm_swish_grad_scratch<T>(main), kernels::group_norm_swish_grad_scratch<T>(rest)));
@@ -109,8 +109,8 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
                                                .beta = addresses.at<const W>(beta),
                                                .scale = scale,
                                                .dx = dx_rows.at<T>(addresses),
-                                               .dgamma_slots = dgamma.at<W>(addresses).slots,
-                                               .dbeta_slots = dbeta.at<W>(addresses).slots};
+                                               .dgamma_slots = dgamma.at<T>(addresses).slots,
+                                               .dbeta_slots = dbeta.at<T>(addresses).slots};
               kernels::GroupNormSwishGrad<T> several = p;
               several.shape = folded.main;
               if (folded.times > 1) {

@@ -95,8 +95,8 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
 
   const int64_t slots = kernels::layer_norm_backward_slots<T>(rows, columns);
   StagedSums dgamma, dbeta;
-  if (counts(call, kGradWeight)) dgamma = StagedSums(call, plan, kGradWeight, slots, columns, kElementOf<W>);
-  if (counts(call, kGradBias)) dbeta = StagedSums(call, plan, kGradBias, slots, columns, kElementOf<W>);
+  if (counts(call, kGradWeight)) dgamma = StagedSums(call, plan, kGradWeight, slots, columns, kElementOf<T>);
+  if (counts(call, kGradBias)) dbeta = StagedSums(call, plan, kGradBias, slots, columns, kElementOf<T>);
   const Place scratch = plan.scratch(kernels::layer_norm_backward_scratch<T>(rows, columns));
   plan.step("layer_norm_backward", (dx_wanted ? 3 : 2) * rows * columns * static_cast<int64_t>(sizeof(T)),
             [=, out = dx.staged()](const Addresses& addresses) {
@@ -108,8 +108,8 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
                                                .rstd = addresses.at<const W>(rstd),
                                                .gamma = gamma.at(addresses),
                                                .dx = dx_wanted ? out.at<T>(addresses) : kernels::Rows<T>{},
-                                               .dgamma = dgamma.at<W>(addresses),
-                                               .dbeta = dbeta.at<W>(addresses)},
+                                               .dgamma = dgamma.at<T>(addresses),
+                                               .dbeta = dbeta.at<T>(addresses)},
                                               addresses.at<void>(scratch));
             });
   if (dx_wanted) dx.finish(call, plan);

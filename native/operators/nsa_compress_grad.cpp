@@ -55,7 +55,7 @@ void plan_kernel(const Call& call, const NsaShape& shape, Plan& plan) {
   const kernels::Windows windows = shape.windows(plan.keep(shape.sequences));
 
   const int64_t slots = kernels::nsa_compress_grad_slots<T>(tokens, heads, depth, shape.width);
-  const StagedSums weight_grad(call, plan, kWeightGrad, slots, shape.width * heads, kElementOf<W>);
+  const StagedSums weight_grad(call, plan, kWeightGrad, slots, shape.width * heads, kElementOf<T>);
   plan.step("nsa_compress_grad", (2 * tokens + shape.blocks) * columns * static_cast<int64_t>(sizeof(T)),
             [=, out = input_grad.staged()](const Addresses& addresses) {
               kernels::nsa_compress_grad<T>({.tokens = tokens,
@@ -66,7 +66,7 @@ void plan_kernel(const Call& call, const NsaShape& shape, Plan& plan) {
                                              .input = input.at<const T>(addresses),
                                              .weight = addresses.at<const W>(weight),
                                              .input_grad = out.at<T>(addresses),
-                                             .weight_slots = weight_grad.at<W>(addresses).slots});
+                                             .weight_slots = weight_grad.at<T>(addresses).slots});
             });
   input_grad.finish(call, plan);
   weight_grad.finish(call, plan);

@@ -78,8 +78,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma);
   const StagedOutput dx = StagedOutput::rows(call, plan, kDx, leading, columns, kElementOf<T>);
 
-  const StagedSums dgamma(call, plan, kDgamma, kernels::rms_norm_grad_slots<T>(rows, columns), columns,
-                          kElementOf<kernels::Wide<T>>);
+  const StagedSums dgamma(call, plan, kDgamma, kernels::rms_norm_grad_slots<T>(rows, columns), columns, kElementOf<T>);
   const Place scratch = plan.scratch(kernels::rms_norm_grad_scratch<T>(rows, columns));
   plan.step("rms_norm_grad", 3 * rows * columns * static_cast<int64_t>(sizeof(T)),
             [=, out = dx.staged()](const Addresses& addresses) {
@@ -90,7 +89,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
                                          .rstd = addresses.at<const kernels::Wide<T>>(rstd),
                                          .gamma = gamma.at(addresses),
                                          .dx = out.at<T>(addresses),
-                                         .dgamma = dgamma.at<kernels::Wide<T>>(addresses)},
+                                         .dgamma = dgamma.at<T>(addresses)},
                                         addresses.at<void>(scratch));
             });
   dx.finish(call, plan);

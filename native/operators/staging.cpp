@@ -134,22 +134,21 @@ void StagedOutput::finish(const Call& call, Plan& plan) const {
                written_, place(), element_of(tensor.dtype), Plan::tensor(call, parameter_));
 }
 
-StagedSums::StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64_t columns, Element written)
+StagedSums::StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64_t columns, Element element)
     : parameter_(i), slots_(slots), columns_(columns) {
-  if (slots > 0) {
-    partial_ = plan.scratch(static_cast<size_t>(slots * columns) * sizeof(double));
-  } else {
-    whole_ = StagedOutput::vector(call, plan, i, written);
+  if (slots == 0 && !shares(call, i, Role::kInput)) {
+    const Element wide = element == Element::kFloat64 ? element : Element::kFloat32;
+    const Tensor& tensor = call[i].tensor;
+    place_ = Plan::tensor(call, i);
+    own_ = is_vector_of(tensor, element);
+    if (own_ || is_vector_of(tensor, wide)) return;
   }
+  slots_ = std::max<int64_t>(slots, 1);
+  place_ = plan.scratch(static_cast<size_t>(slots_ * columns) * sizeof(double));
 }
 
 void StagedSums::finish(const Call& call, Plan& plan) const {
-  if (parameter_ < 0) return;
-  if (slots_ > 0) {
-    plan_sum_slots(call, plan, parameter_, partial_, slots_, columns_);
-  } else {
-    whole_.finish(call, plan);
-  }
+  if (parameter_ >= 0 && slots_ > 0) plan_sum_slots(call, plan, parameter_, place_, slots_, columns_);
 }
 
 }  // namespace descend

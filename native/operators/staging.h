@@ -92,25 +92,27 @@ class StagedOutput {
 };
 
 // Output i (any shape of `columns` elements), which a kernel makes in `slots` rows of partial sums, to be added by
-// finish(), or, where slots is 0, as a whole in `written`.
+// finish(). Where slots is 0, it writes the sums to the output itself or, if that is not a vector of `element` or of
+// the type that this is computed in, to one slot.
 class StagedSums {
  public:
   StagedSums() = default;
-  StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64_t columns, kernels::Element written);
+  StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64_t columns, kernels::Element element);
 
-  template <class W>
-  kernels::ColumnSums<W> at(const Addresses& addresses) const {
+  template <class T>
+  kernels::ColumnSums<T> at(const Addresses& addresses) const {
     if (parameter_ < 0) return {};
-    if (slots_ > 0) return {addresses.at<double>(partial_), nullptr};
-    return {nullptr, addresses.at<W>(whole_.place())};
+    if (slots_ > 0) return {.slots = addresses.at<double>(place_)};
+    if (sizeof(T) == 2 && own_) return {.own = addresses.at<T>(place_)};
+    return {.wide = addresses.at<kernels::Wide<T>>(place_)};
   }
   void finish(const Call& call, Plan& plan) const;
 
  private:
   int parameter_ = -1;  // none: not wanted
   int64_t slots_ = 0, columns_ = 0;
-  Place partial_{};
-  StagedOutput whole_;
+  bool own_ = false;
+  Place place_{};  // of the slots or of the output
 };
 
 }  // namespace descend

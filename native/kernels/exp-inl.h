@@ -30,6 +30,8 @@ struct ExpConstants<float> {
   static constexpr float kLn2High = 0x1.63p-1f;  // few bits: n * kLn2High is exact
   static constexpr float kLn2Low = -0x1.bd0106p-13f;
   static constexpr float kToInteger = 0x1.8p23f;  // added, it leaves the nearest integer in the low bits
+  static constexpr int kLift = 65;                // 2^(n + kLift) is normal where a result is not large
+  static constexpr float kLower = 0x1p-65f;
   // p, lowest power first; interpolated at Chebyshev points, relative error of the whole 2^-26.5.
   static constexpr float kP[] = {0.5f, 0x1.5554dcp-3f, 0x1.55551ap-5f, 0x1.120ba2p-7f, 0x1.6d113cp-10f};
 };
@@ -45,6 +47,8 @@ struct ExpConstants<double> {
   static constexpr double kLn2High = 0x1.62e42fefap-1;
   static constexpr double kLn2Low = 0x1.cf79abc9e3b3ap-40;
   static constexpr double kToInteger = 0x1.8p52;
+  static constexpr int kLift = 513;
+  static constexpr double kLower = 0x1p-513;
   static constexpr double kP[] = {0.5,
                                   0x1.5555555555556p-3,
                                   0x1.5555555553d4fp-5,
@@ -93,13 +97,15 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
   [[maybe_unused]] const Tag<typename C::Integer> di;
   // What is far too small is 0 from the start: processors take ten times as long where a product underflows.
 #if HWY_TARGET == HWY_AVX3
+  constexpr int kOffset = 0;
   const auto lowest = hn::Set(d, C::kLowest);
   if constexpr (!kBounded) x = hn::Min(hn::Set(d, C::kHighest), x);
 #else
+  constexpr int kOffset = kBounded ? C::kBias + C::kLift : 0;  // even, lest another integer be the nearest
   const auto vanishes = hn::Lt(x, hn::Set(d, C::kLowest));
-  x = clamp_keeping_nan<W>(x, C::kLowest, C::kHighest);
+  if constexpr (!kBounded) x = clamp_keeping_nan<W>(x, C::kLowest, C::kHighest);
 #endif
-  const auto magic = hn::Set(d, C::kToInteger);
+  const auto magic = hn::Set(d, C::kToInteger + W{kOffset});
   const auto shifted = hn::MulAdd(x, hn::Set(d, C::kPerLn2), magic);
   const auto n = hn::Sub(shifted, magic);
   Vector<W> mantissa;
@@ -118,6 +124,11 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
   }
 #else
   // 2^n may leave the range where the result does not: two factors, of which the first is exact.
+  if constexpr (kBounded) {
+    const auto lift = hn::BitCast(d, hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(di, shifted)));
+    const auto lifted = hn::IfThenZeroElse(vanishes, hn::Mul(mantissa, lift));
+    return hn::Mul(lifted, hn::Set(d, C::kLower));
+  }
   const auto exponent = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, magic));
   const auto half = hn::ShiftRight<1>(exponent);
   const auto power = [&](auto e) HWY_ATTR {

@@ -310,9 +310,7 @@ class Columns {
 
   // All columns are.
   HWY_INLINE void written() {
-    if constexpr (kFew)
-      kept_ =
-          hn::BitCast(Tag<W>(), hn::Set(hn::RebindToUnsigned<Tag<W>>(), ~hn::TFromD<hn::RebindToUnsigned<Tag<W>>>{0}));
+    if constexpr (kFew) kept_ = hn::BitCast(Tag<W>(), hn::Not(hn::Zero(hn::RebindToUnsigned<Tag<W>>())));
   }
 
   // The sums so far at i, of one or the other.
@@ -355,7 +353,7 @@ class Columns {
   }
 
   HWY_ALIGN W gamma_[sizeof(T) == 2 ? kColumns : 1];
-  Vector<W> kept_;
+  Vector<W> kept_;  // all bits or none
   int64_t columns_;
 };
 

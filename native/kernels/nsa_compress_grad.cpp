@@ -226,7 +226,9 @@ template <bool kStream, class T>
 HWY_INLINE void long_head(const Head<T>& head, int64_t depth, Steps step) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
-  constexpr size_t kVectors = kPackVectors<W>, kPacks = HWY_MAX(8 / kVectors, 1);
+  // Vectors of a strip, each of which takes a register for its result and, where it is converted, one for itself.
+  constexpr size_t kStripVectors = HWY_TARGET == HWY_AVX2 && sizeof(T) == 2 ? 4 : 8;
+  constexpr size_t kVectors = kPackVectors<W>, kPacks = HWY_MAX(kStripVectors / kVectors, 1);
   constexpr int64_t kStrip = kPacks * kStep;
   HWY_ALIGN W products[kWindowBlock * kStep];
   for (int64_t c = 0; c < step.windows; ++c) store(Full(), zero_pack<W>(), products + c * kStep);

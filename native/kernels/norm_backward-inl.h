@@ -262,7 +262,8 @@ HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
 }
 
 // Writes the sums of n columns to where they end. pack_at(column, rounds) gives them pack by pack, rounds: as they are
-// to be rounded again to 16 bits.
+// to be rounded again to 16 bits. Beside results of 16 bits, which take longer than they keep memory busy, they are
+// stored as usual.
 template <class T, class PackAt>
 HWY_INLINE void write_sums(const ColumnSums<T>& to, int64_t n, bool stream, PackAt pack_at) {
   const auto write = [&](auto* end, auto streams) DESCEND_INLINED {
@@ -270,13 +271,12 @@ HWY_INLINE void write_sums(const ColumnSums<T>& to, int64_t n, bool stream, Pack
       store<streams()>(extent, pack_at(c, sizeof(*end) == 2), end + c);
     });
   };
-  const auto write_anyhow = [&](auto* end) DESCEND_INLINED {
-    if (end == nullptr) return;
-    if (stream && reinterpret_cast<uintptr_t>(end) % 64 == 0) return write(end, std::true_type());
-    write(end, std::false_type());
-  };
-  write_anyhow(to.wide);
-  if constexpr (sizeof(T) == 2) write_anyhow(to.own);
+  if constexpr (sizeof(T) == 2) {
+    if (to.own != nullptr) return write(to.own, std::false_type());
+  } else if (stream && reinterpret_cast<uintptr_t>(to.wide) % 64 == 0) {
+    return write(to.wide, std::true_type());
+  }
+  write(to.wide, std::false_type());
 }
 
 // Column sums of a stripe, in the type of the arithmetic and in split packs. Where gamma is not so yet, it is made so.

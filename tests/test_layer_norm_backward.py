@@ -736,6 +736,45 @@ def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, rows, columns, 
             assert_same_bits(sums(call, out, mask=(False, True))[1:], direct[1:])
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS[:3], "DOUBLE"])
+@pytest.mark.parametrize("shape", [(1, 2**20), (2, 2**20), (3, 2**20), (8, 2**18)])
+@pytest.mark.parametrize("operator", ["rms_norm_grad", "layer_norm_backward"])
+def test_few_rows_too_long_for_the_caches(operator, shape, dtype):
+    """What the call allocates begins where lines of cache do, and is stored past the caches; what begins elsewhere is
+    not."""
+    call = realistic(shape, dtype, 3, "DOUBLE" if dtype == "DOUBLE" else F32)
+
+    def run(**how: Any) -> Any:
+        if operator == "layer_norm_backward":
+            return descend.layer_norm_backward(*call, **how)
+        return descend.rms_norm_grad(call[0], call[1], call[4], call[5], **how)
+
+    found = run()
+    if operator == "layer_norm_backward":
+        check(found, call)
+    places = [Place(result.shape, result.dtype) for result in found]
+    run(out=tuple(place.array for place in places))
+    assert_same_bits([place.array for place in places], found)
+    for place in places:
+        place.check_guards()
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_sums_of_long_rows_in_the_place_of_inputs(rows, dtype):
+    """They are written while other columns are still read."""
+    call = realistic((rows, 4609), dtype, 5)
+    call[6] = call[5].copy()
+    expected = compute(call)
+    places = [("weight", "bias"), ("bias", "weight"), *([("grad_out", "input"), ("input", "grad_out")] * (rows == 1))]
+    for place in places:
+        mine = [a.copy() if isinstance(a, np.ndarray) else a for a in call]
+        memory = {"grad_out": mine[0], "input": mine[1], "weight": mine[5], "bias": mine[6]}
+        dx = np.empty_like(call[0])
+        descend.layer_norm_backward(*mine, out=(dx, *(memory[name] for name in place)))
+        assert_same_bits([dx, *(memory[name].reshape(-1) for name in place)], expected)
+
+
 def test_outputs_are_rounded_once():
     """To the output's own dtype, not by way of another: where rounding twice would differ, and for sums of many."""
     # 1 + 2^-8 + 2^-30 in bfloat16 is 1 + 2^-7; by way of float32 it is a tie, and 1.

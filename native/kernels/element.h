@@ -37,7 +37,8 @@ struct ColumnParameter {
 };
 
 // Sums of columns on their way to double or to the end: partial sums in slots [slots][columns], which sum_slots adds,
-// or the sums themselves [columns], in the type of the arithmetic or in that of the elements. All null: not wanted.
+// or, where the kernel needs no slots, the sums themselves [columns], in the type of the arithmetic or in that of the
+// elements. All null: not wanted.
 template <class T>
 struct ColumnSums {
   double* slots = nullptr;

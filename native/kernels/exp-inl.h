@@ -30,7 +30,7 @@ struct ExpConstants<float> {
   static constexpr float kLn2High = 0x1.63p-1f;  // few bits: n * kLn2High is exact
   static constexpr float kLn2Low = -0x1.bd0106p-13f;
   static constexpr float kToInteger = 0x1.8p23f;  // added, it leaves the nearest integer in the low bits
-  static constexpr int kLift = 65;                // 2^(n + kLift) is normal where a result is not large
+  static constexpr int kLift = 65;                // 2^(n + kLift) is normal unless the result is large
   static constexpr float kLower = 0x1p-65f;
   // p, lowest power first; interpolated at Chebyshev points, relative error of the whole 2^-26.5.
   static constexpr float kP[] = {0.5f, 0x1.5554dcp-3f, 0x1.55551ap-5f, 0x1.120ba2p-7f, 0x1.6d113cp-10f};
@@ -89,13 +89,14 @@ HWY_INLINE Vector<W> clamp_keeping_nan(Vector<W> x, W low, W high) {
 }
 
 // Within one unit in the last place over the whole range: overflow gives infinity, what is too small subnormals and 0.
-// Of what is never large (kBounded) nothing is done about overflow. kBrief: as exact as elements of 16 bits can show.
+// Of what is never large (kBounded: 40 at most, and softmax has up to 32, see kFarOut there) nothing is done about
+// overflow. kBrief: as exact as elements of 16 bits can show.
 template <class W, bool kBounded = false, bool kBrief = false>
 HWY_INLINE Vector<W> exp(Vector<W> x) {
   using C = ExpConstants<W>;
   const Tag<W> d;
   [[maybe_unused]] const Tag<typename C::Integer> di;
-  // What is far too small is 0 from the start: processors take ten times as long where a product underflows.
+  // What is far too small is 0 before a product underflows: processors take ten times as long over that.
 #if HWY_TARGET == HWY_AVX3
   constexpr int kOffset = 0;
   const auto lowest = hn::Set(d, C::kLowest);

@@ -98,7 +98,7 @@ struct Distance {
   int64_t dy = 0, x = 0;
 };
 
-// What the first pass asks for while it reads a group of rows: what comes a little later in the rows or, near their
+// What a pass asks for while it reads a group of rows: what comes a little later in the rows or, near their
 // end, in what is read after them, which lies `below` from their first column.
 template <class T, int kRows>
 class Foresight {
@@ -261,9 +261,8 @@ HWY_INLINE void group_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   }
 }
 
-// Writes the sums of n columns to where they end. pack_at(column, rounds) gives them pack by pack, rounds: as they are
-// to be rounded again to 16 bits. Beside results of 16 bits, which take longer than they keep memory busy, they are
-// stored as usual.
+// Writes the sums of n columns to where they end. pack_at(column, rounds) gives them pack by pack; rounds: whether they
+// are rounded once more, to 16 bits. Rows of 16 bits leave memory time for sums that are stored as usual.
 template <class T, class PackAt>
 HWY_INLINE void write_sums(const ColumnSums<T>& to, int64_t n, bool stream, PackAt pack_at) {
   const auto write = [&](auto* end, auto streams) DESCEND_INLINED {
@@ -308,7 +307,7 @@ class Columns {
     if (Norm::kCentered) std::memset(dbeta, 0, bytes);
   }
 
-  // All columns are.
+  // The sums of all columns were.
   HWY_INLINE void written() {
     if constexpr (kFew) kept_ = hn::BitCast(Tag<W>(), hn::Not(hn::Zero(hn::RebindToUnsigned<Tag<W>>())));
   }
@@ -420,7 +419,8 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
   }
 }
 
-// The first pass over a group that the second pass over another runs in step with.
+// The first pass over a group that the second pass over another runs in step with. Where it runs alone, only what it
+// asks for counts.
 struct NextSums {
   int64_t row = 0;  // the group's first
   RowSums* sums = nullptr;
@@ -1104,9 +1104,9 @@ HWY_INLINE void block_sums(const NormBackward<T>& p, int64_t r, const BlockGroup
 template <class Norm, class T>
 class Totals {
  public:
-  HWY_INLINE Totals() {}  // which leaves the sums as they are
+  HWY_INLINE Totals() {}  // spelled out: an implicit one might clear the sums
 
-  // Takes the place of that.
+  // From here on p's sums go to these.
   HWY_INLINE void take_place(NormBackward<T>& p) {
     take_place(p.dgamma, dgamma_, dgamma_to_);
     take_place(p.dbeta, dbeta_, dbeta_to_);

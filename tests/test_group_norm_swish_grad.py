@@ -377,8 +377,8 @@ def test_any_shape_layout_and_dtype_on_host(data):
     assert_same_bits([p.memory for p in again.values()], [p.memory for p in places.values()])
 
 
-# Every way that the kernel cuts its work: groups of one thread or of several, kept or computed again, short channels;
-# results in step with the next group's sums, past the caches.
+# Every way that the kernel cuts its work: groups of one thread or of several, kept or computed again, short channels,
+# in one tile or more; results in step with the next group's sums, past the caches.
 PATHS = [
     ((2, 6, 49), 3),
     ((40, 64, 32, 32), 16),
@@ -412,6 +412,13 @@ PATHS = [
     ((97, 12, 4), 3),
     ((67, 32), 4),
     ((131, 3, 5), 1),
+    ((3, 3000, 2), 3),
+    ((12, 1500, 7), 4),
+    ((9, 640, 31), 5),
+    ((20, 4096, 3), 16),
+    ((33, 8192, 2), 8),
+    ((6, 2048, 12), 2),
+    ((5, 2050, 23), 2),
 ]
 
 

@@ -1,7 +1,6 @@
 #include "kernels/convert.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
@@ -20,7 +19,10 @@ template <class From, class To, class Extent>
 HWY_INLINE void convert_pack(Extent extent, size_t n, const From* from, To* to) {
   if constexpr (std::is_same_v<From, double>) {
     HWY_ALIGN double padded[kPackLanes<float>] = {};
-    if constexpr (std::is_same_v<Extent, Part>) from = std::copy_n(from, n, padded) - n;
+    if constexpr (std::is_same_v<Extent, Part>) {
+      std::copy_n(from, n, padded);
+      from = padded;
+    }
     store(extent, narrow_pack<float>(from, sizeof(To) == 2), to);
   } else if constexpr (std::is_same_v<To, double>) {
     HWY_ALIGN float lanes[kPackLanes<float>];

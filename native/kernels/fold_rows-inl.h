@@ -83,6 +83,24 @@ HWY_INLINE void for_each_row_vector(int64_t rows, F f) {
   for (int64_t r = 0; r < rows; r += kVectorLanes<double>) f(r);
 }
 
+// to[r] = the sum of the lanes of of_row(r), rows beyond the last being zero; `to` is aligned, and has room for whole
+// folds.
+template <class W, class F>
+HWY_INLINE void fold_each_row(int64_t rows, F of_row, W* to) {
+  const Tag<W> d;
+  constexpr int64_t kLanes = kVectorLanes<W>;
+  const auto zero = hn::Zero(d);  // as which the other vectors of a pack are added: of -0 it makes 0
+  for (int64_t r = 0; r < ceil_div(rows, kFoldRows<W>) * kFoldRows<W>; r += kLanes) {
+    Vector<W> v[kLanes];
+    if (rows - r >= kLanes) {
+      each<kLanes>([&](size_t i) DESCEND_INLINED { v[i] = hn::Add(of_row(r + static_cast<int64_t>(i)), zero); });
+    } else {
+      for (int64_t i = 0; i < kLanes; ++i) v[i] = r + i < rows ? hn::Add(of_row(r + i), zero) : zero;
+    }
+    hn::Store(fold_each(d, v, Sum()), d, to + r);
+  }
+}
+
 // sums[i] += the sum of v[i]'s lanes, likewise.
 template <class W>
 HWY_INLINE void add_rows(Vector<W>* v, double* sums) {

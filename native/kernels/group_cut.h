@@ -66,21 +66,26 @@ inline int64_t group_work(const GroupShape& shape, int64_t elements) {
   return elements * (has_short_channels(shape) ? 16 : 8);
 }
 
-// has_sums: each chunk of samples has its own sums of all channels, which of short ones cost as much as the elements.
-// Samples are then better cut into groups, as long as a cache holds it all and each chunk has enough of a sample.
+// has_sums: each chunk of samples has its own sums of all channels, in double, which of short ones cost as much as the
+// elements of several samples. Samples are then cut into groups as well, as far as each chunk keeps enough of a sample,
+// and rather into fewer chunks.
 inline GroupCut cut_groups(const GroupShape& shape, bool has_sums) {
   constexpr int64_t kSmallWork = int64_t{128} << 10;  // not worth a second thread
   constexpr int64_t kChunkWork = int64_t{32} << 10;   // of a chunk, if not more
   const int64_t work = group_work(shape, shape.elements());
   if (work <= kSmallWork) return {shape.samples, shape.groups, 1, 1};
   const int64_t chunks = std::min(ceil_div(work, kChunkWork), kMaxGroupChunks);
-  constexpr int64_t kCached = int64_t{256} << 10, kEnough = 512, kMostFirst = 8;  // elements; parts
-  int64_t parts = 1;
-  if (has_sums && has_short_channels(shape) && shape.elements() <= kCached) {
-    parts = std::clamp<int64_t>(shape.elements() / shape.samples / kEnough, 1, std::min(shape.groups, kMostFirst));
+  int64_t sample_chunks = chunks;
+  if (has_sums && has_short_channels(shape)) {
+    constexpr int64_t kEnough = 512;  // elements of a sample
+    constexpr int64_t kSamples = 8;   // of a chunk, where there are
+    constexpr int64_t kChunks = 16;   // enough for many threads
+    const int64_t most = std::clamp<int64_t>(shape.channels * shape.inner / kEnough, 1, shape.groups);
+    const int64_t parts = std::min(ceil_div(2 * kSamples * chunks, shape.samples), most);
+    sample_chunks = std::min(chunks / parts, std::max(ceil_div(shape.samples, kSamples), kChunks / parts));
   }
   GroupCut cut;
-  cut.chunk_samples = ceil_div(shape.samples, std::max<int64_t>(chunks / parts, 1));
+  cut.chunk_samples = ceil_div(shape.samples, std::max<int64_t>(sample_chunks, 1));
   cut.sample_chunks = ceil_div(shape.samples, cut.chunk_samples);
   cut.chunk_groups = ceil_div(shape.groups, std::max<int64_t>(chunks / cut.sample_chunks, 1));
   cut.group_chunks = ceil_div(shape.groups, cut.chunk_groups);

@@ -22,30 +22,38 @@ namespace descend::kernels {
 #ifndef DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 #define DESCEND_GROUP_NORM_SWISH_GRAD_TYPES
 
-// Elements that are worked on at a time of short channels, in a first-level cache: vectors then run over channels, too.
-inline constexpr int64_t kFlatTile = 2048;
+// Elements that are worked on at a time of short channels: what is computed of them and what is read next fit a
+// first-level cache. Vectors run over channels, too.
+inline constexpr int64_t kFlatTile = 1024;
 
 // Groups of short channels with fewer elements are small: several are worked on at a time.
 inline constexpr int64_t kSmallGradElements = 64;
 
-// One group, and where its sums go. An entry is a channel, or a block of one where channels are long.
+// One group, and where its sums go. An entry is a channel, or a block of one where channels are long; where they are
+// short, a tile of them.
 template <class T>
 struct GradGroup {
   const T* dy;
   const T* x;
   T* dx;
   Wide<T> mean, rstd;
+  const T* next_dy;  // of the group that comes next, where channels are short
+  const T* next_x;
   int64_t channel;            // the group's first
   const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path
   const Wide<T>* beta_each;
-  double* dz_sums;            // [entries]
-  double* dzx_sums;           // [entries]: of dz * xhat
+  double* dz_sums;            // [entries]; where channels are short, times their gamma
+  double* dzx_sums;           // [entries]: of that times xhat
+  double* dbeta;              // [channels of the group]: the slots for the sums of channels, or null
+  double* dgamma;             // [channels of the group]
+  bool fresh;                 // whether nothing is in them as yet
   Wide<T>* dz;                // [elements], or null where it is computed again rather than kept; see dz_pitch()
   Wide<T> mean_dz, mean_dzx;  // of gamma * dz, and of that times xhat; set once the sums are there
+  bool ask;                   // whether what is next is worth asking for
   bool stream;                // whether dx is stored past the caches
   bool in_step;               // whether dx is made in step with the next group's sums
 
-  void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
+  void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index, int64_t slot, bool first_of_slot) {
     const int64_t offset = index * p.shape.group_elements();
     dy = p.dy.row(sample) + offset;
     x = p.x.row(sample) + offset;
@@ -53,6 +61,16 @@ struct GradGroup {
     mean = p.mean[sample * p.shape.groups + index];
     rstd = p.rstd[sample * p.shape.groups + index];
     channel = index * p.shape.group_channels();
+    const int64_t at = slot * p.shape.channels + channel;
+    dbeta = p.dbeta_slots ? p.dbeta_slots + at : nullptr;
+    dgamma = p.dgamma_slots ? p.dgamma_slots + at : nullptr;
+    fresh = first_of_slot;
+  }
+
+  void set_next(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
+    const int64_t offset = index * p.shape.group_elements();
+    next_dy = p.dy.row(sample) + offset;
+    next_x = p.x.row(sample) + offset;
   }
 };
 
@@ -93,8 +111,25 @@ HWY_INLINE int64_t dz_pitch(int64_t inner) {
   return ceil_div(inner, kLanes) * kLanes;
 }
 
+// Short channels that are worked on at a time: a multiple of those that are folded together.
+inline int64_t tile_channels(const GroupShape& shape) {
+  constexpr int64_t kFolded = 16;
+  return std::min(kFlatTile / shape.inner / kFolded * kFolded, shape.group_channels());
+}
+
 inline int64_t grad_entries(const GroupShape& shape) {
-  return shape.group_channels() * (has_short_channels(shape) ? 1 : blocks_in(shape.inner));
+  const int64_t channels = shape.group_channels();
+  return has_short_channels(shape) ? ceil_div(channels, tile_channels(shape)) : channels * blocks_in(shape.inner);
+}
+
+// Behind the numbers of a tile: what sums of channels read beyond them.
+template <class W>
+inline constexpr int64_t kFlatRoom = 256 / sizeof(W);
+
+// Where channels are short, the dz of each tile starts at a multiple of so many elements.
+template <class W>
+HWY_INLINE int64_t tile_pitch(const GroupShape& shape) {
+  return dz_pitch<W>(tile_channels(shape) * shape.inner) + kFlatRoom<W>;
 }
 
 #endif
@@ -452,9 +487,9 @@ HWY_INLINE Vector<Wide<T>> normalised(Extent extent, const T* x, const C& at, in
   return hn::Mul(hn::Sub(load(extent, x + j, k), at.mean.at(extent, j, k)), at.rstd.at(extent, j, k));
 }
 
-// dz and dz * xhat of n neighbouring elements.
-template <class T, class C>
-HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wide<T>* dz, Wide<T>* dzx) {
+// use(extent, j, dz, dz * xhat) for every pack of n neighbouring elements, which begins at element j.
+template <class T, class C, class F>
+HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, F use) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
   over_packs<W>(0, n, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
@@ -474,63 +509,44 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, Wid
     each_vector([&](size_t k, auto part, int64_t c, size_t v)
                     HWY_ATTR { u[k] = hn::Mul(load(part, dy + c, v), u[k]); });
     each<kPacks>([&](size_t i) DESCEND_INLINED {
-      Pack<W> slopes, products;
+      Pack<W> dz, dzx;
       each<kN>([&](size_t v) DESCEND_INLINED {
-        slopes.v[v] = u[i * kN + v];
-        products.v[v] = hn::Mul(u[i * kN + v], xhat[i * kN + v]);
+        dz.v[v] = u[i * kN + v];
+        dzx.v[v] = hn::Mul(u[i * kN + v], xhat[i * kN + v]);
       });
-      const int64_t c = j + static_cast<int64_t>(i * kPackLanes<W>);
-      store(part_of<W>(extent, i), slopes, dz + c);
-      store(part_of<W>(extent, i), products, dzx + c);
+      use(part_of<W>(extent, i), j + static_cast<int64_t>(i * kPackLanes<W>), dz, dzx);
     });
   });
 }
 
-// Of channels of 2 to 4 elements, element after element in the lanes of a vector.
-template <int kInner, class W>
-HWY_INLINE int64_t interleaved_sums(const W* values, int64_t channels, double* sums) {
-  const Tag<W> d;
-  constexpr int64_t kLanes = kVectorLanes<W>;
-  HWY_ALIGN W sum[kLanes];
-  int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes, values += kInner * kLanes) {
-    Vector<W> v[4];
-    if constexpr (kInner == 2) hn::LoadInterleaved2(d, values, v[0], v[1]);
-    if constexpr (kInner == 3) hn::LoadInterleaved3(d, values, v[0], v[1], v[2]);
-    if constexpr (kInner == 4) hn::LoadInterleaved4(d, values, v[0], v[1], v[2], v[3]);
-    each<kInner - 1>([&](size_t i) DESCEND_INLINED { v[0] = hn::Add(v[0], v[i + 1]); });
-    hn::Store(v[0], d, sum);
-    add_columns(sum, kLanes, true, sums + c);
-  }
-  return c;
-}
-
-// sums[c] = the sum of channel c's elements, behind which there is room for a vector.
+// The sums of short channels, which lie one after the other with kFlatRoom behind them. They are the channels
+// themselves where these are of one element.
 template <class W>
-HWY_INLINE void flat_sums(const W* values, int64_t channels, int64_t inner, double* sums) {
-  constexpr int64_t kWorthFolding = 8;
-  if (inner == 1) return add_columns(values, channels, true, sums);
-  int64_t c = 0;
-  if (inner >= kWorthFolding) {
-    const Inside<W> tail(inner);
-    HWY_ALIGN W folded[kTileRows<W>];
-    for (int64_t count; c < channels; c += count) {
-      count = HWY_MIN(kTileRows<W>, channels - c);
-      fold_tile(values + c * inner, count, inner, tail, W{0}, Sum(), Sum(), folded);
-      add_columns(folded, count, true, sums + c);
+class ChannelSums {
+ public:
+  HWY_INLINE explicit ChannelSums(int64_t inner) : inner_(inner), tail_(inner) {}
+
+  HWY_INLINE const W* operator()(const W* values, int64_t channels) {
+    constexpr int64_t kWorthFolding = 8;
+    if (inner_ == 1) return values;
+    if (inner_ <= kNarrowColumns || inner_ >= kWorthFolding) {
+      sum_tile(values, channels, inner_, tail_, sums_);
+      return sums_;
     }
-    return;
+    for (int64_t c = 0; c < channels; ++c) {
+      const W* value = values + c * inner_;
+      W sum = value[0];
+      for (int64_t s = 1; s < inner_; ++s) sum += value[s];
+      sums_[c] = sum;
+    }
+    return sums_;
   }
-  if (inner == 2) c = interleaved_sums<2>(values, channels, sums);
-  if (inner == 3) c = interleaved_sums<3>(values, channels, sums);
-  if (inner == 4) c = interleaved_sums<4>(values, channels, sums);
-  for (; c < channels; ++c) {
-    const W* value = values + c * inner;
-    W sum = value[0];
-    for (int64_t s = 1; s < inner; ++s) sum += value[s];
-    sums[c] = sum;
-  }
-}
+
+ private:
+  const int64_t inner_;
+  const Inside<W> tail_;
+  HWY_ALIGN W sums_[kFlatTile / 2 + kFoldRows<W>];
+};
 
 template <class T, class C>
 HWY_INLINE void flat_apply(const T* x, const Wide<T>* dz, const C& at, const auto& c1, const auto& c2, int64_t n,
@@ -558,23 +574,59 @@ HWY_INLINE auto flat_coefficients(const GroupNormSwishGrad<T>& p, const GradGrou
                                   Same<W>(group.rstd), splat(finite<W>(scale_of(p)))};
 }
 
-// Channels [first, last) of a group, some of them at a time.
+// Numbers of channels [first, last), which many vectors hold, once for each of their elements. Up to a vector behind
+// them is written over.
+template <class T>
+void group_norm_swish_grad_spread(const Wide<T>* from, int64_t inner, int64_t first, int64_t last, Wide<T>* to) {
+  using W = Wide<T>;
+  constexpr int64_t kMost = 512;  // at a time
+  HWY_ALIGN W numbers[kMost + kVectorLanes<W>];
+  const Repeat<W> for_elements(inner);
+  for (int64_t c = first; c < last; c += kMost) {
+    const int64_t n = HWY_MIN(kMost, last - c);
+    std::copy_n(from + c, n, numbers);
+    for_elements(numbers, n * inner, to + c * inner);
+  }
+}
+
+// Tiles [first, last) of a group's channels.
 template <class T>
 HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                   int64_t last) {
   using W = Wide<T>;
-  HWY_ALIGN W products[kFlatTile + kVectorLanes<W>], forgotten[kFlatTile + kVectorLanes<W>];
-  const int64_t inner = p.shape.inner, tile = kFlatTile / inner;
-  // Sums read beyond their channels, where others may write that share the group.
-  const bool alone = first == 0 && last == grad_entries(p.shape);
-  for (int64_t c = first; c < last; c += tile) {
-    const int64_t channels = HWY_MIN(tile, last - c), offset = c * inner;
-    W* dz = group.dz && alone ? group.dz + offset : forgotten;
-    flat_slopes(group.dy + offset, group.x + offset, flat_coefficients(p, group, offset), channels * inner, dz,
-                products);
-    flat_sums(dz, channels, inner, group.dz_sums + c);
-    flat_sums(products, channels, inner, group.dzx_sums + c);
-    if (group.dz && !alone) std::copy_n(dz, channels * inner, group.dz + offset);
+  HWY_ALIGN W products[kFlatTile + kFlatRoom<W>], forgotten[kFlatTile + kFlatRoom<W>];
+  const int64_t inner = p.shape.inner, most = tile_channels(p.shape), all = p.shape.group_channels();
+  ChannelSums<W> sum_channels(inner);
+  for (int64_t tile = first; tile < last; ++tile) {
+    const int64_t c = tile * most, channels = HWY_MIN(most, all - c), offset = c * inner;
+    W* dz = group.dz ? group.dz + tile * tile_pitch<W>(p.shape) : forgotten;
+    const auto at = flat_coefficients(p, group, offset);
+    const int64_t next = offset + channels * inner;
+    const T* next_x = tile + 1 < last ? group.x + next : group.next_x;
+    const T* next_dy = tile + 1 < last ? group.dy + next : group.next_dy;
+    flat_slopes(group.dy + offset, group.x + offset, at, channels * inner,
+                [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>& at_dzx) DESCEND_INLINED {
+                  if (group.ask) {
+                    prefetch_pack<prefetch_near>(next_x + j, 0);
+                    prefetch_pack<prefetch_near>(next_dy + j, 0);
+                    prefetch_pack<prefetch_near>(group.dx + offset + j, 0);
+                  }
+                  store(Full(), at_dz, dz + j);
+                  store(Full(), at_dzx, products + j);
+                });
+    const auto add_up = [&](const W* values, double* slots) HWY_ATTR {
+      const W* sums = sum_channels(values, channels);
+      if (slots) add_columns(sums, channels, group.fresh, slots + c);
+      Pack<W> total = zero_pack<W>();
+      for_each_pack<W>(0, channels, [&](auto extent, int64_t i) HWY_ATTR {
+        const auto gamma = load_pack(extent, p.gamma + group.channel + c + i), sum = load_pack(extent, sums + i);
+        each<kPackVectors<W>>([&](size_t k)
+                                  DESCEND_INLINED { total.v[k] = hn::MulAdd(gamma.v[k], sum.v[k], total.v[k]); });
+      });
+      return static_cast<double>(fold(total));
+    };
+    group.dz_sums[tile] = add_up(dz, group.dbeta);
+    group.dzx_sums[tile] = add_up(products, group.dgamma);
   }
 }
 
@@ -582,14 +634,18 @@ template <class T>
 HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                    int64_t last) {
   using W = Wide<T>;
-  HWY_ALIGN W products[kFlatTile], again[kFlatTile];
-  const int64_t inner = p.shape.inner, tile = kFlatTile / inner;
+  HWY_ALIGN W again[kFlatTile + kFlatRoom<W>];
+  const int64_t inner = p.shape.inner, most = tile_channels(p.shape), all = p.shape.group_channels();
   const Same<W> c1(group.mean_dz), c2(group.mean_dzx);
-  for (int64_t c = first; c < last; c += tile) {
-    const int64_t n = HWY_MIN(tile, last - c) * inner, offset = c * inner;
+  for (int64_t tile = first; tile < last; ++tile) {
+    const int64_t c = tile * most, n = HWY_MIN(most, all - c) * inner, offset = c * inner;
     const auto at = flat_coefficients(p, group, offset);
-    W* dz = group.dz ? group.dz + offset : again;
-    if (!group.dz) flat_slopes(group.dy + offset, group.x + offset, at, n, dz, products);
+    const W* dz = group.dz ? group.dz + tile * tile_pitch<W>(p.shape) : again;
+    if (!group.dz) {
+      flat_slopes(group.dy + offset, group.x + offset, at, n,
+                  [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>&)
+                      DESCEND_INLINED { store(Full(), at_dz, again + j); });
+    }
     flat_apply(group.x + offset, dz, at, c1, c2, n, group.dx + offset);
   }
 }
@@ -625,13 +681,11 @@ void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup
   }
 }
 
-// With fewer channels their sums are added one after the other: of one group alone, and of several side by side.
-inline constexpr int64_t kFewChannels = 8, kFewChannelsAbreast = 32;
-
-// The sum of gamma * values, in double: one after the other where there are fewer than `few`, else in lanes.
+// The sum of gamma * values, in double: one after the other where there are few, else in lanes.
 template <class W>
-HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n, int64_t few) {
-  if (n < few) {
+HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n) {
+  constexpr int64_t kFew = 8;
+  if (n < kFew) {
     double total = 0;
     for (int64_t i = 0; i < n; ++i) total += static_cast<double>(gamma[i]) * values[i];
     return total;
@@ -647,49 +701,23 @@ HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n, 
   return fold(sum);
 }
 
-// to[g] = the mean of gamma * values over the elements of small group g, from sums of its channels: weighted_sum() of
-// each, several side by side. There are at most kSmallTile values; they are aligned, and room for a pack follows them
-// and the means.
-template <class W>
-HWY_INLINE void weighted_means(const W* gamma, const double* values, int64_t groups, int64_t channels, double elements,
-                               W* to) {
-  const Tag<double> d;
-  constexpr int64_t kAbreast = 4;
-  HWY_ALIGN double products[kSmallTile + kPackLanes<W>], sums[kSmallTile + kPackLanes<W>];
-  int64_t g = 0;
-  if (channels < kFewChannelsAbreast) {
-    for_each_pack<W>(0, groups * channels, [&](auto extent, int64_t c) HWY_ATTR {
-      constexpr size_t kCount = kPackLanes<W> / kVectorLanes<double>;
-      Vector<double> wide[kCount];
-      to_double<W, kPackVectors<W>>(load_pack(extent, gamma + c).v, wide);
-      each<kCount>([&](size_t k) DESCEND_INLINED {
-        const int64_t at = c + static_cast<int64_t>(k * kVectorLanes<double>);
-        hn::Store(hn::Mul(wide[k], hn::Load(d, values + at)), d, products + at);
-      });
-    });
-    for (; g + kAbreast <= groups; g += kAbreast) {
-      double sum[kAbreast] = {};
-      const double* product = products + g * channels;
-      for (int64_t c = 0; c < channels; ++c) {
-        each<kAbreast>([&](size_t k) { sum[k] += product[static_cast<int64_t>(k) * channels + c]; });
-      }
-      each<kAbreast>([&](size_t k) { sums[g + static_cast<int64_t>(k)] = sum[k]; });
-    }
-  }
-  for (; g < groups; ++g) {
-    sums[g] = weighted_sum(gamma + g * channels, values + g * channels, channels, kFewChannelsAbreast);
-  }
-  for (g = 0; g < groups; g += kVectorLanes<double>) {
-    hn::StoreU(narrow_double<W>(d, hn::Div(hn::Load(d, sums + g), hn::Set(d, elements))), hn::Rebind<W, Tag<double>>(),
-               to + g);
-  }
-}
-
-// From entries to sums of channels, which go to the slots, and to the two means.
+// From entries to the two means, and to sums of long channels, which go to the slots.
 template <class T>
-void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& group, int64_t slot, bool fresh) {
+void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& group) {
+  using W = Wide<T>;
   const int64_t channels = p.shape.group_channels(), inner = p.shape.inner;
-  const int64_t blocks = has_short_channels(p.shape) ? 1 : blocks_in(inner);
+  const double elements = static_cast<double>(channels * inner);
+  if (has_short_channels(p.shape)) {
+    double dz = 0, dzx = 0;
+    for (int64_t tile = 0; tile < grad_entries(p.shape); ++tile) {
+      dz += group.dz_sums[tile];
+      dzx += group.dzx_sums[tile];
+    }
+    group.mean_dz = static_cast<W>(dz / elements);
+    group.mean_dzx = static_cast<W>(dzx / elements);
+    return;
+  }
+  const int64_t blocks = blocks_in(inner);
   for (double* sums : {group.dz_sums, group.dzx_sums}) {
     for (int64_t c = 0; blocks > 1 && c < channels; ++c) {
       double sum = sums[c * blocks];
@@ -697,55 +725,93 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& g
       sums[c] = sum;
     }
   }
-  const double elements = static_cast<double>(channels * inner);
-  const Wide<T>* gamma = p.gamma + group.channel;
-  group.mean_dz = static_cast<Wide<T>>(weighted_sum(gamma, group.dz_sums, channels, kFewChannels) / elements);
-  group.mean_dzx = static_cast<Wide<T>>(weighted_sum(gamma, group.dzx_sums, channels, kFewChannels) / elements);
-  const int64_t at = slot * p.shape.channels + group.channel;
-  if (p.dbeta_slots) add_columns(group.dz_sums, channels, fresh, p.dbeta_slots + at);
-  if (p.dgamma_slots) add_columns(group.dzx_sums, channels, fresh, p.dgamma_slots + at);
+  const W* gamma = p.gamma + group.channel;
+  group.mean_dz = static_cast<W>(weighted_sum(gamma, group.dz_sums, channels) / elements);
+  group.mean_dzx = static_cast<W>(weighted_sum(gamma, group.dzx_sums, channels) / elements);
+  if (group.dbeta) add_columns(group.dz_sums, channels, group.fresh, group.dbeta);
+  if (group.dgamma) add_columns(group.dzx_sums, channels, group.fresh, group.dgamma);
 }
 
 // ---- What a thread does with groups of its own.
 
 // Groups [first, last) of a sample where groups are small: as many at a time as fit a tile.
 template <class T>
-HWY_INLINE void small_groups(const GroupNormSwishGrad<T>& p, const Wide<T>* gamma_each, const Wide<T>* beta_each,
-                             const Repeat<Wide<T>>& for_elements, int64_t n, int64_t first, int64_t last, int64_t slot,
-                             bool fresh) {
+class SmallGradients {
   using W = Wide<T>;
-  constexpr int64_t kTile = kSmallTile + kPackLanes<W>;  // a pack that begins among the numbers may have some beyond
-  HWY_ALIGN W mean[kTile], rstd[kTile], c1[kTile], c2[kTile], dz[kTile], dzx[kTile], of_group[kTile];
-  HWY_ALIGN double dz_sums[kTile], dzx_sums[kTile];
-  const int64_t channels = p.shape.group_channels(), elements = p.shape.group_elements();
-  const int64_t tile = kSmallTile / elements;
-  for (int64_t g = first; g < last; g += tile) {
-    const int64_t groups = HWY_MIN(tile, last - g), all = groups * elements;
-    const int64_t offset = g * elements, channel = g * channels;
-    const auto spread = [&](const W* from, W* to) HWY_ATTR {
-      for_each_pack<W>(0, groups, [&](auto extent, int64_t i) HWY_ATTR {
-        store(Full(), load_pack(extent, from + i), of_group + i);
-      });
-      for_elements(of_group, all, to);
-    };
-    spread(p.mean + n * p.shape.groups + g, mean);
-    spread(p.rstd + n * p.shape.groups + g, rstd);
-    const Coefficients<W, Each<W>> at{Each<W>(gamma_each + offset), Each<W>(beta_each + offset), Each<W>(mean),
-                                      Each<W>(rstd), splat(finite<W>(scale_of(p)))};
-    const T* x = p.x.row(n) + offset;
-    flat_slopes(p.dy.row(n) + offset, x, at, all, dz, dzx);
-    flat_sums(dz, groups * channels, p.shape.inner, dz_sums);
-    flat_sums(dzx, groups * channels, p.shape.inner, dzx_sums);
-    weighted_means(p.gamma + channel, dz_sums, groups, channels, static_cast<double>(elements), of_group);
-    for_elements(of_group, all, c1);
-    weighted_means(p.gamma + channel, dzx_sums, groups, channels, static_cast<double>(elements), of_group);
-    for_elements(of_group, all, c2);
-    const int64_t slot_at = slot * p.shape.channels + channel;
-    if (p.dbeta_slots) add_columns(dz_sums, groups * channels, fresh, p.dbeta_slots + slot_at);
-    if (p.dgamma_slots) add_columns(dzx_sums, groups * channels, fresh, p.dgamma_slots + slot_at);
-    flat_apply(x, dz, at, Each<W>(c1), Each<W>(c2), all, p.dx.row(n) + offset);
+
+ public:
+  HWY_INLINE SmallGradients(const GroupNormSwishGrad<T>& p, const GradGroup<T>& own)
+      : p_(p),
+        gamma_each_(own.gamma_each),
+        beta_each_(own.beta_each),
+        elements_(p.shape.group_elements()),
+        for_elements_(elements_),
+        tail_(p.shape.group_channels()),
+        sum_channels_(p.shape.inner) {}
+
+  HWY_INLINE void operator()(int64_t n, int64_t first, int64_t last, int64_t slot, bool fresh) {
+    const int64_t tile = kSmallTile / elements_, group_channels = p_.shape.group_channels();
+    for (int64_t g = first; g < last; g += tile) {
+      const int64_t groups = HWY_MIN(tile, last - g), all = groups * elements_, channels = groups * group_channels;
+      const int64_t offset = g * elements_, channel = g * group_channels;
+      spread(p_.mean + n * p_.shape.groups + g, groups, mean_);
+      spread(p_.rstd + n * p_.shape.groups + g, groups, rstd_);
+      const Coefficients<W, Each<W>> at{Each<W>(gamma_each_ + offset), Each<W>(beta_each_ + offset), Each<W>(mean_),
+                                        Each<W>(rstd_), splat(finite<W>(scale_of(p_)))};
+      const T* x = p_.x.row(n) + offset;
+      flat_slopes(p_.dy.row(n) + offset, x, at, all,
+                  [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>& at_dzx) DESCEND_INLINED {
+                    store(Full(), at_dz, dz_ + j);
+                    store(Full(), at_dzx, dzx_ + j);
+                  });
+      const auto add_up = [&](const W* values, double* slots, W* means) HWY_ATTR {
+        const W* sums = sum_channels_(values, channels);
+        if (slots) add_columns(sums, channels, fresh, slots + slot * p_.shape.channels + channel);
+        for_each_pack<W>(0, channels, [&](auto extent, int64_t i) HWY_ATTR {
+          const auto gamma = load_pack(extent, p_.gamma + channel + i), sum = load_pack(extent, sums + i);
+          Pack<W> product;
+          each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { product.v[k] = hn::Mul(gamma.v[k], sum.v[k]); });
+          store(Full(), product, weighted_ + i);
+        });
+        sum_tile(weighted_, groups, group_channels, tail_, of_group_);
+        const auto count = splat(static_cast<W>(elements_));
+        for (int64_t i = 0; i < groups; i += kVectorLanes<W>) {
+          hn::Store(hn::Div(hn::Load(Tag<W>(), of_group_ + i), count), Tag<W>(), of_group_ + i);
+        }
+        for_elements_(of_group_, all, means);
+      };
+      add_up(dz_, p_.dbeta_slots, c1_);
+      add_up(dzx_, p_.dgamma_slots, c2_);
+      flat_apply(x, dz_, at, Each<W>(c1_), Each<W>(c2_), all, p_.dx.row(n) + offset);
+    }
   }
-}
+
+ private:
+  static constexpr int64_t kTile = kSmallTile + kFlatRoom<W>;
+
+  // A number of each group for all its elements.
+  HWY_INLINE void spread(const W* from, int64_t groups, W* to) {
+    for_each_pack<W>(
+        0, groups, [&](auto extent, int64_t i) HWY_ATTR { store(Full(), load_pack(extent, from + i), of_group_ + i); });
+    for_elements_(of_group_, groups * elements_, to);
+  }
+
+  const GroupNormSwishGrad<T>& p_;
+  const W* const gamma_each_;
+  const W* const beta_each_;
+  const int64_t elements_;
+  const Repeat<W> for_elements_;
+  const Inside<W> tail_;
+  ChannelSums<W> sum_channels_;
+  HWY_ALIGN W mean_[kTile];
+  HWY_ALIGN W rstd_[kTile];
+  HWY_ALIGN W dz_[kTile];
+  HWY_ALIGN W dzx_[kTile];
+  HWY_ALIGN W c1_[kTile];
+  HWY_ALIGN W c2_[kTile];
+  HWY_ALIGN W weighted_[kTile];
+  HWY_ALIGN W of_group_[kTile];
+};
 
 // Chunks [first, last). `own` lacks what differs from group to group.
 template <class T>
@@ -754,12 +820,11 @@ void group_norm_swish_grad_chunks(const GroupNormSwishGrad<T>& p, const GroupCut
   const GroupShape& shape = p.shape;
   const int64_t elements = shape.group_elements(), entries = grad_entries(shape);
   if (has_short_channels(shape) && elements < kSmallGradElements) {
-    const Repeat<Wide<T>> for_elements(elements);
+    SmallGradients<T> small_groups(p, own);
     for (int64_t i = first; i < last; ++i) {
       const GroupChunk chunk = cut.chunk(shape, i);
       for (int64_t n = chunk.first_sample; n < chunk.last_sample; ++n) {
-        small_groups(p, own.gamma_each, own.beta_each, for_elements, n, chunk.first_group, chunk.last_group, chunk.slot,
-                     n == chunk.first_sample);
+        small_groups(n, chunk.first_group, chunk.last_group, chunk.slot, n == chunk.first_sample);
       }
     }
     return;
@@ -769,13 +834,16 @@ void group_norm_swish_grad_chunks(const GroupNormSwishGrad<T>& p, const GroupCut
     const GroupChunk chunk = cut.chunk(shape, i);
     for (int64_t n = chunk.first_sample; n < chunk.last_sample; ++n) {
       for (int64_t g = chunk.first_group; g < chunk.last_group; ++g) {
-        own.place(p, n, g);
+        own.place(p, n, g, chunk.slot, n == chunk.first_sample);
+        const bool same_sample = g + 1 < chunk.last_group;
+        own.set_next(p, same_sample ? n : std::min(n + 1, chunk.last_sample - 1),
+                     same_sample ? g + 1 : chunk.first_group);
         if (above.in_step) {
           group_norm_swish_grad_in_step(p, own, above);
         } else {
           group_norm_swish_grad_sums(p, own, 0, entries);
         }
-        group_norm_swish_grad_means(p, own, chunk.slot, n == chunk.first_sample);
+        group_norm_swish_grad_means(p, own);
         if (own.in_step) {
           above = own;
         } else {
@@ -814,7 +882,8 @@ struct Scratch {
     }
     scratch.sums = padded(static_cast<size_t>(grad_entries(shape)) * sizeof(double));
     if (elements <= kKeptElements) {
-      const int64_t kept = has_short_channels(shape) ? elements : shape.group_channels() * dz_pitch<W>(shape.inner);
+      const int64_t kept = has_short_channels(shape) ? grad_entries(shape) * tile_pitch<W>(shape)
+                                                     : shape.group_channels() * dz_pitch<W>(shape.inner);
       scratch.dz = padded(static_cast<size_t>(kept) * sizeof(W));
     }
     scratch.buffers = static_cast<size_t>(chunks);
@@ -860,12 +929,12 @@ Scratch scratch_of(const GroupShape& shape) {
   return Scratch::of<Wide<T>>(shape, chunks);
 }
 
-template <class W>
-void spread_channels(const W* from, const GroupShape& shape, W* to) {
+template <class T>
+void spread_channels(const Wide<T>* from, const GroupShape& shape, Wide<T>* to) {
+  static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_spread<T>);
   constexpr int64_t kChannels = 4096;
   parallel_for(ceil_div(shape.channels, kChannels), shape.channels * shape.inner * 4, [&](int64_t chunk) {
-    const int64_t end = std::min((chunk + 1) * kChannels, shape.channels);
-    for (int64_t c = chunk * kChannels; c < end; ++c) std::fill_n(to + c * shape.inner, shape.inner, from[c]);
+    run(from, shape.inner, chunk * kChannels, std::min((chunk + 1) * kChannels, shape.channels), to);
   });
 }
 
@@ -890,19 +959,20 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
   static const auto means = DESCEND_CHOOSE(group_norm_swish_grad_means<T>);
   static const auto apply = DESCEND_CHOOSE(group_norm_swish_grad_apply<T>);
   const int64_t entries = grad_entries(p.shape);
-  const int64_t entry_elements = has_short_channels(p.shape) ? p.shape.inner : std::min(p.shape.inner, kBlock);
+  const int64_t entry_elements = has_short_channels(p.shape) ? kFlatTile : std::min(p.shape.inner, kBlock);
   const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1);
   const int64_t pieces = ceil_div(entries, piece);
   const int64_t work = group_work(p.shape, p.shape.group_elements());
   scratch.lay_out(memory, group);
   for (int64_t n = 0; n < p.shape.samples; ++n) {
     for (int64_t g = 0; g < p.shape.groups; ++g) {
-      group.place(p, n, g);
+      group.place(p, n, g, 0, n == 0);
+      group.set_next(p, n, g);
       const auto end = [&](int64_t i) { return std::min((i + 1) * piece, entries); };
       parallel_for(pieces, work, [&](int64_t i) { sums(p, group, i * piece, end(i)); });
       {
         const FixedFpEnvironment environment;
-        means(p, group, 0, n == 0);
+        means(p, group);
       }
       parallel_for(pieces, work, [&](int64_t i) { apply(p, group, i * piece, end(i)); });
     }
@@ -938,13 +1008,14 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
   if (scratch.each > 0) {
     auto* gamma = static_cast<Wide<T>*>(memory);
     auto* beta = reinterpret_cast<Wide<T>*>(static_cast<char*>(memory) + scratch.each);
-    spread_channels(p.gamma, shape, gamma);
-    spread_channels(p.beta, shape, beta);
+    spread_channels<T>(p.gamma, shape, gamma);
+    spread_channels<T>(p.beta, shape, beta);
     each.gamma_each = gamma;
     each.beta_each = beta;
   }
   each.stream = may_stream<T>(shape) && are_aligned(p.dx);
   each.in_step = work_in_step<T>(shape, each.stream);
+  each.ask = exceeds_kept(bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }
 

@@ -166,16 +166,16 @@ HWY_INLINE void one_vector_sums(const Rows<const T>& x, int64_t rows, int64_t n,
   const auto column = [&](int64_t r) DESCEND_INLINED { return load(part, x.row(r), 0); };
   const auto distance = [&](int64_t r)
                             DESCEND_INLINED { return in_row<T>(part, hn::Sub(column(r), splat(centres.of[r])), 0); };
-  fold_each_row(rows, column, centres);
+  fold_each_row(rows, column, centres.of);
   divide(rows, n, centres);
-  fold_each_row(rows, distance, sums);
+  fold_each_row(rows, distance, sums.of);
   fold_each_row(
       rows,
       [&](int64_t r) DESCEND_INLINED {
         const auto v = distance(r);
         return hn::Mul(v, v);
       },
-      sums_of_squares);
+      sums_of_squares.of);
 }
 
 // Below it a sum of squares may have lost bits that count.

@@ -123,17 +123,21 @@ class Foresight {
   Distance below_;
 };
 
-// Asks for what lies in the distance of columns [begin, end) of rows.
+// Asks for what lies in the distance of a pack of columns of rows.
+template <class Norm, class T, int kRows>
+HWY_INLINE void prefetch_step(const RowSet<Norm, T, kRows>& set, int64_t c, Distance ahead) {
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    prefetch_pack<prefetch_distant>(set.dy[r] + c, ahead.dy);
+    prefetch_pack<prefetch_distant>(set.x[r] + c, ahead.x);
+  }
+}
+
+// Of columns [begin, end).
 template <class Norm, class T, int kRows>
 HWY_INLINE void prefetch_ahead(const RowSet<Norm, T, kRows>& set, int64_t begin, int64_t end, Distance ahead) {
   if (ahead.dy == 0) return;
-  for (int64_t c = begin; c < end; c += kPackLanes<Wide<T>>) {
-    DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      prefetch_pack<prefetch_distant>(set.dy[r] + c, ahead.dy);
-      prefetch_pack<prefetch_distant>(set.x[r] + c, ahead.x);
-    }
-  }
+  for (int64_t c = begin; c < end; c += kPackLanes<Wide<T>>) prefetch_step(set, c, ahead);
 }
 
 template <class T>
@@ -168,13 +172,7 @@ class SumsOf {
   HWY_INLINE void add(int64_t begin, int64_t end, Distance ahead = {}) {
     int64_t c = begin;
     for (; c + kStep <= end; c += kStep) {
-      if (ahead.dy != 0) {
-        DESCEND_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          prefetch_pack<prefetch_distant>(set_.dy[r] + c, ahead.dy);
-          prefetch_pack<prefetch_distant>(set_.x[r] + c, ahead.x);
-        }
-      }
+      if (ahead.dy != 0) prefetch_step(set_, c, ahead);
       add_products<Norm, kTame>(Full(), set_, gamma_, c, run_gx_, run_g_);
     }
     if (c < end) add_products<Norm, kTame>(Part{static_cast<size_t>(end - c)}, set_, gamma_, c, run_gx_, run_g_);
@@ -419,13 +417,16 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
   }
 }
 
-// The first pass over a group that the second pass over another runs in step with. Where it runs alone, only what it
-// asks for counts.
-struct NextSums {
-  int64_t row = 0;  // the group's first
-  RowSums* sums = nullptr;
+// What a pass asks for: what is read after its rows.
+struct After {
   Ask ask = Ask::kNothing;
-  Distance below = {};  // of what is read after the group
+  Distance below = {};
+};
+
+// The first pass over a group that the second pass over another runs in step with.
+struct NextSums {
+  int64_t row;  // the group's first
+  RowSums* sums;
 };
 
 // The second pass over a few rows and, in step with it, the first pass over so many others (kNext): reads, arithmetic
@@ -434,7 +435,7 @@ struct NextSums {
 // is none, the second asks, for what follows its own rows.
 template <class Norm, bool kTame, Output kOutput, int kRows, bool kNext, class T, class Columns>
 HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTerms<Wide<T>>* terms, const Rows<T>& to,
-                             Columns& columns, const NextSums& other) {
+                             Columns& columns, const After& after, const NextSums& other = {}) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>, kColumns = kTurn<T, kRows>;
   constexpr int kSet = HWY_MIN(kRows, Norm::kSumsAbreast);
@@ -445,8 +446,8 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
     for (int i = 0; i < kRows / kSet; ++i) next[i].start(p, other.row + i * kSet);
   }
   const W* gamma = p.gamma.wide;
-  const Foresight<T, kRows> foresight(other.ask, p.columns, other.below);
-  const bool in_order = reads_in_order<T>(other.ask);
+  const Foresight<T, kRows> foresight(after.ask, p.columns, after.below);
+  const bool in_order = reads_in_order<T>(after.ask);
   const auto next_turn = [&](int64_t begin, int64_t end) DESCEND_INLINED {
     const Distance distance = foresight.at(begin);
     if (in_order) await_reads();
@@ -486,7 +487,7 @@ HWY_NOINLINE void apply_rows(const NormBackward<T>& p, int64_t row, const RowTer
 // The second pass over a group.
 template <class Norm, Output kOutput, int kGroup, class T, class Columns>
 HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows, const RowTerms<Wide<T>>* terms,
-                            const Rows<T>& to, Columns& columns, const NextSums& after = {}) {
+                            const Rows<T>& to, Columns& columns, const After& after = {}) {
   if constexpr (kGroup > 1) {
     bool tame = rows == kGroup;
     for (int64_t r = 0; r < rows; ++r) tame = tame && terms[r].tame;
@@ -497,11 +498,11 @@ HWY_INLINE void apply_group(const NormBackward<T>& p, int64_t row, int64_t rows,
   }
   for (int64_t r = 0; r < rows; ++r) {
     const Rows<T> dx{to.row(r), to.stride};
-    const NextSums next{.ask = after.ask, .below = r + 1 < rows ? rows_below(p, 1) : after.below};
+    const After then{after.ask, r + 1 < rows ? rows_below(p, 1) : after.below};
     if (terms[r].tame) {
-      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, dx, columns, next);
+      apply_rows<Norm, true, kOutput, 1, false>(p, row + r, terms + r, dx, columns, then);
     } else {
-      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, dx, columns, next);
+      apply_rows<Norm, false, kOutput, 1, false>(p, row + r, terms + r, dx, columns, then);
     }
   }
 }
@@ -577,8 +578,9 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
       if constexpr (kOutput != Output::kNone) {
         known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
-          const NextSums next{row + kGroup, sums, cut.ask, below};
-          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, results.from(row), columns, next);
+          const After after{cut.ask, below};
+          const NextSums next{row + kGroup, sums};
+          apply_rows<Norm, true, kOutput, kGroup, true>(p, row, terms, results.from(row), columns, after, next);
           results.written(row, rows);
           continue;
         }
@@ -1152,13 +1154,14 @@ HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const Ro
     const Rows<T> dx = stores == Stores::kStaged ? stage.rows(belonging, p.columns) : belonging;
     bool in_step = kOutput != Output::kNone && r + kMaxGroup <= below.rows && are_tame(p, below.row + r, kMaxGroup);
     for (int64_t i = r; i < end; ++i) in_step = in_step && terms[i].tame;
-    const auto after = [&](int64_t rows) HWY_ATTR { return end < rows ? rows_below(p, end - r) : next_block(p, r); };
+    const auto after = [&](const BlockGroup& read) HWY_ATTR {
+      return After{read.ask, end < read.rows ? rows_below(p, end - r) : next_block(p, r)};
+    };
     if (in_step) {
-      const NextSums next{below.row + r, sums + r, below.ask, after(below.rows)};
-      apply_rows<Norm, true, kOutput, kMaxGroup, true>(p, row, terms + r, dx, columns, next);
+      const NextSums next{below.row + r, sums + r};
+      apply_rows<Norm, true, kOutput, kMaxGroup, true>(p, row, terms + r, dx, columns, after(below), next);
     } else {
-      const NextSums rest{.ask = group.ask, .below = after(group.rows)};
-      apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns, rest);
+      apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns, after(group));
       if (kOutput != Output::kNone && r < below.rows) block_sums<Norm>(p, r, below, sums);
     }
     if (stores == Stores::kStaged) stage.stream(dx, belonging, end - r, p.columns);

@@ -97,23 +97,6 @@ HWY_INLINE bool fits_vector(int64_t rows, int64_t n) {
   return !kSplits<T> && kLanes > 1 && n <= kLanes && rows >= kLanes;
 }
 
-// As FoldedRows has it, of rows that fit a vector: of_row(r) is that of row r.
-template <class W, class F>
-HWY_INLINE void fold_each_row(int64_t rows, F of_row, TileRow<W>& to) {
-  const Tag<W> d;
-  constexpr int64_t kLanes = kVectorLanes<W>;
-  const auto zero = hn::Zero(d);  // as which the other vectors of a pack are added: of -0 it makes 0
-  for (int64_t r = 0; r < ceil_div(rows, kFoldRows<W>) * kFoldRows<W>; r += kLanes) {
-    Vector<W> v[kLanes];
-    if (rows - r >= kLanes) {
-      each<kLanes>([&](size_t i) DESCEND_INLINED { v[i] = hn::Add(of_row(r + static_cast<int64_t>(i)), zero); });
-    } else {
-      for (int64_t i = 0; i < kLanes; ++i) v[i] = r + i < rows ? hn::Add(of_row(r + i), zero) : zero;
-    }
-    hn::Store(fold_each(d, v, Sum()), d, to.of + r);
-  }
-}
-
 // ---- What is computed of a tile's sums, in double.
 
 // The double nearest v among those that W has.

@@ -74,7 +74,7 @@ HWY_INLINE void tile_squares(const RmsNorm<T>& p, int64_t row, int64_t rows, int
             const auto v = load(part, x.row(r), 0);
             return hn::Mul(v, v);
           },
-          found);
+          found.of);
     } else {
       int64_t r = 0;
       for (; r + kSquaresAbreast <= rows; r += kSquaresAbreast) row_squares<kSquaresAbreast>(x, r, n, squares);

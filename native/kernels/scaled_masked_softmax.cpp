@@ -76,12 +76,12 @@ HWY_INLINE Vector<W> divided(Vector<W> v, Vector<W> by, Vector<W> reciprocal) {
 
 // What the rows of a tile are divided by.
 template <class W>
-struct Totals {
+struct RowTotals {
   HWY_ALIGN W total[kTileRows<W>];
   HWY_ALIGN W reciprocal[kTileRows<W>];
 
-  HWY_INLINE Totals() {}
-  HWY_INLINE Totals(const double* sums, int64_t rows) {
+  HWY_INLINE RowTotals() {}
+  HWY_INLINE RowTotals(const double* sums, int64_t rows) {
     for_each_row_vector(
         rows, [&](int64_t r) HWY_ATTR { store_rounded(Tag<double>(), hn::Load(Tag<double>(), sums + r), total + r); });
     invert(rows);
@@ -313,7 +313,7 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
       add_rows<W>(lanes, sums + row);
     });
   }
-  const Totals<W> by(sums, t.rows);
+  const RowTotals<W> by(sums, t.rows);
   for (int64_t r = 0; r < t.rows; ++r, masks.of_quotients.next()) {
     const Uniform<W> total(by.total[r]), reciprocal(by.reciprocal[r]);
     for (int64_t block = 0; block < t.columns; block += kBlock) {
@@ -476,7 +476,7 @@ HWY_INLINE void keep_narrow_exps(const Tile<T>& t, const uint8_t* bytes, Spread<
 template <bool kStream, class T>
 HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T>& scratch, Wide<T>* kept) {
   using W = Wide<T>;
-  Totals<W> by;
+  RowTotals<W> by;
   if (t.columns <= kNarrowColumns) {
     keep_narrow_exps(t, bytes, scratch.max, kept, by.total);
   } else {

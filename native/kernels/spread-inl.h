@@ -263,25 +263,48 @@ HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to
   std::fill(to + rows, to + kTileRows<W>, 0.0);
 }
 
-template <class W, class Step, class Op>
-HWY_INLINE void fold_tile(const W* p, int64_t rows, int64_t columns, const Inside<W>& tail, W neutral, Step step, Op op,
-                          W* to) {
-  if (columns <= kNarrowColumns) return fold_narrow(p, rows, columns, neutral, step, op, to);
+// to[r] = the sum of row r, likewise.
+template <class W>
+HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, const Inside<W>& inside, W* to) {
+  if (columns <= kNarrowColumns) return fold_narrow(p, rows, columns, W{0}, Sum(), Sum(), to);
+  const Inside<W> tail = inside;  // what is stored below cannot change it
+  // The tree of a whole pack, whose other vectors would add 0.
+  const auto of_vectors = [&](auto count) DESCEND_INLINED {
+    constexpr size_t kCount = decltype(count)::value;
+    fold_each_row(
+        rows,
+        [&](int64_t r) DESCEND_INLINED {
+          Vector<W> v[kCount];
+          each<kCount>([&](size_t k) DESCEND_INLINED {
+            const W* at = p + r * columns + static_cast<int64_t>(k * kVectorLanes<W>);
+            v[k] = inside_or(tail, k, hn::LoadU(Tag<W>(), at), W{0});
+          });
+          return fold_to_vector<W>(v);
+        },
+        to);
+  };
+  constexpr int64_t kLanes = kVectorLanes<W>, kPack = kPackLanes<W>;
+  if (columns < kPack) {
+    if (columns <= kLanes) return of_vectors(std::integral_constant<size_t, 1>());
+    if constexpr (kPackVectors<W> >= 2) {
+      if (columns <= 2 * kLanes) return of_vectors(std::integral_constant<size_t, 2>());
+    }
+    if constexpr (kPackVectors<W> == 4) return of_vectors(std::integral_constant<size_t, 4>());
+  }
   for_each_fold<W>(rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
     for (int64_t r = 0; r < n; ++r, p += columns) {
-      Pack<W> acc;
-      for (auto& v : acc.v) v = splat(neutral);
+      Pack<W> acc = zero_pack<W>();
       for_each_pack<W>(0, columns, tail, [&](auto extent, int64_t c) HWY_ATTR {
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
           if (!reaches<W>(extent, k)) break;
           const auto v = hn::LoadU(Tag<W>(), p + c + k * kVectorLanes<W>);
-          acc.v[k] = step(acc.v[k], inside_or(extent, k, v, neutral));
+          acc.v[k] = hn::Add(acc.v[k], inside_or(extent, k, v, W{0}));
         }
       });
-      lanes[r] = fold_to_vector<W>(acc.v, op);
+      lanes[r] = fold_to_vector<W>(acc.v, Sum());
     }
-    fold_rows<W>(lanes, to + row, op);
+    fold_rows<W>(lanes, to + row);
   });
 }
 

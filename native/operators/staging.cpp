@@ -140,7 +140,7 @@ StagedSums::StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64
     const Element wide = element == Element::kFloat64 ? element : Element::kFloat32;
     const Tensor& tensor = call[i].tensor;
     place_ = Plan::tensor(call, i);
-    own_ = is_vector_of(tensor, element);
+    own_ = element != wide && is_vector_of(tensor, element);
     if (own_ || is_vector_of(tensor, wide)) return;
   }
   slots_ = std::max<int64_t>(slots, 1);

@@ -103,7 +103,7 @@ class StagedSums {
   kernels::ColumnSums<T> at(const Addresses& addresses) const {
     if (parameter_ < 0) return {};
     if (slots_ > 0) return {.slots = addresses.at<double>(place_)};
-    if (sizeof(T) == 2 && own_) return {.own = addresses.at<T>(place_)};
+    if (own_) return {.own = addresses.at<T>(place_)};
     return {.wide = addresses.at<kernels::Wide<T>>(place_)};
   }
   void finish(const Call& call, Plan& plan) const;
@@ -111,8 +111,8 @@ class StagedSums {
  private:
   int parameter_ = -1;  // none: not wanted
   int64_t slots_ = 0, columns_ = 0;
-  bool own_ = false;
-  Place place_{};  // of the slots or of the output
+  bool own_ = false;  // whether the output is of a narrower type than this is computed in
+  Place place_{};     // of the slots or of the output
 };
 
 }  // namespace descend

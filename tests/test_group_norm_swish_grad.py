@@ -542,6 +542,37 @@ def test_large_finite_inputs_give_no_nan(dtype, shape):
                 assert not np.isnan(wide(result)).any()
 
 
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((1, 64), 1), ((4, 64, 7), 1), ((4, 64, 7), 4), ((2, 4000, 9), 2), ((3, 96), 4), ((2, 8, 40), 2)],
+)
+@pytest.mark.parametrize("scale", [0.0, 1e-3])
+def test_means_of_what_only_its_sum_has_no_room_for(shape, groups, scale):
+    """Each product of gamma and dz is finite, and so are the means and the results."""
+    call = tensors(shape, groups)
+    rng = np.random.default_rng(5)
+    call["dy"] = (2e7 * (1 + rng.random(shape))).astype(np.float32)
+    call["gamma"] = (1e30 * (1 + rng.random(shape[1]))).astype(np.float32)
+    call["x"] *= 1e-30
+    call["mean"] *= 0
+    call["beta"] *= 0
+    results = compute(inputs(call), groups, scale)
+    assert all(np.isfinite(result).all() for result in results)
+    check(results, inputs(call), groups, scale)
+
+
+@pytest.mark.parametrize("shape", [(4, 64, 7), (3, 64), (2, 6, 3), (2, 6, 40)])
+def test_a_scale_of_0_whatever_it_multiplies(shape):
+    """z has left the range of float32, the slope of swish is 1 / 2 all the same."""
+    call = tensors(shape, 2)
+    call["dy"] *= np.float32(1e-5)
+    call["gamma"] = np.full(shape[1], 3e38, np.float32)
+    call["x"] *= 4
+    results = compute(inputs(call), 2, 0.0)
+    assert all(np.isfinite(result).all() for result in results)
+    check(results, inputs(call), 2, 0.0)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("inner", [3, 9, 20])
 def test_the_bits_of_a_nan_do_not_depend_on_its_neighbours(dtype, inner):

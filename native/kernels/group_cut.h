@@ -67,8 +67,8 @@ inline int64_t group_work(const GroupShape& shape, int64_t elements) {
 }
 
 // has_sums: each chunk of samples has its own sums of all channels, in double, which of short ones cost as much as the
-// elements of several samples. Samples are then cut into groups as well, as far as each chunk keeps enough of a sample,
-// and rather into fewer chunks.
+// elements of several samples. A chunk then has enough samples for that: samples are cut into groups as well, as far as
+// each chunk keeps enough of a sample, and otherwise there are fewer chunks.
 inline GroupCut cut_groups(const GroupShape& shape, bool has_sums) {
   constexpr int64_t kSmallWork = int64_t{128} << 10;  // not worth a second thread
   constexpr int64_t kChunkWork = int64_t{32} << 10;   // of a chunk, if not more
@@ -77,12 +77,12 @@ inline GroupCut cut_groups(const GroupShape& shape, bool has_sums) {
   const int64_t chunks = std::min(ceil_div(work, kChunkWork), kMaxGroupChunks);
   int64_t sample_chunks = chunks;
   if (has_sums && has_short_channels(shape)) {
-    constexpr int64_t kEnough = 512;  // elements of a sample
-    constexpr int64_t kSamples = 8;   // of a chunk, where there are
-    constexpr int64_t kChunks = 16;   // enough for many threads
+    constexpr int64_t kEnough = 512, kEnoughOfAll = 16;  // elements of a sample, and of a channel in all samples
+    constexpr int64_t kChunks = 16;                      // for so many, rather more sums
+    const int64_t samples = ceil_div(kEnoughOfAll, shape.inner);
     const int64_t most = std::clamp<int64_t>(shape.channels * shape.inner / kEnough, 1, shape.groups);
-    const int64_t parts = std::min(ceil_div(2 * kSamples * chunks, shape.samples), most);
-    sample_chunks = std::min(chunks / parts, std::max(ceil_div(shape.samples, kSamples), kChunks / parts));
+    const int64_t parts = std::min(ceil_div(samples * chunks, shape.samples), most);
+    sample_chunks = std::min(chunks / parts, std::max(ceil_div(shape.samples, samples), kChunks / parts));
   }
   GroupCut cut;
   cut.chunk_samples = ceil_div(shape.samples, std::max<int64_t>(sample_chunks, 1));

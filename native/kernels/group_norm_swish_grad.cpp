@@ -42,12 +42,12 @@ struct GradGroup {
   int64_t channel;            // the group's first
   const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path
   const Wide<T>* beta_each;
-  double* dz_sums;            // [entries]; where channels are short, times their gamma
-  double* dzx_sums;           // [entries]: of that times xhat
-  double* dbeta;              // [channels of the group]: the slots for the sums of channels, or null
-  double* dgamma;             // [channels of the group]
-  bool fresh;                 // whether nothing is in them as yet
-  Wide<T>* dz;                // [elements], or null where it is computed again rather than kept; see dz_pitch()
+  double* dz_sums;   // [entries]; where channels are short, times their gamma
+  double* dzx_sums;  // [entries]: of that times xhat
+  double* dbeta;     // [channels of the group]: the slots for the sums of channels, or null
+  double* dgamma;    // [channels of the group]
+  bool fresh;        // whether nothing is in them as yet
+  Wide<T>* dz;       // [elements], or null where it is computed again rather than kept; see dz_pitch(), tile_pitch()
   Wide<T> mean_dz, mean_dzx;  // of gamma * dz, and of that times xhat; set once the sums are there
   bool ask;                   // whether what is next is worth asking for
   bool stream;                // whether dx is stored past the caches
@@ -475,12 +475,25 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
 
 // ---- Short channels: vectors run over them, and gamma and beta are there once an element.
 
+// Of a scale of 0 nothing is left of z, however large it is: `z_gamma` and `beta` then are 0.
 template <class W, class Group>
 struct Coefficients {
-  Each<W> gamma, beta;
+  Each<W> z_gamma, beta, gamma;
   Group mean, rstd;
   Vector<W> scale;
 };
+
+template <class W>
+inline constexpr W kNothing[HWY_MAX(kFlatTile, kSmallTile)] = {};
+
+template <class T, class Group>
+HWY_INLINE Coefficients<Wide<T>, Group> coefficients(const GroupNormSwishGrad<T>& p, const Wide<T>* gamma,
+                                                     const Wide<T>* beta, Group mean, Group rstd) {
+  using W = Wide<T>;
+  const bool none = p.scale == 0;
+  return {Each<W>(none ? kNothing<W> : gamma), Each<W>(none ? kNothing<W> : beta), Each<W>(gamma), mean, rstd,
+          splat(finite<W>(scale_of(p)))};
+}
 
 template <class T, class Extent, class C>
 HWY_INLINE Vector<Wide<T>> normalised(Extent extent, const T* x, const C& at, int64_t j, size_t k) {
@@ -503,7 +516,7 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, F u
     Vector<W> xhat[kAll], u[kAll];
     each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR { xhat[k] = normalised(part, x, at, c, v); });
     each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR {
-      u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.gamma.at(part, c, v), at.beta.at(part, c, v)));
+      u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.z_gamma.at(part, c, v), at.beta.at(part, c, v)));
     });
     swish_slopes<kBriefly<T>, W, kAll>(u, u);
     each_vector([&](size_t k, auto part, int64_t c, size_t v)
@@ -524,13 +537,13 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, F u
 template <class W>
 class ChannelSums {
  public:
-  HWY_INLINE explicit ChannelSums(int64_t inner) : inner_(inner), tail_(inner) {}
+  HWY_INLINE explicit ChannelSums(int64_t inner) : inner_(inner) {}
 
   HWY_INLINE const W* operator()(const W* values, int64_t channels) {
     constexpr int64_t kWorthFolding = 8;
     if (inner_ == 1) return values;
     if (inner_ <= kNarrowColumns || inner_ >= kWorthFolding) {
-      sum_tile(values, channels, inner_, tail_, sums_);
+      sum_tile(values, channels, inner_, sums_);
       return sums_;
     }
     for (int64_t c = 0; c < channels; ++c) {
@@ -544,7 +557,6 @@ class ChannelSums {
 
  private:
   const int64_t inner_;
-  const Inside<W> tail_;
   HWY_ALIGN W sums_[kFlatTile / 2 + kFoldRows<W>];
 };
 
@@ -570,12 +582,33 @@ template <class T>
 HWY_INLINE auto flat_coefficients(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t offset) {
   using W = Wide<T>;
   const int64_t at = group.channel * p.shape.inner + offset;
-  return Coefficients<W, Same<W>>{Each<W>(group.gamma_each + at), Each<W>(group.beta_each + at), Same<W>(group.mean),
-                                  Same<W>(group.rstd), splat(finite<W>(scale_of(p)))};
+  return coefficients(p, group.gamma_each + at, group.beta_each + at, Same<W>(group.mean), Same<W>(group.rstd));
 }
 
-// Numbers of channels [first, last), which many vectors hold, once for each of their elements. Up to a vector behind
-// them is written over.
+// The sum of gamma * values, in double, where nothing overflows: one after the other where there are few, else in
+// lanes.
+template <class W, class V>
+HWY_INLINE double weighted_sum(const W* gamma, const V* values, int64_t n) {
+  constexpr int64_t kFew = 8;
+  if (n < kFew) {
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) total += static_cast<double>(gamma[i]) * static_cast<double>(values[i]);
+    return total;
+  }
+  const Tag<double> d;
+  Pack<double> sum = zero_pack<double>();
+  for_each_pack<double>(0, n, [&](auto extent, int64_t i) HWY_ATTR {
+    each<kPackVectors<double>>([&](size_t k) DESCEND_INLINED {
+      const auto weight = widen_to_double(d, load_bits(extent, hn::Rebind<W, Tag<double>>(), gamma + i, k));
+      const auto value = widen_to_double(d, load_bits(extent, hn::Rebind<V, Tag<double>>(), values + i, k));
+      sum.v[k] = hn::MulAdd(weight, value, sum.v[k]);
+    });
+  });
+  return fold(sum);
+}
+
+// Numbers of channels [first, last) once for each of their elements. Up to a vector behind the last one is written
+// over: others may spread what follows only if it begins with a vector.
 template <class T>
 void group_norm_swish_grad_spread(const Wide<T>* from, int64_t inner, int64_t first, int64_t last, Wide<T>* to) {
   using W = Wide<T>;
@@ -617,13 +650,7 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
     const auto add_up = [&](const W* values, double* slots) HWY_ATTR {
       const W* sums = sum_channels(values, channels);
       if (slots) add_columns(sums, channels, group.fresh, slots + c);
-      Pack<W> total = zero_pack<W>();
-      for_each_pack<W>(0, channels, [&](auto extent, int64_t i) HWY_ATTR {
-        const auto gamma = load_pack(extent, p.gamma + group.channel + c + i), sum = load_pack(extent, sums + i);
-        each<kPackVectors<W>>([&](size_t k)
-                                  DESCEND_INLINED { total.v[k] = hn::MulAdd(gamma.v[k], sum.v[k], total.v[k]); });
-      });
-      return static_cast<double>(fold(total));
+      return weighted_sum(p.gamma + group.channel + c, sums, channels);
     };
     group.dz_sums[tile] = add_up(dz, group.dbeta);
     group.dzx_sums[tile] = add_up(products, group.dgamma);
@@ -681,26 +708,6 @@ void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup
   }
 }
 
-// The sum of gamma * values, in double: one after the other where there are few, else in lanes.
-template <class W>
-HWY_INLINE double weighted_sum(const W* gamma, const double* values, int64_t n) {
-  constexpr int64_t kFew = 8;
-  if (n < kFew) {
-    double total = 0;
-    for (int64_t i = 0; i < n; ++i) total += static_cast<double>(gamma[i]) * values[i];
-    return total;
-  }
-  const Tag<double> d;
-  Pack<double> sum = zero_pack<double>();
-  for_each_pack<double>(0, n, [&](auto extent, int64_t i) HWY_ATTR {
-    each<kPackVectors<double>>([&](size_t k) DESCEND_INLINED {
-      const auto weight = widen_to_double(d, load_bits(extent, hn::Rebind<W, Tag<double>>(), gamma + i, k));
-      sum.v[k] = hn::MulAdd(weight, load_bits(extent, d, values + i, k), sum.v[k]);
-    });
-  });
-  return fold(sum);
-}
-
 // From entries to the two means, and to sums of long channels, which go to the slots.
 template <class T>
 void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& group) {
@@ -746,7 +753,6 @@ class SmallGradients {
         beta_each_(own.beta_each),
         elements_(p.shape.group_elements()),
         for_elements_(elements_),
-        tail_(p.shape.group_channels()),
         sum_channels_(p.shape.inner) {}
 
   HWY_INLINE void operator()(int64_t n, int64_t first, int64_t last, int64_t slot, bool fresh) {
@@ -756,8 +762,7 @@ class SmallGradients {
       const int64_t offset = g * elements_, channel = g * group_channels;
       spread(p_.mean + n * p_.shape.groups + g, groups, mean_);
       spread(p_.rstd + n * p_.shape.groups + g, groups, rstd_);
-      const Coefficients<W, Each<W>> at{Each<W>(gamma_each_ + offset), Each<W>(beta_each_ + offset), Each<W>(mean_),
-                                        Each<W>(rstd_), splat(finite<W>(scale_of(p_)))};
+      const auto at = coefficients(p_, gamma_each_ + offset, beta_each_ + offset, Each<W>(mean_), Each<W>(rstd_));
       const T* x = p_.x.row(n) + offset;
       flat_slopes(p_.dy.row(n) + offset, x, at, all,
                   [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>& at_dzx) DESCEND_INLINED {
@@ -767,17 +772,12 @@ class SmallGradients {
       const auto add_up = [&](const W* values, double* slots, W* means) HWY_ATTR {
         const W* sums = sum_channels_(values, channels);
         if (slots) add_columns(sums, channels, fresh, slots + slot * p_.shape.channels + channel);
-        for_each_pack<W>(0, channels, [&](auto extent, int64_t i) HWY_ATTR {
-          const auto gamma = load_pack(extent, p_.gamma + channel + i), sum = load_pack(extent, sums + i);
-          Pack<W> product;
-          each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { product.v[k] = hn::Mul(gamma.v[k], sum.v[k]); });
-          store(Full(), product, weighted_ + i);
+        weigh(p_.gamma + channel, sums, channels);
+        sum_tile(weighted_, groups, group_channels, sums_);
+        const Tag<double> d;
+        for_each_row_vector(groups, [&](int64_t i) HWY_ATTR {
+          store_rounded(d, hn::Div(hn::Load(d, sums_ + i), splat(static_cast<double>(elements_))), of_group_ + i);
         });
-        sum_tile(weighted_, groups, group_channels, tail_, of_group_);
-        const auto count = splat(static_cast<W>(elements_));
-        for (int64_t i = 0; i < groups; i += kVectorLanes<W>) {
-          hn::Store(hn::Div(hn::Load(Tag<W>(), of_group_ + i), count), Tag<W>(), of_group_ + i);
-        }
         for_elements_(of_group_, all, means);
       };
       add_up(dz_, p_.dbeta_slots, c1_);
@@ -796,12 +796,25 @@ class SmallGradients {
     for_elements_(of_group_, groups * elements_, to);
   }
 
+  // Sums of channels times their gamma, in double, where nothing overflows.
+  HWY_INLINE void weigh(const W* gamma, const W* sums, int64_t channels) {
+    const Tag<double> d;
+    for_each_pack<W>(0, channels, [&](auto extent, int64_t c) HWY_ATTR {
+      constexpr size_t kCount = kPackLanes<W> / kVectorLanes<double>;
+      Vector<double> weight[kCount], sum[kCount];
+      to_double<W, kPackVectors<W>>(load_pack(extent, gamma + c).v, weight);
+      to_double<W, kPackVectors<W>>(load_pack(extent, sums + c).v, sum);
+      each<kCount>([&](size_t k) DESCEND_INLINED {
+        hn::Store(hn::Mul(weight[k], sum[k]), d, weighted_ + c + static_cast<int64_t>(k * kVectorLanes<double>));
+      });
+    });
+  }
+
   const GroupNormSwishGrad<T>& p_;
   const W* const gamma_each_;
   const W* const beta_each_;
   const int64_t elements_;
   const Repeat<W> for_elements_;
-  const Inside<W> tail_;
   ChannelSums<W> sum_channels_;
   HWY_ALIGN W mean_[kTile];
   HWY_ALIGN W rstd_[kTile];
@@ -809,7 +822,8 @@ class SmallGradients {
   HWY_ALIGN W dzx_[kTile];
   HWY_ALIGN W c1_[kTile];
   HWY_ALIGN W c2_[kTile];
-  HWY_ALIGN W weighted_[kTile];
+  HWY_ALIGN double weighted_[kTile];
+  HWY_ALIGN double sums_[kTile];
   HWY_ALIGN W of_group_[kTile];
 };
 
@@ -932,7 +946,7 @@ Scratch scratch_of(const GroupShape& shape) {
 template <class T>
 void spread_channels(const Wide<T>* from, const GroupShape& shape, Wide<T>* to) {
   static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_spread<T>);
-  constexpr int64_t kChannels = 4096;
+  constexpr int64_t kChannels = 4096;  // many vectors
   parallel_for(ceil_div(shape.channels, kChannels), shape.channels * shape.inner * 4, [&](int64_t chunk) {
     run(from, shape.inner, chunk * kChannels, std::min((chunk + 1) * kChannels, shape.channels), to);
   });

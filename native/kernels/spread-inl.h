@@ -263,34 +263,36 @@ HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to
   std::fill(to + rows, to + kTileRows<W>, 0.0);
 }
 
-// to[r] = the sum of row r, likewise.
+// to[r] = the sum of row r, in the tree of a pack's lanes. `to`, which is aligned, has room for whole folds of rows.
 template <class W>
-HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, const Inside<W>& inside, W* to) {
+HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, W* to) {
+  const Tag<W> d;
+  constexpr int64_t kLanes = kVectorLanes<W>;
   if (columns <= kNarrowColumns) return fold_narrow(p, rows, columns, W{0}, Sum(), Sum(), to);
-  const Inside<W> tail = inside;  // what is stored below cannot change it
-  // The tree of a whole pack, whose other vectors would add 0.
+  // Of so few vectors the tree is the same whether a pack has them or two, and whatever else a pack has is 0.
   const auto of_vectors = [&](auto count) DESCEND_INLINED {
     constexpr size_t kCount = decltype(count)::value;
+    hn::Mask<Tag<W>> inside[kCount];
+    each<kCount>([&](size_t k) DESCEND_INLINED {
+      const int64_t rest = columns - static_cast<int64_t>(k) * kLanes;
+      inside[k] = hn::FirstN(d, static_cast<size_t>(HWY_MAX(rest, int64_t{0})));
+    });
     fold_each_row(
         rows,
         [&](int64_t r) DESCEND_INLINED {
           Vector<W> v[kCount];
           each<kCount>([&](size_t k) DESCEND_INLINED {
-            const W* at = p + r * columns + static_cast<int64_t>(k * kVectorLanes<W>);
-            v[k] = inside_or(tail, k, hn::LoadU(Tag<W>(), at), W{0});
+            const W* at = p + r * columns + static_cast<int64_t>(k) * kLanes;
+            v[k] = hn::IfThenElseZero(inside[k], hn::LoadU(d, at));
           });
           return fold_to_vector<W>(v);
         },
         to);
   };
-  constexpr int64_t kLanes = kVectorLanes<W>, kPack = kPackLanes<W>;
-  if (columns < kPack) {
-    if (columns <= kLanes) return of_vectors(std::integral_constant<size_t, 1>());
-    if constexpr (kPackVectors<W> >= 2) {
-      if (columns <= 2 * kLanes) return of_vectors(std::integral_constant<size_t, 2>());
-    }
-    if constexpr (kPackVectors<W> == 4) return of_vectors(std::integral_constant<size_t, 4>());
-  }
+  if (columns <= kLanes) return of_vectors(std::integral_constant<size_t, 1>());
+  if (columns <= 2 * kLanes) return of_vectors(std::integral_constant<size_t, 2>());
+  if (columns <= 4 * kLanes) return of_vectors(std::integral_constant<size_t, 4>());
+  const Inside<W> tail(columns);
   for_each_fold<W>(rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
     for (int64_t r = 0; r < n; ++r, p += columns) {
       Pack<W> acc = zero_pack<W>();
@@ -298,7 +300,7 @@ HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, const Inside
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
           if (!reaches<W>(extent, k)) break;
-          const auto v = hn::LoadU(Tag<W>(), p + c + k * kVectorLanes<W>);
+          const auto v = hn::LoadU(d, p + c + k * kVectorLanes<W>);
           acc.v[k] = hn::Add(acc.v[k], inside_or(extent, k, v, W{0}));
         }
       });

@@ -437,7 +437,7 @@ def test_every_path(shape, groups, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "groups"), [((97, 32), 4), ((97, 12, 4), 3), ((97, 24, 5), 2), ((97, 3, 31), 1)])
 def test_small_samples_do_not_know_how_many_they_are(shape, groups, dtype):
-    """They are worked on together, as many as fit, where they lie one behind the other."""
+    """They are worked on together, as many as fit, and lie one behind the other for that, whatever the layout."""
     call = inputs(tensors(shape, groups, (dtype,) * 9))
     whole = compute(call, groups)
     dy, mean, rstd, x, gamma, beta = call
@@ -446,10 +446,14 @@ def test_small_samples_do_not_know_how_many_they_are(shape, groups, dtype):
         results = compute(some, groups)
         assert_same_bits(results[:1], [whole[0][:count]])
         check(results, some, groups)
-    apart = np.zeros((2, shape[0], shape[1] + 1, *shape[2:]), x.dtype)
+    apart = np.zeros((3, shape[0], shape[1] + 1, *shape[2:]), x.dtype)
     apart[0, :, 1:], apart[1, :, 1:] = dy, x
-    dx, *_ = compute([apart[0, :, 1:], mean, rstd, apart[1, :, 1:], gamma, beta], groups)
-    assert_same_bits([dx], [whole[0]])
+    results = compute([apart[0, :, 1:], mean, rstd, apart[1, :, 1:], gamma, beta], groups)
+    assert_same_bits(results, whole)
+    out = (apart[2, :, 1:], np.zeros_like(whole[1]), np.zeros_like(whole[2]))
+    descend.group_norm_swish_grad(*call, groups, out=out)
+    assert_same_bits(out, whole)
+    assert not apart[2, :, 0].any()
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])

@@ -45,10 +45,10 @@ Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, k
   return {};
 }
 
-FoldedSamples fold_samples(const kernels::GroupShape& shape, bool contiguous, int64_t enough) {
+FoldedSamples fold_samples(const kernels::GroupShape& shape, int64_t enough) {
   constexpr int64_t kLeast = 4;  // times; fewer cost as much as they bring
   const int64_t elements = shape.channels * shape.inner;
-  if (!contiguous || !kernels::has_short_channels(shape) || elements == 0 || kLeast * elements > enough) {
+  if (!kernels::has_short_channels(shape) || elements == 0 || kLeast * elements > enough) {
     return {.main = shape, .rest = {.channels = shape.channels, .groups = shape.groups}};
   }
   int64_t times = std::clamp<int64_t>(enough / elements, 1, std::max<int64_t>(shape.samples, 1));

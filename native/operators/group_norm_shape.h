@@ -24,15 +24,17 @@ Status check_same_shape(const Call& call, int i, int other);
 
 // Small samples are worked on together: `times` neighbours as if they were one, with so many times the channels and the
 // groups, for which gamma and beta are repeated, until there are `enough` elements to work on at a time. Sums of
-// channels in slots are then as many times the slots.
+// channels in slots are then as many times the slots. Such samples lie one behind the other, if need be by way of a
+// copy: the order of sums is a matter of the shape.
 struct FoldedSamples {
   int64_t times = 1;
   kernels::GroupShape main;
   kernels::GroupShape rest;  // the samples that are left over
 
   int64_t main_samples() const { return main.samples * times; }
+  uint64_t leading() const { return times > 1 ? 0 : 1; }  // dimensions of x that need not lie without gaps
 };
-FoldedSamples fold_samples(const kernels::GroupShape& shape, bool contiguous, int64_t enough);
+FoldedSamples fold_samples(const kernels::GroupShape& shape, int64_t enough);
 
 // Repeats gamma and beta, which then are in `room`.
 template <class W>

@@ -43,15 +43,15 @@ template <class T>
 void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan) {
   using W = kernels::Wide<T>;
   const int64_t columns = shape.channels * shape.inner;
-  const StagedRows x = stage_rows(call, plan, kX, 1, columns, kElementOf<T>);
+  const FoldedSamples folded = fold_samples(shape, kernels::kForwardTile);
+  StagedRows x = stage_rows(call, plan, kX, folded.leading(), columns, kElementOf<T>);
   const Place gamma = stage_vector(call, plan, kGamma, kElementOf<W>);
   const Place beta = stage_vector(call, plan, kBeta, kElementOf<W>);
-  const StagedOutput y = StagedOutput::rows(call, plan, kY, 1, columns, kElementOf<T>);
+  const StagedOutput y = StagedOutput::rows(call, plan, kY, folded.leading(), columns, kElementOf<T>);
   const StagedOutput mean = StagedOutput::vector(call, plan, kMean, kElementOf<W>);
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<W>);
-  const StagedRows y_rows = y.staged();
-  const FoldedSamples folded =
-      fold_samples(shape, x.stride == columns && y_rows.stride == columns, kernels::kForwardTile);
+  StagedRows y_rows = y.staged();
+  if (folded.times > 1) x.stride = y_rows.stride = columns;
   const auto& [times, main, rest] = folded;
   const Place repeated = plan.scratch(static_cast<size_t>(times > 1 ? 2 * main.channels : 0) * sizeof(W));
   const Place scratch =

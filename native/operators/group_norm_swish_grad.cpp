@@ -78,17 +78,17 @@ template <class T>
 void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan) {
   using W = kernels::Wide<T>;
   const int64_t columns = shape.channels * shape.inner;
-  const StagedRows dy = stage_rows(call, plan, kDy, 1, columns, kElementOf<T>);
-  const StagedRows x = stage_rows(call, plan, kX, 1, columns, kElementOf<T>);
+  const FoldedSamples folded = fold_samples(shape, kernels::kSmallTile);
+  StagedRows dy = stage_rows(call, plan, kDy, folded.leading(), columns, kElementOf<T>);
+  StagedRows x = stage_rows(call, plan, kX, folded.leading(), columns, kElementOf<T>);
   const Place mean = stage_vector(call, plan, kMean, kElementOf<W>);
   const Place rstd = stage_vector(call, plan, kRstd, kElementOf<W>);
   const Place gamma = stage_vector(call, plan, kGamma, kElementOf<W>);
   const Place beta = stage_vector(call, plan, kBeta, kElementOf<W>);
-  const StagedOutput dx = StagedOutput::rows(call, plan, kDx, 1, columns, kElementOf<T>);
+  const StagedOutput dx = StagedOutput::rows(call, plan, kDx, folded.leading(), columns, kElementOf<T>);
 
-  const StagedRows dx_rows = dx.staged();
-  const bool contiguous = dy.stride == columns && x.stride == columns && dx_rows.stride == columns;
-  const FoldedSamples folded = fold_samples(shape, contiguous, kernels::kSmallTile);
+  StagedRows dx_rows = dx.staged();
+  if (folded.times > 1) dy.stride = x.stride = dx_rows.stride = columns;
   const auto& [times, main, rest] = folded;
   const int64_t main_slots = times * kernels::group_norm_swish_grad_slots<T>(main);
   const int64_t slots = main_slots + (rest.samples > 0 ? kernels::group_norm_swish_grad_slots<T>(rest) : 0);

@@ -608,6 +608,11 @@ def turned(array: Array) -> Array:
     return placed(array, Layout(tuple(reversed(range(array.ndim))), (2,) * array.ndim))
 
 
+def apart(array: Array) -> Array:
+    """A copy with a gap behind every row, or what else its first axis counts."""
+    return placed(array, Layout(tuple(range(array.ndim)), (2,) + (1,) * (array.ndim - 1)))
+
+
 @contextmanager
 def flushing() -> Iterator[None]:
     """This thread's arithmetic takes and gives 0 for subnormal numbers."""
@@ -674,7 +679,7 @@ def test_callers_at_once(problem):
             problem.check(results)
 
 
-@pytest.mark.parametrize("move", [beside, turned, before_a_fence, behind_a_fence])
+@pytest.mark.parametrize("move", [beside, turned, apart, before_a_fence, behind_a_fence])
 def test_any_place_in_memory(problem, move):
     if move is not beside and not is_small(problem.call):
         pytest.skip("the smaller ones take the same ways")

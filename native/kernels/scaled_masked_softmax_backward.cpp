@@ -243,13 +243,14 @@ inline constexpr int64_t kTileBytes = int64_t{16} << 10;
 template <class T>
 inline constexpr int64_t kOneColumns = 512 / static_cast<int64_t>(sizeof(Wide<T>));
 
-// Whether rows that lie without gaps are computed as if they were one: short rows whose last pack is not full, and
-// those not much longer whose last pack would be half empty or more.
+// Whether rows that lie without gaps are computed as if they were one: short rows whose last pack is not full, and, of
+// 16 bits, those not much longer whose last pack would be half empty or more.
 template <class T>
 HWY_INLINE bool work_as_one(int64_t columns) {
   constexpr int64_t kLanes = kPackLanes<Wide<T>>;
   const int64_t rest = columns % kLanes;
   if (rest == 0) return columns * static_cast<int64_t>(sizeof(T)) < 128;
+  if (sizeof(T) > 2) return columns <= kShortColumns / 4 * 3;
   return columns <= kShortColumns || (columns <= kOneColumns<T> && rest <= kLanes / 2);
 }
 

@@ -365,8 +365,9 @@ def test_overlaps_and_heads(tokens, depth, width, stride, dtype):
     check(call, 16.0)
 
 
-def test_more_positions_than_fit_at_once():
-    call = arrays(F32, 3000, 2, 20, [1400, 3000], 1100, 37)
+@pytest.mark.parametrize(("width", "stride"), [(1100, 37), (513, 1), (512, 1030), (600, 5000)])
+def test_more_positions_than_fit_at_once(width, stride):
+    call = arrays(F32, 3000, 2, 20, [1400, 3000], width, stride)
     call[8], call[9] = compute(*call)
     check(call, 16.0)
 

@@ -370,7 +370,7 @@ def nsa_compress_grad(case: Windows, dtype: str) -> Call:
 # columns split because rows are few, or long, in one group or more, and not split; stores past the caches.
 ROWS = [(1, 1), (3, 7), (2000, 1), (333, 2), (4001, 4), (37, 64), (333, 7), (901, 13), (900, 17), (300, 333),
         (5000, 64), (100_000, 3), (700, 1025), (3, 8192), (20, 5000), (40, 2051), (255, 8192), (256, 8200),
-        (40, 20_000), (7, 40_000), (1, 300_001), (8, 131_077), (600, 4096)]  # fmt: skip
+        (20, 20_000), (40, 20_000), (7, 40_000), (1, 300_001), (8, 131_077), (600, 4096)]  # fmt: skip
 MIXED_ROWS = [(70, 13), (37, 64), (300, 333), (10, 20_000)]
 
 # Beside every path of the gradient: a group of which nothing is kept, chunks of a few samples, stores past the caches.
@@ -408,6 +408,8 @@ WINDOWS = [
     Windows(150, 40, 100, ends=(70, 150)),
     Windows(90, 1, 8200, 32, 16, (48, 90)),
     Windows(4096, 8, 128, 48),
+    Windows(180, 4, 192, 96, 64),
+    Windows(300, 8, 64, 128, 64),
 ]
 
 

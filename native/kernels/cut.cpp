@@ -16,8 +16,11 @@ constexpr int64_t kSmall = int64_t{64} << 10;      // bytes, or as much work, th
 constexpr int64_t kPrefetch = int64_t{512} << 10;  // bytes of input that may be in a second-level cache
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;
-constexpr int64_t kTakes = 8;        // of each thread: enough to even out their speeds
-constexpr int64_t kWholeTiles = 64;  // rows of one tile at least, where a chunk has more
+constexpr int64_t kFewChunks = 8;     // fewer are of one size, and an even number: two threads have as much of them
+constexpr int64_t kTakes = 8;         // of each thread: enough to even out their speeds
+constexpr int64_t kSharingRows = 16;  // of each thread: with fewer, to share parameters takes too long
+constexpr int64_t kSplitBlocks = 4;   // of each thread, at least, where threads share such rows instead
+constexpr int64_t kWholeTiles = 64;   // rows of one tile at least, where a chunk has more
 
 // The first CPU's caches.
 enum Cache { kFirst = 0, kSecond = 2, kLast = 3 };  // 1: of instructions
@@ -72,6 +75,8 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);
   cut.stripe = stripe_rows(rows);
+  const int64_t chunks = ceil_div(rows, cut.chunk);
+  if (1 < chunks && chunks < kFewChunks) cut.chunk = ceil_div(rows, ceil_div(chunks, 2) * 2);
   cut.chunk = ceil_div(cut.chunk, kMaxGroupRows) * kMaxGroupRows;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
   cut.ask = ask_for(rows * bytes, kPrefetch);
@@ -83,10 +88,10 @@ int64_t chunks_to_take(int64_t chunks) { return std::max<int64_t>(chunks / (kTak
 
 int64_t RowCut::chunks_taken() const { return chunks_to_take(chunks); }
 
-RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work) {
+RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work, int64_t least) {
   RowCut cut = cut_rows(rows, row_bytes);
-  const int64_t chunks = num_threads() == 1 ? 1 : kTakes * num_threads();
-  cut.chunk = std::max(ceil_div(rows, chunks), ceil_div(kSmall, work));
+  const int64_t threads = num_threads(), chunks = threads == 1 ? 1 : kTakes * threads;
+  cut.chunk = std::max({ceil_div(rows, chunks), ceil_div(kSmall, work), std::min(least, ceil_div(rows, threads))});
   if (cut.chunk > kWholeTiles) cut.chunk = ceil_div(cut.chunk, kWholeTiles) * kWholeTiles;
   cut.chunks = ceil_div(rows, cut.chunk);
   return cut;
@@ -99,10 +104,14 @@ bool split_columns(int64_t rows, int64_t columns) {
 
 bool may_split_loose_columns(int64_t columns) { return columns >= 4 * kBlock; }
 
-bool split_loose_columns(int64_t rows, int64_t columns) {
-  const int64_t threads = num_threads();
-  const bool are_few = rows < kMaxGroupRows || (rows < 2 * threads && blocks_in(columns) >= threads);
-  return columns > kMostRowColumns || (may_split_loose_columns(columns) && are_few);
+bool split_loose_columns(int64_t rows, int64_t columns, bool shares_parameters) {
+  if (columns > kMostRowColumns) return true;
+  if (!may_split_loose_columns(columns)) return false;
+  if (rows < kMaxGroupRows) return true;
+  const int64_t threads = num_threads(), blocks = blocks_in(columns);
+  if (threads == 1) return false;
+  return (rows < 2 * threads && blocks >= threads) ||
+         (shares_parameters && rows <= kSharingRows * threads && blocks >= kSplitBlocks * threads);
 }
 
 int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxGroupRows); }

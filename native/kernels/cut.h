@@ -86,14 +86,15 @@ HWY_INLINE int64_t stripe_rows(int64_t rows) {
 RowCut cut_rows(int64_t rows, int64_t row_bytes);
 
 // Rows without column sums, which know nothing of each other: the cut, which is up to the machine, changes no result.
-// work: on one row.
-RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work);
+// work: on one row. least: rows of a chunk that are worth what it takes to begin one.
+RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work, int64_t least = 1);
 
 // Whether rows are cut along the columns instead: they are long, or too few to give every thread some.
 bool split_columns(int64_t rows, int64_t columns);
 
-// The same of rows without column sums, whose cut is up to the machine.
-bool split_loose_columns(int64_t rows, int64_t columns);
+// The same of rows without column sums, whose cut is up to the machine. shares_parameters: cut into chunks of rows,
+// they would read what one region writes for all chunks.
+bool split_loose_columns(int64_t rows, int64_t columns, bool shares_parameters);
 bool may_split_loose_columns(int64_t columns);  // with some number of rows and of threads
 
 // Rows that the threads share then at a time, so that the second pass finds them in a cache.

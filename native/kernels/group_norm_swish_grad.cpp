@@ -557,6 +557,7 @@ class ChannelSums {
 
  private:
   const int64_t inner_;
+  static_assert(kSmallTile <= kFlatTile);
   HWY_ALIGN W sums_[kFlatTile / 2 + kFoldRows<W>];
 };
 

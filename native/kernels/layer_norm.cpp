@@ -483,8 +483,8 @@ void by_rows(const LayerNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* r
   static const auto share = DESCEND_CHOOSE(layer_norm_share<T>);
   constexpr int64_t kOnce = 192;  // a row's mean and variance, in double
   const int64_t work = row_work<T>(2 * p.columns, kOnce);
-  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work);
   const bool shared = shares_parameters<T>(p.columns);
+  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
   if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { share(p, b, room); });
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
@@ -531,7 +531,7 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
   }
   const int64_t one_row = p.columns * static_cast<int64_t>(sizeof(T)), bytes = 2 * p.rows * one_row;
   const Stores stores = row_stores_of(p.y, p.columns, bytes);
-  if (split_loose_columns(p.rows, p.columns)) {
+  if (split_loose_columns(p.rows, p.columns, shares_parameters<T>(p.columns))) {
     by_columns(p, one_row, bytes, stores, static_cast<BlockMoments*>(scratch));
   } else {
     void* const room = static_cast<uint8_t*>(scratch) + moments_bytes<T>(p.columns);

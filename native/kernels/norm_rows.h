@@ -37,4 +37,8 @@ constexpr bool shares_parameters(int64_t columns) {
   return sizeof(T) == 2 && columns > kStripeColumns && columns <= kMostRowColumns;
 }
 
+// Rows of a chunk, at least, where it splits or widens them for itself.
+template <class T>
+inline constexpr int64_t kLeastChunkRows = sizeof(T) == 2 ? 8 : 1;
+
 }  // namespace descend::kernels

@@ -339,6 +339,8 @@ void nsa_compress(const NsaCompress<T>& p) {
   static const auto run = DESCEND_CHOOSE(nsa_windows<T>);
   if (p.blocks == 0 || p.heads == 0 || p.depth == 0) return;
   constexpr int64_t kTakes = 8;  // of each thread
+  constexpr int64_t kOverlaps =
+      4;  // windows of a chunk, at least, for each that shares its tokens with the chunk before
   constexpr int64_t kMostColumns = kSumBytes / static_cast<int64_t>(sizeof(Wide<T>)) / 2;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t last = p.windows.count - 1;
@@ -353,10 +355,13 @@ void nsa_compress(const NsaCompress<T>& p) {
   const int64_t depth_parts = ceil_div(p.depth, kMostColumns);
   const int64_t parts = head_parts * depth_parts;
   // Neighbouring windows share tokens, so that a chunk has as many as leave every thread some. No sum depends on it.
-  const int64_t threads = detail::useful_threads(p.blocks * parts, bytes);
-  const int64_t chunks = threads == 1 ? 1 : ceil_div(kTakes * threads, parts);
-  const int64_t chunk = std::max(ceil_div(p.blocks, chunks), std::min(overlap, p.blocks));
-  parallel_for(ceil_div(p.blocks, chunk) * parts, bytes, [&](int64_t i) {
+  int64_t chunk = p.blocks;
+  const auto cut = [&](int threads) {
+    const int64_t chunks = threads == 1 ? 1 : ceil_div(kTakes * threads, parts);
+    chunk = std::max(ceil_div(p.blocks, chunks), std::min(kOverlaps * overlap, ceil_div(p.blocks, threads)));
+    return ceil_div(p.blocks, chunk) * parts;
+  };
+  parallel_for(p.blocks * parts, bytes, cut, [&](int64_t i) {
     const int64_t begin = i / parts * chunk, part = i % parts;
     NsaColumns columns;
     columns.ask = ask_for(bytes, kKeptBytes);

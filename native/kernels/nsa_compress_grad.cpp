@@ -9,6 +9,7 @@
 
 #define HWY_TARGET_INCLUDE "kernels/nsa_compress_grad.cpp"
 #include "kernels/dispatch.h"
+#include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/split_pack-inl.h"
 
@@ -73,18 +74,18 @@ HWY_INLINE int64_t depth_in_packs(int64_t depth) {
   return (depth + kStep - 1) / kStep * kStep;
 }
 
+// One sum, in as many lanes as a vector has.
 template <class W>
-HWY_INLINE W fold_sums(const W* sums) {
-  Pack<W> pack = zero_pack<W>();
+HWY_INLINE Vector<W> load_sum(const W* lanes) {
   constexpr size_t kHalf = kPackVectors<W> / 2;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kHalf; ++k) pack.v[k] = hn::LoadU(Tag<W>(), sums + k * kVectorLanes<W>);
+  Vector<W> v[kHalf];
+  each<kHalf>([&](size_t k) DESCEND_INLINED { v[k] = hn::LoadU(Tag<W>(), lanes + k * kVectorLanes<W>); });
   DESCEND_UNROLL
   for (size_t width = kHalf / 2; width > 0; width /= 2) {
     DESCEND_UNROLL
-    for (size_t k = 0; k < width; ++k) pack.v[k] = hn::Add(pack.v[k], pack.v[k + width]);
+    for (size_t k = 0; k < width; ++k) v[k] = hn::Add(v[k], v[k + width]);
   }
-  return fold_vector(Tag<W>(), pack.v[0]);
+  return v[0];
 }
 
 // How far it is from one token to the next, and from one window to the next younger one.
@@ -442,7 +443,9 @@ class PartWork {
 
   // Tokens [begin, end); the sums start anew.
   void compute(int64_t begin, int64_t end) {
-    std::fill_n(sums_, (part_.position_end - part_.position) * 2 * stretch_.step.sums, W{0});
+    const int64_t positions = part_.position_end - part_.position, strides = (positions - 1) / p_.windows.stride;
+    const int64_t last = positions - strides * p_.windows.stride;
+    std::fill_n(sums_, last * stretch_.step.sums - strides * stretch_.step.window_sums, W{0});
     walk(
         p_, begin, end,
         [&](const Sequence& sequence, int64_t t, int64_t stop, int64_t oldest, int64_t newest)
@@ -454,14 +457,17 @@ class PartWork {
 
   // slot (fresh: =, else +=) the sums.
   void add_to(double* slot, bool fresh) const {
+    HWY_ALIGN W folded[kPairs];
+    const int64_t heads = part_.heads();
     const W* block = sums_;
     for (int64_t w = part_.position; w < part_.position_end; block -= stretch_.step.window_sums) {
       const int64_t end = HWY_MIN(w + p_.windows.stride, part_.position_end);
-      for (const W* lanes = block; w < end; ++w) {
-        for (int64_t n = part_.head; n < part_.head_end; ++n, lanes += kLanes) {
-          const double sum = static_cast<double>(fold_sums(lanes));
-          double& total = slot[w * p_.heads + n];
-          total = fresh ? sum : total + sum;
+      fold_each_row((end - w) * heads, [&](int64_t r) DESCEND_INLINED { return load_sum(block + r * kLanes); }, folded);
+      for (const W* sums = folded; w < end; ++w, sums += heads) {
+        double* const totals = slot + w * p_.heads + part_.head;
+        for (int64_t n = 0; n < heads; ++n) {
+          const double sum = static_cast<double>(sums[n]);
+          totals[n] = fresh ? sum : totals[n] + sum;
         }
       }
     }
@@ -574,12 +580,15 @@ namespace {
 
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkBytes = int64_t{32} << 10;
-constexpr int64_t kLaneTerms = 128;  // terms that a lane adds in float
+constexpr int64_t kSharedRowBytes = 4 << 10;  // of a row that several threads work on, for each of them
+constexpr int64_t kLaneTerms = 128;           // terms that a lane adds in float
 
+// The number of chunks, where it is not one, is even: two threads have as much of them.
 int64_t chunk_tokens(int64_t tokens, int64_t width, int64_t row_bytes) {
   const int64_t least =
-      std::max({ceil_div(tokens, kMaxChunks), ceil_div(kMinChunkBytes, row_bytes), std::min(width, tokens) * 4});
-  return std::clamp<int64_t>(least, 1, tokens);
+      std::max({ceil_div(tokens, kMaxChunks), ceil_div(kMinChunkBytes, row_bytes), std::min(width, tokens) * 2});
+  const int64_t chunks = ceil_div(tokens, std::clamp<int64_t>(least, 1, tokens));
+  return ceil_div(tokens, chunks == 1 ? 1 : ceil_div(chunks, 2) * 2);
 }
 
 // Tokens whose sums run in float: a position meets one of them every `stride`.
@@ -619,17 +628,25 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   const int64_t heads = std::min(p.heads, few);
   const int64_t position_parts = ceil_div(width, positions);
   const int64_t head_parts = ceil_div(p.heads, heads);
-  parallel_for(chunks * head_parts * position_parts, bytes * position_parts, [&](int64_t i) {
-    const int64_t c = i / (head_parts * position_parts), rest = i % (head_parts * position_parts);
+  const int64_t parts = head_parts * position_parts;
+  const auto run_part = [&](int64_t c, int64_t i) {
     NsaPart part;
     part.token = c * chunk;
     part.token_end = std::min(part.token + chunk, p.tokens);
-    part.head = rest / position_parts * heads;
+    part.head = i / position_parts * heads;
     part.head_end = std::min(part.head + heads, p.heads);
-    part.position = rest % position_parts * positions;
+    part.position = i % position_parts * positions;
     part.position_end = std::min(part.position + positions, width);
     part.input_grad = position_parts == 1;
     run(p, part, stripe, p.weight_slots + c * width * p.heads, stream);
+  };
+  // The parts of a chunk lie side by side in the same rows, where processors prefetch what other threads write: one
+  // thread takes them all, unless they are far apart or the chunks alone are too few.
+  const int64_t threads = num_threads();
+  const bool is_even = chunks % threads == 0 || chunks >= 4 * threads;
+  const int64_t taken = is_even || row_bytes * chunks < kSharedRowBytes * threads ? parts : 1;
+  parallel_for(chunks * parts / taken, bytes * position_parts, [&](int64_t i) {
+    for (int64_t k = i * taken; k < (i + 1) * taken; ++k) run_part(k / parts, k % parts);
   });
   if (position_parts > 1) {
     const int64_t piece = std::max<int64_t>(ceil_div(p.tokens, 4 * kMaxChunks), 1);

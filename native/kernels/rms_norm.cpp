@@ -266,8 +266,8 @@ void by_rows(const RmsNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* roo
   static const auto run = DESCEND_CHOOSE(rms_norm_rows<T>);
   static const auto share = DESCEND_CHOOSE(rms_norm_share<T>);
   const int64_t work = row_work<T>(2 * p.columns);
-  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work);
   const bool shared = shares_parameters<T>(p.columns);
+  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
   if (shared) parallel_for(blocks_in(p.columns), 2 * row_bytes, [&](int64_t b) { share(p, b, room); });
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
@@ -321,7 +321,7 @@ void rms_norm(const RmsNorm<T>& p, void* scratch) {
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * row_bytes;
   const Stores stores = row_stores_of(p.y, p.columns, bytes);
-  if (split_loose_columns(p.rows, p.columns)) {
+  if (split_loose_columns(p.rows, p.columns, shares_parameters<T>(p.columns))) {
     by_columns(p, row_bytes, bytes, stores);
   } else {
     by_rows(p, row_bytes, stores, static_cast<Wide<T>*>(scratch));

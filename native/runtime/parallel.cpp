@@ -164,6 +164,11 @@ bool is_in_loop() {
   return num_threads() <= cores;
 }
 
+// Threads of a region that would have so many if all were awake.
+int threads_now(int threads, int64_t bytes) {
+  return threads > 1 && is_better_alone(bytes) && !is_in_loop() ? 1 : threads;
+}
+
 void run_slot(Slot& slot, int thread, bool until_stopped) {
   slot.deal.take(thread, [&](int64_t chunk) {
     slot.body(slot.context, chunk);
@@ -407,21 +412,20 @@ ThreadDefault default_threads(const char* descend_num_threads, const char* omp_n
   return result;
 }
 
-int useful_threads(int64_t chunks, int64_t bytes) {
-  const int threads = threads_if_awake(chunks, bytes);
-  return threads > 1 && is_better_alone(bytes) && !is_in_loop() ? 1 : threads;
-}
+int useful_threads(int64_t chunks, int64_t bytes) { return threads_now(threads_if_awake(chunks, bytes), bytes); }
 
-void run_region(int64_t chunks, int64_t bytes, Chunk body, void* context) {
-  if (in_region || bytes >= kInlineAsleep || threads_if_awake(chunks, bytes) == 1) {
-    return run_chunks(chunks, useful_threads(chunks, bytes), body, context);
-  }
-  if (is_better_alone(bytes)) {
+int begin_region(int64_t most_chunks, int64_t bytes) {
+  const int threads = threads_if_awake(most_chunks, bytes);
+  if (threads > 1 && !in_region && is_better_alone(bytes)) {
     const bool soon = steady_clock::now() - succession.end < kSpin;
     succession.regions = soon ? std::min(succession.regions + 1, kLoop) : 0;
   }
-  run_chunks(chunks, useful_threads(chunks, bytes), body, context);
-  succession.end = steady_clock::now();
+  return threads_now(threads, bytes);
+}
+
+void run_region(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context) {
+  run_chunks(chunks, threads, body, context);
+  if (2 * kBytesPerThread <= bytes && bytes < kInlineAsleep && !in_region) succession.end = steady_clock::now();
 }
 
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {

@@ -30,8 +30,9 @@ using Chunk = void (*)(void* context, int64_t chunk);
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context);
 // Threads that a region is worth where it begins now.
 int useful_threads(int64_t chunks, int64_t bytes);
-// With as many.
-void run_region(int64_t chunks, int64_t bytes, Chunk body, void* context);
+// The same for a region that follows at once, with as many chunks as then suit.
+int begin_region(int64_t most_chunks, int64_t bytes);
+void run_region(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context);
 
 struct ThreadDefault {
   int threads = 1;
@@ -41,17 +42,25 @@ struct ThreadDefault {
 ThreadDefault default_threads(const char* descend_num_threads, const char* omp_num_threads, int cores);
 }  // namespace detail
 
-// Calls body(chunk) once for every chunk in [0, chunks), each under the engine's fixed floating-point environment.
+// Cuts some work into cut(threads) chunks, at most `most_chunks`, for as many threads as it gets, and calls body(chunk)
+// once for every chunk, each under the engine's fixed floating-point environment.
 // `bytes` is what all chunks together take, as bytes that would take as long to move: of few of them everything runs on
 // the caller's thread, and of more where threads would first have to wake up.
-// Which thread runs a chunk is not fixed, so chunks must write to disjoint places. body must not throw.
+// Which thread runs a chunk is not fixed, so chunks must write to disjoint places. cut and body must not throw.
 // May be called from several threads at once, from inside a chunk (then it runs inline), and in a forked child.
+template <class Cut, class Body>
+void parallel_for(int64_t most_chunks, int64_t bytes, Cut&& cut, Body&& body) {
+  using B = std::remove_reference_t<Body>;
+  const int threads = detail::begin_region(most_chunks, bytes);
+  detail::run_region(
+      cut(threads), threads, bytes, [](void* context, int64_t chunk) { (*static_cast<B*>(context))(chunk); },
+      const_cast<void*>(static_cast<const void*>(std::addressof(body))));
+}
+
+// The same of work that is cut already.
 template <class Body>
 void parallel_for(int64_t chunks, int64_t bytes, Body&& body) {
-  using B = std::remove_reference_t<Body>;
-  detail::run_region(
-      chunks, bytes, [](void* context, int64_t chunk) { (*static_cast<B*>(context))(chunk); },
-      const_cast<void*>(static_cast<const void*>(std::addressof(body))));
+  parallel_for(chunks, bytes, [chunks](int) { return chunks; }, body);
 }
 
 }  // namespace descend

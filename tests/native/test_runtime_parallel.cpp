@@ -56,6 +56,27 @@ TEST_CASE("every chunk runs once, whatever the number of threads") {
   }
 }
 
+TEST_CASE("work is cut for the threads that it gets") {
+  for (int threads : {1, 2, 5}) {
+    Threads set(threads);
+    std::vector<std::atomic<int>> times(64);
+    int given = 0;
+    const auto cut = [&](int count) {
+      given = count;
+      return int64_t{3} * count;
+    };
+    parallel_for(64, kLarge, cut, [&](int64_t chunk) { ++times[static_cast<size_t>(chunk)]; });
+    CHECK(given == threads);
+    for (size_t i = 0; i < times.size(); ++i) CHECK(times[i] == (i < static_cast<size_t>(3 * threads) ? 1 : 0));
+    parallel_for(64, 0, cut, [](int64_t) {});
+    CHECK(given == 1);
+    parallel_for(6, kLarge, cut, [](int64_t) {});
+    CHECK(given == threads);
+    parallel_for(3, kLarge, [&](int count) { return int64_t{given = count}; }, [](int64_t) {});
+    CHECK(given == std::min(threads, 3));
+  }
+}
+
 TEST_CASE("a negative number of chunks is none") {
   parallel_for(-3, kLarge, [](int64_t) { FAIL("no chunk to run"); });
 }
@@ -255,6 +276,17 @@ TEST_CASE("what is not worth waking a thread for gets one where regions follow e
   pause();
   CHECK(covers(16, kMedium));
   CHECK(alone());
+
+  // Also where the work is cut for the threads that it gets, which is one chunk as long as it gets one.
+  pause();
+  regions = 0;
+  for (int threads = 1; regions < 100000 && threads == 1; ++regions) {
+    parallel_for(16, kMedium, [&](int given) { return int64_t{threads = given}; }, [](int64_t) {});
+  }
+  if (usable_cores() > 1) {
+    CHECK(regions >= 8);
+    CHECK(regions < 100000);
+  }
 
   set_num_threads(usable_cores() + 1);  // who would never stay awake is not woken
   pause();

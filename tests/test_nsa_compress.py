@@ -29,7 +29,7 @@ from cases import (
     wide,
 )
 from descend import acl, precision, reference
-from test_nsa_compress_grad import OVERLAPS, problems, windows_of
+from test_nsa_compress_grad import OVERLAPS, STRIDES, problems, windows_of
 
 OP = "nsa_compress"
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
@@ -199,6 +199,13 @@ def test_overlaps_and_heads(tokens, depth, width, stride, dtype):
 
 
 # --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "stride"), STRIDES)
+def test_strides_beyond_all_tokens(width, stride):
+    call = arrays(F32, 1300, 3, 20, [500, 1300], width, stride)
+    call[7] = compute(*call)
+    check(call, 16.0)
 
 
 def test_by_hand():

@@ -365,6 +365,17 @@ def test_overlaps_and_heads(tokens, depth, width, stride, dtype):
     check(call, 16.0)
 
 
+# Strides beyond all tokens, up to the largest number that there is.
+STRIDES = [(4, 1301), (4, 2**63 - 1), (1300, 2**63 - 1300), (600, 2**63 - 8), (1, 2**63 - 1)]
+
+
+@pytest.mark.parametrize(("width", "stride"), STRIDES)
+def test_strides_beyond_all_tokens(width, stride):
+    call = arrays(F32, 1300, 3, 20, [500, 1300], width, stride)
+    call[8], call[9] = compute(*call)
+    check(call, 16.0)
+
+
 @pytest.mark.parametrize(("width", "stride"), [(1100, 37), (513, 1), (512, 1030), (600, 5000)])
 def test_more_positions_than_fit_at_once(width, stride):
     call = arrays(F32, 3000, 2, 20, [1400, 3000], width, stride)

@@ -93,7 +93,7 @@ RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work, int64_t lea
 bool split_columns(int64_t rows, int64_t columns);
 
 // The same of rows without column sums, whose cut is up to the machine. shares_parameters: cut into chunks of rows,
-// they would read what one region writes for all chunks.
+// they would read what other threads have just written, which is worth it for many rows alone.
 bool split_loose_columns(int64_t rows, int64_t columns, bool shares_parameters);
 bool may_split_loose_columns(int64_t columns);  // with some number of rows and of threads
 

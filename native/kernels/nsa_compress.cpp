@@ -338,9 +338,8 @@ template <class T>
 void nsa_compress(const NsaCompress<T>& p) {
   static const auto run = DESCEND_CHOOSE(nsa_windows<T>);
   if (p.blocks == 0 || p.heads == 0 || p.depth == 0) return;
-  constexpr int64_t kTakes = 8;  // of each thread
-  constexpr int64_t kOverlaps =
-      4;  // windows of a chunk, at least, for each that shares its tokens with the chunk before
+  constexpr int64_t kTakes = 8;     // of each thread
+  constexpr int64_t kOverlaps = 4;  // windows of a chunk, at least, for each that covers the same token
   constexpr int64_t kMostColumns = kSumBytes / static_cast<int64_t>(sizeof(Wide<T>)) / 2;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t last = p.windows.count - 1;

@@ -580,10 +580,11 @@ namespace {
 
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkBytes = int64_t{32} << 10;
+constexpr int64_t kFewParts = 4;
 constexpr int64_t kSharedRowBytes = 4 << 10;  // of a row that several threads work on, for each of them
 constexpr int64_t kLaneTerms = 128;           // terms that a lane adds in float
 
-// The number of chunks, where it is not one, is even: two threads have as much of them.
+// Of more chunks than one there is an even number, as far as tokens can be divided so: two threads have as much.
 int64_t chunk_tokens(int64_t tokens, int64_t width, int64_t row_bytes) {
   const int64_t least =
       std::max({ceil_div(tokens, kMaxChunks), ceil_div(kMinChunkBytes, row_bytes), std::min(width, tokens) * 2});
@@ -641,10 +642,11 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
     run(p, part, stripe, p.weight_slots + c * width * p.heads, stream);
   };
   // The parts of a chunk lie side by side in the same rows, where processors prefetch what other threads write: one
-  // thread takes them all, unless they are far apart or the chunks alone are too few.
+  // thread takes them all where that leaves no other one idle, or where there are a few parts only and not far apart.
   const int64_t threads = num_threads();
-  const bool is_even = chunks % threads == 0 || chunks >= 4 * threads;
-  const int64_t taken = is_even || row_bytes * chunks < kSharedRowBytes * threads ? parts : 1;
+  const bool are_enough = chunks % threads == 0 || chunks >= 4 * threads;
+  const bool disturb = position_parts == 1 && parts <= kFewParts && row_bytes * chunks < kSharedRowBytes * threads;
+  const int64_t taken = are_enough || disturb ? parts : 1;
   parallel_for(chunks * parts / taken, bytes * position_parts, [&](int64_t i) {
     for (int64_t k = i * taken; k < (i + 1) * taken; ++k) run_part(k / parts, k % parts);
   });

@@ -1,6 +1,7 @@
 // What the contracts of NSA compression and of its gradient share: sequences, windows, and the order of the checks.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/windows.h"
@@ -22,7 +23,8 @@ struct NsaShape {
   std::vector<kernels::Sequence> sequences;
 
   kernels::Windows windows(const kernels::Sequence* kept) const {
-    return {width, stride, kept, static_cast<int64_t>(sequences.size())};
+    // Beyond all tokens one stride is as good as another, and the kernels need not fear that it overflows.
+    return {width, std::min(stride, std::max(width, tokens)), kept, static_cast<int64_t>(sequences.size())};
   }
 };
 

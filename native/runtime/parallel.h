@@ -28,9 +28,9 @@ const Status& num_threads_status();
 namespace detail {
 using Chunk = void (*)(void* context, int64_t chunk);
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context);
-// Threads that a region is worth where it begins now.
+// Threads that a region would get if it began now.
 int useful_threads(int64_t chunks, int64_t bytes);
-// The same for a region that follows at once, with as many chunks as then suit.
+// The same for a region that does begin, which is counted, and then the region, with as many chunks as suit.
 int begin_region(int64_t most_chunks, int64_t bytes);
 void run_region(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context);
 

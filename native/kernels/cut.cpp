@@ -18,7 +18,7 @@ constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMinChunkRows = 32;
 constexpr int64_t kFewChunks = 8;     // fewer are evened out, for two threads, as far as kMaxGroupRows allows
 constexpr int64_t kTakes = 8;         // of each thread: enough to even out their speeds
-constexpr int64_t kSharingRows = 16;  // of each thread: with fewer, to share parameters takes too long
+constexpr int64_t kSharingRows = 16;  // of each thread: with no more, to share parameters takes too long
 constexpr int64_t kSplitBlocks = 4;   // of each thread, at least, where threads share such rows instead
 constexpr int64_t kWholeTiles = 64;   // rows of one tile at least, where a chunk has more
 

@@ -70,7 +70,7 @@ TEST_CASE("work is cut for the threads that it gets") {
     for (size_t i = 0; i < times.size(); ++i) CHECK(times[i] == (i < static_cast<size_t>(3 * threads) ? 1 : 0));
     parallel_for(64, 0, cut, [](int64_t) {});
     CHECK(given == 1);
-    parallel_for(6, kLarge, cut, [](int64_t) {});
+    parallel_for(15, kLarge, cut, [](int64_t) {});
     CHECK(given == threads);
     parallel_for(3, kLarge, [&](int count) { return int64_t{given = count}; }, [](int64_t) {});
     CHECK(given == std::min(threads, 3));

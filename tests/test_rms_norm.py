@@ -409,8 +409,7 @@ def test_in_place(data):
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
     """Short ones go to memory by way of a stage, long ones line by line; they are those of few rows."""
     few = normal(np.random.default_rng(29), (10, columns), dtype)
-    size = 100 if columns * few.itemsize < 1024 else 30  # MB: beyond last caches of up to 150, own ones of up to 30
-    times = size * 2**20 // (2 * few.nbytes) + 2
+    times = 60 * 2**20 // (2 * few.nbytes) + 2  # beyond last caches of up to 90 MB
     gamma = normal(np.random.default_rng(30), (columns,), dtype)
 
     def run(times: int, gap: int, in_place: bool = False) -> tuple[Place, list[Array]]:

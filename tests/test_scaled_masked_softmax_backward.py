@@ -348,7 +348,7 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns,
     """Long ones go past the caches, line by line; they are those of few rows."""
     grad, y, mask, *_ = arrays(dtype, (1, 1, 6, columns))
     y[0, 0, 3] = np.inf if columns in (65, 513) else y[0, 0, 3]  # is treated apart
-    times = 30 * 2**20 // (2 * y.nbytes) + 1  # beyond own caches of up to 30 MB
+    times = 60 * 2**20 // (2 * y.nbytes) + 1  # beyond last caches of up to 90 MB
 
     def run(times: int, gap: int, in_place: bool = False) -> Place:
         place = Place((times, 1, 6, columns + gap), dtype)

@@ -421,7 +421,8 @@ HWY_NOINLINE void layer_norm_tiles(const LayerNorm<T>& p, int64_t first, int64_t
       for (int64_t b = 0; b < blocks_in(p.columns); ++b) tile_moments(p, row, rows, b, distances, blocks[b]);
       layer_norm_scale(p, rows, blocks, by);
     }
-    const Applied<T> from{{p.x.row(row), p.x.stride}, gamma, beta, by, rows, ahead, are_long<T>(p.columns)};
+    const Applied<T> from{{p.x.row(row), p.x.stride},         gamma, beta, by, rows, ahead,
+                          goes_in_lines<T>(p.columns, stores)};
     apply_tile(from, p.columns, {p.y.row(row), p.y.stride}, stores, stage);
     store_statistics(p, row, rows, by);
   }
@@ -458,7 +459,8 @@ void layer_norm_block(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t 
   HWY_ALIGN Wide<T> rooms[2][parameter_room<T>(kBlock)];
   const Parameter<T> gamma(p.gamma.from(begin), n, rooms[0]), beta(p.beta.from(begin), n, rooms[1]);
   TileStage<T> stage;
-  const Applied<T> from{{p.x.row(row) + begin, p.x.stride}, gamma, beta, by, rows, ahead, are_long<T>(p.columns)};
+  const Applied<T> from{{p.x.row(row) + begin, p.x.stride}, gamma, beta, by, rows, ahead,
+                        goes_in_lines<T>(p.columns, stores)};
   apply_tile(from, n, {p.y.row(row) + begin, p.y.stride}, stores, stage);
   if (stores != Stores::kPlain) flush_streams();
   if (block == 0) store_statistics(p, row, rows, by);
@@ -530,7 +532,7 @@ void layer_norm(const LayerNorm<T>& p, void* scratch) {
     return;
   }
   const int64_t one_row = p.columns * static_cast<int64_t>(sizeof(T)), bytes = 2 * p.rows * one_row;
-  const Stores stores = row_stores_of(p.y, p.columns, bytes);
+  const Stores stores = norm_stores_of(p.y, p.columns, bytes);
   if (split_loose_columns(p.rows, p.columns, shares_parameters<T>(p.columns))) {
     by_columns(p, one_row, bytes, stores, static_cast<BlockMoments*>(scratch));
   } else {

@@ -6,12 +6,30 @@
 #include <type_traits>
 
 #include "kernels/stores.h"
+#include "runtime/parallel.h"
 
 namespace descend::kernels {
 
 // Rows of a tile at most: their sums are folded together, and what follows from them is computed side by side. Of short
 // rows it takes so many to hide how long each step takes.
 inline constexpr int64_t kMaxRows = 64;
+
+// Rows of so many bytes or more, where they are not aligned, are stored past the caches line by line.
+inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
+
+// How the results of a norm that touches `bytes` are stored. Two threads get them past the caches hardly faster than
+// one does, and they are half of what is moved: threads count on caches that keep twice as much.
+template <class T>
+Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
+  if (are_aligned(y) && num_threads() > 1 && !exceeds_kept(bytes / 2)) return Stores::kPlain;
+  return row_stores_of(y, columns, bytes, kLeastInLines);
+}
+
+// Whether the packs of a row begin where lines of its results do.
+template <class T>
+constexpr bool goes_in_lines(int64_t columns, Stores stores) {
+  return stores != Stores::kStaged && are_long<T>(columns);
+}
 
 // A number for each row of a tile.
 template <class W, int64_t kRows = kMaxRows>

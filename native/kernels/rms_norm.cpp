@@ -144,7 +144,7 @@ HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64
   const Rows<const T> x{p.x.row(row) + begin, p.x.stride};
   const Rows<T> result{p.y.row(row) + begin, p.y.stride};
   const int64_t n = end - begin, distance = ahead * x.stride;
-  const bool in_lines = are_long<T>(p.columns);
+  const bool in_lines = goes_in_lines<T>(p.columns, stores);
   store_rows(stores, result, rows, n, stage, [=](const Rows<T>& y, auto stream) HWY_ATTR {
     apply_to_packs(
         in_lines, x, y, rows, n, [=](int64_t r) HWY_ATTR { return splat(rstd[r]); },
@@ -320,7 +320,7 @@ void rms_norm(const RmsNorm<T>& p, void* scratch) {
   }
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * row_bytes;
-  const Stores stores = row_stores_of(p.y, p.columns, bytes);
+  const Stores stores = norm_stores_of(p.y, p.columns, bytes);
   if (split_loose_columns(p.rows, p.columns, shares_parameters<T>(p.columns))) {
     by_columns(p, row_bytes, bytes, stores);
   } else {

@@ -26,18 +26,11 @@ bool stream_output(const Rows<T>& output, int64_t bytes) {
   return are_aligned(output) && exceeds_kept(bytes);
 }
 
-// Rows of so many bytes or more are long: they may be stored line by line, wherever they begin.
+// Rows of so many bytes or more are long: they may be worked on line by line, wherever they begin.
 inline constexpr int64_t kLongRow = int64_t{1} << 10;
 template <class T>
 constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
-}
-
-// Whether an output should be stored past the caches as it is or, where its rows are long, line by line.
-template <class T>
-bool stream_rows(const Rows<T>& output, int64_t columns, int64_t bytes) {
-  if (!are_long<T>(columns)) return stream_output(output, bytes);
-  return reinterpret_cast<uintptr_t>(output.data) % sizeof(T) == 0 && exceeds_kept(bytes);
 }
 
 // Of rows that are stored as they are, or by way of a stage.
@@ -48,11 +41,14 @@ Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   return staged ? Stores::kStaged : Stores::kPlain;
 }
 
-// How rows of results are stored in a call that touches `bytes`: long ones line by line, not by way of a stage.
+// How rows of results are stored in a call that touches `bytes`: where they are not aligned, those of `in_lines` bytes
+// or more line by line, not by way of a stage. The lines that two rows share are fetched again to be completed: as long
+// as the last-level cache takes all in, that takes longer than to store rows as usual.
 template <class T>
-Stores row_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  if (!are_long<T>(columns)) return stores_of(y, columns, bytes);
-  return stream_rows(y, columns, bytes) ? Stores::kStream : Stores::kPlain;
+Stores row_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes, int64_t in_lines = kLongRow) {
+  if (are_aligned(y) || columns * static_cast<int64_t>(sizeof(T)) < in_lines) return stores_of(y, columns, bytes);
+  const bool has_lines = reinterpret_cast<uintptr_t>(y.data) % sizeof(T) == 0;
+  return has_lines && exceeds_last_cache(bytes) ? Stores::kStream : Stores::kPlain;
 }
 
 }  // namespace descend::kernels

@@ -14,9 +14,6 @@ namespace descend::kernels {
 // rows it takes so many to hide how long each step takes.
 inline constexpr int64_t kMaxRows = 64;
 
-// Rows of so many bytes or more, where they are not aligned, are stored past the caches line by line.
-inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
-
 // How the results of a norm that touches `bytes` are stored. Two threads get them past the caches hardly faster than
 // one does, and they are half of what is moved: threads count on caches that keep twice as much.
 template <class T>

@@ -208,7 +208,7 @@ constexpr double form_factor(double scale) {
   return kForm == Form::kFolded ? scale : 1.0;
 }
 
-// From this length on a row is computed while the next one is summed.
+// From this length on a row is computed while the next one is summed, unless results of more than 16 bits are staged.
 inline constexpr int64_t kLongColumns = 256;
 
 template <Form kForm, bool kStream, class T>
@@ -262,8 +262,7 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
                       bool staged) {
   using W = Wide<T>;
   const int64_t columns = p.columns, row_bytes = 2 * columns * static_cast<int64_t>(sizeof(T));
-  const bool gapless =
-      p.dy.stride == columns && p.y.stride == columns && p.dx.stride == columns && (!kStream || are_aligned(p.dx));
+  const bool gapless = has_no_gaps(p) && (!kStream || are_aligned(p.dx));
   const bool as_one = gapless && work_as_one<T>(columns);
   staged = staged && (sizeof(T) > 2 || !as_one);  // 16-bit rows as one leave memory idle, whatever way they are stored
   const bool share_lines = row_bytes < 2 * 64;
@@ -316,7 +315,7 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
 template <Form kForm, bool kStream, class T>
 HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale,
                          bool staged) {
-  if (p.columns >= kLongColumns) {
+  if (p.columns >= kLongColumns && (sizeof(T) == 2 || !staged)) {
     long_rows<kForm, kStream>(p, first, last, scale);
   } else {
     tiles<kForm, kStream>(p, first, last, scale, staged);
@@ -351,7 +350,8 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 3 * p.rows * p.columns * size;
-  const Stores stores = row_stores_of(p.dx, p.columns, bytes);
+  const int64_t in_lines = size > 2 && has_no_gaps(p) ? kLeastInLines : kLongRow;
+  const Stores stores = row_stores_of(p.dx, p.columns, bytes, in_lines);
   const int64_t work = row_work<T>(3 * p.columns);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size, work);
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {

@@ -19,6 +19,12 @@ struct ScaledMaskedSoftmaxBackward {
   Rows<T> dx;  // may be dy or y themselves
 };
 
+// Whether its rows lie one behind the other without gaps.
+template <class T>
+bool has_no_gaps(const ScaledMaskedSoftmaxBackward<T>& p) {
+  return p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
+}
+
 template <class T>
 void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& problem);
 

@@ -33,6 +33,9 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
+// Of rows so long or longer, where they are not aligned, a stage would cost more than the lines that they share.
+inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
+
 // Of rows that are stored as they are, or by way of a stage.
 template <class T>
 Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {

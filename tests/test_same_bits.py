@@ -367,10 +367,11 @@ def nsa_compress_grad(case: Windows, dtype: str) -> Call:
 
 
 # One row; short rows, in whole batches and not; tiles, of full height and not; stripes and chunks; two rows at a time;
-# columns split because rows are few, or long, in one group or more, and not split; stores past the caches.
+# columns split because rows are few, or long, in one group or more, and not split; stores past the caches, by one
+# thread alone and by all.
 ROWS = [(1, 1), (3, 7), (2000, 1), (333, 2), (4001, 4), (37, 64), (333, 7), (901, 13), (900, 17), (300, 333),
         (5000, 64), (100_000, 3), (700, 1025), (3, 8192), (20, 5000), (40, 2051), (255, 8192), (256, 8200),
-        (20, 20_000), (40, 20_000), (7, 40_000), (1, 300_001), (8, 131_077), (600, 4096)]  # fmt: skip
+        (20, 20_000), (40, 20_000), (7, 40_000), (1, 300_001), (8, 131_077), (600, 4096), (800, 1024)]  # fmt: skip
 MIXED_ROWS = [(70, 13), (37, 64), (300, 333), (10, 20_000)]
 
 # Beside every path of the gradient: a group of which nothing is kept, chunks of a few samples, stores past the caches.

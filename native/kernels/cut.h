@@ -103,7 +103,7 @@ int64_t group_rows(int64_t row_bytes);
 // Whether `bytes`, all that a call touches, are more than the caches keep: outputs are then better stored past them.
 bool exceeds_kept(int64_t bytes);
 
-// Whether they are so many more that this pays even by way of a copy.
+// Whether they are so many more that this pays even by way of a copy, or where rows share lines.
 bool exceeds_last_cache(int64_t bytes);
 
 }  // namespace descend::kernels

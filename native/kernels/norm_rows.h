@@ -15,14 +15,14 @@ namespace descend::kernels {
 inline constexpr int64_t kMaxRows = 64;
 
 // How the results of a norm that touches `bytes` are stored. Two threads get them past the caches hardly faster than
-// one does, and they are half of what is moved: threads count on caches that keep twice as much.
+// one does, and they are half of what is moved: more threads than one count on caches that keep twice as much.
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   if (are_aligned(y) && num_threads() > 1 && !exceeds_kept(bytes / 2)) return Stores::kPlain;
   return row_stores_of(y, columns, bytes, kLeastInLines);
 }
 
-// Whether the packs of a row begin where lines of its results do.
+// Whether the packs of a row are made to begin where lines of its results do.
 template <class T>
 constexpr bool goes_in_lines(int64_t columns, Stores stores) {
   return stores != Stores::kStaged && are_long<T>(columns);

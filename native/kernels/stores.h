@@ -8,7 +8,7 @@
 
 namespace descend::kernels {
 
-// As usual or past the caches, by way of a stage where their rows are not aligned.
+// As usual, or past the caches: as they are, or by way of a stage where rows are short and not aligned.
 enum class Stores : uint8_t { kPlain, kStream, kStaged };
 
 // 16-bit rows that are shorter leave memory idle, whatever way they are stored.
@@ -33,7 +33,9 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Of rows so long or longer, where they are not aligned, a stage would cost more than the lines that they share.
+// Norms' rows of so many bytes or more, and those of the masked softmax gradient without gaps and of more than 16 bits,
+// are stored line by line where they are not aligned; shorter ones by way of a stage. Other rows that are long have
+// none.
 inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
 
 // Of rows that are stored as they are, or by way of a stage.
@@ -46,7 +48,7 @@ Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
 
 // How rows of results are stored in a call that touches `bytes`: where they are not aligned, those of `in_lines` bytes
 // or more line by line, not by way of a stage. The lines that two rows share are fetched again to be completed: as long
-// as the last-level cache takes all in, that takes longer than to store rows as usual.
+// as the last-level cache has room for the call, that takes longer than to store rows as usual.
 template <class T>
 Stores row_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes, int64_t in_lines = kLongRow) {
   if (are_aligned(y) || columns * static_cast<int64_t>(sizeof(T)) < in_lines) return stores_of(y, columns, bytes);

@@ -404,7 +404,7 @@ def test_in_place(data):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("columns", [100, 255, 701, 2049, 8323, 16_385, 140_001])
+@pytest.mark.parametrize("columns", [100, 255, 680, 701, 2049, 8323, 16_385, 140_001])
 @pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
     """Short ones go to memory by way of a stage, long ones line by line; they are those of few rows."""

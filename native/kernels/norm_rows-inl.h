@@ -231,9 +231,13 @@ inline constexpr int64_t kMostOwnColumns = kIsShort<T> ? kPackLanes<Wide<T>> : k
 
 // ---- Tiles.
 
-// Columns of a long row that are computed before those of the next: what lies beside them stays in the first-level
-// cache.
-inline constexpr int64_t kStretch = 256;
+// Columns of a long row of n that are computed before those of the next: what lies beside them stays in the first-level
+// cache. The more the better, for processors foresee best what is read and written in order.
+template <class T>
+constexpr int64_t stretch_of(int64_t n) {
+  constexpr int64_t kWhole = 1024;  // of so many, a row is not cut
+  return sizeof(T) == 2 ? 2048 : n <= kWhole ? kWhole : 256;
+}
 
 // Calls apply(extent, x, y, of(r), beside(extent, c)) for every pack of `rows` rows of n columns, x and y pointing to
 // what is read and written: what is beside the columns is the same for all rows. in_lines, for long rows: their packs
@@ -251,7 +255,8 @@ HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_
     };
     return for_each_pack<W>(0, n, tail_of<W>(n), all_rows);
   }
-  for (int64_t stretch = 0; stretch < n; stretch += kStretch) {
+  const int64_t step = stretch_of<T>(n);
+  for (int64_t stretch = 0; stretch < n; stretch += step) {
     for (int64_t r = 0; r < rows; ++r) {
       const T* from = x.row(r);
       T* to = y.row(r);
@@ -260,14 +265,14 @@ HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_
                                HWY_ATTR { apply(extent, from + c, to + c, of_row, beside(extent, c)); };
       const int64_t lead = before_line(to, n);
       if (stretch == 0 && lead > 0) one_row(Part{static_cast<size_t>(lead)}, 0);
-      const int64_t begin = HWY_MIN(stretch + lead, n), end = HWY_MIN(begin + kStretch, n);
+      const int64_t begin = HWY_MIN(stretch + lead, n), end = HWY_MIN(begin + step, n);
       for_each_pack<W>(begin, end, one_row);
     }
   }
 }
 
 // Results of a tile of rows that are not stored line by line.
-static_assert(kMaxGroupRows * kLeastInLines <= kMaxRows * kLongRow);
+static_assert(kMaxGroupRows * 2 * kLeastInLines <= kMaxRows * kLongRow);
 template <class T>
 using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))>;
 

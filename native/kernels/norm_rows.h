@@ -19,7 +19,7 @@ inline constexpr int64_t kMaxRows = 64;
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   if (are_aligned(y) && num_threads() > 1 && !exceeds_kept(bytes / 2)) return Stores::kPlain;
-  return row_stores_of(y, columns, bytes, kLeastInLines);
+  return row_stores_of(y, columns, bytes, (are_aligned(y, 32) ? 1 : 2) * kLeastInLines);
 }
 
 // Whether the packs of a row are made to begin where lines of its results do.

@@ -14,10 +14,11 @@ enum class Stores : uint8_t { kPlain, kStream, kStaged };
 // 16-bit rows that are shorter leave memory idle, whatever way they are stored.
 inline constexpr int64_t kLeastStaged = 96;
 
-// Whether rows begin where lines do.
+// Whether rows begin where lines do, or at other multiples of bytes.
 template <class T>
-bool are_aligned(const Rows<T>& rows) {
-  return reinterpret_cast<uintptr_t>(rows.data) % 64 == 0 && rows.stride * static_cast<int64_t>(sizeof(T)) % 64 == 0;
+bool are_aligned(const Rows<T>& rows, int bytes = 64) {
+  const int64_t stride = rows.stride * static_cast<int64_t>(sizeof(T));
+  return reinterpret_cast<uintptr_t>(rows.data) % bytes == 0 && stride % bytes == 0;
 }
 
 // Whether an output should be stored past the caches as it is.
@@ -33,9 +34,10 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Norms' rows of so many bytes or more, and those of the masked softmax gradient without gaps and of more than 16 bits,
-// are stored line by line where they are not aligned; shorter ones by way of a stage. Other rows that are long have
-// none.
+// Rows of the masked softmax gradient without gaps and of more than 16 bits, and norms' rows of which every other
+// begins where a line does, are stored line by line where they are of so many bytes or more; shorter ones by way of a
+// stage. Norms' other rows share twice as many lines, and have to be twice as long; other rows that are long have no
+// stage.
 inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
 
 // Of rows that are stored as they are, or by way of a stage.

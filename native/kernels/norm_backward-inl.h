@@ -24,6 +24,11 @@ inline constexpr int kMaxGroup = 2;
 // the first-level cache. Of longer ones it would not, and they share the loads.
 inline constexpr int64_t kRowInCache = int64_t{8} << 10;
 
+// Rows of a group where they are longer but their columns are not cut. Of 16 bits one row of a layer norm fills the
+// registers; with AVX2, which has half as many, so does one of an RMS norm.
+template <class Norm, class T>
+inline constexpr int kGroupOf = sizeof(T) == 2 && (Norm::kCentered || HWY_TARGET == HWY_AVX2) ? 1 : kMaxGroup;
+
 // For the row sums each row takes one or two packs of accumulators: as many rows as the registers hold.
 struct RmsNorm {
   static constexpr bool kCentered = false;
@@ -1071,7 +1076,7 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
       if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
         return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
     }
-    all_rows<Norm, kOutput, kMaxGroup>(p, first, last, cut, stores);
+    all_rows<Norm, kOutput, kGroupOf<Norm, T>>(p, first, last, cut, stores);
   }
 }
 

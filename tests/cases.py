@@ -109,19 +109,27 @@ def layouts(rank: int) -> st.SearchStrategy[Layout]:
 
 
 class Place:
-    """An array between guard zones. All its memory begins as NaN (bytes 0xFF), so that what is left unwritten shows."""
+    """An array between guard zones, which begins so many bytes beyond a line of 64.
+
+    All its memory begins as NaN (bytes 0xFF), so that what is left unwritten shows."""
 
     GUARD = 256  # bytes, a multiple of any vector
 
     def __init__(
-        self, shape: Sequence[int], dtype: str | np.dtype[Any] = "FLOAT", layout: Layout | None = None
+        self,
+        shape: Sequence[int],
+        dtype: str | np.dtype[Any] = "FLOAT",
+        layout: Layout | None = None,
+        beyond_line: int = 16,
     ) -> None:
         kind = DTYPES[dtype] if isinstance(dtype, str) else np.dtype(dtype)
         shape = tuple(shape)
         layout = layout or Layout.contiguous(len(shape))
         extents = [abs(layout.steps[axis]) * shape[axis] for axis in layout.order]
         count = int(np.prod(extents, dtype=np.int64))
-        self.memory = np.full(2 * self.GUARD + count * kind.itemsize, 0xFF, np.uint8)
+        memory = np.full(2 * self.GUARD + count * kind.itemsize + 63, 0xFF, np.uint8)
+        lead = (beyond_line - memory.ctypes.data) % 64
+        self.memory = memory[lead : lead + 2 * self.GUARD + count * kind.itemsize]
         self.array = self._view(self.memory, kind, count, extents, layout)
         inside = np.zeros(self.memory.shape, np.uint8)
         marks = self._view(inside, np.dtype(f"V{kind.itemsize}"), count, extents, layout)

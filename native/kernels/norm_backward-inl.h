@@ -21,11 +21,11 @@ namespace descend::kernels::HWY_NAMESPACE {
 inline constexpr int kMaxGroup = 2;
 
 // Rows of this many bytes or fewer, both inputs together, are worked on one at a time: what is read twice then stays in
-// the first-level cache. Of longer ones it would not, and they share the loads.
+// the first-level cache, where of two rows it would not.
 inline constexpr int64_t kRowInCache = int64_t{8} << 10;
 
-// Rows of a group where they are longer but their columns are not cut. Of 16 bits one row of a layer norm fills the
-// registers; with AVX2, which has half as many, so does one of an RMS norm.
+// Rows of a group otherwise, where columns are not cut. Of 16 bits one row of a layer norm fills the registers; with
+// AVX2, which has half as many as AVX-512, so does one of an RMS norm.
 template <class Norm, class T>
 inline constexpr int kGroupOf = sizeof(T) == 2 && (Norm::kCentered || HWY_TARGET == HWY_AVX2) ? 1 : kMaxGroup;
 

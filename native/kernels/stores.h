@@ -8,7 +8,7 @@
 
 namespace descend::kernels {
 
-// As usual, or past the caches: as they are, or by way of a stage where rows are short and not aligned.
+// As usual, or past the caches: as they are, or by way of a stage where they are not aligned and not too long for it.
 enum class Stores : uint8_t { kPlain, kStream, kStaged };
 
 // 16-bit rows that are shorter leave memory idle, whatever way they are stored.
@@ -34,10 +34,9 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Rows of the masked softmax gradient without gaps and of more than 16 bits, and norms' rows of which every other
-// begins where a line does, are stored line by line where they are of so many bytes or more; shorter ones by way of a
-// stage. Norms' other rows share twice as many lines, and have to be twice as long; other rows that are long have no
-// stage.
+// Rows of the masked softmax gradient without gaps and of more than 16 bits, and norms' rows that begin at multiples of
+// half a line, are stored line by line where they are of so many bytes or more; shorter ones by way of a stage. Norms'
+// other rows mostly share more lines, and have to be twice as long; other rows that are long have no stage.
 inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
 
 // Of rows that are stored as they are, or by way of a stage.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.operator import Array, Golden
+from benchmarks.operator import Array, Golden, root_mean_square
 from descend import precision
 
 
@@ -29,10 +29,10 @@ def poison(outputs: Sequence[Array]) -> None:
 
 
 def check(who: str, outputs: Sequence[Array], golden: Sequence[Golden], dtype: str | None = None) -> None:
-    """Raises unless every sampled element is right: within the threshold of itself and of its output's size."""
+    """Raises unless every sampled element is right: within the threshold of its size, its output's or its terms'."""
     for number, (actual, part) in enumerate(zip(outputs, golden, strict=True)):
         threshold = precision.threshold(dtype or actual.dtype)
-        size = np.sqrt(np.square(part.values).mean()) if part.values.size else 0.0
+        size = max(root_mean_square(part.values), part.terms)
         difference = np.abs(actual[part.index].astype(np.float64) - part.values)
         wrong = ~(difference <= threshold * (np.abs(part.values) + 4 * size))
         if wrong.any():

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import sweep
-from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
+from benchmarks.operator import (
+    Call,
+    Golden,
+    Operator,
+    Problem,
+    Route,
+    Shape,
+    aligned,
+    normal,
+    root_mean_square,
+    sample,
+)
 from benchmarks.rms_norm_grad import MORE, QUICK
 
 if TYPE_CHECKING:
@@ -61,7 +72,8 @@ class LayerNormBackward(Operator):
         sums = reference.layer_norm_backward(
             dy[:, columns], x[:, columns], len(columns), mean, rstd, weight[columns], output_mask=(False, True, True)
         )[1:]
-        return Golden(rows, np.asarray(dx)), *(Golden(columns, np.asarray(total)) for total in sums)
+        terms = root_mean_square(dy[rows].astype(np.float64) * weight.astype(np.float64) * rstd[rows])
+        return Golden(rows, np.asarray(dx), terms), *(Golden(columns, np.asarray(total)) for total in sums)
 
     def torch_eager(self) -> Mapping[str, Route]:
         """PyTorch's operator, autograd, and the formula by hand."""

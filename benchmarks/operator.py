@@ -52,6 +52,8 @@ class Golden:
 
     index: Any
     values: NDArray[np.float64]
+    terms: float = 0.0
+    """The size of the terms that the values are differences of: of rows of one element little or nothing is left."""
 
 
 class Operator(ABC):
@@ -147,6 +149,11 @@ def spread(values: Array, array: Array) -> Array:
     for start in range(0, flat.size, PERIOD):
         flat[start : start + PERIOD] = values[: flat.size - start]
     return array
+
+
+def root_mean_square(values: Array) -> float:
+    """The size of the values; 0 where there are none."""
+    return float(np.sqrt(np.square(values, dtype=np.float64).mean())) if values.size else 0.0
 
 
 def sample(length: int, width: int, rng: np.random.Generator, elements: int = 1 << 18) -> Array:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import sweep
-from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
+from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, root_mean_square, sample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,7 +75,8 @@ class RmsNormGrad(Operator):
         rows, columns = sample(x.shape[0], x.shape[1], rng), sample(x.shape[1], x.shape[0], rng)
         dx, _ = reference.rms_norm_grad(dy[rows], x[rows], rstd[rows], gamma)
         _, dgamma = reference.rms_norm_grad(dy[:, columns], x[:, columns], rstd, gamma[columns])
-        return Golden(rows, np.asarray(dx)), Golden(columns, np.asarray(dgamma))
+        terms = root_mean_square(dy[rows].astype(np.float64) * gamma.astype(np.float64) * rstd[rows])
+        return Golden(rows, np.asarray(dx), terms), Golden(columns, np.asarray(dgamma))
 
     def torch_eager(self) -> Mapping[str, Route]:
         """Autograd, and the formula by hand."""

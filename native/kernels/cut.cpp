@@ -49,6 +49,12 @@ int64_t kept_bytes() {
   return last > 0 ? std::min(last / 2, share) : share / 2;
 }
 
+// What the last-level cache has room for: most of it, but no more than so many times what is worth keeping.
+int64_t last_cache_bytes(int64_t most) {
+  const int64_t kept = kept_bytes();
+  return std::max(std::min(cache_bytes(kLast) / 3 * 2, most * kept), kept);
+}
+
 // Of what comes from memory.
 Ask ask_of_memory() {
 #if defined(__x86_64__)
@@ -123,7 +129,8 @@ bool exceeds_kept(int64_t bytes) {
 
 Ask ask_for(int64_t bytes, int64_t kept) {
   if (bytes <= kept) return Ask::kNothing;
-  return exceeds_last_cache(bytes) ? ask_of_memory() : Ask::kAhead;
+  static const int64_t near = last_cache_bytes(5);
+  return bytes > near ? ask_of_memory() : Ask::kAhead;
 }
 
 bool asks_second_level() {
@@ -135,8 +142,8 @@ bool asks_second_level() {
 }
 
 bool exceeds_last_cache(int64_t bytes) {
-  static const int64_t enough = std::max(std::min(cache_bytes(kLast) / 3 * 2, 5 * kept_bytes()), kept_bytes());
-  return bytes > enough;
+  static const int64_t of_one = last_cache_bytes(3), of_more = last_cache_bytes(5);
+  return bytes > (num_threads() == 1 ? of_one : of_more);
 }
 
 }  // namespace descend::kernels

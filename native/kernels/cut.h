@@ -103,7 +103,8 @@ int64_t group_rows(int64_t row_bytes);
 // Whether `bytes`, all that a call touches, are more than the caches keep: outputs are then better stored past them.
 bool exceeds_kept(int64_t bytes);
 
-// Whether they are so many more that this pays even by way of a copy, or where rows share lines.
+// Whether they are so many more that this pays even by way of a copy, or where rows share lines: with one thread, which
+// finds less of them in the last-level cache, sooner.
 bool exceeds_last_cache(int64_t bytes);
 
 }  // namespace descend::kernels

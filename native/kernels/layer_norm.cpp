@@ -426,6 +426,7 @@ HWY_NOINLINE void layer_norm_tiles(const LayerNorm<T>& p, int64_t first, int64_t
     apply_tile(from, p.columns, {p.y.row(row), p.y.stride}, stores, stage);
     store_statistics(p, row, rows, by);
   }
+  stage.finish();
   if (stores != Stores::kPlain) flush_streams();
 }
 
@@ -462,6 +463,7 @@ void layer_norm_block(const LayerNorm<T>& p, int64_t row, int64_t rows, int64_t 
   const Applied<T> from{{p.x.row(row) + begin, p.x.stride}, gamma, beta, by, rows, ahead,
                         goes_in_lines<T>(p.columns, stores)};
   apply_tile(from, n, {p.y.row(row) + begin, p.y.stride}, stores, stage);
+  stage.finish();
   if (stores != Stores::kPlain) flush_streams();
   if (block == 0) store_statistics(p, row, rows, by);
 }
@@ -484,9 +486,12 @@ void by_rows(const LayerNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* r
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
   static const auto share = DESCEND_CHOOSE(layer_norm_share<T>);
   constexpr int64_t kOnce = 192;  // a row's mean and variance, in double
+  // One thread waits for these: of shorter rows, for those of a tile together.
+  constexpr int64_t kLeastAlone = int64_t{3} << 10;
   const int64_t work = row_work<T>(2 * p.columns, kOnce);
   const bool shared = shares_parameters<T>(p.columns);
-  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
+  RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
+  if (row_bytes < kLeastAlone && num_threads() == 1) cut.alone = false;
   if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { share(p, b, room); });
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;

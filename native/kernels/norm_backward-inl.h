@@ -523,7 +523,7 @@ class Results {
   // Of the rows from this one on.
   HWY_INLINE Rows<T> from(int64_t row) {
     if (stores_ != Stores::kStaged) return belonging_from(row);
-    const Rows<T> staged = stage_.rows(dx_, columns_);
+    const Rows<T> staged = stage_.rows(belonging_from(row - waiting_), columns_);
     return {staged.row(waiting_), staged.stride};
   }
 
@@ -537,6 +537,7 @@ class Results {
   // All rows above this one are written.
   HWY_INLINE void finish(int64_t row) {
     if (waiting_ > 0) move_on(row);
+    stage_.finish();
     if (stores_ != Stores::kPlain) flush_streams();
   }
 
@@ -547,7 +548,7 @@ class Results {
   Rows<T> belonging_from(int64_t row) const { return {dx_.row(row), dx_.stride}; }
 
   HWY_INLINE void move_on(int64_t end) {
-    stage_.stream(stage_.rows(dx_, columns_), belonging_from(end - waiting_), waiting_, columns_);
+    stage_.stream(belonging_from(end - waiting_), waiting_, columns_);
     waiting_ = 0;
   }
 
@@ -1169,7 +1170,7 @@ HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const Ro
       apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns, after(group));
       if (kOutput != Output::kNone && r < below.rows) block_sums<Norm>(p, r, below, sums);
     }
-    if (stores == Stores::kStaged) stage.stream(dx, belonging, end - r, p.columns);
+    if (stores == Stores::kStaged) stage.stream(belonging, end - r, p.columns);
     if (one_stripe) {
       if (end == p.rows) columns.write_to(p, stream);
     } else if (end == group.rows || end % stripe == 0) {
@@ -1177,6 +1178,7 @@ HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const Ro
     }
   }
   totals.write(p.columns, stream);
+  stage.finish();
   if (stream) flush_streams();
 }
 

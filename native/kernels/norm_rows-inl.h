@@ -276,11 +276,18 @@ static_assert(kMaxGroupRows * 2 * kLeastInLines <= kMaxRows * kLongRow);  // sho
 template <class T>
 using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))>;
 
-// Rows of a tile.
+// Rows of a tile. Of short rows it is so little that what is read again lies in the first-level cache: what lies
+// farther is slow to come while memory is waited for. 16 bits, which take more arithmetic, are better off with more
+// rows.
 template <class T>
 HWY_INLINE int64_t tile_rows(const RowCut& cut, const Rows<T>& y, int64_t columns, Stores stores) {
   if (cut.alone && reads_sparingly<T>(cut.ask) && stores == Stores::kStream && are_aligned(y)) return 1;
-  return HWY_MIN(2 * cut.tile, are_long<T>(columns) ? kMaxGroupRows : kMaxRows);  // it was cut for two inputs
+  if (are_long<T>(columns)) return HWY_MIN(2 * cut.tile, kMaxGroupRows);                // it was cut for two inputs
+  constexpr int64_t kShortTile = (int64_t{8} << 10) / static_cast<int64_t>(sizeof(T));  // elements
+  if (sizeof(T) == 2) return kMaxRows;
+  int64_t rows = kMaxRows;
+  while (rows > kMaxGroupRows && rows * columns > kShortTile) rows /= 2;
+  return rows;
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -209,6 +209,7 @@ HWY_NOINLINE void rms_norm_tiles(const RmsNorm<T>& p, int64_t first, int64_t las
     scale_tile(p, row, rows, ahead, 0, p.columns, gamma, rstd.of, stores, stage);
     rstd.copy(rows, p.rstd + row);
   }
+  stage.finish();
   if (stores != Stores::kPlain) flush_streams();
 }
 
@@ -251,6 +252,7 @@ void rms_norm_block(const RmsNorm<T>& p, int64_t row, int64_t rows, int64_t bloc
   const Parameter<T> gamma(p.gamma.from(begin), end - begin, room);
   TileStage<T> stage;
   scale_tile(p, row, rows, ahead, begin, end, gamma, p.rstd + row, stores, stage);
+  stage.finish();
   if (stores != Stores::kPlain) flush_streams();
 }
 

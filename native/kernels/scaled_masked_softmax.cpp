@@ -528,8 +528,9 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
     } else {
       long_rows<kStream>(t, masks, kept);
     }
-    if (staged) scratch.stage.stream(to, y, rows, p.columns);
+    if (staged) scratch.stage.stream(y, rows, p.columns);
   }
+  scratch.stage.finish();
   if (kStream || staged) flush_streams();
 }
 

@@ -308,8 +308,9 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
     } else {
       apply_rows<kForm, kStream>(e, rows, by.high, by.low, scale, ahead * columns);
     }
-    if (staged) stage.stream(to, dx, rows, columns);
+    if (staged) stage.stream(dx, rows, columns);
   }
+  stage.finish();
 }
 
 template <Form kForm, bool kStream, class T>

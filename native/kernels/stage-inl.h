@@ -25,49 +25,76 @@ HWY_INLINE void copy_part(const uint8_t* from, uint8_t* to, size_t n) {
 #endif
 }
 
-// Copies n bytes, past the caches but for the ends, which share a line with others.
+// Copies lines, n of them, past the caches.
 HWY_INLINE void copy_lines(const uint8_t* from, uint8_t* to, size_t n) {
   const hn::ScalableTag<uint8_t> d;
-  const size_t head = HWY_MIN(-reinterpret_cast<uintptr_t>(to) % 64, n);
-  copy_part(from, to, head);
-  size_t i = head;
-  for (; i + 64 <= n; i += 64) {
+  for (size_t i = 0; i < 64 * n; i += 64) {
     DESCEND_UNROLL
     for (size_t k = 0; k < 64; k += hn::MaxLanes(d)) store_bits<true>(d, hn::LoadU(d, from + i + k), to + i + k);
   }
-  copy_part(from + i, to + i, n - i);
 }
 
 template <class T>
 inline constexpr int64_t kLineElements = 64 / sizeof(T);
 
-// Room for results of so many elements, on their way to rows that are not aligned.
+// Room for results of so many elements, on their way to rows that are not aligned. Of rows without gaps, what is left
+// of a line waits for the rows that share it: those of the next call, if they lie there, or finish(). A line that was
+// stored in parts would have to be fetched.
 template <class T, int64_t kElements>
 class Stage {
  public:
   HWY_INLINE Stage() {}
 
-  // Rows of n columns: aligned, but without gaps where those at `to` have none: these are copied as one, and share
-  // lines.
+  // Where rows of n columns that belong at `to` are to be written. Their data is where stream() finds it; nothing else
+  // may be written there until it has been called.
   HWY_INLINE Rows<T> rows(const Rows<T>& to, int64_t n) {
-    return {lines_, to.stride == n ? n : ceil_div(n, kLine) * kLine};
+    if (to.stride != n) return {lines_, ceil_div(n, kLineElements<T>) * kLineElements<T>};
+    if (bytes_of(to.data) != next_) {
+      finish();
+      next_ = bytes_of(to.data);
+    }
+    return {reinterpret_cast<T*>(bytes_of(lines_) + waiting_), n};
   }
 
-  HWY_INLINE void stream(const Rows<T>& from, const Rows<T>& to, int64_t rows, int64_t n) {
-    if (from.stride == n && to.stride == n) {
-      n *= rows;
-      rows = 1;
+  // Moves them on.
+  HWY_INLINE void stream(const Rows<T>& to, int64_t rows, int64_t n) {
+    uint8_t* const from = bytes_of(lines_);
+    const size_t row = static_cast<size_t>(n) * sizeof(T);
+    if (to.stride == n) {
+      const size_t size = waiting_ + static_cast<size_t>(rows) * row;
+      const size_t moved = move_on(from, next_ - waiting_, size);
+      next_ += size - waiting_;
+      waiting_ = size - moved;
+      std::memmove(from, from + moved, 64);
+      return;
     }
+    const Rows<T> staged = this->rows(to, n);
     for (int64_t r = 0; r < rows; ++r) {
-      copy_lines(reinterpret_cast<const uint8_t*>(from.row(r)), reinterpret_cast<uint8_t*>(to.row(r)),
-                 static_cast<size_t>(n) * sizeof(T));
+      const size_t moved = move_on(bytes_of(staged.row(r)), bytes_of(to.row(r)), row);
+      copy_part(bytes_of(staged.row(r)) + moved, bytes_of(to.row(r)) + moved, row - moved);
     }
+  }
+
+  // Moves on what waits.
+  HWY_INLINE void finish() {
+    if (waiting_ > 0) copy_part(bytes_of(lines_), next_ - waiting_, waiting_);
+    waiting_ = 0;
   }
 
  private:
-  static constexpr int64_t kLine = kLineElements<T>;
+  static HWY_INLINE uint8_t* bytes_of(T* p) { return reinterpret_cast<uint8_t*>(p); }
 
-  alignas(64) T lines_[kElements];
+  // The n bytes at `from`, but for the part of a line that they end with. How many these are.
+  static HWY_INLINE size_t move_on(const uint8_t* from, uint8_t* to, size_t n) {
+    const size_t head = HWY_MIN(-reinterpret_cast<uintptr_t>(to) % 64, n), lines = (n - head) / 64;
+    if (head > 0) copy_part(from, to, head);
+    copy_lines(from + head, to + head, lines);
+    return head + 64 * lines;
+  }
+
+  uint8_t* next_ = nullptr;  // where what is written next belongs
+  size_t waiting_ = 0;       // bytes that belong before it
+  alignas(64) T lines_[kElements + 2 * kLineElements<T>];
 };
 
 // write(rows, kStream) stores `rows` rows of n columns that belong at `to`.
@@ -75,9 +102,8 @@ template <class T, class Stage, class Write>
 HWY_INLINE void store_rows(Stores stores, const Rows<T>& to, int64_t rows, int64_t n, Stage& stage, Write write) {
   if (stores == Stores::kStream) return write(to, std::true_type());
   if (stores == Stores::kPlain) return write(to, std::false_type());
-  const Rows<T> staged = stage.rows(to, n);
-  write(staged, std::false_type());
-  stage.stream(staged, to, rows, n);
+  write(stage.rows(to, n), std::false_type());
+  stage.stream(to, rows, n);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

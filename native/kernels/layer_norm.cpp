@@ -486,7 +486,7 @@ void by_rows(const LayerNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* r
   static const auto run = DESCEND_CHOOSE(layer_norm_rows<T>);
   static const auto share = DESCEND_CHOOSE(layer_norm_share<T>);
   constexpr int64_t kOnce = 192;  // a row's mean and variance, in double
-  // One thread waits for these: of shorter rows, for those of a tile together.
+  // One thread waits for a row's mean and variance: shorter rows are not computed alone, and their tile waits once.
   constexpr int64_t kLeastAlone = int64_t{3} << 10;
   const int64_t work = row_work<T>(2 * p.columns, kOnce);
   const bool shared = shares_parameters<T>(p.columns);

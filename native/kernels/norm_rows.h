@@ -10,8 +10,8 @@
 
 namespace descend::kernels {
 
-// Rows of a tile at most: their sums are folded together, and what follows from them is computed side by side. Of short
-// rows it takes so many to hide how long each step takes.
+// Rows of a tile at most: their sums are folded together, and what follows from them is computed side by side. Of the
+// shortest it takes so many to hide how long each step takes.
 inline constexpr int64_t kMaxRows = 32;
 
 // How the results of a norm that touches `bytes` are stored. Two threads get them past the caches hardly faster than

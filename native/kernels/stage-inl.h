@@ -37,16 +37,15 @@ HWY_INLINE void copy_lines(const uint8_t* from, uint8_t* to, size_t n) {
 template <class T>
 inline constexpr int64_t kLineElements = 64 / sizeof(T);
 
-// Room for results of so many elements, on their way to rows that are not aligned. Of rows without gaps, what is left
-// of a line waits for the rows that share it: those of the next call, if they lie there, or finish(). A line that was
-// stored in parts would have to be fetched.
+// Room for results of so many elements, all of rows with one stride and one number of columns, on their way to rows
+// that are not aligned. Of rows without gaps, what is left of a line waits for the rows that share it: those of the
+// next call, if they lie there, or finish(). A line that was stored in parts would have to be fetched.
 template <class T, int64_t kElements>
 class Stage {
  public:
   HWY_INLINE Stage() {}
 
-  // Where rows of n columns that belong at `to` are to be written. Their data is where stream() finds it; nothing else
-  // may be written there until it has been called.
+  // Where rows of n columns that belong at `to` are to be written in the stage, for stream() with the same `to`.
   HWY_INLINE Rows<T> rows(const Rows<T>& to, int64_t n) {
     if (to.stride != n) return {lines_, ceil_div(n, kLineElements<T>) * kLineElements<T>};
     if (bytes_of(to.data) != next_) {
@@ -94,6 +93,7 @@ class Stage {
 
   uint8_t* next_ = nullptr;  // where what is written next belongs
   size_t waiting_ = 0;       // bytes that belong before it
+  // With what waits, and as much as is read beyond the end when that is moved to the front.
   alignas(64) T lines_[kElements + 2 * kLineElements<T>];
 };
 

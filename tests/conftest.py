@@ -1,7 +1,11 @@
-"""Where the PyTorch tests make their tensors: ``pytest --device cuda`` makes the same tests on a GPU."""
+"""Where the PyTorch tests make their tensors: ``pytest --device cuda`` makes the same tests on a GPU.
+
+No test depends on the terminal in which it runs.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +19,8 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
+    for name in ("COLUMNS", "LINES"):  # pytest-xdist tells its workers a size, too
+        os.environ.pop(name, None)
     config.addinivalue_line("markers", "cpu: about the CPU alone; left out with another --device")
 
 

@@ -11,7 +11,7 @@
 // baseline (plain x86-64) gets our own; the steps between it and AVX2, and beyond AVX-512's core, are not worth their
 // code.
 #define HWY_DISABLED_TARGETS ((HWY_AVX3_DL - 1) | HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)
-#if defined(__aarch64__)
+#if defined(__aarch64__) && !defined(HWY_COMPILE_ONLY_STATIC)
 #define HWY_COMPILE_ONLY_STATIC  // NEON is always there
 #endif
 #include "hwy/foreach_target.h"

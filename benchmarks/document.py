@@ -13,6 +13,7 @@ from benchmarks.machine import in_words
 from benchmarks.operator import DTYPES, load
 from benchmarks.report import counted, duration, misses
 from benchmarks.results import (
+    HINDRANCES,
     LARGE,
     LEAST_SHARE,
     LONG,
@@ -51,6 +52,7 @@ def text(report: Report, pictures: Sequence[str], accuracy: bool = False) -> str
         introduction(report),
         "## What is asked, and what was measured\n\n" + verdicts(report),
         "## Operator by operator\n\n" + SUMMARY + summary(report),
+        "## Where the time goes\n\n" + CORE + cores(report) if any(r.core for r in report.results) else "",
         "## Where it falls short\n\n" + shortfalls(report),
         "## One thread and more\n\n" + speedups(report) if any(r.speedup for r in report.results) else "",
         "## Results that we allocate\n\n" + allocations(report),
@@ -126,8 +128,7 @@ median and in brackets the least. Above 1, we are faster.
 
 def summary(report: Report) -> str:
     """A row an operator and dtype."""
-    homes = sorted({r.lives for r in report.results} - {"edge", "memory"})
-    homes += ["memory"] if any(r.lives == "memory" for r in report.results) else []
+    homes = _homes(report)
     peers = [name for name in plot.COLOURS if any(name in r.peers for r in report.results)]
     rows: list[Row] = []
     for operator, group in _by(report.results, lambda result: result.operator, NAMES):
@@ -137,6 +138,11 @@ def summary(report: Report) -> str:
             row += [_both([r.ratio(name) for r in results if name in r.peers]) for name in peers]
             rows.append(row)
     return table(("operator", "dtype", "points", *homes, *peers), rows)
+
+
+def _homes(report: Report) -> list[str]:
+    """Where bytes live, the nearest first."""
+    return sorted({r.lives for r in report.results} - {"edge"}, key=lambda home: (home == "memory", home))
 
 
 def _once(name: str, rows: Sequence[Row]) -> str:
@@ -152,26 +158,62 @@ def _short(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
+CORE = """\
+The core: the share of our time that the rows take with their data at hand, which is arithmetic and what a row costs,
+but neither memory nor the call. The median, by where the bytes live. Where it is near 1, faster memory would help
+little. It is a part of our own time, not a limit; and an estimate from few rows, which may come out above 1.
+
+"""
+
+
+def cores(report: Report) -> str:
+    """A row an operator and dtype, and what holds back the points that miss a target."""
+    rows: list[Row] = []
+    homes = _homes(report)
+    for operator, group in _by(report.results, lambda result: result.operator, NAMES):
+        for dtype, results in _by(group, lambda result: result.dtype, list(DTYPES)):
+            values = [[r.core_share for r in results if r.lives == home and r.core_share is not None] for home in homes]
+            rows.append([_once(operator, rows), dtype, *(f"{median(of):.2f}" if of else "-" for of in values)])
+    page = table(("operator", "dtype", *homes), rows)
+    reasons = [result.held_back_by for result, _ in misses(report) if result.held_back_by]
+    if not reasons:
+        return page
+    counted = [(word, reasons.count(word), why) for word, why in HINDRANCES.items() if word in reasons]
+    return page + "\n\nWhat holds back the points that miss a target:\n\n" + table(("", "points", "for"), counted)
+
+
 def shortfalls(report: Report) -> str:
     """Every point that misses a target, the worst first."""
     found = misses(report)
     if not found:
         return "No point misses a target."
     found.sort(key=lambda one: min(float(figure) for figure in _figures(one[1])))
-    rows = [(*_names(result), duration(result.seconds), ", ".join(words)) for result, words in found[:MOST]]
+    split = any(result.core for result, _ in found)
+    rows = [
+        (*_names(result), duration(result.seconds), ", ".join(words), *(_split(result) if split else ()))
+        for result, words in found[:MOST]
+    ]
+    heads = ["operator", "shape", "dtype", "threads", "bytes", "time", "what is missed"]
+    heads += ["core", "memory", "held back by"] if split else []
     more = f"\n\nAnd {len(found) - MOST} more: the figures have all." if len(found) > MOST else ""
     counts = [(operator, len(ones)) for operator, ones in _by(found, lambda one: one[0].operator, NAMES)]
     return (
         f"{len(found)} of {len(report.results)} points miss a target: "
         + ", ".join(f"{count} of {operator}" for operator, count in counts)
         + ".\n\n"
-        + table(("operator", "shape", "dtype", "threads", "bytes", "time", "what is missed"), rows)
+        + table(heads, rows)
         + more
     )
 
 
 def _figures(words: Sequence[str]) -> list[str]:
     return [part for word in words for part in word.replace(":", "").split() if part.replace(".", "", 1).isdigit()][:1]
+
+
+def _split(result: Result) -> Row:
+    """Shares of the time, and what they say."""
+    core = "-" if result.core_share is None else f"{result.core_share:.2f}"
+    return core, f"{result.memory_share:.2f}", result.held_back_by or "-"
 
 
 def _names(result: Result) -> Row:
@@ -269,6 +311,12 @@ METHOD = """\
   Plus the time of a call on empty arrays. Group norm + swish in 16 bits has a second limit, its arithmetic on data in
   first-level caches (of the gradient a loop of the arithmetic alone, of the forward the operator itself less an empty
   call); the larger one counts.
+- **The core** of the time: in the same rounds one thread works on so few of a problem's rows (groups, windows) that
+  half of a first-level cache holds them, and on half as many. The difference, times the rows of the problem, over the
+  threads that share the work, is what its rows take with their data at hand. Rows that are too long are shortened, to
+  256 elements or more and as far from a multiple of 64. Gradients of norms sum more than 32 rows in another way, and a
+  window of long tokens is large: there the second-level cache holds the rows. A problem that fits is measured whole,
+  less an empty call. Beside it, `memory` is the share of our time that a triad of the same bytes takes.
 - **Rounds.** Descend, the limit and the peers take turns, forth and back, so that a noisy moment hits all alike.
   Ratios are medians of the ratios within the rounds. Rounds in which other processes took more than a tenth of the
   processors do not count, unless there are too few others.

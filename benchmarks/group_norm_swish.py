@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import group_norm_swish_grad, ours, sweep
+from benchmarks import group_norm_swish_grad, near, sweep
 from benchmarks.group_norm_swish_grad import EPSILON
+from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 
 if TYPE_CHECKING:
@@ -33,6 +32,15 @@ class GroupNormSwish(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """x and y."""
         return sweep.images(size // (2 * itemsize))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """x and y; mean and rstd; gamma and beta."""
+        samples, groups, width, pixels = shape
+        return samples * groups * (2 * width * pixels * itemsize + 8) + 2 * groups * width * itemsize
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some groups, or channels of one."""
+        return near.images(shape, room)
 
     def row(self, shape: Shape) -> int:
         """A group."""
@@ -100,26 +108,12 @@ class GroupNormSwish(Operator):
         """Of 16-bit elements: the operator itself on data in first-level caches, less an empty call."""
         if problem.dtype == "float32":
             return None
-        cached, nothing = (
-            ours.functional(self, self.make(shape, problem.dtype, np.random.default_rng(0)))
-            for shape in (CACHED, self.nothing)
-        )
-        each = (middle(cached) - middle(nothing)) / math.prod(CACHED)
-        return each * math.prod(problem.shape) / threads
+        seconds = near.stopwatch(self, (CACHED, self.nothing), problem.dtype)()
+        return seconds * math.prod(problem.shape) / math.prod(CACHED) / threads
 
     def yardstick(self) -> tuple[str, Route]:
         """PyTorch's group norm, without the swish."""
         return "torch.ops.aten.native_group_norm", native
-
-
-def middle(job: Call) -> float:
-    """Seconds of a call, the median of many."""
-    times = []
-    for _ in range(301):
-        start = time.perf_counter()
-        job()
-        times.append(time.perf_counter() - start)
-    return median(times)
 
 
 def call(function: Any) -> Route:

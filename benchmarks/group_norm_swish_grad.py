@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import sweep
+from benchmarks import near, sweep
+from benchmarks.near import Room
 from benchmarks.operator import (
     Array,
     Call,
@@ -58,6 +59,15 @@ class GroupNormSwishGrad(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """dy, x and dx."""
         return sweep.images(size // (3 * itemsize))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """dy, x and dx; mean and rstd; gamma, beta and their gradients."""
+        samples, groups, width, pixels = shape
+        return samples * groups * (3 * width * pixels * itemsize + 8) + 4 * groups * width * itemsize
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some groups, or channels of one."""
+        return near.images(shape, room)
 
     def row(self, shape: Shape) -> int:
         """A group."""

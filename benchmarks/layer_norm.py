@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import layer_norm_backward, sweep
+from benchmarks import layer_norm_backward, near, sweep
 from benchmarks.layer_norm_backward import EPSILON
+from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 from benchmarks.rms_norm import call
 
@@ -28,6 +29,15 @@ class LayerNorm(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """input and out."""
         return sweep.matrices(size // (2 * itemsize))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """input and out; mean and rstd; weight and bias."""
+        rows, columns = shape
+        return rows * (2 * columns * itemsize + 8) + 2 * columns * itemsize
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some rows."""
+        return near.matrices(shape, room)
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal data."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import sweep
+from benchmarks import near, sweep
+from benchmarks.near import Room
 from benchmarks.operator import (
     Call,
     Golden,
@@ -21,7 +22,7 @@ from benchmarks.operator import (
     root_mean_square,
     sample,
 )
-from benchmarks.rms_norm_grad import MORE, QUICK
+from benchmarks.rms_norm_grad import MORE, QUICK, fewest_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +42,15 @@ class LayerNormBackward(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """grad_out, input and the input's gradient."""
         return sweep.matrices(size // (3 * itemsize))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """grad_out, input and the input's gradient; mean and rstd; weight, bias and their gradients."""
+        rows, columns = shape
+        return rows * (3 * columns * itemsize + 8) + 4 * columns * itemsize
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some rows."""
+        return near.matrices(shape, room, fewest_rows(shape))
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal data; mean and rstd are those of the input, as the forward operator hands them over."""

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks import onednn
 
 DEFAULT_CACHE = 32 << 20
+DEFAULT_FIRST_CACHE = 32 << 10
 
 
 @cache
@@ -50,6 +51,11 @@ def caches(threads: int | None = None) -> dict[str, int]:
     for (level, _), size_in_bytes in sorted(found.items()):
         total[level] = total.get(level, 0) + size_in_bytes
     return total
+
+
+def first_cache() -> int:
+    """Bytes of one processor's first-level cache of data."""
+    return caches(1).get("L1", DEFAULT_FIRST_CACHE)
 
 
 def last_cache() -> int:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import nsa_compress_grad, sweep
+from benchmarks import near, nsa_compress_grad, sweep
+from benchmarks.near import Room
 from benchmarks.nsa_compress_grad import compress, some_heads, windows
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal
 
@@ -26,6 +27,15 @@ class NsaCompress(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """input."""
         return sweep.windows(size // itemsize)
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """input, output and weight."""
+        tokens, heads, depth, width, _ = shape
+        return heads * itemsize * ((tokens + windows(shape)) * depth + width)
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some windows."""
+        return near.windows(shape, room)
 
     def row(self, shape: Shape) -> int:
         """A head."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import sweep
+from benchmarks import near, sweep
+from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ class NsaCompressGrad(Operator):
         """input and its gradient; windows overlap."""
         overlapping = [(width, stride) for width, stride in sweep.BLOCKS if width > stride]
         return sweep.windows(size // (2 * itemsize), overlapping)
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """input, output_grad, weight and the gradients."""
+        tokens, heads, depth, width, _ = shape
+        return heads * itemsize * ((2 * tokens + windows(shape)) * depth + 2 * width)
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some windows."""
+        return near.windows(shape, room)
 
     def row(self, shape: Shape) -> int:
         """A head."""

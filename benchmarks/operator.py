@@ -6,11 +6,14 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from benchmarks.near import Room
 
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -77,6 +80,14 @@ class Operator(ABC):
     def row(self, shape: Shape) -> int:
         """Elements of what is reduced at a time: a row, a group, a head."""
         return shape[-1]
+
+    @abstractmethod
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """Those of a problem, without making it; `itemsize` is the dtype's."""
+
+    @abstractmethod
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Two problems with few of these rows, that fit the room if they can, the second with half as many."""
 
     def settings(self, shape: Shape) -> Mapping[str, Any]:
         """What the peers cannot tell from the arrays."""

@@ -34,7 +34,8 @@ def show(report: Report, console: Console) -> None:
 
 LEGEND = (
     "share: of the speed limit (triad of the same bytes and an empty call); in brackets: of the arithmetic's limit, "
-    "where that is what holds. 1 thr.: one thread's time over ours. faults: pages mapped anew where a call allocates. "
+    "where that is what holds. core: of our time, what the rows take with their data at hand. "
+    "1 thr.: one thread's time over ours. faults: pages mapped anew where a call allocates. "
     "err: mean relative error of the first output against float64; × PyTorch: the worst RMSE among the outputs over "
     "PyTorch's. Peers: their time over ours with out= given, above 1 we are faster. "
     "A time in yellow: other processes took part of the machine meanwhile."
@@ -61,7 +62,7 @@ def table(title: str, results: list[Result]) -> Table:
     grid = Table(title=title, title_justify="left", title_style="bold")
     grid.add_column("shape", no_wrap=True)
     grid.add_column("in")
-    for heading in ("time", "±", "GB/s", "limit", "share", "1 thr.", *FORMS, "faults", "err", "× PyTorch"):
+    for heading in ("time", "±", "GB/s", "limit", "share", "core", "1 thr.", *FORMS, "faults", "err", "× PyTorch"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for name in peers:
         grid.add_column(name, justify="right", no_wrap=True)
@@ -84,6 +85,7 @@ def _row(result: Result, peers: list[str]) -> list[Text]:
         Text(duration(out.median), style="yellow" if result.others > DISTURBED else ""),
     ]
     cells += [Text(f"{out.spread:.0%}"), Text(f"{result.speed / 1e9:.1f}"), Text(duration(result.limit.median)), share]
+    cells += [Text("-" if result.core_share is None else f"{result.core_share:.2f}")]
     forms = [result.descend.get(form) for form in (ONE_THREAD, *FORMS.values())]
     cells += [Text("-" if timing is None else f"{timing.over(out):.2f}") for timing in forms]
     cells += [Text("-" if result.faults is None else f"{result.faults:.0f}")]

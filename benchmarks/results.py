@@ -103,6 +103,8 @@ class Result:
     """Of the arithmetic alone, where that is the limit."""
     faults: float | None = None
     """Pages mapped anew by a call that allocates its results, in a loop."""
+    core: Timing | None = None
+    """What one thread would take for the rows, had it their data at hand: measured on few of them, without the call."""
 
     @property
     def key(self) -> Key:
@@ -157,6 +159,38 @@ class Result:
         """One thread's time over that of all: below 1, more threads are slower."""
         return self.descend[ONE_THREAD].over(self.descend["out"]) if ONE_THREAD in self.descend else None
 
+    @property
+    def workers(self) -> int:
+        """The threads that share the work: one, where more make no difference, as what is small stays with one."""
+        return 1 if self.speedup is not None and abs(self.speedup - 1) < SHARED else self.threads
+
+    @property
+    def core_share(self) -> float | None:
+        """Of our time, what the rows take with their data at hand: arithmetic, and what a row costs."""
+        return self.core.over(self.descend["out"]) / self.workers if self.core else None
+
+    @property
+    def memory_share(self) -> float:
+        """Of our time, what it takes to move the bytes: `share` without the call."""
+        return self.triad.over(self.descend["out"])
+
+    @property
+    def call_share(self) -> float:
+        """Of our time, that of an empty call."""
+        return self.empty.over(self.descend["out"])
+
+    @property
+    def held_back_by(self) -> str | None:
+        """What most of our time goes to, one of HINDRANCES; None where that was not measured."""
+        core, memory = self.core_share, self.memory_share
+        if core is None:
+            return None
+        if self.call_share >= CALL_ALONE:
+            return "the call"
+        if max(core, memory) >= ALONE:
+            return "arithmetic" if core >= memory else "memory"
+        return "both" if core + memory >= TOGETHER else "neither"
+
     def ratio(self, peer: str) -> float:
         """The peer's time over ours: above 1, we are faster."""
         return self.peers[peer].timing.over(self.descend["out"])
@@ -178,6 +212,18 @@ TARGET_IN_MEMORY, TARGET_IN_CACHE = 0.90, 0.70
 """Medians of the share of the limit that are asked for, beyond the last cache and within it."""
 LARGE, LONG, LEAST_SHARE = 256 << 10, 16, 0.5
 """From so many bytes, and elements a row, on, no point may reach less than this share of its limit."""
+ALONE, TOGETHER, CALL_ALONE = 0.75, 0.9, 0.5
+"""Shares of the time from which on one thing holds a point back: arithmetic or memory; the two together; the call."""
+HINDRANCES = {
+    "arithmetic": f"the rows take {ALONE:.0%} of the time or more with their data at hand",
+    "memory": f"the bytes take {ALONE:.0%} or more at the machine's best, and more than that",
+    "both": f"together they take {TOGETHER:.0%} or more: they do not overlap",
+    "the call": f"an empty call takes {CALL_ALONE:.0%} or more",
+    "neither": "what is done once for all rows, threads that wait, or data that comes more slowly than it could",
+}
+"""What may hold a point back, and what shows it."""
+SHARED = 0.1
+"""By how much more threads are faster than one, or slower, where they share the work."""
 NOISE = 0.03
 """What a ratio may always be off, whatever its spread."""
 
@@ -284,7 +330,8 @@ def _timings(entries: dict[str, Any]) -> dict[str, Timing]:
 
 def _result(entry: dict[str, Any]) -> Result:
     fields = {key: value for key, value in entry.items() if key != "summary"}
-    fields |= _timings({name: entry[name] for name in ("triad", "empty", "arithmetic") if entry[name] is not None})
+    timed = ("triad", "empty", "arithmetic", "core")  # of which older files lack the last
+    fields |= _timings({name: entry[name] for name in timed if entry.get(name) is not None})
     fields["descend"] = _timings(entry["descend"])
     fields["peers"] = {
         name: Peer(_timing(peer["timing"]), peer["route"], peer["tried"], _errors(peer["errors"]))

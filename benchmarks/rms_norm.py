@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import rms_norm_grad, sweep
+from benchmarks import near, rms_norm_grad, sweep
+from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 from benchmarks.rms_norm_grad import EPSILON
 
@@ -27,6 +28,15 @@ class RmsNorm(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """x and y."""
         return sweep.matrices(size // (2 * itemsize))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """x and y; rstd; gamma."""
+        rows, columns = shape
+        return rows * (2 * columns * itemsize + 4) + columns * itemsize
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some rows."""
+        return near.matrices(shape, room)
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal data."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import sweep
+from benchmarks import near, sweep
+from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, root_mean_square, sample
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ MORE: list[Shape] = [
 ]
 MORE += [(16384, 256), (65536, 64), (256, 16384), (64, 65536), (256, 65536), (8192, 4096), (16384, 4096), (16384, 8192)]
 
+FEW_ROWS = 32
+"""Up to so many, column sums go to double after every other row, and what a row takes is another thing."""
+
 
 class RmsNormGrad(Operator):
     """Rows and columns; gamma in the dtype of x, rstd and dgamma in float32."""
@@ -51,6 +55,15 @@ class RmsNormGrad(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """dy, x and dx."""
         return sweep.matrices(size // (3 * itemsize))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """dy, x and dx; rstd; gamma and dgamma."""
+        rows, columns = shape
+        return rows * (3 * columns * itemsize + 4) + columns * (itemsize + 4)
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some rows."""
+        return near.matrices(shape, room, fewest_rows(shape))
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal data; rstd is that of x, as the forward operator hands it over."""
@@ -107,6 +120,11 @@ class RmsNormGrad(Operator):
     def yardstick(self) -> tuple[str, Route]:
         """PyTorch has no RMS norm backward for CPUs; its layer norm backward is the nearest."""
         return "torch.ops.aten.native_layer_norm_backward", layer_norm_backward
+
+
+def fewest_rows(shape: Shape) -> int:
+    """Rows that a problem near this one has at least: more than those few, and so has half of it, if this one has."""
+    return 8 if shape[0] <= FEW_ROWS else 80
 
 
 def rms_norm(x: Tensor, gamma: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import scaled_masked_softmax_backward, sweep
+from benchmarks import near, scaled_masked_softmax_backward, sweep
+from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 from benchmarks.rms_norm import call
 from benchmarks.scaled_masked_softmax_backward import SCALE, hidden
@@ -30,6 +31,15 @@ class ScaledMaskedSoftmax(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """x and y; an eighth of a byte or more of the mask."""
         return sweep.scores(size * 8 // (16 * itemsize + 1))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """x and y of every head; the mask of all."""
+        batches, heads, queries, keys = shape
+        return batches * queries * keys * (2 * heads * itemsize + 1)
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some queries."""
+        return near.scores(shape, room)
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal scores."""

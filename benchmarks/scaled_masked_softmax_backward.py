@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import sweep
+from benchmarks import near, sweep
+from benchmarks.near import Room
 from benchmarks.operator import (
     PERIOD,
     Array,
@@ -50,6 +51,15 @@ class ScaledMaskedSoftmaxBackward(Operator):
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """grad_output, y and out; an eighth of a byte or more of the mask."""
         return sweep.scores(size * 8 // (24 * itemsize + 1))
+
+    def bytes(self, shape: Shape, itemsize: int) -> int:
+        """grad_output, y and out of every head; the mask of all."""
+        batches, heads, queries, keys = shape
+        return batches * queries * keys * (3 * heads * itemsize + 1)
+
+    def near(self, shape: Shape, room: Room) -> tuple[Shape, Shape]:
+        """Some queries."""
+        return near.scores(shape, room)
 
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Normal gradients; y is what the forward gives for normal scores."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import accuracy, frameworks, machine, ours
+from benchmarks import accuracy, frameworks, machine, near, ours
 from benchmarks.frameworks import Library
 from benchmarks.harness import Contender, Effort, Limit, fastest, measure
 from benchmarks.limit import limit
-from benchmarks.operator import Call, Golden, Operator, Problem, Shape
+from benchmarks.operator import DTYPES, Call, Golden, Operator, Problem, Shape
 from benchmarks.results import FORMS, ONE_THREAD, Peer, Result, SmallCall
 
 Say = Callable[[str], None]
@@ -77,7 +78,8 @@ def run(
     if threads > 1:
         contenders[ONE_THREAD] = Contender(ONE_THREAD, "descend", forms["out"], prepare=_team(1))
     accuracy.poison(outputs)
-    jobs = [triad, empty, *contenders.values(), *(contender for contender, _ in peers.values())]
+    core = at_hand(operator, problem)
+    jobs = [triad, empty, core, *contenders.values(), *(contender for contender, _ in peers.values())]
     arithmetic = None
     if operator.arithmetic_seconds(problem, threads) is not None:
         arithmetic = Limit(
@@ -106,7 +108,16 @@ def run(
         round(others, 3),
         arithmetic.timing if arithmetic else None,
         page_faults(forms["allocating"], contenders["allocating"].usual) if "allocating" in forms else None,
+        core.timing,
     )
+
+
+def at_hand(operator: Operator, problem: Problem) -> Limit:
+    """The rows of a problem with their data at hand and one thread, as one who takes part in the rounds."""
+    shapes = near.problems(operator, problem.shape, DTYPES[problem.dtype].itemsize, machine.first_cache() // 2)
+    whole, more, less = map(math.prod, (problem.shape, *shapes))  # elements; NSA's blocks are in all three
+    seconds, times = near.stopwatch(operator, shapes, problem.dtype), whole / (more - less)
+    return Limit("core", "descend", lambda: None, prepare=_team(1), seconds=lambda: seconds() * times)
 
 
 def _team(threads: int) -> Callable[[], None]:

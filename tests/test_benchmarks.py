@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import mmap
 import os
 import subprocess
@@ -30,6 +31,7 @@ from benchmarks import (
     harness,
     limit,
     machine,
+    near,
     onednn,
     ours,
     report,
@@ -38,7 +40,7 @@ from benchmarks import (
 )
 from benchmarks.harness import Contender, Effort
 from benchmarks.operator import DTYPES, aligned, load, normal, sample
-from benchmarks.results import FORMS, ONE_THREAD, Peer, Report, Result, SmallCall, Timing
+from benchmarks.results import FORMS, HINDRANCES, ONE_THREAD, Peer, Report, Result, SmallCall, Timing
 
 HASTE = Effort(seconds=0.05, fewest=2, most=3, warm_up=0.002)
 PYTORCH = frameworks.LIBRARIES[:1]
@@ -86,6 +88,8 @@ def test_measures_a_small_problem(name, dtype):
     result = session.run(operator, operator.quick[1], dtype, 1, HASTE, PYTORCH)
     assert set(result.descend) == set(FORMS)
     assert result.faults is not None
+    assert result.core is not None
+    assert result.core.rounds == result.descend["out"].rounds
     assert all(len(t.seconds) >= 2 and t.median > 0 for t in result.descend.values())
     assert result.bytes > 0
     assert result.share > 0
@@ -391,7 +395,9 @@ def test_the_sweep_has_the_sizes_that_it_says(name):
         for dtype in operator.dtypes:
             shapes = list(operator.sweep(size, DTYPES[dtype].itemsize))
             for shape in shapes[:: max(1, len(shapes) // 7)]:
-                assert size / 2 <= operator.make(shape, dtype, rng).bytes <= 4 * size + 4096
+                made = operator.make(shape, dtype, rng).bytes
+                assert size / 2 <= made <= 4 * size + 4096
+                assert operator.bytes(shape, DTYPES[dtype].itemsize) == made
 
 
 def test_the_sweep_covers_the_range():
@@ -454,6 +460,158 @@ def test_a_sweep_stops_in_time_and_is_resumed(monkeypatch, tmp_path):
     outcome = CliRunner().invoke(__main__.app, [*arguments, "--resume", str(path)])
     assert outcome.exit_code == 2
     assert "another cpu" in outcome.output
+
+
+# --- data at hand -------------------------------------------------------------------------------------------------
+
+ROOM = 16 << 10
+WIDER = {"rms_norm_grad": 24, "layer_norm_backward": 24, "nsa_compress": 24, "nsa_compress_grad": 48}
+"""Rooms that the fewest rows may take which are worked on as many are; of others, one and a little."""
+
+
+def near_problems(name, dtype):
+    """Shapes from the smallest to the largest, each with the two that are near it."""
+    operator, itemsize = load(name), DTYPES[dtype].itemsize
+    shapes = set(operator.quick) | set(operator.full)
+    for size in sweep.sizes(CACHE):
+        found = list(operator.sweep(size, itemsize))
+        shapes |= set(found[:: max(1, len(found) // 12)]) | set(found[-1:])
+    for shape in sorted(shapes):
+        yield shape, near.problems(operator, shape, itemsize, ROOM)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_problems_near_others_are_legal(name, dtype):
+    operator, rng = load(name), np.random.default_rng(1)
+    for shape in {one for _, pair in near_problems(name, dtype) for one in pair}:
+        problem = operator.make(shape, dtype, rng)
+        assert problem.bytes == operator.bytes(shape, DTYPES[dtype].itemsize)
+        golden = operator.golden(problem, rng)
+        accuracy.poison(list(problem.outputs.values()))
+        ours.functional(operator, problem)()
+        accuracy.check(f"{name} {shape}", list(problem.outputs.values()), golden)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_problems_near_others_are_like_them(name, dtype):
+    operator, itemsize, whole = load(name), DTYPES[dtype].itemsize, 0
+    for shape, (more, less) in near_problems(name, dtype):
+        if operator.bytes(shape, itemsize) <= ROOM:
+            assert (more, less) == (shape, operator.nothing)
+            whole += 1
+            continue
+        assert operator.bytes(more, itemsize) <= WIDER.get(name, 1.25) * ROOM
+        assert operator.bytes(less, itemsize) < operator.bytes(more, itemsize)
+        if "nsa" in name:
+            assert more[2:] == less[2:] == shape[2:]
+            assert more[0] <= shape[0]
+            if more[0] > less[0] > 0:  # each inner token has as many windows as in the problem
+                assert less[0] - shape[3] >= (-(-shape[3] // shape[4]) - 1) * shape[4]
+        else:
+            assert math.prod(more) == 2 * math.prod(less)
+            length, near_length = shape[-1], more[-1]
+            assert near_length == length or (256 < near_length < length and (length - near_length) % 64 == 0)
+            if near_length < length:  # and the next longer one would not have fit
+                assert operator.bytes((*more[:-1], near_length + 64), itemsize) > ROOM / 2
+        if name in ("rms_norm_grad", "layer_norm_backward"):
+            assert (shape[0] > 32) == (less[0] > 32)
+    assert whole
+
+
+def test_rows_keep_their_length_where_some_fit():
+    pairs = {
+        ("rms_norm", (4096, 64), 4): ((28, 64), (14, 64)),
+        ("rms_norm", (16384, 1024), 4): ((4, 448), (2, 448)),
+        ("rms_norm", (4096, 3), 2): ((1020, 3), (510, 3)),
+        ("layer_norm_backward", (28, 6151), 2): ((8, 263), (4, 263)),
+        ("layer_norm_backward", (4096, 1024), 2): ((80, 320), (40, 320)),
+        ("scaled_masked_softmax", (4, 8, 128, 63), 2): ((1, 1, 52, 63), (1, 1, 26, 63)),
+        ("group_norm_swish", (16, 32, 32, 2), 4): ((4, 6, 32, 2), (4, 3, 32, 2)),
+        ("group_norm_swish_grad", (2, 2, 2049, 49), 4): ((1, 1, 24, 49), (1, 1, 12, 49)),
+        ("nsa_compress_grad", (4096, 1, 16, 80, 32), 2): ((240, 1, 16, 80, 32), (144, 1, 16, 80, 32)),
+        ("nsa_compress", (32, 64, 128, 32, 16), 4): ((32, 2, 128, 32, 16), (32, 1, 128, 32, 16)),
+        ("nsa_compress_grad", (128, 64, 128, 128, 112), 4): ((128, 1, 128, 128, 112), (0, 1, 128, 128, 112)),
+    }
+    for (name, shape, itemsize), pair in pairs.items():
+        assert near.problems(load(name), shape, itemsize, ROOM) == pair
+
+
+def test_the_core_is_what_one_thread_takes_for_all_rows(monkeypatch):
+    asked = []
+
+    def stopwatch(operator, shapes, dtype):
+        asked.append((shapes, dtype))
+        return lambda: 1e-6 * descend.get_num_threads()
+
+    monkeypatch.setattr(near, "stopwatch", stopwatch)
+    monkeypatch.setattr(machine, "first_cache", lambda: 2 * ROOM)
+    result = session.run(load("rms_norm"), (4096, 64), "float32", THREADS, HASTE, ())
+    assert asked == [(((28, 64), (14, 64)), "float32")]
+    assert result.core is not None
+    assert result.core.median == pytest.approx(1e-6 * 4096 / 14, rel=1e-3)
+
+
+def test_the_stopwatch_tells_a_difference(monkeypatch):
+    sleep = harness.time.sleep
+    assert 2e-3 <= near.longer(lambda: sleep(3e-3), lambda: sleep(1e-3)) < 20e-3
+    jobs = {8: lambda: sleep(3e-3), 4: lambda: sleep(1e-3), 0: lambda: sleep(5e-3)}
+    monkeypatch.setattr(ours, "functional", lambda operator, problem: jobs[problem.shape[0]])
+    assert 1e-3 <= near.stopwatch(load("rms_norm"), ((8, 64), (4, 64)), "float32")() < 20e-3
+    assert near.stopwatch(load("rms_norm"), ((8, 64), (0, 64)), "float32")() == 0  # no time is less than none
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_forwards_arithmetic_is_measured_so_too(monkeypatch, dtype):
+    from benchmarks.group_norm_swish import CACHED
+
+    operator = load("group_norm_swish")
+    monkeypatch.setattr(near, "stopwatch", lambda one, shapes, kind: lambda: 1e-6 if shapes[0] == CACHED else 0.0)
+    problem = operator.make((2, 32, 4, 64), dtype, np.random.default_rng(0))
+    assert operator.arithmetic_seconds(problem, 2) == pytest.approx(1e-6 * 4 / 2)
+
+
+@pytest.mark.parametrize(
+    ("core", "memory", "empty", "word"),
+    [
+        (0.76, 0.2, 0.0, "arithmetic"),
+        (1.2, 0.8, 0.0, "arithmetic"),
+        (0.76, 0.77, 0.0, "memory"),
+        (0.3, 0.76, 0.0, "memory"),
+        (0.74, 0.17, 0.0, "both"),
+        (0.3, 0.61, 0.0, "both"),
+        (0.74, 0.15, 0.0, "neither"),
+        (0.1, 0.1, 0.49, "neither"),
+        (0.1, 0.1, 0.51, "the call"),
+        (0.8, 0.1, 0.51, "the call"),
+    ],
+)
+def test_what_holds_a_point_back(core, memory, empty, word):
+    result = made(1e-3, triad=memory * 1e-3)
+    assert result.core_share is None
+    assert result.held_back_by is None
+    before = result.share_of(result.descend["out"]), result.reached, result.target, result.misses(64)
+    result.core = timing(core * 1e-3, core * 1e-3)
+    assert (result.share, result.reached, result.target, result.misses(64)) == before  # a part of our time, no limit
+    result.empty = timing(empty * 1e-3, empty * 1e-3)
+    assert result.core_share == pytest.approx(core)
+    assert result.memory_share == pytest.approx(memory)
+    assert result.call_share == pytest.approx(empty)
+    assert result.share == pytest.approx(memory + empty)
+    assert result.held_back_by == word
+    assert word in HINDRANCES
+
+
+def test_the_core_is_shared_by_threads_that_work():
+    result = made(1e-3, threads=2)
+    result.core = timing(0.8e-3, 1.0e-3)
+    result.descend[ONE_THREAD] = timing(1.9e-3, 1.9e-3)
+    assert result.core_share == pytest.approx(0.45)
+    result.descend[ONE_THREAD] = timing(1.05e-3, 1.05e-3)  # what is small stays with the caller's thread
+    assert result.core_share == pytest.approx(0.9)
+    result.descend[ONE_THREAD] = timing(0.8e-3, 0.8e-3)  # they were at work, and in each other's way
+    assert result.core_share == pytest.approx(0.45)
 
 
 # --- the pieces ---------------------------------------------------------------------------------------------------
@@ -624,6 +782,42 @@ def test_the_document_names_what_falls_short(tmp_path):
         document.write(Report(machine_, "sweep"), tmp_path)
 
 
+def test_the_document_says_where_the_time_goes(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks import document
+
+    slow, slower, near_by = made(2.5e-3, triad=0.5e-3), made(4e-3), made(1e-3, size=300 << 10, lives="L2")
+    slower.dtype = "bfloat16"
+    for result, core in ((slow, 2e-3), (slower, 1e-3), (near_by, 0.42e-3)):
+        result.core = timing(core, core)
+    report_ = Report({**machine.describe(), "cpu": "A"}, "sweep", [slow, slower, near_by], planned=3)
+    page = document.text(report_, [])
+    assert "| operator | dtype | L2 | memory |" in page
+    assert "| rms_norm_grad | float32 | 0.42 | 0.80 |\n|  | bfloat16 | - | 0.25 |" in page
+    assert page.index("## Where the time goes") < page.index("## Where it falls short")
+    assert f"| arithmetic | 1 | {HINDRANCES['arithmetic']} |\n| neither | 1 | {HINDRANCES['neither']} |" in page
+    assert "| memory | 1 |" not in page  # near_by reaches what is asked of it
+    assert "| time | what is missed | core | memory | held back by |" in page
+    assert "| 2.5 ms | 0.20 of the limit | 0.80 | 0.20 | arithmetic |" in page
+    assert "| 4 ms | 0.25 of the limit, slower than PyTorch: 0.75 | 0.25 | 0.25 | neither |" in page
+
+    path = tmp_path / "figures.json"
+    report_.save(path)
+    assert document.text(Report.load(path), []) == page
+    older = json.loads(path.read_text())
+    for entry in older["results"]:
+        del entry["core"]
+    path.write_text(json.dumps(older))
+    loaded = Report.load(path)
+    assert [result.core for result in loaded.results] == [None, None, None]
+    page = document.text(loaded, [])
+    assert "Where the time goes" not in page
+    assert "| time | what is missed |\n" in page
+    assert "| 2.5 ms | 0.20 of the limit |\n" in page
+    slower.core = None  # a file that older code began and this one went on with
+    assert "slower than PyTorch: 0.75 | - | 0.25 | - |" in document.text(report_, [])
+
+
 def test_a_part_is_not_published_unasked(monkeypatch, tmp_path):
     monkeypatch.setattr(__main__, "DOCS", tmp_path / "docs")
     arguments = ["--op", "rms_norm", "--shape", "4x8", "--dtype", "float32", "--seconds", "0.01", "--peers", "none"]
@@ -661,9 +855,13 @@ def test_tables_name_what_was_missed():
     console = Console(record=True, width=160)
     machine = {"cpu": "A", "isa": "AVX2", "cores": 2, "caches": {"L3": 1 << 25}, "versions": {}, "date": "today"}
     small = SmallCall("rms_norm_grad", [8, 64], "float32", "y", {"y": timing(1e-6), "out, NumPy": timing(2e-6)})
-    report.show(Report(machine, "quick", [made(4e-3)], [small]), console)
+    timed, untimed = made(4e-3), made(4e-3)
+    timed.core = timing(3.32e-3, 3.32e-3)
+    report.show(Report(machine, "quick", [timed, untimed], [small]), console)
     text = console.export_text()
     assert "4 × 64" in text
+    assert text.count("0.25 │ 0.83 │") == 1
+    assert text.count("0.25 │    - │") == 1
     assert "slower than PyTorch" in text
     assert "2.00 times the yardstick" in text
     assert report.duration(1.5e-6) == "1.5 µs"

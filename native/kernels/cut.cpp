@@ -127,6 +127,10 @@ bool exceeds_kept(int64_t bytes) {
   return bytes > kept;
 }
 
+bool streams_results(const Traffic& traffic) {
+  return exceeds_kept(num_threads() == 1 ? 2 * traffic.results : traffic.results);
+}
+
 Ask ask_for(int64_t bytes, int64_t kept) {
   if (bytes <= kept) return Ask::kNothing;
   static const int64_t near = last_cache_bytes(5);

@@ -100,11 +100,22 @@ bool may_split_loose_columns(int64_t columns);  // with some number of rows and 
 // Rows that the threads share then at a time, so that the second pass finds them in a cache.
 int64_t group_rows(int64_t row_bytes);
 
-// Whether `bytes`, all that a call touches, are more than the caches keep: outputs are then better stored past them.
+// Whether `bytes`, all that a call touches, are more than the caches keep.
 bool exceeds_kept(int64_t bytes);
 
-// Whether they are so many more that this pays even by way of a copy, or where rows share lines: with one thread, which
-// finds less of them in the last-level cache, sooner.
+// What a call moves: all of its bytes, and those of its results among them.
+struct Traffic {
+  int64_t bytes;
+  int64_t results;
+};
+
+// Whether results are better stored past the caches. It is they who decide, not what is read beside them: the next call
+// reads them, or has its own in their place, as a backward pass has after its forward one, and finds that place in a
+// cache or must fetch it. Two threads get results past the caches hardly faster than one does, but keep more in them.
+bool streams_results(const Traffic& traffic);
+
+// Whether a call touches so much more that this pays even by way of a copy, or where rows share lines: with one thread,
+// which finds less of it in the last-level cache, sooner.
 bool exceeds_last_cache(int64_t bytes);
 
 }  // namespace descend::kernels

@@ -513,8 +513,8 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const bool stream =
-      !is_flat_forward(shape) && shape.inner * size % 64 == 0 && stream_output(p.y, bytes_moved<T>(shape));
+  const int64_t bytes = bytes_moved<T>(shape);
+  const bool stream = !is_flat_forward(shape) && shape.inner * size % 64 == 0 && stream_output(p.y, {bytes, bytes / 2});
   split_groups(shape) ? by_pieces(p, static_cast<Moments*>(scratch), stream) : by_groups(p, stream);
 }
 

@@ -925,7 +925,8 @@ int64_t bytes_moved(const GroupShape& shape) {
 template <class T>
 bool may_stream(const GroupShape& shape) {
   const int64_t channel_bytes = shape.inner * static_cast<int64_t>(sizeof(T));
-  return !has_short_channels(shape) && channel_bytes % 64 == 0 && exceeds_kept(bytes_moved<T>(shape));
+  return !has_short_channels(shape) && channel_bytes % 64 == 0 &&
+         streams_results({bytes_moved<T>(shape), bytes_moved<T>(shape) / 3});
 }
 
 // Whether a group's results are better made in step with the next group's sums. Those leave memory time that results

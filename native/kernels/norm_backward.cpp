@@ -19,7 +19,7 @@ template <class T>
 Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
   constexpr int64_t kLeast = 512, kMost = 2560;  // bytes of such a row: more, and less
   if (p.dx.data == nullptr) return Stores::kPlain;
-  const Stores stores = stores_of(p.dx, p.columns, bytes);
+  const Stores stores = stores_of(p.dx, p.columns, {bytes, bytes / 3});
   const int64_t row = p.columns * static_cast<int64_t>(sizeof(T));
   const bool stages = kStages<T> && (row <= kLeast || row >= kMost);
   return stores == Stores::kStaged && !stages ? Stores::kPlain : stores;

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "kernels/stores.h"
-#include "runtime/parallel.h"
 
 namespace descend::kernels {
 
@@ -14,12 +13,10 @@ namespace descend::kernels {
 // shortest it takes so many to hide how long each step takes.
 inline constexpr int64_t kMaxRows = 32;
 
-// How the results of a norm that touches `bytes` are stored. Two threads get them past the caches hardly faster than
-// one does, and they are half of what is moved: more threads than one count on caches that keep twice as much.
+// How a norm's results are stored.
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  if (are_aligned(y) && num_threads() > 1 && !exceeds_kept(bytes / 2)) return Stores::kPlain;
-  return row_stores_of(y, columns, bytes, (are_aligned(y, 32) ? 1 : 2) * kLeastInLines);
+  return row_stores_of(y, columns, {bytes, bytes / 2}, (are_aligned(y, 32) ? 1 : 2) * kLeastInLines);
 }
 
 // Whether the packs of a row are made to begin where lines of its results do.

@@ -345,7 +345,7 @@ void nsa_compress(const NsaCompress<T>& p) {
   const int64_t last = p.windows.count - 1;
   const int64_t tokens = p.windows.sequences[last].token + p.windows.sequences[last].tokens;
   const int64_t bytes = (tokens + p.blocks) * p.heads * p.depth * size;
-  const bool stream = p.depth * size % 64 == 0 && stream_output(p.output, bytes);
+  const bool stream = p.depth * size % 64 == 0 && are_aligned(p.output) && exceeds_kept(bytes);
   const int64_t overlap = ceil_div(p.windows.width, p.windows.stride);
   const int64_t pack_bytes = 128;
   const int64_t head_bytes = ceil_div(p.depth * static_cast<int64_t>(sizeof(Wide<T>)), pack_bytes) * pack_bytes;

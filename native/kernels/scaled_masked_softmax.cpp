@@ -552,7 +552,7 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 2 * p.rows * p.columns * size;
-  const Stores stores = row_stores_of(p.y, p.columns, bytes);
+  const Stores stores = row_stores_of(p.y, p.columns, {bytes, bytes / 2});
   const int64_t work = row_work<T>(4 * p.columns);  // exponentials take as long as moving their elements
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size, work);
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {

@@ -23,8 +23,8 @@ bool are_aligned(const Rows<T>& rows, int bytes = 64) {
 
 // Whether an output should be stored past the caches as it is.
 template <class T>
-bool stream_output(const Rows<T>& output, int64_t bytes) {
-  return are_aligned(output) && exceeds_kept(bytes);
+bool stream_output(const Rows<T>& output, const Traffic& traffic) {
+  return are_aligned(output) && streams_results(traffic);
 }
 
 // Rows of so many bytes or more are long: they may be worked on line by line, wherever they begin.
@@ -41,20 +41,20 @@ inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
 
 // Of rows that are stored as they are, or by way of a stage.
 template <class T>
-Stores stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  if (stream_output(y, bytes)) return Stores::kStream;
-  const bool staged = exceeds_last_cache(bytes) && (sizeof(T) > 2 || columns >= kLeastStaged);
+Stores stores_of(const Rows<T>& y, int64_t columns, const Traffic& traffic) {
+  if (stream_output(y, traffic)) return Stores::kStream;
+  const bool staged = exceeds_last_cache(traffic.bytes) && (sizeof(T) > 2 || columns >= kLeastStaged);
   return staged ? Stores::kStaged : Stores::kPlain;
 }
 
-// How rows of results are stored in a call that touches `bytes`: where they are not aligned, those of `in_lines` bytes
-// or more line by line, not by way of a stage. The lines that two rows share are fetched again to be completed: as long
-// as the last-level cache has room for the call, that takes longer than to store rows as usual.
+// How rows of results are stored: where they are not aligned, those of `in_lines` bytes or more line by line, not by
+// way of a stage. The lines that two rows share are fetched again to be completed: as long as the last-level cache has
+// room for the call, that takes longer than to store rows as usual.
 template <class T>
-Stores row_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes, int64_t in_lines = kLongRow) {
-  if (are_aligned(y) || columns * static_cast<int64_t>(sizeof(T)) < in_lines) return stores_of(y, columns, bytes);
+Stores row_stores_of(const Rows<T>& y, int64_t columns, const Traffic& traffic, int64_t in_lines = kLongRow) {
+  if (are_aligned(y) || columns * static_cast<int64_t>(sizeof(T)) < in_lines) return stores_of(y, columns, traffic);
   const bool has_lines = reinterpret_cast<uintptr_t>(y.data) % sizeof(T) == 0;
-  return has_lines && exceeds_last_cache(bytes) ? Stores::kStream : Stores::kPlain;
+  return has_lines && exceeds_last_cache(traffic.bytes) ? Stores::kStream : Stores::kPlain;
 }
 
 }  // namespace descend::kernels

@@ -516,6 +516,27 @@ def test_any_scale(dtype, scale, shape):
         check(results, call, 2, scale, 16.0)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("channels", [1, 8])
+@pytest.mark.parametrize("pixels", [1, 5, 64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_scale_that_leaves_the_range_with_what_it_multiplies(sign, pixels, channels, dtype):
+    """s * gamma and s * beta have no room, s * z has its sign all the same: swish is a step."""
+    shape = (1, channels, pixels)
+    call = tensors(shape, 1, (dtype,) * 9)
+    call["x"] = np.linspace(-2, 2, channels * pixels).reshape(shape).astype(DTYPES[dtype])
+    call["mean"], call["rstd"] = (np.full((1, 1), of, DTYPES[dtype]) for of in (0, 1))
+    call["dy"][...] = 1
+    call["gamma"], call["beta"] = (np.full(channels, of, DTYPES[dtype]) for of in (1000, 500))
+    scale = sign * (1e305 if dtype == "DOUBLE" else 1e37)
+    z = 1000 * wide(call["x"]) + 500
+    with np.errstate(all="ignore"):
+        dx, _, dbeta = results = compute(inputs(call), 1, scale)
+        assert np.isfinite(wide(dx)).all()
+        np.testing.assert_array_equal(wide(dbeta), (sign * z > 0).sum(axis=(0, 2)))
+        check(results, inputs(call), 1, scale / 10, 16.0)  # at which float64 has room for it, and is a step as well
+
+
 @pytest.mark.parametrize("dtype", [F32, BF16, "DOUBLE"])
 def test_the_sigmoid_keeps_its_meaning(dtype):
     """One element a group of its own: rstd 1, gamma 0, so that z = beta and dbeta = dy * the slope."""

@@ -110,6 +110,8 @@ HWY_INLINE Moments block_moments(const T* x, int64_t n, int64_t ahead, double ti
   if constexpr (sizeof(W) == sizeof(float)) {
     // Squares may have left the range of float, or lost bits at its lower end.
     if (!(squares >= tiny && squares <= std::numeric_limits<double>::max())) return moments_in_double(x, n);
+  } else if (!std::isfinite(near)) {
+    return moments_in_double(x, n);  // no distance tells the mean then
   }
   const double least = squares - rest * rest / count;
   return {static_cast<double>(near) + rest / count, least < 0 ? 0 : least};

@@ -164,25 +164,32 @@ struct Lines {
 
   HWY_INLINE void set_lines(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel, int64_t n) {
     const double scale = scale_of(p);
+    const auto set_one = [&](int64_t i) {
+      const double slope = static_cast<double>(p.gamma[channel + i]) * frame.unit;
+      const double beta = static_cast<double>(p.beta[channel + i]), s = within_range(scale, slope, beta);
+      steepness[i] = finite<W>(slope * s);
+      level[i] = finite<W>(beta * s - frame.origin * static_cast<double>(steepness[i]));
+    };
     if (n < kFew) {
-      for (int64_t i = 0; i < n; ++i) {
-        const double gamma = static_cast<double>(p.gamma[channel + i]), beta = static_cast<double>(p.beta[channel + i]);
-        steepness[i] = finite<W>(gamma * frame.unit * scale);
-        level[i] = finite<W>(beta * scale - frame.origin * static_cast<double>(steepness[i]));
-      }
+      for (int64_t i = 0; i < n; ++i) set_one(i);
       return;
     }
     const Tag<double> d;
+    auto steepest = hn::Zero(d);
     HWY_ALIGN W gammas[kMost] = {}, betas[kMost] = {};
     std::copy_n(p.gamma + channel, n, gammas);
     std::copy_n(p.beta + channel, n, betas);
     for_each_row_vector(n, [&](int64_t i) HWY_ATTR {
       const auto gamma = load_as_double(gammas + i), beta = load_as_double(betas + i);
-      const auto slope =
-          store_rounded(d, finite_lanes(hn::Mul(hn::Mul(gamma, splat(frame.unit)), splat(scale))), steepness + i);
-      store_rounded(d, finite_lanes(hn::Sub(hn::Mul(beta, splat(scale)), hn::Mul(splat(frame.origin), slope))),
-                    level + i);
+      const auto u_slope = hn::Mul(hn::Mul(gamma, splat(frame.unit)), splat(scale)),
+                 u_beta = hn::Mul(beta, splat(scale));
+      steepest = hn::Max(steepest, hn::Max(hn::Abs(u_slope), hn::Abs(u_beta)));
+      const auto slope = store_rounded(d, finite_lanes(u_slope), steepness + i);
+      store_rounded(d, finite_lanes(hn::Sub(u_beta, hn::Mul(splat(frame.origin), slope))), level + i);
     });
+    if (HWY_UNLIKELY(!hn::AllTrue(d, hn::Le(steepest, splat(kSteepest))))) {
+      for (int64_t i = 0; i < n; ++i) set_one(i);
+    }
   }
 
   HWY_INLINE void set_weights(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel, int64_t n) {
@@ -203,6 +210,15 @@ struct Lines {
   HWY_INLINE Line<W> line(int64_t i) const { return {splat(steepness[i]), splat(level[i])}; }
 
  private:
+  static constexpr double kSteepest = static_cast<double>(std::numeric_limits<W>::max()) / 4;
+
+  // The scale, or, where s * z would leave the range, one that keeps it within: sigmoid is 0 or 1 there as well.
+  static HWY_INLINE double within_range(double scale, double slope, double beta) {
+    const double largest = std::max(std::abs(slope), std::abs(beta));
+    const bool fits = !(largest * std::abs(scale) > kSteepest) || std::isinf(largest);
+    return fits ? scale : std::copysign(kSteepest / largest, scale);
+  }
+
   static HWY_INLINE Vector<double> nan() { return splat(std::numeric_limits<double>::quiet_NaN()); }
 
   // As finite<W>() has it.

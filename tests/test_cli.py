@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import ml_dtypes
@@ -18,7 +20,7 @@ from typer.testing import CliRunner
 
 import descend
 from descend import precision, reference, tensors
-from descend.cli import main
+from descend.cli import main, operators
 from descend.cli.app import app
 from descend.cli.run import attribute_value
 from descend.contract import OPERATORS, PRODUCTS, Parameter
@@ -245,6 +247,153 @@ def test_wrong_inputs_of_run_are_one_sentence(tmp_path, capsys):
     assert not (tmp_path / "out.npz").exists()
 
 
+@pytest.mark.parametrize("product", [None, *OPERATORS["rms_norm_grad"].products])
+@pytest.mark.parametrize("dtype", [np.int32, np.complex64], ids=str)
+def test_a_dtype_that_no_product_takes_is_the_engines_sentence(tmp_path, capsys, product, dtype):
+    given = inputs()
+    given |= {name: given[name].astype(dtype) for name in ("dy", "x")}
+    tensors.write(tmp_path / "in.npz", given)
+    on = () if product is None else ("--product", product)
+    text = fails(capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "-o", tmp_path / "out.npz", *on)
+    verdict = descend.aclnn.portability("rms_norm_grad", **given)[product or "host"]
+    assert verdict.status == 161002
+    assert text == f"descend: {verdict.sentence.removesuffix('.')} (ACLNN_ERR_PARAM_INVALID, 161002).\n"
+    assert not (tmp_path / "out.npz").exists()
+
+
+def masked_calls():
+    """An operator, its tensors, and options of which some leave out a result."""
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((4, 8)).astype(np.float32) for _ in range(2))
+    weight = np.ones(8, np.float32)
+    _, mean, rstd = descend.layer_norm(x, (8,), weight)
+    layer = {"grad_out": dy, "input": x, "mean": mean, "rstd": rstd, "weight": weight}
+    empty = {name: array if name == "weight" else array[:0] for name, array in layer.items()}
+    _, mean, rstd = descend.group_norm_swish(x, weight, weight, 2)
+    group = {"dy": dy, "mean": mean, "rstd": rstd, "x": x, "gamma": weight, "beta": weight}
+    for given in (layer, empty):
+        for mask in ("true,true,true", "false,true,false", "true,false,true"):
+            yield "layer_norm_backward", given, ("--normalized-shape", "8", "--output-mask", mask)
+    for given in (group, group | {"dy": np.full_like(dy, np.nan)}):
+        for mask in ((), ("--no-dgamma-is-require",), ("--no-dbeta-is-require",)):
+            yield "group_norm_swish_grad", given, ("--num-groups", "2", *mask)
+
+
+@pytest.mark.parametrize(("operator", "given", "options"), list(masked_calls()))
+def test_two_phases_give_the_results_that_the_functional_call_gives(tmp_path, operator, given, options):
+    tensors.write(tmp_path / "in.npz", given)
+    ok("run", operator, tmp_path / "in.npz", "-o", tmp_path / "host.npz", *options)
+    expected = tensors.read(tmp_path / "host.npz")
+    for product in OPERATORS[operator].products:
+        text = ok(
+            *("run", operator, tmp_path / "in.npz", "-o", tmp_path / "out.npz"), *options, *("--product", product)
+        )
+        results = tensors.read(tmp_path / "out.npz")
+        assert list(results) == list(expected)
+        for name, array in expected.items():
+            same(results[name], array)
+        for output in OPERATORS[operator].outputs:
+            name = output.python.removesuffix("_out")
+            assert (name in text) == (name in expected)
+
+
+def test_results_are_allocated_in_their_own_dtype():
+    given = inputs(np.float16, (1 << 10, 1 << 10))
+    tracemalloc.start()
+    try:
+        outputs = operators.allocate(OPERATORS["rms_norm_grad"], given, "host")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.1 * sum(array.nbytes for array in outputs.values())
+    for name, array in outputs.items():
+        assert array.dtype == (np.float16 if name == "dx" else np.float32)
+        assert np.isnan(array).all()
+
+
+def test_one_file_for_two_results_is_refused(tmp_path, capsys, monkeypatch):
+    tensors.write(tmp_path / "in.npz", inputs())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(operators, "functional", None)  # nothing is computed before
+    same = f"{tmp_path}/same.npy"
+    for a, b in (("same.npy", "same.npy"), ("same.npy", "./same.npy"), (same, "folder/../same.npy")):
+        text = fails(capsys, "run", "rms_norm_grad", "in.npz", "-o", f"dx={a}", "-o", f"dgamma={b}")
+        assert text == f"descend: {Path(b)} is named twice, and one result would be lost; name a file for each.\n"
+    twice = ("-o", "dx=folder/a.npy", "-o", "dgamma=link/a.npy")
+    assert "is named twice" in fails(capsys, "run", "rms_norm_grad", "in.npz", *twice)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "in.npz", "link"]
+
+
+def test_two_tensors_for_one_input_are_refused(tmp_path, capsys):
+    given = inputs()
+    tensors.write(tmp_path / "in.npz", given)
+    tensors.write(tmp_path / "x.npz", {"x": 2 * given["x"]})
+    tensors.write(tmp_path / "a.npy", {"x": given["x"]})
+    file, x, a, out = tmp_path / "in.npz", tmp_path / "x.npz", tmp_path / "a.npy", tmp_path / "out.npz"
+
+    def sentence(*files):
+        return fails(capsys, "run", "rms_norm_grad", *files, "-o", out)
+
+    assert sentence(file, f"x={a}", f"x={x}") == f"descend: x is given twice, the second time in {x}.\n"
+    assert sentence(file, x) == f"descend: x is given twice, the second time in {x}.\n"
+    assert not out.exists()
+    expected, _ = descend.rms_norm_grad(**given | {"x": 2 * given["x"]})
+    for files in ((file, f"x={x}"), (f"x={x}", file)):  # what is given by name goes before what a file happens to hold
+        ok("run", "rms_norm_grad", *files, "-o", out)
+        same(tensors.read(out)["dx"], expected)
+
+
+def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys):
+    tensors.write(tmp_path / "in.npz", inputs())
+    (tmp_path / "dir.npz").mkdir()
+    text = fails(capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "-o", tmp_path / "dir.npz")
+    assert text == f"descend: {tmp_path}/dir.npz cannot be written: Is a directory.\n"
+    if Path("/proc").is_dir():
+        text = fails(capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "-o", "/proc/z.npz")
+        assert text.startswith("descend: /proc/z.npz cannot be written: ")
+
+
+def test_files_without_tensors(tmp_path, capsys):
+    tensors.write(tmp_path / "empty.npz", {})
+    tensors.write(tmp_path / "one.npz", {"dx": np.ones(1)})
+    empty, one = tmp_path / "empty.npz", tmp_path / "one.npz"
+    common = "no name in common."
+    assert f"{empty} holds no tensors, and the golden file no tensors: {common}" in fails(capsys, "check", empty, empty)
+    assert f"{empty} holds no tensors, and the golden file dx: {common}" in fails(capsys, "check", empty, one)
+    out = ("-o", tmp_path / "out.npz")
+    assert f"{empty} holds no tensors, and none is called x." in fails(capsys, "run", "rms_norm", f"x={empty}", *out)
+    assert "No tensor is given for x, gamma." in fails(capsys, "run", "rms_norm", empty, *out)
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "name"),
+    [
+        ("group_norm_swish", ("--num-groups", 10**20), "num_groups"),
+        ("layer_norm", ("--normalized-shape", 10**23), "normalized_shape"),
+        ("layer_norm", ("--normalized-shape", f"2,-{10**23}"), "normalized_shape"),
+    ],
+)
+def test_integers_beyond_64_bits(tmp_path, capsys, operator, options, name):
+    tensors.write(tmp_path / "in.npz", {p.python: np.ones((2, 4), np.float32) for p in OPERATORS[operator].inputs})
+    run = ("run", operator, tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    specs = [f"{p.python}=float32:2x4" for p in OPERATORS[operator].inputs]
+    for command in (run, (*run, "--product", "atlas-a3"), ("portability", operator, *specs)):
+        text = fails(capsys, *command, *options)
+        assert text.startswith(f"descend: {operator}")
+        assert name in text
+
+
+def test_repeat_is_bounded(tmp_path, capsys):
+    tensors.write(tmp_path / "in.npz", inputs())
+    text = fails(
+        capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--repeat", str(10**20)
+    )
+    assert "--repeat" in text
+    assert "OverflowError" not in text
+
+
 def attribute(kind, default=None):
     return Parameter("aName", "a_name", kind, "attribute", False, default, False, "", "")
 
@@ -402,6 +551,35 @@ def test_no_arguments_print_the_help():
     assert result.returncode == 0
     for name in ("ops", "explain", "run", "check", "demo", "info", "sdk"):
         assert name in result.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(tmp_path, closed):
+    tensors.write(tmp_path / "in.npz", inputs())
+
+    def command(*arguments):
+        shell = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "descend.cli", *arguments]
+        result = subprocess.run(shell, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        if ">&-" in closed.split():
+            assert result.stdout == ""
+        return result.returncode, result.stderr
+
+    for arguments in (("ops",), ("ops", "--json"), ("--help",), ("explain", "rms_norm")):
+        assert command(*arguments) == (0, "")
+    assert command("run", "rms_norm_grad", "in.npz", "-o", "out.npz") == (0, "")
+    same(tensors.read(tmp_path / "out.npz")["dx"], descend.rms_norm_grad(**inputs())[0])
+    status, error = command("run", "rms_norm_grad", "no.npz", "-o", "out.npz")
+    assert status == 2
+    assert error == ("" if "2>&-" in closed else "descend: no.npz does not exist.\n")
+
+
+def test_a_pickle_is_one_sentence(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "x.pt").write_bytes(pickle.dumps(print))
+    result = descend_command("run", "rms_norm", tmp_path / "x.pt", "-o", tmp_path / "out.npz")
+    assert result.returncode == 2
+    assert result.stderr.startswith("descend: ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_terminal_that_knows_no_chinese():

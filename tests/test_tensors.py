@@ -231,7 +231,7 @@ class Dangerous:
         return print, ("executed",)
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.filterwarnings("error")
 def test_pickles_are_refused(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.array([Dangerous()], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "x.npz", x=np.array([Dangerous()], dtype=object))
@@ -247,7 +247,7 @@ def test_pickles_are_refused(tmp_path, capsys):
     assert "executed" not in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("suffix", [*MANY, ".npy"])
 @pytest.mark.parametrize("content", [b"", b"no such format", bytes(100), b"\xff" * 100])
 def test_garbage_is_refused(tmp_path, suffix, content):
@@ -307,6 +307,21 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
         tensors.write(path, {"z": np.ones(2, complex)})
     assert list(tmp_path.iterdir()) == [path]
     check_same(tensors.read(path)["x"], sample(np.float32))
+
+
+@pytest.mark.parametrize("suffix", [*MANY, *ONE])
+def test_what_the_system_refuses_to_write_names_the_file(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    path.mkdir()
+    (path / "kept").touch()
+    with pytest.raises(IsADirectoryError) as caught:
+        tensors.write(path, {"x": sample(np.float32)})
+    assert str(caught.value) == f"{path} cannot be written: Is a directory."
+    assert list(tmp_path.iterdir()) == [path]
+    long = tmp_path / ("x" * 300 + suffix)
+    with pytest.raises(OSError, match="too long") as caught:
+        tensors.write(long, {"x": sample(np.float32)})
+    assert str(caught.value) == f"{long} cannot be written: File name too long."
 
 
 def test_pt_without_torch(tmp_path):

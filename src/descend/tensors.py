@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,7 +129,8 @@ def read(
 def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) -> None:
     """Write tensors by name; the suffix decides the format. ``.npy`` and ``.bin`` hold exactly one.
 
-    Raises TensorFileError where the format cannot hold them, FileNotFoundError where the folder does not exist.
+    Raises TensorFileError where the format cannot hold them, FileNotFoundError where the folder does not exist, and the
+    OSError of what else the system refuses.
     """
     path = Path(path)
     writer = _WRITERS.get(path.suffix)
@@ -141,11 +143,14 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) ->
         raise FileNotFoundError(f"The folder {path.parent} does not exist.")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
-            writer(file, {name: np.asarray(array) for name, array in tensors.items()})
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        try:
+            with part.open("wb") as file:
+                writer(file, {name: np.asarray(array) for name, array in tensors.items()})
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:  # which names the neighbour
+        raise type(error)(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def _unknown(path: Path) -> TensorFileError:
@@ -291,7 +296,9 @@ def _torch() -> ModuleType:
 
 def _read_pt(path: Path) -> Tensors:
     torch = _torch()
-    content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are about files that are refused, or read all the same
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     if isinstance(content, torch.Tensor):
         content = {path.stem: content}
     tensors: Tensors = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done. 1: a result failed the precision standard. 2: a wrong call, unreadable input, or an error of an operator,
     with one sentence on stderr that says which. 130: interrupted.
     """
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  None where the caller has closed it
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # product names are Chinese, and not every terminal is

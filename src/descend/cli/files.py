@@ -53,22 +53,34 @@ class TensorFile:
 
 
 def read_arguments(files: Sequence[TensorFile], names: Sequence[str], optional: Sequence[str], prefix: str) -> Tensors:
-    """The tensors called `names` (in a file: prefix + name); ValueError where one is missing that is not `optional`."""
-    tensors: Tensors = {}
+    """The tensors called `names` (in a file: prefix + name); a file given for one by name goes before what others hold.
+
+    Raises ValueError where one is missing that is not `optional`, or is given twice.
+    """
+    held: Tensors = {}
+    named: Tensors = {}
     found: list[str] = []
     for file in files:
         content = file.read()
         if file.name is None:
-            tensors |= {name: content[prefix + name] for name in names if prefix + name in content}
+            _add({name: content[prefix + name] for name in names if prefix + name in content}, held, file)
             found += content
         elif file.name in names:
-            tensors[file.name] = _only(file, content, prefix)
+            _add({file.name: _only(file, content, prefix)}, named, file)
         else:
             raise ValueError(f"{file.name!r} is no input of this operator; its inputs are {', '.join(names)}.")
+    tensors = held | named
     missing = [prefix + name for name in names if name not in tensors and name not in optional]
     if missing:
         raise ValueError(f"No tensor is given for {', '.join(missing)}{_hint(found, missing[0])}.")
     return tensors
+
+
+def _add(tensors: Tensors, known: Tensors, file: TensorFile) -> None:
+    for name in tensors:
+        if name in known:
+            raise ValueError(f"{name} is given twice, the second time in {file.path}.")
+    known |= tensors
 
 
 def _hint(found: list[str], missing: str) -> str:
@@ -80,8 +92,8 @@ def _hint(found: list[str], missing: str) -> str:
 
 
 def few(names: Iterable[str], most: int = 6) -> str:
-    """The first few names, for an error sentence."""
-    names = list(names)
+    """The first few names of tensors, for an error sentence."""
+    names = list(names) or ["no tensors"]
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
@@ -97,11 +109,16 @@ def _only(file: TensorFile, content: Tensors, prefix: str) -> Array:
 
 def check_outputs(files: Sequence[TensorFile], names: Sequence[str]) -> None:
     """Raise ValueError where output files do not fit the results `names`: one for all, or each with a result's name."""
+    taken: set[Path] = set()
     for file in files:
         if file.name is None and len(files) > 1:
             raise ValueError(f"Say which result goes into which file, as in -o {names[0]}={file.path}.")
         if file.name is not None and file.name not in names:
             raise ValueError(f"{file.name!r} is no result of this operator; its results are {', '.join(names)}.")
+        place = file.path.parent.resolve() / file.path.name  # a link is replaced, not what it points to
+        if place in taken:
+            raise ValueError(f"{file.path} is named twice, and one result would be lost; name a file for each.")
+        taken.add(place)
 
 
 def write_results(files: Sequence[TensorFile], results: Tensors) -> None:

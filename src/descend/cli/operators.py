@@ -14,7 +14,8 @@ import descend
 from descend import acl, aclnn
 from descend._generate import result_names
 from descend.contract import OPERATORS, PRODUCTS, Operator
-from descend.portability import default, result_types
+from descend.errors import from_status
+from descend.portability import default, portability, result_types
 
 Array = npt.NDArray[Any]
 
@@ -60,7 +61,7 @@ def functional(
 
 
 def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run both phases on the current product into `outputs` (by name as `functional` gives them)."""
+    """Run both phases on the current product into `outputs` (by name as `functional` gives them), and return them."""
     names = dict(zip(operator.outputs, result_names(operator), strict=True))
     values = [outputs.get(names[p]) if p in names else arguments.get(p.python, default(p)) for p in operator.parameters]
     workspace_size, executor = getattr(aclnn, f"{operator.name}_get_workspace_size")(*values)
@@ -72,12 +73,28 @@ def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping
 
 
 def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> dict[str, Array]:
-    """Outputs for `two_phase`, by name, filled with NaN so that what an operator leaves unwritten is seen."""
+    """Outputs for `two_phase`, by name, filled with NaN so that what an operator leaves unwritten is seen.
+
+    Raises AclnnError where the product refuses the call: only of one that it accepts do the outputs' dtypes make sense.
+    """
+    verdict = portability(operator.name, **arguments)[product]
+    if not verdict.accepted:
+        raise from_status(verdict.status, verdict.name, verdict.sentence)
     types = result_types(operator, arguments, product)
     return {
-        name: np.full(shape, np.nan).astype(DTYPES[dtype])
+        name: np.full(shape, np.nan, DTYPES[dtype])
         for name, (shape, dtype) in zip(result_names(operator), types.values(), strict=True)
     }
+
+
+def computed(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Those of `outputs` that `two_phase` has computed, which `allocate` had filled with NaN.
+
+    Two phases take an output that an attribute masks, and leave it alone; `functional` tells which it leaves out.
+    """
+    if all(array.size and not np.isnan(array.flat[0]) for array in outputs.values()):
+        return dict(outputs)  # all have been written to, and the functional call is saved
+    return {name: outputs[name] for name in functional(operator, arguments)}
 
 
 def bytes_in_play(*tensors: Mapping[str, Any]) -> int:

@@ -31,7 +31,7 @@ Product = Annotated[
 Prefix = Annotated[str, typer.Option(help="What precedes parameter names in the files, such as 'layers.0.norm1.'.")]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of .bin files that do not say theirs.")]
 Shape = Annotated[str | None, typer.Option(help="Shape of .bin files that do not say theirs, as in 2x1x32.")]
-Repeat = Annotated[int, typer.Option(min=1, help="Runs to take the median time of.")]
+Repeat = Annotated[int, typer.Option(min=1, max=1_000_000, help="Runs to take the median time of.")]
 
 _TYPES: dict[str, Any] = {"int": int, "float": float, "bool": bool}  # lists and strings are text
 
@@ -117,6 +117,8 @@ def _run(
                 start = time.perf_counter()
                 results = compute(operator, arguments, outputs)
                 times.append(time.perf_counter() - start)
+    if product is not None:
+        results = operators.computed(operator, arguments, results)
     files.write_results(targets, results)
     _report(operator, arguments, results, product, statistics.median(times))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
+import weakref
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import descend
-from cases import DTYPES, Array, assert_same_bits, normal, phase1, refused, run_python
+from cases import DTYPES, Array, assert_same_bits, normal, phase1, refused, run_python, run_two_phase
 from descend import acl, aclnn
 
 OP = "rms_norm_grad"
@@ -217,6 +218,72 @@ def test_what_is_no_array(value, kind):
         descend.rms_norm_grad(*call, out=(value, None))
 
 
+def test_what_an_object_is_called():
+    """Names of types and fields may be any string."""
+    call = inputs()
+    nameless = type("Nameless", (), {})
+    nameless.__module__ = nameless.__qualname__ = "\ud800"
+    with wrong_type("x", r"\\ud800\.\\ud800"):
+        descend.rms_norm_grad(call[0], nameless(), *call[2:])
+    with refused(161002, OP, "x has dtype [('\\ud800', '<f4')]"):
+        descend.rms_norm_grad(call[0], np.zeros((4, 32), [("\ud800", "<f4")]), *call[2:])
+
+
+UNREADABLE: list[Any] = [
+    np.zeros((4, 32), "S4"),
+    np.zeros((4, 32), np.dtype(np.float32).newbyteorder()),
+    np.ma.zeros((4, 32), np.float32),
+    "x",
+    [1.0],
+    object(),
+]
+
+
+@pytest.mark.parametrize("array", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_what_cannot_be_read_is_judged_in_its_turn(array):
+    call, result = inputs(), [np.zeros((4, 32), np.float32), np.zeros(32, np.float32)]
+    for product, status, words in (("atlas-training", 161001, "gamma is null"), ("host", 161001, "gamma is null")):
+        with acl.product(product), refused(status, OP, words):
+            phase1(OP, array, *call[1:3], None, *result)
+    with acl.product("atlas-training"), refused(561003, OP, "does not exist on atlas-training"):
+        phase1(OP, array, *call[1:], *result)
+    with refused(161001, OP, "gamma is null"):
+        descend.rms_norm_grad(call[0], array, call[2], None)
+    # Before shapes, and where there are two the first.
+    for make in (lambda *a: phase1(OP, *a), lambda *a: descend.rms_norm_grad(*a[:4], out=a[4:])):
+        with pytest.raises((TypeError, ValueError), match=r"^rms_norm_grad: x ") as caught:
+            make(call[0], array, np.zeros(5, np.float32), call[3], array, result[1])
+        assert getattr(caught.value, "status", 161002) == 161002
+    assert_same_bits(descend.rms_norm_grad(*call), expected_of(call))
+
+
+class Forbidden:
+    def __dlpack__(self, **_: Any) -> Any:
+        raise RuntimeError("not to be read")
+
+
+@pytest.mark.parametrize("array", [*UNREADABLE, Forbidden(), np.broadcast_to(np.float32(0), (32,))])
+def test_an_output_that_is_not_wanted_may_be_anything(array):
+    rng = np.random.default_rng(3)
+    dy, x, mean, rstd = (normal(rng, s) for s in ((4, 32), (4, 32), (4, 1), (4, 1)))
+    call = (dy, x, (32,), mean, rstd, None, None)
+    expected = descend.layer_norm_backward(*call)
+    mask = (True, False, False)
+    dx = np.zeros((4, 32), np.float32)
+    results = descend.layer_norm_backward(*call, mask, out=(dx, array, array))
+    assert results[0] is dx
+    assert results[1:] == (None, None)
+    assert_same_bits([dx], expected[:1])
+    dx[...] = 0
+    run_two_phase("layer_norm_backward", *call, mask, dx, array, array)
+    assert_same_bits([dx], expected[:1])
+    # But not beside it, and a mask of another length is seen first.
+    with pytest.raises((TypeError, ValueError), match=r"^layer_norm_backward: grad_weight_out "):
+        phase1("layer_norm_backward", *call, (True, True, False), dx, array, array)
+    with refused(161002, "layer_norm_backward", "output_mask has 2 entries"):
+        phase1("layer_norm_backward", *call, (True, True), dx, array, array)
+
+
 def test_arguments_by_position_and_by_name():
     call = inputs()
     expected = expected_of(call)
@@ -276,11 +343,102 @@ def test_results_own_their_memory():
         del other
 
 
+def test_results_that_there_is_no_memory_for():
+    """A view of one number stands for petabytes."""
+    x, rstd = (np.broadcast_to(np.float32(1), s) for s in ((2**44, 64), (2**44,)))
+    with pytest.raises(MemoryError) as caught:
+        descend.rms_norm_grad(x, x, rstd, np.ones(64, np.float32))
+    with refused(361001, OP, "no memory for dx_out", f"{2**52} bytes"):
+        raise caught.value
+    call = inputs()
+    assert_same_bits(descend.rms_norm_grad(*call), expected_of(call))
+
+
 def test_bfloat16_results():
     dx, dgamma = descend.rms_norm_grad(*inputs("BFLOAT16"))
     assert dx.dtype == np.dtype(BF16)
     assert dgamma.dtype == np.float32
     assert (dx + dx).dtype == np.dtype(BF16)
+
+
+# --- attributes ----------------------------------------------------------------------------------------------------
+
+
+def windows(ends: Any = None, width: Any = 32, **options: Any) -> Array:
+    rng = np.random.default_rng(2)
+    call = [normal(rng, s) for s in ((60, 2, 16), (32, 2))]
+    return np.asarray(descend.nsa_compress(*call, ends, compress_block_size=width, compress_stride=16, **options))
+
+
+LIBRARIES = ["numpy", "torch", "jax.numpy"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_arrays_as_lists_of_integers(library):
+    xp: Any = pytest.importorskip(library)
+    make = getattr(xp, "tensor", None) or xp.array
+    expected = windows([32, 60])
+    for kind in ("int16", "int32", "uint8"):
+        assert_same_bits([windows(make([32, 60], dtype=getattr(xp, kind)))], [expected])
+    assert_same_bits([windows(make([16, 32, 8, 60, 3])[1::2])], [expected])
+    for one in (make(60), make([60]), [make(60)]):
+        assert_same_bits([windows(one)], [windows([60])])
+    x = np.ones((2, 3, 32), np.float32)
+    assert_same_bits(descend.layer_norm(x, make([3, 32])), descend.layer_norm(x, (3, 32)))
+    wrong = [make([32.0, 60.0]), make([[32, 60]]), make([[32], [60]]), make([[60]]), make(60.0), make([True, False])]
+    for array in [*wrong, make(True), [make([60])]]:
+        with pytest.raises(TypeError, match=r"^nsa_compress: act_seq_len is a .*must be a sequence of integers\.$"):
+            windows(array)
+    with pytest.raises(TypeError, match=r"^layer_norm: normalized_shape is a .*must be a sequence of integers\.$"):
+        descend.layer_norm(x, make([[3, 32]]))
+    with pytest.raises(TypeError, match=r"^nsa_compress: compress_block_size is a .*, but must be an integer\.$"):
+        windows(width=make([32, 60]))
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**5000, np.uint64(2**64 - 1)], ids=range(4))
+def test_integers_beyond_64_bits(number):
+    with refused(161002, "nsa_compress", "compress_block_size does not fit into 64 bits"):
+        windows(width=number)
+    for ends in ([32, number], (number,), number):
+        with refused(161002, "nsa_compress", "act_seq_len ", "not fit into 64 bits"):
+            windows(ends)
+    x, ones = np.ones((2, 3, 32), np.float32), np.ones(3, np.float32)
+    with refused(161002, "group_norm_swish", "num_groups does not fit into 64 bits"):
+        descend.group_norm_swish(x, ones, ones, number)
+    # In its turn: null comes first.
+    with refused(161001, "group_norm_swish", "gamma is null"):
+        descend.group_norm_swish(x, None, ones, number)
+    # The next call knows nothing of it.
+    descend.group_norm_swish(x, ones, ones, 3)
+
+
+def test_numbers_beyond_floating_point():
+    x, mask = np.ones((1, 1, 4, 4), np.float32), np.zeros((1, 1, 4, 4), np.bool_)
+    with refused(161002, "scaled_masked_softmax", "scale does not fit into a floating-point number"):
+        descend.scaled_masked_softmax(x, mask, 10**400)
+
+
+@pytest.mark.parametrize("text", ["", "\ud800", "NC\udc80", "\0", "NCHW\0x", "主机", "x" * 100_000], ids=range(7))
+def test_strings_that_are_not_read(text):
+    x, ones = np.ones((2, 3, 32), np.float32), np.ones(3, np.float32)
+    assert_same_bits(descend.group_norm_swish(x, ones, ones, 3, text), descend.group_norm_swish(x, ones, ones, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\ud800", r"'\ud800'"),
+        ("TND\udc80", r"'TND\udc80'"),
+        ("TND\0x", "'TND\0x'"),
+        ("TND\0", "'TND\0'"),
+        ("主", "'主'"),
+    ],
+    ids=range(5),
+)
+def test_strings_that_are_read(text, shown):
+    with refused(161002, "nsa_compress", f"layout is {shown}, but must be 'TND'"):
+        windows(layout=text)
+    assert_same_bits([windows(layout="TND")], [windows(layout=None)])
 
 
 # --- DLPack --------------------------------------------------------------------------------------------------------
@@ -390,6 +548,27 @@ def test_producers_that_are_interrupted(signal):
     call = inputs()
     with pytest.raises(signal):
         descend.rms_norm_grad(call[0], Interrupted(), *call[2:])
+
+
+def test_replaced_tensors_are_let_go():
+    call, result = inputs(), [np.zeros((4, 32), np.float32), np.zeros(32, np.float32)]
+    with acl.product("host"):
+        size, executor = phase1(OP, *call, *result)
+    executor.set_repeatable()
+    alive: list[weakref.ref[Any]] = []
+    for made in (Producer, np.copy, lambda a: Producer(a, versioned=False), Producer):
+        arrays = [a.copy() for a in call]
+        expected = expected_of(arrays)
+        for name, array in zip(("dy", "x", "rstd", "gamma"), arrays, strict=True):
+            given = made(array)
+            executor.set_tensor(name, given)
+            alive.append(weakref.ref(given.array if isinstance(given, Producer) else given))
+        del arrays, array, given
+        gc.collect()
+        assert [r() is not None for r in alive] == [False] * (len(alive) - 4) + [True] * 4
+        aclnn.rms_norm_grad(acl.malloc(size), size, executor, None)
+        acl.synchronize()
+        assert_same_bits(result, expected)
 
 
 @pytest.mark.parametrize("capsule", [None, 1, "capsule", object()])

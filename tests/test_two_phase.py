@@ -137,6 +137,9 @@ def test_changed_tensors_pass_the_contract_again():
     for wrong in (None, [1.0], "x"):
         with pytest.raises(TypeError):
             executor.set_tensor("x", wrong)
+    for name in ("x\0", "\ud800", ""):
+        with pytest.raises(ValueError, match="no tensor named"):
+            executor.set_tensor(name, call[1])
     readonly = result[0].copy()
     readonly.flags.writeable = False
     with refused(161002, OP, "dx_out", "read-only"):
@@ -366,7 +369,9 @@ def test_set_product_is_for_the_process():
         acl.set_product(before)
 
 
-@pytest.mark.parametrize("name", ["", "Host", "atlas", "ascend910b", "atlas-a3 ", "host\0", "主机"])
+@pytest.mark.parametrize(
+    "name", ["", "Host", "atlas", "ascend910b", "atlas-a3 ", "host\0", "主机", "\ud800"], ids=ascii
+)
 def test_names_that_are_no_product(name):
     for call in (acl.set_product, lambda n: acl.product(n).__enter__()):
         with pytest.raises(ValueError, match="product") as caught:
@@ -927,6 +932,7 @@ for arguments in ((dict()), dict(out=(out32, None)), dict(out=(out, None))):
             descend.rms_norm_grad(x, x, rstd, gamma, **arguments)
             kinds.append("computed")
         except MemoryError as error:
+            assert error.status == 361001 and "there is no memory for" in str(error), error
             kinds.append("MemoryError")
         except aclnn.AclnnError as error:
             kinds.append(f"{error.status} {error}")

@@ -34,11 +34,11 @@ PyObject* masked_array_type = nullptr;
 // inside catch (nb::python_error&).
 [[noreturn]] void refuse_unreadable(const Call& call, int i, PyObject* object, const nb::python_error& error) {
   if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-  const nb::object text = nb::steal(PyObject_Str(error.value().ptr()));
-  const char* utf8 = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
-  if (utf8 == nullptr) PyErr_Clear();
+  const nb::object message = nb::steal(PyObject_Str(error.value().ptr()));
+  if (!message.is_valid()) PyErr_Clear();
+  const std::string text = message.is_valid() ? utf8(message.ptr()) : std::string();
   // The first line: C++ libraries append their stack.
-  std::string_view reason(utf8 == nullptr ? "" : utf8);
+  std::string_view reason(text);
   reason = reason.substr(0, reason.find('\n'));
   while (!reason.empty() && (reason.back() == '.' || reason.back() == ' ')) reason.remove_suffix(1);
   if (reason.empty()) reason = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
@@ -100,7 +100,7 @@ void import_numpy(Call& call, int i, PyArrayObject* array, bool output) {
   tensor.dtype = numpy_dtype(PyArray_TYPE(array));
   if (tensor.dtype == Dtype::kUndefined) {
     refuse(call, i,
-           "has dtype " + std::string(nb::str(nb::handle(reinterpret_cast<PyObject*>(PyArray_DESCR(array)))).c_str()) +
+           "has dtype " + utf8(nb::str(nb::handle(reinterpret_cast<PyObject*>(PyArray_DESCR(array)))).ptr()) +
                ", which no operator takes.");
   }
   if (!PyArray_CheckExact(reinterpret_cast<PyObject*>(array)) &&
@@ -274,7 +274,10 @@ void import_protocol(Call& call, int i, PyObject* object, bool output, std::vect
   nb::object capsule;
   try {
     if (nb::hasattr(array, "__dlpack_device__")) {
-      const auto device = nb::cast<int>(nb::object(array.attr("__dlpack_device__")()[0]));
+      int device;
+      if (!nb::try_cast(nb::object(array.attr("__dlpack_device__")()[0]), device)) {
+        refuse(call, i, concat("is a ", type, " whose __dlpack_device__() gave no number."));
+      }
       if (device != dlpack::kCpu && device != dlpack::kCudaHost && device != dlpack::kRocmHost) {
         refuse(call, i, concat("lies on a device (DLPack type ", device, "), but this build computes on the CPU."));
       }
@@ -329,6 +332,7 @@ void delete_owned(dlpack::ManagedTensorVersioned* managed) {
   delete owned;
 }
 
+// Null when there is no memory.
 dlpack::ManagedTensorVersioned* new_owned(const Tensor& tensor) {
   auto owned = std::make_unique<Owned>();
   owned->shape = tensor.shape;
@@ -338,7 +342,7 @@ dlpack::ManagedTensorVersioned* new_owned(const Tensor& tensor) {
   void* data = owned->bytes >= kPageResult
                    ? take_pages(owned->bytes)
                    : std::aligned_alloc(kAlignment, (owned->bytes / kAlignment + 1) * kAlignment);
-  if (data == nullptr) throw std::bad_alloc();
+  if (data == nullptr) return nullptr;
   dlpack::ManagedTensorVersioned& managed = owned->managed;
   managed.version = {1, 0};
   managed.context = owned.get();
@@ -483,9 +487,11 @@ Result::~Result() {
   if (managed_ != nullptr) managed_->deleter(managed_);
 }
 
-void Result::allocate(Tensor* tensor) {
+bool Result::allocate(Tensor* tensor) {
   managed_ = new_owned(*tensor);
+  if (managed_ == nullptr) return false;
   tensor->data = managed_->tensor.data;
+  return true;
 }
 
 nb::object Result::finish() {

@@ -15,7 +15,8 @@ enum class Family : uint8_t { kNumpy, kTorch, kOther };
 void bind_arrays(nb::module_& module);
 
 // Describes `object` as the tensor of parameter i. `keep` receives what must live as long as the tensor is used beyond
-// the object itself. Throws for anything that is no array on the CPU, or that an output must not be.
+// the object itself, one object at most. Throws for anything that is no array on the CPU, or that an output must not
+// be.
 Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep);
 
 // Sets data, offset and storage from the address of element [0, ..., 0], so that negative strides stay inside.
@@ -41,8 +42,8 @@ class Result {
   Result& operator=(const Result&) = delete;
   Result(Result&& other) noexcept;
 
-  void allocate(Tensor* tensor);  // sets tensor->data; throws when there is no memory
-  nb::object finish();            // the array
+  [[nodiscard]] bool allocate(Tensor* tensor);  // sets tensor->data; false when there is no memory
+  nb::object finish();                          // the array
 
  private:
   Family family_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/runtime.h"
 #include "operators/executor.h"
@@ -18,95 +19,6 @@ namespace {
 constexpr int64_t kGilBytes = 64 * 1024;
 
 int parameter_count(const Operator& op) { return static_cast<int>(op.parameters.size()); }
-
-[[noreturn]] void wrong_type(const Call& call, int i, PyObject* object, const char* expected) {
-  throw Error{PyExc_TypeError, concat(call.operator_name(), ": ", call.name(i), " is a ", type_name(object),
-                                      ", but must be ", expected, ".")};
-}
-
-// Python's and NumPy's integers, but no booleans.
-std::optional<int64_t> as_integer(PyObject* object) {
-  if (PyBool_Check(object) || !PyIndex_Check(object)) return std::nullopt;
-  const nb::object number = nb::steal(PyNumber_Index(object));
-  if (!number.is_valid()) throw nb::python_error();
-  const int64_t value = PyLong_AsLongLong(number.ptr());
-  if (value == -1 && PyErr_Occurred()) throw nb::python_error();
-  return value;
-}
-
-// Whatever has a truth value that is plainly a boolean: bool, numpy.bool_.
-std::optional<bool> as_bool(PyObject* object) {
-  if (PyBool_Check(object)) return object == Py_True;
-  if (type_name(object) == "numpy.bool" || type_name(object) == "numpy.bool_") return PyObject_IsTrue(object) == 1;
-  return std::nullopt;
-}
-
-void import_list(Call& call, int i, PyObject* object, bool booleans) {
-  const char* const expected = booleans ? "a sequence of booleans" : "a sequence of integers";
-  call[i].list.clear();
-  if (!booleans) {
-    if (const auto single = as_integer(object)) {  // normalized_shape=64
-      call[i].list.push_back(*single);
-      return;
-    }
-  }
-  if (PyUnicode_Check(object) || PyBytes_Check(object)) wrong_type(call, i, object, expected);
-  const nb::object sequence = nb::steal(PySequence_Fast(object, ""));
-  if (!sequence.is_valid()) {
-    PyErr_Clear();
-    wrong_type(call, i, object, expected);
-  }
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence.ptr());
-  std::vector<int64_t> values(count);
-  for (Py_ssize_t k = 0; k < count; ++k) {
-    PyObject* item = PySequence_Fast_GET_ITEM(sequence.ptr(), k);
-    const auto value = booleans ? as_bool(item) : as_integer(item);
-    if (!value) wrong_type(call, i, object, expected);
-    values[k] = *value;
-  }
-  call[i].list.assign(values.data(), values.size());
-}
-
-void import_attribute(Call& call, int i, PyObject* object) {
-  Argument& argument = call[i];
-  if (object == Py_None) {
-    argument.state = Argument::State::kNull;
-    return;
-  }
-  argument.state = Argument::State::kGiven;
-  switch (call.op->parameters[i].kind) {
-    case Kind::kInt:
-      if (const auto value = as_integer(object)) {
-        argument.integer = *value;
-        return;
-      }
-      wrong_type(call, i, object, "an integer");
-    case Kind::kFloat:
-      if (PyBool_Check(object) || PyUnicode_Check(object)) wrong_type(call, i, object, "a number");
-      argument.real = PyFloat_AsDouble(object);
-      if (argument.real == -1 && PyErr_Occurred()) {
-        PyErr_Clear();
-        wrong_type(call, i, object, "a number");
-      }
-      return;
-    case Kind::kBool:
-      if (const auto value = as_bool(object)) {
-        argument.flag = *value;
-        return;
-      }
-      wrong_type(call, i, object, "a boolean");
-    case Kind::kString:
-      if (!PyUnicode_Check(object)) wrong_type(call, i, object, "a string");
-      argument.text = nb::str(nb::handle(object)).c_str();
-      return;
-    case Kind::kIntArray:
-      return import_list(call, i, object, false);
-    case Kind::kBoolArray:
-      return import_list(call, i, object, true);
-    case Kind::kTensor:
-      break;
-  }
-}
 
 // One executor a thread is kept between functional calls; a call within a call (an array's own Python code) makes
 // another.
@@ -129,6 +41,23 @@ class Borrowed {
 
 const Operator& operator_of(PyObject* self) {
   return *static_cast<const Operator*>(PyCapsule_GetPointer(self, nullptr));
+}
+
+[[noreturn]] void no_memory(const Operator& op, const std::string& what) {
+  throw StatusError{failure(Code::kRuntimeError, op.name, ": there is no memory for ", what, "."), true};
+}
+
+// Runs body(op) for one of an operator's functions; see guarded.
+template <class Body>
+PyObject* guarded_call(PyObject* self, Body body) {
+  return guarded([&]() -> PyObject* {
+    const Operator& op = operator_of(self);
+    try {
+      return body(op);
+    } catch (const std::bad_alloc&) {
+      no_memory(op, "the call");
+    }
+  });
 }
 
 // The arrays given as out=: one for each output, null where none was given.
@@ -159,11 +88,11 @@ GivenOutputs given_outputs(const Call& call, PyObject* out, size_t count) {
 
 // f(*inputs and attributes in the order of the parameters, out)
 PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    const Operator& op = operator_of(self);
+  return guarded_call(self, [&](const Operator& op) -> PyObject* {
     Borrowed executor;
     executor->reset(op, Product::kHost, Naming::kPython);
     Call& call = executor->call();
+    Reader reader(call);
 
     std::vector<nb::object> keep;
     std::optional<Family> family;
@@ -180,9 +109,9 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
       if (next >= count) throw Error{PyExc_TypeError, concat(op.name, ": too few arguments.")};
       PyObject* object = args[next++];
       if (parameter.kind != Kind::kTensor) {
-        import_attribute(call, i, object);
+        reader.attribute(i, object);
       } else if (object != Py_None) {
-        const Family found = read_array(call, i, object, false, keep);
+        const Family found = reader.array(i, object, keep);
         if (!family) {
           family = found;
           first = object;
@@ -194,7 +123,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     const GivenOutputs given = given_outputs(call, args[next], output_count);
     std::array<Family, kMaxParameters> given_families;
     for (size_t k = 0; k < output_count; ++k) {
-      if (given[k] != nullptr) given_families[k] = read_array(call, outputs[k], given[k], true, keep);
+      if (given[k] != nullptr) given_families[k] = reader.array(outputs[k], given[k], keep);
     }
     op.infer(call);
     for (size_t k = 0; k < output_count; ++k) {
@@ -203,19 +132,27 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
         call[outputs[k]].tensor.data = nullptr;
       }
     }
-    check(executor->prepare());
+    check(reader.judge(executor->prepare()));
 
     std::vector<Result> results;
     results.reserve(output_count);
     const auto wanted = [&](size_t k) { return is_used(call, outputs[k]); };
     for (size_t k = 0; k < output_count; ++k) {
       results.emplace_back(family.value_or(Family::kNumpy), first);
-      if (given[k] == nullptr && wanted(k)) results[k].allocate(&call[outputs[k]].tensor);
+      if (given[k] != nullptr || !wanted(k)) continue;
+      Tensor& tensor = call[outputs[k]].tensor;
+      if (!results[k].allocate(&tensor)) {
+        no_memory(op, concat(call.name(outputs[k]), ", ", tensor.elements() * dtype_size(tensor.dtype), " bytes"));
+      }
     }
-    if (executor->plan().bytes() < kGilBytes) {
-      check(executor->run_now());
-    } else {
-      check(without_gil([&] { return executor->run_now(); }));
+    try {
+      if (executor->plan().bytes() < kGilBytes) {
+        check(executor->run_now());
+      } else {
+        check(without_gil([&] { return executor->run_now(); }));
+      }
+    } catch (const std::bad_alloc&) {
+      no_memory(op, concat("the workspace, ", executor->workspace_bytes(), " bytes"));
     }
 
     const auto finish = [&](size_t k) -> nb::object {
@@ -233,17 +170,41 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
   });
 }
 
+// Counts itself while it lives.
+class Counted {
+ public:
+  explicit Counted(int& count) : count_(count) { ++count_; }
+  ~Counted() { --count_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  int& count_;
+};
+
 // What Python calls an executor: the engine's, and the arrays that it works on.
 struct PythonExecutor {
   std::shared_ptr<Executor> executor = std::make_shared<Executor>();
-  std::vector<nb::object> keep;  // by parameter, then what imports left
+  std::vector<nb::object> keep;  // by parameter its array, then by parameter what reading the array left
   std::vector<Family> families;
+  int launching = 0;                 // launches under way that have given up the GIL
+  std::vector<nb::object> replaced;  // during those, which may have taken their addresses
+
+  // Another array for parameter i; `left` is emptied.
+  void replace(int i, PyObject* array, Family family, std::vector<nb::object>& left) {
+    nb::object read = left.empty() ? nb::object() : std::move(left.back());
+    left.clear();
+    families[i] = family;
+    // The old ones go last: their own Python code may come back to this executor.
+    const std::array<nb::object, 2> old{std::exchange(keep[i], nb::borrow(array)),
+                                        std::exchange(keep[families.size() + i], std::move(read))};
+    if (launching > 0) replaced.insert(replaced.end(), old.begin(), old.end());
+  }
 };
 
 // (size, executor) = f(*parameters in the documents' order)
 PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    const Operator& op = operator_of(self);
+  return guarded_call(self, [&](const Operator& op) -> PyObject* {
     if (count != parameter_count(op)) {
       throw Error{PyExc_TypeError, concat(op.name, "_get_workspace_size: the wrong number of arguments.")};
     }
@@ -253,17 +214,19 @@ PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssiz
     if (Status status = current_product(&call.product); !status.ok()) {
       throw StatusError{call.fail(status.code, status.sentence)};
     }
-    made->keep.resize(count);
+    made->keep.resize(2 * count);
     made->families.resize(count, Family::kNumpy);
+    Reader reader(call);
+    std::vector<nb::object> left;
     for (int i = 0; i < count; ++i) {
       if (op.parameters[i].kind != Kind::kTensor) {
-        import_attribute(call, i, args[i]);
+        reader.attribute(i, args[i]);
       } else if (args[i] != Py_None) {
-        made->families[i] = read_array(call, i, args[i], op.parameters[i].role == Role::kOutput, made->keep);
-        made->keep[i] = nb::borrow(args[i]);
+        const Family family = reader.array(i, args[i], left);
+        made->replace(i, args[i], family, left);
       }
     }
-    check(made->executor->prepare());
+    check(reader.judge(made->executor->prepare()));
     const nb::object size = nb::cast(made->executor->workspace_bytes());
     const nb::object executor = nb::cast(made.release(), nb::rv_policy::take_ownership);
     return nb::make_tuple(size, executor).release().ptr();
@@ -272,8 +235,7 @@ PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssiz
 
 // f(workspace, size, executor, stream)
 PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    const Operator& op = operator_of(self);
+  return guarded_call(self, [&](const Operator& op) -> PyObject* {
     const auto bad = [&](const char* name, PyObject* object, const char* expected) -> Error {
       return {PyExc_TypeError,
               concat(op.name, ": ", name, " is a ", type_name(object), ", but must be ", expected, ".")};
@@ -296,7 +258,10 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
       throw StatusError{
           failure(Code::kRuntimeError, op.name, ": stream is a ", type_name(args[3]), ", but must be an acl.Stream.")};
     }
-    const auto given = static_cast<uint64_t>(std::max<int64_t>(*size, 0));
+    if (!size->fits) {
+      throw StatusError{failure(Code::kParamInvalid, op.name, ": workspace_size does not fit into 64 bits.")};
+    }
+    const auto given = static_cast<uint64_t>(std::max<int64_t>(size->value, 0));
     if (workspace.pointer != nullptr && workspace.bytes < given) {
       throw StatusError{failure(Code::kParamInvalid, op.name, ": the workspace is said to have ", given,
                                 " bytes, but has ", workspace.bytes, ".")};
@@ -306,31 +271,37 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     if (engine.plan().bytes() < kGilBytes) {
       status = engine.launch(op, workspace.pointer, given, stream->stream.get());
     } else {
+      const Counted under_way(executor->launching);
       status = without_gil([&] { return engine.launch(op, workspace.pointer, given, stream->stream.get()); });
     }
+    const std::vector<nb::object> replaced =
+        executor->launching == 0 ? std::exchange(executor->replaced, {}) : executor->replaced;
     check(std::move(status));
     for (int i = 0; i < parameter_count(op); ++i) {
       if (op.parameters[i].role == Role::kOutput && executor->keep[i].is_valid() && is_used(engine.call(), i)) {
         mark_written(executor->keep[i].ptr(), executor->families[i]);
       }
     }
+    if (!replaced.empty()) stream->hold(replaced, nb::none());
     stream->hold(executor->keep, workspace.keep);
     Py_RETURN_NONE;
   });
 }
 
-const Operator& by_name(const char* name) {
-  const Operator* op = find_operator(name);
-  if (op == nullptr) throw Error{PyExc_KeyError, concat("there is no operator ", name, ".")};
+const Operator& by_name(const nb::str& name) {
+  const std::string text = utf8(name.ptr());
+  const Operator* op = find_operator(text);
+  if (op == nullptr) throw Error{PyExc_KeyError, concat("there is no operator ", text, ".")};
   return *op;
 }
 
 // [(shape, dtype name), ...] = infer(name, *inputs and attributes): what results a call would have, nothing computed.
-nb::list infer_results(const char* name, const nb::args& arguments) {
+nb::list infer_results(const nb::str& name, const nb::args& arguments) {
   const Operator& op = by_name(name);
   Call call;
   call.op = &op;
   call.naming = Naming::kPython;
+  Reader reader(call);
   std::vector<nb::object> keep;
   size_t next = 0;
   for (int i = 0; i < parameter_count(op); ++i) {
@@ -338,11 +309,12 @@ nb::list infer_results(const char* name, const nb::args& arguments) {
     if (next >= arguments.size()) throw Error{PyExc_TypeError, concat(op.name, ": too few arguments.")};
     const nb::object object = arguments[next++];
     if (op.parameters[i].kind != Kind::kTensor) {
-      import_attribute(call, i, object.ptr());
+      reader.attribute(i, object.ptr());
     } else if (!object.is_none()) {
-      read_metadata(call, i, object.ptr(), false, keep);
+      reader.metadata(i, object.ptr(), keep);
     }
   }
+  (void)reader.judge({});
   op.infer(call);
   nb::list results;
   for (int i = 0; i < parameter_count(op); ++i) {
@@ -355,26 +327,31 @@ nb::list infer_results(const char* name, const nb::args& arguments) {
 }
 
 // (status, name, sentence) = verdict(name, product, *parameters in the documents' order): what the first phase answers.
-nb::tuple verdict(const char* name, const char* product_name, const nb::args& arguments) {
+nb::tuple verdict(const nb::str& name, const nb::str& product_name, const nb::args& arguments) {
   const Operator& op = by_name(name);
-  Product product;
-  check(find_product(product_name, &product));
   Call call;
   call.op = &op;
+  check(find_product(utf8(product_name.ptr()), &call.product));
   call.naming = Naming::kPython;
   if (static_cast<int>(arguments.size()) != parameter_count(op)) {
     throw Error{PyExc_TypeError, concat(op.name, ": the wrong number of arguments.")};
   }
+  Reader reader(call);
   std::vector<nb::object> keep;
   for (int i = 0; i < parameter_count(op); ++i) {
     const nb::object object = arguments[i];
     if (op.parameters[i].kind != Kind::kTensor) {
-      import_attribute(call, i, object.ptr());
+      reader.attribute(i, object.ptr());
     } else if (!object.is_none()) {
-      read_metadata(call, i, object.ptr(), op.parameters[i].role == Role::kOutput, keep);
+      reader.metadata(i, object.ptr(), keep);
     }
   }
-  const Status status = verdict_on(product, call);
+  Status status;
+  try {
+    status = reader.judge(verdict_on(call.product, call));
+  } catch (const StatusError& error) {
+    status = error.status;
+  }
   if (status.ok()) return nb::make_tuple(0, "ACLNN_SUCCESS", "");
   return nb::make_tuple(static_cast<int>(status.code), code_name(status.code), status.sentence);
 }
@@ -388,18 +365,19 @@ std::string dtype_of(nb::handle array) {
   return dtype_name(call[0].tensor.dtype);
 }
 
-void set_tensor(PythonExecutor& self, const char* name, nb::handle array) {
+void set_tensor(PythonExecutor& self, const nb::str& given_name, nb::handle array) {
+  const std::string name = utf8(given_name.ptr());
   Executor& engine = *self.executor;
   const Operator& op = *engine.call().op;
   for (int i = 0; i < parameter_count(op); ++i) {
     const Parameter& parameter = op.parameters[i];
-    if (std::string_view(name) != parameter.python || parameter.kind != Kind::kTensor) continue;
+    if (name != parameter.python || parameter.kind != Kind::kTensor) continue;
     // Described apart: the executor changes only if the array fits.
     Call described;
     described.op = &op;
     described.naming = Naming::kPython;
-    std::vector<nb::object> keep;
-    const Family family = read_array(described, i, array.ptr(), parameter.role == Role::kOutput, keep);
+    std::vector<nb::object> left;
+    const Family family = read_array(described, i, array.ptr(), parameter.role == Role::kOutput, left);
     const Tensor& now = engine.call()[i].tensor;
     const Tensor& next = described[i].tensor;
     if (next.dtype != now.dtype || next.shape != now.shape || next.strides != now.strides ||
@@ -409,10 +387,7 @@ void set_tensor(PythonExecutor& self, const char* name, nb::handle array) {
                                            to_string(now.strides), ".")};
     }
     engine.set_address(i, next.data);
-    self.keep[i] = nb::borrow(array);
-    self.families[i] = family;
-    for (nb::object& object : keep) self.keep.push_back(std::move(object));
-    return;
+    return self.replace(i, array.ptr(), family, left);
   }
   throw Error{PyExc_ValueError, concat(op.name, " has no tensor named ", name, ".")};
 }
@@ -457,13 +432,13 @@ void bind_calls(nb::module_& module) {
   module.def("verdict", verdict, nb::arg("name"), nb::arg("product"), nb::arg("arguments"),
              "Status, its name and a sentence that a product answers to a first phase with these parameters.");
   module.def(
-      "function", [](const char* name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
+      "function", [](const nb::str& name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
       "The functional form: called with inputs and attributes in order, then out.");
   module.def(
-      "phase1", [](const char* name) { return method(&phase1_method, by_name(name)); }, nb::arg("name"),
+      "phase1", [](const nb::str& name) { return method(&phase1_method, by_name(name)); }, nb::arg("name"),
       "The first phase: called with all parameters in order.");
   module.def(
-      "phase2", [](const char* name) { return method(&phase2_method, by_name(name)); }, nb::arg("name"),
+      "phase2", [](const nb::str& name) { return method(&phase2_method, by_name(name)); }, nb::arg("name"),
       "The second phase: called with workspace, size, executor and stream.");
 }
 

@@ -10,17 +10,25 @@
 namespace descend::python {
 namespace {
 
-// descend.errors.from_status(status, name, sentence) -> exception
+// descend.errors.from_status(status, name, sentence, no_memory) -> exception
 PyObject* exception_factory = nullptr;
 
-void set_status_error(const Status& status) {
-  nb::object exception;
+// A sentence in Python; bytes that are no UTF-8, which an environment variable may have, are escaped.
+nb::object text(const std::string& sentence) {
+  nb::object object =
+      nb::steal(PyUnicode_DecodeUTF8(sentence.data(), static_cast<Py_ssize_t>(sentence.size()), "backslashreplace"));
+  if (!object.is_valid()) throw nb::python_error();
+  return object;
+}
+
+void set_status_error(const StatusError& error) {
+  const Status& status = error.status;
   if (exception_factory != nullptr) {
-    exception = nb::handle(exception_factory)(static_cast<int>(status.code), code_name(status.code),
-                                              nb::str(status.sentence.data(), status.sentence.size()));
+    const nb::object exception = nb::handle(exception_factory)(static_cast<int>(status.code), code_name(status.code),
+                                                               text(status.sentence), error.no_memory);
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   } else {
-    PyErr_SetString(PyExc_RuntimeError, status.sentence.c_str());
+    PyErr_SetObject(PyExc_RuntimeError, text(status.sentence).ptr());
   }
 }
 
@@ -32,10 +40,14 @@ void set_python_error() noexcept {
   } catch (nb::python_error& error) {
     error.restore();
   } catch (const Error& error) {
-    PyErr_SetString(error.type, error.sentence.c_str());
+    try {
+      PyErr_SetObject(error.type, text(error.sentence).ptr());
+    } catch (nb::python_error& inner) {
+      inner.restore();
+    }
   } catch (const StatusError& error) {
     try {
-      set_status_error(error.status);
+      set_status_error(error);
     } catch (nb::python_error& inner) {
       inner.restore();
     }
@@ -48,9 +60,19 @@ void set_python_error() noexcept {
 
 std::string type_name(PyObject* object) {
   const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object)));
-  const std::string name = nb::str(type.attr("__qualname__")).c_str();
-  const std::string module = nb::str(type.attr("__module__")).c_str();
-  return module == "builtins" ? name : module + "." + name;
+  const std::string name = utf8(nb::str(type.attr("__qualname__")).ptr());
+  const nb::object module = nb::getattr(type, "__module__", nb::none());  // a class may have deleted it
+  const std::string prefix = module.is_none() ? "builtins" : utf8(nb::str(module).ptr());
+  return prefix == "builtins" ? name : prefix + "." + name;
+}
+
+std::string utf8(PyObject* string) {
+  Py_ssize_t size = 0;
+  if (const char* text = PyUnicode_AsUTF8AndSize(string, &size)) return {text, static_cast<size_t>(size)};
+  PyErr_Clear();
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }
 
 }  // namespace descend::python

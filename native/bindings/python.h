@@ -22,6 +22,7 @@ struct Error {
 // A failed status: becomes descend.aclnn.AclnnError or one of its kin.
 struct StatusError {
   Status status;
+  bool no_memory = false;  // then also a MemoryError, whatever the code
 };
 
 inline void check(Status status) {
@@ -62,6 +63,9 @@ auto without_gil(Body body) {
 
 // "int", "numpy.ndarray", "torch.Tensor": what a sentence calls an object.
 std::string type_name(PyObject* object);
+
+// Any str; lone surrogates, which UTF-8 has not, are escaped.
+std::string utf8(PyObject* string);
 
 void bind_calls(nb::module_& module);    // the operators: functional and two-phase
 void bind_engine(nb::module_& module);   // what descend._torch shares

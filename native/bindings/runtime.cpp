@@ -1,7 +1,6 @@
 #include "bindings/runtime.h"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 
 #include "kernels/arithmetic.h"
 #include "kernels/element.h"
@@ -146,7 +145,7 @@ void bind_runtime(nb::module_& module) {
       "Waits for the work in flight on every stream.");
 
   module.def(
-      "set_product", [](const std::string& name) { check(set_product(name)); }, nb::arg("name"),
+      "set_product", [](const nb::str& name) { check(set_product(utf8(name.ptr()))); }, nb::arg("name"),
       "The product that two-phase calls are checked against, for the process.");
   module.def(
       "get_product",
@@ -158,9 +157,9 @@ void bind_runtime(nb::module_& module) {
       "The product of this thread's two-phase calls.");
   module.def(
       "override_product",
-      [](const std::string& name) {
+      [](const nb::str& name) {
         Product product;
-        check(find_product(name, &product));
+        check(find_product(utf8(name.ptr()), &product));
         return override_thread_product(static_cast<int>(product));
       },
       nb::arg("name"), "Overrides the product for this thread; returns what restore_product takes.");

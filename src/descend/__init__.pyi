@@ -45,7 +45,7 @@ def rms_norm_grad(
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows.
     atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes
@@ -108,7 +108,7 @@ def rms_norm(
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE for
     DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine; host
@@ -181,7 +181,7 @@ def layer_norm_backward(
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows.
     Without weight g is gradOut; bias is not read. An output whose mask is false is ignored altogether: it may be
@@ -259,7 +259,7 @@ def layer_norm(
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. The
     variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are FLOAT,
@@ -345,7 +345,7 @@ def group_norm_swish_grad(
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
     / num_groups neighbouring channels of one sample. Nothing overflows on the way to the sigmoid, however large
@@ -427,7 +427,7 @@ def group_norm_swish(
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
     / num_groups neighbouring channels of one sample. The variance does not cancel, however far from 0 the data
@@ -491,7 +491,7 @@ def scaled_masked_softmax_backward(
         Arrays of the first argument's library; with `out`, the array to write to.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     The sum runs over the whole last axis, masked positions included: a NaN there makes the rest of its row NaN.
     Where mask is true the result is 0, whatever gradOutput and y hold. Strided and empty tensors are fine. host
@@ -543,7 +543,7 @@ def scaled_masked_softmax(
         Arrays of the first argument's library; with `out`, the array to write to.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. host also takes
     DOUBLE, any rank from 1, any length of the last axis, any mask that broadcasts, no mask (None: nothing is
@@ -601,7 +601,7 @@ def nsa_compress_grad(
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     Windows of W = compressBlockSize tokens, one every S = compressStride, in each sequence of len tokens: 0 if
     len < W, else (len - W) / S + 1. c numbers the windows of all sequences, start(c) is the first token of window
@@ -661,7 +661,7 @@ def nsa_compress(
         Arrays of the first argument's library; with `out`, the array to write to.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values), TypeError for wrong types.
+    values, a MemoryError where there is no memory), TypeError for wrong types.
 
     Windows of W = compressBlockSize tokens, one every S = compressStride, in each sequence of len tokens: 0 if
     len < W, else (len - W) / S + 1. c numbers the windows of all sequences, start(c) is the first token of window

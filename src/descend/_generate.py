@@ -103,7 +103,7 @@ def _functional_docstring(operator: Operator) -> str:
         "    Arrays of the first argument's library; with `out`, " + out + ".",
         "",
         "Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong",
-        "values), TypeError for wrong types.",
+        "values, a MemoryError where there is no memory), TypeError for wrong types.",
     ]
     return _docstring(operator, functional_parameters(operator), results)
 

@@ -48,9 +48,10 @@ _CLASSES: dict[int, type[AclnnError]] = {
 }
 
 
-def from_status(status: int, name: str, sentence: str) -> AclnnError:
-    """The exception for a status other than 0."""
-    return _CLASSES.get(status, AclnnError)(status, name, sentence)
+def from_status(status: int, name: str, sentence: str, no_memory: bool = False) -> AclnnError:
+    """The exception for a status other than 0; an AclnnMemoryError also where an operator's status says less."""
+    kind = AclnnMemoryError if no_memory else _CLASSES.get(status, AclnnError)
+    return kind(status, name, sentence)
 
 
 _native.set_exception_factory(from_status)

@@ -1,0 +1,184 @@
+#include "bindings/arguments.h"
+
+namespace descend::python {
+namespace {
+
+[[noreturn]] void wrong_type(const Call& call, int i, PyObject* object, const char* expected) {
+  throw Error{PyExc_TypeError, concat(call.operator_name(), ": ", call.name(i), " is a ", type_name(object),
+                                      ", but must be ", expected, ".")};
+}
+
+// Forgets what an object's own code raised, so that a sentence about the argument can take its place; interrupts and
+// the like go through.
+void forget_error() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) throw nb::python_error();
+  PyErr_Clear();
+}
+
+// A bool, or what is one by its dtype: numpy.bool_, 0-d arrays.
+bool is_boolean(PyObject* object) {
+  if (PyBool_Check(object)) return true;
+  if (PyLong_CheckExact(object)) return false;
+  const nb::object dtype = nb::getattr(nb::handle(object), "dtype", nb::none());
+  if (dtype.is_none()) return false;
+  const std::string name = utf8(nb::str(dtype).ptr());
+  return name == "bool" || name == "torch.bool";
+}
+
+// An array of one element passes for a number with some libraries.
+bool has_length(PyObject* object) {
+  if (PyLong_Check(object)) return false;
+  if (PyObject_Size(object) >= 0) return true;
+  forget_error();
+  return false;
+}
+
+std::optional<bool> as_bool(PyObject* object) {
+  if (PyBool_Check(object)) return object == Py_True;
+  if (!is_boolean(object) || has_length(object)) return std::nullopt;
+  const int truth = PyObject_IsTrue(object);
+  if (truth < 0) throw nb::python_error();
+  return truth == 1;
+}
+
+[[noreturn]] void too_large(const Call& call, int i, const char* what) {
+  throw StatusError{call.fail(Code::kParamInvalid, call.name(i), " ", what)};
+}
+
+void read_list(Call& call, int i, PyObject* object, bool booleans) {
+  const char* const expected = booleans ? "a sequence of booleans" : "a sequence of integers";
+  Dims& list = call[i].list;
+  list.clear();
+  if (PyUnicode_Check(object) || PyBytes_Check(object)) wrong_type(call, i, object, expected);
+  const nb::object sequence = nb::steal(PyLong_Check(object) ? nullptr : PySequence_Fast(object, ""));
+  if (!sequence.is_valid()) {
+    if (PyErr_Occurred()) forget_error();
+    const auto single = booleans ? std::nullopt : as_integer(object);  // normalized_shape=64
+    if (!single) wrong_type(call, i, object, expected);
+    if (!single->fits) too_large(call, i, "does not fit into 64 bits.");
+    list.push_back(single->value);
+    return;
+  }
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence.ptr());
+  std::vector<int64_t> values(count);
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    // Borrowed from a list that the item's own code may change.
+    const nb::object item = nb::borrow(
+        k < PySequence_Fast_GET_SIZE(sequence.ptr()) ? PySequence_Fast_GET_ITEM(sequence.ptr(), k) : Py_None);
+    if (booleans) {
+      const auto value = as_bool(item.ptr());
+      if (!value) wrong_type(call, i, object, expected);
+      values[k] = *value;
+    } else {
+      const auto value = as_integer(item.ptr());
+      if (!value || has_length(item.ptr())) wrong_type(call, i, object, expected);
+      if (!value->fits) too_large(call, i, "holds a number that does not fit into 64 bits.");
+      values[k] = value->value;
+    }
+  }
+  list.assign(values.data(), values.size());
+}
+
+void read_attribute(Call& call, int i, PyObject* object) {
+  Argument& argument = call[i];
+  switch (call.op->parameters[i].kind) {
+    case Kind::kInt:
+      if (const auto number = as_integer(object)) {
+        if (!number->fits) too_large(call, i, "does not fit into 64 bits.");
+        argument.integer = number->value;
+        return;
+      }
+      wrong_type(call, i, object, "an integer");
+    case Kind::kFloat:
+      if (PyBool_Check(object) || PyUnicode_Check(object)) wrong_type(call, i, object, "a number");
+      argument.real = PyFloat_AsDouble(object);
+      if (argument.real == -1 && PyErr_Occurred()) {
+        const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+        forget_error();
+        if (large) too_large(call, i, "does not fit into a floating-point number.");
+        wrong_type(call, i, object, "a number");
+      }
+      return;
+    case Kind::kBool:
+      if (const auto value = as_bool(object)) {
+        argument.flag = *value;
+        return;
+      }
+      wrong_type(call, i, object, "a boolean");
+    case Kind::kString:
+      if (!PyUnicode_Check(object)) wrong_type(call, i, object, "a string");
+      argument.text = utf8(object);
+      return;
+    case Kind::kIntArray:
+      return read_list(call, i, object, false);
+    case Kind::kBoolArray:
+      return read_list(call, i, object, true);
+    case Kind::kTensor:
+      break;
+  }
+}
+
+}  // namespace
+
+std::optional<Integer> as_integer(PyObject* object) {
+  if (!PyIndex_Check(object) || is_boolean(object)) return std::nullopt;
+  const nb::object number = nb::steal(PyNumber_Index(object));
+  if (!number.is_valid()) {  // an array has __index__, whatever its shape and dtype
+    forget_error();
+    return std::nullopt;
+  }
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  return Integer{value, overflow == 0};
+}
+
+Family Reader::array(int i, PyObject* object, std::vector<nb::object>& keep) {
+  try {
+    return read_array(call_, i, object, is_output(i), keep);
+  } catch (const Error&) {
+    remember(i);
+  } catch (const StatusError&) {
+    remember(i);
+  }
+  return Family::kOther;
+}
+
+void Reader::metadata(int i, PyObject* object, std::vector<nb::object>& keep) {
+  try {
+    read_metadata(call_, i, object, is_output(i), keep);
+  } catch (const Error&) {
+    remember(i);
+  } catch (const StatusError&) {
+    remember(i);
+  }
+}
+
+void Reader::attribute(int i, PyObject* object) {
+  if (object == Py_None) {
+    call_[i].state = Argument::State::kNull;
+    return;
+  }
+  call_[i].state = Argument::State::kGiven;
+  try {
+    read_attribute(call_, i, object);
+  } catch (const StatusError&) {
+    remember(i);
+  }
+}
+
+void Reader::remember(int i) {
+  // Given, for it is not null, but with nothing in it that an earlier call or half a reading left.
+  call_[i] = Argument{};
+  call_[i].state = Argument::State::kGiven;
+  unread_.push_back({i, std::current_exception()});
+}
+
+Status Reader::judge(Status prepared) const {
+  if (prepared.code == Code::kParamNullptr || prepared.code == Code::kFindKernelError) return prepared;
+  for (const auto& [i, why] : unread_) {
+    if (call_.op->counts == nullptr || call_.op->counts(call_, i)) std::rethrow_exception(why);
+  }
+  return prepared;
+}
+
+}  // namespace descend::python

@@ -1,0 +1,48 @@
+// The arguments of one call, from Python's objects.
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "operators/operator.h"
+
+namespace descend::python {
+
+struct Integer {
+  int64_t value;
+  bool fits;  // into 64 bits
+};
+// Python's integers, NumPy's, those of 0-d arrays; nothing for booleans and all else.
+std::optional<Integer> as_integer(PyObject* object);
+
+// Fills a call. An array that cannot be read, or a number that does not fit, is remembered with its reason and judged
+// with the call: after what is null and the product, and not at all where the call ignores that parameter.
+class Reader {
+ public:
+  explicit Reader(Call& call) : call_(call) {}
+
+  // As read_array and read_metadata.
+  Family array(int i, PyObject* object, std::vector<nb::object>& keep);
+  void metadata(int i, PyObject* object, std::vector<nb::object>& keep);
+  // Throws for an object of a wrong type.
+  void attribute(int i, PyObject* object);
+
+  // `prepared` is what phase 1 says of the call as far as it could be read. Returns or throws what the whole call gets.
+  Status judge(Status prepared) const;
+
+ private:
+  struct Unread {
+    int parameter;
+    std::exception_ptr why;  // an Error or a StatusError
+  };
+
+  bool is_output(int i) const { return call_.op->parameters[i].role == Role::kOutput; }
+  void remember(int i);  // to be called inside catch
+
+  Call& call_;
+  std::vector<Unread> unread_;
+};
+
+}  // namespace descend::python

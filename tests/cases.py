@@ -131,10 +131,12 @@ class Place:
         lead = (beyond_line - memory.ctypes.data) % 64
         self.memory = memory[lead : lead + 2 * self.GUARD + count * kind.itemsize]
         self.array = self._view(self.memory, kind, count, extents, layout)
-        inside = np.zeros(self.memory.shape, np.uint8)
-        marks = self._view(inside, np.dtype(f"V{kind.itemsize}"), count, extents, layout)
-        marks[...] = np.void(bytes([1]) * kind.itemsize)
-        self._outside = inside == 0
+        self._outside: Any = np.r_[: self.GUARD, -self.GUARD : 0]
+        if layout != Layout.contiguous(len(shape)):
+            inside = np.zeros(self.memory.shape, np.uint8)
+            marks = self._view(inside, np.dtype(f"V{kind.itemsize}"), count, extents, layout)
+            marks[...] = np.void(bytes([1]) * kind.itemsize)
+            self._outside = inside == 0
 
     def _view(self, memory: Array, kind: np.dtype[Any], count: int, extents: list[int], layout: Layout) -> Array:
         block = memory[self.GUARD : self.GUARD + count * kind.itemsize].view(kind).reshape(extents)

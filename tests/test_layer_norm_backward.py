@@ -698,8 +698,7 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
         place, found = run(times, gap, in_place)
         rows = place.array.reshape(times, 40, columns + gap)
         assert_same_bits([rows[..., :columns], found], [np.broadcast_to(expected, (times, 40, columns)), sums])
-        place.array[:, :columns] = np.nan
-        assert np.isnan(wide(place.array)).all()  # nothing was written to the gaps
+        assert np.isnan(wide(place.array[:, columns:])).all()  # nothing was written to the gaps
         place.check_guards()
 
 

@@ -435,8 +435,7 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
         for result, part in zip((place.array[:, :columns], *others), expected, strict=True):
             rows = result.reshape(times, 10, -1)
             assert_same_bits([rows], [np.broadcast_to(part, rows.shape)])
-        place.array[:, :columns] = np.nan
-        assert np.isnan(wide(place.array)).all()  # nothing was written to the gaps
+        assert np.isnan(wide(place.array[:, columns:])).all()  # nothing was written to the gaps
         place.check_guards()
 
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -554,11 +556,16 @@ def test_the_core_is_what_one_thread_takes_for_all_rows(monkeypatch):
 
 
 def test_the_stopwatch_tells_a_difference(monkeypatch):
-    sleep = harness.time.sleep
-    assert 2e-3 <= near.longer(lambda: sleep(3e-3), lambda: sleep(1e-3)) < 20e-3
-    jobs = {8: lambda: sleep(3e-3), 4: lambda: sleep(1e-3), 0: lambda: sleep(5e-3)}
+    now = [0.0]  # seconds, which jobs alone take
+
+    def job(seconds: float) -> Any:
+        return lambda: now.append(now.pop() + seconds)
+
+    monkeypatch.setattr(near, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert near.longer(job(3e-3), job(1e-3)) == pytest.approx(2e-3)
+    jobs = {8: job(3e-3), 4: job(1e-3), 0: job(5e-3)}
     monkeypatch.setattr(ours, "functional", lambda operator, problem: jobs[problem.shape[0]])
-    assert 1e-3 <= near.stopwatch(load("rms_norm"), ((8, 64), (4, 64)), "float32")() < 20e-3
+    assert near.stopwatch(load("rms_norm"), ((8, 64), (4, 64)), "float32")() == pytest.approx(2e-3)
     assert near.stopwatch(load("rms_norm"), ((8, 64), (0, 64)), "float32")() == 0  # no time is less than none
 
 

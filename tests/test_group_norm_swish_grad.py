@@ -480,6 +480,26 @@ def test_the_error_of_sums_does_not_grow(dtype, rows, inner):
         assert np.abs(got / exact - 1).max() < 3 * 2.0**-24
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((1, 16376), 8), ((1, 515, 7), 5), ((1, 120), 40), ((1, 6, 33), 2), ((1, 71, 2049), 1), ((1, 3, 70_000), 3)],
+)
+def test_sums_of_one_sample_wherever_they_are_written(shape, groups, dtype):
+    """Straight to the output where its dtype and layout allow, else by way of a slot: the bits are the same."""
+    call = inputs(tensors(shape, groups, (dtype,) * 9))
+    dx = compute(call, groups)[0]
+    for written in {dtype, F32, F16} if dtype != "DOUBLE" else {dtype}:
+        straight, apart = ([Place(shape[1:2], written, Layout((0,), (step,))) for _ in range(2)] for step in (1, 2))
+        for places in straight, apart:
+            results = descend.group_norm_swish_grad(*call, groups, out=(None, *(p.array for p in places)))
+            check(results, call, groups)
+            assert_same_bits(results[:1], [dx])
+            for place in places:
+                place.check_guards()
+        assert_same_bits([p.array for p in straight], [p.array for p in apart])
+
+
 def test_empty_tensors_on_host():
     for shape in ((0, 8, 3), (2, 8, 0), (0, 8), (2, 8, 3, 0, 5)):
         call = tensors(shape)

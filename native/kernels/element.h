@@ -1,6 +1,7 @@
 // Element types of the kernels and the type that each is computed in.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace descend::kernels {
@@ -48,6 +49,11 @@ struct ColumnSums {
   bool wanted() const { return slots != nullptr || wide != nullptr || own != nullptr; }
   ColumnSums from(int64_t column) const {
     return {slots ? slots + column : nullptr, wide ? wide + column : nullptr, own ? own + column : nullptr};
+  }
+  void clear(int64_t columns) const {
+    if (slots != nullptr) std::fill_n(slots, columns, 0.0);
+    if (wide != nullptr) std::fill_n(wide, columns, Wide<T>{0});
+    if (own != nullptr) std::fill_n(own, columns, T{0});
   }
 };
 

@@ -42,12 +42,12 @@ struct GradGroup {
   int64_t channel;            // the group's first
   const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path
   const Wide<T>* beta_each;
-  double* dz_sums;   // [entries]; where channels are short, times their gamma
-  double* dzx_sums;  // [entries]: of that times xhat
-  double* dbeta;     // [channels of the group]: the slots for the sums of channels, or null
-  double* dgamma;    // [channels of the group]
-  bool fresh;        // whether nothing is in them as yet
-  Wide<T>* dz;       // [elements], or null where it is computed again rather than kept; see dz_pitch(), tile_pitch()
+  double* dz_sums;      // [entries]; where channels are short, times their gamma
+  double* dzx_sums;     // [entries]: of that times xhat
+  ColumnSums<T> dbeta;  // [channels of the group]: where the sums of channels go, if they are wanted
+  ColumnSums<T> dgamma;
+  bool fresh;   // whether nothing is in slots as yet
+  Wide<T>* dz;  // [elements], or null where it is computed again rather than kept; see whole_packs(), tile_pitch()
   Wide<T> mean_dz, mean_dzx;  // of gamma * dz, and of that times xhat; set once the sums are there
   bool ask;                   // whether what is next is worth asking for
   bool stream;                // whether dx is stored past the caches
@@ -62,8 +62,8 @@ struct GradGroup {
     rstd = p.rstd[sample * p.shape.groups + index];
     channel = index * p.shape.group_channels();
     const int64_t at = slot * p.shape.channels + channel;
-    dbeta = p.dbeta_slots ? p.dbeta_slots + at : nullptr;
-    dgamma = p.dgamma_slots ? p.dgamma_slots + at : nullptr;
+    dbeta = p.dbeta.from(at);
+    dgamma = p.dgamma.from(at);
     fresh = first_of_slot;
   }
 
@@ -104,11 +104,12 @@ HWY_INLINE double scale_of(const GroupNormSwishGrad<T>& p) {
   return static_cast<double>(p.scale) * (kBriefly<T> ? -std::numbers::log2e : 1.0);
 }
 
-// Where channels are long, the dz of each starts at a multiple of so many elements: it is kept in whole packs.
+// So many elements and what is missing to whole packs: the dz of each long channel and the sums of a group have as
+// much.
 template <class W>
-HWY_INLINE int64_t dz_pitch(int64_t inner) {
+HWY_INLINE int64_t whole_packs(int64_t n) {
   constexpr int64_t kLanes = 128 / sizeof(W);
-  return ceil_div(inner, kLanes) * kLanes;
+  return ceil_div(n, kLanes) * kLanes;
 }
 
 // Short channels that are worked on at a time: a multiple of those that are folded together.
@@ -129,7 +130,7 @@ inline constexpr int64_t kFlatRoom = 256 / sizeof(W);
 // Where channels are short, the dz of each tile starts at a multiple of so many elements.
 template <class W>
 HWY_INLINE int64_t tile_pitch(const GroupShape& shape) {
-  return dz_pitch<W>(tile_channels(shape) * shape.inner) + kFlatRoom<W>;
+  return whole_packs<W>(tile_channels(shape) * shape.inner) + kFlatRoom<W>;
 }
 
 #endif
@@ -137,6 +138,20 @@ HWY_INLINE int64_t tile_pitch(const GroupShape& shape) {
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
+
+// The sums of n channels, in the type of the arithmetic or in double: to the slots, or to where they end.
+template <class T, class V>
+HWY_INLINE void leave_sums(const V* sums, int64_t n, bool fresh, const ColumnSums<T>& to) {
+  if (!to.wanted()) return;
+  if (to.slots != nullptr) return add_columns(sums, n, fresh, to.slots);
+  write_sums(to, n, false, [&](int64_t c, bool rounds) DESCEND_INLINED {
+    if constexpr (std::is_same_v<V, Wide<T>>) {
+      return load_pack(Full(), sums + c);
+    } else {
+      return narrow_pack<Wide<T>>(sums + c, rounds);
+    }
+  });
+}
 
 // ---- Channels that are long enough to be worked on one by one.
 
@@ -391,7 +406,7 @@ class Results {
     return {group_.x + offset,
             group_.dy + offset,
             group_.dx + offset,
-            kKept ? group_.dz + channel * dz_pitch<W>(entries_.inner) : nullptr,
+            kKept ? group_.dz + channel * whole_packs<W>(entries_.inner) : nullptr,
             kKept ? Line<W>() : lines_.line(i),
             mean_,
             rstd_,
@@ -441,7 +456,7 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
       const T* dy = group.dy + c * inner;
       const T* x = group.x + c * inner;
       const T* dx = group.dx + c * inner;
-      W* dz = kKeep ? group.dz + c * dz_pitch<W>(inner) : nullptr;
+      W* dz = kKeep ? group.dz + c * whole_packs<W>(inner) : nullptr;
       const auto due = results.entry(next + e, e);
       Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
       over_packs<W>(
@@ -664,9 +679,9 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
                   store(Full(), at_dz, dz + j);
                   store(Full(), at_dzx, products + j);
                 });
-    const auto add_up = [&](const W* values, double* slots) HWY_ATTR {
+    const auto add_up = [&](const W* values, const ColumnSums<T>& to) HWY_ATTR {
       const W* sums = sum_channels(values, channels);
-      if (slots) add_columns(sums, channels, group.fresh, slots + c);
+      leave_sums(sums, channels, group.fresh, to.from(c));
       return weighted_sum(p.gamma + group.channel + c, sums, channels);
     };
     group.dz_sums[tile] = add_up(dz, group.dbeta);
@@ -752,8 +767,8 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& g
   const W* gamma = p.gamma + group.channel;
   group.mean_dz = static_cast<W>(weighted_sum(gamma, group.dz_sums, channels) / elements);
   group.mean_dzx = static_cast<W>(weighted_sum(gamma, group.dzx_sums, channels) / elements);
-  if (group.dbeta) add_columns(group.dz_sums, channels, group.fresh, group.dbeta);
-  if (group.dgamma) add_columns(group.dzx_sums, channels, group.fresh, group.dgamma);
+  leave_sums(group.dz_sums, channels, group.fresh, group.dbeta);
+  leave_sums(group.dzx_sums, channels, group.fresh, group.dgamma);
 }
 
 // ---- What a thread does with groups of its own.
@@ -786,9 +801,9 @@ class SmallGradients {
                     store(Full(), at_dz, dz_ + j);
                     store(Full(), at_dzx, dzx_ + j);
                   });
-      const auto add_up = [&](const W* values, double* slots, W* means) HWY_ATTR {
+      const auto add_up = [&](const W* values, const ColumnSums<T>& to, W* means) HWY_ATTR {
         const W* sums = sum_channels_(values, channels);
-        if (slots) add_columns(sums, channels, fresh, slots + slot * p_.shape.channels + channel);
+        leave_sums(sums, channels, fresh, to.from(slot * p_.shape.channels + channel));
         weigh(p_.gamma + channel, sums, channels);
         sum_tile(weighted_, groups, group_channels, sums_);
         const Tag<double> d;
@@ -797,8 +812,8 @@ class SmallGradients {
         });
         for_elements_(of_group_, all, means);
       };
-      add_up(dz_, p_.dbeta_slots, c1_);
-      add_up(dzx_, p_.dgamma_slots, c2_);
+      add_up(dz_, p_.dbeta, c1_);
+      add_up(dzx_, p_.dgamma, c2_);
       flat_apply(x, dz_, at, Each<W>(c1_), Each<W>(c2_), all, p_.dx.row(n) + offset);
     }
   }
@@ -911,10 +926,10 @@ struct Scratch {
     if (has_short_channels(shape) && shape.inner > 1) {
       scratch.each = padded(static_cast<size_t>(shape.channels * shape.inner) * sizeof(W));
     }
-    scratch.sums = padded(static_cast<size_t>(grad_entries(shape)) * sizeof(double));
+    scratch.sums = padded(static_cast<size_t>(whole_packs<W>(grad_entries(shape))) * sizeof(double));
     if (elements <= kKeptElements) {
       const int64_t kept = has_short_channels(shape) ? grad_entries(shape) * tile_pitch<W>(shape)
-                                                     : shape.group_channels() * dz_pitch<W>(shape.inner);
+                                                     : shape.group_channels() * whole_packs<W>(shape.inner);
       scratch.dz = padded(static_cast<size_t>(kept) * sizeof(W));
     }
     scratch.buffers = static_cast<size_t>(chunks);
@@ -1028,8 +1043,8 @@ template <class T>
 void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
   const GroupShape& shape = p.shape;
   if (shape.elements() == 0) {
-    if (p.dgamma_slots) std::fill_n(p.dgamma_slots, shape.channels, 0.0);
-    if (p.dbeta_slots) std::fill_n(p.dbeta_slots, shape.channels, 0.0);
+    p.dgamma.clear(shape.channels);
+    p.dbeta.clear(shape.channels);
     return;
   }
   const Scratch scratch = scratch_of<T>(shape);

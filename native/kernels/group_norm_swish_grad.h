@@ -26,8 +26,10 @@ struct GroupNormSwishGrad {
   const Wide<T>* beta;   // [channels]
   Wide<T> scale;         // s
   Rows<T> dx;            // may be dy or x themselves
-  double* dgamma_slots;  // [group_norm_swish_grad_slots(...)][channels]: partial sums; add them with sum_slots
-  double* dbeta_slots;
+  // [group_norm_swish_grad_slots(...)][channels]: partial sums, to be added with sum_slots. Of one sample the sums may
+  // be written where they end instead.
+  ColumnSums<T> dgamma;
+  ColumnSums<T> dbeta;
 };
 
 // How many slots of partial sums the kernel writes; a function of the shape and type alone, at least 1.

@@ -97,11 +97,8 @@ template <class T>
 void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, void* scratch) {
   if (p.columns <= 0) return;
   if (p.rows <= 0) {
-    for (const ColumnSums<T>& sums : {p.dgamma, p.dbeta}) {
-      if (sums.slots != nullptr) std::fill_n(sums.slots, p.columns, 0.0);
-      if (sums.wide != nullptr) std::fill_n(sums.wide, p.columns, Wide<T>{0});
-      if (sums.own != nullptr) std::fill_n(sums.own, p.columns, T{0});
-    }
+    p.dgamma.clear(p.columns);
+    p.dbeta.clear(p.columns);
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));

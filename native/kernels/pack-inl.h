@@ -458,6 +458,23 @@ HWY_INLINE void add_columns(const W* from, int64_t n, bool fresh, double* to) {
   }
 }
 
+// Writes the sums of n columns to where they end. pack_at(column, rounds) gives them pack by pack; rounds: whether they
+// are rounded once more, to 16 bits. Rows of 16 bits leave memory time for sums that are stored as usual.
+template <class T, class PackAt>
+HWY_INLINE void write_sums(const ColumnSums<T>& to, int64_t n, bool stream, PackAt pack_at) {
+  const auto write = [&](auto* end, auto streams) DESCEND_INLINED {
+    for_each_pack<Wide<T>>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
+      store<streams()>(extent, pack_at(c, sizeof(*end) == 2), end + c);
+    });
+  };
+  if constexpr (sizeof(T) == 2) {
+    if (to.own != nullptr) return write(to.own, std::false_type());
+  } else if (stream && reinterpret_cast<uintptr_t>(to.wide) % 64 == 0) {
+    return write(to.wide, std::true_type());
+  }
+  write(to.wide, std::false_type());
+}
+
 HWY_INLINE void flush_streams() { hwy::FlushStream(); }
 
 // How far ahead is asked for what is to be read, of each input: enough to keep a fast memory busy.

@@ -91,7 +91,8 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   if (folded.times > 1) dy.stride = x.stride = dx_rows.stride = columns;
   const auto& [times, main, rest] = folded;
   const int64_t main_slots = times * kernels::group_norm_swish_grad_slots<T>(main);
-  const int64_t slots = main_slots + (rest.samples > 0 ? kernels::group_norm_swish_grad_slots<T>(rest) : 0);
+  const int64_t rest_slots = rest.samples > 0 ? kernels::group_norm_swish_grad_slots<T>(rest) : 0;
+  const int64_t slots = shape.samples == 1 ? 0 : main_slots + rest_slots;
   StagedSums dgamma, dbeta;
   if (computes(call, kDgamma)) dgamma = StagedSums(call, plan, kDgamma, slots, shape.channels, kElementOf<T>);
   if (computes(call, kDbeta)) dbeta = StagedSums(call, plan, kDbeta, slots, shape.channels, kElementOf<T>);
@@ -109,8 +110,8 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
                                                .beta = addresses.at<const W>(beta),
                                                .scale = scale,
                                                .dx = dx_rows.at<T>(addresses),
-                                               .dgamma_slots = dgamma.at<T>(addresses).slots,
-                                               .dbeta_slots = dbeta.at<T>(addresses).slots};
+                                               .dgamma = dgamma.at<T>(addresses),
+                                               .dbeta = dbeta.at<T>(addresses)};
               kernels::GroupNormSwishGrad<T> several = p;
               several.shape = folded.main;
               if (folded.times > 1) {
@@ -125,9 +126,8 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
               p.dx.data = p.dx.row(folded.main_samples());
               p.mean += folded.main_samples() * shape.groups;
               p.rstd += folded.main_samples() * shape.groups;
-              for (double** sums : {&p.dgamma_slots, &p.dbeta_slots}) {
-                if (*sums != nullptr) *sums += main_slots * shape.channels;
-              }
+              p.dgamma = p.dgamma.from(main_slots * shape.channels);
+              p.dbeta = p.dbeta.from(main_slots * shape.channels);
               kernels::group_norm_swish_grad<T>(p, memory);
             });
   dx.finish(call, plan);

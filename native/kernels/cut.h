@@ -109,6 +109,9 @@ struct Traffic {
   int64_t results;
 };
 
+// Of a call that writes as much as it reads: so many bytes in all.
+inline Traffic even_traffic(int64_t bytes) { return {bytes, bytes / 2}; }
+
 // Whether results are better stored past the caches. It is they who decide, not what is read beside them: the next call
 // reads them, or has its own in their place, as a backward pass has after its forward one, and finds that place in a
 // cache or must fetch it. Two threads get results past the caches hardly faster than one does, but keep more in them.

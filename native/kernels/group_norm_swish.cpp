@@ -290,9 +290,9 @@ HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, con
 template <class T>
 HWY_INLINE void long_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
                            int64_t ahead, int64_t first, int64_t last, bool stream) {
-  if (stream) {
-    p.activate ? channel_apply<true, true>(p, n, g, by, ahead, first, last)
-               : channel_apply<false, true>(p, n, g, by, ahead, first, last);
+  if (kHasVectors && stream) {
+    p.activate ? channel_apply<true, kHasVectors>(p, n, g, by, ahead, first, last)
+               : channel_apply<false, kHasVectors>(p, n, g, by, ahead, first, last);
   } else {
     p.activate ? channel_apply<true, false>(p, n, g, by, ahead, first, last)
                : channel_apply<false, false>(p, n, g, by, ahead, first, last);
@@ -515,8 +515,8 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const int64_t bytes = bytes_moved<T>(shape);
-  const bool stream = !is_flat_forward(shape) && shape.inner * size % 64 == 0 && stream_output(p.y, {bytes, bytes / 2});
+  const bool stream = !is_flat_forward(shape) && shape.inner * size % 64 == 0 &&
+                      stream_output(p.y, even_traffic(bytes_moved<T>(shape)));
   split_groups(shape) ? by_pieces(p, static_cast<Moments*>(scratch), stream) : by_groups(p, stream);
 }
 

@@ -724,16 +724,17 @@ template <class T>
 void group_norm_swish_grad_in_step(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group,
                                    const GradGroup<T>& above) {
   const int64_t entries = grad_entries(p.shape);
-  above.stream ? channel_sums<true>(p, group, 0, entries, Results<true, true, T>(p, above))
-               : channel_sums<true>(p, group, 0, entries, Results<true, false, T>(p, above));
+  kHasVectors&& above.stream ? channel_sums<true>(p, group, 0, entries, Results<true, kHasVectors, T>(p, above))
+                             : channel_sums<true>(p, group, 0, entries, Results<true, false, T>(p, above));
 }
 
 template <class T>
 void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                  int64_t last) {
   if (has_short_channels(p.shape)) return flat_channel_apply(p, group, first, last);
-  if (group.stream) {
-    group.dz ? channel_apply<true, true>(p, group, first, last) : channel_apply<false, true>(p, group, first, last);
+  if (kHasVectors && group.stream) {
+    group.dz ? channel_apply<true, kHasVectors>(p, group, first, last)
+             : channel_apply<false, kHasVectors>(p, group, first, last);
     flush_streams();
   } else {
     group.dz ? channel_apply<true, false>(p, group, first, last) : channel_apply<false, false>(p, group, first, last);

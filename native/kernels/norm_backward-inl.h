@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
 // Rows of a group at most: they share each load of gamma and of the column sums.
-inline constexpr int kMaxGroup = 2;
+inline constexpr int kMaxGroup = kHasVectors ? 2 : 1;
 
 // Rows of this many bytes or fewer, both inputs together, are worked on one at a time: what is read twice then stays in
 // the first-level cache, where of two rows it would not.
@@ -49,6 +49,9 @@ template <class T, int kRows>
 inline constexpr int64_t kTurn = kRows == 1 ? 512 / static_cast<int64_t>(sizeof(T)) : 64;
 
 enum class Output { kNone, kPlain, kStream };
+
+// What results past the caches are compiled as.
+inline constexpr Output kStreamed = kHasVectors ? Output::kStream : Output::kPlain;
 
 // Rows that are worked on side by side.
 template <class Norm, class T, int kRows>
@@ -564,7 +567,7 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
         terms[r] = row_terms(p, row + r, sums[r]);
         tame = tame && terms[r].tame;
       }
-      if constexpr (kOutput != Output::kNone) {
+      if constexpr (kOutput != Output::kNone && kHasVectors) {
         known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
           const After after{cut.ask, below};
@@ -1141,14 +1144,15 @@ HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const Ro
     const int64_t row = group.row + r, end = HWY_MIN(r + kMaxGroup, group.rows);
     const Rows<T> belonging{p.dx.row(row), p.dx.stride};
     const Rows<T> dx = stores == Stores::kStaged ? stage.rows(belonging, p.columns) : belonging;
-    bool in_step = kOutput != Output::kNone && r + kMaxGroup <= below.rows && are_tame(p, below.row + r, kMaxGroup);
+    bool in_step =
+        kOutput != Output::kNone && kHasVectors && r + kMaxGroup <= below.rows && are_tame(p, below.row + r, kMaxGroup);
     for (int64_t i = r; i < end; ++i) in_step = in_step && terms[i].tame;
     const auto after = [&](const BlockGroup& read) HWY_ATTR {
       return After{read.ask, end < read.rows ? rows_below(p, end - r) : next_block(p, r)};
     };
     if (in_step) {
       const NextSums next{below.row + r, sums + r};
-      apply_rows<Norm, true, kOutput, kMaxGroup, true>(p, row, terms + r, dx, columns, after(below), next);
+      apply_rows<Norm, true, kOutput, kMaxGroup, kHasVectors>(p, row, terms + r, dx, columns, after(below), next);
     } else {
       apply_group<Norm, kOutput, kMaxGroup>(p, row, end - r, terms + r, dx, columns, after(group));
       if (kOutput != Output::kNone && r < below.rows) block_sums<Norm>(p, r, below, sums);
@@ -1169,8 +1173,8 @@ HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const Ro
 
 template <class Norm, class T>
 void norm_backward_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
-  if (stores == Stores::kStream) {
-    all_rows<Norm, Output::kStream>(p, first, last, cut, stores);
+  if (kHasVectors && stores == Stores::kStream) {
+    all_rows<Norm, kStreamed>(p, first, last, cut, stores);
   } else if (p.dx.data != nullptr) {
     all_rows<Norm, Output::kPlain>(p, first, last, cut, stores);
   } else if constexpr (Norm::kCentered) {
@@ -1190,8 +1194,8 @@ template <class Norm, class T>
 void norm_backward_results(const NormBackward<T>& whole, const BlockGroup& group, int64_t column, int64_t columns,
                            const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores) {
   const NormBackward<T> p = columns_of(whole, column, columns);
-  if (stores == Stores::kStream) {
-    apply_block<Norm, Output::kStream>(p, group, terms, below, sums, stores);
+  if (kHasVectors && stores == Stores::kStream) {
+    apply_block<Norm, kStreamed>(p, group, terms, below, sums, stores);
   } else if (p.dx.data != nullptr) {
     apply_block<Norm, Output::kPlain>(p, group, terms, below, sums, stores);
   } else if constexpr (Norm::kCentered) {

@@ -16,7 +16,7 @@ inline constexpr int64_t kMaxRows = 32;
 // How a norm's results are stored.
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  return row_stores_of(y, columns, {bytes, bytes / 2}, (are_aligned(y, 32) ? 1 : 2) * kLeastInLines);
+  return row_stores_of(y, columns, even_traffic(bytes), (are_aligned(y, 32) ? 1 : 2) * kLeastInLines);
 }
 
 // Whether the packs of a row are made to begin where lines of its results do.

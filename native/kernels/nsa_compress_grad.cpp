@@ -543,7 +543,7 @@ HWY_INLINE void compute_part(const NsaCompressGrad<T>& p, const NsaPart& part, i
 
 template <class T>
 void nsa_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, double* slot, bool stream) {
-  stream ? compute_part<true>(p, part, stripe, slot) : compute_part<false>(p, part, stripe, slot);
+  kHasVectors&& stream ? compute_part<kHasVectors>(p, part, stripe, slot) : compute_part<false>(p, part, stripe, slot);
 }
 
 // input_grad alone, where the sums for weight_grad take several parts.
@@ -618,7 +618,7 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t row_bytes = p.heads * p.depth * size;
   const int64_t bytes = 2 * p.tokens * row_bytes;
-  const bool stream = p.depth * size % 64 == 0 && stream_output(p.input_grad, {bytes, bytes / 2});
+  const bool stream = p.depth * size % 64 == 0 && stream_output(p.input_grad, even_traffic(bytes));
   const int64_t chunk = chunk_tokens(p.tokens, width, row_bytes);
   const int64_t chunks = ceil_div(p.tokens, chunk);
   const int64_t stripe = stripe_tokens(p.tokens, p.windows.stride, ceil_div(p.depth * 4, 128));

@@ -37,7 +37,7 @@ inline constexpr size_t kPackVectors = kPackLanes<W> / kVectorLanes<W>;
 // The loops over a pack's vectors must be unrolled for the pack to live in registers.
 #undef DESCEND_UNROLL
 #if HWY_TARGET == HWY_SCALAR
-#define DESCEND_UNROLL
+#define DESCEND_UNROLL _Pragma("GCC unroll 1")
 #elif HWY_COMPILER_CLANG
 #define DESCEND_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -280,6 +280,9 @@ HWY_INLINE hn::Vec<Bits16x2> narrow_two(float16, Vector<float> lo, Vector<float>
   return hn::Combine(Bits16x2(), narrow(float16(), hi), narrow(float16(), lo));
 }
 #endif
+
+// Without vectors the plainest way through rows is as good as any: no others are compiled, which would take long.
+inline constexpr bool kHasVectors = HWY_TARGET != HWY_SCALAR;
 
 // ---- Stores. Streaming stores go past the caches; p must be aligned to 64 bytes, and flush_streams() must follow.
 

@@ -536,8 +536,8 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
 
 template <class T>
 void softmax_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, Stores stores) {
-  stores == Stores::kStream ? all_rows<true>(p, first, last, false)
-                            : all_rows<false>(p, first, last, stores == Stores::kStaged);
+  kHasVectors&& stores == Stores::kStream ? all_rows<kHasVectors>(p, first, last, false)
+                                          : all_rows<false>(p, first, last, stores == Stores::kStaged);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -551,8 +551,7 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   static const auto run = DESCEND_CHOOSE(softmax_rows<T>);
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const int64_t bytes = 2 * p.rows * p.columns * size;
-  const Stores stores = row_stores_of(p.y, p.columns, {bytes, bytes / 2});
+  const Stores stores = row_stores_of(p.y, p.columns, even_traffic(2 * p.rows * p.columns * size));
   const int64_t work = row_work<T>(4 * p.columns);  // exponentials take as long as moving their elements
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size, work);
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {

@@ -513,6 +513,16 @@ def test_empty_tensors_on_host():
     assert (dx.shape, dgamma.shape, dbeta.shape) == ((2, 0, 3), (0,), (0,))
 
 
+def test_statistics_of_empty_groups_take_neither_time_nor_memory():
+    x, mean = np.empty((2**50, 2, 0), np.float32), np.broadcast_to(np.float32(1), (2**50, 2))
+    gamma, sums = np.ones(2, np.float32), [np.full(2, np.nan, np.float32) for _ in range(2)]
+    call = [x, mean, mean, x, gamma, gamma, 2, None, 1.0, True, True, x.copy(), *sums]
+    with acl.product("host"):
+        assert phase1(OP, *call)[0] < 1000
+    run_two_phase(OP, *call)
+    np.testing.assert_array_equal(sums, 0)
+
+
 def test_results_that_the_call_allocates():
     call = tensors(dtypes=(BF16, F32, F32, BF16, F32, F16, BF16, F32, F16))
     dx, dgamma, dbeta = compute(inputs(call), 4)

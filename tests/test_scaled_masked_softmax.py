@@ -51,7 +51,8 @@ def arrays(dtype: str = F32, shape: tuple[int, ...] = SHAPE, mask: tuple[int, ..
 def check(y: Array, x: Array, mask: Any, scale: float, fix: bool = False) -> None:
     """Within a few roundings of each element; the exponent's own rounding grows with the size of its terms."""
     dtype = next(name for name in FLOATS if DTYPES[name] == y.dtype)
-    arithmetic = "DOUBLE" if dtype == "DOUBLE" else "FLOAT"
+    fits = scale == 0 or not np.isfinite(scale) or 2.0**-126 <= abs(scale) < 2.0**128  # in float, with all its digits
+    arithmetic = "FLOAT" if fits and dtype != "DOUBLE" else "DOUBLE"
     factor = scale if arithmetic == "DOUBLE" else float(np.float32(scale))
     x = np.ascontiguousarray(x)
     golden = reference.scaled_masked_softmax(x, mask, factor, fix)
@@ -284,6 +285,24 @@ def test_scale_that_overflows_and_large_numbers():
     y = compute(x, None, 1.0, False)
     np.testing.assert_array_equal(y, [[0, 1, 0], [0.5, 0.5, 0]])
     assert np.isnan(compute(x, None, 1e3, False)).all()  # infinity less infinity
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scales_that_float_does_not_hold(dtype, sign):
+    """The product counts, not the scale: neither is lost where the other makes up for it."""
+    x, mask, *_ = arrays(dtype)
+    tiny, large = {F32: (1e-38, 5e37), F16: (1e-5, 1e4), BF16: (1e-38, 5e37), "DOUBLE": (1e-300, 1e300)}[dtype]
+    for scale in (1e300, 1e39, 3.5e38, 1e-38, 1e-40, 1e-46, 1e-300, 5e-324):
+        call = (x * x.dtype.type(tiny if scale > 1 else large), mask, sign * scale)
+        check(compute(*call, False), *call)
+        result = np.full_like(x, np.nan)
+        run_two_phase(OP, *call, False, result)
+        assert_same_bits([result], [compute(*call, False)])
+    np.testing.assert_array_equal(
+        wide(compute(np.zeros_like(x), None, sign * 1e300, False)), wide(x.dtype.type(1 / 32))
+    )
+    assert np.isnan(wide(compute(np.zeros_like(x), None, sign * np.inf, False))).all()
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, "DOUBLE"])

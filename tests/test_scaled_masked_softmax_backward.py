@@ -300,6 +300,23 @@ def test_scales_of_any_size(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scales_that_float_does_not_hold(dtype, sign):
+    """The product counts, not the scale: neither is lost where the other makes up for it."""
+    size = {"FLOAT": 1e30, "FLOAT16": 1e4, "BFLOAT16": 1e30, "DOUBLE": 1e300}[dtype]
+    grad, y, mask, *_ = arrays(dtype, shape=(1, 2, 3, 70))
+    for scale in (1e300, 1e39, 3.5e38, 1e-38, 1e-40, 1e-46, 1e-300, 5e-324):
+        factor = grad.dtype.type(1 / size if scale > 1 else size)
+        call = (grad * factor, y, mask, sign * scale)
+        check(compute(*call, False), *call)
+        result = np.full_like(grad, np.nan)
+        run_two_phase(OP, *call, False, result)
+        assert_same_bits([result], [compute(*call, False)])
+    out = wide(compute(grad, y, None, sign * np.inf, False))
+    assert not np.isfinite(out).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 8])
 def test_narrow_rows_have_the_same_bits_however_they_lie(dtype, columns):
     """Numbers of many sizes, so that the order in which a row is added up shows."""
@@ -387,6 +404,20 @@ def test_in_place(which, dtype):
         memory = np.zeros(64, np.float32)
         phase1(OP, *(np.zeros((8, 8), np.float32) for _ in range(2)), memory.view(np.bool_)[:8], 1.0, False,
                memory.reshape(8, 8))  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 30)), min_size=1, max_size=4))
+def test_outputs_whose_elements_overlap_each_other(layout):
+    shape, strides = zip(*layout, strict=True)
+    places = (np.indices(shape).reshape(len(shape), -1).T @ np.array(strides)).tolist()
+    out = np.lib.stride_tricks.as_strided(np.empty(max(places) + 1, np.float16), shape, [2 * s for s in strides])
+    grad = np.ones(shape, np.float16)
+    with acl.product("host"):
+        if len(set(places)) == len(places):
+            phase1(OP, grad, grad, None, 1.0, False, out)
+        else:
+            with refused(161002, OP, "so that its elements overlap each other"):
+                phase1(OP, grad, grad, None, 1.0, False, out)
 
 
 def test_rows_of_a_long_input_that_overflow_16_bits():

@@ -12,8 +12,8 @@ aclnnStatus aclnnGroupNormSwishGetWorkspaceSize(const aclTensor* x, const aclTen
                                                 const aclTensor* meanOut, const aclTensor* rstdOut,
                                                 uint64_t* workspaceSize, aclOpExecutor** executor) {
   return descend::capi::get_workspace_size(descend::group_norm_swish, workspaceSize, executor, x, gamma, beta,
-                                           numGroups, dataFormatOptional, eps, activateSwish, swishScale, yOut, meanOut,
-                                           rstdOut);
+                                           numGroups, descend::capi::Text{dataFormatOptional, nullptr}, eps,
+                                           activateSwish, swishScale, yOut, meanOut, rstdOut);
 }
 
 aclnnStatus aclnnGroupNormSwish(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {

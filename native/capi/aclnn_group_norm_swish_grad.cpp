@@ -13,8 +13,8 @@ aclnnStatus aclnnGroupNormSwishGradGetWorkspaceSize(const aclTensor* dy, const a
                                                     const aclTensor* dgammaOut, const aclTensor* dbetaOut,
                                                     uint64_t* workspaceSize, aclOpExecutor** executor) {
   return descend::capi::get_workspace_size(descend::group_norm_swish_grad, workspaceSize, executor, dy, mean, rstd, x,
-                                           gamma, beta, numGroups, dataFormatOptional, swishScale, dgammaIsRequire,
-                                           dbetaIsRequire, dxOut, dgammaOut, dbetaOut);
+                                           gamma, beta, numGroups, descend::capi::Text{dataFormatOptional, nullptr},
+                                           swishScale, dgammaIsRequire, dbetaIsRequire, dxOut, dgammaOut, dbetaOut);
 }
 
 aclnnStatus aclnnGroupNormSwishGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,

@@ -1,6 +1,7 @@
 #include "aclnnop/aclnn_nsa_compress_grad.h"
 
 #include "capi/operator_call.h"
+#include "operators/nsa_windows.h"
 
 namespace descend {
 extern const Operator nsa_compress_grad;
@@ -14,7 +15,8 @@ aclnnStatus aclnnNsaCompressGradGetWorkspaceSize(const aclTensor* outputGrad, co
                                                  uint64_t* workspaceSize, aclOpExecutor** executor) {
   return descend::capi::get_workspace_size(descend::nsa_compress_grad, workspaceSize, executor, outputGrad, input,
                                            weight, actSeqLenOptional, compressBlockSize, compressStride, actSeqLenType,
-                                           layoutOptional, inputGrad, weightGrad);
+                                           descend::capi::Text{layoutOptional, descend::kNsaLayout}, inputGrad,
+                                           weightGrad);
 }
 
 aclnnStatus aclnnNsaCompressGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {

@@ -21,10 +21,23 @@ inline void read(Argument& argument, const aclTensor* handle) {
 }
 inline void read(Argument& argument, const aclIntArray* handle) { read_list(state().int_arrays, handle, argument); }
 inline void read(Argument& argument, const aclBoolArray* handle) { read_list(state().bool_arrays, handle, argument); }
-inline void read(Argument& argument, const char* text) {
-  if (text == nullptr) return;
-  argument.text = text;
+// A text, and the only one that the operator takes; null where it reads none.
+struct Text {
+  const char* given;
+  const char* taken;
+};
+
+// Reads no more than tells them apart: what is none may end nowhere.
+inline void read(Argument& argument, const Text& text) {
+  if (text.given == nullptr) return;
   argument.state = Argument::State::kGiven;
+  if (text.taken == nullptr) return;
+  size_t same = 0;
+  while (text.given[same] == text.taken[same] && text.taken[same] != '\0') ++same;
+  argument.text.assign(text.taken, same);
+  if (text.given[same] != text.taken[same] && text.given[same] != '\0') {
+    argument.text += std::string(1, text.given[same]) + "...";
+  }
 }
 inline void read(Argument& argument, double value) {
   argument.real = value;

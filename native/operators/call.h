@@ -20,6 +20,7 @@ struct Argument {
     kNull,
     kGiven,
     kForeign,  // a handle that names nothing alive
+    kUnread,   // not null, but its reader could not make it out, and knows why
   };
   State state = State::kNull;
   bool flag = false;

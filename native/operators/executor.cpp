@@ -41,7 +41,8 @@ void run(const Plan& plan, const Addresses& addresses, const std::string& log_li
   std::fprintf(stderr, "descend: %s; %.1f us\n", log_line.c_str(), time.count());
 }
 
-// Scratch of the functional API: small blocks stay with the thread, large ones come from the warm pages.
+// Scratch that no caller gives: small blocks stay with the thread, large ones come from the warm pages. Throws
+// std::bad_alloc.
 class Workspace {
  public:
   explicit Workspace(size_t bytes) : bytes_(bytes) {
@@ -51,6 +52,7 @@ class Workspace {
       pointer_ = block;
     } else {
       pointer_ = pages_ = take_pages(bytes);
+      if (pages_ == nullptr) throw std::bad_alloc();
     }
   }
   ~Workspace() {
@@ -59,7 +61,7 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  void* get() const { return pointer_; }
+  char* get() const { return static_cast<char*>(pointer_); }
 
  private:
   static constexpr size_t kSmall = 64 * 1024;
@@ -68,9 +70,22 @@ class Workspace {
   void* pages_ = nullptr;
 };
 
+void run_in_own_workspace(const Plan& plan, Addresses addresses, const std::string& log_line) {
+  const Workspace workspace(plan.workspace_bytes());
+  addresses.workspace = workspace.get();
+  run(plan, addresses, log_line);
+}
+
 }  // namespace
 
 Status Executor::prepare() {
+  DESCEND_RETURN_IF_ERROR(make_plan());
+  workspace_bytes_ = plan_->workspace_bytes();
+  return {};
+}
+
+Status Executor::make_plan() {
+  checked_.reset();
   if (plan_.use_count() > 1) {
     plan_ = std::make_shared<Plan>();
   } else {
@@ -115,6 +130,22 @@ Addresses Executor::addresses(void* workspace) const {
   return result;
 }
 
+// Every tensor that is used must be there, and apart from the workspace.
+Status Executor::check_addresses(const void* workspace, size_t bytes) const {
+  const auto begin = reinterpret_cast<intptr_t>(workspace);
+  const ByteRange scratch = bytes > 0 ? ByteRange{begin, begin + static_cast<intptr_t>(bytes)} : ByteRange{};
+  for (int i = 0; i < static_cast<int>(call_.op->parameters.size()); ++i) {
+    const Tensor* tensor = call_.op->parameters[i].kind == Kind::kTensor ? call_.tensor(i) : nullptr;
+    if (tensor == nullptr) continue;
+    const bool missing = tensor->data == nullptr && !tensor->empty();
+    if ((!missing && !meets(*tensor, scratch)) || !is_used(call_, i)) continue;
+    if (missing) return call_.fail(Code::kRuntimeError, call_.name(i), " has elements, but its data pointer is null.");
+    return call_.fail(Code::kParamInvalid, "the workspace overlaps ", call_.name(i),
+                      " in memory, but must share nothing with the tensors.");
+  }
+  return {};
+}
+
 Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream* stream) {
   const std::lock_guard lock(mutex_);
   if (call_.op != &op) {
@@ -125,10 +156,12 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     return call_.fail(Code::kParamInvalid, "the executor has been used already; one that is not repeatable runs once.");
   }
   if (addresses_changed_) {
-    DESCEND_RETURN_IF_ERROR(prepare());
+    DESCEND_RETURN_IF_ERROR(make_plan());
     addresses_changed_ = false;
   }
-  const size_t needed = plan_->workspace_bytes();
+  // An output that now lies in an input's place may take more than phase 1 has asked for.
+  const bool outgrown = plan_->workspace_bytes() > workspace_bytes_;
+  const size_t needed = outgrown ? 0 : plan_->workspace_bytes();
   if (needed > 0 && workspace == nullptr) {
     return call_.fail(Code::kParamNullptr, "the workspace is null, but must have ", needed, " bytes.");
   }
@@ -146,13 +179,9 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
                         room, " from there on.");
     }
   }
-  for (size_t i = 0; i < op.parameters.size(); ++i) {
-    const Tensor* tensor = call_.tensor(static_cast<int>(i));
-    const bool used = is_used(call_, static_cast<int>(i));
-    if (op.parameters[i].kind == Kind::kTensor && used && tensor && tensor->data == nullptr && !tensor->empty()) {
-      return call_.fail(Code::kRuntimeError, call_.name(static_cast<int>(i)),
-                        " has elements, but its data pointer is null.");
-    }
+  if (checked_ != workspace) {
+    DESCEND_RETURN_IF_ERROR(check_addresses(workspace, needed));
+    checked_ = workspace;
   }
   if (stream == nullptr) {
     return call_.fail(Code::kRuntimeError, "stream is not one, or has been destroyed already.");
@@ -162,27 +191,24 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     return {};
   }
   const Addresses where = addresses(workspace);
-  const std::string log_line = logging() ? describe(call_, *plan_) : std::string();
-  const bool done = stream->try_run_inline(plan_->bytes(), [&]() -> Status {
-    run(*plan_, where, log_line);
-    return {};
-  });
-  if (!done) {
-    stream->submit({[plan = plan_, where, log_line]() -> Status {
-                      run(*plan, where, log_line);
-                      return {};
-                    },
-                    plan_->bytes()});
+  const auto step = [where, outgrown, name = call_.operator_name(),
+                     log_line = logging() ? describe(call_, *plan_) : std::string()](const Plan& plan) -> Status {
+    try {
+      outgrown ? run_in_own_workspace(plan, where, log_line) : run(plan, where, log_line);
+      return {};
+    } catch (const std::bad_alloc&) {
+      return no_memory(name, "the call");
+    }
+  };
+  if (!stream->try_run_inline(plan_->bytes(), [&] { return step(*plan_); })) {
+    stream->submit({[plan = plan_, step] { return step(*plan); }, plan_->bytes()});
   }
   spent_ = !repeatable_;  // not where there was no memory to queue it
   return {};
 }
 
 Status Executor::run_now() {
-  const size_t bytes = plan_->workspace_bytes();
-  const Workspace workspace(bytes);
-  if (bytes > 0 && workspace.get() == nullptr) throw std::bad_alloc();
-  run(*plan_, addresses(workspace.get()), logging() ? describe(call_, *plan_) : std::string());
+  run_in_own_workspace(*plan_, addresses(nullptr), logging() ? describe(call_, *plan_) : std::string());
   return {};
 }
 

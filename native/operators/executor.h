@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "operators/operator.h"
 #include "runtime/stream.h"
@@ -18,7 +19,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
   // A copy, whatever other threads do to its addresses meanwhile.
   Call call_now();
   Status prepare();
-  size_t workspace_bytes() const { return plan_->workspace_bytes(); }
+  // What phase 2 must be given, wherever the tensors come to lie.
+  size_t workspace_bytes() const { return workspace_bytes_; }
   const Plan& plan() const { return *plan_; }
 
   // Forgets the call, keeping memory for the next one.
@@ -39,12 +41,16 @@ class Executor : public std::enable_shared_from_this<Executor> {
   Status run_now();
 
  private:
+  Status make_plan();
+  Status check_addresses(const void* workspace, size_t bytes) const;
   Addresses addresses(void* workspace) const;
 
   std::mutex mutex_;  // launches and address changes of one executor take turns
   Call call_;
   std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();  // shared with runs in flight
+  size_t workspace_bytes_ = 0;
   bool addresses_changed_ = false;
+  std::optional<const void*> checked_;  // the workspace that the tensors were last found to lie apart from
   std::atomic<bool> repeatable_ = false;
   std::atomic<bool> spent_ = false;
 };

@@ -53,11 +53,11 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   StagedRows y_rows = y.staged();
   if (folded.times > 1) x.stride = y_rows.stride = columns;
   const auto& [times, main, rest] = folded;
-  const Place repeated = plan.scratch(static_cast<size_t>(times > 1 ? 2 * main.channels : 0) * sizeof(W));
+  const Place repeated = plan.scratch(times > 1 ? 2 * main.channels : 0, sizeof(W));
   const Place scratch =
       plan.scratch(std::max(kernels::group_norm_swish_scratch<T>(main), kernels::group_norm_swish_scratch<T>(rest)));
   plan.step(
-      "group_norm_swish", 2 * shape.elements() * static_cast<int64_t>(sizeof(T)),
+      "group_norm_swish", 2.0 * shape.elements() * sizeof(T),
       [=, epsilon = call[kEpsilon].real, activate = call[kActivate].flag, scale = swish_scale<W>(call[kScale].real),
        mean_place = mean.place(), rstd_place = rstd.place()](const Addresses& addresses) {
         kernels::GroupNormSwish<T> p{.shape = folded.rest,

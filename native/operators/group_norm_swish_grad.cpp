@@ -81,10 +81,9 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   const FoldedSamples folded = fold_samples(shape, kernels::kSmallTile);
   StagedRows dy = stage_rows(call, plan, kDy, folded.leading(), columns, kElementOf<T>);
   StagedRows x = stage_rows(call, plan, kX, folded.leading(), columns, kElementOf<T>);
-  const Place mean = stage_vector(call, plan, kMean, kElementOf<W>);
-  const Place rstd = stage_vector(call, plan, kRstd, kElementOf<W>);
-  const Place gamma = stage_vector(call, plan, kGamma, kElementOf<W>);
-  const Place beta = stage_vector(call, plan, kBeta, kElementOf<W>);
+  // Of a group without elements nothing is read.
+  const auto vector = [&](int i) { return shape.inner == 0 ? Place{} : stage_vector(call, plan, i, kElementOf<W>); };
+  const Place mean = vector(kMean), rstd = vector(kRstd), gamma = vector(kGamma), beta = vector(kBeta);
   const StagedOutput dx = StagedOutput::rows(call, plan, kDx, folded.leading(), columns, kElementOf<T>);
 
   StagedRows dx_rows = dx.staged();
@@ -96,10 +95,10 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   StagedSums dgamma, dbeta;
   if (computes(call, kDgamma)) dgamma = StagedSums(call, plan, kDgamma, slots, shape.channels, kElementOf<T>);
   if (computes(call, kDbeta)) dbeta = StagedSums(call, plan, kDbeta, slots, shape.channels, kElementOf<T>);
-  const Place repeated = plan.scratch(static_cast<size_t>(times > 1 ? 2 * main.channels : 0) * sizeof(W));
+  const Place repeated = plan.scratch(times > 1 ? 2 * main.channels : 0, sizeof(W));
   const Place scratch = plan.scratch(
       std::max(kernels::group_norm_swish_grad_scratch<T>(main), kernels::group_norm_swish_grad_scratch<T>(rest)));
-  plan.step("group_norm_swish_grad", 3 * shape.elements() * static_cast<int64_t>(sizeof(T)),
+  plan.step("group_norm_swish_grad", 3.0 * shape.elements() * sizeof(T),
             [=, scale = swish_scale<W>(call[kScale].real)](const Addresses& addresses) {
               kernels::GroupNormSwishGrad<T> p{.shape = folded.rest,
                                                .dy = dy.at<const T>(addresses),

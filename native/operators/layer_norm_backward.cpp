@@ -98,7 +98,7 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
   if (counts(call, kGradWeight)) dgamma = StagedSums(call, plan, kGradWeight, slots, columns, kElementOf<T>);
   if (counts(call, kGradBias)) dbeta = StagedSums(call, plan, kGradBias, slots, columns, kElementOf<T>);
   const Place scratch = plan.scratch(kernels::layer_norm_backward_scratch<T>(rows, columns));
-  plan.step("layer_norm_backward", (dx_wanted ? 3 : 2) * rows * columns * static_cast<int64_t>(sizeof(T)),
+  plan.step("layer_norm_backward", (dx_wanted ? 3.0 : 2.0) * rows * columns * sizeof(T),
             [=, out = dx.staged()](const Addresses& addresses) {
               kernels::layer_norm_backward<T>({.rows = rows,
                                                .columns = columns,

@@ -35,8 +35,8 @@ template <class T>
 StagedParameter<T> stage_parameter(const Call& call, Plan& plan, int i, int64_t columns, int missing) {
   using W = kernels::Wide<T>;
   if (call.given(i)) return stage_column_parameter<T>(call, plan, i);
-  const Place same = plan.scratch(columns * sizeof(W));
-  plan.step("fill", columns * static_cast<int64_t>(sizeof(W)),
+  const Place same = plan.scratch(columns, sizeof(W));
+  plan.step("fill", 1.0 * columns * sizeof(W),
             [=](const Addresses& addresses) { std::fill_n(addresses.at<W>(same), columns, static_cast<W>(missing)); });
   return {same, false};
 }

@@ -38,7 +38,7 @@ void plan_kernel(const Call& call, const NsaShape& shape, Plan& plan) {
   const Place weight = stage_vector(call, plan, kWeight, kElementOf<kernels::Wide<T>>);
   const StagedOutput output = StagedOutput::rows(call, plan, kOutput, 1, columns, kElementOf<T>);
   const kernels::Windows windows = shape.windows(plan.keep(shape.sequences));
-  plan.step("nsa_compress", (shape.tokens + blocks) * columns * static_cast<int64_t>(sizeof(T)),
+  plan.step("nsa_compress", 1.0 * (shape.tokens + blocks) * columns * sizeof(T),
             [=, out = output.staged()](const Addresses& addresses) {
               kernels::nsa_compress<T>({.blocks = blocks,
                                         .heads = heads,

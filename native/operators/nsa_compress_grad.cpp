@@ -56,7 +56,7 @@ void plan_kernel(const Call& call, const NsaShape& shape, Plan& plan) {
 
   const int64_t slots = kernels::nsa_compress_grad_slots<T>(tokens, heads, depth, shape.width);
   const StagedSums weight_grad(call, plan, kWeightGrad, slots, shape.width * heads, kElementOf<T>);
-  plan.step("nsa_compress_grad", (2 * tokens + shape.blocks) * columns * static_cast<int64_t>(sizeof(T)),
+  plan.step("nsa_compress_grad", (2.0 * tokens + shape.blocks) * columns * sizeof(T),
             [=, out = input_grad.staged()](const Addresses& addresses) {
               kernels::nsa_compress_grad<T>({.tokens = tokens,
                                              .heads = heads,

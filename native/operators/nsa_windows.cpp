@@ -98,14 +98,15 @@ std::vector<DtypeRow> nsa_dtypes(size_t tensors) {
 
 Status check_nsa_rank(const Call& call, int i, uint64_t rank) {
   const Dims& shape = call[i].tensor.shape;
-  if (shape.size() == rank) return {};
+  if (!call.given(i) || shape.size() == rank) return {};
   return refused(call, call.name(i), " has shape ", to_string(shape), ", but must have rank ", rank,
                  rank == 3 ? ", [tokens, heads, head size]." : ", [block size, heads].");
 }
 
 Status check_nsa_layout(const Call& call, const NsaParameters& p) {
-  if (call.given(p.layout) && call[p.layout].text != "TND") {
-    return call.fail(Code::kParamInvalid, call.name(p.layout), " is '", call[p.layout].text, "', but must be 'TND'.");
+  if (call.given(p.layout) && call[p.layout].text != kNsaLayout) {
+    return call.fail(Code::kParamInvalid, call.name(p.layout), " is '", call[p.layout].text, "', but must be '",
+                     kNsaLayout, "'.");
   }
   const Dims& weight = call[p.weight].tensor.shape;
   const Dims expected{call[p.block_size].integer, call[p.input].tensor.shape[1]};

@@ -33,8 +33,11 @@ inline constexpr ProductSet kNsaProducts(Product::kAtlasA2Training, Product::kHo
 // One dtype for all tensors: 16-bit ones on Atlas products, any on host.
 std::vector<DtypeRow> nsa_dtypes(size_t tensors);
 
-// Tensor i must have this rank (561002): the page looks at ranks before all else.
+// Tensor i, if it could be read, must have this rank (561002): the page looks at ranks before all else.
 Status check_nsa_rank(const Call& call, int i, uint64_t rank);
+
+// The only layout.
+inline constexpr const char* kNsaLayout = "TND";
 
 // layout and weight (161002), which come before everything that has 561002 but the ranks.
 Status check_nsa_layout(const Call& call, const NsaParameters& p);

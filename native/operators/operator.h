@@ -67,7 +67,8 @@ inline bool is_used(const Call& call, int i) {
   return decides == nullptr || decides(call, i);
 }
 
-// Phase 1: checks the whole contract in the documented order and, where `plan` is not null, fills it.
+// Phase 1: checks the whole contract in the documented order and, where `plan` is not null, fills it. Of an argument
+// that could not be read, the failure has no sentence.
 Status prepare(const Call& call, Plan* plan);
 
 // All operators; adding one is a line in registry.cpp.

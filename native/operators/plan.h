@@ -1,6 +1,7 @@
 // A plan: a short list of steps over the call's tensors and one workspace of known size.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -37,8 +38,8 @@ class Plan {
  public:
   static constexpr size_t kAlignment = 64;
 
-  // Scratch in the workspace, aligned to kAlignment.
-  Place scratch(size_t bytes);
+  // Scratch of rows * columns * size bytes in the workspace, aligned to kAlignment.
+  Place scratch(size_t rows, size_t columns = 1, size_t size = 1);
 
   // The memory of a tensor's first element.
   static Place tensor(const Call& call, int i) {
@@ -46,9 +47,10 @@ class Plan {
     return {i, tensor.offset * dtype_size(tensor.dtype)};
   }
 
-  // Adds a step: a trivially copyable closure called with the run's addresses. `bytes` estimates the memory it touches.
+  // Adds a step: a trivially copyable closure called with the run's addresses. `bytes` estimates the memory it touches,
+  // in a type that no product of sizes overflows.
   template <class Run>
-  void step(const char* name, int64_t bytes, const Run& run) {
+  void step(const char* name, double bytes, const Run& run) {
     static_assert(std::is_trivially_copyable_v<Run> && alignof(Run) <= alignof(std::max_align_t));
     const size_t offset = closures_.size();
     closures_.resize(offset + (sizeof(Run) + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
@@ -76,7 +78,9 @@ class Plan {
   size_t workspace_bytes() const {
     return workspace_bytes_ == 0 ? 0 : workspace_bytes_ + kAlignment - alignof(std::max_align_t);
   }
-  int64_t bytes() const { return bytes_; }
+  // Whether that is more than can be: the plan must not run.
+  bool too_large() const { return too_large_; }
+  int64_t bytes() const { return static_cast<int64_t>(std::min(bytes_, 0x1p62)); }
   bool empty() const { return steps_.empty(); }
   std::string describe() const;  // the steps' names
   void clear();
@@ -91,7 +95,8 @@ class Plan {
   std::vector<std::max_align_t> closures_;
   std::vector<std::shared_ptr<const void>> lists_;
   size_t workspace_bytes_ = 0;
-  int64_t bytes_ = 0;
+  bool too_large_ = false;
+  double bytes_ = 0;
 };
 
 }  // namespace descend

@@ -53,6 +53,14 @@ Status check_product(const Call& call) {
   return call.fail(Code::kFindKernelError, "does not exist on ", info(call.product).name, ", only on ", where, ".");
 }
 
+// Whoever filled the call has the sentence.
+Status check_read(const Call& call) {
+  for (int i = 0; i < parameter_count(call); ++i) {
+    if (call[i].state == Argument::State::kUnread && counts(call, i)) return Status{Code::kParamInvalid, {}};
+  }
+  return {};
+}
+
 // BFLOAT16 does not exist on two products, whatever an operator's table says.
 DtypeSet allowed(const DtypeRow& row, int place, Product product) {
   const bool no_bfloat16 = product == Product::kAtlasInference || product == Product::kAtlasTraining;
@@ -120,9 +128,13 @@ Status check_memory(const Call& call) {
     const int out = found[k].parameter;
     if (parameter(call, out).role != Role::kOutput) continue;
     const Tensor& output = call[out].tensor;
-    if (overlaps_itself(output)) {
+    if (const SelfOverlap overlap = self_overlap(output); overlap != SelfOverlap::kNo) {
       return call.fail(Code::kParamInvalid, call.name(out), " has shape ", to_string(output.shape), " and strides ",
-                       to_string(output.strides), ", so that its elements overlap each other; an output's must not.");
+                       to_string(output.strides),
+                       overlap == SelfOverlap::kYes
+                           ? ", so that its elements overlap each other; an output's must not."
+                           : ", with which it would take too long to tell whether its elements overlap each other; an "
+                             "output's must not.");
     }
     for (int j = 0; j < count; ++j) {
       const int other = found[j].parameter;
@@ -147,11 +159,14 @@ Status prepare(const Call& call, Plan* plan) {
   DESCEND_RETURN_IF_ERROR(check_null(call));
   DESCEND_RETURN_IF_ERROR(check_product(call));
   if (call.op->validate_first != nullptr) DESCEND_RETURN_IF_ERROR(call.op->validate_first(call));
+  DESCEND_RETURN_IF_ERROR(check_read(call));
   DESCEND_RETURN_IF_ERROR(check_dtypes(call));
   DESCEND_RETURN_IF_ERROR(check_formats(call));
   DESCEND_RETURN_IF_ERROR(check_memory(call));
   const FixedFpEnvironment environment;  // a plan may round an attribute
-  return call.op->validate_and_plan(call, plan);
+  DESCEND_RETURN_IF_ERROR(call.op->validate_and_plan(call, plan));
+  if (plan == nullptr || !plan->too_large()) return {};
+  return call.fail(Code::kParamInvalid, "the workspace would be larger than 2^62 bytes.");
 }
 
 const char* Call::name(int i) const {

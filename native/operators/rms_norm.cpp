@@ -61,7 +61,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
   const Place scratch = plan.scratch(kernels::rms_norm_scratch<T>(columns));
   plan.step(
-      "rms_norm", 2 * rows * columns * static_cast<int64_t>(sizeof(T)),
+      "rms_norm", 2.0 * rows * columns * sizeof(T),
       [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), rstd_place = rstd.place()](const Addresses& addresses) {
         kernels::rms_norm<T>({.rows = rows,
                               .columns = columns,

@@ -80,18 +80,17 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
 
   const StagedSums dgamma(call, plan, kDgamma, kernels::rms_norm_grad_slots<T>(rows, columns), columns, kElementOf<T>);
   const Place scratch = plan.scratch(kernels::rms_norm_grad_scratch<T>(rows, columns));
-  plan.step("rms_norm_grad", 3 * rows * columns * static_cast<int64_t>(sizeof(T)),
-            [=, out = dx.staged()](const Addresses& addresses) {
-              kernels::rms_norm_grad<T>({.rows = rows,
-                                         .columns = columns,
-                                         .dy = dy.at<const T>(addresses),
-                                         .x = x.at<const T>(addresses),
-                                         .rstd = addresses.at<const kernels::Wide<T>>(rstd),
-                                         .gamma = gamma.at(addresses),
-                                         .dx = out.at<T>(addresses),
-                                         .dgamma = dgamma.at<T>(addresses)},
-                                        addresses.at<void>(scratch));
-            });
+  plan.step("rms_norm_grad", 3.0 * rows * columns * sizeof(T), [=, out = dx.staged()](const Addresses& addresses) {
+    kernels::rms_norm_grad<T>({.rows = rows,
+                               .columns = columns,
+                               .dy = dy.at<const T>(addresses),
+                               .x = x.at<const T>(addresses),
+                               .rstd = addresses.at<const kernels::Wide<T>>(rstd),
+                               .gamma = gamma.at(addresses),
+                               .dx = out.at<T>(addresses),
+                               .dgamma = dgamma.at<T>(addresses)},
+                              addresses.at<void>(scratch));
+  });
   dx.finish(call, plan);
   dgamma.finish(call, plan);
 }

@@ -26,7 +26,7 @@ void plan_kernel(const Call& call, const SoftmaxShape& shape, Plan& plan) {
   const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
   const StagedOutput y = StagedOutput::rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedMask mask(call, kParameters);
-  plan.step("scaled_masked_softmax", 2 * rows * columns * static_cast<int64_t>(sizeof(T)),
+  plan.step("scaled_masked_softmax", 2.0 * rows * columns * sizeof(T),
             [=, scale = call[kScale].real, out = y.staged()](const Addresses& addresses) {
               kernels::scaled_masked_softmax<T>({.rows = rows,
                                                  .columns = columns,
@@ -40,7 +40,7 @@ void plan_kernel(const Call& call, const SoftmaxShape& shape, Plan& plan) {
 
 void make_plan(const Call& call, const SoftmaxShape& shape, Plan& plan) {
   if (shape.rows == 0 || shape.columns == 0) return;
-  with_element_type(element_of(call[kX].tensor.dtype), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  with_element_type(softmax_element(call, kX, kScale), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
 }
 
 }  // namespace

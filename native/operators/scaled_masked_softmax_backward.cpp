@@ -27,7 +27,7 @@ void plan_kernel(const Call& call, const SoftmaxShape& shape, Plan& plan) {
   const StagedRows y = stage_rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedOutput dx = StagedOutput::rows(call, plan, kOut, leading, columns, kElementOf<T>);
   const StagedMask mask(call, kParameters);
-  plan.step("scaled_masked_softmax_backward", 3 * rows * columns * static_cast<int64_t>(sizeof(T)),
+  plan.step("scaled_masked_softmax_backward", 3.0 * rows * columns * sizeof(T),
             [=, scale = call[kScale].real, out = dx.staged()](const Addresses& addresses) {
               kernels::scaled_masked_softmax_backward<T>({.rows = rows,
                                                           .columns = columns,
@@ -42,7 +42,7 @@ void plan_kernel(const Call& call, const SoftmaxShape& shape, Plan& plan) {
 
 void make_plan(const Call& call, const SoftmaxShape& shape, Plan& plan) {
   if (shape.rows == 0 || shape.columns == 0) return;
-  with_element_type(element_of(call[kGradOutput].tensor.dtype), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  with_element_type(softmax_element(call, kGradOutput, kScale), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
 }
 
 }  // namespace

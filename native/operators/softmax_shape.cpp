@@ -1,5 +1,7 @@
 #include "operators/softmax_shape.h"
 
+#include <cmath>
+
 namespace descend {
 namespace {
 
@@ -25,7 +27,8 @@ Status check_atlas(const Call& call, const SoftmaxParameters& p) {
     return invalid(call.name(p.main), " has shape ", to_string(shape), ", but must have rank 4, [B, N, S1, S2], on ",
                    product, ".");
   }
-  if (shape[3] > kMostColumns || (shape[3] < p.least_columns && shape[0] * shape[1] * shape[2] != 0)) {
+  const bool has_rows = shape[0] != 0 && shape[1] != 0 && shape[2] != 0;
+  if (shape[3] > kMostColumns || (shape[3] < p.least_columns && has_rows)) {
     return invalid(call.name(p.main), " has shape ", to_string(shape), ", but its last dimension must be from ",
                    p.least_columns, " to ", kMostColumns, " on ", product, ".");
   }
@@ -89,6 +92,12 @@ Status check_softmax_shape(const Call& call, const SoftmaxParameters& p, Softmax
   shape->rows = 1;
   for (int64_t dim : main.slice(0, shape->leading)) shape->rows *= dim;
   return {};
+}
+
+kernels::Element softmax_element(const Call& call, int main, int scale) {
+  const double value = call[scale].real;
+  const bool fits = value == 0 || !std::isfinite(value) || std::isnormal(static_cast<float>(value));
+  return fits ? element_of(call[main].tensor.dtype) : kernels::Element::kFloat64;
 }
 
 StagedMask::StagedMask(const Call& call, const SoftmaxParameters& p) {

@@ -33,6 +33,10 @@ struct SoftmaxParameters {
 };
 Status check_softmax_shape(const Call& call, const SoftmaxParameters& parameters, SoftmaxShape* shape);
 
+// The type that the kernels work in: the tensors' own, but double for a scale that float would make 0 or infinite, or
+// keep with fewer digits.
+kernels::Element softmax_element(const Call& call, int main, int scale);
+
 // The mask as the kernels take it, but for its address, which is known when the plan runs.
 class StagedMask {
  public:

@@ -23,7 +23,7 @@ int64_t size_of(Element element) {
 
 void plan_convert(Plan& plan, const char* name, const kernels::Strided& extent, int64_t elements, Element from_type,
                   Place from, Element to_type, Place to) {
-  plan.step(name, elements * (size_of(from_type) + size_of(to_type)), [=](const Addresses& addresses) {
+  plan.step(name, 1.0 * elements * (size_of(from_type) + size_of(to_type)), [=](const Addresses& addresses) {
     kernels::convert(extent, from_type, addresses.at<const void>(from), to_type, addresses.at<void>(to));
   });
 }
@@ -31,7 +31,7 @@ void plan_convert(Plan& plan, const char* name, const kernels::Strided& extent, 
 Place copy_in(const Call& call, Plan& plan, int i, Element wanted) {
   const Tensor& tensor = call[i].tensor;
   const int64_t elements = tensor.elements();
-  const Place copy = plan.scratch(elements * size_of(wanted));
+  const Place copy = plan.scratch(elements, size_of(wanted));
   const Tensor packed = contiguous_tensor(tensor.dtype, tensor.shape);
   plan_convert(plan, "pack", strided_pair(tensor, packed), elements, element_of(tensor.dtype), Plan::tensor(call, i),
                wanted, copy);
@@ -60,9 +60,9 @@ void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t 
   // A sum lands straight in the output where its elements are evenly spaced, else by way of a double vector.
   const bool direct = stride.has_value();
   const Element type = direct ? element_of(tensor.dtype) : Element::kFloat64;
-  const Place target = direct ? Plan::tensor(call, i) : plan.scratch(columns * sizeof(double));
+  const Place target = direct ? Plan::tensor(call, i) : plan.scratch(columns, sizeof(double));
   const int64_t step = direct ? *stride : 1;
-  plan.step("sum slots", slots * columns * static_cast<int64_t>(sizeof(double)), [=](const Addresses& addresses) {
+  plan.step("sum slots", 1.0 * slots * columns * sizeof(double), [=](const Addresses& addresses) {
     kernels::sum_slots(slots, columns, addresses.at<const double>(partial), type, addresses.at<void>(target), step);
   });
   if (!direct) {
@@ -113,7 +113,7 @@ StagedOutput StagedOutput::rows(const Call& call, Plan& plan, int i, uint64_t le
     }
   }
   output.copied_ = true;
-  output.staged_ = {plan.scratch(tensor.elements() * size_of(written)), columns};
+  output.staged_ = {plan.scratch(tensor.elements(), size_of(written)), columns};
   return output;
 }
 
@@ -123,7 +123,7 @@ StagedOutput StagedOutput::vector(const Call& call, Plan& plan, int i, Element w
   output.parameter_ = i;
   output.written_ = written;
   output.copied_ = !is_vector_of(tensor, written) || shares(call, i, Role::kInput);
-  output.staged_ = {output.copied_ ? plan.scratch(tensor.elements() * size_of(written)) : Plan::tensor(call, i), 1};
+  output.staged_ = {output.copied_ ? plan.scratch(tensor.elements(), size_of(written)) : Plan::tensor(call, i), 1};
   return output;
 }
 
@@ -144,7 +144,7 @@ StagedSums::StagedSums(const Call& call, Plan& plan, int i, int64_t slots, int64
     if (own_ || is_vector_of(tensor, wide)) return;
   }
   slots_ = std::max<int64_t>(slots, 1);
-  place_ = plan.scratch(static_cast<size_t>(slots_ * columns) * sizeof(double));
+  place_ = plan.scratch(slots_, columns, sizeof(double));
 }
 
 void StagedSums::finish(const Call& call, Plan& plan) const {

@@ -14,29 +14,37 @@ namespace detail {
 
 class EventRecord {
  public:
-  bool complete() const { return done_.load(std::memory_order_acquire) != 0; }
+  bool complete() const { return (state_.load(std::memory_order_acquire) & kComplete) != 0; }
 
   // A second call changes nothing. Calls must not overlap.
   void set_complete() {
     if (complete()) return;
     time_ = std::chrono::steady_clock::now();
-    done_.store(1, std::memory_order_release);
-    futex_wake(done_, kWakeAll);
+    state_.fetch_or(kComplete, std::memory_order_release);
+    futex_wake(state_, kWakeAll);
   }
 
-  // False if the deadline passed first.
-  bool wait(const Deadline& deadline) const {
-    while (!complete()) {
+  // False if the deadline passed first, or if `given_up`, about which nudge() has those who wait look again.
+  bool wait(const Deadline& deadline, const std::atomic<bool>* given_up = nullptr) const {
+    for (;;) {
+      const uint32_t seen = state_.load(std::memory_order_acquire);
+      if ((seen & kComplete) != 0) return true;
+      if (given_up != nullptr && *given_up) return false;
       if (deadline && std::chrono::steady_clock::now() >= *deadline) return false;
-      futex_wait_until(done_, 0, deadline);
+      futex_wait_until(state_, seen, deadline);
     }
-    return true;
+  }
+  void nudge() {
+    state_.fetch_add(kNudge, std::memory_order_release);
+    futex_wake(state_, kWakeAll);
   }
 
   std::chrono::steady_clock::time_point time() const { return time_; }  // once complete
 
  private:
-  std::atomic<uint32_t> done_{0};
+  static constexpr uint32_t kComplete = 1;
+  static constexpr uint32_t kNudge = 2;
+  std::atomic<uint32_t> state_{0};
   std::chrono::steady_clock::time_point time_;
 };
 

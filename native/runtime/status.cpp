@@ -50,4 +50,8 @@ const char* code_name(Code code) {
   return "";
 }
 
+Status no_memory(const char* operator_name, const std::string& what) {
+  return {Code::kRuntimeError, concat(operator_name, ": there is no memory for ", what, "."), true};
+}
+
 }  // namespace descend

@@ -41,6 +41,7 @@ const char* code_name(Code code);
 struct [[nodiscard]] Status {
   Code code = Code::kSuccess;
   std::string sentence;
+  bool no_memory = false;  // for Python, where that is a MemoryError, whatever the code
 
   bool ok() const { return code == Code::kSuccess; }
 };
@@ -57,6 +58,9 @@ template <class... Parts>
 Status failure(Code code, const Parts&... parts) {
   return Status{code, concat(parts...)};
 }
+
+// An operator's failure where there was no memory for `what`.
+Status no_memory(const char* operator_name, const std::string& what);
 
 }  // namespace descend
 

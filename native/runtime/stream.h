@@ -32,7 +32,7 @@ Status guarded(Body&& body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return Status{Code::kRuntimeError, "out of memory"};
+    return Status{Code::kRuntimeError, "out of memory", true};
   } catch (const std::exception& error) {
     return Status{Code::kRuntimeError, error.what()};
   } catch (...) {
@@ -58,7 +58,8 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // On an idle stream a small task runs here and now, on the caller's thread; otherwise it is queued and the stream's
-  // thread, started when first needed, takes it. (Where the system gives no thread, the caller runs it.)
+  // thread, started when first needed, takes it. (Where the system gives no thread, the caller runs it.) Throws
+  // std::bad_alloc, as record and wait do, where there is no memory to queue it.
   void submit(Task task);
 
   // The same for work given by reference, with nothing allocated where it runs at once: runs `body()` inline and
@@ -77,7 +78,7 @@ class Stream {
   Status synchronize(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
   bool idle() const;    // everything submitted has completed
-  void drop_pending();  // forgets what has not begun (aclrtDestroyStreamForce); records that wait their turn stay
+  void drop_pending();  // forgets waits and what has not begun (aclrtDestroyStreamForce); records stay
 
   // In stream order. A wait is for the record that is the event's latest now: recording the event again does not move
   // it.

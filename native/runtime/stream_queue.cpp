@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <new>
 #include <utility>
 
 namespace descend::detail {
@@ -26,15 +25,18 @@ void StreamQueue::run_front(Lock& lock) {
   taken.splice(taken.end(), items_, items_.begin());
   state_.fetch_or(kRunning);
   if (items_.empty()) state_.fetch_and(~kQueued);
+  waits_for_ = taken.front().record;
+  wait_dropped_ = false;
   lock.unlock();
   Status status;
   if (Item& item = taken.front(); item.kind == Kind::kWait) {
-    item.record->wait(std::nullopt);
+    item.record->wait(std::nullopt, &wait_dropped_);
   } else {
     status = guarded(item.task.run);
   }
   taken.clear();
   lock.lock();
+  waits_for_.reset();
   finish(std::move(status));
 }
 
@@ -120,15 +122,7 @@ void StreamQueue::end_inline_slowly(Status status) {
 
 void StreamQueue::enqueue(Item item) {
   Items node;
-  try {
-    node.push_back(std::move(item));
-  } catch (const std::bad_alloc&) {
-    if (item.kind == Kind::kRecord) item.record->set_complete();  // nobody may wait for it forever
-    Lock lock(mutex_);
-    if (first_failure_.ok()) first_failure_ = Status{Code::kRuntimeError, "out of memory"};
-    state_.fetch_or(kFailed);
-    return;
-  }
+  node.push_back(std::move(item));
   Lock lock(mutex_);
   append(node);
   if (!running()) hand_over(lock);
@@ -142,6 +136,10 @@ void StreamQueue::drop_pending() {
     if (item->kind != Kind::kRecord) dropped.splice(dropped.end(), items_, item);
   }
   dropped_ += dropped.size();
+  if (waits_for_ != nullptr) {
+    wait_dropped_ = true;
+    waits_for_->nudge();
+  }
   if (!running()) {
     state_.fetch_add(std::exchange(dropped_, 0) * kTicket, std::memory_order_release);
     if (items_.empty()) state_.fetch_and(~kQueued, std::memory_order_release);

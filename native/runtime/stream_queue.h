@@ -100,6 +100,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   Thread thread_;
   bool thread_asleep_ = false;
   bool stop_ = false;
+  std::shared_ptr<EventRecord> waits_for_;  // where what is running is a wait
+  std::atomic<bool> wait_dropped_ = false;
   uint64_t dropped_ = 0;  // items taken out of the queue: they count as done once what is running is done
   bool lost_by_fork_ = false;
   Items inherited_;  // in a forked child: what the parent had queued

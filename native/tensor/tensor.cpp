@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <utility>
 
 #include "runtime/memory.h"
 
@@ -55,8 +56,22 @@ struct Terms {
   }
 };
 
-// Whether some choice of d in bounds makes the sum of terms[k...] equal target. `budget` bounds the search: beyond it
-// the answer is "perhaps", which counts as yes.
+// The least d from 0 on with d * a = b modulo m; -1 if there is none. a and m are positive.
+int64_t least_solution(int64_t a, int64_t b, int64_t m) {
+  int64_t gcd = m, rest = a % m, factor = 0, next = 1;  // gcd = factor * a modulo m, and so on
+  while (rest != 0) {
+    const int64_t quotient = gcd / rest;
+    gcd = std::exchange(rest, gcd % rest);
+    factor = std::exchange(next, factor - quotient * next);
+  }
+  if (b % gcd != 0) return -1;
+  const int64_t period = m / gcd;
+  const auto d = static_cast<int64_t>(static_cast<__int128>(b / gcd % period) * factor % period);
+  return d < 0 ? d + period : d;
+}
+
+// Whether some choice of d in bounds makes the sum of terms[k...] equal target. `budget` bounds the search: once it is
+// negative, the answer is "perhaps", which counts as yes.
 bool reaches(int64_t target, const Terms& terms, size_t k, int* budget) {
   if (k == terms.count) return target == 0;
   if (--*budget < 0) return true;
@@ -70,6 +85,10 @@ bool reaches(int64_t target, const Terms& terms, size_t k, int* budget) {
   // d * stride must lie in [target - rest_high, target - rest_low].
   const int64_t first = std::max(term.low, -floor_div(-(target - rest_high)));
   const int64_t last = std::min(term.high, floor_div(target - rest_low));
+  if (k + 2 == terms.count && first <= last) {  // any such d leaves the last term within its bounds
+    const int64_t more = least_solution(term.stride, target - first * term.stride, terms.list[k + 1].stride);
+    return more >= 0 && more <= last - first;
+  }
   for (int64_t d = first; d <= last; ++d) {
     if (reaches(target - d * term.stride, terms, k + 1, budget)) return true;
   }
@@ -221,13 +240,25 @@ ByteRange byte_range(const Tensor& tensor) {
   return {data + (tensor.offset + low) * size, data + (tensor.offset + high + 1) * size};
 }
 
-bool overlaps_itself(const Tensor& tensor) {
-  if (is_contiguous(tensor)) return false;
+// The whole storage, which holds the view: quicker to tell.
+static ByteRange storage_range(const Tensor& tensor) {
+  int64_t bytes = dtype_size(tensor.dtype);
+  for (int64_t dim : tensor.storage_shape) bytes *= dim;
+  const auto data = reinterpret_cast<intptr_t>(tensor.data);
+  return {data, data + bytes};
+}
+
+bool meets(const Tensor& tensor, const ByteRange& range) {
+  return storage_range(tensor).meets(range) && byte_range(tensor).meets(range);
+}
+
+SelfOverlap self_overlap(const Tensor& tensor) {
+  if (is_contiguous(tensor)) return SelfOverlap::kNo;
   Terms terms;
   for (uint64_t i = 0; i < tensor.rank(); ++i) {
     const int64_t reach = tensor.shape[i] - 1;
     if (reach == 0) continue;
-    if (tensor.strides[i] == 0) return true;
+    if (tensor.strides[i] == 0) return SelfOverlap::kYes;
     terms.add({std::abs(tensor.strides[i]), -reach, reach});
   }
   int budget = kSearchBudget;
@@ -236,17 +267,9 @@ bool overlaps_itself(const Tensor& tensor) {
   for (size_t first = 0; first < terms.count; ++first) {
     Terms rest = terms;
     rest.list[first].low = 1;
-    if (reaches(0, rest, first, &budget)) return true;
+    if (reaches(0, rest, first, &budget)) return budget < 0 ? SelfOverlap::kPerhaps : SelfOverlap::kYes;
   }
-  return false;
-}
-
-// The whole storage, which holds the view: quicker to tell.
-static ByteRange storage_range(const Tensor& tensor) {
-  int64_t bytes = dtype_size(tensor.dtype);
-  for (int64_t dim : tensor.storage_shape) bytes *= dim;
-  const auto data = reinterpret_cast<intptr_t>(tensor.data);
-  return {data, data + bytes};
+  return SelfOverlap::kNo;
 }
 
 Sharing sharing(const Tensor& a, const Tensor& b) {

@@ -64,14 +64,17 @@ struct ByteRange {
   bool meets(const ByteRange& other) const { return begin < other.end && other.begin < end; }
 };
 ByteRange byte_range(const Tensor& tensor);
+bool meets(const Tensor& tensor, const ByteRange& range);
 
 // Rank, signs and sizes within bounds, view inside its storage, storage inside its allocation where the library knows
 // it. The sentence lacks its subject ("has rank 9, ..."): the caller puts the parameter's name before it.
 // `touched`, if not null, becomes byte_range(tensor) of what is accepted.
 Status check_layout(const Tensor& tensor, ByteRange* touched = nullptr);
 
-// Whether two elements of one view share a place (a stride of 0, or overlapping windows).
-bool overlaps_itself(const Tensor& tensor);
+// Whether two elements of one view share a place (a stride of 0, or overlapping windows). kPerhaps: of three dimensions
+// or more it may take too long to tell.
+enum class SelfOverlap { kNo, kYes, kPerhaps };
+SelfOverlap self_overlap(const Tensor& tensor);
 
 enum class Sharing {
   kDisjoint,  // no byte in common, or equal strides prove that no element is shared

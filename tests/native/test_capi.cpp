@@ -138,6 +138,22 @@ TEST_CASE("a repeatable executor and new addresses") {
   const uint64_t changed = other.dx.digest();
   CHECK(other.both(nullptr) == 0);
   CHECK(other.dx.digest() == changed);
+
+  // In place, which may take more memory than the first phase asked for: not the caller's.
+  Problem third(8, 64);
+  REQUIRE(third.both(nullptr) == 0);
+  const uint64_t expected = third.dgamma.digest();
+  aclOpExecutor* moving = nullptr;
+  REQUIRE(third.first(&size, &moving) == 0);
+  CHECK(aclSetAclOpExecutorRepeatable(moving) == 0);
+  for (Array* place : {&third.gamma, &third.dgamma}) {
+    CHECK(aclSetOutputTensorAddr(moving, 1, third.dgamma, place->data()) == 0);
+    CHECK_MESSAGE(aclnnRmsNormGrad(workspace.data(), size, moving, nullptr) == 0, sentence());
+    CHECK(aclrtSynchronizeStream(nullptr) == ACL_SUCCESS);
+    CHECK(place->digest() == expected);
+    third.gamma.normal(4);
+  }
+  CHECK(aclDestroyAclOpExecutor(moving) == 0);
   CHECK(aclDestroyAclOpExecutor(executor) == 0);
   CHECK(aclnnRmsNormGrad(workspace.data(), size, executor, nullptr) == ACLNN_ERR_PARAM_INVALID);
 }

@@ -1,5 +1,7 @@
 // Every breach of the rules that C allows ends in a status and a sentence, and in nothing else.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <functional>
@@ -8,7 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "aclnnop/aclnn_group_norm_swish.h"
+#include "aclnnop/aclnn_group_norm_swish_grad.h"
+#include "aclnnop/aclnn_layer_norm_backward.h"
+#include "aclnnop/aclnn_nsa_compress.h"
+#include "aclnnop/aclnn_nsa_compress_grad.h"
 #include "aclnnop/aclnn_rms_norm.h"
+#include "aclnnop/aclnn_scaled_masked_softmax.h"
 #include "capi_runtime.h"
 
 namespace {
@@ -355,6 +363,14 @@ TEST_CASE("the second phase: executors and workspaces that will not do") {
   REFUSED(ACLNN_ERR_PARAM_NULLPTR, who, second(nullptr, launch.size, dead));
   REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(workspace, launch.size - 1, dead));
 
+  // A workspace shares nothing with the tensors.
+  REQUIRE(problem.dx.bytes() > launch.size);
+  for (Array* array : {&problem.dy, &problem.x, &problem.dx}) {
+    REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(array->data(), launch.size));
+    CHECK(sentence().find("the workspace overlaps ") != std::string::npos);
+    REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(array->data() + array->bytes() - 16, launch.size));
+  }
+
   // A workspace is not larger than its allocation, whatever the caller says.
   void* small = nullptr;
   REQUIRE(aclrtMalloc(&small, launch.size + 16, ACL_MEM_MALLOC_HUGE_FIRST) == 0);
@@ -369,6 +385,111 @@ TEST_CASE("the second phase: executors and workspaces that will not do") {
   REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(small, launch.size));
   REFUSED(ACLNN_ERR_PARAM_INVALID, "aclDestroyAclOpExecutor", aclDestroyAclOpExecutor(launch.executor));
   REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetAclOpExecutorRepeatable", aclSetAclOpExecutorRepeatable(launch.executor));
+}
+
+TEST_CASE("a workspace larger than can be is refused, its size not wrapped") {
+  const Runtime runtime;
+  const int64_t one[] = {1}, none[] = {0, 0};
+  const bool some[] = {false, true, false};
+  aclIntArray* const normalized = aclCreateIntArray(one, 1);
+  aclBoolArray* const mask = aclCreateBoolArray(some, 3);
+  aclFloat16 element = 0x3c00;
+  float sum = 0;
+  aclTensor* const out = aclCreateTensor(one, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, one, 1, &sum);
+  // Copies of mean and rstd in float and a sum in double: 8 times as many bytes as rows, in the last case or 12 times.
+  for (const int64_t rows : {int64_t{1} << 60, int64_t{1} << 61, int64_t{1537228672809129302}}) {
+    const int64_t dims[] = {rows, 1};
+    const auto same = [&](uint64_t rank) {
+      return aclCreateTensor(dims, rank, ACL_FLOAT16, none, 0, ACL_FORMAT_ND, one, 1, &element);
+    };
+    uint64_t size = 0;
+    aclOpExecutor* executor = nullptr;
+    REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnLayerNormBackward",
+            aclnnLayerNormBackwardGetWorkspaceSize(same(2), same(2), normalized, same(1), same(1), nullptr, nullptr,
+                                                   mask, nullptr, out, nullptr, &size, &executor));
+    CHECK(sentence().find("2^62") != std::string::npos);
+    CHECK(executor == nullptr);
+  }
+}
+
+TEST_CASE("outputs whose elements overlap each other, or may") {
+  const Runtime runtime;
+  const char* const overlap = "so that its elements overlap each other";
+  struct Case {
+    std::vector<int64_t> shape, strides;
+    const char* word;
+  };
+  for (const auto& [shape, strides, word] :
+       {Case{{4999, 4999}, {5001, 5000}, nullptr}, Case{{5000, 5001}, {5001, 5000}, nullptr},
+        Case{{5001, 5002}, {5001, 5000}, overlap}, Case{{3, 4}, {4, 3}, nullptr}, Case{{4, 5}, {4, 3}, overlap},
+        Case{{70, 70, 70}, {1000003, 1010007, 1100011}, nullptr}, Case{{70, 70, 70}, {10007, 10009, 10037}, overlap},
+        // Which do not, but to tell would take a while.
+        Case{{16, 16, 16, 16, 16},
+             {155166371789, 106101308501, 166620417634, 149291608580, 129670118931},
+             "too long to tell"}}) {
+    const uint64_t rank = shape.size();
+    const int64_t storage[] = {int64_t{1} << 44}, one[] = {1};
+    const std::vector<int64_t> none(rank, 0);
+    aclTensor* const x = aclCreateTensor(shape.data(), rank, ACL_FLOAT, none.data(), 0, ACL_FORMAT_ND, one, 1, nullptr);
+    aclTensor* const y =
+        aclCreateTensor(shape.data(), rank, ACL_FLOAT, strides.data(), 0, ACL_FORMAT_ND, storage, 1, nullptr);
+    uint64_t size = 0;
+    aclOpExecutor* executor = nullptr;
+    const auto first = [&] {
+      return aclnnScaledMaskedSoftmaxGetWorkspaceSize(x, nullptr, 1, false, y, &size, &executor);
+    };
+    if (word == nullptr) {
+      CHECK_MESSAGE(first() == 0, sentence());
+    } else {
+      REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnScaledMaskedSoftmax", first());
+      CHECK_MESSAGE(sentence().find(word) != std::string::npos, sentence());
+    }
+  }
+}
+
+TEST_CASE("of a text no more is read than need be") {
+  const Runtime runtime;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  char* const end = static_cast<char*>(pages) + page;
+  REQUIRE(mprotect(end, page, PROT_NONE) == 0);
+  const auto ending = [&](const char* text) {
+    return static_cast<char*>(std::memcpy(end - std::strlen(text), text, std::strlen(text)));
+  };
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+
+  Array x({1, 2, 2}, ACL_FLOAT), y({1, 2, 2}, ACL_FLOAT), mean({1, 1}, ACL_FLOAT), rstd({1, 1}, ACL_FLOAT);
+  Array gamma({2}, ACL_FLOAT), beta({2}, ACL_FLOAT), dgamma({2}, ACL_FLOAT), dbeta({2}, ACL_FLOAT);
+  for (char* format : {ending("NCHW"), end, reinterpret_cast<char*>(1)}) {
+    CHECK(aclnnGroupNormSwishGetWorkspaceSize(x, gamma, beta, 1, format, 1e-5, true, 1, y, mean, rstd, &size,
+                                              &executor) == 0);
+    CHECK(aclnnGroupNormSwishGradGetWorkspaceSize(x, mean, rstd, x, gamma, beta, 1, format, 1, true, true, y, dgamma,
+                                                  dbeta, &size, &executor) == 0);
+  }
+
+  Array input({16, 1, 16}, ACL_FLOAT), weight({16, 1}, ACL_FLOAT), output({1, 1, 16}, ACL_FLOAT);
+  Array input_grad({16, 1, 16}, ACL_FLOAT), weight_grad({16, 1}, ACL_FLOAT);
+  const auto forward = [&](char* layout) {
+    return aclnnNsaCompressGetWorkspaceSize(input, weight, nullptr, layout, 16, 16, 0, output, &size, &executor);
+  };
+  const auto backward = [&](char* layout) {
+    return aclnnNsaCompressGradGetWorkspaceSize(output, input, weight, nullptr, 16, 16, 0, layout, input_grad,
+                                                weight_grad, &size, &executor);
+  };
+  char taken[] = "TND", empty[] = "", shorter[] = "TN", longer[] = "TNDX";
+  CHECK(forward(taken) == 0);
+  CHECK(backward(taken) == 0);
+  for (const auto& [wrong, shown] :
+       {std::pair{ending("B"), "'B...'"}, std::pair{ending("TB"), "'TB...'"}, std::pair{empty, "''"},
+        std::pair{shorter, "'TN'"}, std::pair{longer, "'TNDX...'"}}) {
+    REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnNsaCompress", forward(wrong));
+    CHECK_MESSAGE(sentence().find(std::string("layoutOptional is ") + shown) != std::string::npos, sentence());
+    ending(wrong == end - 1 ? "B" : "TB");
+    REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnNsaCompressGrad", backward(wrong));
+  }
+  CHECK(munmap(pages, 2 * page) == 0);
 }
 
 TEST_CASE("data that is not there, or larger than its allocation") {

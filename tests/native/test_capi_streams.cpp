@@ -200,6 +200,19 @@ TEST_CASE("destroying a stream waits for the work in it, the forced end drops wh
   CHECK(aclrtMemsetAsync(&last, 1, 2, 1, stream) == 0);
   CHECK(aclrtDestroyStreamForce(stream) == 0);
   CHECK(last == 1);
+
+  // Nor does it wait for another stream's work, where the stream itself does.
+  const Stream other;
+  const Event event;
+  busy.on(other);
+  CHECK(aclrtRecordEvent(event, other) == 0);
+  REQUIRE(aclrtCreateStream(&stream) == 0);
+  CHECK(aclrtStreamWaitEvent(stream, event) == 0);
+  CHECK(aclrtMemsetAsync(&last, 1, 2, 1, stream) == 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it has begun to wait
+  CHECK(aclrtDestroyStreamForce(stream) == 0);
+  CHECK_FALSE(event.complete());
+  CHECK(last == 1);
 }
 
 TEST_CASE("freeing memory waits for the work that uses it") {

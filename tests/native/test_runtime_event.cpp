@@ -59,6 +59,33 @@ TEST_CASE("a stream waits for another's event") {
   CHECK(seen == 42);
 }
 
+TEST_CASE("dropping what is pending ends a wait, and no other stream's") {
+  Stream producer, consumer, patient;
+  auto event = std::make_shared<Event>(), end = std::make_shared<Event>();
+  Gate gate;
+  producer.submit(gate.task());
+  producer.record(event);
+  std::atomic<int> dropped{0}, kept{0};
+  for (int round = 0; round < 50; ++round) {
+    consumer.wait(event);
+    consumer.submit(small([&] { ++dropped; }));
+    consumer.record(end);
+    if (round == 0) patient.wait(event);
+    if (round % 2 == 0) std::this_thread::sleep_for(1ms);  // its thread may have begun to wait
+    consumer.drop_pending();
+    CHECK(consumer.synchronize(60s).ok());
+    CHECK(end->complete());
+  }
+  patient.submit(small([&] { ++kept; }));
+  CHECK(patient.synchronize(5ms).code == Code::kStreamSyncTimeout);
+  CHECK(!event->complete());
+  CHECK(kept == 0);
+  gate.open();
+  CHECK(patient.synchronize().ok());
+  CHECK(kept == 1);
+  CHECK(dropped == 0);
+}
+
 TEST_CASE("a wait is for the record that was the latest when it was asked for") {
   Stream slow, fast, waiter;
   auto event = std::make_shared<Event>();

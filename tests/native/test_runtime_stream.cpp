@@ -102,7 +102,9 @@ TEST_CASE("a failure is reported once, the first one, and the stream goes on") {
     CHECK(stream.synchronize().ok());
 
     stream.submit({[]() -> Status { throw std::bad_alloc(); }, bytes});
-    CHECK(stream.synchronize().sentence == "out of memory");
+    const Status starved = stream.synchronize();
+    CHECK(starved.sentence == "out of memory");
+    CHECK(starved.no_memory);
     stream.submit({[]() -> Status { throw 7; }, bytes});
     CHECK(stream.synchronize().code == Code::kRuntimeError);
     stream.submit({nullptr, bytes});

@@ -324,6 +324,8 @@ METHOD = """\
   and may leave out a forward's statistics; torch.compile and JAX compile for the exact shape. In a sweep, which has
   many shapes, those that compile take part in one problem of eight, each with one way; and beside a way that takes
   more than half a second, no faster one is sought.
+- **Arrays** start on a cache line, as PyTorch's do and those that Descend allocates. NumPy's large ones start 16 bytes
+  into a line: beyond the caches it takes longer to fill such results (`out=`) than those that a call allocates.
 - **Threads** are the same for everyone: the process has as many processors as threads.
 - **Right results.** What is timed is compared with float64 before and after, in outputs that were poisoned.
 - A problem's bytes **live** in the smallest cache, summed over the processors in use, that holds them all; in memory,

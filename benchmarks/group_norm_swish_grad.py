@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -136,14 +136,14 @@ class GroupNormSwishGrad(Operator):
             )
         }
 
-    def arithmetic_seconds(self, problem: Problem, threads: int) -> float | None:
+    def arithmetic(self, problem: Problem, threads: int) -> Callable[[], float] | None:
         """Of 16-bit elements, as the kernel computes them, on data in first-level caches."""
         from descend import _native
 
         if problem.dtype == "float32":
             return None
         elements, brain = math.prod(problem.shape), problem.dtype == "bfloat16"
-        return _native.group_norm_swish_grad_arithmetic(brain, elements, threads, 0.02)
+        return partial(_native.group_norm_swish_grad_arithmetic, brain, elements, threads, 0.02)
 
     def yardstick(self) -> tuple[str, Route]:
         """PyTorch's group norm backward, without the swish."""

@@ -117,8 +117,8 @@ class Operator(ABC):
         """oneDNN's primitives, on NumPy arrays."""
         return {}
 
-    def arithmetic_seconds(self, problem: Problem, threads: int) -> float | None:
-        """The time of the arithmetic alone, where that and not memory is the limit."""
+    def arithmetic(self, problem: Problem, threads: int) -> Callable[[], float] | None:
+        """What tells the seconds of the arithmetic alone, where that and not memory is the limit."""
         return None
 
     def yardstick(self) -> tuple[str, Route] | None:

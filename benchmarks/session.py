@@ -80,11 +80,9 @@ def run(
     accuracy.poison(outputs)
     core = at_hand(operator, problem)
     jobs = [triad, empty, core, *contenders.values(), *(contender for contender, _ in peers.values())]
-    arithmetic = None
-    if operator.arithmetic_seconds(problem, threads) is not None:
-        arithmetic = Limit(
-            "arithmetic", "descend", lambda: None, seconds=lambda: operator.arithmetic_seconds(problem, threads) or 0.0
-        )
+    arithmetic, seconds = None, operator.arithmetic(problem, threads)
+    if seconds is not None:
+        arithmetic = Limit("arithmetic", "descend", lambda: None, seconds=seconds)
         jobs.insert(1, arithmetic)
     others = measure(jobs, effort)
     _team(threads)()

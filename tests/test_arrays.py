@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
+import warnings
 import weakref
 from typing import Any
 
@@ -709,6 +710,123 @@ def test_gradients_that_would_be_lost_are_refused():
     # Not a leaf, but part of a graph.
     with refused(161002, OP, "x", "requires gradients"):
         descend.rms_norm_grad(call[0], leaf * 2, *call[2:])
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["trace", "make_fx"])
+def test_traces_that_would_keep_results_as_constants_are_refused(name):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    dy, x, rstd, gamma = tensors()
+    result = torch.empty_like(x), torch.empty_like(gamma)
+
+    def functional(x):
+        return descend.rms_norm_grad(dy, x, rstd, gamma)[0]
+
+    def two_phase(x):
+        with acl.product("host"):
+            phase1(OP, dy, x, rstd, gamma, *result)
+        return x
+
+    def trace(function):
+        return torch.jit.trace(function, (x,)) if name == "trace" else make_fx(function)(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
+        for function in functional, two_phase:
+            with pytest.raises(RuntimeError, match=r"tracing.*descend\.torch"):
+                trace(function)
+    functional(x)
+
+
+@needs_torch
+def test_a_mode_that_only_looks_on_changes_nothing():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Looks(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    call = tensors()
+    with Looks():
+        results = descend.rms_norm_grad(*call)
+    assert_same_bits(numbers(*results), numbers(*descend.rms_norm_grad(*call)))
+
+
+MOVES = {
+    "data": lambda t: setattr(t, "data", torch.full_like(t, 2)),
+    "set_": lambda t: t.set_(torch.full_like(t, 2)),
+    "resize_": lambda t: t.resize_(1 << 20),
+    "freed": lambda t: t.untyped_storage().resize_(0),
+    "transposed": lambda t: t.t_(),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["x", "dx_out"])
+@pytest.mark.parametrize("move", MOVES)
+def test_a_tensor_that_was_given_other_memory_between_the_phases(move, name):
+    dy, _, rstd, gamma = tensors()
+    made = {"dy": dy, "x": torch.ones(4, 32), "rstd": rstd, "gamma": gamma}
+    made |= {"dx_out": torch.empty(4, 32), "dgamma_out": torch.empty(32)}
+    with acl.product("host"):
+        size, executor = phase1(OP, *made.values())
+    executor.set_repeatable()
+    workspace = acl.malloc(size)
+    aclnn.rms_norm_grad(workspace, size, executor, None)
+    MOVES[move](made[name])
+    with refused(161002, OP, name, "other memory", "set_tensor"):
+        aclnn.rms_norm_grad(workspace, size, executor, None)
+    made[name] = torch.full((4, 32), 3.0)
+    executor.set_tensor(name, made[name])
+    aclnn.rms_norm_grad(workspace, size, executor, None)
+    acl.synchronize()
+    expected = descend.rms_norm_grad(dy, made["x"], rstd, gamma)
+    assert_same_bits(numbers(made["dx_out"], made["dgamma_out"]), numbers(*expected))
+
+
+@needs_torch
+def test_memory_that_tensors_give_up_is_kept_for_work_in_flight():
+    shape = (512, 4096)
+    dy, x, rstd, gamma = torch.ones(shape), torch.full(shape, 2.0), torch.ones(shape[0]), torch.ones(shape[1])
+    expected = numbers(*descend.rms_norm_grad(dy, x, rstd, gamma))
+    dx, dgamma = torch.empty(shape), torch.empty(shape[1])
+    with acl.product("host"):
+        size, executor = phase1(OP, dy, x, rstd, gamma, dx, dgamma)
+    executor.set_repeatable()
+    workspace, stream = acl.malloc(size), acl.Stream()
+    for _ in range(30):
+        aclnn.rms_norm_grad(workspace, size, executor, stream)
+    written = dx.detach(), dgamma.detach()
+    for tensor in (dy, x, rstd, gamma, dx):
+        tensor.data = torch.empty(0)
+    del tensor
+    gc.collect()
+    stream.synchronize()
+    assert_same_bits(numbers(*written), expected)
+
+
+@needs_torch
+def test_tangents_that_would_be_lost_are_refused():
+    forward_ad = torch.autograd.forward_ad
+    call = tensors()
+    expected = numbers(*descend.rms_norm_grad(*call))
+    with forward_ad.dual_level():
+        for i, name in enumerate(("dy", "x", "rstd", "gamma")):
+            dual = list(call)
+            dual[i] = forward_ad.make_dual(call[i], torch.ones_like(call[i]))
+            with refused(161002, OP, name, "forward-mode tangent", "detach"):
+                descend.rms_norm_grad(*dual)
+            with refused(161002, OP, name, "forward-mode tangent"), acl.product("host"):
+                phase1(OP, *dual, torch.zeros(4, 32), torch.zeros(32))
+            with torch.inference_mode():
+                assert_same_bits(numbers(*descend.rms_norm_grad(*dual)), expected)
+            dual[i] = dual[i].detach()
+            assert_same_bits(numbers(*descend.rms_norm_grad(*dual)), expected)
+        out = forward_ad.make_dual(torch.zeros(4, 32), torch.ones(4, 32))
+        with refused(161002, OP, "dx_out", "forward-mode tangent"):
+            descend.rms_norm_grad(*call, out=(out, None))
+    assert_same_bits(numbers(*descend.rms_norm_grad(*call, out=(out, None))), expected)
 
 
 @needs_torch

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import descend
 from cases import A2_A3, CODES, DTYPES, FLOATS, PRODUCTS, phase1
 from descend import _native, acl, aclnn, errors
+from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
 from descend.contract import PRODUCTS as PRODUCT_TABLE
 
@@ -309,6 +311,33 @@ def test_the_table_is_what_the_engine_checks():
     for product, found in accepted.items():
         rows = [row for row in operator.dtypes if product in row.products]
         assert found == {c for row in rows for c in itertools.product(*row.dtypes.values())}
+
+
+def test_the_stubs_are_those_of_the_tables():
+    package = Path(descend.__file__).parent
+    for file, text in (("__init__", functional_stubs(OPERATORS)), ("aclnn", two_phase_stubs(OPERATORS))):
+        assert (package / f"{file}.pyi").read_text(encoding="utf-8") == text
+
+
+def test_the_stubs_take_what_the_functions_take(tmp_path):
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "calls.py").write_text("""
+import numpy as np
+import descend
+from descend import aclnn
+
+x, weight, sizes = np.ones((4, 8), np.float32), np.ones(8, np.float32), np.array([8])
+y, mean, rstd = descend.layer_norm(x, sizes, weight)
+descend.layer_norm(x, 8)
+descend.layer_norm_backward(y, x, (8,), mean, rstd, output_mask=np.array([True, False, True]))
+descend.nsa_compress(np.ones((32, 1, 16)), np.ones((16, 1)), sizes * 4, compress_block_size=16, compress_stride=16)
+aclnn.layer_norm_get_workspace_size(x, sizes, weight, None, 1e-5, y, mean, rstd)
+descend.layer_norm(x, "8")
+""")
+    (tmp_path / "descend").symlink_to(Path(descend.__file__).parent)
+    options = ("--strict", "--follow-imports=silent", f"--cache-dir={tmp_path}/cache", f"--config-file={os.devnull}")
+    found = api.run([*options, str(tmp_path / "calls.py")])[0]
+    assert [line.split(":")[1] for line in found.splitlines() if ": error:" in line] == ["12"], found
 
 
 def test_the_native_module_has_the_stubs_that_it_says():

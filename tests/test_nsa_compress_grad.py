@@ -155,6 +155,31 @@ def test_ranks_are_looked_at_first(product, name):
             phase1(OP, *call)
 
 
+@pytest.mark.parametrize("product", HERE)
+@pytest.mark.parametrize("name", TENSORS)
+def test_what_cannot_be_read_comes_after_the_ranks(product, name):
+    call, other = arrays(), "weight" if name == "input" else "input"
+    call[TENSORS[name]] = np.ma.masked_array(call[TENSORS[name]])
+    with acl.product(product):
+        with refused(161002, OP, f" {name} is a masked array"):
+            phase1(OP, *call)
+        call[TENSORS[other]] = np.zeros(1, np.float16)
+        with refused(561002, OP, f" {other} has shape [1]"):
+            phase1(OP, *call)
+
+
+@pytest.mark.parametrize("name", ["output_grad", "input", "weight"])
+def test_what_cannot_be_read_comes_after_the_ranks_of_a_functional_call(name):
+    call, other = arrays()[:3], "weight" if name == "input" else "input"
+    sizes = {"compress_block_size": 32, "compress_stride": 16}
+    call[TENSORS[name]] = np.ma.masked_array(call[TENSORS[name]])
+    with refused(161002, OP, f" {name} is a masked array"):
+        descend.nsa_compress_grad(*call, **sizes)
+    call[TENSORS[other]] = np.zeros(1, np.float16)
+    with refused(561002, OP, f" {other} has shape [1]"):
+        descend.nsa_compress_grad(*call, **sizes)
+
+
 # What is wrong, its status on the Atlas product, and words of the sentence. Everything else in the call is right.
 @pytest.mark.parametrize(
     ("change", "status", "words"),

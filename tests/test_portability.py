@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import DTYPES, PRODUCTS, phase1
-from descend import acl, aclnn
+from cases import DTYPES, PRODUCTS, phase1, refused
+from descend import _native, acl, aclnn
 from descend.aclnn import TensorSpec, portability
 from descend.contract import OPERATORS
 
+OP = "rms_norm_grad"
 F16, F32, F64, BF16 = "FLOAT16", "FLOAT", "DOUBLE", "BFLOAT16"
 
 
@@ -129,6 +130,34 @@ def test_wrong_calls():
         TensorSpec((1,), F16, format="RGB")
     with pytest.raises(ValueError, match="differ in length"):
         portability("rms_norm_grad", **{**rms(), "dy": TensorSpec((2, 2), F16, strides=(1,))})
+
+
+def test_an_array_that_cannot_be_read_is_named():
+    call = {name: np.zeros(spec.shape, np.float32) for name, spec in rms().items()}
+    for name in call:
+        with refused(161002, OP, f"{name} is a masked array"):
+            portability(OP, **{**call, name: np.ma.masked_array(call[name])})
+    with refused(161002, "dtype_of", "array is a masked array"):
+        _native.dtype_of(np.ma.masked_array(call["x"]))
+    with pytest.raises(TypeError, match=r"^dtype_of: array is a int"):
+        _native.dtype_of(1)
+
+
+def test_huge_sizes():
+    call = rms()
+    for size in (2**63, 2**64, -(2**63) - 1, 10**30):
+        for sizes in ({"shape": (2, size)}, {"shape": (2, 2), "strides": [size, 1]}):
+            with pytest.raises(ValueError, match=rf"^(shape|strides) holds a number .* 64 bits: .*{size}.*\.$"):
+                TensorSpec(dtype=F16, **sizes)
+    for wrong in (2, (2.5, 2), ("a",), (None,)):
+        with pytest.raises(TypeError, match=r"^shape is .*, but must be a sequence of integers\.$"):
+            TensorSpec(wrong, F16)  # type: ignore[arg-type]
+    for shape in ((2**63 - 1,), (2**32, 2**32), (2**62, 2**62, 2**62), (2**40, 0, 2**40), (-(2**63), 2)):
+        verdicts = portability(OP, **{**call, "dy": TensorSpec(shape, F16), "x": TensorSpec(shape, F16)})
+        assert {verdict.status for verdict in verdicts.values()} <= {161002, 561002, 561003}
+    assert portability(OP, **{**call, "dy": TensorSpec((2**32, 2**32), F16)})["host"].sentence == (
+        "rms_norm_grad: dy has shape [4294967296, 4294967296], which is more than 2^62 bytes."
+    )
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -173,6 +173,7 @@ def test_the_first_phase_says_what_the_second_needs():
     assert type(size) is int
     assert size == executor.workspace_size == 64 * 4  # one slot of one column sum
     assert executor.operator == OP
+    assert executor.computes == ("dx_out", "dgamma_out")
     assert executor.plan == "norm_backward.rows_kernel x 1, functions.add_slots_kernel x 1"
     assert not executor.spent
 
@@ -393,6 +394,10 @@ def test_autograd_is_told_what_was_written():
         prepare(*call, *result)
     with torch.no_grad():
         prepare(*call, *result)
+    with torch.autograd.forward_ad.dual_level():
+        x = torch.autograd.forward_ad.make_dual(call[1], call[1])
+        with refused(161002, OP, "x has a forward-mode tangent"):
+            prepare(call[0].detach(), x, *call[2:], *result)
     negated = torch._neg_view(torch.ones(8, 64))
     with refused(161002, OP, "x is a lazily negated tensor"):
         prepare(call[0].detach(), negated, *call[2:], *result)

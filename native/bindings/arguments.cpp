@@ -132,9 +132,9 @@ std::optional<Integer> as_integer(PyObject* object) {
   return Integer{value, overflow == 0};
 }
 
-Family Reader::array(int i, PyObject* object, std::vector<nb::object>& keep) {
+Family Reader::array(int i, PyObject* object, Use use, std::vector<nb::object>& keep) {
   try {
-    return read_array(call_, i, object, is_output(i), keep);
+    return read_array(call_, i, object, is_output(i), use, keep);
   } catch (const Error&) {
     remember(i);
   } catch (const StatusError&) {
@@ -167,18 +167,23 @@ void Reader::attribute(int i, PyObject* object) {
 }
 
 void Reader::remember(int i) {
-  // Given, for it is not null, but with nothing in it that an earlier call or half a reading left.
-  call_[i] = Argument{};
-  call_[i].state = Argument::State::kGiven;
+  call_[i] = Argument{};  // with nothing in it that an earlier call or half a reading left
+  call_[i].state = Argument::State::kUnread;
   unread_.push_back({i, std::current_exception()});
 }
 
 Status Reader::judge(Status prepared) const {
-  if (prepared.code == Code::kParamNullptr || prepared.code == Code::kFindKernelError) return prepared;
-  for (const auto& [i, why] : unread_) {
-    if (call_.op->counts == nullptr || call_.op->counts(call_, i)) std::rethrow_exception(why);
+  if (const Unread* unread = first_unread(); unread != nullptr && prepared.sentence.empty()) {
+    std::rethrow_exception(unread->why);
   }
   return prepared;
+}
+
+const Reader::Unread* Reader::first_unread() const {
+  for (const Unread& unread : unread_) {
+    if (call_.op->counts == nullptr || call_.op->counts(call_, unread.parameter)) return &unread;
+  }
+  return nullptr;
 }
 
 }  // namespace descend::python

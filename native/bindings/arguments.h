@@ -18,16 +18,18 @@ struct Integer {
 std::optional<Integer> as_integer(PyObject* object);
 
 // Fills a call. An array that cannot be read, or a number that does not fit, is remembered with its reason and judged
-// with the call: after what is null and the product, and not at all where the call ignores that parameter.
+// with the call: before the dtypes, and not at all where the call ignores that parameter.
 class Reader {
  public:
   explicit Reader(Call& call) : call_(call) {}
 
   // As read_array and read_metadata.
-  Family array(int i, PyObject* object, std::vector<nb::object>& keep);
+  Family array(int i, PyObject* object, Use use, std::vector<nb::object>& keep);
   void metadata(int i, PyObject* object, std::vector<nb::object>& keep);
   // Throws for an object of a wrong type.
   void attribute(int i, PyObject* object);
+
+  bool all_read() const { return first_unread() == nullptr; }
 
   // `prepared` is what phase 1 says of the call as far as it could be read. Returns or throws what the whole call gets.
   Status judge(Status prepared) const;
@@ -39,7 +41,8 @@ class Reader {
   };
 
   bool is_output(int i) const { return call_.op->parameters[i].role == Role::kOutput; }
-  void remember(int i);  // to be called inside catch
+  void remember(int i);                // to be called inside catch
+  const Unread* first_unread() const;  // of those that the call does not ignore; null if there is none
 
   Call& call_;
   std::vector<Unread> unread_;

@@ -211,6 +211,11 @@ struct Torch {
   nb::object tensor_type;
   nb::object is_grad_enabled;
   nb::object increment_version;
+  nb::object forward_ad;
+  nb::object tracing_state;  // of torch.jit.trace
+  nb::object python_dispatch;
+  nb::object dispatch_mode;  // of a key; that of make_fx is proxy_key
+  nb::object proxy_key;
 };
 
 // PyTorch's pieces, if it has been imported; never imports it.
@@ -220,8 +225,16 @@ const Torch* torch() {
     PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
     if (module == nullptr || !PyObject_HasAttrString(module, "autograd")) return nullptr;
     const nb::handle handle(module);
-    loaded = new Torch{handle.attr("Tensor"), handle.attr("is_grad_enabled"),
-                       handle.attr("autograd").attr("graph").attr("increment_version")};
+    const nb::object autograd = handle.attr("autograd");
+    const nb::object native = handle.attr("_C");
+    loaded = new Torch{handle.attr("Tensor"),
+                       handle.attr("is_grad_enabled"),
+                       autograd.attr("graph").attr("increment_version"),
+                       autograd.attr("forward_ad"),
+                       native.attr("_get_tracing_state"),
+                       handle.attr("utils").attr("_python_dispatch"),
+                       native.attr("_get_dispatch_mode"),
+                       native.attr("_TorchDispatchModeKey").attr("PROXY")};
   }
   return loaded;
 }
@@ -233,6 +246,16 @@ bool is_torch(PyObject* object) {
 
 bool truth(const nb::object& value) { return value.ptr() == Py_True; }
 
+// Only within a level can a tensor have one, and to ask for the level costs next to nothing.
+bool has_tangent(PyObject* object) {
+  static PyObject* const names = PyModule_GetDict(torch()->forward_ad.ptr());
+  static PyObject* const current_level = PyUnicode_InternFromString("_current_level");
+  static PyObject* const outside = PyLong_FromLong(-1);  // the same object everywhere, as all small numbers are
+  PyObject* const level = PyDict_GetItemWithError(names, current_level);
+  if (level == outside || level == nullptr) return false;
+  return !torch()->forward_ad.attr("unpack_dual")(nb::handle(object)).attr("tangent").is_none();
+}
+
 // What DLPack does not tell of a PyTorch tensor.
 void check_torch(const Call& call, int i, PyObject* object) {
   static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
@@ -241,6 +264,9 @@ void check_torch(const Call& call, int i, PyObject* object) {
   if (truth(wants_grad) && truth(torch()->is_grad_enabled())) {
     refuse(call, i,
            "requires gradients, which this call would not record; call it under torch.no_grad(), or detach() it.");
+  }
+  if (has_tangent(object)) {
+    refuse(call, i, "has a forward-mode tangent, which this call would not carry on; detach() it.");
   }
   if (truth(nb::steal(PyObject_CallMethodNoArgs(object, is_neg)))) {
     refuse(call, i, "is a lazily negated tensor; call resolve_neg() first.");
@@ -424,6 +450,18 @@ nb::object numpy_from_managed(dlpack::ManagedTensorVersioned* managed, Dtype dty
 
 }  // namespace
 
+void check_untraced(const Call& call) {
+  const Torch& t = *torch();
+  static PyObject* const names = PyModule_GetDict(t.python_dispatch.ptr());
+  static PyObject* const in_a_mode = PyUnicode_InternFromString("_is_in_torch_dispatch_mode");
+  const bool by_make_fx =
+      PyDict_GetItemWithError(names, in_a_mode) != Py_False && !t.dispatch_mode(t.proxy_key).is_none();
+  if (!by_make_fx && t.tracing_state().is_none()) return;
+  throw Error{PyExc_RuntimeError,
+              concat(call.operator_name(),
+                     ": PyTorch is tracing, and would keep the results as constants; call descend.torch's functions.")};
+}
+
 void set_memory(Tensor& tensor, void* first_element) {
   const int64_t size = dtype_size(tensor.dtype);
   int64_t low = 0, high = 0;
@@ -441,7 +479,7 @@ void set_memory(Tensor& tensor, void* first_element) {
   tensor.storage_shape = {high - low + 1};
 }
 
-Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep) {
+Family read_array(Call& call, int i, PyObject* object, bool output, Use use, std::vector<nb::object>& keep) {
   call[i].state = Argument::State::kGiven;
   if (PyArray_Check(object)) {
     import_numpy(call, i, reinterpret_cast<PyArrayObject*>(object), output);
@@ -455,10 +493,25 @@ Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<
     } else {
       import_protocol(call, i, object, output, keep);
     }
+    // A tensor that is given other memory keeps none of what it had.
+    if (from_torch && use == Use::kLater) keep.assign(1, nb::handle(object).attr("untyped_storage")());
   } catch (nb::python_error& error) {
     refuse_unreadable(call, i, object, error);
   }
   return from_torch ? Family::kTorch : Family::kOther;
+}
+
+bool is_still(const Tensor& tensor, PyObject* object) {
+  const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object));
+  if (api == nullptr || api->borrow_from_object == nullptr) return true;
+  dlpack::Tensor now;
+  if (api->borrow_from_object(object, &now) != 0) throw nb::python_error();
+  const auto same = [&](const int64_t* numbers, const Dims& as) {
+    return std::equal(as.begin(), as.end(), numbers, numbers + now.ndim);
+  };
+  const char* first = static_cast<const char*>(tensor.data) + tensor.offset * dtype_size(tensor.dtype);
+  return static_cast<const char*>(now.data) + now.byte_offset == first && dlpack_dtype(now.dtype) == tensor.dtype &&
+         same(now.shape, tensor.shape) && (now.strides == nullptr || same(now.strides, tensor.strides));
 }
 
 void read_metadata(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep) {
@@ -467,7 +520,7 @@ void read_metadata(Call& call, int i, PyObject* object, bool output, std::vector
     call[i].state = Argument::State::kGiven;
     call[i].tensor = spec->tensor;
   } else {
-    (void)read_array(call, i, object, output, keep);
+    (void)read_array(call, i, object, output, Use::kNow, keep);
   }
 }
 

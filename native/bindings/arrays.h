@@ -14,10 +14,19 @@ enum class Family : uint8_t { kNumpy, kTorch, kOther };
 // To be called when the module is imported.
 void bind_arrays(nb::module_& module);
 
+// When an array's memory is used: at once, or later, when the array may have been given other memory.
+enum class Use : uint8_t { kNow, kLater };
+
 // Describes `object` as the tensor of parameter i. `keep` receives what must live as long as the tensor is used beyond
 // the object itself, one object at most. Throws for anything that is no array on the CPU, or that an output must not
 // be.
-Family read_array(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep);
+Family read_array(Call& call, int i, PyObject* object, bool output, Use use, std::vector<nb::object>& keep);
+
+// Whether what read_array() told of a PyTorch tensor is still so.
+bool is_still(const Tensor& tensor, PyObject* object);
+
+// Throws where PyTorch is tracing, which would keep the results of a call with its tensors as constants.
+void check_untraced(const Call& call);
 
 // Sets data, offset and storage from the address of element [0, ..., 0], so that negative strides stay inside.
 void set_memory(Tensor& tensor, void* first_element);

@@ -43,10 +43,6 @@ const Operator& operator_of(PyObject* self) {
   return *static_cast<const Operator*>(PyCapsule_GetPointer(self, nullptr));
 }
 
-[[noreturn]] void no_memory(const Operator& op, const std::string& what) {
-  throw StatusError{failure(Code::kRuntimeError, op.name, ": there is no memory for ", what, "."), true};
-}
-
 // Runs body(op) for one of an operator's functions; see guarded.
 template <class Body>
 PyObject* guarded_call(PyObject* self, Body body) {
@@ -55,7 +51,7 @@ PyObject* guarded_call(PyObject* self, Body body) {
     try {
       return body(op);
     } catch (const std::bad_alloc&) {
-      no_memory(op, "the call");
+      throw StatusError{no_memory(op.name, "the call")};
     }
   });
 }
@@ -111,7 +107,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
       if (parameter.kind != Kind::kTensor) {
         reader.attribute(i, object);
       } else if (object != Py_None) {
-        const Family found = reader.array(i, object, keep);
+        const Family found = reader.array(i, object, Use::kNow, keep);
         if (!family) {
           family = found;
           first = object;
@@ -123,12 +119,14 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     const GivenOutputs given = given_outputs(call, args[next], output_count);
     std::array<Family, kMaxParameters> given_families;
     for (size_t k = 0; k < output_count; ++k) {
-      if (given[k] != nullptr) given_families[k] = reader.array(outputs[k], given[k], keep);
+      if (given[k] != nullptr) given_families[k] = reader.array(outputs[k], given[k], Use::kNow, keep);
     }
+    if (family == Family::kTorch) check_untraced(call);
     op.infer(call);
+    const auto inferred = reader.all_read() ? Argument::State::kGiven : Argument::State::kUnread;
     for (size_t k = 0; k < output_count; ++k) {
       if (given[k] == nullptr) {
-        call[outputs[k]].state = Argument::State::kGiven;
+        call[outputs[k]].state = inferred;
         call[outputs[k]].tensor.data = nullptr;
       }
     }
@@ -142,7 +140,8 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
       if (given[k] != nullptr || !wanted(k)) continue;
       Tensor& tensor = call[outputs[k]].tensor;
       if (!results[k].allocate(&tensor)) {
-        no_memory(op, concat(call.name(outputs[k]), ", ", tensor.elements() * dtype_size(tensor.dtype), " bytes"));
+        throw StatusError{no_memory(
+            op.name, concat(call.name(outputs[k]), ", ", tensor.elements() * dtype_size(tensor.dtype), " bytes"))};
       }
     }
     try {
@@ -152,7 +151,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
         check(without_gil([&] { return executor->run_now(); }));
       }
     } catch (const std::bad_alloc&) {
-      no_memory(op, concat("the workspace, ", executor->workspace_bytes(), " bytes"));
+      throw StatusError{no_memory(op.name, concat("the workspace, ", executor->workspace_bytes(), " bytes"))};
     }
 
     const auto finish = [&](size_t k) -> nb::object {
@@ -222,9 +221,12 @@ PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssiz
       if (op.parameters[i].kind != Kind::kTensor) {
         reader.attribute(i, args[i]);
       } else if (args[i] != Py_None) {
-        const Family family = reader.array(i, args[i], left);
+        const Family family = reader.array(i, args[i], Use::kLater, left);
         made->replace(i, args[i], family, left);
       }
+    }
+    if (std::find(made->families.begin(), made->families.end(), Family::kTorch) != made->families.end()) {
+      check_untraced(call);
     }
     check(reader.judge(made->executor->prepare()));
     const nb::object size = nb::cast(made->executor->workspace_bytes());
@@ -267,6 +269,12 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
                                 " bytes, but has ", workspace.bytes, ".")};
     }
     Executor& engine = *executor->executor;
+    for (int i = 0; i < static_cast<int>(executor->families.size()); ++i) {
+      if (executor->families[i] != Family::kTorch || is_still(engine.call()[i].tensor, executor->keep[i].ptr()))
+        continue;
+      throw StatusError{engine.call().fail(Code::kParamInvalid, engine.call().name(i),
+                                           " has other memory than in the first phase; give it to set_tensor().")};
+    }
     Status status;
     if (engine.plan().bytes() < kGilBytes) {
       status = engine.launch(op, workspace.pointer, given, stream->stream.get());
@@ -357,12 +365,29 @@ nb::tuple verdict(const nb::str& name, const nb::str& product_name, const nb::ar
 }
 
 std::string dtype_of(nb::handle array) {
+  // For the sentence of a refusal alone.
+  static const Operator self = [] {
+    Operator named{};
+    named.name = "dtype_of";
+    named.parameters.emplace_back().python = "array";
+    return named;
+  }();
   Call call;
-  call.op = operators()[0];  // for the sentence of a refusal alone
+  call.op = &self;
   call.naming = Naming::kPython;
   std::vector<nb::object> keep;
   read_metadata(call, 0, array.ptr(), false, keep);
   return dtype_name(call[0].tensor.dtype);
+}
+
+nb::tuple computed_outputs(const PythonExecutor& self) {
+  const Call& call = self.executor->call();
+  nb::list names;
+  for (int i = 0; i < parameter_count(*call.op); ++i) {
+    const Parameter& parameter = call.op->parameters[i];
+    if (parameter.role == Role::kOutput && is_used(call, i)) names.append(parameter.python);
+  }
+  return nb::tuple(names);
 }
 
 void set_tensor(PythonExecutor& self, const nb::str& given_name, nb::handle array) {
@@ -377,7 +402,7 @@ void set_tensor(PythonExecutor& self, const nb::str& given_name, nb::handle arra
     described.op = &op;
     described.naming = Naming::kPython;
     std::vector<nb::object> left;
-    const Family family = read_array(described, i, array.ptr(), parameter.role == Role::kOutput, left);
+    const Family family = read_array(described, i, array.ptr(), parameter.role == Role::kOutput, Use::kLater, left);
     const Tensor& now = engine.call()[i].tensor;
     const Tensor& next = described[i].tensor;
     if (next.dtype != now.dtype || next.shape != now.shape || next.strides != now.strides ||
@@ -412,10 +437,11 @@ void bind_calls(nb::module_& module) {
       .def(
           "set_repeatable", [](PythonExecutor& self) { self.executor->set_repeatable(); },
           "Lets the executor run any number of times; without it, it runs once.")
-      .def("set_tensor", set_tensor, nb::arg("name"), nb::arg("array"),
+      .def("set_tensor", set_tensor, nb::arg("name"), nb::arg("array").none(),
            "Another array, of the same dtype, shape and strides, for the tensor of that name from the next run on.")
       .def_prop_ro(
           "operator", [](const PythonExecutor& self) { return self.executor->call().op->name; }, "The operator's name.")
+      .def_prop_ro("computes", computed_outputs, "The names of the outputs that the second phase writes.")
       .def_prop_ro(
           "workspace_size", [](const PythonExecutor& self) { return self.executor->workspace_bytes(); },
           "Bytes of scratch that the second phase needs.")

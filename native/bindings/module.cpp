@@ -25,7 +25,7 @@ void set_status_error(const StatusError& error) {
   const Status& status = error.status;
   if (exception_factory != nullptr) {
     const nb::object exception = nb::handle(exception_factory)(static_cast<int>(status.code), code_name(status.code),
-                                                               text(status.sentence), error.no_memory);
+                                                               text(status.sentence), status.no_memory);
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   } else {
     PyErr_SetObject(PyExc_RuntimeError, text(status.sentence).ptr());

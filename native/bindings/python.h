@@ -22,7 +22,6 @@ struct Error {
 // A failed status: becomes descend.aclnn.AclnnError or one of its kin.
 struct StatusError {
   Status status;
-  bool no_memory = false;  // then also a MemoryError, whatever the code
 };
 
 inline void check(Status status) {

@@ -2,6 +2,10 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <cmath>
+#include <limits>
+
+#include "bindings/arguments.h"
 #include "kernels/arithmetic.h"
 #include "kernels/element.h"
 #include "kernels/isa.h"
@@ -13,6 +17,19 @@
 
 namespace descend::python {
 namespace {
+
+// The number that an argument is, from 0 on.
+int64_t count_of(nb::handle object, const char* name, int64_t most = std::numeric_limits<int64_t>::max()) {
+  const auto number = as_integer(object.ptr());
+  if (!number) {
+    throw Error{PyExc_TypeError, concat(name, " is a ", type_name(object.ptr()), ", but must be an integer.")};
+  }
+  if (!number->fits || number->value < 0 || number->value > most) {
+    throw Error{PyExc_ValueError,
+                concat(name, " is ", utf8(nb::str(object).ptr()), ", but must be between 0 and ", most, ".")};
+  }
+  return number->value;
+}
 
 // Ctrl-C is looked for this often while a stream is waited for.
 constexpr std::chrono::milliseconds kSignalInterval(50);
@@ -73,6 +90,8 @@ void PythonStream::release() {
 void PythonStream::synchronize(std::optional<double> seconds) {
   using Clock = std::chrono::steady_clock;
   constexpr double kLongest = 1e9;  // seconds; beyond it a wait has no end
+  if (seconds && std::isnan(*seconds))
+    throw Error{PyExc_ValueError, "timeout is NaN, but must be a number of seconds."};
   const bool limited = seconds && *seconds < kLongest;
   const Clock::time_point deadline =
       limited ? Clock::now() +
@@ -124,8 +143,8 @@ void bind_runtime(nb::module_& module) {
           "address", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.pointer); }, "Where it lies.")
       .def("__len__", [](const Buffer& self) { return self.bytes; });
   module.def(
-      "malloc", [](size_t size) { return new Buffer(size); }, nb::arg("size"), nb::rv_policy::take_ownership,
-      "Allocates device memory; 0 bytes give an empty buffer.");
+      "malloc", [](nb::handle size) { return new Buffer(static_cast<size_t>(count_of(size, "size"))); },
+      nb::arg("size").none(), nb::rv_policy::take_ownership, "Allocates device memory; 0 bytes give an empty buffer.");
 
   nb::class_<PythonStream>(module, "Stream", "An in-order queue of work; different streams run side by side.")
       .def(nb::init<>())
@@ -169,15 +188,16 @@ void bind_runtime(nb::module_& module) {
 
   module.def(
       "set_num_threads",
-      [](int count) {
-        if (count < 0)
-          throw Error{PyExc_ValueError, concat("the number of threads is ", count, ", but must be at least 1.")};
-        set_num_threads(count);
+      [](nb::handle count) {
+        set_num_threads(static_cast<int>(count_of(count, "the number of threads", std::numeric_limits<int>::max())));
       },
-      nb::arg("count"), "Threads that one call may use; 0 returns to the default.");
+      nb::arg("count").none(), "Threads that one call may use; 0 returns to the default.");
   module.def("get_num_threads", num_threads, "Threads that one call may use.");
   module.def("empty_cache", trim_pages, "Gives the warm pages kept for results back to the system.");
-  module.def("set_cache_limit", set_page_cache_limit, nb::arg("bytes"), "How much memory results may keep warm.");
+  module.def(
+      "set_cache_limit",
+      [](nb::handle bytes) { return set_page_cache_limit(static_cast<size_t>(count_of(bytes, "bytes"))); },
+      nb::arg("bytes").none(), "How much memory results may keep warm.");
   module.def("info", info_dict, "Version, instruction set, threads, memory.");
   module.def(
       "triad",

@@ -146,12 +146,12 @@ def rms_norm(
 def layer_norm_backward(
     grad_out: Array,
     input: Array,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int] | SupportsDlpack,
     mean: Array,
     rstd: Array,
     weight: Array | None = None,
     bias: Array | None = None,
-    output_mask: Sequence[bool] = (True, True, True),
+    output_mask: Sequence[bool] | SupportsDlpack = (True, True, True),
     *,
     out: Sequence[Array | None] | None = None,
 ) -> tuple[Array, Array, Array]:
@@ -167,12 +167,12 @@ def layer_norm_backward(
     Parameters:
         grad_out: Gradient of the loss with respect to the forward's output. (Array, shape as input)
         input: Input of the forward. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
-        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
         mean: Mean of each row, from the forward. (Array, shape M elements, usually [A1, ..., Ai, 1, ..., 1])
         rstd: 1 / sqrt(variance + eps) of each row, from the forward. (Array, shape as mean)
         weight: Weight of the forward; null: all ones. (Array or None, shape [R1, ..., Rk])
         bias: Bias of the forward; not read. (Array or None, shape [R1, ..., Rk])
-        output_mask: Which of the three outputs are computed. (Sequence[bool])
+        output_mask: Which of the three outputs are computed. (Sequence[bool] | Array)
 
     Returns:
         grad_input: Gradient with respect to input. (shape as input)
@@ -229,7 +229,7 @@ def layer_norm_backward(
 
 def layer_norm(
     input: Array,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int] | SupportsDlpack,
     weight: Array | None = None,
     bias: Array | None = None,
     eps: float = 1e-05,
@@ -245,7 +245,7 @@ def layer_norm(
 
     Parameters:
         input: What is normalised. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
-        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
         weight: Weight; null: all ones. (Array or None, shape [R1, ..., Rk])
         bias: Bias; null: all zeros. (Array or None, shape [R1, ..., Rk])
         eps: Added to the variance; at least 0. (float)
@@ -570,7 +570,7 @@ def nsa_compress_grad(
     output_grad: Array,
     input: Array,
     weight: Array,
-    act_seq_len: Sequence[int] | None = None,
+    act_seq_len: int | Sequence[int] | SupportsDlpack | None = None,
     *,
     compress_block_size: int,
     compress_stride: int,
@@ -588,8 +588,8 @@ def nsa_compress_grad(
         output_grad: Gradient of the loss with respect to the forward's output. (Array, shape [windows, N, D])
         input: Input of the forward. (Array, shape [T, N, D])
         weight: Weight of the forward. (Array, shape [W, N])
-        act_seq_len: Where the sequences end, not decreasing, the last at T; null or empty: one sequence.
-            (Sequence[int] or None)
+        act_seq_len: Where the sequences end, not decreasing, the last at T; null or empty: one sequence. (int |
+            Sequence[int] | Array or None)
         compress_block_size: W, tokens in a window. (int)
         compress_stride: S, tokens from one window to the next. (int)
         act_seq_len_type: 0: the numbers are cumulative; 1, on host only: each sequence's length. (int)
@@ -633,7 +633,7 @@ def nsa_compress_grad(
 def nsa_compress(
     input: Array,
     weight: Array,
-    act_seq_len: Sequence[int] | None = None,
+    act_seq_len: int | Sequence[int] | SupportsDlpack | None = None,
     *,
     layout: str | None = "TND",
     compress_block_size: int,
@@ -650,7 +650,7 @@ def nsa_compress(
         input: Tokens of all sequences, one sequence after the other. (Array, shape [T, N, D])
         weight: Weight of each position and head. (Array, shape [W, N])
         act_seq_len: Where the sequences end, not decreasing, the last at T; empty, and on host null: one
-            sequence. (Sequence[int] or None)
+            sequence. (int | Sequence[int] | Array or None)
         layout: 'TND' or null. (str or None)
         compress_block_size: W, tokens in a window. (int)
         compress_stride: S, tokens from one window to the next. (int)

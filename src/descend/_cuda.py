@@ -64,13 +64,14 @@ def prepare(name: str, **arguments: Any) -> tuple[int, Executor]:
 
 
 def refuse_gradients(name: str, parameter: str, tensor: Any) -> None:
-    """Raises AclnnError for a tensor whose gradients a call would lose."""
+    """Raises AclnnError for a tensor whose gradients or forward-mode tangent a call would lose."""
     import torch
+    from torch.autograd import forward_ad
 
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise from_status(
-            161002,
-            "ACLNN_ERR_PARAM_INVALID",
-            f"{name}: {parameter} requires gradients, which this call would not record; call it under "
-            "torch.no_grad(), or detach() it.",
-        )
+        why = "requires gradients, which this call would not record; call it under torch.no_grad(), or detach() it."
+    elif forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        why = "has a forward-mode tangent, which this call would not carry on; detach() it."
+    else:
+        return
+    raise from_status(161002, "ACLNN_ERR_PARAM_INVALID", f"{name}: {parameter} {why}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from descend import _cuda, _native
@@ -17,8 +17,8 @@ from descend.errors import AclnnValueError
 
 KINDS = {
     "tensor": "Array",
-    "int_array": "Sequence[int]",
-    "bool_array": "Sequence[bool]",
+    "int_array": "int | Sequence[int] | Array",
+    "bool_array": "Sequence[bool] | Array",
     "int": "int",
     "float": "float",
     "bool": "bool",
@@ -41,14 +41,17 @@ def functional_parameters(operator: Operator) -> tuple[Parameter, ...]:
     return tuple(sorted(given, key=lambda p: p.keyword_only))
 
 
-def signature(parameters: tuple[Parameter, ...], *, types: bool, separator: str = ", ") -> str:
+def signature(
+    parameters: tuple[Parameter, ...], types: Mapping[str, str] | None = None, *, separator: str = ", "
+) -> str:
+    """Names and defaults; with ``types``, which have one for each kind, these too."""
     parts: list[str] = []
     for parameter in parameters:
         if parameter.keyword_only and "*" not in parts:
             parts.append("*")
         text = parameter.python
         if types:
-            text += f": {KINDS[parameter.kind]}" + (" | None" if parameter.optional else "")
+            text += f": {types[parameter.kind]}" + (" | None" if parameter.optional else "")
         if parameter.default is not None:
             text += f" = {parameter.default}" if types else f"={parameter.default}"
         parts.append(text)
@@ -139,7 +142,7 @@ def functional(operator: Operator) -> Callable[..., Any]:
     parameters = functional_parameters(operator)
     star = "" if any(p.keyword_only for p in parameters) else "*, "
     ordered = ", ".join(p.python for p in operator.parameters if p.role != "output")
-    head = f"def {operator.name}({signature(parameters, types=False)}, {star}out=None):"
+    head = f"def {operator.name}({signature(parameters)}, {star}out=None):"
     tensors = ", ".join(p.python for p in operator.inputs)
     by_name = ", ".join(f"{p.python}={p.python}" for p in parameters)
     source = f"{head}\n" + _or_on_device(f"{ordered}, out", f"{tensors}, out", f"_run(out=out, {by_name})")
@@ -190,8 +193,9 @@ def launch(operator: Operator) -> Callable[..., Any]:
         "    stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or\n"
         "        None for the current one.\n\n"
         "The results are there once stream.synchronize() has returned; until then the arrays and the workspace\n"
-        "are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign\n"
-        "executor), 361001 (runtime)."
+        "are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002\n"
+        "(workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory\n"
+        "after the first phase), 361001 (runtime)."
     )
     namespace = {"_call": _native.phase2(operator.name), "_Prepared": _cuda.Executor}
     return _compile(operator.name, source, namespace, "descend.aclnn", doc)

@@ -30,6 +30,10 @@ class Executor:
         """The operator's name."""
 
     @property
+    def computes(self) -> tuple[str, ...]:
+        """The names of the outputs that the second phase writes."""
+
+    @property
     def workspace_size(self) -> int:
         """Bytes of scratch that the second phase needs."""
 

@@ -27,6 +27,9 @@ class SupportsDlpack(Protocol):
 Array = TypeVar("Array", bound=SupportsDlpack)
 '''
 
+# Beside the arrays that give results their library, lists may be arrays of another.
+_KINDS = {kind: name.replace("Array", "SupportsDlpack") for kind, name in KINDS.items()}
+
 _LAUNCH = """workspace: Buffer | Any | None,
     workspace_size: int,
     executor: Executor,
@@ -55,7 +58,7 @@ def functional_stubs(operators: dict[str, Operator]) -> str:
         parameters = functional_parameters(operator)
         star = "" if any(p.keyword_only for p in parameters) else f"*{separator}"
         out = "Sequence[Array | None] | None" if len(operator.outputs) > 1 else "Array | None"
-        given = signature_of(parameters, types=True, separator=separator)
+        given = signature_of(parameters, {**_KINDS, "tensor": "Array"}, separator=separator)
         signature = f"{given}{separator}{star}out: {out} = None"
         returns = _many(["Array"] * len(operator.outputs))
         texts.append(_stub(operator.name, signature, returns, functional(operator).__doc__))
@@ -74,9 +77,8 @@ def two_phase_stubs(operators: dict[str, Operator]) -> str:
         "from descend.portability import portability as portability\n"
     ]
     for operator in operators.values():
-        types = {**KINDS, "tensor": "SupportsDlpack"}
         signature = ",\n    ".join(
-            f"{p.python}: {types[p.kind]}" + (" | None" if p.optional else "") for p in operator.parameters
+            f"{p.python}: {_KINDS[p.kind]}" + (" | None" if p.optional else "") for p in operator.parameters
         )
         first = get_workspace_size(operator)
         texts.append(_stub(first.__name__, signature, "tuple[int, Executor]", first.__doc__))

@@ -93,8 +93,9 @@ def rms_norm_grad(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def rms_norm_get_workspace_size(
@@ -170,19 +171,20 @@ def rms_norm(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def layer_norm_backward_get_workspace_size(
     grad_out: SupportsDlpack,
     input: SupportsDlpack,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int] | SupportsDlpack,
     mean: SupportsDlpack,
     rstd: SupportsDlpack,
     weight: SupportsDlpack | None,
     bias: SupportsDlpack | None,
-    output_mask: Sequence[bool],
+    output_mask: Sequence[bool] | SupportsDlpack,
     grad_input_out: SupportsDlpack | None,
     grad_weight_out: SupportsDlpack | None,
     grad_bias_out: SupportsDlpack | None,
@@ -199,12 +201,12 @@ def layer_norm_backward_get_workspace_size(
     Parameters:
         grad_out: Gradient of the loss with respect to the forward's output. (Array, shape as input)
         input: Input of the forward. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
-        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
         mean: Mean of each row, from the forward. (Array, shape M elements, usually [A1, ..., Ai, 1, ..., 1])
         rstd: 1 / sqrt(variance + eps) of each row, from the forward. (Array, shape as mean)
         weight: Weight of the forward; null: all ones. (Array or None, shape [R1, ..., Rk])
         bias: Bias of the forward; not read. (Array or None, shape [R1, ..., Rk])
-        output_mask: Which of the three outputs are computed. (Sequence[bool])
+        output_mask: Which of the three outputs are computed. (Sequence[bool] | Array)
         grad_input_out: Gradient with respect to input. (Array or None, shape as input)
         grad_weight_out: Gradient with respect to weight. (Array or None, shape N elements, usually [R1, ..., Rk])
         grad_bias_out: Gradient with respect to bias. (Array or None, shape as gradWeightOut)
@@ -273,13 +275,14 @@ def layer_norm_backward(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def layer_norm_get_workspace_size(
     input: SupportsDlpack,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int] | SupportsDlpack,
     weight: SupportsDlpack | None,
     bias: SupportsDlpack | None,
     eps: float,
@@ -296,7 +299,7 @@ def layer_norm_get_workspace_size(
 
     Parameters:
         input: What is normalised. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
-        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (Sequence[int])
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
         weight: Weight; null: all ones. (Array or None, shape [R1, ..., Rk])
         bias: Bias; null: all zeros. (Array or None, shape [R1, ..., Rk])
         eps: Added to the variance; at least 0. (float)
@@ -364,8 +367,9 @@ def layer_norm(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def group_norm_swish_grad_get_workspace_size(
@@ -474,8 +478,9 @@ def group_norm_swish_grad(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def group_norm_swish_get_workspace_size(
@@ -566,8 +571,9 @@ def group_norm_swish(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def scaled_masked_softmax_backward_get_workspace_size(
@@ -638,8 +644,9 @@ def scaled_masked_softmax_backward(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def scaled_masked_softmax_get_workspace_size(
@@ -704,15 +711,16 @@ def scaled_masked_softmax(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def nsa_compress_grad_get_workspace_size(
     output_grad: SupportsDlpack,
     input: SupportsDlpack,
     weight: SupportsDlpack,
-    act_seq_len: Sequence[int] | None,
+    act_seq_len: int | Sequence[int] | SupportsDlpack | None,
     compress_block_size: int,
     compress_stride: int,
     act_seq_len_type: int,
@@ -730,8 +738,8 @@ def nsa_compress_grad_get_workspace_size(
         output_grad: Gradient of the loss with respect to the forward's output. (Array, shape [windows, N, D])
         input: Input of the forward. (Array, shape [T, N, D])
         weight: Weight of the forward. (Array, shape [W, N])
-        act_seq_len: Where the sequences end, not decreasing, the last at T; null or empty: one sequence.
-            (Sequence[int] or None)
+        act_seq_len: Where the sequences end, not decreasing, the last at T; null or empty: one sequence. (int |
+            Sequence[int] | Array or None)
         compress_block_size: W, tokens in a window. (int)
         compress_stride: S, tokens from one window to the next. (int)
         act_seq_len_type: 0: the numbers are cumulative; 1, on host only: each sequence's length. (int)
@@ -786,14 +794,15 @@ def nsa_compress_grad(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """
 
 def nsa_compress_get_workspace_size(
     input: SupportsDlpack,
     weight: SupportsDlpack,
-    act_seq_len: Sequence[int] | None,
+    act_seq_len: int | Sequence[int] | SupportsDlpack | None,
     layout: str | None,
     compress_block_size: int,
     compress_stride: int,
@@ -809,7 +818,7 @@ def nsa_compress_get_workspace_size(
         input: Tokens of all sequences, one sequence after the other. (Array, shape [T, N, D])
         weight: Weight of each position and head. (Array, shape [W, N])
         act_seq_len: Where the sequences end, not decreasing, the last at T; empty, and on host null: one
-            sequence. (Sequence[int] or None)
+            sequence. (int | Sequence[int] | Array or None)
         layout: 'TND' or null. (str or None)
         compress_block_size: W, tokens in a window. (int)
         compress_stride: S, tokens from one window to the next. (int)
@@ -861,6 +870,7 @@ def nsa_compress(
             None for the current one.
 
     The results are there once stream.synchronize() has returned; until then the arrays and the workspace
-    are kept alive. Raises AclnnError: 161001 (null), 161002 (workspace too small or elsewhere, spent or foreign
-    executor), 361001 (runtime).
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from descend import _native
@@ -30,7 +31,8 @@ class TensorSpec:
     """A tensor without memory: what `portability` takes in place of an array.
 
     ``dtype`` is a name of the documents (``FLOAT16``) or of NumPy (``float16``), ``strides`` count elements (None:
-    contiguous), ``format`` is one of CANN's. Raises ValueError for unknown names.
+    contiguous), ``format`` is one of CANN's. Raises ValueError for unknown names and numbers beyond 64 bits, TypeError
+    for what are no integers.
     """
 
     shape: Sequence[int]
@@ -42,6 +44,7 @@ class TensorSpec:
         for name, value, known in (("dtype", self._dtype, DTYPES), ("format", self.format, FORMATS)):
             if value not in known:
                 raise ValueError(f"{value!r} is not a {name}; known are {', '.join(known)}.")
+        self._native()
 
     @property
     def _dtype(self) -> str:
@@ -49,8 +52,19 @@ class TensorSpec:
         return _ALIASES.get(name, name)
 
     def _native(self) -> _native.TensorSpec:
-        strides = None if self.strides is None else list(self.strides)
-        return _native.TensorSpec(list(self.shape), DTYPES[self._dtype], strides, FORMATS[self.format])
+        strides = None if self.strides is None else _integers("strides", self.strides)
+        shape = _integers("shape", self.shape)
+        return _native.TensorSpec(shape, DTYPES[self._dtype], strides, FORMATS[self.format])
+
+
+def _integers(name: str, values: Sequence[int]) -> list[int]:
+    try:
+        integers = [index(value) for value in values]
+    except TypeError:
+        raise TypeError(f"{name} is {values!r}, but must be a sequence of integers.") from None
+    if any(not -(2**63) <= integer < 2**63 for integer in integers):
+        raise ValueError(f"{name} holds a number that does not fit into 64 bits: {integers}.")
+    return integers
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,7 @@ def default(parameter: Parameter) -> Any:
 def result_types(operator: Operator, given: Mapping[str, Any], product: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """For each output its shape and a dtype that the product's table has beside these inputs (by parameter name)."""
     values = [_plain(given.get(p.python, default(p))) for p in operator.parameters if p.role != "output"]
+    results = _native.infer(operator.name, *values)  # first: of what cannot be read it names the parameter
     tensors = {p.python: given[p.python] for p in operator.inputs if given.get(p.python) is not None}
     dtypes = {name: _native.dtype_of(_plain(value)) for name, value in tensors.items()}
     row = next(
@@ -136,7 +151,7 @@ def result_types(operator: Operator, given: Mapping[str, Any], product: str) -> 
         {},
     )
     types = {}
-    for parameter, (shape, dtype) in zip(operator.outputs, _native.infer(operator.name, *values), strict=True):
+    for parameter, (shape, dtype) in zip(operator.outputs, results, strict=True):
         allowed = row.get(parameter.python, ())
         if dtype not in (allowed or DTYPES):  # inputs that break a rule may leave nothing to go by
             dtype = allowed[0] if allowed else "FLOAT"

@@ -61,7 +61,7 @@ def functional(
 
 
 def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run both phases on the current product into `outputs` (by name as `functional` gives them), and return them."""
+    """Run both phases on the current product into `outputs`, named as by `functional`; return those computed."""
     names = dict(zip(operator.outputs, result_names(operator), strict=True))
     values = [outputs.get(names[p]) if p in names else arguments.get(p.python, default(p)) for p in operator.parameters]
     workspace_size, executor = getattr(aclnn, f"{operator.name}_get_workspace_size")(*values)
@@ -69,7 +69,7 @@ def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping
     workspace = acl.malloc(workspace_size) if workspace_size else None
     getattr(aclnn, operator.name)(workspace, workspace_size, executor, stream)
     stream.synchronize()
-    return dict(outputs)
+    return {names[p]: outputs[names[p]] for p in operator.outputs if p.python in executor.computes}
 
 
 def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> dict[str, Array]:
@@ -85,16 +85,6 @@ def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> 
         name: np.full(shape, np.nan, DTYPES[dtype])
         for name, (shape, dtype) in zip(result_names(operator), types.values(), strict=True)
     }
-
-
-def computed(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Those of `outputs` that `two_phase` has computed, which `allocate` had filled with NaN.
-
-    Two phases take an output that an attribute masks, and leave it alone; `functional` tells which it leaves out.
-    """
-    if all(array.size and not np.isnan(array.flat[0]) for array in outputs.values()):
-        return dict(outputs)  # all have been written to, and the functional call is saved
-    return {name: outputs[name] for name in functional(operator, arguments)}
 
 
 def bytes_in_play(*tensors: Mapping[str, Any]) -> int:

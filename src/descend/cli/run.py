@@ -117,8 +117,6 @@ def _run(
                 start = time.perf_counter()
                 results = compute(operator, arguments, outputs)
                 times.append(time.perf_counter() - start)
-    if product is not None:
-        results = operators.computed(operator, arguments, results)
     files.write_results(targets, results)
     _report(operator, arguments, results, product, statistics.median(times))
 

@@ -47,6 +47,11 @@ class Prepared(_cuda.Executor):
         return self._operator.name
 
     @property
+    def computes(self) -> tuple[str, ...]:
+        """The names of the outputs that the second phase writes."""
+        return tuple(name for name, is_wanted in self._operator.wanted(self._values).items() if is_wanted)
+
+    @property
     def workspace_size(self) -> int:
         """Bytes of scratch that the second phase needs."""
         return self._size

@@ -7,6 +7,7 @@ import inspect
 import pickle
 from typing import Any
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -101,7 +102,7 @@ def test_devices_dtypes_and_resetting(name):
 
 
 def test_shapes_are_tuples_whatever_they_were():
-    for shape in (8, [8], (8,), torch.Size([8])):
+    for shape in (8, [8], (8,), torch.Size([8]), numpy.int64(8), numpy.array([8])):
         assert dt.LayerNorm(shape).normalized_shape == dt.RMSNorm(shape).normalized_shape == (8,)
 
 
@@ -246,6 +247,12 @@ def test_training_is_pytorchs():
 def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"num_channels is 7, but must be a multiple of num_groups, 2\."):
         dt.GroupNormSwish(2, 7)
+    with pytest.raises(ValueError, match=r"num_groups is 0, but must be positive\."):
+        dt.GroupNormSwish(0, 4)
+    with pytest.raises(ValueError, match=r"compress_block_size is 0, but must be positive\."):
+        dt.NsaCompress(2, 0, 2)
+    with pytest.raises(ValueError, match=r"compress_stride is -1, but must be positive\."):
+        dt.NsaCompress(2, 2, -1)
 
 
 @pytest.mark.parametrize("module", [dt.RMSNorm(8), dt.LayerNorm(8), dt.RMSNorm(8, elementwise_affine=False)])

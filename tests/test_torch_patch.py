@@ -227,6 +227,24 @@ def test_a_group_norm_before_silu_and_elsewhere():
     assert seen == [1]  # hooks that come later are run
 
 
+def test_a_pair_whose_parts_are_watched_or_changed_later():
+    model, x = nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU()), draw((3, 8, 5), 1)
+    plain = copy.deepcopy(model)
+    dt.patch(model)
+    seen: list[nn.Module] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(module))
+    with handle:
+        torch.testing.assert_close(model(x), plain(x))
+    assert seen[:3] == [model[0], model[1], model]
+    for place in (0, 1):
+        for each in (model, plain):
+            each[place].forward = torch.neg
+        torch.testing.assert_close(model(x), plain(x))
+        for each in (model, plain):
+            del each[place].forward
+    torch.testing.assert_close(model(x), plain(x))
+
+
 def test_a_sequential_with_its_own_forward():
     class Residual(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
@@ -604,6 +622,19 @@ def test_pytorchs_own_transformer():
         torch.testing.assert_close(
             ours.eval()(x, src_key_padding_mask=padding), theirs.eval()(x, src_key_padding_mask=padding)
         )
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", SWAPPED)
+def test_traced_norms(name):
+    """By torch.jit.trace, and by torch.fx, which sees what the class itself computes."""
+    module = SWAPPED[name][0]()
+    x = inputs(module, torch.float32).detach()
+    for traced in (nn.Sequential(module), module):
+        dt.patch(traced)
+        if name != "T5":  # whose own forward asks for the weight's dtype
+            torch.testing.assert_close(torch.fx.symbolic_trace(traced)(x), traced(x))
+        assert torch.equal(torch.jit.trace(traced, x)(2 * x), traced(2 * x))
 
 
 def test_exported_and_traced_models():

@@ -116,6 +116,26 @@ def test_gradients_through_the_statistics_of_groups(shape):
     torch.testing.assert_close(gradients(), from_python(gradients), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("scale", [1e20, 1e-20])
+def test_gradients_through_the_statistics_at_extremes(scale):
+    """rstd ** 3 has no place in float32, but what it is a factor of has."""
+    x = torch.randn(2, 4, 8)
+    calls = {
+        "rms_norm": (torch.ones(8), 0.0),
+        "layer_norm": ([8], None, None, 0.0),
+        "group_norm_swish": (torch.ones(4), torch.ones(4), 2, "NCHW", 0.0),
+    }
+
+    def gradient(name, x, scale):
+        args = [a.to(x.dtype) if isinstance(a, torch.Tensor) else a for a in calls[name]]
+        x = (x * scale).requires_grad_()
+        return torch.autograd.grad((getattr(descend.torch, name)(x, *args)[-1] * scale).sum(), x)[0] * scale
+
+    for name in calls:
+        for one in (gradient(name, x, scale), from_python(lambda: gradient(name, x, scale))):  # noqa: B023
+            torch.testing.assert_close(one, gradient(name, x.double(), 1.0).float())
+
+
 @pytest.mark.parametrize("name", FORWARDS)
 def test_compiled_autograd(name):
     def gradients(compiled):
@@ -260,6 +280,15 @@ def test_large_results_come_from_warm_pages():
         addresses.add(y.data_ptr())
         del y
     assert len(addresses) == 1
+
+
+def test_large_results_can_be_resized():
+    y = descend.torch.rms_norm(torch.randn(512, 1024), torch.ones(1024))[0]
+    expected = y.clone()
+    assert y.untyped_storage().resizable()
+    assert torch.equal(y.resize_(1024, 1024)[:512], expected)
+    y.untyped_storage().resize_(0)
+    assert torch.equal(torch.neg(expected, out=y.resize_(0)), -expected)
 
 
 def test_subclasses_modes_and_transforms_are_left_to_python():

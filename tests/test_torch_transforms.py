@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
-from torch.func import grad, hessian, jacrev, jvp, vjp, vmap  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import descend.torch  # noqa: E402
 from torch_cases import NAMES, OPERATORS, Call, calls  # noqa: E402
@@ -41,9 +43,8 @@ def at(call: Call, places: tuple[int, ...]) -> Callable[..., tuple[Tensor, ...]]
 def scalar(call: Call) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     """A scalar that reads all results, as a function of the floating tensors; and these."""
     function = at(call, tuple(call.floats))
-    return lambda *values: sum((r * r.cos()).sum() for r in function(*values)), tuple(
-        call.args[place] for place in call.floats
-    )
+    inputs = tuple(call.args[place] for place in call.floats)
+    return lambda *values: functools.reduce(torch.add, ((r * r.cos()).sum() for r in function(*values))), inputs
 
 
 def samples(name: str, places: tuple[int, ...]) -> list[Tensor]:
@@ -75,6 +76,31 @@ def test_vmap_is_a_loop_bit_by_bit(name):
             for results in (vmap(function)(*batches), vmap(function, in_dims=-1)(*last)):
                 for result, wanted in zip(results, expected, strict=True):
                     assert torch.equal(result, wanted)
+
+
+@each_call
+@pytest.mark.parametrize("derived", ["not", "in reverse", "forward"])
+def test_vmap_over_no_samples(name, derived):
+    """Shapes and dtypes are those of a batch of one, less the one; what is shared gets gradients of 0."""
+    call = calls(torch.float32)[name]
+    function = at(call, tuple(call.floats))
+    loss, inputs = scalar(call)
+    if derived == "in reverse":
+        function = grad(loss, tuple(range(len(inputs))))
+    elif derived == "forward":
+        function = functools.partial(lambda function, *inputs: jvp(function, inputs, inputs)[1], function)
+    for first in {1, len(inputs)}:
+        dims = (0,) * first + (None,) * (len(inputs) - first)
+        one = [i if d is None else i.unsqueeze(0) for i, d in zip(inputs, dims, strict=True)]
+        none = [i if d is None else i[:0] for i, d in zip(one, dims, strict=True)]
+        for result, wanted in zip(vmap(function, dims)(*none), vmap(function, dims)(*one), strict=True):
+            assert result.shape == (0, *wanted.shape[1:])
+            assert result.dtype is wanted.dtype
+        leaves = [n.clone().requires_grad_() for n in none]
+        total = sum(r.sum() for r in vmap(function, dims)(*leaves))
+        for gradient, leaf in zip(torch.autograd.grad(total, leaves, materialize_grads=True), leaves, strict=True):
+            assert gradient.shape == leaf.shape
+            assert not gradient.any()
 
 
 def test_vmap_over_masks():
@@ -111,6 +137,110 @@ def test_jvp_is_the_gradient_along_a_direction(name):
     value, slope = jvp(function, inputs, directions)
     torch.testing.assert_close(value, function(*inputs))
     torch.testing.assert_close(slope, sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
+
+
+@each_call
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_forward_mode_leaves_the_results(name, dtype):
+    """To the bit, and within an open level also where nothing has a tangent."""
+    call = calls(dtype)[name]
+    function, inputs = at(call, tuple(call.floats)), tuple(call.args[place] for place in call.floats)
+    expected = function(*inputs)
+    results = [
+        jvp(function, inputs, inputs)[0],
+        jvp(lambda _: function(*inputs), (torch.ones(1),), (torch.ones(1),))[0],
+    ]
+    with forward_ad.dual_level():
+        results.append(function(*inputs))
+        duals = function(*(forward_ad.make_dual(i, i) for i in inputs))
+        results.append(tuple(forward_ad.unpack_dual(d).primal for d in duals))
+    for each in results:
+        assert all(torch.equal(result, wanted) for result, wanted in zip(each, expected, strict=True))
+
+
+def rms(x: Tensor) -> Tensor:
+    return nn.functional.rms_norm(x, x.shape[-1:], eps=0.0)
+
+
+def layer(x: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)  # PyTorch's own is wrong in second derivatives, forward over forward
+    return centred * centred.square().mean(-1, keepdim=True).rsqrt()
+
+
+def group(x: Tensor) -> Tensor:
+    return nn.functional.silu(nn.functional.group_norm(x, 2, eps=0.0))
+
+
+NORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "rms_norm": (rms, lambda x: descend.torch.rms_norm(x, torch.ones(x.shape[-1:]), 0.0)[0]),
+    "layer_norm": (layer, lambda x: descend.torch.layer_norm(x, x.shape[-1:], eps=0.0)[0]),
+    "group_norm_swish": (
+        group,
+        lambda x: descend.torch.group_norm_swish(x, torch.ones(4), torch.zeros(4), 2, eps=0.0)[0],
+    ),
+}
+each_norm = pytest.mark.parametrize(("theirs", "ours"), NORMS.values(), ids=NORMS)
+
+
+def near(result: Tensor, exact: Tensor, tolerance: float = 1e-5) -> None:
+    """Close to a result in float64, beside its largest element."""
+    size = exact.abs().max()
+    torch.testing.assert_close(result.double() / size, exact / size, rtol=0, atol=tolerance)
+
+
+@each_norm
+@pytest.mark.parametrize(("scale", "mean"), [(1e20, 0.0), (1e-30, 0.0), (1.0, 1e4)])
+def test_forward_mode_at_extremes(theirs, ours, scale, mean):
+    x = torch.randn(3, 4, 16) * scale + mean
+    direction = torch.randn(3, 4, 16) * scale
+    exact = jvp(theirs, (x.double(),), (direction.double(),))
+    value, slope = jvp(ours, (x,), (direction,))
+    assert torch.equal(value, ours(x))
+    near(slope, exact[1])
+    many = vmap(lambda d: jvp(ours, (x,), (d,))[1])(torch.stack([direction, -2 * direction]))
+    assert torch.equal(many, torch.stack([slope, -2 * slope]))
+    each = vmap(lambda x, d: jvp(ours, (x,), (d,))[1])(torch.stack([x, 2 * x]), torch.stack([direction] * 2))
+    near(each[0], exact[1])
+    near(each[1], exact[1] / 2)
+
+
+@each_norm
+@pytest.mark.parametrize("scale", [1e10, 1e-10])
+@pytest.mark.parametrize(("outer", "inner"), [(jacfwd, jacfwd), (jacfwd, jacrev), (jacrev, jacfwd)])
+def test_second_derivatives_at_extremes(theirs, ours, scale, outer, inner):
+    x = torch.randn(1, 4, 4) * scale
+    weights = torch.randn(1, 4, 4)
+    exact = outer(inner(lambda x: (theirs(x) * weights.double()).sum()))(x.double())
+    near(outer(inner(lambda x: (ours(x) * weights).sum()))(x), exact)
+
+
+def test_reverse_over_dual_tensors():
+    x, direction = (torch.randn(3, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def gradients(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+        with forward_ad.dual_level():
+            slope = forward_ad.unpack_dual(function(forward_ad.make_dual(x, direction))).tangent
+            return torch.autograd.grad(slope.square().sum(), (x, direction))
+
+    assert_all_close(gradients(NORMS["rms_norm"][1]), gradients(rms))
+
+
+@each_operator
+def test_compile_of_forward_mode(name):
+    torch._dynamo.reset()
+    function, inputs = scalar(calls()[name])
+
+    def slope(*directions: Tensor) -> tuple[Tensor, Tensor]:
+        return jvp(function, inputs, directions)
+
+    def dual(*directions: Tensor) -> tuple[Tensor, Tensor]:
+        with forward_ad.dual_level():
+            value = function(*map(forward_ad.make_dual, inputs, directions))
+            return tuple(forward_ad.unpack_dual(value))
+
+    for each in (slope, dual):
+        compiled = torch.compile(each, fullgraph=True, backend="aot_eager")
+        assert_all_close(compiled(*inputs), slope(*inputs))
 
 
 def test_jvp_of_a_wrong_call_is_refused():
@@ -232,6 +362,25 @@ def test_compile_of_modules():
     assert torch.equal(compiled(x), model(x))
 
 
+def test_compile_with_sequences_that_a_tensor_tells():
+    torch._dynamo.reset()
+
+    def compress(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        return descend.torch.nsa_compress(x, weight, ends.tolist(), compress_block_size=3, compress_stride=2)
+
+    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(compress, fullgraph=True, backend=graphs)
+    leaves = torch.randn(9, 2, 3, requires_grad=True), torch.randn(3, 2, requires_grad=True)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for ends in ([4, 9], [2, 9], [9, 9]):
+            results = [f(*leaves, torch.tensor(ends)) for f in (compiled, compress)]
+            assert torch.equal(*results)
+            assert_all_close(*(torch.autograd.grad(r.square().sum(), leaves) for r in results))
+        with pytest.raises(ValueError, match="must not decrease"):
+            compiled(*leaves, torch.tensor([9, 3]))
+    assert graphs.frame_count == 1
+
+
 def test_a_wrong_call_fails_when_it_is_compiled():
     torch._dynamo.reset()
     compiled = torch.compile(lambda x, w: descend.torch.rms_norm(x, w)[0], fullgraph=True, backend="aot_eager")
@@ -245,6 +394,21 @@ def test_export():
     program = torch.export.export(model, (x,))
     assert "descend.layer_norm.default" in str(program.graph)
     assert torch.equal(program.module()(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_sizes_in_a_trace():
+    """They are tensors there, and constants in what is traced."""
+    nsa = {"compress_block_size": 3, "compress_stride": 2}
+    y, x, weight = torch.randn(4, 2, 3), torch.randn(9, 2, 3), torch.randn(3, 2)
+    traced: list[tuple[Callable[..., Any], tuple[Tensor, ...]]] = [
+        (lambda x: descend.torch.layer_norm(x, x.shape[-1:]), (x,)),
+        (lambda x, w: descend.torch.nsa_compress(x, w, [x.shape[0]], **nsa), (x, weight)),
+        (lambda y, x, w: descend.torch.nsa_compress_grad(y, x, w, [x.shape[0]], **nsa), (y, x, weight)),
+    ]
+    for function, inputs in traced:
+        others = [torch.randn_like(i) for i in inputs]
+        assert_all_close(torch.jit.trace(function, inputs)(*others), function(*others))
 
 
 # --- autocast ------------------------------------------------------------------------------------------------------

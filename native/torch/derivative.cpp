@@ -136,7 +136,8 @@ Tensor by_channel(const Tensor& statistic, const Tensor& x) {
   return statistic.repeat_interleave(x.size(1) / statistic.size(1), 1).reshape(shape);
 }
 
-// dx + (dmean - drstd * rstd^3 * (x - mean)) / elements of a row: what comes through a norm's statistics.
+// dx + (dmean - drstd * rstd^3 * (x - mean)) / elements of a row: what comes through a norm's statistics. Multiplied in
+// an order in which no factor leaves its range.
 Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& x, const Tensor& mean,
                               const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
   const double elements = static_cast<double>(x.numel()) / static_cast<double>(rstd.numel());
@@ -145,7 +146,7 @@ Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& 
   Tensor part = dmean.defined() ? spread(dmean) / elements : at::zeros_like(r);
   if (drstd.defined()) {
     const Tensor centred = mean.defined() ? x - spread(mean) : x;
-    part = part - spread(drstd) * r.pow(3) / elements * centred;
+    part = part - spread(drstd) * r / elements * r * (r * centred);
   }
   part = dx.defined() ? dx + part : part.expand(x.sizes());
   return part.to(x.scalar_type());

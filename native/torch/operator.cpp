@@ -9,6 +9,7 @@
 #include <atomic>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <sstream>
 #include <string>
@@ -142,23 +143,47 @@ bool import_attribute(Argument& argument, Kind kind, const c10::IValue& value) {
   return false;
 }
 
+// The engine's warm pages as PyTorch's storages know memory: a storage that has an allocator can be resized.
+class Pages : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    auto block = std::make_unique<Block>(bytes);
+    void* memory = block->memory;
+    return {memory, block.release(), [](void* owned) { delete static_cast<Block*>(owned); }, c10::DeviceType::CPU};
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  struct Block {
+    explicit Block(size_t size) : bytes(size), memory(engine->take_pages(size)) {
+      if (memory == nullptr) throw std::bad_alloc();
+    }
+    ~Block() { engine->give_pages(memory, bytes); }
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+
+    size_t bytes;
+    void* memory;
+  };
+};
+
 // Large results take the engine's warm pages, small ones PyTorch's own memory.
 at::Tensor allocate(Tensor& tensor) {
+  static Pages& pages = *new Pages;  // results may outlive all else
   const at::IntArrayRef sizes(tensor.shape.data(), tensor.shape.size());
-  const at::TensorOptions options = at::TensorOptions().dtype(torch_dtype(tensor.dtype));
-  size_t bytes = options.dtype().itemsize();
+  const at::ScalarType dtype = torch_dtype(tensor.dtype);
+  size_t bytes = c10::elementSize(dtype);
   for (const int64_t size : sizes) bytes *= static_cast<size_t>(size);
   at::Tensor result;
   if (bytes < kPageResult) {
     try {
-      result = at::detail::empty_cpu(sizes, options);
+      result = at::detail::empty_cpu(sizes, dtype);
     } catch (const c10::Error&) {
       throw std::bad_alloc();
     }
   } else {
-    void* memory = engine->take_pages(bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    result = at::from_blob(memory, sizes, [bytes](void* pointer) { engine->give_pages(pointer, bytes); }, options);
+    constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+    result = at::detail::empty_generic(sizes, &pages, kCpu, dtype, std::nullopt);
   }
   tensor.data = result.data_ptr();
   return result;

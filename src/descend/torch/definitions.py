@@ -1,7 +1,7 @@
 """Each operator composed of PyTorch's own: what second derivatives and forward-mode differentiation go through.
 
 Signatures, shapes, dtypes and formulas are those of the operators (``descend.<name>``); the arithmetic is float32, or
-float64 where an input is.
+float64 where an input is, as all are in forward mode (`descend.torch.library`).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _grouped(x: Tensor, num_groups: int) -> Tensor:
 
 
 def _by_channel(parameter: Tensor, num_groups: int) -> Tensor:
-    return _wide(parameter).reshape(1, num_groups, -1, 1)
+    return _wide(parameter).reshape(1, num_groups, parameter.numel() // num_groups, 1)
 
 
 def scaled_masked_softmax(x: Tensor, mask: Tensor | None, scale: float = 1.0, fix_triu_mask: bool = False) -> Tensor:
@@ -234,7 +234,8 @@ def _windows(input: Tensor, act_seq_len: Sequence[int] | None, width: int, strid
 def count_windows(tokens: int, act_seq_len: Sequence[int] | None, width: int, stride: int, kind: int) -> int:
     """The number of windows in all sequences: none across two."""
     sequences = _sequences(tokens, act_seq_len, kind)
-    return sum((end - begin - width) // stride + 1 for begin, end in sequences if end - begin >= width)
+    # Without a branch: lengths may be symbols of which nothing is known.
+    return sum(torch.sym_max((end - begin - width) // stride + 1, 0) for begin, end in sequences)
 
 
 def _sequences(tokens: int, act_seq_len: Sequence[int] | None, kind: int) -> list[tuple[int, int]]:

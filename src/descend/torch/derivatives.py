@@ -57,10 +57,12 @@ def add_through_statistics(
     """A norm's ``dx`` with the part that comes through its statistics, which broadcast to ``x``::
 
     dx + (dmean - drstd * rstd^3 * (x - mean)) / elements        elements of a row; mean 0 for RMS norm
+
+    Multiplied in an order in which no factor leaves its range.
     """
     part = torch.zeros_like(rstd) if dmean is None else dmean / elements
     if drstd is not None:
-        part = part - drstd * rstd**3 / elements * (x if mean is None else x - mean)
+        part = part - drstd * rstd / elements * rstd * (rstd * (x if mean is None else x - mean))
     part = part.expand(x.shape) if dx is None else dx + part
     return part.to(x.dtype)
 

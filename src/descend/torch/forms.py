@@ -11,6 +11,8 @@ from typing import Any, ClassVar, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
+from torch.nn.modules import module as of_all_modules
 
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
@@ -66,10 +68,17 @@ class Norm(Form):
 
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
         """Normalises the one input, whatever its name. Raises TypeError where there is another number of inputs."""
+        if isinstance(input, Proxy):  # the root of torch.fx's symbolic_trace
+            return self._own(input[0])
         inputs = (*input, *named.values())
         if len(inputs) != 1:
             raise TypeError(f"{type(self).__name__} takes one input, but got {len(inputs)}.")
-        return self._normalise(inputs[0])
+        return self._own(inputs[0]) if isinstance(inputs[0], Proxy) else self._normalise(inputs[0])
+
+    def _own(self, x: Any) -> Tensor:
+        """What the module's class computes."""
+        result: Tensor = super().forward(x)  # type: ignore[misc]
+        return result
 
     def _normalise(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -91,7 +100,8 @@ class LayerNorm(Norm):
 
     def _normalise(self, x: Tensor) -> Tensor:
         weight, bias = getattr(self, "weight", None), getattr(self, "bias", None)
-        return layer_norm(x, self._gamma(x).shape, weight, bias, self._epsilon(x))[0]
+        shape = self.normalized_shape if isinstance(self, nn.LayerNorm) else self._gamma(x).shape
+        return layer_norm(x, shape, weight, bias, self._epsilon(x))[0]
 
 
 class RMSNorm(Norm):
@@ -145,8 +155,7 @@ class TorchRMSNorm(RMSNorm):
 
     def _normalise(self, x: Tensor) -> Tensor:
         if self.weight is not None and self.weight.dtype is not x.dtype:
-            result: Tensor = super(Norm, self).forward(x)  # type: ignore[misc]
-            return result
+            return self._own(x)
         return super()._normalise(x)
 
     def _epsilon(self, x: Tensor) -> float:
@@ -182,11 +191,12 @@ class SwishSequential(Form):
     def forward(self, input: Any) -> Any:
         """Runs the modules one after the other."""
         modules = list(self._modules.values())
+        watched = of_all_modules._has_any_global_hook()
         done = False
         for module, after in zip_longest(modules, modules[1:]):
             if done:
                 done = False
-            elif _joined(module, after):
+            elif not watched and _joined(module, after):
                 input, done = module.forward_with_swish(input), True
             else:
                 input = module(input)
@@ -194,7 +204,12 @@ class SwishSequential(Form):
 
 
 def _joined(module: nn.Module, after: nn.Module | None) -> TypeGuard[SwishedGroupNorm]:
-    return isinstance(module, SwishedGroupNorm) and type(after) is nn.SiLU and not hooked(module) and not hooked(after)
+    return (
+        isinstance(module, SwishedGroupNorm)
+        and type(after) is nn.SiLU
+        and not ("forward" in module.__dict__ or "forward" in after.__dict__)
+        and not (hooked(module) or hooked(after))
+    )
 
 
 def hooked(module: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
 from descend.torch.derivatives import add_through_statistics, differentiate_backward
-from descend.torch.library import Operator, statistics_dtype
+from descend.torch.library import Operator, constant_sizes, statistics_dtype
 from descend.torch.sharding import Split, rows, sharded
 
 _FORWARD = Operator("layer_norm")
@@ -38,7 +38,9 @@ def layer_norm(
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnLayerNorm.
     """
-    result: tuple[Tensor, Tensor, Tensor] = _FORWARD.overload(input, normalized_shape, weight, bias, eps)
+    result: tuple[Tensor, Tensor, Tensor] = _FORWARD.overload(
+        input, constant_sizes(normalized_shape), weight, bias, eps
+    )
     return result
 
 

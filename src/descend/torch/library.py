@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
@@ -97,6 +98,11 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 def constant(value: float, shape: Sequence[int], x: Tensor) -> Tensor:
     """A tensor of one value that takes no memory, of the dtype and on the device of ``x``."""
     return x.new_full((), value).expand(shape)
+
+
+def constant_sizes(sizes: Sequence[int] | None) -> Sequence[int] | None:
+    """The sizes; those that ``torch.jit.trace`` has made tensors as the numbers that they are in this run."""
+    return list(map(int, sizes)) if sizes is not None and torch._C._get_tracing_state() else sizes
 
 
 class _Threads:
@@ -192,13 +198,18 @@ class Operator:
         """What comes after autograd: the engine itself for plain CPU tensors, else the dispatcher's next kernel."""
         if keyset == _PLAIN:
             return self._run(*args, **named)  # one trip through the dispatcher less
-        # Function.forward records no gradients, but torch.func's outer levels record theirs on the way down.
-        grad = torch.is_grad_enabled() or keyset.has(_LEVELS)
-        with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(grad):
+        # Function.forward records no gradients and no tangents, but torch.func's outer levels do on the way down.
+        outer = keyset.has(_LEVELS)
+        gradients, tangents = torch.is_grad_enabled() or outer, torch._C._is_fwd_grad_enabled() or outer
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch.set_grad_enabled(gradients),
+            forward_ad._set_fwd_grad_enabled(tangents),
+        ):
             return self.overload.redispatch(keyset & _BELOW_AUTOGRAD, *args, **named)
 
     def differentiable(self, function: type[torch.autograd.Function], definition: Kernel) -> None:
-        """Registers the derivatives: ``function`` in reverse, and ``definition`` under forward-mode differentiation.
+        """Registers the derivatives: ``function`` in reverse, and those of ``definition`` in forward mode.
 
         ``function.forward`` gets (ctx, keyset, named, ...) and the operator's positional arguments, none left out;
         ``definition`` has the operator's signature and is composed of PyTorch's operators.
@@ -207,9 +218,11 @@ class Operator:
         apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
         def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
-            if forward_ad._current_level >= 0:
-                self._check(args, named)  # PyTorch's operators would broadcast what the engine refuses
-                return definition(*args, **named)
+            if _in_forward_mode():
+                duals = [_unpack(a) for a in args]
+                if any(tangent is not None for _, tangent in duals):
+                    results = self.overload(*(primal for primal, _ in duals), **named)
+                    return _with_tangents(results, definition(*map(_in_float64, args), **named))
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
                 args = self.complete(args)
                 if torch._C._are_functorch_transforms_active():
@@ -233,10 +246,60 @@ class Operator:
         def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any, **named: Any) -> tuple[Any, Any]:
             args = self.complete(args)
             dims = [d if isinstance(d, int) else None for d in in_dims]
-            return rule(info.batch_size, dims + [None] * (len(args) - len(dims)), *args, **named)
+            dims += [None] * (len(args) - len(dims))
+            run = rule if info.batch_size else self._no_calls
+            return run(info.batch_size, dims, *args, **named)
 
         torch.library.register_vmap(f"descend::{self.name}", vmap, lib=LIBRARY)
         return rule
+
+    def _no_calls(self, size: int, dims: Sequence[int | None], *args: Any, **named: Any) -> tuple[Any, Any]:
+        """A rule for a batch of no calls: results of the right shapes and dtypes, through which all gradients are 0."""
+        one = [_without_data(a, d) if isinstance(a, Tensor) else a for a, d in zip(args, dims, strict=True)]
+        results = self.without_data(*one, **named)
+        floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+        nothing = torch.stack([a.flatten()[:0].sum(dtype=torch.float64) for a in floats]).sum()
+
+        def empty(result: Tensor | None) -> Tensor | None:
+            return None if result is None else nothing.to(result.dtype).expand(size, *result.shape).clone()
+
+        if not isinstance(results, tuple):
+            return empty(results), 0
+        return tuple(map(empty, results)), tuple(None if r is None else 0 for r in results)
+
+
+def _without_data(tensor: Tensor, batch: int | None) -> Tensor:
+    """A sample of a batch, or what is no batch, without values."""
+    shape = [size for dim, size in enumerate(tensor.shape) if dim != batch]
+    return tensor.new_empty(shape, device="meta")
+
+
+def _in_forward_mode() -> bool:
+    """Whether there may be tangents at this level of torch.func's; where it has none, at any."""
+    level = peek_interpreter_stack()
+    if level is not None:
+        return level.key() == TransformType.Jvp
+    return forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack() > 0  # compiled, the number stays
+
+
+def _unpack(value: Any) -> tuple[Any, Tensor | None]:
+    """The value without its tangent, and the tangent; PyTorch has but one level of them."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        primal, tangent = forward_ad.unpack_dual(value, level=0)
+        return primal, tangent
+    return value, None
+
+
+def _in_float64(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _with_tangents(results: Any, duals: Any) -> Any:
+    """The results, with the tangents of the same results in float64."""
+    if isinstance(results, tuple):
+        return tuple(map(_with_tangents, results, duals))
+    tangent = _unpack(duals)[1]
+    return results if tangent is None else forward_ad.make_dual(results, tangent.to(results.dtype), level=0)
 
 
 def _schema_default(parameter: Parameter) -> str:

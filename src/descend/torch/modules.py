@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 
 import torch
 from torch import Tensor, nn
@@ -129,8 +130,8 @@ class GroupNormSwish(_Affine):
     ``weight`` nor ``bias``, without ``bias`` the weight alone; without ``activate_swish`` it is the norm alone. Input
     and output have one shape and dtype, whatever the parameters'; the output is contiguous.
 
-    Raises ValueError where num_groups does not divide num_channels, AclnnError (a ValueError) where the input does not
-    fit. Source: aclnnGroupNormSwish.
+    Raises ValueError where num_groups is not positive or does not divide num_channels, AclnnError (a ValueError) where
+    the input does not fit. Source: aclnnGroupNormSwish.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class GroupNormSwish(_Affine):
         swish_scale: float = 1.0,
     ) -> None:
         super().__init__()
+        _positive(num_groups=num_groups)
         if num_channels % num_groups:
             raise ValueError(f"num_channels is {num_channels}, but must be a multiple of num_groups, {num_groups}.")
         self.num_groups = num_groups
@@ -206,8 +208,8 @@ class NsaCompress(nn.Module):
         y[c, n, :] = sum over w < W of weight[w, n] * x[start(c) + w, n, :]
 
     Input [T, num_heads, D], the tokens of all sequences one sequence after the other; output [windows, num_heads, D].
-    ``weight`` [compress_block_size, num_heads] begins as a window's mean. Raises AclnnError (a ValueError) where the
-    input does not fit. Source: aclnnNsaCompress.
+    ``weight`` [compress_block_size, num_heads] begins as a window's mean. Raises ValueError where the window's size or
+    stride is not positive, AclnnError (a ValueError) where the input does not fit. Source: aclnnNsaCompress.
     """
 
     weight: nn.Parameter
@@ -221,6 +223,7 @@ class NsaCompress(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        _positive(compress_block_size=compress_block_size, compress_stride=compress_stride)
         self.num_heads = num_heads
         self.compress_block_size = compress_block_size
         self.compress_stride = compress_stride
@@ -250,4 +253,10 @@ class NsaCompress(nn.Module):
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    return tuple(map(index, normalized_shape if isinstance(normalized_shape, Iterable) else [normalized_shape]))
+
+
+def _positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}, but must be positive.")

@@ -11,7 +11,7 @@ from torch import Tensor
 from descend.torch import definitions
 from descend.torch.batching import batch_second
 from descend.torch.derivatives import differentiate_backward
-from descend.torch.library import LIBRARY, Operator
+from descend.torch.library import LIBRARY, Operator, constant_sizes
 from descend.torch.sharding import Split, sharded
 
 _FORWARD = Operator("nsa_compress")
@@ -42,7 +42,7 @@ def nsa_compress(
     result: Tensor = _FORWARD.overload(
         input,
         weight,
-        act_seq_len,
+        constant_sizes(act_seq_len),
         layout=layout,
         compress_block_size=compress_block_size,
         compress_stride=compress_stride,
@@ -76,7 +76,7 @@ def nsa_compress_grad(
         output_grad,
         input,
         weight,
-        act_seq_len,
+        constant_sizes(act_seq_len),
         compress_block_size=compress_block_size,
         compress_stride=compress_stride,
         act_seq_len_type=act_seq_len_type,

@@ -102,6 +102,17 @@ Status check_formats(const Call& call) {
   });
 }
 
+// Plans and kernels reckon with sizes in 64 bits: with several times so many bytes of so many elements, of which views
+// of one element alone can have more.
+Status check_sizes(const Call& call) {
+  constexpr int64_t kMost = int64_t{1} << 58;
+  return for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
+    if (tensor.elements() <= kMost) return {};
+    return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(tensor.shape),
+                     ", but 2^58 elements are the most that can be worked on.");
+  });
+}
+
 }  // namespace
 
 Status check_memory(const Call& call) {
@@ -163,6 +174,7 @@ Status prepare(const Call& call, Plan* plan) {
   DESCEND_RETURN_IF_ERROR(check_dtypes(call));
   DESCEND_RETURN_IF_ERROR(check_formats(call));
   DESCEND_RETURN_IF_ERROR(check_memory(call));
+  if (plan != nullptr) DESCEND_RETURN_IF_ERROR(check_sizes(call));
   const FixedFpEnvironment environment;  // a plan may round an attribute
   DESCEND_RETURN_IF_ERROR(call.op->validate_and_plan(call, plan));
   if (plan == nullptr || !plan->too_large()) return {};

@@ -728,12 +728,16 @@ def test_traces_that_would_keep_results_as_constants_are_refused(name):
             phase1(OP, dy, x, rstd, gamma, *result)
         return x
 
+    def mixed(x):
+        descend.rms_norm_grad(dy.numpy(), x, rstd, gamma)
+        return x
+
     def trace(function):
         return torch.jit.trace(function, (x,)) if name == "trace" else make_fx(function)(x)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
-        for function in functional, two_phase:
+        for function in functional, two_phase, mixed:
             with pytest.raises(RuntimeError, match=r"tracing.*descend\.torch"):
                 trace(function)
     functional(x)

@@ -134,7 +134,9 @@ std::optional<Integer> as_integer(PyObject* object) {
 
 Family Reader::array(int i, PyObject* object, Use use, std::vector<nb::object>& keep) {
   try {
-    return read_array(call_, i, object, is_output(i), use, keep);
+    const Family family = read_array(call_, i, object, is_output(i), use, keep);
+    read_torch_ = read_torch_ || family == Family::kTorch;
+    return family;
   } catch (const Error&) {
     remember(i);
   } catch (const StatusError&) {
@@ -181,7 +183,7 @@ Status Reader::judge(Status prepared) const {
 
 const Reader::Unread* Reader::first_unread() const {
   for (const Unread& unread : unread_) {
-    if (call_.op->counts == nullptr || call_.op->counts(call_, unread.parameter)) return &unread;
+    if (is_counted(call_, unread.parameter)) return &unread;
   }
   return nullptr;
 }

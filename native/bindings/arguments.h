@@ -31,6 +31,11 @@ class Reader {
 
   bool all_read() const { return first_unread() == nullptr; }
 
+  // Throws where an array is PyTorch's and PyTorch is tracing, which would keep the results as constants.
+  void refuse_trace() const {
+    if (read_torch_) check_untraced(call_);
+  }
+
   // `prepared` is what phase 1 says of the call as far as it could be read. Returns or throws what the whole call gets.
   Status judge(Status prepared) const;
 
@@ -45,6 +50,7 @@ class Reader {
   const Unread* first_unread() const;  // of those that the call does not ignore; null if there is none
 
   Call& call_;
+  bool read_torch_ = false;
   std::vector<Unread> unread_;
 };
 

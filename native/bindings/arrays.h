@@ -25,7 +25,7 @@ Family read_array(Call& call, int i, PyObject* object, bool output, Use use, std
 // Whether what read_array() told of a PyTorch tensor is still so.
 bool is_still(const Tensor& tensor, PyObject* object);
 
-// Throws where PyTorch is tracing, which would keep the results of a call with its tensors as constants.
+// Throws where PyTorch is tracing.
 void check_untraced(const Call& call);
 
 // Sets data, offset and storage from the address of element [0, ..., 0], so that negative strides stay inside.

@@ -121,7 +121,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     for (size_t k = 0; k < output_count; ++k) {
       if (given[k] != nullptr) given_families[k] = reader.array(outputs[k], given[k], Use::kNow, keep);
     }
-    if (family == Family::kTorch) check_untraced(call);
+    reader.refuse_trace();
     op.infer(call);
     const auto inferred = reader.all_read() ? Argument::State::kGiven : Argument::State::kUnread;
     for (size_t k = 0; k < output_count; ++k) {
@@ -225,9 +225,7 @@ PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssiz
         made->replace(i, args[i], family, left);
       }
     }
-    if (std::find(made->families.begin(), made->families.end(), Family::kTorch) != made->families.end()) {
-      check_untraced(call);
-    }
+    reader.refuse_trace();
     check(reader.judge(made->executor->prepare()));
     const nb::object size = nb::cast(made->executor->workspace_bytes());
     const nb::object executor = nb::cast(made.release(), nb::rv_policy::take_ownership);

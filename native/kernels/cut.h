@@ -34,6 +34,15 @@ constexpr int64_t row_work(int64_t elements, int64_t once = 64) {
 }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Bytes that kernels work on at a time, in the type of the arithmetic; and so many elements made up to whole packs.
+inline constexpr size_t kPackBytes = 128;
+template <class W>
+int64_t whole_packs(int64_t n) {
+  constexpr int64_t kLanes = kPackBytes / sizeof(W);
+  return ceil_div(n, kLanes) * kLanes;
+}
+
 inline int64_t blocks_in(int64_t columns) { return ceil_div(columns, kBlock); }
 
 // Whether what is read later is worth asking for now. kSparing: and the places where requests wait are scarce, as on

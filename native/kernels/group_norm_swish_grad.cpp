@@ -104,14 +104,6 @@ HWY_INLINE double scale_of(const GroupNormSwishGrad<T>& p) {
   return static_cast<double>(p.scale) * (kBriefly<T> ? -std::numbers::log2e : 1.0);
 }
 
-// So many elements and what is missing to whole packs: the dz of each long channel and the sums of a group have as
-// much.
-template <class W>
-HWY_INLINE int64_t whole_packs(int64_t n) {
-  constexpr int64_t kLanes = 128 / sizeof(W);
-  return ceil_div(n, kLanes) * kLanes;
-}
-
 // Short channels that are worked on at a time: a multiple of those that are folded together.
 inline int64_t tile_channels(const GroupShape& shape) {
   constexpr int64_t kFolded = 16;
@@ -138,20 +130,6 @@ HWY_INLINE int64_t tile_pitch(const GroupShape& shape) {
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
-
-// The sums of n channels, in the type of the arithmetic or in double: to the slots, or to where they end.
-template <class T, class V>
-HWY_INLINE void leave_sums(const V* sums, int64_t n, bool fresh, const ColumnSums<T>& to) {
-  if (!to.wanted()) return;
-  if (to.slots != nullptr) return add_columns(sums, n, fresh, to.slots);
-  write_sums(to, n, false, [&](int64_t c, bool rounds) DESCEND_INLINED {
-    if constexpr (std::is_same_v<V, Wide<T>>) {
-      return load_pack(Full(), sums + c);
-    } else {
-      return narrow_pack<Wide<T>>(sums + c, rounds);
-    }
-  });
-}
 
 // ---- Channels that are long enough to be worked on one by one.
 
@@ -681,7 +659,7 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
                 });
     const auto add_up = [&](const W* values, const ColumnSums<T>& to) HWY_ATTR {
       const W* sums = sum_channels(values, channels);
-      leave_sums(sums, channels, group.fresh, to.from(c));
+      leave_sums(sums, channels, to.from(c), group.fresh, false);
       return weighted_sum(p.gamma + group.channel + c, sums, channels);
     };
     group.dz_sums[tile] = add_up(dz, group.dbeta);
@@ -724,8 +702,8 @@ template <class T>
 void group_norm_swish_grad_in_step(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group,
                                    const GradGroup<T>& above) {
   const int64_t entries = grad_entries(p.shape);
-  kHasVectors&& above.stream ? channel_sums<true>(p, group, 0, entries, Results<true, kHasVectors, T>(p, above))
-                             : channel_sums<true>(p, group, 0, entries, Results<true, false, T>(p, above));
+  (kHasVectors && above.stream) ? channel_sums<true>(p, group, 0, entries, Results<true, kHasVectors, T>(p, above))
+                                : channel_sums<true>(p, group, 0, entries, Results<true, false, T>(p, above));
 }
 
 template <class T>
@@ -768,8 +746,8 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& g
   const W* gamma = p.gamma + group.channel;
   group.mean_dz = static_cast<W>(weighted_sum(gamma, group.dz_sums, channels) / elements);
   group.mean_dzx = static_cast<W>(weighted_sum(gamma, group.dzx_sums, channels) / elements);
-  leave_sums(group.dz_sums, channels, group.fresh, group.dbeta);
-  leave_sums(group.dzx_sums, channels, group.fresh, group.dgamma);
+  leave_sums(group.dz_sums, channels, group.dbeta, group.fresh, false);
+  leave_sums(group.dzx_sums, channels, group.dgamma, group.fresh, false);
 }
 
 // ---- What a thread does with groups of its own.
@@ -804,7 +782,7 @@ class SmallGradients {
                   });
       const auto add_up = [&](const W* values, const ColumnSums<T>& to, W* means) HWY_ATTR {
         const W* sums = sum_channels_(values, channels);
-        leave_sums(sums, channels, fresh, to.from(slot * p_.shape.channels + channel));
+        leave_sums(sums, channels, to.from(slot * p_.shape.channels + channel), fresh, false);
         weigh(p_.gamma + channel, sums, channels);
         sum_tile(weighted_, groups, group_channels, sums_);
         const Tag<double> d;

@@ -291,7 +291,7 @@ class Columns {
       kept_ = hn::Zero(Tag<W>());
       return;
     }
-    const size_t bytes = static_cast<size_t>(whole_packs()) * sizeof(W);
+    const size_t bytes = static_cast<size_t>(whole_packs<W>(columns_)) * sizeof(W);
     std::memset(dgamma, 0, bytes);
     if (Norm::kCentered) std::memset(dbeta, 0, bytes);
   }
@@ -326,8 +326,6 @@ class Columns {
  private:
   static constexpr bool kFew = kColumns == kBlock;
 
-  int64_t whole_packs() const { return ceil_div(columns_, kPackLanes<W>) * static_cast<int64_t>(kPackLanes<W>); }
-
   HWY_INLINE void add_to(W* sums, const ColumnSums<T>& to, bool fresh) {
     if (!to.wanted()) return;
     if constexpr (kSplits<T>) merge_row(sums, columns_);
@@ -335,9 +333,9 @@ class Columns {
   }
 
   HWY_INLINE void write_to(W* sums, const ColumnSums<T>& to, bool stream) {
-    if (to.slots != nullptr || !to.wanted()) return add_to(sums, to, true);
+    if (!to.wanted()) return;
     if constexpr (kSplits<T>) merge_row(sums, columns_);
-    write_sums(to, columns_, stream, [&](int64_t c, bool) DESCEND_INLINED { return load_pack(Full(), sums + c); });
+    leave_sums(sums, columns_, to, true, stream);
   }
 
   HWY_ALIGN W gamma_[sizeof(T) == 2 ? kColumns : 1];
@@ -1107,8 +1105,8 @@ class Totals {
   }
 
   HWY_INLINE void write(int64_t n, bool stream) const {
-    write(dgamma_, n, dgamma_to_, stream);
-    write(dbeta_, n, dbeta_to_, stream);
+    leave_sums(dgamma_, n, dgamma_to_, true, stream);
+    leave_sums(dbeta_, n, dbeta_to_, true, stream);
   }
 
  private:
@@ -1116,12 +1114,6 @@ class Totals {
     if (sums.slots != nullptr || !sums.wanted()) return;
     to = sums;
     sums = {.slots = slot};
-  }
-
-  static HWY_INLINE void write(const double* sums, int64_t n, const ColumnSums<T>& to, bool stream) {
-    if (!to.wanted()) return;
-    write_sums(to, n, stream,
-               [&](int64_t c, bool rounds) DESCEND_INLINED { return narrow_pack<Wide<T>>(sums + c, rounds); });
   }
 
   ColumnSums<T> dgamma_to_, dbeta_to_;

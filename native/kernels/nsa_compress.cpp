@@ -320,8 +320,8 @@ void nsa_windows(const NsaCompress<T>& p, int64_t begin, int64_t end, const NsaC
     while (begin < stop) {
       const int64_t first = begin - sequence.window;
       const int64_t last = slots == overlap ? stop - sequence.window : HWY_MIN(first + slots, stop - sequence.window);
-      kHasVectors&& stream ? windows.template compute<kHasVectors>(sequence, first, last)
-                           : windows.template compute<false>(sequence, first, last);
+      (kHasVectors && stream) ? windows.template compute<kHasVectors>(sequence, first, last)
+                              : windows.template compute<false>(sequence, first, last);
       begin = sequence.window + last;
     }
   }

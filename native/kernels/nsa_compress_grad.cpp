@@ -543,7 +543,8 @@ HWY_INLINE void compute_part(const NsaCompressGrad<T>& p, const NsaPart& part, i
 
 template <class T>
 void nsa_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, double* slot, bool stream) {
-  kHasVectors&& stream ? compute_part<kHasVectors>(p, part, stripe, slot) : compute_part<false>(p, part, stripe, slot);
+  (kHasVectors && stream) ? compute_part<kHasVectors>(p, part, stripe, slot)
+                          : compute_part<false>(p, part, stripe, slot);
 }
 
 // input_grad alone, where the sums for weight_grad take several parts.

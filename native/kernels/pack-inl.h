@@ -30,7 +30,7 @@ using Vector = hn::Vec<Tag<W>>;
 template <class W>
 inline constexpr size_t kVectorLanes = hn::MaxLanes(Tag<W>());
 template <class W>
-inline constexpr size_t kPackLanes = 128 / sizeof(W);
+inline constexpr size_t kPackLanes = kPackBytes / sizeof(W);
 template <class W>
 inline constexpr size_t kPackVectors = kPackLanes<W> / kVectorLanes<W>;
 
@@ -476,6 +476,21 @@ HWY_INLINE void write_sums(const ColumnSums<T>& to, int64_t n, bool stream, Pack
     return write(to.wide, std::true_type());
   }
   write(to.wide, std::false_type());
+}
+
+// The sums of n columns, in the type of the arithmetic or in double, go to the slots (fresh: nothing is in them) or to
+// where they end.
+template <class T, class V>
+HWY_INLINE void leave_sums(const V* sums, int64_t n, const ColumnSums<T>& to, bool fresh, bool stream) {
+  if (!to.wanted()) return;
+  if (to.slots != nullptr) return add_columns(sums, n, fresh, to.slots);
+  write_sums(to, n, stream, [&](int64_t c, bool rounds) DESCEND_INLINED {
+    if constexpr (std::is_same_v<V, Wide<T>>) {
+      return load_pack(Full(), sums + c);
+    } else {
+      return narrow_pack<Wide<T>>(sums + c, rounds);
+    }
+  });
 }
 
 HWY_INLINE void flush_streams() { hwy::FlushStream(); }

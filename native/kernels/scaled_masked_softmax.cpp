@@ -536,8 +536,8 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
 
 template <class T>
 void softmax_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, Stores stores) {
-  kHasVectors&& stores == Stores::kStream ? all_rows<kHasVectors>(p, first, last, false)
-                                          : all_rows<false>(p, first, last, stores == Stores::kStaged);
+  (kHasVectors && stores == Stores::kStream) ? all_rows<kHasVectors>(p, first, last, false)
+                                             : all_rows<false>(p, first, last, stores == Stores::kStaged);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -332,8 +332,8 @@ void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t firs
   const W size = std::abs(scale);
   const bool staged = stores == Stores::kStaged;
   if (size >= W{0x1p-64} && size <= W{1}) {
-    kHasVectors&& stores == Stores::kStream ? all_rows<Form::kFolded, kHasVectors>(p, first, last, scale, false)
-                                            : all_rows<Form::kFolded, false>(p, first, last, scale, staged);
+    (kHasVectors && stores == Stores::kStream) ? all_rows<Form::kFolded, kHasVectors>(p, first, last, scale, false)
+                                               : all_rows<Form::kFolded, false>(p, first, last, scale, staged);
   } else {
     all_rows<Form::kFactored, false>(p, first, last, scale, false);
   }

@@ -61,10 +61,12 @@ struct Operator {
   Status (*validate_first)(const Call& call) = nullptr;
 };
 
+// Whether parameter i counts in this call.
+inline bool is_counted(const Call& call, int i) { return call.op->counts == nullptr || call.op->counts(call, i); }
+
 // Whether tensor i is written or read in this call.
 inline bool is_used(const Call& call, int i) {
-  const auto decides = call.op->computes != nullptr ? call.op->computes : call.op->counts;
-  return decides == nullptr || decides(call, i);
+  return call.op->computes != nullptr ? call.op->computes(call, i) : is_counted(call, i);
 }
 
 // Phase 1: checks the whole contract in the documented order and, where `plan` is not null, fills it. Of an argument

@@ -9,8 +9,6 @@
 namespace descend {
 namespace {
 
-bool counts(const Call& call, int i) { return call.op->counts == nullptr || call.op->counts(call, i); }
-
 int parameter_count(const Call& call) { return static_cast<int>(call.op->parameters.size()); }
 
 const Parameter& parameter(const Call& call, int i) { return call.op->parameters[i]; }
@@ -22,7 +20,7 @@ Status for_each_tensor(const Call& call, Check check) {
   for (int i = 0; i < parameter_count(call); ++i) {
     if (parameter(call, i).kind != Kind::kTensor) continue;
     const Tensor* tensor = call.tensor(i);
-    if (tensor != nullptr && counts(call, i)) DESCEND_RETURN_IF_ERROR(check(i, place, *tensor));
+    if (tensor != nullptr && is_counted(call, i)) DESCEND_RETURN_IF_ERROR(check(i, place, *tensor));
     ++place;
   }
   return {};
@@ -31,12 +29,12 @@ Status for_each_tensor(const Call& call, Check check) {
 Status check_null(const Call& call) {
   for (int i = 0; i < parameter_count(call); ++i) {
     const bool optional = parameter(call, i).optional || (parameter(call, i).optional_on_host && call.on_host());
-    if (call[i].state == Argument::State::kNull && !optional && counts(call, i)) {
+    if (call[i].state == Argument::State::kNull && !optional && is_counted(call, i)) {
       return call.fail(Code::kParamNullptr, call.name(i), " is null, but must be given.");
     }
   }
   for (int i = 0; i < parameter_count(call); ++i) {
-    if (call[i].state == Argument::State::kForeign && counts(call, i)) {
+    if (call[i].state == Argument::State::kForeign && is_counted(call, i)) {
       return call.fail(Code::kParamInvalid, call.name(i),
                        " is not one that this library created, or has been destroyed already.");
     }
@@ -56,7 +54,7 @@ Status check_product(const Call& call) {
 // Whoever filled the call has the sentence.
 Status check_read(const Call& call) {
   for (int i = 0; i < parameter_count(call); ++i) {
-    if (call[i].state == Argument::State::kUnread && counts(call, i)) return Status{Code::kParamInvalid, {}};
+    if (call[i].state == Argument::State::kUnread && is_counted(call, i)) return Status{Code::kParamInvalid, {}};
   }
   return {};
 }

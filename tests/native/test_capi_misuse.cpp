@@ -412,6 +412,29 @@ TEST_CASE("a workspace larger than can be is refused, its size not wrapped") {
   }
 }
 
+TEST_CASE("a workspace of several tensors that each can be is refused where it cannot") {
+  const Runtime runtime;
+  const int64_t dims[] = {int64_t{1} << 58, 1}, one[] = {1}, none[] = {0, 0};
+  const bool some[] = {false, true, false};
+  aclFloat16 element = 0x3c00;
+  double weight = 1, sum = 0;
+  const auto rows = [&](uint64_t rank) {
+    return aclCreateTensor(dims, rank, ACL_FLOAT16, none, 0, ACL_FORMAT_ND, one, 1, &element);
+  };
+  const auto scalar = [&](double* at) {
+    return aclCreateTensor(one, 1, ACL_DOUBLE, nullptr, 0, ACL_FORMAT_ND, one, 1, at);
+  };
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  // In double, as the weight is: copies of four tensors, 2^61 bytes each.
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnLayerNormBackward",
+          aclnnLayerNormBackwardGetWorkspaceSize(rows(2), rows(2), aclCreateIntArray(one, 1), rows(1), rows(1),
+                                                 scalar(&weight), nullptr, aclCreateBoolArray(some, 3), nullptr,
+                                                 scalar(&sum), nullptr, &size, &executor));
+  CHECK(sentence().find("2^62") != std::string::npos);
+  CHECK(executor == nullptr);
+}
+
 TEST_CASE("outputs whose elements overlap each other, or may") {
   const Runtime runtime;
   const char* const overlap = "so that its elements overlap each other";

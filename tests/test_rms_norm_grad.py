@@ -529,7 +529,7 @@ def test_the_error_of_means_does_not_grow_with_the_columns(dtype):
 
 
 # Rows whose columns are split, more than the threads share at a time, in one stripe and in several.
-MANY_LONG_ROWS = [(300, 16_400), (1030, 16_400), (40, 140_000), (10, 300_000), (33, 4096)]
+MANY_LONG_ROWS = [(300, 16_400), (1030, 16_400), (40, 140_000), (10, 300_000), (33, 4096), (33, 8192), (70, 8192)]
 
 
 @pytest.mark.parametrize("shape", MANY_LONG_ROWS)

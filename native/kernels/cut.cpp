@@ -80,7 +80,6 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   while (cut.tile < kMaxTile && 2 * cut.tile * bytes <= kTileBytes) cut.tile *= 2;
   cut.chunk = std::max(ceil_div(rows, kMaxChunks), kMinChunkRows);
   if (rows * bytes <= kSmall) cut.chunk = std::max<int64_t>(rows, 1);
-  cut.stripe = stripe_rows(rows);
   const int64_t chunks = ceil_div(rows, cut.chunk);
   if (1 < chunks && chunks < kFewChunks) cut.chunk = ceil_div(rows, ceil_div(chunks, 2) * 2);
   cut.chunk = ceil_div(cut.chunk, kMaxGroupRows) * kMaxGroupRows;

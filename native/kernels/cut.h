@@ -70,9 +70,8 @@ HWY_INLINE constexpr bool reads_in_order(Ask ask) {
 Ask ask_for(int64_t bytes, int64_t kept);
 
 struct RowCut {
-  int64_t tile;    // rows
-  int64_t stripe;  // rows
-  int64_t chunk;   // rows; only the last stripe may be short
+  int64_t tile;   // rows
+  int64_t chunk;  // rows; only the last stripe may be short
   int64_t chunks;
   Ask ask;     // for the next tile, while this one is computed
   bool alone;  // whether a row, where requests are scarce, is best computed before the next is begun
@@ -84,10 +83,12 @@ struct RowCut {
 // which changes no sum, is up to the machine.
 int64_t chunks_to_take(int64_t chunks);
 
-// The rows of a stripe. Of few rows the column sums go to double sooner: there its roundings are most of the error.
+// The rows of a stripe. Of few rows the column sums go to double sooner, of 16 bits, whose own roundings are larger,
+// less so: there its roundings are most of the error.
+template <class T>
 HWY_INLINE int64_t stripe_rows(int64_t rows) {
-  if (rows <= 32) return 2;
-  if (rows < 256) return 8;
+  if (rows <= 32) return sizeof(T) == 2 ? 8 : 2;
+  if (rows < 256) return sizeof(T) == 2 ? 16 : 8;
   return rows < 1024 ? 16 : 32;
 }
 

@@ -58,8 +58,9 @@ struct GroupCut {
 
 inline constexpr int64_t kMaxGroupChunks = 64;
 
-// A channel with fewer elements is short: what a channel costs beside them counts.
-inline bool has_short_channels(const GroupShape& shape) { return shape.inner < 32; }
+// A channel with fewer elements is short: what a channel costs beside them counts, and of four vectors, which are
+// worked on side by side, too many lanes would be empty.
+inline bool has_short_channels(const GroupShape& shape) { return shape.inner < 50; }
 
 // What the work on some elements is worth in bytes moved: arithmetic takes longer than memory.
 inline int64_t group_work(const GroupShape& shape, int64_t elements) {

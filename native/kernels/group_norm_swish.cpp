@@ -29,8 +29,8 @@ struct Moments {
 template <class W>
 struct Normaliser {
   W mean;
-  double error;  // of the mean, rounded less exact
   double rstd;
+  double shift;  // the mean's error, rounded less exact, times rstd
 
   W slope(W gamma) const {
     constexpr double kLargest = std::numeric_limits<W>::max();
@@ -39,7 +39,7 @@ struct Normaliser {
     return static_cast<W>(product > 0 ? kLargest : -kLargest);  // not infinity, which times 0 is NaN
   }
   W level(W gamma, W beta) const {
-    return static_cast<W>(static_cast<double>(beta) + error * rstd * static_cast<double>(gamma));
+    return static_cast<W>(static_cast<double>(beta) + shift * static_cast<double>(gamma));
   }
 };
 
@@ -55,6 +55,9 @@ inline int64_t forward_entries(const GroupShape& shape) {
 // Groups of short channels with so few elements are worked on several at a time; the moments of very small ones are
 // taken in double.
 inline constexpr int64_t kSmallElements = kForwardTile / 4, kVerySmallElements = 32;
+
+// Groups of so few elements have their statistics taken several at a time, of so many elements together.
+inline constexpr int64_t kFewElements = 1024, kFewTogether = 4096;
 
 #endif
 }  // namespace descend::kernels
@@ -78,6 +81,17 @@ HWY_INLINE Moments moments_in_double(const T* x, int64_t n) {
   };
   const double mean = add_up([](double v) { return v; }) / static_cast<double>(n);
   return {mean, add_up([mean](double v) { return (v - mean) * (v - mean); })};
+}
+
+// Whether squares of distances from a rough mean tell the moments. Of float they may have left its range, or lost bits
+// at its lower end; and no distance tells from where it is if that is not finite.
+template <class W>
+HWY_INLINE bool are_moments(W near, double squares, double tiny) {
+  if constexpr (sizeof(W) == sizeof(float)) {
+    return squares >= tiny && squares <= std::numeric_limits<double>::max();
+  } else {
+    return std::isfinite(near);
+  }
 }
 
 // Of one block: the mean roughly, then how far from it the elements lie. The block stays in the first-level cache.
@@ -107,14 +121,69 @@ HWY_INLINE Moments block_moments(const T* x, int64_t n, int64_t ahead, double ti
   };
   for_each_pack<W>(0, n, one_pack);
   const double rest = static_cast<double>(fold(first)), squares = static_cast<double>(fold(second));
-  if constexpr (sizeof(W) == sizeof(float)) {
-    // Squares may have left the range of float, or lost bits at its lower end.
-    if (!(squares >= tiny && squares <= std::numeric_limits<double>::max())) return moments_in_double(x, n);
-  } else if (!std::isfinite(near)) {
-    return moments_in_double(x, n);  // no distance tells the mean then
-  }
+  if (!are_moments(near, squares, tiny)) return moments_in_double(x, n);
   const double least = squares - rest * rest / count;
   return {static_cast<double>(near) + rest / count, least < 0 ? 0 : least};
+}
+
+// Of groups of one block each: the same, but what a group costs beside its elements is shared.
+template <class T>
+HWY_INLINE void group_moments(const T* x, int64_t groups, int64_t elements, int64_t ahead, double tiny, double* means,
+                              double* squares) {
+  using W = Wide<T>;
+  const Tag<double> d;
+  const hn::Rebind<W, Tag<double>> dw;
+  const auto count = hn::Set(d, static_cast<double>(elements)), zero = hn::Zero(d);
+  for_each_fold<W>(groups, [&](int64_t group, int64_t n, Vector<W>* first) HWY_ATTR {
+    const T* at = x + group * elements;
+    for (int64_t g = 0; g < n; ++g, at += elements) {
+      Pack<W> sum = zero_pack<W>();
+      for_each_pack<W>(0, elements, [&](auto extent, int64_t j) DESCEND_INLINED {
+        prefetch_pack<prefetch_near>(at + j, ahead);
+        sum = add(sum, load_pack(extent, at + j));
+      });
+      first[g] = fold_to_vector<W>(sum.v);
+    }
+    HWY_ALIGN W near[kFoldRows<W>];
+    HWY_ALIGN W rests[kFoldRows<W>];
+    HWY_ALIGN W rest_squares[kFoldRows<W>];
+    fold_rows<W>(first, near);
+    for_each_row_vector(kFoldRows<W>, [&](int64_t g) HWY_ATTR {
+      hn::Store(narrow_double<W>(d, hn::Div(load_as_double(near + g), count)), dw, near + g);
+    });
+
+    Vector<W> second[kFoldRows<W>];
+    each<kFoldRows<W>>([&](size_t i) DESCEND_INLINED { first[i] = second[i] = hn::Zero(Tag<W>()); });
+    at = x + group * elements;
+    for (int64_t g = 0; g < n; ++g, at += elements) {
+      const auto centre = splat(near[g]);
+      Pack<W> distances = zero_pack<W>(), of_squares = zero_pack<W>();
+      for_each_pack<W>(0, elements, [&](auto extent, int64_t j) DESCEND_INLINED {
+        each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
+          const auto distance = inside<W>(extent, hn::Sub(load(extent, at + j, k), centre), k);
+          distances.v[k] = hn::Add(distances.v[k], distance);
+          of_squares.v[k] = hn::MulAdd(distance, distance, of_squares.v[k]);
+        });
+      });
+      first[g] = fold_to_vector<W>(distances.v);
+      second[g] = fold_to_vector<W>(of_squares.v);
+    }
+    fold_rows<W>(first, rests);
+    fold_rows<W>(second, rest_squares);
+    for_each_row_vector(n, [&](int64_t g) HWY_ATTR {
+      const auto rest = load_as_double(rests + g), sum = load_as_double(rest_squares + g);
+      const auto least = hn::Sub(sum, hn::Div(hn::Mul(rest, rest), count));
+      hn::StoreU(hn::Add(load_as_double(near + g), hn::Div(rest, count)), d, means + group + g);
+      hn::StoreU(hn::IfThenElse(hn::Lt(least, zero), zero, least), d, squares + group + g);
+    });
+    for (int64_t g = 0; g < n; ++g) {
+      if (!are_moments(near[g], static_cast<double>(rest_squares[g]), tiny)) {
+        const Moments exact = moments_in_double(x + (group + g) * elements, elements);
+        means[group + g] = exact.mean;
+        squares[group + g] = exact.squares;
+      }
+    }
+  });
 }
 
 inline double smallest_squares(double epsilon) { return epsilon > 0x1p-40 ? 0 : 0x1p-60; }
@@ -144,8 +213,8 @@ Normaliser<W> group_norm_swish_normaliser(const Moments* blocks, int64_t element
     }
   }
   const W rounded = static_cast<W>(mean);
-  return {rounded, static_cast<double>(rounded) - mean,
-          1.0 / std::sqrt(squares / static_cast<double>(elements) + epsilon)};
+  const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(elements) + epsilon);
+  return {rounded, rstd, (static_cast<double>(rounded) - mean) * rstd};
 }
 
 // ---- The result.
@@ -224,6 +293,17 @@ struct SmallGroups {
   HWY_ALIGN Numbers<W> mean;  // rounded
   HWY_ALIGN Numbers<double> rstd;
   HWY_ALIGN Numbers<double> shift;
+
+  HWY_INLINE Normaliser<W> normaliser(int64_t group) const { return {mean[group], rstd[group], shift[group]}; }
+  HWY_INLINE void set(const Normaliser<W>& by) { mean[0] = by.mean, rstd[0] = by.rstd, shift[0] = by.shift; }
+
+  // To the results, from group g of sample n on.
+  template <class T>
+  HWY_INLINE void write(const GroupNormSwish<T>& p, int64_t n, int64_t g, int64_t groups) const {
+    const int64_t first = n * p.shape.groups + g;
+    std::copy_n(mean, groups, p.mean + first);
+    std::transform(rstd, rstd + groups, p.rstd + first, [](double r) { return static_cast<W>(r); });
+  }
 };
 
 // Slope and level of n channels, as Normaliser has them.
@@ -275,7 +355,7 @@ HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, con
                            const Repeat<Wide<T>>& for_elements, int64_t first, int64_t last) {
   using W = Wide<T>;
   HWY_ALIGN Numbers<W> slope, level;
-  const Statistics<Same<double>> of{Same<double>(by.rstd), Same<double>(by.error * by.rstd)};
+  const Statistics<Same<double>> of{Same<double>(by.rstd), Same<double>(by.shift)};
   const int64_t inner = p.shape.inner, tile = kForwardTile / inner, end = g * p.shape.group_channels() + last;
   for (int64_t c = g * p.shape.group_channels() + first; c < end; c += tile) {
     const int64_t channels = HWY_MIN(tile, end - c);
@@ -357,7 +437,7 @@ HWY_INLINE void single_statistics(const T* x, int64_t groups, double epsilon, Sm
 }
 
 template <class T>
-HWY_INLINE void small_statistics(const T* x, int64_t groups, int64_t elements, double epsilon,
+HWY_INLINE void small_statistics(const T* x, int64_t groups, int64_t elements, int64_t ahead, double epsilon,
                                  SmallGroups<Wide<T>>& of) {
   if (elements == 1) return single_statistics(x, groups, epsilon, of);
   const Tag<double> d;
@@ -365,11 +445,7 @@ HWY_INLINE void small_statistics(const T* x, int64_t groups, int64_t elements, d
   if (elements <= kVerySmallElements) {
     small_moments(x, groups, elements, means, squares);
   } else {
-    for (int64_t g = 0; g < groups; ++g) {
-      const Moments moments = block_moments(x + g * elements, elements, kForwardTile, smallest_squares(epsilon));
-      means[g] = moments.mean;
-      squares[g] = moments.squares;
-    }
+    group_moments(x, groups, elements, ahead, smallest_squares(epsilon), means, squares);
   }
   const auto count = hn::Set(d, static_cast<double>(elements)), one = hn::Set(d, 1.0);
   for_each_row_vector(groups, [&](int64_t g) HWY_ATTR {
@@ -402,10 +478,8 @@ HWY_INLINE void small_groups(const GroupNormSwish<T>& p, const SmallRepeats<Wide
   for (int64_t g = first; g < last; g += tile) {
     const int64_t groups = HWY_MIN(tile, last - g), all = groups * elements;
     const T* x = p.x.row(n) + g * elements;
-    small_statistics(x, groups, elements, p.epsilon, of);
-    std::copy_n(of.mean, groups, p.mean + n * p.shape.groups + g);
-    std::transform(of.rstd, of.rstd + groups, p.rstd + n * p.shape.groups + g,
-                   [](double r) { return static_cast<W>(r); });
+    small_statistics(x, groups, elements, kForwardTile, p.epsilon, of);
+    of.write(p, n, g, groups);
     repeat.for_group_elements(of.mean, all, mean);
     repeat.for_channels(of.rstd, groups * channels, rstd);
     repeat.for_channels(of.shift, groups * channels, shift);
@@ -432,16 +506,28 @@ void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int
   }
   const int64_t entries = forward_entries(shape);
   const Repeat<Wide<T>> for_elements(flat ? shape.inner : 1);
+  const bool few = elements <= kFewElements;
+  const int64_t most = few ? HWY_MIN(kFewTogether / elements, kFoldRows<Wide<T>>) : 1;  // groups together
+  SmallGroups<Wide<T>> of;
   Moments blocks[kWholeElements / kBlock];
   for (int64_t n = chunk.first_sample; n < chunk.last_sample; ++n) {
-    for (int64_t g = first; g < last; ++g) {
-      const bool same_sample = g + 1 < last, same_chunk = same_sample || n + 1 < chunk.last_sample;
-      const int64_t ahead = same_sample ? elements : same_chunk ? p.x.stride - (g - first) * elements : 0;
-      group_norm_swish_moments(p.x.row(n) + g * elements, elements, 0, p.epsilon, 0, blocks_in(elements), blocks);
-      const Normaliser<Wide<T>> by = group_norm_swish_normaliser<Wide<T>>(blocks, elements, p.epsilon);
-      flat ? flat_apply(p, n, g, by, for_elements, 0, entries) : long_apply(p, n, g, by, ahead, 0, entries, stream);
-      p.mean[n * shape.groups + g] = by.mean;
-      p.rstd[n * shape.groups + g] = static_cast<Wide<T>>(by.rstd);
+    for (int64_t g = first, groups; g < last; g += groups) {
+      groups = HWY_MIN(most, last - g);
+      const bool same_sample = g + groups < last, same_chunk = same_sample || n + 1 < chunk.last_sample;
+      const int64_t ahead = same_sample ? groups * elements : same_chunk ? p.x.stride - (g - first) * elements : 0;
+      const T* x = p.x.row(n) + g * elements;
+      if (few) {
+        small_statistics(x, groups, elements, 0, p.epsilon, of);
+      } else {
+        group_norm_swish_moments(x, elements, 0, p.epsilon, 0, blocks_in(elements), blocks);
+        of.set(group_norm_swish_normaliser<Wide<T>>(blocks, elements, p.epsilon));
+      }
+      of.write(p, n, g, groups);
+      for (int64_t k = 0; k < groups; ++k) {
+        const Normaliser<Wide<T>> by = of.normaliser(k);
+        flat ? flat_apply(p, n, g + k, by, for_elements, 0, entries)
+             : long_apply(p, n, g + k, by, ahead, 0, entries, stream);
+      }
     }
   }
   if (stream) flush_streams();

@@ -27,7 +27,7 @@ namespace descend::kernels {
 inline constexpr int64_t kFlatTile = 1024;
 
 // Groups of short channels with fewer elements are small: several are worked on at a time.
-inline constexpr int64_t kSmallGradElements = 64;
+inline constexpr int64_t kSmallGradElements = 192;
 
 // One group, and where its sums go. An entry is a channel, or a block of one where channels are long; where they are
 // short, a tile of them.

@@ -546,6 +546,7 @@ class Results {
 // Rows [first, last), group by group; first is a chunk's first.
 template <class Norm, Output kOutput, int kGroup, class T>
 HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+  const int64_t most = stripe_rows<T>(p.rows);  // of a stripe
   Columns<Norm, T, kStripeColumns> columns(p);
   Results<T> results(p, stores);
   RowSums sums[kGroup];
@@ -555,7 +556,7 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
   bool known = kOutput == Output::kNone;  // whether the group's sums are known or not needed
   for (int64_t stripe = first; stripe < last;) {
     const int64_t chunk = stripe / cut.chunk;
-    const int64_t stripe_end = HWY_MIN(HWY_MIN(stripe + cut.stripe, (chunk + 1) * cut.chunk), last);
+    const int64_t stripe_end = HWY_MIN(HWY_MIN(stripe + most, (chunk + 1) * cut.chunk), last);
     columns.clear();
     for (int64_t row = stripe; row < stripe_end; row += kGroup) {
       const int64_t rows = HWY_MIN(int64_t{kGroup}, stripe_end - row);
@@ -843,6 +844,7 @@ HWY_INLINE void prefetch_rows(const Rows<const T>& rows, int64_t row, int64_t co
 // the long chain from its columns to its terms then has work beside it.
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
+  const int64_t stripe = stripe_rows<T>(p.rows);
   Columns<Norm, T, kBatchColumns<T>> columns(p);
   Results<T> results(p, stores);
   Batch<Wide<T>> batches[2];
@@ -866,7 +868,7 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
     const Rows<T> dx = results.from(row);
     for (int64_t r = 0; r < rows;) {
       if (in_stripe == 0) columns.clear();
-      const int64_t taken = HWY_MIN(rows - r, HWY_MIN(cut.stripe - in_stripe, cut.chunk - in_chunk));
+      const int64_t taken = HWY_MIN(rows - r, HWY_MIN(stripe - in_stripe, cut.chunk - in_chunk));
       if (batch.tame) {
         apply_batch<Norm, kOutput>(p, row, r, r + taken, batch, dx, columns);
       } else {
@@ -878,7 +880,7 @@ HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const
       in_stripe += taken;
       in_chunk += taken;
       const bool chunk_ends = in_chunk == cut.chunk || row + r == last;
-      if (in_stripe == cut.stripe || chunk_ends) {
+      if (in_stripe == stripe || chunk_ends) {
         columns.add_to(p, in_chunk == in_stripe, chunk * p.columns);
         in_stripe = 0;
       }
@@ -1125,7 +1127,7 @@ class Totals {
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const RowTerms<Wide<T>>* terms,
                             const BlockGroup& below, RowSums* sums, Stores stores) {
-  const int64_t stripe = stripe_rows(p.rows);
+  const int64_t stripe = stripe_rows<T>(p.rows);
   const bool one_stripe = p.rows <= stripe, stream = stores != Stores::kPlain;
   Columns<Norm, T, kBlock> columns(p);
   Totals<Norm, T> totals;

@@ -25,11 +25,15 @@ Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
   return stores == Stores::kStaged && !stages ? Stores::kPlain : stores;
 }
 
-// Rows whose columns are cut that are worked on at a time. Where they are few, all: the partial sums of more groups
-// would cost more than rows that the second pass does not find in a cache.
+// Rows whose columns are cut that are worked on at a time. All of them where they are few or the second pass finds them
+// in the second-level cache: the partial sums of more groups, and threads that wait for each other, would cost more.
+constexpr int64_t kMostTogether = 256, kBytesTogether = int64_t{4} << 20;
+
 template <class T>
 int64_t rows_together(int64_t rows, int64_t columns) {
-  return rows <= kMaxGroupRows ? rows : group_rows(row_bytes<T>(columns));
+  const int64_t bytes = row_bytes<T>(columns);
+  if (rows <= kMaxGroupRows || (rows <= kMostTogether && rows * bytes <= kBytesTogether)) return rows;
+  return group_rows(bytes);
 }
 
 template <class T>
@@ -51,13 +55,13 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
   // Beyond the caches the sums of a group come with the results of the one above it.
   const bool beyond = exceeds_kept(bytes), in_step = beyond && p.dx.data != nullptr;
   // Of so few rows that all are read side by side, the processor foresees what comes.
-  const Ask ask = beyond && p.rows > stripe_rows(p.rows) ? Ask::kAhead : Ask::kNothing;
+  const Ask ask = beyond && p.rows > stripe_rows<T>(p.rows) ? Ask::kAhead : Ask::kNothing;
   const auto group_at = [&](int64_t row) { return BlockGroup{row, std::min(most, p.rows - row), ask}; };
   for (BlockGroup group = group_at(0), below; group.rows > 0; group = below) {
     if (p.dx.data != nullptr && (group.row == 0 || !in_step)) {
       parallel_for(blocks, work, [&](int64_t b) { kernels.block_sums(p, group, b, sums + b * group.rows); });
     }
-    RowTerms<Wide<T>> terms[kMaxGroupRows];
+    RowTerms<Wide<T>> terms[kMostTogether];
     {
       const FixedFpEnvironment environment;
       for (int64_t r = 0; r < group.rows; ++r) {

@@ -48,11 +48,10 @@ class Repeat {
   using DI = hn::RebindToSigned<D>;
   using I = hn::TFromD<DI>;
   static constexpr int64_t kLanes = kVectorLanes<W>;
-  static constexpr int64_t kMost = 32;  // beyond, a number fills vectors of its own
 
  public:
   HWY_INLINE explicit Repeat(int64_t times) : times_(times), whole_(kLanes / times), rest_(kLanes % times) {
-    if (times > kMost) return;
+    if (times >= kLanes) return;
     for (int64_t phase = 0; phase < times; ++phase) {
       I number = 0;
       for (int64_t lane = 0, place = phase; lane < kLanes; ++lane) {
@@ -66,10 +65,11 @@ class Repeat {
   // aligned, and up to a vector behind the n numbers is written over.
   HWY_INLINE void operator()(const W* from, int64_t n, W* to) const {
     const D d;
-    if (times_ > kMost) {
+    if (times_ >= kLanes) {  // a number fills vectors of its own
       for (const W* end = to + n; to < end; to += times_) {
         const auto value = splat(*from++);
-        for (int64_t j = 0; j < times_; j += kLanes) hn::StoreU(value, d, to + j);
+        for (int64_t j = 0; j < times_ - kLanes; j += kLanes) hn::StoreU(value, d, to + j);
+        hn::StoreU(value, d, to + times_ - kLanes);
       }
       return;
     }
@@ -84,7 +84,7 @@ class Repeat {
   }
 
  private:
-  HWY_ALIGN I indices_[kMost * kLanes];
+  HWY_ALIGN I indices_[kLanes * kLanes];
   int64_t times_;
   int64_t whole_, rest_;  // a vector takes so many numbers as often as they come, and the next one so often
 };

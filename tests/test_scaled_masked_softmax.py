@@ -332,6 +332,30 @@ def test_numbers_far_from_0(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [3, 49, 130, 700])
+@pytest.mark.parametrize("scale", [1.0, -1.0])
+def test_rows_far_from_0_beside_others(dtype, columns, scale):
+    """Masked throughout; as low as what is masked; far above 0 or below; with an infinity: others take no notice."""
+    rng = np.random.default_rng(columns)
+    scores = rng.normal(size=(1, 1, 70, columns))
+    scores[..., 2::7, :] -= 10_000
+    scores[..., 3::7, :] += 3000
+    scores[..., 4::7, :] *= 2000
+    scores[..., 5::7, :] += 1024  # some are far, some not
+    scores[..., 6::7, 0] = -np.inf
+    x, mask = (scores * scale).astype(DTYPES[dtype]), rng.random(scores.shape) < 0.3
+    mask[..., 1::7, :] = True
+    result = compute(x, mask, scale, False)
+    alone = [compute(x[..., [r], :], mask[..., [r], :], scale, False) for r in range(x.shape[2])]
+    assert_same_bits([result], [np.concatenate(alone, axis=2)])
+    golden = reference.scaled_masked_softmax(x, mask, scale)
+    if dtype in (F16, BF16):
+        assert precision.correct_rounding_share(result, golden) >= 0.999
+    else:
+        np.testing.assert_allclose(result, golden, *((2e-6, 1e-37) if dtype == F32 else (1e-12, 0)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_in_place(dtype):
     call = arrays(dtype, (2, 3, 40, 70))
     expected = compute(*call)

@@ -90,8 +90,8 @@ HWY_INLINE Vector<W> clamp_keeping_nan(Vector<W> x, W low, W high) {
 
 // Within one unit in the last place over the whole range: overflow gives infinity, what is too small subnormals and 0.
 // Of what is never large (kBounded: 40 at most, and softmax has up to 32, see kFarOut there) nothing is done about
-// overflow. kBrief: as exact as elements of 16 bits can show.
-template <class W, bool kBounded = false, bool kBrief = false>
+// overflow.
+template <class W, bool kBounded = false>
 HWY_INLINE Vector<W> exp(Vector<W> x) {
   using C = ExpConstants<W>;
   const Tag<W> d;
@@ -109,13 +109,8 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
   const auto magic = hn::Set(d, C::kToInteger + W{kOffset});
   const auto shifted = hn::MulAdd(x, hn::Set(d, C::kPerLn2), magic);
   const auto n = hn::Sub(shifted, magic);
-  Vector<W> mantissa;
-  if constexpr (kBrief) {
-    mantissa = polynomial<W>(kBriefPowerOfTwo, hn::MulSub(x, hn::Set(d, C::kPerLn2), n));
-  } else {
-    const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), x));
-    mantissa = hn::Add(hn::Set(d, W{1}), hn::MulAdd(hn::Mul(r, r), polynomial<W>(C::kP, r), r));
-  }
+  const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), x));
+  const auto mantissa = hn::Add(hn::Set(d, W{1}), hn::MulAdd(hn::Mul(r, r), polynomial<W>(C::kP, r), r));
 
 #if HWY_TARGET == HWY_AVX3
   if constexpr (sizeof(W) == 4) {
@@ -137,6 +132,26 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
   };
   const auto kept = hn::IfThenZeroElse(vanishes, mantissa);
   return hn::Mul(hn::Mul(kept, power(half)), power(hn::Sub(exponent, half)));
+#endif
+}
+
+// 2^t of t that is 60 at most, as exact as elements of 16 bits can show; 0 where it is not wanted.
+HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t, hn::Mask<Tag<float>> wanted) {
+  using C = ExpConstants<float>;
+  const Tag<float> d;
+  const auto lowest = hn::Set(d, -150.5f);  // as kLowest
+#if HWY_TARGET == HWY_AVX3
+  const Vector<float> f{_mm512_maskz_reduce_ps(0xFFFF, t.raw, 8)};  // less the nearest integer
+  const auto n = hn::Sub(t, f), mantissa = polynomial<float>(kBriefPowerOfTwo, f);
+  const auto kept = _mm512_mask_cmp_ps_mask(wanted.raw, t.raw, lowest.raw, _CMP_NLT_UQ);
+  return Vector<float>{_mm512_maskz_scalef_ps(kept, mantissa.raw, n.raw)};
+#else
+  const auto magic = hn::Set(d, C::kToInteger + float{C::kBias + C::kLift});
+  const auto shifted = hn::Add(t, magic);
+  const auto mantissa = polynomial<float>(kBriefPowerOfTwo, hn::Sub(t, hn::Sub(shifted, magic)));
+  const auto lift = hn::BitCast(d, hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(Tag<C::Integer>(), shifted)));
+  const auto kept = hn::AndNot(hn::Lt(t, lowest), wanted);
+  return hn::Mul(hn::IfThenElseZero(kept, hn::Mul(mantissa, lift)), hn::Set(d, C::kLower));
 #endif
 }
 

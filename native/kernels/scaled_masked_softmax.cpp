@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 
 #include "kernels/cut.h"
@@ -39,32 +40,64 @@ HWY_INLINE Vector<Wide<T>> scores(Extent extent, const T* x, const uint8_t* byte
   return hn::IfThenElse(load_open<W>(extent, bytes, k), hn::Mul(load(extent, x, k), scale), splat(kMasked<W>));
 }
 
-// Beyond this the roundings of max, a product with the scale, leave differences whose exp is far from 1.
-template <class W>
-inline constexpr W kFarOut = sizeof(W) == 4 ? W{0x1p30} : W{0x1p59};
+// The scale, in two units: of scores, and of the powers of two that elements of 16 bits are taken to.
+template <class T>
+struct Scale {
+  using W = Wide<T>;
+  static constexpr bool kBrief = sizeof(T) == 2;
+  static constexpr double kPerLn2 = std::numbers::log2e;
+
+  // Largest score of a row that is far out: it has another way to its exponentials. Otherwise the roundings of max, a
+  // product with the scale, leave differences whose exp is far from 1; of 16 bits, what is masked may count.
+  static constexpr W kFarOut = kBrief ? W{0x1p10} : sizeof(W) == 4 ? W{0x1p30} : W{0x1p59};
+
+  explicit HWY_INLINE Scale(W scale) : factor(splat(scale)) {
+    const W product = static_cast<W>(static_cast<double>(scale) * (kBrief ? kPerLn2 : 1.0));
+    power = splat(product);
+    far_out = splat(std::isfinite(product) ? kFarOut : W{0});
+  }
+
+  HWY_INLINE bool is_negative() const { return hn::GetLane(factor) < 0; }
+
+  // Whether a row is far out, given its largest score.
+  HWY_INLINE bool is_far(W max) const { return std::abs(max) >= hn::GetLane(far_out); }
+
+  // Whether any of these is.
+  HWY_INLINE bool any_far(const W* max, int64_t rows) const {
+    const Tag<W> d;
+    auto far = hn::FirstN(d, 0);
+    for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
+      far = hn::Or(far, hn::Ge(hn::Abs(hn::Load(d, max + r)), far_out));
+    }
+    return !hn::AllFalse(d, far);
+  }
+
+  Vector<W> factor, power, far_out;
+};
 
 // exp(z - max) of a vector; the product with the scale is not rounded on its own, unless the row is far out (which none
 // is where not kFar): then as max is, lest none of them be near it.
 template <bool kFar, class T, class Extent>
-HWY_INLINE Vector<Wide<T>> exps(Extent extent, const T* x, const uint8_t* bytes, size_t k, Vector<Wide<T>> scale,
+HWY_INLINE Vector<Wide<T>> exps(Extent extent, const T* x, const uint8_t* bytes, size_t k, const Scale<T>& scale,
                                 Vector<Wide<T>> max) {
   using W = Wide<T>;
-  const auto v = load(extent, x, k);
-  auto z = hn::MulSub(v, scale, max);
-  if (kFar) z = hn::IfThenElse(hn::Ge(hn::Abs(max), splat(kFarOut<W>)), hn::Sub(hn::Mul(v, scale), max), z);
-  constexpr bool kBrief = sizeof(T) == 2;
-  return exp<W, true, kBrief>(hn::IfThenElse(load_open<W>(extent, bytes, k), z, hn::Sub(splat(kMasked<W>), max)));
-}
-
-// Whether any row is far out, given their largest scores.
-template <class W>
-HWY_INLINE bool any_far(const W* max, int64_t rows) {
-  const Tag<W> d;
-  auto far = hn::FirstN(d, 0);
-  for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
-    far = hn::Or(far, hn::Ge(hn::Abs(hn::Load(d, max + r)), splat(kFarOut<W>)));
+  const auto v = load(extent, x, k), masked = hn::Sub(splat(kMasked<W>), max);
+  auto open = load_open<W>(extent, bytes, k);
+  const auto far = kFar ? hn::Ge(hn::Abs(max), scale.far_out) : hn::FirstN(Tag<W>(), 0);
+  const auto rounded = [&]() DESCEND_INLINED { return hn::Sub(hn::Mul(v, scale.factor), max); };
+  if constexpr (Scale<T>::kBrief) {
+    const auto per_ln2 = splat(static_cast<W>(Scale<T>::kPerLn2));
+    auto t = hn::MulSub(v, scale.power, hn::Mul(max, per_ln2));
+    if (kFar) {
+      t = hn::IfThenElse(far, hn::Mul(hn::IfThenElse(open, rounded(), masked), per_ln2), t);
+      open = hn::Or(open, far);
+    }
+    return brief_power_of_two(t, open);
+  } else {
+    auto z = hn::MulSub(v, scale.factor, max);
+    if (kFar) z = hn::IfThenElse(far, rounded(), z);
+    return exp<W, true>(hn::IfThenElse(open, z, masked));
   }
-  return !hn::AllFalse(d, far);
 }
 
 // The quotient, given 1 / by: one correction makes it what a division, which is slow, would give.
@@ -210,26 +243,27 @@ HWY_NOINLINE Extreme<Wide<T>> row_extreme(const T* x, int64_t columns, const Mas
 // The largest scores of rows, given what they have without the scale and the mask. A product is rounded alike whatever
 // it is compared with, so the scale needs to be applied to one element only.
 template <class W>
-HWY_INLINE void largest_scores(W scale, const W* least, int64_t rows, W* top) {
+HWY_INLINE void largest_scores(Vector<W> scale, const W* least, int64_t rows, W* top) {
   const Tag<W> d;
   for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
-    const auto score = hn::Mul(hn::Load(d, top + r), splat(scale)), at_least = hn::Load(d, least + r);
+    const auto score = hn::Mul(hn::Load(d, top + r), scale), at_least = hn::Load(d, least + r);
     hn::Store(hn::IfThenElse(hn::Ge(score, at_least), score, at_least), d, top + r);
   }
 }
 
 // Adds up the exponentials of columns [begin, end), at most a block, and keeps them.
 template <bool kFar, class T>
-HWY_NOINLINE Vector<Wide<T>> exp_block(const T* x, int64_t ahead, const uint8_t* bytes, int64_t n, Wide<T> scale,
+HWY_NOINLINE Vector<Wide<T>> exp_block(const T* x, int64_t ahead, const uint8_t* bytes, int64_t n, const Scale<T>& of,
                                        Wide<T> max, Wide<T>* kept) {
   using W = Wide<T>;
-  const auto factor = splat(scale), top = splat(max);
+  const Scale<T> scale = of;
+  const auto top = splat(max);
   Pack<W> acc = zero_pack<W>();
   for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
     prefetch_pack<prefetch_distant>(x + c, ahead);
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto e = inside_or(extent, k, exps<kFar>(extent, x + c, bytes + c, k, factor, top), W{0});
+      const auto e = inside_or(extent, k, exps<kFar>(extent, x + c, bytes + c, k, scale, top), W{0});
       acc.v[k] = hn::Add(acc.v[k], e);
       hn::StoreU(e, Tag<W>(), kept + c + k * kVectorLanes<W>);
     }
@@ -262,7 +296,7 @@ struct Tile {
   int64_t stride_y;
   int64_t rows;
   int64_t columns;
-  Wide<T> scale;
+  Scale<T> scale;
   bool more;  // the next tile lies as many rows behind
 };
 
@@ -280,12 +314,11 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
   HWY_ALIGN W least[kTileRows<W>];  // score of what is masked, where anything is
   HWY_ALIGN double sums[kTileRows<W>];
   HWY_ALIGN uint8_t buffer[kBlock];
-  bool far = false;
   for (int64_t r = 0; r < kTileRows<W>; r += kVectorLanes<W>) hn::Store(splat(kLowest<W>), Tag<W>(), least + r);
   if (kStream) prefetch_shared(t.y, t.stride_y, t.rows, t.columns);
   const auto exp_of = [&](int64_t r, const MaskCursor& of, int64_t block) HWY_ATTR {
     const int64_t n = HWY_MIN(kBlock, t.columns - block);
-    const auto run = far ? exp_block<true, T> : exp_block<false, T>;
+    const auto run = t.scale.is_far(top[r]) ? exp_block<true, T> : exp_block<false, T>;
     return run(t.x + r * t.stride_x + block, t.more ? t.rows * t.stride_x : 0, of.columns(block, n, buffer), n, t.scale,
                top[r], kept + (keep ? r * pitch + block : 0));
   };
@@ -300,9 +333,8 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
       fold_rows<W>(lanes, top + row, op);
     });
   };
-  t.scale < 0 ? find_extremes(Smallest()) : find_extremes(Largest());
-  largest_scores(t.scale, least, t.rows, top);
-  far = any_far(top, t.rows);
+  t.scale.is_negative() ? find_extremes(Smallest()) : find_extremes(Largest());
+  largest_scores<W>(t.scale.factor, least, t.rows, top);
   zero_sums<W>(sums);
   for (int64_t block = 0; block < t.columns; block += kBlock) {  // where these are several, a tile is one row
     for_each_fold<W>(t.rows, [&](int64_t row, int64_t n, Vector<W>* lanes) HWY_ATTR {
@@ -426,7 +458,7 @@ HWY_INLINE void fold_rows_of(const Tile<T>& t, Wide<T> neutral, Op op, Wide<T>* 
 template <size_t kRest, class T>
 HWY_NOINLINE void find_tops(const Tile<T> t, const uint8_t* bytes, Wide<T>* top) {
   using W = Wide<T>;
-  const auto factor = splat(t.scale);
+  const auto factor = t.scale.factor;
   fold_rows_of<kRest>(t, kLowest<W>, Largest(), top, [&](int64_t) DESCEND_INLINED {
     return [&](auto extent, int64_t c, size_t)
                DESCEND_INLINED { return scores(extent, t.x + c, bytes + c, 0, factor); };
@@ -437,13 +469,13 @@ HWY_NOINLINE void find_tops(const Tile<T> t, const uint8_t* bytes, Wide<T>* top)
 template <bool kFar, size_t kRest, class T>
 HWY_NOINLINE void keep_exps(const Tile<T> t, const uint8_t* bytes, const Wide<T>* top, Wide<T>* kept, Wide<T>* total) {
   using W = Wide<T>;
-  const auto factor = splat(t.scale);
   const int64_t ahead = t.more ? t.rows * t.columns : 0;
   fold_rows_of<kRest>(t, W{0}, Sum(), total, [&](int64_t r) DESCEND_INLINED {
     const W max = top[r];
-    return [&, max](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+    return [&, max, far = kFar && t.scale.is_far(max)](auto extent, int64_t c, size_t k) DESCEND_INLINED {
       if (k == 0) prefetch_pack<prefetch_distant>(t.x + c, ahead);
-      const auto e = exps<kFar>(extent, t.x + c, bytes + c, 0, factor, splat(max));
+      const auto e = far ? exps<kFar>(extent, t.x + c, bytes + c, 0, t.scale, splat(max))
+                         : exps<false>(extent, t.x + c, bytes + c, 0, t.scale, splat(max));
       hn::StoreU(e, Tag<W>(), kept + c);  // what it writes behind the row is the next row's, and written after it
       return e;
     };
@@ -456,20 +488,19 @@ HWY_INLINE void keep_narrow_exps(const Tile<T>& t, const uint8_t* bytes, Spread<
                                  Wide<T>* total) {
   using W = Wide<T>;
   const int64_t n = t.rows * t.columns, ahead = t.more ? n : 0;
-  const auto factor = splat(t.scale);
   HWY_ALIGN W top[kTileRows<W>];
   for_each_vector_of(n, kept, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
-    return scores(extent, t.x + c, bytes + c, k, factor);
+    return scores(extent, t.x + c, bytes + c, k, t.scale.factor);
   });
   fold_narrow(kept, t.rows, t.columns, kLowest<W>, Largest(), Largest(), top);
   max.fill(top, t.rows, t.columns);
   const auto keep = [&](auto may_be_far) HWY_ATTR {
     for_each_vector_of(n, kept, [&](auto extent, int64_t c, size_t k) HWY_ATTR {
       if (k == 0) prefetch_pack<prefetch_distant>(t.x + c, ahead);
-      return exps<may_be_far()>(extent, t.x + c, bytes + c, k, factor, max.at(c, k));
+      return exps<may_be_far()>(extent, t.x + c, bytes + c, k, t.scale, max.at(c, k));
     });
   };
-  any_far(top, t.rows) ? keep(std::true_type()) : keep(std::false_type());
+  t.scale.any_far(top, t.rows) ? keep(std::true_type()) : keep(std::false_type());
   fold_narrow(kept, t.rows, t.columns, W{0}, Sum(), Sum(), total);
 }
 
@@ -483,7 +514,7 @@ HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T
     HWY_ALIGN W top[kTileRows<W>];
     with_rest<W>(t.columns, [&](auto rest) HWY_ATTR {
       find_tops<rest()>(t, bytes, top);
-      const auto keep = any_far(top, t.rows) ? keep_exps<true, rest(), T> : keep_exps<false, rest(), T>;
+      const auto keep = t.scale.any_far(top, t.rows) ? keep_exps<true, rest(), T> : keep_exps<false, rest(), T>;
       keep(t, bytes, top, kept, by.total);
     });
   }
@@ -515,7 +546,7 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
   HWY_ALIGN W kept[kKeptColumns + kPackLanes<W>];
   Together<T> scratch;
   // A NaN with bits of its own would be rounded to bfloat16 as what it is not.
-  const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
+  const Scale<T> scale(std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale));
   MaskCursor mask(p.mask, first);
   Cursors masks{mask, mask, mask};
   staged = staged && together && p.columns * static_cast<int64_t>(sizeof(T)) > kIdleRow;

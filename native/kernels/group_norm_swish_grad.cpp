@@ -26,6 +26,10 @@ namespace descend::kernels {
 // first-level cache. Vectors run over channels, too.
 inline constexpr int64_t kFlatTile = 1024;
 
+// With so many elements of a channel, gamma and beta are sooner spread over them tile by tile than fetched from another
+// thread, which has done so for a whole sample.
+inline constexpr int64_t kSpreadByTile = 16;
+
 // Groups of short channels with fewer elements are small: several are worked on at a time.
 inline constexpr int64_t kSmallGradElements = 192;
 
@@ -40,7 +44,7 @@ struct GradGroup {
   const T* next_dy;  // of the group that comes next, where channels are short
   const T* next_x;
   int64_t channel;            // the group's first
-  const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path
+  const Wide<T>* gamma_each;  // one number an element of the sample, for the flat path; null: made there
   const Wide<T>* beta_each;
   double* dz_sums;      // [entries]; where channels are short, times their gamma
   double* dzx_sums;     // [entries]: of that times xhat
@@ -588,12 +592,39 @@ HWY_INLINE void flat_apply(const T* x, const Wide<T>* dz, const C& at, const aut
   for_each_pack<W>(0, n, one_pack);
 }
 
+// Gamma and beta of neighbouring channels, of a tile at most, once an element.
 template <class T>
-HWY_INLINE auto flat_coefficients(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t offset) {
+class TileParameters {
   using W = Wide<T>;
-  const int64_t at = group.channel * p.shape.inner + offset;
-  return coefficients(p, group.gamma_each + at, group.beta_each + at, Same<W>(group.mean), Same<W>(group.rstd));
-}
+
+ public:
+  HWY_INLINE TileParameters(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group)
+      : p_(p), gamma_each_(group.gamma_each), beta_each_(group.beta_each), for_elements_(p.shape.inner) {}
+
+  // has_beta: whether beta is asked for.
+  template <class Group>
+  HWY_INLINE Coefficients<W, Group> operator()(int64_t channel, int64_t channels, bool has_beta, Group mean,
+                                               Group rstd) {
+    const int64_t inner = p_.shape.inner;
+    if (gamma_each_ != nullptr) {
+      return coefficients(p_, gamma_each_ + channel * inner, beta_each_ + channel * inner, mean, rstd);
+    }
+    for_elements_(p_.gamma + channel, channels * inner, gamma_);
+    if (has_beta) for_elements_(p_.beta + channel, channels * inner, beta_);
+    return coefficients(p_, gamma_, beta_, mean, rstd);
+  }
+
+ private:
+  static_assert(kSmallTile <= kFlatTile);
+  static_assert(kVectorLanes<W> <= kSpreadByTile);  // or more channels would be read than there may be
+
+  const GroupNormSwishGrad<T>& p_;
+  const W* const gamma_each_;
+  const W* const beta_each_;
+  const Repeat<W> for_elements_;
+  HWY_ALIGN W gamma_[kFlatTile + kFlatRoom<W>];
+  HWY_ALIGN W beta_[kFlatTile + kFlatRoom<W>];
+};
 
 // The sum of gamma * values, in double, where nothing overflows: one after the other where there are few, else in
 // lanes.
@@ -640,10 +671,12 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
   HWY_ALIGN W products[kFlatTile + kFlatRoom<W>], forgotten[kFlatTile + kFlatRoom<W>];
   const int64_t inner = p.shape.inner, most = tile_channels(p.shape), all = p.shape.group_channels();
   ChannelSums<W> sum_channels(inner);
+  TileParameters<T> parameters(p, group);
+  const Same<W> mean(group.mean), rstd(group.rstd);
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t c = tile * most, channels = HWY_MIN(most, all - c), offset = c * inner;
     W* dz = group.dz ? group.dz + tile * tile_pitch<W>(p.shape) : forgotten;
-    const auto at = flat_coefficients(p, group, offset);
+    const auto at = parameters(group.channel + c, channels, true, mean, rstd);
     const int64_t next = offset + channels * inner;
     const T* next_x = tile + 1 < last ? group.x + next : group.next_x;
     const T* next_dy = tile + 1 < last ? group.dy + next : group.next_dy;
@@ -673,10 +706,11 @@ HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGro
   using W = Wide<T>;
   HWY_ALIGN W again[kFlatTile + kFlatRoom<W>];
   const int64_t inner = p.shape.inner, most = tile_channels(p.shape), all = p.shape.group_channels();
-  const Same<W> c1(group.mean_dz), c2(group.mean_dzx);
+  TileParameters<T> parameters(p, group);
+  const Same<W> c1(group.mean_dz), c2(group.mean_dzx), mean(group.mean), rstd(group.rstd);
   for (int64_t tile = first; tile < last; ++tile) {
-    const int64_t c = tile * most, n = HWY_MIN(most, all - c) * inner, offset = c * inner;
-    const auto at = flat_coefficients(p, group, offset);
+    const int64_t c = tile * most, channels = HWY_MIN(most, all - c), n = channels * inner, offset = c * inner;
+    const auto at = parameters(group.channel + c, channels, group.dz == nullptr, mean, rstd);
     const W* dz = group.dz ? group.dz + tile * tile_pitch<W>(p.shape) : again;
     if (!group.dz) {
       flat_slopes(group.dy + offset, group.x + offset, at, n,
@@ -760,9 +794,8 @@ class SmallGradients {
  public:
   HWY_INLINE SmallGradients(const GroupNormSwishGrad<T>& p, const GradGroup<T>& own)
       : p_(p),
-        gamma_each_(own.gamma_each),
-        beta_each_(own.beta_each),
         elements_(p.shape.group_elements()),
+        parameters_(p, own),
         for_elements_(elements_),
         sum_channels_(p.shape.inner) {}
 
@@ -773,7 +806,7 @@ class SmallGradients {
       const int64_t offset = g * elements_, channel = g * group_channels;
       spread(p_.mean + n * p_.shape.groups + g, groups, mean_);
       spread(p_.rstd + n * p_.shape.groups + g, groups, rstd_);
-      const auto at = coefficients(p_, gamma_each_ + offset, beta_each_ + offset, Each<W>(mean_), Each<W>(rstd_));
+      const auto at = parameters_(channel, channels, true, Each<W>(mean_), Each<W>(rstd_));
       const T* x = p_.x.row(n) + offset;
       flat_slopes(p_.dy.row(n) + offset, x, at, all,
                   [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>& at_dzx) DESCEND_INLINED {
@@ -822,9 +855,8 @@ class SmallGradients {
   }
 
   const GroupNormSwishGrad<T>& p_;
-  const W* const gamma_each_;
-  const W* const beta_each_;
   const int64_t elements_;
+  TileParameters<T> parameters_;
   const Repeat<W> for_elements_;
   ChannelSums<W> sum_channels_;
   HWY_ALIGN W mean_[kTile];
@@ -1031,7 +1063,9 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
   GradGroup<T> each{};
   each.gamma_each = p.gamma;
   each.beta_each = p.beta;
-  if (scratch.each > 0) {
+  if (scratch.each > 0 && shape.inner >= kSpreadByTile && num_threads() > 1) {
+    each.gamma_each = each.beta_each = nullptr;
+  } else if (scratch.each > 0) {
     auto* gamma = static_cast<Wide<T>*>(memory);
     auto* beta = reinterpret_cast<Wide<T>*>(static_cast<char*>(memory) + scratch.each);
     spread_channels<T>(p.gamma, shape, gamma);

@@ -137,7 +137,6 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
 
 // 2^t of t that is 60 at most, as exact as elements of 16 bits can show; 0 where it is not wanted.
 HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t, hn::Mask<Tag<float>> wanted) {
-  using C = ExpConstants<float>;
   const Tag<float> d;
   const auto lowest = hn::Set(d, -150.5f);  // as kLowest
 #if HWY_TARGET == HWY_AVX3
@@ -146,6 +145,7 @@ HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t, hn::Mask<Tag<float>
   const auto kept = _mm512_mask_cmp_ps_mask(wanted.raw, t.raw, lowest.raw, _CMP_NLT_UQ);
   return Vector<float>{_mm512_maskz_scalef_ps(kept, mantissa.raw, n.raw)};
 #else
+  using C = ExpConstants<float>;
   const auto magic = hn::Set(d, C::kToInteger + float{C::kBias + C::kLift});
   const auto shifted = hn::Add(t, magic);
   const auto mantissa = polynomial<float>(kBriefPowerOfTwo, hn::Sub(t, hn::Sub(shifted, magic)));

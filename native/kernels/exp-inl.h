@@ -135,13 +135,19 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
 #endif
 }
 
+#if HWY_TARGET == HWY_AVX3
+// t less the integer nearest to it.
+HWY_INLINE Vector<float> beyond_nearest(Vector<float> t) {
+  return Vector<float>{_mm512_maskz_reduce_ps(0xFFFF, t.raw, 8)};
+}
+#endif
+
 // 2^t of t that is 60 at most, as exact as elements of 16 bits can show; 0 where it is not wanted.
 HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t, hn::Mask<Tag<float>> wanted) {
   const Tag<float> d;
   const auto lowest = hn::Set(d, -150.5f);  // as kLowest
 #if HWY_TARGET == HWY_AVX3
-  const Vector<float> f{_mm512_maskz_reduce_ps(0xFFFF, t.raw, 8)};  // less the nearest integer
-  const auto n = hn::Sub(t, f), mantissa = polynomial<float>(kBriefPowerOfTwo, f);
+  const auto f = beyond_nearest(t), n = hn::Sub(t, f), mantissa = polynomial<float>(kBriefPowerOfTwo, f);
   const auto kept = _mm512_mask_cmp_ps_mask(wanted.raw, t.raw, lowest.raw, _CMP_NLT_UQ);
   return Vector<float>{_mm512_maskz_scalef_ps(kept, mantissa.raw, n.raw)};
 #else

@@ -94,33 +94,46 @@ HWY_INLINE bool are_moments(W near, double squares, double tiny) {
   }
 }
 
-// Of one block: the mean roughly, then how far from it the elements lie. The block stays in the first-level cache.
+// The sum of a block's elements, in lanes; those that lie `ahead` of them, if any, are asked for.
 template <class T>
-HWY_INLINE Moments block_moments(const T* x, int64_t n, int64_t ahead, double tiny) {
+HWY_INLINE Vector<Wide<T>> block_sum(const T* x, int64_t n, int64_t ahead = 0) {
   using W = Wide<T>;
-  constexpr int64_t kStep = kPackLanes<W>;
-  const double count = static_cast<double>(n);
   Pack<W> sum = zero_pack<W>();
-  int64_t j = 0;
-  for (; j + kStep <= n; j += kStep) {
-    prefetch_pack<prefetch_near>(x + j, ahead);
-    sum = add(sum, load_pack(Full(), x + j));
-  }
-  if (j < n) sum = add(sum, load_pack(Part{static_cast<size_t>(n - j)}, x + j));
-  const W near = static_cast<W>(static_cast<double>(fold(sum)) / count);
+  for_each_pack<W>(0, n, [&](auto extent, int64_t j) DESCEND_INLINED {
+    if (ahead != 0) prefetch_pack<prefetch_near>(x + j, ahead);
+    sum = add(sum, load_pack(extent, x + j));
+  });
+  return fold_to_vector<W>(sum.v);
+}
 
-  const auto centre = splat(near);
+// The sums of their distances from a number and of the squares of these, likewise.
+template <class T>
+HWY_INLINE void block_distances(const T* x, int64_t n, Wide<T> from, Vector<Wide<T>>& sum, Vector<Wide<T>>& squares) {
+  using W = Wide<T>;
+  const auto centre = splat(from);
   Pack<W> first = zero_pack<W>(), second = zero_pack<W>();
-  const auto one_pack = [&](auto extent, int64_t at) HWY_ATTR {
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto distance = inside<W>(extent, hn::Sub(load(extent, x + at, k), centre), k);
+  for_each_pack<W>(0, n, [&](auto extent, int64_t j) DESCEND_INLINED {
+    each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
+      const auto distance = inside<W>(extent, hn::Sub(load(extent, x + j, k), centre), k);
       first.v[k] = hn::Add(first.v[k], distance);
       second.v[k] = hn::MulAdd(distance, distance, second.v[k]);
-    }
-  };
-  for_each_pack<W>(0, n, one_pack);
-  const double rest = static_cast<double>(fold(first)), squares = static_cast<double>(fold(second));
+    });
+  });
+  sum = fold_to_vector<W>(first.v);
+  squares = fold_to_vector<W>(second.v);
+}
+
+// Of one block: the mean roughly, then how far from it the elements lie. The block stays in the first-level cache.
+template <class T>
+HWY_INLINE Moments block_moments(const T* x, int64_t n, double tiny) {
+  using W = Wide<T>;
+  const Tag<W> d;
+  const double count = static_cast<double>(n);
+  const W near = static_cast<W>(static_cast<double>(fold_vector(d, block_sum(x, n))) / count);
+  Vector<W> rests, rest_squares;
+  block_distances(x, n, near, rests, rest_squares);
+  const double rest = static_cast<double>(fold_vector(d, rests));
+  const double squares = static_cast<double>(fold_vector(d, rest_squares));
   if (!are_moments(near, squares, tiny)) return moments_in_double(x, n);
   const double least = squares - rest * rest / count;
   return {static_cast<double>(near) + rest / count, least < 0 ? 0 : least};
@@ -134,42 +147,22 @@ HWY_INLINE void group_moments(const T* x, int64_t groups, int64_t elements, int6
   const Tag<double> d;
   const hn::Rebind<W, Tag<double>> dw;
   const auto count = hn::Set(d, static_cast<double>(elements)), zero = hn::Zero(d);
-  for_each_fold<W>(groups, [&](int64_t group, int64_t n, Vector<W>* first) HWY_ATTR {
-    const T* at = x + group * elements;
-    for (int64_t g = 0; g < n; ++g, at += elements) {
-      Pack<W> sum = zero_pack<W>();
-      for_each_pack<W>(0, elements, [&](auto extent, int64_t j) DESCEND_INLINED {
-        prefetch_pack<prefetch_near>(at + j, ahead);
-        sum = add(sum, load_pack(extent, at + j));
-      });
-      first[g] = fold_to_vector<W>(sum.v);
-    }
+  for_each_fold<W>(groups, [&](int64_t group, int64_t n, Vector<W>* lanes) HWY_ATTR {
+    const T* const first = x + group * elements;
     HWY_ALIGN W near[kFoldRows<W>];
     HWY_ALIGN W rests[kFoldRows<W>];
     HWY_ALIGN W rest_squares[kFoldRows<W>];
-    fold_rows<W>(first, near);
+    for (int64_t g = 0; g < n; ++g) lanes[g] = block_sum(first + g * elements, elements, ahead);
+    fold_rows<W>(lanes, near);
     for_each_row_vector(kFoldRows<W>, [&](int64_t g) HWY_ATTR {
       hn::Store(narrow_double<W>(d, hn::Div(load_as_double(near + g), count)), dw, near + g);
     });
 
-    Vector<W> second[kFoldRows<W>];
-    each<kFoldRows<W>>([&](size_t i) DESCEND_INLINED { first[i] = second[i] = hn::Zero(Tag<W>()); });
-    at = x + group * elements;
-    for (int64_t g = 0; g < n; ++g, at += elements) {
-      const auto centre = splat(near[g]);
-      Pack<W> distances = zero_pack<W>(), of_squares = zero_pack<W>();
-      for_each_pack<W>(0, elements, [&](auto extent, int64_t j) DESCEND_INLINED {
-        each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
-          const auto distance = inside<W>(extent, hn::Sub(load(extent, at + j, k), centre), k);
-          distances.v[k] = hn::Add(distances.v[k], distance);
-          of_squares.v[k] = hn::MulAdd(distance, distance, of_squares.v[k]);
-        });
-      });
-      first[g] = fold_to_vector<W>(distances.v);
-      second[g] = fold_to_vector<W>(of_squares.v);
-    }
-    fold_rows<W>(first, rests);
-    fold_rows<W>(second, rest_squares);
+    Vector<W> square_lanes[kFoldRows<W>];
+    each<kFoldRows<W>>([&](size_t i) DESCEND_INLINED { lanes[i] = square_lanes[i] = hn::Zero(Tag<W>()); });
+    for (int64_t g = 0; g < n; ++g) block_distances(first + g * elements, elements, near[g], lanes[g], square_lanes[g]);
+    fold_rows<W>(lanes, rests);
+    fold_rows<W>(square_lanes, rest_squares);
     for_each_row_vector(n, [&](int64_t g) HWY_ATTR {
       const auto rest = load_as_double(rests + g), sum = load_as_double(rest_squares + g);
       const auto least = hn::Sub(sum, hn::Div(hn::Mul(rest, rest), count));
@@ -178,7 +171,7 @@ HWY_INLINE void group_moments(const T* x, int64_t groups, int64_t elements, int6
     });
     for (int64_t g = 0; g < n; ++g) {
       if (!are_moments(near[g], static_cast<double>(rest_squares[g]), tiny)) {
-        const Moments exact = moments_in_double(x + (group + g) * elements, elements);
+        const Moments exact = moments_in_double(first + g * elements, elements);
         means[group + g] = exact.mean;
         squares[group + g] = exact.squares;
       }
@@ -189,11 +182,11 @@ HWY_INLINE void group_moments(const T* x, int64_t groups, int64_t elements, int6
 inline double smallest_squares(double epsilon) { return epsilon > 0x1p-40 ? 0 : 0x1p-60; }
 
 template <class T>
-void group_norm_swish_moments(const T* x, int64_t elements, int64_t ahead, double epsilon, int64_t first, int64_t last,
+void group_norm_swish_moments(const T* x, int64_t elements, double epsilon, int64_t first, int64_t last,
                               Moments* blocks) {
   for (int64_t b = first; b < last; ++b) {
     const int64_t begin = b * kBlock;
-    blocks[b] = block_moments(x + begin, HWY_MIN(kBlock, elements - begin), ahead, smallest_squares(epsilon));
+    blocks[b] = block_moments(x + begin, HWY_MIN(kBlock, elements - begin), smallest_squares(epsilon));
   }
 }
 
@@ -519,7 +512,7 @@ void group_norm_swish_chunk(const GroupNormSwish<T>& p, const GroupCut& cut, int
       if (few) {
         small_statistics(x, groups, elements, 0, p.epsilon, of);
       } else {
-        group_norm_swish_moments(x, elements, 0, p.epsilon, 0, blocks_in(elements), blocks);
+        group_norm_swish_moments(x, elements, p.epsilon, 0, blocks_in(elements), blocks);
         of.set(group_norm_swish_normaliser<Wide<T>>(blocks, elements, p.epsilon));
       }
       of.write(p, n, g, groups);
@@ -569,7 +562,7 @@ void by_pieces(const GroupNormSwish<T>& p, Moments* blocks, bool stream) {
     for (int64_t g = 0; g < shape.groups; ++g) {
       const T* x = p.x.row(n) + g * elements;
       parallel_for(ceil_div(count, block_piece), bytes, [&](int64_t i) {
-        moments(x, elements, 0, p.epsilon, i * block_piece, std::min((i + 1) * block_piece, count), blocks);
+        moments(x, elements, p.epsilon, i * block_piece, std::min((i + 1) * block_piece, count), blocks);
       });
       Normaliser<Wide<T>> by;
       {

@@ -204,7 +204,7 @@ template <size_t kN>
 HWY_INLINE void brief_powers_of_two(const Vector<float>* t, Vector<float>* power) {
   Vector<float> n[kN], f[kN];
 #if HWY_TARGET == HWY_AVX3
-  each<kN>([&](size_t k) DESCEND_INLINED { f[k] = Vector<float>{_mm512_maskz_reduce_ps(0xFFFF, t[k].raw, 8)}; });
+  each<kN>([&](size_t k) DESCEND_INLINED { f[k] = beyond_nearest(t[k]); });
   each<kN>([&](size_t k) DESCEND_INLINED { n[k] = hn::Sub(t[k], f[k]); });
 #else
   const auto magic = hn::Set(Tag<float>(), ExpConstants<float>::kToInteger);

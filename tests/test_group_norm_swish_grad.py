@@ -377,6 +377,33 @@ def test_any_shape_layout_and_dtype_on_host(data):
     assert_same_bits([p.memory for p in again.values()], [p.memory for p in places.values()])
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("pixels", [8200, 8202, 8203])
+@pytest.mark.parametrize("forward", [False, True])
+def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, pixels, dtype):
+    """Where channels begin at quarters of lines, they go past the caches by these."""
+    rng, statistics = np.random.default_rng(41), "DOUBLE" if dtype == "DOUBLE" else F32
+    dy, x = (normal(rng, (60, 16, pixels), dtype) for _ in range(2))
+    mean, rstd = normal(rng, (60, 4), statistics), (1 + rng.random((60, 4))).astype(DTYPES[statistics])
+    gamma, beta = (normal(rng, (16,), dtype) for _ in range(2))
+
+    def run(beyond_line: int) -> list[Array]:
+        place = Place(x.shape, dtype, beyond_line=beyond_line)
+        others = [np.empty_like(a) for a in ((mean, rstd) if forward else (gamma, beta))]
+        out = (place.array, *others)
+        with acl.product("host"):
+            if forward:
+                descend.group_norm_swish(x, gamma, beta, 4, out=out)
+            else:
+                descend.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, 4, out=out)
+        place.check_guards()
+        return list(out)
+
+    expected = run(0)
+    for beyond_line in (16, 48, x.itemsize):
+        assert_same_bits(run(beyond_line), expected)
+
+
 # Every way that the kernel cuts its work: groups of one thread or of several, kept or computed again, short channels,
 # in one tile or more; results in step with the next group's sums, past the caches.
 PATHS = [

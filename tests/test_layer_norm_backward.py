@@ -665,25 +665,28 @@ def test_every_row_is_in_the_sums(shape):
 @pytest.mark.parametrize(
     ("dtype", "columns"),
     [
-        *itertools.product([F16, BF16], [100, 255, 2049, 8323, 16_400]),
-        *itertools.product([F32], [5, 29, 100, 701, 2049, 8323, 16_400]),
+        *itertools.product([F16, BF16], [100, 255, 512, 1032, 2049, 8323, 16_400]),
+        *itertools.product([F32], [5, 29, 100, 256, 396, 701, 2049, 8323, 16_400]),
+        *itertools.product(["DOUBLE"], [256, 702, 2049, 4098]),
     ],
 )
 @pytest.mark.parametrize("operator", ["rms_norm_grad", "layer_norm_backward"])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
-    """Where the last cache has up to 160 MB, results go to memory by way of a stage; they are those of few rows."""
+    """Where the last cache has up to 160 MB, results go to memory by quarters of lines or by way of a stage; they are
+    those of few rows."""
     rng = np.random.default_rng(columns)
     dy, x = (normal(rng, (40, columns), dtype) for _ in range(2))
-    mean, rstd = normal(rng, (40,)), (1 + rng.random(40)).astype(np.float32)
+    statistics = "DOUBLE" if dtype == "DOUBLE" else F32
+    mean, rstd = normal(rng, (40,), statistics), (1 + rng.random(40)).astype(DTYPES[statistics])
     rstd[7] = 2.0**-41  # is treated apart, and so are those beside it
-    gamma = normal(rng, (columns,))
+    gamma = normal(rng, (columns,), statistics)
     times = 110 * 2**20 // (3 * x.nbytes) + 1
 
-    def run(times: int, gap: int, in_place: bool = False) -> tuple[Place, Array]:
-        place = Place((40 * times, columns + gap), dtype)
+    def run(times: int, gap: int, in_place: bool = False, beyond_line: int = 16) -> tuple[Place, Array]:
+        place = Place((40 * times, columns + gap), dtype, beyond_line=beyond_line)
         dys, xs = (np.tile(a, (times, 1)) for a in (dy, x))
         means, rstds, result = np.tile(mean, times), np.tile(rstd, times), place.array[:, :columns]
-        sums = np.empty(columns, np.float32)
+        sums = np.empty(columns, DTYPES[statistics])
         if in_place:
             result[...] = dys
             dys = result
@@ -694,8 +697,8 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
         return place, sums
 
     expected, sums = run(1, 0)[0].array, run(times, 0)[1]
-    for gap, in_place in ((0, False), (3, False), (3, True)):
-        place, found = run(times, gap, in_place)
+    for gap, in_place, beyond_line in ((0, False, 16), (0, True, 32), (3, False, 16), (3, True, 16), (8, False, 48)):
+        place, found = run(times, gap, in_place, beyond_line)
         rows = place.array.reshape(times, 40, columns + gap)
         assert_same_bits([rows[..., :columns], found], [np.broadcast_to(expected, (times, 40, columns)), sums])
         assert np.isnan(wide(place.array[:, columns:])).all()  # nothing was written to the gaps

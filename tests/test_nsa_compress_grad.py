@@ -408,6 +408,30 @@ def test_more_positions_than_fit_at_once(width, stride):
     check(call, 16.0)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("depth", [32, 64, 100])
+@pytest.mark.parametrize("forward", [False, True])
+def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, depth, dtype):
+    """Where heads begin at quarters of lines, they go past the caches by these."""
+    tokens, width = 2**18 // depth * 16, 3  # 32 MB of float32; the window's stride is 2
+    call = arrays(dtype, tokens, 8, depth, [tokens // 3, tokens - 7], width, 2)
+    keywords = {"compress_block_size": width, "compress_stride": 2}
+
+    def run(beyond_line: int) -> Array:
+        place = Place(call[0 if forward else 1].shape, dtype, beyond_line=beyond_line)
+        with acl.product("host"):
+            if forward:
+                descend.nsa_compress(call[1], call[2], call[3], **keywords, out=place.array)
+            else:
+                descend.nsa_compress_grad(*call[:4], **keywords, out=(place.array, call[9]))
+        place.check_guards()
+        return place.array
+
+    expected = run(0)
+    for beyond_line in (16, 48, call[0].itemsize):
+        assert_same_bits([run(beyond_line)], [expected])
+
+
 def test_infinities_and_nan_stay_where_they_belong():
     call = arrays(F32, 100, 2, 8, [50, 100], 8, 4)
     call[1][20, 1, 3] = np.nan

@@ -359,7 +359,7 @@ def test_infinities_and_nan(dtype, bad, place):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("columns", [48, 65, 100, 127, 160, 255, 256, 257, 513, 700, 2049, 4100])
+@pytest.mark.parametrize("columns", [48, 65, 100, 127, 160, 255, 256, 257, 384, 512, 513, 700, 2049, 4100])
 @pytest.mark.parametrize("forward", [False, True])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns, dtype):
     """They go past the caches line by line or by way of a stage; they are those of few rows."""
@@ -367,8 +367,8 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns,
     y[0, 0, 3] = np.inf if columns in (65, 257, 513) else y[0, 0, 3]  # is treated apart
     times = 60 * 2**20 // (2 * y.nbytes) + 1  # beyond last caches of up to 90 MB
 
-    def run(times: int, gap: int, in_place: bool = False) -> Place:
-        place = Place((times, 1, 6, columns + gap), dtype)
+    def run(times: int, gap: int, in_place: bool = False, beyond_line: int = 16) -> Place:
+        place = Place((times, 1, 6, columns + gap), dtype, beyond_line=beyond_line)
         grads, ys = (np.tile(a, (times, 1, 1, 1)) for a in (grad, y))
         out = place.array[..., :columns]
         if in_place:
@@ -382,8 +382,8 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns,
         return place
 
     expected = run(1, 0).array
-    for gap, in_place in ((0, False), (0, True), (3, False), (3, True)):
-        place = run(times, gap, in_place)
+    for gap, in_place, beyond_line in ((0, False, y.itemsize), (0, True, 16), (3, False, 16), (3, True, 16)):
+        place = run(times, gap, in_place, beyond_line)
         found = place.array[..., :columns]
         assert_same_bits([found], [np.broadcast_to(expected, found.shape)])
         assert np.isnan(wide(place.array[..., columns:])).all()  # nothing was written to the gaps

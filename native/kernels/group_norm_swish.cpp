@@ -237,8 +237,9 @@ HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T
     each<kN>([&](size_t k)
                  DESCEND_INLINED { result[(first + k) / kPackVectors<W>].v[(first + k) % kPackVectors<W>] = z[k]; });
   }
-  each<kPacks>([&](size_t i)
-                   DESCEND_INLINED { store<kStream>(part_of<W>(extent, i), result[i], y + j + i * kPackLanes<W>); });
+  each<kPacks>([&](size_t i) DESCEND_INLINED {
+    store<kStream, Nan::kAny, kInQuarters<T>>(part_of<W>(extent, i), result[i], y + j + i * kPackLanes<W>);
+  });
 }
 
 template <bool kSwish, bool kStream, class T, class C>
@@ -594,8 +595,8 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
     return;
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const bool stream = !is_flat_forward(shape) && shape.inner * size % 64 == 0 &&
-                      stream_output(p.y, even_traffic(bytes_moved<T>(shape)));
+  const bool stream = !is_flat_forward(shape) && shape.inner * size % kStreamUnit<T> == 0 &&
+                      are_aligned(p.y, kStreamUnit<T>) && streams_results(even_traffic(bytes_moved<T>(shape)));
   split_groups(shape) ? by_pieces(p, static_cast<Moments*>(scratch), stream) : by_groups(p, stream);
 }
 

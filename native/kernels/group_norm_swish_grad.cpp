@@ -351,7 +351,7 @@ struct EntryResults {
       result.v[k] = hn::MulSub(at_dz.v[k], dz_weight, rest);
       if constexpr (Frame<T>::kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
     });
-    store_split<kStream>(extent, result, dx + j);
+    store_split<kStream, kInQuarters<T>>(extent, result, dx + j);
   }
 };
 
@@ -967,7 +967,7 @@ int64_t bytes_moved(const GroupShape& shape) {
 template <class T>
 bool may_stream(const GroupShape& shape) {
   const int64_t channel_bytes = shape.inner * static_cast<int64_t>(sizeof(T));
-  return !has_short_channels(shape) && channel_bytes % 64 == 0 &&
+  return !has_short_channels(shape) && channel_bytes % kStreamUnit<T> == 0 &&
          streams_results({bytes_moved<T>(shape), bytes_moved<T>(shape) / 3});
 }
 
@@ -1073,7 +1073,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.gamma_each = gamma;
     each.beta_each = beta;
   }
-  each.stream = may_stream<T>(shape) && are_aligned(p.dx);
+  each.stream = may_stream<T>(shape) && are_aligned(p.dx, kStreamUnit<T>);
   each.in_step = work_in_step<T>(shape, each.stream);
   each.ask = exceeds_kept(bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);

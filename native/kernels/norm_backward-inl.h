@@ -21,7 +21,8 @@ namespace descend::kernels::HWY_NAMESPACE {
 inline constexpr int kMaxGroup = kHasVectors ? 2 : 1;
 
 // Rows of this many bytes or fewer, both inputs together, are worked on one at a time: what is read twice then stays in
-// the first-level cache, where of two rows it would not.
+// the first-level cache, where of two rows it would not. So are those of bfloat16 that are not aligned, each of whose
+// vectors lies in two lines.
 inline constexpr int64_t kRowInCache = int64_t{8} << 10;
 
 // Rows of a group otherwise, where columns are not cut. Of 16 bits one row of a layer norm fills the registers; with
@@ -400,7 +401,7 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
       constexpr Nan kNan = kTame ? Nan::kOfBfloat16 : Nan::kAny;  // a tame row has none
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        store_split<kOutput == Output::kStream, kNan>(extent, result[r][0], result[r][1], set.dx[r] + c, pair);
+        store_split<kOutput == Output::kStream, kNan, true>(extent, result[r][0], result[r][1], set.dx[r] + c, pair);
       }
     }
   }
@@ -1060,7 +1061,8 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   }
   if constexpr (!kBatches || !kIsShort<T>) {
     if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
-      if (2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
+      const bool straddle = kSplits<T> && !(are_aligned(p.dy) && are_aligned(p.x));
+      if (straddle || 2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
         return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
     }
     all_rows<Norm, kOutput, kGroupOf<Norm, T>>(p, first, last, cut, stores);

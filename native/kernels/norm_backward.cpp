@@ -13,14 +13,19 @@ int64_t row_bytes(int64_t columns) {
   return 2 * columns * static_cast<int64_t>(sizeof(T));
 }
 
-// Rows that are not aligned go by way of a stage. But those that are worked on one by one and are not long are written
-// so evenly that a stage would hold them up.
+// Rows that begin and end where quarters of lines do are stored by these past the caches, but for short ones, whose
+// lines are not completed soon. Others go by way of a stage. But those that are worked on one by one and are not long
+// are written so evenly that a stage would hold them up.
 template <class T>
 Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
   constexpr int64_t kLeast = 512, kMost = 2560;  // bytes of such a row: more, and less
+  constexpr int64_t kLeastOfQuarters = 1536;     // of one whose last line is not whole
   if (p.dx.data == nullptr) return Stores::kPlain;
-  const Stores stores = stores_of(p.dx, p.columns, {bytes, bytes / 3});
+  const Traffic traffic{bytes, bytes / 3};
   const int64_t row = p.columns * static_cast<int64_t>(sizeof(T));
+  const bool whole = row % 64 == 0 || (row % kQuarterLine == 0 && row >= kLeastOfQuarters);
+  if (row > kLeast && whole && are_aligned(p.dx, kQuarterLine) && streams_results(traffic)) return Stores::kStream;
+  const Stores stores = stores_of(p.dx, p.columns, traffic);
   const bool stages = kStages<T> && (row <= kLeast || row >= kMost);
   return stores == Stores::kStaged && !stages ? Stores::kPlain : stores;
 }

@@ -272,7 +272,7 @@ HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_
 }
 
 // Results of a tile of rows that are not stored line by line.
-static_assert(kMaxGroupRows * 2 * kLeastInLines <= kMaxRows * kLongRow);  // short rows are fewer bytes than kLongRow
+static_assert(kMaxGroupRows * kLeastOfOthers <= kMaxRows * kLongRow);  // short rows are fewer bytes than kLongRow
 template <class T>
 using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))>;
 

@@ -216,7 +216,7 @@ HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
         Pack<W> pack;
         DESCEND_UNROLL
         for (size_t k = 0; k < kVectors; ++k) pack.v[k] = result[t][i][k];
-        store_split<kStream>(extent, pack, input_grad + i * kPack);
+        store_split<kStream, kInQuarters<T>>(extent, pack, input_grad + i * kPack);
       }
     }
   }
@@ -349,7 +349,7 @@ HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
       }
       result = block == 0 ? part : add(result, part);
     }
-    store_split<kStream>(extent, result, c.input_grad + d);
+    store_split<kStream, kInQuarters<T>>(extent, result, c.input_grad + d);
   });
 }
 
@@ -407,7 +407,7 @@ HWY_INLINE void zero(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t t
   T* row = p.input_grad.row(t);
   for (int64_t n = part.head; n < part.head_end; ++n) {
     for_each_pack<W>(0, p.depth, [&](auto extent, int64_t d) HWY_ATTR {
-      store<kStream>(extent, zero_pack<W>(), row + n * p.depth + d);
+      store<kStream, Nan::kAny, kInQuarters<T>>(extent, zero_pack<W>(), row + n * p.depth + d);
     });
   }
 }
@@ -619,7 +619,8 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t row_bytes = p.heads * p.depth * size;
   const int64_t bytes = 2 * p.tokens * row_bytes;
-  const bool stream = p.depth * size % 64 == 0 && stream_output(p.input_grad, even_traffic(bytes));
+  const bool stream =
+      p.depth * size % 64 == 0 && are_aligned(p.input_grad, kStreamUnit<T>) && streams_results(even_traffic(bytes));
   const int64_t chunk = chunk_tokens(p.tokens, width, row_bytes);
   const int64_t chunks = ceil_div(p.tokens, chunk);
   const int64_t stripe = stripe_tokens(p.tokens, p.windows.stride, ceil_div(p.depth * 4, 128));

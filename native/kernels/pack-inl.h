@@ -284,14 +284,30 @@ HWY_INLINE hn::Vec<Bits16x2> narrow_two(float16, Vector<float> lo, Vector<float>
 // Without vectors the plainest way through rows is as good as any: no others are compiled, which would take long.
 inline constexpr bool kHasVectors = HWY_TARGET != HWY_SCALAR;
 
-// ---- Stores. Streaming stores go past the caches; p must be aligned to 64 bytes, and flush_streams() must follow.
+// ---- Stores. Streaming stores go past the caches, and flush_streams() must follow. p must be aligned to 64 bytes or,
+// with kQuarters, which costs a check, to 16: what is stored soon after completes the line. One that is stored in part
+// past the caches and in part as usual takes many times as long.
 
-template <bool kStream, class D, class R = hn::TFromD<D>>
+template <class D, class R = hn::TFromD<D>>
+HWY_INLINE void stream_quarters(D d, hn::Vec<D> v, R* p) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) * sizeof(R) > 16) {
+    const hn::Half<D> half;
+    stream_quarters(half, hn::LowerHalf(half, v), p);
+    stream_quarters(half, hn::UpperHalf(half, v), p + hn::MaxLanes(half));
+  } else
+#endif
+    hn::Stream(v, d, p);
+}
+
+template <bool kStream, bool kQuarters = false, class D, class R = hn::TFromD<D>>
 HWY_INLINE void store_bits(D d, hn::Vec<D> v, R* p) {
-  if constexpr (kStream) {
+  if constexpr (!kStream) {
+    hn::StoreU(v, d, p);
+  } else if (!kQuarters || HWY_LIKELY(reinterpret_cast<uintptr_t>(p) % (hn::MaxLanes(D()) * sizeof(R)) == 0)) {
     hn::Stream(v, d, p);
   } else {
-    hn::StoreU(v, d, p);
+    stream_quarters(d, v, p);
   }
 }
 
@@ -314,8 +330,41 @@ HWY_INLINE void store_first(D d, hn::Vec<D> v, R* p, size_t n) {
 #endif
 }
 
+// Stores n bytes, less than a line, past the caches, as whole words: n and `to` are multiples of 4.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+inline constexpr bool kStreamsWords = true;
+inline HWY_NOINLINE void stream_words(const uint8_t* from, uint8_t* to, size_t n) {
+  const hn::FixedTag<uint8_t, 16> quarter;
+  const auto stream_word = [&](size_t i) HWY_ATTR {
+    int word;
+    std::memcpy(&word, from + i, sizeof word);
+    _mm_stream_si32(reinterpret_cast<int*>(to + i), word);
+  };
+  size_t i = 0;
+  for (; i < n && reinterpret_cast<uintptr_t>(to + i) % 16 != 0; i += 4) stream_word(i);
+  for (; i + 16 <= n; i += 16) hn::Stream(hn::LoadU(quarter, from + i), quarter, to + i);
+  for (; i < n; i += 4) stream_word(i);
+}
+#else
+inline constexpr bool kStreamsWords = false;
+HWY_INLINE void stream_words(const uint8_t*, uint8_t*, size_t) {}
+#endif
+
+// The first n lanes of v, past the caches if they are words.
+template <bool kStream, class D, class R = hn::TFromD<D>>
+HWY_INLINE void store_some(D d, hn::Vec<D> v, R* p, size_t n) {
+  if constexpr (kStream && kStreamsWords) {
+    if ((reinterpret_cast<uintptr_t>(p) | n * sizeof(R)) % 4 == 0) {
+      HWY_ALIGN R lanes[hn::MaxLanes(D())];
+      hn::Store(v, d, lanes);
+      return stream_words(reinterpret_cast<const uint8_t*>(lanes), reinterpret_cast<uint8_t*>(p), n * sizeof(R));
+    }
+  }
+  store_first(d, v, p, n);
+}
+
 // Vectors k and k + 1 of the pack that starts at p.
-template <bool kStream = false, Nan kNan = Nan::kAny, class T>
+template <bool kStream = false, Nan kNan = Nan::kAny, bool kQuarters = false, class T>
 HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
   using W = Wide<T>;
   p += k * kVectorLanes<W>;
@@ -325,15 +374,15 @@ HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, s
     hn::StoreU(narrow<kNan>(T(), lo), Bits16<W>(), bits);
     hn::StoreU(narrow<kNan>(T(), hi), Bits16<W>(), bits + 1);
 #else
-    store_bits<kStream>(Bits16x2(), narrow_two<kNan>(T(), lo, hi), bits);
+    store_bits<kStream, kQuarters>(Bits16x2(), narrow_two<kNan>(T(), lo, hi), bits);
 #endif
   } else {
-    store_bits<kStream>(Tag<W>(), lo, p);
-    store_bits<kStream>(Tag<W>(), hi, p + kVectorLanes<W>);
+    store_bits<kStream, kQuarters>(Tag<W>(), lo, p);
+    store_bits<kStream, kQuarters>(Tag<W>(), hi, p + kVectorLanes<W>);
   }
 }
 
-template <bool kStream = false, Nan kNan = Nan::kAny, class T>
+template <bool kStream = false, Nan kNan = Nan::kAny, bool kQuarters = false, class T>
 HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, size_t k) {
   constexpr size_t kLanes = kVectorLanes<Wide<T>>;
   const size_t first = k * kLanes;
@@ -344,19 +393,19 @@ HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T*
   for (size_t i = 0; i < n; ++i) p[first + i] = both[i];
 #else
   if constexpr (sizeof(T) == 2) {
-    store_first(Bits16x2(), narrow_two<kNan>(T(), lo, hi), reinterpret_cast<uint16_t*>(p + first), n);
+    store_some<kStream>(Bits16x2(), narrow_two<kNan>(T(), lo, hi), reinterpret_cast<uint16_t*>(p + first), n);
   } else {
-    store_first(Tag<T>(), lo, p + first, HWY_MIN(n, kLanes));
-    if (n > kLanes) store_first(Tag<T>(), hi, p + first + kLanes, n - kLanes);
+    store_some<kStream>(Tag<T>(), lo, p + first, HWY_MIN(n, kLanes));
+    if (n > kLanes) store_some<kStream>(Tag<T>(), hi, p + first + kLanes, n - kLanes);
   }
 #endif
 }
 
-template <bool kStream = false, Nan kNan = Nan::kAny, class Extent, class T>
+template <bool kStream = false, Nan kNan = Nan::kAny, bool kQuarters = false, class Extent, class T>
 HWY_INLINE void store(Extent extent, const Pack<Wide<T>>& pack, T* p) {
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<Wide<T>>; k += 2) {
-    store_pair<kStream, kNan>(extent, pack.v[k], pack.v[k + 1], p, k);
+    store_pair<kStream, kNan, kQuarters>(extent, pack.v[k], pack.v[k + 1], p, k);
   }
 }
 
@@ -525,14 +574,17 @@ HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {
   for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) kPrefetch(p + ahead + i);
 }
 
-// Asks for the lines that rows of n elements share with others. Where results go past the caches, these alone are
-// stored as usual, and what is stored after them must wait for them. (Not in RMS norm forward, which was slower with
-// it.)
+// Asks for the lines that rows of n elements share with others and that are not stored past the caches: what is stored
+// after them must wait for them. (Not in RMS norm forward, which was slower with it.)
 template <class T>
 HWY_INLINE void prefetch_shared(const T* first, int64_t stride, int64_t rows, int64_t n) {
+  const auto prefetch = [](const T* end, const T* inside) HWY_ATTR {
+    const auto address = reinterpret_cast<uintptr_t>(end);
+    if (address % 64 != 0 && !(kStreamsWords && address % 4 == 0)) prefetch_near(inside);
+  };
   for (; rows > 0; --rows, first += stride) {
-    if (reinterpret_cast<uintptr_t>(first) % 64 != 0) prefetch_near(first);
-    if (reinterpret_cast<uintptr_t>(first + n) % 64 != 0) prefetch_near(first + n - 1);
+    prefetch(first, first);
+    prefetch(first + n, first + n - 1);
   }
 }
 

@@ -351,7 +351,8 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 3 * p.rows * p.columns * size;
-  const int64_t in_lines = size > 2 && has_no_gaps(p) ? kLeastInLines : kLongRow;
+  const bool whole = p.columns * size % 64 == 0;
+  const int64_t in_lines = size > 2 && !whole && has_no_gaps(p) ? kLeastInLines : kLongRow;
   const Stores stores = row_stores_of(p.dx, p.columns, {bytes, bytes / 3}, in_lines);
   const int64_t work = row_work<T>(3 * p.columns);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size, work);

@@ -98,25 +98,25 @@ HWY_INLINE hn::Vec<Bits16x2> merge(Vector<float> even, Vector<float> odd) {
 }
 
 // Vector k of a pack in 16-bit elements.
-template <bool kStream>
+template <bool kStream, bool kQuarters = false>
 HWY_INLINE void store_bits16(Full, hn::Vec<Bits16x2> bits, uint16_t* p, size_t k) {
-  store_bits<kStream>(Bits16x2(), bits, p + k * hn::MaxLanes(Bits16x2()));
+  store_bits<kStream, kQuarters>(Bits16x2(), bits, p + k * hn::MaxLanes(Bits16x2()));
 }
-template <bool kStream>
+template <bool kStream, bool kQuarters = false>
 HWY_INLINE void store_bits16(Part part, hn::Vec<Bits16x2> bits, uint16_t* p, size_t k) {
   const Bits16x2 d;
   constexpr size_t kLanes = hn::MaxLanes(Bits16x2());
   const size_t first = k * kLanes, n = HWY_MIN(part.n > first ? part.n - first : 0, kLanes);
-  store_first(d, bits, p + first, n);
+  store_some<kStream>(d, bits, p + first, n);
 }
 #endif
 
 // Stores a pair of vectors of a pack.
-template <bool kStream, Nan kNan, class T, class Extent>
+template <bool kStream, Nan kNan, bool kQuarters = false, class T, class Extent>
 HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>> second, T* p, size_t pair) {
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kSplits<T>) {
-    store_bits16<kStream>(extent, merge<kNan>(first, second), reinterpret_cast<uint16_t*>(p), pair);
+    store_bits16<kStream, kQuarters>(extent, merge<kNan>(first, second), reinterpret_cast<uint16_t*>(p), pair);
     return;
   }
 #endif
@@ -131,7 +131,7 @@ HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>
   }
 #endif
   // bfloat16 gets here on targets that split nothing, with whatever NaN the parameters have.
-  store_pair<kStream, kIsShort<T> ? kNan : Nan::kAny>(extent, first, second, p, 2 * pair);
+  store_pair<kStream, kIsShort<T> ? kNan : Nan::kAny, kQuarters>(extent, first, second, p, 2 * pair);
 }
 
 // Vector k alone of a pack that is not split.
@@ -147,11 +147,12 @@ HWY_INLINE void store_vector(Part part, Vector<Wide<T>> v, T* p, size_t k) {
 }
 
 // A whole pack. What is stored as bfloat16 must come of bfloat16 operands alone: see Nan.
-template <bool kStream = false, class T, class Extent>
+template <bool kStream = false, bool kQuarters = false, class T, class Extent>
 HWY_INLINE void store_split(Extent extent, const Pack<Wide<T>>& pack, T* p) {
   DESCEND_UNROLL
   for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
-    store_split<kStream, Nan::kOfBfloat16>(extent, pack.v[pair_first<T>(pair)], pack.v[pair_second<T>(pair)], p, pair);
+    store_split<kStream, Nan::kOfBfloat16, kQuarters>(extent, pack.v[pair_first<T>(pair)], pack.v[pair_second<T>(pair)],
+                                                      p, pair);
   }
 }
 

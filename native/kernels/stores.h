@@ -14,12 +14,24 @@ enum class Stores : uint8_t { kPlain, kStream, kStaged };
 // 16-bit rows that are shorter leave memory idle, whatever way they are stored.
 inline constexpr int64_t kLeastStaged = 96;
 
+// Lines of the caches, of 64 bytes, may be stored past them by quarters, and the ends of rows by words.
+inline constexpr int kQuarterLine = 16, kWord = 4;
+
 // Whether rows begin where lines do, or at other multiples of bytes.
 template <class T>
 bool are_aligned(const Rows<T>& rows, int bytes = 64) {
   const int64_t stride = rows.stride * static_cast<int64_t>(sizeof(T));
   return reinterpret_cast<uintptr_t>(rows.data) % bytes == 0 && stride % bytes == 0;
 }
+
+// Where results that are not in rows are stored past the caches by quarters of lines, too. Of 16 bits they take so much
+// arithmetic that to check for it costs more.
+template <class T>
+inline constexpr bool kInQuarters = sizeof(T) > 2;
+
+// Bytes that such results begin at multiples of.
+template <class T>
+inline constexpr int kStreamUnit = kInQuarters<T> ? kQuarterLine : 64;
 
 // Whether an output should be stored past the caches as it is.
 template <class T>
@@ -34,9 +46,8 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Rows of the masked softmax gradient without gaps and of more than 16 bits, and norms' rows that begin at multiples of
-// half a line, are stored line by line where they are of so many bytes or more; shorter ones by way of a stage. Norms'
-// other rows mostly share more lines, and have to be twice as long; other rows that are long have no stage.
+// Rows of the masked softmax gradient without gaps and of more than 16 bits are stored line by line where they are of
+// so many bytes or more; shorter ones by way of a stage. Other rows that are long have no stage.
 inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
 
 // Of rows that are stored as they are, or by way of a stage.
@@ -48,8 +59,8 @@ Stores stores_of(const Rows<T>& y, int64_t columns, const Traffic& traffic) {
 }
 
 // How rows of results are stored: where they are not aligned, those of `in_lines` bytes or more line by line, not by
-// way of a stage. The lines that two rows share are fetched again to be completed: as long as the last-level cache has
-// room for the call, that takes longer than to store rows as usual.
+// way of a stage. The lines that two rows share are stored in parts, or fetched again to be completed: as long as the
+// last-level cache has room for the call, that takes longer than to store rows as usual.
 template <class T>
 Stores row_stores_of(const Rows<T>& y, int64_t columns, const Traffic& traffic, int64_t in_lines = kLongRow) {
   if (are_aligned(y) || columns * static_cast<int64_t>(sizeof(T)) < in_lines) return stores_of(y, columns, traffic);

@@ -596,7 +596,7 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
   }
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const bool stream = !is_flat_forward(shape) && shape.inner * size % kStreamUnit<T> == 0 &&
-                      are_aligned(p.y, kStreamUnit<T>) && streams_results(even_traffic(bytes_moved<T>(shape)));
+                      stream_output(p.y, even_traffic(bytes_moved<T>(shape)), kStreamUnit<T>);
   split_groups(shape) ? by_pieces(p, static_cast<Moments*>(scratch), stream) : by_groups(p, stream);
 }
 

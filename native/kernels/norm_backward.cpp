@@ -24,7 +24,7 @@ Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
   const Traffic traffic{bytes, bytes / 3};
   const int64_t row = p.columns * static_cast<int64_t>(sizeof(T));
   const bool whole = row % 64 == 0 || (row % kQuarterLine == 0 && row >= kLeastOfQuarters);
-  if (row > kLeast && whole && are_aligned(p.dx, kQuarterLine) && streams_results(traffic)) return Stores::kStream;
+  if (row > kLeast && whole && stream_output(p.dx, traffic, kQuarterLine)) return Stores::kStream;
   const Stores stores = stores_of(p.dx, p.columns, traffic);
   const bool stages = kStages<T> && (row <= kLeast || row >= kMost);
   return stores == Stores::kStaged && !stages ? Stores::kPlain : stores;

@@ -619,8 +619,7 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t row_bytes = p.heads * p.depth * size;
   const int64_t bytes = 2 * p.tokens * row_bytes;
-  const bool stream =
-      p.depth * size % 64 == 0 && are_aligned(p.input_grad, kStreamUnit<T>) && streams_results(even_traffic(bytes));
+  const bool stream = p.depth * size % 64 == 0 && stream_output(p.input_grad, even_traffic(bytes), kStreamUnit<T>);
   const int64_t chunk = chunk_tokens(p.tokens, width, row_bytes);
   const int64_t chunks = ceil_div(p.tokens, chunk);
   const int64_t stripe = stripe_tokens(p.tokens, p.windows.stride, ceil_div(p.depth * 4, 128));

@@ -33,10 +33,10 @@ inline constexpr bool kInQuarters = sizeof(T) > 2;
 template <class T>
 inline constexpr int kStreamUnit = kInQuarters<T> ? kQuarterLine : 64;
 
-// Whether an output should be stored past the caches as it is.
+// Whether an output that may begin at multiples of so many bytes should be stored past the caches as it is.
 template <class T>
-bool stream_output(const Rows<T>& output, const Traffic& traffic) {
-  return are_aligned(output) && streams_results(traffic);
+bool stream_output(const Rows<T>& output, const Traffic& traffic, int bytes = 64) {
+  return are_aligned(output, bytes) && streams_results(traffic);
 }
 
 // Rows of so many bytes or more are long: they may be worked on line by line, wherever they begin.
@@ -46,8 +46,9 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Rows of the masked softmax gradient without gaps and of more than 16 bits are stored line by line where they are of
-// so many bytes or more; shorter ones by way of a stage. Other rows that are long have no stage.
+// Rows of the masked softmax gradient without gaps and of more than 16 bits, unless they are whole lines, are stored
+// line by line where they are of so many bytes or more; shorter ones by way of a stage. Other rows that are long have
+// no stage.
 inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
 
 // Of rows that are stored as they are, or by way of a stage.

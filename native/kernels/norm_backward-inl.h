@@ -73,9 +73,7 @@ struct RowSet {
     }
   }
 
-  template <class Extent>
-  HWY_INLINE Vector<W> load_centered(Extent extent, int r, int64_t c, size_t k) const {
-    const auto v = load_split(extent, x[r] + c, k);
+  HWY_INLINE Vector<W> centered(Vector<W> v, int r) const {
     if constexpr (Norm::kCentered) return hn::Sub(v, mean[r]);
     return v;
   }
@@ -85,19 +83,30 @@ struct RowSet {
 template <class Norm, bool kTame, class T, int kRows, class Extent>
 HWY_INLINE void add_products(Extent extent, const RowSet<Norm, T, kRows>& set, const Wide<T>* gamma, int64_t c,
                              Pack<Wide<T>>* gx, Pack<Wide<T>>* g) {
+  using InPair = SplitPair<!Norm::kCentered, T, Extent>;  // layer norm's arithmetic fills the registers
   DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
-    if (!reaches<T>(extent, k)) break;
-    const auto gamma_k = load_beside<T>(extent, gamma + c, k);
+  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+    InPair dy[kRows], x[kRows];
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const auto g_k = hn::Mul(load_split(extent, set.dy[r] + c, k), gamma_k);
-      auto xc = set.load_centered(extent, r, c, k);
-      if constexpr (!kTame) xc = hn::Mul(xc, set.rstd[r]);
-      // Beyond the row an infinite mean or rstd would make NaN of 0.
-      if constexpr (Norm::kCentered || !kTame) xc = in_row<T>(extent, xc, k);
-      gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
-      if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
+      dy[r] = InPair(extent, set.dy[r] + c, pair);
+      x[r] = InPair(extent, set.x[r] + c, pair);
+    }
+    DESCEND_UNROLL
+    for (size_t i = 0; i < 2; ++i) {
+      const size_t k = pair_vector<T>(pair, i);
+      if (!reaches<T>(extent, k)) break;
+      const auto gamma_k = load_beside<T>(extent, gamma + c, k);
+      DESCEND_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const auto g_k = hn::Mul(dy[r][i], gamma_k);
+        auto xc = set.centered(x[r][i], r);
+        if constexpr (!kTame) xc = hn::Mul(xc, set.rstd[r]);
+        // Beyond the row an infinite mean or rstd would make NaN of 0.
+        if constexpr (Norm::kCentered || !kTame) xc = in_row<T>(extent, xc, k);
+        gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
+        if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
+      }
     }
   }
 }
@@ -381,18 +390,25 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
   using W = Wide<T>;
   DESCEND_UNROLL
   for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+    using InPair = SplitPair<true, T, Extent>;
+    InPair dy[kRows], x[kRows];
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      dy[r] = InPair(extent, set.dy[r] + c, pair);
+      x[r] = InPair(extent, set.x[r] + c, pair);
+    }
     Vector<W> result[kRows][2];
     DESCEND_UNROLL
     for (size_t i = 0; i < 2; ++i) {
-      const size_t k = i == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
+      const size_t k = pair_vector<T>(pair, i);
       const size_t at = static_cast<size_t>(c) + k * kVectorLanes<W>;
       const auto gamma_k = load_beside<T>(extent, gamma + c, k);
       auto dgamma = columns.sums(columns.dgamma, at);
       auto dbeta = Norm::kCentered ? columns.sums(columns.dbeta, at) : dgamma;
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        result[r][i] = apply<kTame, Norm>(load_split(extent, set.dy[r] + c, k), set.load_centered(extent, r, c, k),
-                                          gamma_k, set.rstd[r], set.slope[r], set.offset[r], dgamma, dbeta);
+        result[r][i] = apply<kTame, Norm>(dy[r][i], set.centered(x[r][i], r), gamma_k, set.rstd[r], set.slope[r],
+                                          set.offset[r], dgamma, dbeta);
       }
       hn::Store(dgamma, Tag<W>(), columns.dgamma + at);
       if constexpr (Norm::kCentered) hn::Store(dbeta, Tag<W>(), columns.dbeta + at);
@@ -751,7 +767,7 @@ HWY_INLINE void batch_rows(Extent extent, const NormBackward<T>& p, int64_t row,
     const auto offset = Norm::kCentered ? splat(batch.offset[r]) : slope;
     DESCEND_UNROLL
     for (size_t v = 0; v < kCount; ++v) {
-      const size_t k = v == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
+      const size_t k = pair_vector<T>(pair, v);
       auto xc = load_split(extent, x, k);
       if constexpr (Norm::kCentered) xc = hn::Sub(xc, splat(p.mean[row + r]));
       result[i][v] = apply<true, Norm>(load_split(extent, dy, k), xc, sums.gamma[v], rstd, slope, offset,
@@ -783,7 +799,7 @@ HWY_INLINE void batch_pair(Extent extent, const NormBackward<T>& p, int64_t row,
   size_t at[kCount];
   DESCEND_UNROLL
   for (size_t v = 0; v < kCount; ++v) {
-    const size_t k = v == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
+    const size_t k = pair_vector<T>(pair, v);
     at[v] = static_cast<size_t>(c) + k * kVectorLanes<W>;
     sums.gamma[v] = load_beside<T>(extent, p.gamma.wide + c, k);
     sums.dgamma[v] = hn::Load(d, columns.dgamma + at[v]);

@@ -57,10 +57,11 @@ struct Comparands {
 
 template <class T, class Extent>
 HWY_INLINE void add_products(Extent extent, const T* dy, const T* y, Pack<Wide<T>>& acc) {
+  const Pack<Wide<T>> of_dy = load_split_once(extent, dy), of_y = load_split_once(extent, y);
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
     if (!reaches<T>(extent, k)) break;
-    acc.v[k] = hn::MulAdd(load_split(extent, dy, k), load_split(extent, y, k), acc.v[k]);
+    acc.v[k] = hn::MulAdd(of_dy.v[k], of_y.v[k], acc.v[k]);
   }
 }
 
@@ -129,7 +130,7 @@ HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& l
   constexpr int64_t kStep = kPackLanes<W>;
   const auto factor = splat(scale);
   const auto one_pack = [&](auto extent, int64_t c) DESCEND_INLINED {
-    const Pack<W> dy = load_split(extent, e.dy + c), y = load_split(extent, e.y + c);
+    const Pack<W> dy = load_split_once(extent, e.dy + c), y = load_split_once(extent, e.y + c);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {

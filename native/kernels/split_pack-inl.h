@@ -43,19 +43,101 @@ constexpr size_t pair_second(size_t i) {
   return kSplits<T> ? i + kVectorPairs<T> : 2 * i + 1;
 }
 
+template <class T>
+constexpr size_t pair_vector(size_t pair, size_t i) {
+  return i == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// Of words of two bfloat16 the even columns, or the odd ones.
+HWY_INLINE Vector<float> even_columns(hn::Vec<Tag<uint32_t>> words) {
+  return hn::BitCast(Tag<float>(), hn::ShiftLeft<16>(words));
+}
+HWY_INLINE Vector<float> odd_columns(hn::Vec<Tag<uint32_t>> words) {
+  return hn::BitCast(Tag<float>(), hn::And(words, hn::Set(Tag<uint32_t>(), 0xFFFF0000)));
+}
+
+// The words of a pair of the split pack that starts at p.
+template <class Extent>
+HWY_INLINE hn::Vec<Tag<uint32_t>> load_words(Extent extent, const bfloat16* p, size_t pair) {
+  return hn::BitCast(Tag<uint32_t>(), load_bits(extent, Bits16x2(), reinterpret_cast<const uint16_t*>(p), pair));
+}
+
+// The same in a register: the compiler would rather load them anew for each use, as a part of the instruction.
+template <class Extent>
+HWY_INLINE hn::Vec<Tag<uint32_t>> load_words_once(Extent extent, const bfloat16* p, size_t pair) {
+  auto words = load_words(extent, p, pair);
+#if HWY_TARGET == HWY_AVX3 && HWY_COMPILER_GCC
+  asm("" : "+v"(words.raw));
+#endif
+  return words;
+}
+#endif
+
 // Vector k of the split pack that starts at p.
 template <class T, class Extent>
 HWY_INLINE Vector<Wide<T>> load_split(Extent extent, const T* p, size_t k) {
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kSplits<T>) {
-    const Tag<uint32_t> du;
-    const auto bits =
-        hn::BitCast(du, load_bits(extent, Bits16x2(), reinterpret_cast<const uint16_t*>(p), k % kVectorPairs<T>));
-    return hn::BitCast(Tag<float>(),
-                       k < kVectorPairs<T> ? hn::ShiftLeft<16>(bits) : hn::And(bits, hn::Set(du, 0xFFFF0000)));
+    const auto words = load_words(extent, p, k % kVectorPairs<T>);
+    return k < kVectorPairs<T> ? even_columns(words) : odd_columns(words);
   } else
 #endif
     return load(extent, p, k);
+}
+
+// The vectors of a pair of the split pack that starts at p. With kOnce, words that they share are loaded at once, and
+// only once.
+template <bool kOnce, class T, class Extent>
+class SplitPair {
+ public:
+  HWY_INLINE SplitPair() {}  // as Pack's
+  HWY_INLINE SplitPair(Extent extent, const T* p, size_t pair) : extent_(extent), p_(p), pair_(pair) {
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (kShares) words_ = load_words_once(extent, p, pair);
+#endif
+  }
+
+  HWY_INLINE Vector<Wide<T>> operator[](size_t i) const {
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (kShares) return i == 0 ? even_columns(words_) : odd_columns(words_);
+#endif
+    return load_split(extent_, p_, pair_vector<T>(pair_, i));
+  }
+
+ private:
+  static constexpr bool kShares = kOnce && kSplits<T>;
+
+  Extent extent_;
+  const T* p_;
+  size_t pair_;
+  hn::Vec<Tag<uint32_t>> words_;
+};
+
+template <class T, class Extent>
+HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
+  Pack<Wide<T>> pack;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) pack.v[k] = load_split(extent, p, k);
+  return pack;
+}
+
+// The same, whose words are loaded only once.
+template <class T, class Extent>
+HWY_INLINE Pack<Wide<T>> load_split_once(Extent extent, const T* p) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kSplits<T>) {
+    Pack<float> pack;
+    DESCEND_UNROLL
+    for (size_t i = 0; i < kVectorPairs<T>; ++i) {
+      const auto words = load_words_once(extent, p, i);
+      pack.v[pair_first<T>(i)] = even_columns(words);
+      pack.v[pair_second<T>(i)] = odd_columns(words);
+    }
+    return pack;
+  } else
+#endif
+    return load_split(extent, p);
 }
 
 // Vector k of a split pack of T with 0 in the lanes beyond the row.
@@ -68,14 +150,6 @@ HWY_INLINE Vector<Wide<T>> in_row(Part part, Vector<Wide<T>> v, size_t k) {
   const size_t columns = !kSplits<T> ? part.n : k < kVectorPairs<T> ? (part.n + 1) / 2 : part.n / 2;
   const size_t first = (kSplits<T> ? k % kVectorPairs<T> : k) * kVectorLanes<Wide<T>>;
   return hn::IfThenElseZero(hn::FirstN(Tag<Wide<T>>(), columns > first ? columns - first : 0), v);
-}
-
-template <class T, class Extent>
-HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
-  Pack<Wide<T>> pack;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) pack.v[k] = load_split(extent, p, k);
-  return pack;
 }
 
 #if HWY_TARGET != HWY_SCALAR

@@ -66,11 +66,11 @@ HWY_INLINE void add_distances(Extent extent, const T* const* x, int64_t c, const
                               Pack<Wide<T>>* sum, Pack<Wide<T>>* squares) {
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const Pack<Wide<T>> pack = load_split_once(extent, x[r] + c);
+    const SplitPack<T, Extent> pack(extent, x[r] + c);
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
       if (!reaches<T>(extent, k)) break;
-      const auto distance = in_row<T>(extent, hn::Sub(pack.v[k], centre[r]), k);
+      const auto distance = in_row<T>(extent, hn::Sub(pack[k], centre[r]), k);
       sum[r].v[k] = hn::Add(sum[r].v[k], distance);
       squares[r].v[k] = hn::MulAdd(distance, distance, squares[r].v[k]);
     }
@@ -329,12 +329,12 @@ HWY_NOINLINE void apply_columns(const Applied<T>& from, int64_t n, const Rows<T>
       [&](auto extent, int64_t c) HWY_ATTR { return Beside{gamma.pack(extent, c), beta.pack(extent, c)}; },
       [&](auto extent, const T* x, T* to, const Terms& terms, const Beside& beside) HWY_ATTR {
         if (ahead != 0) prefetch_pack<prefetch_distant>(x, ahead);
-        const Pack<W> pack = load_split_once(extent, x);
+        const SplitPack<T, decltype(extent)> pack(extent, x);
         Pack<W> result = zero_pack<W>();
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
           if (!reaches<T>(extent, k)) break;
-          const auto xhat = hn::MulAdd(hn::Sub(pack.v[k], terms.centre), terms.rstd, terms.level);
+          const auto xhat = hn::MulAdd(hn::Sub(pack[k], terms.centre), terms.rstd, terms.level);
           result.v[k] = hn::MulAdd(xhat, beside.gamma.v[k], beside.beta.v[k]);
         }
         store_split<kStream>(extent, result, to);

@@ -83,30 +83,26 @@ struct RowSet {
 template <class Norm, bool kTame, class T, int kRows, class Extent>
 HWY_INLINE void add_products(Extent extent, const RowSet<Norm, T, kRows>& set, const Wide<T>* gamma, int64_t c,
                              Pack<Wide<T>>* gx, Pack<Wide<T>>* g) {
-  using InPair = SplitPair<!Norm::kCentered, T, Extent>;  // layer norm's arithmetic fills the registers
+  constexpr bool kOnce = !Norm::kCentered;  // layer norm's arithmetic needs the registers
+  SplitPack<T, Extent, kOnce> dy[kRows], x[kRows];
   DESCEND_UNROLL
-  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
-    InPair dy[kRows], x[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    dy[r] = {extent, set.dy[r] + c};
+    x[r] = {extent, set.x[r] + c};
+  }
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
+    if (!reaches<T>(extent, k)) break;
+    const auto gamma_k = load_beside<T>(extent, gamma + c, k);
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      dy[r] = InPair(extent, set.dy[r] + c, pair);
-      x[r] = InPair(extent, set.x[r] + c, pair);
-    }
-    DESCEND_UNROLL
-    for (size_t i = 0; i < 2; ++i) {
-      const size_t k = pair_vector<T>(pair, i);
-      if (!reaches<T>(extent, k)) break;
-      const auto gamma_k = load_beside<T>(extent, gamma + c, k);
-      DESCEND_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        const auto g_k = hn::Mul(dy[r][i], gamma_k);
-        auto xc = set.centered(x[r][i], r);
-        if constexpr (!kTame) xc = hn::Mul(xc, set.rstd[r]);
-        // Beyond the row an infinite mean or rstd would make NaN of 0.
-        if constexpr (Norm::kCentered || !kTame) xc = in_row<T>(extent, xc, k);
-        gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
-        if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
-      }
+      const auto g_k = hn::Mul(dy[r][k], gamma_k);
+      auto xc = set.centered(x[r][k], r);
+      if constexpr (!kTame) xc = hn::Mul(xc, set.rstd[r]);
+      // Beyond the row an infinite mean or rstd would make NaN of 0.
+      if constexpr (Norm::kCentered || !kTame) xc = in_row<T>(extent, xc, k);
+      gx[r].v[k] = hn::MulAdd(g_k, xc, gx[r].v[k]);
+      if constexpr (Norm::kCentered) g[r].v[k] = hn::Add(g[r].v[k], g_k);
     }
   }
 }
@@ -388,15 +384,14 @@ template <bool kTame, class Norm, Output kOutput, class T, int kRows, class Exte
 HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows>& set, const Wide<T>* gamma, int64_t c,
                            Columns& columns) {
   using W = Wide<T>;
+  SplitPack<T, Extent> dy[kRows], x[kRows];
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    dy[r] = {extent, set.dy[r] + c};
+    x[r] = {extent, set.x[r] + c};
+  }
   DESCEND_UNROLL
   for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
-    using InPair = SplitPair<true, T, Extent>;
-    InPair dy[kRows], x[kRows];
-    DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      dy[r] = InPair(extent, set.dy[r] + c, pair);
-      x[r] = InPair(extent, set.x[r] + c, pair);
-    }
     Vector<W> result[kRows][2];
     DESCEND_UNROLL
     for (size_t i = 0; i < 2; ++i) {
@@ -407,7 +402,7 @@ HWY_INLINE void apply_pack(Extent extent, const ApplySet<Norm, kOutput, T, kRows
       auto dbeta = Norm::kCentered ? columns.sums(columns.dbeta, at) : dgamma;
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        result[r][i] = apply<kTame, Norm>(dy[r][i], set.centered(x[r][i], r), gamma_k, set.rstd[r], set.slope[r],
+        result[r][i] = apply<kTame, Norm>(dy[r][k], set.centered(x[r][k], r), gamma_k, set.rstd[r], set.slope[r],
                                           set.offset[r], dgamma, dbeta);
       }
       hn::Store(dgamma, Tag<W>(), columns.dgamma + at);

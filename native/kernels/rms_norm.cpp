@@ -27,11 +27,12 @@ template <int kRows, class T, class Extent>
 HWY_INLINE void add_squares(Extent extent, const T* const* x, int64_t c, Pack<Wide<T>>* acc) {
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const Pack<Wide<T>> pack = load_split_once(extent, x[r] + c);
+    const SplitPack<T, Extent> pack(extent, x[r] + c);
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
       if (!reaches<T>(extent, k)) break;
-      acc[r].v[k] = hn::MulAdd(pack.v[k], pack.v[k], acc[r].v[k]);
+      const auto v = pack[k];
+      acc[r].v[k] = hn::MulAdd(v, v, acc[r].v[k]);
     }
   }
 }
@@ -151,12 +152,12 @@ HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64
         [=](auto extent, int64_t c) HWY_ATTR { return gamma.pack(extent, c); },
         [=](auto extent, const T* from, T* to, const Vector<W>& by, const Pack<W>& beside) HWY_ATTR {
           if (distance != 0) prefetch_pack<prefetch_distant>(from, distance);
-          const Pack<W> pack = load_split_once(extent, from);
+          const SplitPack<T, decltype(extent)> pack(extent, from);
           Pack<W> scaled = zero_pack<W>();
           DESCEND_UNROLL
           for (size_t k = 0; k < kPackVectors<W>; ++k) {
             if (!reaches<T>(extent, k)) break;
-            scaled.v[k] = hn::Mul(hn::Mul(pack.v[k], by), beside.v[k]);
+            scaled.v[k] = hn::Mul(hn::Mul(pack[k], by), beside.v[k]);
           }
           store_split<stream()>(extent, scaled, to);
         });

@@ -57,11 +57,11 @@ struct Comparands {
 
 template <class T, class Extent>
 HWY_INLINE void add_products(Extent extent, const T* dy, const T* y, Pack<Wide<T>>& acc) {
-  const Pack<Wide<T>> of_dy = load_split_once(extent, dy), of_y = load_split_once(extent, y);
+  const SplitPack<T, Extent> dys(extent, dy), ys(extent, y);
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) {
     if (!reaches<T>(extent, k)) break;
-    acc.v[k] = hn::MulAdd(of_dy.v[k], of_y.v[k], acc.v[k]);
+    acc.v[k] = hn::MulAdd(dys[k], ys[k], acc.v[k]);
   }
 }
 
@@ -130,18 +130,17 @@ HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& l
   constexpr int64_t kStep = kPackLanes<W>;
   const auto factor = splat(scale);
   const auto one_pack = [&](auto extent, int64_t c) DESCEND_INLINED {
-    const Pack<W> dy = load_split_once(extent, e.dy + c), y = load_split_once(extent, e.y + c);
+    const SplitPack<T, decltype(extent)> dys(extent, e.dy + c), ys(extent, e.y + c);
     Pack<W> result;
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto high = highs.at(c, k);
+      const auto dy = dys[k], y = ys[k], high = highs.at(c, k);
       if constexpr (kForm == Form::kFolded) {
-        const auto difference = hn::MulSub(dy.v[k], factor, high);
-        result.v[k] = hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, lows.at(c, k)), y.v[k]);
+        const auto difference = hn::MulSub(dy, factor, high);
+        result.v[k] = hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, lows.at(c, k)), y);
       } else {
-        const auto difference = kForm == Form::kFactored
-                                    ? hn::Mul(y.v[k], hn::Sub(hn::Sub(dy.v[k], high), lows.at(c, k)))
-                                    : hn::Sub(hn::Mul(dy.v[k], y.v[k]), hn::Mul(y.v[k], high));
+        const auto difference = kForm == Form::kFactored ? hn::Mul(y, hn::Sub(hn::Sub(dy, high), lows.at(c, k)))
+                                                         : hn::Sub(hn::Mul(dy, y), hn::Mul(y, high));
         result.v[k] = hn::Mul(difference, factor);
       }
     }

@@ -62,16 +62,6 @@ template <class Extent>
 HWY_INLINE hn::Vec<Tag<uint32_t>> load_words(Extent extent, const bfloat16* p, size_t pair) {
   return hn::BitCast(Tag<uint32_t>(), load_bits(extent, Bits16x2(), reinterpret_cast<const uint16_t*>(p), pair));
 }
-
-// The same in a register: the compiler would rather load them anew for each use, as a part of the instruction.
-template <class Extent>
-HWY_INLINE hn::Vec<Tag<uint32_t>> load_words_once(Extent extent, const bfloat16* p, size_t pair) {
-  auto words = load_words(extent, p, pair);
-#if HWY_TARGET == HWY_AVX3 && HWY_COMPILER_GCC
-  asm("" : "+v"(words.raw));
-#endif
-  return words;
-}
 #endif
 
 // Vector k of the split pack that starts at p.
@@ -86,32 +76,40 @@ HWY_INLINE Vector<Wide<T>> load_split(Extent extent, const T* p, size_t k) {
     return load(extent, p, k);
 }
 
-// The vectors of a pair of the split pack that starts at p. With kOnce, words that they share are loaded at once, and
-// only once.
-template <bool kOnce, class T, class Extent>
-class SplitPair {
+// The vectors of the split pack that starts at p. With kOnce, AVX-512 keeps the words of two in a register: the
+// compiler would rather load them anew for each, as a part of the instruction.
+template <class T, class Extent, bool kOnce = true>
+class SplitPack {
  public:
-  HWY_INLINE SplitPair() {}  // as Pack's
-  HWY_INLINE SplitPair(Extent extent, const T* p, size_t pair) : extent_(extent), p_(p), pair_(pair) {
-#if HWY_TARGET != HWY_SCALAR
-    if constexpr (kShares) words_ = load_words_once(extent, p, pair);
+  HWY_INLINE SplitPack() {}  // as Pack's
+  HWY_INLINE SplitPack(Extent extent, const T* p) : extent_(extent), p_(p) {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kKeeps) {
+      static_assert(kVectorPairs<T> == 1);
+      auto words = load_words(extent, p, 0);
+#if HWY_COMPILER_GCC
+      asm("" : "+v"(words.raw));
+#endif
+      words_ = words;
+    }
 #endif
   }
 
-  HWY_INLINE Vector<Wide<T>> operator[](size_t i) const {
-#if HWY_TARGET != HWY_SCALAR
-    if constexpr (kShares) return i == 0 ? even_columns(words_) : odd_columns(words_);
+  HWY_INLINE Vector<Wide<T>> operator[](size_t k) const {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kKeeps) return k == 0 ? even_columns(words_) : odd_columns(words_);
 #endif
-    return load_split(extent_, p_, pair_vector<T>(pair_, i));
+    return load_split(extent_, p_, k);
   }
 
  private:
-  static constexpr bool kShares = kOnce && kSplits<T>;
+  static constexpr bool kKeeps = kOnce && kSplits<T>;
 
   Extent extent_;
   const T* p_;
-  size_t pair_;
+#if HWY_TARGET == HWY_AVX3
   hn::Vec<Tag<uint32_t>> words_;
+#endif
 };
 
 template <class T, class Extent>
@@ -120,24 +118,6 @@ HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) pack.v[k] = load_split(extent, p, k);
   return pack;
-}
-
-// The same, whose words are loaded only once.
-template <class T, class Extent>
-HWY_INLINE Pack<Wide<T>> load_split_once(Extent extent, const T* p) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kSplits<T>) {
-    Pack<float> pack;
-    DESCEND_UNROLL
-    for (size_t i = 0; i < kVectorPairs<T>; ++i) {
-      const auto words = load_words_once(extent, p, i);
-      pack.v[pair_first<T>(i)] = even_columns(words);
-      pack.v[pair_second<T>(i)] = odd_columns(words);
-    }
-    return pack;
-  } else
-#endif
-    return load_split(extent, p);
 }
 
 // Vector k of a split pack of T with 0 in the lanes beyond the row.

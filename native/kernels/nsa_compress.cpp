@@ -89,7 +89,7 @@ struct Tokens {
         if constexpr (kVectors == 1) {
           x[i][k] = load(extent, from, 0);
         } else {
-          x[i][k] = load_split(extent, from, k == 0 ? pair_first<T>(0) : pair_second<T>(0));
+          x[i][k] = load_split(extent, from, pair_vector<T>(0, k));
         }
       }
     }

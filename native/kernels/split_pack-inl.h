@@ -43,6 +43,7 @@ constexpr size_t pair_second(size_t i) {
   return kSplits<T> ? i + kVectorPairs<T> : 2 * i + 1;
 }
 
+// Vector i, 0 or 1, of a pair.
 template <class T>
 constexpr size_t pair_vector(size_t pair, size_t i) {
   return i == 0 ? pair_first<T>(pair) : pair_second<T>(pair);
@@ -112,14 +113,6 @@ class SplitPack {
 #endif
 };
 
-template <class T, class Extent>
-HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
-  Pack<Wide<T>> pack;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) pack.v[k] = load_split(extent, p, k);
-  return pack;
-}
-
 // Vector k of a split pack of T with 0 in the lanes beyond the row.
 template <class T>
 HWY_INLINE Vector<Wide<T>> in_row(Full, Vector<Wide<T>> v, size_t) {
@@ -130,6 +123,14 @@ HWY_INLINE Vector<Wide<T>> in_row(Part part, Vector<Wide<T>> v, size_t k) {
   const size_t columns = !kSplits<T> ? part.n : k < kVectorPairs<T> ? (part.n + 1) / 2 : part.n / 2;
   const size_t first = (kSplits<T> ? k % kVectorPairs<T> : k) * kVectorLanes<Wide<T>>;
   return hn::IfThenElseZero(hn::FirstN(Tag<Wide<T>>(), columns > first ? columns - first : 0), v);
+}
+
+template <class T, class Extent>
+HWY_INLINE Pack<Wide<T>> load_split(Extent extent, const T* p) {
+  Pack<Wide<T>> pack;
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<Wide<T>>; ++k) pack.v[k] = load_split(extent, p, k);
+  return pack;
 }
 
 #if HWY_TARGET != HWY_SCALAR

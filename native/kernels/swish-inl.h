@@ -203,14 +203,8 @@ HWY_INLINE void powers_of_two(const Vector<W>* v, Vector<W> high, Vector<W> low,
 template <size_t kN>
 HWY_INLINE void brief_powers_of_two(const Vector<float>* t, Vector<float>* power) {
   Vector<float> n[kN], f[kN];
-#if HWY_TARGET == HWY_AVX3
-  each<kN>([&](size_t k) DESCEND_INLINED { f[k] = beyond_nearest(t[k]); });
-  each<kN>([&](size_t k) DESCEND_INLINED { n[k] = hn::Sub(t[k], f[k]); });
-#else
-  const auto magic = hn::Set(Tag<float>(), ExpConstants<float>::kToInteger);
-  each<kN>([&](size_t k) DESCEND_INLINED { n[k] = hn::Sub(hn::Add(t[k], magic), magic); });
+  each<kN>([&](size_t k) DESCEND_INLINED { n[k] = nearest_integer(t[k]); });
   each<kN>([&](size_t k) DESCEND_INLINED { f[k] = hn::Sub(t[k], n[k]); });
-#endif
   powers_of_two<float, kN>(kBriefPowerOfTwo, n, f, power);
 }
 

@@ -848,6 +848,20 @@ def test_large_and_small_float32(size, columns):
         check(compute(call), call)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 300])
+@pytest.mark.parametrize("columns", [2, 5, 40, 300, 9000])
+def test_products_may_leave_the_range_where_results_do_not(columns, rows):
+    """dy * weight * (x - mean) of one row does, dy * weight * xhat does not."""
+    rng = np.random.default_rng(43)
+    x, weight, dy = normal(rng, (rows, columns), scale=1e3), normal(rng, (columns,)), normal(rng, (rows, columns))
+    dy[rows // 2] *= np.float32(1e36)
+    statistics = wide(x).mean(axis=1).astype(np.float32), (1 / wide(x).std(axis=1)).astype(np.float32)
+    call = [dy, x, (columns,), *statistics, weight, None]
+    results = compute(call)
+    assert np.isfinite(results[0]).all()
+    check(results, call)
+
+
 @pytest.mark.parametrize("rstd", [1e12, -1e12, 1e-13, 2.0**40, 1e19])
 @pytest.mark.parametrize("size", [1e17, 1e-15, 1.0])
 @pytest.mark.parametrize("columns", [3, 40, 9000])

@@ -608,6 +608,19 @@ def test_large_and_small_float32(size, columns):
         check(dx, dgamma, dy, x, rstd, gamma)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 300])
+@pytest.mark.parametrize("columns", [2, 5, 40, 300, 9000])
+def test_products_may_leave_the_range_where_results_do_not(columns, rows):
+    """dy * gamma * x of one row does, dy * gamma * xhat does not."""
+    rng = np.random.default_rng(43)
+    x, gamma, dy = normal(rng, (rows, columns), scale=1e3), normal(rng, (columns,)), normal(rng, (rows, columns))
+    dy[rows // 2] *= np.float32(1e36)
+    rstd = (1 / np.sqrt((wide(x) ** 2).mean(1))).astype(np.float32)
+    dx, dgamma = compute(dy, x, rstd, gamma)
+    assert np.isfinite(dx).all()
+    check(dx, dgamma, dy, x, rstd, gamma)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_subnormals_are_kept(dtype):
     """With x = 0 and rstd = gamma = 1, dx is dy."""

@@ -40,6 +40,12 @@ int64_t cache_bytes(Cache cache) {
   return int64_t{kibibytes} << 10;
 }
 
+int64_t first_cache_bytes() {
+  constexpr int64_t kUsual = int64_t{48} << 10;
+  static const int64_t bytes = cache_bytes(kFirst);
+  return bytes > 0 ? bytes : kUsual;
+}
+
 // Bytes that are worth keeping in the caches. The last one is shared, on a virtual machine with others' machines, and
 // slow: of it each core counts on as much as its own second level holds.
 int64_t kept_bytes() {
@@ -66,9 +72,8 @@ Ask ask_of_memory() {
 // A shorter row is not enough work, and so much of one that does not stay in the first-level cache, with what else is
 // in use, until it is read again that its neighbours may as well share the loads.
 bool is_best_alone(int64_t row_bytes) {
-  constexpr int64_t kLeast = int64_t{2} << 10, kUsualFirst = int64_t{48} << 10;
-  static const int64_t first = cache_bytes(kFirst);
-  return kLeast <= row_bytes && row_bytes <= (first > 0 ? first : kUsualFirst) / 3;
+  constexpr int64_t kLeast = int64_t{2} << 10;
+  return kLeast <= row_bytes && row_bytes <= first_cache_bytes() / 3;
 }
 
 }  // namespace
@@ -120,6 +125,8 @@ bool split_loose_columns(int64_t rows, int64_t columns, bool shares_parameters) 
 }
 
 int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxGroupRows); }
+
+bool fits_first_cache(int64_t bytes) { return bytes <= first_cache_bytes() / 3 * 2; }
 
 bool exceeds_kept(int64_t bytes) {
   static const int64_t kept = kept_bytes();

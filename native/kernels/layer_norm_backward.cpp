@@ -9,8 +9,8 @@ namespace descend::kernels::HWY_NAMESPACE {
 
 template <class T>
 NormBackwardKernels<T> layer_norm_backward_kernels() {
-  return {norm_backward_rows<LayerNorm, T>, norm_backward_block_sums<LayerNorm, T>,
-          norm_backward_results<LayerNorm, T>};
+  return {norm_backward_rows<LayerNorm, T>, norm_backward_block_sums<LayerNorm, T>, norm_backward_results<LayerNorm, T>,
+          norm_backward_wild_sums<LayerNorm, T>};
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

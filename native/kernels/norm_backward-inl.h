@@ -20,15 +20,11 @@ namespace descend::kernels::HWY_NAMESPACE {
 // Rows of a group at most: they share each load of gamma and of the column sums.
 inline constexpr int kMaxGroup = kHasVectors ? 2 : 1;
 
-// Rows of this many bytes or fewer, both inputs together, are worked on one at a time: what is read twice then stays in
-// the first-level cache, where of two rows it would not. So are those of bfloat16 that are not aligned, each of whose
-// vectors lies in two lines.
-inline constexpr int64_t kRowInCache = int64_t{8} << 10;
-
 // Rows of a group otherwise, where columns are not cut. Of 16 bits one row of a layer norm fills the registers; with
 // AVX2, which has half as many as AVX-512, so does one of an RMS norm.
 template <class Norm, class T>
-inline constexpr int kGroupOf = sizeof(T) == 2 && (Norm::kCentered || HWY_TARGET == HWY_AVX2) ? 1 : kMaxGroup;
+inline constexpr int kGroupOf =
+    sizeof(T) == 2 && (HWY_TARGET == HWY_AVX2 || (Norm::kCentered && HWY_TARGET != HWY_AVX3)) ? 1 : kMaxGroup;
 
 // For the row sums each row takes one or two packs of accumulators: as many rows as the registers hold.
 struct RmsNorm {
@@ -39,6 +35,10 @@ struct LayerNorm {
   static constexpr bool kCentered = true;
   static constexpr int kSumsAbreast = HWY_TARGET == HWY_AVX3 ? kMaxGroup : 1;
 };
+
+// What a column takes in a cache: its elements of both inputs, gamma and its sums.
+template <class Norm, class T>
+inline constexpr int64_t kColumnBytes = 2 * sizeof(T) + (Norm::kCentered ? 3 : 2) * sizeof(Wide<T>);
 
 // Columns whose products are summed in one chain of float: a short one loses little to rounding. The chains are added
 // in double.
@@ -243,6 +243,15 @@ HWY_NOINLINE void row_sums(const NormBackward<T>& p, int64_t row, Ask ask, Dista
     of.end_run(end);
   }
   of.finish(p.columns, sums);
+}
+
+template <class Norm, class T>
+HWY_INLINE RowTerms<Wide<T>> terms_of(const NormBackward<T>& p, int64_t row, const RowSums& sums) {
+  return row_terms(p, row, sums, [&]() HWY_ATTR {
+    RowSums wild;
+    row_sums<Norm, false, 1>(p, row, Ask::kNothing, {}, &wild);
+    return wild;
+  });
 }
 
 template <class T>
@@ -575,7 +584,7 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
       if (!known) group_sums<Norm, kGroup>(p, row, rows, sums);
       bool tame = true;
       for (int64_t r = 0; r < rows; ++r) {
-        terms[r] = row_terms(p, row + r, sums[r]);
+        terms[r] = terms_of<Norm>(p, row + r, sums[r]);
         tame = tame && terms[r].tame;
       }
       if constexpr (kOutput != Output::kNone && kHasVectors) {
@@ -838,7 +847,7 @@ template <class Norm, Output kOutput, class T, class Columns>
 HWY_INLINE void apply_wild_row(const NormBackward<T>& p, int64_t row, T* dx, Columns& columns) {
   RowSums sums;
   if (kOutput != Output::kNone) group_sums<Norm, 1>(p, row, 1, &sums);
-  const RowTerms<Wide<T>> terms = row_terms(p, row, sums);
+  const RowTerms<Wide<T>> terms = terms_of<Norm>(p, row, sums);
   apply_group<Norm, kOutput, 1>(p, row, 1, &terms, {dx, 0}, columns);
 }
 
@@ -1056,6 +1065,16 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
   }
 }
 
+// Whether rows are best worked on one at a time: those that have room in the first-level cache with all that is used
+// beside them. What is read twice then stays there, where of two rows it would not; of longer ones, two share what comes
+// from the next cache. Rows of bfloat16 that are not aligned may be longer: each of their vectors lies in two lines.
+template <class Norm, class T>
+bool go_one_by_one(const NormBackward<T>& p) {
+  const int64_t bytes = p.columns * kColumnBytes<Norm, T>;
+  const bool straddles = kSplits<T> && !(are_aligned(p.dy) && are_aligned(p.x));
+  return fits_first_cache(straddles ? bytes / 3 * 2 : bytes);
+}
+
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
   if constexpr (sizeof(T) < sizeof(double) && !kIsShort<T>) {
@@ -1072,8 +1091,7 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   }
   if constexpr (!kBatches || !kIsShort<T>) {
     if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
-      const bool straddle = kSplits<T> && !(are_aligned(p.dy) && are_aligned(p.x));
-      if (straddle || 2 * p.columns * static_cast<int64_t>(sizeof(T)) <= kRowInCache)
+      if (go_one_by_one<Norm>(p))
         return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
     }
     all_rows<Norm, kOutput, kGroupOf<Norm, T>>(p, first, last, cut, stores);
@@ -1195,6 +1213,20 @@ void norm_backward_block_sums(const NormBackward<T>& whole, const BlockGroup& gr
   NormBackward<T> p = columns_of(whole, begin, HWY_MIN(kBlock, whole.columns - begin));
   const Columns<Norm, T, kBlock> columns(p);
   for (int64_t r = 0; r < group.rows; r += kMaxGroup) block_sums<Norm>(p, r, group, sums);
+}
+
+template <class Norm, class T>
+RowSums norm_backward_wild_sums(const NormBackward<T>& whole, int64_t row) {
+  RowSums sums;
+  for (int64_t begin = 0; begin < whole.columns; begin += kBlock) {
+    NormBackward<T> p = columns_of(whole, begin, HWY_MIN(kBlock, whole.columns - begin));
+    const Columns<Norm, T, kBlock> columns(p);
+    RowSums block;
+    row_sums<Norm, false, 1>(p, row, Ask::kNothing, {}, &block);
+    sums.gx += block.gx;
+    sums.g += block.g;
+  }
+  return sums;
 }
 
 template <class Norm, class T>

@@ -75,7 +75,8 @@ void by_columns(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels,
           sum.gx += sums[b * group.rows + r].gx;
           sum.g += sums[b * group.rows + r].g;
         }
-        terms[r] = row_terms(p, group.row + r, sum);
+        const int64_t row = group.row + r;
+        terms[r] = row_terms(p, row, sum, [&] { return kernels.wild_sums(p, row); });
       }
     }
     below = group_at(group.row + group.rows);

@@ -34,8 +34,8 @@ struct RowSums {
 // A row whose rstd is far from the ends of its type's range needs no xhat, and so fewer operations and roundings:
 //   tame:     dx = rstd * dy * gamma - (slope * (x - mean) + offset)
 //   not tame: dx = rstd * (dy * gamma - (slope * xhat + offset))
-// Where the row has an infinity or a NaN, or its terms leave the range, slope or offset shows it: such a row is not
-// tame in the second pass.
+// Where the row has an infinity or a NaN, or its products or terms leave the range, slope or offset shows it: such a row
+// is not tame.
 template <class W>
 struct RowTerms {
   W mean;
@@ -55,23 +55,24 @@ HWY_INLINE bool is_tame(W rstd) {
   return std::abs(rstd) >= kTameLeast<W> && std::abs(rstd) <= kTameMost<W>;
 }
 
-// Inlined by force: a function of the baseline, called where the upper halves of the vector registers are in use, takes
-// some 70 ns.
-template <class T>
-HWY_INLINE RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, const RowSums& sums) {
+// The terms of a row from its sums: where it turns out not to be tame although its rstd is, those of wild_sums(), with
+// rstd in them. Inlined by force: a function of the baseline, called where the upper halves of the vector registers are
+// in use, takes some 70 ns.
+template <class T, class WildSums>
+HWY_INLINE RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, RowSums sums, WildSums wild_sums) {
   using W = Wide<T>;
   const double rstd = static_cast<double>(p.rstd[row]), n = static_cast<double>(p.columns);
   RowTerms<W> terms;
   terms.mean = p.mean == nullptr ? W{0} : p.mean[row];
   terms.rstd = p.rstd[row];
-  const bool tame_sums = is_tame(terms.rstd);
-  if (tame_sums) {
+  if (is_tame(terms.rstd)) {
     terms.slope = static_cast<W>(sums.gx / n * rstd * rstd * rstd);
     terms.offset = static_cast<W>(sums.g / n * rstd);
     terms.tame = std::isfinite(terms.slope) && std::isfinite(terms.offset);
     if (terms.tame) return terms;
+    sums = wild_sums();
   }
-  terms.slope = static_cast<W>(tame_sums ? sums.gx / n * rstd : sums.gx / n);
+  terms.slope = static_cast<W>(sums.gx / n);
   terms.offset = static_cast<W>(sums.g / n);
   terms.tame = false;
   return terms;
@@ -98,6 +99,8 @@ struct NormBackwardKernels {
   void (*block_sums)(const NormBackward<T>& p, const BlockGroup& group, int64_t block, RowSums* sums);
   void (*results)(const NormBackward<T>& p, const BlockGroup& group, int64_t column, int64_t columns,
                   const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores);
+  // A whole row's sums as those of one that is not tame.
+  RowSums (*wild_sums)(const NormBackward<T>& p, int64_t row);
 };
 
 // Slots of partial sums; 0 where the kernels write the sums themselves, or one slot of them.

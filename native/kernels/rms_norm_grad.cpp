@@ -9,7 +9,8 @@ namespace descend::kernels::HWY_NAMESPACE {
 
 template <class T>
 NormBackwardKernels<T> rms_norm_grad_kernels() {
-  return {norm_backward_rows<RmsNorm, T>, norm_backward_block_sums<RmsNorm, T>, norm_backward_results<RmsNorm, T>};
+  return {norm_backward_rows<RmsNorm, T>, norm_backward_block_sums<RmsNorm, T>, norm_backward_results<RmsNorm, T>,
+          norm_backward_wild_sums<RmsNorm, T>};
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

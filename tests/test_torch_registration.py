@@ -105,6 +105,27 @@ def test_gradients_through_the_statistics(name):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", torch_cases.NAMES)
+def test_linearization(name):
+    """The engine is called below autograd then, within a level of forward mode."""
+
+    def slopes():
+        call = torch_cases.calls(torch.float64)[name]
+        inputs = tuple(call.args[place] for place in call.floats)
+
+        def function(*values):
+            args = list(call.args)
+            for place, value in zip(call.floats, values, strict=True):
+                args[place] = value
+            return tuple(r for r in call.run(*args) if r is not None)
+
+        results, pushforward = torch.func.linearize(function, *inputs)
+        return (*results, *pushforward(*inputs))
+
+    for one, other in zip(slopes(), from_python(slopes), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("shape", [(4, 8), (3, 8, 2), (2, 8, 2, 3), (0, 8)])
 def test_gradients_through_the_statistics_of_groups(shape):
     def gradients():

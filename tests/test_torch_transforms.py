@@ -225,6 +225,61 @@ def test_reverse_over_dual_tensors():
     assert_all_close(gradients(NORMS["rms_norm"][1]), gradients(rms))
 
 
+@each_call
+def test_dual_tensors_over_reverse(name):
+    """Gradients of dual tensors have tangents: those that torch.func finds."""
+    function, inputs = scalar(calls()[name])
+    directions = tuple(torch.randn_like(i) for i in inputs)
+    expected = jvp(grad(function, tuple(range(len(inputs)))), inputs, directions)
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(i.clone().requires_grad_(), d) for i, d in zip(inputs, directions, strict=True)]
+        value = function(*duals)
+        gradients = torch.autograd.grad(value, duals, materialize_grads=True)
+        found = [forward_ad.unpack_dual(g) for g in gradients]
+    assert torch.equal(forward_ad.unpack_dual(value).primal, function(*inputs))
+    assert_all_close([f.primal for f in found], expected[0])
+    tangents = [torch.zeros_like(f.primal) if f.tangent is None else f.tangent for f in found]
+    assert_all_close(tangents, expected[1])
+
+
+@each_operator
+def test_hessian_in_forward_mode(name):
+    function, inputs = scalar(calls()[name])
+    modes = {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}
+    expected = torch.autograd.functional.hessian(function, inputs)
+    for found, wanted in zip(torch.autograd.functional.hessian(function, inputs, **modes), expected, strict=True):
+        assert_all_close(found, wanted)
+
+
+@each_operator
+def test_double_backward_with_hooks_on_what_is_saved(name):
+    """Offloaded or in a checkpoint; a tensor that is given twice has the gradients of both."""
+    function, inputs = scalar(calls()[name])
+    leaves = [i.clone().requires_grad_() for i in inputs]
+
+    def curvature(*values: Tensor) -> Tensor:
+        gradients = torch.autograd.grad(function(*values), values, create_graph=True)
+        return functools.reduce(torch.add, (g.square().sum() for g in gradients))
+
+    expected = torch.autograd.grad(curvature(*leaves), leaves)
+    with torch.autograd.graph.save_on_cpu():
+        assert_all_close(torch.autograd.grad(curvature(*leaves), leaves), expected)
+    checkpointed = torch.utils.checkpoint.checkpoint(curvature, *leaves, use_reentrant=False)
+    assert_all_close(torch.autograd.grad(checkpointed, leaves), expected)
+
+
+def test_double_backward_of_one_tensor_twice():
+    x, weight = torch.randn(3, 8, dtype=torch.float64, requires_grad=True), torch.ones(8, dtype=torch.float64)
+    rstd = torch.ones(3, 1, dtype=torch.float64)
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(descend.torch.rms_norm_grad(x, x, rstd, weight)[0].pow(3).sum(), x)[0]
+
+    expected = gradient()
+    with torch.autograd.graph.save_on_cpu():
+        torch.testing.assert_close(gradient(), expected)
+
+
 @each_operator
 def test_compile_of_forward_mode(name):
     torch._dynamo.reset()
@@ -470,6 +525,17 @@ def test_autocast_lowers_the_compression_as_it_lowers_matrix_products(lower):
         assert module.weight.grad.dtype is dtype
     with torch.autocast(torch.get_default_device().type, dtype=lower):
         assert descend.torch.NsaCompress(2, 3, 1).double()(torch.randn(7, 2, 4).double()).dtype is torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
+def test_autocast_makes_no_floats_of_what_the_compression_refuses(dtype):
+    x, weight = torch.ones(7, 2, 4), torch.ones(3, 2)
+    for tensors in ((x.to(dtype), weight), (x, weight.to(dtype)), (x.to(dtype), weight.to(dtype))):
+        with (
+            torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16),
+            pytest.raises(ValueError, match=r"nsa_compress: .*(INT32|BOOL|COMPLEX64)"),
+        ):
+            descend.torch.nsa_compress(*tensors, compress_block_size=3, compress_stride=1)
 
 
 def test_training_under_autocast():

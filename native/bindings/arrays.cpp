@@ -246,13 +246,20 @@ bool is_torch(PyObject* object) {
 
 bool truth(const nb::object& value) { return value.ptr() == Py_True; }
 
+// Whether this is a kernel's call, below PyTorch's autograd: who called it deals with tangents, which there cannot even
+// be asked for.
+bool below_autograd() {
+  const nb::module_ library = nb::module_::import_("torch._C");
+  return truth(library.attr("_dispatch_tls_is_dispatch_key_excluded")(library.attr("DispatchKey").attr("AutogradCPU")));
+}
+
 // Only within a level can a tensor have one, and to ask for the level costs next to nothing.
 bool has_tangent(PyObject* object) {
   static PyObject* const names = PyModule_GetDict(torch()->forward_ad.ptr());
   static PyObject* const current_level = PyUnicode_InternFromString("_current_level");
   static PyObject* const outside = PyLong_FromLong(-1);  // the same object everywhere, as all small numbers are
   PyObject* const level = PyDict_GetItemWithError(names, current_level);
-  if (level == outside || level == nullptr) return false;
+  if (level == outside || level == nullptr || below_autograd()) return false;
   return !torch()->forward_ad.attr("unpack_dual")(nb::handle(object)).attr("tangent").is_none();
 }
 

@@ -200,7 +200,7 @@ def nsa_compress(
 ) -> Tensor:
     """``output`` of the compression of native sparse attention."""
     windows = _windows(input, act_seq_len, compress_block_size, compress_stride, act_seq_len_type)
-    return (_wide(input)[windows] * _wide(weight).unsqueeze(-1)).sum(1).to(input.dtype)
+    return (_tokens_of(input, windows) * _wide(weight).unsqueeze(-1)).sum(1).to(input.dtype)
 
 
 def nsa_compress_grad(
@@ -219,7 +219,7 @@ def nsa_compress_grad(
     grad = _wide(output_grad).unsqueeze(1)
     spread = (grad * _wide(weight).unsqueeze(-1)).flatten(0, 1)
     input_grad = torch.zeros_like(_wide(input)).index_add(0, windows.flatten(), spread)
-    weight_grad = (grad * _wide(input)[windows]).sum((0, 3))
+    weight_grad = (grad * _tokens_of(input, windows)).sum((0, 3))
     return input_grad.to(input.dtype), weight_grad.to(weight.dtype)
 
 
@@ -229,6 +229,11 @@ def _windows(input: Tensor, act_seq_len: Sequence[int] | None, width: int, strid
     starts = [s for begin, end in sequences for s in range(begin, end - width + 1, stride)]
     first = torch.tensor(starts, dtype=torch.int64, device=input.device)
     return first.unsqueeze(1) + torch.arange(width, device=input.device)
+
+
+def _tokens_of(input: Tensor, windows: Tensor) -> Tensor:
+    """What the windows hold, [windows, W, N, D]. (Indexing's gradient does not go through vmap.)"""
+    return _wide(input).index_select(0, windows.flatten()).unflatten(0, windows.shape)
 
 
 def count_windows(tokens: int, act_seq_len: Sequence[int] | None, width: int, stride: int, kind: int) -> int:

@@ -76,6 +76,7 @@ def _pull_back(
 ) -> list[Tensor | None]:
     """The gradients with respect to the arguments that need one, from those of the results that have one."""
     places = [place for place, need in enumerate(needed) if need]
+    inputs = [args[place] for place in places]
 
     def partial(*values: Tensor) -> tuple[Tensor, ...]:
         full = list(args)
@@ -88,7 +89,26 @@ def _pull_back(
     given = tuple(c for c in cotangents if c is not None)
     gradients: list[Tensor | None] = [None] * len(args)
     if given:
-        pull = torch.func.vjp(partial, *(args[place] for place in places))[1]
-        for place, gradient in zip(places, pull(given), strict=True):
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        pull = _by_transform if hooks is None else _by_autograd
+        for place, gradient in zip(places, pull(partial, inputs, given), strict=True):
             gradients[place] = gradient
     return gradients
+
+
+def _by_transform(function: Kernel, inputs: Sequence[Tensor], cotangents: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    pull: Kernel = torch.func.vjp(function, *inputs)[1]
+    gradients: Sequence[Tensor] = pull(cotangents)
+    return gradients
+
+
+def _by_autograd(function: Kernel, inputs: Sequence[Tensor], cotangents: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    """The same where saved tensors have hooks, which ``torch.func`` refuses: offloading, checkpoints."""
+    with torch.enable_grad():
+        inputs = [i.view_as(i) for i in inputs]  # of a tensor that is given twice, each has a gradient of its own
+        results = function(*inputs)
+    pairs = [(r, c) for r, c in zip(results, cotangents, strict=True) if r.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(i) for i in inputs]
+    of, given = zip(*pairs, strict=True)
+    return torch.autograd.grad(of, inputs, given, create_graph=torch.is_grad_enabled(), materialize_grads=True)

@@ -214,21 +214,17 @@ class Operator:
         ``function.forward`` gets (ctx, keyset, named, ...) and the operator's positional arguments, none left out;
         ``definition`` has the operator's signature and is composed of PyTorch's operators.
         """
-        # Not Function.apply: within a kernel the dispatcher has dealt with all of torch.func's levels but this one.
-        apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
         def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
+            gradients = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
             if _in_forward_mode():
                 duals = [_unpack(a) for a in args]
                 if any(tangent is not None for _, tangent in duals):
-                    results = self.overload(*(primal for primal, _ in duals), **named)
-                    return _with_tangents(results, definition(*map(_in_float64, args), **named))
-            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
-                args = self.complete(args)
-                if torch._C._are_functorch_transforms_active():
-                    with enable_single_level_autograd_function():
-                        return apply(keyset, named, *args)
-                return apply(keyset, named, *args)
+                    with torch.set_grad_enabled(torch.is_grad_enabled() and not gradients):
+                        results = self.overload(*(primal for primal, _ in duals), **named)
+                    return _with_derivatives(results, definition(*map(_in_float64, args), **named), gradients)
+            if gradients:
+                return _apply(function, keyset, named, *self.complete(args))
             return self.forward(keyset, args, named)
 
         LIBRARY.impl(self.name, autograd, "Autograd", with_keyset=True)
@@ -294,11 +290,38 @@ def _in_float64(value: Any) -> Any:
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _with_tangents(results: Any, duals: Any) -> Any:
-    """The results, with the tangents of the same results in float64."""
+def _apply(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """What ``function.apply`` does, within a kernel: the dispatcher has dealt with all of torch.func's levels but this."""
+    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    if torch._C._are_functorch_transforms_active():
+        with enable_single_level_autograd_function():
+            return apply(*args)
+    return apply(*args)
+
+
+class _Stand(torch.autograd.Function):
+    """A result in the place of the same one in float64, whose gradients go there."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, exact: Tensor) -> Tensor:
+        ctx.dtype = exact.dtype
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, gradient.to(ctx.dtype)
+
+
+def _with_derivatives(results: Any, duals: Any, gradients: bool) -> Any:
+    """The results, with the tangents of the same results in float64 and, if asked for, their gradients.
+
+    Gradients of these have tangents as well: what they are computed of is saved with its own.
+    """
     if isinstance(results, tuple):
-        return tuple(map(_with_tangents, results, duals))
-    tangent = _unpack(duals)[1]
+        return tuple(_with_derivatives(result, dual, gradients) for result, dual in zip(results, duals, strict=True))
+    primal, tangent = _unpack(duals)
+    if gradients and isinstance(primal, Tensor) and primal.requires_grad:
+        results = _apply(_Stand, results, primal)
     return results if tangent is None else forward_ad.make_dual(results, tangent.to(results.dtype), level=0)
 
 

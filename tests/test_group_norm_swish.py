@@ -249,6 +249,33 @@ def test_constant_and_extreme_groups(shape):
     assert not np.isnan(y).any()
 
 
+SHAPES_OF_EVERY_WAY = [
+    *((2, 4), (3, 64), (3, 8, 3), (2, 6, 16), (2, 4, 50), (2, 300, 5), (1, 3000, 7)),
+    *((1, 4, 64), (2, 4, 300), (1, 2, 5000), (1, 2, 70_000)),
+]
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("activate", [True, False])
+@pytest.mark.parametrize("shape", SHAPES_OF_EVERY_WAY)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_rstd_times_gamma_may_leave_the_range_where_results_do_not(groups, shape, activate, dtype):
+    """Far out on either side, beside channels that are not: those come out as if they were alone."""
+    for size, weight in ((1e-30, 1e15), (1e30, 1e-15), (1e-30, 1.0)):
+        rng = np.random.default_rng(3)
+        x = normal(rng, shape, dtype, scale=size)
+        usual = normal(rng, shape[1:2], dtype)
+        usual[0] = 0
+        beta = normal(rng, shape[1:2], dtype, scale=0.0 if size > 1 else 1.0)
+        gamma = usual.copy()
+        gamma[1::2] = (wide(usual)[1::2] * weight).astype(gamma.dtype)
+        results = descend.group_norm_swish(x, gamma, beta, groups, eps=0.0, activate_swish=activate)
+        assert np.isfinite(wide(results[0])).all()
+        check(results, [x, gamma, beta], groups, eps=0.0, activate=activate)
+        alone = descend.group_norm_swish(x, usual, beta, groups, eps=0.0, activate_swish=activate)[0]
+        assert_same_bits([results[0][:, ::2]], [alone[:, ::2]])
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_groups_of_one_element(dtype):
     call = list(tensors((70, 40), 40, (dtype,) * 6).values())[:3]

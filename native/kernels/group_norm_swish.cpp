@@ -32,16 +32,20 @@ struct Normaliser {
   double rstd;
   double shift;  // the mean's error, rounded less exact, times rstd
 
-  W slope(W gamma) const {
-    constexpr double kLargest = std::numeric_limits<W>::max();
-    const double product = rstd * static_cast<double>(gamma);
-    if (!(product > kLargest || product < -kLargest)) return static_cast<W>(product);
-    return static_cast<W>(product > 0 ? kLargest : -kLargest);  // not infinity, which times 0 is NaN
-  }
+  W slope(W gamma) const { return static_cast<W>(rstd * static_cast<double>(gamma)); }
   W level(W gamma, W beta) const {
     return static_cast<W>(static_cast<double>(beta) + shift * static_cast<double>(gamma));
   }
 };
+
+// Whether a slope, rstd * gamma, has left the range of W's normal numbers. What it is multiplied by may bring the result
+// back there.
+template <class W>
+bool is_far(W slope, W gamma) {
+  constexpr W kLeast = std::numeric_limits<W>::min(), kMost = std::numeric_limits<W>::max();
+  const W size = std::abs(slope);
+  return size > kMost || (size < kLeast && gamma != 0);
+}
 
 // With fewer elements a channel is too short to be worked on alone: vectors then run over channels, too.
 inline constexpr int64_t kFlatForwardInner = 64;
@@ -253,6 +257,27 @@ HWY_INLINE void apply_span(const T* x, const C& at, int64_t begin, int64_t end, 
   });
 }
 
+// n elements of a channel whose slope is far out: in double and one factor after the other.
+template <class T>
+HWY_NOINLINE void apply_far(const GroupNormSwish<T>& p, const T* x, const Normaliser<Wide<T>>& by, int64_t channel,
+                            int64_t n, T* y) {
+  using W = Wide<T>;
+  const Tag<double> d;
+  const auto number = [&](auto value) HWY_ATTR { return hn::Set(d, static_cast<double>(value)); };
+  const auto scale = number(p.scale), mean = number(by.mean), rstd = number(by.rstd), shift = number(by.shift);
+  const auto gamma = number(p.gamma[channel]), beta = number(p.beta[channel]);
+  HWY_ALIGN W lanes[kPackLanes<W>];
+  for_each_pack<W>(0, n, [&](auto extent, int64_t j) HWY_ATTR {
+    store(Full(), load_pack(extent, x + j), lanes);
+    for (size_t k = 0; k < kPackLanes<W>; k += kVectorLanes<double>) {
+      const auto xhat = hn::MulAdd(hn::Sub(load_as_double(lanes + k), mean), rstd, shift);
+      const auto z = hn::MulAdd(xhat, gamma, beta);
+      store_rounded(d, p.activate ? careful_swish<double>(z, hn::Mul(scale, z)) : z, lanes + k);
+    }
+    store(extent, load_pack(Full(), lanes), y + j);
+  });
+}
+
 // Blocks [first, last) of the channels of group g of sample n, all channels' blocks counted through.
 template <bool kSwish, bool kStream, class T>
 HWY_INLINE void channel_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
@@ -260,12 +285,17 @@ HWY_INLINE void channel_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, 
   using W = Wide<T>;
   const int64_t inner = p.shape.inner, blocks = blocks_in(inner), channel = g * p.shape.group_channels();
   for (int64_t entry = first; entry < last; ++entry) {
-    const int64_t c = channel + entry / blocks, begin = entry % blocks * kBlock;
+    const int64_t c = channel + entry / blocks, begin = entry % blocks * kBlock, end = HWY_MIN(begin + kBlock, inner);
+    const T* x = p.x.row(n) + c * inner;
+    T* y = p.y.row(n) + c * inner;
+    if (HWY_UNLIKELY(is_far(by.slope(p.gamma[c]), p.gamma[c]))) {
+      apply_far(p, x + begin, by, c, end - begin, y + begin);
+      continue;
+    }
     const Terms<W, kBriefly<T>, Same<W>, Same<W>> at{Same<W>(by.slope(p.gamma[c])),
                                                      Same<W>(by.level(p.gamma[c], p.beta[c])), Same<W>(by.mean),
                                                      Steepness<W, kBriefly<T>>(p.scale)};
-    apply_span<kSwish, kStream>(p.x.row(n) + c * inner, at, begin, HWY_MIN(begin + kBlock, inner), ahead,
-                                p.y.row(n) + c * inner);
+    apply_span<kSwish, kStream>(x, at, begin, end, ahead, y);
   }
 }
 
@@ -300,14 +330,16 @@ struct SmallGroups {
   }
 };
 
-// Slope and level of n channels, as Normaliser has them.
+// Slope and level of n channels, as Normaliser has them. Whether some slope is far out.
 template <class W, class Number>
-HWY_INLINE void channel_terms(const W* gamma, const W* beta, const Statistics<Number>& of, int64_t n, W* slope,
+HWY_INLINE bool channel_terms(const W* gamma, const W* beta, const Statistics<Number>& of, int64_t n, W* slope,
                               W* level) {
   const Tag<double> d;
   const hn::Rebind<W, Tag<double>> dw;
   constexpr size_t kCount = kPackLanes<W> / kVectorLanes<double>;
-  const auto most = hn::Set(d, static_cast<double>(std::numeric_limits<W>::max()));
+  const hn::RebindToUnsigned<decltype(dw)> du;
+  const auto least = hn::BitCast(du, hn::Set(dw, std::numeric_limits<W>::min()));
+  auto farthest = hn::Zero(du);  // of the sizes' bits, counted from the least: a size below it comes last
   const auto one_pack = [&](auto extent, int64_t c) HWY_ATTR {
     Vector<double> weight[kCount], bias[kCount];
     to_double<W, kPackVectors<W>>(load_pack(extent, gamma + c).v, weight);
@@ -315,32 +347,62 @@ HWY_INLINE void channel_terms(const W* gamma, const W* beta, const Statistics<Nu
     each<kCount>([&](size_t k) DESCEND_INLINED {
       const int64_t at = c + static_cast<int64_t>(k * kVectorLanes<double>);
       const auto product = hn::Mul(of.rstd.at(Full(), c, k), weight[k]);
-      const auto bounded = hn::IfThenElse(hn::Gt(hn::Abs(product), most), hn::CopySign(most, product), product);
-      hn::StoreU(narrow_double<W>(d, bounded), dw, slope + at);
+      const auto rounded = narrow_double<W>(d, product);
+      hn::StoreU(rounded, dw, slope + at);
+      auto distance = hn::Sub(hn::BitCast(du, hn::Abs(rounded)), least);
+      if constexpr (std::is_same_v<decltype(extent), Part>) {
+        distance = hn::IfThenElseZero(hn::FirstN(du, static_cast<size_t>(HWY_MAX(n - at, int64_t{0}))), distance);
+      }
+      farthest = hn::Max(farthest, distance);
       hn::StoreU(narrow_double<W>(d, hn::Add(bias[k], hn::Mul(of.shift.at(Full(), c, k), weight[k]))), dw, level + at);
     });
   };
   for_each_pack<W>(0, n, one_pack);
+  const auto most = hn::Sub(hn::BitCast(du, hn::Set(dw, std::numeric_limits<W>::max())), least);
+  if (HWY_LIKELY(hn::AllFalse(du, hn::Gt(farthest, most)))) return false;
+  for (int64_t c = 0; c < n; ++c) {
+    if (is_far(slope[c], gamma[c])) return true;
+  }
+  return false;
 }
 
 // The same once an element.
 template <class T, class Number>
-HWY_INLINE void element_terms(const GroupNormSwish<T>& p, int64_t channel, int64_t channels,
+HWY_INLINE bool element_terms(const GroupNormSwish<T>& p, int64_t channel, int64_t channels,
                               const Statistics<Number>& of, const Repeat<Wide<T>>& for_elements, Wide<T>* slope,
                               Wide<T>* level) {
   using W = Wide<T>;
   const W *gamma = p.gamma + channel, *beta = p.beta + channel;
   if (p.shape.inner == 1) return channel_terms(gamma, beta, of, channels, slope, level);
   HWY_ALIGN Numbers<W> slopes, levels;
-  channel_terms(gamma, beta, of, channels, slopes, levels);
+  const bool far = channel_terms(gamma, beta, of, channels, slopes, levels);
   for_elements(slopes, channels * p.shape.inner, slope);
   for_elements(levels, channels * p.shape.inner, level);
+  return far;
 }
 
 template <class T, class C>
 HWY_INLINE void flat_span(const GroupNormSwish<T>& p, const T* x, const C& at, int64_t n, T* y) {
   p.activate ? apply_span<true, false>(x, at, 0, n, kForwardTile, y)
              : apply_span<false, false>(x, at, 0, n, kForwardTile, y);
+}
+
+// Channels one by one, where the slope of some is far out. terms(j) are those of element j and what follows, by(i) the
+// normaliser of channel i.
+template <class T, class TermsFrom, class By>
+HWY_INLINE void apply_apart(const GroupNormSwish<T>& p, const T* x, TermsFrom terms, By by, int64_t channel,
+                            int64_t channels, T* y) {
+  using W = Wide<T>;
+  const int64_t inner = p.shape.inner;
+  for (int64_t i = 0; i < channels; ++i, x += inner, y += inner) {
+    const Normaliser<W> of_channel = by(i);
+    const W gamma = p.gamma[channel + i];
+    if (is_far(of_channel.slope(gamma), gamma)) {
+      apply_far(p, x, of_channel, channel + i, inner, y);
+    } else {
+      flat_span(p, x, terms(i * inner), inner, y);
+    }
+  }
 }
 
 // Channels [first, last) of the group.
@@ -353,10 +415,18 @@ HWY_INLINE void flat_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, con
   const int64_t inner = p.shape.inner, tile = kForwardTile / inner, end = g * p.shape.group_channels() + last;
   for (int64_t c = g * p.shape.group_channels() + first; c < end; c += tile) {
     const int64_t channels = HWY_MIN(tile, end - c);
-    element_terms(p, c, channels, of, for_elements, slope, level);
-    const Terms<W, kBriefly<T>, Each<W>, Same<W>> at{Each<W>(slope), Each<W>(level), Same<W>(by.mean),
+    const bool far = element_terms(p, c, channels, of, for_elements, slope, level);
+    const auto terms = [&](int64_t j) HWY_ATTR {
+      return Terms<W, kBriefly<T>, Each<W>, Same<W>>{Each<W>(slope + j), Each<W>(level + j), Same<W>(by.mean),
                                                      Steepness<W, kBriefly<T>>(p.scale)};
-    flat_span(p, p.x.row(n) + c * inner, at, channels * inner, p.y.row(n) + c * inner);
+    };
+    const T* x = p.x.row(n) + c * inner;
+    T* y = p.y.row(n) + c * inner;
+    if (HWY_UNLIKELY(far)) {
+      apply_apart(p, x, terms, [&](int64_t) { return by; }, c, channels, y);
+    } else {
+      flat_span(p, x, terms(0), channels * inner, y);
+    }
   }
 }
 
@@ -478,10 +548,19 @@ HWY_INLINE void small_groups(const GroupNormSwish<T>& p, const SmallRepeats<Wide
     repeat.for_channels(of.rstd, groups * channels, rstd);
     repeat.for_channels(of.shift, groups * channels, shift);
     const Statistics<Each<double>> each_channel{Each<double>(rstd), Each<double>(shift)};
-    element_terms(p, g * channels, groups * channels, each_channel, repeat.for_elements, slope, level);
-    const Terms<W, kBriefly<T>, Each<W>, Each<W>> at{Each<W>(slope), Each<W>(level), Each<W>(mean),
+    const bool far =
+        element_terms(p, g * channels, groups * channels, each_channel, repeat.for_elements, slope, level);
+    const auto terms = [&](int64_t j) HWY_ATTR {
+      return Terms<W, kBriefly<T>, Each<W>, Each<W>>{Each<W>(slope + j), Each<W>(level + j), Each<W>(mean + j),
                                                      Steepness<W, kBriefly<T>>(p.scale)};
-    flat_span(p, x, at, all, p.y.row(n) + g * elements);
+    };
+    T* y = p.y.row(n) + g * elements;
+    if (HWY_UNLIKELY(far)) {
+      const auto by = [&](int64_t i) HWY_ATTR { return of.normaliser(i / channels); };
+      apply_apart(p, x, terms, by, g * channels, groups * channels, y);
+    } else {
+      flat_span(p, x, terms(0), all, y);
+    }
   }
 }
 

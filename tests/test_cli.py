@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -312,6 +313,57 @@ def test_results_are_allocated_in_their_own_dtype():
         assert np.isnan(array).all()
 
 
+@pytest.mark.parametrize("operator", ["scaled_masked_softmax", "scaled_masked_softmax_backward"])
+@pytest.mark.parametrize("options", [(), ("--fix-triu-mask",)])
+def test_an_absent_optional_input_is_none(tmp_path, operator, options):
+    x = np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)
+    y = descend.scaled_masked_softmax(x, None, 1.0, bool(options))
+    given = {"x": x} if operator == "scaled_masked_softmax" else {"grad_output": x, "y": y}
+    tensors.write(tmp_path / "in.npz", given)
+    ok("run", operator, tmp_path / "in.npz", "-o", tmp_path / "out.npy", *options)
+    ok("run", operator, tmp_path / "in.npz", "-o", tmp_path / "host.npy", *options, "--product", "host")
+    (result,), (expected,) = (tensors.read(tmp_path / name).values() for name in ("out.npy", "host.npy"))
+    same(result, expected)
+    assert operator != "scaled_masked_softmax" or np.array_equal(result, y)
+
+
+def test_unsupported_tensors_matter_only_where_they_are_needed(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    given = {name: torch.from_numpy(array) for name, array in inputs().items()}
+    file, out = tmp_path / "in.pt", ("-o", tmp_path / "out.npz")
+    torch.save(given | {"scale": torch.ones(2).to(torch.float8_e4m3fn)}, file)
+    ok("run", "rms_norm_grad", file, *out)
+    same(tensors.read(tmp_path / "out.npz")["dx"], descend.rms_norm_grad(**inputs())[0])
+    torch.save(given | {"x": given["x"].to_sparse()}, file)
+    text = fails(capsys, "run", "rms_norm_grad", file, *out)
+    reason = f"{file}: x is a tensor of torch.float32, torch.sparse_coo, on cpu, which is not supported."
+    assert text == f"descend: {reason}\n"
+    tensors.write(tmp_path / "x.npy", {"x": inputs()["x"]})
+    ok("run", "rms_norm_grad", file, f"x={tmp_path}/x.npy", *out)
+    assert reason in fails(capsys, "check", file, file)
+    tensors.write(tmp_path / "golden.npz", {"dy": inputs()["dy"]})
+    ok("check", file, tmp_path / "golden.npz")
+    torch.save({"x": torch.rand(1, 1, 4, 4), "mask": torch.ones(4).to("meta")}, file)
+    assert "mask is a tensor" in fails(capsys, "run", "scaled_masked_softmax", file, *out)  # given, though optional
+
+
+def test_outputs_have_names_and_no_dtypes(tmp_path, capsys, monkeypatch):
+    tensors.write(tmp_path / "in.npz", inputs())
+    monkeypatch.chdir(tmp_path)
+    dx, dgamma = descend.rms_norm_grad(**inputs())
+    ok("run", "rms_norm_grad", "in.npz", "-o", "dx=o:1.npy", "-o", "dgamma=a:b:c.bin")
+    same(next(iter(tensors.read(tmp_path / "o:1.npy").values())), dx)
+    same(next(iter(tensors.read(tmp_path / "a:b:c.bin", np.float32).values())), dgamma)
+    ok("run", "rms_norm_grad", "in.npz", "-o", "o.npy:1.npz")
+    same(tensors.read(tmp_path / "o.npy:1.npz")["dx"], dx)
+    monkeypatch.setattr(operators, "functional", None)  # nothing is computed before
+    for text in ("dx=o.npy:float16", "dx=o.bin:float16:3x3", "o.npz:float16"):
+        name = text.rpartition("=")[2]
+        assert fails(capsys, "run", "rms_norm_grad", "in.npz", "-o", text) == (
+            f"descend: {name} asks for a dtype, but a result is written in its own: name the file {name[:5]}.\n"
+        )
+
+
 def test_one_file_for_two_results_is_refused(tmp_path, capsys, monkeypatch):
     tensors.write(tmp_path / "in.npz", inputs())
     (tmp_path / "folder").mkdir()
@@ -418,6 +470,12 @@ def test_every_operator_has_a_subcommand_with_its_attributes(operator):
     text = ok("run", operator.name, "--help")
     for parameter in operator.attributes:
         assert "--" + parameter.python.replace("_", "-") in text
+
+
+def test_lists_have_examples_of_their_kind():
+    text = " ".join(ok("run", "layer_norm_backward", "--help").split())
+    assert "A list, as in true,true,false." in text[text.index("--output-mask") :]
+    assert "A list, as in 0,128,272." in text[text.index("--normalized-shape") : text.index("--output-mask")]
 
 
 # check
@@ -530,7 +588,52 @@ def test_demo_without_captured_tensors(tmp_path, capsys):
     assert "no operator 'foo'" in fails(capsys, "demo", "foo")
 
 
+def test_demo_finds_the_data_of_the_checkout_that_it_is_run_in(tmp_path, monkeypatch):
+    from descend.cli import demo
+
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "capture_gradients.py").touch()
+    monkeypatch.setattr(demo, "__file__", "/usr/lib/descend/cli/demo.py")
+    for folder in (tmp_path, tmp_path / "examples"):
+        monkeypatch.chdir(folder)
+        assert demo.find_data() == tmp_path / "examples" / "data"
+
+
 # the process
+
+
+def test_an_interruption_is_said(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    tensors.write(tmp_path / "in.npz", inputs())
+    monkeypatch.setattr(operators, "functional", interrupted)
+    text = fails(capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "-o", tmp_path / "out.npz", status=130)
+    assert text == "descend: interrupted\n"
+
+
+@pytest.mark.parametrize("command", ["ops", "ops --json", "sdk", "--help", "check good.npz golden.npz", "check no no"])
+def test_a_pipe_that_nobody_reads(judged, command):
+    read, write = os.pipe()
+    os.close(read)
+    both = {"stderr": subprocess.STDOUT} if command == "check no no" else {"stderr": subprocess.PIPE}
+    words = [sys.executable, "-m", "descend.cli", *command.split()]
+    try:
+        result = subprocess.run(words, stdout=write, **both, text=True, timeout=120, cwd=judged)
+    finally:
+        os.close(write)
+    assert result.returncode == 141
+    assert not result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", ["ops", "sdk"])
+def test_a_full_disk_is_one_sentence(command):
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "descend.cli", *command.split()]
+        result = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert result.returncode == 2
+    assert result.stderr == "descend: [Errno 28] No space left on device\n"
 
 
 def test_exit_statuses_of_the_process(judged):

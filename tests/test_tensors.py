@@ -275,7 +275,6 @@ def test_truncated_files_are_refused(tmp_path, suffix):
         {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": [1 << 62, 4], "data_offsets": [0, 0]},
-        {"dtype": "F8_E5M2", "shape": [2], "data_offsets": [0, 2]},
         {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]},
         {"dtype": "F32"},
@@ -287,6 +286,55 @@ def test_bad_safetensors_headers_are_refused(tmp_path, entry):
     path = tmp_path / "x.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     refused(path)
+
+
+def lacks(tensors, name):
+    """The sentence of a tensor that is not supported: it has its name, and the others do not suffer from it."""
+    assert name in tensors
+    with pytest.raises(TensorFileError) as caught:
+        tensors[name]
+    with pytest.raises(TensorFileError):
+        dict(tensors)
+    return str(caught.value)
+
+
+def test_unsupported_tensors_of_safetensors_are_errors_when_asked_for(tmp_path):
+    header = json.dumps({
+        "scale": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]},
+        "x": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
+    }).encode()  # fmt: skip
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4) + np.float32(7).tobytes())
+    read = tensors.read(path)
+    assert list(read) == ["scale", "x"]
+    check_same(read["x"], np.float32([7]))
+    assert lacks(read, "scale") == f"{path}: scale has dtype F8_E4M3, which is not supported."
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_unsupported_tensors_of_pt_are_errors_when_asked_for(tmp_path):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(6.0).reshape(2, 3)
+    unsupported = {
+        "float8": (x.to(torch.float8_e4m3fn), "torch.float8_e4m3fn, torch.strided, on cpu"),
+        "sparse": (x.to_sparse(), "torch.float32, torch.sparse_coo, on cpu"),
+        "quantized": (torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "torch.quint8, torch.strided, on cpu"),
+        "meta": (x.to("meta"), "torch.float32, torch.strided, on meta"),
+        "meta16": (x.to("meta", torch.bfloat16), "torch.bfloat16, torch.strided, on meta"),
+    }
+    path = tmp_path / "x.pt"
+    torch.save({"x": x, **{name: tensor for name, (tensor, _) in unsupported.items()}}, path)
+    read = tensors.read(path)
+    check_same(read["x"], x.numpy())
+    for name, (_, kind) in unsupported.items():
+        assert lacks(read, name) == f"{path}: {name} is a tensor of {kind}, which is not supported."
+
+
+@pytest.mark.parametrize("suffix", [*MANY, *ONE])
+def test_names_as_long_as_the_system_takes_them(tmp_path, suffix):
+    path = tmp_path / ("x" * (255 - len(suffix)) + suffix)
+    tensors.write(path, {"x": sample(np.float32)})
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_empty_archive_has_no_tensors(tmp_path):

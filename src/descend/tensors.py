@@ -26,6 +26,7 @@ import os
 import warnings
 import zipfile
 import zlib
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -67,6 +68,25 @@ class TensorFileError(ValueError):
     """A file of tensors that cannot be read or written, and one sentence that says why."""
 
 
+class Contents(UserDict[str, Array]):
+    """The tensors of a file, by name. One that is not supported is a TensorFileError once it is asked for."""
+
+    data: dict[str, Any]
+
+    def __init__(self, found: Mapping[str, Array | TensorFileError]) -> None:
+        self.data = dict(found)
+
+    def __getitem__(self, name: str) -> Array:
+        found: Array | TensorFileError = self.data[name]
+        if isinstance(found, TensorFileError):
+            raise found
+        return found
+
+
+_Found = dict[str, Array | TensorFileError]
+"""What a format's reader gives: arrays, and why others are none."""
+
+
 def parse_dtype(text: str) -> np.dtype[Any]:
     """The dtype that a name stands for: ``float16``, ``bf16``, ``FLOAT``, ``DT_BF16``, ``torch.int64``, in any case.
 
@@ -89,9 +109,14 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+def is_known(path: str | os.PathLike[str]) -> bool:
+    """Whether the suffix is that of a format."""
+    return Path(path).suffix in _WRITERS
+
+
 def read(
     path: str | os.PathLike[str], dtype: npt.DTypeLike | None = None, shape: Sequence[int] | None = None
-) -> Tensors:
+) -> Contents:
     """The tensors of a file, by name; the suffix decides the format.
 
     ``.bin`` needs ``dtype``; without ``shape`` it is read as one dimension. In the other formats ``dtype`` is how to
@@ -100,7 +125,8 @@ def read(
 
     Arrays are aligned and in native byte order; a mapped one is copied where the file has it otherwise. Raises
     FileNotFoundError for a missing file, ModuleNotFoundError where ``.pt`` is read without torch, and TensorFileError
-    for anything else that is wrong with the file.
+    for anything else that is wrong with the file. A tensor that NumPy has no form for (float8, say, or a sparse one) is
+    among the names, and the TensorFileError comes when it is asked for.
     """
     path = Path(path)
     reader = _READERS.get(path.suffix)
@@ -112,7 +138,7 @@ def read(
         raise FileNotFoundError(f"{path} does not exist.")
     wanted = None if dtype is None else np.dtype(dtype)
     if reader is None:
-        return {path.stem: _read_bin(path, wanted, shape)}
+        return Contents({path.stem: _read_bin(path, wanted, shape)})
     if shape is not None:
         raise TensorFileError(f"{path}: a shape is only for raw .bin files; a {path.suffix} file has its own.")
     try:
@@ -123,7 +149,7 @@ def read(
         raise TensorFileError(f"{path} holds pickled Python objects, which are refused: they could run code.") from None
     except _DAMAGED as error:
         raise TensorFileError(f"{path} is not a readable {path.suffix} file ({_first_line(error)}).") from None
-    return {name: _usable(array, wanted) for name, array in tensors.items()}
+    return Contents({n: t if isinstance(t, TensorFileError) else _usable(t, wanted) for n, t in tensors.items()})
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) -> None:
@@ -141,7 +167,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) ->
         raise TensorFileError(f"{path}: a {path.suffix} file holds one tensor, and there are {len(tensors)} ({names}).")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The folder {path.parent} does not exist.")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{os.urandom(8).hex()}.part")  # without the name, which may be as long as a name can be
     try:
         try:
             with part.open("wb") as file:
@@ -204,7 +230,7 @@ def _write_bin(file: IO[bytes], tensors: Tensors) -> None:
         np.ascontiguousarray(array).tofile(file)
 
 
-def _read_npy(path: Path) -> Tensors:
+def _read_npy(path: Path) -> _Found:
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -221,8 +247,8 @@ def _write_npy(file: IO[bytes], tensors: Tensors) -> None:
         np.lib.format.write_array(file, _storable(array), allow_pickle=False)
 
 
-def _read_npz(path: Path) -> Tensors:
-    tensors: Tensors = {}
+def _read_npz(path: Path) -> _Found:
+    tensors: _Found = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():
             with archive.open(member) as file:
@@ -241,7 +267,7 @@ def _write_npz(file: IO[bytes], tensors: Tensors) -> None:
                 np.lib.format.write_array(member, _storable(array), allow_pickle=False)
 
 
-def _read_safetensors(path: Path) -> Tensors:
+def _read_safetensors(path: Path) -> _Found:
     # Eight bytes with the length of a JSON header, the header, then the tensors one after another. Not read by the
     # safetensors package, which copies for NumPy and knows bfloat16 only in later versions.
     size = path.stat().st_size
@@ -251,13 +277,14 @@ def _read_safetensors(path: Path) -> Tensors:
             raise TensorFileError(f"{path} is cut short, or no .safetensors file.")
         header = json.loads(file.read(begin - 8))
     data = _mapped(path, begin, size - begin)
-    tensors: Tensors = {}
+    tensors: _Found = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         dtype = _SAFETENSORS.get(entry["dtype"])
         if dtype is None:
-            raise TensorFileError(f"{path}: {name} has dtype {entry['dtype']}, which is not supported.")
+            tensors[name] = TensorFileError(f"{path}: {name} has dtype {entry['dtype']}, which is not supported.")
+            continue
         shape, (first, last) = entry["shape"], entry["data_offsets"]
         if not 0 <= first <= last <= data.size or last - first != math.prod(shape) * dtype.itemsize:
             raise TensorFileError(f"{path} is cut short or damaged: {name} does not fit into it.")
@@ -294,19 +321,24 @@ def _torch() -> ModuleType:
     return torch
 
 
-def _read_pt(path: Path) -> Tensors:
+def _read_pt(path: Path) -> _Found:
     torch = _torch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are about files that are refused, or read all the same
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     if isinstance(content, torch.Tensor):
         content = {path.stem: content}
-    tensors: Tensors = {}
+    tensors: _Found = {}
     for name, tensor in _flatten(content):
-        if isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        try:
             plain = tensor.detach().resolve_neg().resolve_conj()
             brain = plain.dtype == torch.bfloat16
             tensors[name] = plain.view(torch.int16).numpy().view(BFLOAT16) if brain else plain.numpy()
+        except (TypeError, RuntimeError):  # sparse, quantized, nested, on "meta", of a dtype that NumPy does not have
+            kind = f"a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            tensors[name] = TensorFileError(f"{path}: {name} is {kind}, which is not supported.")
     if not tensors:
         raise TensorFileError(f"{path} holds no tensors.")
     return tensors
@@ -336,7 +368,7 @@ def _write_pt(file: IO[bytes], tensors: Tensors) -> None:
     torch.save(content, file)
 
 
-_READERS: dict[str, Callable[[Path], Tensors]] = {
+_READERS: dict[str, Callable[[Path], _Found]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
     ".safetensors": _read_safetensors,

@@ -5,22 +5,39 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 _MISSING = 'descend: the command line needs {name}, which is not installed: pip install "descend[cli]"'
+_INTERRUPTED = 130
+_CLOSED_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status.
 
     0: done. 1: a result failed the precision standard. 2: a wrong call, unreadable input, or an error of an operator,
-    with one sentence on stderr that says which. 130: interrupted.
+    with one sentence on stderr that says which. 130: interrupted. 141: nobody reads the pipe that it writes to. The
+    last two are a shell's statuses of programs that SIGINT and SIGPIPE have ended.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  None where the caller has closed it
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # product names are Chinese, and not every terminal is
-    arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    streams = sys.stdout, sys.stderr
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+    except (BrokenPipeError, SystemExit) as error:
+        # Rich and Typer answer a closed pipe with SystemExit(1), and 1 is a failed check.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return _CLOSED_PIPE
+    finally:
+        for stream in streams:
+            _drain(stream)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         import rich  # noqa: F401
         import typer
@@ -30,13 +47,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from descend.cli.app import app
 
-        return app(arguments, prog_name="descend", standalone_mode=False) or 0
+        status: int = app(arguments, prog_name="descend", standalone_mode=False) or 0
+        if status == _INTERRUPTED:  # what Typer makes of it, without a word
+            raise KeyboardInterrupt
+        sys.stdout.flush()  # here, where what goes wrong is still reported
+        return status
     except (typer.Abort, KeyboardInterrupt):
         print("descend: interrupted", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
+    except BrokenPipeError:  # no error to report, and perhaps nobody to report to
+        raise
     except Exception as error:
         print(f"descend: {_sentence(error)}", file=sys.stderr)
         return 2
+
+
+def _drain(stream: TextIO) -> None:
+    """Flush; what cannot be written goes nowhere, or else Python would try again at its end, and exit with 120."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _sentence(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import typer
 from descend import precision
 from descend.cli import output
 from descend.cli.files import TensorFile, few
-from descend.tensors import Array, Tensors, parse_dtype
+from descend.tensors import Array, Contents, parse_dtype
 
 _SINGLE = ("MERE", "MARE", "RMSE", "T", "rounded right")
 _DOUBLE = ("MARE", "MERE", "RMSE", "MARE ratio", "MERE ratio", "RMSE ratio")
@@ -32,8 +33,8 @@ def check(
         raise ValueError(f"There is no level {level!r}, only {', '.join(precision.LEVELS)}.")
     computed_in = parse_dtype(dtype) if dtype else None
     files = [TensorFile.parse(text) for text in (golden, actual, third_party) if text]
-    wanted, *results = [file.read() for file in files]
-    results = [_by_golden_name(file, tensors, wanted) for file, tensors in zip(files[1:], results, strict=True)]
+    wanted, *read = [file.read() for file in files]
+    results = [_by_golden_name(file, tensors, wanted) for file, tensors in zip(files[1:], read, strict=True)]
 
     measures = _DOUBLE if third_party else _SINGLE
     table = output.table("tensor", "shape", "dtype", *measures, "verdict", right=measures)
@@ -58,7 +59,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _by_golden_name(file: TensorFile, tensors: Tensors, wanted: Tensors) -> Tensors:
+def _by_golden_name(file: TensorFile, tensors: Contents, wanted: Contents) -> Mapping[str, Array]:
     """The file's tensors; where both files hold a single one, its name does not matter."""
     if len(tensors) == len(wanted) == 1:
         return dict(zip(wanted, tensors.values(), strict=True))
@@ -67,7 +68,9 @@ def _by_golden_name(file: TensorFile, tensors: Tensors, wanted: Tensors) -> Tens
     return tensors
 
 
-def _compared(name: str, reference: Array, files: list[TensorFile], results: list[Tensors]) -> tuple[list[Array], str]:
+def _compared(
+    name: str, reference: Array, files: list[TensorFile], results: list[Mapping[str, Array]]
+) -> tuple[list[Array], str]:
     """Golden, ours and perhaps theirs in one shape; or why they cannot be compared."""
     arrays = [reference]
     for file, tensors in zip(files[1:], results, strict=True):

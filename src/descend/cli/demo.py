@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,10 +59,10 @@ def demo(
 
 def find_data() -> Path | None:
     """The folder ``examples/data`` of the checkout that this package, or the current folder, lies in."""
-    for start in (Path(__file__).resolve(), Path.cwd() / "."):
-        for folder in start.parents:
-            if (folder / "examples" / "capture_gradients.py").exists():
-                return folder / "examples" / "data"
+    here = Path.cwd()
+    for folder in (*Path(__file__).resolve().parents, here, *here.parents):
+        if (folder / "examples" / "capture_gradients.py").exists():
+            return folder / "examples" / "data"
     return None
 
 
@@ -137,7 +137,7 @@ def _captured_tensors(console: Console, operator: Operator, demo: Demo, file: Pa
     return passed
 
 
-def _captures(tensors: Tensors) -> Iterator[tuple[str, dict[str, Any]]]:
+def _captures(tensors: Mapping[str, operators.Array]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The captured calls: tensors named ``<capture>.<parameter>``, by capture."""
     captures: dict[str, dict[str, Any]] = {}
     for key, tensor in tensors.items():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from descend.tensors import Array, Tensors, parse_dtype, parse_shape, read, write
+from descend.tensors import Array, Contents, Tensors, is_known, parse_dtype, parse_shape, read, write
+
+_T = TypeVar("_T")
 
 SYNTAX = "[NAME=]FILE[:DTYPE[:SHAPE]], as in data.npz, dy=dy.npy, x=x.bin:float16:2x1x32"
 
@@ -29,8 +31,7 @@ class TensorFile:
         """Read ``[name=]path[:dtype[:shape]]``; `dtype` and `shape` are for raw files that do not say their own."""
         name = None
         if not Path(text).exists():
-            match = re.fullmatch(r"([A-Za-z_]\w*)=(.+)", text)
-            name, text = match.groups() if match else (None, text)
+            name, text = _named(text)
         path, *described = [text] if Path(text).exists() else text.split(":", 2)
         if Path(path).suffix == ".bin":
             described = described or ([dtype] if dtype else [])
@@ -42,45 +43,60 @@ class TensorFile:
             parse_shape(described[1]) if len(described) > 1 else None,
         )
 
+    @classmethod
+    def parse_output(cls, text: str) -> TensorFile:
+        """Read ``[name=]path``. ValueError where a dtype follows: a result is written in the one that it has."""
+        name, path = _named(text)
+        plain, colon, _ = path.partition(":")
+        if colon and not is_known(path) and is_known(plain):
+            raise ValueError(f"{path} asks for a dtype, but a result is written in its own: name the file {plain}.")
+        return cls(Path(path), name)
+
     @property
     def flat(self) -> bool:
         """Whether it is raw and nothing says its shape."""
         return self.path.suffix == ".bin" and self.shape is None
 
-    def read(self) -> Tensors:
+    def read(self) -> Contents:
         """The file's tensors by name."""
         return read(self.path, self.dtype, self.shape)
+
+
+def _named(text: str) -> tuple[str | None, str]:
+    """The name before a file, if there is one, and the rest."""
+    match = re.fullmatch(r"([A-Za-z_]\w*)=(.+)", text)
+    return (match[1], match[2]) if match else (None, text)
 
 
 def read_arguments(files: Sequence[TensorFile], names: Sequence[str], optional: Sequence[str], prefix: str) -> Tensors:
     """The tensors called `names` (in a file: prefix + name); a file given for one by name goes before what others hold.
 
-    Raises ValueError where one is missing that is not `optional`, or is given twice.
+    Raises ValueError where one is missing that is not `optional`, is given twice, or is not supported.
     """
-    held: Tensors = {}
+    held: dict[str, Contents] = {}
     named: Tensors = {}
     found: list[str] = []
     for file in files:
         content = file.read()
         if file.name is None:
-            _add({name: content[prefix + name] for name in names if prefix + name in content}, held, file)
+            _add({name: content for name in names if prefix + name in content}, held, file)
             found += content
         elif file.name in names:
             _add({file.name: _only(file, content, prefix)}, named, file)
         else:
             raise ValueError(f"{file.name!r} is no input of this operator; its inputs are {', '.join(names)}.")
-    tensors = held | named
+    tensors = named | {name: content[prefix + name] for name, content in held.items() if name not in named}
     missing = [prefix + name for name in names if name not in tensors and name not in optional]
     if missing:
         raise ValueError(f"No tensor is given for {', '.join(missing)}{_hint(found, missing[0])}.")
     return tensors
 
 
-def _add(tensors: Tensors, known: Tensors, file: TensorFile) -> None:
-    for name in tensors:
+def _add(given: Mapping[str, _T], known: dict[str, _T], file: TensorFile) -> None:
+    for name in given:
         if name in known:
             raise ValueError(f"{name} is given twice, the second time in {file.path}.")
-    known |= tensors
+    known |= given
 
 
 def _hint(found: list[str], missing: str) -> str:
@@ -97,7 +113,7 @@ def few(names: Iterable[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
-def _only(file: TensorFile, content: Tensors, prefix: str) -> Array:
+def _only(file: TensorFile, content: Contents, prefix: str) -> Array:
     """The tensor of a file that was given for one parameter: the one of that name, or the only one."""
     key = f"{prefix}{file.name}"
     if key in content:

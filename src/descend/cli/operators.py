@@ -52,10 +52,14 @@ def _unknown(what: str, name: str, known: list[str]) -> str:
 def functional(
     operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Call ``descend.<operator>``, into `outputs` where given; the results by name, masked ones left out."""
+    """Call ``descend.<operator>``, into `outputs` where given; the results by name, masked ones left out.
+
+    Optional inputs that are not among `arguments` are None, also where Python's signature wants them said.
+    """
     names = result_names(operator)
     out = tuple(outputs.get(name) for name in names) if outputs else None
-    results = getattr(descend, operator.name)(**arguments, out=out[0] if out and len(out) == 1 else out)
+    absent: dict[str, Any] = {p.python: None for p in operator.inputs if p.optional}
+    results = getattr(descend, operator.name)(**{**absent, **arguments}, out=out[0] if out and len(out) == 1 else out)
     named = zip(names, results if isinstance(results, tuple) else (results,), strict=True)
     return {name: result for name, result in named if result is not None}
 

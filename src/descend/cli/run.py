@@ -34,6 +34,7 @@ Shape = Annotated[str | None, typer.Option(help="Shape of .bin files that do not
 Repeat = Annotated[int, typer.Option(min=1, max=1_000_000, help="Runs to take the median time of.")]
 
 _TYPES: dict[str, Any] = {"int": int, "float": float, "bool": bool}  # lists and strings are text
+_EXAMPLES = {"int_array": "0,128,272", "bool_array": "true,true,false"}
 
 
 def _command(operator: Operator) -> Callable[..., None]:
@@ -50,7 +51,7 @@ def _command(operator: Operator) -> Callable[..., None]:
         **attributes: Any,
     ) -> None:
         sources = [files.TensorFile.parse(text, dtype, shape) for text in inputs]
-        targets = [files.TensorFile.parse(text) for text in output]
+        targets = [files.TensorFile.parse_output(text) for text in output]
         _run(operator, sources, targets, product, prefix, repeat, attributes)
 
     common = inspect.signature(command, eval_str=True).parameters
@@ -70,23 +71,23 @@ def attribute_option(attribute: Parameter) -> inspect.Parameter:
         default = ast.literal_eval(attribute.default)
         if isinstance(default, (tuple, list)):
             default = ",".join(str(item) for item in default)
-    help_ = f"{attribute.description} A list, as in 0,128,272." if "array" in attribute.kind else attribute.description
+    example = _EXAMPLES.get(attribute.kind)
+    help_ = f"{attribute.description} A list, as in {example}." if example else attribute.description
     annotation: Any = Annotated[kind | None if default is None else kind, typer.Option(help=help_)]
     return inspect.Parameter(attribute.python, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def attribute_value(attribute: Parameter, value: Any) -> Any:
     """The value that the API takes for what the command line gave: lists as tuples; the rest is right already."""
-    if value is None or not attribute.kind.endswith("_array"):
+    if value is None or attribute.kind not in _EXAMPLES:
         return value
     words = [word.strip().lower() for word in value.strip("()[] ").split(",") if word.strip()]
     choices = {"true": True, "1": True, "false": False, "0": False}
     try:
         return tuple(choices[w] for w in words) if attribute.kind == "bool_array" else tuple(int(w) for w in words)
     except (KeyError, ValueError):
-        example = "true,true,false" if attribute.kind == "bool_array" else "0,128,272"
         option = "--" + attribute.python.replace("_", "-")
-        raise ValueError(f"{option} takes a list such as {example}, and got {value!r}.") from None
+        raise ValueError(f"{option} takes a list such as {_EXAMPLES[attribute.kind]}, and got {value!r}.") from None
 
 
 def _run(

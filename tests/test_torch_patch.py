@@ -324,6 +324,40 @@ def unusual(module: Any) -> nn.Module:
     return module
 
 
+class Reluctant:
+    """What lets nobody subclass its subclasses."""
+
+    def __init_subclass__(cls, final: bool = False, **named: Any) -> None:
+        if not final:
+            raise TypeError(f"{cls.__bases__[-1].__name__} is final")
+
+
+class FinalLayerNorm(nn.LayerNorm, Reluctant, final=True):
+    pass
+
+
+class FinalLlamaNorm(LlamaNorm, Reluctant, final=True):
+    pass
+
+
+class FinalSequential(nn.Sequential, Reluctant, final=True):
+    pass
+
+
+class KindredNorm(nn.LayerNorm):
+    def __init_subclass__(cls, *, kind: str, **named: Any) -> None:
+        super().__init_subclass__(**named)
+
+
+class ScaledRMSNorm(nn.RMSNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+class Scaled(ScaledRMSNorm):
+    """A norm by its class, not by its name."""
+
+
 class QuantizedTensor(Tensor):
     """A tensor of another kind."""
 
@@ -363,6 +397,9 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: having(lambda m: setattr(m, "__class__", NoEpsilonNorm)),
         "no single attribute of it can be the epsilon",
     ),
+    "no epsilon, by class": (lambda: Scaled(16), "no single attribute of it can be the epsilon"),
+    "final": (lambda: FinalLayerNorm(16), "its class cannot be subclassed: TypeError('FinalLayerNorm is final')"),
+    "final, probed": (FinalLlamaNorm, "its class cannot be subclassed: TypeError('FinalLlamaNorm is final')"),
     "gate": (GatedNorm, "its forward takes more than one input"),
     **{
         kind.__name__: (kind, "its results are not those of any form that is known")
@@ -389,6 +426,27 @@ def test_what_is_left_alone_and_why(name):
     assert report.left == {"": f"{kind.__name__}: {reason}"}
     assert not report.swapped
     assert type(module) is kind
+
+
+def test_classes_that_refuse_do_not_keep_others_from_their_turn():
+    def pair() -> list[nn.Module]:
+        return [nn.GroupNorm(2, 8), nn.SiLU()]
+
+    shared = nn.GroupNorm(2, 8)
+    model = nn.ModuleList([
+        nn.LayerNorm(4), FinalSequential(*pair()), KindredNorm(4), nn.Sequential(*pair()), nn.RMSNorm(4),
+        nn.Sequential(shared, nn.SiLU()), FinalSequential(shared, nn.SiLU()),
+    ])  # fmt: skip
+    report = dt.patch(model)
+    assert list(report.swapped) == ["0", "3.0", "4", "5.0", "6.0"]
+    assert report.left["1.0"] == (
+        "GroupNorm: its chain's class cannot be subclassed: TypeError('FinalSequential is final')"
+    )
+    assert report.left["2"].startswith("KindredNorm: its class cannot be subclassed: TypeError(")
+    assert "'kind'" in report.left["2"]
+    assert [type(model[i]) for i in (1, 2, 6)] == [FinalSequential, KindredNorm, FinalSequential]
+    x = draw((3, 8, 5), 1)
+    torch.testing.assert_close(model[6](x), model[5](x))
 
 
 def test_what_is_no_norm_is_not_mentioned():
@@ -555,6 +613,45 @@ def restored(model: nn.Module) -> nn.Module:
     return torch.load(file, weights_only=False)
 
 
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def test_unpatching_what_was_parametrized_since():
+    model, plain = (nn.Sequential(nn.LayerNorm(16), LlamaNorm()) for _ in range(2))
+    dt.patch(model)
+    for module in (*model, *plain):
+        nn.utils.parametrize.register_parametrization(module, "weight", Doubled())
+    x, other = draw((5, 16), 1), copy.deepcopy(model)
+    torch.testing.assert_close(model(x), plain(x))
+    assert dt.patch(model).left == {"0": "LayerNorm: swapped before", "1": "LlamaNorm: swapped before"}
+    assert dt.unpatch(model) == ["0", "1"]
+    assert [type(m).__name__ for m in model] == ["ParametrizedLayerNorm", "ParametrizedLlamaNorm"]
+    assert torch.equal(model(x), plain(x))
+    assert all(isinstance(m, dt.forms.Form) for m in other)  # a copy shares its class with the original
+    for module in (*model, *other):
+        nn.utils.parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+    assert [type(m) for m in model] == [nn.LayerNorm, LlamaNorm]
+    assert dt.unpatch(other) == ["0", "1"]
+    assert [type(m) for m in other] == [nn.LayerNorm, LlamaNorm]
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "Llama"])
+@pytest.mark.parametrize("keep", [lambda f: f, lambda f: torch.compile(f, backend="eager")], ids=["as is", "compiled"])
+def test_unpatching_what_has_kept_its_forward(name, keep):
+    module, x = SWAPPED[name][0](), draw((5, 16), 1)
+    plain = copy.deepcopy(module)
+    dt.patch(module)
+    module.forward = keep(module.forward)
+    torch.testing.assert_close(module(x), plain(x))
+    assert dt.unpatch(module) == [""]
+    assert torch.equal(module(x), plain(x))
+    del module.forward
+    assert dt.patch(module).swapped
+    torch.testing.assert_close(module(x), plain(x))
+
+
 @pytest.mark.parametrize("again", [copy.deepcopy, restored, lambda m: pickle.loads(pickle.dumps(m))])
 def test_copies_and_pickles_are_patched(again):
     model = network().eval()
@@ -622,6 +719,36 @@ def test_pytorchs_own_transformer():
         torch.testing.assert_close(
             ours.eval()(x, src_key_padding_mask=padding), theirs.eval()(x, src_key_padding_mask=padding)
         )
+
+
+@pytest.mark.cpu
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(("name", "layout"), [("LayerNorm", torch.strided), ("LayerNorm", torch.jagged),
+                                              ("RMSNorm", torch.jagged)])  # fmt: skip
+def test_nested_tensors_are_left_to_the_class(name, layout):
+    theirs = SWAPPED[name][0]()
+    ours = copy.deepcopy(theirs)
+    dt.patch(ours)
+    x = torch.nested.nested_tensor([draw((3, 16), 1), draw((5, 16), 2)], layout=layout)
+    for one, other in zip(ours(x).unbind(), theirs(x).unbind(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.cpu
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_pytorchs_own_transformer_with_a_hook_on_padded_input():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    theirs = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(16)).eval()
+    ours = copy.deepcopy(theirs)
+    dt.patch(ours)
+    seen: list[bool] = []
+    for model in (ours, theirs):  # layers with hooks are not fused, and get the nested tensor
+        model.layers[0].norm1.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].is_nested))
+    x, padding = torch.randn(3, 7, 16), torch.arange(7) >= torch.tensor([[7], [4], [2]])
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(x, src_key_padding_mask=padding), theirs(x, src_key_padding_mask=padding))
+    assert seen == [True, True]
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")

@@ -233,7 +233,8 @@ def _windows(input: Tensor, act_seq_len: Sequence[int] | None, width: int, strid
 
 def _tokens_of(input: Tensor, windows: Tensor) -> Tensor:
     """What the windows hold, [windows, W, N, D]. (Indexing's gradient does not go through vmap.)"""
-    return _wide(input).index_select(0, windows.flatten()).unflatten(0, windows.shape)
+    tokens: Tensor = _wide(input).index_select(0, windows.flatten())
+    return tokens.reshape(*windows.shape, *input.shape[1:])
 
 
 def count_windows(tokens: int, act_seq_len: Sequence[int] | None, width: int, stride: int, kind: int) -> int:

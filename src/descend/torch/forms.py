@@ -39,19 +39,44 @@ class Form:
         return _new, self._origin, *reduced[2:]
 
 
+class SubclassError(TypeError):
+    """A class that lets nobody subclass it, and so has no place for a form."""
+
+
 def mix(base: type[nn.Module], form: type[Form], epsilon: str = "eps") -> type[nn.Module]:
-    """The subclass of ``base`` with the forward of ``form``; ``epsilon`` is the name of the attribute that holds it."""
+    """The subclass of ``base`` with the forward of ``form``; ``epsilon`` is the name of the attribute that holds it.
+
+    Raises SubclassError where ``base`` refuses it.
+    """
     key = (base, form, epsilon)
     if key not in _mixed:
         body = {"__module__": base.__module__, "__doc__": form.__doc__, "_origin": key}
-        _mixed[key] = type(f"Descend{base.__name__}", (form, base), body)
+        try:
+            _mixed[key] = type(f"Descend{base.__name__}", (form, base), body)
+        except Exception as error:  # whatever its __init_subclass__ or metaclass raises
+            raise SubclassError(f"{base.__name__} cannot be subclassed: {error!r}") from error
     return _mixed[key]
 
 
-def origin(module: nn.Module) -> type[nn.Module] | None:
-    """The class that the module had before a form was mixed in; None where none was, or its class changed since."""
-    found: Origin | None = vars(type(module)).get("_origin")
-    return found[0] if found else None
+def origin(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class before a form was mixed in, itself where none was."""
+    return kind._origin[0] if issubclass(kind, Form) else kind
+
+
+def unmix(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class without the form.
+
+    A subclass that others made of the mixed class, such as a parametrization's, is made anew of the class before.
+    """
+    if not issubclass(kind, Form) or "_origin" in vars(kind):
+        return origin(kind)
+    before = kind._origin[0].__name__
+    body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    make: Any = type(kind)
+    made: type[nn.Module] = make(
+        kind.__name__.replace(f"Descend{before}", before), tuple(unmix(base) for base in kind.__bases__), body
+    )
+    return made
 
 
 def _new(*origin: Any) -> nn.Module:
@@ -68,12 +93,17 @@ class Norm(Form):
 
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
         """Normalises the one input, whatever its name. Raises TypeError where there is another number of inputs."""
+        if not isinstance(self, Norm):  # unpatched, but someone keeps the forward that it had: torch.compile(m.forward)
+            return type(self).forward(self, *input, **named)
         if isinstance(input, Proxy):  # the root of torch.fx's symbolic_trace
             return self._own(input[0])
         inputs = (*input, *named.values())
         if len(inputs) != 1:
             raise TypeError(f"{type(self).__name__} takes one input, but got {len(inputs)}.")
-        return self._own(inputs[0]) if isinstance(inputs[0], Proxy) else self._normalise(inputs[0])
+        x = inputs[0]
+        # The operators take no proxies of torch.fx, and no nested tensors, of which some say that they are strided.
+        plain = isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
+        return self._normalise(x) if plain else self._own(x)
 
     def _own(self, x: Any) -> Tensor:
         """What the module's class computes."""

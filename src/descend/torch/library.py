@@ -291,7 +291,7 @@ def _in_float64(value: Any) -> Any:
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """What ``function.apply`` does, within a kernel: the dispatcher has dealt with all of torch.func's levels but this."""
+    """``function.apply`` within a kernel: the dispatcher has dealt with all of torch.func's levels but this one."""
     apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function():

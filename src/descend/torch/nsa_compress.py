@@ -177,7 +177,10 @@ def _sharded_backward(
 
 def _autocast(input: Tensor, weight: Tensor, act_seq_len: Sequence[int] | None = None, **named: Any) -> Tensor:
     lower = torch.get_autocast_dtype("cpu")
-    input, weight = (t if t.dtype is torch.float64 else t.to(lower) for t in (input, weight))
+    # float64 stays, as in PyTorch's own casts, and so does what is no floating tensor: the operator refuses it.
+    input, weight = (
+        t.to(lower) if t.is_floating_point() and t.dtype is not torch.float64 else t for t in (input, weight)
+    )
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         result: Tensor = _FORWARD.overload(input, weight, act_seq_len, **named)
     return result

@@ -25,6 +25,7 @@ _STANDARD: dict[Any, type[Form]] = {
     nn.RMSNorm: forms.TorchRMSNorm,
     nn.GroupNorm: forms.SwishedGroupNorm,
 }
+_UNPAIRED = "no plain SiLU follows it in an nn.Sequential"
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _COMMON = frozenset(vars(nn.Module()))
 
@@ -66,8 +67,8 @@ def patch(model: nn.Module) -> Report:
 
     Other classes are recognised by what they do: a copy with a weight of its own is run on small inputs of several
     dtypes, and results and gradients are compared. What differs in any of them is left alone; so is what has hooks,
-    buffers, submodules, parametrizations, an instance's own forward, attributes whose part is unknown, or parameters
-    that are not plain floating tensors on the CPU or CUDA (or without data).
+    buffers, submodules, parametrizations, an instance's own forward, attributes whose part is unknown, a class that
+    refuses to be subclassed, or parameters that are not plain floating tensors on the CPU or CUDA (or without data).
 
     The modules stay: only their class becomes a subclass of the one that they had. Parameters, their requires_grad,
     state dicts, optimisers, training mode and sharing are untouched; copies and pickles of the model are patched, too.
@@ -76,13 +77,16 @@ def patch(model: nn.Module) -> Report:
     if not isinstance(model, nn.Module):
         raise TypeError(f"patch: model is of the type {type(model).__name__}, but must be a torch.nn.Module.")
     report = Report()
-    followed = _pair(model)
+    pairs = _pair(model)
     verdicts: dict[nn.Module, type[nn.Module] | str | None] = {}
     probed: dict[Any, type[Form] | None] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        before = forms.origin(module) or type(module)
+        before = forms.origin(type(module))
         if module not in verdicts:
-            verdicts[module] = verdict = _judge(module, module in followed, probed)
+            try:
+                verdicts[module] = verdict = _judge(module, pairs.get(module, _UNPAIRED), probed)
+            except forms.SubclassError as error:
+                verdicts[module] = verdict = f"its class cannot be subclassed: {error.__cause__!r}"
             if isinstance(verdict, type):
                 _change(module, verdict)
         verdict = verdicts[module]
@@ -96,14 +100,17 @@ def patch(model: nn.Module) -> Report:
 def unpatch(model: nn.Module) -> list[str]:
     """Gives all modules that `patch` swapped the class that they had; returns the norms' names.
 
-    What has changed since, parameters above all, stays as it is. Raises TypeError for what is not a module.
+    What has changed since, parameters and parametrizations above all, stays as it is; a ``forward`` of the swapped
+    module that someone holds, compiled or not, computes what the module does now. Raises TypeError for what is not a
+    module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"unpatch: model is of the type {type(model).__name__}, but must be a torch.nn.Module.")
-    swapped = [(name, module) for name, module in model.named_modules(remove_duplicate=False) if forms.origin(module)]
+    modules = model.named_modules(remove_duplicate=False)
+    swapped = [(name, module) for name, module in modules if issubclass(type(module), Form)]
     names = [name for name, module in swapped if not isinstance(module, forms.SwishSequential)]
     for _, module in swapped:
-        _change(module, forms.origin(module) or type(module))
+        _change(module, forms.unmix(type(module)))
     return names
 
 
@@ -114,9 +121,9 @@ def _change(module: nn.Module, kind: type[nn.Module]) -> None:
 # --- what is recognised --------------------------------------------------------------------------------------------
 
 
-def _pair(model: nn.Module) -> set[nn.Module]:
-    """The group norms that a SiLU follows, of which the chains that hold them get their class here."""
-    found: set[nn.Module] = set()
+def _pair(model: nn.Module) -> dict[nn.Module, str | None]:
+    """The group norms that a SiLU follows in a chain, which gets its class here; with each, why not, if it refuses."""
+    pairs: dict[nn.Module, str | None] = {}
     for chain in model.modules():
         if not isinstance(chain, nn.Sequential) or "forward" in vars(chain):
             continue
@@ -124,14 +131,23 @@ def _pair(model: nn.Module) -> set[nn.Module]:
         norms = {a for a, b in itertools.pairwise(chain) if type(b) is nn.SiLU and not (_obstacle(a) or _obstacle(b))}
         norms = {n for n in norms if isinstance(n, forms.SwishedGroupNorm) or _standard(n) is nn.GroupNorm}
         if norms and kind.forward is nn.Sequential.forward:
-            _change(chain, mix(kind, forms.SwishSequential))
+            try:
+                _change(chain, mix(kind, forms.SwishSequential))
+            except forms.SubclassError as error:
+                for norm in norms:
+                    pairs.setdefault(norm, f"its chain's class cannot be subclassed: {error.__cause__!r}")
         if isinstance(chain, forms.SwishSequential):
-            found |= norms
-    return found
+            pairs |= dict.fromkeys(norms)
+    return pairs
 
 
-def _judge(module: nn.Module, followed: bool, probed: dict[Any, type[Form] | None]) -> type[nn.Module] | str | None:
-    """The class that the module is to have, or why it is left alone; None for what is no norm."""
+def _judge(
+    module: nn.Module, unpaired: str | None, probed: dict[Any, type[Form] | None]
+) -> type[nn.Module] | str | None:
+    """The class that the module is to have, or why it is left alone; None for what is no norm.
+
+    ``unpaired`` is why a group norm makes no pair with a SiLU, None where it does.
+    """
     kind = type(module)
     if isinstance(module, Form):
         return None if isinstance(module, forms.SwishSequential) else "swapped before"
@@ -143,8 +159,8 @@ def _judge(module: nn.Module, followed: bool, probed: dict[Any, type[Form] | Non
     obstacle = _obstacle(module)
     if obstacle is not None:
         return obstacle
-    if standard is nn.GroupNorm and not followed:
-        return "no plain SiLU follows it in an nn.Sequential"
+    if standard is nn.GroupNorm and unpaired is not None:
+        return unpaired
     if standard is not None:
         return mix(kind, _STANDARD[standard])
     return _recognise(module, probed)
@@ -158,7 +174,9 @@ def _standard(module: nn.Module) -> type[nn.Module] | None:
 
 
 def _may_be_a_norm(module: nn.Module) -> bool:
-    """Whether it calls itself a norm, or has the parts of one: a weight and an epsilon."""
+    """Whether it is or calls itself a norm, or has the parts of one: a weight and an epsilon."""
+    if isinstance(module, tuple(_STANDARD)):
+        return True
     if isinstance(module, torch.jit.ScriptModule) or (next(module.children(), None) and not _parametrized(module)):
         return False
     if "norm" in type(module).__name__.lower():

@@ -34,11 +34,14 @@ Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
 // in the second-level cache: the partial sums of more groups, and threads that wait for each other, would cost more.
 constexpr int64_t kMostTogether = 256, kBytesTogether = int64_t{4} << 20;
 
+// Of inputs with more bytes, which few last-level caches hold, the groups are better small: two are in use at a time.
+constexpr int64_t kBytesInCache = int64_t{32} << 20;
+
 template <class T>
 int64_t rows_together(int64_t rows, int64_t columns) {
   const int64_t bytes = row_bytes<T>(columns);
   if (rows <= kMaxGroupRows || (rows <= kMostTogether && rows * bytes <= kBytesTogether)) return rows;
-  return group_rows(bytes);
+  return group_rows(rows * bytes > kBytesInCache ? 2 * bytes : bytes);
 }
 
 template <class T>

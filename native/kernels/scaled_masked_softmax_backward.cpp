@@ -171,11 +171,13 @@ HWY_NOINLINE void apply_rows(Elements<T> e, int64_t rows, const Wide<T>* high, c
 }
 
 // What is left to do for a row whose sum is known, and meanwhile, where kNext, the sum of the next one: so reading and
-// writing go on all the time, side by side. The row that is `ahead` of the last that is read is asked for.
+// writing go on all the time, side by side. The row that is `ahead` of the last that is read is asked for; of long rows
+// what lies a little ahead, for a whole row would have to leave the first-level cache again.
 template <Form kForm, bool kNext, bool kStream, class T>
 HWY_NOINLINE double apply_row(const ScaledMaskedSoftmaxBackward<T>& p, int64_t row, const MaskCursor& mask,
                               Wide<T> high, Wide<T> low, Wide<T> scale, int64_t ahead) {
   using W = Wide<T>;
+  constexpr int64_t kAhead = kAheadBytes / static_cast<int64_t>(sizeof(T));
   const Uniform<W> highs(high), lows(low);
   HWY_ALIGN uint8_t buffer[kBlock];
   double sum = 0;
@@ -190,8 +192,9 @@ HWY_NOINLINE double apply_row(const ScaledMaskedSoftmaxBackward<T>& p, int64_t r
         [&](auto extent, int64_t c) HWY_ATTR {
           if constexpr (kNext) {
             if (kStream && std::is_same_v<decltype(extent), Full>) {  // what does not fit in the caches is far away
-              prefetch_pack<prefetch_distant>(dy + c, ahead * p.dy.stride);
-              prefetch_pack<prefetch_distant>(y + c, ahead * p.y.stride);
+              const bool within = p.columns > kAhead;
+              prefetch_pack<prefetch_distant>(dy + c, within ? kAhead : ahead * p.dy.stride);
+              prefetch_pack<prefetch_distant>(y + c, within ? kAhead : ahead * p.y.stride);
             }
             add_products(extent, dy + c, y + c, acc);
           } else {

@@ -300,6 +300,13 @@ struct Tile {
   bool more;  // the next tile lies as many rows behind
 };
 
+// Whether what the next tile has, of rows that no cache holds, is better asked for while results are written than while
+// exponentials are computed: of 16 bits, where several passes over a row just fit the first-level cache.
+template <class T>
+constexpr bool asks_late(int64_t columns) {
+  return sizeof(T) == 2 && 2048 < columns && columns <= 6144;
+}
+
 // Each pass has its own.
 struct Cursors {
   MaskCursor of_max, of_exps, of_quotients;
@@ -308,7 +315,8 @@ struct Cursors {
 template <bool kStream, class T>
 HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
   using W = Wide<T>;
-  const bool keep = t.columns <= kKeptColumns;
+  const bool keep = t.columns <= kKeptColumns, late = kStream && asks_late<T>(t.columns);
+  const int64_t ahead = t.more ? t.rows * t.stride_x : 0;
   const int64_t pitch = ceil_div(t.columns, static_cast<int64_t>(kPackLanes<W>)) * static_cast<int64_t>(kPackLanes<W>);
   HWY_ALIGN W top[kTileRows<W>];
   HWY_ALIGN W least[kTileRows<W>];  // score of what is masked, where anything is
@@ -319,8 +327,8 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
   const auto exp_of = [&](int64_t r, const MaskCursor& of, int64_t block) HWY_ATTR {
     const int64_t n = HWY_MIN(kBlock, t.columns - block);
     const auto run = t.scale.is_far(top[r]) ? exp_block<true, T> : exp_block<false, T>;
-    return run(t.x + r * t.stride_x + block, t.more ? t.rows * t.stride_x : 0, of.columns(block, n, buffer), n, t.scale,
-               top[r], kept + (keep ? r * pitch + block : 0));
+    return run(t.x + r * t.stride_x + block, late ? 0 : ahead, of.columns(block, n, buffer), n, t.scale, top[r],
+               kept + (keep ? r * pitch + block : 0));
   };
 
   const auto find_extremes = [&](auto op) HWY_ATTR {
@@ -352,8 +360,10 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
       const int64_t n = HWY_MIN(kBlock, t.columns - block);
       if (!keep) exp_of(r, masks.of_quotients, block);
       const W* e = kept + (keep ? r * pitch + block : 0);
+      const T* x = t.x + r * t.stride_x + block;
       T* y = t.y + r * t.stride_y + block;
       const auto store = [&](auto extent, int64_t c) HWY_ATTR {
+        if (kStream && late) prefetch_pack<prefetch_distant>(x + c, ahead);
         store_quotients<kStream>(extent, load_pack(Full(), e + c), total, reciprocal, c, y + c);
       };
       const int64_t lead = kStream ? before_line(y, n) : 0;

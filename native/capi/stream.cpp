@@ -3,12 +3,13 @@
 
 #include "acl/acl_rt.h"
 #include "capi/state.h"
+#include "runtime/immortal.h"
 
 namespace descend::capi {
 namespace {
 
 std::mutex default_stream_mutex;
-std::shared_ptr<Stream> default_stream;
+Immortal<std::shared_ptr<Stream>> default_stream;  // destructors of a program's globals may come after ours
 
 Status stale(const char* what) {
   return failure(Code::kInvalidResourceHandle, what, " is not one, or has been destroyed already.");
@@ -75,8 +76,8 @@ std::shared_ptr<Stream> find_stream(const void* handle) {
   if (handle != nullptr) return state().streams.find(handle).value_or(nullptr);
   if (!require_initialized().ok()) return nullptr;
   const std::lock_guard lock(default_stream_mutex);
-  if (!default_stream) default_stream = std::make_shared<Stream>();
-  return default_stream;
+  if (!*default_stream) *default_stream = std::make_shared<Stream>();
+  return *default_stream;
 }
 
 Status get_stream(const void* handle, std::shared_ptr<Stream>* stream) {
@@ -87,7 +88,7 @@ Status get_stream(const void* handle, std::shared_ptr<Stream>* stream) {
 std::deque<std::shared_ptr<Stream>> all_streams() {
   auto streams = state().streams.all();
   const std::lock_guard lock(default_stream_mutex);
-  if (default_stream) streams.push_back(default_stream);
+  if (*default_stream) streams.push_back(*default_stream);
   return streams;
 }
 
@@ -96,7 +97,7 @@ void unlock_default_stream() { default_stream_mutex.unlock(); }
 
 void forget_default_stream() {
   const std::lock_guard lock(default_stream_mutex);
-  default_stream.reset();
+  default_stream->reset();
 }
 
 }  // namespace descend::capi

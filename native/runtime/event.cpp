@@ -6,6 +6,7 @@
 #include "runtime/event_record.h"
 #include "runtime/immortal.h"
 #include "runtime/stream.h"
+#include "runtime/stream_queue.h"
 
 namespace descend {
 namespace {
@@ -33,12 +34,14 @@ void Event::set_latest(std::shared_ptr<detail::EventRecord> record) {
 
 bool Event::complete() const {
   const auto record = latest();
-  return !record || record->complete();
+  if (!record || record->complete()) return true;
+  if (const auto stream = record->stream(); stream && stream->stopped()) stream->step();
+  return record->complete();
 }
 
 bool Event::wait(std::optional<std::chrono::nanoseconds> timeout) {
   const auto record = latest();
-  return !record || record->wait(deadline_after(timeout));
+  return !record || detail::wait_for(*record, deadline_after(timeout));
 }
 
 std::optional<std::chrono::steady_clock::time_point> Event::time() const {

@@ -5,15 +5,24 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "runtime/futex.h"
 
 namespace descend {
 namespace detail {
 
+class StreamQueue;
+
 class EventRecord {
  public:
+  explicit EventRecord(std::weak_ptr<StreamQueue> stream) : stream_(std::move(stream)) {}
+
+  // Which will reach it; empty once destroyed.
+  std::shared_ptr<StreamQueue> stream() const { return stream_.lock(); }
+
   bool complete() const { return (state_.load(std::memory_order_acquire) & kComplete) != 0; }
 
   // A second call changes nothing. Calls must not overlap.
@@ -24,12 +33,13 @@ class EventRecord {
     futex_wake(state_, kWakeAll);
   }
 
-  // False if the deadline passed first, or if `given_up`, about which nudge() has those who wait look again.
-  bool wait(const Deadline& deadline, const std::atomic<bool>* given_up = nullptr) const {
+  // False if the deadline passed first, or if `given_up()`, about which nudge() has those who wait look again.
+  template <class GivenUp>
+  bool wait(const Deadline& deadline, GivenUp given_up) const {
     for (;;) {
       const uint32_t seen = state_.load(std::memory_order_acquire);
       if ((seen & kComplete) != 0) return true;
-      if (given_up != nullptr && *given_up) return false;
+      if (given_up()) return false;
       if (deadline && std::chrono::steady_clock::now() >= *deadline) return false;
       futex_wait_until(state_, seen, deadline);
     }
@@ -46,6 +56,7 @@ class EventRecord {
   static constexpr uint32_t kNudge = 2;
   std::atomic<uint32_t> state_{0};
   std::chrono::steady_clock::time_point time_;
+  const std::weak_ptr<StreamQueue> stream_;
 };
 
 }  // namespace detail

@@ -129,11 +129,14 @@ Status Stream::synchronize(std::optional<nanoseconds> timeout) {
   return queue_->take_failure();
 }
 
-bool Stream::idle() const { return queue_->idle(); }
+bool Stream::idle() const {
+  if (!queue_->idle() && queue_->stopped()) queue_->step();
+  return queue_->idle();
+}
 void Stream::drop_pending() { queue_->drop_pending(); }
 
 void Stream::record(const std::shared_ptr<Event>& event) {
-  const auto record = std::make_shared<EventRecord>();
+  const auto record = std::make_shared<EventRecord>(queue_);
   if (queue_->idle()) {
     record->set_complete();
   } else {

@@ -2,7 +2,9 @@
 //
 // After a fork the child's streams are empty: work that was in flight goes on in the parent only, and the next
 // synchronise of such a stream in the child reports that as a failure, once. The child may submit new work as usual.
-// At the exit of the process work that has not begun is dropped.
+// At the exit of the process the streams' threads end after what they are running. What is left then runs in the same
+// order, on the threads of those who wait for it, or query it, and for no one else: destructors find what they
+// synchronise done, and what nobody asks for is dropped.
 #pragma once
 
 #include <chrono>

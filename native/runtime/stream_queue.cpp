@@ -19,23 +19,33 @@ void StreamQueue::append(Items& item) {
   state_.fetch_or(kQueued);
 }
 
-// The front is a task or a wait, and nobody else is running.
-void StreamQueue::run_front(Lock& lock) {
+// The front is a task or a wait, and nobody else is running. A wait that ends too early goes back to the front.
+void StreamQueue::run_front(Lock& lock, const Deadline& deadline) {
   Items taken;
   taken.splice(taken.end(), items_, items_.begin());
   state_.fetch_or(kRunning);
   if (items_.empty()) state_.fetch_and(~kQueued);
   waits_for_ = taken.front().record;
-  wait_dropped_ = false;
+  wait_ended_ = false;
+  const bool own_thread = thread_.is_current();
   lock.unlock();
   Status status;
-  if (Item& item = taken.front(); item.kind == Kind::kWait) {
-    item.record->wait(std::nullopt, &wait_dropped_);
-  } else {
+  if (const Item& item = taken.front(); item.kind == Kind::kTask) {
     status = guarded(item.task.run);
+    taken.clear();
+  } else if (own_thread) {  // which is to end, not to run another stream's work, when all are stopped
+    item.record->wait(deadline, [&] { return wait_ended_.load(); });
+  } else {
+    wait_for(*item.record, deadline, &wait_ended_);
   }
-  taken.clear();
   lock.lock();
+  if (waits_for_ != nullptr && !waits_for_->complete()) {
+    items_.splice(items_.begin(), taken);
+    state_.fetch_or(kQueued);
+    state_.fetch_and(~kRunning, std::memory_order_release);
+    waits_for_.reset();
+    return;
+  }
   waits_for_.reset();
   finish(std::move(status));
 }
@@ -75,7 +85,6 @@ void StreamQueue::notify() {
 
 // Has the thread look at the queue; false if there is none and none is to be had.
 bool StreamQueue::wake_thread() {
-  if (stop_) return false;
   if (!thread_.started()) {
     if (!thread_.start("descend-stream", thread_main, this)) return false;
   } else if (thread_asleep_) {
@@ -86,10 +95,16 @@ bool StreamQueue::wake_thread() {
   return true;
 }
 
-// The caller is not going to run what is in the queue: see to it that somebody does.
+// The caller is not going to run what is in the queue: see to it that somebody does, if only one of those who wait.
 void StreamQueue::hand_over(Lock& lock) {
   settle();
-  if (items_.empty() || running() || wake_thread()) return;
+  if (items_.empty() || running()) return;
+  if (stop_) {
+    done_word_.fetch_add(1);
+    futex_wake(done_word_, kWakeAll);
+    return;
+  }
+  if (wake_thread()) return;
   while (!items_.empty() && !running()) run_front(lock);
 }
 
@@ -109,6 +124,7 @@ void StreamQueue::thread_main(void* pointer) {
     lock.lock();
     queue->thread_asleep_ = false;
   }
+  queue->hand_over(lock);
   lock.unlock();
   queue->thread_ended_.store(1);
   futex_wake(queue->thread_ended_, kWakeAll);
@@ -136,9 +152,9 @@ void StreamQueue::drop_pending() {
     if (item->kind != Kind::kRecord) dropped.splice(dropped.end(), items_, item);
   }
   dropped_ += dropped.size();
-  if (waits_for_ != nullptr) {
-    wait_dropped_ = true;
-    waits_for_->nudge();
+  if (const auto dropped_wait = std::exchange(waits_for_, nullptr)) {
+    wait_ended_ = true;
+    dropped_wait->nudge();
   }
   if (!running()) {
     state_.fetch_add(std::exchange(dropped_, 0) * kTicket, std::memory_order_release);
@@ -148,10 +164,18 @@ void StreamQueue::drop_pending() {
   lock.unlock();
 }
 
-bool StreamQueue::drain(const Deadline& deadline, bool any_size) {
+bool StreamQueue::drain(const Deadline& deadline, bool any_size, const EventRecord* last) {
   Lock lock(mutex_);
+  if (last != nullptr && last->complete()) return true;
   const uint64_t begun = state_.load(std::memory_order_acquire);
-  const uint64_t target = begun / kTicket + ((begun & kRunning) != 0 ? 1 : 0) + dropped_ + items_.size();
+  uint64_t queued = items_.size();
+  if (last != nullptr) {
+    const auto found = std::find_if(items_.begin(), items_.end(), [&](const Item& item) {
+      return item.kind == Kind::kRecord && item.record.get() == last;
+    });
+    queued = static_cast<uint64_t>(std::distance(items_.begin(), found)) + 1;
+  }
+  const uint64_t target = begun / kTicket + ((begun & kRunning) != 0 ? 1 : 0) + dropped_ + queued;
   bool in_time = true;
   for (;;) {
     settle();
@@ -161,10 +185,11 @@ bool StreamQueue::drain(const Deadline& deadline, bool any_size) {
       break;
     }
     if (!running() && !items_.empty()) {
-      // Never stuck in a wait: that is for the stream's thread, so that this one can keep its deadline.
+      // Never stuck in a wait: that is for the stream's thread, while there is one, so that this one can keep its
+      // deadline.
       const Item& front = items_.front();
-      if (front.kind == Kind::kTask && (any_size || front.task.bytes <= Stream::kInlineBytes)) {
-        run_front(lock);
+      if (stop_ || (front.kind == Kind::kTask && (any_size || front.task.bytes <= Stream::kInlineBytes))) {
+        run_front(lock, deadline);
         continue;
       }
       hand_over(lock);
@@ -204,12 +229,29 @@ uint64_t StreamQueue::tasks_left() {
 void StreamQueue::ask_to_stop() {
   Lock lock(mutex_);
   stop_ = true;
-  // Other streams' threads may wait for these.
   for (const Item& item : items_) {
-    if (item.kind == Kind::kRecord) item.record->set_complete();
+    if (item.kind == Kind::kRecord) item.record->nudge();
+  }
+  if (waits_for_ != nullptr) {
+    wait_ended_ = true;
+    waits_for_->nudge();
   }
   work_word_.fetch_add(1);
   futex_wake(work_word_, 1);
+}
+
+void StreamQueue::step() {
+  Lock lock(mutex_);
+  settle();
+  if (!stop_ || items_.empty() || running()) return;
+  if (const Item& front = items_.front(); front.kind == Kind::kWait) {
+    const auto other = front.record->stream();
+    lock.unlock();
+    if (other != nullptr) other->step();
+    return;
+  }
+  run_front(lock);
+  hand_over(lock);
 }
 
 bool StreamQueue::join_thread(const Deadline& deadline) {
@@ -239,6 +281,14 @@ void StreamQueue::forget_parent() {
   watched_ = UINT64_MAX;
   thread_.forget();
   thread_asleep_ = false;
+}
+
+bool wait_for(const EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up) {
+  const auto stream = record.stream();
+  const auto ended = [&] { return given_up != nullptr && *given_up; };
+  const auto left = [&] { return stream != nullptr && stream->stopped(); };
+  if (record.wait(deadline, [&] { return ended() || left(); })) return true;
+  return !ended() && left() && stream->drain(deadline, true, &record);
 }
 
 }  // namespace descend::detail

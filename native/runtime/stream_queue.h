@@ -45,14 +45,18 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
 
   void enqueue(Item item);
   void drop_pending();
-  // Waits for all that is in the queue now; false if the deadline passed first. Helps with tasks of any size, or small
-  // ones.
-  bool drain(const Deadline& deadline, bool any_size);
+  // Waits for all that is in the queue now, or for what is up to `last`; false if the deadline passed first. Helps with
+  // tasks of any size, or small ones.
+  bool drain(const Deadline& deadline, bool any_size, const EventRecord* last = nullptr);
   Status take_failure();
   uint64_t tasks_left();
 
-  void ask_to_stop();                          // the thread ends after what it is running, and none is started again
+  // The thread ends after what it is running, and none is started again. What is left is for those who wait for it: they
+  // run it, and in other stopped queues what it waits for.
+  void ask_to_stop();
+  bool stopped() const { return stop_; }
   bool join_thread(const Deadline& deadline);  // then; false if the deadline passed first
+  void step();  // of a stopped queue's items, runs one that waits for nothing: whoever asks again and again gets there
 
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
@@ -81,7 +85,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   bool running() const { return (state_.load(std::memory_order_relaxed) & kRunning) != 0; }
   bool done(uint64_t ticket) const;
   void append(Items& item);
-  void run_front(Lock& lock);
+  void run_front(Lock& lock, const Deadline& deadline = {});
   void finish(Status status);
   void settle();
   void notify();
@@ -99,12 +103,15 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   uint64_t watched_ = UINT64_MAX;  // the least ticket that somebody sleeps for
   Thread thread_;
   bool thread_asleep_ = false;
-  bool stop_ = false;
-  std::shared_ptr<EventRecord> waits_for_;  // where what is running is a wait
-  std::atomic<bool> wait_dropped_ = false;
+  std::atomic<bool> stop_ = false;          // set with the lock held
+  std::shared_ptr<EventRecord> waits_for_;  // where what is running is a wait that has not been dropped
+  std::atomic<bool> wait_ended_ = false;    // before its time: it was dropped, or its thread is to stop
   uint64_t dropped_ = 0;  // items taken out of the queue: they count as done once what is running is done
   bool lost_by_fork_ = false;
   Items inherited_;  // in a forked child: what the parent had queued
 };
+
+// Waits for a record, in a stopped queue by running what is before it. False if the deadline passed first, or `given_up`.
+bool wait_for(const EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up = nullptr);
 
 }  // namespace descend::detail

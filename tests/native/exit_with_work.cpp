@@ -1,6 +1,8 @@
 // Ends in one of several ways with work in flight; see CMakeLists.txt. Exit status 0 is all that is asked for.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -30,6 +32,105 @@ Task work(std::chrono::milliseconds time) {
           },
           kLarge};
 }
+
+// Made before the first stream, so that its destructor comes after the streams' threads were stopped.
+struct AtEnd {
+  ~AtEnd() {
+    if (is_well && !is_well()) std::_Exit(1);
+  }
+  std::function<bool()> is_well;
+};
+AtEnd at_end;
+
+// Three streams of which each waits for the one before, and what each has found done by then.
+struct Chain {
+  Chain() {
+    for (int i = 0; i < 20; ++i) streams[0].submit(counted(work(2ms), first));
+    streams[0].record(events[0]);
+    streams[0].submit(counted(work(2ms), first));
+    for (size_t s : {1, 2}) {
+      streams[s].wait(events[s - 1]);
+      streams[s].submit(counted({[this, s] {
+                                   seen[s] = s == 1 ? first.load() : seen[1].load();
+                                   return Status{};
+                                 },
+                                 kLarge},
+                                later));
+      streams[s].record(events[s]);
+    }
+    std::this_thread::sleep_for(5ms);  // the threads of the last two have begun to wait
+  }
+  static Task counted(Task task, std::atomic<int>& count) {
+    return {[run = std::move(task.run), &count] {
+              Status status = run();
+              ++count;
+              return status;
+            },
+            kLarge};
+  }
+  bool in_order() const { return seen[2] >= 20 && later == 2; }
+
+  Stream streams[3];
+  std::shared_ptr<Event> events[3] = {std::make_shared<Event>(), std::make_shared<Event>(), std::make_shared<Event>()};
+  std::atomic<int> first{0}, later{0}, seen[3]{};
+};
+Immortal<std::unique_ptr<Chain>> chain;
+Immortal<std::vector<std::thread>> waiters;
+std::atomic<int> right{0};
+
+// How a destructor may ask for the end of the chain.
+const std::pair<const char*, bool (*)()> kLateWays[] = {
+    {"late_synchronize", [] { return (*chain)->streams[2].synchronize().ok() && (*chain)->in_order(); }},
+    {"late_event", [] { return (*chain)->events[2]->wait() && (*chain)->in_order(); }},
+    {"late_all",
+     [] {
+       wait_for_all_streams();
+       return (*chain)->in_order() && (*chain)->first == 21;
+     }},
+    {"late_queries",
+     [] {
+       while (!(*chain)->events[1]->complete()) {
+       }
+       while (!(*chain)->streams[2].idle()) {
+       }
+       return (*chain)->in_order() && (*chain)->first == 20;
+     }},
+    {"late_timeouts",
+     [] {
+       int late = 0;
+       Status status;
+       do {
+         status = (*chain)->streams[2].synchronize(1ms);
+         late += status.code == Code::kStreamSyncTimeout;
+       } while (status.code == Code::kStreamSyncTimeout);
+       return status.ok() && late > 0 && (*chain)->in_order();
+     }},
+    {"late_dropped",
+     [] {
+       (*chain)->streams[1].drop_pending();
+       return (*chain)->streams[2].synchronize().ok() && (*chain)->later == 1 && (*chain)->first < 20;
+     }},
+    {"late_new_work",
+     [] {
+       Chain again;
+       return again.streams[2].synchronize().ok() && again.in_order() && (*chain)->later == 0;
+     }},
+    {"late_threads",
+     [] {
+       std::atomic<int> wrong{0};
+       std::vector<std::thread> threads;
+       for (int t = 0; t < 6; ++t) {
+         threads.emplace_back([&, t] {
+           if (t % 3 == 0) wrong += !(*chain)->events[2]->wait();
+           if (t % 3 == 1) wrong += !(*chain)->streams[2].synchronize().ok();
+           if (t % 3 == 2) wrong += !(*chain)->streams[1].synchronize(60s).ok() || !(*chain)->events[2]->wait(60s);
+           wrong += !(*chain)->in_order();
+         });
+       }
+       for (auto& thread : threads) thread.join();
+       return wrong == 0;
+     }},
+};
 
 }  // namespace
 
@@ -70,8 +171,24 @@ int main(int count, char** arguments) {
       for (;;) parallel_for(64, kLarge, [](int64_t) {});
     }).detach();
     std::this_thread::sleep_for(20ms);
+  } else if (way == "waiting") {  // threads of the program's own wait when the exit begins; a destructor joins them
+    *chain = std::make_unique<Chain>();
+    for (const auto ask : {+[] { return (*chain)->events[2]->wait(); },
+                           +[] { return (*chain)->streams[2].synchronize().ok(); },
+                           +[] { return (*chain)->streams[2].synchronize(60s).ok(); }}) {
+      waiters->emplace_back([ask] { right += ask() && (*chain)->in_order(); });
+    }
+    at_end.is_well = [] {
+      for (std::thread& waiter : *waiters) waiter.join();
+      return right == 3;
+    };
+    std::this_thread::sleep_for(5ms);
   } else {
-    return 2;
+    for (const auto& [name, is_well] : kLateWays) {
+      if (way == name) at_end.is_well = is_well;
+    }
+    if (!at_end.is_well) return 2;
+    *chain = std::make_unique<Chain>();
   }
   return 0;
 }

@@ -34,7 +34,7 @@ void Event::set_latest(std::shared_ptr<detail::EventRecord> record) {
 
 bool Event::complete() const {
   const auto record = latest();
-  if (!record || record->complete()) return true;
+  if (!record || record->complete()) return record != nullptr;
   if (const auto stream = record->stream(); stream && stream->stopped()) stream->step();
   return record->complete();
 }

@@ -94,7 +94,7 @@ class Stream {
   std::shared_ptr<detail::StreamQueue> queue_;
 };
 
-// A point in a stream. Never recorded counts as complete.
+// A point in a stream.
 class Event {
  public:
   Event();
@@ -102,8 +102,8 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  bool complete() const;
-  // Returns when the latest record is complete; false if the timeout ran out.
+  bool complete() const;  // there is a latest record, and it is complete
+  // Returns when the latest record is complete, or if there is none; false if the timeout ran out.
   bool wait(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   // When the latest record completed; empty if never or not yet.
   std::optional<std::chrono::steady_clock::time_point> time() const;

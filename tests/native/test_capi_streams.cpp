@@ -105,7 +105,7 @@ TEST_CASE("events: complete, waited for, timed") {
   float milliseconds = -1;
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventElapsedTime", aclrtEventElapsedTime(&milliseconds, begin, end));
   CHECK(milliseconds == -1);
-  CHECK(never.complete());  // as one that was never recorded is
+  CHECK_FALSE(never.complete());  // but there is nothing to wait for
   CHECK(aclrtSynchronizeEvent(never) == 0);
   CHECK(aclrtStreamWaitEvent(stream, never) == 0);
   CHECK(idle(stream));
@@ -135,9 +135,10 @@ TEST_CASE("events: complete, waited for, timed") {
   CHECK(aclrtMemcpyAsync(to.data(), 64, from.data(), 64, ACL_MEMCPY_DEFAULT, other) == 0);
   CHECK_FALSE(idle(other));
   CHECK(to[0] == 0);
-  // Reset and recorded anew it is complete; the wait is for what it was.
+  // Reset it is as if never recorded; the wait is for what it was.
   CHECK(aclrtResetEvent(end, stream) == 0);
-  CHECK(end.complete());
+  CHECK_FALSE(end.complete());
+  CHECK(aclrtSynchronizeEvent(end) == 0);
   CHECK_FALSE(idle(other));
   CHECK(aclrtDestroyStreamForce(stream) == 0);  // drops the work; the record comes true all the same
   stream.handle = nullptr;

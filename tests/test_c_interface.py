@@ -179,6 +179,24 @@ def test_a_program_in_the_same_style(tmp_path):
         assert float(total) == pytest.approx(float(expected.astype(np.float64).sum()), abs=1e-9)
 
 
+OWN_NAMES = r"""
+#include "acl/acl.h"
+namespace own { enum Status : int { ACL_SUCCESS = 0, ACL_ERROR_INVALID_PARAM = 1 }; }
+own::Status translate(aclError status) {
+  switch (status) {
+    case ::ACL_SUCCESS: return own::ACL_SUCCESS;
+    default: return own::ACL_ERROR_INVALID_PARAM;
+  }
+}
+const int &address() { return ::ACL_ERROR_BAD_ALLOC; }
+static_assert(ACL_SUCCESS == ACL_ERROR_NONE, "");
+bool same(uint32_t wanted, aclrtMemcpyKind kind) { return kind == wanted; }
+uint32_t number(aclrtRunMode mode) { return uint32_t{mode}; }
+int32_t number(aclFormat format) { return int32_t{format}; }
+bool known(aclDataType type) { return type >= ACL_DT_UNDEFINED; }
+"""
+
+
 @needs_compiler
 def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
     include = SDK / "include"
@@ -206,6 +224,11 @@ def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
         (tmp_path / name).write_text(f'#include "acl/acl.h"\n{source}')
     commands.append(f"{CC} -std=c99 {strict} -Wno-missing-prototypes -I{include} tags.c")
     commands.append(f"{CXX} -std=c++11 {strict} -I{include} tags.cpp")
+    # Status codes are constants and no macros, of which a program may use none; enums are unsigned where CANN's are.
+    (tmp_path / "own.cpp").write_text(OWN_NAMES)
+    commands.append(f"{CXX} -std=c++11 {strict} -I{include} own.cpp")
+    commands.append(f"{CC} -std=c99 {strict} -Wunused-const-variable -I{include} *.c")
+    commands.append(f"{CXX} -std=c++11 {strict} -Wunused-const-variable -I{include} *.cpp")
     for command in commands:
         result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
@@ -1036,6 +1059,9 @@ def test_memory(lib):
 def test_streams_and_events(lib, problem):
     stream, event, second = lib.stream(), lib.event(), lib.event()
     status, milliseconds = ctypes.c_int32(-1), ctypes.c_float()
+    assert lib.aclrtQueryEventStatus(event, byref(status)) == 0
+    assert status.value == 0  # not recorded: not ready
+    assert lib.aclrtSynchronizeEvent(event) == 0  # and nothing to wait for
     assert lib.aclrtEventElapsedTime(byref(milliseconds), event, second) == 100000  # never recorded
     assert lib.aclrtRecordEvent(event, stream) == 0
     _, size, executor = problem.phase1()

@@ -8,15 +8,20 @@
 
 #if defined(__GNUC__)
 #define ACL_FUNC_VISIBILITY __attribute__((visibility("default")))
+#define ACL_MAYBE_UNUSED __attribute__((unused))
 #else
 #define ACL_FUNC_VISIBILITY
+#define ACL_MAYBE_UNUSED
 #endif
 
-/* In C++ an enum holds any int, as it does in C: what is none of its values is refused, and is not undefined. */
+/* In C++ an enum holds any number of its type, as it does in C: what is none of its values is refused, and is not
+ * undefined. The type is the one that compilers choose for CANN's: signed only where a value is negative. */
 #ifdef __cplusplus
 #define ACL_ANY_INT : int
+#define ACL_ANY_UNSIGNED : unsigned int
 #else
 #define ACL_ANY_INT
+#define ACL_ANY_UNSIGNED
 #endif
 
 #ifdef __cplusplus
@@ -30,24 +35,24 @@ typedef int aclError;
 typedef uint16_t aclFloat16;
 typedef struct aclDataBuffer aclDataBuffer;
 
-#define ACL_ERROR_NONE 0
-#define ACL_SUCCESS 0
+static const int ACL_ERROR_NONE ACL_MAYBE_UNUSED = 0;
+static const int ACL_SUCCESS ACL_MAYBE_UNUSED = 0;
 
-#define ACL_ERROR_INVALID_PARAM 100000
-#define ACL_ERROR_UNINITIALIZE 100001
-#define ACL_ERROR_REPEAT_INITIALIZE 100002
-#define ACL_ERROR_REPEAT_FINALIZE 100037
-#define ACL_ERROR_BAD_ALLOC 200000
-#define ACL_ERROR_API_NOT_SUPPORT 200001
-#define ACL_ERROR_INVALID_DEVICE 200002
-#define ACL_ERROR_MEMORY_ADDRESS_UNALIGNED 200003
-#define ACL_ERROR_RESOURCE_NOT_MATCH 200004
-#define ACL_ERROR_INVALID_RESOURCE_HANDLE 200005
-#define ACL_ERROR_FEATURE_UNSUPPORTED 200006
-#define ACL_ERROR_INTERNAL_ERROR 500000
-#define ACL_ERROR_FAILURE 500001
-#define ACL_ERROR_RT_FAILURE 500003
-#define ACL_ERROR_RT_STREAM_SYNC_TIMEOUT 507046
+static const int ACL_ERROR_INVALID_PARAM ACL_MAYBE_UNUSED = 100000;
+static const int ACL_ERROR_UNINITIALIZE ACL_MAYBE_UNUSED = 100001;
+static const int ACL_ERROR_REPEAT_INITIALIZE ACL_MAYBE_UNUSED = 100002;
+static const int ACL_ERROR_REPEAT_FINALIZE ACL_MAYBE_UNUSED = 100037;
+static const int ACL_ERROR_BAD_ALLOC ACL_MAYBE_UNUSED = 200000;
+static const int ACL_ERROR_API_NOT_SUPPORT ACL_MAYBE_UNUSED = 200001;
+static const int ACL_ERROR_INVALID_DEVICE ACL_MAYBE_UNUSED = 200002;
+static const int ACL_ERROR_MEMORY_ADDRESS_UNALIGNED ACL_MAYBE_UNUSED = 200003;
+static const int ACL_ERROR_RESOURCE_NOT_MATCH ACL_MAYBE_UNUSED = 200004;
+static const int ACL_ERROR_INVALID_RESOURCE_HANDLE ACL_MAYBE_UNUSED = 200005;
+static const int ACL_ERROR_FEATURE_UNSUPPORTED ACL_MAYBE_UNUSED = 200006;
+static const int ACL_ERROR_INTERNAL_ERROR ACL_MAYBE_UNUSED = 500000;
+static const int ACL_ERROR_FAILURE ACL_MAYBE_UNUSED = 500001;
+static const int ACL_ERROR_RT_FAILURE ACL_MAYBE_UNUSED = 500003;
+static const int ACL_ERROR_RT_STREAM_SYNC_TIMEOUT ACL_MAYBE_UNUSED = 507046;
 
 typedef enum ACL_ANY_INT {
   ACL_DT_UNDEFINED = -1,

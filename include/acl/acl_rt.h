@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-typedef enum aclrtRunMode ACL_ANY_INT { ACL_DEVICE = 0, ACL_HOST = 1 } aclrtRunMode;
+typedef enum aclrtRunMode ACL_ANY_UNSIGNED { ACL_DEVICE = 0, ACL_HOST = 1 } aclrtRunMode;
 
-typedef enum aclrtMemcpyKind ACL_ANY_INT {
+typedef enum aclrtMemcpyKind ACL_ANY_UNSIGNED {
   ACL_MEMCPY_HOST_TO_HOST = 0,
   ACL_MEMCPY_HOST_TO_DEVICE = 1,
   ACL_MEMCPY_DEVICE_TO_HOST = 2,
@@ -18,7 +18,7 @@ typedef enum aclrtMemcpyKind ACL_ANY_INT {
   ACL_MEMCPY_DEFAULT = 4
 } aclrtMemcpyKind;
 
-typedef enum aclrtMemMallocPolicy ACL_ANY_INT {
+typedef enum aclrtMemMallocPolicy ACL_ANY_UNSIGNED {
   ACL_MEM_MALLOC_HUGE_FIRST = 0,
   ACL_MEM_MALLOC_HUGE_ONLY = 1,
   ACL_MEM_MALLOC_NORMAL_ONLY = 2,
@@ -31,7 +31,7 @@ typedef enum aclrtMemMallocPolicy ACL_ANY_INT {
   ACL_MEM_TYPE_HIGH_BAND_WIDTH = 0x1000
 } aclrtMemMallocPolicy;
 
-typedef enum aclrtMemAttr ACL_ANY_INT {
+typedef enum aclrtMemAttr ACL_ANY_UNSIGNED {
   ACL_DDR_MEM = 0,
   ACL_HBM_MEM,
   ACL_DDR_MEM_HUGE,
@@ -40,17 +40,17 @@ typedef enum aclrtMemAttr ACL_ANY_INT {
   ACL_HBM_MEM_NORMAL
 } aclrtMemAttr;
 
-typedef enum aclrtEventRecordedStatus ACL_ANY_INT {
+typedef enum aclrtEventRecordedStatus ACL_ANY_UNSIGNED {
   ACL_EVENT_RECORDED_STATUS_NOT_READY = 0,
   ACL_EVENT_RECORDED_STATUS_COMPLETE = 1
 } aclrtEventRecordedStatus;
 
-typedef enum aclrtStreamStatus ACL_ANY_INT {
+typedef enum aclrtStreamStatus ACL_ANY_UNSIGNED {
   ACL_STREAM_STATUS_COMPLETE = 0,
   ACL_STREAM_STATUS_NOT_READY = 1
 } aclrtStreamStatus;
 
-typedef enum ACL_ANY_INT { ACL_OPT_DETERMINISTIC = 0, ACL_OPT_ENABLE_DEBUG_KERNEL = 1 } aclSysParamOpt;
+typedef enum ACL_ANY_UNSIGNED { ACL_OPT_DETERMINISTIC = 0, ACL_OPT_ENABLE_DEBUG_KERNEL = 1 } aclSysParamOpt;
 
 #define ACL_EVENT_SYNC 0x00000001U
 #define ACL_EVENT_CAPTURE_STREAM_PROGRESS 0x00000002U
@@ -115,7 +115,8 @@ ACL_FUNC_VISIBILITY aclError aclrtSynchronizeStreamWithTimeout(aclrtStream strea
 ACL_FUNC_VISIBILITY aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status);
 ACL_FUNC_VISIBILITY aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event);
 
-/* Events: points in a stream. One that was never recorded counts as complete. */
+/* Events: points in a stream. One that is not recorded, never or since it was reset, is NOT_READY; a wait for it is no
+ * wait. */
 ACL_FUNC_VISIBILITY aclError aclrtCreateEvent(aclrtEvent* event);
 ACL_FUNC_VISIBILITY aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag);
 ACL_FUNC_VISIBILITY aclError aclrtDestroyEvent(aclrtEvent event);

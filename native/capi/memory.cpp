@@ -26,9 +26,7 @@ Status check_range(const char* name, const void* begin, size_t count) {
 }
 
 Status check_copy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind) {
-  if (kind < ACL_MEMCPY_HOST_TO_HOST || kind > ACL_MEMCPY_DEFAULT) {
-    return invalid("kind is ", static_cast<int>(kind), ", which is none.");
-  }
+  if (kind > ACL_MEMCPY_DEFAULT) return invalid("kind is ", static_cast<int>(kind), ", which is none.");
   if (count > destMax) return invalid("count is ", count, " bytes, but destMax only ", destMax, ".");
   DESCEND_RETURN_IF_ERROR(check_range("dst", dst, count));
   return check_range("src", src, count);
@@ -56,7 +54,7 @@ Status submit(aclrtStream handle, size_t bytes, Body body) {
 
 aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total) {
   return runtime_call("aclrtGetMemInfo", [&]() -> Status {
-    if (attr < ACL_DDR_MEM || attr > ACL_HBM_MEM_NORMAL) {
+    if (attr > ACL_HBM_MEM_NORMAL) {
       return invalid("attr is ", static_cast<int>(attr), ", which is none.");
     }
     if (free == nullptr) return null_argument("free");

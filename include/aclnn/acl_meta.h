@@ -80,7 +80,7 @@ ACL_FUNC_VISIBILITY aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor)
 
 /* New memory for an executor's tensor from the next run on. index counts the tensor parameters of that kind (inputs,
  * outputs, or all) in the order of the signature, null ones included; tensor must be what stood there in phase 1, or
- * one like it. */
+ * one like it, and has the new memory from then on, too. */
 ACL_FUNC_VISIBILITY aclnnStatus aclSetInputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor,
                                                       void* addr);
 ACL_FUNC_VISIBILITY aclnnStatus aclSetOutputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor,

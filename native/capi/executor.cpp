@@ -46,9 +46,12 @@ aclnnStatus set_address(const char* function, aclOpExecutor* handle, size_t inde
     const auto given = state().tensors.find(tensor);
     if (!given) return not_alive("tensor");
     if (given->dtype != planned->dtype || given->shape != planned->shape) {
-      return failure(Code::kParamInvalid, "tensor is ", dtype_name(given->dtype), to_string(given->shape), ", but ",
-                     call.name(i), " was ", dtype_name(planned->dtype), to_string(planned->shape), " in phase 1.");
+      return failure(Code::kParamInvalid, "tensor has dtype ", dtype_name(given->dtype), " and shape ",
+                     to_string(given->shape), ", but ", call.name(i), " had ", dtype_name(planned->dtype), " and ",
+                     to_string(planned->shape), " in phase 1.");
     }
+    // As in CANN the tensor moves, too: a later first phase with it finds the new memory.
+    if (!state().tensors.with(tensor, [&](Tensor& moved) { moved.data = addr; })) return not_alive("tensor");
     executor->set_address(i, addr);
     return {};
   });

@@ -112,6 +112,39 @@ TEST_CASE("memory") {
   CHECK(aclrtFree(memory) != ACL_SUCCESS);
 }
 
+TEST_CASE("a new address for an executor is the tensor's, too") {
+  const Runtime runtime;
+  Problem problem, other;
+  other.dy.normal(11);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  REQUIRE(problem.first(&size, &executor) == 0);
+  CHECK(aclSetAclOpExecutorRepeatable(executor) == 0);
+  const auto address = [](aclTensor* tensor) {
+    void* found = nullptr;
+    CHECK(aclGetRawTensorAddr(tensor, &found) == 0);
+    return found;
+  };
+  // What is refused changes nothing.
+  void* const before = address(problem.dy);
+  CHECK(aclSetInputTensorAddr(nullptr, 0, problem.dy, other.dy.data()) != 0);
+  CHECK(aclSetInputTensorAddr(executor, 4, problem.dy, other.dy.data()) != 0);
+  CHECK(aclSetInputTensorAddr(executor, 2, problem.dy, other.dy.data()) != 0);  // rstd, of another shape
+  CHECK(address(problem.dy) == before);
+
+  CHECK(aclSetInputTensorAddr(executor, 0, problem.dy, other.dy.data()) == 0);
+  CHECK(aclSetOutputTensorAddr(executor, 0, problem.dx, other.dx.data()) == 0);
+  CHECK(aclSetTensorAddr(executor, 5, problem.dgamma, other.dgamma.data()) == 0);
+  CHECK(address(problem.dy) == other.dy.data());
+  CHECK(address(problem.dx) == other.dx.data());
+  CHECK(address(problem.dgamma) == other.dgamma.data());
+  CHECK(aclDestroyAclOpExecutor(executor) == 0);
+  CHECK(problem.both(nullptr) == 0);  // a later first phase, with the tensors as they are now
+  const uint64_t digest = other.digest();
+  CHECK(other.both(nullptr) == 0);
+  CHECK(other.digest() == digest);
+}
+
 TEST_CASE("a repeatable executor and new addresses") {
   const Runtime runtime;
   Problem problem, other;

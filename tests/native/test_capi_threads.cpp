@@ -137,7 +137,8 @@ TEST_CASE("one repeatable executor launched, moved, asked about and destroyed by
           status = launch(nullptr);
         } else if (i < 5) {
           Problem& which = (i + k) % 2 == 0 ? problem : other;
-          status = aclSetInputTensorAddr(launch.executor, i - 3, which.x, (i == 3 ? which.dy : which.x).data());
+          Array& input = i == 3 ? which.dy : which.x;
+          status = aclSetInputTensorAddr(launch.executor, i - 3, input, input.data());
         } else {
           status = aclSetAclOpExecutorRepeatable(launch.executor);
         }

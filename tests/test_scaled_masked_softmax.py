@@ -141,6 +141,7 @@ def test_what_only_host_takes(product):
         refuse(arrays(shape=shape), "x has shape", "rank 4")
     refuse(arrays(shape=(1, 1, 2, 4097)), "4097", "from 1 to 4096")
     refuse(arrays(shape=(1, 1, 2, 0)), "[1, 1, 2, 0]", "from 1 to 4096")
+    refuse(arrays(shape=(0, 1, 2, 0)), "[0, 1, 2, 0]", "from 1 to 4096")  # without rows, too
     call = arrays()
     call[3] = True
     refuse(call, "fix_triu_mask is true")
@@ -154,7 +155,7 @@ def test_the_four_forms_of_the_mask(mask):
         check(call[4], *call[:4])
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 4, 32), (2, 0, 4, 32), (2, 3, 0, 32), (2, 0, 4, 0)])
+@pytest.mark.parametrize("shape", [(0, 3, 4, 32), (2, 0, 4, 32), (2, 3, 0, 32)])
 def test_empty_tensors_are_fine(shape):
     for product in HERE:
         run_two_phase(OP, *arrays(shape=shape), product=product)

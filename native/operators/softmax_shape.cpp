@@ -27,8 +27,7 @@ Status check_atlas(const Call& call, const SoftmaxParameters& p) {
     return invalid(call.name(p.main), " has shape ", to_string(shape), ", but must have rank 4, [B, N, S1, S2], on ",
                    product, ".");
   }
-  const bool has_rows = shape[0] != 0 && shape[1] != 0 && shape[2] != 0;
-  if (shape[3] > kMostColumns || (shape[3] < p.least_columns && has_rows)) {
+  if (shape[3] > kMostColumns || shape[3] < p.least_columns) {
     return invalid(call.name(p.main), " has shape ", to_string(shape), ", but its last dimension must be from ",
                    p.least_columns, " to ", kMostColumns, " on ", product, ".");
   }

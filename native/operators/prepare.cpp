@@ -76,20 +76,32 @@ Status check_dtypes(const Call& call) {
     return call.fail(Code::kParamInvalid, call.name(i), " has dtype ", dtype_name(tensor.dtype), ", but must be ",
                      list_of(possible), " on ", info(call.product).name, ".");
   }));
+  // Then all together: the row that fits, or the one that the fewest tensors keep from fitting.
+  const DtypeRow* closest = nullptr;
+  int fewest = kMaxParameters + 1;
   for (const DtypeRow& row : call.op->dtypes) {
     if (!row.products.has(call.product)) continue;
-    const Status fits = for_each_tensor(call, [&](int, int place, const Tensor& tensor) -> Status {
-      return allowed(row, place, call.product).has(tensor.dtype) ? Status{} : Status{Code::kParamInvalid, {}};
+    int others = 0;
+    (void)for_each_tensor(call, [&](int, int place, const Tensor& tensor) -> Status {
+      others += !allowed(row, place, call.product).has(tensor.dtype);
+      return {};
     });
-    if (fits.ok()) return {};
+    if (others == 0) return {};
+    if (others < fewest) {
+      fewest = others;
+      closest = &row;
+    }
   }
-  std::string combination;
-  (void)for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
-    combination += (combination.empty() ? "" : ", ") + std::string(call.name(i)) + " " + dtype_name(tensor.dtype);
+  std::string given, better;
+  (void)for_each_tensor(call, [&](int i, int place, const Tensor& tensor) -> Status {
+    const std::string name = call.name(i);
+    const DtypeSet wanted = allowed(*closest, place, call.product);
+    given += (given.empty() ? "" : ", ") + name + " " + dtype_name(tensor.dtype);
+    if (!wanted.has(tensor.dtype)) better += (better.empty() ? "" : " and ") + name + " " + list_of(wanted);
     return {};
   });
-  return call.fail(Code::kParamInvalid, "the dtypes ", combination, " do not go together on ", info(call.product).name,
-                   ".");
+  return call.fail(Code::kParamInvalid, "the dtypes ", given, " do not go together on ", info(call.product).name,
+                   "; with ", better, " they would.");
 }
 
 Status check_formats(const Call& call) {

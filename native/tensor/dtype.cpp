@@ -33,7 +33,7 @@ const Entry* find(Dtype dtype) {
 
 std::string dtype_name(Dtype dtype) {
   const Entry* entry = find(dtype);
-  return entry ? entry->name : "dtype " + std::to_string(static_cast<int32_t>(dtype));
+  return entry ? entry->name : std::to_string(static_cast<int32_t>(dtype));
 }
 
 bool is_floating(Dtype dtype) { return kAllFloats.has(dtype); }

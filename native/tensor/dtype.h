@@ -32,7 +32,7 @@ enum class Dtype : int32_t {
   kComplex32 = 33,
 };
 
-std::string dtype_name(Dtype dtype);       // "FLOAT16"; "dtype 99" for a number that is none
+std::string dtype_name(Dtype dtype);       // "FLOAT16"; "99" for a number that is none
 bool is_floating(Dtype dtype);             // FLOAT, FLOAT16, BFLOAT16, DOUBLE
 kernels::Element element_of(Dtype dtype);  // of a floating dtype
 

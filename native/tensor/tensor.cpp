@@ -132,7 +132,7 @@ std::string format_name(Format format) {
     case Format::kNCL:
       return "NCL";
   }
-  return "format " + std::to_string(static_cast<int32_t>(format));
+  return std::to_string(static_cast<int32_t>(format));
 }
 
 bool is_public(Format format) {
@@ -215,7 +215,7 @@ Status check_layout(const Tensor& tensor, ByteRange* touched) {
   if (!extent(tensor, &low, &high) || __builtin_add_overflow(low, tensor.offset, &low) ||
       __builtin_add_overflow(high, tensor.offset, &high) || low < 0 || high >= storage) {
     return invalid("has shape ", to_string(tensor.shape), ", strides ", to_string(tensor.strides), " and offset ",
-                   tensor.offset, ", which reaches outside its storage of ", storage, " elements.");
+                   tensor.offset, ", which reaches outside its storage of ", storage, storage == 1 ? " element." : " elements.");
   }
   if (const Allocation allocation = find_allocation(tensor.data)) {
     const size_t room =

@@ -86,8 +86,9 @@ Status Executor::prepare() {
 
 Status Executor::make_plan() {
   checked_.reset();
-  if (plan_.use_count() > 1) {
+  if (plan_in_flight_) {
     plan_ = std::make_shared<Plan>();
+    plan_in_flight_ = false;
   } else {
     plan_->clear();
   }
@@ -201,6 +202,7 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     }
   };
   if (!stream->try_run_inline(plan_->bytes(), [&] { return step(*plan_); })) {
+    plan_in_flight_ = true;
     stream->submit({[plan = plan_, step] { return step(*plan); }, plan_->bytes()});
   }
   spent_ = !repeatable_;  // not where there was no memory to queue it

@@ -47,7 +47,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
 
   std::mutex mutex_;  // launches and address changes of one executor take turns
   Call call_;
-  std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();  // shared with runs in flight
+  std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();
+  bool plan_in_flight_ = false;  // a stream may be reading it, or have done so: it is never changed again
   size_t workspace_bytes_ = 0;
   bool addresses_changed_ = false;
   std::optional<const void*> checked_;  // the workspace that the tensors were last found to lie apart from

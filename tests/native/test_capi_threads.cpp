@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
@@ -66,6 +67,26 @@ void go_through_everything(Problem& problem, std::vector<std::vector<char>>& kep
 }
 
 }  // namespace
+
+TEST_CASE("new addresses while launches are in flight") {
+  const Runtime runtime;
+  Problem problem(512, 512), other(512, 512);  // large enough for the stream's thread
+  REQUIRE(problem.both(nullptr) == 0);
+  const uint64_t expected = problem.dx.digest();
+  aclrtStream stream = nullptr;
+  REQUIRE(aclrtCreateStream(&stream) == 0);
+  Launch launch(problem);
+  CHECK(aclSetAclOpExecutorRepeatable(launch.executor) == 0);
+  for (int i = 0; i < 300; ++i) {
+    CHECK(aclSetInputTensorAddr(launch.executor, 0, problem.dy, (i % 2 == 0 ? other : problem).dy.data()) == 0);
+    CHECK(launch(stream) == 0);
+    if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(10 * (i % 50)));
+  }
+  CHECK(aclrtSynchronizeStream(stream) == 0);
+  CHECK(problem.dx.digest() == expected);
+  CHECK(aclDestroyAclOpExecutor(launch.executor) == 0);
+  CHECK(aclrtDestroyStream(stream) == 0);
+}
 
 TEST_CASE("of many threads that destroy one object one succeeds") {
   const Runtime runtime;

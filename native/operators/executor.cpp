@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "runtime/memory.h"
 #include "runtime/pages.h"
@@ -41,19 +42,43 @@ void run(const Plan& plan, const Addresses& addresses, const std::string& log_li
   std::fprintf(stderr, "descend: %s; %.1f us\n", log_line.c_str(), time.count());
 }
 
+// A small block of scratch that a thread keeps from its first need to its end. As a thread_local array it would lie on the
+// stack of every thread of the program, and small stacks have no room for it.
+class SmallBlock {
+ public:
+  static constexpr size_t kBytes = 64 * 1024;
+
+  // Null where there is no memory, and where the thread's own things are being destroyed, ours already.
+  static void* of_this_thread() { return block != nullptr ? block : take(); }
+
+ private:
+  struct Owner {
+    ~Owner() {
+      give_pages(std::exchange(block, nullptr), kBytes);
+      gone = true;
+    }
+  };
+  static void* take() {
+    if (gone || (block = take_pages(kBytes)) == nullptr) return nullptr;
+    [[maybe_unused]] thread_local const Owner owner;
+    return block;
+  }
+
+  static constinit thread_local void* block;
+  static constinit thread_local bool gone;
+};
+constinit thread_local void* SmallBlock::block = nullptr;
+constinit thread_local bool SmallBlock::gone = false;
+
 // Scratch that no caller gives: small blocks stay with the thread, large ones come from the warm pages. Throws
 // std::bad_alloc.
 class Workspace {
  public:
   explicit Workspace(size_t bytes) : bytes_(bytes) {
     if (bytes == 0) return;
-    if (bytes <= kSmall) {
-      alignas(Plan::kAlignment) thread_local char block[kSmall];
-      pointer_ = block;
-    } else {
-      pointer_ = pages_ = take_pages(bytes);
-      if (pages_ == nullptr) throw std::bad_alloc();
-    }
+    if (bytes <= SmallBlock::kBytes) pointer_ = SmallBlock::of_this_thread();
+    if (pointer_ == nullptr) pointer_ = pages_ = take_pages(bytes);
+    if (pointer_ == nullptr) throw std::bad_alloc();
   }
   ~Workspace() {
     if (pages_ != nullptr) give_pages(pages_, bytes_);
@@ -64,7 +89,6 @@ class Workspace {
   char* get() const { return static_cast<char*>(pointer_); }
 
  private:
-  static constexpr size_t kSmall = 64 * 1024;
   size_t bytes_;
   void* pointer_ = nullptr;
   void* pages_ = nullptr;

@@ -38,8 +38,8 @@ struct Normaliser {
   }
 };
 
-// Whether a slope, rstd * gamma, has left the range of W's normal numbers. What it is multiplied by may bring the result
-// back there.
+// Whether a slope, rstd * gamma, has left the range of W's normal numbers. What it is multiplied by may bring the
+// result back there.
 template <class W>
 bool is_far(W slope, W gamma) {
   constexpr W kLeast = std::numeric_limits<W>::min(), kMost = std::numeric_limits<W>::max();
@@ -548,8 +548,7 @@ HWY_INLINE void small_groups(const GroupNormSwish<T>& p, const SmallRepeats<Wide
     repeat.for_channels(of.rstd, groups * channels, rstd);
     repeat.for_channels(of.shift, groups * channels, shift);
     const Statistics<Each<double>> each_channel{Each<double>(rstd), Each<double>(shift)};
-    const bool far =
-        element_terms(p, g * channels, groups * channels, each_channel, repeat.for_elements, slope, level);
+    const bool far = element_terms(p, g * channels, groups * channels, each_channel, repeat.for_elements, slope, level);
     const auto terms = [&](int64_t j) HWY_ATTR {
       return Terms<W, kBriefly<T>, Each<W>, Each<W>>{Each<W>(slope + j), Each<W>(level + j), Each<W>(mean + j),
                                                      Steepness<W, kBriefly<T>>(p.scale)};

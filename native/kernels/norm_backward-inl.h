@@ -1066,8 +1066,9 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
 }
 
 // Whether rows are best worked on one at a time: those that have room in the first-level cache with all that is used
-// beside them. What is read twice then stays there, where of two rows it would not; of longer ones, two share what comes
-// from the next cache. Rows of bfloat16 that are not aligned may be longer: each of their vectors lies in two lines.
+// beside them. What is read twice then stays there, where of two rows it would not; of longer ones, two share what
+// comes from the next cache. Rows of bfloat16 that are not aligned may be longer: each of their vectors lies in two
+// lines.
 template <class Norm, class T>
 bool go_one_by_one(const NormBackward<T>& p) {
   const int64_t bytes = p.columns * kColumnBytes<Norm, T>;
@@ -1091,8 +1092,7 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   }
   if constexpr (!kBatches || !kIsShort<T>) {
     if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
-      if (go_one_by_one<Norm>(p))
-        return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
+      if (go_one_by_one<Norm>(p)) return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
     }
     all_rows<Norm, kOutput, kGroupOf<Norm, T>>(p, first, last, cut, stores);
   }

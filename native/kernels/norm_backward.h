@@ -34,8 +34,8 @@ struct RowSums {
 // A row whose rstd is far from the ends of its type's range needs no xhat, and so fewer operations and roundings:
 //   tame:     dx = rstd * dy * gamma - (slope * (x - mean) + offset)
 //   not tame: dx = rstd * (dy * gamma - (slope * xhat + offset))
-// Where the row has an infinity or a NaN, or its products or terms leave the range, slope or offset shows it: such a row
-// is not tame.
+// Where the row has an infinity or a NaN, or its products or terms leave the range, slope or offset shows it: such a
+// row is not tame.
 template <class W>
 struct RowTerms {
   W mean;

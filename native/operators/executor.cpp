@@ -42,8 +42,8 @@ void run(const Plan& plan, const Addresses& addresses, const std::string& log_li
   std::fprintf(stderr, "descend: %s; %.1f us\n", log_line.c_str(), time.count());
 }
 
-// A small block of scratch that a thread keeps from its first need to its end. As a thread_local array it would lie on the
-// stack of every thread of the program, and small stacks have no room for it.
+// A small block of scratch that a thread keeps from its first need to its end. As a thread_local array it would lie on
+// the stack of every thread of the program, and small stacks have no room for it.
 class SmallBlock {
  public:
   static constexpr size_t kBytes = 64 * 1024;

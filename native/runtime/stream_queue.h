@@ -51,8 +51,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   Status take_failure();
   uint64_t tasks_left();
 
-  // The thread ends after what it is running, and none is started again. What is left is for those who wait for it: they
-  // run it, and in other stopped queues what it waits for.
+  // The thread ends after what it is running, and none is started again. What is left is for those who wait for it:
+  // they run it, and in other stopped queues what it waits for.
   void ask_to_stop();
   bool stopped() const { return stop_; }
   bool join_thread(const Deadline& deadline);  // then; false if the deadline passed first
@@ -111,7 +111,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   Items inherited_;  // in a forked child: what the parent had queued
 };
 
-// Waits for a record, in a stopped queue by running what is before it. False if the deadline passed first, or `given_up`.
+// Waits for a record, in a stopped queue by running what is before it. False if the deadline passed first, or
+// `given_up`.
 bool wait_for(const EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up = nullptr);
 
 }  // namespace descend::detail

@@ -215,7 +215,8 @@ Status check_layout(const Tensor& tensor, ByteRange* touched) {
   if (!extent(tensor, &low, &high) || __builtin_add_overflow(low, tensor.offset, &low) ||
       __builtin_add_overflow(high, tensor.offset, &high) || low < 0 || high >= storage) {
     return invalid("has shape ", to_string(tensor.shape), ", strides ", to_string(tensor.strides), " and offset ",
-                   tensor.offset, ", which reaches outside its storage of ", storage, storage == 1 ? " element." : " elements.");
+                   tensor.offset, ", which reaches outside its storage of ", storage,
+                   storage == 1 ? " element." : " elements.");
   }
   if (const Allocation allocation = find_allocation(tensor.data)) {
     const size_t room =

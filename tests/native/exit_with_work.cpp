@@ -173,9 +173,9 @@ int main(int count, char** arguments) {
     std::this_thread::sleep_for(20ms);
   } else if (way == "waiting") {  // threads of the program's own wait when the exit begins; a destructor joins them
     *chain = std::make_unique<Chain>();
-    for (const auto ask : {+[] { return (*chain)->events[2]->wait(); },
-                           +[] { return (*chain)->streams[2].synchronize().ok(); },
-                           +[] { return (*chain)->streams[2].synchronize(60s).ok(); }}) {
+    for (const auto ask :
+         {+[] { return (*chain)->events[2]->wait(); }, +[] { return (*chain)->streams[2].synchronize().ok(); },
+          +[] { return (*chain)->streams[2].synchronize(60s).ok(); }}) {
       waiters->emplace_back([ask] { right += ask() && (*chain)->in_order(); });
     }
     at_end.is_well = [] {

@@ -668,8 +668,7 @@ TEST_CASE("sentences on dtypes, formats and storages") {
   const auto said_of_dy = [&](aclDataType dtype, aclFormat format, uint64_t storage_rank, const int64_t* storage) {
     uint64_t size = 0;
     aclOpExecutor* executor = nullptr;
-    aclTensor* const dy =
-        aclCreateTensor(dims, 2, dtype, nullptr, 0, format, storage, storage_rank, problem.dy.data());
+    aclTensor* const dy = aclCreateTensor(dims, 2, dtype, nullptr, 0, format, storage, storage_rank, problem.dy.data());
     CHECK(aclnnRmsNormGradGetWorkspaceSize(dy, problem.x, problem.rstd, problem.gamma, problem.dx, problem.dgamma,
                                            &size, &executor) == ACLNN_ERR_PARAM_INVALID);
     CHECK(aclDestroyTensor(dy) == 0);
@@ -681,7 +680,8 @@ TEST_CASE("sentences on dtypes, formats and storages") {
         std::string::npos);
   CHECK(said_of_dy(ACL_FLOAT, ACL_FORMAT_ND, 1, one).find("outside its storage of 1 element.") != std::string::npos);
   CHECK(descendSetProduct("atlas-a3") == 0);
-  CHECK(said_of_dy(ACL_FLOAT16, ACL_FORMAT_ND, 2, dims) ==
-        "aclnnRmsNormGrad: the dtypes dy FLOAT16, x FLOAT, rstd FLOAT, gamma FLOAT, dxOut FLOAT, dgammaOut FLOAT do not "
-        "go together on atlas-a3; with dy FLOAT they would.");
+  CHECK(
+      said_of_dy(ACL_FLOAT16, ACL_FORMAT_ND, 2, dims) ==
+      "aclnnRmsNormGrad: the dtypes dy FLOAT16, x FLOAT, rstd FLOAT, gamma FLOAT, dxOut FLOAT, dgammaOut FLOAT do not "
+      "go together on atlas-a3; with dy FLOAT they would.");
 }

@@ -126,7 +126,7 @@ bool split_loose_columns(int64_t rows, int64_t columns, bool shares_parameters) 
 
 int64_t group_rows(int64_t row_bytes) { return std::clamp<int64_t>(kGroupBytes / row_bytes, 1, kMaxGroupRows); }
 
-bool fits_first_cache(int64_t bytes) { return bytes <= first_cache_bytes() / 3 * 2; }
+int64_t first_cache_room() { return first_cache_bytes() / 3 * 2; }
 
 bool exceeds_kept(int64_t bytes) {
   static const int64_t kept = kept_bytes();

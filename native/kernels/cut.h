@@ -110,8 +110,9 @@ bool may_split_loose_columns(int64_t columns);  // with some number of rows and 
 // Rows that the threads share then at a time, so that the second pass finds them in a cache.
 int64_t group_rows(int64_t row_bytes);
 
-// Whether so many bytes, used row after row, stay in a first-level cache beside what only passes through it.
-bool fits_first_cache(int64_t bytes);
+// Bytes that stay in a first-level cache, used row after row, beside what only passes through it.
+int64_t first_cache_room();
+inline const int64_t kFirstCacheRoom = first_cache_room();
 
 // Whether `bytes`, all that a call touches, are more than the caches keep.
 bool exceeds_kept(int64_t bytes);

@@ -1073,7 +1073,7 @@ template <class Norm, class T>
 bool go_one_by_one(const NormBackward<T>& p) {
   const int64_t bytes = p.columns * kColumnBytes<Norm, T>;
   const bool straddles = kSplits<T> && !(are_aligned(p.dy) && are_aligned(p.x));
-  return fits_first_cache(straddles ? bytes / 3 * 2 : bytes);
+  return (straddles ? bytes / 3 * 2 : bytes) <= kFirstCacheRoom;
 }
 
 template <class Norm, Output kOutput, class T>

@@ -250,7 +250,8 @@ bool truth(const nb::object& value) { return value.ptr() == Py_True; }
 // be asked for.
 bool below_autograd() {
   const nb::module_ library = nb::module_::import_("torch._C");
-  return truth(library.attr("_dispatch_tls_is_dispatch_key_excluded")(library.attr("DispatchKey").attr("AutogradCPU")));
+  const nb::object autograd = library.attr("DispatchKey").attr("AutogradFunctionality");
+  return truth(library.attr("_dispatch_tls_is_dispatch_key_excluded")(autograd));
 }
 
 // Only within a level can a tensor have one, and to ask for the level costs next to nothing.

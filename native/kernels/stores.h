@@ -11,8 +11,9 @@ namespace descend::kernels {
 // As usual, or past the caches: as they are, or by way of a stage where they are not aligned and not too long for it.
 enum class Stores : uint8_t { kPlain, kStream, kStaged };
 
-// 16-bit rows that are shorter leave memory idle, whatever way they are stored.
-inline constexpr int64_t kLeastStaged = 96;
+// 16-bit rows of fewer columns leave memory idle, whatever way they are stored: on AMD's Zen 4, which asks the
+// second-level cache for what it reads, of many more than elsewhere.
+inline int64_t least_staged() { return kAsksSecondLevel ? 96 : 16; }
 
 // Lines of the caches, of 64 bytes, may be stored past them by quarters, and the ends of rows by words.
 inline constexpr int kQuarterLine = 16, kWord = 4;
@@ -55,7 +56,7 @@ inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
 template <class T>
 Stores stores_of(const Rows<T>& y, int64_t columns, const Traffic& traffic) {
   if (stream_output(y, traffic)) return Stores::kStream;
-  const bool staged = exceeds_last_cache(traffic.bytes) && (sizeof(T) > 2 || columns >= kLeastStaged);
+  const bool staged = exceeds_last_cache(traffic.bytes) && (sizeof(T) > 2 || columns >= least_staged());
   return staged ? Stores::kStaged : Stores::kPlain;
 }
 

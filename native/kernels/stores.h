@@ -11,8 +11,8 @@ namespace descend::kernels {
 // As usual, or past the caches: as they are, or by way of a stage where they are not aligned and not too long for it.
 enum class Stores : uint8_t { kPlain, kStream, kStaged };
 
-// 16-bit rows of fewer columns leave memory idle, whatever way they are stored: on AMD's Zen 4, which asks the
-// second-level cache for what it reads, of many more than elsewhere.
+// 16-bit rows of fewer columns leave memory idle, whatever way they are stored. The lower bound was found on AMD's
+// Zen 5; where the second-level cache is asked, as on Zen 4, the one from before is kept until it is measured there.
 inline int64_t least_staged() { return kAsksSecondLevel ? 96 : 16; }
 
 // Lines of the caches, of 64 bytes, may be stored past them by quarters, and the ends of rows by words.

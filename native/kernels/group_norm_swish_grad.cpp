@@ -963,11 +963,20 @@ int64_t bytes_moved(const GroupShape& shape) {
   return 3 * shape.elements() * static_cast<int64_t>(sizeof(T));
 }
 
+// Bytes that channels begin at multiples of where dx is stored past the caches. The lines that two channels share are
+// stored in parts: for short channels, or as long as the last-level cache has room for dx, that takes longer than to
+// store as usual.
+template <class T>
+int stream_unit(const GroupShape& shape) {
+  constexpr int64_t kLong = 512;  // elements
+  return shape.inner >= kLong && exceeds_last_cache(bytes_moved<T>(shape) / 3) ? kStreamUnit<T> : 64;
+}
+
 // Whether dx is stored past the caches where it is aligned.
 template <class T>
 bool may_stream(const GroupShape& shape) {
   const int64_t channel_bytes = shape.inner * static_cast<int64_t>(sizeof(T));
-  return !has_short_channels(shape) && channel_bytes % kStreamUnit<T> == 0 &&
+  return !has_short_channels(shape) && channel_bytes % stream_unit<T>(shape) == 0 &&
          streams_results({bytes_moved<T>(shape), bytes_moved<T>(shape) / 3});
 }
 
@@ -1073,7 +1082,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     each.gamma_each = gamma;
     each.beta_each = beta;
   }
-  each.stream = may_stream<T>(shape) && are_aligned(p.dx, kStreamUnit<T>);
+  each.stream = may_stream<T>(shape) && are_aligned(p.dx, stream_unit<T>(shape));
   each.in_step = work_in_step<T>(shape, each.stream);
   each.ask = exceeds_kept(bytes_moved<T>(shape));
   split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);

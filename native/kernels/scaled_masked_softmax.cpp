@@ -379,7 +379,7 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
 // Columns of such a row at most.
 template <class W>
 inline constexpr int64_t kTogetherColumns = 1024 / static_cast<int64_t>(sizeof(W));
-// Rows of no more bytes leave memory idle, whatever way they are stored.
+// Rows of no more bytes leave memory idle, whatever way they are stored, where the second-level cache is asked.
 inline constexpr int64_t kIdleRow = 256;
 template <class W>
 inline constexpr int64_t kTogetherElements = kFoldRows<W> * kTogetherColumns<W>;
@@ -560,7 +560,8 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
   const Scale<T> scale(std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale));
   MaskCursor mask(p.mask, first);
   Cursors masks{mask, mask, mask};
-  staged = staged && together && p.columns * static_cast<int64_t>(sizeof(T)) > kIdleRow;
+  const bool idle = kAsksSecondLevel && p.columns * static_cast<int64_t>(sizeof(T)) <= kIdleRow;
+  staged = staged && together && !idle;
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const Rows<T> y{p.y.row(row), p.y.stride}, to = staged ? scratch.stage.rows(y, p.columns) : y;

@@ -47,11 +47,6 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Rows of the masked softmax gradient without gaps and of more than 16 bits, unless they are whole lines, are stored
-// line by line where they are of so many bytes or more; shorter ones by way of a stage. Other rows that are long have
-// no stage.
-inline constexpr int64_t kLeastInLines = int64_t{2} << 10;
-
 // Of rows that are stored as they are, or by way of a stage.
 template <class T>
 Stores stores_of(const Rows<T>& y, int64_t columns, const Traffic& traffic) {

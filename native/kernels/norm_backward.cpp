@@ -14,8 +14,9 @@ int64_t row_bytes(int64_t columns) {
 }
 
 // Rows that begin and end where quarters of lines do are stored by these past the caches, but for short ones, whose
-// lines are not completed soon. Others go by way of a stage. But those that are worked on one by one and are not long
-// are written so evenly that a stage would hold them up.
+// lines are not completed soon. Others go by way of a stage. But where the second-level cache is asked, as on Zen 4,
+// those that are worked on one by one and are not long are written so evenly that a stage would hold them up; on Zen 5
+// they took up to 1.36 times as long without it.
 template <class T>
 Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
   constexpr int64_t kLeast = 512, kMost = 2560;  // bytes of such a row: more, and less
@@ -26,8 +27,8 @@ Stores stores_of(const NormBackward<T>& p, int64_t bytes) {
   const bool whole = row % 64 == 0 || (row % kQuarterLine == 0 && row >= kLeastOfQuarters);
   if (row > kLeast && whole && stream_output(p.dx, traffic, kQuarterLine)) return Stores::kStream;
   const Stores stores = stores_of(p.dx, p.columns, traffic);
-  const bool stages = kStages<T> && (row <= kLeast || row >= kMost);
-  return stores == Stores::kStaged && !stages ? Stores::kPlain : stores;
+  const bool even = kAsksSecondLevel && kLeast < row && row < kMost;
+  return stores == Stores::kStaged && (even || !kStages<T>) ? Stores::kPlain : stores;
 }
 
 // Rows whose columns are cut that are worked on at a time. All of them where they are few or the second pass finds them

@@ -287,7 +287,7 @@ class WindowSums {
     for (int64_t n = 0; n < covered_.heads; ++n, from += covered_.padded, to += p_.depth) {
       int64_t d = 0;
       for (; d + kPairLanes<W> <= depth; d += kPairLanes<W>) {
-        store_split<kStream, Nan::kOfBfloat16, kInQuarters<T>>(Full(), vector(from, d),
+        store_split<kStream, Nan::kOfBfloat16, true>(Full(), vector(from, d),
                                                                vector(from, d + kVectorLanes<W>), to + d, 0);
       }
       const Part rest{static_cast<size_t>(depth - d)};
@@ -346,7 +346,7 @@ void nsa_compress(const NsaCompress<T>& p) {
   const int64_t last = p.windows.count - 1;
   const int64_t tokens = p.windows.sequences[last].token + p.windows.sequences[last].tokens;
   const int64_t bytes = (tokens + p.blocks) * p.heads * p.depth * size;
-  const bool stream = p.depth * size % 64 == 0 && are_aligned(p.output, kStreamUnit<T>) && exceeds_kept(bytes);
+  const bool stream = p.depth * size % 64 == 0 && are_aligned(p.output, kQuarterLine) && exceeds_kept(bytes);
   const int64_t overlap = ceil_div(p.windows.width, p.windows.stride);
   const int64_t pack_bytes = 128;
   const int64_t head_bytes = ceil_div(p.depth * static_cast<int64_t>(sizeof(Wide<T>)), pack_bytes) * pack_bytes;

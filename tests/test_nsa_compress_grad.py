@@ -318,7 +318,7 @@ def test_worked_shape_of_the_document(dtype):
 def problems(draw: st.DrawFn) -> dict[str, Any]:
     width = draw(st.one_of(st.integers(1, 20), st.sampled_from([32, 128, 600])))
     stride = draw(st.one_of(st.integers(1, 24), st.sampled_from([16, 1000])))
-    heads, depth = draw(st.integers(0, 5)), draw(st.one_of(st.integers(0, 40), st.sampled_from([64, 100, 128, 257])))
+    heads, depth = draw(st.integers(0, 5)), draw(st.one_of(st.integers(0, 40), st.integers(41, 257)))
     lengths = draw(st.lists(st.one_of(st.integers(0, 3 * min(width, 100)), st.just(0)), max_size=12))
     rest = draw(st.sampled_from([0, 0, 7]))
     kind = draw(st.integers(0, 1))
@@ -379,6 +379,7 @@ OVERLAPS = [
     (300, 32, 33, 1),
     (350, 100, 96, 5),
     (300, 64, 7, 7),
+    *((300, depth, 32, 16) for depth in (48, 79, 80, 96, 112, 129, 144, 160, 176, 208, 223, 224, 240)),
 ]
 
 
@@ -409,7 +410,7 @@ def test_more_positions_than_fit_at_once(width, stride):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("depth", [32, 64, 100])
+@pytest.mark.parametrize("depth", [32, 64, 80, 100])
 @pytest.mark.parametrize("forward", [False, True])
 def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, depth, dtype):
     """Where heads begin at quarters of lines, they go past the caches by these."""

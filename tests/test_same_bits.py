@@ -395,7 +395,8 @@ SCORES = [
 MASKS = ("none", "gapped", "whole", "heads", "rows", "columns", "one", "triangle")
 
 # One and two windows a token; many, and more than are added at once; windows that leave gaps, or touch; sequences that
-# are empty, too short or end early; heads in parts, long heads, more positions than sums; stores past the caches.
+# are empty, too short or end early; heads in parts, of every number of packs and long; more positions than sums; stores
+# past the caches.
 WINDOWS = [
     Windows(4096, 4, 128, ends=(100, 131, 131, 2000, 4096)),
     Windows(3000, 3, 24, 128, 16),
@@ -406,6 +407,7 @@ WINDOWS = [
     Windows(500, 3, 17, 3, 1, (90, 400)),
     Windows(700, 2, 16, 8, 20, (333, 690)),
     Windows(600, 1, 64, 120, 5, (300, 600)),
+    *(Windows(300, 2, depth, 32, 16) for depth in (48, 80, 96, 150, 160, 176, 224)),
     Windows(150, 40, 100, ends=(70, 150)),
     Windows(90, 1, 8200, 32, 16, (48, 90)),
     Windows(4096, 8, 128, 48),

@@ -62,6 +62,7 @@ struct CoveredTokens {
   int64_t input_stride;
   Ask ask;                // for what will be wanted soon
   const T* ahead;         // this
+  int64_t left;           // of that token, columns of all heads
   int64_t columns;        // of all heads, side by side
   const Wide<T>* weight;  // of the first token's position in the oldest window
   int64_t weight_stride;  // to the next token
@@ -135,9 +136,9 @@ HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t f
   const int64_t weight_stride = c.weight_stride, weight_window = c.weight_window;
   // Tokens are read side by side, but asked for one after the other, as the processor does by itself where it can.
   const bool asks = c.ask != Ask::kNothing, in_order = reads_sparingly<T>(c.ask);
-  const T* ahead = c.ahead;
   const int64_t columns = c.columns, gap = input_stride - columns;
-  int64_t left = columns;
+  const T* ahead = c.ahead;
+  int64_t left = c.left;
   const T* input = c.input + first;
   const W* weight = c.weight;
   W* const first_sums = c.sums + first;
@@ -174,9 +175,10 @@ HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t f
 
 // All columns: whole pairs of vectors, then what is left of each head.
 template <int kCount, class T>
-HWY_INLINE void add_heads(const CoveredTokens<T>& c, int64_t groups) {
+HWY_INLINE void add_heads(CoveredTokens<T>& c, int64_t groups) {
   using W = Wide<T>;
   const int64_t pairs = c.depth / kPairLanes<W> * kPairLanes<W>, rest = c.depth - pairs;
+  c.left = c.columns;
   if (pairs > 0) {
     if constexpr (kCount == kPositions) {
       add_groups<kCount, 2>(Full(), c, 0, pairs, groups);
@@ -184,15 +186,19 @@ HWY_INLINE void add_heads(const CoveredTokens<T>& c, int64_t groups) {
       add_groups<kCount, 2>(Part{kPairLanes<W>}, c, 0, pairs, groups);  // a short group is not worth its own code
     }
   }
+  if (rest == 0) return;
+  const int64_t asked = groups * kCount * c.heads * pairs;  // elements
+  c.ahead += asked / c.columns * c.input_stride + asked % c.columns;
+  c.left -= asked % c.columns;
   if (rest == kVectorLanes<W>) {
     add_groups<kCount, 1>(Full(), c, pairs, 1, groups);
-  } else if (rest > 0) {
+  } else {
     add_groups<kCount, 2>(Part{static_cast<size_t>(rest)}, c, pairs, 1, groups);
   }
 }
 
 template <class T>
-HWY_INLINE void add_rest(const CoveredTokens<T>& c, int64_t count) {
+HWY_INLINE void add_rest(CoveredTokens<T>& c, int64_t count) {
   switch (count) {
     case 1:
       return add_heads<1>(c, 1);
@@ -287,11 +293,13 @@ class WindowSums {
     for (int64_t n = 0; n < covered_.heads; ++n, from += covered_.padded, to += p_.depth) {
       int64_t d = 0;
       for (; d + kPairLanes<W> <= depth; d += kPairLanes<W>) {
-        store_split<kStream, Nan::kOfBfloat16, true>(Full(), vector(from, d),
-                                                               vector(from, d + kVectorLanes<W>), to + d, 0);
+        store_split<kStream, Nan::kOfBfloat16, true>(Full(), vector(from, d), vector(from, d + kVectorLanes<W>), to + d,
+                                                     0);
       }
       const Part rest{static_cast<size_t>(depth - d)};
-      if (rest.n == kVectorLanes<W>) {
+      if (rest.n == kVectorLanes<W> && sizeof(T) == sizeof(W)) {
+        store_bits<kStream, true>(Tag<W>(), vector(from, d), reinterpret_cast<W*>(to + d));
+      } else if (rest.n == kVectorLanes<W>) {
         store_pair(rest, vector(from, d), vector(from, d), to + d, 0);
       } else if (rest.n > 0) {
         store_split<false, Nan::kOfBfloat16>(rest, vector(from, d), vector(from, d + kVectorLanes<W>), to + d, 0);

@@ -141,8 +141,25 @@ HWY_INLINE void store_half(const Vector<Wide<T>>* v, T* p) {
   }
 }
 
-// kPacks packs, of which kVectors vectors are not all zero, of one head of kTokens neighbouring tokens. Their products
-// are added to the sums for weight_grad, or, where the head has more columns, to the head's own packs.
+// Vector k of pack i of kPacks, of which the last has an extent.
+template <size_t kPacks, class T, class Extent>
+HWY_INLINE Vector<Wide<T>> load_of(Extent extent, const T* p, size_t i, size_t k) {
+  if constexpr (!std::is_same_v<Extent, Full>) {
+    if (i + 1 < kPacks) return load_split(Full(), p, k);
+  }
+  return load_split(extent, p, k);
+}
+template <size_t kPacks, bool kStream, class T, class Extent>
+HWY_INLINE void store_of(Extent extent, const Pack<Wide<T>>& pack, T* p, size_t i) {
+  if constexpr (!std::is_same_v<Extent, Full>) {
+    if (i + 1 < kPacks) return store_split<kStream, kInQuarters<T>>(Full(), pack, p);
+  }
+  store_split<kStream, kInQuarters<T>>(extent, pack, p);
+}
+
+// kPacks packs, of which kVectors vectors are not all zero, of one head of kTokens neighbouring tokens; the last one has
+// an extent. Their products are added to the sums for weight_grad, or, where the head has more columns, to the head's
+// own packs.
 template <size_t kTokens, size_t kPacks, size_t kVectors, bool kWhole, bool kStream, class T, class Extent>
 HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
   using W = Wide<T>;
@@ -161,7 +178,7 @@ HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
       if (!kStream) fetch<kUsed>(input_grad + step.input_grad_ahead + i * kPack);
       DESCEND_UNROLL
       for (size_t k = 0; k < kVectors; ++k) {
-        x[t][i][k] = load_split(extent, input + i * kPack, k);
+        x[t][i][k] = load_of<kPacks>(extent, input + i * kPack, i, k);
         result[t][i][k] = splat(W{-0.0});  // to which a first term is added without a change
       }
     }
@@ -216,7 +233,7 @@ HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
         Pack<W> pack;
         DESCEND_UNROLL
         for (size_t k = 0; k < kVectors; ++k) pack.v[k] = result[t][i][k];
-        store_split<kStream, kInQuarters<T>>(extent, pack, input_grad + i * kPack);
+        store_of<kPacks, kStream>(extent, pack, input_grad + i * kPack, i);
       }
     }
   }
@@ -283,6 +300,15 @@ HWY_NOINLINE void add_heads(Extent extent, const Stretch<T>& s) {
   }
 }
 
+// Heads of kPacks packs, the last of which may be a part.
+template <size_t kPacks, bool kStream, class T>
+HWY_INLINE void add_packs(const Stretch<T>& s) {
+  constexpr size_t kVectors = kPackVectors<Wide<T>>, kTokens = kPacks > 2 ? 1 : 2;
+  const auto rest = static_cast<size_t>(s.depth) % kPackLanes<Wide<T>>;
+  if (rest == 0) return add_heads<kTokens, kPacks, kVectors, kStream>(Full(), s);
+  add_heads<kTokens, kPacks, kVectors, kStream>(Part{rest}, s);
+}
+
 // A few tokens at a time, where a head leaves registers for them.
 template <bool kStream, class T>
 HWY_INLINE void add_stretch(const Stretch<T>& s) {
@@ -294,9 +320,20 @@ HWY_INLINE void add_stretch(const Stretch<T>& s) {
   if (s.depth < kStep) return add_heads<kMany, 1, kVectors, kStream>(Part{static_cast<size_t>(s.depth)}, s);
   if (s.depth == kStep) return add_heads<kMany, 1, kVectors, kStream>(Full(), s);
 #if HWY_TARGET == HWY_AVX3
-  if (s.depth == 2 * kStep) return add_heads<2, 2, kVectors, kStream>(Full(), s);
-  if (s.depth == 4 * kStep) return add_heads<1, 4, kVectors, kStream>(Full(), s);
-  if (s.depth == 6 * kStep) return add_heads<1, 6, kVectors, kStream>(Full(), s);
+  switch (ceil_div(s.depth, kStep)) {
+    case 2:
+      return add_packs<2, kStream>(s);
+    case 3:
+      return add_packs<3, kStream>(s);
+    case 4:
+      return add_packs<4, kStream>(s);
+    case 5:
+      return add_packs<5, kStream>(s);
+    case 6:
+      return add_packs<6, kStream>(s);
+    case 7:
+      return add_packs<7, kStream>(s);
+  }
 #endif
   add_heads<1, 0, kVectors, kStream>(Full(), s);
 }

@@ -24,9 +24,17 @@ else()
     configure_file(\"${CMAKE_SOURCE_DIR}/cmake/set_env.sh\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/set_env.sh\" @ONLY)
   ")
   # CANN's names are links to the one library, so that a program that links several of them holds one state.
-  foreach(name ascendcl nnopbase opapi opapi_nn opapi_math opapi_transformer)
+  foreach(name ascendcl acl_rt acl_op_compiler nnopbase opapi opapi_nn opapi_math opapi_transformer)
     install(CODE "
       file(CREATE_LINK libdescend.so \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib64/lib${name}.so\" SYMBOLIC)
     ")
   endforeach()
+  # Some build files look below the processor's folder, where CANN's own files lie.
+  install(CODE "
+    set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_SYSTEM_PROCESSOR}-linux\")
+    file(MAKE_DIRECTORY \"\${folder}\")
+    file(CREATE_LINK ../include \"\${folder}/include\" SYMBOLIC)
+    file(CREATE_LINK ../lib64 \"\${folder}/lib64\" SYMBOLIC)
+    file(CREATE_LINK ../lib64 \"\${folder}/devlib\" SYMBOLIC)
+  ")
 endif()

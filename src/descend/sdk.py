@@ -7,6 +7,7 @@ stand for it is made on first use.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -18,12 +19,22 @@ from descend import _native
 LIBRARY = "libdescend.so"
 CANN_LIBRARIES = (
     "libascendcl.so",
+    "libacl_rt.so",
+    "libacl_op_compiler.so",
     "libnnopbase.so",
     "libopapi.so",
     "libopapi_nn.so",
     "libopapi_math.so",
     "libopapi_transformer.so",
 )
+# From each link to where it leads. Some build files look below the processor's folder, where CANN's own files lie.
+LINKS = {
+    **{f"lib64/{name}": LIBRARY for name in CANN_LIBRARIES},
+    **{
+        f"{platform.machine()}-linux/{name}": f"../{folder}"
+        for name, folder in (("include", "include"), ("lib64", "lib64"), ("devlib", "lib64"))
+    },
+}
 
 
 def path() -> Path:
@@ -41,7 +52,7 @@ def path() -> Path:
     if _is_complete(installed):
         return installed
     try:
-        _link_libraries(installed / "lib64")
+        _make_links(installed)
         _write_environment(installed, installed)
     except OSError:
         return _in_cache(installed)
@@ -50,7 +61,7 @@ def path() -> Path:
 
 def _is_complete(folder: Path) -> bool:
     environment = folder / "set_env.sh"
-    return all((folder / "lib64" / name).exists() for name in CANN_LIBRARIES) and (
+    return all((folder / link).exists() for link in LINKS) and (
         environment.is_file() and environment.read_text() == _environment(environment, folder)
     )
 
@@ -67,12 +78,13 @@ def _write_environment(installed: Path, folder: Path) -> None:
     temporary.replace(folder / "set_env.sh")
 
 
-def _link_libraries(lib64: Path) -> None:
-    for name in CANN_LIBRARIES:
-        link = lib64 / name
+def _make_links(folder: Path) -> None:
+    for name, target in LINKS.items():
+        link = folder / name
+        link.parent.mkdir(exist_ok=True)
         # Made apart and renamed, so that two processes at once do no harm.
-        temporary = lib64 / f".{name}.{os.getpid()}"
-        temporary.symlink_to(LIBRARY)
+        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        temporary.symlink_to(target)
         temporary.replace(link)
 
 
@@ -85,7 +97,7 @@ def _in_cache(installed: Path) -> Path:
     building = Path(tempfile.mkdtemp(dir=folder.parent))
     (building / "lib64").mkdir()
     (building / "lib64" / LIBRARY).symlink_to(installed / "lib64" / LIBRARY)
-    _link_libraries(building / "lib64")
+    _make_links(building)
     for part in ("include", "share", "lib64/pkgconfig"):
         (building / part).symlink_to(installed / part)
     (building / "set_env.sh").write_text(_environment(installed / "set_env.sh", folder))

@@ -10,8 +10,10 @@ unset ASCEND_CUSTOM_PATH ASCEND_HOME_PATH ASCEND_TOOLKIT_HOME LD_LIBRARY_PATH CM
 . "$home/sdk/set_env.sh"
 [ "$ASCEND_CUSTOM_PATH" = "$home/sdk" ]
 [ "$ASCEND_HOME_PATH$ASCEND_TOOLKIT_HOME" = "$home/sdk$home/sdk" ]
-[ "$(ls "$home/sdk/lib64" | tr '\n' ' ')" = "libascendcl.so libdescend.so libnnopbase.so libopapi.so libopapi_math.so \
-libopapi_nn.so libopapi_transformer.so pkgconfig " ]
+[ "$(ls "$home/sdk/lib64" | tr '\n' ' ')" = "libacl_op_compiler.so libacl_rt.so libascendcl.so libdescend.so libnnopbase.so \
+libopapi.so libopapi_math.so libopapi_nn.so libopapi_transformer.so pkgconfig " ]
+processor=$(ls -d "$home"/sdk/*-linux)
+[ -e "$processor/include/acl/acl.h" ] && [ -e "$processor/lib64/libopapi.so" ] && [ -e "$processor/devlib/libopapi.so" ]
 library=$home/sdk/lib64/libdescend.so
 
 if command -v nm >/dev/null; then
@@ -33,7 +35,7 @@ fi
 mkdir "$home/program"
 cp "$source"/examples/cpp/* "$home/program"
 cd "$home/program"
-libraries="-lascendcl -lnnopbase -lopapi -lopapi_nn -lopapi_math -lopapi_transformer"
+libraries="-lascendcl -lacl_rt -lacl_op_compiler -lnnopbase -lopapi -lopapi_nn -lopapi_math -lopapi_transformer"
 for program in *.cpp; do
   "$cxx" "$program" "-I$ASCEND_CUSTOM_PATH/include" "-L$ASCEND_CUSTOM_PATH/lib64" $libraries -o program
   ./program >output

@@ -30,6 +30,14 @@ enum class Dtype : int32_t {
   kInt4 = 29,
   kUint1 = 30,
   kComplex32 = 33,
+  kHifloat8 = 34,
+  kFloat8E5m2 = 35,
+  kFloat8E4m3fn = 36,
+  kFloat8E8m0 = 37,
+  kFloat6E3m2 = 38,
+  kFloat6E2m3 = 39,
+  kFloat4E2m1 = 40,
+  kFloat4E1m2 = 41,
 };
 
 std::string dtype_name(Dtype dtype);       // "FLOAT16"; "99" for a number that is none
@@ -42,6 +50,10 @@ constexpr int64_t dtype_size(Dtype dtype) {
     case Dtype::kInt8:
     case Dtype::kUint8:
     case Dtype::kBool:
+    case Dtype::kHifloat8:
+    case Dtype::kFloat8E5m2:
+    case Dtype::kFloat8E4m3fn:
+    case Dtype::kFloat8E8m0:
       return 1;
     case Dtype::kFloat16:
     case Dtype::kBfloat16:

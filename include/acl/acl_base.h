@@ -34,6 +34,7 @@ typedef void* aclrtContext;
 typedef int aclError;
 typedef uint16_t aclFloat16;
 typedef struct aclDataBuffer aclDataBuffer;
+typedef struct aclTensorDesc aclTensorDesc;
 
 static const int ACL_ERROR_NONE ACL_MAYBE_UNUSED = 0;
 static const int ACL_SUCCESS ACL_MAYBE_UNUSED = 0;
@@ -161,11 +162,30 @@ typedef enum ACL_ANY_INT {
   ACL_FORMAT_NCL = 47
 } aclFormat;
 
+typedef enum ACL_ANY_UNSIGNED { ACL_DEBUG = 0, ACL_INFO = 1, ACL_WARNING = 2, ACL_ERROR = 3 } aclLogLevel;
+
 /* A pointer and a size in one object; the memory stays the caller's. */
 ACL_FUNC_VISIBILITY aclDataBuffer* aclCreateDataBuffer(void* data, size_t size);
 ACL_FUNC_VISIBILITY aclError aclDestroyDataBuffer(const aclDataBuffer* dataBuffer);
+ACL_FUNC_VISIBILITY aclError aclUpdateDataBuffer(aclDataBuffer* dataBuffer, void* data, size_t size);
 ACL_FUNC_VISIBILITY void* aclGetDataBufferAddr(const aclDataBuffer* dataBuffer);
+ACL_FUNC_VISIBILITY uint32_t aclGetDataBufferSize(const aclDataBuffer* dataBuffer); /* sizes below 2^32 */
 ACL_FUNC_VISIBILITY size_t aclGetDataBufferSizeV2(const aclDataBuffer* dataBuffer);
+
+/* A dtype, a shape and a format in one object, with which programs reckon: no operator here takes one. Null for a
+ * negative number of dimensions, or null dimensions. */
+ACL_FUNC_VISIBILITY aclTensorDesc* aclCreateTensorDesc(aclDataType dataType, int numDims, const int64_t* dims,
+                                                       aclFormat format);
+ACL_FUNC_VISIBILITY void aclDestroyTensorDesc(const aclTensorDesc* desc);
+ACL_FUNC_VISIBILITY aclDataType aclGetTensorDescType(const aclTensorDesc* desc);
+ACL_FUNC_VISIBILITY aclFormat aclGetTensorDescFormat(const aclTensorDesc* desc);
+/* Bytes and elements: 0 where a dimension is not known, which -1 means, or where there would be more than size_t
+ * counts. */
+ACL_FUNC_VISIBILITY size_t aclGetTensorDescSize(const aclTensorDesc* desc);
+ACL_FUNC_VISIBILITY size_t aclGetTensorDescElementCount(const aclTensorDesc* desc);
+ACL_FUNC_VISIBILITY size_t aclGetTensorDescNumDims(const aclTensorDesc* desc);
+ACL_FUNC_VISIBILITY int64_t aclGetTensorDescDim(const aclTensorDesc* desc, size_t index); /* -1 where there is none */
+ACL_FUNC_VISIBILITY aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* dimSize);
 
 /* float16 to float and back; rounds to nearest even. */
 ACL_FUNC_VISIBILITY float aclFloat16ToFloat(aclFloat16 value);
@@ -176,6 +196,12 @@ ACL_FUNC_VISIBILITY size_t aclDataTypeSize(aclDataType dataType);
 
 /* This thread's latest failure as one sentence; an empty string where nothing has failed. */
 ACL_FUNC_VISIBILITY const char* aclGetRecentErrMsg(void);
+
+/* The program's own line of log, to stderr, from the level on that ASCEND_GLOBAL_LOG_LEVEL names (by its number;
+ * ACL_ERROR where it is not set). */
+ACL_FUNC_VISIBILITY void aclAppLog(aclLogLevel logLevel, const char* func, const char* file, uint32_t line,
+                                   const char* fmt, ...);
+#define ACL_APP_LOG(level, ...) aclAppLog(level, __func__, __FILE__, __LINE__, __VA_ARGS__)
 
 #ifdef __cplusplus
 }

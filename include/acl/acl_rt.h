@@ -1,4 +1,4 @@
-/* The runtime: device, memory, streams. Signatures as in CANN, usable from C99. */
+/* The library's life and the runtime: device, memory, streams. Signatures as in CANN, usable from C99. */
 #ifndef DESCEND_ACL_ACL_RT_H_
 #define DESCEND_ACL_ACL_RT_H_
 
@@ -47,10 +47,17 @@ typedef enum aclrtEventRecordedStatus ACL_ANY_UNSIGNED {
 
 typedef enum aclrtStreamStatus ACL_ANY_UNSIGNED {
   ACL_STREAM_STATUS_COMPLETE = 0,
-  ACL_STREAM_STATUS_NOT_READY = 1
+  ACL_STREAM_STATUS_NOT_READY = 1,
+  ACL_STREAM_STATUS_RESERVED = 0xFFFF
 } aclrtStreamStatus;
 
-typedef enum ACL_ANY_UNSIGNED { ACL_OPT_DETERMINISTIC = 0, ACL_OPT_ENABLE_DEBUG_KERNEL = 1 } aclSysParamOpt;
+typedef enum aclrtLastErrLevel ACL_ANY_UNSIGNED { ACL_RT_THREAD_LEVEL = 0 } aclrtLastErrLevel;
+
+typedef enum ACL_ANY_UNSIGNED {
+  ACL_OPT_DETERMINISTIC = 0,
+  ACL_OPT_ENABLE_DEBUG_KERNEL = 1,
+  ACL_OPT_STRONG_CONSISTENCY = 2
+} aclSysParamOpt;
 
 #define ACL_EVENT_SYNC 0x00000001U
 #define ACL_EVENT_CAPTURE_STREAM_PROGRESS 0x00000002U
@@ -60,7 +67,17 @@ typedef enum ACL_ANY_UNSIGNED { ACL_OPT_DETERMINISTIC = 0, ACL_OPT_ENABLE_DEBUG_
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
 
-/* The version of the interface, 1.13.0, and the current product's SoC name. */
+/* configPath is not read. Every acl and aclrt function needs aclInit first, but for aclGetRecentErrMsg and those that
+ * create or destroy tensors, scalars, arrays and lists; the first phase of an operator does not. */
+ACL_FUNC_VISIBILITY aclError aclInit(const char* configPath);
+/* Waits for the work in flight and frees all that is left. */
+ACL_FUNC_VISIBILITY aclError aclFinalize(void);
+
+/* This thread's latest failure of any function as a number, 0 where nothing has failed; Get forgets it. */
+ACL_FUNC_VISIBILITY aclError aclrtGetLastError(aclrtLastErrLevel level);
+ACL_FUNC_VISIBILITY aclError aclrtPeekAtLastError(aclrtLastErrLevel level);
+
+/* The version of the interface and the current product's SoC name. */
 ACL_FUNC_VISIBILITY aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion);
 ACL_FUNC_VISIBILITY const char* aclrtGetSocName(void);
 

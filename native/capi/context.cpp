@@ -23,9 +23,9 @@ aclrtContext current_context() {
 }
 
 Status check_option(aclSysParamOpt opt) {
-  if (opt == ACL_OPT_DETERMINISTIC || opt == ACL_OPT_ENABLE_DEBUG_KERNEL) return {};
+  if (opt <= ACL_OPT_STRONG_CONSISTENCY) return {};
   return failure(Code::kInvalidParam, "opt is ", static_cast<int>(opt),
-                 ", but must be ACL_OPT_DETERMINISTIC or ACL_OPT_ENABLE_DEBUG_KERNEL.");
+                 ", but must be ACL_OPT_DETERMINISTIC, ACL_OPT_ENABLE_DEBUG_KERNEL or ACL_OPT_STRONG_CONSISTENCY.");
 }
 
 Status check_option(aclSysParamOpt opt, int64_t value) {

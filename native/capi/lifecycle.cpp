@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "acl/acl.h"
 #include "aclnn/aclnn_base.h"
@@ -25,6 +29,7 @@ std::atomic<Life> life{Life::kBefore};
 // Of the thread's last failure. An array, for it must outlive every destructor: those of a program's globals and of its
 // threads' own may call, and fail, after all others have run. What is longer is cut.
 thread_local char recent_sentence[4096];
+thread_local aclError recent_code = ACL_SUCCESS;  // 0 again when the thread has asked for it
 
 void keep(const char* function, std::string_view sentence) {
   char* end = recent_sentence;
@@ -86,7 +91,7 @@ Status require_initialized() {
 
 int32_t report(const char* function, Code code, std::string_view sentence) noexcept {
   keep(function, sentence);
-  return static_cast<int32_t>(code);
+  return recent_code = static_cast<int32_t>(code);
 }
 
 }  // namespace descend::capi
@@ -129,6 +134,29 @@ aclnnStatus aclnnInit(const char*) { return ACLNN_SUCCESS; }
 aclnnStatus aclnnFinalize() { return ACLNN_SUCCESS; }
 
 const char* aclGetRecentErrMsg() { return recent_sentence; }
+
+// Of a level that is none nothing is remembered.
+aclError aclrtPeekAtLastError(aclrtLastErrLevel level) { return level == ACL_RT_THREAD_LEVEL ? recent_code : 0; }
+
+aclError aclrtGetLastError(aclrtLastErrLevel level) {
+  return level == ACL_RT_THREAD_LEVEL ? std::exchange(recent_code, ACL_SUCCESS) : ACL_SUCCESS;
+}
+
+void aclAppLog(aclLogLevel logLevel, const char* func, const char* file, uint32_t line, const char* fmt, ...) {
+  static const long least = [] {
+    const char* text = std::getenv("ASCEND_GLOBAL_LOG_LEVEL");
+    return text == nullptr ? long{ACL_ERROR} : std::strtol(text, nullptr, 10);
+  }();
+  if (fmt == nullptr || logLevel > ACL_ERROR || static_cast<long>(logLevel) < least) return;
+  constexpr const char* kNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+  char message[1024];  // what is longer is cut
+  va_list arguments;
+  va_start(arguments, fmt);
+  std::vsnprintf(message, sizeof(message), fmt, arguments);
+  va_end(arguments);
+  // In one call, so that lines of several threads stay whole.
+  std::fprintf(stderr, "[%s] %s:%u %s: %s\n", kNames[logLevel], file ? file : "?", line, func ? func : "?", message);
+}
 
 aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion) {
   return runtime_call("aclrtGetVersion", [&]() -> Status {

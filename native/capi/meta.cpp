@@ -14,19 +14,6 @@ using namespace descend::capi;
 
 namespace {
 
-Status null(const char* name) { return failure(Code::kParamNullptr, name, " is null, but must be given."); }
-
-// Runs make() -> handle; null and a sentence when it throws.
-template <class Handle, class Make>
-Handle* create(const char* function, Make make) noexcept {
-  void* handle = nullptr;
-  (void)boundary(function, [&]() -> Status {
-    handle = make();
-    return {};
-  });
-  return static_cast<Handle*>(handle);
-}
-
 // A list of values; null for a null list with a count.
 template <class Handle, class T, class Insert>
 Handle* create_list(const char* function, const T* values, uint64_t size, Insert insert) noexcept {
@@ -66,17 +53,6 @@ Tensor make_tensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType da
   return tensor;
 }
 
-// A getter: use(object) on what the handle names.
-template <class Table, class Use>
-aclnnStatus get(const char* function, const char* name, Table& table, const void* handle, const void* result,
-                Use use) noexcept {
-  return runtime_call(function, [&]() -> Status {
-    if (handle == nullptr) return null(name);
-    if (result == nullptr) return null("the result's address");
-    return table.with(handle, use) ? Status{} : not_alive(name);
-  });
-}
-
 aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor::* member, int64_t** dims,
                      uint64_t* count) noexcept {
   return get(function, "tensor", state().tensors, tensor, dims && count ? dims : nullptr, [&](const Tensor& found) {
@@ -107,7 +83,7 @@ aclnnStatus aclInitTensor(aclTensor* tensor, const int64_t* viewDims, uint64_t v
                           const int64_t* stride, int64_t offset, aclFormat format, const int64_t* storageDims,
                           uint64_t storageDimsNum, void* tensorDataAddr) {
   return runtime_call("aclInitTensor", [&]() -> Status {
-    if (tensor == nullptr) return null("tensor");
+    if (tensor == nullptr) return null_parameter("tensor");
     DESCEND_RETURN_IF_ERROR(check_dims(viewDims, viewDimsNum, storageDims, storageDimsNum));
     Tensor made = make_tensor(viewDims, viewDimsNum, dataType, stride, offset, format, storageDims, storageDimsNum,
                               tensorDataAddr);
@@ -119,7 +95,7 @@ aclnnStatus aclInitTensor(aclTensor* tensor, const int64_t* viewDims, uint64_t v
 aclScalar* aclCreateScalar(void* value, aclDataType dataType) {
   return create<aclScalar>("aclCreateScalar", [&]() -> void* {
     if (value == nullptr) {
-      (void)report("aclCreateScalar", null("value"));
+      (void)report("aclCreateScalar", null_parameter("value"));
       return nullptr;
     }
     Scalar scalar;
@@ -254,7 +230,7 @@ aclnnStatus aclGetScalarListSize(const aclScalarList* scalarList, uint64_t* size
 
 aclnnStatus aclSetRawTensorAddr(aclTensor* tensor, void* addr) {
   return runtime_call("aclSetRawTensorAddr", [&]() -> Status {
-    if (tensor == nullptr) return null("tensor");
+    if (tensor == nullptr) return null_parameter("tensor");
     return state().tensors.with(tensor, [&](Tensor& found) { found.data = addr; }) ? Status{} : not_alive("tensor");
   });
 }
@@ -262,29 +238,6 @@ aclnnStatus aclSetRawTensorAddr(aclTensor* tensor, void* addr) {
 aclnnStatus aclGetRawTensorAddr(const aclTensor* tensor, void** addr) {
   return get("aclGetRawTensorAddr", "tensor", state().tensors, tensor, addr,
              [&](const Tensor& found) { *addr = found.data; });
-}
-
-aclDataBuffer* aclCreateDataBuffer(void* data, size_t size) {
-  return create<aclDataBuffer>("aclCreateDataBuffer",
-                               [&] { return state().data_buffers.insert(DataBuffer{data, size}); });
-}
-
-aclError aclDestroyDataBuffer(const aclDataBuffer* dataBuffer) {
-  return destroy("aclDestroyDataBuffer", "dataBuffer", state().data_buffers, dataBuffer);
-}
-
-void* aclGetDataBufferAddr(const aclDataBuffer* dataBuffer) {
-  void* address = nullptr;
-  (void)get("aclGetDataBufferAddr", "dataBuffer", state().data_buffers, dataBuffer, &address,
-            [&](const DataBuffer& found) { address = found.data; });
-  return address;
-}
-
-size_t aclGetDataBufferSizeV2(const aclDataBuffer* dataBuffer) {
-  size_t size = 0;
-  (void)get("aclGetDataBufferSizeV2", "dataBuffer", state().data_buffers, dataBuffer, &size,
-            [&](const DataBuffer& found) { size = found.size; });
-  return size;
 }
 
 size_t aclDataTypeSize(aclDataType dataType) { return static_cast<size_t>(dtype_size(static_cast<Dtype>(dataType))); }

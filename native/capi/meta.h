@@ -9,6 +9,32 @@ inline Status not_alive(const char* name) {
   return failure(Code::kParamInvalid, name, " is not one that this library created, or has been destroyed already.");
 }
 
+inline Status null_parameter(const char* name) {
+  return failure(Code::kParamNullptr, name, " is null, but must be given.");
+}
+
+// Runs make() -> handle; null and a sentence when it throws.
+template <class Handle, class Make>
+Handle* create(const char* function, Make make) noexcept {
+  void* handle = nullptr;
+  (void)boundary(function, [&]() -> Status {
+    handle = make();
+    return {};
+  });
+  return static_cast<Handle*>(handle);
+}
+
+// A getter: use(object) on what the handle names.
+template <class Table, class Use>
+int32_t get(const char* function, const char* name, Table& table, const void* handle, const void* result,
+            Use use) noexcept {
+  return runtime_call(function, [&]() -> Status {
+    if (handle == nullptr) return null_parameter(name);
+    if (result == nullptr) return null_parameter("the result's address");
+    return table.with(handle, use) ? Status{} : not_alive(name);
+  });
+}
+
 template <class Table>
 int32_t destroy(const char* function, const char* name, Table& table, const void* handle) noexcept {
   return boundary(function,

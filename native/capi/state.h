@@ -27,9 +27,15 @@ struct DataBuffer {
   size_t size = 0;
 };
 
+struct TensorDesc {
+  aclDataType dtype = ACL_DT_UNDEFINED;
+  aclFormat format = ACL_FORMAT_UNDEFINED;
+  Dims shape;
+};
+
 // Options by number, as aclSysParamOpt counts them.
-using Options = std::array<int64_t, 2>;
-inline constexpr Options kDefaultOptions{1, 0};  // deterministic; no debug kernels
+using Options = std::array<int64_t, 3>;
+inline constexpr Options kDefaultOptions{1, 0, 1};  // deterministic; no debug kernels; strongly consistent
 
 struct State {
   HandleTable<Tensor> tensors{0xA1};
@@ -44,12 +50,13 @@ struct State {
   HandleTable<std::vector<const aclTensor*>> tensor_lists{0xAA};
   HandleTable<std::vector<const aclScalar*>> scalar_lists{0xAB};
   HandleTable<DataBuffer> data_buffers{0xAC};
+  HandleTable<TensorDesc> tensor_descs{0xAD};
 
   template <class Use>
   void for_each_table(Use use) {
     const auto each = [&](auto&... tables) { (use(tables), ...); };
     each(tensors, int_arrays, bool_arrays, executors, streams, events, contexts, float_arrays, scalars, tensor_lists,
-         scalar_lists, data_buffers);
+         scalar_lists, data_buffers, tensor_descs);
   }
 };
 State& state();

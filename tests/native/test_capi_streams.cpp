@@ -263,7 +263,12 @@ TEST_CASE("contexts are a thread's own, and their options are kept") {
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetCurrentContext", aclrtSetCurrentContext(nullptr));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCtxSetSysParamOpt", aclrtCtxSetSysParamOpt(ACL_OPT_DETERMINISTIC, 2));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCtxGetSysParamOpt",
-          aclrtCtxGetSysParamOpt(static_cast<aclSysParamOpt>(2), &value));
+          aclrtCtxGetSysParamOpt(static_cast<aclSysParamOpt>(3), &value));
+  CHECK(aclrtCtxGetSysParamOpt(ACL_OPT_STRONG_CONSISTENCY, &value) == 0);
+  CHECK(value == 1);
+  CHECK(aclrtCtxSetSysParamOpt(ACL_OPT_STRONG_CONSISTENCY, 0) == 0);
+  CHECK(aclrtCtxGetSysParamOpt(ACL_OPT_STRONG_CONSISTENCY, &value) == 0);
+  CHECK(value == 0);
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetSysParamOpt", aclrtGetSysParamOpt(static_cast<aclSysParamOpt>(-1), &value));
 }
 

@@ -217,8 +217,18 @@ def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
     # Some programs have include/aclnn itself on the path.
     (tmp_path / "path.cc").write_text('#include "acl_meta.h"\n#include "acl/acl_rt.h"\naclTensor *t; aclrtStream s;\n')
     commands.append(f"{CXX} -std=c++11 {strict} -I{include} -I{include}/aclnn path.cc")
+    # Newer ones include acl_rt.h alone, and have include/aclnnop on the path; older ones look in level2.
+    (tmp_path / "newer.cc").write_text(
+        '#include "acl/acl_rt.h"\n#include "aclnn_rms_norm.h"\n#include "aclnnop/level2/aclnn_layer_norm_backward.h"\n'
+        "int start() { return aclInit(nullptr) + aclFinalize(); }\n"
+        "auto *first = &aclnnLayerNormBackwardGetWorkspaceSize;\n"
+    )
+    commands.append(f"{CXX} -std=c++11 {strict} -I{include} -I{include}/aclnnop newer.cc")
     # Enums of the runtime have tags, as CANN's have.
-    enums = ("RunMode", "MemcpyKind", "MemMallocPolicy", "MemAttr", "EventRecordedStatus", "StreamStatus")
+    enums = (
+        "RunMode", "MemcpyKind", "MemMallocPolicy", "MemAttr", "EventRecordedStatus", "EventStatus", "StreamStatus",
+        "LastErrLevel",
+    )  # fmt: skip
     source = "".join(f"enum aclrt{name} as_{name}(aclrt{name} a) {{ return a; }}\n" for name in enums)
     for name in ("tags.c", "tags.cpp"):
         (tmp_path / name).write_text(f'#include "acl/acl.h"\n{source}')

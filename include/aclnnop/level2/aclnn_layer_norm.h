@@ -1,0 +1,7 @@
+/* Where programs of CANN 7 look for it. */
+#ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_LAYER_NORM_H_
+#define DESCEND_ACLNNOP_LEVEL2_ACLNN_LAYER_NORM_H_
+
+#include "../aclnn_layer_norm.h"
+
+#endif /* DESCEND_ACLNNOP_LEVEL2_ACLNN_LAYER_NORM_H_ */

@@ -252,6 +252,9 @@ NUMBERS = {
         f"ACL_MEMCPY_{n}": i
         for i, n in enumerate(("HOST_TO_HOST", "HOST_TO_DEVICE", "DEVICE_TO_HOST", "DEVICE_TO_DEVICE", "DEFAULT"))
     },
+    "ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE": 5,
+    "ACL_MEMCPY_INNER_DEVICE_TO_DEVICE": 6,
+    "ACL_MEMCPY_INTER_DEVICE_TO_DEVICE": 7,
     **{
         f"ACL_MEM_MALLOC_{n}": i
         for i, n in enumerate(
@@ -275,6 +278,20 @@ NUMBERS = {
             ("DDR_MEM", "HBM_MEM", "DDR_MEM_HUGE", "DDR_MEM_NORMAL", "HBM_MEM_HUGE", "HBM_MEM_NORMAL")
         )
     },
+    "ACL_DDR_MEM_P2P_HUGE": 6,
+    "ACL_HBM_MEM_P2P_HUGE1G": 11,
+    "ACL_HIFLOAT8": 34,
+    "ACL_FLOAT4_E1M2": 41,
+    "ACL_ERROR": 3,
+    "ACL_MAJOR_VERSION": 1,
+    "ACL_MINOR_VERSION": 13,
+    "ACL_PATCH_VERSION": 0,
+    "ACL_EVENT_STATUS_COMPLETE": 0,
+    "ACL_EVENT_STATUS_NOT_READY": 1,
+    "ACL_EVENT_STATUS_RESERVED": 2,
+    "ACL_STREAM_STATUS_RESERVED": 0xFFFF,
+    "ACL_RT_THREAD_LEVEL": 0,
+    "ACL_OPT_STRONG_CONSISTENCY": 2,
     "ACL_EVENT_SYNC": 1,
     "ACL_EVENT_CAPTURE_STREAM_PROGRESS": 2,
     "ACL_EVENT_TIME_LINE": 8,
@@ -378,12 +395,32 @@ aclError aclrtStreamQuery(aclrtStream, aclrtStreamStatus *)
 aclError aclrtStreamWaitEvent(aclrtStream, aclrtEvent)
 aclError aclrtCreateEvent(aclrtEvent *)
 aclError aclrtCreateEventWithFlag(aclrtEvent *, uint32_t)
+aclError aclrtCreateEventExWithFlag(aclrtEvent *, uint32_t)
 aclError aclrtDestroyEvent(aclrtEvent)
 aclError aclrtRecordEvent(aclrtEvent, aclrtStream)
 aclError aclrtResetEvent(aclrtEvent, aclrtStream)
 aclError aclrtQueryEventStatus(aclrtEvent, aclrtEventRecordedStatus *)
+aclError aclrtQueryEvent(aclrtEvent, aclrtEventStatus *)
 aclError aclrtSynchronizeEvent(aclrtEvent)
+aclError aclrtSynchronizeEventWithTimeout(aclrtEvent, int32_t)
 aclError aclrtEventElapsedTime(float *, aclrtEvent, aclrtEvent)
+aclError aclrtEventGetTimestamp(aclrtEvent, uint64_t *)
+aclError aclrtGetLastError(aclrtLastErrLevel)
+aclError aclrtPeekAtLastError(aclrtLastErrLevel)
+aclError aclrtMemcpy2d(void *, size_t, const void *, size_t, size_t, size_t, aclrtMemcpyKind)
+aclError aclrtMemcpy2dAsync(void *, size_t, const void *, size_t, size_t, size_t, aclrtMemcpyKind, aclrtStream)
+aclTensorDesc *aclCreateTensorDesc(aclDataType, int, const int64_t *, aclFormat)
+void aclDestroyTensorDesc(const aclTensorDesc *)
+aclDataType aclGetTensorDescType(const aclTensorDesc *)
+aclFormat aclGetTensorDescFormat(const aclTensorDesc *)
+size_t aclGetTensorDescSize(const aclTensorDesc *)
+size_t aclGetTensorDescElementCount(const aclTensorDesc *)
+size_t aclGetTensorDescNumDims(const aclTensorDesc *)
+int64_t aclGetTensorDescDim(const aclTensorDesc *, size_t)
+aclError aclGetTensorDescDimV2(const aclTensorDesc *, size_t, int64_t *)
+aclError aclUpdateDataBuffer(aclDataBuffer *, void *, size_t)
+uint32_t aclGetDataBufferSize(const aclDataBuffer *)
+void aclAppLog(aclLogLevel, const char *, const char *, uint32_t, const char *, ...)
 aclTensor *aclCreateTensor({TENSOR})
 aclnnStatus aclInitTensor(aclTensor *, {TENSOR})
 aclScalar *aclCreateScalar(void *, aclDataType)
@@ -509,6 +546,130 @@ add_executable(example rms_norm_grad.cpp)
 target_link_libraries(example ascendcl nnopbase opapi)
 """
 
+# As the samples that run one operator are built, whatever the variables are called.
+RUNNER_BUILD = """
+cmake_minimum_required(VERSION 3.5.1)
+project(example)
+add_compile_options(-std=c++11 -Wall -Werror)
+set(INC_PATH $ENV{DDK_PATH})
+set(LIB_PATH $ENV{NPU_HOST_LIB})
+include_directories(${INC_PATH}/include)
+link_directories(${LIB_PATH})
+add_executable(example runner.cpp)
+target_link_libraries(example ascendcl opapi acl_op_compiler nnopbase stdc++)
+"""
+
+RUNNER = r"""
+#include <cstdio>
+#include <cstring>
+#include <vector>
+#include "acl/acl.h"
+#include "acl/acl_op_compiler.h"
+#include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+
+#define ERROR_LOG(fmt, args...) fprintf(stderr, "[ERROR] " fmt "\n", ##args)
+
+bool g_isDevice = false;
+
+// Descriptions of inputs and outputs, and for each a buffer on the device, one on the host, and a tensor.
+class OpRunner {
+public:
+    ~OpRunner() {
+        for (size_t i = 0; i < descs.size(); ++i) {
+            aclDestroyTensorDesc(descs[i]);
+            (void)aclDestroyTensor(tensors[i]);
+            (void)aclDestroyDataBuffer(buffers[i]);
+            (void)aclrtFree(device[i]);
+            (void)(g_isDevice ? aclrtFree(host[i]) : aclrtFreeHost(host[i]));
+        }
+    }
+
+    bool Add(aclDataType dataType, const std::vector<int64_t> &dims) {
+        aclTensorDesc *desc = aclCreateTensorDesc(dataType, dims.size(), dims.data(), ACL_FORMAT_ND);
+        const size_t size = aclGetTensorDescSize(desc);
+        void *devMem = nullptr, *hostMem = nullptr;
+        if (aclrtMalloc(&devMem, size, ACL_MEM_MALLOC_NORMAL_ONLY) != ACL_SUCCESS) return false;
+        const aclError ret = g_isDevice ? aclrtMalloc(&hostMem, size, ACL_MEM_MALLOC_NORMAL_ONLY)
+                                        : aclrtMallocHost(&hostMem, size);
+        if (ret != ACL_SUCCESS) return false;
+        descs.push_back(desc);
+        device.push_back(devMem);
+        host.push_back(hostMem);
+        buffers.push_back(aclCreateDataBuffer(devMem, size));
+        const std::vector<int64_t> shape = Shape(desc);
+        tensors.push_back(aclCreateTensor(shape.data(), aclGetTensorDescNumDims(desc), aclGetTensorDescType(desc),
+                                          nullptr, 0, aclGetTensorDescFormat(desc), shape.data(), shape.size(),
+                                          aclGetDataBufferAddr(buffers.back())));
+        return tensors.back() != nullptr;
+    }
+
+    static std::vector<int64_t> Shape(aclTensorDesc *desc) {
+        std::vector<int64_t> shape;
+        for (size_t i = 0; i < aclGetTensorDescNumDims(desc); ++i) {
+            int64_t dimSize;
+            if (aclGetTensorDescDimV2(desc, i, &dimSize) != ACL_SUCCESS) return {};
+            shape.emplace_back(dimSize);
+        }
+        return shape;
+    }
+
+    bool Run() {
+        aclrtStream stream = nullptr;
+        if (aclrtCreateStream(&stream) != ACL_SUCCESS) return false;
+        for (size_t i = 0; i < 3; ++i) {
+            if (aclrtMemcpyAsync(device[i], aclGetDataBufferSizeV2(buffers[i]), host[i], Size(i),
+                                 ACL_MEMCPY_HOST_TO_DEVICE, stream) != ACL_SUCCESS) return false;
+        }
+        size_t workspaceSize = 0;
+        aclOpExecutor *handle = nullptr;
+        auto ret = aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize(tensors[0], tensors[1], tensors[2], 0.5, false,
+                                                                    tensors[3], &workspaceSize, &handle);
+        if (ret != ACL_SUCCESS) {
+            ERROR_LOG("Get Operator Workspace failed. error code is %d", static_cast<int32_t>(ret));
+            return false;
+        }
+        void *workspace = nullptr;
+        if (workspaceSize != 0 &&
+            aclrtMalloc(&workspace, workspaceSize, ACL_MEM_MALLOC_NORMAL_ONLY) != ACL_SUCCESS) return false;
+        ret = aclnnScaledMaskedSoftmaxBackward(workspace, workspaceSize, handle, stream);
+        if (ret != ACL_SUCCESS || aclrtSynchronizeStreamWithTimeout(stream, 5000) != ACL_SUCCESS) return false;
+        if (aclrtMemcpy(host[3], Size(3), device[3], Size(3), ACL_MEMCPY_DEVICE_TO_HOST) != ACL_SUCCESS) return false;
+        if (workspace != nullptr) (void)aclrtFree(workspace);
+        return aclrtDestroyStream(stream) == ACL_SUCCESS;
+    }
+
+    size_t Size(size_t i) const { return aclGetTensorDescSize(descs[i]); }
+    size_t Count(size_t i) const { return aclGetTensorDescElementCount(descs[i]); }
+
+    std::vector<aclTensorDesc *> descs;
+    std::vector<void *> device, host;
+    std::vector<aclDataBuffer *> buffers;
+    std::vector<aclTensor *> tensors;
+};
+
+int main() {
+    if (aclInit(NULL) != ACL_SUCCESS || aclrtSetDevice(0) != ACL_SUCCESS) return 1;
+    aclrtRunMode runMode;
+    if (aclrtGetRunMode(&runMode) != ACL_SUCCESS) return 1;
+    g_isDevice = (runMode == ACL_DEVICE);
+    {
+        OpRunner runner;
+        const std::vector<int64_t> shape{1, 1, 16, 32};
+        if (!runner.Add(ACL_FLOAT, shape) || !runner.Add(ACL_FLOAT, shape) || !runner.Add(ACL_BOOL, shape) ||
+            !runner.Add(ACL_FLOAT, shape)) return 2;
+        for (size_t i = 0; i < runner.Count(0); ++i) {
+            static_cast<float *>(runner.host[0])[i] = i % 32;
+            static_cast<float *>(runner.host[1])[i] = 1.0f / 32;
+        }
+        memset(runner.host[2], 0, runner.Size(2));
+        if (!runner.Run()) return 3;
+        for (size_t i = 0; i < 32; ++i) printf("%.9g\n", static_cast<float *>(runner.host[3])[i]);
+    }
+    (void)aclrtResetDevice(0);
+    return aclFinalize();
+}
+"""
+
 FIND_PACKAGE = """
 cmake_minimum_required(VERSION 3.14)
 project(example CXX)
@@ -531,6 +692,19 @@ def test_builds_with_cmake(text, tmp_path):
         result = in_environment(command, tmp_path)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     assert "dgamma" in result.stdout
+
+
+@needs_compiler
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no CMake")
+def test_a_program_that_runs_descriptions(tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(RUNNER_BUILD, encoding="utf-8")
+    (tmp_path / "runner.cpp").write_text(RUNNER, encoding="utf-8")
+    paths = "export DDK_PATH=$ASCEND_HOME_PATH NPU_HOST_LIB=$(echo $ASCEND_HOME_PATH/*-linux/devlib)"
+    for command in ("cmake -S . -B build", "cmake --build build", "./build/example"):
+        result = in_environment(f"{paths} && {command}", tmp_path)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    expected = 0.5 * (np.arange(32) - 15.5) / 32
+    assert [float(line) for line in result.stdout.split()] == pytest.approx(expected.tolist(), rel=1e-6)
 
 
 @needs_compiler
@@ -1052,7 +1226,7 @@ def test_memory(lib):
         (memory, 2**64 - 1, address, 2**64 - 1, 1),
         (None, 8, address, 8, 1),
         (memory, 8, None, 8, 1),
-        (memory, 8, address, 8, 5),
+        (memory, 8, address, 8, 8),
         (memory, 8, address, 8, -1),
     ):
         assert lib.aclrtMemcpy(dst, most, src, count, kind) == 100000

@@ -163,9 +163,9 @@ aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* 
     if (majorVersion == nullptr) return null_argument("majorVersion");
     if (minorVersion == nullptr) return null_argument("minorVersion");
     if (patchVersion == nullptr) return null_argument("patchVersion");
-    *majorVersion = 1;
-    *minorVersion = 13;
-    *patchVersion = 0;
+    *majorVersion = ACL_MAJOR_VERSION;
+    *minorVersion = ACL_MINOR_VERSION;
+    *patchVersion = ACL_PATCH_VERSION;
     return {};
   });
 }

@@ -55,6 +55,14 @@ Status create_event(aclrtEvent* event, uint32_t flag) {
   return {};
 }
 
+Status query_event(aclrtEvent event, const void* status, bool* complete) {
+  if (status == nullptr) return null_argument("status");
+  std::shared_ptr<Event> point;
+  DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+  *complete = point->complete();
+  return {};
+}
+
 Status create_stream(aclrtStream* stream) {
   if (stream == nullptr) return null_argument("stream");
   *stream = state().streams.insert(std::make_shared<Stream>());
@@ -189,6 +197,11 @@ aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) {
   return runtime_call("aclrtCreateEventWithFlag", [&] { return create_event(event, flag); });
 }
 
+// CANN's can be recorded again while others wait for them, as all events can here.
+aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t flag) {
+  return runtime_call("aclrtCreateEventExWithFlag", [&] { return create_event(event, flag); });
+}
+
 aclError aclrtDestroyEvent(aclrtEvent event) {
   return runtime_call("aclrtDestroyEvent", [&]() -> Status {
     if (event == nullptr || state().events.remove(event)) return {};
@@ -220,10 +233,18 @@ aclError aclrtResetEvent(aclrtEvent event, aclrtStream stream) {
 
 aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus* status) {
   return runtime_call("aclrtQueryEventStatus", [&]() -> Status {
-    if (status == nullptr) return null_argument("status");
-    std::shared_ptr<Event> point;
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    *status = point->complete() ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
+    bool complete = false;
+    DESCEND_RETURN_IF_ERROR(query_event(event, status, &complete));
+    *status = complete ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
+    return {};
+  });
+}
+
+aclError aclrtQueryEvent(aclrtEvent event, aclrtEventStatus* status) {
+  return runtime_call("aclrtQueryEvent", [&]() -> Status {
+    bool complete = false;
+    DESCEND_RETURN_IF_ERROR(query_event(event, status, &complete));
+    *status = complete ? ACL_EVENT_STATUS_COMPLETE : ACL_EVENT_STATUS_NOT_READY;
     return {};
   });
 }
@@ -234,6 +255,17 @@ aclError aclrtSynchronizeEvent(aclrtEvent event) {
     DESCEND_RETURN_IF_ERROR(get_event(event, &point));
     (void)point->wait();
     return {};
+  });
+}
+
+aclError aclrtSynchronizeEventWithTimeout(aclrtEvent event, int32_t timeout) {
+  return runtime_call("aclrtSynchronizeEventWithTimeout", [&]() -> Status {
+    std::shared_ptr<Event> point;
+    std::optional<std::chrono::nanoseconds> limit;
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    DESCEND_RETURN_IF_ERROR(read_timeout(timeout, &limit));
+    if (point->wait(limit)) return {};
+    return failure(Code::kEventSyncTimeout, "the event was not complete after ", timeout, " ms.");
   });
 }
 
@@ -249,6 +281,19 @@ aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endE
                      " has not been recorded, or is not complete.");
     }
     *ms = std::chrono::duration<float, std::milli>(*to - *from).count();
+    return {};
+  });
+}
+
+aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* timestamp) {
+  return runtime_call("aclrtEventGetTimestamp", [&]() -> Status {
+    if (timestamp == nullptr) return null_argument("timestamp");
+    std::shared_ptr<Event> point;
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    const auto time = point->time();
+    if (!time) return failure(Code::kInvalidParam, "event has not been recorded, or is not complete.");
+    const auto since_start = std::chrono::duration_cast<std::chrono::microseconds>(time->time_since_epoch());
+    *timestamp = static_cast<uint64_t>(since_start.count());
     return {};
   });
 }

@@ -28,6 +28,8 @@ const char* code_name(Code code) {
       return "ACL_ERROR_FAILURE";
     case Code::kStreamSyncTimeout:
       return "ACL_ERROR_RT_STREAM_SYNC_TIMEOUT";
+    case Code::kEventSyncTimeout:
+      return "ACL_ERROR_RT_EVENT_SYNC_TIMEOUT";
     case Code::kParamNullptr:
       return "ACLNN_ERR_PARAM_NULLPTR";
     case Code::kParamInvalid:

@@ -23,6 +23,7 @@ enum class Code : int32_t {
   kInternalError = 500000,
   kFailure = 500001,
   kStreamSyncTimeout = 507046,
+  kEventSyncTimeout = 507047,
 
   kParamNullptr = 161001,
   kParamInvalid = 161002,

@@ -45,6 +45,8 @@ std::vector<Named> runtime_calls(aclTensor* tensor, aclOpExecutor* executor) {
   static aclrtRunMode mode;
   static aclrtStreamStatus status;
   static aclrtEventRecordedStatus recorded;
+  static aclrtEventStatus older;
+  static uint64_t timestamp;
   static aclFormat format;
   static aclDataType dtype;
   static int foreign;
@@ -79,6 +81,8 @@ std::vector<Named> runtime_calls(aclTensor* tensor, aclOpExecutor* executor) {
       CALL(aclrtMemsetAsync, host, 4, 0, 4, nullptr),
       CALL(aclrtMemcpy, host, 4, host + 8, 4, ACL_MEMCPY_HOST_TO_DEVICE),
       CALL(aclrtMemcpyAsync, host, 4, host + 8, 4, ACL_MEMCPY_HOST_TO_DEVICE, nullptr),
+      CALL(aclrtMemcpy2d, host, 8, host + 64, 8, 4, 2, ACL_MEMCPY_HOST_TO_DEVICE),
+      CALL(aclrtMemcpy2dAsync, host, 8, host + 64, 8, 4, 2, ACL_MEMCPY_HOST_TO_DEVICE, nullptr),
       CALL(aclrtCreateStream, &pointer),
       CALL(aclrtCreateStreamWithConfig, &pointer, 0, 0),
       CALL(aclrtDestroyStream, handle),
@@ -89,12 +93,18 @@ std::vector<Named> runtime_calls(aclTensor* tensor, aclOpExecutor* executor) {
       CALL(aclrtStreamWaitEvent, nullptr, handle),
       CALL(aclrtCreateEvent, &pointer),
       CALL(aclrtCreateEventWithFlag, &pointer, ACL_EVENT_SYNC),
+      CALL(aclrtCreateEventExWithFlag, &pointer, ACL_EVENT_SYNC),
       CALL(aclrtDestroyEvent, handle),
       CALL(aclrtRecordEvent, handle, nullptr),
       CALL(aclrtResetEvent, handle, nullptr),
       CALL(aclrtQueryEventStatus, handle, &recorded),
+      CALL(aclrtQueryEvent, handle, &older),
       CALL(aclrtSynchronizeEvent, handle),
+      CALL(aclrtSynchronizeEventWithTimeout, handle, 1),
       CALL(aclrtEventElapsedTime, &milliseconds, handle, handle),
+      CALL(aclrtEventGetTimestamp, handle, &timestamp),
+      CALL(aclUpdateDataBuffer, nullptr, host, 4),
+      CALL(aclGetTensorDescDimV2, nullptr, 0, &value),
       CALL(aclInitTensor, tensor, four, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, host),
       CALL(aclGetViewShape, tensor, &dims, &length),
       CALL(aclGetStorageShape, tensor, &dims, &length),
@@ -136,6 +146,7 @@ std::vector<Kind> kinds(Problem& problem) {
   static void* pointer;
   static aclrtStreamStatus status;
   static aclrtEventRecordedStatus recorded;
+  static aclrtEventStatus older;
   constexpr int kStale = ACL_ERROR_INVALID_RESOURCE_HANDLE, kInvalid = ACLNN_ERR_PARAM_INVALID;
   const auto tensor = [](void* handle) { return static_cast<aclTensor*>(handle); };
   const auto executor = [](void* handle) { return static_cast<aclOpExecutor*>(handle); };
@@ -191,7 +202,16 @@ std::vector<Kind> kinds(Problem& problem) {
        [] { return aclCreateDataBuffer(host, sizeof(host)); },
        [](void* h) { return aclDestroyDataBuffer(static_cast<aclDataBuffer*>(h)); },
        kInvalid,
-       {}},
+       {USE(aclUpdateDataBuffer, static_cast<aclDataBuffer*>(h), host, 4)}},
+      {"aclDestroyTensorDesc",
+       [] { return aclCreateTensorDesc(ACL_FLOAT, 1, four, ACL_FORMAT_ND); },
+       [](void* h) {  // gives no status
+         (void)aclrtGetLastError(ACL_RT_THREAD_LEVEL);
+         aclDestroyTensorDesc(static_cast<aclTensorDesc*>(h));
+         return aclrtGetLastError(ACL_RT_THREAD_LEVEL);
+       },
+       kInvalid,
+       {USE(aclGetTensorDescDimV2, static_cast<aclTensorDesc*>(h), 0, &value)}},
       {"aclDestroyAclOpExecutor",
        [&problem]() -> void* {
          uint64_t size = 0;
@@ -226,8 +246,9 @@ std::vector<Kind> kinds(Problem& problem) {
        aclrtDestroyEvent,
        kStale,
        {USE(aclrtRecordEvent, h, nullptr), USE(aclrtResetEvent, h, nullptr), USE(aclrtSynchronizeEvent, h),
-        USE(aclrtQueryEventStatus, h, &recorded), USE(aclrtStreamWaitEvent, nullptr, h),
-        USE(aclrtEventElapsedTime, &milliseconds, h, h)}},
+        USE(aclrtQueryEventStatus, h, &recorded), USE(aclrtQueryEvent, h, &older),
+        USE(aclrtStreamWaitEvent, nullptr, h), USE(aclrtSynchronizeEventWithTimeout, h, 1),
+        USE(aclrtEventElapsedTime, &milliseconds, h, h), USE(aclrtEventGetTimestamp, h, &length)}},
       {"aclrtDestroyContext",
        []() -> void* {
          aclrtContext context = nullptr;
@@ -587,9 +608,28 @@ TEST_CASE("copies and fills beyond an allocation") {
     REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemset", aclrtMemset(c.to, c.most, 1, c.count));
     REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemsetAsync", aclrtMemsetAsync(c.to, c.most, 1, c.count, nullptr));
   }
-  for (const int kind : {-1, 5}) {
+  for (const int kind : {-1, 8}) {
     REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemcpy",
             aclrtMemcpy(memory, 8, host, 8, static_cast<aclrtMemcpyKind>(kind)));
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemcpy2d",
+            aclrtMemcpy2d(memory, 8, host, 8, 8, 1, static_cast<aclrtMemcpyKind>(kind)));
+  }
+  struct Rows {
+    void* to;
+    size_t dpitch;
+    const void* from;
+    size_t spitch, width, height;
+  };
+  for (const Rows& r :
+       {Rows{memory, 10, host, 10, 11, 1}, Rows{memory, 10, host, 9, 10, 2}, Rows{memory, 9, host, 10, 10, 2},
+        Rows{memory, 50, host, 4, 1, 4}, Rows{memory, 50, host, 51, 51, 1}, Rows{host, 60, begin + 50, 50, 1, 3},
+        Rows{memory, ~size_t{0}, host, 8, 8, 3}, Rows{memory, 8, host, ~size_t{0} / 2, 8, 3},
+        Rows{memory, ~size_t{0}, host, ~size_t{0}, ~size_t{0}, 2}, Rows{nullptr, 8, host, 8, 8, 1},
+        Rows{memory, 8, nullptr, 8, 8, 1}}) {
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemcpy2d",
+            aclrtMemcpy2d(r.to, r.dpitch, r.from, r.spitch, r.width, r.height, ACL_MEMCPY_DEFAULT));
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMemcpy2dAsync",
+            aclrtMemcpy2dAsync(r.to, r.dpitch, r.from, r.spitch, r.width, r.height, ACL_MEMCPY_DEFAULT, nullptr));
   }
   CHECK(aclrtMemset(memory, 100, 7, 100) == 0);
   CHECK(aclrtMemcpy(host, 256, begin + 50, 50, ACL_MEMCPY_DEVICE_TO_HOST) == 0);
@@ -618,6 +658,9 @@ TEST_CASE("null results, devices that are none, lists without values") {
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateStreamWithConfig", aclrtCreateStreamWithConfig(&stream, 0, 4));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEvent", aclrtCreateEvent(nullptr));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEventWithFlag", aclrtCreateEventWithFlag(&event, 0x40));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEventExWithFlag", aclrtCreateEventExWithFlag(&event, 0x40));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetSysParamOpt", aclrtSetSysParamOpt(static_cast<aclSysParamOpt>(3), 1));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetSysParamOpt", aclrtSetSysParamOpt(ACL_OPT_STRONG_CONSISTENCY, 2));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetDevice", aclrtGetDevice(nullptr));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetDeviceCount", aclrtGetDeviceCount(nullptr));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetRunMode", aclrtGetRunMode(nullptr));

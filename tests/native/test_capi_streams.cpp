@@ -78,6 +78,48 @@ TEST_CASE("copies and fills keep the order of their stream") {
   }
 }
 
+TEST_CASE("copies of rows") {
+  const Runtime runtime;
+  const Stream stream;
+  Busy busy;
+  std::vector<char> from(5 * 8), to(5 * 6, 9), expected(5 * 6, 9);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i);
+  for (size_t row = 0; row < 5; ++row) std::memcpy(&expected[row * 6], &from[row * 8], 3);
+  CHECK(aclrtMemcpy2d(to.data(), 6, from.data(), 8, 3, 5, ACL_MEMCPY_HOST_TO_DEVICE) == 0);
+  CHECK(to == expected);
+  CHECK(aclrtMemcpy2d(to.data(), 6, from.data(), 8, 3, 0, ACL_MEMCPY_HOST_TO_DEVICE) == 0);
+  CHECK(aclrtMemcpy2d(to.data(), 6, from.data(), 8, 0, 5, ACL_MEMCPY_HOST_TO_DEVICE) == 0);
+  CHECK(aclrtMemcpy2d(to.data(), 0, from.data(), 0, 0, ~size_t{0}, ACL_MEMCPY_HOST_TO_DEVICE) == 0);
+  CHECK(to == expected);
+  // In the order of the stream.
+  to.assign(to.size(), 9);
+  CHECK(aclrtMemsetAsync(busy.memory.get(), kBlock, 1, kBlock, stream) == 0);
+  CHECK(aclrtMemcpy2dAsync(to.data(), 6, from.data(), 8, 3, 5, ACL_MEMCPY_DEVICE_TO_HOST, stream) == 0);
+  CHECK(aclrtMemsetAsync(from.data(), from.size(), 0, from.size(), stream) == 0);
+  CHECK(aclrtSynchronizeStream(stream) == 0);
+  CHECK(to == expected);
+}
+
+TEST_CASE("a copy by way of a buffer leaves its source to the caller") {
+  const Runtime runtime;
+  const Stream stream;
+  Busy busy;
+  std::vector<char> from(64, 3), to(64);
+  for (const aclrtMemcpyKind kind : {ACL_MEMCPY_INNER_DEVICE_TO_DEVICE, ACL_MEMCPY_INTER_DEVICE_TO_DEVICE}) {
+    CHECK(aclrtMemcpy(to.data(), 64, from.data(), 64, kind) == 0);
+    CHECK(to == from);
+    to.assign(64, 0);
+  }
+  for (int i = 0; i < 20; ++i) {
+    CHECK(aclrtMemsetAsync(busy.memory.get(), kBlock, 1, kBlock, stream) == 0);
+  }
+  CHECK(aclrtMemcpyAsync(to.data(), 64, from.data(), 64, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE, stream) == 0);
+  CHECK(aclrtMemcpyAsync(to.data(), 64, from.data(), 0, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE, stream) == 0);
+  from.assign(64, 5);
+  CHECK(aclrtSynchronizeStream(stream) == 0);
+  CHECK(to == std::vector<char>(64, 3));
+}
+
 TEST_CASE("operators, copies and fills on one stream") {
   const Runtime runtime;
   const Stream stream;
@@ -122,6 +164,18 @@ TEST_CASE("events: complete, waited for, timed") {
   float back = 0;
   CHECK(aclrtEventElapsedTime(&back, end, begin) == 0);
   CHECK(back == -milliseconds);
+  uint64_t from_time = 0, to_time = 0;
+  CHECK(aclrtEventGetTimestamp(begin, &from_time) == 0);
+  CHECK(aclrtEventGetTimestamp(end, &to_time) == 0);
+  CHECK(static_cast<double>(to_time - from_time) == doctest::Approx(1000.0 * milliseconds).epsilon(0.001));
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  CHECK(to_time <= static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
+  aclrtEventStatus older = ACL_EVENT_STATUS_RESERVED;
+  CHECK(aclrtQueryEvent(end, &older) == 0);
+  CHECK(older == ACL_EVENT_STATUS_COMPLETE);
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtQueryEvent", aclrtQueryEvent(end, nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(end, nullptr));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(never, &to_time));
 
   // Recorded behind work: not complete before it, and another stream waits for it.
   Busy busy;
@@ -130,6 +184,9 @@ TEST_CASE("events: complete, waited for, timed") {
   CHECK(aclrtRecordEvent(end, stream) == 0);
   CHECK_FALSE(end.complete());
   CHECK_FALSE(idle(stream));
+  CHECK(aclrtQueryEvent(end, &older) == 0);
+  CHECK(older == ACL_EVENT_STATUS_NOT_READY);
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(end, &to_time));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventElapsedTime", aclrtEventElapsedTime(&milliseconds, begin, end));
   CHECK(aclrtStreamWaitEvent(other, end) == 0);
   CHECK(aclrtMemcpyAsync(to.data(), 64, from.data(), 64, ACL_MEMCPY_DEFAULT, other) == 0);
@@ -150,7 +207,9 @@ TEST_CASE("timeouts") {
   const Runtime runtime;
   Busy busy;
   Stream stream;
+  Event event;
   for (const int32_t none : {-2, INT32_MIN}) {
+    REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSynchronizeEventWithTimeout", aclrtSynchronizeEventWithTimeout(event, none));
     REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSynchronizeStreamWithTimeout",
             aclrtSynchronizeStreamWithTimeout(stream, none));
     REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSynchronizeDeviceWithTimeout", aclrtSynchronizeDeviceWithTimeout(none));
@@ -158,8 +217,10 @@ TEST_CASE("timeouts") {
   for (const int32_t enough : {-1, 0, 1, INT32_MAX}) {  // nothing to wait for
     CHECK(aclrtSynchronizeStreamWithTimeout(stream, enough) == 0);
     CHECK(aclrtSynchronizeDeviceWithTimeout(enough) == 0);
+    CHECK(aclrtSynchronizeEventWithTimeout(event, enough) == 0);
   }
   busy.on(stream);
+  CHECK(aclrtRecordEvent(event, stream) == 0);
   for (const int32_t brief : {0, 1, 10}) {
     const auto start = std::chrono::steady_clock::now();
     REFUSED(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "aclrtSynchronizeStreamWithTimeout",
@@ -167,12 +228,16 @@ TEST_CASE("timeouts") {
     CHECK(sentence().find(std::to_string(brief) + " ms") != std::string::npos);
     REFUSED(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "aclrtSynchronizeDeviceWithTimeout",
             aclrtSynchronizeDeviceWithTimeout(brief));
-    CHECK(1000 * seconds_since(start) >= brief);
+    REFUSED(ACL_ERROR_RT_EVENT_SYNC_TIMEOUT, "aclrtSynchronizeEventWithTimeout",
+            aclrtSynchronizeEventWithTimeout(event, brief));
+    CHECK(sentence().find(std::to_string(brief) + " ms") != std::string::npos);
+    CHECK(1000 * seconds_since(start) >= 2 * brief);
   }
   CHECK_FALSE(idle(stream));
   const auto start = std::chrono::steady_clock::now();
   CHECK(aclrtDestroyStreamForce(stream) == 0);
   CHECK(seconds_since(start) < 5);
+  CHECK(aclrtSynchronizeEventWithTimeout(event, 10000) == 0);  // the record has come true
   REQUIRE(aclrtCreateStream(&stream.handle) == 0);
   char byte = 0;
   CHECK(aclrtMemsetAsync(&byte, 1, 5, 1, stream) == 0);

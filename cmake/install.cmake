@@ -16,6 +16,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/descend.pc DESTINATION ${SDK}lib64/pkg
 install(
   FILES cmake/descendConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/descendConfigVersion.cmake
   DESTINATION ${SDK}share/cmake/descend)
+install(FILES cmake/setenv.bash DESTINATION ${SDK}bin)
 if(DESCEND_PYTHON)
   install(FILES cmake/set_env.sh DESTINATION descend/sdk)
 else()

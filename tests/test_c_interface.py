@@ -707,6 +707,17 @@ def test_a_program_that_runs_descriptions(tmp_path):
     assert [float(line) for line in result.stdout.split()] == pytest.approx(expected.tolist(), rel=1e-6)
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_the_environment_as_the_samples_scripts_set_it(tmp_path, monkeypatch):
+    """Also from the folder in the user's cache, where the package's own cannot be written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for folder in (SDK, sdk._in_cache(SDK)):
+        command = f"set -eu; source '{folder}/bin/setenv.bash'; echo $ASCEND_HOME_PATH; ls {folder}/*-linux/devlib"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[0] == str(folder)
+        assert {"libascendcl.so", "libdescend.so", "libopapi_nn.so"} < set(done.stdout.split())
+
+
 @needs_compiler
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="there is no pkg-config")
 def test_builds_with_pkg_config(tmp_path):

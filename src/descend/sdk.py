@@ -98,7 +98,7 @@ def _in_cache(installed: Path) -> Path:
     (building / "lib64").mkdir()
     (building / "lib64" / LIBRARY).symlink_to(installed / "lib64" / LIBRARY)
     _make_links(building)
-    for part in ("include", "share", "lib64/pkgconfig"):
+    for part in ("bin", "include", "share", "lib64/pkgconfig"):
         (building / part).symlink_to(installed / part)
     (building / "set_env.sh").write_text(_environment(installed / "set_env.sh", folder))
     try:

@@ -14,6 +14,10 @@ unset ASCEND_CUSTOM_PATH ASCEND_HOME_PATH ASCEND_TOOLKIT_HOME LD_LIBRARY_PATH CM
 libopapi.so libopapi_math.so libopapi_nn.so libopapi_transformer.so pkgconfig " ]
 processor=$(ls -d "$home"/sdk/*-linux)
 [ -e "$processor/include/acl/acl.h" ] && [ -e "$processor/lib64/libopapi.so" ] && [ -e "$processor/devlib/libopapi.so" ]
+if command -v bash >/dev/null; then
+  sourced=$(bash -c ". '$home/sdk/bin/setenv.bash' && echo \$ASCEND_HOME_PATH \$LD_LIBRARY_PATH" | tr ' ' '\n' | head -1)
+  [ "$sourced" = "$home/sdk" ]
+fi
 library=$home/sdk/lib64/libdescend.so
 
 if command -v nm >/dev/null; then

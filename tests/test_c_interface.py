@@ -224,6 +224,13 @@ def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
         "auto *first = &aclnnLayerNormBackwardGetWorkspaceSize;\n"
     )
     commands.append(f"{CXX} -std=c++11 {strict} -I{include} -I{include}/aclnnop newer.cc")
+    # Some include nothing but what an operator's header brings with it.
+    (tmp_path / "brought.cc").write_text(
+        '#include "aclnnop/aclnn_rms_norm.h"\n'
+        "std::int64_t size(std::size_t n) { void *p = malloc(n); if (!p) exit(EXIT_FAILURE); free(p); return 0; }\n"
+        "aclSysParamOpt option() { return aclrtGetSocName() ? ACL_OPT_DETERMINISTIC : ACL_OPT_STRONG_CONSISTENCY; }\n"
+    )
+    commands.append(f"{CXX} -std=c++11 {strict} -I{include} brought.cc")
     # Enums of the runtime have tags, as CANN's have.
     enums = (
         "RunMode", "MemcpyKind", "MemMallocPolicy", "MemAttr", "EventRecordedStatus", "EventStatus", "StreamStatus",

@@ -162,6 +162,12 @@ typedef enum ACL_ANY_INT {
   ACL_FORMAT_NCL = 47
 } aclFormat;
 
+typedef enum ACL_ANY_UNSIGNED {
+  ACL_OPT_DETERMINISTIC = 0,
+  ACL_OPT_ENABLE_DEBUG_KERNEL = 1,
+  ACL_OPT_STRONG_CONSISTENCY = 2
+} aclSysParamOpt;
+
 typedef enum ACL_ANY_UNSIGNED { ACL_DEBUG = 0, ACL_INFO = 1, ACL_WARNING = 2, ACL_ERROR = 3 } aclLogLevel;
 
 /* A pointer and a size in one object; the memory stays the caller's. */
@@ -193,6 +199,9 @@ ACL_FUNC_VISIBILITY aclFloat16 aclFloatToFloat16(float value);
 
 /* Bytes of one element; 0 for a type that has no whole number of them. */
 ACL_FUNC_VISIBILITY size_t aclDataTypeSize(aclDataType dataType);
+
+/* The current product's SoC name; null before aclInit and after aclFinalize. */
+ACL_FUNC_VISIBILITY const char* aclrtGetSocName(void);
 
 /* This thread's latest failure as one sentence; an empty string where nothing has failed. */
 ACL_FUNC_VISIBILITY const char* aclGetRecentErrMsg(void);

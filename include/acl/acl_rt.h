@@ -73,12 +73,6 @@ typedef enum aclrtStreamStatus ACL_ANY_UNSIGNED {
 
 typedef enum aclrtLastErrLevel ACL_ANY_UNSIGNED { ACL_RT_THREAD_LEVEL = 0 } aclrtLastErrLevel;
 
-typedef enum ACL_ANY_UNSIGNED {
-  ACL_OPT_DETERMINISTIC = 0,
-  ACL_OPT_ENABLE_DEBUG_KERNEL = 1,
-  ACL_OPT_STRONG_CONSISTENCY = 2
-} aclSysParamOpt;
-
 #define ACL_EVENT_SYNC 0x00000001U
 #define ACL_EVENT_CAPTURE_STREAM_PROGRESS 0x00000002U
 #define ACL_EVENT_TIME_LINE 0x00000008U
@@ -97,9 +91,7 @@ ACL_FUNC_VISIBILITY aclError aclFinalize(void);
 ACL_FUNC_VISIBILITY aclError aclrtGetLastError(aclrtLastErrLevel level);
 ACL_FUNC_VISIBILITY aclError aclrtPeekAtLastError(aclrtLastErrLevel level);
 
-/* The version of the interface and the current product's SoC name. */
 ACL_FUNC_VISIBILITY aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion);
-ACL_FUNC_VISIBILITY const char* aclrtGetSocName(void);
 
 /* There is one device, 0: this machine's CPU. Resetting it waits for the work in flight. */
 ACL_FUNC_VISIBILITY aclError aclrtSetDevice(int32_t deviceId);

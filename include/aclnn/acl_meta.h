@@ -2,6 +2,14 @@
 #ifndef DESCEND_ACLNN_ACL_META_H_
 #define DESCEND_ACLNN_ACL_META_H_
 
+/* What CANN's header includes, and programs then do not. */
+#ifdef __cplusplus
+#include <cstdint>
+#include <cstdlib>
+#else
+#include <stdlib.h>
+#endif
+
 #include "../acl/acl_base.h"
 
 #ifdef __cplusplus

@@ -81,8 +81,9 @@ typedef enum aclrtLastErrLevel ACL_ANY_UNSIGNED { ACL_RT_THREAD_LEVEL = 0 } aclr
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
 
-/* configPath is not read. Every acl and aclrt function needs aclInit first, but for aclGetRecentErrMsg and those that
- * create or destroy tensors, scalars, arrays and lists; the first phase of an operator does not. */
+/* configPath is not read. Every acl and aclrt function needs aclInit first, but for those that tell of failures and
+ * those that create or destroy tensors, scalars, arrays, lists, buffers and descriptions; the first phase of an
+ * operator does not. */
 ACL_FUNC_VISIBILITY aclError aclInit(const char* configPath);
 /* Waits for the work in flight and frees all that is left. */
 ACL_FUNC_VISIBILITY aclError aclFinalize(void);

@@ -72,6 +72,9 @@ void live(Log& log, Buffers& on) {
   const aclTensor* const tensors[] = {tensor};
   aclTensorList* const list = aclCreateTensorList(tensors, 1);
   if (list == nullptr) log(ACL_ERROR_BAD_ALLOC);
+  aclTensorDesc* const desc = aclCreateTensorDesc(ACL_FLOAT, 12, many, ACL_FORMAT_ND);
+  if (desc == nullptr) log(ACL_ERROR_BAD_ALLOC);
+  CHECK(aclGetTensorDescElementCount(desc) == (desc == nullptr ? 0 : 4));
   uint64_t size = 77;
   aclOpExecutor* executor = nullptr;
   log(on.problem.first(&size, &executor));
@@ -84,6 +87,8 @@ void live(Log& log, Buffers& on) {
     log(aclnnRmsNormGrad(on.workspace.data(), size, executor, stream));
   }
   log(aclrtMemcpyAsync(on.copy.data(), on.copy.size(), on.block.data(), on.block.size(), ACL_MEMCPY_DEFAULT, stream));
+  log(aclrtMemcpyAsync(on.copy.data(), 64, on.block.data(), 64, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE, stream));
+  log(aclrtMemcpy2dAsync(on.copy.data(), 64, on.block.data(), 64, 8, 8, ACL_MEMCPY_DEFAULT, stream));
   if (event != nullptr) {
     log(aclrtRecordEvent(event, stream));
     log(aclrtStreamWaitEvent(nullptr, event));
@@ -96,6 +101,7 @@ void live(Log& log, Buffers& on) {
   if (list != nullptr) log(aclDestroyTensorList(list));
   if (list == nullptr && tensor != nullptr) log(aclDestroyTensor(tensor));
   if (array != nullptr) log(aclDestroyIntArray(array));
+  aclDestroyTensorDesc(desc);
   if (executor != nullptr) log(aclDestroyAclOpExecutor(executor));
   if (context != nullptr) log(aclrtDestroyContext(context));
   if (event != nullptr) log(aclrtDestroyEvent(event));

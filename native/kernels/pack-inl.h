@@ -354,6 +354,8 @@ HWY_INLINE void stream_words(const uint8_t*, uint8_t*, size_t) {}
 template <bool kStream, class D, class R = hn::TFromD<D>>
 HWY_INLINE void store_some(D d, hn::Vec<D> v, R* p, size_t n) {
   if constexpr (kStream && kStreamsWords) {
+    constexpr size_t kLanes = hn::MaxLanes(D());
+    if (n == kLanes && reinterpret_cast<uintptr_t>(p) % (kLanes * sizeof(R)) == 0) return hn::Stream(v, d, p);
     if ((reinterpret_cast<uintptr_t>(p) | n * sizeof(R)) % 4 == 0) {
       HWY_ALIGN R lanes[hn::MaxLanes(D())];
       hn::Store(v, d, lanes);

@@ -256,6 +256,34 @@ def test_garbage_is_refused(tmp_path, suffix, content):
     refused(path)
 
 
+def test_headers_with_an_open_bracket_are_refused(tmp_path):
+    tensors.write(tmp_path / "x.npy", {"x": np.ones((3, 4), np.float32)})
+    broken = (tmp_path / "x.npy").read_bytes().replace(b"(3, 4)", b"(3, 4 ")
+    (tmp_path / "x.npy").write_bytes(broken)
+    assert "not a readable .npy file" in refused(tmp_path / "x.npy")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", broken)
+    assert "not a readable .npz file" in refused(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_with_a_broken_byte_gives_no_wrong_numbers(tmp_path, method):
+    path, values = tmp_path / "x.npz", np.arange(3111, dtype=np.float32)
+    tensors.write(tmp_path / "x.npy", {"x": values})
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.write(tmp_path / "x.npy", "x.npy")
+    whole = path.read_bytes()
+    begin, size = 30 + len("x.npy"), archive.getinfo("x.npy").compress_size
+    refusals = 0
+    for place in [*range(begin, begin + 128), *range(begin + 128, begin + size, 97)]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            assert np.array_equal(tensors.read(path)["x"], values)  # not all bits are used
+        except TensorFileError:
+            refusals += 1
+    assert refusals > 100
+
+
 @pytest.mark.parametrize("suffix", [*MANY, ".npy"])
 def test_truncated_files_are_refused(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"

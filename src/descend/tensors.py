@@ -21,8 +21,10 @@ neighbouring file first and then renamed, so that a failure leaves no half-writt
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import os
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -59,7 +61,7 @@ _ALIASES = {
 
 _DAMAGED = (
     *(ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
 )
 """What the parsers raise, one or another, when a file is not what its suffix says."""
 
@@ -254,6 +256,7 @@ def _read_npz(path: Path) -> _Found:
             with archive.open(member) as file:
                 try:
                     tensors[member.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+                    file.read()  # to the end, where the checksum is compared
                 except ValueError as error:
                     raise UnpicklingError if "allow_pickle" in str(error) else error from None
     return tensors

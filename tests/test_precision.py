@@ -127,6 +127,19 @@ def test_mismatches_fail(actual, golden, dtype):
     assert "infinite or NaN" in str(verdict)
 
 
+@pytest.mark.parametrize("golden", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_])
+@pytest.mark.filterwarnings("error")
+def test_integers_are_never_infinite_or_nan(golden, dtype):
+    for actual in (0, 1, np.iinfo(dtype).min if dtype == np.int32 else 0):
+        errors = precision.measure(np.array([actual, 1], dtype), [golden, 1.0])
+        assert (errors.mismatches, errors.mare) == (1, math.inf)
+    with pytest.raises(ValueError, match=f"{np.dtype(dtype)} is none"):
+        precision.round_to([golden], dtype)
+    with pytest.raises(ValueError, match=f"{np.dtype(dtype)} is none"):
+        precision.correct_rounding_share(np.array([1], dtype), [1.0])
+
+
 def test_a_golden_value_that_overflows_the_dtype_is_its_infinity():
     assert precision.single_benchmark(np.array([np.inf], np.float16), [65520.0]).passed
     assert not precision.single_benchmark(np.array([np.inf], np.float16), [65519.0]).passed

@@ -61,6 +61,7 @@ LEVELS: dict[str, Limits] = {
 """The levels of the double benchmark."""
 
 _SMALL = 1e-7  # the standard's guard against golden values of 0
+_INTEGERS = "biu"  # NumPy's kinds of booleans and integers
 _BLOCK = 1 << 16  # elements converted at once; a few float64 blocks stay in the cache
 
 
@@ -158,6 +159,7 @@ def measure(actual: npt.ArrayLike, golden: npt.ArrayLike, dtype: npt.DTypeLike |
     """
     actual, golden = np.asarray(actual), np.asarray(golden)
     computed_in = actual.dtype if dtype is None else np.dtype(dtype)
+    exact = computed_in.kind in _INTEGERS  # which no golden value overflows to infinity
     mere = mare = squares = 0.0
     mismatches = 0
     with np.errstate(all="ignore"):
@@ -166,7 +168,7 @@ def measure(actual: npt.ArrayLike, golden: npt.ArrayLike, dtype: npt.DTypeLike |
             size = np.abs(g)
             if not np.isfinite(error).all():
                 odd = ~(np.isfinite(a) & np.isfinite(g))
-                agree = _equal(a[odd], round_to(g[odd], computed_in))
+                agree = _equal(a[odd], g[odd] if exact else round_to(g[odd], computed_in))
                 error[odd] = np.where(agree, 0.0, np.inf)
                 size[odd] = 0.0
                 mismatches += int(np.count_nonzero(~agree))
@@ -208,7 +210,8 @@ def double_benchmark(
 def correct_rounding_share(actual: npt.ArrayLike, golden: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> float:
     """The share, 0 to 1, of elements that are the golden value rounded once to ``dtype`` (default: that of ``actual``).
 
-    NaN equals NaN, and 0 equals -0. Without elements it is 1. Raises ValueError where the shapes differ.
+    NaN equals NaN, and 0 equals -0. Without elements it is 1. Raises ValueError where the shapes differ or the dtype is
+    not floating.
     """
     actual, golden = np.asarray(actual), np.asarray(golden)
     computed_in = actual.dtype if dtype is None else np.dtype(dtype)
@@ -220,8 +223,11 @@ def round_to(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Array:
     """Round float64 values once, to nearest, ties to even, to a narrower floating dtype.
 
     NumPy does so for its own dtypes; the cast to ``ml_dtypes.bfloat16`` passes through float32 and rounds twice.
-    Rounding to odd on the way keeps what the second rounding needs to know.
+    Rounding to odd on the way keeps what the second rounding needs to know. Raises ValueError for a dtype that is not
+    floating.
     """
+    if np.dtype(dtype).kind in _INTEGERS:
+        raise ValueError(f"Values are rounded to a floating dtype, and {np.dtype(dtype)} is none.")
     wide = np.asarray(values, dtype=np.float64)
     with np.errstate(all="ignore"):
         if np.dtype(dtype) != BFLOAT16:
@@ -247,7 +253,7 @@ def _blocks(actual: Array, golden: Array) -> Iterator[tuple[Float64, Float64]]:
             f"The result has shape {list(actual.shape)}, but its golden value has shape {list(golden.shape)}."
         )
     for array in (actual, golden):
-        if array.dtype != BFLOAT16 and array.dtype.kind not in "fiub":
+        if array.dtype != BFLOAT16 and array.dtype.kind not in "f" + _INTEGERS:
             raise ValueError(f"The precision standard is for real numbers, not for {array.dtype}.")
     if actual.size:
         yield from np.nditer(

@@ -122,14 +122,37 @@ def test_wrong_calls():
         portability("rms_norm_grad", *rms().values(), dy=rms()["dy"])
     with pytest.raises(TypeError, match="6 parameters"):
         portability("rms_norm_grad", *range(7))
-    with pytest.raises(TypeError, match="dy is a int"):
+    with pytest.raises(TypeError, match="dy is an int"):
         portability("rms_norm_grad", **{**rms(), "dy": 1})
     with pytest.raises(ValueError, match="'FLOAT7' is not a dtype"):
         TensorSpec((1,), "FLOAT7")
+    with pytest.raises(ValueError, match="'float7' is not a dtype"):
+        TensorSpec((1,), "float7")
     with pytest.raises(ValueError, match="'RGB' is not a format"):
         TensorSpec((1,), F16, format="RGB")
+    wrong: Any
+    for wrong in (None, np.float16, np.dtype(np.float16), 1, [F16]):
+        with pytest.raises(TypeError, match=r"^dtype is .*, but must be a name\.$"):
+            TensorSpec((1,), wrong)
+        with pytest.raises(TypeError, match=r"^format is .*, but must be a name\.$"):
+            TensorSpec((1,), F16, format=wrong)
     with pytest.raises(ValueError, match="differ in length"):
         portability("rms_norm_grad", **{**rms(), "dy": TensorSpec((2, 2), F16, strides=(1,))})
+
+
+def test_a_spec_keeps_its_numbers():
+    """Whatever they are given in, and whatever becomes of that."""
+    spec = TensorSpec((2, 32), F16, (32, 1))
+    shape = [2, 32]
+    for same in (shape, np.array(shape), (n for n in shape), range(2, 33, 30)):
+        assert TensorSpec(same, F16, np.array([32, 1])) == spec  # type: ignore[arg-type]
+        assert hash(TensorSpec(shape, F16, [32, 1])) == hash(spec)
+    kept = TensorSpec(shape, F16)
+    shape[0] = 5
+    assert kept.shape == (2, 32)
+    rstd = TensorSpec(iter([2]), F32)  # type: ignore[arg-type]
+    assert accepted(portability(OP, kept, kept, rstd, TensorSpec((32,), F16)))
+    assert all(type(n) is int for n in TensorSpec(np.array([2, True]), F16).shape)
 
 
 def test_an_array_that_cannot_be_read_is_named():
@@ -139,7 +162,7 @@ def test_an_array_that_cannot_be_read_is_named():
             portability(OP, **{**call, name: np.ma.masked_array(call[name])})
     with refused(161002, "dtype_of", "array is a masked array"):
         _native.dtype_of(np.ma.masked_array(call["x"]))
-    with pytest.raises(TypeError, match=r"^dtype_of: array is a int"):
+    with pytest.raises(TypeError, match=r"^dtype_of: array is an int"):
         _native.dtype_of(1)
 
 
@@ -182,7 +205,7 @@ def test_command_line():
         ("dy", "is not a tensor"),
         ("dy=float16:2y3", "is not a tensor"),
         ("colour=float16:2", "colour"),
-        ("x=float7:2", "FLOAT7"),
+        ("x=float7:2", "float7"),
     ):
         done = command("rms_norm_grad", wrong)
         assert (done.returncode, done.stdout) == (2, "")

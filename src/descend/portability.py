@@ -31,8 +31,9 @@ class TensorSpec:
     """A tensor without memory: what `portability` takes in place of an array.
 
     ``dtype`` is a name of the documents (``FLOAT16``) or of NumPy (``float16``), ``strides`` count elements (None:
-    contiguous), ``format`` is one of CANN's. Raises ValueError for unknown names and numbers beyond 64 bits, TypeError
-    for what are no integers.
+    contiguous), ``format`` is one of CANN's. Shape and strides are kept as tuples of Python's integers. Raises
+    ValueError for unknown names and numbers beyond 64 bits, TypeError for names that are no strings and numbers that
+    are no integers.
     """
 
     shape: Sequence[int]
@@ -41,9 +42,16 @@ class TensorSpec:
     format: str = "ND"
 
     def __post_init__(self) -> None:
-        for name, value, known in (("dtype", self._dtype, DTYPES), ("format", self.format, FORMATS)):
-            if value not in known:
-                raise ValueError(f"{value!r} is not a {name}; known are {', '.join(known)}.")
+        object.__setattr__(self, "shape", _integers("shape", self.shape))
+        if self.strides is not None:
+            object.__setattr__(self, "strides", _integers("strides", self.strides))
+        for name, value in (("dtype", self.dtype), ("format", self.format)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name} is {value!r}, but must be a name.")
+        if self._dtype not in DTYPES:
+            raise ValueError(f"{self.dtype!r} is not a dtype; known are {', '.join(DTYPES)}.")
+        if self.format not in FORMATS:
+            raise ValueError(f"{self.format!r} is not a format; known are {', '.join(FORMATS)}.")
         self._native()
 
     @property
@@ -52,18 +60,16 @@ class TensorSpec:
         return _ALIASES.get(name, name)
 
     def _native(self) -> _native.TensorSpec:
-        strides = None if self.strides is None else _integers("strides", self.strides)
-        shape = _integers("shape", self.shape)
-        return _native.TensorSpec(shape, DTYPES[self._dtype], strides, FORMATS[self.format])
+        return _native.TensorSpec(self.shape, DTYPES[self._dtype], self.strides, FORMATS[self.format])
 
 
-def _integers(name: str, values: Sequence[int]) -> list[int]:
+def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
     try:
-        integers = [index(value) for value in values]
+        integers = tuple(index(value) for value in values)
     except TypeError:
         raise TypeError(f"{name} is {values!r}, but must be a sequence of integers.") from None
     if any(not -(2**63) <= integer < 2**63 for integer in integers):
-        raise ValueError(f"{name} holds a number that does not fit into 64 bits: {integers}.")
+        raise ValueError(f"{name} holds a number that does not fit into 64 bits: {list(integers)}.")
     return integers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array as plain
 import gc
 import sys
 import tracemalloc
@@ -31,9 +32,7 @@ def expected_of(call: list[Array]) -> list[Array]:
 
 
 def wrong_type(name: str, kind: str) -> Any:
-    sentence = (
-        rf"^rms_norm_grad: {name} is a {kind}, but must be an array \(NumPy, PyTorch, or anything with DLPack\)\.$"
-    )
+    sentence = rf"^rms_norm_grad: {name} is {kind}, but must be an array \(NumPy, PyTorch, or anything with DLPack\)\.$"
     return pytest.raises(TypeError, match=sentence)
 
 
@@ -184,7 +183,7 @@ def test_0_d_arrays_and_scalars():
     dx, _ = descend.rms_norm_grad(*(a.reshape(32) if a.size == 32 else a for a in call))
     assert dx.shape == (32,)
     for scalar in (np.float32(2), 2.0, 2):
-        with pytest.raises(TypeError, match=r"^rms_norm_grad: rstd is a "):
+        with pytest.raises(TypeError, match=r"^rms_norm_grad: rstd is an? "):
             descend.rms_norm_grad(*call[:2], scalar, call[3])
 
 
@@ -192,17 +191,19 @@ def test_0_d_arrays_and_scalars():
     ("value", "kind"),
     [
         (None, None),
-        ([1.0] * 32, "list"),
-        ((1.0,) * 32, "tuple"),
-        ("x", "str"),
-        (b"x" * 128, "bytes"),
-        (bytearray(128), "bytearray"),
-        (1.0, "float"),
-        (object(), "object"),
-        (np.ndarray, "type"),
-        (memoryview(b"x" * 128), "memoryview"),
-        (range(32), "range"),
-        (np, "module"),
+        ([1.0] * 32, "a list"),
+        ((1.0,) * 32, "a tuple"),
+        ("x", "a str"),
+        (b"x" * 128, "a bytes"),
+        (bytearray(128), "a bytearray"),
+        (1, "an int"),
+        (1.0, "a float"),
+        (object(), "an object"),
+        (plain.array("f", [1.0] * 32), r"an array\.array"),
+        (np.ndarray, "a type"),
+        (memoryview(b"x" * 128), "a memoryview"),
+        (range(32), "a range"),
+        (np, "a module"),
     ],
 )
 def test_what_is_no_array(value, kind):
@@ -224,7 +225,7 @@ def test_what_an_object_is_called():
     call = inputs()
     nameless = type("Nameless", (), {})
     nameless.__module__ = nameless.__qualname__ = "\ud800"
-    with wrong_type("x", r"\\ud800\.\\ud800"):
+    with wrong_type("x", r"a \\ud800\.\\ud800"):
         descend.rms_norm_grad(call[0], nameless(), *call[2:])
     with refused(161002, OP, "x has dtype [('\\ud800', '<f4')]"):
         descend.rms_norm_grad(call[0], np.zeros((4, 32), [("\ud800", "<f4")]), *call[2:])
@@ -281,7 +282,7 @@ def test_an_output_that_is_not_wanted_may_be_anything(array):
     # But not beside it, and a mask of another length is seen first.
     with pytest.raises((TypeError, ValueError), match=r"^layer_norm_backward: grad_weight_out "):
         phase1("layer_norm_backward", *call, (True, True, False), dx, array, array)
-    with refused(161002, "layer_norm_backward", "output_mask has 2 entries"):
+    with refused(161002, "layer_norm_backward", "output_mask has length 2"):
         phase1("layer_norm_backward", *call, (True, True), dx, array, array)
 
 
@@ -313,10 +314,10 @@ def test_out_in_all_forms():
             assert given is None or got is given
         a[...] = b[...] = 0
     for out in ((), (a,), (a, b, None), []):
-        with pytest.raises(ValueError, match=rf"^rms_norm_grad: out has {len(out)} entries, but must have 2\.$"):
+        with pytest.raises(ValueError, match=rf"^rms_norm_grad: out has length {len(out)}, but must have length 2\.$"):
             descend.rms_norm_grad(*call, out=out)
     for out in (a, {"dx": a}, 1, "ab", iter((a, b)), {0: a}):
-        with pytest.raises(TypeError, match=r"^rms_norm_grad: out is a .*, but must be a tuple of 2 arrays"):
+        with pytest.raises(TypeError, match=r"^rms_norm_grad: out is an? .*, but must be a tuple of 2 arrays"):
             descend.rms_norm_grad(*call, out=out)
     with refused(561002, OP, "dx_out", "[4, 31]", "[4, 32]"):
         descend.rms_norm_grad(*call, out=(a[:, 1:], None))
@@ -388,7 +389,7 @@ def test_arrays_as_lists_of_integers(library):
     assert_same_bits(descend.layer_norm(x, make([3, 32])), descend.layer_norm(x, (3, 32)))
     wrong = [make([32.0, 60.0]), make([[32, 60]]), make([[32], [60]]), make([[60]]), make(60.0), make([True, False])]
     for array in [*wrong, make(True), [make([60])]]:
-        with pytest.raises(TypeError, match=r"^nsa_compress: act_seq_len is a .*must be a sequence of integers\.$"):
+        with pytest.raises(TypeError, match=r"^nsa_compress: act_seq_len is an? .*must be a sequence of integers\.$"):
             windows(array)
     with pytest.raises(TypeError, match=r"^layer_norm: normalized_shape is a .*must be a sequence of integers\.$"):
         descend.layer_norm(x, make([[3, 32]]))
@@ -417,6 +418,17 @@ def test_numbers_beyond_floating_point():
     x, mask = np.ones((1, 1, 4, 4), np.float32), np.zeros((1, 1, 4, 4), np.bool_)
     with refused(161002, "scaled_masked_softmax", "scale does not fit into a floating-point number"):
         descend.scaled_masked_softmax(x, mask, 10**400)
+
+
+@pytest.mark.parametrize("number", [True, np.True_, np.array(True), "2", np.str_("2"), 2j, [2.0], None], ids=repr)
+def test_what_is_no_number(number):
+    x, mask = np.ones((1, 1, 4, 4), np.float32), np.zeros((1, 1, 4, 4), np.bool_)
+    if number is None:
+        with refused(161001, "scaled_masked_softmax", "scale is null"):
+            descend.scaled_masked_softmax(x, mask, number)
+        return
+    with pytest.raises(TypeError, match=r"^scaled_masked_softmax: scale is a .*, but must be a number\.$"):
+        descend.scaled_masked_softmax(x, mask, number)
 
 
 @pytest.mark.parametrize("text", ["", "\ud800", "NC\udc80", "\0", "NCHW\0x", "主机", "x" * 100_000], ids=range(7))
@@ -619,6 +631,32 @@ def test_producers_that_call_back():
             return super().__dlpack__(**options)
 
     assert_same_bits(descend.rms_norm_grad(*(Nested(a) for a in call)), expected)
+
+
+def test_a_list_of_outputs_that_changes_meanwhile():
+    call = inputs()
+    expected = expected_of(call)
+    alive = weakref.WeakSet()
+
+    class Emptying(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            out.clear()
+            gc.collect()
+            return super().__dlpack__(**options)
+
+    def emptied() -> list[Any]:
+        given = [Producer(np.zeros((4, 32), np.float32)), Emptying(np.zeros(32, np.float32))]
+        alive.update(given)
+        return given
+
+    out = emptied()
+    results = descend.rms_norm_grad(*call, out=out)
+    assert out == []
+    assert len(alive) == 2
+    assert_same_bits([result.array for result in results], expected)
+    del results
+    gc.collect()
+    assert not alive
 
 
 # --- PyTorch -------------------------------------------------------------------------------------------------------

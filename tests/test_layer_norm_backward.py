@@ -253,7 +253,7 @@ def test_weight_and_bias_may_be_null(product, weight, bias):
 def test_the_mask_has_three_entries(product, mask):
     """Which is known before any output is looked at."""
     call = tensors()
-    sentence = f"output_mask has {len(mask)} entries, but must have 3"
+    sentence = f"output_mask has length {len(mask)}, but must have length 3"
     with acl.product(product):
         for outputs in (
             {},
@@ -472,7 +472,7 @@ def test_order_of_checks():
     with acl.product("atlas-200i-500-a2"), refused(561003, OP):
         phase1(OP, *arguments(call, (5,), short))
     with acl.product("atlas-a3"):
-        with refused(161002, OP, "output_mask has 2 entries"):
+        with refused(161002, OP, "output_mask has length 2"):
             phase1(OP, *arguments(call, (5,), short))
         with refused(161002, OP, "weight has dtype INT32"):
             phase1(OP, *arguments(call, (5,)))

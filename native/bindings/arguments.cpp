@@ -4,7 +4,7 @@ namespace descend::python {
 namespace {
 
 [[noreturn]] void wrong_type(const Call& call, int i, PyObject* object, const char* expected) {
-  throw Error{PyExc_TypeError, concat(call.operator_name(), ": ", call.name(i), " is a ", type_name(object),
+  throw Error{PyExc_TypeError, concat(call.operator_name(), ": ", call.name(i), " is ", what_is(object),
                                       ", but must be ", expected, ".")};
 }
 
@@ -18,7 +18,7 @@ void forget_error() {
 // A bool, or what is one by its dtype: numpy.bool_, 0-d arrays.
 bool is_boolean(PyObject* object) {
   if (PyBool_Check(object)) return true;
-  if (PyLong_CheckExact(object)) return false;
+  if (PyLong_CheckExact(object) || PyFloat_CheckExact(object)) return false;
   const nb::object dtype = nb::getattr(nb::handle(object), "dtype", nb::none());
   if (dtype.is_none()) return false;
   const std::string name = utf8(nb::str(dtype).ptr());
@@ -90,15 +90,12 @@ void read_attribute(Call& call, int i, PyObject* object) {
       }
       wrong_type(call, i, object, "an integer");
     case Kind::kFloat:
-      if (PyBool_Check(object) || PyUnicode_Check(object)) wrong_type(call, i, object, "a number");
-      argument.real = PyFloat_AsDouble(object);
-      if (argument.real == -1 && PyErr_Occurred()) {
-        const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
-        forget_error();
-        if (large) too_large(call, i, "does not fit into a floating-point number.");
-        wrong_type(call, i, object, "a number");
+      if (const auto number = as_real(object)) {
+        if (!number->fits) too_large(call, i, "does not fit into a floating-point number.");
+        argument.real = number->value;
+        return;
       }
-      return;
+      wrong_type(call, i, object, "a number");
     case Kind::kBool:
       if (const auto value = as_bool(object)) {
         argument.flag = *value;
@@ -130,6 +127,15 @@ std::optional<Integer> as_integer(PyObject* object) {
   int overflow = 0;
   const int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   return Integer{value, overflow == 0};
+}
+
+std::optional<Real> as_real(PyObject* object) {
+  if (PyUnicode_Check(object) || is_boolean(object)) return std::nullopt;  // NumPy's strings have __float__
+  const double value = PyFloat_AsDouble(object);
+  if (value != -1 || !PyErr_Occurred()) return Real{value, true};
+  const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+  forget_error();
+  return large ? std::optional(Real{0, false}) : std::nullopt;
 }
 
 Family Reader::array(int i, PyObject* object, Use use, std::vector<nb::object>& keep) {

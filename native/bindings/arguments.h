@@ -17,6 +17,13 @@ struct Integer {
 // Python's integers, NumPy's, those of 0-d arrays; nothing for booleans and all else.
 std::optional<Integer> as_integer(PyObject* object);
 
+struct Real {
+  double value;
+  bool fits;  // into a double
+};
+// Python's numbers, NumPy's, those of 0-d arrays; nothing for booleans, strings and all else.
+std::optional<Real> as_real(PyObject* object);
+
 // Fills a call. An array that cannot be read, or a number that does not fit, is remembered with its reason and judged
 // with the call: before the dtypes, and not at all where the call ignores that parameter.
 class Reader {

@@ -26,7 +26,7 @@ PyObject* masked_array_type = nullptr;
 }
 
 [[noreturn]] void refuse_type(const Call& call, int i, PyObject* object) {
-  throw Error{PyExc_TypeError, concat(call.operator_name(), ": ", call.name(i), " is a ", type_name(object),
+  throw Error{PyExc_TypeError, concat(call.operator_name(), ": ", call.name(i), " is ", what_is(object),
                                       ", but must be an array (NumPy, PyTorch, or anything with DLPack).")};
 }
 
@@ -42,7 +42,7 @@ PyObject* masked_array_type = nullptr;
   reason = reason.substr(0, reason.find('\n'));
   while (!reason.empty() && (reason.back() == '.' || reason.back() == ' ')) reason.remove_suffix(1);
   if (reason.empty()) reason = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
-  refuse(call, i, concat("is a ", type_name(object), " that cannot be read: ", reason, "."));
+  refuse(call, i, concat("is ", what_is(object), " that cannot be read: ", reason, "."));
 }
 
 // A storage and an offset that the strides of a tensor without memory fit into, as far as 64 bits reach.
@@ -164,7 +164,7 @@ void import_dltensor(Call& call, int i, PyObject* object, const dlpack::Tensor& 
   Tensor& tensor = call[i].tensor;
   tensor.dtype = dlpack_dtype(source.dtype);
   if (tensor.dtype == Dtype::kUndefined) {
-    refuse(call, i, concat("is a ", type_name(object), " whose dtype no operator takes."));
+    refuse(call, i, concat("is ", what_is(object), " whose dtype no operator takes."));
   }
   tensor.shape.assign(source.shape, source.ndim);
   if (source.strides != nullptr) {
@@ -174,7 +174,7 @@ void import_dltensor(Call& call, int i, PyObject* object, const dlpack::Tensor& 
   }
   tensor.format = Format::kND;
   if (source.data == nullptr && !tensor.empty()) {
-    refuse(call, i, concat("is a ", type_name(object), " without memory of its own."));
+    refuse(call, i, concat("is ", what_is(object), " without memory of its own."));
   }
   set_memory(tensor, static_cast<char*>(source.data) + source.byte_offset);
 }
@@ -310,7 +310,7 @@ void import_protocol(Call& call, int i, PyObject* object, bool output, std::vect
     if (nb::hasattr(array, "__dlpack_device__")) {
       int device;
       if (!nb::try_cast(nb::object(array.attr("__dlpack_device__")()[0]), device)) {
-        refuse(call, i, concat("is a ", type, " whose __dlpack_device__() gave no number."));
+        refuse(call, i, concat("is ", what_is(object), " whose __dlpack_device__() gave no number."));
       }
       if (device != dlpack::kCpu && device != dlpack::kCudaHost && device != dlpack::kRocmHost) {
         refuse(call, i, concat("lies on a device (DLPack type ", device, "), but this build computes on the CPU."));
@@ -335,8 +335,9 @@ void import_protocol(Call& call, int i, PyObject* object, bool output, std::vect
     return import_dltensor(call, i, object, managed->tensor);
   }
   if (!PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
-    refuse(call, i,
-           concat("is a ", type, " whose __dlpack__() gave no capsule of DLPack, or one that was used already."));
+    refuse(
+        call, i,
+        concat("is ", what_is(object), " whose __dlpack__() gave no capsule of DLPack, or one that was used already."));
   }
   const auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   import_dltensor(call, i, object, managed->tensor);

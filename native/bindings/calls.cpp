@@ -56,28 +56,28 @@ PyObject* guarded_call(PyObject* self, Body body) {
   });
 }
 
-// The arrays given as out=: one for each output, null where none was given.
-using GivenOutputs = std::array<PyObject*, kMaxParameters>;
+// The arrays given as out=: one for each output, invalid where none was given. They are held, for a list may change
+// while the call reads them or computes.
+using GivenOutputs = std::array<nb::object, kMaxParameters>;
 GivenOutputs given_outputs(const Call& call, PyObject* out, size_t count) {
   GivenOutputs arrays{};
   if (out == Py_None) return arrays;
   if (!PyTuple_Check(out) && !PyList_Check(out)) {
     if (count == 1) {
-      arrays[0] = out;
+      arrays[0] = nb::borrow(out);
       return arrays;
     }
-    throw Error{PyExc_TypeError,
-                concat(call.operator_name(), ": out is a ", type_name(out), ", but must be a tuple of ", count,
-                       " arrays, None for one that is to be allocated.")};
+    throw Error{PyExc_TypeError, concat(call.operator_name(), ": out is ", what_is(out), ", but must be a tuple of ",
+                                        count, " arrays, None for one that is to be allocated.")};
   }
   const auto length = static_cast<size_t>(PySequence_Fast_GET_SIZE(out));
   if (length != count) {
     throw Error{PyExc_ValueError,
-                concat(call.operator_name(), ": out has ", length, " entries, but must have ", count, ".")};
+                concat(call.operator_name(), ": out has length ", length, ", but must have length ", count, ".")};
   }
   for (size_t k = 0; k < count; ++k) {
     PyObject* item = PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(k));
-    arrays[k] = item == Py_None ? nullptr : item;
+    if (item != Py_None) arrays[k] = nb::borrow(item);
   }
   return arrays;
 }
@@ -119,13 +119,13 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     const GivenOutputs given = given_outputs(call, args[next], output_count);
     std::array<Family, kMaxParameters> given_families;
     for (size_t k = 0; k < output_count; ++k) {
-      if (given[k] != nullptr) given_families[k] = reader.array(outputs[k], given[k], Use::kNow, keep);
+      if (given[k].is_valid()) given_families[k] = reader.array(outputs[k], given[k].ptr(), Use::kNow, keep);
     }
     reader.refuse_trace();
     op.infer(call);
     const auto inferred = reader.all_read() ? Argument::State::kGiven : Argument::State::kUnread;
     for (size_t k = 0; k < output_count; ++k) {
-      if (given[k] == nullptr) {
+      if (!given[k].is_valid()) {
         call[outputs[k]].state = inferred;
         call[outputs[k]].tensor.data = nullptr;
       }
@@ -137,7 +137,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     const auto wanted = [&](size_t k) { return is_used(call, outputs[k]); };
     for (size_t k = 0; k < output_count; ++k) {
       results.emplace_back(family.value_or(Family::kNumpy), first);
-      if (given[k] != nullptr || !wanted(k)) continue;
+      if (given[k].is_valid() || !wanted(k)) continue;
       Tensor& tensor = call[outputs[k]].tensor;
       if (!results[k].allocate(&tensor)) {
         throw StatusError{no_memory(
@@ -156,9 +156,9 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
 
     const auto finish = [&](size_t k) -> nb::object {
       if (!wanted(k)) return nb::none();
-      if (given[k] == nullptr) return results[k].finish();
-      mark_written(given[k], given_families[k]);
-      return nb::borrow(given[k]);
+      if (!given[k].is_valid()) return results[k].finish();
+      mark_written(given[k].ptr(), given_families[k]);
+      return given[k];
     };
     if (output_count == 1) return finish(0).release().ptr();
     nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(output_count)));
@@ -237,8 +237,7 @@ PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssiz
 PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return guarded_call(self, [&](const Operator& op) -> PyObject* {
     const auto bad = [&](const char* name, PyObject* object, const char* expected) -> Error {
-      return {PyExc_TypeError,
-              concat(op.name, ": ", name, " is a ", type_name(object), ", but must be ", expected, ".")};
+      return {PyExc_TypeError, concat(op.name, ": ", name, " is ", what_is(object), ", but must be ", expected, ".")};
     };
     if (count != 4) throw Error{PyExc_TypeError, concat(op.name, ": takes workspace, size, executor and stream.")};
     const WorkspaceView workspace = view_workspace(op.name, args[0]);
@@ -256,7 +255,7 @@ PyObject* call_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
       stream = &default_stream();
     } else if (!nb::try_cast(nb::handle(args[3]), stream) || stream == nullptr) {
       throw StatusError{
-          failure(Code::kRuntimeError, op.name, ": stream is a ", type_name(args[3]), ", but must be an acl.Stream.")};
+          failure(Code::kRuntimeError, op.name, ": stream is ", what_is(args[3]), ", but must be an acl.Stream.")};
     }
     if (!size->fits) {
       throw StatusError{failure(Code::kParamInvalid, op.name, ": workspace_size does not fit into 64 bits.")};
@@ -388,10 +387,10 @@ nb::tuple computed_outputs(const PythonExecutor& self) {
   return nb::tuple(names);
 }
 
-void set_tensor(PythonExecutor& self, const nb::str& given_name, nb::handle array) {
-  const std::string name = utf8(given_name.ptr());
+void set_tensor(PythonExecutor& self, nb::handle given_name, nb::handle array) {
   Executor& engine = *self.executor;
   const Operator& op = *engine.call().op;
+  const std::string name = text_argument(concat(op.name, ": name"), given_name);
   for (int i = 0; i < parameter_count(op); ++i) {
     const Parameter& parameter = op.parameters[i];
     if (name != parameter.python || parameter.kind != Kind::kTensor) continue;
@@ -435,7 +434,8 @@ void bind_calls(nb::module_& module) {
       .def(
           "set_repeatable", [](PythonExecutor& self) { self.executor->set_repeatable(); },
           "Lets the executor run any number of times; without it, it runs once.")
-      .def("set_tensor", set_tensor, nb::arg("name"), nb::arg("array").none(),
+      .def("set_tensor", set_tensor, nb::arg("name").none(), nb::arg("array").none(),
+           nb::sig("def set_tensor(self, name: str, array: object) -> None"),
            "Another array, of the same dtype, shape and strides, for the tensor of that name from the next run on.")
       .def_prop_ro(
           "operator", [](const PythonExecutor& self) { return self.executor->call().op->name; }, "The operator's name.")

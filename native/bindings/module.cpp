@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "bindings/arrays.h"
 #include "bindings/python.h"
@@ -66,6 +67,12 @@ std::string type_name(PyObject* object) {
   return prefix == "builtins" ? name : prefix + "." + name;
 }
 
+std::string what_is(PyObject* object) {
+  if (object == Py_None) return "None";
+  const std::string name = type_name(object);
+  return (std::string_view("AEIOaeio").find(name[0]) == std::string_view::npos ? "a " : "an ") + name;
+}
+
 std::string utf8(PyObject* string) {
   Py_ssize_t size = 0;
   if (const char* text = PyUnicode_AsUTF8AndSize(string, &size)) return {text, static_cast<size_t>(size)};
@@ -73,6 +80,11 @@ std::string utf8(PyObject* string) {
   const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
   if (!bytes.is_valid()) throw nb::python_error();
   return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
+std::string text_argument(const std::string& name, nb::handle object) {
+  if (PyUnicode_Check(object.ptr())) return utf8(object.ptr());
+  throw Error{PyExc_TypeError, concat(name, " is ", what_is(object.ptr()), ", but must be a string.")};
 }
 
 }  // namespace descend::python
@@ -92,6 +104,9 @@ NB_MODULE(_native, module) {
   module.def(
       "set_exception_factory", [](nb::object factory) { exception_factory = factory.release().ptr(); },
       nb::arg("factory"), "What turns a status into an exception: called with status, name and sentence.");
+  module.def(
+      "what_is", [](nb::handle object) { return text(what_is(object.ptr())); }, nb::arg("object").none(),
+      nb::sig("def what_is(object: object) -> str"), "What a sentence calls an object: 'an int', 'a list', 'None'.");
   nb::set_leak_warnings(false);  // work in flight when the process ends keeps its arrays
   bind_arrays(module);
   bind_calls(module);

@@ -60,11 +60,17 @@ auto without_gil(Body body) {
   }
 }
 
-// "int", "numpy.ndarray", "torch.Tensor": what a sentence calls an object.
+// The name of an object's type: "int", "numpy.ndarray", "torch.Tensor".
 std::string type_name(PyObject* object);
+
+// What a sentence calls an object: "an int", "a numpy.ndarray", "None".
+std::string what_is(PyObject* object);
 
 // Any str; lone surrogates, which UTF-8 has not, are escaped.
 std::string utf8(PyObject* string);
+
+// The text of the argument `name`. Throws where it is no str.
+std::string text_argument(const std::string& name, nb::handle object);
 
 void bind_calls(nb::module_& module);    // the operators: functional and two-phase
 void bind_engine(nb::module_& module);   // what descend._torch shares

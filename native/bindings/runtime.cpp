@@ -1,7 +1,5 @@
 #include "bindings/runtime.h"
 
-#include <nanobind/stl/optional.h>
-
 #include <cmath>
 #include <limits>
 
@@ -22,13 +20,30 @@ namespace {
 int64_t count_of(nb::handle object, const char* name, int64_t most = std::numeric_limits<int64_t>::max()) {
   const auto number = as_integer(object.ptr());
   if (!number) {
-    throw Error{PyExc_TypeError, concat(name, " is a ", type_name(object.ptr()), ", but must be an integer.")};
+    throw Error{PyExc_TypeError, concat(name, " is ", what_is(object.ptr()), ", but must be an integer.")};
   }
   if (!number->fits || number->value < 0 || number->value > most) {
     throw Error{PyExc_ValueError,
                 concat(name, " is ", utf8(nb::str(object).ptr()), ", but must be between 0 and ", most, ".")};
   }
   return number->value;
+}
+
+// How long to wait; nothing for None, which is as long as it takes.
+std::optional<double> seconds_of(nb::handle timeout) {
+  if (timeout.is_none()) return std::nullopt;
+  const auto seconds = as_real(timeout.ptr());
+  if (!seconds) {
+    throw Error{PyExc_TypeError,
+                concat("timeout is ", what_is(timeout.ptr()), ", but must be a number of seconds or None.")};
+  }
+  if (!seconds->fits) {
+    throw Error{PyExc_ValueError, "timeout does not fit into a floating-point number."};
+  }
+  if (std::isnan(seconds->value)) {
+    throw Error{PyExc_ValueError, "timeout is NaN, but must be a number of seconds."};
+  }
+  return seconds->value;
 }
 
 // Ctrl-C is looked for this often while a stream is waited for.
@@ -50,6 +65,11 @@ struct Buffer {
 };
 
 int get_buffer(PyObject* object, Py_buffer* view, int flags) {
+  if (!nb::inst_ready(object)) {  // made by __new__ alone
+    view->obj = nullptr;
+    PyErr_SetString(PyExc_BufferError, "This Buffer has no memory: acl.malloc() makes one.");
+    return -1;
+  }
   Buffer* self = nb::inst_ptr<Buffer>(nb::handle(object));
   static char nothing[1];
   return PyBuffer_FillInfo(view, object, self->pointer ? self->pointer : nothing, static_cast<Py_ssize_t>(self->bytes),
@@ -90,8 +110,6 @@ void PythonStream::release() {
 void PythonStream::synchronize(std::optional<double> seconds) {
   using Clock = std::chrono::steady_clock;
   constexpr double kLongest = 1e9;  // seconds; beyond it a wait has no end
-  if (seconds && std::isnan(*seconds))
-    throw Error{PyExc_ValueError, "timeout is NaN, but must be a number of seconds."};
   const bool limited = seconds && *seconds < kLongest;
   const Clock::time_point deadline =
       limited ? Clock::now() +
@@ -128,7 +146,7 @@ WorkspaceView view_workspace(const char* operator_name, PyObject* object) {
   const nb::object memory = nb::steal(PyMemoryView_GetContiguous(object, PyBUF_WRITE, 'C'));
   if (!memory.is_valid()) {
     PyErr_Clear();
-    throw Error{PyExc_TypeError, concat(operator_name, ": workspace is a ", type_name(object),
+    throw Error{PyExc_TypeError, concat(operator_name, ": workspace is ", what_is(object),
                                         ", but must be None, an acl.Buffer or another writable, contiguous buffer.")};
   }
   const Py_buffer* view = PyMemoryView_GET_BUFFER(memory.ptr());
@@ -144,12 +162,15 @@ void bind_runtime(nb::module_& module) {
       .def("__len__", [](const Buffer& self) { return self.bytes; });
   module.def(
       "malloc", [](nb::handle size) { return new Buffer(static_cast<size_t>(count_of(size, "size"))); },
-      nb::arg("size").none(), nb::rv_policy::take_ownership, "Allocates device memory; 0 bytes give an empty buffer.");
+      nb::arg("size").none(), nb::sig("def malloc(size: int) -> Buffer"), nb::rv_policy::take_ownership,
+      "Allocates device memory; 0 bytes give an empty buffer.");
 
   nb::class_<PythonStream>(module, "Stream", "An in-order queue of work; different streams run side by side.")
       .def(nb::init<>())
-      .def("synchronize", &PythonStream::synchronize, nb::arg("timeout") = nb::none(),
-           "Waits for all work submitted so far, `timeout` seconds at most, and raises what failed in it, once.")
+      .def(
+          "synchronize", [](PythonStream& self, nb::handle timeout) { self.synchronize(seconds_of(timeout)); },
+          nb::arg("timeout") = nb::none(), nb::sig("def synchronize(self, timeout: float | None = None) -> None"),
+          "Waits for all work submitted so far, `timeout` seconds at most, and raises what failed in it, once.")
       .def("query", [](const PythonStream& self) { return self.stream->idle(); }, "Whether all work is done.");
   module.def(
       "synchronize_default_stream", [] { default_stream().synchronize(std::nullopt); },
@@ -164,7 +185,8 @@ void bind_runtime(nb::module_& module) {
       "Waits for the work in flight on every stream.");
 
   module.def(
-      "set_product", [](const nb::str& name) { check(set_product(utf8(name.ptr()))); }, nb::arg("name"),
+      "set_product", [](nb::handle name) { check(set_product(text_argument("name", name))); }, nb::arg("name").none(),
+      nb::sig("def set_product(name: str) -> None"),
       "The product that two-phase calls are checked against, for the process.");
   module.def(
       "get_product",
@@ -176,12 +198,13 @@ void bind_runtime(nb::module_& module) {
       "The product of this thread's two-phase calls.");
   module.def(
       "override_product",
-      [](const nb::str& name) {
+      [](nb::handle name) {
         Product product;
-        check(find_product(utf8(name.ptr()), &product));
+        check(find_product(text_argument("name", name), &product));
         return override_thread_product(static_cast<int>(product));
       },
-      nb::arg("name"), "Overrides the product for this thread; returns what restore_product takes.");
+      nb::arg("name").none(), nb::sig("def override_product(name: str) -> int"),
+      "Overrides the product for this thread; returns what restore_product takes.");
   module.def(
       "restore_product", [](int previous) { (void)override_thread_product(previous); }, nb::arg("previous"),
       "Undoes override_product.");
@@ -191,13 +214,15 @@ void bind_runtime(nb::module_& module) {
       [](nb::handle count) {
         set_num_threads(static_cast<int>(count_of(count, "the number of threads", std::numeric_limits<int>::max())));
       },
-      nb::arg("count").none(), "Threads that one call may use; 0 returns to the default.");
+      nb::arg("count").none(), nb::sig("def set_num_threads(count: int) -> None"),
+      "Threads that one call may use; 0 returns to the default.");
   module.def("get_num_threads", num_threads, "Threads that one call may use.");
   module.def("empty_cache", trim_pages, "Gives the warm pages kept for results back to the system.");
   module.def(
       "set_cache_limit",
       [](nb::handle bytes) { return set_page_cache_limit(static_cast<size_t>(count_of(bytes, "bytes"))); },
-      nb::arg("bytes").none(), "How much memory results may keep warm.");
+      nb::arg("bytes").none(), nb::sig("def set_cache_limit(bytes: int) -> None"),
+      "How much memory results may keep warm.");
   module.def("info", info_dict, "Version, instruction set, threads, memory.");
   module.def(
       "triad",

@@ -33,7 +33,7 @@ void infer(Call& call) {
 Status validate(const Call& call, kernels::GroupShape* shape) {
   if (!(call[kEpsilon].real >= 0)) {
     return call.fail(Code::kTilingError, call.name(kEpsilon), " is ", call[kEpsilon].real,
-                     ", but must not be negative.");
+                     ", but must be 0 or greater.");
   }
   DESCEND_RETURN_IF_ERROR(check_group_norm_shape(call, {kX, kGamma, kBeta, kGroups, kMean, kRstd}, shape));
   return check_same_shape(call, kY, kX);

@@ -36,7 +36,7 @@ Status validate(const Call& call, LayerNormShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kOut, kInput));
   if (!(call[kEpsilon].real >= 0)) {
     return call.fail(Code::kParamInvalid, call.name(kEpsilon), " is ", call[kEpsilon].real,
-                     ", but must not be negative.");
+                     ", but must be 0 or greater.");
   }
   return {};
 }

@@ -60,8 +60,8 @@ void infer(Call& call) {
 
 Status validate_first(const Call& call) {
   if (has_mask(call)) return {};
-  return call.fail(Code::kParamInvalid, call.name(kOutputMask), " has ", call[kOutputMask].list.size(),
-                   " entries, but must have ", kOutputs, ", one for each output.");
+  return call.fail(Code::kParamInvalid, call.name(kOutputMask), " has length ", call[kOutputMask].list.size(),
+                   ", but must have length ", kOutputs, ", an entry for each output.");
 }
 
 Status validate(const Call& call, LayerNormShape* shape) {

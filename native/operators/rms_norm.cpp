@@ -47,7 +47,7 @@ Status validate(const Call& call, RmsNormShape* shape) {
   }
   if (!(call[kEpsilon].real >= 0)) {
     return call.fail(Code::kTilingError, call.name(kEpsilon), " is ", call[kEpsilon].real,
-                     ", but must not be negative.");
+                     ", but must be 0 or greater.");
   }
   return {};
 }

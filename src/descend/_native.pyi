@@ -1,12 +1,15 @@
 """The engine of descend. Use the package's own modules instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 def set_exception_factory(factory: object) -> None:
     """
     What turns a status into an exception: called with status, name and sentence.
     """
+
+def what_is(object: object) -> str:
+    """What a sentence calls an object: 'an int', 'a list', 'None'."""
 
 class Producer:
     """A result on its way to another library: the DLPack protocol."""
@@ -51,7 +54,7 @@ def infer(name: str, *arguments: Any) -> list[tuple[tuple[int, ...], str]]:
 class TensorSpec:
     """A tensor without memory, for calls that read metadata only."""
 
-    def __init__(self, shape: list[int], dtype: int, strides: list[int] | None = None, format: int = 2) -> None:
+    def __init__(self, shape: Sequence[int], dtype: int, strides: Sequence[int] | None = None, format: int = 2) -> None:
         """shape, CANN's number of the dtype, strides in elements, CANN's number of the format."""
 
 def dtype_of(array: object) -> str:
@@ -83,6 +86,7 @@ class Buffer:
         """Where it lies."""
 
     def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def malloc(size: int) -> Buffer:
     """Allocates device memory; 0 bytes give an empty buffer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from descend import _native
 
 
@@ -21,8 +23,8 @@ class AclnnError(Exception):
         self.status = status
         self.name = name
 
-    def __reduce__(self) -> tuple[type[AclnnError], tuple[int, str, str]]:
-        return type(self), (self.status, self.name, str(self))
+    def __reduce__(self) -> tuple[type[AclnnError], tuple[int, str, str], dict[str, Any]]:
+        return type(self), (self.status, self.name, str(self)), self.__dict__  # which has notes, too
 
 
 class AclnnValueError(AclnnError, ValueError):

@@ -117,12 +117,12 @@ class Operator:
         if not isinstance(out, (tuple, list)):
             if count > 1:
                 raise TypeError(
-                    f"{self.name}: out is a {type(out).__name__}, but must be a tuple of {count} arrays, None for one "
+                    f"{self.name}: out is {_native.what_is(out)}, but must be a tuple of {count} arrays, None for one "
                     "that is to be allocated."
                 )
             out = (out,)
         if len(out) != count:
-            raise ValueError(f"{self.name}: out has {len(out)} entries, but must have {count}.")
+            raise ValueError(f"{self.name}: out has length {len(out)}, but must have length {count}.")
         return dict(zip(self._outputs, out, strict=True))
 
     def wanted(self, values: dict[str, Any]) -> dict[str, bool]:
@@ -139,7 +139,7 @@ class Operator:
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor):
                 raise TypeError(
-                    f"{self.name}: {name} is a {type(tensor).__name__}, but must be a tensor like the others."
+                    f"{self.name}: {name} is {_native.what_is(tensor)}, but must be a tensor like the others."
                 )
         devices = {tensor.device for tensor in tensors.values()}
         if len(devices) > 1:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend import _cuda
+from descend import _cuda, _native
 from descend._torch_dtypes import DTYPES
 from descend.errors import from_status
 from descend.triton import operator
@@ -79,7 +79,7 @@ class Prepared(_cuda.Executor):
             raise ValueError(f"{self.operator} has no tensor named {name}.")
         if not isinstance(tensor, Tensor):
             raise TypeError(
-                f"{self.operator}: {name} is a {type(tensor).__name__}, but must be a tensor like the others."
+                f"{self.operator}: {name} is {_native.what_is(tensor)}, but must be a tensor like the others."
             )
         with self._lock:
             now = self._values[name]
@@ -99,15 +99,15 @@ class Prepared(_cuda.Executor):
         """Phase 2 of operator ``name``: starts the kernels on the stream, in the workspace, allocating nothing."""
         if not (workspace is None or isinstance(workspace, Tensor) or type(workspace) is int):
             raise TypeError(
-                f"{name}: workspace is a {type(workspace).__name__}, but must be None, a tensor on {self._device} or "
+                f"{name}: workspace is {_native.what_is(workspace)}, but must be None, a tensor on {self._device} or "
                 "an address there."
             )
         if isinstance(workspace_size, bool) or not hasattr(workspace_size, "__index__"):
-            raise TypeError(f"{name}: workspace_size is a {type(workspace_size).__name__}, but must be an integer.")
+            raise TypeError(f"{name}: workspace_size is {_native.what_is(workspace_size)}, but must be an integer.")
         streams: Any = torch.get_device_module(self._device)
         if stream is not None and not isinstance(stream, streams.Stream):
             raise _runtime_error(
-                name, f"stream is a {type(stream).__name__}, but must be a torch.{self._device.type}.Stream or None."
+                name, f"stream is {_native.what_is(stream)}, but must be a torch.{self._device.type}.Stream or None."
             )
         there = getattr(stream, "device", self._device)
         if there != self._device:

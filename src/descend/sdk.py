@@ -6,6 +6,7 @@ stand for it is made on first use.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -89,8 +90,10 @@ def _make_links(folder: Path) -> None:
 
 
 def _in_cache(installed: Path) -> Path:
-    stamp = f"{_native.info()['version']}-{(installed / 'lib64' / LIBRARY).stat().st_mtime_ns:x}"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend" / stamp
+    # What lies there points to this installation: another one of the same files has a folder of its own.
+    installation = f"{installed} {(installed / 'lib64' / LIBRARY).stat().st_mtime_ns}"
+    name = f"{_native.info()['version']}-{hashlib.sha256(os.fsencode(installation)).hexdigest()[:16]}"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend" / name
     if _is_complete(folder) and (folder / "lib64" / LIBRARY).exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -215,7 +215,8 @@ void bind_runtime(nb::module_& module) {
         set_num_threads(static_cast<int>(count_of(count, "the number of threads", std::numeric_limits<int>::max())));
       },
       nb::arg("count").none(), nb::sig("def set_num_threads(count: int) -> None"),
-      "Threads that one call may use; 0 returns to the default.");
+      "Threads that one call may use, 1024 at most; 0 returns to the default: what the environment variable "
+      "DESCEND_NUM_THREADS says, or else one a core, but no more than OMP_NUM_THREADS.");
   module.def("get_num_threads", num_threads, "Threads that one call may use.");
   module.def("empty_cache", trim_pages, "Gives the warm pages kept for results back to the system.");
   module.def(

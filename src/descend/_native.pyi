@@ -126,7 +126,9 @@ def restore_product(previous: int) -> None:
     """Undoes override_product."""
 
 def set_num_threads(count: int) -> None:
-    """Threads that one call may use; 0 returns to the default."""
+    """
+    Threads that one call may use, 1024 at most; 0 returns to the default: what the environment variable DESCEND_NUM_THREADS says, or else one a core, but no more than OMP_NUM_THREADS.
+    """
 
 def get_num_threads() -> int:
     """Threads that one call may use."""

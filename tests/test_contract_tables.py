@@ -340,6 +340,21 @@ descend.layer_norm(x, "8")
     assert [line.split(":")[1] for line in found.splitlines() if ": error:" in line] == ["12"], found
 
 
+@pytest.mark.parametrize("module", [descend, aclnn], ids=["descend", "descend.aclnn"])
+def test_what_the_stubs_offer_is_there(module):
+    path = Path(descend.__file__).parent / ("aclnn.pyi" if module is aclnn else "__init__.pyi")
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {part.asname for part in node.names if part.asname}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {ast.unparse(target) for target in targets}
+    assert {name for name in names if name == "__version__" or not name.startswith("_")} == set(module.__all__)
+
+
 def test_the_native_module_has_the_stubs_that_it_says():
     tree = ast.parse((Path(descend.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
     described = {

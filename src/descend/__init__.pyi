@@ -6,23 +6,23 @@ from descend._native import empty_cache as empty_cache
 from descend._native import get_num_threads as get_num_threads
 from descend._native import set_num_threads as set_num_threads
 
-class SupportsDlpack(Protocol):
+class _SupportsDlpack(Protocol):
     """An array that DLPack can exchange: NumPy, PyTorch, JAX, ..."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-Array = TypeVar("Array", bound=SupportsDlpack)
+_Array = TypeVar("_Array", bound=_SupportsDlpack)
 
 __version__: str
 
 def rms_norm_grad(
-    dy: Array,
-    x: Array,
-    rstd: Array,
-    gamma: Array,
+    dy: _Array,
+    x: _Array,
+    rstd: _Array,
+    gamma: _Array,
     *,
-    out: Sequence[Array | None] | None = None,
-) -> tuple[Array, Array]:
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array]:
     """Gradients of RMS norm with respect to its input and its weight.
 
     Formula:
@@ -85,12 +85,12 @@ def rms_norm_grad(
     """
 
 def rms_norm(
-    x: Array,
-    gamma: Array,
+    x: _Array,
+    gamma: _Array,
     epsilon: float = 1e-06,
     *,
-    out: Sequence[Array | None] | None = None,
-) -> tuple[Array, Array]:
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array]:
     """RMS norm: each row divided by its root mean square, times a weight.
 
     Formula:
@@ -144,17 +144,17 @@ def rms_norm(
     """
 
 def layer_norm_backward(
-    grad_out: Array,
-    input: Array,
-    normalized_shape: int | Sequence[int] | SupportsDlpack,
-    mean: Array,
-    rstd: Array,
-    weight: Array | None = None,
-    bias: Array | None = None,
-    output_mask: Sequence[bool] | SupportsDlpack = (True, True, True),
+    grad_out: _Array,
+    input: _Array,
+    normalized_shape: int | Sequence[int] | _SupportsDlpack,
+    mean: _Array,
+    rstd: _Array,
+    weight: _Array | None = None,
+    bias: _Array | None = None,
+    output_mask: Sequence[bool] | _SupportsDlpack = (True, True, True),
     *,
-    out: Sequence[Array | None] | None = None,
-) -> tuple[Array, Array, Array]:
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array, _Array]:
     """Gradients of layer norm with respect to its input, its weight and its bias.
 
     Formula:
@@ -228,14 +228,14 @@ def layer_norm_backward(
     """
 
 def layer_norm(
-    input: Array,
-    normalized_shape: int | Sequence[int] | SupportsDlpack,
-    weight: Array | None = None,
-    bias: Array | None = None,
+    input: _Array,
+    normalized_shape: int | Sequence[int] | _SupportsDlpack,
+    weight: _Array | None = None,
+    bias: _Array | None = None,
     eps: float = 1e-05,
     *,
-    out: Sequence[Array | None] | None = None,
-) -> tuple[Array, Array, Array]:
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array, _Array]:
     """Layer norm: each row less its mean, divided by its standard deviation, times a weight, plus a bias.
 
     Formula:
@@ -300,20 +300,20 @@ def layer_norm(
     """
 
 def group_norm_swish_grad(
-    dy: Array,
-    mean: Array,
-    rstd: Array,
-    x: Array,
-    gamma: Array,
-    beta: Array,
+    dy: _Array,
+    mean: _Array,
+    rstd: _Array,
+    x: _Array,
+    gamma: _Array,
+    beta: _Array,
     num_groups: int,
     data_format: str | None = "NCHW",
     swish_scale: float = 1.0,
     dgamma_is_require: bool = True,
     dbeta_is_require: bool = True,
     *,
-    out: Sequence[Array | None] | None = None,
-) -> tuple[Array, Array, Array]:
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array, _Array]:
     """Gradients of group norm followed by swish, with respect to its input, weight and bias.
 
     Formula:
@@ -391,17 +391,17 @@ def group_norm_swish_grad(
     """
 
 def group_norm_swish(
-    x: Array,
-    gamma: Array,
-    beta: Array,
+    x: _Array,
+    gamma: _Array,
+    beta: _Array,
     num_groups: int,
     data_format: str | None = "NCHW",
     eps: float = 1e-05,
     activate_swish: bool = True,
     swish_scale: float = 1.0,
     *,
-    out: Sequence[Array | None] | None = None,
-) -> tuple[Array, Array, Array]:
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array, _Array]:
     """Group norm, then swish: z * sigmoid(swish_scale * z).
 
     Formula:
@@ -463,14 +463,14 @@ def group_norm_swish(
     """
 
 def scaled_masked_softmax_backward(
-    grad_output: Array,
-    y: Array,
-    mask: Array | None,
+    grad_output: _Array,
+    y: _Array,
+    mask: _Array | None,
     scale: float = 1.0,
     fix_triu_mask: bool = False,
     *,
-    out: Array | None = None,
-) -> Array:
+    out: _Array | None = None,
+) -> _Array:
     """Gradient of the scaled, masked softmax with respect to its input.
 
     Formula:
@@ -518,13 +518,13 @@ def scaled_masked_softmax_backward(
     """
 
 def scaled_masked_softmax(
-    x: Array,
-    mask: Array | None,
+    x: _Array,
+    mask: _Array | None,
     scale: float = 1.0,
     fix_triu_mask: bool = False,
     *,
-    out: Array | None = None,
-) -> Array:
+    out: _Array | None = None,
+) -> _Array:
     """Softmax over the last axis of a scaled input, some positions masked.
 
     Formula:
@@ -567,17 +567,17 @@ def scaled_masked_softmax(
     """
 
 def nsa_compress_grad(
-    output_grad: Array,
-    input: Array,
-    weight: Array,
-    act_seq_len: int | Sequence[int] | SupportsDlpack | None = None,
+    output_grad: _Array,
+    input: _Array,
+    weight: _Array,
+    act_seq_len: int | Sequence[int] | _SupportsDlpack | None = None,
     *,
     compress_block_size: int,
     compress_stride: int,
     act_seq_len_type: int = 0,
     layout: str | None = "TND",
-    out: Sequence[Array | None] | None = None,
-) -> tuple[Array, Array]:
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array]:
     """Gradients of the compression of native sparse attention with respect to its input and its weight.
 
     Formula:
@@ -631,16 +631,16 @@ def nsa_compress_grad(
     """
 
 def nsa_compress(
-    input: Array,
-    weight: Array,
-    act_seq_len: int | Sequence[int] | SupportsDlpack | None = None,
+    input: _Array,
+    weight: _Array,
+    act_seq_len: int | Sequence[int] | _SupportsDlpack | None = None,
     *,
     layout: str | None = "TND",
     compress_block_size: int,
     compress_stride: int,
     act_seq_len_type: int = 0,
-    out: Array | None = None,
-) -> Array:
+    out: _Array | None = None,
+) -> _Array:
     """The compression of native sparse attention: windows of tokens, each reduced to one by a learned weight.
 
     Formula:

@@ -19,16 +19,16 @@ from typing import Any, Protocol, TypeVar
 """
 
 _TYPES = '''
-class SupportsDlpack(Protocol):
+class _SupportsDlpack(Protocol):
     """An array that DLPack can exchange: NumPy, PyTorch, JAX, ..."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-Array = TypeVar("Array", bound=SupportsDlpack)
+_Array = TypeVar("_Array", bound=_SupportsDlpack)
 '''
 
 # Beside the arrays that give results their library, lists may be arrays of another.
-_KINDS = {kind: name.replace("Array", "SupportsDlpack") for kind, name in KINDS.items()}
+_KINDS = {kind: name.replace("Array", "_SupportsDlpack") for kind, name in KINDS.items()}
 
 _LAUNCH = """workspace: Buffer | Any | None,
     workspace_size: int,
@@ -57,10 +57,10 @@ def functional_stubs(operators: dict[str, Operator]) -> str:
     for operator in operators.values():
         parameters = functional_parameters(operator)
         star = "" if any(p.keyword_only for p in parameters) else f"*{separator}"
-        out = "Sequence[Array | None] | None" if len(operator.outputs) > 1 else "Array | None"
-        given = signature_of(parameters, {**_KINDS, "tensor": "Array"}, separator=separator)
+        out = "Sequence[_Array | None] | None" if len(operator.outputs) > 1 else "_Array | None"
+        given = signature_of(parameters, {**_KINDS, "tensor": "_Array"}, separator=separator)
         signature = f"{given}{separator}{star}out: {out} = None"
-        returns = _many(["Array"] * len(operator.outputs))
+        returns = _many(["_Array"] * len(operator.outputs))
         texts.append(_stub(operator.name, signature, returns, functional(operator).__doc__))
     return "\n".join(texts)
 
@@ -68,7 +68,7 @@ def functional_stubs(operators: dict[str, Operator]) -> str:
 def two_phase_stubs(operators: dict[str, Operator]) -> str:
     """The text of ``aclnn.pyi``."""
     texts = [
-        _HEADER.replace("Any, Protocol, TypeVar", "Any") + "\nfrom descend import SupportsDlpack\n"
+        _HEADER.replace("Any, Protocol, TypeVar", "Any") + "\nfrom descend import _SupportsDlpack\n"
         "from descend._native import Buffer, Stream\n"
         "from descend._native import Executor as Executor\n"
         "from descend.errors import AclnnError as AclnnError\n"

@@ -2,7 +2,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from descend import SupportsDlpack
+from descend import _SupportsDlpack
 from descend._native import Buffer, Stream
 from descend._native import Executor as Executor
 from descend.errors import AclnnError as AclnnError
@@ -11,12 +11,12 @@ from descend.portability import Verdict as Verdict
 from descend.portability import portability as portability
 
 def rms_norm_grad_get_workspace_size(
-    dy: SupportsDlpack,
-    x: SupportsDlpack,
-    rstd: SupportsDlpack,
-    gamma: SupportsDlpack,
-    dx_out: SupportsDlpack,
-    dgamma_out: SupportsDlpack,
+    dy: _SupportsDlpack,
+    x: _SupportsDlpack,
+    rstd: _SupportsDlpack,
+    gamma: _SupportsDlpack,
+    dx_out: _SupportsDlpack,
+    dgamma_out: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """Gradients of RMS norm with respect to its input and its weight.
 
@@ -99,11 +99,11 @@ def rms_norm_grad(
     """
 
 def rms_norm_get_workspace_size(
-    x: SupportsDlpack,
-    gamma: SupportsDlpack,
+    x: _SupportsDlpack,
+    gamma: _SupportsDlpack,
     epsilon: float,
-    y_out: SupportsDlpack,
-    rstd_out: SupportsDlpack,
+    y_out: _SupportsDlpack,
+    rstd_out: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """RMS norm: each row divided by its root mean square, times a weight.
 
@@ -177,17 +177,17 @@ def rms_norm(
     """
 
 def layer_norm_backward_get_workspace_size(
-    grad_out: SupportsDlpack,
-    input: SupportsDlpack,
-    normalized_shape: int | Sequence[int] | SupportsDlpack,
-    mean: SupportsDlpack,
-    rstd: SupportsDlpack,
-    weight: SupportsDlpack | None,
-    bias: SupportsDlpack | None,
-    output_mask: Sequence[bool] | SupportsDlpack,
-    grad_input_out: SupportsDlpack | None,
-    grad_weight_out: SupportsDlpack | None,
-    grad_bias_out: SupportsDlpack | None,
+    grad_out: _SupportsDlpack,
+    input: _SupportsDlpack,
+    normalized_shape: int | Sequence[int] | _SupportsDlpack,
+    mean: _SupportsDlpack,
+    rstd: _SupportsDlpack,
+    weight: _SupportsDlpack | None,
+    bias: _SupportsDlpack | None,
+    output_mask: Sequence[bool] | _SupportsDlpack,
+    grad_input_out: _SupportsDlpack | None,
+    grad_weight_out: _SupportsDlpack | None,
+    grad_bias_out: _SupportsDlpack | None,
 ) -> tuple[int, Executor]:
     """Gradients of layer norm with respect to its input, its weight and its bias.
 
@@ -281,14 +281,14 @@ def layer_norm_backward(
     """
 
 def layer_norm_get_workspace_size(
-    input: SupportsDlpack,
-    normalized_shape: int | Sequence[int] | SupportsDlpack,
-    weight: SupportsDlpack | None,
-    bias: SupportsDlpack | None,
+    input: _SupportsDlpack,
+    normalized_shape: int | Sequence[int] | _SupportsDlpack,
+    weight: _SupportsDlpack | None,
+    bias: _SupportsDlpack | None,
     eps: float,
-    out: SupportsDlpack,
-    mean_out: SupportsDlpack | None,
-    rstd_out: SupportsDlpack | None,
+    out: _SupportsDlpack,
+    mean_out: _SupportsDlpack | None,
+    rstd_out: _SupportsDlpack | None,
 ) -> tuple[int, Executor]:
     """Layer norm: each row less its mean, divided by its standard deviation, times a weight, plus a bias.
 
@@ -373,20 +373,20 @@ def layer_norm(
     """
 
 def group_norm_swish_grad_get_workspace_size(
-    dy: SupportsDlpack,
-    mean: SupportsDlpack,
-    rstd: SupportsDlpack,
-    x: SupportsDlpack,
-    gamma: SupportsDlpack,
-    beta: SupportsDlpack,
+    dy: _SupportsDlpack,
+    mean: _SupportsDlpack,
+    rstd: _SupportsDlpack,
+    x: _SupportsDlpack,
+    gamma: _SupportsDlpack,
+    beta: _SupportsDlpack,
     num_groups: int,
     data_format: str | None,
     swish_scale: float,
     dgamma_is_require: bool,
     dbeta_is_require: bool,
-    dx_out: SupportsDlpack,
-    dgamma_out: SupportsDlpack,
-    dbeta_out: SupportsDlpack,
+    dx_out: _SupportsDlpack,
+    dgamma_out: _SupportsDlpack,
+    dbeta_out: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """Gradients of group norm followed by swish, with respect to its input, weight and bias.
 
@@ -484,17 +484,17 @@ def group_norm_swish_grad(
     """
 
 def group_norm_swish_get_workspace_size(
-    x: SupportsDlpack,
-    gamma: SupportsDlpack,
-    beta: SupportsDlpack,
+    x: _SupportsDlpack,
+    gamma: _SupportsDlpack,
+    beta: _SupportsDlpack,
     num_groups: int,
     data_format: str | None,
     eps: float,
     activate_swish: bool,
     swish_scale: float,
-    y_out: SupportsDlpack,
-    mean_out: SupportsDlpack,
-    rstd_out: SupportsDlpack,
+    y_out: _SupportsDlpack,
+    mean_out: _SupportsDlpack,
+    rstd_out: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """Group norm, then swish: z * sigmoid(swish_scale * z).
 
@@ -577,12 +577,12 @@ def group_norm_swish(
     """
 
 def scaled_masked_softmax_backward_get_workspace_size(
-    grad_output: SupportsDlpack,
-    y: SupportsDlpack,
-    mask: SupportsDlpack | None,
+    grad_output: _SupportsDlpack,
+    y: _SupportsDlpack,
+    mask: _SupportsDlpack | None,
     scale: float,
     fix_triu_mask: bool,
-    out: SupportsDlpack,
+    out: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """Gradient of the scaled, masked softmax with respect to its input.
 
@@ -650,11 +650,11 @@ def scaled_masked_softmax_backward(
     """
 
 def scaled_masked_softmax_get_workspace_size(
-    x: SupportsDlpack,
-    mask: SupportsDlpack | None,
+    x: _SupportsDlpack,
+    mask: _SupportsDlpack | None,
     scale: float,
     fix_triu_mask: bool,
-    y: SupportsDlpack,
+    y: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """Softmax over the last axis of a scaled input, some positions masked.
 
@@ -717,16 +717,16 @@ def scaled_masked_softmax(
     """
 
 def nsa_compress_grad_get_workspace_size(
-    output_grad: SupportsDlpack,
-    input: SupportsDlpack,
-    weight: SupportsDlpack,
-    act_seq_len: int | Sequence[int] | SupportsDlpack | None,
+    output_grad: _SupportsDlpack,
+    input: _SupportsDlpack,
+    weight: _SupportsDlpack,
+    act_seq_len: int | Sequence[int] | _SupportsDlpack | None,
     compress_block_size: int,
     compress_stride: int,
     act_seq_len_type: int,
     layout: str | None,
-    input_grad: SupportsDlpack,
-    weight_grad: SupportsDlpack,
+    input_grad: _SupportsDlpack,
+    weight_grad: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """Gradients of the compression of native sparse attention with respect to its input and its weight.
 
@@ -800,14 +800,14 @@ def nsa_compress_grad(
     """
 
 def nsa_compress_get_workspace_size(
-    input: SupportsDlpack,
-    weight: SupportsDlpack,
-    act_seq_len: int | Sequence[int] | SupportsDlpack | None,
+    input: _SupportsDlpack,
+    weight: _SupportsDlpack,
+    act_seq_len: int | Sequence[int] | _SupportsDlpack | None,
     layout: str | None,
     compress_block_size: int,
     compress_stride: int,
     act_seq_len_type: int,
-    output: SupportsDlpack,
+    output: _SupportsDlpack,
 ) -> tuple[int, Executor]:
     """The compression of native sparse attention: windows of tokens, each reduced to one by a learned weight.
 

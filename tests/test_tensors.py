@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -374,6 +375,50 @@ def test_an_empty_archive_has_no_tensors(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("readme.txt", "not a tensor")
     refused(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("suffix", [*MANY, ".npy", ".bin"])
+def test_what_a_format_cannot_hold_is_refused(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    if suffix.startswith(".pt"):
+        pytest.importorskip("torch")
+    values: list[Any] = [np.array([1, None], object), None]
+    values += [np.ones(3, t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.int4)] if suffix != ".bin" else []
+    for array in values:
+        dtype = np.asarray(array).dtype
+        with pytest.raises(TensorFileError, match=rf"^A \.\w+ file cannot hold x, whose dtype is {dtype}\.$"):
+            tensors.write(path, {"x": array})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", MANY)
+@pytest.mark.parametrize(
+    "name", ["", "\0", "a\0b", "\ud800", "x" * 70_000, "__metadata__", "a.npy", "../x", "é"], ids=ascii
+)
+def test_a_name_is_kept_or_refused(tmp_path, suffix, name):
+    if suffix.startswith(".pt"):
+        pytest.importorskip("torch")
+    path = tmp_path / f"x{suffix}"
+    try:
+        tensors.write(path, {name: np.ones(3, np.float32)})
+    except TensorFileError as error:
+        assert len(str(error)) < 200  # noqa: PT017
+        assert not list(tmp_path.iterdir())
+    else:
+        assert list(tensors.read(path)) == [name]
+
+
+@pytest.mark.parametrize("suffix", [*MANY, ".npy", ".bin"])
+@pytest.mark.parametrize("dtype", [">f4", ">i2", "<f8", ">f8"])
+def test_files_are_written_in_native_byte_order(tmp_path, suffix, dtype):
+    if suffix.startswith(".pt"):
+        pytest.importorskip("torch")
+    path, array = tmp_path / f"x{suffix}", np.arange(6).astype(dtype)
+    tensors.write(path, {"x": array})
+    native = array.dtype.newbyteorder("=")
+    found = tensors.read(path, native if suffix == ".bin" else None)["x"]
+    assert found.dtype == native
+    assert np.array_equal(found, array)
 
 
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path):

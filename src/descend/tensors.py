@@ -155,10 +155,10 @@ def read(
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) -> None:
-    """Write tensors by name; the suffix decides the format. ``.npy`` and ``.bin`` hold exactly one.
+    """Write tensors by name, in native byte order; the suffix decides the format.
 
-    Raises TensorFileError where the format cannot hold them, FileNotFoundError where the folder does not exist, and the
-    OSError of what else the system refuses.
+    ``.npy`` and ``.bin`` hold exactly one. Raises TensorFileError where the format cannot hold a dtype, a name or their
+    number, FileNotFoundError where the folder does not exist, and the OSError of what else the system refuses.
     """
     path = Path(path)
     writer = _WRITERS.get(path.suffix)
@@ -173,7 +173,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) ->
     try:
         try:
             with part.open("wb") as file:
-                writer(file, {name: np.asarray(array) for name, array in tensors.items()})
+                writer(file, {name: _native(np.asarray(array)) for name, array in tensors.items()})
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -197,14 +197,25 @@ def _usable(array: Array, wanted: np.dtype[Any] | None) -> Array:
         array = array.view(wanted)
     elif array.dtype == _RAW16:
         array = array.view(BFLOAT16)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return np.require(array, requirements="A")
+    return np.require(_native(array), requirements="A")
 
 
-def _storable(array: Array) -> Array:
+def _native(array: Array) -> Array:
+    """The array in native byte order."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _refusal(suffix: str, name: str, array: Array) -> TensorFileError:
+    return TensorFileError(f"A {suffix} file cannot hold {name}, whose dtype is {array.dtype}.")
+
+
+def _storable(suffix: str, name: str, array: Array) -> Array:
     """The array with bfloat16 as raw bytes, the form in which NumPy's formats keep it."""
-    return array.view(_RAW16) if array.dtype == BFLOAT16 else array
+    if array.dtype == BFLOAT16:
+        return array.view(_RAW16)
+    if array.dtype.hasobject or array.dtype.isbuiltin == 2:  # another dtype that is not NumPy's own
+        raise _refusal(suffix, name, array)
+    return array
 
 
 def _mapped(path: Path, offset: int, size: int) -> npt.NDArray[np.uint8]:
@@ -228,7 +239,9 @@ def _read_bin(path: Path, dtype: np.dtype[Any] | None, shape: Sequence[int] | No
 
 
 def _write_bin(file: IO[bytes], tensors: Tensors) -> None:
-    for array in tensors.values():
+    for name, array in tensors.items():
+        if array.dtype.hasobject:
+            raise _refusal(".bin", name, array)
         np.ascontiguousarray(array).tofile(file)
 
 
@@ -245,8 +258,8 @@ def _read_npy(path: Path) -> _Found:
 
 
 def _write_npy(file: IO[bytes], tensors: Tensors) -> None:
-    for array in tensors.values():
-        np.lib.format.write_array(file, _storable(array), allow_pickle=False)
+    for name, array in tensors.items():
+        np.lib.format.write_array(file, _storable(".npy", name, array), allow_pickle=False)
 
 
 def _read_npz(path: Path) -> _Found:
@@ -266,8 +279,23 @@ def _write_npz(file: IO[bytes], tensors: Tensors) -> None:
     # As numpy.savez writes it, but any name will do (savez has parameters of its own).
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in tensors.items():
+            stored = _storable(".npz", name, array)
+            if not _names_a_member(f"{name}.npy"):
+                raise TensorFileError(f"A .npz file cannot hold a tensor of this name: {_shortened(name)}.")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, _storable(array), allow_pickle=False)
+                np.lib.format.write_array(member, stored, allow_pickle=False)
+
+
+def _names_a_member(text: str) -> bool:
+    """Whether a zip archive keeps the name as it is."""
+    try:
+        return zipfile.ZipInfo(text).filename == text and len(text.encode()) < 1 << 16
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
+def _shortened(name: str) -> str:
+    return ascii(name if len(name) < 80 else f"{name[:80]}...")
 
 
 def _read_safetensors(path: Path) -> _Found:
@@ -301,7 +329,9 @@ def _write_safetensors(file: IO[bytes], tensors: Tensors) -> None:
     end = 0
     for name, array in sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize):  # so that all are aligned
         if array.dtype not in _SAFETENSORS_NAMES:
-            raise TensorFileError(f"A .safetensors file cannot hold {name}, whose dtype is {array.dtype}.")
+            raise _refusal(".safetensors", name, array)
+        if name == "__metadata__":
+            raise TensorFileError("A .safetensors file cannot hold a tensor of this name: '__metadata__'.")
         begin, end = end, end + array.nbytes
         header[name] = {
             "dtype": _SAFETENSORS_NAMES[array.dtype],
@@ -366,7 +396,10 @@ def _write_pt(file: IO[bytes], tensors: Tensors) -> None:
     for name, array in tensors.items():
         plain = np.array(array, order="C")  # a copy that torch may call its own
         brain = plain.dtype == BFLOAT16
-        tensor = torch.from_numpy(plain.view(np.int16) if brain else plain)
+        try:
+            tensor = torch.from_numpy(plain.view(np.int16) if brain else plain)
+        except TypeError:
+            raise _refusal(".pt", name, array) from None
         content[name] = tensor.view(torch.bfloat16) if brain else tensor
     torch.save(content, file)
 

@@ -268,7 +268,7 @@ def test_a_tensor_that_was_null_stays_it():
         name="layer_norm_backward",
     )
     assert size == 0
-    with refused(161002, "layer_norm_backward", "weight was null"):
+    with refused(161002, "layer_norm_backward", "weight was no tensor"):
         executor.set_tensor("weight", torch.ones(64))
 
 

@@ -177,6 +177,21 @@ def test_changed_tensors_pass_the_contract_again():
     acl.synchronize()
 
 
+def test_what_was_no_tensor_has_no_successor():
+    x, weight, out = np.ones((4, 8), np.float32), np.ones(8, np.float32), np.zeros((4, 8), np.float32)
+    size, executor = phase1("layer_norm", x, 8, None, None, 1e-5, out, None, None)
+    with refused(161002, "layer_norm", "weight was no tensor in the first phase"):
+        executor.set_tensor("weight", weight)
+    mean = rstd = np.ones((4, 1), np.float32)
+    call = (x, x, 8, mean, rstd, weight, weight, (True, False, False), out)
+    size, executor = phase1("layer_norm_backward", *call, None, "ignored")
+    for name in ("grad_weight_out", "grad_bias_out"):
+        with refused(161002, "layer_norm_backward", f"{name} was no tensor in the first phase"):
+            executor.set_tensor(name, weight)
+    aclnn.layer_norm_backward(acl.malloc(size), size, executor, None)
+    acl.synchronize()
+
+
 def test_an_executor_of_another_operator():
     x, gamma, y, rstd = np.ones((2, 8), "f"), np.ones(8, "f"), np.zeros((2, 8), "f"), np.zeros(2, "f")
     size, executor = phase1("rms_norm", x, gamma, 1e-6, y, rstd)

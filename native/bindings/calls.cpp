@@ -400,6 +400,10 @@ void set_tensor(PythonExecutor& self, nb::handle given_name, nb::handle array) {
     described.naming = Naming::kPython;
     std::vector<nb::object> left;
     const Family family = read_array(described, i, array.ptr(), parameter.role == Role::kOutput, Use::kLater, left);
+    if (!engine.call().given(i)) {
+      throw StatusError{engine.call().fail(Code::kParamInvalid, name,
+                                           " was no tensor in the first phase, so that there is none to replace.")};
+    }
     const Tensor& now = engine.call()[i].tensor;
     const Tensor& next = described[i].tensor;
     if (next.dtype != now.dtype || next.shape != now.shape || next.strides != now.strides ||

@@ -84,7 +84,9 @@ class Prepared(_cuda.Executor):
         with self._lock:
             now = self._values[name]
             if now is None:
-                raise invalid(self.operator, f"{name} was null in the first phase, and must stay it.")
+                raise invalid(
+                    self.operator, f"{name} was no tensor in the first phase, so that there is none to replace."
+                )
             next_ = self._held(name, tensor)
             if _metadata(next_) != _metadata(now):
                 raise invalid(

@@ -866,6 +866,26 @@ time.sleep(0.2)
     assert result.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "again", ["acl.Stream()", "mine.synchronize()", "acl.synchronize()", "start(1, a, acl.Stream())"]
+)
+def test_the_interpreter_ends_while_other_threads_use_streams(again):
+    """They are stopped as they take the GIL back: in nanobind's functions, and in destructors."""
+    code = f"""{IN_FLIGHT}
+def forever():
+    a, mine = arrays(300, 300), acl.Stream()
+    while True:
+        {again}
+sys.setswitchinterval(1e-6)
+for _ in range(4):
+    threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.2)
+"""
+    result = run_python(code, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+
+
 def test_a_forked_child_computes():
     code = f"""{IN_FLIGHT}
 a = arrays(2000, 1000)

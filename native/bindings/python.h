@@ -3,6 +3,7 @@
 
 #include <cxxabi.h>
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <new>
 #include <string>
@@ -45,17 +46,26 @@ PyObject* guarded(Body body) {
   }
 }
 
-// Runs body without the GIL. No destructor takes it back: at the end of the interpreter that unwinds the thread, which
-// a destructor would turn into std::terminate.
+// Takes the GIL back. Where the interpreter is ending, Python up to 3.13 unwinds the thread, and neither nanobind nor a
+// destructor lets that through: the thread stops here instead, until the process ends, as it does from Python 3.14 on.
+inline void take_gil(PyThreadState* state) {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
+
+// Runs body without the GIL.
 template <class Body>
 auto without_gil(Body body) {
   PyThreadState* state = PyEval_SaveThread();
   try {
     auto result = body();
-    PyEval_RestoreThread(state);
+    take_gil(state);
     return result;
   } catch (const std::bad_alloc&) {
-    PyEval_RestoreThread(state);
+    take_gil(state);
     throw;
   }
 }

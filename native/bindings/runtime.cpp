@@ -92,8 +92,11 @@ nb::dict info_dict() {
 }  // namespace
 
 PythonStream::~PythonStream() {
-  const nb::gil_scoped_release released;
-  stream.reset();  // waits for the work in it, which uses what is held
+  if (stream->idle()) return;
+  without_gil([&] {
+    stream.reset();  // waits for the work in it, which uses what is held
+    return true;
+  });
 }
 
 void PythonStream::hold(const std::vector<nb::object>& arrays, nb::object workspace) {

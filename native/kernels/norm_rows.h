@@ -14,8 +14,8 @@ namespace descend::kernels {
 inline constexpr int64_t kMaxRows = 32;
 
 // How a norm's results are stored: rows of so many bytes or more line by line, shorter ones by way of a stage. Where
-// rows begin in the middle of words, the lines that they share are fetched, and they have to be longer: on Zen 5 less so
-// than where the second-level cache is asked, as on Zen 4.
+// rows begin in the middle of words, the lines that they share are fetched, and they have to be longer: on Zen 5 less
+// so than where the second-level cache is asked, as on Zen 4.
 inline constexpr int64_t kLeastOfWords = 1280, kLeastOfOthers = int64_t{4} << 10, kLeastInOrder = 2560;
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {

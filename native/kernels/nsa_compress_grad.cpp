@@ -157,9 +157,9 @@ HWY_INLINE void store_of(Extent extent, const Pack<Wide<T>>& pack, T* p, size_t 
   store_split<kStream, kInQuarters<T>>(extent, pack, p);
 }
 
-// kPacks packs, of which kVectors vectors are not all zero, of one head of kTokens neighbouring tokens; the last one has
-// an extent. Their products are added to the sums for weight_grad, or, where the head has more columns, to the head's
-// own packs.
+// kPacks packs, of which kVectors vectors are not all zero, of one head of kTokens neighbouring tokens; the last one
+// has an extent. Their products are added to the sums for weight_grad, or, where the head has more columns, to the
+// head's own packs.
 template <size_t kTokens, size_t kPacks, size_t kVectors, bool kWhole, bool kStream, class T, class Extent>
 HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
   using W = Wide<T>;

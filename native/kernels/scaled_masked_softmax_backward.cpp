@@ -351,9 +351,9 @@ HWY_AFTER_NAMESPACE();
 namespace descend::kernels {
 namespace {
 
-// Bytes from which on rows that do not begin where lines do are stored line by line; shorter ones by way of a stage. The
-// ends of rows that are whole words go past the caches, too. Measured on AMD's Zen 5; where the second-level cache is
-// asked, as on Zen 4, the bounds from before are kept until they are measured there.
+// Bytes from which on rows that do not begin where lines do are stored line by line; shorter ones by way of a stage.
+// The ends of rows that are whole words go past the caches, too. Measured on AMD's Zen 5; where the second-level cache
+// is asked, as on Zen 4, the bounds from before are kept until they are measured there.
 template <class T>
 int64_t least_in_lines(const ScaledMaskedSoftmaxBackward<T>& p) {
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));

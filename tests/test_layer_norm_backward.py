@@ -862,6 +862,23 @@ def test_products_may_leave_the_range_where_results_do_not(columns, rows):
     check(results, call)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("rows", [1, 5, 300])
+@pytest.mark.parametrize("columns", [2, 5, 40, 300, 9000])
+@pytest.mark.parametrize(("x_size", "dy_size", "weight_size"), [(1e7, 1e-26, 1.0), (1e-7, 1e-17, 1e-17)])
+def test_what_is_subnormal_on_the_way_to_results_that_are_not(x_size, dy_size, weight_size, columns, rows, dtype):
+    """mean(g * (x - mean)) * rstd^3, or mean(g * (x - mean)), of one row or of all."""
+    rng = np.random.default_rng(47)
+    for small in (slice(rows // 2, rows // 2 + 1), slice(None)):
+        dy, weight = normal(rng, (rows, columns), dtype), normal(rng, (columns,), dtype, weight_size)
+        x = (wide(dy) + wide(normal(rng, (rows, columns)))).astype(DTYPES[dtype])
+        x[small] = (wide(x)[small] * x_size).astype(DTYPES[dtype])
+        dy[small] = (wide(dy)[small] * dy_size).astype(DTYPES[dtype])
+        rstd = (1 / (wide(x).std(axis=1) + 0.01 * np.abs(wide(x)).mean(axis=1))).astype(np.float32)
+        call = [dy, x, (columns,), wide(x).mean(axis=1).astype(np.float32), rstd, weight, None]
+        check(compute(call), call)
+
+
 @pytest.mark.parametrize("rstd", [1e12, -1e12, 1e-13, 2.0**40, 1e19])
 @pytest.mark.parametrize("size", [1e17, 1e-15, 1.0])
 @pytest.mark.parametrize("columns", [3, 40, 9000])

@@ -621,6 +621,23 @@ def test_products_may_leave_the_range_where_results_do_not(columns, rows):
     check(dx, dgamma, dy, x, rstd, gamma)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("rows", [1, 5, 300])
+@pytest.mark.parametrize("columns", [2, 5, 40, 300, 9000])
+@pytest.mark.parametrize(("x_size", "dy_size", "gamma_size"), [(1e7, 1e-26, 1.0), (1e-7, 1e-17, 1e-17)])
+def test_what_is_subnormal_on_the_way_to_results_that_are_not(x_size, dy_size, gamma_size, columns, rows, dtype):
+    """mean(g * x) * rstd^3, or mean(g * x), of one row or of all."""
+    rng = np.random.default_rng(47)
+    for small in (slice(rows // 2, rows // 2 + 1), slice(None)):
+        dy, gamma = normal(rng, (rows, columns), dtype), normal(rng, (columns,), dtype, gamma_size)
+        x = (wide(dy) + wide(normal(rng, (rows, columns)))).astype(DTYPES[dtype])
+        x[small] = (wide(x)[small] * x_size).astype(DTYPES[dtype])
+        dy[small] = (wide(dy)[small] * dy_size).astype(DTYPES[dtype])
+        rstd = (1 / np.sqrt((wide(x) ** 2).mean(1))).astype(np.float32)
+        dx, dgamma = compute(dy, x, rstd, gamma)
+        check(dx, dgamma, dy, x, rstd, gamma)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_subnormals_are_kept(dtype):
     """With x = 0 and rstd = gamma = 1, dx is dy."""

@@ -7,6 +7,8 @@
 #define DESCEND_KERNELS_NORM_BACKWARD_INL_H_
 #endif
 
+#include <limits>
+
 #include "kernels/fold_rows-inl.h"
 #include "kernels/norm_backward.h"
 #include "kernels/pack-inl.h"
@@ -714,28 +716,31 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   }
 }
 
-// slope and offset from the sums, as row_terms() has them.
+// slope and offset from the sums, as row_terms() has them; tame where it would say so of each row.
 template <class Norm, class W, int64_t kRows>
 HWY_INLINE void batch_terms(int64_t rows, int64_t columns, const BatchSums<Norm, kRows>& sums, Batch<W, kRows>& batch) {
   const Tag<double> d;
   const hn::Rebind<W, Tag<double>> dw;
   const Divisor n(static_cast<double>(columns));
   const auto zero = hn::Zero(d);
-  auto tame = hn::FirstN(dw, kFolded);
+  const auto least = splat(static_cast<double>(std::numeric_limits<W>::min()));
+  const auto most = splat(static_cast<double>(std::numeric_limits<W>::max()));
+  auto tame = hn::FirstN(d, kFolded);
   for (int64_t r = 0; r < whole_folds(rows); r += kVectorLanes<double>) {
     const auto rstd = load_as_double(batch.rstd + r);
     const auto gx = n(hn::Add(zero, hn::Load(d, sums.gx + r)));
-    const auto slope = narrow_double<W>(d, hn::Mul(hn::Mul(hn::Mul(gx, rstd), rstd), rstd));
-    hn::Store(slope, dw, batch.slope + r);
-    tame = hn::And(tame, hn::IsFinite(slope));
+    const auto slope = hn::Mul(hn::Mul(hn::Mul(gx, rstd), rstd), rstd), size = hn::Abs(slope);
+    hn::Store(narrow_double<W>(d, slope), dw, batch.slope + r);
+    const auto exact = hn::Or(hn::Ge(hn::Min(size, hn::Abs(gx)), least), hn::Eq(size, zero));
+    tame = hn::And(tame, hn::And(hn::Le(size, most), exact));
     if constexpr (Norm::kCentered) {
       const auto g = n(hn::Add(zero, hn::Load(d, sums.g + r)));
-      const auto offset = narrow_double<W>(d, hn::Mul(g, rstd));
-      hn::Store(offset, dw, batch.offset + r);
-      tame = hn::And(tame, hn::IsFinite(offset));
+      const auto offset = hn::Mul(g, rstd);
+      hn::Store(narrow_double<W>(d, offset), dw, batch.offset + r);
+      tame = hn::And(tame, hn::Le(hn::Abs(offset), most));
     }
   }
-  batch.tame = hn::AllTrue(dw, tame);
+  batch.tame = hn::AllTrue(d, tame);
 }
 
 // The first pass over a batch.

@@ -8,6 +8,7 @@
 #include "kernels/cut.h"
 #include "kernels/element.h"
 #include "kernels/stores.h"
+#include "kernels/tame.h"
 
 namespace descend::kernels {
 
@@ -35,7 +36,8 @@ struct RowSums {
 //   tame:     dx = rstd * dy * gamma - (slope * (x - mean) + offset)
 //   not tame: dx = rstd * (dy * gamma - (slope * xhat + offset))
 // Where the row has an infinity or a NaN, or its products or terms leave the range, slope or offset shows it: such a
-// row is not tame.
+// row is not tame. Nor is one whose mean of products or slope is subnormal: rstd or x - mean may bring the bits that it
+// has lost back into the range.
 template <class W>
 struct RowTerms {
   W mean;
@@ -44,16 +46,6 @@ struct RowTerms {
   W offset;
   bool tame;
 };
-
-template <class W>
-inline constexpr W kTameLeast = W{0x1p-40f};
-template <class W>
-inline constexpr W kTameMost = W{0x1p40f};
-
-template <class W>
-HWY_INLINE bool is_tame(W rstd) {
-  return std::abs(rstd) >= kTameLeast<W> && std::abs(rstd) <= kTameMost<W>;
-}
 
 // The terms of a row from its sums: where it turns out not to be tame although its rstd is, those of wild_sums(), with
 // rstd in them. Inlined by force: a function of the baseline, called where the upper halves of the vector registers are
@@ -66,9 +58,11 @@ HWY_INLINE RowTerms<Wide<T>> row_terms(const NormBackward<T>& p, int64_t row, Ro
   terms.mean = p.mean == nullptr ? W{0} : p.mean[row];
   terms.rstd = p.rstd[row];
   if (is_tame(terms.rstd)) {
-    terms.slope = static_cast<W>(sums.gx / n * rstd * rstd * rstd);
+    const double gx = sums.gx / n;
+    terms.slope = static_cast<W>(gx * rstd * rstd * rstd);
     terms.offset = static_cast<W>(sums.g / n * rstd);
-    terms.tame = std::isfinite(terms.slope) && std::isfinite(terms.offset);
+    const bool exact = gx == 0 || (std::isnormal(static_cast<W>(gx)) && std::isnormal(terms.slope));
+    terms.tame = exact && std::isfinite(terms.offset);
     if (terms.tame) return terms;
     sums = wild_sums();
   }

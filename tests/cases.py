@@ -195,6 +195,13 @@ def assert_close(
         )
 
 
+def assert_same_specials(actual: Array, golden: npt.ArrayLike) -> None:
+    """What is not finite is so in the same places, NaN or an infinity with its sign."""
+    found, rounded = wide(actual), wide(precision.round_to(np.asarray(golden, np.float64), actual.dtype))
+    at = np.isfinite(found) & np.isfinite(rounded)
+    np.testing.assert_array_equal(np.where(at, 0.0, found), np.where(at, 0.0, rounded))
+
+
 def arithmetic_of(*arrays: Array) -> str:
     return "DOUBLE" if any(a.dtype == np.float64 for a in arrays) else "FLOAT"
 

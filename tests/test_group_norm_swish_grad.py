@@ -24,6 +24,7 @@ from cases import (
     arithmetic_of,
     assert_close,
     assert_same_bits,
+    assert_same_specials,
     digest,
     layouts,
     normal,
@@ -695,6 +696,41 @@ def test_infinities_and_nan_stay_in_their_group(value, name, shape):
     if np.isnan(value):
         assert np.isnan(dx[1, :2]).all() or name in ("gamma", "beta")
         assert np.isnan(dbeta[1]) or name in ("dy", "x", "mean", "rstd", "gamma")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["dy", "x", "mean", "rstd", "gamma", "beta", "scale"])
+@pytest.mark.parametrize(
+    "shape", [(3, 4, 100), (3, 24, 64), (3, 4), (3, 4, 5), (3, 24, 9), (1, 4, 9000), (1, 4, 40_000)]
+)
+def test_infinities_go_where_the_definition_has_them(shape, name, dtype):
+    """Above all where infinities of two terms would cancel: dz * x and mean * dz, of 16-bit elements."""
+    for value, swish_scale in itertools.product((np.inf, -np.inf, np.nan), (1.0, -0.5, 0.0)):
+        scale = value if name == "scale" else swish_scale
+        call = tensors(shape, 2, (dtype,) * 9)
+        if name != "scale":
+            call[name].ravel()[1] = value
+        golden = reference.group_norm_swish_grad(*inputs(call), 2, swish_scale=scale)
+        for result, exact in zip(compute(inputs(call), 2, scale), golden, strict=True):
+            assert_same_specials(result, exact)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 100), (5, 24, 64), (1, 2, 9000), (1, 2, 70_000), (64, 4, 1024)])
+@pytest.mark.parametrize(
+    ("x", "dy", "rstd"),
+    [(1e36, 1.0, 1e-36), (1e30, 1e30, 1e-30), (1e-3, 1e33, 1e3), (1e20, 1e-3, 1e-22), (1e-36, 1e-30, 1e36)],
+)
+def test_bfloat16_of_any_size(x, dy, rstd, shape):
+    """What long channels are computed from where all is usual, dz * x and dz * rstd * rstd, leaves float32's range."""
+    call = tensors(shape, 2, (BF16,) * 9)
+    usual = {name: array.copy() for name, array in call.items()}
+    for name, size in (("x", x), ("mean", x), ("dy", dy)):
+        call[name][0] = (wide(call[name][0]) * size).astype(DTYPES[BF16])
+    call["rstd"][0] = (wide(call["rstd"][0]) * rstd).astype(DTYPES[BF16])
+    results = compute(inputs(call), 2)
+    assert np.isfinite(wide(results[0])).all()
+    check(results, inputs(call), 2)
+    assert_same_bits([results[0][1:]], [compute(inputs(usual), 2)[0][1:]])
 
 
 # --- memory ------------------------------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
       Vector<float> slope[kAll];
       each<kPacks>([&](size_t i) DESCEND_INLINED { x[i] = load_split(Full(), at.x + j + i * kStep); });
       each<kAll>([&](size_t k) DESCEND_INLINED { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], steepness, level); });
-      swish_slopes<true, float, kAll>(slope, slope);
+      swish_slopes<true, float, kAll>(slope, slope,
+                                      [&](size_t k) DESCEND_INLINED { return hn::IsFinite(x[k / kN].v[k % kN]); });
       each<kPacks>([&](size_t i) DESCEND_INLINED {
         Pack<float> dz = load_split(Full(), at.dy + j + i * kStep);
         each<kN>([&](size_t k) DESCEND_INLINED { dz.v[k] = hn::Mul(dz.v[k], slope[i * kN + k]); });

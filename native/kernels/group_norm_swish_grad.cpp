@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/stores.h"
+#include "kernels/tame.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 
@@ -33,6 +34,13 @@ inline constexpr int64_t kSpreadByTile = 16;
 // Groups of short channels with fewer elements are small: several are worked on at a time.
 inline constexpr int64_t kSmallGradElements = 192;
 
+// What is subtracted from an element's gamma * dz: level + tilt * element. Of xhat these are the mean of gamma * dz and
+// that of gamma * dz * xhat.
+template <class W>
+struct Plane {
+  W tilt, level;
+};
+
 // One group, and where its sums go. An entry is a channel, or a block of one where channels are long; where they are
 // short, a tile of them.
 template <class T>
@@ -52,10 +60,11 @@ struct GradGroup {
   ColumnSums<T> dgamma;
   bool fresh;   // whether nothing is in slots as yet
   Wide<T>* dz;  // [elements], or null where it is computed again rather than kept; see whole_packs(), tile_pitch()
-  Wide<T> mean_dz, mean_dzx;  // of gamma * dz, and of that times xhat; set once the sums are there
-  bool ask;                   // whether what is next is worth asking for
-  bool stream;                // whether dx is stored past the caches
-  bool in_step;               // whether dx is made in step with the next group's sums
+  Plane<Wide<T>> plane;  // set once the sums are there
+  bool wild;             // see kUsuallyNormalised
+  bool ask;              // whether what is next is worth asking for
+  bool stream;           // whether dx is stored past the caches
+  bool in_step;          // whether dx is made in step with the next group's sums
 
   void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index, int64_t slot, bool first_of_slot) {
     const int64_t offset = index * p.shape.group_elements();
@@ -64,6 +73,7 @@ struct GradGroup {
     dx = p.dx.row(sample) + offset;
     mean = p.mean[sample * p.shape.groups + index];
     rstd = p.rstd[sample * p.shape.groups + index];
+    wild = false;
     channel = index * p.shape.group_channels();
     const int64_t at = slot * p.shape.channels + channel;
     dbeta = p.dbeta.from(at);
@@ -79,15 +89,20 @@ struct GradGroup {
 };
 
 // How long channels are read: normalised; but elements of 16 bits are taken as they are, since the digits that they
-// lack are more than what rounding loses where the mean is large. The coefficients then make up for it.
+// lack are more than what rounding loses where the mean is large. The coefficients then make up for it. Where that
+// would not do, the group is wild and is read normalised after all: see is_tame_group().
 template <class T>
-struct Frame {
-  static constexpr bool kNormalised = sizeof(T) != 2;
-  double origin, unit;  // xhat = (element - origin) * unit
+inline constexpr bool kUsuallyNormalised = sizeof(T) != 2;
 
-  Frame(Wide<T> mean, Wide<T> rstd)
-      : origin(kNormalised ? 0.0 : static_cast<double>(mean)), unit(kNormalised ? 1.0 : static_cast<double>(rstd)) {}
+struct Frame {
+  double origin = 0, unit = 1;  // xhat = (element - origin) * unit
 };
+
+template <bool kNormalised, class T>
+HWY_INLINE Frame frame_of(const GradGroup<T>& group) {
+  if constexpr (kNormalised) return {};
+  return {static_cast<double>(group.mean), static_cast<double>(group.rstd)};
+}
 
 // A NaN is the one that store_split() takes.
 template <class W>
@@ -95,11 +110,20 @@ HWY_INLINE W rounded(double value) {
   return std::isnan(value) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(value);
 }
 
-// Not infinity, which times 0 is NaN.
+// The plane of xhat as one of elements that are read in a frame, times its unit.
+template <class W>
+HWY_INLINE Plane<W> plane_in(const Frame& frame, const Plane<W>& of_xhat) {
+  const double c1 = static_cast<double>(of_xhat.level), c2 = static_cast<double>(of_xhat.tilt);
+  const W tilt = rounded<W>(frame.unit * frame.unit * c2);
+  return {tilt, rounded<W>(frame.unit * c1 - frame.origin * static_cast<double>(tilt))};
+}
+
+// Not infinity where none is: it times 0 is NaN. Where one is, NaN, as is then the slope of swish.
 template <class W>
 HWY_INLINE W finite(double value) {
   constexpr double kLargest = static_cast<double>(std::numeric_limits<W>::max());
-  return rounded<W>(std::clamp(value, -kLargest, kLargest));
+  if (!std::isfinite(value)) return std::numeric_limits<W>::quiet_NaN();
+  return static_cast<W>(std::clamp(value, -kLargest, kLargest));
 }
 
 // Where the slope of swish is computed the brief way, in units of -ln 2.
@@ -159,7 +183,7 @@ struct Lines {
 
   HWY_INLINE Lines() {}  // as Pack's
 
-  HWY_INLINE void set_lines(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel, int64_t n) {
+  HWY_INLINE void set_lines(const GroupNormSwishGrad<T>& p, const Frame& frame, int64_t channel, int64_t n) {
     const double scale = scale_of(p);
     const auto set_one = [&](int64_t i) {
       const double slope = static_cast<double>(p.gamma[channel + i]) * frame.unit;
@@ -189,7 +213,7 @@ struct Lines {
     }
   }
 
-  HWY_INLINE void set_weights(const GroupNormSwishGrad<T>& p, const Frame<T>& frame, int64_t channel, int64_t n) {
+  HWY_INLINE void set_weights(const GroupNormSwishGrad<T>& p, const Frame& frame, int64_t channel, int64_t n) {
     if (n < kFew) {
       for (int64_t i = 0; i < n; ++i) {
         weight[i] = rounded<W>(frame.unit * static_cast<double>(p.gamma[channel + i]));
@@ -212,7 +236,7 @@ struct Lines {
   // The scale, or, where s * z would leave the range, one that keeps it within: sigmoid is 0 or 1 there as well.
   static HWY_INLINE double within_range(double scale, double slope, double beta) {
     const double largest = std::max(std::abs(slope), std::abs(beta));
-    const bool fits = !(largest * std::abs(scale) > kSteepest) || std::isinf(largest);
+    const bool fits = !(largest * std::abs(scale) > kSteepest) || std::isinf(largest) || std::isinf(scale);
     return fits ? scale : std::copysign(kSteepest / largest, scale);
   }
 
@@ -221,7 +245,7 @@ struct Lines {
   // As finite<W>() has it.
   static HWY_INLINE Vector<double> finite_lanes(Vector<double> v) {
     const auto largest = splat(static_cast<double>(std::numeric_limits<W>::max()));
-    return hn::IfThenElse(hn::IsNaN(v), nan(), hn::Max(hn::Min(v, largest), hn::Neg(largest)));
+    return hn::IfThenElse(hn::IsFinite(v), hn::Max(hn::Min(v, largest), hn::Neg(largest)), nan());
   }
 };
 
@@ -232,17 +256,17 @@ HWY_INLINE int64_t entries_abreast(const GroupShape& shape) {
   return blocks_in(shape.inner) == 1 ? Lines<T>::kMost : 1;
 }
 
-template <class T, class Extent>
+template <bool kNormalised, class T, class Extent>
 HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T>>& mean, const Vector<Wide<T>>& rstd) {
   Pack<Wide<T>> pack = load_split(extent, x);
-  if constexpr (Frame<T>::kNormalised) {
+  if constexpr (kNormalised) {
     each<kPackVectors<Wide<T>>>([&](size_t k) DESCEND_INLINED { pack.v[k] = hn::Mul(hn::Sub(pack.v[k], mean), rstd); });
   }
   return pack;
 }
 
 // x and dz of neighbouring packs. Lanes beyond the row have dy = 0 and so dz = 0.
-template <class T, size_t kPacks>
+template <bool kNormalised, class T, size_t kPacks>
 struct Slopes {
   using W = Wide<T>;
   Pack<W> x[kPacks], dz[kPacks];
@@ -253,11 +277,13 @@ struct Slopes {
     constexpr size_t kN = kPackVectors<W>, kAll = kPacks * kN;
     Vector<W> slope[kAll];
     each<kPacks>([&](size_t i) DESCEND_INLINED {
-      x[i] = elements(part_of<W>(extent, i), from_x + i * kPackLanes<W>, mean, rstd);
+      x[i] = elements<kNormalised>(part_of<W>(extent, i), from_x + i * kPackLanes<W>, mean, rstd);
     });
     each<kAll>([&](size_t k)
                    DESCEND_INLINED { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], line.steepness, line.level); });
-    swish_slopes<kBriefly<T>, W, kAll>(slope, slope);
+    swish_slopes<kBriefly<T>, W, kAll>(slope, slope, [&](size_t k) DESCEND_INLINED {
+      return hn::And(hn::IsFinite(x[k / kN].v[k % kN]), hn::IsFinite(line.level));
+    });
     each<kPacks>([&](size_t i) DESCEND_INLINED {
       dz[i] = load_split(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
       each<kN>([&](size_t k) DESCEND_INLINED { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
@@ -266,8 +292,8 @@ struct Slopes {
 };
 
 // The sums of n entries from their lanes, which are used up: of dz, and of dz * xhat.
-template <class T>
-HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes, int64_t n, const Frame<T>& frame,
+template <bool kNormalised, class T>
+HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes, int64_t n, const Frame& frame,
                           double* dz_sums, double* dzx_sums) {
   using W = Wide<T>;
   const Tag<double> d;
@@ -277,7 +303,7 @@ HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes,
     for (int64_t i = 0; i < n; ++i) {
       dz_sums[i] = static_cast<double>(fold_vector(Tag<W>(), dz_lanes[i]));
       const double sum = static_cast<double>(fold_vector(Tag<W>(), dzx_lanes[i]));
-      dzx_sums[i] = frame.unit * (sum - frame.origin * dz_sums[i]);
+      dzx_sums[i] = kNormalised ? sum : frame.unit * (sum - frame.origin * dz_sums[i]);
     }
     return;
   }
@@ -287,9 +313,10 @@ HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes,
   HWY_ALIGN double sums[2][kFoldRows<W>];
   for_each_row_vector(n, [&](int64_t i) HWY_ATTR {
     const auto sum = load_as_double(dz + i);
-    const auto difference = hn::Sub(load_as_double(dzx + i), hn::Mul(splat(frame.origin), sum));
+    auto sum_x = load_as_double(dzx + i);
+    if constexpr (!kNormalised) sum_x = hn::Mul(splat(frame.unit), hn::Sub(sum_x, hn::Mul(splat(frame.origin), sum)));
     hn::Store(sum, d, sums[0] + i);
-    hn::Store(hn::Mul(splat(frame.unit), difference), d, sums[1] + i);
+    hn::Store(sum_x, d, sums[1] + i);
   });
   std::copy_n(sums[0], n, dz_sums);
   std::copy_n(sums[1], n, dzx_sums);
@@ -310,7 +337,7 @@ struct Entries {
 };
 
 // The results of an entry.
-template <bool kKept, bool kStream, class T>
+template <bool kNormalised, bool kKept, bool kStream, class T>
 struct EntryResults {
   using W = Wide<T>;
   static constexpr size_t kN = kPackVectors<W>;
@@ -332,10 +359,10 @@ struct EntryResults {
       each<kPacks>([&](size_t i) DESCEND_INLINED {
         const int64_t at = j + i * kPackLanes<W>;
         const auto part = part_of<W>(extent, i);
-        finish(part, elements(part, x + at, mean, rstd), load_pack(Full(), dz + at), at);
+        finish(part, elements<kNormalised>(part, x + at, mean, rstd), load_pack(Full(), dz + at), at);
       });
     } else {
-      const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+      const Slopes<kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
       each<kPacks>([&](size_t i) DESCEND_INLINED {
         finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
       });
@@ -349,14 +376,14 @@ struct EntryResults {
     each<kN>([&](size_t k) DESCEND_INLINED {
       const auto rest = hn::MulAdd(at_x.v[k], x_weight, base);
       result.v[k] = hn::MulSub(at_dz.v[k], dz_weight, rest);
-      if constexpr (Frame<T>::kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
+      if constexpr (kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
     });
     store_split<kStream, kInQuarters<T>>(extent, result, dx + j);
   }
 };
 
 // The results of a group whose means are known.
-template <bool kKept, bool kStream, class T>
+template <bool kNormalised, bool kKept, bool kStream, class T>
 class Results {
   using W = Wide<T>;
 
@@ -365,14 +392,12 @@ class Results {
       : p_(p),
         group_(group),
         entries_(p.shape),
-        frame_(group.mean, group.rstd),
+        frame_(frame_of<kNormalised>(group)),
         mean_(splat(group.mean)),
         rstd_(splat(group.rstd)) {
     // rstd is among the coefficients where xhat is not at hand; else it comes last, which rounds no coefficient.
-    const double c1 = static_cast<double>(group.mean_dz), c2 = static_cast<double>(group.mean_dzx);
-    const W tilt = rounded<W>(frame_.unit * frame_.unit * c2);
-    x_weight_ = splat(tilt);
-    base_ = splat(rounded<W>(frame_.unit * c1 - frame_.origin * static_cast<double>(tilt)));
+    x_weight_ = splat(group.plane.tilt);
+    base_ = splat(group.plane.level);
   }
 
   // From here on it is entries [first, first + n).
@@ -383,7 +408,7 @@ class Results {
   }
 
   // The i-th of these.
-  HWY_INLINE EntryResults<kKept, kStream, T> entry(int64_t entry, int64_t i) const {
+  HWY_INLINE EntryResults<kNormalised, kKept, kStream, T> entry(int64_t entry, int64_t i) const {
     const int64_t channel = entries_.channel(entry), offset = channel * entries_.inner;
     return {group_.x + offset,
             group_.dy + offset,
@@ -401,7 +426,7 @@ class Results {
   const GroupNormSwishGrad<T>& p_;
   const GradGroup<T>& group_;
   const Entries<T> entries_;
-  const Frame<T> frame_;
+  const Frame frame_;
   const Vector<W> mean_, rstd_;
   Vector<W> x_weight_, base_;
   Lines<T> lines_;
@@ -417,14 +442,14 @@ struct NoResults {
 
 // Sums of blocks [first, last) of the group's channels, all channels' blocks counted through. In step with them another
 // group's results are made: sums leave memory time that results lack.
-template <bool kKeep, class T, class R>
+template <bool kNormalised, bool kKeep, class T, class R>
 HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
                              R results) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
   const Entries<T> entries(p.shape);
   const int64_t inner = entries.inner;
-  const Frame<T> frame(group.mean, group.rstd);
+  const Frame frame = frame_of<kNormalised>(group);
   const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
   Lines<T> lines;
   Vector<W> dz_lanes[Lines<T>::kMost], dzx_lanes[Lines<T>::kMost];
@@ -457,7 +482,7 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
               }
             }
             due.make(extent, packs, j);  // first: dz may be the other group's as yet
-            const Slopes<T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+            const Slopes<kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
             each<kPacks>([&](size_t i) DESCEND_INLINED {
               if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
               each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
@@ -469,14 +494,14 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
       dz_lanes[e] = fold_to_vector<W>(dz_sum.v);
       dzx_lanes[e] = fold_to_vector<W>(dzx_sum.v);
     }
-    fold_sums<T>(dz_lanes, dzx_lanes, n, frame, group.dz_sums + next, group.dzx_sums + next);
+    fold_sums<kNormalised, T>(dz_lanes, dzx_lanes, n, frame, group.dz_sums + next, group.dzx_sums + next);
   }
 }
 
-template <bool kKept, bool kStream, class T>
+template <bool kNormalised, bool kKept, bool kStream, class T>
 HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   const Entries<T> entries(p.shape);
-  Results<kKept, kStream, T> results(p, group);
+  Results<kNormalised, kKept, kStream, T> results(p, group);
   for (int64_t entry = first; entry < last; ++entry) {
     const int64_t i = (entry - first) % entries.abreast;
     if (i == 0) results.set_entries(entry, HWY_MIN(entries.abreast, last - entry));
@@ -488,24 +513,18 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
 
 // ---- Short channels: vectors run over them, and gamma and beta are there once an element.
 
-// Of a scale of 0 nothing is left of z, however large it is: `z_gamma` and `beta` then are 0.
 template <class W, class Group>
 struct Coefficients {
-  Each<W> z_gamma, beta, gamma;
+  Each<W> gamma, beta;
   Group mean, rstd;
   Vector<W> scale;
 };
-
-template <class W>
-inline constexpr W kNothing[HWY_MAX(kFlatTile, kSmallTile)] = {};
 
 template <class T, class Group>
 HWY_INLINE Coefficients<Wide<T>, Group> coefficients(const GroupNormSwishGrad<T>& p, const Wide<T>* gamma,
                                                      const Wide<T>* beta, Group mean, Group rstd) {
   using W = Wide<T>;
-  const bool none = p.scale == 0;
-  return {Each<W>(none ? kNothing<W> : gamma), Each<W>(none ? kNothing<W> : beta), Each<W>(gamma), mean, rstd,
-          splat(finite<W>(scale_of(p)))};
+  return {Each<W>(gamma), Each<W>(beta), mean, rstd, splat(finite<W>(scale_of(p)))};
 }
 
 template <class T, class Extent, class C>
@@ -529,9 +548,15 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, F u
     Vector<W> xhat[kAll], u[kAll];
     each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR { xhat[k] = normalised(part, x, at, c, v); });
     each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR {
-      u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.z_gamma.at(part, c, v), at.beta.at(part, c, v)));
+      u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.gamma.at(part, c, v), at.beta.at(part, c, v)));
     });
-    swish_slopes<kBriefly<T>, W, kAll>(u, u);
+    const auto are_finite = [&](size_t k) HWY_ATTR {
+      const auto part = part_of<W>(extent, k / kN);
+      const int64_t c = j + static_cast<int64_t>(k / kN * kPackLanes<W>);
+      return hn::And(hn::And(hn::IsFinite(xhat[k]), hn::IsFinite(at.scale)),
+                     hn::And(hn::IsFinite(at.gamma.at(part, c, k % kN)), hn::IsFinite(at.beta.at(part, c, k % kN))));
+    };
+    swish_slopes<kBriefly<T>, W, kAll>(u, u, are_finite);
     each_vector([&](size_t k, auto part, int64_t c, size_t v)
                     HWY_ATTR { u[k] = hn::Mul(load(part, dy + c, v), u[k]); });
     each<kPacks>([&](size_t i) DESCEND_INLINED {
@@ -648,6 +673,14 @@ HWY_INLINE double weighted_sum(const W* gamma, const V* values, int64_t n) {
   return fold(sum);
 }
 
+// Whether a long channel of a group is read as it is without loss: neither its sums nor what its results are computed
+// from have left the range of float, and no infinity is among them.
+template <class T>
+HWY_INLINE bool is_tame_group(const GradGroup<T>& group, const Plane<Wide<T>>& of_xhat) {
+  const bool fits = std::isnormal(group.plane.tilt) || of_xhat.tilt == 0;
+  return fits && std::isfinite(group.plane.level) && is_tame(group.rstd);
+}
+
 // Numbers of channels [first, last) once for each of their elements. Up to a vector behind the last one is written
 // over: others may spread what follows only if it begins with a vector.
 template <class T>
@@ -707,7 +740,7 @@ HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGro
   HWY_ALIGN W again[kFlatTile + kFlatRoom<W>];
   const int64_t inner = p.shape.inner, most = tile_channels(p.shape), all = p.shape.group_channels();
   TileParameters<T> parameters(p, group);
-  const Same<W> c1(group.mean_dz), c2(group.mean_dzx), mean(group.mean), rstd(group.rstd);
+  const Same<W> c1(group.plane.level), c2(group.plane.tilt), mean(group.mean), rstd(group.rstd);
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t c = tile * most, channels = HWY_MIN(most, all - c), n = channels * inner, offset = c * inner;
     const auto at = parameters(group.channel + c, channels, group.dz == nullptr, mean, rstd);
@@ -723,39 +756,64 @@ HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGro
 
 // ---- What both have in common.
 
+// Those of a wild group are functions of their own: beside them the usual ways would be slower to begin.
+template <class T>
+HWY_NOINLINE void wild_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+  group.dz ? channel_sums<true, true>(p, group, first, last, NoResults())
+           : channel_sums<true, false>(p, group, first, last, NoResults());
+}
+
+template <class T>
+HWY_NOINLINE void wild_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+  group.dz ? channel_apply<true, true, false>(p, group, first, last)
+           : channel_apply<true, false, false>(p, group, first, last);
+}
+
 template <class T>
 void group_norm_swish_grad_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                 int64_t last) {
+  constexpr bool kUsual = kUsuallyNormalised<T>;
   if (has_short_channels(p.shape)) return flat_channel_sums(p, group, first, last);
-  group.dz ? channel_sums<true>(p, group, first, last, NoResults())
-           : channel_sums<false>(p, group, first, last, NoResults());
+  if constexpr (!kUsual) {
+    if (group.wild) return wild_sums(p, group, first, last);
+  }
+  group.dz ? channel_sums<kUsual, true>(p, group, first, last, NoResults())
+           : channel_sums<kUsual, false>(p, group, first, last, NoResults());
 }
 
 // The sums of a group, and in step with them the results of the one above.
 template <class T>
 void group_norm_swish_grad_in_step(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group,
                                    const GradGroup<T>& above) {
+  constexpr bool kUsual = kUsuallyNormalised<T>;
   const int64_t entries = grad_entries(p.shape);
-  (kHasVectors && above.stream) ? channel_sums<true>(p, group, 0, entries, Results<true, kHasVectors, T>(p, above))
-                                : channel_sums<true>(p, group, 0, entries, Results<true, false, T>(p, above));
+  (kHasVectors && above.stream)
+      ? channel_sums<kUsual, true>(p, group, 0, entries, Results<kUsual, true, kHasVectors, T>(p, above))
+      : channel_sums<kUsual, true>(p, group, 0, entries, Results<kUsual, true, false, T>(p, above));
 }
 
 template <class T>
 void group_norm_swish_grad_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
                                  int64_t last) {
+  constexpr bool kUsual = kUsuallyNormalised<T>;
   if (has_short_channels(p.shape)) return flat_channel_apply(p, group, first, last);
+  if constexpr (!kUsual) {
+    if (group.wild) return wild_apply(p, group, first, last);
+  }
   if (kHasVectors && group.stream) {
-    group.dz ? channel_apply<true, kHasVectors>(p, group, first, last)
-             : channel_apply<false, kHasVectors>(p, group, first, last);
+    group.dz ? channel_apply<kUsual, true, kHasVectors>(p, group, first, last)
+             : channel_apply<kUsual, false, kHasVectors>(p, group, first, last);
     flush_streams();
   } else {
-    group.dz ? channel_apply<true, false>(p, group, first, last) : channel_apply<false, false>(p, group, first, last);
+    group.dz ? channel_apply<kUsual, true, false>(p, group, first, last)
+             : channel_apply<kUsual, false, false>(p, group, first, last);
   }
 }
 
-// From entries to the two means, and to sums of long channels, which go to the slots.
+// From entries to the two means, and to sums of long channels, which go to the slots. Returns false where the group
+// turns out to be wild: its sums are to be done again.
 template <class T>
-void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& group) {
+bool group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& group) {
   using W = Wide<T>;
   const int64_t channels = p.shape.group_channels(), inner = p.shape.inner;
   const double elements = static_cast<double>(channels * inner);
@@ -765,9 +823,8 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& g
       dz += group.dz_sums[tile];
       dzx += group.dzx_sums[tile];
     }
-    group.mean_dz = static_cast<W>(dz / elements);
-    group.mean_dzx = static_cast<W>(dzx / elements);
-    return;
+    group.plane = {static_cast<W>(dzx / elements), static_cast<W>(dz / elements)};
+    return true;
   }
   const int64_t blocks = blocks_in(inner);
   for (double* sums : {group.dz_sums, group.dzx_sums}) {
@@ -778,10 +835,19 @@ void group_norm_swish_grad_means(const GroupNormSwishGrad<T>& p, GradGroup<T>& g
     }
   }
   const W* gamma = p.gamma + group.channel;
-  group.mean_dz = static_cast<W>(weighted_sum(gamma, group.dz_sums, channels) / elements);
-  group.mean_dzx = static_cast<W>(weighted_sum(gamma, group.dzx_sums, channels) / elements);
+  const Plane<W> of_xhat{rounded<W>(weighted_sum(gamma, group.dzx_sums, channels) / elements),
+                         rounded<W>(weighted_sum(gamma, group.dz_sums, channels) / elements)};
+  group.plane = of_xhat;
+  if constexpr (!kUsuallyNormalised<T>) {
+    if (!group.wild) {
+      group.plane = plane_in(frame_of<false>(group), of_xhat);
+      group.wild = !is_tame_group(group, of_xhat);
+      if (group.wild) return false;
+    }
+  }
   leave_sums(group.dz_sums, channels, group.dbeta, group.fresh, false);
   leave_sums(group.dzx_sums, channels, group.dgamma, group.fresh, false);
+  return true;
 }
 
 // ---- What a thread does with groups of its own.
@@ -895,13 +961,15 @@ void group_norm_swish_grad_chunks(const GroupNormSwishGrad<T>& p, const GroupCut
         const bool same_sample = g + 1 < chunk.last_group;
         own.set_next(p, same_sample ? n : std::min(n + 1, chunk.last_sample - 1),
                      same_sample ? g + 1 : chunk.first_group);
-        if (above.in_step) {
-          group_norm_swish_grad_in_step(p, own, above);
-        } else {
-          group_norm_swish_grad_sums(p, own, 0, entries);
-        }
-        group_norm_swish_grad_means(p, own);
-        if (own.in_step) {
+        do {
+          if (above.in_step) {
+            group_norm_swish_grad_in_step(p, own, above);
+            above.in_step = false;
+          } else {
+            group_norm_swish_grad_sums(p, own, 0, entries);
+          }
+        } while (!group_norm_swish_grad_means(p, own));
+        if (own.in_step && !own.wild) {
           above = own;
         } else {
           group_norm_swish_grad_apply(p, own, 0, entries);
@@ -1036,10 +1104,10 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
       group.place(p, n, g, 0, n == 0);
       group.set_next(p, n, g);
       const auto end = [&](int64_t i) { return std::min((i + 1) * piece, entries); };
-      parallel_for(pieces, work, [&](int64_t i) { sums(p, group, i * piece, end(i)); });
-      {
+      for (bool known = false; !known;) {
+        parallel_for(pieces, work, [&](int64_t i) { sums(p, group, i * piece, end(i)); });
         const FixedFpEnvironment environment;
-        means(p, group);
+        known = means(p, group);
       }
       parallel_for(pieces, work, [&](int64_t i) { apply(p, group, i * piece, end(i)); });
     }

@@ -304,9 +304,11 @@ HWY_INLINE void swish(const Steepness<W, kBrief>& s, Vector<W>* z) {
 
 // slope[k] = sig * (1 + u * (1 - sig)), sig = sigmoid(u): within a few units in the last place. With kBrief u
 // is given in units of -ln 2, and the slope is as exact as elements of 16 bits can show: (1 + E (1 + u)) / (1 + E)^2
-// has fewer operations, of which more round.
-template <bool kBrief, class W, size_t kN>
-HWY_INLINE void swish_slopes(const Vector<W>* u, Vector<W>* slope) {
+// has fewer operations, of which more round. A u that is not finite tells its slope only where it was computed from
+// numbers that are, the lanes are_finite(k) of vector k: it is too large, or NaN where that was multiplied by a scale
+// of 0. Elsewhere the slope is NaN.
+template <bool kBrief, class W, size_t kN, class F>
+HWY_INLINE void swish_slopes(const Vector<W>* u, Vector<W>* slope, F are_finite) {
   const Tag<W> d;
   const auto one = hn::Set(d, W{1});
   const auto reach = hn::Set(d, kBrief ? W{kLargestBriefPower} : kLargestPower<W> * static_cast<W>(kLn2));
@@ -330,7 +332,9 @@ HWY_INLINE void swish_slopes(const Vector<W>* u, Vector<W>* slope) {
   if (HWY_UNLIKELY(!(all_within<W, kN>(u, reach)))) {
     const auto unit = hn::Set(d, static_cast<W>(kBrief ? -kLn2 : 1.0));
     each<kN>([&](size_t k) DESCEND_INLINED {
-      result[k] = hn::IfThenElse(hn::Le(hn::Abs(u[k]), reach), result[k], careful_slope<W>(hn::Mul(unit, u[k])));
+      const auto careful = careful_slope<W>(hn::Mul(unit, hn::IfThenZeroElse(hn::IsNaN(u[k]), u[k])));
+      const auto known = hn::IfThenElse(are_finite(k), careful, splat(std::numeric_limits<W>::quiet_NaN()));
+      result[k] = hn::IfThenElse(hn::Le(hn::Abs(u[k]), reach), result[k], known);
     });
   }
   each<kN>([&](size_t k) DESCEND_INLINED { slope[k] = result[k]; });

@@ -21,6 +21,7 @@ from cases import (
     arithmetic_of,
     assert_close,
     assert_same_bits,
+    assert_same_specials,
     layouts,
     normal,
     phase1,
@@ -305,6 +306,32 @@ def test_infinities_and_nan_stay_in_their_group(dtype, value, shape):
     np.testing.assert_array_equal(mean[0, 0], x.dtype.type(value))
     assert_same_bits([y[:, 2:], mean[:, 1:]], [clean[0][:, 2:], clean[1][:, 1:]])
     assert_same_bits([y[1:]], [clean[0][1:]])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["x", "gamma", "beta", "scale"])
+@pytest.mark.parametrize("shape", SHAPES_OF_EVERY_WAY)
+def test_infinities_go_where_the_definition_has_them(shape, name, dtype):
+    """The swish of minus infinity is NaN, that of a z which has overflowed 0."""
+    for value, scale, activate in itertools.product((np.inf, -np.inf, np.nan), (1.0, -0.5, 0.0), (True, False)):
+        how = {"activate_swish": activate, "swish_scale": value if name == "scale" else scale}
+        call = tensors(shape, 2, (dtype,) * 6)
+        if name != "scale":
+            call[name].ravel()[1] = value
+        arrays = list(call.values())[:3]
+        golden = reference.group_norm_swish(*arrays, 2, **how)
+        for result, exact in zip(descend.group_norm_swish(*arrays, 2, **how), golden, strict=True):
+            assert_same_specials(result, exact)
+
+
+@pytest.mark.parametrize("shape", SHAPES_OF_EVERY_WAY)
+def test_squares_beyond_double(shape):
+    """The variance is infinite and rstd 0, as in the definition."""
+    x, gamma, beta = list(tensors(shape, 2, ("DOUBLE",) * 6).values())[:3]
+    x *= 1e200
+    y, mean, rstd = descend.group_norm_swish(x, gamma, beta, 2)
+    assert not rstd.any()
+    check([y, mean, rstd], [x, gamma, beta], 2)
 
 
 def test_empty_tensors():

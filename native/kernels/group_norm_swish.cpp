@@ -87,15 +87,11 @@ HWY_INLINE Moments moments_in_double(const T* x, int64_t n) {
   return {mean, add_up([mean](double v) { return (v - mean) * (v - mean); })};
 }
 
-// Whether squares of distances from a rough mean tell the moments. Of float they may have left its range, or lost bits
-// at its lower end; and no distance tells from where it is if that is not finite.
+// Whether a sum of squares of distances from a rough mean tells the moments. It may have left the range, and of float
+// lost bits at its lower end; and of what is not finite, or whose mean is not, it is not finite either.
 template <class W>
-HWY_INLINE bool are_moments(W near, double squares, double tiny) {
-  if constexpr (sizeof(W) == sizeof(float)) {
-    return squares >= tiny && squares <= std::numeric_limits<double>::max();
-  } else {
-    return std::isfinite(near);
-  }
+HWY_INLINE bool are_moments(double squares, double tiny) {
+  return squares >= (sizeof(W) == sizeof(float) ? tiny : 0) && squares <= std::numeric_limits<double>::max();
 }
 
 // The sum of a block's elements, in lanes; those that lie `ahead` of them, if any, are asked for.
@@ -138,7 +134,7 @@ HWY_INLINE Moments block_moments(const T* x, int64_t n, double tiny) {
   block_distances(x, n, near, rests, rest_squares);
   const double rest = static_cast<double>(fold_vector(d, rests));
   const double squares = static_cast<double>(fold_vector(d, rest_squares));
-  if (!are_moments(near, squares, tiny)) return moments_in_double(x, n);
+  if (!are_moments<W>(squares, tiny)) return moments_in_double(x, n);
   const double least = squares - rest * rest / count;
   return {static_cast<double>(near) + rest / count, least < 0 ? 0 : least};
 }
@@ -174,7 +170,7 @@ HWY_INLINE void group_moments(const T* x, int64_t groups, int64_t elements, int6
       hn::StoreU(hn::IfThenElse(hn::Lt(least, zero), zero, least), d, squares + group + g);
     });
     for (int64_t g = 0; g < n; ++g) {
-      if (!are_moments(near[g], static_cast<double>(rest_squares[g]), tiny)) {
+      if (!are_moments<W>(static_cast<double>(rest_squares[g]), tiny)) {
         const Moments exact = moments_in_double(first + g * elements, elements);
         means[group + g] = exact.mean;
         squares[group + g] = exact.squares;
@@ -237,7 +233,10 @@ HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T
     each<kN>([&](size_t k) DESCEND_INLINED {
       z[k] = hn::MulAdd(z[k], at.slope.at(extent, j, first + k), at.level.at(extent, j, first + k));
     });
-    if constexpr (kSwish) swish<kBriefly<T>, W, kN>(at.steepness, z);
+    if constexpr (kSwish) {
+      swish<kBriefly<T>, W, kN>(at.steepness, z,
+                                [&](size_t k) HWY_ATTR { return hn::IsFinite(at.level.at(extent, j, first + k)); });
+    }
     each<kN>([&](size_t k)
                  DESCEND_INLINED { result[(first + k) / kPackVectors<W>].v[(first + k) % kPackVectors<W>] = z[k]; });
   }
@@ -266,13 +265,14 @@ HWY_NOINLINE void apply_far(const GroupNormSwish<T>& p, const T* x, const Normal
   const auto number = [&](auto value) HWY_ATTR { return hn::Set(d, static_cast<double>(value)); };
   const auto scale = number(p.scale), mean = number(by.mean), rstd = number(by.rstd), shift = number(by.shift);
   const auto gamma = number(p.gamma[channel]), beta = number(p.beta[channel]);
+  const auto are_finite = hn::And(hn::IsFinite(gamma), hn::IsFinite(beta));
   HWY_ALIGN W lanes[kPackLanes<W>];
   for_each_pack<W>(0, n, [&](auto extent, int64_t j) HWY_ATTR {
     store(Full(), load_pack(extent, x + j), lanes);
     for (size_t k = 0; k < kPackLanes<W>; k += kVectorLanes<double>) {
       const auto xhat = hn::MulAdd(hn::Sub(load_as_double(lanes + k), mean), rstd, shift);
       const auto z = hn::MulAdd(xhat, gamma, beta);
-      store_rounded(d, p.activate ? careful_swish<double>(z, hn::Mul(scale, z)) : z, lanes + k);
+      store_rounded(d, p.activate ? careful_swish<double>(z, hn::Mul(scale, z), are_finite) : z, lanes + k);
     }
     store(extent, load_pack(Full(), lanes), y + j);
   });

@@ -238,15 +238,15 @@ HWY_INLINE Vector<W> bounded_magnitude(Vector<W> u) {
 #endif
 }
 
-// z * sigmoid(u)
+// z * sigmoid(u); are_finite: where z was computed from numbers that are, and at worst has overflowed.
 template <class W>
-HWY_NOINLINE Vector<W> careful_swish(Vector<W> z, Vector<W> u) {
+HWY_NOINLINE Vector<W> careful_swish(Vector<W> z, Vector<W> u, hn::Mask<Tag<W>> are_finite) {
   const Tag<W> d;
   const auto one = hn::Set(d, W{1});
   const auto e = exp<W>(hn::Neg(bounded_magnitude<W>(u)));
   const auto factor = hn::IfThenElse(hn::Lt(u, hn::Zero(d)), e, one);
-  // 0 even where z has overflowed
-  return hn::Div(hn::IfThenZeroElse(hn::Eq(factor, hn::Zero(d)), hn::Mul(z, factor)), hn::Add(one, e));
+  const auto is_zero = hn::And(hn::Eq(factor, hn::Zero(d)), are_finite);
+  return hn::Div(hn::IfThenZeroElse(is_zero, hn::Mul(z, factor)), hn::Add(one, e));
 }
 
 // The slope of swish at u.
@@ -281,9 +281,9 @@ struct Steepness {
   Vector<W> reach;      // |z| within which the quick way holds
 };
 
-// z[k] = z[k] * sigmoid(s * z[k])
-template <bool kBrief, class W, size_t kN>
-HWY_INLINE void swish(const Steepness<W, kBrief>& s, Vector<W>* z) {
+// z[k] = z[k] * sigmoid(s * z[k]); are_finite(k) as careful_swish() has it.
+template <bool kBrief, class W, size_t kN, class F>
+HWY_INLINE void swish(const Steepness<W, kBrief>& s, Vector<W>* z, F are_finite) {
   const auto one = hn::Set(Tag<W>(), W{1});
   Vector<W> power[kN], result[kN];
   if constexpr (kBrief) {
@@ -295,8 +295,8 @@ HWY_INLINE void swish(const Steepness<W, kBrief>& s, Vector<W>* z) {
   each<kN>([&](size_t k) DESCEND_INLINED { result[k] = hn::Div(z[k], hn::Add(one, power[k])); });
   if (HWY_UNLIKELY(!(all_within<W, kN>(z, s.reach)))) {
     each<kN>([&](size_t k) DESCEND_INLINED {
-      result[k] =
-          hn::IfThenElse(hn::Le(hn::Abs(z[k]), s.reach), result[k], careful_swish<W>(z[k], hn::Mul(s.scale, z[k])));
+      const auto careful = careful_swish<W>(z[k], hn::Mul(s.scale, z[k]), are_finite(k));
+      result[k] = hn::IfThenElse(hn::Le(hn::Abs(z[k]), s.reach), result[k], careful);
     });
   }
   each<kN>([&](size_t k) DESCEND_INLINED { z[k] = result[k]; });

@@ -69,11 +69,12 @@ Ask ask_of_memory() {
   return Ask::kAhead;
 }
 
-// A shorter row is not enough work, and so much of one that does not stay in the first-level cache, with what else is
-// in use, until it is read again that its neighbours may as well share the loads.
+// A shorter row is not enough work, on Zen 5 less so than where the second-level cache is asked, as on Zen 4; and so
+// much of one that does not stay in the first-level cache, with what else is in use, until it is read again that its
+// neighbours may as well share the loads.
 bool is_best_alone(int64_t row_bytes) {
-  constexpr int64_t kLeast = int64_t{2} << 10;
-  return kLeast <= row_bytes && row_bytes <= first_cache_bytes() / 3;
+  const int64_t least = int64_t{kAsksSecondLevel ? 2 : 10} << 10;
+  return least <= row_bytes && row_bytes <= first_cache_bytes() / 3;
 }
 
 }  // namespace

@@ -790,7 +790,7 @@ HWY_INLINE void batch_rows(Extent extent, const NormBackward<T>& p, int64_t row,
   DESCEND_UNROLL
   for (int i = 0; i < kRows; ++i) {
     if constexpr (kCount == 1) {
-      store_vector<Nan::kOfBfloat16>(extent, result[i][0], to, pair_first<T>(pair));
+      store_vector<kOutput == Output::kStream, Nan::kOfBfloat16>(extent, result[i][0], to, pair_first<T>(pair));
     } else {
       store_split<kOutput == Output::kStream, Nan::kOfBfloat16>(extent, result[i][0], result[i][1], to, pair);
     }

@@ -190,14 +190,14 @@ HWY_INLINE void store_split(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>
 }
 
 // Vector k alone of a pack that is not split.
-template <Nan kNan, class T>
+template <bool kStream, Nan kNan, class T>
 HWY_INLINE void store_vector(Part part, Vector<Wide<T>> v, T* p, size_t k) {
   using W = Wide<T>;
   const size_t first = k * kVectorLanes<W>, n = HWY_MIN(part.n > first ? part.n - first : 0, kVectorLanes<W>);
   if constexpr (sizeof(T) == 2) {
-    store_first(Bits16<W>(), narrow<kNan>(T(), v), reinterpret_cast<uint16_t*>(p + first), n);
+    store_some<kStream>(Bits16<W>(), narrow<kNan>(T(), v), reinterpret_cast<uint16_t*>(p + first), n);
   } else {
-    store_first(Tag<W>(), v, p + first, n);
+    store_some<kStream>(Tag<W>(), v, p + first, n);
   }
 }
 

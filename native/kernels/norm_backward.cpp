@@ -45,9 +45,15 @@ int64_t rows_together(int64_t rows, int64_t columns) {
   return group_rows(rows * bytes > kBytesInCache ? 2 * bytes : bytes);
 }
 
+// Rows of fewer bytes are not worth reading in order: at each turn what was asked for is waited for. Several threads,
+// whose requests meet, gain by it sooner than one.
+int64_t least_in_order() { return num_threads() == 1 ? int64_t{6} << 10 : 768; }
+
 template <class T>
 void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, Stores stores) {
-  const RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
+  RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
+  const bool is_short = p.columns * static_cast<int64_t>(sizeof(T)) < least_in_order();
+  if (cut.ask == Ask::kInOrder && is_short) cut.ask = Ask::kSparing;
   const int64_t taken = cut.chunks_taken(), rows = taken * cut.chunk;
   parallel_for(ceil_div(cut.chunks, taken), p.rows * row_work<T>(3 * p.columns),
                [&](int64_t i) { kernels.rows(p, i * rows, std::min((i + 1) * rows, p.rows), cut, stores); });

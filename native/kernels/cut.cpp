@@ -61,10 +61,10 @@ int64_t last_cache_bytes(int64_t most) {
   return std::max(std::min(cache_bytes(kLast) / 3 * 2, most * kept), kept);
 }
 
-// Of what comes from memory.
-Ask ask_of_memory() {
+// Of what comes from memory: in_order, whether all does, with nothing left in the last-level cache by a call before.
+Ask ask_of_memory([[maybe_unused]] bool in_order) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_is("amd")) return kAsksSecondLevel ? Ask::kSparing : Ask::kInOrder;
+  if (__builtin_cpu_is("amd")) return in_order && !kAsksSecondLevel ? Ask::kInOrder : Ask::kSparing;
 #endif
   return Ask::kAhead;
 }
@@ -138,10 +138,10 @@ bool streams_results(const Traffic& traffic) {
   return exceeds_kept(num_threads() == 1 ? 2 * traffic.results : traffic.results);
 }
 
-Ask ask_for(int64_t bytes, int64_t kept) {
+Ask ask_for(int64_t bytes, int64_t kept, int64_t in_order_beyond) {
   if (bytes <= kept) return Ask::kNothing;
-  static const int64_t near = last_cache_bytes(5);
-  return bytes > near ? ask_of_memory() : Ask::kAhead;
+  static const int64_t near = last_cache_bytes(5), most_of_last = cache_bytes(kLast) / 4 * 3;
+  return bytes > near ? ask_of_memory(bytes > in_order_beyond * most_of_last) : Ask::kAhead;
 }
 
 bool asks_second_level() {

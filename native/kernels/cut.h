@@ -66,8 +66,9 @@ HWY_INLINE constexpr bool reads_in_order(Ask ask) {
   return sizeof(T) >= sizeof(float) && ask == Ask::kInOrder;
 }
 
-// For `bytes` to be read, of which so many as `kept` would be near still.
-Ask ask_for(int64_t bytes, int64_t kept);
+// For `bytes` to be read, of which so many as `kept` would be near still. In order, where that is worth it, only of
+// more than so many last-level caches: what these still have comes faster out of order.
+Ask ask_for(int64_t bytes, int64_t kept, int64_t in_order_beyond = 1);
 
 struct RowCut {
   int64_t tile;   // rows

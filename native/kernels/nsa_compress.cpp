@@ -135,9 +135,8 @@ HWY_NOINLINE void add_groups(Extent extent, const CoveredTokens<T>& c, int64_t f
   const int64_t input_stride = c.input_stride, row = c.row, rows = c.rows, first_place = c.place;
   const int64_t weight_stride = c.weight_stride, weight_window = c.weight_window;
   // Tokens are read side by side, but asked for one after the other, as the processor does by itself where it can.
-  // Where the second-level cache is asked, as on Zen 4, each is waited for, too; on Zen 5 that took up to 1.7 times as
-  // long.
-  const bool asks = c.ask != Ask::kNothing, in_order = kAsksSecondLevel && reads_sparingly<T>(c.ask);
+  const bool asks = c.ask != Ask::kNothing;
+  const bool in_order = kAsksSecondLevel ? reads_sparingly<T>(c.ask) : reads_in_order<T>(c.ask);
   const int64_t columns = c.columns, gap = input_stride - columns;
   const T* ahead = c.ahead;
   int64_t left = c.left;
@@ -374,7 +373,7 @@ void nsa_compress(const NsaCompress<T>& p) {
   parallel_for(p.blocks * parts, bytes, cut, [&](int64_t i) {
     const int64_t begin = i / parts * chunk, part = i % parts;
     NsaColumns columns;
-    columns.ask = ask_for(bytes, kKeptBytes);
+    columns.ask = ask_for(bytes, kKeptBytes, 2);
     columns.head = part / depth_parts * heads;
     columns.head_end = std::min(columns.head + heads, p.heads);
     columns.begin = part % depth_parts * kMostColumns;

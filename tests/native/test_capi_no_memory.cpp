@@ -87,7 +87,7 @@ void live(Log& log, Buffers& on) {
     log(aclnnRmsNormGrad(on.workspace.data(), size, executor, stream));
   }
   log(aclrtMemcpyAsync(on.copy.data(), on.copy.size(), on.block.data(), on.block.size(), ACL_MEMCPY_DEFAULT, stream));
-  log(aclrtMemcpyAsync(on.copy.data(), 64, on.block.data(), 64, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE, stream));
+  log(aclrtMemcpyAsync(on.copy.data(), 64, many, 64, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE, stream));  // read at once
   log(aclrtMemcpy2dAsync(on.copy.data(), 64, on.block.data(), 64, 8, 8, ACL_MEMCPY_DEFAULT, stream));
   if (event != nullptr) {
     log(aclrtRecordEvent(event, stream));

@@ -66,8 +66,8 @@ HWY_INLINE constexpr bool reads_in_order(Ask ask) {
   return sizeof(T) >= sizeof(float) && ask == Ask::kInOrder;
 }
 
-// For `bytes` to be read, of which so many as `kept` would be near still. In order, where that is worth it, only of
-// more than so many last-level caches: what these still have comes faster out of order.
+// For `bytes` to be read, of which so many as `kept` would be near still. In order, where that is worth it, only beyond
+// so many times what the last-level cache has room for: what it still has comes faster out of order.
 Ask ask_for(int64_t bytes, int64_t kept, int64_t in_order_beyond = 1);
 
 struct RowCut {

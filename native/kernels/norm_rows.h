@@ -14,13 +14,13 @@ namespace descend::kernels {
 inline constexpr int64_t kMaxRows = 32;
 
 // How a norm's results are stored: rows of so many bytes or more line by line, shorter ones by way of a stage. Where
-// rows begin in the middle of words, the lines that they share are fetched, and they have to be longer: on Zen 5 less
-// so than where the second-level cache is asked, as on Zen 4.
-inline constexpr int64_t kLeastOfWords = 1280, kLeastOfOthers = int64_t{4} << 10, kLeastInOrder = 2560;
+// rows begin in the middle of words, the lines that they share are fetched, and they have to be longer: most so where
+// the second-level cache is asked, as on Zen 4.
+inline constexpr int64_t kLeastOfWords = 1280, kLeastOfOthers = int64_t{4} << 10;
+inline int64_t least_of_others() { return kAsksSecondLevel ? kLeastOfOthers : 2560; }
 template <class T>
 Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
-  const int64_t least_of_others = kAsksSecondLevel ? kLeastOfOthers : kLeastInOrder;
-  return row_stores_of(y, columns, even_traffic(bytes), are_aligned(y, kWord) ? kLeastOfWords : least_of_others);
+  return row_stores_of(y, columns, even_traffic(bytes), are_aligned(y, kWord) ? kLeastOfWords : least_of_others());
 }
 
 // Whether the packs of a row are made to begin where lines of its results do.

@@ -141,7 +141,7 @@ HWY_INLINE void store_half(const Vector<Wide<T>>* v, T* p) {
   }
 }
 
-// Vector k of pack i of kPacks, of which the last has an extent.
+// Vector k of pack i of kPacks, of which the last has an extent; and the same for the results.
 template <size_t kPacks, class T, class Extent>
 HWY_INLINE Vector<Wide<T>> load_of(Extent extent, const T* p, size_t i, size_t k) {
   if constexpr (!std::is_same_v<Extent, Full>) {

@@ -26,7 +26,7 @@ bool are_aligned(const Rows<T>& rows, int bytes = 64) {
 }
 
 // Where results that are not in rows are stored past the caches by quarters of lines, too. Of 16 bits they take so much
-// arithmetic that to check for it costs more.
+// arithmetic that to check for it costs more. (NSA compression forward, whose results are few, checks all the same.)
 template <class T>
 inline constexpr bool kInQuarters = sizeof(T) > 2;
 

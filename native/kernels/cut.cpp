@@ -152,6 +152,11 @@ bool asks_second_level() {
 #endif
 }
 
+bool stays_near(int64_t bytes) {
+  static const int64_t most = last_cache_bytes(4);
+  return bytes <= most;
+}
+
 bool exceeds_last_cache(int64_t bytes) {
   static const int64_t of_one = last_cache_bytes(3), of_more = last_cache_bytes(5);
   return bytes > (num_threads() == 1 ? of_one : of_more);

@@ -76,6 +76,7 @@ struct RowCut {
   int64_t chunks;
   Ask ask;     // for the next tile, while this one is computed
   bool alone;  // whether a row, where requests are scarce, is best computed before the next is begun
+  bool near = false;  // whether all that the call touches stays in the last-level cache, if the kernel is told
 
   int64_t chunks_taken() const;
 };
@@ -131,6 +132,9 @@ inline Traffic even_traffic(int64_t bytes) { return {bytes, bytes / 2}; }
 // reads them, or has its own in their place, as a backward pass has after its forward one, and finds that place in a
 // cache or must fetch it. Two threads get results past the caches hardly faster than one does, but keep more in them.
 bool streams_results(const Traffic& traffic);
+
+// Whether the last-level cache still has, when a call comes again, all `bytes` that it touches.
+bool stays_near(int64_t bytes);
 
 // Whether a call touches so much more that this pays even by way of a copy, or where rows share lines: with one thread,
 // which finds less of it in the last-level cache, sooner.

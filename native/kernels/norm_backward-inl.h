@@ -566,6 +566,19 @@ class Results {
   Stage<T, kStages<T> ? kRoom : 1> stage_;
 };
 
+// Whether the second pass over a group is best in step with the first over the next: where they read memory, which would
+// else be idle now and then; of near rows, where the first-level cache has room for both groups with all that is used
+// beside them, or not even for one, and the registers do. (Where the second-level cache is asked, as on Zen 4, near rows
+// have not been measured.)
+template <class Norm, int kGroup, class T>
+bool go_in_step(const NormBackward<T>& p, bool near) {
+  if (!near || kAsksSecondLevel) return true;
+  constexpr int64_t kRow = 2 * static_cast<int64_t>(sizeof(T)), kBeside = kColumnBytes<Norm, T> - kRow;
+  const bool both_fit = p.columns * (2 * kGroup * kRow + kBeside) <= kFirstCacheRoom;
+  const bool one_fits = p.columns * (kGroup * kRow + kBeside) <= kFirstCacheRoom / 2 * 3;
+  return both_fit || !(one_fits || Norm::kCentered);
+}
+
 // Rows [first, last), group by group; first is a chunk's first.
 template <class Norm, Output kOutput, int kGroup, class T>
 HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
@@ -576,6 +589,7 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
   RowTerms<Wide<T>> terms[kGroup];
   const int64_t groups = stores == Stores::kPlain ? 1 : Foresight<T, kGroup>::groups_ahead(p.columns);
   const Distance below = rows_below(p, groups * kGroup);
+  const bool in_step = go_in_step<Norm, kGroup>(p, cut.near);
   bool known = kOutput == Output::kNone;  // whether the group's sums are known or not needed
   for (int64_t stripe = first; stripe < last;) {
     const int64_t chunk = stripe / cut.chunk;
@@ -583,14 +597,14 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
     columns.clear();
     for (int64_t row = stripe; row < stripe_end; row += kGroup) {
       const int64_t rows = HWY_MIN(int64_t{kGroup}, stripe_end - row);
-      if (!known) group_sums<Norm, kGroup>(p, row, rows, sums);
+      if (!known) group_sums<Norm, kGroup>(p, row, rows, sums, in_step ? Ask::kNothing : cut.ask, rows_below(p, rows));
       bool tame = true;
       for (int64_t r = 0; r < rows; ++r) {
         terms[r] = terms_of<Norm>(p, row + r, sums[r]);
         tame = tame && terms[r].tame;
       }
       if constexpr (kOutput != Output::kNone && kHasVectors) {
-        known = row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
+        known = in_step && row + 2 * kGroup <= last && tame && are_tame(p, row + kGroup, kGroup);
         if (known) {
           const After after{cut.ask, below};
           const NextSums next{row + kGroup, sums};
@@ -1071,14 +1085,15 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
 }
 
 // Whether rows are best worked on one at a time: those that have room in the first-level cache with all that is used
-// beside them. What is read twice then stays there, where of two rows it would not; of longer ones, two share what
-// comes from the next cache. Rows of bfloat16 that are not aligned may be longer: each of their vectors lies in two
-// lines.
+// beside them, and of near ones those that all but fill it. What is read twice then stays there, where of two rows it
+// would not; of longer ones, two share what comes from the next cache. Rows of bfloat16 that are not aligned may be
+// longer: each of their vectors lies in two lines.
 template <class Norm, class T>
-bool go_one_by_one(const NormBackward<T>& p) {
+bool go_one_by_one(const NormBackward<T>& p, bool near) {
   const int64_t bytes = p.columns * kColumnBytes<Norm, T>;
   const bool straddles = kSplits<T> && !(are_aligned(p.dy) && are_aligned(p.x));
-  return (straddles ? bytes / 3 * 2 : bytes) <= kFirstCacheRoom;
+  const int64_t room = near && !kAsksSecondLevel ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
+  return bytes <= room || (straddles && bytes / 3 * 2 <= kFirstCacheRoom);
 }
 
 template <class Norm, Output kOutput, class T>
@@ -1097,7 +1112,7 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   }
   if constexpr (!kBatches || !kIsShort<T>) {
     if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {
-      if (go_one_by_one<Norm>(p)) return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
+      if (go_one_by_one<Norm>(p, cut.near)) return all_rows<Norm, kOutput, 1>(p, first, last, cut, stores);
     }
     all_rows<Norm, kOutput, kGroupOf<Norm, T>>(p, first, last, cut, stores);
   }

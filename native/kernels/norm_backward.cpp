@@ -50,8 +50,9 @@ int64_t rows_together(int64_t rows, int64_t columns) {
 int64_t least_in_order() { return num_threads() == 1 ? int64_t{6} << 10 : 768; }
 
 template <class T>
-void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, Stores stores) {
+void by_rows(const NormBackward<T>& p, const NormBackwardKernels<T>& kernels, int64_t bytes, Stores stores) {
   RowCut cut = cut_rows(p.rows, row_bytes<T>(p.columns));
+  cut.near = stays_near(bytes);
   const bool is_short = p.columns * static_cast<int64_t>(sizeof(T)) < least_in_order();
   if (cut.ask == Ask::kInOrder && is_short) cut.ask = Ask::kSparing;
   const int64_t taken = cut.chunks_taken(), rows = taken * cut.chunk;
@@ -127,7 +128,7 @@ void norm_backward(const NormBackward<T>& p, const NormBackwardKernels<T>& kerne
   if (split_columns(p.rows, p.columns)) {
     by_columns(p, kernels, bytes, stores, static_cast<RowSums*>(scratch));
   } else {
-    by_rows(p, kernels, stores);
+    by_rows(p, kernels, bytes, stores);
   }
 }
 

@@ -154,7 +154,7 @@ bool asks_second_level() {
 
 bool stays_near(int64_t bytes) {
   static const int64_t most = last_cache_bytes(4);
-  return bytes <= most;
+  return !kAsksSecondLevel && bytes <= most;
 }
 
 bool exceeds_last_cache(int64_t bytes) {

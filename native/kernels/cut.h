@@ -133,7 +133,8 @@ inline Traffic even_traffic(int64_t bytes) { return {bytes, bytes / 2}; }
 // cache or must fetch it. Two threads get results past the caches hardly faster than one does, but keep more in them.
 bool streams_results(const Traffic& traffic);
 
-// Whether the last-level cache still has, when a call comes again, all `bytes` that it touches.
+// Whether the last-level cache still has, when a call comes again, all `bytes` that it touches. Not where the
+// second-level cache is asked, as on Zen 4: there, what depends on it has not been measured.
 bool stays_near(int64_t bytes);
 
 // Whether a call touches so much more that this pays even by way of a copy, or where rows share lines: with one thread,

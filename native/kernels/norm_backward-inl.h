@@ -568,11 +568,10 @@ class Results {
 
 // Whether the second pass over a group is best in step with the first over the next: where they read memory, which would
 // else be idle now and then; of near rows, where the first-level cache has room for both groups with all that is used
-// beside them, or not even for one, and the registers do. (Where the second-level cache is asked, as on Zen 4, near rows
-// have not been measured.)
+// beside them, or not even for one, and the registers do.
 template <class Norm, int kGroup, class T>
 bool go_in_step(const NormBackward<T>& p, bool near) {
-  if (!near || kAsksSecondLevel) return true;
+  if (!near) return true;
   constexpr int64_t kRow = 2 * static_cast<int64_t>(sizeof(T)), kBeside = kColumnBytes<Norm, T> - kRow;
   const bool both_fit = p.columns * (2 * kGroup * kRow + kBeside) <= kFirstCacheRoom;
   const bool one_fits = p.columns * (kGroup * kRow + kBeside) <= kFirstCacheRoom / 2 * 3;
@@ -624,10 +623,13 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
 
 // ---- Short rows, a batch at a time: what a row costs beside its columns, the folds and the terms, is shared.
 
-// Columns of a short row, one run at most. Of longer rows the columns matter more, and they are better read in order.
+// Columns of a short row. Of longer rows the columns matter more, and they are better read in order; where they come
+// from the caches, the order matters less, unless 16 bits of a layer norm fill the registers.
 template <class T>
 inline constexpr int64_t kBatchColumns = 512 / static_cast<int64_t>(sizeof(T));
-static_assert(kBatchColumns<bfloat16> <= kRun<float>);
+template <class Norm, class T>
+inline constexpr int64_t kNearBatchColumns =
+    (!Norm::kCentered ? 768 : sizeof(T) == 2 ? 512 : 1024) / static_cast<int64_t>(sizeof(T));
 
 inline constexpr int64_t kFolded = kFoldRows<double>;      // rows whose sums are folded together
 inline constexpr int64_t kBatch = 4 * kFolded;             // rows at most: they hide how long each step takes
@@ -677,23 +679,42 @@ HWY_INLINE bool load_rstd(const NormBackward<T>& p, int64_t row, int64_t rows, B
   return hn::AllTrue(d, tame);
 }
 
-// The first pass over kFolded rows, whose rstd are tame. kPack: the rows are one pack or less; kHalf: no more than half
-// of it.
-template <class Norm, bool kPack, bool kHalf, class T>
+// How long the rows of a batch are: half a pack or less, a pack, a run, or some runs.
+enum class Length { kHalf, kPack, kRun, kRuns };
+
+// The first pass over kFolded rows, whose rstd are tame.
+template <class Norm, Length kLength, class T>
 HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, double* gx_sums, double* g_sums) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
-  const int64_t whole = kPack ? 0 : p.columns - p.columns % kStep;
-  const Part rest{static_cast<size_t>(p.columns - whole)};
+  constexpr bool kHalf = kLength == Length::kHalf, kPack = kHalf || kLength == Length::kPack;
   Vector<double> gx[kFolded], g[kFolded];
-  const auto add_row = [&](int64_t r, const RowSet<Norm, T, 1>& set) HWY_ATTR {
-    Pack<W> gx_pack = zero_pack<W>(), g_pack = zero_pack<W>();
-    for (int64_t c = 0; c < whole; c += kStep) {
-      add_products<Norm, true>(Full(), set, p.gamma.wide, c, &gx_pack, &g_pack);
+  const auto add_run = [&](const RowSet<Norm, T, 1>& set, int64_t begin, int64_t end, Pack<W>& gx_run,
+                           Pack<W>& g_run) HWY_ATTR {
+    const int64_t whole = kPack ? begin : end - (end - begin) % kStep;
+    const Part rest{static_cast<size_t>(end - whole)};
+    gx_run = g_run = zero_pack<W>();
+    for (int64_t c = begin; c < whole; c += kStep) {
+      add_products<Norm, true>(Full(), set, p.gamma.wide, c, &gx_run, &g_run);
     }
-    if (kPack || rest.n > 0) add_products<Norm, true>(rest, set, p.gamma.wide, whole, &gx_pack, &g_pack);
-    gx[r] = fold_as_double<kHalf>(gx_pack);
-    if constexpr (Norm::kCentered) g[r] = fold_as_double<kHalf>(g_pack);
+    if (kPack || rest.n > 0) add_products<Norm, true>(rest, set, p.gamma.wide, whole, &gx_run, &g_run);
+  };
+  const auto add_row = [&](int64_t r, const RowSet<Norm, T, 1>& set) HWY_ATTR {
+    Pack<W> gx_run, g_run;
+    if constexpr (kLength == Length::kRuns) {
+      DoubleLanes<W> gx_lanes = zero_lanes<W>(), g_lanes = zero_lanes<W>();
+      for (int64_t c = 0; c < p.columns; c += kRun<W>) {
+        add_run(set, c, HWY_MIN(c + kRun<W>, p.columns), gx_run, g_run);
+        add_lanes(gx_run, gx_lanes);
+        if constexpr (Norm::kCentered) add_lanes(g_run, g_lanes);
+      }
+      gx[r] = fold_to_vector<double>(gx_lanes.v);
+      if constexpr (Norm::kCentered) g[r] = fold_to_vector<double>(g_lanes.v);
+    } else {
+      add_run(set, 0, p.columns, gx_run, g_run);
+      gx[r] = fold_as_double<kHalf>(gx_run);
+      if constexpr (Norm::kCentered) g[r] = fold_as_double<kHalf>(g_run);
+    }
   };
   RowSet<Norm, T, 1> set(p, row);
   if (kUnrollsRows && rows == kFolded) {
@@ -714,19 +735,21 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
 
 template <class Norm, class T>
 HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, BatchSums<Norm>& sums) {
-  constexpr int64_t kStep = kPackLanes<Wide<T>>;
-  const auto each_fold = [&](auto pack, auto half) HWY_ATTR {
+  using W = Wide<T>;
+  const auto each_fold = [&](auto length) HWY_ATTR {
     for (int64_t r = 0; r < rows; r += kFolded) {
-      batch_sums<Norm, pack(), half()>(p, row + r, HWY_MIN(kFolded, rows - r), sums.gx + r,
-                                       Norm::kCentered ? sums.g + r : nullptr);
+      batch_sums<Norm, length()>(p, row + r, HWY_MIN(kFolded, rows - r), sums.gx + r,
+                                 Norm::kCentered ? sums.g + r : nullptr);
     }
   };
-  if (!kSplits<T> && p.columns <= kStep / 2) {
-    each_fold(std::true_type(), std::bool_constant<!kSplits<T>>());
-  } else if (p.columns <= kStep) {
-    each_fold(std::true_type(), std::false_type());
+  if (!kSplits<T> && p.columns <= kPackLanes<W> / 2) {
+    each_fold(std::integral_constant<Length, kSplits<T> ? Length::kPack : Length::kHalf>());
+  } else if (p.columns <= kPackLanes<W>) {
+    each_fold(std::integral_constant<Length, Length::kPack>());
+  } else if (kNearBatchColumns<Norm, T> <= kRun<W> || p.columns <= kRun<W>) {
+    each_fold(std::integral_constant<Length, Length::kRun>());
   } else {
-    each_fold(std::false_type(), std::false_type());
+    each_fold(std::integral_constant<Length, Length::kRuns>());
   }
 }
 
@@ -885,7 +908,7 @@ HWY_INLINE void prefetch_rows(const Rows<const T>& rows, int64_t row, int64_t co
 template <class Norm, Output kOutput, class T>
 HWY_INLINE void short_rows(NormBackward<T> p, int64_t first, int64_t last, const RowCut& cut, Stores stores) {
   const int64_t stripe = stripe_rows<T>(p.rows);
-  Columns<Norm, T, kBatchColumns<T>> columns(p);
+  Columns<Norm, T, kNearBatchColumns<Norm, T>> columns(p);
   Results<T> results(p, stores);
   Batch<Wide<T>> batches[2];
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
@@ -1092,7 +1115,7 @@ template <class Norm, class T>
 bool go_one_by_one(const NormBackward<T>& p, bool near) {
   const int64_t bytes = p.columns * kColumnBytes<Norm, T>;
   const bool straddles = kSplits<T> && !(are_aligned(p.dy) && are_aligned(p.x));
-  const int64_t room = near && !kAsksSecondLevel ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
+  const int64_t room = near ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
   return bytes <= room || (straddles && bytes / 3 * 2 <= kFirstCacheRoom);
 }
 
@@ -1108,7 +1131,9 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   // Not in double, nor where a batch's packs would fill the registers many times over.
   constexpr bool kBatches = sizeof(T) < sizeof(double) && kPackVectors<Wide<T>> <= 4;
   if constexpr (kBatches) {
-    if (p.columns <= kBatchColumns<T>) return short_rows<Norm, kOutput>(p, first, last, cut, stores);
+    if (p.columns <= (cut.near ? kNearBatchColumns<Norm, T> : kBatchColumns<T>)) {
+      return short_rows<Norm, kOutput>(p, first, last, cut, stores);
+    }
   }
   if constexpr (!kBatches || !kIsShort<T>) {
     if constexpr (kOutput != Output::kNone && sizeof(T) < sizeof(double)) {

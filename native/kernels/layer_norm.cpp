@@ -398,6 +398,10 @@ HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_
   }
 }
 
+// Bytes of a tile of near rows.
+template <class T>
+inline constexpr int64_t kTileBytes = int64_t{sizeof(T) == 2 ? 256 : 64} << 10;
+
 // shared: see layer_norm_share(); null: rows are so short that each call does it anew.
 template <class T>
 HWY_NOINLINE void layer_norm_tiles(const LayerNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
@@ -411,7 +415,7 @@ HWY_NOINLINE void layer_norm_tiles(const LayerNorm<T>& p, int64_t first, int64_t
   RowMoments<> moments;
   BlockMoments blocks[kMostRowColumns / kBlock];
   Scale<Wide<T>> by;
-  const int64_t tile = tile_rows(cut, p.y, p.columns, stores);
+  const int64_t tile = tile_rows<kTileBytes<T>>(cut, p.y, p.columns, stores);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
@@ -493,6 +497,7 @@ void by_rows(const LayerNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* r
   const int64_t work = row_work<T>(2 * p.columns, kOnce);
   const bool shared = shares_parameters<T>(p.columns);
   RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
+  cut.near = stays_near(2 * p.rows * row_bytes);
   if (row_bytes < kLeastAlone && num_threads() == 1) cut.alone = false;
   if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { share(p, b, room); });
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {

@@ -276,18 +276,24 @@ static_assert(kMaxGroupRows * kLeastOfOthers <= kMaxRows * kLongRow);  // short 
 template <class T>
 using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))>;
 
-// Rows of a tile. Of short rows it is so little that what is read again lies in the first-level cache: what lies
-// farther is slow to come while memory is waited for. 16 bits, which take more arithmetic, are better off with more
-// rows.
-template <class T>
+// Rows of a tile. What is read again of short ones lies in the first-level cache if it is so little: what lies farther
+// is slow to come while memory is waited for. Of near rows, and of 16 bits, which take more arithmetic, what a tile
+// does once for all its rows counts for more, and it may have kRoom bytes. (Where the second-level cache is asked, as on
+// Zen 4, this has been measured for short rows alone.)
+template <int64_t kRoom, class T>
 HWY_INLINE int64_t tile_rows(const RowCut& cut, const Rows<T>& y, int64_t columns, Stores stores) {
+  constexpr int64_t kShortTile = int64_t{8} << 10, kStageRoom = kMaxRows * kLongRow;  // bytes
   if (cut.alone && reads_sparingly<T>(cut.ask) && stores == Stores::kStream && are_aligned(y)) return 1;
-  if (are_long<T>(columns)) return HWY_MIN(2 * cut.tile, kMaxGroupRows);                // it was cut for two inputs
-  constexpr int64_t kShortTile = (int64_t{8} << 10) / static_cast<int64_t>(sizeof(T));  // elements
-  if (sizeof(T) == 2) return kMaxRows;
-  int64_t rows = kMaxRows;
-  while (rows > kMaxGroupRows && rows * columns > kShortTile) rows /= 2;
-  return rows;
+  const auto fitting = [=](int64_t least, int64_t room) {
+    int64_t rows = kMaxRows;
+    while (rows > least && rows * columns * static_cast<int64_t>(sizeof(T)) > room) rows /= 2;
+    return rows;
+  };
+  if (cut.near || (sizeof(T) == 2 && !kAsksSecondLevel)) {
+    return fitting(kMaxGroupRows / 2, stores == Stores::kStaged ? HWY_MIN(kRoom, kStageRoom) : kRoom);
+  }
+  if (are_long<T>(columns)) return HWY_MIN(2 * cut.tile, kMaxGroupRows);  // it was cut for two inputs
+  return sizeof(T) == 2 ? kMaxRows : fitting(kMaxGroupRows, kShortTile);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

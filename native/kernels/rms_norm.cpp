@@ -192,6 +192,10 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
   }
 }
 
+// Bytes of a tile of near rows.
+template <class T>
+inline constexpr int64_t kTileBytes = int64_t{sizeof(T) == 2 ? 32 : 16} << 10;
+
 // shared: see rms_norm_share(); null: rows are so short that each call does it anew.
 template <class T>
 HWY_NOINLINE void rms_norm_tiles(const RmsNorm<T>& p, int64_t first, int64_t last, const RowCut& cut, Stores stores,
@@ -202,7 +206,7 @@ HWY_NOINLINE void rms_norm_tiles(const RmsNorm<T>& p, int64_t first, int64_t las
   FoldedRows<T> squares;
   TileRow<double> sums;
   TileRow<Wide<T>> rstd;
-  const int64_t tile = tile_rows(cut, p.y, p.columns, stores);
+  const int64_t tile = tile_rows<kTileBytes<T>>(cut, p.y, p.columns, stores);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
@@ -271,7 +275,8 @@ void by_rows(const RmsNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* roo
   static const auto share = DESCEND_CHOOSE(rms_norm_share<T>);
   const int64_t work = row_work<T>(2 * p.columns);
   const bool shared = shares_parameters<T>(p.columns);
-  const RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
+  RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
+  cut.near = stays_near(2 * p.rows * row_bytes);
   if (shared) parallel_for(blocks_in(p.columns), 2 * row_bytes, [&](int64_t b) { share(p, b, room); });
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;

@@ -36,7 +36,7 @@ struct Scale {
   TileRow<W, kRows> mean;
 };
 
-// The moments of a row's blocks, where it has several: of so long ones, few rows are worked on at a time.
+// The moments of a block of the few rows that threads share.
 using BlockMoments = RowMoments<kMaxGroupRows>;
 
 #endif
@@ -412,21 +412,15 @@ HWY_NOINLINE void layer_norm_tiles(const LayerNorm<T>& p, int64_t first, int64_t
       find_parameter<T>(p.beta, p.columns, shared ? shared + parameter_room<T>(p.columns) : nullptr, rooms[1]);
   TileStage<T> stage;
   Distances<T> distances;
-  RowMoments<> moments;
-  BlockMoments blocks[kMostRowColumns / kBlock];
+  RowMoments<> blocks[kMostRowColumns / kBlock];
   Scale<Wide<T>> by;
   const int64_t tile = tile_rows<kTileBytes<T>>(cut, p.y, p.columns, stores);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
     const int64_t ahead = cut.ask != Ask::kNothing && row + 2 * rows <= last ? rows : 0;
     if (stores == Stores::kStream) prefetch_shared(p.y.row(row), p.y.stride, rows, p.columns);
-    if (p.columns <= kBlock) {
-      tile_moments(p, row, rows, 0, distances, moments);
-      layer_norm_scale(p, rows, &moments, by);
-    } else {
-      for (int64_t b = 0; b < blocks_in(p.columns); ++b) tile_moments(p, row, rows, b, distances, blocks[b]);
-      layer_norm_scale(p, rows, blocks, by);
-    }
+    for (int64_t b = 0; b < blocks_in(p.columns); ++b) tile_moments(p, row, rows, b, distances, blocks[b]);
+    layer_norm_scale(p, rows, blocks, by);
     const Applied<T> from{{p.x.row(row), p.x.stride},         gamma, beta, by, rows, ahead,
                           goes_in_lines<T>(p.columns, stores)};
     apply_tile(from, p.columns, {p.y.row(row), p.y.stride}, stores, stage);

@@ -376,13 +376,12 @@ HWY_INLINE void long_rows(const Tile<T>& t, Cursors& masks, Wide<T>* kept) {
 
 // ---- Shorter rows, one behind the other without gaps: a tile of them at a time.
 
-// Columns of such a row at most.
+// Columns of such a row at most, whose exponentials are one sum; and elements of a tile, at most.
+inline constexpr int64_t kTogetherColumns = kBlock;
 template <class W>
-inline constexpr int64_t kTogetherColumns = 1024 / static_cast<int64_t>(sizeof(W));
+inline constexpr int64_t kTogetherElements = 2 * kKeptBytes / static_cast<int64_t>(sizeof(W));
 // Rows of no more bytes leave memory idle, whatever way they are stored, where the second-level cache is asked.
 inline constexpr int64_t kIdleRow = 256;
-template <class W>
-inline constexpr int64_t kTogetherElements = kFoldRows<W> * kTogetherColumns<W>;
 
 template <class T>
 struct Together {
@@ -549,10 +548,13 @@ HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T
 template <bool kStream, class T>
 HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, bool staged) {
   using W = Wide<T>;
-  const bool together = p.columns <= kTogetherColumns<W> && p.x.stride == p.columns && p.y.stride == p.columns &&
+  const bool together = p.columns <= kTogetherColumns && p.x.stride == p.columns && p.y.stride == p.columns &&
                         (!kStream || are_aligned(p.y));
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(W));
-  const int64_t tile = together ? HWY_MAX(kFoldRows<W>, short_tile<W>(p.columns))
+  // Rows of a fold, or as many as there is room for: floats, for which memory is waited, are better off with fewer.
+  int64_t most = HWY_MIN(kFoldRows<W>, kTogetherElements<W> / p.columns);
+  if (sizeof(T) > 2 && most < kFoldRows<W>) most = HWY_MAX(1, most / 2);
+  const int64_t tile = together ? HWY_MAX(most, short_tile<W>(p.columns))
                                 : HWY_MAX(1, HWY_MIN(kFoldRows<W>, kKeptBytes / row_bytes));
   HWY_ALIGN W kept[kKeptColumns + kPackLanes<W>];
   Together<T> scratch;
@@ -588,13 +590,25 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace descend::kernels {
+namespace {
+
+// Bytes from which on rows that do not begin where lines do are stored line by line. Of 16 bits, whose arithmetic takes
+// longer, those that are computed together are better off with a stage; not measured where the second-level cache is
+// asked, as on Zen 4.
+template <class T>
+int64_t least_in_lines(const ScaledMaskedSoftmax<T>& p) {
+  const bool gapless = p.x.stride == p.columns && p.y.stride == p.columns;
+  return sizeof(T) == 2 && gapless && !kAsksSecondLevel ? 2 * (kBlock + 1) : kLongRow;
+}
+
+}  // namespace
 
 template <class T>
 void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   static const auto run = DESCEND_CHOOSE(softmax_rows<T>);
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
-  const Stores stores = row_stores_of(p.y, p.columns, even_traffic(2 * p.rows * p.columns * size));
+  const Stores stores = row_stores_of(p.y, p.columns, even_traffic(2 * p.rows * p.columns * size), least_in_lines(p));
   const int64_t work = row_work<T>(4 * p.columns);  // exponentials take as long as moving their elements
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size, work);
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {

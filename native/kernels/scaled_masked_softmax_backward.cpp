@@ -211,9 +211,6 @@ constexpr double form_factor(double scale) {
   return kForm == Form::kFolded ? scale : 1.0;
 }
 
-// From this length on a row is computed while the next one is summed, unless results of more than 16 bits are staged.
-inline constexpr int64_t kLongColumns = 256;
-
 template <Form kForm, bool kStream, class T>
 HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale) {
   using W = Wide<T>;
@@ -242,6 +239,8 @@ HWY_INLINE void long_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first
 
 // Inputs of a tile, whose first-level cache also holds the results.
 inline constexpr int64_t kTileBytes = int64_t{16} << 10;
+template <class T>
+inline constexpr int64_t kMostElements = kTileBytes / (2 * static_cast<int64_t>(sizeof(T)));
 
 template <class T>
 inline constexpr int64_t kOneColumns = 512 / static_cast<int64_t>(sizeof(Wide<T>));
@@ -273,9 +272,9 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
   const bool share_lines = row_bytes < 2 * 64;
   const int64_t tile =
       columns <= kShortColumns && as_one ? short_tile<W>(columns) : HWY_MIN(kFoldRows<W>, kTileBytes / row_bytes);
-  HWY_ALIGN uint8_t buffer[kFoldRows<W> * kLongColumns];
+  HWY_ALIGN uint8_t buffer[kMostElements<T>];
   Spread<T, kFoldRows<W> * kOneColumns<T>> highs, lows;
-  Stage<T, kFoldRows<W> * kLongColumns> stage;
+  Stage<T, kMostElements<T>> stage;
   MaskCursor mask(p.mask, first);
   for (int64_t row = first; row < last; row += tile) {
     const int64_t rows = HWY_MIN(tile, last - row);
@@ -320,27 +319,29 @@ HWY_INLINE void tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, in
 
 template <Form kForm, bool kStream, class T>
 HWY_INLINE void all_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Wide<T> scale,
-                         bool staged) {
-  if (p.columns >= kLongColumns && (sizeof(T) == 2 || !staged)) {
-    long_rows<kForm, kStream>(p, first, last, scale);
-  } else {
+                         bool in_tiles, bool staged) {
+  if (in_tiles) {
     tiles<kForm, kStream>(p, first, last, scale, staged);
+  } else {
+    long_rows<kForm, kStream>(p, first, last, scale);
   }
   if (kStream || staged) flush_streams();
 }
 
 template <class T>
-void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Stores stores) {
+void softmax_backward_rows(const ScaledMaskedSoftmaxBackward<T>& p, int64_t first, int64_t last, Stores stores,
+                           bool in_tiles) {
   using W = Wide<T>;
   // A NaN for a scale might not be one that could come of bfloat16.
   const W scale = std::isnan(p.scale) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(p.scale);
   const W size = std::abs(scale);
   const bool staged = stores == Stores::kStaged;
   if (size >= W{0x1p-64} && size <= W{1}) {
-    (kHasVectors && stores == Stores::kStream) ? all_rows<Form::kFolded, kHasVectors>(p, first, last, scale, false)
-                                               : all_rows<Form::kFolded, false>(p, first, last, scale, staged);
+    (kHasVectors && stores == Stores::kStream)
+        ? all_rows<Form::kFolded, kHasVectors>(p, first, last, scale, in_tiles, false)
+        : all_rows<Form::kFolded, false>(p, first, last, scale, in_tiles, staged);
   } else {
-    all_rows<Form::kFactored, false>(p, first, last, scale, false);
+    all_rows<Form::kFactored, false>(p, first, last, scale, in_tiles, false);
   }
 }
 
@@ -361,6 +362,17 @@ int64_t least_in_lines(const ScaledMaskedSoftmaxBackward<T>& p) {
   return sizeof(T) > 2 && row_bytes % 64 != 0 && has_no_gaps(p) ? 2 * kLongRow : kLongRow;
 }
 
+// Whether rows are computed a tile at a time; else each while the next one is summed. Short ones are, and longer ones of
+// floats that go by way of a stage; of 16 bits somewhat longer ones, too, with one thread or from the caches. (This has
+// not been measured where the second-level cache is asked, as on Zen 4.)
+template <class T>
+bool go_in_tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t bytes, Stores stores) {
+  constexpr int64_t kLong = 256, kLong16 = 384;  // columns
+  if (p.columns < kLong) return true;
+  if (sizeof(T) > 2) return stores == Stores::kStaged;
+  return p.columns < kLong16 && !kAsksSecondLevel && (num_threads() == 1 || !exceeds_kept(bytes));
+}
+
 }  // namespace
 
 template <class T>
@@ -370,11 +382,12 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = 3 * p.rows * p.columns * size;
   const Stores stores = row_stores_of(p.dx, p.columns, {bytes, bytes / 3}, least_in_lines(p));
+  const bool in_tiles = go_in_tiles(p, bytes, stores);
   const int64_t work = row_work<T>(3 * p.columns);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size, work);
   parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
     const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), stores);
+    run(p, first, std::min(first + cut.chunk, p.rows), stores, in_tiles);
   });
 }
 

@@ -58,7 +58,7 @@ inline int64_t forward_entries(const GroupShape& shape) {
 
 // Groups of short channels with so few elements are worked on several at a time; the moments of very small ones are
 // taken in double.
-inline constexpr int64_t kSmallElements = kForwardTile / 4, kVerySmallElements = 32;
+inline constexpr int64_t kSmallElements = kForwardTile / 4, kVerySmallElements = 8;
 
 // Groups of so few elements have their statistics taken several at a time, of so many elements together.
 inline constexpr int64_t kFewElements = 1024, kFewTogether = 4096;

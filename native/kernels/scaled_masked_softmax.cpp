@@ -477,16 +477,18 @@ HWY_NOINLINE void find_tops(const Tile<T> t, const uint8_t* bytes, Wide<T>* top)
 
 // The exponentials of all elements, and each row's sum of them.
 template <bool kFar, size_t kRest, class T>
-HWY_NOINLINE void keep_exps(const Tile<T> t, const uint8_t* bytes, const Wide<T>* top, Wide<T>* kept, Wide<T>* total) {
+HWY_NOINLINE void keep_exps(const Tile<T> t, const uint8_t* bytes, const Wide<T>* top, int64_t pitch, Wide<T>* kept,
+                            Wide<T>* total) {
   using W = Wide<T>;
   const int64_t ahead = t.more ? t.rows * t.columns : 0;
   fold_rows_of<kRest>(t, W{0}, Sum(), total, [&](int64_t r) DESCEND_INLINED {
     const W max = top[r];
-    return [&, max, far = kFar && t.scale.is_far(max)](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+    W* const to = kept + r * (pitch - t.columns);
+    return [&, max, to, far = kFar && t.scale.is_far(max)](auto extent, int64_t c, size_t k) DESCEND_INLINED {
       if (k == 0) prefetch_pack<prefetch_distant>(t.x + c, ahead);
       const auto e = far ? exps<kFar>(extent, t.x + c, bytes + c, 0, t.scale, splat(max))
                          : exps<false>(extent, t.x + c, bytes + c, 0, t.scale, splat(max));
-      hn::StoreU(e, Tag<W>(), kept + c);  // what it writes behind the row is the next row's, and written after it
+      hn::StoreU(e, Tag<W>(), to + c);  // what it writes behind the row is the next row's, and written after it
       return e;
     };
   });
@@ -517,6 +519,9 @@ HWY_INLINE void keep_narrow_exps(const Tile<T>& t, const uint8_t* bytes, Spread<
 template <bool kStream, class T>
 HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T>& scratch, Wide<T>* kept) {
   using W = Wide<T>;
+  // Short rows as if they were one, unless each is of whole packs.
+  const bool as_one = t.columns <= kShortColumns && t.columns % static_cast<int64_t>(kPackLanes<W>) != 0;
+  const int64_t pitch = as_one ? t.columns : ceil_div(t.columns, kLineElements<W>) * kLineElements<W>;  // of exponentials
   RowTotals<W> by;
   if (t.columns <= kNarrowColumns) {
     keep_narrow_exps(t, bytes, scratch.max, kept, by.total);
@@ -525,23 +530,22 @@ HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T
     with_rest<W>(t.columns, [&](auto rest) HWY_ATTR {
       find_tops<rest()>(t, bytes, top);
       const auto keep = t.scale.any_far(top, t.rows) ? keep_exps<true, rest(), T> : keep_exps<false, rest(), T>;
-      keep(t, bytes, top, kept, by.total);
+      keep(t, bytes, top, pitch, kept, by.total);
     });
   }
   by.invert(t.rows);
-  const auto store = [&](const auto& total, const auto& reciprocal, int64_t begin, int64_t end) HWY_ATTR {
-    for_each_pack<W>(begin, end, [&](auto extent, int64_t c) HWY_ATTR {
-      store_quotients<kStream>(extent, load_pack(Full(), kept + c), total, reciprocal, c, t.y + c);
+  const auto store = [&](const auto& total, const auto& reciprocal, const W* from, T* to, int64_t n) HWY_ATTR {
+    for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
+      store_quotients<kStream>(extent, load_pack(Full(), from + c), total, reciprocal, c, to + c);
     });
   };
-  // Short rows as if they were one, unless each is of whole packs.
-  if (t.columns <= kShortColumns && t.columns % static_cast<int64_t>(kPackLanes<W>) != 0) {
+  if (as_one) {
     if (sizeof(T) != 2) scratch.total.fill(by.total, t.rows, t.columns);
     scratch.reciprocal.fill(by.reciprocal, t.rows, t.columns);
-    return store(scratch.total, scratch.reciprocal, 0, t.rows * t.columns);
+    return store(scratch.total, scratch.reciprocal, kept, t.y, t.rows * t.columns);
   }
   for (int64_t r = 0; r < t.rows; ++r) {
-    store(Uniform<W>(by.total[r]), Uniform<W>(by.reciprocal[r]), r * t.columns, (r + 1) * t.columns);
+    store(Uniform<W>(by.total[r]), Uniform<W>(by.reciprocal[r]), kept + r * pitch, t.y + r * t.columns, t.columns);
   }
 }
 

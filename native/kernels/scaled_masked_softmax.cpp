@@ -516,11 +516,20 @@ HWY_INLINE void keep_narrow_exps(const Tile<T>& t, const uint8_t* bytes, Spread<
   fold_narrow(kept, t.rows, t.columns, W{0}, Sum(), Sum(), total);
 }
 
+// Whether rows are divided as if they were one: narrow ones, and of 16 bits, which take longer to store, short ones whose
+// last pack would be half empty or more.
+template <class T>
+HWY_INLINE bool divide_as_one(int64_t columns) {
+  constexpr int64_t kLanes = kPackLanes<Wide<T>>;
+  if (sizeof(T) > 2) return columns <= kNarrowColumns;
+  const int64_t rest = columns % kLanes;
+  return columns < kShortColumns && 0 < rest && rest <= kLanes / 2;
+}
+
 template <bool kStream, class T>
 HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T>& scratch, Wide<T>* kept) {
   using W = Wide<T>;
-  // Short rows as if they were one, unless each is of whole packs.
-  const bool as_one = t.columns <= kShortColumns && t.columns % static_cast<int64_t>(kPackLanes<W>) != 0;
+  const bool as_one = divide_as_one<T>(t.columns);
   const int64_t pitch = as_one ? t.columns : ceil_div(t.columns, kLineElements<W>) * kLineElements<W>;  // of exponentials
   RowTotals<W> by;
   if (t.columns <= kNarrowColumns) {

@@ -246,13 +246,15 @@ template <class T>
 inline constexpr int64_t kOneColumns = 512 / static_cast<int64_t>(sizeof(Wide<T>));
 
 // Whether rows that lie without gaps are computed as if they were one: short rows whose last pack is not full, and, of
-// 16 bits, those not much longer whose last pack would be half empty or more.
+// 16 bits, those not much longer whose last pack would be half empty or more; of bfloat16, which is widened sooner, not
+// quite so long ones.
 template <class T>
 HWY_INLINE bool work_as_one(int64_t columns) {
   constexpr int64_t kLanes = kPackLanes<Wide<T>>;
   const int64_t rest = columns % kLanes;
   if (rest == 0) return columns * static_cast<int64_t>(sizeof(T)) < 128;
   if (sizeof(T) > 2) return columns <= kShortColumns / 4 * 3;
+  if (kSplits<T>) return columns <= kShortColumns - 8 || (columns <= kOneColumns<T> - kLanes && rest <= kLanes / 2);
   return columns <= kShortColumns || (columns <= kOneColumns<T> && rest <= kLanes / 2);
 }
 

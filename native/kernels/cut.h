@@ -76,7 +76,7 @@ struct RowCut {
   int64_t chunks;
   Ask ask;     // for the next tile, while this one is computed
   bool alone;  // whether a row, where requests are scarce, is best computed before the next is begun
-  bool near = false;  // whether all that the call touches stays in the last-level cache, if the kernel is told
+  bool near = false;  // see stays_near(); set by who knows all that the call touches
 
   int64_t chunks_taken() const;
 };

@@ -1,0 +1,38 @@
+"""The script ./dev, as far as it goes without setting anything up."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def dev(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ROOT / "dev", *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [(), ("help",), ("--help",), ("-h",)])
+def test_help(arguments, tmp_path):
+    done = dev(*arguments, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ./dev COMMAND")
+
+
+def test_an_unknown_command_is_named():
+    done = dev("tset", "tests")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dev: there is no command tset\n\nusage: ./dev COMMAND")
+
+
+def test_every_command_is_told_of():
+    script = (ROOT / "dev").read_text(encoding="utf-8")
+    commands = re.findall(r"^  ([\w-]+)\)$", script[script.index("case $command in") :], re.MULTILINE)
+    assert {"run", "test", "bench"} <= set(commands)
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for command in commands:
+        assert re.search(rf"^  {command}\b", dev("help").stdout, re.MULTILINE)
+        assert f"./dev {command} " in contributing

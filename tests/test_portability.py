@@ -199,6 +199,8 @@ def test_command_line():
     assert "161002" in lines["atlas-inference"]
     verdicts = json.loads(command("rms_norm_grad", *tensors, "--json").stdout)
     assert {p: aclnn.Verdict(**v) for p, v in verdicts.items()} == portability("rms_norm_grad", **rms())
+    same = ["dy=fp16:2,1,32", "x=DT_FLOAT16:2x1x32", "rstd=torch.float32:2,1", "gamma=F32:32"]  # as `run` takes it
+    assert json.loads(command("rms_norm_grad", *same, "--json").stdout) == verdicts
     refused = command("rms_norm_grad", "dy=none", *tensors[1:], "--json")
     assert json.loads(refused.stdout)["host"]["status"] == 161001
     for wrong, words in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -16,16 +17,19 @@ from descend.cli.run import attribute_option, attribute_value
 from descend.contract import OPERATORS, Operator
 from descend.portability import TensorSpec
 from descend.portability import portability as ask
+from descend.tensors import TensorFileError, parse_dtype, parse_shape
 
 portability = typer.Typer(
     name="portability",
-    help="On which products a call would be accepted: descend portability OPERATOR NAME=DTYPE:SHAPE...",
+    help="Tell on which products a call would be accepted.\n\n"
+    "That is, descend portability OPERATOR NAME=DTYPE:SHAPE...",
 )
 
 _SYNTAX = "NAME=DTYPE:SHAPE, as in dy=float16:2x1x32; NAME=none for null"
+_SCALAR = ("", "scalar")
 Tensors = Annotated[
     list[str],
-    typer.Argument(metavar="TENSOR...", help=f"Tensors by parameter name: {_SYNTAX}. Outputs may be left out."),
+    typer.Argument(metavar="TENSOR", help=f"Tensors by parameter name: {_SYNTAX}. Outputs may be left out."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")]
 
@@ -38,9 +42,11 @@ def tensor_spec(text: str) -> tuple[str, TensorSpec | None]:
     if rest.lower() == "none":
         return name, None
     dtype, _, dims = rest.partition(":")
+    with suppress(TensorFileError):  # of files; documents have some that no file here holds
+        dtype = parse_dtype(dtype).name
     try:
-        shape = () if dims in ("", "scalar") else tuple(int(length) for length in dims.split("x"))
-    except ValueError:
+        shape = () if dims in _SCALAR else parse_shape(dims)
+    except TensorFileError:
         raise ValueError(f"{text!r} is not a tensor: write {_SYNTAX}.") from None
     return name, TensorSpec(shape, dtype)
 
@@ -78,8 +84,8 @@ def _ask(operator: Operator, tensors: Sequence[str], attributes: dict[str, Any],
     for product, verdict in verdicts.items():
         answer = Text("accepted", "green") if verdict.accepted else Text("refused", "bold red")
         table.add_row(product, answer, "" if verdict.accepted else str(verdict.status), verdict.sentence)
-    output.console().print(table)
+    output.show(output.console(), table)
 
 
 for _operator in OPERATORS.values():
-    portability.command(_operator.name)(_command(_operator))
+    portability.command(_operator.name, short_help=_operator.c_name)(_command(_operator))

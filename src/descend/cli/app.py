@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import descend
 from descend.cli.check import check
 from descend.cli.demo import demo
 from descend.cli.explain import explain
@@ -15,11 +18,27 @@ from descend.cli.sdk import sdk
 
 app = typer.Typer(
     name="descend",
-    help="The backward operators of CANN's aclnn library, anywhere.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # whose tables cut long options off at 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"descend {descend.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The backward operators of CANN's aclnn library, anywhere."""
+
+
 app.command()(ops)
 app.command()(explain)
 app.add_typer(run)

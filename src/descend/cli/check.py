@@ -18,8 +18,10 @@ _DOUBLE = ("MARE", "MERE", "RMSE", "MARE ratio", "MERE ratio", "RMSE ratio")
 
 
 def check(
-    actual: Annotated[str, typer.Argument(help="The results: FILE, or FILE.bin:DTYPE[:SHAPE].")],
-    golden: Annotated[str, typer.Argument(help="The golden results, float64 at best; the same forms.")],
+    actual: Annotated[str, typer.Argument(metavar="ACTUAL", help="The results: FILE, or FILE.bin:DTYPE[:SHAPE].")],
+    golden: Annotated[
+        str, typer.Argument(metavar="GOLDEN", help="The golden results, float64 at best; the same forms.")
+    ],
     third_party: Annotated[
         str | None, typer.Option(help="Another library's results on the same inputs: the double benchmark.")
     ] = None,
@@ -32,7 +34,7 @@ def check(
     if level not in precision.LEVELS:
         raise ValueError(f"There is no level {level!r}, only {', '.join(precision.LEVELS)}.")
     computed_in = parse_dtype(dtype) if dtype else None
-    files = [TensorFile.parse(text) for text in (golden, actual, third_party) if text]
+    files = [TensorFile.parse(text) for text in (golden, actual, third_party) if text is not None]
     wanted, *read = [file.read() for file in files]
     results = [_by_golden_name(file, tensors, wanted) for file, tensors in zip(files[1:], read, strict=True)]
 
@@ -52,9 +54,11 @@ def check(
             table.add_row(name, shape, str(kind), *cells, output.verdict(passed, remark))
             passes += passed
     console = output.console()
-    console.print(table)
+    output.show(console, table)
     benchmark = f"double benchmark at {level}" if third_party else "single benchmark"
     console.print(f"{passes} of {len(wanted)} tensors pass the {benchmark}.")
+    if unjudged := [name for name in results[0] if name not in wanted]:
+        console.print(f"Not judged, for {files[0].path} does not hold them: {few(unjudged)}.")
     if passes < len(wanted):
         raise typer.Exit(1)
 

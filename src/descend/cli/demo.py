@@ -34,10 +34,13 @@ _ABSENT = (
 
 
 def demo(
-    operator: Annotated[str | None, typer.Argument(help="Only this operator.")] = None,
+    operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="Only this operator.")] = None,
     data: Annotated[Path | None, typer.Option(help="The folder of captured tensors.")] = None,
 ) -> None:
-    """Show each operator on its document's worked example and on gradients of a real training run."""
+    """Show the operators at work, beside float64.
+
+    First each document's worked example, then gradients of a real training run.
+    """
     names = [operators.find(operator).name] if operator else list(DEMOS)
     if operator and names[0] not in DEMOS:
         raise ValueError(f"There is no demo of {names[0]}, only of {', '.join(DEMOS)}.")
@@ -94,7 +97,7 @@ def _worked_example(console: Console, operator: Operator, demo: Demo) -> bool:
         table.add_row(*("".join(f"{value:.9g}" for value in cell) for cell in cells))
     verdicts = [precision.single_benchmark(results[name], golden[name]) for name in results]
     console.print(output.heading(f"{operator.c_name}: the document's worked example in two phases on {_PRODUCT}"))
-    console.print(table)
+    output.show(console, table)
     console.print()
     total = sum(array.size for array in results.values())
     equal = sum(int(np.sum(results[name] == precision.round_to(golden[name], results[name].dtype))) for name in results)
@@ -128,7 +131,7 @@ def _captured_tensors(console: Console, operator: Operator, demo: Demo, file: Pa
             measured = _measure(operator, inputs | demo.attributes(inputs), limit, empty)
             passed &= _add_rows(table, name, measured)
     console.print(output.heading(f"{operator.name}: gradients of a real training run ({file.name})"))
-    console.print(table)
+    output.show(console, table)
     console.print()
     console.print(
         "Errors are against float64. The limit is the time of two reads and a write with as many bytes in play, "

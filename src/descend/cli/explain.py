@@ -17,10 +17,10 @@ _FLOATS = {"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"}
 
 
 def explain(
-    operator: Annotated[str, typer.Argument(help="Its name here or in the documents.")],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Its name here or in the documents.")],
     product: Annotated[str | None, typer.Option(help="Only what holds on this product.")] = None,
 ) -> None:
-    """Explain an operator: formula, parameters, dtypes for each product, errors."""
+    """Explain an operator: formula, parameters, dtypes, errors."""
     found = operators.find(operator)
     if product is not None:
         operators.check_product(product)
@@ -38,7 +38,7 @@ def explain(
     for title, table in [*sections, ("Errors", _errors(found))]:
         if table.row_count:
             console.print(output.heading(title))
-            console.print(table)
+            output.show(console, table)
             console.print()
     if absent:
         console.print(f"It does not exist on {', '.join(absent)}: 561003 (ACLNN_ERR_INNER_FIND_KERNEL_ERROR).")

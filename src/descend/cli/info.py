@@ -17,7 +17,10 @@ _SECONDS = 0.7
 
 
 def info() -> None:
-    """Print version, instruction set, threads, and the memory limit, measured."""
+    """Print version, instruction set, threads and memory limit.
+
+    The limit is measured, which takes some two seconds.
+    """
     threads = descend.get_num_threads()
     limits = {}
     with output.progress() as bar:
@@ -34,7 +37,7 @@ def info() -> None:
     table.add_row("cache limit", f"{limits[_BYTES[0]] / 1e9:.1f} GB/s (the same, {output.size(_BYTES[0])})")
     table.add_row("Python", f"{platform.python_version()}, NumPy {np.__version__}, ml_dtypes {ml_dtypes.__version__}")
     table.add_row("system", f"{platform.system()} {platform.machine()}")
-    output.console().print(table)
+    output.show(output.console(), table)
 
 
 def memory_limit(size: int, threads: int, seconds: float) -> float:

@@ -15,7 +15,7 @@ from descend.contract import OPERATORS, PRODUCTS, Operator
 def ops(
     as_json: Annotated[bool, typer.Option("--json", help="Print the engine's tables in full, as JSON.")] = False,
 ) -> None:
-    """List the operators, their dtypes, and the products that they exist on."""
+    """List the operators, their dtypes and their products."""
     if as_json:
         tables = {
             "operators": [asdict(operator) for operator in OPERATORS.values()],
@@ -33,7 +33,7 @@ def ops(
         products.add_row(product.name, product.documents, product.soc)
     console = output.console()
     for part in (table, products):
-        console.print(part)
+        output.show(console, part)
         console.print()
     console.print("descend explain OPERATOR has the details.")
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy.typing as npt
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 _WIDTH = 120  # of what goes into a file or a pipe
+_ROOMY = 1 << 16  # wider than any table
 
 
 def console() -> Console:
@@ -41,6 +43,21 @@ def table(*columns: str, right: Sequence[str] = (), header: bool = True) -> Tabl
         number = name in right
         result.add_column(name, justify="right" if number else "left", no_wrap=number or position == 0, overflow="fold")
     return result
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table that is never narrower than its words: the terminal wraps what a line does not hold.
+
+    Left to itself Rich breaks words, cuts numbers off and leaves out whole columns.
+    """
+    roomy = console.options.update_width(_ROOMY)
+    for column in table.columns:
+        cells = [Measurement.get(console, roomy, cell) for cell in (column.header, *column.cells)]
+        column.min_width = max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
+    needed = Measurement.get(console, roomy, table).minimum
+    if needed > console.width:
+        table.width = needed
+    console.print(table, crop=False)
 
 
 def verdict(passed: bool, remark: str = "") -> Text:

@@ -19,9 +19,11 @@ from descend.cli import files, operators, output
 from descend.cli.operators import Array
 from descend.contract import OPERATORS, Operator, Parameter
 
-run = typer.Typer(name="run", help="Compute an operator on tensors from files: descend run OPERATOR IN... -o OUT.")
+run = typer.Typer(
+    name="run", help="Compute an operator on tensors from files.\n\nThat is, descend run OPERATOR IN... -o OUT."
+)
 
-Inputs = Annotated[list[str], typer.Argument(metavar="IN...", help=f"Tensors by parameter name: {files.SYNTAX}.")]
+Inputs = Annotated[list[str], typer.Argument(metavar="IN", help=f"Tensors by parameter name: {files.SYNTAX}.")]
 Outputs = Annotated[
     list[str], typer.Option("--output", "-o", metavar="OUT", help="A file for all results, or NAME=FILE for each.")
 ]
@@ -131,7 +133,7 @@ def _report(
     moved = operators.bytes_in_play(arguments, results)
     where = "host" if product is None else f"{product}, two phases"
     console = output.console()
-    console.print(table)
+    output.show(console, table)
     console.print(
         f"{operator.name} on {where}: {output.seconds(seconds)}, {output.size(moved)} moved, "
         f"{moved / seconds / 1e9:.3g} GB/s"
@@ -147,4 +149,4 @@ def _range(array: Array) -> tuple[str, str, str]:
 
 
 for _operator in OPERATORS.values():
-    run.command(_operator.name)(_command(_operator))
+    run.command(_operator.name, short_help=_operator.c_name)(_command(_operator))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def sdk() -> None:
-    """Print the folder with include/ and lib64/ under CANN's names, for programs in C and C++."""
+    """Print the folder of the SDK, for programs in C and C++.
+
+    It has include/ and lib64/ under CANN's names, and set_env.sh.
+    """
     from descend import sdk
 
     print(sdk.path())

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import ml_dtypes
@@ -20,7 +21,7 @@ pytest.importorskip("rich")
 from typer.testing import CliRunner
 
 import descend
-from descend import precision, reference, tensors
+from descend import cli, precision, reference, tensors
 from descend.cli import main, operators
 from descend.cli.app import app
 from descend.cli.run import attribute_value
@@ -112,6 +113,26 @@ def test_explain_suggests_names(capsys):
     assert "no product 'atlas-a4'; did you mean atlas-a3" in fails(
         capsys, "explain", "rms_norm", "--product", "atlas-a4"
     )
+
+
+def test_the_version():
+    assert ok("--version") == f"descend {descend.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", "run", "portability"])
+def test_helps_list_their_commands_in_full(command):
+    text = ok(*command.split(), "--help")
+    assert "..." not in text[text.index("Commands:") :]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_narrow_terminals_lose_nothing_of_the_contract(monkeypatch, operator):
+    for command in (("ops",), ("explain", operator)):
+        words = []
+        for columns in ("500", "80"):
+            monkeypatch.setenv("COLUMNS", columns)
+            words.append(Counter(word for word in ok(*command).split() if "─" not in word))
+        assert words[0] == words[1]
 
 
 def test_info(monkeypatch):
@@ -398,7 +419,7 @@ def test_two_tensors_for_one_input_are_refused(tmp_path, capsys):
         same(tensors.read(out)["dx"], expected)
 
 
-def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys):
+def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys, monkeypatch):
     tensors.write(tmp_path / "in.npz", inputs())
     (tmp_path / "dir.npz").mkdir()
     text = fails(capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "-o", tmp_path / "dir.npz")
@@ -406,6 +427,10 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys):
     if Path("/proc").is_dir():
         text = fails(capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "-o", "/proc/z.npz")
         assert text.startswith("descend: /proc/z.npz cannot be written: ")
+    monkeypatch.setattr(operators, "functional", None)  # nothing is computed before, nor is the first file written
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("dir.npz", "a directory"), ("no/o.npz", "not exist"), ("o.txt", "suffix"), ("-", "suffix")):
+        assert words in fails(capsys, "run", "rms_norm_grad", "in.npz", "-o", "dx=dx.npy", "-o", f"dgamma={name}")
 
 
 def test_files_without_tensors(tmp_path, capsys):
@@ -499,6 +524,39 @@ def test_check_passes_and_fails(judged, capsys):
     text = fails(capsys, "check", judged / "bad.npz", judged / "golden.npz", status=1)
     assert "1 of 2 tensors pass" in text
     assert "FAIL" in text
+
+
+@pytest.mark.parametrize("columns", ["40", None])
+def test_check_shows_everything_beside_long_names(tmp_path, monkeypatch, columns):
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    names = [f"{'model.layers.self_attention.' * 5}{number}" for number in range(2)]
+    golden = np.linspace(-1, 1, 8)
+    tensors.write(tmp_path / "golden.npz", dict.fromkeys(names, golden))
+    tensors.write(tmp_path / "actual.npz", dict.fromkeys(names, golden.astype(np.float32)))
+    for third in ((), ("--third-party", tmp_path / "actual.npz")):
+        lines = ok("check", tmp_path / "actual.npz", tmp_path / "golden.npz", *third).splitlines()
+        for name in names:
+            (line,) = [line for line in lines if name in line]
+            assert "float32" in line
+            assert "2.0e-08" in line
+            assert "pass" in line
+
+
+def test_check_says_what_it_does_not_judge(judged):
+    good = tensors.read(judged / "good.npz")
+    tensors.write(judged / "more.npz", good | {"dbeta": good["dgamma"]})
+    text = ok("check", judged / "more.npz", judged / "golden.npz")
+    assert f"Not judged, for {judged}/golden.npz does not hold them: dbeta." in "".join(text.splitlines()[-2:])
+    assert "Not judged" not in ok("check", judged / "good.npz", judged / "golden.npz")
+
+
+def test_check_takes_an_empty_name_for_what_it_is(judged, capsys):
+    good, golden = judged / "good.npz", judged / "golden.npz"
+    for files in (("", golden), (good, ""), (good, "", "--third-party", good), (good, golden, "--third-party", "")):
+        assert "has no suffix of a known format" in fails(capsys, "check", *files)
 
 
 def test_check_judges_by_the_dtype_it_is_told(judged, capsys):
@@ -600,6 +658,20 @@ def test_demo_finds_the_data_of_the_checkout_that_it_is_run_in(tmp_path, monkeyp
 
 
 # the process
+
+
+def test_an_interruption_while_packages_are_imported_is_said(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupted)
+    assert fails(capsys, "ops", status=130) == "descend: interrupted\n"
+
+
+def test_a_wrong_call_says_where_the_help_is(capsys):
+    assert fails(capsys, "run") == "descend: Missing command. See `descend run --help`.\n"
+    assert fails(capsys, "explain").endswith(" See `descend explain --help`.\n")
+    assert fails(capsys, "check", "a", "b", "--levle", "L1").endswith(" See `descend check --help`.\n")
 
 
 def test_an_interruption_is_said(tmp_path, capsys, monkeypatch):

@@ -154,6 +154,16 @@ def read(
     return Contents({n: t if isinstance(t, TensorFileError) else _usable(t, wanted) for n, t in tensors.items()})
 
 
+def check_writable(path: Path) -> None:
+    """Raise what `write` would, whatever the tensors: for an unknown suffix, or a folder that is not there."""
+    if not is_known(path):
+        raise _unknown(path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path} cannot be written: Is a directory.")
+    if not os.path.isdir(path.parent):
+        raise FileNotFoundError(f"The folder {path.parent} does not exist.")
+
+
 def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) -> None:
     """Write tensors by name, in native byte order; the suffix decides the format.
 
@@ -161,14 +171,11 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) ->
     number, FileNotFoundError where the folder does not exist, and the OSError of what else the system refuses.
     """
     path = Path(path)
-    writer = _WRITERS.get(path.suffix)
-    if writer is None:
-        raise _unknown(path)
+    check_writable(path)
+    writer = _WRITERS[path.suffix]
     if path.suffix in (".npy", ".bin") and len(tensors) != 1:
         names = ", ".join(tensors) or "none"
         raise TensorFileError(f"{path}: a {path.suffix} file holds one tensor, and there are {len(tensors)} ({names}).")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The folder {path.parent} does not exist.")
     part = path.with_name(f".{os.urandom(8).hex()}.part")  # without the name, which may be as long as a name can be
     try:
         try:

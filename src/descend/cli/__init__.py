@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     streams = sys.stdout, sys.stderr
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+    except KeyboardInterrupt:
+        print("descend: interrupted", file=sys.stderr)
+        return _INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         # Rich and Typer answer a closed pipe with SystemExit(1), and 1 is a failed check.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
@@ -52,9 +55,8 @@ def _run(arguments: list[str]) -> int:
             raise KeyboardInterrupt
         sys.stdout.flush()  # here, where what goes wrong is still reported
         return status
-    except (typer.Abort, KeyboardInterrupt):
-        print("descend: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except BrokenPipeError:  # no error to report, and perhaps nobody to report to
         raise
     except Exception as error:
@@ -74,6 +76,8 @@ def _sentence(error: Exception) -> str:
     """What went wrong, in one line."""
     usage = getattr(error, "format_message", None)  # Typer's own errors
     text = " ".join((usage() if usage else str(error)).split()) or type(error).__name__
+    if context := getattr(error, "ctx", None):
+        text += f"{'' if text.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."
     status, name = getattr(error, "status", None), getattr(error, "name", None)
     if status and name and str(status) not in text:  # an AclnnError
         return f"{text.removesuffix('.')} ({name}, {status})."

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from descend.tensors import Array, Contents, Tensors, is_known, parse_dtype, parse_shape, read, write
+from descend.tensors import Array, Contents, Tensors, check_writable, is_known, parse_dtype, parse_shape, read, write
 
 _T = TypeVar("_T")
 
@@ -124,7 +124,10 @@ def _only(file: TensorFile, content: Contents, prefix: str) -> Array:
 
 
 def check_outputs(files: Sequence[TensorFile], names: Sequence[str]) -> None:
-    """Raise ValueError where output files do not fit the results `names`: one for all, or each with a result's name."""
+    """Raise ValueError where output files do not fit the results `names`: one for all, or each with a result's name.
+
+    So that nothing is computed in vain, what can be known now of why a file cannot be written is an error now.
+    """
     taken: set[Path] = set()
     for file in files:
         if file.name is None and len(files) > 1:
@@ -135,6 +138,7 @@ def check_outputs(files: Sequence[TensorFile], names: Sequence[str]) -> None:
         if place in taken:
             raise ValueError(f"{file.path} is named twice, and one result would be lost; name a file for each.")
         taken.add(place)
+        check_writable(file.path)
 
 
 def write_results(files: Sequence[TensorFile], results: Tensors) -> None:

@@ -58,13 +58,20 @@ def main(
         list[int] | None,
         typer.Option(help="For everyone; may be repeated. Else as many as there are processors; in the sweep 1, too."),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop then; what was measured is an even sample.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="For the rounds of one problem; 3, and 0.4 in a sweep.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop then; what was measured is an even sample.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="For the rounds of one problem; 3, and 0.4 in a sweep.")
+    ] = None,
     peers: Annotated[
         Peers | None,
         typer.Option(help="Other libraries. eager: what compiles for each shape left out; some: but for one in eight."),
     ] = None,
-    json: Annotated[Path, typer.Option(help="Where the figures go, as they come.")] = SAVED,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Where the figures go, as they come: build/benchmarks.json, or the file of --resume."),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this file, on the machine that it is from.")] = None,
     publish: Annotated[bool, typer.Option("--publish", help="Write docs/benchmarks.md from a part, too.")] = False,
     report_to: Annotated[Path | None, typer.Option("--report", help="Folder for the report, in place of docs.")] = None,
@@ -73,7 +80,7 @@ def main(
         bool, typer.Option("--profile", help="Count what a call of each --shape costs, and why.")
     ] = False,
     compare_with: Annotated[
-        tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; 1 if slower.")
+        tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; status 1 if slower.")
     ] = None,
 ) -> None:
     """Measures operators beside the memory limit and beside other libraries."""
@@ -81,11 +88,17 @@ def main(
     if not console.is_terminal:
         console = Console(width=150)  # a file or a pipe has room
     if compare_with:
-        changes = compare.compare(*map(Report.load, compare_with))
+        before, after = map(saved, compare_with)
+        try:
+            changes = compare.compare(before, after)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
         console.print(compare.table(changes))
+        for remark in compare.remarks(before, after):
+            console.print(remark, highlight=False)
         raise typer.Exit(any(change.regressed for change in changes))
     if report_from:
-        write(Report.load(report_from), report_to or DOCS, console)
+        write(saved(report_from), report_to or DOCS, console)
         return
     names = op or list(OPERATORS)
     if unknown := [name for name in names if name not in OPERATORS]:
@@ -105,12 +118,15 @@ def main(
         explain(work, teams, console)
         return
     measured = start(resume, grid, len(work) * len(teams))
+    figures = json or resume or SAVED
     options = {"op": op, "shape": shape, "dtype": dtype, "threads": threads, "minutes": minutes, "seconds": seconds}
     measured.commands.append(command(grid=grid.value, **options, peers=peers.value))
-    effort = Effort.brief(seconds or 0.4) if sweeping else Effort(seconds or 3.0)
+    if seconds is None:
+        seconds = 0.4 if sweeping else 3.0
+    effort = Effort.brief(seconds) if sweeping else Effort(seconds)
     code = 0
     try:
-        perform(measured, work, teams, resume or json, effort, peers, minutes, console)
+        perform(measured, work, teams, figures, effort, peers, minutes, console)
     except KeyboardInterrupt:
         console.print("Interrupted; what was measured is kept. --resume goes on with it.", style="yellow")
         code = 130
@@ -120,7 +136,7 @@ def main(
     if measured.results:
         if not sweeping:
             report.show(measured, console)
-        console.print(f"Figures: {resume or json}", highlight=False)
+        console.print(f"Figures: {figures}", highlight=False)
         whole = not (op or shape or dtype or threads) and peers is not Peers.none
         if not code and (publish or report_to or whole):
             write(measured, report_to or DOCS, console)
@@ -132,6 +148,11 @@ Work = list[tuple[Operator, Shape, str]]
 
 def plan(operators: list[Operator], grid: Grid, shapes: list[Shape], dtypes: list[str]) -> Work:
     """Every problem to measure, in order."""
+    for operator in operators:
+        example = operator.quick[0]
+        if unfit := [shape for shape in shapes if len(shape) != len(example) or min(shape) < 1]:
+            like, given = ("x".join(map(str, one)) for one in (example, unfit[0]))
+            raise typer.BadParameter(f"a shape of {operator.name} looks like {like}, not {given}")
     if grid is Grid.sweep and not shapes:
         return sweep.plan(operators, dtypes, machine.last_cache())
     return [
@@ -148,11 +169,19 @@ def start(resume: Path | None, grid: Grid, planned: int) -> Report:
     here = machine.describe()
     if resume is None:
         return Report(here, grid.value, planned=planned)
-    measured = Report.load(resume)
+    measured = saved(resume)
     if differing := [key for key in here if key != "date" and here[key] != measured.machine.get(key)]:
         raise typer.BadParameter(f"{resume} was measured with another {differing[0]}: {measured.machine[differing[0]]}")
     measured.planned = max(planned, measured.planned)
     return measured
+
+
+def saved(path: Path) -> Report:
+    """The report in a file; where there is none the call was wrong, which is no regression."""
+    try:
+        return Report.load(path)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error}") from None
 
 
 def command(**options: object) -> str:
@@ -176,7 +205,7 @@ def perform(
     """Measures one problem after the other, with every number of threads, and saves after each."""
     from benchmarks import session
 
-    deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
+    deadline = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     frameworks.prepare(peers.libraries(0))
     done, started = measured.measured, {small.operator for small in measured.small}
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -188,7 +217,7 @@ def perform(
             progress.advance(task, len(teams) - len(open_teams))
             if not open_teams:
                 continue
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
                 break
 
             def say(what: str, title: str = report.title(operator.name, shape, dtype)) -> None:

@@ -52,6 +52,17 @@ def compare(before: Report, after: Report) -> list[Change]:
     return changes
 
 
+def remarks(before: Report, after: Report) -> list[str]:
+    """What to know of the comparison: what was left out of it, and in what the machines differ."""
+    alone = before.measured ^ after.measured
+    said = [f"Not compared, since only one of the files has them: {len(alone)}."] if alone else []
+    for key in sorted((before.machine.keys() | after.machine.keys()) - {"date"}):
+        old, new = before.machine.get(key), after.machine.get(key)
+        if old != new:
+            said.append(f"They differ in {key}: {old} before, {new} after.")
+    return said
+
+
 def table(changes: list[Change]) -> Table:
     """For the terminal, the worst first."""
     grid = Table(title="Share of the limit, before and after", title_justify="left", title_style="bold")

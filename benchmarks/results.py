@@ -278,7 +278,7 @@ class Report:
     def load(cls, path: Path) -> Report:
         """What ``save`` wrote."""
         document = json.loads(path.read_text())
-        if document.get("format") != FORMAT:
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"{path} is not a benchmark report of format {FORMAT}")
         report = cls(document["machine"], document["grid"])
         report.commands, report.planned = document["commands"], document["planned"]

@@ -765,9 +765,44 @@ def test_the_command_measures_draws_and_compares(monkeypatch, tmp_path):
     assert outcome.exit_code == 0, outcome.output
 
 
-@pytest.mark.parametrize("arguments", [["--op", "no_such"], ["--dtype", "int8"], ["--shape", "4by8"]])
-def test_wrong_arguments_are_refused(arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--op", "no_such"],
+        ["--dtype", "int8"],
+        ["--shape", "4by8"],
+        ["--op", "rms_norm", "--shape", "4"],
+        ["--op", "rms_norm", "--shape", "0x4"],
+        ["--op", "rms_norm", "--shape", "-4x4"],
+        ["--shape", "4x8"],  # of all operators
+        ["--seconds", "-1"],
+        ["--minutes", "-1"],
+        ["--report-from", "no.json"],
+        ["--resume", "no.json"],
+        ["--compare", "no.json", "no.json"],
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(__main__, "perform", None)
     assert CliRunner().invoke(__main__.app, arguments).exit_code == 2
+
+
+def test_no_minutes_are_no_time(monkeypatch, tmp_path):
+    monkeypatch.setattr(session, "run", None)
+    arguments = ["--op", "rms_norm", "--shape", "4x8", "--peers", "none", "--json", str(tmp_path / "figures.json")]
+    assert CliRunner().invoke(__main__.app, [*arguments, "--minutes", "0"]).exit_code == 0
+
+
+def test_the_figures_of_a_resumed_run_go_where_they_are_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(__main__, "perform", lambda measured, work, teams, figures, *_: told.append(figures))
+    told: list[Path] = []
+    Report(machine.describe(), "quick").save(tmp_path / "old.json")
+    arguments = ["--op", "rms_norm", "--shape", "4x8", "--peers", "none"]
+    resume = ["--resume", str(tmp_path / "old.json")]
+    for more in ([], resume, [*resume, "--json", str(tmp_path / "new.json")]):
+        assert CliRunner().invoke(__main__.app, [*arguments, *more]).exit_code == 0
+    assert told == [__main__.SAVED, tmp_path / "old.json", tmp_path / "new.json"]
 
 
 def test_a_report_survives_the_disk(tmp_path):
@@ -864,6 +899,18 @@ def test_a_regression_is_found(tmp_path):
         compare.compare(before, Report({}, "quick", [made(1.0e-3, threads=2)]))
     for name, result in (("before", before), ("after", after)):
         result.save(tmp_path / name)
+    other = made(1.0e-3)
+    other.dtype = "bfloat16"
+    Report({"cpu": "B", "date": "x"}, "full", [made(1.0e-3), other]).save(tmp_path / "other")
+    outcome = CliRunner().invoke(__main__.app, ["--compare", str(tmp_path / "before"), str(tmp_path / "other")])
+    assert outcome.exit_code == 0, outcome.output
+    assert "only one of the files has them: 1." in outcome.output
+    assert "They differ in cpu: None before, B after." in outcome.output
+    assert "date" not in outcome.output
+    for text in ("", "[]", "{}", '{"format": 1}'):
+        (tmp_path / "broken").write_text(text)
+        outcome = CliRunner().invoke(__main__.app, ["--compare", str(tmp_path / "before"), str(tmp_path / "broken")])
+        assert outcome.exit_code == 2  # 1 is a regression
     for names, code in ((("before", "after"), 1), (("after", "before"), 0)):
         outcome = CliRunner().invoke(__main__.app, ["--compare", *(str(tmp_path / name) for name in names)])
         assert outcome.exit_code == code, outcome.output

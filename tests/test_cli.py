@@ -219,6 +219,55 @@ def test_run_with_a_prefix(tmp_path):
         same(tensors.read(tmp_path / "out.npz")["dx"], descend.rms_norm_grad(**given)[0])
 
 
+def masked_calls():
+    """An operator, its tensors, and options of which some leave out a result."""
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((4, 8)).astype(np.float32) for _ in range(2))
+    weight = np.ones(8, np.float32)
+    _, mean, rstd = descend.layer_norm(x, (8,), weight)
+    layer = {"grad_out": dy, "input": x, "mean": mean, "rstd": rstd, "weight": weight}
+    empty = {name: array if name == "weight" else array[:0] for name, array in layer.items()}
+    _, mean, rstd = descend.group_norm_swish(x, weight, weight, 2)
+    group = {"dy": dy, "mean": mean, "rstd": rstd, "x": x, "gamma": weight, "beta": weight}
+    for given in (layer, empty):
+        for mask in ("true,true,true", "false,true,false", "true,false,true"):
+            yield "layer_norm_backward", given, ("--normalized-shape", "8", "--output-mask", mask)
+    for given in (group, group | {"dy": np.full_like(dy, np.nan)}):
+        for mask in ((), ("--no-dgamma-is-require",), ("--no-dbeta-is-require",)):
+            yield "group_norm_swish_grad", given, ("--num-groups", "2", *mask)
+
+
+def test_raw_results_are_judged_by_golden_ones(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = inputs(bfloat16, (2, 1, 32))
+    for name, array in given.items():
+        tensors.write(f"{name}.bin", {name: array})
+    files = ("dy.bin:bf16:2x1x32", "x.bin:bf16:2x1x32", "rstd.bin:float:2x1", "gamma.bin:bf16:32")
+    golden = ("--golden", "-o", "dx=golden-dx.npy", "-o", "dgamma=golden-dgamma.npy")
+    text = ok("run", "rms_norm_grad", *files, *golden, "--product", "atlas-a2-training")
+    assert "float64" in text
+    for name, expected in zip(("dx", "dgamma"), reference.rms_norm_grad(**given), strict=True):
+        same(tensors.read(f"golden-{name}.npy")[f"golden-{name}"], expected)
+    ok("run", "rms_norm_grad", *files, "-o", "dx=dx.bin", "-o", "dgamma=dgamma.bin")
+    ok("check", "dx.bin:bf16", "golden-dx.npy")
+    ok("check", "dgamma.bin:float", "golden-dgamma.npy")
+    fails(capsys, "check", "dy.bin:bf16", "golden-dx.npy", status=1)
+    assert "161002" in fails(capsys, "run", "rms_norm_grad", *files, *golden, "--product", "atlas-inference")
+
+
+@pytest.mark.parametrize(("operator", "given", "options"), list(masked_calls()))
+def test_golden_results_are_named_and_left_out_as_others(tmp_path, operator, given, options):
+    tensors.write(tmp_path / "in.npz", given)
+    ok("run", operator, tmp_path / "in.npz", "-o", tmp_path / "out.npz", *options)
+    ok("run", operator, tmp_path / "in.npz", "-o", tmp_path / "golden.npz", "--golden", *options)
+    results, golden = (tensors.read(tmp_path / f"{name}.npz") for name in ("out", "golden"))
+    assert list(golden) == list(results)
+    for name, array in results.items():
+        assert golden[name].dtype == np.float64
+        assert golden[name].shape == array.shape
+        assert precision.single_benchmark(array, golden[name]).passed
+
+
 @pytest.mark.parametrize("product", [p for p in PRODUCTS if p in OPERATORS["rms_norm_grad"].products])
 def test_run_in_two_phases_gives_the_same_bits(tmp_path, product):
     given = inputs(np.float16)
@@ -281,24 +330,6 @@ def test_a_dtype_that_no_product_takes_is_the_engines_sentence(tmp_path, capsys,
     assert verdict.status == 161002
     assert text == f"descend: {verdict.sentence.removesuffix('.')} (ACLNN_ERR_PARAM_INVALID, 161002).\n"
     assert not (tmp_path / "out.npz").exists()
-
-
-def masked_calls():
-    """An operator, its tensors, and options of which some leave out a result."""
-    rng = np.random.default_rng(0)
-    x, dy = (rng.standard_normal((4, 8)).astype(np.float32) for _ in range(2))
-    weight = np.ones(8, np.float32)
-    _, mean, rstd = descend.layer_norm(x, (8,), weight)
-    layer = {"grad_out": dy, "input": x, "mean": mean, "rstd": rstd, "weight": weight}
-    empty = {name: array if name == "weight" else array[:0] for name, array in layer.items()}
-    _, mean, rstd = descend.group_norm_swish(x, weight, weight, 2)
-    group = {"dy": dy, "mean": mean, "rstd": rstd, "x": x, "gamma": weight, "beta": weight}
-    for given in (layer, empty):
-        for mask in ("true,true,true", "false,true,false", "true,false,true"):
-            yield "layer_norm_backward", given, ("--normalized-shape", "8", "--output-mask", mask)
-    for given in (group, group | {"dy": np.full_like(dy, np.nan)}):
-        for mask in ((), ("--no-dgamma-is-require",), ("--no-dbeta-is-require",)):
-            yield "group_norm_swish_grad", given, ("--num-groups", "2", *mask)
 
 
 @pytest.mark.parametrize(("operator", "given", "options"), list(masked_calls()))

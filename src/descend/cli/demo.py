@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import descend
-from descend import acl, precision, reference
-from descend._generate import result_names
+from descend import acl, precision
 from descend.cli import operators, output
 from descend.cli.demos import DEMOS, Demo
 from descend.cli.info import memory_limit
@@ -69,18 +68,13 @@ def find_data() -> Path | None:
     return None
 
 
-def _golden(operator: Operator, arguments: dict[str, Any]) -> dict[str, operators.Array]:
-    results = getattr(reference, operator.name)(**arguments)
-    return dict(zip(result_names(operator), results if isinstance(results, tuple) else (results,), strict=True))
-
-
 def _worked_example(console: Console, operator: Operator, demo: Demo) -> bool:
     """Run the document's example in two phases and print every number beside its float64 golden value."""
     arguments = demo.example()
     with acl.product(_PRODUCT):
         outputs = operators.allocate(operator, arguments, _PRODUCT)
         results = operators.two_phase(operator, arguments, outputs)
-    golden = _golden(operator, arguments)
+    golden = operators.golden(operator, arguments)
     columns = [
         (
             f"{name}[{start}:{start + _LINES}]",
@@ -166,7 +160,7 @@ def _measure(operator: Operator, arguments: dict[str, Any], limit: Callable[[int
     outputs = operators.allocate(operator, arguments, "host")
     seconds = _seconds(operator, arguments, outputs)
     size = operators.bytes_in_play(arguments, outputs)
-    return Measured(outputs, _golden(operator, arguments), seconds, size / limit(size) + empty)
+    return Measured(outputs, operators.golden(operator, arguments), seconds, size / limit(size) + empty)
 
 
 def _add_rows(table: Table, capture: str, measured: Measured) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import descend
-from descend import acl, aclnn
+from descend import acl, aclnn, reference
 from descend._generate import result_names
 from descend.contract import OPERATORS, PRODUCTS, Operator
 from descend.errors import from_status
@@ -58,9 +58,23 @@ def functional(
     """
     names = result_names(operator)
     out = tuple(outputs.get(name) for name in names) if outputs else None
+    given = _with_absent(operator, arguments)
+    results = getattr(descend, operator.name)(**given, out=out[0] if out and len(out) == 1 else out)
+    return _named(operator, results)
+
+
+def golden(operator: Operator, arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """What the operator's definition gives in float64, by the results' names, masked ones left out."""
+    return _named(operator, getattr(reference, operator.name)(**_with_absent(operator, arguments)))
+
+
+def _with_absent(operator: Operator, arguments: Mapping[str, Any]) -> dict[str, Any]:
     absent: dict[str, Any] = {p.python: None for p in operator.inputs if p.optional}
-    results = getattr(descend, operator.name)(**{**absent, **arguments}, out=out[0] if out and len(out) == 1 else out)
-    named = zip(names, results if isinstance(results, tuple) else (results,), strict=True)
+    return {**absent, **arguments}
+
+
+def _named(operator: Operator, results: Any) -> dict[str, Array]:
+    named = zip(result_names(operator), results if isinstance(results, tuple) else (results,), strict=True)
     return {name: result for name, result in named if result is not None}
 
 

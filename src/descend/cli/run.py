@@ -30,6 +30,9 @@ Outputs = Annotated[
 Product = Annotated[
     str | None, typer.Option(help="Run both phases under this product's contract; default: the functional API on host.")
 ]
+Golden = Annotated[
+    bool, typer.Option("--golden", help="Compute the definition in float64 instead: what `descend check` judges by.")
+]
 Prefix = Annotated[str, typer.Option(help="What precedes parameter names in the files, such as 'layers.0.norm1.'.")]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of .bin files that do not say theirs.")]
 Shape = Annotated[str | None, typer.Option(help="Shape of .bin files that do not say theirs, as in 2x1x32.")]
@@ -46,6 +49,7 @@ def _command(operator: Operator) -> Callable[..., None]:
         inputs: Inputs,
         output: Outputs,
         product: Product = None,
+        golden: Golden = False,
         prefix: Prefix = "",
         dtype: Dtype = None,
         shape: Shape = None,
@@ -54,7 +58,7 @@ def _command(operator: Operator) -> Callable[..., None]:
     ) -> None:
         sources = [files.TensorFile.parse(text, dtype, shape) for text in inputs]
         targets = [files.TensorFile.parse_output(text) for text in output]
-        _run(operator, sources, targets, product, prefix, repeat, attributes)
+        _run(operator, sources, targets, product, golden, prefix, repeat, attributes)
 
     common = inspect.signature(command, eval_str=True).parameters
     options = [p for p in common.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -97,6 +101,7 @@ def _run(
     sources: list[files.TensorFile],
     targets: list[files.TensorFile],
     product: str | None,
+    golden: bool,
     prefix: str,
     repeat: int,
     attributes: dict[str, Any],
@@ -111,30 +116,37 @@ def _run(
         prefix += "."
     arguments = files.read_arguments(sources, names, optional, prefix) | arguments
 
+    outputs = operators.allocate(operator, arguments, product or "host")
+    if golden:
+        results = operators.golden(operator, arguments)
+        files.write_results(targets, results)
+        _table(results)
+        return
     times: list[float] = []
-    with output.progress() as bar:
-        outputs = operators.allocate(operator, arguments, product or "host")
-        with acl.product(product) if product else nullcontext():
-            compute = operators.two_phase if product else operators.functional
-            for _ in bar.track(range(repeat), description="computing"):
-                start = time.perf_counter()
-                results = compute(operator, arguments, outputs)
-                times.append(time.perf_counter() - start)
+    with output.progress() as bar, acl.product(product) if product else nullcontext():
+        compute = operators.two_phase if product else operators.functional
+        for _ in bar.track(range(repeat), description="computing"):
+            start = time.perf_counter()
+            results = compute(operator, arguments, outputs)
+            times.append(time.perf_counter() - start)
     files.write_results(targets, results)
-    _report(operator, arguments, results, product, statistics.median(times))
+    _table(results)
+    _speed(operator, arguments, results, product, statistics.median(times))
 
 
-def _report(
-    operator: Operator, arguments: dict[str, Any], results: dict[str, Array], product: str | None, seconds: float
-) -> None:
+def _table(results: dict[str, Array]) -> None:
     table = output.table("result", "shape", "dtype", "min", "max", "mean", right=("min", "max", "mean"))
     for name, array in results.items():
         table.add_row(name, output.shape(array), str(array.dtype), *_range(array))
+    output.show(output.console(), table)
+
+
+def _speed(
+    operator: Operator, arguments: dict[str, Any], results: dict[str, Array], product: str | None, seconds: float
+) -> None:
     moved = operators.bytes_in_play(arguments, results)
     where = "host" if product is None else f"{product}, two phases"
-    console = output.console()
-    output.show(console, table)
-    console.print(
+    output.console().print(
         f"{operator.name} on {where}: {output.seconds(seconds)}, {output.size(moved)} moved, "
         f"{moved / seconds / 1e9:.3g} GB/s"
     )

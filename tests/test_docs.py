@@ -58,11 +58,21 @@ def test_console_block_runs(source: str, environment: dict[str, str]) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link may name in a page: its headings, as GitHub spells them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
-        if "://" not in target and not target.startswith("#"):
-            assert (page.parent / target.split("#")[0]).exists(), f"{page.name} points to {target}"
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), f"{page.name} points to {target}"
+        assert not anchor or anchor in anchors(there), f"{page.name} points to {target}"
 
 
 def test_every_operator_has_a_page() -> None:

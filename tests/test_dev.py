@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,6 +28,23 @@ def test_an_unknown_command_is_named():
     done = dev("tset", "tests")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("dev: there is no command tset\n\nusage: ./dev COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("variable", "sentence"),
+    [
+        ("PYTHON", "dev: PYTHON=/no/such is not a Python 3.10 or newer.\n"),
+        ("CXX", "dev: CXX=/no/such is not a C++20 compiler.\n"),
+    ],
+)
+def test_what_is_asked_for_and_not_there_is_named(tmp_path, variable, sentence):
+    shutil.copy(ROOT / "dev", tmp_path)  # where nothing is set up
+    environment = {**os.environ, variable: "/no/such"}
+    done = subprocess.run(
+        [tmp_path / "dev", "run"], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+    assert not (tmp_path / ".venv").exists()
 
 
 def test_every_command_is_told_of():

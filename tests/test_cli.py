@@ -109,7 +109,10 @@ def test_explain_for_one_product():
 
 
 def test_explain_suggests_names(capsys):
-    assert "no operator 'rms_norm_grd'; did you mean rms_norm_grad" in fails(capsys, "explain", "rms_norm_grd")
+    for name in ("rms_norm_grd", "RmsNormGard", "aclnnRmsNormGra"):
+        assert f"no operator '{name}'; did you mean rms_norm_grad" in fails(capsys, "explain", name)
+    assert "there are rms_norm_grad, rms_norm," in fails(capsys, "explain", "softplus")
+    assert ok("explain", "rmsnormgrad") == ok("explain", "RMSNormGrad") == ok("explain", "rms_norm_grad")
     assert "no product 'atlas-a4'; did you mean atlas-a3" in fails(
         capsys, "explain", "rms_norm", "--product", "atlas-a4"
     )

@@ -30,21 +30,25 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def find(name: str) -> Operator:
-    """The operator of this name, Python's or the document's; ValueError with the nearest names."""
-    for operator in OPERATORS.values():
-        if name in (operator.name, operator.c_name, operator.c_name.removeprefix("aclnn")):
-            return operator
-    raise ValueError(_unknown("operator", name, list(OPERATORS)))
+    """The operator of this name, Python's or the document's, in any case; ValueError with the nearest names."""
+    known = {_folded(operator.name): operator for operator in OPERATORS.values()}
+    if operator := known.get(_folded(name)):
+        return operator
+    near = difflib.get_close_matches(_folded(name), known)
+    raise ValueError(_unknown("operator", name, [known[one].name for one in near], list(OPERATORS)))
+
+
+def _folded(name: str) -> str:
+    return name.lower().removeprefix("aclnn").replace("_", "")
 
 
 def check_product(name: str) -> None:
     """Raise ValueError where there is no product of this name."""
     if name not in PRODUCTS:
-        raise ValueError(_unknown("product", name, list(PRODUCTS)))
+        raise ValueError(_unknown("product", name, difflib.get_close_matches(name, PRODUCTS), list(PRODUCTS)))
 
 
-def _unknown(what: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known)
+def _unknown(what: str, name: str, near: list[str], known: list[str]) -> str:
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}."
     return f"There is no {what} {name!r}; {hint}"
 

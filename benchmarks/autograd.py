@@ -107,6 +107,9 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="both modules under torch.compile")
     parser.add_argument("--python", action="store_true", help="without the registration in C++")
     options = parser.parse_args()
+    known = ["x".join(map(str, shape)) for name in options.op or SHAPES for shape in SHAPES[name]]
+    if unknown := [shape for shape in options.shape or () if shape not in known]:
+        parser.error(f"no such shape: {unknown[0]}; there are {', '.join(dict.fromkeys(known))}")
     torch.set_num_threads(options.threads)
     if options.python:
         library.leave_to_python()

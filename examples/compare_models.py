@@ -1,6 +1,6 @@
 """Patch real models and compare the gradient of every parameter with the unpatched model's.
 
-    python examples/compare_models.py                          # all models, in float32 and bfloat16
+    python examples/compare_models.py                          # all models, in float64, float32 and bfloat16
     python examples/compare_models.py bert minilm --dtype float32
 
 Models of Hugging Face transformers, built from a config with random weights (nothing is downloaded), learn bytes of

@@ -788,6 +788,15 @@ def test_wrong_arguments_are_refused(arguments, monkeypatch, tmp_path):
     assert CliRunner().invoke(__main__.app, arguments).exit_code == 2
 
 
+def test_autograd_is_measured_on_shapes_that_it_has(monkeypatch, capsys):
+    from benchmarks import autograd
+
+    monkeypatch.setattr(sys, "argv", ["autograd", "--op", "rms_norm", "--shape", "7x7"])
+    with pytest.raises(SystemExit, match="2"):
+        autograd.main()
+    assert "no such shape: 7x7; there are 8x64, " in capsys.readouterr().err
+
+
 def test_no_minutes_are_no_time(monkeypatch, tmp_path):
     monkeypatch.setattr(session, "run", None)
     arguments = ["--op", "rms_norm", "--shape", "4x8", "--peers", "none", "--json", str(tmp_path / "figures.json")]

@@ -25,13 +25,14 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from benchmarks import accuracy, frameworks  # noqa: E402
 from benchmarks.frameworks import Library  # noqa: E402
-from benchmarks.gpu import grid, results, session, timing  # noqa: E402
+from benchmarks.gpu import __main__, grid, results, session, timing  # noqa: E402
 from benchmarks.gpu.peers import LIBRARIES  # noqa: E402
 from benchmarks.gpu.results import Launch, Report, Result  # noqa: E402
 from benchmarks.gpu.timing import Contender, copies, measure  # noqa: E402
 from benchmarks.operator import load  # noqa: E402
 from benchmarks.results import Peer, Timing  # noqa: E402
 from rich.console import Console  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
 
 from descend.contract import OPERATORS  # noqa: E402
 
@@ -415,6 +416,15 @@ def test_the_documents_tables(tmp_path):
     page.write_text("no marks")
     with pytest.raises(ValueError, match="no place"):
         results.write_section(report(), page)
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}"])
+def test_figures_that_cannot_be_read_are_a_wrong_call(tmp_path, content):
+    if content is not None:
+        (tmp_path / "figures.json").write_text(content)
+    outcome = CliRunner().invoke(__main__.app, ["--docs-from", str(tmp_path / "figures.json")])
+    assert outcome.exit_code == 2
+    assert "cannot be read" in outcome.output
 
 
 def test_the_document_has_a_place_for_the_tables():

@@ -38,7 +38,11 @@ def main(
     if not console.is_terminal:
         console = Console(width=170)  # a file or a pipe has room
     if docs_from:
-        results.write_section(Report.load(docs_from), PAGE)
+        try:
+            report = Report.load(docs_from)
+        except (OSError, ValueError) as error:
+            raise typer.BadParameter(f"{docs_from} cannot be read: {error}") from None
+        results.write_section(report, PAGE)
         return
     if unknown := [name for name in op or () if name not in GRID]:
         raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(GRID)}")

@@ -112,7 +112,7 @@ class Report:
     def load(cls, path: Path) -> Report:
         """What ``save`` wrote. Raises ValueError for anything else."""
         document = json.loads(path.read_text())
-        if document.get("format") != FORMAT:
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"{path} is not a report of bench-gpu of format {FORMAT}")
         results = []
         for entry in document["results"]:

@@ -271,6 +271,17 @@ def test_golden_results_are_named_and_left_out_as_others(tmp_path, operator, giv
         assert precision.single_benchmark(array, golden[name]).passed
 
 
+def test_a_prefix_that_is_none_is_put_right(tmp_path, capsys):
+    given = inputs()
+    file = {f"{prefix}.{name}": array for prefix in ("a.0", "a.1", "b.0", "b.1") for name, array in given.items()}
+    tensors.write(tmp_path / "in.npz", file)
+    for prefix, hint in (("", "a.0, a.1, b.0, …"), ("b", "b.0, b.1"), ("b.", "b.0, b.1"), ("c", "a.0, a.1, b.0, …")):
+        text = fails(
+            capsys, "run", "rms_norm_grad", tmp_path / "in.npz", "--prefix", prefix, "-o", tmp_path / "out.npz"
+        )
+        assert text.endswith(f"; say --prefix, such as {hint}.\n")
+
+
 @pytest.mark.parametrize("product", [p for p in PRODUCTS if p in OPERATORS["rms_norm_grad"].products])
 def test_run_in_two_phases_gives_the_same_bits(tmp_path, product):
     given = inputs(np.float16)

@@ -86,9 +86,10 @@ def read_arguments(files: Sequence[TensorFile], names: Sequence[str], optional: 
         else:
             raise ValueError(f"{file.name!r} is no input of this operator; its inputs are {', '.join(names)}.")
     tensors = named | {name: content[prefix + name] for name, content in held.items() if name not in named}
-    missing = [prefix + name for name in names if name not in tensors and name not in optional]
+    missing = [name for name in names if name not in tensors and name not in optional]
     if missing:
-        raise ValueError(f"No tensor is given for {', '.join(missing)}{_hint(found, missing[0])}.")
+        wanted = ", ".join(prefix + name for name in missing)
+        raise ValueError(f"No tensor is given for {wanted}{_hint(found, missing[0], prefix)}.")
     return tensors
 
 
@@ -99,11 +100,12 @@ def _add(given: Mapping[str, _T], known: dict[str, _T], file: TensorFile) -> Non
     known |= given
 
 
-def _hint(found: list[str], missing: str) -> str:
-    """Where a tensor that was not found may be."""
+def _hint(found: list[str], missing: str, prefix: str) -> str:
+    """Where a tensor that was not found may be; first, where a prefix was a part of one."""
     prefixes = [name.removesuffix(f".{missing}") for name in found if name.endswith(f".{missing}")]
     if prefixes:
-        return f"; say --prefix, such as {few(prefixes, 3)}"
+        longer = [name for name in prefixes if name.startswith(prefix.removesuffix("."))]
+        return f"; say --prefix, such as {few(longer or prefixes, 3)}"
     return f"; the files hold {few(found)}" if found else ""
 
 

@@ -22,7 +22,8 @@ from descend.tensors import TensorFileError, parse_dtype, parse_shape
 portability = typer.Typer(
     name="portability",
     help="Tell on which products a call would be accepted.\n\n"
-    "That is, descend portability OPERATOR NAME=DTYPE:SHAPE...",
+    "That is, descend portability OPERATOR NAME=DTYPE:SHAPE... of contiguous tensors; descend.aclnn.portability takes "
+    "strides and formats, too.",
 )
 
 _SYNTAX = "NAME=DTYPE:SHAPE, as in dy=float16:2x1x32; NAME=none for null"

@@ -18,6 +18,7 @@ from benchmarks.frameworks import Library
 from benchmarks.harness import Effort
 from benchmarks.operator import DTYPES, Operator, Shape, load
 from benchmarks.results import Report
+from descend.cli.output import show as show_table
 
 DOCS = Path(__file__).parent.parent / "docs"
 SAVED = Path(__file__).parent.parent / "build" / "benchmarks.json"
@@ -93,7 +94,7 @@ def main(
             changes = compare.compare(before, after)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-        console.print(compare.table(changes))
+        show_table(console, compare.table(changes))
         for remark in compare.remarks(before, after):
             console.print(remark, highlight=False)
         raise typer.Exit(any(change.regressed for change in changes))

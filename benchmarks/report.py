@@ -13,6 +13,7 @@ from benchmarks.machine import in_words
 from benchmarks.neighbours import DISTURBED
 from benchmarks.operator import load
 from benchmarks.results import ONE_THREAD, Report, Result, SmallCall
+from descend.cli.output import show as show_table
 
 GOOD, BAD = "green", "bold red"
 
@@ -24,9 +25,9 @@ def show(report: Report, console: Console) -> None:
     for result in report.results:
         groups.setdefault(f"{result.operator}, {result.dtype}, {counted(result.threads)}", []).append(result)
     for heading, results in groups.items():
-        console.print(table(heading, results))
+        show_table(console, table(heading, results))
     for small in report.small:
-        console.print(small_table(small))
+        show_table(console, small_table(small))
     if report.results:
         console.print(LEGEND, style="dim")
         console.print(verdict(report))

@@ -33,6 +33,7 @@ try:
 
     import descend.torch
     from descend import precision
+    from descend.cli.output import show as show_table
 except ModuleNotFoundError as missing:
     raise SystemExit(f'{missing}. What the examples need: pip install "descend[examples]"') from None
 
@@ -261,7 +262,7 @@ def main(
                 figures += [f"{median(found.theirs.values()):.1e}"]
                 figures += [f"{pick(found.ratios.values()):.2f}" for pick in (median, max)]
             lines.add_row(name, f"{found.parameters:,}", swapped, each, *figures)
-    console.print(lines)
+    show_table(console, lines)
     for fault in faults:
         console.print(fault, style="bold red")
     if faults:

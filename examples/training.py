@@ -33,6 +33,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from descend import precision
+from descend.cli.output import show as show_table
 
 sys.path.append(str(Path(__file__).parent.parent))
 
@@ -365,7 +366,7 @@ def show(outcome: Outcome, console: Console) -> None:
     for name, loss in outcome.baselines.items():
         learned.add_row(f"[dim]{name}", "", "", "", f"[dim]{loss:.4f}", "")
     console.print(f"[bold]{outcome.task}[/]: {outcome.parameters:,} parameters, {outcome.dtype}; loss: {outcome.unit}")
-    console.print(learned)
+    show_table(console, learned)
     apart = max(outcome.differences(DESCEND, PYTORCH))
     verdict = "[green]agree[/]" if outcome.agree else "[bold red]do not agree[/]"
     console.print(f"The curves of PyTorch and Descend {verdict}: their largest relative difference is {apart:.1e}.\n")
@@ -377,7 +378,7 @@ def show(outcome: Outcome, console: Console) -> None:
         parts = [share for ways in operators.values() for share in ways.values()]
         parts.append(1 - sum(parts))
         took.add_row(run, f"{1e3 * whole:.1f} ms", *(f"{1e3 * whole * part:.1f} ms, {part:4.0%}" for part in parts))
-    console.print(took)
+    show_table(console, took)
     threads = outcome.settings["threads"]
     ratio = outcome.seconds(PYTORCH) / outcome.seconds(DESCEND)
     console.print(

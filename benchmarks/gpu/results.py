@@ -15,6 +15,7 @@ from rich.text import Text
 from benchmarks import files
 from benchmarks.report import BAD, GOOD, duration
 from benchmarks.results import Peer, Timing
+from descend.cli.output import show as show_table
 
 FORMAT = 1
 SHARE = 0.9
@@ -169,9 +170,9 @@ def show(report: Report, console: Console) -> None:
     """Everything that has been measured so far."""
     console.print(in_words(report.device), style="dim")
     for operator in {result.operator: None for result in report.results}:
-        console.print(table(operator, [r for r in report.results if r.operator == operator], report.peers))
+        show_table(console, table(operator, [r for r in report.results if r.operator == operator], report.peers))
     for launch in report.launches:
-        console.print(launch_table(launch))
+        show_table(console, launch_table(launch))
     for line in report.left_out:
         console.print(f"Left out: {line}", style="yellow", highlight=False)
     missed = report.misses

@@ -14,6 +14,7 @@ from benchmarks.machine import in_words
 from benchmarks.precision.figures import CLEAR, LONG_ROW, ROUNDED, SEEDS, TARGET, Entry, Measured, Output
 from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, MANY, OFFSET, OPERATORS
 from descend import precision
+from descend.cli.output import show as show_table
 
 GOOD, BAD = "green", "bold red"
 MEASURES = ("mere", "mare", "rmse")
@@ -29,7 +30,7 @@ def show(measured: Measured, console: Console) -> None:
     console.print(in_words(measured.machine), style="dim")
     for operator in OPERATORS:
         if entries := measured.of(operator):
-            console.print(table(operator, entries))
+            show_table(console, table(operator, entries))
     missed = list(misses(measured.entries))
     if missed:
         console.print(f"{len(missed)} outputs miss what is asked:", style=BAD)

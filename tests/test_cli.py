@@ -679,6 +679,8 @@ def test_demo_on_the_real_tensors():
     if not list(DATA.glob("*.safetensors")):
         pytest.skip("no captured tensors in this checkout")
     text = ok("demo", "--data", DATA)
+    assert max(map(len, text.splitlines())) <= 150
+    assert "4384 of 4384 numbers" in text
     assert "bfloat16" in text
     assert "float32" in text
     assert "FAIL" not in text

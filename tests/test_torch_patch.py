@@ -292,6 +292,18 @@ class ClippedNorm(Rms):
         return (self.weight * self.xhat(x).to(x.dtype)).clamp(-65504, 65504)
 
 
+class FiniteNorm(Rms):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nan_to_num(self.weight * self.xhat(x).to(x.dtype))
+
+
+class WideOnlyNorm(Rms):
+    """NaN in 16 bits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * self.xhat(x).to(x.dtype) * (1.0 if x.dtype is torch.float32 else float("nan"))
+
+
 class TwofoldNorm(Rms):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
@@ -403,7 +415,10 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "gate": (GatedNorm, "its forward takes more than one input"),
     **{
         kind.__name__: (kind, "its results are not those of any form that is known")
-        for kind in (ScaledNorm, NarrowGemmaNorm, DetachedNorm, NoisyNorm, ClippedNorm, TwofoldNorm, CenteredNorm)
+        for kind in (
+            *(ScaledNorm, NarrowGemmaNorm, DetachedNorm, NoisyNorm, TwofoldNorm, CenteredNorm),
+            *(ClippedNorm, FiniteNorm, WideOnlyNorm),
+        )
     },
     "first dimension": (lambda: FirstDimensionNorm(16), "its results are not those of any form that is known"),
 }
@@ -511,6 +526,12 @@ def test_unusual_inputs(name, dtype):
     assert torch.equal(ours(x).isnan(), theirs(x).isnan())
     for shape in ((0, 16), (3, 0, 16), (16,)):
         assert ours(x.new_ones(shape)).shape == shape
+
+
+def test_a_norm_over_nothing():
+    module = LlamaNorm(0)
+    assert dt.patch(module).swapped
+    assert module(torch.ones(3, 0)).shape == (3, 0)
 
 
 @pytest.mark.parametrize("function", [dt.patch, dt.unpatch])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import re
 import warnings
 from collections import Counter
@@ -290,7 +291,7 @@ def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor |
     random = torch.Generator().manual_seed(0)
     shape = next((p.shape for p in module._parameters.values() if p is not None), None)
     shape = torch.Size([48]) if shape is None else shape
-    rows = -(-96 // max(shape.numel(), 1)) + 3
+    rows = -(-96 // max(shape.numel(), 1)) + 5
 
     def normal(*size: int) -> Tensor:
         return torch.randn(size, generator=random, device="cpu", dtype=torch.float32)
@@ -303,7 +304,9 @@ def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor |
     for leading, scale in (((rows,), 1.0), ((2, rows), 1e-3), ((2, 3, rows), 30.0), ((2, rows), 1e6)):
         x = normal(*leading, *shape) * scale
         yield True, x, parameters(torch.float32, max(scale, 1.0))
-    scales = torch.tensor([1.0, 1e-3, 30.0], device="cpu").repeat(rows)[:rows].reshape(-1, *[1] * len(shape))
+    # What replaces infinities and NaN shows at these.
+    scales = torch.tensor([1.0, 1e-3, 30.0, math.inf, math.nan], device="cpu", dtype=torch.float32)
+    scales = scales.repeat(rows)[:rows].reshape(-1, *[1] * len(shape))
     for dtype in _PROBED:
         for held in _PROBED if module._parameters else _PROBED[:1]:
             yield False, (normal(2, rows, *shape) * scales).to(dtype), parameters(held)
@@ -312,7 +315,10 @@ def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor |
 def _agree(
     module: nn.Module, swapped: type[nn.Module], training: bool, x: Tensor, parameters: dict[str, Tensor | None]
 ) -> bool:
-    """Whether module and swapped class give the same: in float32 gradients, too; else the module may have no result."""
+    """Whether module and swapped class give the same; in float32 the module must have a result, and the same gradients.
+
+    Of infinities and NaN the gradients are not looked at.
+    """
     tensors = [x, *(p for p in parameters.values() if p is not None)]
     unit = max(torch.finfo(t.dtype).eps for t in tensors)
     wide = unit == torch.finfo(torch.float32).eps
@@ -327,7 +333,7 @@ def _agree(
         return False
     if not isinstance(theirs, Tensor) or not theirs.requires_grad or not _same(ours, theirs, unit):
         return False
-    if not wide:
+    if not (wide and x.isfinite().all()):
         return True
     given = 1 + theirs.detach().cos()
     gradients = (torch.autograd.grad((y * given).sum(), leaves, materialize_grads=True) for y in (ours, theirs))
@@ -348,9 +354,10 @@ def _same(ours: Tensor, theirs: Tensor, unit: float) -> bool:
     if ours.dtype is not theirs.dtype or ours.shape != theirs.shape:
         return False
     a, b = ours.detach().double(), theirs.detach().double()
-    errors, fine = (a - b).abs(), 64 * torch.finfo(torch.float32).eps
-    apart = errors > fine * (b.abs() + b.abs().max())
-    moved = (errors / b.abs())[apart]
+    fine, finite = 64 * torch.finfo(torch.float32).eps, b[b.isfinite()].abs()
+    largest = finite.max().item() if finite.numel() else 0.0
+    apart = ~a.isclose(b, rtol=fine, atol=fine * largest, equal_nan=True)
+    moved = ((a - b).abs() / b.abs())[apart]
     return moved.numel() <= (0 if unit < fine else 0.02 * b.numel()) and bool((moved <= 2 * unit).all())
 
 

@@ -688,6 +688,35 @@ def test_copies_and_pickles_are_patched(again):
     assert isinstance(model[0].before, dt.forms.Form)
 
 
+class ArgumentsNorm(nn.LayerNorm):
+    """A norm that is copied and pickled by its constructor's arguments."""
+
+    def __init__(self, size: int, offset: float) -> None:
+        super().__init__(size)
+        self.offset = offset
+        nn.init.constant_(self.bias, offset)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.normalized_shape[0], self.offset)
+
+
+class FunctionNorm(ArgumentsNorm):
+    """One that a function makes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FunctionNorm, (self.normalized_shape[0], self.offset), {"eps": self.eps}
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize("kind", [ArgumentsNorm, FunctionNorm])
+def test_a_class_says_how_its_modules_are_copied(kind, again):
+    module, x = kind(16, 0.5), torch.randn(6, 16)
+    dt.patch(module)
+    other = again(module)
+    assert type(other) is type(module)
+    assert torch.equal(other(x), module(x))
+
+
 def test_dtypes_and_devices():
     model = network()
     dt.patch(model)

@@ -6,6 +6,7 @@ form's forward in front. ``isinstance``, state dicts and optimisers see no diffe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any, ClassVar, TypeGuard
 
@@ -34,9 +35,12 @@ class Form:
     _origin: ClassVar[Origin]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # The class is made at run time, so that pickle does not find it by its name.
+        # The class is made at run time, so that pickle does not find it by its name: what makes a module of the class
+        # before, perhaps that class's own __reduce__, makes one here, too.
         reduced: Any = super().__reduce_ex__(max(protocol, 2))
-        return _new, self._origin, *reduced[2:]
+        make, args, *state = reduced
+        before = (self._origin[0] if part is type(self) else part for part in (make, *args))
+        return _make, (self._origin, *before), *state
 
 
 class SubclassError(TypeError):
@@ -79,10 +83,11 @@ def unmix(kind: type[nn.Module]) -> type[nn.Module]:
     return made
 
 
-def _new(*origin: Any) -> nn.Module:
-    """A module to be filled by pickle or copy."""
-    made = mix(*origin)
-    return made.__new__(made)
+def _make(origin: Origin, make: Callable[..., nn.Module], *args: Any) -> nn.Module:
+    """A module for pickle or copy: what ``make`` makes, with the form mixed into its class."""
+    made = make(*args)
+    made.__class__ = mix(*origin)
+    return made
 
 
 class Norm(Form):

@@ -163,6 +163,14 @@ def test_the_meaning_of_no_epsilon(dtype):
     torch.testing.assert_close(dt.RMSNorm(8, dtype=dtype)(x), nn.RMSNorm(8, dtype=dtype)(x), rtol=1e-2, atol=0)
 
 
+def test_the_meaning_of_no_epsilon_in_a_graph():
+    """So small an input that float32's epsilon would decide."""
+    traced = torch.fx.symbolic_trace(nn.Sequential(dt.RMSNorm(8)))
+    for dtype in (torch.float32, torch.float64):
+        x = torch.full((1, 8), 2e-5, dtype=dtype)
+        assert torch.equal(traced.to(dtype)(x), dt.RMSNorm(8, dtype=dtype)(x))
+
+
 def test_no_activation_and_its_scale():
     x = torch.randn(2, 8, 3)
     norm = nn.GroupNorm(2, 8)

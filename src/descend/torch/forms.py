@@ -18,6 +18,7 @@ from torch.nn.modules import module as of_all_modules
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
 from descend.torch.library import constant
+from descend.torch.modules import default_epsilon
 from descend.torch.rms_norm import rms_norm
 
 Origin = tuple[type[nn.Module], "type[Form]", str]
@@ -194,9 +195,7 @@ class TorchRMSNorm(RMSNorm):
         return super()._normalise(x)
 
     def _epsilon(self, x: Tensor) -> float:
-        if self.eps is not None:
-            return self.eps
-        return torch.finfo(torch.float32 if x.dtype in _NARROW else x.dtype).eps
+        return default_epsilon(x) if self.eps is None else self.eps
 
 
 class SwishedGroupNorm(Form):

@@ -7,6 +7,7 @@ from operator import index
 
 import torch
 from torch import Tensor, nn
+from torch.fx import wrap
 
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
@@ -17,8 +18,14 @@ from descend.torch.scaled_masked_softmax import scaled_masked_softmax
 
 Device = torch.device | str | int | None
 
-_EPSILON = torch.finfo(torch.float32).eps  # what PyTorch's RMSNorm takes for None, 16-bit inputs included
-_EPSILONS = {torch.float64: torch.finfo(torch.float64).eps}
+
+@wrap
+def default_epsilon(x: Tensor) -> float:
+    """What PyTorch's RMSNorm takes for None: the machine epsilon of float64, else of float32, 16-bit inputs included.
+
+    ``torch.fx`` records the call, since while it traces there is no dtype yet.
+    """
+    return torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
 
 
 def _parameter(shape: Sequence[int], wanted: bool, device: Device, dtype: torch.dtype | None) -> nn.Parameter | None:
@@ -74,7 +81,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalises ``x``."""
         weight = constant(1.0, self.normalized_shape, x) if self.weight is None else self.weight
-        eps = _EPSILONS.get(x.dtype, _EPSILON) if self.eps is None else self.eps
+        eps = default_epsilon(x) if self.eps is None else self.eps
         return rms_norm(x, weight, eps)[0]
 
     def extra_repr(self) -> str:

@@ -197,6 +197,9 @@ WRONG = {
     r"npu_rms_norm: gamma has shape \[9\], but must equal the last dimensions of self": lambda: torch_npu.npu_rms_norm(
         torch.ones(2, 8), torch.ones(9)
     ),
+    r"npu_rms_norm: all tensors must be on one device, but there are self on .*, gamma on meta\.": lambda: (
+        torch_npu.npu_rms_norm(torch.ones(2, 8), torch.ones(8, device="meta"))
+    ),
     r"npu_rms_norm_backward: dy has shape \[2, 7\], but must have that of self": lambda: (
         torch_npu.npu_rms_norm_backward(*(torch.ones(s) for s in ((2, 7), (2, 8), (8,), (2,))))
     ),

@@ -405,7 +405,8 @@ def test_wrong_dtypes():
 
 def test_tensors_on_two_devices():
     x = torch.ones(2, 8)
-    with pytest.raises(ValueError, match=f"must be on one device, but there are x on {x.device}, gamma on meta"):
+    sentence = f"rms_norm: all tensors must be on one device, but there are x on {x.device}, gamma on meta."
+    with pytest.raises(descend.errors.AclnnValueError, match=f"^{sentence}$"):
         descend.torch.rms_norm(x, torch.ones(8, device="meta"))
 
 

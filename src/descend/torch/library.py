@@ -184,7 +184,8 @@ class Operator:
         devices = {k: v.device for k, v in values.items() if isinstance(v, Tensor)}
         if len(set(devices.values())) > 1:
             where = ", ".join(f"{name} on {device}" for name, device in devices.items())
-            raise ValueError(f"{self.name}: all tensors must be on one device, but there are {where}.")
+            sentence = f"{self.name}: all tensors must be on one device, but there are {where}."
+            raise from_status(161002, "ACLNN_ERR_PARAM_INVALID", sentence)
         sizes = [s for v in values.values() if isinstance(v, Tensor) for s in v.shape]
         sizes += [s for v in values.values() if isinstance(v, (list, tuple)) for s in v]
         if any(isinstance(size, torch.SymInt) for size in sizes):

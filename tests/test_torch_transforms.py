@@ -112,6 +112,29 @@ def test_vmap_over_masks():
     assert torch.equal(both, results)
 
 
+WRONG_SAMPLES: dict[str, Callable[[Tensor], Any]] = {
+    "rms_norm": lambda x: descend.torch.rms_norm(x, torch.ones(3, 4)),
+    "rms_norm_grad": lambda x: descend.torch.rms_norm_grad(x, x, torch.ones(1), torch.ones(3, 4)),
+    "layer_norm": lambda x: descend.torch.layer_norm(x, [3, 4]),
+    "group_norm_swish": lambda x: descend.torch.group_norm_swish(x, torch.ones(4), torch.ones(4), 2),
+    "scaled_masked_softmax": lambda x: descend.torch.scaled_masked_softmax(x, None, fix_triu_mask=True),
+    "scaled_masked_softmax_backward": lambda x: descend.torch.scaled_masked_softmax_backward(x[0], x[0], None),
+    "nsa_compress": lambda x: descend.torch.nsa_compress(x, torch.ones(2, 4), compress_block_size=2, compress_stride=1),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SAMPLES)
+def test_vmap_of_a_wrong_call_says_what_is_wrong_with_a_sample(name):
+    """Of samples of rank 1, which together have what some of these calls ask for."""
+    samples = torch.randn(3, 4)
+    with pytest.raises(descend.errors.AclnnValueError) as alone:
+        WRONG_SAMPLES[name](samples[0])
+    for batch in (samples, samples[:0]):
+        with pytest.raises(descend.errors.AclnnValueError) as together:
+            vmap(WRONG_SAMPLES[name])(batch)
+        assert str(together.value) == str(alone.value)
+
+
 def test_vmap_of_vmap():
     x, weight = torch.randn(2, 3, 4, 8), torch.randn(3, 8)
     results = vmap(vmap(lambda x, w: descend.torch.rms_norm(x, w)[0]), in_dims=(0, None))(x, weight)

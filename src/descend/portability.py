@@ -104,10 +104,11 @@ def portability(operator: str, /, *arguments: Any, **named: Any) -> dict[str, Ve
         raise KeyError(f"there is no operator {operator!r}; known are {', '.join(OPERATORS)}.")
     op = OPERATORS[operator]
     given = _by_name(op, arguments, named)
-    return {product: _verdict(op, product, given) for product in PRODUCTS}
+    return {product: verdict(op, product, given) for product in PRODUCTS}
 
 
-def _verdict(operator: Operator, product: str, given: Mapping[str, Any]) -> Verdict:
+def verdict(operator: Operator, product: str, given: Mapping[str, Any]) -> Verdict:
+    """What one product answers to a call, whose arguments are given by name; none that must be may be missing."""
     results = result_types(operator, given, product)
     values = [
         given.get(p.python, TensorSpec(*results[p.python]) if p.role == "output" else default(p))

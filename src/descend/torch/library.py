@@ -191,7 +191,7 @@ class Operator:
         if any(isinstance(size, torch.SymInt) for size in sizes):
             return
         plain = {k: _specification(v) if isinstance(v, Tensor) else v for k, v in values.items()}
-        verdict = portability.portability(self.name, **plain)["host"]
+        verdict = portability.verdict(self._contract, "host", plain)
         if verdict.status:
             raise from_status(verdict.status, verdict.name, verdict.sentence)
 
@@ -244,21 +244,22 @@ class Operator:
             args = self.complete(args)
             dims = [d if isinstance(d, int) else None for d in in_dims]
             dims += [None] * (len(args) - len(dims))
-            run = rule if info.batch_size else self._no_calls
-            return run(info.batch_size, dims, *args, **named)
+            one = [_without_data(a, d) if isinstance(a, Tensor) else a for a, d in zip(args, dims, strict=True)]
+            self._check(one, named)  # what no sample has room for, the batch may
+            if info.batch_size:
+                return rule(info.batch_size, dims, *args, **named)
+            return self._no_calls(self.without_data(*one, **named), args)
 
         torch.library.register_vmap(f"descend::{self.name}", vmap, lib=LIBRARY)
         return rule
 
-    def _no_calls(self, size: int, dims: Sequence[int | None], *args: Any, **named: Any) -> tuple[Any, Any]:
-        """A rule for a batch of no calls: results of the right shapes and dtypes, through which all gradients are 0."""
-        one = [_without_data(a, d) if isinstance(a, Tensor) else a for a, d in zip(args, dims, strict=True)]
-        results = self.without_data(*one, **named)
+    def _no_calls(self, results: Any, args: Sequence[Any]) -> tuple[Any, Any]:
+        """A batch of no calls: results of the shapes and dtypes of one, through which all gradients are 0."""
         floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
         nothing = torch.stack([a.flatten()[:0].sum(dtype=torch.float64) for a in floats]).sum()
 
         def empty(result: Tensor | None) -> Tensor | None:
-            return None if result is None else nothing.to(result.dtype).expand(size, *result.shape).clone()
+            return None if result is None else nothing.to(result.dtype).expand(0, *result.shape).clone()
 
         if not isinstance(results, tuple):
             return empty(results), 0

@@ -263,6 +263,22 @@ class GatedNorm(Rms):
         return self.xhat(x) * self.weight if gate is None else self.xhat(x) * self.weight * gate
 
 
+class StaticNorm(Rms):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x
+
+
+class BuiltInNorm(Rms):
+    forward = torch.relu
+
+
+class PropertyNorm(Rms):
+    @property
+    def forward(self) -> Callable[[Tensor], Tensor]:
+        return self.xhat
+
+
 class ScaledNorm(Rms):
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * self.xhat(x).to(x.dtype) * 1.01
@@ -412,7 +428,10 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no epsilon, by class": (lambda: Scaled(16), "no single attribute of it can be the epsilon"),
     "final": (lambda: FinalLayerNorm(16), "its class cannot be subclassed: TypeError('FinalLayerNorm is final')"),
     "final, probed": (FinalLlamaNorm, "its class cannot be subclassed: TypeError('FinalLlamaNorm is final')"),
-    "gate": (GatedNorm, "its forward takes more than one input"),
+    "gate": (GatedNorm, "its forward does not take one input alone"),
+    "static": (StaticNorm, "its forward does not take one input alone"),
+    "built-in": (BuiltInNorm, "what its forward takes is not known"),
+    "property": (PropertyNorm, "what its forward takes is not known"),
     **{
         kind.__name__: (kind, "its results are not those of any form that is known")
         for kind in (
@@ -492,6 +511,30 @@ def test_probing_leaves_no_trace():
     assert weight.grad is None
     assert not module.training
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.cpu
+def test_probing_compiles_nothing():
+    compiled = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def scaled(xhat: Tensor, weight: Tensor) -> Tensor:
+        return weight * xhat
+
+    class CompiledNorm(Rms):
+        def forward(self, x: Tensor) -> Tensor:
+            return scaled(self.xhat(x).to(x.dtype), self.weight)
+
+    module, x = CompiledNorm(), torch.randn(3, 16)
+    expected = module(x)
+    assert len(compiled) == 1
+    assert dt.patch(module).swapped
+    torch.testing.assert_close(module(x), expected)
+    assert len(compiled) == 1
 
 
 CONTEXTS: dict[str, Callable[[], Any]] = {

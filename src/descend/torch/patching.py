@@ -239,9 +239,12 @@ def _epsilons(module: nn.Module) -> list[str]:
 def _recognise(module: nn.Module, probed: dict[Any, type[Form] | None]) -> type[nn.Module] | str:
     """The class for a norm of a class that is not PyTorch's own, or why there is none."""
     kind = type(module)
-    parameters = list(inspect.signature(kind.forward).parameters.values())
+    try:
+        parameters = list(inspect.signature(kind.forward).parameters.values())
+    except (TypeError, ValueError):
+        return "what its forward takes is not known"
     if len(parameters) != 2 or parameters[1].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        return "its forward takes more than one input"
+        return "its forward does not take one input alone"
     epsilons = _epsilons(module)
     if len(epsilons) != 1:
         return "no single attribute of it can be the epsilon"
@@ -274,6 +277,7 @@ def _probe(module: nn.Module, epsilon: str) -> type[Form] | None:
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
+        torch.compiler.set_stance("force_eager"),  # what is compiled within is not compiled for the probes
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(),
     ):

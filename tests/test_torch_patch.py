@@ -571,6 +571,23 @@ def test_unusual_inputs(name, dtype):
         assert ours(x.new_ones(shape)).shape == shape
 
 
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "Llama", "Gemma", "T5"])
+def test_what_no_operator_takes_is_left_to_the_class(name):
+    """Ranks beyond 8; integers; complex numbers: the class computes them or says why not."""
+
+    def outcome(module: nn.Module, x: Tensor) -> Any:
+        try:
+            return module(x).tolist()
+        except Exception as error:
+            return repr(error)
+
+    theirs = SWAPPED[name][0]()
+    ours = copy.deepcopy(theirs)
+    dt.patch(ours)
+    for x in (torch.ones(*[1] * 8, 16), torch.arange(16), torch.ones(2, 16, dtype=torch.complex64)):
+        assert outcome(ours, x) == outcome(theirs, x)
+
+
 def test_a_norm_over_nothing():
     module = LlamaNorm(0)
     assert dt.patch(module).swapped

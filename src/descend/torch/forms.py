@@ -26,6 +26,7 @@ Origin = tuple[type[nn.Module], "type[Form]", str]
 _mixed: dict[Origin, type[nn.Module]] = {}
 
 _NARROW = (torch.float16, torch.bfloat16)
+DTYPES = (*_NARROW, torch.float32, torch.float64)
 
 
 class Form:
@@ -109,7 +110,7 @@ class Norm(Form):
         x = inputs[0]
         # The operators take no proxies of torch.fx, and no nested tensors, of which some say that they are strided.
         plain = isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
-        return self._normalise(x) if plain else self._own(x)
+        return self._normalise(x) if plain and x.dtype in DTYPES and x.dim() <= 8 else self._own(x)
 
     def _own(self, x: Any) -> Tensor:
         """What the module's class computes."""

@@ -20,7 +20,6 @@ from descend.torch import forms
 from descend.torch.forms import Form, mix
 
 _PROBED = (torch.float32, torch.bfloat16, torch.float16)
-_DTYPES = (*_PROBED, torch.float64)
 _STANDARD: dict[Any, type[Form]] = {
     nn.LayerNorm: forms.LayerNorm,
     nn.RMSNorm: forms.TorchRMSNorm,
@@ -218,7 +217,7 @@ def _obstacle(module: nn.Module) -> str | None:
             continue
         if type(parameter) is not nn.Parameter:
             return f"its {name} is a {type(parameter).__name__}"
-        if parameter.layout is not torch.strided or parameter.dtype not in _DTYPES:
+        if parameter.layout is not torch.strided or parameter.dtype not in forms.DTYPES:
             return f"its {name} is not of a dense floating dtype: {parameter.dtype}, {parameter.layout}"
         if parameter.device.type not in ("cpu", "meta", "cuda"):
             return f"its {name} is on {parameter.device}, for which there are no kernels"

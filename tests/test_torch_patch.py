@@ -483,6 +483,25 @@ def test_classes_that_refuse_do_not_keep_others_from_their_turn():
     torch.testing.assert_close(model[6](x), model[5](x))
 
 
+class LazyScale(nn.modules.lazy.LazyModuleMixin, nn.Module):
+    """What knows its weight's shape when it first is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.UninitializedParameter()
+        self.eps = 1e-6
+
+
+class LazyScaleNorm(LazyScale):
+    pass
+
+
+def test_weights_without_a_shape_as_yet():
+    report = dt.patch(nn.Sequential(nn.LazyLinear(4), LazyScale(), LazyScaleNorm(), nn.LayerNorm(4)))
+    assert report.swapped == {"3": "LayerNorm -> layer_norm"}
+    assert report.left == {"2": "LazyScaleNorm: it has hooks"}
+
+
 def test_what_is_no_norm_is_not_mentioned():
     model = nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Dropout(), nn.LeakyReLU(), Weightless(), nn.Embedding(3, 4))
     before = [type(m) for m in model.modules()]

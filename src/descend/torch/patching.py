@@ -182,8 +182,9 @@ def _may_be_a_norm(module: nn.Module) -> bool:
     if "norm" in type(module).__name__.lower():
         return True
     weight = module._parameters.get("weight")
-    standard = type(module).__module__.startswith("torch.nn.")
-    return not standard and weight is not None and weight.dim() == 1 and len(_epsilons(module)) == 1
+    if weight is None or torch.nn.parameter.is_lazy(weight) or type(module).__module__.startswith("torch.nn."):
+        return False
+    return weight.dim() == 1 and len(_epsilons(module)) == 1
 
 
 def _parametrized(module: nn.Module) -> bool:

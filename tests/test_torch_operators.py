@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -338,6 +339,35 @@ def test_no_gradients_no_graph():
         assert not any(r.requires_grad for r in call.run())
     plain = calls()["layer_norm"]
     assert all(r.grad_fn is None for r in plain.run())
+
+
+NUMBERS: dict[str, Callable[[Tensor, Any], Any]] = {
+    "rms_norm: epsilon": lambda x, n: descend.torch.rms_norm(x, x[0], n),
+    "layer_norm: eps": lambda x, n: descend.torch.layer_norm(x, [4], eps=n),
+    "group_norm_swish: eps": lambda x, n: descend.torch.group_norm_swish(x, x[0], x[0], 2, eps=n),
+    "group_norm_swish: swish_scale": lambda x, n: descend.torch.group_norm_swish(x, x[0], x[0], 2, swish_scale=n),
+    "group_norm_swish_grad: swish_scale": lambda x, n: descend.torch.group_norm_swish_grad(
+        x, x[:, :2], x[:, :2], x, x[0], x[0], 2, swish_scale=n
+    ),
+    "scaled_masked_softmax: scale": lambda x, n: descend.torch.scaled_masked_softmax(x, None, n),
+    "scaled_masked_softmax_backward: scale": lambda x, n: descend.torch.scaled_masked_softmax_backward(x, x, None, n),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_whose_gradients_would_be_lost_are_refused(name):
+    call, x = NUMBERS[name], torch.rand(3, 4)
+    plain = torch.tensor(0.5)
+    leaf = plain.clone().requires_grad_()
+    expected = call(x, 0.5)
+    for number in (plain, leaf.detach()):
+        torch.testing.assert_close(call(x, number), expected, rtol=0, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(call(x, leaf), expected, rtol=0, atol=0)
+    with pytest.raises(descend.errors.AclnnValueError, match=f"^{name} requires gradients, .* detach"):
+        call(x, leaf)
+    with pytest.raises(descend.errors.AclnnValueError, match=f"^{name} has a forward-mode tangent, .* detach"):
+        torch.func.jvp(lambda n: call(x, n), (plain,), (plain,))
 
 
 def test_gradients_have_the_dtypes_of_what_they_are_for():

@@ -42,7 +42,7 @@ def group_norm_swish(
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnGroupNormSwish.
     """
-    result: tuple[Tensor, Tensor, Tensor] = _FORWARD.overload(
+    result: tuple[Tensor, Tensor, Tensor] = _FORWARD(
         x, gamma, beta, num_groups, data_format, eps, activate_swish, swish_scale
     )
     return result
@@ -75,7 +75,7 @@ def group_norm_swish_grad(
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnGroupNormSwishGrad.
     """
-    result: tuple[Tensor, Tensor | None, Tensor | None] = _BACKWARD.overload(
+    result: tuple[Tensor, Tensor | None, Tensor | None] = _BACKWARD(
         dy, mean, rstd, x, gamma, beta, num_groups, data_format, swish_scale, dgamma_is_require, dbeta_is_require
     )
     return result

@@ -38,9 +38,7 @@ def layer_norm(
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnLayerNorm.
     """
-    result: tuple[Tensor, Tensor, Tensor] = _FORWARD.overload(
-        input, constant_sizes(normalized_shape), weight, bias, eps
-    )
+    result: tuple[Tensor, Tensor, Tensor] = _FORWARD(input, constant_sizes(normalized_shape), weight, bias, eps)
     return result
 
 
@@ -67,7 +65,7 @@ def layer_norm_backward(
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnLayerNormBackward.
     """
-    result: tuple[Tensor | None, Tensor | None, Tensor | None] = _BACKWARD.overload(
+    result: tuple[Tensor | None, Tensor | None, Tensor | None] = _BACKWARD(
         grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask
     )
     return result

@@ -132,6 +132,7 @@ class Operator:
         self.name = name
         self._contract = OPERATORS[name]
         self._parameters = functional_parameters(self._contract)
+        self._numbers = [(i, p.python) for i, p in enumerate(self._parameters) if p.kind == "float"]
         self._defaults = tuple(portability.default(p) for p in self._parameters if not p.keyword_only)
         self._engine: Kernel = getattr(descend, name)
         self._on_cuda: Kernel | None = None
@@ -141,6 +142,13 @@ class Operator:
         LIBRARY.impl(name, self._run_on_cuda, "CUDA")
         self.without_data: Kernel
         self.overload: Any = getattr(torch.ops.descend, name).default
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """What `overload` gives, which takes a tensor's value for a number: gradients lost in this way are refused."""
+        for place, name in self._numbers:
+            if isinstance(args[place], Tensor):
+                _cuda.refuse_gradients(self.name, name, args[place])
+        return self.overload(*args, **named)
 
     def _schema(self) -> str:
         parts: list[str] = []

@@ -39,7 +39,7 @@ def nsa_compress(
     Under autocast it runs in the lower precision, as matrix products do. Raises AclnnError (a ValueError) where the
     shapes or dtypes do not fit. Source: aclnnNsaCompress.
     """
-    result: Tensor = _FORWARD.overload(
+    result: Tensor = _FORWARD(
         input,
         weight,
         constant_sizes(act_seq_len),
@@ -72,7 +72,7 @@ def nsa_compress_grad(
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnNsaCompressGrad.
     """
-    result: tuple[Tensor, Tensor] = _BACKWARD.overload(
+    result: tuple[Tensor, Tensor] = _BACKWARD(
         output_grad,
         input,
         weight,

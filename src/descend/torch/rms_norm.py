@@ -29,7 +29,7 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, T
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnRmsNorm.
     """
-    result: tuple[Tensor, Tensor] = _FORWARD.overload(x, gamma, epsilon)
+    result: tuple[Tensor, Tensor] = _FORWARD(x, gamma, epsilon)
     return result
 
 
@@ -46,7 +46,7 @@ def rms_norm_grad(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[T
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnRmsNormGrad.
     """
-    result: tuple[Tensor, Tensor] = _BACKWARD.overload(dy, x, rstd, gamma)
+    result: tuple[Tensor, Tensor] = _BACKWARD(dy, x, rstd, gamma)
     return result
 
 

@@ -30,7 +30,7 @@ def scaled_masked_softmax(x: Tensor, mask: Tensor | None, scale: float = 1.0, fi
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnScaledMaskedSoftmax.
     """
-    result: Tensor = _FORWARD.overload(x, mask, scale, fix_triu_mask)
+    result: Tensor = _FORWARD(x, mask, scale, fix_triu_mask)
     return result
 
 
@@ -47,7 +47,7 @@ def scaled_masked_softmax_backward(
 
     Raises AclnnError (a ValueError) where the shapes or dtypes do not fit. Source: aclnnScaledMaskedSoftmaxBackward.
     """
-    result: Tensor = _BACKWARD.overload(grad_output, y, mask, scale, fix_triu_mask)
+    result: Tensor = _BACKWARD(grad_output, y, mask, scale, fix_triu_mask)
     return result
 
 

@@ -748,6 +748,14 @@ def test_gradients_that_would_be_lost_are_refused():
     # Not a leaf, but part of a graph.
     with refused(161002, OP, "x", "requires gradients"):
         descend.rms_norm_grad(call[0], leaf * 2, *call[2:])
+    # A number.
+    scale = torch.tensor(0.5, requires_grad=True)
+    with refused(161002, "scaled_masked_softmax", "scale", "requires gradients", "no_grad", "detach"):
+        descend.scaled_masked_softmax(call[0], None, scale)
+    expected = numbers(descend.scaled_masked_softmax(call[0], None, 0.5))
+    assert_same_bits(numbers(descend.scaled_masked_softmax(call[0], None, scale.detach())), expected)
+    with torch.no_grad():
+        assert_same_bits(numbers(descend.scaled_masked_softmax(call[0], None, scale)), expected)
 
 
 @needs_torch

@@ -90,6 +90,7 @@ void read_attribute(Call& call, int i, PyObject* object) {
       }
       wrong_type(call, i, object, "an integer");
     case Kind::kFloat:
+      check_number(call, i, object);
       if (const auto number = as_real(object)) {
         if (!number->fits) too_large(call, i, "does not fit into a floating-point number.");
         argument.real = number->value;

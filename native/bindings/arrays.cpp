@@ -264,10 +264,9 @@ bool has_tangent(PyObject* object) {
   return !torch()->forward_ad.attr("unpack_dual")(nb::handle(object)).attr("tangent").is_none();
 }
 
-// What DLPack does not tell of a PyTorch tensor.
-void check_torch(const Call& call, int i, PyObject* object) {
+// What a call would lose of a PyTorch tensor.
+void check_recorded(const Call& call, int i, PyObject* object) {
   static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
-  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   const nb::object wants_grad = nb::steal(PyObject_GetAttr(object, requires_grad));
   if (truth(wants_grad) && truth(torch()->is_grad_enabled())) {
     refuse(call, i,
@@ -276,6 +275,12 @@ void check_torch(const Call& call, int i, PyObject* object) {
   if (has_tangent(object)) {
     refuse(call, i, "has a forward-mode tangent, which this call would not carry on; detach() it.");
   }
+}
+
+// What DLPack does not tell of a PyTorch tensor.
+void check_torch(const Call& call, int i, PyObject* object) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  check_recorded(call, i, object);
   if (truth(nb::steal(PyObject_CallMethodNoArgs(object, is_neg)))) {
     refuse(call, i, "is a lazily negated tensor; call resolve_neg() first.");
   }
@@ -458,6 +463,10 @@ nb::object numpy_from_managed(dlpack::ManagedTensorVersioned* managed, Dtype dty
 }
 
 }  // namespace
+
+void check_number(const Call& call, int i, PyObject* object) {
+  if (is_torch(object)) check_recorded(call, i, object);
+}
 
 void check_untraced(const Call& call) {
   const Torch& t = *torch();

@@ -25,6 +25,9 @@ Family read_array(Call& call, int i, PyObject* object, bool output, Use use, std
 // Whether what read_array() told of a PyTorch tensor is still so.
 bool is_still(const Tensor& tensor, PyObject* object);
 
+// Throws where the call would lose gradients of what is given as a number, which may be a tensor.
+void check_number(const Call& call, int i, PyObject* object);
+
 // Throws where PyTorch is tracing.
 void check_untraced(const Call& call);
 

@@ -125,16 +125,15 @@ bool import_attribute(Argument& argument, Kind kind, const c10::IValue& value) {
       return true;
     case Kind::kIntArray: {
       if (!value.isIntList()) return false;
-      const c10::List<int64_t> list = value.toIntList();
-      argument.list.clear();
-      for (const int64_t number : list) argument.list.push_back(number);
+      const std::vector<int64_t> numbers = value.toIntVector();
+      argument.list.assign(numbers.data(), numbers.size());
       return true;
     }
     case Kind::kBoolArray: {
       if (!value.isBoolList()) return false;
       const c10::List<bool> list = value.toBoolList();
-      argument.list.clear();
-      for (const bool flag : list) argument.list.push_back(flag);
+      const std::vector<int64_t> flags(list.begin(), list.end());
+      argument.list.assign(flags.data(), flags.size());
       return true;
     }
     case Kind::kTensor:

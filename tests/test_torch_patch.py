@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
+from cases import run_python  # noqa: E402
 from torch_cases import draw  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
@@ -554,6 +555,31 @@ def test_probing_compiles_nothing():
     assert dt.patch(module).swapped
     torch.testing.assert_close(module(x), expected)
     assert len(compiled) == 1
+
+
+WITHOUT_THE_COMPILER = """
+import sys
+import torch
+import descend.torch
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(16))
+        self.eps = 1e-6
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+before = "torch._dynamo" in sys.modules
+assert descend.torch.patch(torch.nn.Sequential(Scaled(), torch.nn.LayerNorm(16))).swapped
+assert ("torch._dynamo" in sys.modules) == before
+"""
+
+
+@pytest.mark.cpu
+def test_probing_does_not_wait_for_the_compiler():
+    run_python(WITHOUT_THE_COMPILER)
 
 
 CONTEXTS: dict[str, Callable[[], Any]] = {

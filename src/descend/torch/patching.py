@@ -6,9 +6,11 @@ import inspect
 import itertools
 import math
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -277,7 +279,7 @@ def _probe(module: nn.Module, epsilon: str) -> type[Form] | None:
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
-        torch.compiler.set_stance("force_eager"),  # what is compiled within is not compiled for the probes
+        _uncompiled(),
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(),
     ):
@@ -288,6 +290,14 @@ def _probe(module: nn.Module, epsilon: str) -> type[Form] | None:
             if all(_agree(module, swapped, *call) for call in calls):
                 return form
     return None
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    """Within it, functions that ``torch.compile`` made run as they are written, and nothing is compiled.
+
+    Whoever made one has imported ``torch._dynamo``, which takes seconds.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor | None]]]:

@@ -321,7 +321,7 @@ HWY_NOINLINE void apply_columns(const Applied<T>& from, int64_t n, const Rows<T>
   };
   const int64_t ahead = from.ahead * from.x.stride;
   const Parameter<T> gamma = from.gamma, beta = from.beta;
-  apply_to_packs(
+  apply_to_packs<kStream>(
       from.in_lines, from.x, y, from.rows, n,
       [&](int64_t r) HWY_ATTR {
         return Terms{splat(from.by.centre.of[r]), splat(from.by.level.of[r]), splat(from.by.rstd.of[r])};

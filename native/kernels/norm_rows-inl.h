@@ -240,9 +240,11 @@ constexpr int64_t stretch_of(int64_t n) {
 }
 
 // Calls apply(extent, x, y, of(r), beside(extent, c)) for every pack of `rows` rows of n columns, x and y pointing to
-// what is read and written: what is beside the columns is the same for all rows. in_lines, for long rows: their packs
-// begin where lines of y do, and stores then neither share lines nor need a stage.
-template <class T, class Of, class Beside, class Apply>
+// what is read and written: what is beside the columns is the same for all rows. in_lines, for long rows: a stretch of
+// one comes before that of the next, and what goes past the caches begins with a line of y; stores then neither share
+// lines nor need a stage. (Elsewhere the parts of packs that this takes would cost more than stores to two lines; not
+// measured where the second-level cache is asked, as on Zen 4.)
+template <bool kStream, class T, class Of, class Beside, class Apply>
 HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_t rows, int64_t n, Of of, Beside beside,
                                Apply apply) {
   using W = Wide<T>;
@@ -263,7 +265,7 @@ HWY_INLINE void apply_to_packs(bool in_lines, Rows<const T> x, Rows<T> y, int64_
       const auto of_row = of(r);
       const auto one_row = [&](auto extent, int64_t c)
                                HWY_ATTR { apply(extent, from + c, to + c, of_row, beside(extent, c)); };
-      const int64_t lead = before_line(to, n);
+      const int64_t lead = kStream || kAsksSecondLevel ? before_line(to, n) : 0;
       if (stretch == 0 && lead > 0) one_row(Part{static_cast<size_t>(lead)}, 0);
       const int64_t begin = HWY_MIN(stretch + lead, n), end = HWY_MIN(begin + step, n);
       for_each_pack<W>(begin, end, one_row);

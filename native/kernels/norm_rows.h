@@ -23,7 +23,7 @@ Stores norm_stores_of(const Rows<T>& y, int64_t columns, int64_t bytes) {
   return row_stores_of(y, columns, even_traffic(bytes), are_aligned(y, kWord) ? kLeastOfWords : least_of_others());
 }
 
-// Whether the packs of a row are made to begin where lines of its results do.
+// Whether rows are worked on one after the other, a stretch at a time, and what goes past the caches line by line.
 template <class T>
 constexpr bool goes_in_lines(int64_t columns, Stores stores) {
   return stores != Stores::kStaged && are_long<T>(columns);

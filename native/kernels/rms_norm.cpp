@@ -147,7 +147,7 @@ HWY_INLINE void scale_tile(const RmsNorm<T>& p, int64_t row, int64_t rows, int64
   const int64_t n = end - begin, distance = ahead * x.stride;
   const bool in_lines = goes_in_lines<T>(p.columns, stores);
   store_rows(stores, result, rows, n, stage, [=](const Rows<T>& y, auto stream) HWY_ATTR {
-    apply_to_packs(
+    apply_to_packs<decltype(stream)::value>(
         in_lines, x, y, rows, n, [=](int64_t r) HWY_ATTR { return splat(rstd[r]); },
         [=](auto extent, int64_t c) HWY_ATTR { return gamma.pack(extent, c); },
         [=](auto extent, const T* from, T* to, const Vector<W>& by, const Pack<W>& beside) HWY_ATTR {

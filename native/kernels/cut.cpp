@@ -91,6 +91,7 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   cut.chunk = ceil_div(cut.chunk, kMaxGroupRows) * kMaxGroupRows;
   cut.chunks = std::max<int64_t>(ceil_div(rows, cut.chunk), 1);
   cut.ask = ask_for(rows * bytes, kPrefetch);
+  cut.near = false;
   cut.alone = cut.ask >= Ask::kSparing && is_best_alone(bytes);
   return cut;
 }

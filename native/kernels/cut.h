@@ -76,7 +76,7 @@ struct RowCut {
   int64_t chunks;
   Ask ask;     // for the next tile, while this one is computed
   bool alone;  // whether a row, where requests are scarce, is best computed before the next is begun
-  bool near = false;  // see stays_near(); set by who knows all that the call touches
+  bool near;   // see stays_near(); false until it is set by who knows all that the call touches
 
   int64_t chunks_taken() const;
 };

@@ -566,9 +566,9 @@ class Results {
   Stage<T, kStages<T> ? kRoom : 1> stage_;
 };
 
-// Whether the second pass over a group is best in step with the first over the next: where they read memory, which would
-// else be idle now and then; of near rows, where the first-level cache has room for both groups with all that is used
-// beside them, or not even for one, and the registers do.
+// Whether the second pass over a group is best in step with the first over the next: where they read memory, which
+// would else be idle now and then; of near rows, where the first-level cache has room for both groups with all that is
+// used beside them, or not even for one, and the registers do.
 template <class Norm, int kGroup, class T>
 bool go_in_step(const NormBackward<T>& p, bool near) {
   if (!near) return true;
@@ -628,8 +628,10 @@ HWY_INLINE void all_rows(NormBackward<T> p, int64_t first, int64_t last, const R
 template <class T>
 inline constexpr int64_t kBatchColumns = 512 / static_cast<int64_t>(sizeof(T));
 template <class Norm, class T>
-inline constexpr int64_t kNearBatchColumns =
-    (!Norm::kCentered ? 768 : sizeof(T) == 2 ? 512 : 1024) / static_cast<int64_t>(sizeof(T));
+inline constexpr int64_t kNearBatchColumns = (!Norm::kCentered ? 768
+                                              : sizeof(T) == 2 ? 512
+                                                               : 1024) /
+                                             static_cast<int64_t>(sizeof(T));
 
 inline constexpr int64_t kFolded = kFoldRows<double>;      // rows whose sums are folded together
 inline constexpr int64_t kBatch = 4 * kFolded;             // rows at most: they hide how long each step takes
@@ -689,16 +691,17 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
   constexpr int64_t kStep = kPackLanes<W>;
   constexpr bool kHalf = kLength == Length::kHalf, kPack = kHalf || kLength == Length::kPack;
   Vector<double> gx[kFolded], g[kFolded];
-  const auto add_run = [&](const RowSet<Norm, T, 1>& set, int64_t begin, int64_t end, Pack<W>& gx_run,
-                           Pack<W>& g_run) HWY_ATTR {
-    const int64_t whole = kPack ? begin : end - (end - begin) % kStep;
-    const Part rest{static_cast<size_t>(end - whole)};
-    gx_run = g_run = zero_pack<W>();
-    for (int64_t c = begin; c < whole; c += kStep) {
-      add_products<Norm, true>(Full(), set, p.gamma.wide, c, &gx_run, &g_run);
-    }
-    if (kPack || rest.n > 0) add_products<Norm, true>(rest, set, p.gamma.wide, whole, &gx_run, &g_run);
-  };
+  const auto add_run = [&](const RowSet<Norm, T, 1>& set, int64_t begin, int64_t end, Pack<W>& gx_run, Pack<W>& g_run)
+                           HWY_ATTR {
+                             const int64_t whole = kPack ? begin : end - (end - begin) % kStep;
+                             const Part rest{static_cast<size_t>(end - whole)};
+                             gx_run = g_run = zero_pack<W>();
+                             for (int64_t c = begin; c < whole; c += kStep) {
+                               add_products<Norm, true>(Full(), set, p.gamma.wide, c, &gx_run, &g_run);
+                             }
+                             if (kPack || rest.n > 0)
+                               add_products<Norm, true>(rest, set, p.gamma.wide, whole, &gx_run, &g_run);
+                           };
   const auto add_row = [&](int64_t r, const RowSet<Norm, T, 1>& set) HWY_ATTR {
     Pack<W> gx_run, g_run;
     if constexpr (kLength == Length::kRuns) {

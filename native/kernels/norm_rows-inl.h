@@ -280,8 +280,8 @@ using TileStage = Stage<T, kMaxRows * kLongRow / static_cast<int64_t>(sizeof(T))
 
 // Rows of a tile. What is read again of short ones lies in the first-level cache if it is so little: what lies farther
 // is slow to come while memory is waited for. Of near rows, and of 16 bits, which take more arithmetic, what a tile
-// does once for all its rows counts for more, and it may have kRoom bytes. (Where the second-level cache is asked, as on
-// Zen 4, this has been measured for short rows alone.)
+// does once for all its rows counts for more, and it may have kRoom bytes. (Where the second-level cache is asked, as
+// on Zen 4, this has been measured for short rows alone.)
 template <int64_t kRoom, class T>
 HWY_INLINE int64_t tile_rows(const RowCut& cut, const Rows<T>& y, int64_t columns, Stores stores) {
   constexpr int64_t kShortTile = int64_t{8} << 10, kStageRoom = kMaxRows * kLongRow;  // bytes

@@ -516,8 +516,8 @@ HWY_INLINE void keep_narrow_exps(const Tile<T>& t, const uint8_t* bytes, Spread<
   fold_narrow(kept, t.rows, t.columns, W{0}, Sum(), Sum(), total);
 }
 
-// Whether rows are divided as if they were one: narrow ones, and of 16 bits, which take longer to store, short ones whose
-// last pack would be half empty or more.
+// Whether rows are divided as if they were one: narrow ones, and of 16 bits, which take longer to store, short ones
+// whose last pack would be half empty or more.
 template <class T>
 HWY_INLINE bool divide_as_one(int64_t columns) {
   constexpr int64_t kLanes = kPackLanes<Wide<T>>;
@@ -530,7 +530,8 @@ template <bool kStream, class T>
 HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T>& scratch, Wide<T>* kept) {
   using W = Wide<T>;
   const bool as_one = divide_as_one<T>(t.columns);
-  const int64_t pitch = as_one ? t.columns : ceil_div(t.columns, kLineElements<W>) * kLineElements<W>;  // of exponentials
+  const int64_t pitch =
+      as_one ? t.columns : ceil_div(t.columns, kLineElements<W>) * kLineElements<W>;  // of exponentials
   RowTotals<W> by;
   if (t.columns <= kNarrowColumns) {
     keep_narrow_exps(t, bytes, scratch.max, kept, by.total);
@@ -567,8 +568,8 @@ HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t
   // Rows of a fold, or as many as there is room for: floats, for which memory is waited, are better off with fewer.
   int64_t most = HWY_MIN(kFoldRows<W>, kTogetherElements<W> / p.columns);
   if (sizeof(T) > 2 && most < kFoldRows<W>) most = HWY_MAX(1, most / 2);
-  const int64_t tile = together ? HWY_MAX(most, short_tile<W>(p.columns))
-                                : HWY_MAX(1, HWY_MIN(kFoldRows<W>, kKeptBytes / row_bytes));
+  const int64_t tile =
+      together ? HWY_MAX(most, short_tile<W>(p.columns)) : HWY_MAX(1, HWY_MIN(kFoldRows<W>, kKeptBytes / row_bytes));
   HWY_ALIGN W kept[kKeptColumns + kPackLanes<W>];
   Together<T> scratch;
   // A NaN with bits of its own would be rounded to bfloat16 as what it is not.

@@ -364,9 +364,9 @@ int64_t least_in_lines(const ScaledMaskedSoftmaxBackward<T>& p) {
   return sizeof(T) > 2 && row_bytes % 64 != 0 && has_no_gaps(p) ? 2 * kLongRow : kLongRow;
 }
 
-// Whether rows are computed a tile at a time; else each while the next one is summed. Short ones are, and longer ones of
-// floats that go by way of a stage; of 16 bits somewhat longer ones, too, with one thread or from the caches. (This has
-// not been measured where the second-level cache is asked, as on Zen 4.)
+// Whether rows are computed a tile at a time; else each while the next one is summed. Short ones are, and longer ones
+// of floats that go by way of a stage; of 16 bits somewhat longer ones, too, with one thread or from the caches. (This
+// has not been measured where the second-level cache is asked, as on Zen 4.)
 template <class T>
 bool go_in_tiles(const ScaledMaskedSoftmaxBackward<T>& p, int64_t bytes, Stores stores) {
   constexpr int64_t kLong = 256, kLong16 = 384;  // columns

@@ -21,7 +21,7 @@ pytest.importorskip("rich")
 from typer.testing import CliRunner
 
 import descend
-from descend import cli, precision, reference, tensors
+from descend import acl, cli, precision, reference, tensors
 from descend.cli import main, operators
 from descend.cli.app import app
 from descend.cli.run import attribute_value
@@ -145,8 +145,19 @@ def test_info(monkeypatch):
     monkeypatch.setattr(info, "_SECONDS", 0.01)
     text = ok("info")
     assert descend.__version__ in text
-    for word in ("instruction set", "threads", "memory limit", "GB/s"):
+    for word in ("instruction set", "product", acl.get_product(), "threads", "memory limit", "GB/s"):
         assert word in text
+
+
+@pytest.mark.parametrize("variable", ["DESCEND_ISA", "DESCEND_NUM_THREADS", "DESCEND_PRODUCT"])
+def test_info_refuses_what_the_environment_says_wrongly(variable):
+    command = [sys.executable, "-m", "descend.cli", "info"]
+    done = subprocess.run(command, env=os.environ | {variable: "foo"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert variable in done.stderr
+    assert "foo" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
 
 
 def test_sdk_prints_a_folder():

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 import descend
-from descend import _native
+from descend import _native, acl
 from descend.cli import output
 from descend.contract import OPERATORS, PRODUCTS
 
@@ -19,8 +19,10 @@ _SECONDS = 0.7
 def info() -> None:
     """Print version, instruction set, threads and memory limit.
 
-    The limit is measured, which takes some two seconds.
+    The limit is measured, which takes some two seconds. What an environment variable says wrongly is an error.
     """
+    product = acl.get_product()
+    descend.rms_norm(np.empty((0, 1)), np.empty(1))  # refuses what the other variables may say, as every operator does
     threads = descend.get_num_threads()
     limits = {}
     with output.progress() as bar:
@@ -30,6 +32,7 @@ def info() -> None:
     table.add_row("descend", f"{descend.__version__}, {len(OPERATORS)} operators, {len(PRODUCTS)} products")
     engine = _native.info()
     table.add_row("instruction set", f"{engine['isa']} (compiled in and runnable here: {engine['isas']})")
+    table.add_row("product", f"{product} (of two-phase calls)")
     table.add_row("threads", str(threads))
     table.add_row(
         "memory limit", f"{limits[_BYTES[1]] / 1e9:.1f} GB/s (two reads and a write, {output.size(_BYTES[1])})"

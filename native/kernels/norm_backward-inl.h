@@ -739,15 +739,16 @@ HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, 
 template <class Norm, class T>
 HWY_INLINE void batch_sums(const NormBackward<T>& p, int64_t row, int64_t rows, BatchSums<Norm>& sums) {
   using W = Wide<T>;
+  constexpr int64_t kStep = kPackLanes<W>;
   const auto each_fold = [&](auto length) HWY_ATTR {
     for (int64_t r = 0; r < rows; r += kFolded) {
       batch_sums<Norm, length()>(p, row + r, HWY_MIN(kFolded, rows - r), sums.gx + r,
                                  Norm::kCentered ? sums.g + r : nullptr);
     }
   };
-  if (!kSplits<T> && p.columns <= kPackLanes<W> / 2) {
+  if (!kSplits<T> && p.columns <= kStep / 2) {
     each_fold(std::integral_constant<Length, kSplits<T> ? Length::kPack : Length::kHalf>());
-  } else if (p.columns <= kPackLanes<W>) {
+  } else if (p.columns <= kStep) {
     each_fold(std::integral_constant<Length, Length::kPack>());
   } else if (kNearBatchColumns<Norm, T> <= kRun<W> || p.columns <= kRun<W>) {
     each_fold(std::integral_constant<Length, Length::kRun>());

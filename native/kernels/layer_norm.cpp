@@ -398,7 +398,7 @@ HWY_NOINLINE void layer_norm_narrow(const LayerNorm<T>& p, int64_t first, int64_
   }
 }
 
-// Bytes of a tile of near rows.
+// Bytes of a tile, at most: see tile_rows().
 template <class T>
 inline constexpr int64_t kTileBytes = int64_t{sizeof(T) == 2 ? 256 : 64} << 10;
 

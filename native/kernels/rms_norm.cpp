@@ -192,7 +192,7 @@ HWY_NOINLINE void rms_norm_narrow(const RmsNorm<T>& p, int64_t first, int64_t la
   }
 }
 
-// Bytes of a tile of near rows.
+// Bytes of a tile, at most: see tile_rows().
 template <class T>
 inline constexpr int64_t kTileBytes = int64_t{sizeof(T) == 2 ? 32 : 16} << 10;
 

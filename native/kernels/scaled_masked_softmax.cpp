@@ -562,8 +562,7 @@ HWY_INLINE void rows_together(const Tile<T>& t, const uint8_t* bytes, Together<T
 template <bool kStream, class T>
 HWY_INLINE void all_rows(const ScaledMaskedSoftmax<T>& p, int64_t first, int64_t last, bool staged) {
   using W = Wide<T>;
-  const bool together = p.columns <= kTogetherColumns && p.x.stride == p.columns && p.y.stride == p.columns &&
-                        (!kStream || are_aligned(p.y));
+  const bool together = p.columns <= kTogetherColumns && has_no_gaps(p) && (!kStream || are_aligned(p.y));
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(W));
   // Rows of a fold, or as many as there is room for: floats, for which memory is waited, are better off with fewer.
   int64_t most = HWY_MIN(kFoldRows<W>, kTogetherElements<W> / p.columns);
@@ -611,8 +610,7 @@ namespace {
 // asked, as on Zen 4.
 template <class T>
 int64_t least_in_lines(const ScaledMaskedSoftmax<T>& p) {
-  const bool gapless = p.x.stride == p.columns && p.y.stride == p.columns;
-  return sizeof(T) == 2 && gapless && !kAsksSecondLevel ? 2 * (kBlock + 1) : kLongRow;
+  return sizeof(T) == 2 && has_no_gaps(p) && !kAsksSecondLevel ? 2 * (kBlock + 1) : kLongRow;
 }
 
 }  // namespace

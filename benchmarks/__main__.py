@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import OPERATORS, compare, frameworks, machine, report, sweep
+from benchmarks import OPERATORS, compare, files, frameworks, machine, report, sweep
 from benchmarks.accuracy import WrongResultError
 from benchmarks.frameworks import Library
 from benchmarks.harness import Effort
@@ -89,7 +89,7 @@ def main(
     if not console.is_terminal:
         console = Console(width=150)  # a file or a pipe has room
     if compare_with:
-        before, after = map(saved, compare_with)
+        before, after = (files.saved(Report.load, path) for path in compare_with)
         try:
             changes = compare.compare(before, after)
         except ValueError as error:
@@ -99,7 +99,7 @@ def main(
             console.print(remark, highlight=False)
         raise typer.Exit(any(change.regressed for change in changes))
     if report_from:
-        write(saved(report_from), report_to or DOCS, console)
+        write(files.saved(Report.load, report_from), report_to or DOCS, console)
         return
     names = op or list(OPERATORS)
     if unknown := [name for name in names if name not in OPERATORS]:
@@ -170,19 +170,11 @@ def start(resume: Path | None, grid: Grid, planned: int) -> Report:
     here = machine.describe()
     if resume is None:
         return Report(here, grid.value, planned=planned)
-    measured = saved(resume)
+    measured = files.saved(Report.load, resume)
     if differing := [key for key in here if key != "date" and here[key] != measured.machine.get(key)]:
         raise typer.BadParameter(f"{resume} was measured with another {differing[0]}: {measured.machine[differing[0]]}")
     measured.planned = max(planned, measured.planned)
     return measured
-
-
-def saved(path: Path) -> Report:
-    """The report in a file; where there is none the call was wrong, which is no regression."""
-    try:
-        return Report.load(path)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error}") from None
 
 
 def command(**options: object) -> str:

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+_T = TypeVar("_T")
+
+
+def saved(load: Callable[[Path], _T], path: Path) -> _T:
+    """What ``load`` reads from a file; where it cannot, the call was wrong, which is no regression."""
+    try:
+        return load(path)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error}") from None
 
 
 def replace(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks import files
 from benchmarks.accuracy import WrongResultError
 from benchmarks.gpu import results, session
 from benchmarks.gpu.device import NOTHING, Cuda, NoGpuError, describe, refusal
@@ -38,11 +39,7 @@ def main(
     if not console.is_terminal:
         console = Console(width=170)  # a file or a pipe has room
     if docs_from:
-        try:
-            report = Report.load(docs_from)
-        except (OSError, ValueError) as error:
-            raise typer.BadParameter(f"{docs_from} cannot be read: {error}") from None
-        results.write_section(report, PAGE)
+        results.write_section(files.saved(Report.load, docs_from), PAGE)
         return
     if unknown := [name for name in op or () if name not in GRID]:
         raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(GRID)}")

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.report import title
-from benchmarks.results import Report
+from benchmarks.results import Report, Result
 
 TOLERANCE = 0.10
 
@@ -39,23 +39,38 @@ class Change:
 
 
 def compare(before: Report, after: Report) -> list[Change]:
-    """Every problem that both reports have; raises ValueError where there is none, for then nothing was compared."""
-    earlier = {result.key: result for result in before.results}
+    """Every problem that both reports have, with the processors as far apart; raises ValueError where there is none."""
     changes = []
-    for result in after.results:
-        old = earlier.get(result.key)
-        if old is not None:
-            noise = max(one.descend["out"].noise for one in (old, result))
-            changes.append(Change(*result.key, old.share, result.share, noise))
+    for old, new in _pairs(before, after):
+        if not _moved(old, new):
+            noise = max(one.descend["out"].noise for one in (old, new))
+            changes.append(Change(*new.key, old.share, new.share, noise))
     if not changes:
-        raise ValueError("the two reports have no problem in common")
+        raise ValueError("; ".join(["the two reports have no problem in common", *_unlike(before, after)]))
     return changes
+
+
+def _pairs(before: Report, after: Report) -> list[tuple[Result, Result]]:
+    """What both reports have."""
+    earlier = {result.key: result for result in before.results}
+    return [(earlier[result.key], result) for result in after.results if result.key in earlier]
+
+
+def _moved(old: Result, new: Result) -> bool:
+    """Whether the processors shared a cache the one time and not the other: the limit is another then."""
+    return old.apart is not None and new.apart is not None and old.apart != new.apart
+
+
+def _unlike(before: Report, after: Report) -> list[str]:
+    moved = sum(_moved(old, new) for old, new in _pairs(before, after))
+    return [f"not compared, since the processors shared a cache in only one of the files: {moved}"] if moved else []
 
 
 def remarks(before: Report, after: Report) -> list[str]:
     """What to know of the comparison: what was left out of it, and in what the machines differ."""
     alone = before.measured ^ after.measured
     said = [f"Not compared, since only one of the files has them: {len(alone)}."] if alone else []
+    said += [f"{words.capitalize()}." for words in _unlike(before, after)]
     for key in sorted((before.machine.keys() | after.machine.keys()) - {"date"}):
         old, new = before.machine.get(key), after.machine.get(key)
         if old != new:

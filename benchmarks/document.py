@@ -55,6 +55,8 @@ def text(report: Report, pictures: Sequence[str], accuracy: bool = False) -> str
         "## Where the time goes\n\n" + CORE + cores(report) if any(r.core for r in report.results) else "",
         "## Where it falls short\n\n" + shortfalls(report),
         "## One thread and more\n\n" + speedups(report) if any(r.speedup for r in report.results) else "",
+        "## Processors together and apart\n\n" + DISTANCE + distances(report) if any(r.handover for r in report.results)
+        else "",
         "## Results that we allocate\n\n" + allocations(report),
         "## Small calls\n\n" + small_calls(report.small) if report.small else "",
         "## Over the size\n\n" + OVER_SIZE + "\n".join(f"![{name[:-4]}](benchmarks/{name})" for name in pictures
@@ -234,6 +236,29 @@ def speedups(report: Report) -> str:
         "One thread's time over that of all threads, in the same rounds: the median and in brackets the least. What is "
         "small stays on the caller's thread.\n\n" + table(("operator", *homes), rows)
     )
+
+
+DISTANCE = """\
+Two processors that share a last-level cache have its way to memory together; where each has its own (chiplets, sockets),
+they have two caches and two ways. A virtual machine's may be moved from the one to the other at any time, whatever it
+says of its caches: the limit then changes by itself. In each round two threads hand a cache line to and fro, which takes
+several times as long where no cache is shared. The medians of what was measured with several threads:
+
+"""
+
+
+def distances(report: Report) -> str:
+    """The shares while the processors shared a cache, and while they did not."""
+    rows: list[Row] = []
+    for name, apart in (("together", False), ("apart", True)):
+        results = [r for r in report.results if r.apart is apart]
+        beyond = [r for r in results if r.lives == "memory"]
+        within = [r.reached for r in results if r.target == TARGET_IN_CACHE]
+        way = duration(median([r.way for r in results if r.way])) if results else "-"
+        triad = f"{median([r.bytes / r.triad.median for r in beyond]) / 1e9:.0f} GB/s" if beyond else "-"
+        rows.append((name, len(results), way, triad, *_median([r.reached for r in beyond])[:1], *_median(within)[:1]))
+    heads = ("processors", "points", "a line's way", "triad beyond the caches", "share there", "share within")
+    return table(heads, rows)
 
 
 def allocations(report: Report) -> str:

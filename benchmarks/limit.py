@@ -1,4 +1,4 @@
-"""The memory limit: two reads and one write of the same bytes, at the machine's best."""
+"""What the machine gives: two reads and one write of the same bytes at its best, and how far processors are apart."""
 
 from __future__ import annotations
 
@@ -20,3 +20,15 @@ def triad_seconds(size: int, threads: int) -> float:
 def limit(size: int, threads: int) -> Limit:
     """The limit as one who takes part in the rounds."""
     return Limit("limit", "descend", lambda: None, seconds=lambda: triad_seconds(size, threads))
+
+
+def handover_seconds() -> float:
+    """Seconds in which a cache line comes from one processor to another; 0 where that could not be seen."""
+    from descend import _native
+
+    return _native.handover(0.001)
+
+
+def handover() -> Limit:
+    """The same, as one who takes part in the rounds."""
+    return Limit("handover", "descend", lambda: None, seconds=handover_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +13,7 @@ from benchmarks.accuracy import worst_ratio
 from benchmarks.machine import in_words
 from benchmarks.neighbours import DISTURBED
 from benchmarks.operator import load
-from benchmarks.results import ONE_THREAD, Report, Result, SmallCall
+from benchmarks.results import APART, ONE_THREAD, Report, Result, SmallCall
 from descend.cli.output import show as show_table
 
 GOOD, BAD = "green", "bold red"
@@ -30,6 +31,8 @@ def show(report: Report, console: Console) -> None:
         show_table(console, small_table(small))
     if report.results:
         console.print(LEGEND, style="dim")
+        for words in moved(report):
+            console.print(words, style="yellow")
         console.print(verdict(report))
 
 
@@ -41,6 +44,18 @@ LEGEND = (
     "PyTorch's. Peers: their time over ours with out= given, above 1 we are faster. "
     "A time in yellow: other processes took part of the machine meanwhile."
 )
+
+
+def moved(report: Report) -> list[str]:
+    """How many problems were measured while the processors shared no cache, if some were."""
+    ways = [result.way for result in report.results if result.way is not None]
+    apart = [way for way in ways if way > APART]
+    if not apart:
+        return []
+    return [
+        f"The processors shared no cache for {len(apart)} of {len(ways)} problems: a line took "
+        f"{duration(median(apart))} from one to the other. Each has its own way to memory then: the limit is higher."
+    ]
 
 
 FORMS = {"alloc.": "allocating", "two-ph.": "two_phase", "repeat.": "repeatable"}

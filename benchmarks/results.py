@@ -105,6 +105,8 @@ class Result:
     """Pages mapped anew by a call that allocates its results, in a loop."""
     core: Timing | None = None
     """What one thread would take for the rows, had it their data at hand: measured on few of them, without the call."""
+    handover: Timing | None = None
+    """In which a cache line comes from one processor to another, where there are several threads; 0: not seen."""
 
     @property
     def key(self) -> Key:
@@ -158,6 +160,17 @@ class Result:
     def speedup(self) -> float | None:
         """One thread's time over that of all: below 1, more threads are slower."""
         return self.descend[ONE_THREAD].over(self.descend["out"]) if ONE_THREAD in self.descend else None
+
+    @property
+    def apart(self) -> bool | None:
+        """Whether the processors had each a last-level cache of its own; None where that was not measured."""
+        return None if self.way is None else self.way > APART
+
+    @property
+    def way(self) -> float | None:
+        """Seconds that a cache line took from one processor to another."""
+        seen = [seconds for seconds in self.handover.seconds if seconds] if self.handover else []
+        return median(seen) if seen else None
 
     @property
     def workers(self) -> int:
@@ -222,6 +235,8 @@ HINDRANCES = {
     "neither": "what is done once for all rows, threads that wait, or data that comes more slowly than it could",
 }
 """What may hold a point back, and what shows it."""
+APART = 100e-9
+"""Seconds that a cache line takes between processors which share no cache, at least."""
 SHARED = 0.1
 """By how much more threads are faster than one, or slower, where they share the work."""
 NOISE = 0.03
@@ -330,7 +345,7 @@ def _timings(entries: dict[str, Any]) -> dict[str, Timing]:
 
 def _result(entry: dict[str, Any]) -> Result:
     fields = {key: value for key, value in entry.items() if key != "summary"}
-    timed = ("triad", "empty", "arithmetic", "core")  # of which older files lack the last
+    timed = ("triad", "empty", "arithmetic", "core", "handover")  # of which older files lack the last two
     fields |= _timings({name: entry[name] for name in timed if entry.get(name) is not None})
     fields["descend"] = _timings(entry["descend"])
     fields["peers"] = {

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import accuracy, frameworks, machine, near, ours
 from benchmarks.frameworks import Library
 from benchmarks.harness import Contender, Effort, Limit, fastest, measure
-from benchmarks.limit import limit
+from benchmarks.limit import handover, limit
 from benchmarks.operator import DTYPES, Call, Golden, Operator, Problem, Shape
 from benchmarks.results import FORMS, ONE_THREAD, Peer, Result, SmallCall
 
@@ -84,6 +84,9 @@ def run(
     if seconds is not None:
         arithmetic = Limit("arithmetic", "descend", lambda: None, seconds=seconds)
         jobs.insert(1, arithmetic)
+    apart = handover() if threads > 1 else None
+    if apart is not None:
+        jobs.insert(1, apart)
     others = measure(jobs, effort)
     _team(threads)()
     accuracy.check(f"Descend on {shape} {dtype}, as timed", outputs, golden)
@@ -107,6 +110,7 @@ def run(
         arithmetic.timing if arithmetic else None,
         page_faults(forms["allocating"], contenders["allocating"].usual) if "allocating" in forms else None,
         core.timing,
+        apart.timing if apart else None,
     )
 
 

@@ -62,6 +62,7 @@ def _hurry(monkeypatch):
     monkeypatch.setattr(harness, "PAUSE", 0.0)
     monkeypatch.setattr(harness.Neighbours, "share", lambda self: 0.0)
     monkeypatch.setattr(limit, "triad_seconds", lambda size, threads: size / 1e10)
+    monkeypatch.setattr(limit, "handover_seconds", lambda: 50e-9)
     yield
     frameworks.hold(THREADS)
 
@@ -92,6 +93,7 @@ def test_measures_a_small_problem(name, dtype):
     assert result.faults is not None
     assert result.core is not None
     assert result.core.rounds == result.descend["out"].rounds
+    assert result.handover is None
     assert all(len(t.seconds) >= 2 and t.median > 0 for t in result.descend.values())
     assert result.bytes > 0
     assert result.share > 0
@@ -361,6 +363,7 @@ def test_threads_are_held_for_everyone():
         assert result.threads == threads == descend.get_num_threads() == torch.get_num_threads()
         assert len(os.sched_getaffinity(0)) == threads
         assert (ONE_THREAD in result.descend) == (threads > 1)
+        assert (result.way is None) == (threads == 1)
 
 
 def test_a_profile_counts_what_a_call_costs(monkeypatch):
@@ -878,6 +881,62 @@ def test_the_document_says_where_the_time_goes(tmp_path):
     assert "| 2.5 ms | 0.20 of the limit |\n" in page
     slower.core = None  # a file that older code began and this one went on with
     assert "slower than PyTorch: 0.75 | - | 0.25 | - |" in document.text(report_, [])
+
+
+def apart(seconds: float, *ways: float) -> Result:
+    result = made(seconds, threads=2)
+    result.handover = timing(*ways)
+    return result
+
+
+def test_processors_together_and_apart(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks import document
+
+    near_by, far, unseen = apart(1.25e-3, 50e-9, 0.0, 70e-9), apart(2e-3, 190e-9, 190e-9), apart(2e-3, 0.0, 0.0)
+    assert (near_by.way, near_by.apart) == (pytest.approx(60e-9), False)
+    assert (far.way, far.apart) == (pytest.approx(190e-9), True)
+    assert (unseen.way, unseen.apart, made(1e-3).apart) == (None, None, None)
+    near_by.dtype, unseen.dtype = "bfloat16", "float16"
+    report_ = Report({**machine.describe(), "cpu": "A"}, "sweep", [near_by, far, unseen, made(4e-3)], planned=4)
+    page = document.text(report_, [])
+    assert "| together | 1 | 60 ns | 1074 GB/s | 0.80 | - |\n| apart | 1 | 190 ns | 1074 GB/s | 0.50 | - |" in page
+    assert report.moved(report_)[0].startswith("The processors shared no cache for 1 of 2 problems: a line took 190 ns")
+    path = tmp_path / "figures.json"
+    report_.save(path)
+    loaded = Report.load(path)
+    assert [result.way for result in loaded.results] == [result.way for result in report_.results]
+    older = Report(report_.machine, "sweep", [made(4e-3)])
+    assert report.moved(older) == []
+    assert "together and apart" not in document.text(older, [])
+
+
+def test_a_limit_that_moved_is_no_regression():
+    together, moved = Report({}, "quick", [apart(1e-3, 50e-9)]), Report({}, "quick", [apart(1.5e-3, 190e-9)])
+    with pytest.raises(ValueError, match="shared a cache in only one of the files: 1$"):
+        compare.compare(together, moved)
+    other = made(1e-3)
+    other.dtype = "bfloat16"
+    for one in (together, moved):
+        one.results.append(other)
+    (change,) = compare.compare(together, moved)
+    assert change.dtype == "bfloat16"
+    assert compare.remarks(together, moved) == [
+        "Not compared, since the processors shared a cache in only one of the files: 1."
+    ]
+    assert len(compare.compare(together, together)) == 2
+    assert len(compare.compare(moved, moved)) == 2
+    older = Report({}, "quick", [made(1.5e-3, threads=2)])  # does not tell
+    assert compare.compare(older, moved)[0].regressed is False
+
+
+def test_the_way_between_processors_is_measured(monkeypatch):
+    monkeypatch.undo()
+    if THREADS < 2:
+        assert limit.handover_seconds() == 0
+        return
+    way = next(filter(None, (limit.handover_seconds() for _ in range(200))))  # 0: others were at work
+    assert 1e-9 < way < 10e-6
 
 
 def test_a_part_is_not_published_unasked(monkeypatch, tmp_path):

@@ -8,6 +8,7 @@
 #include "kernels/element.h"
 #include "kernels/isa.h"
 #include "kernels/triad.h"
+#include "runtime/handover.h"
 #include "runtime/memory.h"
 #include "runtime/pages.h"
 #include "runtime/parallel.h"
@@ -237,6 +238,15 @@ void bind_runtime(nb::module_& module) {
       nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds"),
       "The memory limit: bytes a second of two reads and one write, `bytes` in all, the better of plain and "
       "non-temporal stores, measured for about `seconds`.");
+  module.def(
+      "handover",
+      [](double seconds) {
+        const nb::gil_scoped_release released;
+        return handover_seconds(seconds);
+      },
+      nb::arg("seconds"),
+      "How far two processors are apart: seconds in which a cache line comes from one to the other, at best, measured "
+      "for about `seconds`; 0 where two threads did not run side by side.");
   module.def(
       "group_norm_swish_grad_arithmetic",
       [](bool brain, int64_t elements, int threads, double seconds) {

@@ -147,6 +147,11 @@ def triad(bytes: int, threads: int, seconds: float) -> float:
     The memory limit: bytes a second of two reads and one write, `bytes` in all, the better of plain and non-temporal stores, measured for about `seconds`.
     """
 
+def handover(seconds: float) -> float:
+    """
+    How far two processors are apart: seconds in which a cache line comes from one to the other, at best, measured for about `seconds`; 0 where two threads did not run side by side.
+    """
+
 def group_norm_swish_grad_arithmetic(brain: bool, elements: int, threads: int, seconds: float) -> float:
     """
     The arithmetic limit of group_norm_swish_grad in float16 or bfloat16: seconds for `elements` elements that lie in first-level caches, measured for about `seconds`.

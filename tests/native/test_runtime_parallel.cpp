@@ -19,6 +19,7 @@
 #endif
 
 #include "in_child.h"
+#include "runtime/handover.h"
 #include "runtime/machine.h"
 #include "runtime/parallel.h"
 
@@ -477,4 +478,10 @@ TEST_CASE("cgroup limits") {
 
   CHECK(usable_cores() >= 1);
   CHECK(usable_memory() > 0);
+}
+
+TEST_CASE("a cache line comes from one processor to another") {
+  const double way = handover_seconds(0.01);
+  CHECK((way == 0 || (way > 1e-9 && way < 10e-6)));  // 0: others were at work
+  if (usable_cores() < 2) CHECK(way == 0);
 }

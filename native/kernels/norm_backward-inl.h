@@ -1147,16 +1147,18 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   }
 }
 
-// Some columns as a matrix of its own.
+// Some columns as a matrix of its own. It is not copied again before it is used: vectors that are read where numbers were
+// just written wait until all results above are stored.
 template <class T>
-NormBackward<T> columns_of(NormBackward<T> p, int64_t begin, int64_t columns) {
+HWY_INLINE NormBackward<T> columns_of(const NormBackward<T>& whole, int64_t begin, int64_t columns) {
+  NormBackward<T> p = whole;
   p.columns = columns;
-  p.dy.data += begin;
-  p.x.data += begin;
-  p.gamma = p.gamma.from(begin);
-  if (p.dx.data != nullptr) p.dx.data += begin;
-  p.dgamma = p.dgamma.from(begin);
-  p.dbeta = p.dbeta.from(begin);
+  p.dy.data = whole.dy.data + begin;
+  p.x.data = whole.x.data + begin;
+  p.gamma = whole.gamma.from(begin);
+  if (whole.dx.data != nullptr) p.dx.data = whole.dx.data + begin;
+  p.dgamma = whole.dgamma.from(begin);
+  p.dbeta = whole.dbeta.from(begin);
   return p;
 }
 
@@ -1205,7 +1207,7 @@ class Totals {
 
 // Results of a group's block and, in step with them, the first pass over that block of the group below.
 template <class Norm, Output kOutput, class T>
-HWY_INLINE void apply_block(NormBackward<T> p, const BlockGroup& group, const RowTerms<Wide<T>>* terms,
+HWY_INLINE void apply_block(NormBackward<T>& p, const BlockGroup& group, const RowTerms<Wide<T>>* terms,
                             const BlockGroup& below, RowSums* sums, Stores stores) {
   const int64_t stripe = stripe_rows<T>(p.rows);
   const bool one_stripe = p.rows <= stripe, stream = stores != Stores::kPlain;
@@ -1281,7 +1283,7 @@ RowSums norm_backward_wild_sums(const NormBackward<T>& whole, int64_t row) {
 template <class Norm, class T>
 void norm_backward_results(const NormBackward<T>& whole, const BlockGroup& group, int64_t column, int64_t columns,
                            const RowTerms<Wide<T>>* terms, const BlockGroup& below, RowSums* sums, Stores stores) {
-  const NormBackward<T> p = columns_of(whole, column, columns);
+  NormBackward<T> p = columns_of(whole, column, columns);
   if (kHasVectors && stores == Stores::kStream) {
     apply_block<Norm, kStreamed>(p, group, terms, below, sums, stores);
   } else if (p.dx.data != nullptr) {

@@ -322,8 +322,8 @@ HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes,
   std::copy_n(sums[1], n, dzx_sums);
 }
 
-// A group's channels, or the blocks of such, one after the other: their lines and weights are computed for some
-// together.
+// A group's channels, or the blocks of such, one after the other: some together, of which the lines and weights are
+// computed at once, and which begin and end at the same elements of their channels.
 template <class T>
 struct Entries {
   int64_t inner, blocks, abreast;
@@ -334,6 +334,7 @@ struct Entries {
   HWY_INLINE int64_t channel(int64_t entry) const { return entry / blocks; }
   HWY_INLINE int64_t begin(int64_t entry) const { return entry % blocks * kBlock; }
   HWY_INLINE int64_t end(int64_t entry) const { return HWY_MIN(begin(entry) + kBlock, inner); }
+  HWY_INLINE int64_t pitch() const { return whole_packs<Wide<T>>(inner); }  // of dz
 };
 
 // The results of an entry.
@@ -348,6 +349,14 @@ struct EntryResults {
   const W* dz;
   Line<W> line;
   Vector<W> mean, rstd, x_weight, dz_weight, base;
+
+  // From here on it is the next channel's.
+  HWY_INLINE void move_on(const Entries<T>& entries) {
+    x += entries.inner;
+    dy += entries.inner;
+    dx += entries.inner;
+    if constexpr (kKept) dz += entries.pitch();
+  }
 
   HWY_INLINE void prefetch(int64_t j, int64_t ahead) const {
     if constexpr (!kStream) prefetch_pack<prefetch_near>(dx + j, ahead);
@@ -400,26 +409,26 @@ class Results {
     base_ = splat(group.plane.level);
   }
 
-  // From here on it is entries [first, first + n).
-  HWY_INLINE void set_entries(int64_t first, int64_t n) {
-    const int64_t channel = group_.channel + entries_.channel(first);
-    if constexpr (!kKept) lines_.set_lines(p_, frame_, channel, n);
-    lines_.set_weights(p_, frame_, channel, n);
-  }
-
-  // The i-th of these.
-  HWY_INLINE EntryResults<kNormalised, kKept, kStream, T> entry(int64_t entry, int64_t i) const {
-    const int64_t channel = entries_.channel(entry), offset = channel * entries_.inner;
+  // Those of entries [first, first + n) from here on; set() makes them the i-th's.
+  HWY_INLINE EntryResults<kNormalised, kKept, kStream, T> entries(int64_t first, int64_t n) {
+    const int64_t channel = entries_.channel(first), offset = channel * entries_.inner;
+    if constexpr (!kKept) lines_.set_lines(p_, frame_, group_.channel + channel, n);
+    lines_.set_weights(p_, frame_, group_.channel + channel, n);
     return {group_.x + offset,
             group_.dy + offset,
             group_.dx + offset,
-            kKept ? group_.dz + channel * whole_packs<W>(entries_.inner) : nullptr,
-            kKept ? Line<W>() : lines_.line(i),
+            kKept ? group_.dz + channel * entries_.pitch() : nullptr,
+            Line<W>(),
             mean_,
             rstd_,
             x_weight_,
-            splat(lines_.weight[i]),
+            Vector<W>(),
             base_};
+  }
+
+  HWY_INLINE void set(int64_t i, EntryResults<kNormalised, kKept, kStream, T>& due) const {
+    if constexpr (!kKept) due.line = lines_.line(i);
+    due.dz_weight = splat(lines_.weight[i]);
   }
 
  private:
@@ -434,8 +443,9 @@ class Results {
 
 // In the place of results where there are none to make.
 struct NoResults {
-  HWY_INLINE void set_entries(int64_t, int64_t) {}
-  HWY_INLINE NoResults entry(int64_t, int64_t) const { return {}; }
+  HWY_INLINE NoResults entries(int64_t, int64_t) { return {}; }
+  HWY_INLINE void set(int64_t, NoResults&) const {}
+  HWY_INLINE void move_on(const auto&) {}
   template <class Extent, class Count>
   HWY_INLINE void make(Extent, Count, int64_t) const {}
 };
@@ -455,44 +465,48 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
   Vector<W> dz_lanes[Lines<T>::kMost], dzx_lanes[Lines<T>::kMost];
   for (int64_t next = first; next < last; next += entries.abreast) {
     const int64_t n = HWY_MIN(entries.abreast, last - next);
-    lines.set_lines(p, frame, group.channel + entries.channel(next), n);
-    results.set_entries(next, n);
+    const int64_t channel = entries.channel(next), begin = entries.begin(next), end = entries.end(next);
+    lines.set_lines(p, frame, group.channel + channel, n);
+    auto due = results.entries(next, n);
+    const T* dy = group.dy + channel * inner;
+    const T* x = group.x + channel * inner;
+    const T* dx = group.dx + channel * inner;
+    W* dz = kKeep ? group.dz + channel * entries.pitch() : nullptr;
     for (int64_t e = 0; e < n; ++e) {
-      const int64_t c = entries.channel(next + e);
       const Line<W> line = lines.line(e);
-      const T* dy = group.dy + c * inner;
-      const T* x = group.x + c * inner;
-      const T* dx = group.dx + c * inner;
-      W* dz = kKeep ? group.dz + c * whole_packs<W>(inner) : nullptr;
-      const auto due = results.entry(next + e, e);
+      results.set(e, due);
       Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
-      over_packs<W>(
-          entries.begin(next + e), entries.end(next + e), [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
-            constexpr size_t kPacks = decltype(packs)::value;
-            constexpr int64_t kAhead =
-                (std::is_same_v<R, NoResults> ? 2 * kAheadBytes : kAheadBytes / 2) / static_cast<int64_t>(sizeof(T));
-            // There is time for memory here, and little in the second pass.
-            for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
-              prefetch_pack<prefetch_near>(x + at, kAhead);
-              prefetch_pack<prefetch_near>(dy + at, kAhead);
-              if constexpr (std::is_same_v<R, NoResults>) {
-                if (!group.stream) prefetch_pack<prefetch_near>(dx + at, 0);
-              } else {
-                due.prefetch(at, kAhead);
-              }
-            }
-            due.make(extent, packs, j);  // first: dz may be the other group's as yet
-            const Slopes<kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
-            each<kPacks>([&](size_t i) DESCEND_INLINED {
-              if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
-              each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
-              each<kN>([&](size_t k) DESCEND_INLINED {
-                dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
-              });
-            });
+      over_packs<W>(begin, end, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
+        constexpr size_t kPacks = decltype(packs)::value;
+        constexpr int64_t kAhead =
+            (std::is_same_v<R, NoResults> ? 2 * kAheadBytes : kAheadBytes / 2) / static_cast<int64_t>(sizeof(T));
+        // There is time for memory here, and little in the second pass.
+        for (int64_t at = j; at < j + int64_t{kPacks * kPackLanes<W>}; at += kPackLanes<W>) {
+          prefetch_pack<prefetch_near>(x + at, kAhead);
+          prefetch_pack<prefetch_near>(dy + at, kAhead);
+          if constexpr (std::is_same_v<R, NoResults>) {
+            if (!group.stream) prefetch_pack<prefetch_near>(dx + at, 0);
+          } else {
+            due.prefetch(at, kAhead);
+          }
+        }
+        due.make(extent, packs, j);  // first: dz may be the other group's as yet
+        const Slopes<kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+        each<kPacks>([&](size_t i) DESCEND_INLINED {
+          if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
+          each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
+          each<kN>([&](size_t k) DESCEND_INLINED {
+            dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
           });
+        });
+      });
       dz_lanes[e] = fold_to_vector<W>(dz_sum.v);
       dzx_lanes[e] = fold_to_vector<W>(dzx_sum.v);
+      x += inner;
+      dy += inner;
+      dx += inner;
+      if constexpr (kKeep) dz += entries.pitch();
+      due.move_on(entries);
     }
     fold_sums<kNormalised, T>(dz_lanes, dzx_lanes, n, frame, group.dz_sums + next, group.dzx_sums + next);
   }
@@ -502,12 +516,15 @@ template <bool kNormalised, bool kKept, bool kStream, class T>
 HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   const Entries<T> entries(p.shape);
   Results<kNormalised, kKept, kStream, T> results(p, group);
-  for (int64_t entry = first; entry < last; ++entry) {
-    const int64_t i = (entry - first) % entries.abreast;
-    if (i == 0) results.set_entries(entry, HWY_MIN(entries.abreast, last - entry));
-    const auto due = results.entry(entry, i);
-    over_packs<Wide<T>>(entries.begin(entry), entries.end(entry),
-                        [&](auto extent, auto packs, int64_t j) DESCEND_INLINED { due.make(extent, packs, j); });
+  for (int64_t next = first; next < last; next += entries.abreast) {
+    const int64_t n = HWY_MIN(entries.abreast, last - next);
+    auto due = results.entries(next, n);
+    for (int64_t e = 0; e < n; ++e) {
+      results.set(e, due);
+      over_packs<Wide<T>>(entries.begin(next), entries.end(next),
+                          [&](auto extent, auto packs, int64_t j) DESCEND_INLINED { due.make(extent, packs, j); });
+      due.move_on(entries);
+    }
   }
 }
 

@@ -1147,8 +1147,8 @@ HWY_INLINE void all_rows(const NormBackward<T>& p, int64_t first, int64_t last, 
   }
 }
 
-// Some columns as a matrix of its own. It is not copied again before it is used: vectors that are read where numbers were
-// just written wait until all results above are stored.
+// Some columns as a matrix of its own. It is not copied again before it is used: vectors that are read where numbers
+// were just written wait until all results above are stored.
 template <class T>
 HWY_INLINE NormBackward<T> columns_of(const NormBackward<T>& whole, int64_t begin, int64_t columns) {
   NormBackward<T> p = whole;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -291,6 +292,17 @@ def test_groups_of_one_element(dtype):
     flat = descend.group_norm_swish(np.zeros_like(x), *call[1:], 40)
     assert_same_bits([y[~extreme], rstd[~extreme]], [flat[0][~extreme], flat[2][~extreme]])
     assert np.isnan(descend.group_norm_swish(*call, 40, eps=0.0)[0].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0x7F800001, 0xFFFFFFFF])
+@pytest.mark.parametrize("shape", [(1, 4, 49), (1, 4, 64), (1, 4, 83)])
+def test_any_nan_of_a_parameter_is_one_in_16_bits(shape, bits):
+    # Its last bits, which 16 bits have no room for, must not be rounded up into an infinity or a number.
+    x = np.random.default_rng(7).standard_normal(shape).astype(ml_dtypes.bfloat16)
+    nan, one = np.full(4, bits, np.uint32).view(np.float32), np.ones(4, np.float32)
+    for gamma, beta in ((nan, one), (one, nan)):
+        assert np.isnan(descend.group_norm_swish(x, gamma, beta, 2)[0].astype(np.float32)).all()
+    assert np.isnan(descend.group_norm_swish(x, one, one, 2, swish_scale=float(nan[0]))[0].astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("dtype", [F32, "DOUBLE"])

@@ -12,6 +12,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/split_pack-inl.h"
 #include "kernels/swish-inl.h"
 
 namespace descend::kernels {
@@ -219,8 +220,14 @@ struct Terms {
   Steepness<W, kBrief> steepness;
 };
 
-// kPacks packs from element j on.
-template <bool kSwish, bool kStream, size_t kPacks, class T, class Extent, class C>
+// A term that all elements of a channel share: beside split packs a NaN is one that bfloat16 has.
+template <class T>
+HWY_INLINE Wide<T> term(Wide<T> value) {
+  return kSplits<T> && std::isnan(value) ? std::numeric_limits<Wide<T>>::quiet_NaN() : value;
+}
+
+// kPacks packs from element j on. kSplit: in split packs, where all elements share their terms.
+template <bool kSwish, bool kStream, bool kSplit, size_t kPacks, class T, class Extent, class C>
 HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T* y) {
   using W = Wide<T>;
   constexpr size_t kAll = kPacks * kPackVectors<W>, kN = HWY_MIN(kAll, kAbreastVectors);
@@ -228,8 +235,15 @@ HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T
   DESCEND_UNROLL
   for (size_t first = 0; first < kAll; first += kN) {
     Vector<W> z[kN];
-    each<kN>([&](size_t k)
-                 DESCEND_INLINED { z[k] = hn::Sub(load(extent, x + j, first + k), at.mean.at(extent, j, first + k)); });
+    each<kN>([&](size_t k) DESCEND_INLINED {
+      const auto element = [&]() HWY_ATTR {
+        if constexpr (!kSplit) return load(extent, x + j, first + k);
+        constexpr size_t kCount = kPackVectors<W>;
+        const size_t pack = (first + k) / kCount;
+        return load_split(part_of<W>(extent, pack), x + j + pack * kPackLanes<W>, (first + k) % kCount);
+      };
+      z[k] = hn::Sub(element(), at.mean.at(extent, j, first + k));
+    });
     each<kN>([&](size_t k) DESCEND_INLINED {
       z[k] = hn::MulAdd(z[k], at.slope.at(extent, j, first + k), at.level.at(extent, j, first + k));
     });
@@ -241,18 +255,23 @@ HWY_INLINE void apply_packs(Extent extent, const T* x, const C& at, int64_t j, T
                  DESCEND_INLINED { result[(first + k) / kPackVectors<W>].v[(first + k) % kPackVectors<W>] = z[k]; });
   }
   each<kPacks>([&](size_t i) DESCEND_INLINED {
-    store<kStream, Nan::kAny, kInQuarters<T>>(part_of<W>(extent, i), result[i], y + j + i * kPackLanes<W>);
+    T* to = y + j + i * kPackLanes<W>;
+    if constexpr (kSplit) {
+      store_split<kStream, kInQuarters<T>>(part_of<W>(extent, i), result[i], to);
+    } else {
+      store<kStream, Nan::kAny, kInQuarters<T>>(part_of<W>(extent, i), result[i], to);
+    }
   });
 }
 
-template <bool kSwish, bool kStream, class T, class C>
+template <bool kSwish, bool kStream, bool kSplit = false, class T, class C>
 HWY_INLINE void apply_span(const T* x, const C& at, int64_t begin, int64_t end, int64_t ahead, T* y) {
   using W = Wide<T>;
   over_packs<W>(begin, end, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
     constexpr size_t kPacks = decltype(packs)::value;
     DESCEND_UNROLL
     for (size_t i = 0; i < kPacks; ++i) prefetch_pack<prefetch_near>(x + j + i * kPackLanes<W>, ahead);
-    apply_packs<kSwish, kStream, kPacks>(extent, x, at, j, y);
+    apply_packs<kSwish, kStream, kSplit, kPacks>(extent, x, at, j, y);
   });
 }
 
@@ -283,19 +302,25 @@ template <bool kSwish, bool kStream, class T>
 HWY_INLINE void channel_apply(const GroupNormSwish<T>& p, int64_t n, int64_t g, const Normaliser<Wide<T>>& by,
                               int64_t ahead, int64_t first, int64_t last) {
   using W = Wide<T>;
-  const int64_t inner = p.shape.inner, blocks = blocks_in(inner), channel = g * p.shape.group_channels();
+  const int64_t inner = p.shape.inner, blocks = blocks_in(inner);
+  const Same<W> mean(term<T>(by.mean));
+  const Steepness<W, kBriefly<T>> steepness(term<T>(p.scale));
+  int64_t c = g * p.shape.group_channels() + first / blocks, begin = first % blocks * kBlock;
   for (int64_t entry = first; entry < last; ++entry) {
-    const int64_t c = channel + entry / blocks, begin = entry % blocks * kBlock, end = HWY_MIN(begin + kBlock, inner);
+    const int64_t end = HWY_MIN(begin + kBlock, inner);
     const T* x = p.x.row(n) + c * inner;
     T* y = p.y.row(n) + c * inner;
-    if (HWY_UNLIKELY(is_far(by.slope(p.gamma[c]), p.gamma[c]))) {
+    const W slope = by.slope(p.gamma[c]);
+    if (HWY_UNLIKELY(is_far(slope, p.gamma[c]))) {
       apply_far(p, x + begin, by, c, end - begin, y + begin);
-      continue;
+    } else {
+      const Terms<W, kBriefly<T>, Same<W>, Same<W>> at{
+          Same<W>(term<T>(slope)), Same<W>(term<T>(by.level(p.gamma[c], p.beta[c]))), mean, steepness};
+      apply_span<kSwish, kStream, kSplits<T>>(x, at, begin, end, ahead, y);
     }
-    const Terms<W, kBriefly<T>, Same<W>, Same<W>> at{Same<W>(by.slope(p.gamma[c])),
-                                                     Same<W>(by.level(p.gamma[c], p.beta[c])), Same<W>(by.mean),
-                                                     Steepness<W, kBriefly<T>>(p.scale)};
-    apply_span<kSwish, kStream>(x, at, begin, end, ahead, y);
+    const bool next = end == inner;
+    c += next;
+    begin = next ? 0 : end;
   }
 }
 

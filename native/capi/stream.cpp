@@ -32,18 +32,10 @@ Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds
   return {};
 }
 
-Status synchronize_device(std::optional<std::chrono::nanoseconds> timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout.value_or(std::chrono::nanoseconds::zero());
-  Status first;
-  for (const std::shared_ptr<Stream>& stream : all_streams()) {
-    auto left = timeout;
-    if (left) left = std::max(deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds::zero());
-    Status status = stream->synchronize(left);
-    if (first.ok()) first = std::move(status);
-  }
-  // And for those that another thread is destroying: they have no handle any more, but work.
-  if (!timeout) wait_for_all_streams();
-  return first;
+// Of several streams' failures the next synchronise, of the device or of the stream, tells the next.
+Status tell_failure() {
+  for (const std::shared_ptr<Stream>& stream : all_streams()) DESCEND_RETURN_IF_ERROR(stream->take_failure());
+  return {};
 }
 
 Status create_event(aclrtEvent* event, uint32_t flag) {
@@ -114,14 +106,18 @@ using namespace descend;
 using namespace descend::capi;
 
 aclError aclrtSynchronizeDevice() {
-  return runtime_call("aclrtSynchronizeDevice", [] { return synchronize_device(std::nullopt); });
+  return runtime_call("aclrtSynchronizeDevice", [] {
+    wait_for_all_streams();
+    return tell_failure();
+  });
 }
 
 aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) {
   return runtime_call("aclrtSynchronizeDeviceWithTimeout", [&]() -> Status {
     std::optional<std::chrono::nanoseconds> limit;
     DESCEND_RETURN_IF_ERROR(read_timeout(timeout, &limit));
-    return synchronize_device(limit);
+    if (wait_for_all_streams(limit)) return tell_failure();
+    return failure(Code::kStreamSyncTimeout, "the device still had work after ", timeout, " ms.");
   });
 }
 

@@ -129,6 +129,8 @@ Status Stream::synchronize(std::optional<nanoseconds> timeout) {
   return queue_->take_failure();
 }
 
+Status Stream::take_failure() { return queue_->take_failure(); }
+
 bool Stream::idle() const {
   if (!queue_->idle() && queue_->stopped()) queue_->step();
   return queue_->idle();
@@ -158,15 +160,18 @@ void Stream::wait(const std::shared_ptr<Event>& event) {
   queue_->enqueue(std::move(item));
 }
 
-void wait_for_all_streams() {
-  if (live->count.load(std::memory_order_acquire) == 0) return;
+bool wait_for_all_streams(std::optional<nanoseconds> timeout) {
+  if (live->count.load(std::memory_order_acquire) == 0) return true;
   {
     std::lock_guard lock(live->mutex);
     const bool idle =
         std::all_of(live->queues.begin(), live->queues.end(), [](const auto& queue) { return queue->idle(); });
-    if (idle) return;
+    if (idle) return true;
   }
-  for (const auto& queue : snapshot()) queue->drain(std::nullopt, true);
+  const Deadline deadline = deadline_after(timeout);
+  const auto queues = snapshot();
+  return std::all_of(queues.begin(), queues.end(),
+                     [&](const auto& queue) { return queue->drain(deadline, !deadline); });
 }
 
 }  // namespace descend

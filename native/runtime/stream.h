@@ -79,6 +79,9 @@ class Stream {
   // failure then waits for the next call.
   Status synchronize(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
+  // The first failure since the last synchronise, with which it counts as told.
+  Status take_failure();
+
   bool idle() const;    // everything submitted has completed
   void drop_pending();  // forgets waits and what has not begun (aclrtDestroyStreamForce); records stay
 
@@ -118,7 +121,7 @@ class Event {
 };
 
 // Waits for the work in flight on every live stream (freeing memory, aclrtSynchronizeDevice), leaving failures for each
-// stream's own synchronise.
-void wait_for_all_streams();
+// stream's own synchronise. False if the timeout ran out.
+bool wait_for_all_streams(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
 }  // namespace descend

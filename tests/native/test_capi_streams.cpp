@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "capi_runtime.h"
+#include "in_child.h"
 
 namespace {
 
@@ -243,6 +244,20 @@ TEST_CASE("timeouts") {
   CHECK(aclrtMemsetAsync(&byte, 1, 5, 1, stream) == 0);
   CHECK(aclrtSynchronizeStreamWithTimeout(stream, 10000) == 0);
   CHECK(byte == 5);
+}
+
+TEST_CASE("of several streams that failed each tells, also where the device is waited for" * FORKS_BESIDE_THREADS) {
+  const Runtime runtime;
+  Busy busy;
+  const Stream streams[3];
+  for (const Stream& stream : streams) busy.on(stream);
+  CHECK(in_child([&] {  // in which all of them have lost their work
+          busy.on(streams[0]);
+          return aclrtSynchronizeDeviceWithTimeout(1) == ACL_ERROR_RT_STREAM_SYNC_TIMEOUT &&
+                 aclrtSynchronizeStream(streams[1]) == ACLNN_ERR_RUNTIME_ERROR &&
+                 aclrtDestroyStreamForce(streams[0]) == 0 && aclrtSynchronizeDevice() == ACLNN_ERR_RUNTIME_ERROR &&
+                 aclrtSynchronizeDevice() == 0;
+        }) == 0);
 }
 
 TEST_CASE("destroying a stream waits for the work in it, the forced end drops what has not begun") {

@@ -69,6 +69,14 @@ class HandleTable {
     return values;
   }
 
+  // Calls use(T&) on every object, with the lock held.
+  template <class Use>
+  void for_each(Use use) {
+    for (Slot& slot : slots_) {
+      if (slot.value) use(*slot.value);
+    }
+  }
+
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 

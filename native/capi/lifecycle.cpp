@@ -45,15 +45,17 @@ void keep(const char* function, std::string_view sentence) {
   *end = '\0';
 }
 
-// A forked child finds every table whole, whatever other threads were doing.
+// A forked child finds every table and executor whole, whatever other threads were doing.
 void lock_for_fork() {
   life_mutex.lock();
   lock_default_stream();
   lock_contexts();
   state().for_each_table([](auto& table) { table.lock(); });
+  state().executors.for_each([](auto& executor) { executor->lock_for_fork(); });
 }
 
 void unlock_after_fork() {
+  state().executors.for_each([](auto& executor) { executor->unlock_after_fork(); });
   state().for_each_table([](auto& table) { table.unlock(); });
   unlock_contexts();
   unlock_default_stream();

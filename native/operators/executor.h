@@ -36,6 +36,10 @@ class Executor : public std::enable_shared_from_this<Executor> {
   // New memory for parameter i from the next launch on, which checks the contract anew.
   void set_address(int i, void* data);
 
+  // A forked child finds it whole, whatever other threads were doing with it.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+
   // Runs the plan on this thread, with a workspace of its own: the functional API, which knows no streams.
   // Throws std::bad_alloc where there is no memory for the workspace.
   Status run_now();

@@ -322,3 +322,24 @@ TEST_CASE("a forked child can use the library, whatever other threads were doing
   stop = true;
   for (std::thread& thread : threads) thread.join();
 }
+
+TEST_CASE("a forked child can launch an executor, whoever was launching it" * FORKS_BESIDE_THREADS) {
+  const Runtime runtime;
+  Problem problem(64, 256);
+  Launch launch(problem);
+  REQUIRE(aclSetAclOpExecutorRepeatable(launch.executor) == 0);
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) (void)launch(nullptr);
+  });
+  int worst = 0;
+  for (int round = 0; round < 20 && worst == 0; ++round) {
+    worst = in_child([&] {
+      (void)aclrtSynchronizeStream(nullptr);
+      return launch(nullptr) == 0 && aclrtSynchronizeStream(nullptr) == 0;
+    });
+  }
+  CHECK(worst == 0);
+  stop = true;
+  busy.join();
+}

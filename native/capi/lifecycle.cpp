@@ -37,7 +37,7 @@ void keep(const char* function, std::string_view sentence) {
   const auto append = [&](std::string_view text) {
     end = std::copy_n(text.data(), std::min(text.size(), static_cast<size_t>(limit - end)), end);
   };
-  if (function != nullptr) {
+  if (!sentence.starts_with(function)) {
     append(function);
     append(": ");
   }

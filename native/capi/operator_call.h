@@ -54,8 +54,8 @@ inline void read(Argument& argument, bool value) {
 
 // The boundary as operators have it: other numbers for what is no fault of the call.
 template <class Body>
-aclnnStatus operator_boundary(const char* function, Body body) noexcept {
-  return boundary(function, body, Code::kRuntimeError, Code::kInner);
+aclnnStatus operator_boundary(const Operator& op, Body body) noexcept {
+  return boundary(op.c_name, body, Code::kRuntimeError, Code::kInner);
 }
 
 // The call of the last first phase on this thread, accepted or not: what descendPortability asks about.
@@ -66,7 +66,7 @@ void remember_call(const std::shared_ptr<Executor>& call);
 template <class... Arguments>
 aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, aclOpExecutor** executor,
                                Arguments... arguments) noexcept {
-  return operator_boundary(nullptr, [&]() -> Status {
+  return operator_boundary(op, [&]() -> Status {
     const auto null = [&](const char* name) {
       return failure(Code::kParamNullptr, op.c_name, ": ", name, " is null, but must be given.");
     };
@@ -90,7 +90,7 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
 // Phase 2.
 inline aclnnStatus launch(const Operator& op, void* workspace, uint64_t workspace_size, aclOpExecutor* executor,
                           aclrtStream stream) noexcept {
-  return operator_boundary(nullptr, [&]() -> Status {
+  return operator_boundary(op, [&]() -> Status {
     const auto fail = [&](Code code, const char* sentence) { return failure(code, op.c_name, ": ", sentence); };
     if (executor == nullptr) return fail(Code::kParamNullptr, "executor is null, but must be given.");
     const auto found = state().executors.find(executor);

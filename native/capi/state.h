@@ -94,7 +94,7 @@ inline int32_t report(const char* function, const Status& status) noexcept {
 }
 
 // Runs body() -> Status and turns its failure, or whatever it throws, into a number and a sentence. `function` is put
-// before the sentence where it does not name its subject itself.
+// before a sentence that does not begin with it.
 template <class Body>
 int32_t boundary(const char* function, Body body, Code no_memory = Code::kBadAlloc,
                  Code unexpected = Code::kInternalError) noexcept {

@@ -21,7 +21,8 @@ if(DESCEND_PYTHON)
   install(FILES cmake/set_env.sh DESTINATION descend/sdk)
 else()
   install(CODE "
-    set(DESCEND_HOME \"\${CMAKE_INSTALL_PREFIX}\")
+    get_filename_component(DESCEND_HOME \"\${CMAKE_INSTALL_PREFIX}\" ABSOLUTE)
+    string(REPLACE \"'\" \"'\\\\''\" DESCEND_HOME \"\${DESCEND_HOME}\") # it stands between single quotes
     configure_file(\"${CMAKE_SOURCE_DIR}/cmake/set_env.sh\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/set_env.sh\" @ONLY)
   ")
   # CANN's names are links to the one library, so that a program that links several of them holds one state.

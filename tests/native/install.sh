@@ -18,6 +18,9 @@ if command -v bash >/dev/null; then
   sourced=$(bash -c ". '$home/sdk/bin/setenv.bash' && echo \$ASCEND_HOME_PATH \$LD_LIBRARY_PATH" | tr ' ' '\n' | head -1)
   [ "$sourced" = "$home/sdk" ]
 fi
+# Given as a relative path, and with an apostrophe in it.
+(cd "$home" && "$cmake" --install "$build" --prefix "it's/sdk" >/dev/null)
+[ "$(sh -c '. "$1/set_env.sh" && echo "$ASCEND_CUSTOM_PATH"' sh "$home/it's/sdk")" = "$home/it's/sdk" ]
 library=$home/sdk/lib64/libdescend.so
 
 if command -v nm >/dev/null; then

@@ -36,10 +36,10 @@ aclError descendPortability(descendVerdict* verdicts, uint64_t capacity, uint64_
   return boundary("descendPortability", [&]() -> Status {
     if (count == nullptr) return null_argument("count");
     if (verdicts == nullptr && capacity > 0) return null_argument("verdicts");
-    const auto last = last_call();
-    if (!last) return failure(Code::kFailure, "this thread has not called the first phase of an operator yet.");
+    const auto asked = last_call();
+    if (!asked) return failure(Code::kFailure, "this thread has not called the first phase of an operator yet.");
     thread_local std::array<std::string, kProductCount> sentences;
-    const Call call = last->call_now();
+    const Call call = asked->call_now();
     for (int i = 0; i < kProductCount && static_cast<uint64_t>(i) < capacity; ++i) {
       const ProductInfo& product = products()[i];
       Status status = verdict_on(product.product, call);

@@ -41,7 +41,8 @@ template <class F>
 void for_each_stretch(const Windows& windows, int64_t begin, int64_t end, int64_t from, int64_t to, F f) {
   const int64_t stride = windows.stride;
   const int64_t whole = windows.width / stride, cut = windows.width % stride;
-  for (int64_t block = begin / stride; begin < end; ++block) {
+  int64_t block = begin / stride;
+  while (begin < end) {
     const int64_t newest = std::min(block, to - 1);
     const auto up_to = [&](int64_t stop, int64_t oldest) {
       stop = std::min(stop, end);
@@ -51,6 +52,7 @@ void for_each_stretch(const Windows& windows, int64_t begin, int64_t end, int64_
     };
     up_to(block * stride + cut, block - whole);
     up_to((block + 1) * stride, block - whole + 1);
+    ++block;
   }
 }
 

@@ -60,8 +60,6 @@ Status check_host(const Call& call, const SoftmaxParameters& p) {
 }  // namespace
 
 std::vector<DtypeRow> softmax_dtypes(size_t tensors, size_t mask) {
-  using enum Product;
-  static constexpr ProductSet atlas(kAtlasA3, kAtlasA2Training, kAtlasA2Inference);
   std::vector<DtypeRow> rows;
   const auto add = [&](ProductSet products, Dtype dtype) {
     DtypeRow row{products, std::vector<DtypeSet>(tensors, DtypeSet{dtype})};
@@ -69,7 +67,7 @@ std::vector<DtypeRow> softmax_dtypes(size_t tensors, size_t mask) {
     rows.push_back(std::move(row));
   };
   for (Dtype dtype : {Dtype::kFloat, Dtype::kFloat16, Dtype::kBfloat16}) add(kSoftmaxProducts, dtype);
-  add(ProductSet(kHost), Dtype::kDouble);
+  add(ProductSet(Product::kHost), Dtype::kDouble);
   return rows;
 }
 

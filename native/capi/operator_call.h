@@ -67,18 +67,18 @@ template <class... Arguments>
 aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, aclOpExecutor** executor,
                                Arguments... arguments) noexcept {
   return operator_boundary(op, [&]() -> Status {
-    const auto null = [&](const char* name) {
-      return failure(Code::kParamNullptr, op.c_name, ": ", name, " is null, but must be given.");
-    };
-    if (workspace_size == nullptr) return null("workspaceSize");
-    if (executor == nullptr) return null("executor");
     auto made = std::make_shared<Executor>();
     made->reset(op, Product::kHost, Naming::kDocuments);
     Call& call = made->call();
-    if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
     int i = 0;
     (read(call[i++], arguments), ...);
     remember_call(made);
+    const auto null = [&](const char* name) {
+      return call.fail(Code::kParamNullptr, name, " is null, but must be given.");
+    };
+    if (workspace_size == nullptr) return null("workspaceSize");
+    if (executor == nullptr) return null("executor");
+    if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
     DESCEND_RETURN_IF_ERROR(made->prepare());
     const size_t bytes = made->workspace_bytes();
     *executor = static_cast<aclOpExecutor*>(state().executors.insert(std::move(made)));

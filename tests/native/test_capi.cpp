@@ -286,5 +286,9 @@ TEST_CASE("where the last call would work") {
                                          &size, &executor) == ACLNN_ERR_PARAM_NULLPTR);
   REQUIRE(descendPortability(verdicts, 1, &count) == ACL_SUCCESS);
   CHECK(verdicts[0].status == ACLNN_ERR_PARAM_NULLPTR);
+  // Also where it had no room for its results.
+  CHECK(problem.first(nullptr, &executor) == ACLNN_ERR_PARAM_NULLPTR);
+  REQUIRE(descendPortability(verdicts, 1, &count) == ACL_SUCCESS);
+  CHECK(verdicts[0].status == 0);
   CHECK(aclDestroyAclOpExecutor(executor) == 0);
 }

@@ -47,10 +47,12 @@ constexpr bool are_long(int64_t columns) {
   return columns * static_cast<int64_t>(sizeof(T)) >= kLongRow;
 }
 
-// Of rows that are stored as they are, or by way of a stage.
+// Of rows that are stored as they are or, where they are not aligned, by way of a stage. Aligned ones, which may be
+// longer than any stage, never are: a call may touch more than the last-level cache has room for, and its results still
+// not be worth storing past the caches.
 template <class T>
 Stores stores_of(const Rows<T>& y, int64_t columns, const Traffic& traffic) {
-  if (stream_output(y, traffic)) return Stores::kStream;
+  if (are_aligned(y)) return streams_results(traffic) ? Stores::kStream : Stores::kPlain;
   const bool staged = exceeds_last_cache(traffic.bytes) && (sizeof(T) > 2 || columns >= least_staged());
   return staged ? Stores::kStaged : Stores::kPlain;
 }

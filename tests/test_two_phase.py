@@ -237,7 +237,8 @@ def test_workspaces():
         with refused(161002, OP, "aligned"):
             launch(aligned[start + shift :], size)
     launch(aligned[start + 16 :], size)
-    for wrong in (bytes(size), "workspace", 12345, np.zeros((size, 2), np.uint8)[:, 0], [0] * size, object()):
+    strided, objects = np.zeros((size, 2), np.uint8)[:, 0], np.zeros(size, object)  # which would be overwritten
+    for wrong in (bytes(size), "workspace", 12345, strided, objects, [0] * size, object()):
         with pytest.raises(TypeError, match=r"^rms_norm_grad: workspace is an? .*, but must be None, an acl\.Buffer"):
             launch(wrong, size)
 

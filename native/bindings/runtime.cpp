@@ -1,6 +1,7 @@
 #include "bindings/runtime.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "bindings/arguments.h"
@@ -148,12 +149,14 @@ WorkspaceView view_workspace(const char* operator_name, PyObject* object) {
   }
   // The view is what keeps a bytearray from being resized.
   const nb::object memory = nb::steal(PyMemoryView_GetContiguous(object, PyBUF_WRITE, 'C'));
-  if (!memory.is_valid()) {
+  const Py_buffer* view = memory.is_valid() ? PyMemoryView_GET_BUFFER(memory.ptr()) : nullptr;
+  // Scratch must not overwrite references: 'O' in the format, as an array of objects has it.
+  if (view == nullptr || (view->format != nullptr && std::strchr(view->format, 'O') != nullptr)) {
     PyErr_Clear();
-    throw Error{PyExc_TypeError, concat(operator_name, ": workspace is ", what_is(object),
-                                        ", but must be None, an acl.Buffer or another writable, contiguous buffer.")};
+    throw Error{PyExc_TypeError,
+                concat(operator_name, ": workspace is ", what_is(object),
+                       ", but must be None, an acl.Buffer or another writable, contiguous buffer without objects.")};
   }
-  const Py_buffer* view = PyMemoryView_GET_BUFFER(memory.ptr());
   return {view->buf, static_cast<size_t>(view->len), memory};
 }
 

@@ -531,6 +531,20 @@ def test_producers_of_read_only_memory():
         descend.rms_norm_grad(*call, out=(Producer(array), None))
 
 
+def test_producers_of_copies():
+    """An input may be one; an output would never see what its copy is given."""
+    pytest.importorskip("numpy", minversion="2.1")  # gives copies when asked
+
+    class Copying(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            return super().__dlpack__(**options, copy=True)
+
+    call = inputs()
+    assert_same_bits(descend.rms_norm_grad(*map(Copying, call)), expected_of(call))
+    with refused(161002, OP, "dx_out", "copy"):
+        descend.rms_norm_grad(*call, out=(Copying(np.zeros((4, 32), np.float32)), None))
+
+
 @pytest.mark.parametrize(
     "error", [RuntimeError("no"), BufferError("no"), TypeError("no"), ValueError("no"), KeyError("no")]
 )

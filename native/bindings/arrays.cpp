@@ -337,6 +337,9 @@ void import_protocol(Call& call, int i, PyObject* object, bool output, std::vect
         static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (managed->version.major != 1) refuse(call, i, "comes with an unknown version of DLPack.");
     if (output && (managed->flags & dlpack::kReadOnly)) refuse(call, i, "is read-only, but an output is written to.");
+    if (output && (managed->flags & dlpack::kCopied)) {
+      refuse(call, i, "comes as a copy of itself, but an output is written to in place.");
+    }
     return import_dltensor(call, i, object, managed->tensor);
   }
   if (!PyCapsule_IsValid(capsule.ptr(), "dltensor")) {

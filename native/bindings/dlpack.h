@@ -41,7 +41,8 @@ struct ManagedTensor {  // capsules named "dltensor"
   void (*deleter)(ManagedTensor* self);
 };
 
-inline constexpr uint64_t kReadOnly = 1;
+// Flags.
+inline constexpr uint64_t kReadOnly = 1, kCopied = 2;
 
 struct ManagedTensorVersioned {  // capsules named "dltensor_versioned"
   Version version;

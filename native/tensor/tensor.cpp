@@ -12,19 +12,16 @@ namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 62;
 
-// Product of non-negative dimensions; false on overflow. A dimension of 0 makes it 0 whatever the others are.
-bool product(const Dims& dims, int64_t* result) {
+// Product of non-negative dimensions; false where those that are not 0 come to more than `most`.
+bool product(const Dims& dims, int64_t most, int64_t* result) {
+  bool empty = false;
   int64_t value = 1;
-  bool overflow = false;
   for (int64_t dim : dims) {
-    if (dim == 0) {
-      *result = 0;
-      return true;
-    }
-    overflow = overflow || __builtin_mul_overflow(value, dim, &value);
+    empty = empty || dim == 0;
+    if (dim != 0 && (__builtin_mul_overflow(value, dim, &value) || value > most)) return false;
   }
-  *result = value;
-  return !overflow;
+  *result = empty ? 0 : value;
+  return true;
 }
 
 // The lowest and highest element index of a view relative to its element [0, ..., 0]; false on overflow.
@@ -204,11 +201,15 @@ Status check_layout(const Tensor& tensor, ByteRange* touched) {
   }
   const int64_t size = dtype_size(tensor.dtype);
   int64_t elements, storage;
-  if (!product(tensor.shape, &elements) || elements > kMaxBytes / size) {
-    return invalid("has shape ", to_string(tensor.shape), ", which is more than 2^62 bytes.");
-  }
-  if (!product(tensor.storage_shape, &storage) || storage > kMaxBytes / size) {
-    return invalid("has a storage of shape ", to_string(tensor.storage_shape), ", which is more than 2^62 bytes.");
+  const auto too_large = [&](const char* what, const Dims& dims) {
+    const bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
+    return invalid(
+        "has ", what, to_string(dims),
+        empty ? ", which would be more than 2^62 bytes if it were not empty." : ", which is more than 2^62 bytes.");
+  };
+  if (!product(tensor.shape, kMaxBytes / size, &elements)) return too_large("shape ", tensor.shape);
+  if (!product(tensor.storage_shape, kMaxBytes / size, &storage)) {
+    return too_large("a storage of shape ", tensor.storage_shape);
   }
   if (elements == 0) return {};
   int64_t low, high;

@@ -176,12 +176,28 @@ def cores(report: Report) -> str:
         for dtype, results in _by(group, lambda result: result.dtype, list(DTYPES)):
             values = [[r.core_share for r in results if r.lives == home and r.core_share is not None] for home in homes]
             rows.append([_once(operator, rows), dtype, *(f"{median(of):.2f}" if of else "-" for of in values)])
-    page = table(("operator", "dtype", *homes), rows)
+    page = table(("operator", "dtype", *homes), rows) + "\n\n" + side_by_side(report)
     reasons = [result.held_back_by for result, _ in misses(report) if result.held_back_by]
     if not reasons:
         return page
     counted = [(word, reasons.count(word), why) for word, why in HINDRANCES.items() if word in reasons]
     return page + "\n\nWhat holds back the points that miss a target:\n\n" + table(("", "points", "for"), counted)
+
+
+def side_by_side(report: Report) -> str:
+    """What could be reached without faster arithmetic."""
+    rows: list[Row] = []
+    for name, target in (("beyond the caches", TARGET_IN_MEMORY), ("within them", TARGET_IN_CACHE)):
+        known = [r for r in report.results if r.target == target and r.overlapped is not None]
+        best = [r.overlapped for r in known if r.overlapped is not None]
+        if known:
+            rows.append(
+                (name, len(known), f"{median(r.reached for r in known):.2f}", f"{median(best):.2f}", f"{target:.2f}")
+            )
+    return (
+        "What the median share would be if arithmetic and memory took their time side by side, as they do at best: more "
+        "takes less arithmetic.\n\n" + table(("", "points", "share", "side by side", "asked"), rows)
+    )
 
 
 def shortfalls(report: Report) -> str:

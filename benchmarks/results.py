@@ -193,6 +193,13 @@ class Result:
         return self.empty.over(self.descend["out"])
 
     @property
+    def overlapped(self) -> float | None:
+        """What would be reached if arithmetic and memory took their time side by side; None where that is not known."""
+        if self.core_share is None:
+            return None
+        return self.reached / min(1.0, max(self.core_share, self.memory_share) + self.call_share)
+
+    @property
     def held_back_by(self) -> str | None:
         """What most of our time goes to, one of HINDRANCES; None where that was not measured."""
         core, memory = self.core_share, self.memory_share

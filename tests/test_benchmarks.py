@@ -917,7 +917,7 @@ def test_processors_together_and_apart(tmp_path):
 
 def test_a_limit_that_moved_is_no_regression():
     together, moved = Report({}, "quick", [apart(1e-3, 50e-9)]), Report({}, "quick", [apart(1.5e-3, 190e-9)])
-    with pytest.raises(ValueError, match="shared a cache in only one of the files: 1$"):
+    with pytest.raises(ValueError, match=r"shared a cache in only one of the files: 1$"):
         compare.compare(together, moved)
     other = made(1e-3)
     other.dtype = "bfloat16"

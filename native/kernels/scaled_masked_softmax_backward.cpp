@@ -156,10 +156,12 @@ HWY_INLINE void apply(const Elements<T>& e, const Number& highs, const Number& l
   for_each_pack<W>(c, e.n, also);
 }
 
-// Rows that lie without gaps, one after the other; e is the first of them.
+// Rows that lie without gaps, one after the other. (Their first is not given by value: it would be copied by vectors
+// that are read where numbers were just written, which waits until all results above are stored.)
 template <Form kForm, bool kStream, class T>
-HWY_NOINLINE void apply_rows(Elements<T> e, int64_t rows, const Wide<T>* high, const Wide<T>* low, Wide<T> scale,
-                             int64_t ahead) {
+HWY_NOINLINE void apply_rows(const Elements<T>& first, int64_t rows, const Wide<T>* high, const Wide<T>* low,
+                             Wide<T> scale, int64_t ahead) {
+  Elements<T> e{first.dy, first.y, first.mask, first.dx, first.n};
   const int64_t columns = e.n;
   for (int64_t r = 0; r < rows; ++r) {
     const Uniform<Wide<T>> highs(high[r]), lows(low[r]);

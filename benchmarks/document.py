@@ -195,8 +195,8 @@ def side_by_side(report: Report) -> str:
                 (name, len(known), f"{median(r.reached for r in known):.2f}", f"{median(best):.2f}", f"{target:.2f}")
             )
     return (
-        "What the median share would be if arithmetic and memory took their time side by side, as they do at best: more "
-        "takes less arithmetic.\n\n" + table(("", "points", "share", "side by side", "asked"), rows)
+        "What the median share would be if arithmetic and memory took their time side by side, as they do at best: "
+        "more takes less arithmetic.\n\n" + table(("", "points", "share", "side by side", "asked"), rows)
     )
 
 

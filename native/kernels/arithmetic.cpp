@@ -1,12 +1,12 @@
 #include "kernels/arithmetic.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
 
 #include "kernels/element.h"
+#include "runtime/clock.h"
 #include "runtime/parallel.h"
 
 #define HWY_TARGET_INCLUDE "kernels/arithmetic.cpp"
@@ -73,13 +73,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace descend::kernels {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-}  // namespace
 
 template <class T>
 double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double seconds) {

@@ -1,10 +1,10 @@
 #include "kernels/triad.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
+#include "runtime/clock.h"
 #include "runtime/pages.h"
 #include "runtime/parallel.h"
 
@@ -51,9 +51,6 @@ namespace descend::kernels {
 namespace {
 
 using Span = void (*)(const float*, const float*, float*, int64_t);
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The median time of one pass.
 double median_pass(Span span, const float* a, const float* b, float* c, int64_t n, int threads, double seconds) {

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 
+#include "runtime/clock.h"
 #include "runtime/machine.h"
 #include "runtime/thread.h"
 
 namespace descend {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 enum class Turn { kOurs, kTheirs, kOver };
 

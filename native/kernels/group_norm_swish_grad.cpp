@@ -1153,11 +1153,16 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
     return;
   }
   const Scratch scratch = scratch_of<T>(shape);
+  const bool split = split_groups(shape);
+  const auto threads = [&] {
+    if (split) return num_threads();
+    return detail::useful_threads(cut_groups(shape, true).chunks(), group_work(shape, shape.elements()));
+  };
   char* rest = static_cast<char*>(memory) + 2 * scratch.each;
   GradGroup<T> each{};
   each.gamma_each = p.gamma;
   each.beta_each = p.beta;
-  if (scratch.each > 0 && shape.inner >= kSpreadByTile && num_threads() > 1) {
+  if (scratch.each > 0 && shape.inner >= kSpreadByTile && threads() > 1) {
     each.gamma_each = each.beta_each = nullptr;
   } else if (scratch.each > 0) {
     auto* gamma = static_cast<Wide<T>*>(memory);
@@ -1170,7 +1175,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
   each.stream = may_stream<T>(shape) && are_aligned(p.dx, stream_unit<T>(shape));
   each.in_step = work_in_step<T>(shape, each.stream);
   each.ask = exceeds_kept(bytes_moved<T>(shape));
-  split_groups(shape) ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
+  split ? by_pieces(p, scratch, rest, each) : by_groups(p, scratch, rest, each);
 }
 
 #define DESCEND_INSTANTIATE(T)                                               \

@@ -494,10 +494,8 @@ void by_rows(const LayerNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* r
   cut.near = stays_near(2 * p.rows * row_bytes);
   if (row_bytes < kLeastAlone && num_threads() == 1) cut.alone = false;
   if (shared) parallel_for(blocks_in(p.columns), 4 * row_bytes, [&](int64_t b) { share(p, b, room); });
-  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
-    const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);
-  });
+  over_loose_rows(cut, p.rows, work,
+                  [&](int64_t first, int64_t last) { run(p, first, last, cut, stores, shared ? room : nullptr); });
 }
 
 // Few rows with many columns: the threads share a group of rows, each taking blocks of columns.

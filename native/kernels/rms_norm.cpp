@@ -278,10 +278,8 @@ void by_rows(const RmsNorm<T>& p, int64_t row_bytes, Stores stores, Wide<T>* roo
   RowCut cut = cut_loose_rows(p.rows, row_bytes, work, shared ? 1 : kLeastChunkRows<T>);
   cut.near = stays_near(2 * p.rows * row_bytes);
   if (shared) parallel_for(blocks_in(p.columns), 2 * row_bytes, [&](int64_t b) { share(p, b, room); });
-  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
-    const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), cut, stores, shared ? room : nullptr);
-  });
+  over_loose_rows(cut, p.rows, work,
+                  [&](int64_t first, int64_t last) { run(p, first, last, cut, stores, shared ? room : nullptr); });
 }
 
 // Sums of blocks at a time.

@@ -623,10 +623,7 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   const Stores stores = row_stores_of(p.y, p.columns, even_traffic(2 * p.rows * p.columns * size), least_in_lines(p));
   const int64_t work = row_work<T>(4 * p.columns);  // exponentials take as long as moving their elements
   const RowCut cut = cut_loose_rows(p.rows, p.columns * size, work);
-  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
-    const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), stores);
-  });
+  over_loose_rows(cut, p.rows, work, [&](int64_t first, int64_t last) { run(p, first, last, stores); });
 }
 
 template void scaled_masked_softmax<float16>(const ScaledMaskedSoftmax<float16>& problem);

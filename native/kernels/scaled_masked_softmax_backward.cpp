@@ -389,10 +389,7 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p) {
   const bool in_tiles = go_in_tiles(p, bytes, stores);
   const int64_t work = row_work<T>(3 * p.columns);
   const RowCut cut = cut_loose_rows(p.rows, 2 * p.columns * size, work);
-  parallel_for(cut.chunks, p.rows * work, [&](int64_t chunk) {
-    const int64_t first = chunk * cut.chunk;
-    run(p, first, std::min(first + cut.chunk, p.rows), stores, in_tiles);
-  });
+  over_loose_rows(cut, p.rows, work, [&](int64_t first, int64_t last) { run(p, first, last, stores, in_tiles); });
 }
 
 template void scaled_masked_softmax_backward<float16>(const ScaledMaskedSoftmaxBackward<float16>& problem);

@@ -7,11 +7,14 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
+#include "runtime/clock.h"
+#include "runtime/distance.h"
 #include "runtime/fp_environment.h"
 #include "runtime/futex.h"
 #include "runtime/immortal.h"
@@ -22,7 +25,6 @@ namespace descend {
 namespace {
 
 using std::chrono::nanoseconds;
-using std::chrono::steady_clock;
 
 // With less than this for each, a second thread costs more than it brings: 0.5 us where workers are awake.
 constexpr int64_t kBytesPerThread = 64 << 10;
@@ -30,6 +32,12 @@ constexpr int64_t kBytesPerThread = 64 << 10;
 // known; they are often still awake from the framework's own work.
 constexpr int64_t kInlineAsleep = 1 << 20;
 constexpr int64_t kInlineLent = 512 << 10;
+// And of each thread beside the caller, times all of them, where they are awake, but far: a region then costs 2.5 us
+// and more, line by line.
+constexpr int64_t kInlineFar = 512 << 10;
+// With less than this in all, each thread has its chunks from the start: to share them out as they go takes longer than
+// they can differ.
+constexpr int64_t kFixedBelow = 512 << 10;
 constexpr int kLoop = 8;  // regions in quick succession: more will come, and find awake who is woken now
 
 // How long who waits stays awake. Waking up takes 50 us and more on a virtual machine: with less than that, a thread
@@ -81,37 +89,78 @@ class Deal {
   std::atomic<bool> over_{false};
 };
 
-// A region in progress, as its helpers see it. Slots are never freed, so a late look at one is harmless.
+// A region in progress, as its helpers see it: all that most of them need lies in one cache line, since on its way to
+// another core each line takes a good part of what a small region does. Slots are never freed, so a late look at one is
+// harmless.
 struct Slot {
-  // Who works here: helpers inside, seats still open, and whether the caller sleeps until the helpers have left. A
+  // Who works here: helpers inside, whether the caller sleeps until the helpers have left, and seats still open. A
   // helper takes a seat before it reads anything else; the caller leaves only when nobody is inside and no seat is
-  // open.
+  // open. Where chunks are fixed, each seat has a bit, and with it a share of them; else the seats are counted.
   static constexpr uint32_t kHelper = 1, kHelpers = 0xFFF;
-  static constexpr uint32_t kSeat = 0x1000, kSeats = 0xFFF000;
-  static constexpr uint32_t kAsleep = 0x1000000;
+  static constexpr uint32_t kAsleep = 0x1000;
+  static constexpr uint32_t kFixed = 0x2000;
+  static constexpr uint32_t kSeat = 0x4000, kSeats = ~uint32_t{0x3FFF};
+  static constexpr int kMostFixed = 16;  // shares, the caller's included
 
   alignas(64) std::atomic<uint32_t> state{0};
+  int core = -1;  // where the caller began
   detail::Chunk body = nullptr;
   void* context = nullptr;
-  int core = -1;  // where the caller began
-  Deal deal;
+  int64_t chunks = 0;  // where they are fixed
+  int shares = 0;
+  uint32_t regions = 0;         // so far
+  Clock::time_point begin{};    // of a region that times its helpers; see Distance
+  std::atomic<int32_t> way{0};  // nanoseconds until the first that was awake came; 0: none did
+
+  Deal deal;  // where they are not
+
+  static int seats(uint32_t state) {
+    return (state & kFixed) != 0 ? std::popcount(state & kSeats) : static_cast<int>((state & kSeats) / kSeat);
+  }
+  static constexpr uint32_t fixed_seat(int share) { return kSeat << (share - 1); }
+
+  // Of open seats, the one that a worker takes: its own share's if it can.
+  static uint32_t seat_for(int worker, uint32_t state) {
+    if ((state & kFixed) == 0) return kSeat;
+    const uint32_t open = state & kSeats, own = worker + 1 < kMostFixed ? fixed_seat(worker + 1) : 0;
+    return (open & own) != 0 ? own : open & -open;
+  }
+  static int share_of(uint32_t fixed_seat) { return std::countr_zero(fixed_seat / kSeat) + 1; }
+
+  // Every so often, since a look at the clock takes a part of the time that it measures.
+  void time_helpers() {
+    constexpr uint32_t kEach = 8;
+    begin = regions++ % kEach == 0 ? Clock::now() : Clock::time_point{};
+    way.store(0, std::memory_order_relaxed);
+  }
+  void set_way() {
+    const auto took = std::clamp<nanoseconds>(Clock::now() - begin, nanoseconds(1), std::chrono::seconds(1));
+    int32_t none = 0;
+    way.compare_exchange_strong(none, static_cast<int32_t>(took.count()), std::memory_order_relaxed);
+  }
+
+  void run_share(int share) const {
+    const int64_t end = (share + 1) * chunks / shares;
+    for (int64_t chunk = share * chunks / shares; chunk < end; ++chunk) body(context, chunk);
+  }
 };
-static_assert(kMaxThreads <= Slot::kHelpers);
+static_assert(kMaxThreads <= Slot::kHelpers && kMaxThreads <= Slot::kSeats / Slot::kSeat);
+static_assert(offsetof(Slot, deal) == 64);
 
 struct Pool {
   std::array<Slot, kSlots> slots;
   alignas(64) std::atomic<uint64_t> free_slots{~uint64_t{0}};
-  alignas(64) std::atomic<uint64_t> open_slots{0};  // where helpers are wanted
-  alignas(64) std::atomic<uint32_t> epoch{0};       // counts regions; idle workers sleep on it
+  alignas(64) std::atomic<int> used_slots{0};  // the first ones; the others never were
+  alignas(64) std::atomic<uint32_t> epoch{0};  // counts regions; idle workers sleep on it
+  alignas(64) Distance distance;
   alignas(64) std::atomic<int> sleepers{0};
-  std::atomic<int> spinners{0};
-  alignas(64) std::atomic<int> workers{0};
+  std::atomic<int> workers{0};
   std::atomic<bool> stopping{false};
 
   std::mutex mutex;  // for what follows
   std::array<Thread, kMaxThreads> threads;
   bool exit_registered = false;
-  steady_clock::time_point retry{};  // the system gave no thread: not again before this
+  Clock::time_point retry{};  // the system gave no thread: not again before this
 
   std::mutex settings_mutex;
   bool settings_known = false;
@@ -129,7 +178,8 @@ thread_local Team lent = nullptr;
 // when the last one ended.
 struct Succession {
   int regions = 0;
-  steady_clock::time_point end{};
+  bool is_timed = false;  // the region that is in progress
+  Clock::time_point end{};
 };
 thread_local Succession succession;
 
@@ -150,10 +200,14 @@ int threads_if_awake(int64_t chunks, int64_t bytes) {
   return static_cast<int>(std::max<int64_t>(std::min({int64_t{num_threads()}, chunks, bytes / kBytesPerThread}), 1));
 }
 
-// Whether it must wait for somebody to wake up who would come too late.
+int awake_workers() {
+  return pool->workers.load(std::memory_order_relaxed) - pool->sleepers.load(std::memory_order_relaxed);
+}
+
+// Whether a region with so much to do must wait for somebody to wake up who would come too late.
 bool is_better_alone(int64_t bytes) {
   if (lent != nullptr) return bytes < kInlineLent;
-  return bytes < kInlineAsleep && pool->spinners.load(std::memory_order_relaxed) == 0;
+  return bytes < kInlineAsleep && awake_workers() == 0;
 }
 
 // Whether more regions will follow so soon that workers, once awake, stay so. Where there are more of them than cores
@@ -164,7 +218,12 @@ bool is_in_loop() {
   return num_threads() <= cores;
 }
 
-// Threads of a region that would have so many if all were awake.
+// Whether threads would be too far from each other, for all that is known.
+bool is_too_far(int threads, int64_t bytes) {
+  return threads > 1 && lent == nullptr && bytes / threads * (threads - 1) < kInlineFar && pool->distance.is_far();
+}
+
+// Threads of a region that would have so many if all were awake and near.
 int threads_now(int threads, int64_t bytes) {
   return threads > 1 && is_better_alone(bytes) && !is_in_loop() ? 1 : threads;
 }
@@ -176,35 +235,45 @@ void run_slot(Slot& slot, int thread, bool until_stopped) {
   });
 }
 
-void wake_workers(uint32_t seats) {
-  // A worker that spins sees the epoch by itself.
-  const int wanted = static_cast<int>(seats) - pool->spinners.load();
+// For the seats that a region has open beside the helpers that it has.
+void wake_workers(int seats, int helpers) {
   const int asleep = pool->sleepers.load();
-  if (wanted > 0 && asleep > 0) futex_wake(pool->epoch, std::min({wanted, asleep, kWakeAtOnce}));
+  if (asleep == 0) return;
+  // A worker that is awake sees the epoch by itself, unless it is at work elsewhere.
+  const bool others = std::popcount(~pool->free_slots.load(std::memory_order_relaxed)) > 1;
+  const int awake = others ? 0 : pool->workers.load() - asleep - helpers;
+  const int wanted = seats - std::max(awake, 0);
+  if (wanted > 0) futex_wake(pool->epoch, std::min({wanted, asleep, kWakeAtOnce}));
 }
 
-// Takes a seat where one is open and works there; false if there is none.
-bool help(int worker) {
-  for (uint64_t open = pool->open_slots.load(std::memory_order_acquire); open != 0;) {
+// Takes a seat where one is open and works there; false if there is none. `called`: it was awake, and a region has just
+// begun.
+bool help(int worker, bool called) {
+  const int used = pool->used_slots.load(std::memory_order_acquire);
+  for (int i = 0; i < used; ++i) {
     // Each worker begins its search elsewhere, which spreads them over the callers.
-    const int turn = worker % kSlots;
-    const int index = (std::countr_zero(std::rotr(open, turn)) + turn) % kSlots;
-    open &= ~(uint64_t{1} << index);
-    Slot& slot = pool->slots[static_cast<size_t>(index)];
+    Slot& slot = pool->slots[static_cast<size_t>((worker + i) % used)];
+    if (called && used == 1) __builtin_prefetch(&slot.state, 1);
     uint32_t state = slot.state.load(std::memory_order_relaxed);
-    while ((state & Slot::kSeats) != 0 && !slot.deal.over()) {
-      const uint32_t seated = state - Slot::kSeat + Slot::kHelper;
+    while ((state & Slot::kSeats) != 0) {
+      const bool fixed = (state & Slot::kFixed) != 0;
+      if (!fixed && slot.deal.over()) break;
+      const uint32_t seat = Slot::seat_for(worker, state), seated = state - seat + Slot::kHelper;
       if (!slot.state.compare_exchange_weak(state, seated, std::memory_order_acquire, std::memory_order_relaxed))
         continue;
-      if ((seated & Slot::kSeats) != 0) wake_workers((seated & Slot::kSeats) / Slot::kSeat);
+      if (called && slot.begin != Clock::time_point{}) slot.set_way();
+      if ((seated & Slot::kSeats) != 0) wake_workers(Slot::seats(seated), static_cast<int>(seated & Slot::kHelpers));
       // After a pause the scheduler may wake a worker on the very core that the caller uses, and leave both there for
       // milliseconds. So the worker leaves, and sleeps elsewhere from then on.
       if (slot.core >= 0 && current_core() == slot.core) avoid_core(slot.core);
       {
-        FixedFpEnvironment fixed;
-        // Where not all workers are wanted, the last ones would have no share.
-        const int seat = static_cast<int>((state & Slot::kSeats) / Slot::kSeat);
-        run_slot(slot, worker + 1 < slot.deal.shares() ? worker + 1 : seat, true);
+        FixedFpEnvironment environment;
+        if (fixed) {
+          slot.run_share(Slot::share_of(seat));
+        } else {
+          // Where not all workers are wanted, the last ones would have no share.
+          run_slot(slot, worker + 1 < slot.deal.shares() ? worker + 1 : Slot::seats(state), true);
+        }
       }
       const uint32_t before = slot.state.fetch_sub(Slot::kHelper, std::memory_order_release);
       if ((before & Slot::kHelpers) == Slot::kHelper && (before & Slot::kAsleep)) futex_wake(slot.state, 1);
@@ -216,42 +285,33 @@ bool help(int worker) {
 
 // Waits a little for the next region. True if one came.
 bool spin(uint32_t seen) {
-  pool->spinners.fetch_add(1);
-  bool came = false;
   // Spinning in the way of somebody who works would be worse than sleeping.
-  if (pool->workers.load() - pool->sleepers.load() + 1 <= pool->cores.load()) {
-    const auto end = steady_clock::now() + kSpin;
-    do {
-      for (int i = 0; i < 16 && !came; ++i) {
-        spin_pause();
-        came = pool->epoch.load(std::memory_order_relaxed) != seen;
-      }
-    } while (!came && steady_clock::now() < end);
-  }
-  // Counted as asleep before it stops counting as spinning, lest a region that begins now miss it.
-  if (!came) pool->sleepers.fetch_add(1);
-  pool->spinners.fetch_sub(1);
-  return came;
+  if (awake_workers() + 1 > pool->cores.load(std::memory_order_relaxed)) return false;
+  const auto end = Clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      spin_pause();
+      if (pool->epoch.load(std::memory_order_relaxed) != seen) return true;
+    }
+  } while (Clock::now() < end);
+  return false;
 }
 
 void worker_main(void* argument) {
   const int worker = static_cast<int>(reinterpret_cast<intptr_t>(argument));
   in_region = true;
   bool lively = true;  // regions came in quick succession: worth spinning for the next
-  for (;;) {
+  for (bool called = false;;) {
     const uint32_t seen = pool->epoch.load();
     if (pool->stopping.load()) return;
-    if (help(worker)) continue;
-    if (lively) {
-      if (spin(seen)) continue;
-      lively = false;
-    } else {
-      pool->sleepers.fetch_add(1);
-    }
-    const auto slept = steady_clock::now();
+    const bool helped = help(worker, called);
+    called = !helped && lively && spin(seen);
+    if (helped || called) continue;
+    pool->sleepers.fetch_add(1);
+    const auto slept = Clock::now();
     while (pool->epoch.load() == seen) futex_wait(pool->epoch, seen);
     pool->sleepers.fetch_sub(1);
-    lively = steady_clock::now() - slept < 2 * kSpin;
+    lively = Clock::now() - slept < 2 * kSpin;
   }
 }
 
@@ -273,7 +333,7 @@ int ensure_workers(int wanted) {
   std::lock_guard lock(pool->mutex);
   count = pool->workers.load();
   if (count >= wanted || pool->stopping.load()) return count;
-  const auto now = steady_clock::now();
+  const auto now = Clock::now();
   if (now < pool->retry) return count;
   if (!pool->exit_registered) pool->exit_registered = std::atexit(stop_workers) == 0;
   for (; count < wanted; ++count) {
@@ -292,7 +352,11 @@ Slot* take_slot() {
   while (free != 0) {
     // Acquire: whoever used the slot before is done with it.
     if (pool->free_slots.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire)) {
-      return &pool->slots[static_cast<size_t>(std::countr_zero(free))];
+      const int index = std::countr_zero(free);
+      for (int used = pool->used_slots.load(std::memory_order_relaxed); used <= index;) {
+        if (pool->used_slots.compare_exchange_weak(used, index + 1, std::memory_order_release)) break;
+      }
+      return &pool->slots[static_cast<size_t>(index)];
     }
   }
   return nullptr;
@@ -301,15 +365,15 @@ Slot* take_slot() {
 void wait_for_helpers(Slot& slot) {
   uint32_t state = slot.state.load(std::memory_order_acquire);
   if ((state & Slot::kHelpers) == 0) return;
-  if (pool->workers.load() - pool->sleepers.load() + 1 <= pool->cores.load()) {
-    const auto end = steady_clock::now() + kSpin;
+  if (awake_workers() + 1 <= pool->cores.load(std::memory_order_relaxed)) {
+    const auto end = Clock::now() + kSpin;
     do {
       for (int i = 0; i < 16; ++i) {
         spin_pause();
         state = slot.state.load(std::memory_order_acquire);
         if ((state & Slot::kHelpers) == 0) return;
       }
-    } while (steady_clock::now() < end);
+    } while (Clock::now() < end);
   }
   state = slot.state.fetch_or(Slot::kAsleep, std::memory_order_acquire) | Slot::kAsleep;
   while ((state & Slot::kHelpers) != 0) {
@@ -351,9 +415,7 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   for (Slot& slot : pool->slots) slot.state.store(0);
   pool->free_slots.store(~uint64_t{0});
-  pool->open_slots.store(0);
   pool->sleepers.store(0);
-  pool->spinners.store(0);
   pool->workers.store(0);
   for (Thread& thread : pool->threads) thread.forget();
   after_fork_in_parent();
@@ -412,23 +474,32 @@ ThreadDefault default_threads(const char* descend_num_threads, const char* omp_n
   return result;
 }
 
-int useful_threads(int64_t chunks, int64_t bytes) { return threads_now(threads_if_awake(chunks, bytes), bytes); }
+Distance& distance() { return pool->distance; }
+
+int useful_threads(int64_t chunks, int64_t bytes) {
+  const int threads = threads_if_awake(chunks, bytes);
+  return is_too_far(threads, bytes) ? 1 : threads_now(threads, bytes);
+}
 
 int begin_region(int64_t most_chunks, int64_t bytes) {
+  if (in_region) return 1;
   const int threads = threads_if_awake(most_chunks, bytes);
-  if (threads > 1 && !in_region && is_better_alone(bytes)) {
-    const bool soon = steady_clock::now() - succession.end < kSpin;
+  const bool far = is_too_far(threads, bytes);
+  succession.is_timed = threads > 1 && bytes < kInlineAsleep && !far;
+  if (far) return 1;
+  if (succession.is_timed && is_better_alone(bytes)) {
+    const bool soon = Clock::now() - succession.end < kSpin;
     succession.regions = soon ? std::min(succession.regions + 1, kLoop) : 0;
   }
   return threads_now(threads, bytes);
 }
 
 void run_region(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context) {
-  run_chunks(chunks, threads, body, context);
-  if (2 * kBytesPerThread <= bytes && bytes < kInlineAsleep && !in_region) succession.end = steady_clock::now();
+  run_chunks(chunks, threads, bytes, body, context);
+  if (succession.is_timed && !in_region) succession.end = Clock::now();
 }
 
-void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
+void run_chunks(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context) {
   if (chunks <= 0) return;
   threads = static_cast<int>(std::min<int64_t>(threads, chunks));
   if (threads > 1 && !in_region && lent != nullptr) {
@@ -436,17 +507,27 @@ void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
     region.deal.out(chunks, threads);
     return lent(threads, LentRegion::work, &region);
   }
-  FixedFpEnvironment fixed;
+  FixedFpEnvironment environment;
+  bool fixed = false;
   Slot* slot = nullptr;
   if (threads > 1 && !in_region) {
+    __builtin_prefetch(&pool->epoch, 1);
     const int seats = std::min(threads - 1, ensure_workers(threads - 1));
     if (seats > 0) slot = take_slot();
     if (slot != nullptr) {
+      fixed = bytes < kFixedBelow && seats < Slot::kMostFixed;
       slot->body = body;
       slot->context = context;
       slot->core = current_core();
-      slot->deal.out(chunks, seats + 1);
-      slot->state.store(static_cast<uint32_t>(seats) * Slot::kSeat, std::memory_order_release);
+      slot->chunks = chunks;
+      slot->shares = seats + 1;
+      slot->time_helpers();
+      if (!fixed) slot->deal.out(chunks, seats + 1);
+      const uint32_t open = fixed ? Slot::kFixed | (Slot::fixed_seat(seats + 1) - Slot::kSeat)
+                                  : static_cast<uint32_t>(seats) * Slot::kSeat;
+      slot->state.store(open, std::memory_order_release);
+      pool->epoch.fetch_add(1);
+      wake_workers(seats, 0);
     }
   }
   if (slot == nullptr) {
@@ -454,21 +535,19 @@ void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
     return;
   }
 
-  const uint64_t bit = uint64_t{1} << (slot - pool->slots.data());
-  pool->open_slots.fetch_or(bit);
-  pool->epoch.fetch_add(1);
-  wake_workers(slot->state.load(std::memory_order_relaxed) / Slot::kSeat);
-
   in_region = true;
-  run_slot(*slot, 0, false);
-  in_region = false;
-
+  fixed ? slot->run_share(0) : run_slot(*slot, 0, false);
   // Who has not come by now is not waited for.
-  pool->open_slots.fetch_and(~bit, std::memory_order_relaxed);
-  slot->state.fetch_and(~Slot::kSeats, std::memory_order_relaxed);
+  uint32_t late = slot->state.load(std::memory_order_relaxed) & Slot::kSeats;
+  if (late != 0) late = slot->state.fetch_and(~Slot::kSeats, std::memory_order_relaxed) & Slot::kSeats;
+  for (; fixed && late != 0; late &= late - 1) slot->run_share(Slot::share_of(late & -late));
+  in_region = false;
   wait_for_helpers(*slot);
+  if (const int32_t way = slot->way.load(std::memory_order_relaxed)) {
+    pool->distance.note(nanoseconds(way), Clock::now());
+  }
   slot->state.store(0, std::memory_order_relaxed);
-  pool->free_slots.fetch_or(bit, std::memory_order_release);
+  pool->free_slots.fetch_or(uint64_t{1} << (slot - pool->slots.data()), std::memory_order_release);
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "runtime/distance.h"
 #include "runtime/status.h"
 
 namespace descend {
@@ -27,7 +28,10 @@ const Status& num_threads_status();
 
 namespace detail {
 using Chunk = void (*)(void* context, int64_t chunk);
-void run_chunks(int64_t chunks, int threads, Chunk body, void* context);
+// Of few bytes each thread's chunks are fixed.
+void run_chunks(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context);
+// From callers to their helpers, as it was found.
+Distance& distance();
 // Threads that a region would get if it began now.
 int useful_threads(int64_t chunks, int64_t bytes);
 // The same for a region that does begin, which is counted, and then the region, with as many chunks as suit.

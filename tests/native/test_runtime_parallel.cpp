@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cfenv>
 #include <chrono>
@@ -12,6 +14,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -19,6 +22,8 @@
 #endif
 
 #include "in_child.h"
+#include "runtime/clock.h"
+#include "runtime/distance.h"
 #include "runtime/handover.h"
 #include "runtime/machine.h"
 #include "runtime/parallel.h"
@@ -34,14 +39,29 @@ struct Threads {
   ~Threads() { set_num_threads(0); }
 };
 
+// True if run calls its argument once for every chunk.
+template <class Run>
+bool covers_by(int64_t chunks, Run run) {
+  std::vector<int> times(static_cast<size_t>(chunks), 0);
+  run([&](int64_t chunk) { ++times[static_cast<size_t>(chunk)]; });
+  return std::all_of(times.begin(), times.end(), [](int count) { return count == 1; });
+}
+
 // True if every chunk ran once.
 bool covers(int64_t chunks, int64_t bytes = kLarge) {
-  std::vector<int> times(static_cast<size_t>(chunks), 0);
-  parallel_for(chunks, bytes, [&](int64_t chunk) { ++times[static_cast<size_t>(chunk)]; });
-  for (int count : times) {
-    if (count != 1) return false;
-  }
-  return true;
+  return covers_by(chunks, [&](auto count) { parallel_for(chunks, bytes, count); });
+}
+
+// Chunks that each have a thread from the start.
+template <class Body>
+void run_fixed(int64_t chunks, int threads, Body&& body) {
+  detail::run_chunks(
+      chunks, threads, 0,
+      [](void* context, int64_t chunk) { (*static_cast<std::remove_reference_t<Body>*>(context))(chunk); }, &body);
+}
+
+bool fixed_covers(int64_t chunks, int threads) {
+  return covers_by(chunks, [&](auto count) { run_fixed(chunks, threads, count); });
 }
 
 }  // namespace
@@ -141,6 +161,122 @@ TEST_CASE("each thread begins with the same share in every region, and then take
   }
 }
 
+TEST_CASE("fixed chunks run once each, whoever comes, however late") {
+  for (int threads : {1, 2, 3, 8, 16, 17, 64}) {
+    for (int64_t chunks : {0, 1, 2, 3, 7, 15, 16, 17, 64, 1000}) {
+      for (int times = 0; times < 20; ++times) {
+        CHECK(fixed_covers(chunks, threads));
+        if (times % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50 * times));
+      }
+    }
+  }
+}
+
+TEST_CASE("a fixed chunk runs where it did before, and its neighbours with it") {
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int times = 0; times < 20; ++times) {
+    std::vector<std::thread::id> by(9);
+    std::atomic<bool> came{false};
+    run_fixed(9, 2, [&](int64_t chunk) {
+      by[static_cast<size_t>(chunk)] = std::this_thread::get_id();
+      if (std::this_thread::get_id() != caller) came = true;
+      while (!came) std::this_thread::yield();  // the caller, who would take what nobody has begun
+    });
+    for (size_t i = 0; i < by.size(); ++i) CHECK((by[i] == caller) == (i < 4));
+  }
+}
+
+TEST_CASE("each worker takes its own fixed chunks in every region, in whatever order they come" * FORKS) {
+  CHECK(in_child([] {  // where there are no more workers than seats
+          std::array<std::thread::id, 5> by, before;
+          bool same = true;
+          for (int times = 0; times < 50; ++times) {
+            std::atomic<int> inside{0};
+            run_fixed(5, 5, [&](int64_t chunk) {
+              by[static_cast<size_t>(chunk)] = std::this_thread::get_id();
+              ++inside;
+              while (inside < 5) std::this_thread::yield();
+            });
+            same = same && (times == 0 || by == before);
+            before = by;
+          }
+          return same;
+        }) == 0);
+}
+
+TEST_CASE("fixed chunks do not wait for workers that are busy elsewhere") {
+  constexpr int kCallers = 3;
+  std::atomic<int> inside{0};
+  std::atomic<bool> over{false};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&] {
+      run_fixed(4, 4, [&](int64_t) {
+        ++inside;
+        while (!over) std::this_thread::yield();
+      });
+    });
+  }
+  while (inside < kCallers) std::this_thread::yield();
+  for (int times = 0; times < 200; ++times) CHECK(fixed_covers(40, 4));
+  over = true;
+  for (std::thread& thread : callers) thread.join();
+  CHECK(inside == 4 * kCallers);
+}
+
+TEST_CASE("threads are far once several helpers in a row came late, and for a while") {
+  using namespace std::chrono_literals;
+  const Clock::time_point now = Clock::now();
+  Distance distance;
+  CHECK(!distance.is_far(now));
+  for (int i = 1; i < Distance::kInARow; ++i) distance.note(Distance::kFar, now);
+  CHECK(!distance.is_far(now));
+  distance.note(100ns, now);
+  for (int i = 1; i < Distance::kInARow; ++i) distance.note(1s, now);
+  CHECK(!distance.is_far(now));
+  distance.note(Distance::kFar, now);
+  CHECK(distance.is_far(now));
+  CHECK(distance.is_far(now + Distance::kValid - 1ns));
+  CHECK(!distance.is_far(now + Distance::kValid));
+  distance.note(Distance::kFar, now + 1s);  // still: one is enough
+  CHECK(distance.is_far(now + 1s));
+  distance.note(Distance::kFar - 1ns, now + 1s);
+  CHECK(!distance.is_far(now + 1s));
+  CHECK(!distance.is_far());
+}
+
+TEST_CASE("threads that are far get no part of what takes them longer") {
+  using namespace std::chrono_literals;
+  constexpr int64_t kSmall = int64_t{1000} << 10, kMore = int64_t{1} << 20;
+  Threads set(2);
+  Distance& distance = detail::distance();
+  const auto caller = std::this_thread::get_id();
+  const auto make = [&](bool far) {
+    distance.note(0ns, Clock::now());
+    for (int i = 0; far && i < Distance::kInARow; ++i) distance.note(1s, Clock::now() + 1h);
+  };
+  make(true);
+  for (int times = 0; times < 100; ++times) {
+    CHECK(detail::useful_threads(16, kSmall) == 1);
+    CHECK(detail::useful_threads(16, kMore) == 2);
+    parallel_for(16, kSmall, [&](int64_t) { CHECK(std::this_thread::get_id() == caller); });
+  }
+  set_num_threads(8);  // each has less to do
+  CHECK(detail::useful_threads(16, kMore) == 8);
+  CHECK(detail::useful_threads(16, kMore / 2) == 1);
+  set_num_threads(2);
+  make(false);
+  CHECK(covers(16));  // who works stays awake for a while
+  int threads = 0;
+  for (int times = 0; times < 1000 && threads < 2; ++times) {
+    make(false);
+    CHECK(covers(16));
+    threads = detail::useful_threads(16, kSmall);
+  }
+  CHECK(threads == std::min(usable_cores(), 2));
+  make(false);
+}
+
 TEST_CASE("small problems stay on the caller's thread") {
   Threads set(16);
   CHECK(detail::useful_threads(1000, 1 << 10) == 1);
@@ -214,6 +350,7 @@ TEST_CASE("many callers share the pool") {
     callers.emplace_back([&, c] {
       for (int round = 0; round < 400; ++round) {
         if (!covers(1 + (round * 7 + c) % 97)) ++wrong;
+        if (!fixed_covers(1 + (round * 5 + c) % 31, 1 + c % 6)) ++wrong;
       }
     });
   }
@@ -259,7 +396,10 @@ TEST_CASE("the number of threads may change while regions run") {
 
 TEST_CASE("what is not worth waking a thread for gets one where regions follow each other closely") {
   constexpr int64_t kMedium = int64_t{256} << 10;
-  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };  // workers fall asleep
+  const auto pause = [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // workers fall asleep
+    detail::distance().note(std::chrono::nanoseconds(0), Clock::now());
+  };
   const auto alone = [] { return detail::useful_threads(16, kMedium) == 1; };
   Threads set(std::min(usable_cores(), 2));
   pause();

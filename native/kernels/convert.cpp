@@ -20,7 +20,7 @@ HWY_INLINE void convert_pack(Extent extent, size_t n, const From* from, To* to) 
   if constexpr (std::is_same_v<From, double>) {
     HWY_ALIGN double padded[kPackLanes<float>] = {};
     if constexpr (std::is_same_v<Extent, Part>) {
-      std::copy_n(from, n, padded);
+      copy_few(from, static_cast<int64_t>(n), padded);
       from = padded;
     }
     store(extent, narrow_pack<float>(from, sizeof(To) == 2), to);
@@ -245,7 +245,7 @@ void sum_slots(int64_t slots, int64_t columns, const double* partial, Element ou
     const int64_t n = std::min(kColumns, columns - first);
     const double* source = partial + first;
     if (slots > 1) {
-      std::copy_n(source, n, sums);
+      copy_few(source, n, sums);
       for (int64_t slot = 1; slot < slots; ++slot) add(source + slot * columns, sums, n);
       source = sums;
     }

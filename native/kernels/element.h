@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "hwy/base.h"
+
 namespace descend::kernels {
 
 struct float16 {
@@ -56,6 +58,12 @@ struct ColumnSums {
     if (own != nullptr) std::fill_n(own, columns, T{0});
   }
 };
+
+// Of a few numbers std::copy_n may become a loop over their bytes.
+template <class T>
+HWY_INLINE void copy_few(const T* from, int64_t n, T* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
 
 // The four element types that tensors of numbers have; for places that choose one at run time.
 enum class Element : uint8_t { kFloat32, kFloat16, kBfloat16, kFloat64 };

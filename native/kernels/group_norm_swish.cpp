@@ -350,7 +350,7 @@ struct SmallGroups {
   template <class T>
   HWY_INLINE void write(const GroupNormSwish<T>& p, int64_t n, int64_t g, int64_t groups) const {
     const int64_t first = n * p.shape.groups + g;
-    std::copy_n(mean, groups, p.mean + first);
+    copy_few(mean, groups, p.mean + first);
     std::transform(rstd, rstd + groups, p.rstd + first, [](double r) { return static_cast<W>(r); });
   }
 };
@@ -485,8 +485,7 @@ HWY_INLINE void small_moments(const T* x, int64_t groups, int64_t elements, doub
   const hn::RebindToSigned<decltype(dw)> di;
   using I = hn::TFromD<decltype(di)>;
   HWY_ALIGN Numbers<W> values;
-  for_each_pack<W>(0, groups * elements,
-                   [&](auto extent, int64_t j) HWY_ATTR { store(Full(), load_pack(extent, x + j), values + j); });
+  widen_packs(x, groups * elements, values);
   Vector<double> element[kVerySmallElements];
   const auto count = hn::Set(d, static_cast<double>(elements));
   const auto each_group = hn::Mul(hn::Iota(di, 0), hn::Set(di, static_cast<I>(elements)));

@@ -197,9 +197,10 @@ struct Lines {
     }
     const Tag<double> d;
     auto steepest = hn::Zero(d);
-    HWY_ALIGN W gammas[kMost] = {}, betas[kMost] = {};
-    std::copy_n(p.gamma + channel, n, gammas);
-    std::copy_n(p.beta + channel, n, betas);
+    HWY_ALIGN W gammas[kRoom];
+    HWY_ALIGN W betas[kRoom];
+    widen_packs(p.gamma + channel, n, gammas);
+    widen_packs(p.beta + channel, n, betas);
     for_each_row_vector(n, [&](int64_t i) HWY_ATTR {
       const auto gamma = load_as_double(gammas + i), beta = load_as_double(betas + i);
       const auto u_slope = hn::Mul(hn::Mul(gamma, splat(frame.unit)), splat(scale)),
@@ -220,8 +221,8 @@ struct Lines {
       }
       return;
     }
-    HWY_ALIGN W gammas[kMost] = {};
-    std::copy_n(p.gamma + channel, n, gammas);
+    HWY_ALIGN W gammas[kRoom];
+    widen_packs(p.gamma + channel, n, gammas);
     for_each_row_vector(n, [&](int64_t i) HWY_ATTR {
       const auto product = hn::Mul(splat(frame.unit), load_as_double(gammas + i));
       store_rounded(Tag<double>(), hn::IfThenElse(hn::IsNaN(product), nan(), product), weight + i);
@@ -231,6 +232,7 @@ struct Lines {
   HWY_INLINE Line<W> line(int64_t i) const { return {splat(steepness[i]), splat(level[i])}; }
 
  private:
+  static constexpr int64_t kRoom = HWY_MAX(kMost, static_cast<int64_t>(kPackLanes<W>));
   static constexpr double kSteepest = static_cast<double>(std::numeric_limits<W>::max()) / 4;
 
   // The scale, or, where s * z would leave the range, one that keeps it within: sigmoid is 0 or 1 there as well.
@@ -318,8 +320,8 @@ HWY_INLINE void fold_sums(Vector<Wide<T>>* dz_lanes, Vector<Wide<T>>* dzx_lanes,
     hn::Store(sum, d, sums[0] + i);
     hn::Store(sum_x, d, sums[1] + i);
   });
-  std::copy_n(sums[0], n, dz_sums);
-  std::copy_n(sums[1], n, dzx_sums);
+  copy_few(sums[0], n, dz_sums);
+  copy_few(sums[1], n, dzx_sums);
 }
 
 // A group's channels, or the blocks of such, one after the other: some together, of which the lines and weights are
@@ -708,7 +710,7 @@ void group_norm_swish_grad_spread(const Wide<T>* from, int64_t inner, int64_t fi
   const Repeat<W> for_elements(inner);
   for (int64_t c = first; c < last; c += kMost) {
     const int64_t n = HWY_MIN(kMost, last - c);
-    std::copy_n(from + c, n, numbers);
+    copy_few(from + c, n, numbers);
     for_elements(numbers, n * inner, to + c * inner);
   }
 }
@@ -918,8 +920,7 @@ class SmallGradients {
 
   // A number of each group for all its elements.
   HWY_INLINE void spread(const W* from, int64_t groups, W* to) {
-    for_each_pack<W>(
-        0, groups, [&](auto extent, int64_t i) HWY_ATTR { store(Full(), load_pack(extent, from + i), of_group_ + i); });
+    widen_packs(from, groups, of_group_);
     for_elements_(of_group_, groups * elements_, to);
   }
 

@@ -69,7 +69,7 @@ class MaskCursor {
     const uint8_t* first = mask_.data + offset_ + begin * mask_.column_stride;
     if (mask_.column_stride == 1) return first;
     if (mask_.column_stride == 0) {
-      std::memset(buffer, *first, static_cast<size_t>(n));
+      for (int64_t i = 0, value = *first; i < n; ++i) buffer[i] = static_cast<uint8_t>(value);
     } else {
       for (int64_t i = 0; i < n; ++i) buffer[i] = first[i * mask_.column_stride];
     }

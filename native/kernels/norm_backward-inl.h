@@ -1059,7 +1059,7 @@ HWY_NOINLINE void narrow_rows(const NormBackward<T>& p, int64_t first, int64_t l
     read_tile<T>({p.dy.row(row), p.dy.stride}, rows, p.columns, dy);
     read_tile<T>({p.x.row(row), p.x.stride}, rows, p.columns, xc);
     if constexpr (Norm::kCentered) {
-      std::copy_n(p.mean + row, rows, means);
+      copy_few(p.mean + row, rows, means);
       mean.fill(means, rows, p.columns);
       for_each_vector(n, xc, [&](int64_t c, size_t k) HWY_ATTR { return hn::Sub(vector_of(xc, c, k), mean.at(c, k)); });
     }

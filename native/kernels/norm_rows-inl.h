@@ -139,7 +139,7 @@ HWY_INLINE void split_even_odd(const float* from, int64_t n, float* even, float*
   HWY_ALIGN float rest[kStep] = {};
   for (int64_t c = 0; c < n; c += kStep) {
     const bool whole = n - c >= kStep;
-    if (!whole) std::copy_n(from + c, n - c, rest);
+    if (!whole) copy_few(from + c, n - c, rest);
     Vector<float> evens, odds;
     hn::LoadInterleaved2(d, whole ? from + c : rest, evens, odds);
     hn::StoreU(shorten_nan(evens), d, even + c / 2);

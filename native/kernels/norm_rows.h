@@ -34,7 +34,7 @@ template <class W, int64_t kRows = kMaxRows>
 struct TileRow {
   alignas(64) W of[kRows];
 
-  void copy(int64_t rows, W* to) const { std::copy_n(of, rows, to); }
+  void copy(int64_t rows, W* to) const { copy_few(of, rows, to); }
 };
 
 // gamma and beta beside bfloat16 are split: the even columns and the odd ones are kept apart. Elements that either

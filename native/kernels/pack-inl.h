@@ -411,12 +411,18 @@ HWY_INLINE void store(Extent extent, const Pack<Wide<T>>& pack, T* p) {
   }
 }
 
+// n numbers in the type of the arithmetic, to where whole packs have room: in vectors, as they are read again soon.
+template <class T>
+HWY_INLINE void widen_packs(const T* from, int64_t n, Wide<T>* to) {
+  for_each_pack<Wide<T>>(
+      0, n, [&](auto extent, int64_t j) DESCEND_INLINED { store(Full(), load_pack(extent, from + j), to + j); });
+}
+
 // A parameter of n columns in the type of the arithmetic; if it must be widened, to `room`, which has whole packs.
 template <class T>
 HWY_INLINE const Wide<T>* widened(const ColumnParameter<T>& from, int64_t n, Wide<T>* room) {
   if (sizeof(T) == sizeof(Wide<T>) || from.own == nullptr) return from.wide;
-  for_each_pack<Wide<T>>(
-      0, n, [&](auto extent, int64_t c) HWY_ATTR { store(Full(), load_pack(extent, from.own + c), room + c); });
+  widen_packs(from.own, n, room);
   return room;
 }
 

@@ -151,17 +151,8 @@ inline constexpr int64_t kTileRoom = kTileElements<W> + static_cast<int64_t>(kPa
 
 template <class T>
 HWY_INLINE void read_tile(const Rows<const T>& from, int64_t rows, int64_t columns, Wide<T>* to) {
-  using W = Wide<T>;
-  if (from.stride == columns) {
-    for_each_pack<W>(0, rows * columns,
-                     [&](auto extent, int64_t c) HWY_ATTR { store(Full(), load_pack(extent, from.data + c), to + c); });
-  } else {
-    for (int64_t r = 0; r < rows; ++r) {
-      for_each_pack<W>(0, columns, [&](auto extent, int64_t c) HWY_ATTR {
-        store(Full(), load_pack(extent, from.row(r) + c), to + r * columns + c);
-      });
-    }
-  }
+  if (from.stride == columns) return widen_packs(from.data, rows * columns, to);
+  for (int64_t r = 0; r < rows; ++r) widen_packs(from.row(r), columns, to + r * columns);
 }
 
 template <class T>
@@ -342,9 +333,9 @@ class Spread {
   // A column's number for each of its elements.
   HWY_INLINE void repeat(const W* of_column, int64_t rows, int64_t columns) {
     static_assert(!kSplits<T>);
-    std::copy_n(of_column, columns, values_);
+    copy_few(of_column, columns, values_);
     for (int64_t done = columns, n = rows * columns; done < n; done *= 2) {
-      std::copy_n(values_, HWY_MIN(done, n - done), values_ + done);
+      copy_few(values_, HWY_MIN(done, n - done), values_ + done);
     }
   }
 

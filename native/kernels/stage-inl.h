@@ -21,7 +21,17 @@ HWY_INLINE void copy_part(const uint8_t* from, uint8_t* to, size_t n) {
   const auto first = hn::FirstN(d, n % 64);
   hn::BlendedStore(hn::MaskedLoad(first, d, from), first, d, to);
 #else
-  std::memcpy(to, from, n);
+  const auto move = [&](auto bytes) HWY_ATTR {
+    if ((n & bytes()) == 0) return;
+    std::memcpy(to, from, bytes());
+    to += bytes(), from += bytes();
+  };
+  move(std::integral_constant<size_t, 32>());
+  move(std::integral_constant<size_t, 16>());
+  move(std::integral_constant<size_t, 8>());
+  move(std::integral_constant<size_t, 4>());
+  move(std::integral_constant<size_t, 2>());
+  move(std::integral_constant<size_t, 1>());
 #endif
 }
 

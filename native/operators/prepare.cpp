@@ -1,5 +1,7 @@
 // Phase 1: the checks that every operator shares, in the order that the contract gives, then the operator's own.
+#include <algorithm>
 #include <array>
+#include <limits>
 
 #include "kernels/isa.h"
 #include "operators/operator.h"
@@ -13,18 +15,32 @@ int parameter_count(const Call& call) { return static_cast<int>(call.op->paramet
 
 const Parameter& parameter(const Call& call, int i) { return call.op->parameters[i]; }
 
-// Calls check(i, parameter, tensor) for every tensor that is there and counts; stops at the first failure.
-template <class Check>
-Status for_each_tensor(const Call& call, Check check) {
-  int place = 0;  // among the tensor parameters
-  for (int i = 0; i < parameter_count(call); ++i) {
-    if (parameter(call, i).kind != Kind::kTensor) continue;
-    const Tensor* tensor = call.tensor(i);
-    if (tensor != nullptr && is_counted(call, i)) DESCEND_RETURN_IF_ERROR(check(i, place, *tensor));
-    ++place;
+// The tensors that are there and count.
+class Tensors {
+ public:
+  struct Entry {
+    int parameter;
+    int place;  // among the tensor parameters
+    const Tensor* tensor;
+  };
+
+  explicit Tensors(const Call& call) {
+    int place = 0;
+    for (int i = 0; i < parameter_count(call); ++i) {
+      if (parameter(call, i).kind != Kind::kTensor) continue;
+      const Tensor* tensor = call.tensor(i);
+      if (tensor != nullptr && is_counted(call, i)) entries_[count_++] = {i, place, tensor};
+      ++place;
+    }
   }
-  return {};
-}
+
+  const Entry* begin() const { return entries_.data(); }
+  const Entry* end() const { return begin() + count_; }
+
+ private:
+  std::array<Entry, kMaxParameters> entries_;
+  size_t count_ = 0;
+};
 
 Status check_null(const Call& call) {
   for (int i = 0; i < parameter_count(call); ++i) {
@@ -65,26 +81,14 @@ DtypeSet allowed(const DtypeRow& row, int place, Product product) {
   return no_bfloat16 ? row.sets[place].without(Dtype::kBfloat16) : row.sets[place];
 }
 
-Status check_dtypes(const Call& call) {
-  // First each tensor alone, so that the sentence can name the one that no combination has.
-  DESCEND_RETURN_IF_ERROR(for_each_tensor(call, [&](int i, int place, const Tensor& tensor) -> Status {
-    DtypeSet possible;
-    for (const DtypeRow& row : call.op->dtypes) {
-      if (row.products.has(call.product)) possible = possible | allowed(row, place, call.product);
-    }
-    if (possible.has(tensor.dtype)) return {};
-    return call.fail(Code::kParamInvalid, call.name(i), " has dtype ", dtype_name(tensor.dtype), ", but must be ",
-                     list_of(possible), " on ", info(call.product).name, ".");
-  }));
-  // Then all together: the row that fits, or the one that the fewest tensors keep from fitting.
+Status check_dtypes(const Call& call, const Tensors& tensors) {
+  // The row that fits, or the one that the fewest tensors keep from fitting.
   const DtypeRow* closest = nullptr;
-  int fewest = kMaxParameters + 1;
+  auto fewest = std::numeric_limits<std::ptrdiff_t>::max();
   for (const DtypeRow& row : call.op->dtypes) {
     if (!row.products.has(call.product)) continue;
-    int others = 0;
-    (void)for_each_tensor(call, [&](int, int place, const Tensor& tensor) -> Status {
-      others += !allowed(row, place, call.product).has(tensor.dtype);
-      return {};
+    const auto others = std::count_if(tensors.begin(), tensors.end(), [&](const Tensors::Entry& entry) {
+      return !allowed(row, entry.place, call.product).has(entry.tensor->dtype);
     });
     if (others == 0) return {};
     if (others < fewest) {
@@ -92,76 +96,64 @@ Status check_dtypes(const Call& call) {
       closest = &row;
     }
   }
+  // First each tensor alone, so that the sentence can name the one that no combination has.
+  for (const auto& [i, place, tensor] : tensors) {
+    DtypeSet possible;
+    for (const DtypeRow& row : call.op->dtypes) {
+      if (row.products.has(call.product)) possible = possible | allowed(row, place, call.product);
+    }
+    if (possible.has(tensor->dtype)) continue;
+    return call.fail(Code::kParamInvalid, call.name(i), " has dtype ", dtype_name(tensor->dtype), ", but must be ",
+                     list_of(possible), " on ", info(call.product).name, ".");
+  }
   std::string given, better;
-  (void)for_each_tensor(call, [&](int i, int place, const Tensor& tensor) -> Status {
+  for (const auto& [i, place, tensor] : tensors) {
     const std::string name = call.name(i);
     const DtypeSet wanted = allowed(*closest, place, call.product);
-    given += (given.empty() ? "" : ", ") + name + " " + dtype_name(tensor.dtype);
-    if (!wanted.has(tensor.dtype)) better += (better.empty() ? "" : " and ") + name + " " + list_of(wanted);
-    return {};
-  });
+    given += (given.empty() ? "" : ", ") + name + " " + dtype_name(tensor->dtype);
+    if (!wanted.has(tensor->dtype)) better += (better.empty() ? "" : " and ") + name + " " + list_of(wanted);
+  }
   return call.fail(Code::kParamInvalid, "the dtypes ", given, " do not go together on ", info(call.product).name,
                    "; with ", better, " they would.");
 }
 
-Status check_formats(const Call& call) {
-  return for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
-    if (is_public(tensor.format)) return {};
-    return call.fail(Code::kParamInvalid, call.name(i), " has format ", format_name(tensor.format),
+Status check_formats(const Call& call, const Tensors& tensors) {
+  for (const auto& [i, place, tensor] : tensors) {
+    if (is_public(tensor->format)) continue;
+    return call.fail(Code::kParamInvalid, call.name(i), " has format ", format_name(tensor->format),
                      ", but must have a public one: ND, NCHW, NHWC, NCL, NC, HWCN, NDHWC or NCDHW.");
-  });
+  }
+  return {};
 }
 
-// Plans and kernels reckon with sizes in 64 bits: with several times so many bytes of so many elements, of which views
-// of one element alone can have more.
-Status check_sizes(const Call& call) {
-  constexpr int64_t kMost = int64_t{1} << 58;
-  return for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
-    if (tensor.elements() <= kMost) return {};
-    return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(tensor.shape),
-                     ", but 2^58 elements are the most that can be worked on.");
-  });
-}
-
-}  // namespace
-
-Status check_memory(const Call& call) {
-  struct Found {
-    int parameter;
-    ByteRange range;
-  };
-  std::array<Found, kMaxParameters> found;
-  int count = 0;
-  DESCEND_RETURN_IF_ERROR(for_each_tensor(call, [&](int i, int, const Tensor& tensor) -> Status {
-    ByteRange range;
-    if (Status status = check_layout(tensor, &range); !status.ok()) {
+// Layouts, and that no output shares memory with anything but, exactly, an input.
+Status check_memory(const Call& call, const Tensors& tensors) {
+  std::array<ByteRange, kMaxParameters> ranges;
+  for (const auto& [i, place, tensor] : tensors) {
+    if (Status status = check_layout(*tensor, &ranges[i]); !status.ok()) {
       return call.fail(status.code, call.name(i), " ", status.sentence);
     }
-    if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(tensor.dtype) != 0) {
+    if (reinterpret_cast<uintptr_t>(tensor->data) % dtype_size(tensor->dtype) != 0) {
       return call.fail(Code::kParamInvalid, call.name(i),
-                       " lies at an address that is not a multiple of its element size, ", dtype_size(tensor.dtype),
+                       " lies at an address that is not a multiple of its element size, ", dtype_size(tensor->dtype),
                        " bytes.");
     }
-    found[count++] = {i, range};
-    return {};
-  }));
-  for (int k = 0; k < count; ++k) {
-    const int out = found[k].parameter;
+  }
+  for (const auto& [out, out_place, output] : tensors) {
     if (parameter(call, out).role != Role::kOutput) continue;
-    const Tensor& output = call[out].tensor;
-    if (const SelfOverlap overlap = self_overlap(output); overlap != SelfOverlap::kNo) {
-      return call.fail(Code::kParamInvalid, call.name(out), " has shape ", to_string(output.shape), " and strides ",
-                       to_string(output.strides),
+    if (const SelfOverlap overlap = self_overlap(*output); overlap != SelfOverlap::kNo) {
+      return call.fail(Code::kParamInvalid, call.name(out), " has shape ", to_string(output->shape), " and strides ",
+                       to_string(output->strides),
                        overlap == SelfOverlap::kYes
                            ? ", so that its elements overlap each other; an output's must not."
                            : ", with which it would take too long to tell whether its elements overlap each other; an "
                              "output's must not.");
     }
-    for (int j = 0; j < count; ++j) {
-      const int other = found[j].parameter;
+    for (const auto& [other, other_place, tensor] : tensors) {
+      if (other == out || !ranges[out].meets(ranges[other])) continue;
       const bool is_output = parameter(call, other).role == Role::kOutput;
-      if (j == k || (is_output && j < k) || !found[k].range.meets(found[j].range)) continue;
-      const Sharing shared = sharing(output, call[other].tensor);
+      if (is_output && other < out) continue;
+      const Sharing shared = sharing(*output, *tensor);
       if (shared == Sharing::kDisjoint || (shared == Sharing::kSame && !is_output)) continue;
       return call.fail(Code::kParamInvalid, call.name(out), " overlaps ", call.name(other), " in memory",
                        is_output
@@ -173,6 +165,20 @@ Status check_memory(const Call& call) {
   return {};
 }
 
+// Plans and kernels reckon with sizes in 64 bits: with several times so many bytes of so many elements, of which views
+// of one element alone can have more.
+Status check_sizes(const Call& call, const Tensors& tensors) {
+  constexpr int64_t kMost = int64_t{1} << 58;
+  for (const auto& [i, place, tensor] : tensors) {
+    if (tensor->elements() <= kMost) continue;
+    return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(tensor->shape),
+                     ", but 2^58 elements are the most that can be worked on.");
+  }
+  return {};
+}
+
+}  // namespace
+
 Status prepare(const Call& call, Plan* plan) {
   for (const Status* variable : {&kernels::isa_status(), &num_threads_status()}) {
     if (!variable->ok()) return call.fail(Code::kParamInvalid, variable->sentence);
@@ -181,10 +187,11 @@ Status prepare(const Call& call, Plan* plan) {
   DESCEND_RETURN_IF_ERROR(check_product(call));
   if (call.op->validate_first != nullptr) DESCEND_RETURN_IF_ERROR(call.op->validate_first(call));
   DESCEND_RETURN_IF_ERROR(check_read(call));
-  DESCEND_RETURN_IF_ERROR(check_dtypes(call));
-  DESCEND_RETURN_IF_ERROR(check_formats(call));
-  DESCEND_RETURN_IF_ERROR(check_memory(call));
-  if (plan != nullptr) DESCEND_RETURN_IF_ERROR(check_sizes(call));
+  const Tensors tensors(call);
+  DESCEND_RETURN_IF_ERROR(check_dtypes(call, tensors));
+  DESCEND_RETURN_IF_ERROR(check_formats(call, tensors));
+  DESCEND_RETURN_IF_ERROR(check_memory(call, tensors));
+  if (plan != nullptr) DESCEND_RETURN_IF_ERROR(check_sizes(call, tensors));
   const FixedFpEnvironment environment;  // a plan may round an attribute
   DESCEND_RETURN_IF_ERROR(call.op->validate_and_plan(call, plan));
   if (plan == nullptr || !plan->too_large()) return {};

@@ -1,8 +1,9 @@
 #!/bin/sh
 # kernel_calls.sh ARCHIVE: the AVX-512 and AVX2 kernels call nothing of our own that was compiled for the baseline, and
-# have no string instructions. Such a call costs some 70 ns: its instructions wait for the upper halves of the registers,
-# which theirs do not clear. A string instruction waits, some 110 ns, until what was stored past the caches has left.
-# (Those of bytes are let be: the compiler has them where code is not expected to run.)
+# have no string instructions, nor loops that copy bytes. Such a call costs some 70 ns: its instructions wait for the
+# upper halves of the registers, which theirs do not clear. A string instruction waits, some 110 ns, until what was
+# stored past the caches has left. (Those of bytes are let be: the compiler has them where code is not expected to run.)
+# A memcpy() of fewer bytes than the compiler knows a bound of is a loop over them, of up to 255 turns.
 set -eu
 command -v objdump >/dev/null || exit 77
 calls=$(objdump -dr --no-show-raw-insn "$1" | c++filt | awk '
@@ -40,6 +41,8 @@ calls=$(objdump -dr --no-show-raw-insn "$1" | c++filt | awk '
     if (in_text) local[number($1)] = name
   }
   kernel && /\trep[a-z]* (stos|movs)/ && !/movsb|%al/ { print name " has a string instruction:" $0 }
+  kernel && index_of != "" && /\tmov +%[a-z0-9]+,/ && index($0, index_of) { print name " copies byte by byte:" $0 }
+  { index_of = kernel && /\tmovzbl / && match($0, /,%r[a-z0-9]+,1\)/) ? substr($0, RSTART, RLENGTH) : "" }
   # What a call names, unless the relocation on the next line says otherwise.
   kernel && /\tcall / { target = $0; sub(/.*call +/, "", target) }
   END { end_file(); if (kernels == 0) print "no kernels found" }

@@ -20,23 +20,20 @@ constexpr int64_t kGilBytes = 64 * 1024;
 
 int parameter_count(const Operator& op) { return static_cast<int>(op.parameters.size()); }
 
-// One executor a thread is kept between functional calls; a call within a call (an array's own Python code) makes
-// another.
+// The executors of a thread; a call within a call (an array's own Python code) makes others.
 class Borrowed {
  public:
-  Borrowed() : executor_(idle() ? std::move(idle()) : std::make_shared<Executor>()) {}
-  ~Borrowed() { idle() = std::move(executor_); }
+  explicit Borrowed(const Operator& op) : op_(op), executors_(std::move(Executors::idle(op))) {
+    if (executors_ == nullptr) executors_ = std::make_unique<Executors>();
+  }
+  ~Borrowed() { Executors::idle(op_) = std::move(executors_); }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
-  Executor* operator->() { return executor_.get(); }
-  Executor& operator*() { return *executor_; }
+  Executors* operator->() { return executors_.get(); }
 
  private:
-  static std::shared_ptr<Executor>& idle() {
-    thread_local std::shared_ptr<Executor> executor;
-    return executor;
-  }
-  std::shared_ptr<Executor> executor_;
+  const Operator& op_;
+  std::unique_ptr<Executors> executors_;
 };
 
 const Operator& operator_of(PyObject* self) {
@@ -85,9 +82,9 @@ GivenOutputs given_outputs(const Call& call, PyObject* out, size_t count) {
 // f(*inputs and attributes in the order of the parameters, out)
 PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return guarded_call(self, [&](const Operator& op) -> PyObject* {
-    Borrowed executor;
-    executor->reset(op, Product::kHost, Naming::kPython);
-    Call& call = executor->call();
+    Borrowed executors(op);
+    Executor& executor = executors->reset(op, Product::kHost, Naming::kPython);
+    Call& call = executor.call();
     Reader reader(call);
 
     std::vector<nb::object> keep;
@@ -130,7 +127,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
         call[outputs[k]].tensor.data = nullptr;
       }
     }
-    check(reader.judge(executor->prepare()));
+    check(reader.judge(executors->prepare()));
 
     std::vector<Result> results;
     results.reserve(output_count);
@@ -145,13 +142,13 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
       }
     }
     try {
-      if (executor->plan().bytes() < kGilBytes) {
-        check(executor->run_now());
+      if (executor.plan().bytes() < kGilBytes) {
+        check(executor.run_now());
       } else {
-        check(without_gil([&] { return executor->run_now(); }));
+        check(without_gil([&] { return executor.run_now(); }));
       }
     } catch (const std::bad_alloc&) {
-      throw StatusError{no_memory(op.name, concat("the workspace, ", executor->workspace_bytes(), " bytes"))};
+      throw StatusError{no_memory(op.name, concat("the workspace, ", executor.workspace_bytes(), " bytes"))};
     }
 
     const auto finish = [&](size_t k) -> nb::object {

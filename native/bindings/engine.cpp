@@ -1,5 +1,7 @@
 #include "bindings/engine.h"
 
+#include <memory>
+
 #include "bindings/arrays.h"
 #include "bindings/python.h"
 #include "operators/executor.h"
@@ -9,9 +11,9 @@ namespace descend::python {
 namespace {
 
 Executor& begin(const Operator& op) {
-  thread_local Executor executor;
-  executor.reset(op, Product::kHost, Naming::kPython);
-  return executor;
+  std::unique_ptr<Executors>& executors = Executors::idle(op);
+  if (executors == nullptr) executors = std::make_unique<Executors>();
+  return executors->reset(op, Product::kHost, Naming::kPython);
 }
 
 Status prepare(Executor& executor) {
@@ -20,7 +22,7 @@ Status prepare(Executor& executor) {
   for (size_t i = 0; i < call.op->parameters.size(); ++i) {
     if (call.op->parameters[i].role == Role::kOutput) call[static_cast<int>(i)].state = Argument::State::kGiven;
   }
-  return executor.prepare();
+  return Executors::idle(*call.op)->prepare();
 }
 
 constexpr Engine kEngine{

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "runtime/memory.h"
 #include "runtime/pages.h"
@@ -108,18 +109,32 @@ Status Executor::prepare() {
   return {};
 }
 
+bool Executor::prepare_like(Executor& other) {
+  if (!other.planned_ || other.plan_in_flight_ || plan_in_flight_) return false;
+  if (!holds(*other.plan_, other.call_, call_)) return false;
+  checked_.reset();
+  plan_.swap(other.plan_);
+  planned_ = std::exchange(other.planned_, false);
+  workspace_bytes_ = plan_->workspace_bytes();
+  return true;
+}
+
 Status Executor::make_plan() {
   checked_.reset();
+  planned_ = false;
   if (plan_in_flight_) {
     plan_ = std::make_shared<Plan>();
     plan_in_flight_ = false;
   } else {
     plan_->clear();
   }
-  return descend::prepare(call_, plan_.get());
+  DESCEND_RETURN_IF_ERROR(descend::prepare(call_, plan_.get()));
+  planned_ = true;
+  return {};
 }
 
 void Executor::reset(const Operator& op, Product product, Naming naming) {
+  planned_ = false;
   call_.op = &op;
   call_.product = product;
   call_.naming = naming;
@@ -231,6 +246,14 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
   }
   spent_ = !repeatable_;  // not where there was no memory to queue it
   return {};
+}
+
+std::unique_ptr<Executors>& Executors::idle(const Operator& op) {
+  thread_local std::vector<std::pair<const Operator*, std::unique_ptr<Executors>>> of_operators;
+  for (auto& [other, executors] : of_operators) {
+    if (other == &op) return executors;
+  }
+  return of_operators.emplace_back(&op, nullptr).second;
 }
 
 Status Executor::run_now() {

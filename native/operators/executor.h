@@ -1,6 +1,7 @@
 // An executor: one prepared call, ready for phase 2.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
   // A copy, whatever other threads do to its addresses meanwhile.
   Call call_now();
   Status prepare();
+  // The same with another's plan, which that one then lacks, if it holds for this call, too. False: it does not.
+  bool prepare_like(Executor& other);
   // What phase 2 must be given, wherever the tensors come to lie.
   size_t workspace_bytes() const { return workspace_bytes_; }
   const Plan& plan() const { return *plan_; }
@@ -52,12 +55,34 @@ class Executor : public std::enable_shared_from_this<Executor> {
   std::mutex mutex_;  // launches and address changes of one executor take turns
   Call call_;
   std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();
+  bool planned_ = false;         // the plan is that of the call
   bool plan_in_flight_ = false;  // a stream may be reading it, or have done so: it is never changed again
   size_t workspace_bytes_ = 0;
   bool addresses_changed_ = false;
   std::optional<const void*> checked_;  // the workspace that the tensors were last found to lie apart from
   std::atomic<bool> repeatable_ = false;
   std::atomic<bool> spent_ = false;
+};
+
+// For an operator's calls one after the other: where one is like the one before, whose executor still knows what it
+// was, nothing is checked or planned anew.
+class Executors {
+ public:
+  // Those that this thread keeps for an operator; null: none yet, or they are in use.
+  static std::unique_ptr<Executors>& idle(const Operator& op);
+
+  // For the next call.
+  Executor& reset(const Operator& op, Product product, Naming naming) {
+    now_ = 1 - now_;
+    current().reset(op, product, naming);
+    return current();
+  }
+  Executor& current() { return executors_[now_]; }
+  Status prepare() { return current().prepare_like(executors_[1 - now_]) ? Status{} : current().prepare(); }
+
+ private:
+  std::array<Executor, 2> executors_;
+  size_t now_ = 0;
 };
 
 }  // namespace descend

@@ -73,6 +73,10 @@ inline bool is_used(const Call& call, int i) {
 // that could not be read, the failure has no sentence.
 Status prepare(const Call& call, Plan* plan);
 
+// Whether the plan that prepare() has made for one call is what it would make for another: the arguments are the same,
+// and the tensors, wherever they now lie, as well apart.
+bool holds(const Plan& plan, const Call& made_for, const Call& call);
+
 // All operators; adding one is a line in registry.cpp.
 std::span<const Operator* const> operators();
 const Operator* find_operator(std::string_view name);  // by either name; null if there is none

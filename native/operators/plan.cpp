@@ -25,6 +25,7 @@ void Plan::clear() {
   workspace_bytes_ = 0;
   too_large_ = false;
   bytes_ = 0;
+  layout_.apart = false;
 }
 
 }  // namespace descend

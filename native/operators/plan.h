@@ -22,6 +22,19 @@ struct Place {
   int64_t offset = 0;
 };
 
+// What a plan takes for granted of where its call's tensors lie.
+struct Layout {
+  struct Entry {
+    int parameter;
+    bool is_output;
+    ByteRange reach;  // from the tensor's data on
+  };
+  std::array<Entry, kMaxParameters> entries{};  // of tensors with elements and memory
+  int count = 0;
+  uint32_t placed = 0;  // a bit for each tensor that has memory
+  bool apart = false;   // whether no output meets another tensor; where one does, the plan is for this call alone
+};
+
 // The addresses of one run; a plan holds none, so that a repeatable executor can run on other memory.
 struct Addresses {
   std::array<char*, kMaxParameters> tensors{};
@@ -83,6 +96,8 @@ class Plan {
   int64_t bytes() const { return static_cast<int64_t>(std::min(bytes_, 0x1p62)); }
   bool empty() const { return steps_.empty(); }
   std::string describe() const;  // the steps' names
+  const Layout& layout() const { return layout_; }
+  void set_layout(const Layout& layout) { layout_ = layout; }
   void clear();
 
  private:
@@ -97,6 +112,7 @@ class Plan {
   size_t workspace_bytes_ = 0;
   bool too_large_ = false;
   double bytes_ = 0;
+  Layout layout_;
 };
 
 }  // namespace descend

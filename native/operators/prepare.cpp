@@ -1,11 +1,13 @@
 // Phase 1: the checks that every operator shares, in the order that the contract gives, then the operator's own.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 
 #include "kernels/isa.h"
 #include "operators/operator.h"
 #include "runtime/fp_environment.h"
+#include "runtime/memory.h"
 #include "runtime/parallel.h"
 
 namespace descend {
@@ -127,8 +129,7 @@ Status check_formats(const Call& call, const Tensors& tensors) {
 }
 
 // Layouts, and that no output shares memory with anything but, exactly, an input.
-Status check_memory(const Call& call, const Tensors& tensors) {
-  std::array<ByteRange, kMaxParameters> ranges;
+Status check_memory(const Call& call, const Tensors& tensors, std::array<ByteRange, kMaxParameters>& ranges) {
   for (const auto& [i, place, tensor] : tensors) {
     if (Status status = check_layout(*tensor, &ranges[i]); !status.ok()) {
       return call.fail(status.code, call.name(i), " ", status.sentence);
@@ -165,6 +166,59 @@ Status check_memory(const Call& call, const Tensors& tensors) {
   return {};
 }
 
+Layout layout_of(const Call& call, const Tensors& tensors, const std::array<ByteRange, kMaxParameters>& ranges) {
+  Layout layout;
+  for (const auto& [i, place, tensor] : tensors) {
+    if (tensor->data != nullptr) layout.placed |= uint32_t{1} << i;
+    if (ranges[i].begin == ranges[i].end) continue;
+    const auto data = reinterpret_cast<intptr_t>(tensor->data);
+    const bool is_output = parameter(call, i).role == Role::kOutput;
+    layout.entries[layout.count++] = {i, is_output, {ranges[i].begin - data, ranges[i].end - data}};
+  }
+  return layout;
+}
+
+// Whether no output meets another tensor.
+bool are_apart(const Layout& layout, const Call& call) {
+  std::array<ByteRange, kMaxParameters> ranges;
+  for (int k = 0; k < layout.count; ++k) {
+    const auto data = reinterpret_cast<intptr_t>(call[layout.entries[k].parameter].tensor.data);
+    ranges[k] = {data + layout.entries[k].reach.begin, data + layout.entries[k].reach.end};
+  }
+  for (int k = 0; k < layout.count; ++k) {
+    if (!layout.entries[k].is_output) continue;
+    for (int j = 0; j < layout.count; ++j) {
+      if (j != k && ranges[k].meets(ranges[j])) return false;
+    }
+  }
+  return true;
+}
+
+bool are_same_views(const Tensor& a, const Tensor& b) {
+  return a.dtype == b.dtype && a.format == b.format && a.offset == b.offset && a.shape == b.shape &&
+         a.strides == b.strides && a.storage_shape == b.storage_shape;
+}
+
+// Of arguments that are given; tensors may lie elsewhere.
+bool are_same(Kind kind, const Argument& a, const Argument& b) {
+  switch (kind) {
+    case Kind::kTensor:
+      return are_same_views(a.tensor, b.tensor);
+    case Kind::kIntArray:
+    case Kind::kBoolArray:
+      return a.list == b.list;
+    case Kind::kInt:
+      return a.integer == b.integer;
+    case Kind::kFloat:
+      return std::bit_cast<uint64_t>(a.real) == std::bit_cast<uint64_t>(b.real);
+    case Kind::kBool:
+      return a.flag == b.flag;
+    case Kind::kString:
+      return a.text == b.text;
+  }
+  return false;
+}
+
 // Plans and kernels reckon with sizes in 64 bits: with several times so many bytes of so many elements, of which views
 // of one element alone can have more.
 Status check_sizes(const Call& call, const Tensors& tensors) {
@@ -190,12 +244,36 @@ Status prepare(const Call& call, Plan* plan) {
   const Tensors tensors(call);
   DESCEND_RETURN_IF_ERROR(check_dtypes(call, tensors));
   DESCEND_RETURN_IF_ERROR(check_formats(call, tensors));
-  DESCEND_RETURN_IF_ERROR(check_memory(call, tensors));
-  if (plan != nullptr) DESCEND_RETURN_IF_ERROR(check_sizes(call, tensors));
+  std::array<ByteRange, kMaxParameters> ranges;
+  DESCEND_RETURN_IF_ERROR(check_memory(call, tensors, ranges));
+  if (plan != nullptr) {
+    DESCEND_RETURN_IF_ERROR(check_sizes(call, tensors));
+    Layout layout = layout_of(call, tensors, ranges);
+    layout.apart = are_apart(layout, call);
+    plan->set_layout(layout);
+  }
   const FixedFpEnvironment environment;  // a plan may round an attribute
   DESCEND_RETURN_IF_ERROR(call.op->validate_and_plan(call, plan));
   if (plan == nullptr || !plan->too_large()) return {};
   return call.fail(Code::kParamInvalid, "the workspace would be larger than 2^62 bytes.");
+}
+
+bool holds(const Plan& plan, const Call& made_for, const Call& call) {
+  if (call.op != made_for.op || call.product != made_for.product) return false;
+  const Layout& layout = plan.layout();
+  if (!layout.apart || has_allocations()) return false;  // tensors must lie within their allocations
+  for (int i = 0; i < parameter_count(call); ++i) {
+    const Argument &now = call[i], &before = made_for[i];
+    if (now.state != before.state) return false;
+    if (now.state == Argument::State::kNull) continue;
+    const Kind kind = parameter(call, i).kind;
+    if (!are_same(kind, before, now)) return false;
+    if (kind != Kind::kTensor || !is_counted(call, i)) continue;
+    const auto address = reinterpret_cast<uintptr_t>(now.tensor.data);
+    const bool is_placed = (layout.placed >> i & 1) != 0;
+    if (is_placed != (address != 0) || address % dtype_size(now.tensor.dtype) != 0) return false;
+  }
+  return are_apart(layout, call);
 }
 
 const char* Call::name(int i) const {

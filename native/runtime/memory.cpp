@@ -108,7 +108,7 @@ Status release(void* pointer) {
 }
 
 Allocation find_allocation(const void* address) {
-  if (registry->count.load(std::memory_order_acquire) == 0) return {};
+  if (!has_allocations()) return {};
   const auto wanted = reinterpret_cast<uintptr_t>(address);
   std::lock_guard lock(registry->mutex);
   auto next = registry->blocks.upper_bound(wanted);
@@ -117,6 +117,8 @@ Allocation find_allocation(const void* address) {
   if (wanted - start >= block.bytes) return {};
   return {static_cast<const char*>(block.memory.get()), block.bytes};
 }
+
+bool has_allocations() { return registry->count.load(std::memory_order_acquire) != 0; }
 
 size_t allocated_bytes() {
   std::lock_guard lock(registry->mutex);

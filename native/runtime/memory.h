@@ -26,6 +26,7 @@ struct Allocation {
 Allocation find_allocation(const void* address);
 
 size_t allocated_bytes();
+bool has_allocations();          // quick to tell
 void release_all_allocations();  // aclFinalize; waits as release does
 
 }  // namespace descend

@@ -204,10 +204,20 @@ int awake_workers() {
   return pool->workers.load(std::memory_order_relaxed) - pool->sleepers.load(std::memory_order_relaxed);
 }
 
+// Whether a worker is awake who is not at work for another caller.
+bool is_anyone_free() {
+  int free = awake_workers();
+  for (uint64_t taken = ~pool->free_slots.load(std::memory_order_relaxed); free > 0 && taken != 0; taken &= taken - 1) {
+    const Slot& slot = pool->slots[static_cast<size_t>(std::countr_zero(taken))];
+    free -= static_cast<int>(slot.state.load(std::memory_order_relaxed) & Slot::kHelpers);
+  }
+  return free > 0;
+}
+
 // Whether a region with so much to do must wait for somebody to wake up who would come too late.
 bool is_better_alone(int64_t bytes) {
   if (lent != nullptr) return bytes < kInlineLent;
-  return bytes < kInlineAsleep && awake_workers() == 0;
+  return bytes < kInlineAsleep && !is_anyone_free();
 }
 
 // Whether more regions will follow so soon that workers, once awake, stay so. Where there are more of them than cores
@@ -360,6 +370,19 @@ Slot* take_slot() {
     }
   }
   return nullptr;
+}
+
+// Who has not come by now is not waited for. Of fixed chunks the caller takes one share after the other, as helpers do
+// who are done with theirs.
+void close_seats(Slot& slot) {
+  for (uint32_t state = slot.state.load(std::memory_order_relaxed); (state & Slot::kSeats) != 0;) {
+    const bool fixed = (state & Slot::kFixed) != 0;
+    const uint32_t open = state & Slot::kSeats, late = fixed ? open & -open : open;
+    if (!slot.state.compare_exchange_weak(state, state - late, std::memory_order_relaxed)) continue;
+    if (!fixed) return;
+    slot.run_share(Slot::share_of(late));
+    state = slot.state.load(std::memory_order_relaxed);
+  }
 }
 
 void wait_for_helpers(Slot& slot) {
@@ -537,10 +560,7 @@ void run_chunks(int64_t chunks, int threads, int64_t bytes, Chunk body, void* co
 
   in_region = true;
   fixed ? slot->run_share(0) : run_slot(*slot, 0, false);
-  // Who has not come by now is not waited for.
-  uint32_t late = slot->state.load(std::memory_order_relaxed) & Slot::kSeats;
-  if (late != 0) late = slot->state.fetch_and(~Slot::kSeats, std::memory_order_relaxed) & Slot::kSeats;
-  for (; fixed && late != 0; late &= late - 1) slot->run_share(Slot::share_of(late & -late));
+  close_seats(*slot);
   in_region = false;
   wait_for_helpers(*slot);
   if (const int32_t way = slot->way.load(std::memory_order_relaxed)) {

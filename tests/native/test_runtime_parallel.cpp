@@ -224,6 +224,27 @@ TEST_CASE("fixed chunks do not wait for workers that are busy elsewhere") {
   CHECK(inside == 4 * kCallers);
 }
 
+TEST_CASE("fixed chunks of workers that do not come are shared by all who did" * FORKS) {
+  CHECK(in_child([] {
+          std::atomic<int> kept{0}, begun{0};
+          std::atomic<bool> over{false};
+          std::thread other([&] {
+            run_fixed(3, 3, [&](int64_t) {
+              ++kept;
+              while (!over) std::this_thread::yield();
+            });
+          });
+          while (kept < 3) std::this_thread::yield();
+          run_fixed(8, 4, [&](int64_t) {  // with the one worker that is free, two at a time
+            const int together = begun++ / 2 * 2 + 2;
+            while (begun < together) std::this_thread::yield();
+          });
+          over = true;
+          other.join();
+          return begun == 8;
+        }) == 0);
+}
+
 TEST_CASE("threads are far once several helpers in a row came late, and for a while") {
   using namespace std::chrono_literals;
   const Clock::time_point now = Clock::now();
@@ -435,6 +456,27 @@ TEST_CASE("what is not worth waking a thread for gets one where regions follow e
     CHECK(alone());
     CHECK(covers(16, kMedium));
   }
+}
+
+TEST_CASE("nobody is woken for small problems while those who are awake work for another caller") {
+  using namespace std::chrono_literals;
+  constexpr int64_t kMedium = int64_t{256} << 10;
+  Threads set(usable_cores() + 1);  // in no loop
+  std::atomic<int> inside{0};
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    parallel_for(2, kLarge, [&](int64_t) {
+      ++inside;
+      while (!over) std::this_thread::sleep_for(1ms);
+    });
+  });
+  while (inside < 2) std::this_thread::yield();
+  std::this_thread::sleep_for(20ms);  // the other workers fall asleep
+  detail::distance().note(0ns, Clock::now());
+  CHECK(detail::useful_threads(16, kMedium) == 1);
+  CHECK(covers(16, kMedium));
+  over = true;
+  other.join();
 }
 
 TEST_CASE("after a pause the pool still answers") {

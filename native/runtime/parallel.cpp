@@ -544,8 +544,8 @@ void run_chunks(int64_t chunks, int threads, int64_t bytes, Chunk body, void* co
       slot->core = current_core();
       slot->chunks = chunks;
       slot->shares = seats + 1;
-      slot->time_helpers();
       if (!fixed) slot->deal.out(chunks, seats + 1);
+      slot->time_helpers();  // last: what the shares' lines take to come is not the helpers' way
       const uint32_t open = fixed ? Slot::kFixed | (Slot::fixed_seat(seats + 1) - Slot::kSeat)
                                   : static_cast<uint32_t>(seats) * Slot::kSeat;
       slot->state.store(open, std::memory_order_release);

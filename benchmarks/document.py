@@ -258,7 +258,8 @@ DISTANCE = """\
 Two processors that share a last-level cache have its way to memory together; where each has its own (chiplets,
 sockets), they have two caches and two ways. A virtual machine's may be moved from the one to the other at any time,
 whatever it says of its caches: the limit then changes by itself. In each round two threads hand a cache line to and
-fro, which takes several times as long where no cache is shared. The medians of what was measured with several threads:
+fro, which takes several times as long where no cache is shared. (Where both are on one core for a while, two threads
+are hardly faster than one: such rounds do not count.) The medians of what was measured with several threads:
 
 """
 

@@ -119,11 +119,11 @@ class Limit(Contender):
         return self.seconds()
 
 
-def measure(contenders: Sequence[Contender], effort: Effort) -> float:
+def measure(contenders: Sequence[Contender], effort: Effort, crowded: Callable[[], bool] = lambda: False) -> float:
     """Fills the contenders' timings; returns the share of the processors that others took from the rounds that count.
 
     Slow contenders drop out once their share of the time is spent. Rounds that others disturbed do not count, unless
-    there are too few quiet ones.
+    there are too few quiet ones; nor do those after which the processors are found ``crowded``, as if others had all.
     """
     family = ""
     for contender in contenders:
@@ -146,7 +146,7 @@ def measure(contenders: Sequence[Contender], effort: Effort) -> float:
                 contender.warm(effort.warm_up)
                 contender.timing.add(number, contender.sample())
                 contender.spent += time.perf_counter() - began
-            others[number] = neighbours.share()
+            others[number] = max(neighbours.share(), float(crowded()))
     finally:
         if collecting:
             gc.enable()

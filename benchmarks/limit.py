@@ -1,11 +1,14 @@
-"""What the machine gives: two reads and one write of the same bytes at its best, and how far processors are apart."""
+"""What the machine gives: the same bytes read and written at its best, and where its processors are."""
 
 from __future__ import annotations
 
+from benchmarks import machine
 from benchmarks.harness import Limit
 
 SMALL = 8 << 20
 """Below this one thread may be faster than all of them."""
+ALONE = 0.75
+"""Of a thread's speed alone, what each of several has at least that have a core each. Two on one core have 0.57."""
 
 
 def triad_seconds(size: int, threads: int) -> float:
@@ -27,6 +30,19 @@ def handover_seconds() -> float:
     from descend import _native
 
     return _native.handover(0.001)
+
+
+def share_a_core(threads: int) -> bool:
+    """Whether so many threads compute as if some of them shared a core, on processors that are said to have one each.
+
+    A virtual machine's may be moved onto one core at any time, whatever it says.
+    """
+    from descend import _native
+
+    if threads < 2 or not machine.has_a_core_each():
+        return False
+    one, together = (_native.group_norm_swish_grad_arithmetic(True, 1 << 20, team, 0.002) for team in (1, threads))
+    return bool(one / together < ALONE * threads)
 
 
 def handover() -> Limit:

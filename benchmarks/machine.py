@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import onednn
 
+CPUS = Path("/sys/devices/system/cpu")
 DEFAULT_CACHE = 32 << 20
 DEFAULT_FIRST_CACHE = 32 << 10
 
@@ -23,6 +24,15 @@ def processors() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def has_a_core_each() -> bool:
+    """Whether each processor that this process may use has a core to itself, as far as the system tells."""
+    try:
+        siblings = {(CPUS / f"cpu{n}/topology/thread_siblings_list").read_text() for n in processors()}
+    except OSError:
+        return False
+    return len(siblings) == len(processors())
 
 
 def restrict(threads: int) -> None:
@@ -38,7 +48,7 @@ def caches(threads: int | None = None) -> dict[str, int]:
     """Bytes of data cache by level, summed over so many of the processors that this process may use, or over all."""
     found: dict[tuple[str, str], int] = {}
     for processor in processors()[:threads]:
-        for index in Path(f"/sys/devices/system/cpu/cpu{processor}/cache").glob("index[0-9]*"):
+        for index in (CPUS / f"cpu{processor}/cache").glob("index[0-9]*"):
             try:
                 level, kind, size, shared = (
                     (index / part).read_text().strip() for part in ("level", "type", "size", "shared_cpu_list")

@@ -42,7 +42,7 @@ LEGEND = (
     "1 thr.: one thread's time over ours. faults: pages mapped anew where a call allocates. "
     "err: mean relative error of the first output against float64; × PyTorch: the worst RMSE among the outputs over "
     "PyTorch's. Peers: their time over ours with out= given, above 1 we are faster. "
-    "A time in yellow: other processes took part of the machine meanwhile."
+    "A time in yellow: other processes took part of the machine meanwhile, or threads shared a core."
 )
 
 

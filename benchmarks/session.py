@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import accuracy, frameworks, machine, near, ours
 from benchmarks.frameworks import Library
 from benchmarks.harness import Contender, Effort, Limit, fastest, measure
-from benchmarks.limit import handover, limit
+from benchmarks.limit import handover, limit, share_a_core
 from benchmarks.operator import DTYPES, Call, Golden, Operator, Problem, Shape
 from benchmarks.results import FORMS, ONE_THREAD, Peer, Result, SmallCall
 
@@ -87,7 +87,7 @@ def run(
     apart = handover() if threads > 1 else None
     if apart is not None:
         jobs.insert(1, apart)
-    others = measure(jobs, effort)
+    others = measure(jobs, effort, lambda: share_a_core(threads))
     _team(threads)()
     accuracy.check(f"Descend on {shape} {dtype}, as timed", outputs, golden)
     errors = [accuracy.errors(output, part) for output, part in zip(outputs, golden, strict=True)]

@@ -63,6 +63,7 @@ def _hurry(monkeypatch):
     monkeypatch.setattr(harness.Neighbours, "share", lambda self: 0.0)
     monkeypatch.setattr(limit, "triad_seconds", lambda size, threads: size / 1e10)
     monkeypatch.setattr(limit, "handover_seconds", lambda: 50e-9)
+    monkeypatch.setattr(session, "share_a_core", lambda threads: False)
     yield
     frameworks.hold(THREADS)
 
@@ -159,8 +160,8 @@ def test_rows_of_one_element(name, shape, dtype):
 def test_a_fault_that_comes_while_timing_is_noticed(monkeypatch):
     true_measure = session.measure
 
-    def measure(contenders, effort):
-        true_measure(contenders, effort)
+    def measure(contenders, *rest):
+        true_measure(contenders, *rest)
         next(c for c in contenders if c.name == "repeatable").call()
         problems[0].outputs["dx_out"][0, 0] += 1
 
@@ -664,6 +665,39 @@ def test_disturbed_rounds_do_not_count(monkeypatch):
     job = Contender("job", "a", lambda: None)
     assert harness.measure([job], Effort(seconds=0, fewest=5, most=8)) == 0.5
     assert job.timing.rounds == [0, 1, 2, 3, 4]
+
+
+def test_rounds_on_one_core_do_not_count(monkeypatch):
+    crowded = iter([True, False, False, True, False, False, False])
+    job = Contender("job", "a", lambda: None)
+    effort = Effort(seconds=1e-9, fewest=5, most=8, patience=1e12)
+    assert harness.measure([job], effort, lambda: next(crowded)) == 0
+    assert job.timing.rounds == [1, 2, 4, 5, 6]
+    job = Contender("job", "a", lambda: None)
+    assert harness.measure([job], Effort(seconds=0, fewest=3, most=3), lambda: True) == 1
+    assert job.timing.rounds == [0, 1, 2]
+
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "has_a_core_each", lambda: True)
+    seconds = {1: 1e-3, 2: 0.88e-3, 4: 0.26e-3}
+    arithmetic = "group_norm_swish_grad_arithmetic"
+    monkeypatch.setattr(descend._native, arithmetic, lambda brain, elements, threads, time: seconds[threads])
+    assert [limit.share_a_core(threads) for threads in (1, 2, 4)] == [False, True, False]
+    monkeypatch.setattr(machine, "has_a_core_each", lambda: False)  # where threads may well share one
+    assert not limit.share_a_core(2)
+
+
+def test_processors_that_have_a_core_each(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "CPUS", tmp_path)
+    monkeypatch.setattr(machine, "processors", lambda: [0, 1, 3])
+    assert not machine.has_a_core_each()
+    for processor, siblings in enumerate(("0\n", "1-2\n", "1-2\n", "3\n")):
+        topology = tmp_path / f"cpu{processor}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(siblings)
+    assert machine.has_a_core_each()
+    monkeypatch.setattr(machine, "processors", lambda: [0, 1, 2, 3])
+    assert not machine.has_a_core_each()
 
 
 def test_ratios_pair_rounds():

@@ -49,7 +49,7 @@ ThreadDefault default_threads(const char* descend_num_threads, const char* omp_n
 // Cuts some work into cut(threads) chunks, at most `most_chunks`, for as many threads as it gets, and calls body(chunk)
 // once for every chunk, each under the engine's fixed floating-point environment.
 // `bytes` is what all chunks together take, as bytes that would take as long to move: of few of them everything runs on
-// the caller's thread, and of more where threads would first have to wake up.
+// the caller's thread, and of more where threads would first have to wake up, or are far from each other.
 // Which thread runs a chunk is not fixed, so chunks must write to disjoint places. cut and body must not throw.
 // May be called from several threads at once, from inside a chunk (then it runs inline), and in a forked child.
 template <class Cut, class Body>

@@ -170,6 +170,17 @@ typedef enum ACL_ANY_UNSIGNED {
 
 typedef enum ACL_ANY_UNSIGNED { ACL_DEBUG = 0, ACL_INFO = 1, ACL_WARNING = 2, ACL_ERROR = 3 } aclLogLevel;
 
+typedef enum ACL_ANY_INT {
+  ACL_CANN_ATTR_UNDEFINED = -1,
+  ACL_CANN_ATTR_INF_NAN = 0,
+  ACL_CANN_ATTR_BF16 = 1,
+  ACL_CANN_ATTR_JIT_COMPILE = 2
+} aclCannAttr;
+
+/* What there is here: infinities and NaN, and bfloat16, but no compiler of operators. The list is the library's. */
+ACL_FUNC_VISIBILITY aclError aclGetCannAttributeList(const aclCannAttr** cannAttrList, size_t* num);
+ACL_FUNC_VISIBILITY aclError aclGetCannAttribute(aclCannAttr cannAttr, int32_t* value); /* 1 or 0 */
+
 /* A pointer and a size in one object; the memory stays the caller's. */
 ACL_FUNC_VISIBILITY aclDataBuffer* aclCreateDataBuffer(void* data, size_t size);
 ACL_FUNC_VISIBILITY aclError aclDestroyDataBuffer(const aclDataBuffer* dataBuffer);
@@ -200,7 +211,7 @@ ACL_FUNC_VISIBILITY aclFloat16 aclFloatToFloat16(float value);
 /* Bytes of one element; 0 for a type that has no whole number of them. */
 ACL_FUNC_VISIBILITY size_t aclDataTypeSize(aclDataType dataType);
 
-/* The current product's SoC name; null before aclInit and after aclFinalize. */
+/* The current product's SoC name; null where DESCEND_PRODUCT names none. Needs no aclInit. */
 ACL_FUNC_VISIBILITY const char* aclrtGetSocName(void);
 
 /* This thread's latest failure as one sentence; an empty string where nothing has failed. */

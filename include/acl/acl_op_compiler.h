@@ -1,8 +1,43 @@
-/* The compiler of operators does not exist here; programs include this header beside acl.h, and need nothing of it.
+/* Options of the compiler of operators, which does not exist here: they are kept and told again, and change nothing.
  * C99. */
 #ifndef DESCEND_ACL_ACL_OP_COMPILER_H_
 #define DESCEND_ACL_ACL_OP_COMPILER_H_
 
 #include "acl_base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ACL_ANY_UNSIGNED {
+  ACL_PRECISION_MODE = 0,
+  ACL_AICORE_NUM = 1,
+  ACL_AUTO_TUNE_MODE = 2,
+  ACL_OP_SELECT_IMPL_MODE = 3,
+  ACL_OPTYPELIST_FOR_IMPLMODE = 4,
+  ACL_OP_DEBUG_LEVEL = 5,
+  ACL_DEBUG_DIR = 6,
+  ACL_OP_COMPILER_CACHE_MODE = 7,
+  ACL_OP_COMPILER_CACHE_DIR = 8,
+  ACL_OP_PERFORMANCE_MODE = 9,
+  ACL_OP_JIT_COMPILE = 10,
+  ACL_OP_DETERMINISTIC = 11,
+  ACL_CUSTOMIZE_DTYPES = 12,
+  ACL_OP_PRECISION_MODE = 13,
+  ACL_ALLOW_HF32 = 14,
+  ACL_PRECISION_MODE_V2 = 15,
+  ACL_OP_DEBUG_OPTION = 16
+} aclCompileOpt;
+
+/* ACL_OP_JIT_COMPILE is "enable" or "disable", which it is where nobody has set it: operators are not compiled. */
+ACL_FUNC_VISIBILITY aclError aclSetCompileopt(aclCompileOpt opt, const char* value);
+/* Bytes of the value with the 0 that ends it; 0 where the option has none. */
+ACL_FUNC_VISIBILITY size_t aclGetCompileoptSize(aclCompileOpt opt);
+/* `length` is the room at `value`. */
+ACL_FUNC_VISIBILITY aclError aclGetCompileopt(aclCompileOpt opt, char* value, size_t length);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* DESCEND_ACL_ACL_OP_COMPILER_H_ */

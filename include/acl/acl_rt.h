@@ -3,6 +3,8 @@
 #define DESCEND_ACL_ACL_RT_H_
 
 #include "acl_base.h"
+#include "acl_rt_device.h"
+#include "acl_rt_stream.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,8 +8,6 @@ namespace {
 std::mutex default_context_mutex;
 aclrtContext default_context = nullptr;  // of threads that have set none
 thread_local aclrtContext thread_context = nullptr;
-Options process_options = kDefaultOptions;
-std::mutex process_options_mutex;
 
 Status stale() { return failure(Code::kInvalidResourceHandle, "context is not one, or has been destroyed already."); }
 
@@ -21,6 +19,8 @@ aclrtContext current_context() {
   }
   return default_context;
 }
+
+}  // namespace
 
 Status check_option(aclSysParamOpt opt) {
   if (opt <= ACL_OPT_STRONG_CONSISTENCY) return {};
@@ -34,26 +34,13 @@ Status check_option(aclSysParamOpt opt, int64_t value) {
   return failure(Code::kInvalidParam, "value is ", value, ", but must be 0 or 1.");
 }
 
-}  // namespace
-
 void forget_contexts() {
-  {
-    const std::lock_guard lock(default_context_mutex);
-    default_context = nullptr;
-  }
-  const std::lock_guard lock(process_options_mutex);
-  process_options = kDefaultOptions;
+  const std::lock_guard lock(default_context_mutex);
+  default_context = nullptr;
 }
 
-void lock_contexts() {
-  default_context_mutex.lock();
-  process_options_mutex.lock();
-}
-
-void unlock_contexts() {
-  process_options_mutex.unlock();
-  default_context_mutex.unlock();
-}
+void lock_contexts() { default_context_mutex.lock(); }
+void unlock_contexts() { default_context_mutex.unlock(); }
 
 }  // namespace descend::capi
 
@@ -109,24 +96,5 @@ aclError aclrtCtxSetSysParamOpt(aclSysParamOpt opt, int64_t value) {
     DESCEND_RETURN_IF_ERROR(check_option(opt, value));
     const bool alive = state().contexts.with(current_context(), [&](Options& options) { options[opt] = value; });
     return alive ? Status{} : stale();
-  });
-}
-
-aclError aclrtGetSysParamOpt(aclSysParamOpt opt, int64_t* value) {
-  return runtime_call("aclrtGetSysParamOpt", [&]() -> Status {
-    if (value == nullptr) return null_argument("value");
-    DESCEND_RETURN_IF_ERROR(check_option(opt));
-    const std::lock_guard lock(process_options_mutex);
-    *value = process_options[opt];
-    return {};
-  });
-}
-
-aclError aclrtSetSysParamOpt(aclSysParamOpt opt, int64_t value) {
-  return runtime_call("aclrtSetSysParamOpt", [&]() -> Status {
-    DESCEND_RETURN_IF_ERROR(check_option(opt, value));
-    const std::lock_guard lock(process_options_mutex);
-    process_options[opt] = value;
-    return {};
   });
 }

@@ -50,6 +50,7 @@ void lock_for_fork() {
   life_mutex.lock();
   lock_default_stream();
   lock_contexts();
+  lock_settings();
   state().for_each_table([](auto& table) { table.lock(); });
   state().executors.for_each([](auto& executor) { executor->lock_for_fork(); });
 }
@@ -57,6 +58,7 @@ void lock_for_fork() {
 void unlock_after_fork() {
   state().executors.for_each([](auto& executor) { executor->unlock_after_fork(); });
   state().for_each_table([](auto& table) { table.unlock(); });
+  unlock_settings();
   unlock_contexts();
   unlock_default_stream();
   life_mutex.unlock();
@@ -126,6 +128,7 @@ aclError aclFinalize() {
     all.for_each_table([](auto& table) { table.clear(); });
     forget_default_stream();
     forget_contexts();
+    forget_settings();
     release_all_allocations();
     trim_pages();
     return {};
@@ -160,21 +163,9 @@ void aclAppLog(aclLogLevel logLevel, const char* func, const char* file, uint32_
   std::fprintf(stderr, "[%s] %s:%u %s: %s\n", kNames[logLevel], file ? file : "?", line, func ? func : "?", message);
 }
 
-aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion) {
-  return runtime_call("aclrtGetVersion", [&]() -> Status {
-    if (majorVersion == nullptr) return null_argument("majorVersion");
-    if (minorVersion == nullptr) return null_argument("minorVersion");
-    if (patchVersion == nullptr) return null_argument("patchVersion");
-    *majorVersion = ACL_MAJOR_VERSION;
-    *minorVersion = ACL_MINOR_VERSION;
-    *patchVersion = ACL_PATCH_VERSION;
-    return {};
-  });
-}
-
 const char* aclrtGetSocName() {
   Product product;
-  const int32_t code = runtime_call("aclrtGetSocName", [&] { return current_product(&product); });
+  const int32_t code = boundary("aclrtGetSocName", [&] { return current_product(&product); });
   return code == 0 ? info(product).soc : nullptr;
 }
 

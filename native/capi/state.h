@@ -17,6 +17,12 @@
 
 namespace descend::capi {
 
+// Codes of the C interface alone, beside those of Code.
+inline constexpr Code kInvalidFile{100003};
+inline constexpr Code kContextNull{107002};
+inline constexpr Code kFeatureUnsupported{200006};
+inline constexpr Code kFeatureNotSupport{207000};  // the runtime's own
+
 struct Scalar {
   Dtype dtype = Dtype::kUndefined;
   std::array<char, 16> value{};
@@ -75,12 +81,19 @@ std::deque<std::shared_ptr<Stream>> all_streams();
 // For aclFinalize.
 void forget_default_stream();
 void forget_contexts();
+void forget_settings();
 
 // For a fork.
 void lock_default_stream();
 void unlock_default_stream();
 void lock_contexts();
 void unlock_contexts();
+void lock_settings();
+void unlock_settings();
+
+// An option of a context or of the process, and a value for it.
+Status check_option(aclSysParamOpt opt);
+Status check_option(aclSysParamOpt opt, int64_t value);
 
 inline Status null_argument(const char* name) {
   return failure(Code::kInvalidParam, name, " is null, but must be given.");

@@ -1,0 +1,87 @@
+// What libraries tell a profiler of the device, and what allocators ask of graph capture all the time. There is
+// neither, and the answers say so. What needs one of them stands in unsupported.cpp.
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+#include "acl/acl_rt.h"
+#include "capi/state.h"
+
+using namespace descend;
+using namespace descend::capi;
+
+namespace {
+
+// Msprof's codes.
+constexpr Code kMsprofError{5}, kMsprofUninitialized{6};
+
+int32_t report_nowhere(const char* function, const void* data) noexcept {
+  if (data == nullptr) return report(function, kMsprofError, "there is no data.");
+  return report(function, kMsprofUninitialized, "there is no profiler of the device.");
+}
+
+thread_local aclmdlRICaptureMode capture_mode = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL;
+
+}  // namespace
+
+extern "C" {
+
+// The callback is called when profiling starts, which it never does.
+ACL_FUNC_VISIBILITY int32_t MsprofRegisterCallback(uint32_t, int32_t (*handle)(uint32_t, void*, uint32_t)) {
+  return handle != nullptr ? 0 : report("MsprofRegisterCallback", kMsprofError, "handle is null, but must be given.");
+}
+
+ACL_FUNC_VISIBILITY int32_t MsprofReportApi(uint32_t, const void* api) {
+  return report_nowhere("MsprofReportApi", api);
+}
+
+ACL_FUNC_VISIBILITY int32_t MsprofReportCompactInfo(uint32_t, const void* data, uint32_t) {
+  return report_nowhere("MsprofReportCompactInfo", data);
+}
+
+ACL_FUNC_VISIBILITY int32_t MsprofReportAdditionalInfo(uint32_t, const void* data, uint32_t) {
+  return report_nowhere("MsprofReportAdditionalInfo", data);
+}
+
+// FNV-1a; UINT64_MAX where there is nothing to hash.
+ACL_FUNC_VISIBILITY uint64_t MsprofGetHashId(const char* hashInfo, size_t length) {
+  if (hashInfo == nullptr || length == 0) return UINT64_MAX;
+  uint64_t hash = 14695981039346656037u;
+  for (const char letter : std::string_view(hashInfo, length)) {
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+  }
+  return hash;
+}
+
+// Nanoseconds of the clock that never goes back.
+ACL_FUNC_VISIBILITY uint64_t MsprofSysCycleTime() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+}  // extern "C"
+
+aclError aclmdlRICaptureGetInfo(aclrtStream stream, aclmdlRICaptureStatus* status, aclmdlRI* modelRI) {
+  return runtime_call("aclmdlRICaptureGetInfo", [&]() -> Status {
+    if (status == nullptr && modelRI == nullptr) {
+      return failure(Code::kInvalidParam, "status and modelRI are null, but one of them must be given.");
+    }
+    std::shared_ptr<Stream> found;
+    if (stream != nullptr) DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
+    if (status != nullptr) *status = ACL_MODEL_RI_CAPTURE_STATUS_NONE;
+    if (modelRI != nullptr) *modelRI = nullptr;
+    return {};
+  });
+}
+
+// A mode tells what may be called while something is captured, which here is never.
+aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode* mode) {
+  return runtime_call("aclmdlRICaptureThreadExchangeMode", [&]() -> Status {
+    if (mode == nullptr) return null_argument("mode");
+    if (*mode > ACL_MODEL_RI_CAPTURE_MODE_RELAXED) {
+      return failure(Code::kInvalidParam, "mode is ", static_cast<int>(*mode), ", which is none.");
+    }
+    std::swap(*mode, capture_mode);
+    return {};
+  });
+}

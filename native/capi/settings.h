@@ -1,0 +1,39 @@
+// What the process has set, until aclFinalize.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "acl/acl_op_compiler.h"
+#include "capi/state.h"
+
+namespace descend::capi {
+
+using CompileOptions = std::array<std::optional<std::string>, ACL_OP_DEBUG_OPTION + 1>;
+
+struct Settings {
+  Options options = kDefaultOptions;
+  CompileOptions compile_options;
+  int32_t deterministic_collectives = 0;
+
+  // Operators are not compiled: torch_npu, which asks, calls them by aclnn then.
+  Settings() { compile_options[ACL_OP_JIT_COMPILE] = "disable"; }
+};
+
+struct LockedSettings {
+  std::mutex mutex;
+  Settings now;
+};
+LockedSettings& locked_settings();
+
+// Calls use(Settings&) under their lock.
+template <class Use>
+auto with_settings(Use use) {
+  LockedSettings& settings = locked_settings();
+  const std::lock_guard lock(settings.mutex);
+  return use(settings.now);
+}
+
+}  // namespace descend::capi

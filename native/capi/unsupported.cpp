@@ -1,0 +1,222 @@
+// Functions of CANN that this library cannot serve: each answers CANN's code for that and a sentence, whatever its
+// arguments, which are not read. Programs that bind them at load, such as torch_npu, so load and run, up to the call
+// that needs them.
+#include "acl/acl_base.h"
+#include "capi/state.h"
+
+namespace {
+
+using namespace descend;
+using namespace descend::capi;
+
+struct Feature {
+  Code code;
+  const char* sentence;
+};
+
+constexpr Feature kBinaries{kFeatureNotSupport,
+                            "binaries of a device cannot be loaded or launched; operators run on the CPU."};
+constexpr Feature kSyncAddress{kFeatureNotSupport, "there is no hardware that synchronizes by an address of its own."};
+constexpr Feature kCapture{kFeatureNotSupport, "the work on a stream cannot be captured as a graph."};
+constexpr Feature kProfiling{kFeatureUnsupported, "there is no profiler of the device."};
+constexpr Feature kDump{kFeatureUnsupported, "what operators read and write cannot be dumped."};
+constexpr Feature kGraphs{kFeatureUnsupported, "there is no compiler of graphs."};
+// HCCL has a code of its own.
+constexpr Feature kCollectives{Code{5}, "there are no collectives between devices."};
+constexpr Feature kNotYet{kFeatureUnsupported, "this function is not supported."};
+
+int32_t refuse(const char* function, const Feature& feature) noexcept {
+  return report(function, feature.code, feature.sentence);
+}
+
+}  // namespace
+
+// A function without parameters may be called with any: the caller clears its arguments away.
+#define REFUSE(name, feature) \
+  ACL_FUNC_VISIBILITY int32_t name() { return refuse(#name, feature); }
+
+// The same for what returns an object.
+#define REFUSE_OBJECT(name, feature) \
+  ACL_FUNC_VISIBILITY void* name() { \
+    (void)refuse(#name, feature);    \
+    return nullptr;                  \
+  }
+
+extern "C" {
+
+REFUSE(aclrtBinaryGetFunction, kBinaries)
+REFUSE(aclrtBinaryLoadFromData, kBinaries)
+REFUSE(aclrtGetFunctionAddr, kBinaries)
+REFUSE(aclrtLaunchKernelWithHostArgs, kBinaries)
+REFUSE(rtDevBinaryRegister, kBinaries)
+REFUSE(rtFunctionRegister, kBinaries)
+REFUSE(rtKernelLaunch, kBinaries)
+
+REFUSE(aclrtGetHardwareSyncAddr, kSyncAddress)
+REFUSE(rtGetC2cCtrlAddr, kSyncAddress)
+
+REFUSE(aclmdlRIAddCondTask, kCapture)
+REFUSE(aclmdlRICaptureBegin, kCapture)
+REFUSE(aclmdlRICaptureEnd, kCapture)
+REFUSE(aclmdlRICaptureTaskGrpBegin, kCapture)
+REFUSE(aclmdlRICaptureTaskGrpEnd, kCapture)
+REFUSE(aclmdlRICaptureTaskUpdateBegin, kCapture)
+REFUSE(aclmdlRICaptureTaskUpdateEnd, kCapture)
+REFUSE(aclmdlRICaptureToModelRIBegin, kCapture)
+REFUSE(aclmdlRICondHandleCreate, kCapture)
+REFUSE(aclmdlRICondHandleGetCondPtr, kCapture)
+REFUSE(aclmdlRIDebugJsonPrint, kCapture)
+REFUSE(aclmdlRIDebugPrint, kCapture)
+REFUSE(aclmdlRIDestroy, kCapture)
+REFUSE(aclmdlRIExecuteAsync, kCapture)
+REFUSE(aclmdlRIGetId, kCapture)
+
+REFUSE_OBJECT(aclprofCreateConfig, kProfiling)
+REFUSE_OBJECT(aclprofCreateStepInfo, kProfiling)
+REFUSE(aclprofDestroyConfig, kProfiling)
+REFUSE(aclprofDestroyStepInfo, kProfiling)
+REFUSE(aclprofFinalize, kProfiling)
+REFUSE(aclprofGetStepTimestamp, kProfiling)
+REFUSE(aclprofGetSupportedFeatures, kProfiling)
+REFUSE(aclprofGetSupportedFeaturesV2, kProfiling)
+REFUSE(aclprofInit, kProfiling)
+REFUSE(aclprofMarkEx, kProfiling)
+REFUSE(aclprofRegisterDeviceCallback, kProfiling)
+REFUSE(aclprofSetConfig, kProfiling)
+REFUSE(aclprofStart, kProfiling)
+REFUSE(aclprofStop, kProfiling)
+REFUSE(aclprofWarmup, kProfiling)
+
+REFUSE(aclmdlFinalizeDump, kDump)
+REFUSE(aclmdlInitDump, kDump)
+REFUSE(aclmdlSetDump, kDump)
+REFUSE(aclopStartDumpArgs, kDump)
+REFUSE(aclopStopDumpArgs, kDump)
+
+REFUSE_OBJECT(aclCreateGraphDumpOpt, kGraphs)
+REFUSE(aclDestroyGraphDumpOpt, kGraphs)
+REFUSE(aclGenGraphAndDumpForOp, kGraphs)
+
+REFUSE(HcclAllGather, kCollectives)
+REFUSE(HcclAllGatherV, kCollectives)
+REFUSE(HcclAllReduce, kCollectives)
+REFUSE(HcclAlltoAll, kCollectives)
+REFUSE(HcclAlltoAllV, kCollectives)
+REFUSE(HcclAlltoAllVC, kCollectives)
+REFUSE(HcclBatchSendRecv, kCollectives)
+REFUSE(HcclBroadcast, kCollectives)
+REFUSE(HcclCommActivateCommMemory, kCollectives)
+REFUSE(HcclCommDeactivateCommMemory, kCollectives)
+REFUSE(HcclCommDeregister, kCollectives)
+REFUSE(HcclCommDestroy, kCollectives)
+REFUSE(HcclCommExchangeMem, kCollectives)
+REFUSE(HcclCommInitAll, kCollectives)
+REFUSE(HcclCommInitClusterInfoConfig, kCollectives)
+REFUSE(HcclCommInitRootInfo, kCollectives)
+REFUSE(HcclCommInitRootInfoConfig, kCollectives)
+REFUSE(HcclCommInitRootInfoScalable, kCollectives)
+REFUSE(HcclCommRegister, kCollectives)
+REFUSE(HcclCommResume, kCollectives)
+REFUSE(HcclCommSetMemoryRange, kCollectives)
+REFUSE(HcclCommSymWinDeregister, kCollectives)
+REFUSE(HcclCommSymWinRegister, kCollectives)
+REFUSE(HcclCommUnsetMemoryRange, kCollectives)
+REFUSE(HcclCommWorkingDevNicSet, kCollectives)
+REFUSE(HcclCreateSubCommConfig, kCollectives)
+REFUSE(HcclGetCommAsyncError, kCollectives)
+REFUSE(HcclGetCommName, kCollectives)
+REFUSE(HcclGetRootInfo, kCollectives)
+REFUSE(HcclGetRootInfoScalable, kCollectives)
+REFUSE(HcclRecv, kCollectives)
+REFUSE(HcclReduce, kCollectives)
+REFUSE(HcclReduceScatter, kCollectives)
+REFUSE(HcclReduceScatterV, kCollectives)
+REFUSE(HcclScatter, kCollectives)
+REFUSE(HcclSend, kCollectives)
+
+// Memory.
+REFUSE(aclrtCmoAsync, kNotYet)
+REFUSE(aclrtFreePhysical, kNotYet)
+REFUSE(aclrtGetMemUceInfo, kNotYet)
+REFUSE(aclrtGetMemUsageInfo, kNotYet)
+REFUSE(aclrtHostRegister, kNotYet)
+REFUSE(aclrtHostRegisterV2, kNotYet)
+REFUSE(aclrtHostUnregister, kNotYet)
+REFUSE(aclrtIpcMemClose, kNotYet)
+REFUSE(aclrtIpcMemGetExportKey, kNotYet)
+REFUSE(aclrtIpcMemImportByKey, kNotYet)
+REFUSE(aclrtIpcMemSetImportPid, kNotYet)
+REFUSE(aclrtMallocHostWithCfg, kNotYet)
+REFUSE(aclrtMallocPhysical, kNotYet)
+REFUSE(aclrtMapMem, kNotYet)
+REFUSE(aclrtMemExportToShareableHandle, kNotYet)
+REFUSE(aclrtMemImportFromShareableHandle, kNotYet)
+REFUSE(aclrtMemSetPidToShareableHandle, kNotYet)
+REFUSE(aclrtMemUceRepair, kNotYet)
+REFUSE(aclrtMemcpyAsyncWithCondition, kNotYet)
+REFUSE(aclrtMemcpyBatch, kNotYet)
+REFUSE(aclrtMemcpyBatchAsync, kNotYet)
+REFUSE(aclrtPointerGetAttributes, kNotYet)
+REFUSE(aclrtReleaseMemAddress, kNotYet)
+REFUSE(aclrtReserveMemAddress, kNotYet)
+REFUSE(aclrtUnmapMem, kNotYet)
+
+// Operators by name.
+REFUSE(aclopCompileAndExecute, kNotYet)
+REFUSE(aclopCompileAndExecuteV2, kNotYet)
+REFUSE_OBJECT(aclopCreateAttr, kNotYet)
+REFUSE(aclopDestroyAttr, kNotYet)
+REFUSE(aclopSetAttrBool, kNotYet)
+REFUSE(aclopSetAttrDataType, kNotYet)
+REFUSE(aclopSetAttrFloat, kNotYet)
+REFUSE(aclopSetAttrInt, kNotYet)
+REFUSE(aclopSetAttrListBool, kNotYet)
+REFUSE(aclopSetAttrListFloat, kNotYet)
+REFUSE(aclopSetAttrListInt, kNotYet)
+REFUSE(aclopSetAttrListListInt, kNotYet)
+REFUSE(aclopSetAttrString, kNotYet)
+
+// Devices, streams, settings.
+REFUSE(aclGetDeviceCapability, kNotYet)
+REFUSE(aclSetTensorDescName, kNotYet)
+REFUSE(aclSetTensorFormat, kNotYet)
+REFUSE(aclSetTensorPlaceMent, kNotYet)
+REFUSE(aclSetTensorShape, kNotYet)
+REFUSE(aclrtDeviceCanAccessPeer, kNotYet)
+REFUSE(aclrtDeviceEnablePeerAccess, kNotYet)
+REFUSE(aclrtDeviceGetBareTgid, kNotYet)
+REFUSE(aclrtDeviceGetUuid, kNotYet)
+REFUSE(aclrtDeviceTaskAbort, kNotYet)
+REFUSE(aclrtGetDeviceInfo, kNotYet)
+REFUSE(aclrtGetDeviceResLimit, kNotYet)
+REFUSE(aclrtGetDeviceUtilizationRate, kNotYet)
+REFUSE(aclrtGetErrorVerbose, kNotYet)
+REFUSE(aclrtGetLogicDevIdByUserDevId, kNotYet)
+REFUSE(aclrtGetPrimaryCtxState, kNotYet)
+REFUSE(aclrtGetResInCurrentThread, kNotYet)
+REFUSE(aclrtGetStreamOverflowSwitch, kNotYet)
+REFUSE(aclrtGetStreamResLimit, kNotYet)
+REFUSE(aclrtIpcGetEventHandle, kNotYet)
+REFUSE(aclrtIpcOpenEventHandle, kNotYet)
+REFUSE(aclrtLaunchCallback, kNotYet)
+REFUSE(aclrtLaunchHostFunc, kNotYet)
+REFUSE(aclrtProcessReport, kNotYet)
+REFUSE(aclrtQueryEventWaitStatus, kNotYet)
+REFUSE(aclrtRepairError, kNotYet)
+REFUSE(aclrtResetDeviceResLimit, kNotYet)
+REFUSE(aclrtResetStreamResLimit, kNotYet)
+REFUSE(aclrtSetDeviceResLimit, kNotYet)
+REFUSE(aclrtSetDeviceSatMode, kNotYet)
+REFUSE(aclrtSetOpExecuteTimeOut, kNotYet)
+REFUSE(aclrtSetOpExecuteTimeOutV2, kNotYet)
+REFUSE(aclrtSetOpWaitTimeout, kNotYet)
+REFUSE(aclrtSetStreamAttribute, kNotYet)
+REFUSE(aclrtSetStreamOverflowSwitch, kNotYet)
+REFUSE(aclrtSetStreamResLimit, kNotYet)
+REFUSE(aclrtStreamGetId, kNotYet)
+REFUSE(aclrtSubscribeReport, kNotYet)
+REFUSE(aclrtUnSubscribeReport, kNotYet)
+REFUSE(aclrtUnuseStreamResInCurrentThread, kNotYet)
+REFUSE(aclrtUseStreamResInCurrentThread, kNotYet)
+
+}  // extern "C"

@@ -24,6 +24,7 @@ import descend
 from descend import acl, cli, precision, reference, tensors
 from descend.cli import main, operators
 from descend.cli.app import app
+from descend.cli.demos import DEMOS
 from descend.cli.run import attribute_value
 from descend.contract import OPERATORS, PRODUCTS, Parameter
 
@@ -677,7 +678,7 @@ def test_demo_shows_the_example_and_the_captures(tmp_path):
     for dtype in (np.float32, bfloat16):
         captured = {f"norm.step1.{np.dtype(dtype)}.{name}": array for name, array in inputs(dtype).items()}
         tensors.write(tmp_path / "rms_norm_grad.safetensors", captured)
-        text = ok("demo", "--data", tmp_path)
+        text = ok("demo", "--all", "--data", tmp_path)
         assert "48 of 48 numbers" in text
         for number in ("-1155", "-18240", "-860030", "2304"):
             assert text.count(number) >= 2
@@ -689,12 +690,41 @@ def test_demo_shows_the_example_and_the_captures(tmp_path):
 def test_demo_on_the_real_tensors():
     if not list(DATA.glob("*.safetensors")):
         pytest.skip("no captured tensors in this checkout")
+    everything = ok("demo", "--all", "--data", DATA)
+    assert max(map(len, everything.splitlines())) <= 150
+    assert "4384 of 4384 numbers" in everything
+    assert "bfloat16" in everything
+    assert "float32" in everything
+    assert "FAIL" not in everything
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_ends_in_one_screen():
+    if not list(DATA.glob("*.safetensors")):
+        pytest.skip("no captured tensors in this checkout")
     text = ok("demo", "--data", DATA)
-    assert max(map(len, text.splitlines())) <= 150
-    assert "4384 of 4384 numbers" in text
-    assert "bfloat16" in text
-    assert "float32" in text
-    assert "FAIL" not in text
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) <= 120
+    rows = {line.split()[0]: line for line in text.splitlines() if line.split()}
+    for name in DEMOS:
+        assert " pass " in rows[name]
+        assert 0 < float(rows[name].split(" pass ")[0].split()[-1]) < 1  # of what the standard allows
+    assert "Worked examples of 5 documents" in text
+    assert "`descend demo --all`" in text
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_tells_a_failure_in_its_line(tmp_path, monkeypatch, capsys):
+    from descend.cli import demo
+
+    captured = {f"norm.step1.{name}": array for name, array in inputs(np.float32).items()}
+    tensors.write(tmp_path / "rms_norm_grad.safetensors", captured)
+    golden = demo.operators.golden
+    monkeypatch.setattr(
+        demo.operators, "golden", lambda *call: {name: array * 1.01 for name, array in golden(*call).items()}
+    )
+    text = fails(capsys, "demo", "--data", tmp_path, status=1)
+    assert "FAIL" in next(line for line in text.splitlines() if line.startswith("rms_norm_grad"))
 
 
 @pytest.mark.usefixtures("quick")

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import descend
 from descend import acl, precision
@@ -31,15 +32,22 @@ _ABSENT = (
     "No captured tensors found: they are in examples/data of a checkout, so run `descend demo` there or say where with "
     "--data."
 )
+_LIMIT = "The limit is the time of two reads and a write with as many bytes in play, plus that of an empty call"
+_NEXT = """\
+Next: `descend demo --all` prints every call with its errors (in a checkout: `./dev run demo --all`).
+      `descend explain rms_norm_grad` prints an operator's formula, parameters, dtypes and products.
+"""
 
 
 def demo(
-    operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="Only this operator.")] = None,
+    operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="Only this operator, in full.")] = None,
     data: Annotated[Path | None, typer.Option(help="The folder of captured tensors.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every example and call, in full.")] = False,
 ) -> None:
     """Show the operators at work, beside float64.
 
-    First each document's worked example, then gradients of a real training run.
+    Each document's worked example is run in two phases, and gradients of a real training run are computed. One line
+    an operator tells how that went; OPERATOR or --all prints every call.
     """
     names = [operators.find(operator).name] if operator else list(DEMOS)
     if operator and names[0] not in DEMOS:
@@ -47,16 +55,17 @@ def demo(
     if data is not None and not data.is_dir():
         raise FileNotFoundError(f"{data} is no folder.")
     folder = data or find_data()
+    runs = []
     console = output.console()
-    passed = True
     for name in names:
-        passed &= _worked_example(console, OPERATORS[name], DEMOS[name])
-        file = folder / f"{name}.safetensors" if folder else None
-        if file and file.exists():
-            passed &= _captured_tensors(console, OPERATORS[name], DEMOS[name], file)
-        else:
-            console.print(_ABSENT)
-    if not passed:
+        run = _run(OPERATORS[name], DEMOS[name], folder and folder / f"{name}.safetensors")
+        runs.append(run)
+        if operator or everything:
+            _print_example(console, run)
+            _print_captures(console, run)
+    if not (operator or everything):
+        _print_summary(console, runs)
+    if not all(verdict.passed for run in runs for verdict in run.verdicts):
         raise typer.Exit(1)
 
 
@@ -69,20 +78,79 @@ def find_data() -> Path | None:
     return None
 
 
-def _worked_example(console: Console, operator: Operator, demo: Demo) -> bool:
-    """Run the document's example in two phases and print its first numbers beside their float64 golden values."""
+@dataclass(frozen=True)
+class Measured:
+    """One captured call: its results, and how long it took."""
+
+    name: str
+    outputs: Tensors
+    verdicts: dict[str, precision.Single]
+    seconds: float
+    limit: float
+    """The seconds that moving its bytes and an empty call take."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one operator computed: the document's worked example, and the captured calls."""
+
+    operator: Operator
+    example: Tensors
+    golden: Tensors
+    """The example's results in float64."""
+    empty: float
+    """The seconds of an empty call, which the worked example is."""
+    captures: list[Measured]
+    file: Path | None
+    """Where the captured calls are; None where there are none."""
+
+    @property
+    def verdicts(self) -> Iterator[precision.Single]:
+        """Of every result."""
+        yield from _judge(self.example, self.golden).values()
+        for captured in self.captures:
+            yield from captured.verdicts.values()
+
+    @property
+    def rounded_once(self) -> int:
+        """How many numbers of the worked example are the float64 value, rounded once."""
+        pairs = ((array, self.golden[name]) for name, array in self.example.items())
+        return sum(int(np.sum(array == precision.round_to(golden, array.dtype))) for array, golden in pairs)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the worked example's results have."""
+        return sum(array.size for array in self.example.values())
+
+
+def _run(operator: Operator, demo: Demo, file: Path | None) -> Run:
+    """Run the document's example in two phases, and measure every captured call."""
     arguments = demo.example()
     with acl.product(_PRODUCT):
         outputs = operators.allocate(operator, arguments, _PRODUCT)
-        results = operators.two_phase(operator, arguments, outputs)
-    golden = operators.golden(operator, arguments)
+        example = operators.two_phase(operator, arguments, outputs)
+    empty = _seconds(operator, arguments, operators.allocate(operator, arguments, "host"))
+    captures = []
+    if file and not file.exists():
+        file = None
+    if file:
+        threads = descend.get_num_threads()
+        limit = functools.cache(lambda size: memory_limit(size, threads, _SECONDS))
+        with output.progress() as bar:
+            for name, inputs in bar.track(list(_captures(read(file))), description=f"measuring {operator.name}"):
+                captures.append(_measure(operator, name, inputs | demo.attributes(inputs), limit, empty))
+    return Run(operator, example, operators.golden(operator, arguments), empty, captures, file)
+
+
+def _print_example(console: Console, run: Run) -> None:
+    """The example's first numbers beside their float64 golden values."""
     columns = [
         (
             f"{name}[{start}:{start + _LINES}]",
             array.reshape(-1)[start : start + _LINES],
-            golden[name].reshape(-1)[start:],
+            run.golden[name].reshape(-1)[start:],
         )
-        for name, array in results.items()
+        for name, array in run.example.items()
         for start in range(0, min(array.size, _COLUMNS * _LINES), _LINES)
     ]
     headings = [heading for title, _, _ in columns for heading in (title, "float64")]
@@ -90,49 +158,67 @@ def _worked_example(console: Console, operator: Operator, demo: Demo) -> bool:
     for line in range(_LINES):
         cells = [values[line : line + 1] for _, actual, expected in columns for values in (actual, expected)]
         table.add_row(*("".join(f"{value:.9g}" for value in cell) for cell in cells))
-    verdicts = [precision.single_benchmark(results[name], golden[name]) for name in results]
-    console.print(output.heading(f"{operator.c_name}: the document's worked example in two phases on {_PRODUCT}"))
+    title = f"{run.operator.c_name}: the document's worked example in two phases on {_PRODUCT}"
+    console.print(output.heading(title))
     output.show(console, table)
     console.print()
-    total = sum(array.size for array in results.values())
-    equal = sum(int(np.sum(results[name] == precision.round_to(golden[name], results[name].dtype))) for name in results)
-    console.print(f"{equal} of {total} numbers are the float64 golden value, rounded once.\n")
-    return all(verdict.passed for verdict in verdicts)
+    console.print(f"{run.rounded_once} of {run.numbers} numbers are the float64 golden value, rounded once.\n")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One captured call: its results, and how long it took."""
-
-    outputs: Tensors
-    golden: Tensors
-    seconds: float
-    limit: float
-    """The seconds that moving its bytes and an empty call take."""
-
-
-def _captured_tensors(console: Console, operator: Operator, demo: Demo, file: Path) -> bool:
-    """Run every captured call and print errors, verdict, time and share of the memory limit for each result."""
+def _print_captures(console: Console, run: Run) -> None:
+    """Errors, verdict, time and share of the memory limit for each result of each captured call."""
+    if run.file is None:
+        console.print(_ABSENT)
+        return
     columns = ("captured at", "result", "shape", "dtype", "MERE", "MARE", "RMSE", "verdict", "time", "of limit")
     table = output.table(*columns, right=[*columns[4:7], *columns[8:]])
-    threads = descend.get_num_threads()
-    limit = functools.cache(lambda size: memory_limit(size, threads, _SECONDS))
-    example = demo.example()
-    empty = _seconds(operator, example, operators.allocate(operator, example, "host"))
-    captures = list(_captures(read(file)))
-    passed = True
-    with output.progress() as bar:
-        for name, inputs in bar.track(captures, description=f"measuring {operator.name}"):
-            measured = _measure(operator, inputs | demo.attributes(inputs), limit, empty)
-            passed &= _add_rows(table, name, measured)
-    console.print(output.heading(f"{operator.name}: gradients of a real training run ({file.name})"))
+    for captured in run.captures:
+        _add_rows(table, captured)
+    console.print(output.heading(f"{run.operator.name}: gradients of a real training run ({run.file.name})"))
     output.show(console, table)
     console.print()
+    console.print(f"Errors are against float64. {_LIMIT} ({output.seconds(run.empty)}: the worked example).\n")
+
+
+def _print_summary(console: Console, runs: list[Run]) -> None:
+    """One line an operator, one for the worked examples, and what to try next."""
+    columns = ("operator", "tensors", "dtypes", "worst error", "verdict", "time", "of limit")
+    table = output.table(*columns, right=("tensors", "worst error", "time", "of limit"))
+    for run in runs:
+        if run.captures:
+            table.add_row(*_summary(run))
+    if table.row_count:
+        console.print(output.heading("Gradients of real training runs, beside float64"))
+        output.show(console, table)
+        console.print()
+        console.print(
+            "Worst error: the largest, in parts of what the precision standard of the Ascend ecosystem allows. "
+            f"Time: the median of the captured calls. {_LIMIT}.\n"
+        )
+    if any(run.file is None for run in runs):
+        console.print(_ABSENT)
+    equal, total = (sum(getattr(run, name) for run in runs) for name in ("rounded_once", "numbers"))
     console.print(
-        "Errors are against float64. The limit is the time of two reads and a write with as many bytes in play, "
-        f"plus that of an empty call ({output.seconds(empty)}: the worked example).\n"
+        f"Worked examples of {len(runs)} documents, in two phases on {_PRODUCT}: {equal} of {total} numbers are the "
+        "float64 value, rounded once.\n"
     )
-    return passed
+    console.print(_NEXT, end="")
+
+
+def _summary(run: Run) -> tuple[str | Text, ...]:
+    verdicts = [verdict for captured in run.captures for verdict in captured.verdicts.values()]
+    dtypes = dict.fromkeys(str(array.dtype) for captured in run.captures for array in captured.outputs.values())
+    worst = max(max(v.errors.mere / v.threshold, v.errors.mare / (10 * v.threshold)) for v in verdicts)
+    seconds = [captured.seconds for captured in run.captures]
+    return (
+        run.operator.name,
+        str(len(verdicts)),
+        ", ".join(sorted(dtypes)),
+        f"{worst:.2g}",
+        output.verdict(all(verdict.passed for verdict in verdicts)),
+        output.seconds(statistics.median(seconds)),
+        f"{sum(captured.limit for captured in run.captures) / sum(seconds):.0%}",
+    )
 
 
 def _captures(tensors: Mapping[str, operators.Array]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -157,23 +243,27 @@ def _seconds(operator: Operator, arguments: dict[str, Any], outputs: Tensors) ->
     return statistics.median(times)
 
 
-def _measure(operator: Operator, arguments: dict[str, Any], limit: Callable[[int], float], empty: float) -> Measured:
+def _measure(
+    operator: Operator, name: str, arguments: dict[str, Any], limit: Callable[[int], float], empty: float
+) -> Measured:
     outputs = operators.allocate(operator, arguments, "host")
     seconds = _seconds(operator, arguments, outputs)
     size = operators.bytes_in_play(arguments, outputs)
-    return Measured(outputs, operators.golden(operator, arguments), seconds, size / limit(size) + empty)
+    verdicts = _judge(outputs, operators.golden(operator, arguments))
+    return Measured(name, outputs, verdicts, seconds, size / limit(size) + empty)
 
 
-def _add_rows(table: Table, capture: str, measured: Measured) -> bool:
+def _judge(outputs: Tensors, golden: Tensors) -> dict[str, precision.Single]:
+    return {name: precision.single_benchmark(array, golden[name]) for name, array in outputs.items()}
+
+
+def _add_rows(table: Table, captured: Measured) -> None:
     """One line a result; time and share are the call's, and stand in its first line."""
-    passed = True
-    head, tail = capture, (output.seconds(measured.seconds), f"{measured.limit / measured.seconds:.0%}")
-    for name, array in measured.outputs.items():
-        result = precision.single_benchmark(array, measured.golden[name])
+    head, tail = captured.name, (output.seconds(captured.seconds), f"{captured.limit / captured.seconds:.0%}")
+    for name, array in captured.outputs.items():
+        result = captured.verdicts[name]
         errors = [output.error(e) for e in (result.errors.mere, result.errors.mare, result.errors.rmse)]
         kind = str(array.dtype)
         verdict = output.verdict(result.passed)
         table.add_row(head.removesuffix(f".{kind}"), name, output.shape(array), kind, *errors, verdict, *tail)
-        passed &= result.passed
         head, tail = "", ("", "")
-    return passed

@@ -13,4 +13,5 @@ target_compile_definitions(_native PRIVATE NPY_NO_DEPRECATED_API=NPY_2_0_API_VER
 target_compile_options(_native PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${DESCEND_WERROR}>:-Werror>)
 
 install(TARGETS _native LIBRARY DESTINATION descend)
+install(FILES cmake/descend_npu.pth DESTINATION .) # beside the package, where Python reads it at its start
 include(cmake/torch.cmake)

@@ -10,6 +10,7 @@ if [ -d "$descend_home/include/acl" ]; then
   export ASCEND_CUSTOM_PATH="$descend_home"
   export ASCEND_HOME_PATH="$descend_home"
   export ASCEND_TOOLKIT_HOME="$descend_home"
+  export ASCEND_OPP_PATH="$descend_home/opp"
   case ":${LD_LIBRARY_PATH:-}:" in
     *":$descend_home/lib64:"*) ;;
     *) export LD_LIBRARY_PATH="$descend_home/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ;;

@@ -1,7 +1,7 @@
 """The SDK for C and C++ programs: a folder laid out and named as CANN's.
 
-A wheel cannot hold symbolic links, so it carries one real library, ``libdescend.so``; the folder in which CANN's names
-stand for it is made on first use.
+One real library, ``libdescend.so``, and thin ones under CANN's names. A wheel cannot hold symbolic links, and does not
+know where it will lie: the links between folders are made, and the folder written into ``set_env.sh``, on first use.
 """
 
 from __future__ import annotations
@@ -18,24 +18,19 @@ from pathlib import Path
 from descend import _native
 
 LIBRARY = "libdescend.so"
-CANN_LIBRARIES = (
-    "libascendcl.so",
-    "libacl_rt.so",
-    "libacl_op_compiler.so",
-    "libnnopbase.so",
-    "libopapi.so",
-    "libopapi_nn.so",
-    "libopapi_math.so",
-    "libopapi_transformer.so",
-)
-# From each link to where it leads. Some build files look below the processor's folder, where CANN's own files lie.
+# From each link to where it leads: some build files look below the processor's folder, where CANN's own files lie.
 LINKS = {
-    **{f"lib64/{name}": LIBRARY for name in CANN_LIBRARIES},
-    **{
-        f"{platform.machine()}-linux/{name}": f"../{folder}"
-        for name, folder in (("include", "include"), ("lib64", "lib64"), ("devlib", "lib64"))
-    },
+    f"{platform.machine()}-linux/{name}": f"../{folder}"
+    for name, folder in (("include", "include"), ("lib64", "lib64"), ("devlib", "lib64"))
 }
+
+
+def installed() -> Path:
+    """The folder as it was installed, which is enough to load libraries; FileNotFoundError if it is not there."""
+    folder = Path(str(_native.__file__)).resolve().parent / "sdk"
+    if not (folder / "lib64" / LIBRARY).is_file():
+        raise FileNotFoundError(f"{folder} has no lib64/{LIBRARY}; the package was built without the C library.")
+    return folder
 
 
 def path() -> Path:
@@ -47,17 +42,15 @@ def path() -> Path:
     package is read-only. Raises FileNotFoundError if the package was built without the library, OSError if neither
     place can be written.
     """
-    installed = Path(str(_native.__file__)).resolve().parent / "sdk"
-    if not (installed / "lib64" / LIBRARY).is_file():
-        raise FileNotFoundError(f"{installed} has no lib64/{LIBRARY}; the package was built without the C library.")
-    if _is_complete(installed):
-        return installed
+    folder = installed()
+    if _is_complete(folder):
+        return folder
     try:
-        _make_links(installed)
-        _write_environment(installed, installed)
+        _make_links(folder)
+        _write_environment(folder, folder)
     except OSError:
-        return _in_cache(installed)
-    return installed
+        return _in_cache(folder)
+    return folder
 
 
 def _is_complete(folder: Path) -> bool:
@@ -89,21 +82,21 @@ def _make_links(folder: Path) -> None:
         temporary.replace(link)
 
 
-def _in_cache(installed: Path) -> Path:
+def _in_cache(source: Path) -> Path:
     # What lies there points to this installation: another one of the same files has a folder of its own.
-    installation = f"{installed} {(installed / 'lib64' / LIBRARY).stat().st_mtime_ns}"
+    installation = f"{source} {(source / 'lib64' / LIBRARY).stat().st_mtime_ns}"
     name = f"{_native.info()['version']}-{hashlib.sha256(os.fsencode(installation)).hexdigest()[:16]}"
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend" / name
     if _is_complete(folder) and (folder / "lib64" / LIBRARY).exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(dir=folder.parent))
-    (building / "lib64").mkdir()
-    (building / "lib64" / LIBRARY).symlink_to(installed / "lib64" / LIBRARY)
+    made_here = {"set_env.sh", *(link.partition("/")[0] for link in LINKS)}
+    for part in source.iterdir():
+        if part.name not in made_here:
+            (building / part.name).symlink_to(part)
     _make_links(building)
-    for part in ("bin", "include", "share", "lib64/pkgconfig"):
-        (building / part).symlink_to(installed / part)
-    (building / "set_env.sh").write_text(_environment(installed / "set_env.sh", folder))
+    (building / "set_env.sh").write_text(_environment(source / "set_env.sh", folder))
     try:
         building.rename(folder)
     except OSError:  # another process was first, or an old folder is in the way

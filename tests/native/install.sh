@@ -10,8 +10,10 @@ unset ASCEND_CUSTOM_PATH ASCEND_HOME_PATH ASCEND_TOOLKIT_HOME LD_LIBRARY_PATH CM
 . "$home/sdk/set_env.sh"
 [ "$ASCEND_CUSTOM_PATH" = "$home/sdk" ]
 [ "$ASCEND_HOME_PATH$ASCEND_TOOLKIT_HOME" = "$home/sdk$home/sdk" ]
-[ "$(ls "$home/sdk/lib64" | tr '\n' ' ')" = "libacl_op_compiler.so libacl_rt.so libascendcl.so libdescend.so libnnopbase.so \
-libopapi.so libopapi_math.so libopapi_nn.so libopapi_transformer.so pkgconfig " ]
+names=$(cd "$home/sdk/lib64" && echo lib*.so)
+for name in acl_op_compiler acl_rt ascendcl descend hccl nnopbase opapi opapi_math opapi_nn opapi_transformer; do
+  case " $names " in *" lib$name.so "*) ;; *) exit 1 ;; esac
+done
 processor=$(ls -d "$home"/sdk/*-linux)
 [ -e "$processor/include/acl/acl.h" ] && [ -e "$processor/lib64/libopapi.so" ] && [ -e "$processor/devlib/libopapi.so" ]
 if command -v bash >/dev/null; then

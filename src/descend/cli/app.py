@@ -11,6 +11,7 @@ from descend.cli.check import check
 from descend.cli.demo import demo
 from descend.cli.explain import explain
 from descend.cli.info import info
+from descend.cli.npu import Launcher, npu
 from descend.cli.ops import ops
 from descend.cli.portability import portability
 from descend.cli.run import run
@@ -46,4 +47,5 @@ app.add_typer(portability)
 app.command()(check)
 app.command()(demo)
 app.command()(info)
+app.command(cls=Launcher)(npu)
 app.command()(sdk)

@@ -1,0 +1,83 @@
+"""Who stands in CANN's place for torch_npu in this process: a CANN that is set up here, or else Descend's SDK.
+
+torch_npu's libraries need CANN's by their sonames. One that is in the process already satisfies that, wherever it lies:
+so Descend's are loaded before, and neither LD_LIBRARY_PATH nor any file of torch_npu has to be changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+
+from descend import sdk
+
+_loaded: list[ctypes.CDLL] = []  # kept as long as the process
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The variables by which programs find what lies in CANN's place."""
+    return {"ASCEND_HOME_PATH": str(home), "ASCEND_TOOLKIT_HOME": str(home), "ASCEND_OPP_PATH": str(home / "opp")}
+
+
+def other() -> str | None:
+    """Where a CANN is set up that is not Descend's; None where there is none.
+
+    It is what ASCEND_HOME_PATH names, or where the system's loader finds libascendcl.so.
+    """
+    home = os.environ.get("ASCEND_HOME_PATH")
+    if home and not _is_sdk(home):
+        return f"{home} (ASCEND_HOME_PATH)"
+    library = _found_by_loader()
+    if library is None or hasattr(library, "descendGetVersion"):
+        return None
+    maps = Path("/proc/self/maps")
+    match = re.search(r"/\S*/libascendcl\.so\S*", maps.read_text()) if maps.exists() else None
+    return match[0] if match else "libascendcl.so"
+
+
+def stays_out(found: str) -> str:
+    """What to say where there is another CANN."""
+    return (
+        f"there is a CANN at {found}, and Descend does not take its place: unset ASCEND_HOME_PATH and LD_LIBRARY_PATH "
+        "to run torch_npu on Descend."
+    )
+
+
+def refuse_other() -> None:
+    """Raises ImportError where a CANN is set up that is not Descend's."""
+    if found := other():
+        raise ImportError(stays_out(found))
+
+
+def folder() -> Path:
+    """The SDK that is used: of ASCEND_HOME_PATH where that is one, as set_env.sh sets it, else this package's.
+
+    Raises FileNotFoundError if the package was built without the library.
+    """
+    home = os.environ.get("ASCEND_HOME_PATH")
+    return Path(home) if home and _is_sdk(home) else sdk.installed()
+
+
+def load() -> None:
+    """Loads Descend's libraries under CANN's names, and sets the variables by which programs find them.
+
+    Raises FileNotFoundError if the package was built without the library.
+    """
+    home = folder()
+    if not _loaded and _found_by_loader() is None:
+        _loaded.extend(ctypes.CDLL(str(library)) for library in sorted((home / "lib64").glob("lib*.so")))
+    for name, value in environment(home).items():
+        os.environ.setdefault(name, value)
+
+
+def _is_sdk(home: str) -> bool:
+    return (Path(home) / "lib64" / sdk.LIBRARY).is_file()
+
+
+def _found_by_loader() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libascendcl.so")
+    except OSError:
+        return None

@@ -1,0 +1,82 @@
+"""What has torch_npu find Descend where there is no CANN, whatever program imports it, and however.
+
+``descend_npu.pth``, which Python reads at its start, puts a finder in front that knows one name, ``torch_npu``, and
+asks `find_spec` here. Nothing is imported or looked up before somebody imports that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+PACKAGE = "torch_npu"
+_executed = False  # whether torch_npu's own code has run in this process
+
+
+def arm() -> None:
+    """Puts such a finder in front where Python has not read the file, as in a folder on PYTHONPATH."""
+    if not any(map(_is_ours, sys.meta_path)):
+        finder: Any = SimpleNamespace(is_descend=True, find_spec=find_spec)
+        sys.meta_path.insert(0, finder)
+
+
+def _is_ours(finder: Any) -> bool:
+    return getattr(finder, "is_descend", False) is True
+
+
+def loaded() -> bool:
+    """Whether torch_npu has been loaded on Descend's libraries in this process."""
+    return _executed
+
+
+def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    """What the other finders find; its loader has Descend's libraries in the process before torch_npu's code runs."""
+    if name != PACKAGE:
+        return None
+    for finder in sys.meta_path:
+        if not _is_ours(finder) and (spec := finder.find_spec(name, path, target)) is not None:
+            _wrap(spec.loader)
+            return spec
+    return None
+
+
+def _wrap(loader: Any) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        from descend import _cann
+
+        global _executed
+        if _executed:
+            raise ImportError("torch_npu is in this process already, and PyTorch takes its device once: start anew.")
+        if _cann.other():
+            execute(module)
+            return
+        check_versions()
+        _cann.load()
+        execute(module)
+        _executed = True
+        importlib.import_module("descend.npu").after_load()
+
+    loader.exec_module = exec_module
+
+
+def check_versions() -> None:
+    """Raises ImportError with a sentence where torch and torch_npu are not of one release."""
+    found = {}
+    for package in ("torch", PACKAGE):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            return  # not installed as a package: whoever put it there knows
+    torch, npu = (re.match(r"\d+(\.\d+)*", found[package]) for package in ("torch", PACKAGE))
+    if torch and npu and torch[0] != npu[0]:
+        raise ImportError(
+            f"torch_npu {found[PACKAGE]} is made for torch {npu[0]}, but torch {found['torch']} is installed: "
+            f"pip install torch=={npu[0]}"
+        )

@@ -12,8 +12,8 @@ extern "C" {
 ACL_FUNC_VISIBILITY const char* descendGetVersion(void);
 
 /* The product that calls are checked against, for the process: "atlas-a3", "atlas-a2-training" (where nothing else was
- * said), "atlas-a2-inference", "atlas-200i-500-a2", "atlas-inference", "atlas-training" or "host". The environment
- * variable DESCEND_PRODUCT says it too. ACL_ERROR_INVALID_PARAM for any other name. */
+ * said), "atlas-a2-inference", "atlas-200i-500-a2", "atlas-inference", "atlas-training", "ascend-950" or "host".
+ * The environment variable DESCEND_PRODUCT says it too. ACL_ERROR_INVALID_PARAM for any other name. */
 ACL_FUNC_VISIBILITY aclError descendSetProduct(const char* name);
 /* The current product's name; an empty string where DESCEND_PRODUCT names none (aclGetRecentErrMsg says so). */
 ACL_FUNC_VISIBILITY const char* descendGetProduct(void);

@@ -52,10 +52,11 @@ PRODUCTS = (
     "atlas-200i-500-a2",
     "atlas-inference",
     "atlas-training",
+    "ascend-950",
     "host",
 )
-A2_A3 = ("atlas-a3", "atlas-a2-training", "atlas-a2-inference")
-ATLAS = PRODUCTS[:-1]
+A2_TO_950 = ("atlas-a3", "atlas-a2-training", "atlas-a2-inference", "ascend-950")
+HUAWEI = PRODUCTS[:-1]
 
 # The status codes of the contract.
 CODES = {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import descend
-from cases import A2_A3, CODES, DTYPES, FLOATS, PRODUCTS, phase1
+from cases import A2_TO_950, CODES, DTYPES, FLOATS, PRODUCTS, phase1
 from descend import _native, acl, aclnn, errors
 from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
@@ -27,10 +27,11 @@ PRODUCT_PAGE = {
     "atlas-200i-500-a2": (("Atlas 200I/500 A2 推理产品",), "Ascend310B1"),
     "atlas-inference": (("Atlas 推理系列产品",), "Ascend310P3"),
     "atlas-training": (("Atlas 训练系列产品",), "Ascend910A"),
+    "ascend-950": (("Ascend 950PR", "Ascend 950DT"), "Ascend950PR_9599"),
     "host": ((), "Descend"),
 }
 
-WITH_INFERENCE = (*A2_A3, "atlas-inference")
+WITH_INFERENCE = (*A2_TO_950, "atlas-inference")
 
 # The pages of the operators: name, products besides host, signature. A name alone is an input, name:kind an attribute,
 # name> an output; ? marks what may be null.
@@ -53,21 +54,21 @@ PAGES = {
     ),
     "group_norm_swish_grad": (
         "aclnnGroupNormSwishGrad",
-        A2_A3,
+        A2_TO_950,
         f"dy mean rstd x gamma beta {GROUP_NORM} swishScale:float dgammaIsRequire:bool dbetaIsRequire:bool "
         "dxOut> dgammaOut> dbetaOut>",
     ),
     "group_norm_swish": (
         "aclnnGroupNormSwish",
-        A2_A3,
+        A2_TO_950,
         f"x gamma beta {GROUP_NORM} eps:float activateSwish:bool swishScale:float yOut> meanOut> rstdOut>",
     ),
     "scaled_masked_softmax_backward": (
         "aclnnScaledMaskedSoftmaxBackward",
-        A2_A3,
+        A2_TO_950,
         "gradOutput y mask? scale:float fixTriuMask:bool out>",
     ),
-    "scaled_masked_softmax": ("aclnnScaledMaskedSoftmax", A2_A3, "x mask? scale:float fixTriuMask:bool y>"),
+    "scaled_masked_softmax": ("aclnnScaledMaskedSoftmax", A2_TO_950, "x mask? scale:float fixTriuMask:bool y>"),
     "nsa_compress_grad": (
         "aclnnNsaCompressGrad",
         ("atlas-a2-training",),
@@ -100,11 +101,11 @@ KEYWORDS = {"nsa_compress_grad": NSA_KEYWORDS, "nsa_compress": NSA_KEYWORDS}
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
 # Combinations in the order of the tensors, with the products that have them; the other operators' files have theirs.
 GRAD_ROWS = {
-    (F16, F16, F32, F32, F16, F32): A2_A3,
-    (BF16, BF16, F32, F32, BF16, F32): A2_A3,
+    (F16, F16, F32, F32, F16, F32): A2_TO_950,
+    (BF16, BF16, F32, F32, BF16, F32): A2_TO_950,
     (F16, F16, F32, F16, F16, F32): WITH_INFERENCE,
     (F32, F32, F32, F32, F32, F32): WITH_INFERENCE,
-    (BF16, BF16, F32, BF16, BF16, F32): A2_A3,
+    (BF16, BF16, F32, BF16, BF16, F32): A2_TO_950,
 }
 ROWS = {
     "rms_norm_grad": GRAD_ROWS,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import descend
 from cases import (
-    A2_A3,
+    A2_TO_950,
     DTYPES,
     FLOATS,
     PRODUCTS,
@@ -40,7 +40,7 @@ TENSORS = ("x", "gamma", "beta", "y_out", "mean_out", "rstd_out")
 # The page's table: x, gamma, beta, y, mean, rstd.
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
 PAGE = tuple((x, g, g, x, g, g) for x, g in ((F32, F32), (F16, F16), (F16, F32), (BF16, BF16), (BF16, F32)))
-HERE = (*A2_A3, "host")
+HERE = (*A2_TO_950, "host")
 NOT_HERE = ("atlas-200i-500-a2", "atlas-inference", "atlas-training")
 
 

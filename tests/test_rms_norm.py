@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import descend
 from cases import (
-    A2_A3,
+    A2_TO_950,
     DTYPES,
     FLOATS,
     PRODUCTS,
@@ -41,13 +41,13 @@ TENSORS = (0, 1, 3, 4)
 # The rows of RmsNormGrad's table: x, gamma, y, rstd, products.
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
 PAGE = (
-    (F16, F32, F16, F32, A2_A3),
-    (BF16, F32, BF16, F32, A2_A3),
-    (F16, F16, F16, F32, (*A2_A3, "atlas-inference")),
-    (F32, F32, F32, F32, (*A2_A3, "atlas-inference")),
-    (BF16, BF16, BF16, F32, A2_A3),
+    (F16, F32, F16, F32, A2_TO_950),
+    (BF16, F32, BF16, F32, A2_TO_950),
+    (F16, F16, F16, F32, (*A2_TO_950, "atlas-inference")),
+    (F32, F32, F32, F32, (*A2_TO_950, "atlas-inference")),
+    (BF16, BF16, BF16, F32, A2_TO_950),
 )
-HERE = (*A2_A3, "atlas-inference", "host")
+HERE = (*A2_TO_950, "atlas-inference", "host")
 
 
 def allowed(product: str, dtypes: tuple[str, ...]) -> bool:
@@ -58,7 +58,7 @@ def arguments(
     dtypes: tuple[str, ...] = (F32,) * 4, shape: tuple[int, ...] = (2, 16), leading: int = 1, epsilon: float = 1e-6
 ) -> list[Any]:
     rng = np.random.default_rng(1)
-    shapes_ = (shape, shape[leading:], shape, shape[:leading])
+    shapes_ = (shape, shape[leading:], shape, shape[:leading] + (1,) * (len(shape) - leading))
     x, gamma, y, rstd = (normal(rng, s).astype(DTYPES[d]) for s, d in zip(shapes_, dtypes, strict=True))
     return [x, gamma, epsilon, y, rstd]
 
@@ -161,6 +161,10 @@ def test_shapes_of_rstd_that_fit(product):
     ):
         call = arguments(shape=shape, leading=leading)
         call[4] = np.zeros(rstd, np.float32)
+        if product == "ascend-950" and len(rstd) < len(shape):  # whose page knows the full rank alone
+            with acl.product(product), refused(561002, OP, "rstd_out has shape", "the rank of x, 3", product):
+                phase1(OP, *call)
+            continue
         run_two_phase(OP, *call, product=product)
         check(call[3], call[4], call[0], call[1])
 
@@ -302,7 +306,14 @@ def test_the_error_of_rstd_does_not_grow_with_the_columns(dtype):
 def test_empty_tensors():
     for product in HERE:
         for shape, leading in (((0, 16), 1), ((3, 0, 16), 2), ((0,), 0), ((0, 3, 0), 1)):
-            run_two_phase(OP, *arguments(shape=shape, leading=leading), product=product)
+            call = arguments(shape=shape, leading=leading)
+            if product == "ascend-950" and call[1].size == 0:
+                with acl.product(product), refused(561002, OP, "gamma has shape", "empty", product):
+                    phase1(OP, *call)
+                continue
+            run_two_phase(OP, *call, product=product)
+        if product == "ascend-950":
+            continue
         # Rows of nothing have the mean of nothing.
         y, rstd = np.zeros((3, 0), np.float32), Place((3,))
         run_two_phase(OP, y.copy(), np.zeros(0, np.float32), 1e-6, y, rstd.array, product=product)

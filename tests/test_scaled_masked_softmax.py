@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import descend
 from cases import (
-    A2_A3,
+    A2_TO_950,
     DTYPES,
     FLOATS,
     PRODUCTS,
@@ -35,8 +35,8 @@ from descend import acl, precision, reference
 OP = "scaled_masked_softmax"
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
 # The page's table: one dtype for x and y on these products; the mask is BOOL.
-PAGE = {F32: A2_A3, F16: A2_A3, BF16: A2_A3}
-HERE = (*A2_A3, "host")
+PAGE = {F32: A2_TO_950, F16: A2_TO_950, BF16: A2_TO_950}
+HERE = (*A2_TO_950, "host")
 NOT_HERE = ("atlas-200i-500-a2", "atlas-inference", "atlas-training")
 SHAPE = (2, 3, 4, 32)
 
@@ -127,7 +127,7 @@ def test_shapes(product, place, shape):
         phase1(OP, *call)
 
 
-@pytest.mark.parametrize("product", A2_A3)
+@pytest.mark.parametrize("product", A2_TO_950)
 def test_what_only_host_takes(product):
     def refuse(call: list[Any], *words: str) -> None:
         with acl.product(product), refused(161002, OP, *words, product):

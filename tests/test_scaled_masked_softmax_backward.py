@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import descend
 from cases import (
-    A2_A3,
-    ATLAS,
+    A2_TO_950,
+    HUAWEI,
     DTYPES,
     FLOATS,
     PRODUCTS,
@@ -36,8 +36,8 @@ from descend import acl, precision, reference
 OP = "scaled_masked_softmax_backward"
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
 # The page's table: one dtype for grad_output, y and out on these products; the mask is BOOL.
-PAGE = {F32: A2_A3, F16: A2_A3, BF16: A2_A3}
-HERE = (*A2_A3, "host")
+PAGE = {F32: A2_TO_950, F16: A2_TO_950, BF16: A2_TO_950}
+HERE = (*A2_TO_950, "host")
 NOT_HERE = ("atlas-200i-500-a2", "atlas-inference", "atlas-training")
 TENSORS = ("grad_output", "y", "mask", "out")
 SHAPE = (2, 3, 4, 32)
@@ -149,7 +149,7 @@ def test_shapes(product, name, shape):
         phase1(OP, *call)
 
 
-@pytest.mark.parametrize("product", A2_A3)
+@pytest.mark.parametrize("product", A2_TO_950)
 def test_what_only_host_takes(product):
     def refuse(call: list[Any], *words: str) -> None:
         with acl.product(product), refused(161002, OP, *words, product):
@@ -168,7 +168,7 @@ def test_what_only_host_takes(product):
 
 
 def test_limits_of_the_last_axis_on_atlas_products():
-    for product in A2_A3:
+    for product in A2_TO_950:
         for columns in (0, 1, 4096):
             run_two_phase(OP, *arrays(shape=(1, 2, 3, columns)), product=product)
 
@@ -474,7 +474,7 @@ def test_elements_are_the_correctly_rounded_ones(dtype):
     assert precision.correct_rounding_share(compute(*call), golden) >= 0.999
 
 
-@pytest.mark.parametrize("product", ATLAS)
+@pytest.mark.parametrize("product", HUAWEI)
 def test_double_is_for_host_alone(product):
     with acl.product(product), refused(561003 if product in NOT_HERE else 161002, OP):
         phase1(OP, *arrays("DOUBLE"))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import descend.triton
-from cases import ATLAS, in_threads, refused
+from cases import HUAWEI, in_threads, refused
 from descend import _cuda, _native, acl, aclnn, errors
 from descend._generate import functional_parameters
 from descend.contract import OPERATORS
@@ -434,7 +434,7 @@ def test_the_first_phase_is_the_engines():
         [call[0].t().contiguous().t(), *call[1:], *result],
     ]
     refusals = 0
-    for product in (*ATLAS, "host"):
+    for product in (*HUAWEI, "host"):
         for arguments in (*wrong, [*call, *result]):
             found = []
             for first in (prepare, aclnn.rms_norm_grad_get_workspace_size):

@@ -18,7 +18,7 @@ import pytest
 
 import descend
 from cases import (
-    ATLAS,
+    HUAWEI,
     PRODUCTS,
     Array,
     Place,
@@ -1090,7 +1090,7 @@ print(n, sorted(set(failures)))
     assert eval(failures) == [(True, 361001, f"{OP}: there is no memory for the call.")]
 
 
-@pytest.mark.parametrize("product", ATLAS)
+@pytest.mark.parametrize("product", HUAWEI)
 def test_a_stream_serves_every_product(product):
     call, result = inputs(4, 64), outputs(4, 64)
     if product in ("atlas-200i-500-a2", "atlas-training"):

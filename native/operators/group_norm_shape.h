@@ -54,8 +54,8 @@ W swish_scale(double scale) {
   return static_cast<W>(finite ? std::clamp(scale, -kLargest, kLargest) : scale);
 }
 
-inline constexpr ProductSet kGroupNormProducts(Product::kAtlasA3, Product::kAtlasA2Training,
-                                               Product::kAtlasA2Inference);
+inline constexpr ProductSet kGroupNormProducts(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
+                                               Product::kAscend950);
 inline constexpr ProductSet kGroupNormProductsAndHost = kGroupNormProducts | ProductSet(Product::kHost);
 
 }  // namespace descend

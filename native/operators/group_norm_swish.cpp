@@ -111,7 +111,8 @@ extern const Operator group_norm_swish{
         "x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is "
         "C / num_groups neighbouring channels of one sample. The variance does not cancel, however far from 0 the "
         "data lies. Where mean and rstd are allocated they are FLOAT [N, num_groups], DOUBLE for DOUBLE input. "
-        "Strided and empty tensors are fine; a group without elements has mean 0 and rstd NaN. host also takes "
+        "Strided and empty tensors are fine; a group without elements has mean 0 and rstd NaN. ascend-950 is as "
+        "atlas-a3, by the page aclnnGroupNormSwish of the public repository cann/ops-nn. host also takes "
         "DOUBLE and any mix of floating dtypes.",
     .products = kGroupNormProductsAndHost,
     .parameters =

@@ -24,7 +24,7 @@ enum {
   kDbeta
 };
 
-constexpr int64_t kMostGroupChannels = 4000;  // on Atlas products
+constexpr int64_t kMostGroupChannels = 4000;  // on every product but host
 
 std::vector<DtypeRow> dtype_rows() {
   std::vector<DtypeRow> rows;
@@ -158,7 +158,8 @@ extern const Operator group_norm_swish_grad{
         "x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is "
         "C / num_groups neighbouring channels of one sample. Nothing overflows on the way to the sigmoid, however "
         "large swish_scale * z is. A gradient of gamma or beta that is not required is not computed: its tensor is "
-        "checked, but not touched, and the functional form returns None for it. host also takes DOUBLE, any mix of "
+        "checked, but not touched, and the functional form returns None for it. ascend-950 is as atlas-a3, by the page "
+        "aclnnGroupNormSwishGrad of the public repository cann/ops-nn. host also takes DOUBLE, any mix of "
         "floating dtypes for mean, rstd, gamma, beta and the outputs, empty tensors (dgamma and dbeta are then 0), "
         "and groups of more than 4000 channels.",
     .products = kGroupNormProductsAndHost,
@@ -199,8 +200,8 @@ extern const Operator group_norm_swish_grad{
              "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
              "view outside its storage; an output that overlaps another tensor other than exactly"},
             {Code::kTilingError,
-             "ranks and shapes; num_groups not positive or no divisor of C; on Atlas products an empty tensor or "
-             "more than 4000 channels a group"},
+             "ranks and shapes; num_groups not positive or no divisor of C; on every product but host an "
+             "empty tensor or more than 4000 channels a group"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,

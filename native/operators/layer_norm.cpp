@@ -93,7 +93,8 @@ extern const Operator layer_norm{
         "normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. "
         "The variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are "
         "FLOAT, DOUBLE for DOUBLE input, and have input's rank with 1 for each dimension of normalizedShape. Strided "
-        "and empty tensors are fine; a row without elements has mean 0 and rstd NaN. host also takes DOUBLE and any "
+        "and empty tensors are fine; a row without elements has mean 0 and rstd NaN. ascend-950 is as atlas-a3, by the "
+        "page aclnnLayerNorm of the public repository cann/ops-nn. host also takes DOUBLE and any "
         "mix of floating dtypes.",
     .products = kLayerNormProducts,
     .parameters =

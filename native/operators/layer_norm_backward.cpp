@@ -144,7 +144,10 @@ extern const Operator layer_norm_backward{
         "be null, is not touched, and the functional form returns None for it. Results are computed once and rounded "
         "once, in each output's own dtype; where they are allocated, gradWeight and gradBias have the dtypes of "
         "weight and bias (of the other where there is only one, else FLOAT, DOUBLE for DOUBLE input). Strided and "
-        "empty tensors are fine: without rows gradWeight and gradBias are 0. host also takes DOUBLE and any mix of "
+        "empty tensors are fine: without rows gradWeight and gradBias are 0. ascend-950 is as atlas-a3: the errors "
+        "that "
+        "the page aclnnLayerNormBackward of the public repository cann/ops-nn lists are the same for both. host also "
+        "takes DOUBLE and any mix of "
         "floating dtypes.",
     .products = kLayerNormProducts,
     .parameters =

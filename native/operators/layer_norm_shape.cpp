@@ -76,15 +76,15 @@ uint64_t normalized_dimensions(const Call& call, int input, int normalized_shape
 
 const std::vector<LayerNormDtypes>& layer_norm_dtypes() {
   using enum Product;
-  static constexpr ProductSet a2_a3(kAtlasA3, kAtlasA2Training, kAtlasA2Inference);
+  static constexpr ProductSet with_bfloat16(kAtlasA3, kAtlasA2Training, kAtlasA2Inference, kAscend950);
   static constexpr ProductSet without_bfloat16(kAtlasInference, kAtlasTraining);
   static constexpr DtypeSet f32{Dtype::kFloat}, f16{Dtype::kFloat16}, bf16{Dtype::kBfloat16}, both = f32 | f16;
   static const std::vector<LayerNormDtypes> rows{
-      {a2_a3, f32, f32, kDeviceFloats},
-      {a2_a3, f16, f16, kDeviceFloats},
-      {a2_a3, f16, f32, kDeviceFloats},
-      {a2_a3, bf16, bf16, kDeviceFloats},
-      {a2_a3, bf16, f32, kDeviceFloats},
+      {with_bfloat16, f32, f32, kDeviceFloats},
+      {with_bfloat16, f16, f16, kDeviceFloats},
+      {with_bfloat16, f16, f32, kDeviceFloats},
+      {with_bfloat16, bf16, bf16, kDeviceFloats},
+      {with_bfloat16, bf16, f32, kDeviceFloats},
       {without_bfloat16, f32, f32, both},
       {without_bfloat16, f16, f16, both},
       {without_bfloat16, f16, f32, both},

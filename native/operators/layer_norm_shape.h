@@ -49,6 +49,7 @@ struct LayerNormDtypes {
 const std::vector<LayerNormDtypes>& layer_norm_dtypes();
 
 inline constexpr ProductSet kLayerNormProducts(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
-                                               Product::kAtlasInference, Product::kAtlasTraining, Product::kHost);
+                                               Product::kAtlasInference, Product::kAtlasTraining, Product::kAscend950,
+                                               Product::kHost);
 
 }  // namespace descend

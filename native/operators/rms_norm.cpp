@@ -31,10 +31,24 @@ void infer(Call& call) {
   }
 }
 
+// What the public page demands, the only document that has this product.
+Status check_ascend_950(const Call& call) {
+  const Dims &x = call[kX].tensor.shape, &rstd = call[kRstd].tensor.shape;
+  const char* product = info(call.product).name;
+  if (call[kGamma].tensor.empty()) {
+    return call.fail(Code::kTilingError, call.name(kGamma), " has shape ", to_string(call[kGamma].tensor.shape),
+                     ", but must not be empty on ", product, ".");
+  }
+  if (rstd.size() == x.size()) return {};
+  return call.fail(Code::kTilingError, call.name(kRstd), " has shape ", to_string(rstd), ", but must have the rank of ",
+                   call.name(kX), ", ", x.size(), ", on ", product, ".");
+}
+
 Status validate(const Call& call, RmsNormShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
   const Dims& x = call[kX].tensor.shape;
   const Dims& rstd = call[kRstd].tensor.shape;
+  if (call.product == Product::kAscend950) DESCEND_RETURN_IF_ERROR(check_ascend_950(call));
   if (!call.on_host() && rstd.size() != shape->leading && rstd.size() != x.size()) {
     return call.fail(Code::kTilingError, call.name(kRstd), " has shape ", to_string(rstd), ", but must be ",
                      to_string(x.slice(0, shape->leading)), ", or that followed by 1s to the rank of ", call.name(kX),
@@ -93,8 +107,11 @@ extern const Operator rms_norm{
     .source = "aclnnRmsNorm",
     .notes =
         "gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE "
-        "for DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine; "
-        "host also takes DOUBLE and any mix of floating dtypes for gamma and the outputs.",
+        "for DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine, "
+        "but "
+        "for an empty gamma on ascend-950, where rstd must have x's rank: so says the page aclnnRmsNorm of the public "
+        "repository cann/ops-nn, the one document that has it. host also takes DOUBLE and any mix of floating dtypes "
+        "for gamma and the outputs.",
     .products = kRmsNormProducts,
     .parameters =
         {
@@ -114,7 +131,7 @@ extern const Operator rms_norm{
             {Code::kParamInvalid,
              "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
              "view outside its storage; an output that overlaps another tensor other than exactly"},
-            {Code::kTilingError, "ranks and shapes; a negative epsilon"},
+            {Code::kTilingError, "ranks and shapes; a negative epsilon; on ascend-950 an empty gamma"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,

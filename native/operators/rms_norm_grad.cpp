@@ -36,6 +36,19 @@ Status equal_shapes(const Call& call, int i, int other) {
                    call.name(other), ", ", to_string(expected), ".");
 }
 
+// The ranks that the public page gives, the only document that has this product.
+Status check_ascend_950(const Call& call) {
+  const auto check = [&](int i, uint64_t least, uint64_t most) -> Status {
+    const Tensor& tensor = call[i].tensor;
+    if (least <= tensor.rank() && tensor.rank() <= most) return {};
+    return call.fail(Code::kTilingError, call.name(i), " has shape ", to_string(tensor.shape), ", but must have rank ",
+                     least, " to ", most, " on ", info(call.product).name, ".");
+  };
+  for (int i : {kX, kDy, kDx}) DESCEND_RETURN_IF_ERROR(check(i, 2, 8));
+  for (int i : {kRstd, kGamma, kDgamma}) DESCEND_RETURN_IF_ERROR(check(i, 1, 7));
+  return {};
+}
+
 // What the Atlas products demand beyond the shapes.
 Status check_atlas(const Call& call) {
   for (int i : {kDy, kX, kRstd, kGamma}) {
@@ -66,7 +79,8 @@ Status validate(const Call& call, RmsNormShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
   DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDx, kX));
   DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDgamma, kGamma));
-  return call.on_host() ? Status{} : check_atlas(call);
+  if (call.on_host()) return {};
+  return call.product == Product::kAscend950 ? check_ascend_950(call) : check_atlas(call);
 }
 
 template <class T>
@@ -114,9 +128,10 @@ extern const Operator rms_norm_grad{
     .source = "aclnnRmsNormGrad",
     .notes =
         "gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows. "
-        "atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes "
-        "DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors (dgamma is then 0) and "
-        "strided ones.",
+        "atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. ascend-950 also takes "
+        "empty tensors (dgamma is then 0) and strided inputs, x of rank 2 to 8, rstd and gamma of rank 1 to 7: so says "
+        "the page aclnnRmsNormGrad of the public repository cann/ops-nn, the one document that has it. host also takes "
+        "DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors and strided ones.",
     .products = kRmsNormProducts,
     .parameters =
         {
@@ -142,8 +157,8 @@ extern const Operator rms_norm_grad{
              "a dtype that no row of the table has in that place; a combination that is no row; a private format; a "
              "view outside its storage; an output that overlaps another tensor other than exactly"},
             {Code::kTilingError,
-             "ranks and shapes; on Atlas products an empty tensor or a non-contiguous input, and on atlas-inference "
-             "a last axis of dy, x or gamma shorter than 32 bytes"},
+             "ranks and shapes; on the Atlas products an empty tensor or a non-contiguous input, and on "
+             "atlas-inference a last axis of dy, x or gamma shorter than 32 bytes"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,

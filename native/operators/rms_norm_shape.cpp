@@ -42,20 +42,14 @@ Status check_rms_norm_shape(const Call& call, int x, int gamma, int rstd, RmsNor
 
 const std::vector<RmsNormDtypes>& rms_norm_dtypes() {
   using enum Product;
-  static constexpr ProductSet a2_a3(kAtlasA3, kAtlasA2Training, kAtlasA2Inference);
-  static constexpr ProductSet with_inference = a2_a3 | ProductSet(kAtlasInference);
+  static constexpr ProductSet with_bfloat16(kAtlasA3, kAtlasA2Training, kAtlasA2Inference, kAscend950);
+  static constexpr ProductSet with_inference = with_bfloat16 | ProductSet(kAtlasInference);
   static constexpr ProductSet host(kHost);
   static constexpr DtypeSet f32{Dtype::kFloat}, f16{Dtype::kFloat16}, bf16{Dtype::kBfloat16}, f64{Dtype::kDouble};
   static const std::vector<RmsNormDtypes> rows{
-      {a2_a3, f16, f32, f32},
-      {a2_a3, bf16, f32, f32},
-      {with_inference, f16, f32, f16},
-      {with_inference, f32, f32, f32},
-      {a2_a3, bf16, f32, bf16},
-      {host, f32, kAllFloats, kAllFloats},
-      {host, f16, kAllFloats, kAllFloats},
-      {host, bf16, kAllFloats, kAllFloats},
-      {host, f64, kAllFloats, kAllFloats},
+      {with_bfloat16, f16, f32, f32},      {with_bfloat16, bf16, f32, f32},      {with_inference, f16, f32, f16},
+      {with_inference, f32, f32, f32},     {with_bfloat16, bf16, f32, bf16},     {host, f32, kAllFloats, kAllFloats},
+      {host, f16, kAllFloats, kAllFloats}, {host, bf16, kAllFloats, kAllFloats}, {host, f64, kAllFloats, kAllFloats},
   };
   return rows;
 }

@@ -23,6 +23,6 @@ struct RmsNormDtypes {
 const std::vector<RmsNormDtypes>& rms_norm_dtypes();
 
 inline constexpr ProductSet kRmsNormProducts(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
-                                             Product::kAtlasInference, Product::kHost);
+                                             Product::kAtlasInference, Product::kAscend950, Product::kHost);
 
 }  // namespace descend

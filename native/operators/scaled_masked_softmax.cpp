@@ -55,7 +55,9 @@ extern const Operator scaled_masked_softmax{
         "y = exp(z - max(z)) / sum(exp(z - max(z)))",
     .source = "aclnnScaledMaskedSoftmax",
     .notes =
-        "A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. host also takes "
+        "A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. ascend-950, of which "
+        "the page aclnnScaledMaskedSoftmax of the public repository cann/ops-nn says nothing and the operator's "
+        "definition there does, is as atlas-a3. host also takes "
         "DOUBLE, any rank from 1, any length of the last axis, any mask that broadcasts, no mask (None: nothing is "
         "masked), and fixTriuMask true: mask is then ignored, and element (i, j) of the last two axes masked where j "
         "> i.",
@@ -77,7 +79,7 @@ extern const Operator scaled_masked_softmax{
             {Code::kParamNullptr, "x, mask or y is null"},
             {Code::kParamInvalid,
              "dtypes outside the table or different from each other; a private format; a view outside its storage; "
-             "an output that overlaps another tensor other than exactly; shapes; fixTriuMask true on Atlas products"},
+             "an output that overlaps another tensor other than exactly; shapes; fixTriuMask true, but for host"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,

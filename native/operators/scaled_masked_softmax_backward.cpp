@@ -58,7 +58,10 @@ extern const Operator scaled_masked_softmax_backward{
     .notes =
         "The sum runs over the whole last axis, masked positions included: a NaN there makes the rest of its row "
         "NaN. Where mask is true the result is 0, whatever gradOutput and y hold. Strided and empty tensors are "
-        "fine. host also takes DOUBLE, any rank from 1, any length of the last axis, any mask that broadcasts, no "
+        "fine. ascend-950, of which the page aclnnScaledMaskedSoftmaxBackward of the public repository cann/ops-nn "
+        "says "
+        "nothing and the operator's definition there does, is as atlas-a3. host also takes DOUBLE, any rank from 1, "
+        "any length of the last axis, any mask that broadcasts, no "
         "mask (None: nothing is masked), and fixTriuMask true: mask is then ignored, and element (i, j) of the last "
         "two axes masked where j > i.",
     .products = kSoftmaxProducts,
@@ -81,7 +84,7 @@ extern const Operator scaled_masked_softmax_backward{
             {Code::kParamNullptr, "gradOutput, y, mask or out is null"},
             {Code::kParamInvalid,
              "dtypes outside the table or different from each other; a private format; a view outside its storage; "
-             "an output that overlaps another tensor other than exactly; shapes; fixTriuMask true on Atlas products"},
+             "an output that overlaps another tensor other than exactly; shapes; fixTriuMask true, but for host"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,

@@ -5,7 +5,7 @@
 namespace descend {
 namespace {
 
-constexpr int64_t kMostColumns = 4096;  // on Atlas products
+constexpr int64_t kMostColumns = 4096;  // on every product but host
 
 bool triangle(const Call& call, int fix_triu_mask) { return call.given(fix_triu_mask) && call[fix_triu_mask].flag; }
 
@@ -19,7 +19,7 @@ bool broadcasts(const Dims& mask, const Dims& shape, uint64_t loose) {
   return true;
 }
 
-Status check_atlas(const Call& call, const SoftmaxParameters& p) {
+Status check_huawei(const Call& call, const SoftmaxParameters& p) {
   const Dims& shape = call[p.main].tensor.shape;
   const char* product = info(call.product).name;
   const auto invalid = [&](const auto&... parts) { return call.fail(Code::kParamInvalid, parts...); };
@@ -83,7 +83,7 @@ Status check_softmax_shape(const Call& call, const SoftmaxParameters& p, Softmax
     return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(other), ", but must have that of ",
                      call.name(p.main), ", ", to_string(main), ".");
   }
-  DESCEND_RETURN_IF_ERROR(call.on_host() ? check_host(call, p) : check_atlas(call, p));
+  DESCEND_RETURN_IF_ERROR(call.on_host() ? check_host(call, p) : check_huawei(call, p));
   shape->leading = main.size() - 1;
   shape->columns = main.back();
   shape->rows = 1;

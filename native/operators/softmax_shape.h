@@ -15,7 +15,7 @@ struct SoftmaxShape {
 };
 
 inline constexpr ProductSet kSoftmaxProducts(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
-                                             Product::kHost);
+                                             Product::kAscend950, Product::kHost);
 
 // The rows of the dtype table: all of `tensors` tensors have one dtype, but for number `mask`.
 std::vector<DtypeRow> softmax_dtypes(size_t tensors, size_t mask);
@@ -29,7 +29,7 @@ struct SoftmaxParameters {
   std::array<int, 2> others;
   int mask;
   int fix_triu_mask;
-  int64_t least_columns;  // that Atlas products take
+  int64_t least_columns;  // on every product but host
 };
 Status check_softmax_shape(const Call& call, const SoftmaxParameters& parameters, SoftmaxShape* shape);
 

@@ -27,6 +27,7 @@ const std::array<ProductInfo, kProductCount>& products() {
       {Product::kAtlas200I500A2, "atlas-200i-500-a2", "Atlas 200I/500 A2 推理产品", "Ascend310B1"},
       {Product::kAtlasInference, "atlas-inference", "Atlas 推理系列产品", "Ascend310P3"},
       {Product::kAtlasTraining, "atlas-training", "Atlas 训练系列产品", "Ascend910A"},
+      {Product::kAscend950, "ascend-950", "Ascend 950PR / Ascend 950DT", "Ascend950PR_9599"},
       {Product::kHost, "host", "Descend's own, not a product of Huawei", "Descend"},
   }};
   return table;

@@ -17,9 +17,10 @@ enum class Product : uint8_t {
   kAtlas200I500A2,
   kAtlasInference,
   kAtlasTraining,
+  kAscend950,
   kHost,
 };
-inline constexpr int kProductCount = 7;
+inline constexpr int kProductCount = 8;
 
 struct ProductInfo {
   Product product;

@@ -40,21 +40,22 @@ def rms_norm_grad_get_workspace_size(
         (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
 
     gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows.
-    atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. host also takes
-    DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors (dgamma is then 0) and
-    strided ones.
+    atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. ascend-950 also takes
+    empty tensors (dgamma is then 0) and strided inputs, x of rank 2 to 8, rstd and gamma of rank 1 to 7: so says
+    the page aclnnRmsNormGrad of the public repository cann/ops-nn, the one document that has it. host also takes
+    DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors and strided ones.
 
     Dtypes:
         dy FLOAT16, x FLOAT16, rstd FLOAT, gamma FLOAT, dx_out FLOAT16, dgamma_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         dy BFLOAT16, x BFLOAT16, rstd FLOAT, gamma FLOAT, dx_out BFLOAT16, dgamma_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         dy FLOAT16, x FLOAT16, rstd FLOAT, gamma FLOAT16, dx_out FLOAT16, dgamma_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference, atlas-inference)
+            atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
         dy FLOAT, x FLOAT, rstd FLOAT, gamma FLOAT, dx_out FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training,
-            atlas-a2-inference, atlas-inference)
+            atlas-a2-inference, atlas-inference, ascend-950)
         dy BFLOAT16, x BFLOAT16, rstd FLOAT, gamma BFLOAT16, dx_out BFLOAT16, dgamma_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         dy FLOAT, x FLOAT, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
             FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
         dy FLOAT16, x FLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
@@ -69,7 +70,7 @@ def rms_norm_grad_get_workspace_size(
         161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
             no row; a private format; a view outside its storage; an output that overlaps another tensor other
             than exactly.
-        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; on Atlas products an empty tensor or a
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; on the Atlas products an empty tensor or a
             non-contiguous input, and on atlas-inference a last axis of dy, x or gamma shorter than 32 bytes.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
@@ -122,18 +123,22 @@ def rms_norm_get_workspace_size(
         (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
 
     gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE for
-    DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine; host
-    also takes DOUBLE and any mix of floating dtypes for gamma and the outputs.
+    DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine, but for
+    an empty gamma on ascend-950, where rstd must have x's rank: so says the page aclnnRmsNorm of the public
+    repository cann/ops-nn, the one document that has it. host also takes DOUBLE and any mix of floating dtypes
+    for gamma and the outputs.
 
     Dtypes:
-        x FLOAT16, gamma FLOAT, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
-        x BFLOAT16, gamma FLOAT, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x FLOAT16, gamma FLOAT, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        x BFLOAT16, gamma FLOAT, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
         x FLOAT16, gamma FLOAT16, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            atlas-inference)
+            atlas-inference, ascend-950)
         x FLOAT, gamma FLOAT, y_out FLOAT, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            atlas-inference)
+            atlas-inference, ascend-950)
         x BFLOAT16, gamma BFLOAT16, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training,
-            atlas-a2-inference)
+            atlas-a2-inference, ascend-950)
         x FLOAT, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
             FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
         x FLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
@@ -148,7 +153,7 @@ def rms_norm_get_workspace_size(
         161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
             no row; a private format; a view outside its storage; an output that overlaps another tensor other
             than exactly.
-        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; a negative epsilon.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; a negative epsilon; on ascend-950 an empty gamma.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
     Source: the documentation of aclnnRmsNorm in CANN's aclnn library.
@@ -219,20 +224,22 @@ def layer_norm_backward_get_workspace_size(
     null, is not touched, and the functional form returns None for it. Results are computed once and rounded once,
     in each output's own dtype; where they are allocated, gradWeight and gradBias have the dtypes of weight and
     bias (of the other where there is only one, else FLOAT, DOUBLE for DOUBLE input). Strided and empty tensors
-    are fine: without rows gradWeight and gradBias are 0. host also takes DOUBLE and any mix of floating dtypes.
+    are fine: without rows gradWeight and gradBias are 0. ascend-950 is as atlas-a3: the errors that the page
+    aclnnLayerNormBackward of the public repository cann/ops-nn lists are the same for both. host also takes
+    DOUBLE and any mix of floating dtypes.
 
     Dtypes:
         grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT, bias
             FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out FLOAT/FLOAT16/BFLOAT16,
-            grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
             FLOAT/FLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
             FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference)
+            atlas-a2-inference, ascend-950)
         grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
             FLOAT/BFLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
             FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference)
+            atlas-a2-inference, ascend-950)
         grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
             grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16
             (atlas-inference, atlas-training)
@@ -315,20 +322,20 @@ def layer_norm_get_workspace_size(
     normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. The
     variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are FLOAT,
     DOUBLE for DOUBLE input, and have input's rank with 1 for each dimension of normalizedShape. Strided and empty
-    tensors are fine; a row without elements has mean 0 and rstd NaN. host also takes DOUBLE and any mix of
-    floating dtypes.
+    tensors are fine; a row without elements has mean 0 and rstd NaN. ascend-950 is as atlas-a3, by the page
+    aclnnLayerNorm of the public repository cann/ops-nn. host also takes DOUBLE and any mix of floating dtypes.
 
     Dtypes:
         input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         input BFLOAT16, weight BFLOAT16, bias BFLOAT16, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         input BFLOAT16, weight FLOAT, bias FLOAT, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
             (atlas-inference, atlas-training)
         input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
@@ -421,17 +428,18 @@ def group_norm_swish_grad_get_workspace_size(
     x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
     / num_groups neighbouring channels of one sample. Nothing overflows on the way to the sigmoid, however large
     swish_scale * z is. A gradient of gamma or beta that is not required is not computed: its tensor is checked,
-    but not touched, and the functional form returns None for it. host also takes DOUBLE, any mix of floating
+    but not touched, and the functional form returns None for it. ascend-950 is as atlas-a3, by the page
+    aclnnGroupNormSwishGrad of the public repository cann/ops-nn. host also takes DOUBLE, any mix of floating
     dtypes for mean, rstd, gamma, beta and the outputs, empty tensors (dgamma and dbeta are then 0), and groups of
     more than 4000 channels.
 
     Dtypes:
         dy FLOAT, mean FLOAT, rstd FLOAT, x FLOAT, gamma FLOAT, beta FLOAT, dx_out FLOAT, dgamma_out FLOAT,
-            dbeta_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            dbeta_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         dy FLOAT16, mean FLOAT16, rstd FLOAT16, x FLOAT16, gamma FLOAT16, beta FLOAT16, dx_out FLOAT16, dgamma_out
-            FLOAT16, dbeta_out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            FLOAT16, dbeta_out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         dy BFLOAT16, mean BFLOAT16, rstd BFLOAT16, x BFLOAT16, gamma BFLOAT16, beta BFLOAT16, dx_out BFLOAT16,
-            dgamma_out BFLOAT16, dbeta_out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            dgamma_out BFLOAT16, dbeta_out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         dy FLOAT, mean FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT, gamma
             FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
             FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dbeta_out
@@ -455,7 +463,7 @@ def group_norm_swish_grad_get_workspace_size(
             no row; a private format; a view outside its storage; an output that overlaps another tensor other
             than exactly.
         561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; num_groups not positive or no divisor of C; on
-            Atlas products an empty tensor or more than 4000 channels a group.
+            every product but host an empty tensor or more than 4000 channels a group.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
     Source: the documentation of aclnnGroupNormSwishGrad in CANN's aclnn library.
@@ -524,20 +532,21 @@ def group_norm_swish_get_workspace_size(
     x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
     / num_groups neighbouring channels of one sample. The variance does not cancel, however far from 0 the data
     lies. Where mean and rstd are allocated they are FLOAT [N, num_groups], DOUBLE for DOUBLE input. Strided and
-    empty tensors are fine; a group without elements has mean 0 and rstd NaN. host also takes DOUBLE and any mix
-    of floating dtypes.
+    empty tensors are fine; a group without elements has mean 0 and rstd NaN. ascend-950 is as atlas-a3, by the
+    page aclnnGroupNormSwish of the public repository cann/ops-nn. host also takes DOUBLE and any mix of floating
+    dtypes.
 
     Dtypes:
         x FLOAT, gamma FLOAT, beta FLOAT, y_out FLOAT, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         x FLOAT16, gamma FLOAT16, beta FLOAT16, y_out FLOAT16, mean_out FLOAT16, rstd_out FLOAT16 (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         x FLOAT16, gamma FLOAT, beta FLOAT, y_out FLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         x BFLOAT16, gamma BFLOAT16, beta BFLOAT16, y_out BFLOAT16, mean_out BFLOAT16, rstd_out BFLOAT16 (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         x BFLOAT16, gamma FLOAT, beta FLOAT, y_out BFLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         x FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16,
             y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
             FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
@@ -604,24 +613,26 @@ def scaled_masked_softmax_backward_get_workspace_size(
         (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
 
     The sum runs over the whole last axis, masked positions included: a NaN there makes the rest of its row NaN.
-    Where mask is true the result is 0, whatever gradOutput and y hold. Strided and empty tensors are fine. host
-    also takes DOUBLE, any rank from 1, any length of the last axis, any mask that broadcasts, no mask (None:
-    nothing is masked), and fixTriuMask true: mask is then ignored, and element (i, j) of the last two axes masked
-    where j > i.
+    Where mask is true the result is 0, whatever gradOutput and y hold. Strided and empty tensors are fine.
+    ascend-950, of which the page aclnnScaledMaskedSoftmaxBackward of the public repository cann/ops-nn says
+    nothing and the operator's definition there does, is as atlas-a3. host also takes DOUBLE, any rank from 1, any
+    length of the last axis, any mask that broadcasts, no mask (None: nothing is masked), and fixTriuMask true:
+    mask is then ignored, and element (i, j) of the last two axes masked where j > i.
 
     Dtypes:
-        grad_output FLOAT, y FLOAT, mask BOOL, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
+        grad_output FLOAT, y FLOAT, mask BOOL, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950, host)
         grad_output FLOAT16, y FLOAT16, mask BOOL, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            host)
+            ascend-950, host)
         grad_output BFLOAT16, y BFLOAT16, mask BOOL, out BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference, host)
+            atlas-a2-inference, ascend-950, host)
         grad_output DOUBLE, y DOUBLE, mask BOOL, out DOUBLE (host)
 
     Errors:
         161001 ACLNN_ERR_PARAM_NULLPTR: gradOutput, y, mask or out is null.
         161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
             view outside its storage; an output that overlaps another tensor other than exactly; shapes;
-            fixTriuMask true on Atlas products.
+            fixTriuMask true, but for host.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
     Source: the documentation of aclnnScaledMaskedSoftmaxBackward in CANN's aclnn library.
@@ -673,22 +684,23 @@ def scaled_masked_softmax_get_workspace_size(
     Returns:
         (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
 
-    A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. host also takes
-    DOUBLE, any rank from 1, any length of the last axis, any mask that broadcasts, no mask (None: nothing is
-    masked), and fixTriuMask true: mask is then ignored, and element (i, j) of the last two axes masked where j >
-    i.
+    A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. ascend-950, of which
+    the page aclnnScaledMaskedSoftmax of the public repository cann/ops-nn says nothing and the operator's
+    definition there does, is as atlas-a3. host also takes DOUBLE, any rank from 1, any length of the last axis,
+    any mask that broadcasts, no mask (None: nothing is masked), and fixTriuMask true: mask is then ignored, and
+    element (i, j) of the last two axes masked where j > i.
 
     Dtypes:
-        x FLOAT, mask BOOL, y FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
-        x FLOAT16, mask BOOL, y FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
-        x BFLOAT16, mask BOOL, y BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, host)
+        x FLOAT, mask BOOL, y FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
+        x FLOAT16, mask BOOL, y FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
+        x BFLOAT16, mask BOOL, y BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
         x DOUBLE, mask BOOL, y DOUBLE (host)
 
     Errors:
         161001 ACLNN_ERR_PARAM_NULLPTR: x, mask or y is null.
         161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
             view outside its storage; an output that overlaps another tensor other than exactly; shapes;
-            fixTriuMask true on Atlas products.
+            fixTriuMask true, but for host.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
     Source: the documentation of aclnnScaledMaskedSoftmax in CANN's aclnn library.

@@ -441,6 +441,7 @@ PATHS = [
     ((2, 20, 1024), 20),
     ((2, 6, 1025), 6),
     ((7, 120), 3),
+    ((61, 40), 40),
     ((5, 256), 4),
     ((3, 384), 3),
     ((3, 387), 3),
@@ -468,6 +469,27 @@ def test_every_path(shape, groups, dtype):
     check([p.array for p in places], inputs(call), groups)
     for place in places:
         place.check_guards()
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (3, 64, 1, 1), (40, 300, 1), (2, 4096)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_groups_of_one_element(dtype, shape):
+    """No gradient, and no rounding of it, with the forward's statistics; with others what xhat has of it."""
+    rng = np.random.default_rng(31)
+    groups = shape[1]
+    x, dy = (normal(rng, (*shape, 2), dtype)[..., 0] for _ in range(2))
+    gamma, beta = (normal(rng, (groups,), dtype) for _ in range(2))
+    _, mean, rstd = descend.group_norm_swish(x, gamma, beta, groups, eps=1e-5)
+    for scale in (1.0, -2.5, 0.0):
+        dx, dgamma, _ = compute([dy, mean, rstd, x, gamma, beta], groups, scale)
+        assert not dx.any()
+        assert not dgamma.any()
+    elsewhere = [dy, mean + mean.dtype.type(2**-10), rstd, x, gamma, beta]
+    dx, *_ = compute(elsewhere, groups)
+    golden = reference.group_norm_swish_grad(*elsewhere, groups)[0]
+    each = [-1, groups, *[1] * len(shape[2:])]
+    m, r, g = (wide(a).reshape(each) for a in (elsewhere[1], rstd, gamma))
+    assert_close(dx, golden, np.abs(r * g * wide(dy) * ((wide(x) - m) * r) ** 2), 40, arithmetic_of(dy))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -893,6 +893,27 @@ def test_any_rstd(rstd, size, columns):
     check(results, call)
 
 
+@pytest.mark.parametrize("rows", [1, 150, 5000])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rows_of_one_element(dtype, rows):
+    """No gradient, and no rounding of it, with the forward's statistics; with others what xhat has of it."""
+    rng = np.random.default_rng(31)
+    x, dy = (normal(rng, (rows, 2), dtype, scale=100)[:, :1] for _ in range(2))
+    weight, bias = (normal(rng, (1,), dtype) for _ in range(2))
+    _, mean, rstd = descend.layer_norm(x, (1,), weight, bias, eps=1e-5)
+    statistics: list[Any] = [(1,), mean, rstd]
+    for mask in ((True, True, True), (True, False, True), (True, False, False)):
+        assert not descend.layer_norm_backward(dy, x, *statistics, weight, bias, mask)[0].any()
+    assert not compute([dy, x, *statistics, weight, bias])[1].any()
+    if dtype == F32:  # the product of the two is beyond float32
+        assert not compute([dy * np.float32(1e35), x, *statistics, weight * np.float32(1e5), None])[0].any()
+    elsewhere = [(1,), mean + mean.dtype.type(0.125), rstd]
+    dx = compute([dy, x, *elsewhere, weight, bias])[0]
+    xhat = (wide(x) - wide(elsewhere[1])) * wide(rstd)
+    golden = -wide(rstd) * wide(dy) * wide(weight) * xhat**2
+    assert_close(dx, golden, np.abs(golden), 8, arithmetic_of(dy))
+
+
 @pytest.mark.parametrize("columns", [4, 5, 64, 3000, 9000])
 @pytest.mark.parametrize("offset", [1e4, -1e6])
 def test_data_far_from_zero(columns, offset):

@@ -204,6 +204,7 @@ def layer_norm_backward(
         "grad_weight_out": np.empty(shape[1:], DTYPES[dweight]),
         "grad_bias_out": np.empty(shape[1:], DTYPES[dweight]),
     }
+    inputs["grad_out"][7::11] *= inputs["grad_out"].dtype.type(smallest_normal(grad))  # for results that are subnormal
     rows = ("grad_out", "input", "mean", "rstd", "grad_input_out")
     return with_pieces(Call("layer_norm_backward", inputs, outputs), rows, shape[0])
 

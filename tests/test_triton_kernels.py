@@ -126,6 +126,19 @@ def test_any_number_of_rows_and_columns(name, rows, columns, dtype):
             assert bool(((a.double() - g).abs() <= bound).all())
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_only_element_has_no_gradient(dtype):
+    """Of a row of layer norm, a group of group norm, a row of softmax."""
+    x, dy, gamma, beta = (normal(*shape, dtype=dtype, seed=i) for i, shape in enumerate([(37, 5), (37, 5), (5,), (5,)]))
+    _, mean, rstd = run("group_norm_swish", x, gamma, beta, 5)
+    assert not run("group_norm_swish_grad", dy, mean, rstd, x, gamma, beta, 5)[0].any()
+    x, dy, gamma, beta = x[:, :1], dy[:, :1], gamma[:1], beta[:1]
+    _, mean, rstd = run("layer_norm", x, [1], gamma, beta)
+    assert not run("layer_norm_backward", dy, x, [1], mean, rstd, gamma, beta)[0].any()
+    (y,) = run("scaled_masked_softmax", x, None, 2.0)
+    assert not run("scaled_masked_softmax_backward", dy, y, None, 2.0)[0].any()
+
+
 # Tokens, ends of the sequences, window, stride: ragged and empty sequences, tokens that no window covers, windows that
 # overlap many times or leave gaps, no window at all.
 WINDOWS = [

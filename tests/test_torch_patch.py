@@ -616,21 +616,26 @@ def test_unusual_inputs(name, dtype):
         assert ours(x.new_ones(shape)).shape == shape
 
 
-@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "Llama", "Gemma", "T5"])
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "Llama", "Gemma", "T5", "GroupNorm and SiLU"])
 def test_what_no_operator_takes_is_left_to_the_class(name):
-    """Ranks beyond 8; integers; complex numbers: the class computes them or says why not."""
+    """Ranks beyond 8; dtypes that are not floating; what is no tensor: the class computes it or says why not."""
 
-    def outcome(module: nn.Module, x: Tensor) -> Any:
+    def outcome(module: nn.Module, x: Any) -> Any:
         try:
             return module(x).tolist()
         except Exception as error:
             return repr(error)
 
-    theirs = SWAPPED[name][0]()
+    theirs = nn.Sequential(nn.GroupNorm(2, 16), nn.SiLU()) if name == "GroupNorm and SiLU" else SWAPPED[name][0]()
     ours = copy.deepcopy(theirs)
-    dt.patch(ours)
-    for x in (torch.ones(*[1] * 8, 16), torch.arange(16), torch.ones(2, 16, dtype=torch.complex64)):
+    assert dt.patch(ours).swapped
+    ones = torch.ones(2, 16, 16)
+    others = [ones.to(dtype) for dtype in (torch.int64, torch.complex64, torch.bool, torch.float8_e4m3fn)]
+    others += [torch.randn(1, 16, *[1] * 6, 16), ones.to_sparse()]
+    for x in (*others, ones[0, 0].tolist(), ones.cpu().numpy(), None):
         assert outcome(ours, x) == outcome(theirs, x)
+    if name == "GroupNorm and SiLU":
+        assert outcome(ours, ones[0, 0]) == outcome(theirs, ones[0, 0])  # of rank 1
 
 
 def test_a_norm_over_nothing():

@@ -92,6 +92,13 @@ def _make(origin: Origin, make: Callable[..., nn.Module], *args: Any) -> nn.Modu
     return made
 
 
+def _is_taken(x: Any) -> TypeGuard[Tensor]:
+    """Whether the operators take an input, by its kind, dtype and rank; what they do not is left to the class."""
+    # Some nested tensors say that they are strided.
+    plain = isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
+    return plain and x.dtype in DTYPES and x.dim() <= 8
+
+
 class Norm(Form):
     """A norm over the dimensions of its weight; without one over ``normalized_shape``, else the last dimension."""
 
@@ -107,10 +114,7 @@ class Norm(Form):
         inputs = (*input, *named.values())
         if len(inputs) != 1:
             raise TypeError(f"{type(self).__name__} takes one input, but got {len(inputs)}.")
-        x = inputs[0]
-        # The operators take no proxies of torch.fx, and no nested tensors, of which some say that they are strided.
-        plain = isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
-        return self._normalise(x) if plain and x.dtype in DTYPES and x.dim() <= 8 else self._own(x)
+        return self._normalise(inputs[0]) if _is_taken(inputs[0]) else self._own(inputs[0])
 
     def _own(self, x: Any) -> Tensor:
         """What the module's class computes."""
@@ -231,19 +235,21 @@ class SwishSequential(Form):
         for module, after in zip_longest(modules, modules[1:]):
             if done:
                 done = False
-            elif not watched and _joined(module, after):
+            elif not watched and _joined(module, after, input):
                 input, done = module.forward_with_swish(input), True
             else:
                 input = module(input)
         return input
 
 
-def _joined(module: nn.Module, after: nn.Module | None) -> TypeGuard[SwishedGroupNorm]:
+def _joined(module: nn.Module, after: nn.Module | None, input: Any) -> TypeGuard[SwishedGroupNorm]:
+    """Whether both are computed as one operator, which torch.fx records as it does a module."""
     return (
         isinstance(module, SwishedGroupNorm)
         and type(after) is nn.SiLU
         and not ("forward" in module.__dict__ or "forward" in after.__dict__)
         and not (hooked(module) or hooked(after))
+        and (isinstance(input, Proxy) or (_is_taken(input) and input.dim() >= 2))
     )
 
 

@@ -201,6 +201,27 @@ def test_run_with_a_file_for_each_tensor(tmp_path):
     same(tensors.read(tmp_path / "dgamma.npy")["dgamma"], dgamma)
 
 
+def test_run_with_colons_in_the_names_of_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = inputs(np.float32, (4, 8))
+    for name, file in (("x", "a:b.bin"), ("x", "x=a.bin"), ("x", "a.npy:1.bin"), ("gamma", "1:2:3.npy")):
+        tensors.write(tmp_path / file, {name: given[name]})
+    y, _ = descend.rms_norm(given["x"], given["gamma"])
+    for x in ("x=a:b.bin:float:4x8", "x=x=a.bin:float:4x8", "x=a.npy:1.bin:float:4x8"):
+        ok("run", "rms_norm", x, "gamma=1:2:3.npy", "-o", "out.npz")
+        same(tensors.read(tmp_path / "out.npz")["y"], y)
+    ok("run", "rms_norm", "x=a:b.bin", "gamma=1:2:3.npy", "--dtype", "float", "--shape", "4x8", "-o", "out:1.npz")
+    same(tensors.read(tmp_path / "out:1.npz")["y"], y)
+
+    def sentence(x: str, out: str = "o.npz") -> str:
+        return fails(capsys, "run", "rms_norm", x, "gamma=1:2:3.npy", "-o", out)
+
+    assert "c:d.bin does not exist" in sentence("x=c:d.bin:float:4x8")
+    assert "'2y3' is not a shape" in sentence("x=a:b.bin:float:2y3")
+    assert "'4x8:1' is not a shape" in sentence("x=q.bin:float:4x8:1")
+    assert "name the file y:1.npz" in sentence("x=a:b.bin:float:4x8", "y:1.npz:float")
+
+
 def test_run_on_raw_files_of_one_dtype_and_shape(tmp_path):
     given = inputs(np.float32, (4, 8))
     for name in ("x", "gamma"):

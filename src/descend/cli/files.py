@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +31,10 @@ class TensorFile:
     def parse(cls, text: str, dtype: str | None = None, shape: str | None = None) -> TensorFile:
         """Read ``[name=]path[:dtype[:shape]]``; `dtype` and `shape` are for raw files that do not say their own."""
         name = None
-        if not Path(text).exists():
+        path, described = _described(text)
+        if not Path(path).exists():
             name, text = _named(text)
-        path, *described = [text] if Path(text).exists() else text.split(":", 2)
+            path, described = _described(text)
         if Path(path).suffix == ".bin":
             described = described or ([dtype] if dtype else [])
             described = described + ([shape] if shape and len(described) == 1 else [])
@@ -47,8 +49,8 @@ class TensorFile:
     def parse_output(cls, text: str) -> TensorFile:
         """Read ``[name=]path``. ValueError where a dtype follows: a result is written in the one that it has."""
         name, path = _named(text)
-        plain, colon, _ = path.partition(":")
-        if colon and not is_known(path) and is_known(plain):
+        plain, described = _described(path)
+        if described and is_known(plain):
             raise ValueError(f"{path} asks for a dtype, but a result is written in its own: name the file {plain}.")
         return cls(Path(path), name)
 
@@ -66,6 +68,17 @@ def _named(text: str) -> tuple[str | None, str]:
     """The name before a file, if there is one, and the rest."""
     match = re.fullmatch(r"([A-Za-z_]\w*)=(.+)", text)
     return (match[1], match[2]) if match else (None, text)
+
+
+def _described(text: str) -> tuple[str, list[str]]:
+    """A file, and the dtype and the shape after it; where names have colons, the longest name of a file that is there.
+
+    Where none is, the longest that has the suffix of a format.
+    """
+    parts = text.split(":")
+    readings = [(":".join(parts[:end]), parts[end:]) for end in range(len(parts), max(len(parts) - 3, 0), -1)]
+    found = next((r for fits in (os.path.exists, is_known) for r in readings if fits(r[0])), None)
+    return found or (parts[0], text.split(":", 2)[1:])
 
 
 def read_arguments(files: Sequence[TensorFile], names: Sequence[str], optional: Sequence[str], prefix: str) -> Tensors:

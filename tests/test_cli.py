@@ -684,6 +684,63 @@ def test_check_that_cannot_judge(judged, capsys):
     assert "golden" in fails(capsys, "check", golden).lower()
 
 
+@pytest.fixture
+def dumped(tmp_path):
+    """Two runs of one step as msprobe dumps them: of MindSpore, with bfloat16 as float32."""
+    rng = np.random.default_rng(3)
+    exact = {f"Mint.layer_norm.{call}.forward.output.0": rng.standard_normal((4, 8)) for call in range(5)}
+    for run, process in (("npu", "proc17"), ("cpu", "proc4")):
+        folder = tmp_path / run / "step0" / process / "dump_tensor_data"
+        folder.mkdir(parents=True)
+        described = {}
+        for call, (name, values) in enumerate(exact.items()):
+            error = 1 + call * 2.0**-10 if run == "npu" else 1
+            tensors.write(folder / f"{name}.npy", {name: (values * error).astype(np.float32)})
+            tensor = {"type": "mindspore.Tensor", "dtype": "BFloat16", "shape": [4, 8], "data_name": f"{name}.npy"}
+            described[name.rsplit(".", 2)[0]] = {"output": [tensor]}
+        tensors.write(folder / "Mint.one_hot.0.forward.input.0.npy", {"ids": np.arange(3)})
+        (folder.parent / "dump.json").write_text(json.dumps({"task": "tensor", "data": described}))
+    return tmp_path
+
+
+def test_check_judges_a_dumped_step_worst_first(dumped, capsys):
+    lines = ok("check", dumped / "npu", dumped / "cpu").splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("step0/proc/")]
+    calls = [f"step0/proc/Mint.layer_norm.{call}.forward.output.0" for call in (4, 3, 2, 1, 0)]
+    assert names == [*calls, "step0/proc/Mint.one_hot.0.forward.input.0"]
+    assert sum("bfloat16" in line for line in lines) == 5
+    assert "6 of 6 tensors pass the single benchmark." in lines[-1]
+    text = ok("check", dumped / "npu", dumped / "cpu", "--most", "2")
+    assert "4 better ones are not shown" in text
+    assert text.count("step0/") == 2
+    third = ("--third-party", dumped / "npu")
+    assert "6 of 6 tensors pass the double" in ok("check", dumped / "npu", dumped / "cpu", *third)
+    fails(capsys, "check", dumped / "npu", dumped / "cpu", "--dtype", "float32", status=1)
+
+
+def test_check_puts_what_fails_in_a_dumped_step_before_the_rest(dumped, capsys):
+    folder = dumped / "npu" / "step0" / "proc17" / "dump_tensor_data"
+    (folder / "Mint.layer_norm.2.forward.output.0.npy").unlink()
+    (folder / "Mint.layer_norm.1.forward.output.0.npy").write_bytes(b"no tensor")
+    tensors.write(folder / "Mint.one_hot.0.forward.input.0.npy", {"ids": np.arange(3) + 1})
+    tensors.write(folder / "Mint.more.0.forward.input.0.npy", {"more": np.ones(3)})
+    text = fails(capsys, "check", dumped / "npu", dumped / "cpu", status=1)
+    lines = [line for line in text.splitlines() if line.startswith("step0/") and ("pass" in line or "FAIL" in line)]
+    assert ["FAIL" in line for line in lines] == [True] * 3 + [False] * 3
+    for words in ("missing in npu", "is not a readable .npy file", "3 integers differ", "3 of 6 tensors pass"):
+        assert words in " ".join(text.split())
+    assert "Not judged" in text
+    assert "Mint.more.0.forward.input.0" in text
+
+
+def test_check_of_folders_that_cannot_be_judged(dumped, judged, capsys):
+    (dumped / "empty").mkdir()
+    assert "is a folder without tensors" in fails(capsys, "check", dumped / "empty", dumped / "cpu")
+    assert "golden results are a folder" in fails(capsys, "check", judged / "good.npz", dumped / "cpu")
+    (dumped / "cpu" / "step0" / "proc4" / "dump.json").write_text("{")
+    assert "dump.json cannot be read" in fails(capsys, "check", dumped / "npu", dumped / "cpu")
+
+
 # demo
 
 

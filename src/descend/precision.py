@@ -98,6 +98,11 @@ class Single:
         """Whether the tensor is precise enough."""
         return self.errors.mere < self.threshold and self.errors.mare < 10 * self.threshold
 
+    @property
+    def share(self) -> float:
+        """The larger of MERE and MARE in parts of what is allowed: passed if below 1."""
+        return max(self.errors.mere / self.threshold, self.errors.mare / (10 * self.threshold))
+
     def __str__(self) -> str:
         """One line: verdict, errors, threshold."""
         return f"{_verdict(self.passed)}: {self.errors} (T = 2^{math.log2(self.threshold):.0f})"
@@ -125,6 +130,11 @@ class Double:
         """Whether no ratio exceeds its limit and every infinity and NaN is where it belongs."""
         within = all(ratio <= limit for ratio, limit in zip(self.ratios, LEVELS[self.level], strict=True))
         return within and not self.ours.mismatches
+
+    @property
+    def share(self) -> float:
+        """The largest ratio in parts of its limit: passed if at most 1, and there is no mismatch."""
+        return max(ratio / limit for ratio, limit in zip(self.ratios, LEVELS[self.level], strict=True))
 
     def __str__(self) -> str:
         """One line: verdict, ratios, limits."""

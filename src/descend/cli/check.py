@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.console import Console
 
 from descend import precision
 from descend.cli import output
+from descend.cli.dumps import Dump
 from descend.cli.files import TensorFile, few
-from descend.tensors import Array, Contents, parse_dtype
+from descend.tensors import Array, TensorFileError, parse_dtype
 
 _SINGLE = ("MERE", "MARE", "RMSE", "T", "rounded right")
 _DOUBLE = ("MARE", "MERE", "RMSE", "MARE ratio", "MERE ratio", "RMSE ratio")
 
 
+@dataclass(frozen=True)
+class Source:
+    """A file, or a folder that msprobe dumped, and its tensors by name."""
+
+    path: Path
+    flat: bool
+    tensors: Mapping[str, Array]
+
+    @classmethod
+    def read(cls, text: str) -> Source:
+        """What an argument of the command line names."""
+        if text and Path(text).is_dir():
+            return cls(Path(text), False, Dump(Path(text)))
+        file = TensorFile.parse(text)
+        return cls(file.path, file.flat, file.read())
+
+    def dtype(self, name: str, array: Array) -> np.dtype[Any]:
+        """The dtype that a tensor was computed in."""
+        told = self.tensors.computed_in(name) if isinstance(self.tensors, Dump) else None
+        return told or array.dtype
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor's verdict."""
+
+    name: str
+    shape: str
+    dtype: str
+    passed: bool
+    remark: str = ""
+    cells: list[str] = field(default_factory=list)
+    share: float = math.inf
+    """The error in parts of what is allowed; infinite where nothing could be compared."""
+
+
 def check(
-    actual: Annotated[str, typer.Argument(metavar="ACTUAL", help="The results: FILE, or FILE.bin:DTYPE[:SHAPE].")],
+    actual: Annotated[
+        str, typer.Argument(metavar="ACTUAL", help="The results: FILE, FILE.bin:DTYPE[:SHAPE], or a folder of msprobe.")
+    ],
     golden: Annotated[
         str, typer.Argument(metavar="GOLDEN", help="The golden results, float64 at best; the same forms.")
     ],
@@ -29,79 +72,112 @@ def check(
     dtype: Annotated[
         str | None, typer.Option(help="The dtype that ACTUAL was computed in, if not the one it is stored in.")
     ] = None,
+    most: Annotated[int, typer.Option(help="Of a folder, print so many of the worst tensors; 0 for all.", min=0)] = 40,
 ) -> None:
-    """Judge results by the precision standard. Exit status: 0 passed, 1 failed, 2 could not be judged."""
+    """Judge results by the precision standard. Exit status: 0 passed, 1 failed, 2 could not be judged.
+
+    Two folders that msprobe dumped are judged tensor by tensor, and the worst are printed first. Integers there must be
+    equal. The dtypes are those of dump.json.
+    """
     if level not in precision.LEVELS:
         raise ValueError(f"There is no level {level!r}, only {', '.join(precision.LEVELS)}.")
     computed_in = parse_dtype(dtype) if dtype else None
-    files = [TensorFile.parse(text) for text in (golden, actual, third_party) if text is not None]
-    wanted, *read = [file.read() for file in files]
-    results = [_by_golden_name(file, tensors, wanted) for file, tensors in zip(files[1:], read, strict=True)]
+    golden_source, *sources = (Source.read(text) for text in (golden, actual, third_party) if text is not None)
+    wanted = golden_source.tensors
+    results = [_by_golden_name(source, wanted) for source in sources]
+    step = isinstance(wanted, Dump)
 
-    measures = _DOUBLE if third_party else _SINGLE
-    table = output.table("tensor", "shape", "dtype", *measures, "verdict", right=measures)
-    passes = 0
+    rows = []
     with output.progress() as bar:
-        for name, reference in bar.track(wanted.items(), description="comparing"):
-            arrays, obstacle = _compared(name, reference, files, results)
-            shape = output.shape(arrays[1] if len(arrays) > 1 else reference)
-            kind = computed_in or (results[0][name].dtype if name in results[0] else "")
-            if obstacle:
-                table.add_row(name, shape, str(kind), *[""] * len(measures), output.verdict(False, obstacle))
-                continue
-            judge = _judge_double if third_party else _judge_single
-            cells, passed, remark = judge(arrays, level, np.dtype(kind))
-            table.add_row(name, shape, str(kind), *cells, output.verdict(passed, remark))
-            passes += passed
+        for name in bar.track(wanted, description="comparing"):
+            try:
+                rows.append(_row(name, computed_in, level, [golden_source, *sources], results))
+            except TensorFileError as error:
+                if not step:
+                    raise
+                rows.append(Row(name, "", "", False, str(error)))
+    passes = sum(row.passed for row in rows)
+    if step:
+        rows.sort(key=lambda row: (row.passed, -row.share))
+    shown = rows[:most] if step and most else rows
     console = output.console()
-    output.show(console, table)
+    _print(console, shown, _DOUBLE if third_party else _SINGLE)
+    if len(shown) < len(rows):
+        console.print(f"{len(rows) - len(shown)} better ones are not shown; --most 0 prints all.")
     benchmark = f"double benchmark at {level}" if third_party else "single benchmark"
-    console.print(f"{passes} of {len(wanted)} tensors pass the {benchmark}.")
+    console.print(f"{passes} of {len(rows)} tensors pass the {benchmark}.")
     if unjudged := [name for name in results[0] if name not in wanted]:
-        console.print(f"Not judged, for {files[0].path} does not hold them: {few(unjudged)}.")
-    if passes < len(wanted):
+        console.print(f"Not judged, for {golden_source.path} does not hold them: {few(unjudged)}.")
+    if passes < len(rows):
         raise typer.Exit(1)
 
 
-def _by_golden_name(file: TensorFile, tensors: Contents, wanted: Contents) -> Mapping[str, Array]:
-    """The file's tensors; where both files hold a single one, its name does not matter."""
-    if len(tensors) == len(wanted) == 1:
+def _print(console: Console, rows: list[Row], measures: tuple[str, ...]) -> None:
+    table = output.table("tensor", "shape", "dtype", *measures, "verdict", right=measures)
+    for row in rows:
+        cells = row.cells or [""] * len(measures)
+        table.add_row(row.name, row.shape, row.dtype, *cells, output.verdict(row.passed, row.remark))
+    output.show(console, table)
+
+
+def _by_golden_name(source: Source, wanted: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The source's tensors; where both files hold a single one, its name does not matter."""
+    tensors = source.tensors
+    if isinstance(tensors, Dump) != isinstance(wanted, Dump):
+        kind = "folder" if isinstance(wanted, Dump) else "file"
+        raise ValueError(f"The golden results are a {kind}, and so must be what is compared: {source.path} is none.")
+    if len(tensors) == len(wanted) == 1 and not isinstance(wanted, Dump):
         return dict(zip(wanted, tensors.values(), strict=True))
     if not tensors.keys() & wanted.keys():
-        raise ValueError(f"{file.path} holds {few(tensors)}, and the golden file {few(wanted)}: no name in common.")
+        raise ValueError(f"{source.path} holds {few(tensors)}, and the golden file {few(wanted)}: no name in common.")
     return tensors
 
 
-def _compared(
-    name: str, reference: Array, files: list[TensorFile], results: list[Mapping[str, Array]]
-) -> tuple[list[Array], str]:
-    """Golden, ours and perhaps theirs in one shape; or why they cannot be compared."""
-    arrays = [reference]
-    for file, tensors in zip(files[1:], results, strict=True):
+def _row(
+    name: str,
+    computed_in: np.dtype[Any] | None,
+    level: str,
+    sources: list[Source],
+    results: list[Mapping[str, Array]],
+) -> Row:
+    """Compare golden, ours and perhaps theirs."""
+    arrays = [sources[0].tensors[name]]
+    for source, tensors in zip(sources[1:], results, strict=True):
         if name not in tensors:
-            return arrays, f"missing in {file.path.name}"
+            return Row(name, output.shape(arrays[0]), "", False, f"missing in {source.path.name}")
         arrays.append(tensors[name])
-    if any(file.flat for file in files) and len({array.size for array in arrays}) == 1:
+    ours = sources[1]
+    dtype = computed_in or ours.dtype(name, arrays[1])
+    if any(source.flat for source in sources) and len({array.size for array in arrays}) == 1:
         arrays = [array.reshape(-1) for array in arrays]
-    for file, array in zip(files[1:], arrays[1:], strict=True):
+    described = name, output.shape(arrays[1]), str(dtype)
+    for source, array in zip(sources[1:], arrays[1:], strict=True):
         if array.shape != arrays[0].shape:
-            return arrays, f"{file.path.name} has shape {output.shape(array)}, golden {output.shape(arrays[0])}"
-    return arrays, ""
+            remark = f"{source.path.name} has shape {output.shape(array)}, golden {output.shape(arrays[0])}"
+            return Row(*described, False, remark)
+    if isinstance(ours.tensors, Dump) and arrays[1].dtype.kind in "biu":
+        differ = int(np.count_nonzero(arrays[1] != arrays[0]))
+        return Row(
+            *described, not differ, f"{differ} integers differ" if differ else "", share=math.inf if differ else 0
+        )
+    return _double(described, arrays, level, dtype) if len(arrays) > 2 else _single(described, arrays, dtype)
 
 
-def _judge_single(arrays: list[Array], _level: str, dtype: np.dtype[Any]) -> tuple[list[str], bool, str]:
+def _single(described: tuple[str, str, str], arrays: list[Array], dtype: np.dtype[Any]) -> Row:
     golden, ours = arrays
     result = precision.single_benchmark(ours, golden, dtype)
-    share = f"{precision.correct_rounding_share(ours, golden, dtype):.2%}" if dtype.itemsize == 2 else ""
+    right = f"{precision.correct_rounding_share(ours, golden, dtype):.2%}" if dtype.itemsize == 2 else ""
     errors = [output.error(value) for value in (result.errors.mere, result.errors.mare, result.errors.rmse)]
-    return [*errors, output.error(result.threshold), share], result.passed, _remark(result.errors)
+    cells = [*errors, output.error(result.threshold), right]
+    return Row(*described, result.passed, _remark(result.errors), cells, result.share)
 
 
-def _judge_double(arrays: list[Array], level: str, dtype: np.dtype[Any]) -> tuple[list[str], bool, str]:
+def _double(described: tuple[str, str, str], arrays: list[Array], level: str, dtype: np.dtype[Any]) -> Row:
     golden, ours, theirs = arrays
     result = precision.double_benchmark(ours, theirs, golden, level, dtype)
     errors = [output.error(value) for value in (result.ours.mare, result.ours.mere, result.ours.rmse)]
-    return [*errors, *(f"{ratio:.3g}" for ratio in result.ratios)], result.passed, _remark(result.ours)
+    cells = [*errors, *(f"{ratio:.3g}" for ratio in result.ratios)]
+    return Row(*described, result.passed, _remark(result.ours), cells, result.share)
 
 
 def _remark(errors: precision.Errors) -> str:

@@ -208,7 +208,7 @@ def _print_summary(console: Console, runs: list[Run]) -> None:
 def _summary(run: Run) -> tuple[str | Text, ...]:
     verdicts = [verdict for captured in run.captures for verdict in captured.verdicts.values()]
     dtypes = dict.fromkeys(str(array.dtype) for captured in run.captures for array in captured.outputs.values())
-    worst = max(max(v.errors.mere / v.threshold, v.errors.mare / (10 * v.threshold)) for v in verdicts)
+    worst = max(verdict.share for verdict in verdicts)
     seconds = [captured.seconds for captured in run.captures]
     return (
         run.operator.name,

@@ -83,9 +83,10 @@ typedef enum aclrtLastErrLevel ACL_ANY_UNSIGNED { ACL_RT_THREAD_LEVEL = 0 } aclr
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
 
-/* configPath is not read. Every acl and aclrt function needs aclInit first, but for those that tell of failures and
- * those that create or destroy tensors, scalars, arrays, lists, buffers and descriptions; the first phase of an
- * operator does not. */
+/* configPath is not read. Every acl and aclrt function needs aclInit first, but for those that tell of failures, of
+ * versions (aclsysGet..., aclrtGetVersion), of the product and of the devices (aclrtGetDeviceCount, aclrtSetDevice,
+ * aclrtGetDevice), and those that create or destroy tensors, scalars, arrays, lists, buffers and descriptions; the
+ * first phase of an operator does not. */
 ACL_FUNC_VISIBILITY aclError aclInit(const char* configPath);
 /* Waits for the work in flight and frees all that is left. */
 ACL_FUNC_VISIBILITY aclError aclFinalize(void);
@@ -96,7 +97,12 @@ ACL_FUNC_VISIBILITY aclError aclrtPeekAtLastError(aclrtLastErrLevel level);
 
 ACL_FUNC_VISIBILITY aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion);
 
-/* There is one device, 0: this machine's CPU. Resetting it waits for the work in flight. */
+/* There is one device, 0, or as many as the environment variable DESCEND_DEVICES says; of these the process sees those
+ * that ASCEND_RT_VISIBLE_DEVICES lists, numbered from 0. All are this machine's CPU, but each has its own contexts,
+ * streams and default stream. A thread's device is that of its current context. aclrtGetDevice answers
+ * ACL_ERROR_RT_CONTEXT_NULL in a thread that has set neither; other functions work on device 0 there.
+ * Resetting a device waits for its work. Where that answers the last aclrtSetDevice, or by force, it ends the default
+ * context and the streams made in it; ACL_ERROR_RT_CONTEXT_RELEASE_ERROR where there is nothing to answer. */
 ACL_FUNC_VISIBILITY aclError aclrtSetDevice(int32_t deviceId);
 ACL_FUNC_VISIBILITY aclError aclrtResetDevice(int32_t deviceId);
 ACL_FUNC_VISIBILITY aclError aclrtResetDeviceForce(int32_t deviceId);
@@ -106,7 +112,8 @@ ACL_FUNC_VISIBILITY aclError aclrtGetRunMode(aclrtRunMode* runMode);
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeDevice(void);
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout);
 
-/* Contexts are kept a thread each; they hold nothing but their options. */
+/* A context belongs to a device, and each thread has a current one: the last that it created or set, or the default one
+ * of the device that it set. Once destroyed it is the default one again. */
 ACL_FUNC_VISIBILITY aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId);
 ACL_FUNC_VISIBILITY aclError aclrtDestroyContext(aclrtContext context);
 ACL_FUNC_VISIBILITY aclError aclrtSetCurrentContext(aclrtContext context);

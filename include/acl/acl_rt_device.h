@@ -1,4 +1,4 @@
-/* Versions. Part of acl_rt.h, usable from C99. */
+/* Devices beside one another, and versions. Part of acl_rt.h, usable from C99. */
 #ifndef DESCEND_ACL_ACL_RT_DEVICE_H_
 #define DESCEND_ACL_ACL_RT_DEVICE_H_
 
@@ -7,6 +7,14 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Whether a device reaches another's memory: 1 for any two, which share the machine's. Copies need no permission; it is
+ * kept, one way, and told again. A device and itself are ACL_ERROR_INVALID_PARAM. */
+ACL_FUNC_VISIBILITY aclError aclrtDeviceCanAccessPeer(int32_t* canAccessPeer, int32_t deviceId, int32_t peerDeviceId);
+/* Of the calling thread's device. `flags` is 0. */
+ACL_FUNC_VISIBILITY aclError aclrtDeviceEnablePeerAccess(int32_t peerDeviceId, uint32_t flags);
+ACL_FUNC_VISIBILITY aclError aclrtDeviceDisablePeerAccess(int32_t peerDeviceId);
+ACL_FUNC_VISIBILITY aclError aclrtDevicePeerAccessStatus(int32_t deviceId, int32_t peerDeviceId, int32_t* status);
 
 #define ACL_PKG_VERSION_MAX_SIZE 128
 #define ACL_PKG_VERSION_PARTS_MAX_SIZE 64

@@ -1,26 +1,62 @@
-// Contexts and their options.
+// Contexts, of which each thread has a current one, and their options.
+#include <algorithm>
+#include <atomic>
+
 #include "acl/acl_rt.h"
-#include "capi/state.h"
+#include "capi/device.h"
 
 namespace descend::capi {
 namespace {
 
-std::mutex default_context_mutex;
-aclrtContext default_context = nullptr;  // of threads that have set none
-thread_local aclrtContext thread_context = nullptr;
+// What a thread has set. It is looked up again only where a context has been removed since.
+struct Current {
+  aclrtContext context = nullptr;
+  int32_t device = -1;
+  uint64_t removals = 0;
+};
+thread_local Current current;
+std::atomic<uint64_t> removals{0};
+
+bool alive(aclrtContext context) {
+  return state().contexts.with(context, [](const Context&) {});
+}
 
 Status stale() { return failure(Code::kInvalidResourceHandle, "context is not one, or has been destroyed already."); }
 
-aclrtContext current_context() {
-  if (thread_context != nullptr && state().contexts.find(thread_context)) return thread_context;
-  const std::lock_guard lock(default_context_mutex);
-  if (default_context == nullptr || !state().contexts.find(default_context)) {
-    default_context = state().contexts.insert(kDefaultOptions);
-  }
-  return default_context;
+aclrtContext default_context(int32_t device) {
+  return with_device(device, [&](DeviceState& now) {
+    if (now.default_context == nullptr) now.default_context = state().contexts.insert(Context{device});
+    return now.default_context;
+  });
+}
+
+bool is_default(aclrtContext context, int32_t device) {
+  return with_device(device, [&](const DeviceState& now) { return now.default_context == context; });
 }
 
 }  // namespace
+
+int32_t current_device_or_none() {
+  if (current.device < 0) return -1;
+  const uint64_t now = removals.load(std::memory_order_acquire);
+  if (current.removals == now) return current.device;
+  if (!alive(current.context)) {  // then the default one of its device, where that is in use
+    current.context = with_device(current.device, [](const DeviceState& of) { return of.default_context; });
+    if (current.context == nullptr) current.device = -1;
+  }
+  current.removals = now;
+  return current.device;
+}
+
+int32_t current_device() { return std::max(current_device_or_none(), 0); }
+
+aclrtContext current_context() { return current_device_or_none() < 0 ? default_context(0) : current.context; }
+
+void set_current_context(aclrtContext context, int32_t device) {
+  current = {context, device, removals.load(std::memory_order_acquire)};
+}
+
+void context_removed() { removals.fetch_add(1, std::memory_order_acq_rel); }
 
 Status check_option(aclSysParamOpt opt) {
   if (opt <= ACL_OPT_STRONG_CONSISTENCY) return {};
@@ -34,14 +70,6 @@ Status check_option(aclSysParamOpt opt, int64_t value) {
   return failure(Code::kInvalidParam, "value is ", value, ", but must be 0 or 1.");
 }
 
-void forget_contexts() {
-  const std::lock_guard lock(default_context_mutex);
-  default_context = nullptr;
-}
-
-void lock_contexts() { default_context_mutex.lock(); }
-void unlock_contexts() { default_context_mutex.unlock(); }
-
 }  // namespace descend::capi
 
 using namespace descend;
@@ -50,26 +78,34 @@ using namespace descend::capi;
 aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId) {
   return runtime_call("aclrtCreateContext", [&]() -> Status {
     if (context == nullptr) return null_argument("context");
-    if (deviceId != 0) {
-      return failure(Code::kInvalidDevice, "device ", deviceId, " does not exist; the only one is 0.");
-    }
-    *context = thread_context = state().contexts.insert(kDefaultOptions);
+    DESCEND_RETURN_IF_ERROR(check_device(deviceId));
+    *context = state().contexts.insert(Context{deviceId});
+    set_current_context(*context, deviceId);
     return {};
   });
 }
 
 aclError aclrtDestroyContext(aclrtContext context) {
   return runtime_call("aclrtDestroyContext", [&]() -> Status {
-    if (context == nullptr || state().contexts.remove(context)) return {};
-    return stale();
+    if (context == nullptr) return {};
+    const auto found = state().contexts.find(context);
+    if (!found) return stale();
+    if (is_default(context, found->device)) {
+      return failure(Code::kInvalidParam, "context is the default one of device ", found->device,
+                     ", which ends when the device is reset.");
+    }
+    if (!state().contexts.remove(context)) return stale();
+    context_removed();
+    return {};
   });
 }
 
 aclError aclrtSetCurrentContext(aclrtContext context) {
   return runtime_call("aclrtSetCurrentContext", [&]() -> Status {
     if (context == nullptr) return null_argument("context");
-    if (!state().contexts.find(context)) return stale();
-    thread_context = context;
+    const auto found = state().contexts.find(context);
+    if (!found) return stale();
+    set_current_context(context, found->device);
     return {};
   });
 }
@@ -86,7 +122,8 @@ aclError aclrtCtxGetSysParamOpt(aclSysParamOpt opt, int64_t* value) {
   return runtime_call("aclrtCtxGetSysParamOpt", [&]() -> Status {
     if (value == nullptr) return null_argument("value");
     DESCEND_RETURN_IF_ERROR(check_option(opt));
-    const bool alive = state().contexts.with(current_context(), [&](const Options& options) { *value = options[opt]; });
+    const bool alive =
+        state().contexts.with(current_context(), [&](const Context& found) { *value = found.options[opt]; });
     return alive ? Status{} : stale();
   });
 }
@@ -94,7 +131,7 @@ aclError aclrtCtxGetSysParamOpt(aclSysParamOpt opt, int64_t* value) {
 aclError aclrtCtxSetSysParamOpt(aclSysParamOpt opt, int64_t value) {
   return runtime_call("aclrtCtxSetSysParamOpt", [&]() -> Status {
     DESCEND_RETURN_IF_ERROR(check_option(opt, value));
-    const bool alive = state().contexts.with(current_context(), [&](Options& options) { options[opt] = value; });
+    const bool alive = state().contexts.with(current_context(), [&](Context& found) { found.options[opt] = value; });
     return alive ? Status{} : stale();
   });
 }

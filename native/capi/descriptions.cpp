@@ -113,7 +113,7 @@ int64_t aclGetTensorDescDim(const aclTensorDesc* desc, size_t index) {
 }
 
 aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* dimSize) {
-  return runtime_call("aclGetTensorDescDimV2", [&]() -> Status {
+  return boundary("aclGetTensorDescDimV2", [&]() -> Status {
     if (desc == nullptr) return null_argument("desc");
     if (dimSize == nullptr) return null_argument("dimSize");
     size_t rank = 0;

@@ -60,6 +60,20 @@ class HandleTable {
     return take(index_of(handle));
   }
 
+  // Takes out every object of which is_meant(object) is true.
+  template <class IsMeant>
+  std::deque<T> remove_if(IsMeant is_meant) {
+    const std::lock_guard lock(mutex_);
+    std::deque<T> taken;
+    for (uint32_t index = 0; index < slots_.size(); ++index) {
+      if (slots_[index].value && is_meant(*slots_[index].value)) {
+        taken.push_back(*slots_[index].value);
+        (void)take(index);
+      }
+    }
+    return taken;
+  }
+
   std::deque<T> all() {
     const std::lock_guard lock(mutex_);
     std::deque<T> values;

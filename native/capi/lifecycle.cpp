@@ -1,4 +1,4 @@
-// Start and end of the library, its one device, and its own settings.
+// Start and end of the library, and its own settings.
 #include <pthread.h>
 
 #include <algorithm>
@@ -48,8 +48,7 @@ void keep(const char* function, std::string_view sentence) {
 // A forked child finds every table and executor whole, whatever other threads were doing.
 void lock_for_fork() {
   life_mutex.lock();
-  lock_default_stream();
-  lock_contexts();
+  lock_devices();
   lock_settings();
   state().for_each_table([](auto& table) { table.lock(); });
   state().executors.for_each([](auto& executor) { executor->lock_for_fork(); });
@@ -59,20 +58,8 @@ void unlock_after_fork() {
   state().executors.for_each([](auto& executor) { executor->unlock_after_fork(); });
   state().for_each_table([](auto& table) { table.unlock(); });
   unlock_settings();
-  unlock_contexts();
-  unlock_default_stream();
+  unlock_devices();
   life_mutex.unlock();
-}
-
-Status check_device(int32_t device) {
-  if (device == 0) return {};
-  return failure(Code::kInvalidDevice, "device ", device, " does not exist; the only one is 0.");
-}
-
-Status reset_device(int32_t device) {
-  DESCEND_RETURN_IF_ERROR(check_device(device));
-  wait_for_all_streams();
-  return {};
 }
 
 }  // namespace
@@ -126,8 +113,7 @@ aclError aclFinalize() {
     }
     State& all = state();
     all.for_each_table([](auto& table) { table.clear(); });
-    forget_default_stream();
-    forget_contexts();
+    forget_devices();
     forget_settings();
     release_all_allocations();
     trim_pages();
@@ -167,34 +153,6 @@ const char* aclrtGetSocName() {
   Product product;
   const int32_t code = boundary("aclrtGetSocName", [&] { return current_product(&product); });
   return code == 0 ? info(product).soc : nullptr;
-}
-
-aclError aclrtSetDevice(int32_t deviceId) {
-  return runtime_call("aclrtSetDevice", [&] { return check_device(deviceId); });
-}
-
-aclError aclrtResetDevice(int32_t deviceId) {
-  return runtime_call("aclrtResetDevice", [&] { return reset_device(deviceId); });
-}
-
-aclError aclrtResetDeviceForce(int32_t deviceId) {
-  return runtime_call("aclrtResetDeviceForce", [&] { return reset_device(deviceId); });
-}
-
-aclError aclrtGetDevice(int32_t* deviceId) {
-  return runtime_call("aclrtGetDevice", [&]() -> Status {
-    if (deviceId == nullptr) return null_argument("deviceId");
-    *deviceId = 0;
-    return {};
-  });
-}
-
-aclError aclrtGetDeviceCount(uint32_t* count) {
-  return runtime_call("aclrtGetDeviceCount", [&]() -> Status {
-    if (count == nullptr) return null_argument("count");
-    *count = 1;
-    return {};
-  });
 }
 
 aclError aclrtGetRunMode(aclrtRunMode* runMode) {

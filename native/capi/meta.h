@@ -24,11 +24,11 @@ Handle* create(const char* function, Make make) noexcept {
   return static_cast<Handle*>(handle);
 }
 
-// A getter: use(object) on what the handle names.
+// A getter: use(object) on what the handle names. Descriptions are read without aclInit.
 template <class Table, class Use>
 int32_t get(const char* function, const char* name, Table& table, const void* handle, const void* result,
             Use use) noexcept {
-  return runtime_call(function, [&]() -> Status {
+  return boundary(function, [&]() -> Status {
     if (handle == nullptr) return null_parameter(name);
     if (result == nullptr) return null_parameter("the result's address");
     return table.with(handle, use) ? Status{} : not_alive(name);

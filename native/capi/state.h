@@ -22,6 +22,7 @@ inline constexpr Code kInvalidFile{100003};
 inline constexpr Code kContextNull{107002};
 inline constexpr Code kFeatureUnsupported{200006};
 inline constexpr Code kFeatureNotSupport{207000};  // the runtime's own
+inline constexpr Code kContextRelease{507007};
 
 struct Scalar {
   Dtype dtype = Dtype::kUndefined;
@@ -43,14 +44,21 @@ struct TensorDesc {
 using Options = std::array<int64_t, 3>;
 inline constexpr Options kDefaultOptions{1, 0, 1};  // deterministic; no debug kernels; strongly consistent
 
+struct Context {
+  int32_t device = 0;
+  Options options = kDefaultOptions;
+};
+
+struct DeviceStream;  // device.h
+
 struct State {
   HandleTable<Tensor> tensors{0xA1};
   HandleTable<Dims> int_arrays{0xA2};
   HandleTable<Dims> bool_arrays{0xA3};
   HandleTable<std::shared_ptr<Executor>> executors{0xA4};
-  HandleTable<std::shared_ptr<Stream>> streams{0xA5};
+  HandleTable<std::shared_ptr<DeviceStream>> streams{0xA5};
   HandleTable<std::shared_ptr<Event>> events{0xA6};
-  HandleTable<Options> contexts{0xA7};
+  HandleTable<Context> contexts{0xA7};
   HandleTable<std::vector<float>> float_arrays{0xA8};
   HandleTable<Scalar> scalars{0xA9};
   HandleTable<std::vector<const aclTensor*>> tensor_lists{0xAA};
@@ -75,19 +83,13 @@ std::shared_ptr<Stream> find_stream(const void* handle);
 // The same, or a failure with ACL_ERROR_INVALID_RESOURCE_HANDLE.
 Status get_stream(const void* handle, std::shared_ptr<Stream>* stream);
 
-// Every stream that is alive, the default one included.
-std::deque<std::shared_ptr<Stream>> all_streams();
-
 // For aclFinalize.
-void forget_default_stream();
-void forget_contexts();
+void forget_devices();
 void forget_settings();
 
 // For a fork.
-void lock_default_stream();
-void unlock_default_stream();
-void lock_contexts();
-void unlock_contexts();
+void lock_devices();
+void unlock_devices();
 void lock_settings();
 void unlock_settings();
 

@@ -1,15 +1,12 @@
 // Streams and events.
+#include <algorithm>
 #include <chrono>
 
 #include "acl/acl_rt.h"
-#include "capi/state.h"
-#include "runtime/immortal.h"
+#include "capi/device.h"
 
 namespace descend::capi {
 namespace {
-
-std::mutex default_stream_mutex;
-Immortal<std::shared_ptr<Stream>> default_stream;  // destructors of a program's globals may come after ours
 
 Status stale(const char* what) {
   return failure(Code::kInvalidResourceHandle, what, " is not one, or has been destroyed already.");
@@ -33,8 +30,8 @@ Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds
 }
 
 // Of several streams' failures the next synchronise, of the device or of the stream, tells the next.
-Status tell_failure() {
-  for (const std::shared_ptr<Stream>& stream : all_streams()) DESCEND_RETURN_IF_ERROR(stream->take_failure());
+Status tell_failure(int32_t device) {
+  for (const auto& stream : streams_of(device)) DESCEND_RETURN_IF_ERROR(stream->take_failure());
   return {};
 }
 
@@ -57,7 +54,7 @@ Status query_event(aclrtEvent event, const void* status, bool* complete) {
 
 Status create_stream(aclrtStream* stream) {
   if (stream == nullptr) return null_argument("stream");
-  *stream = state().streams.insert(std::make_shared<Stream>());
+  *stream = state().streams.insert(std::make_shared<DeviceStream>(current_device(), current_context()));
   return {};
 }
 
@@ -75,9 +72,11 @@ Status destroy_stream(aclrtStream stream, bool force) {
 std::shared_ptr<Stream> find_stream(const void* handle) {
   if (handle != nullptr) return state().streams.find(handle).value_or(nullptr);
   if (!require_initialized().ok()) return nullptr;
-  const std::lock_guard lock(default_stream_mutex);
-  if (!*default_stream) *default_stream = std::make_shared<Stream>();
-  return *default_stream;
+  const int32_t device = current_device();
+  return with_device(device, [&](DeviceState& now) {
+    if (!now.default_stream) now.default_stream = std::make_shared<DeviceStream>(device, nullptr);
+    return now.default_stream;
+  });
 }
 
 Status get_stream(const void* handle, std::shared_ptr<Stream>* stream) {
@@ -85,19 +84,23 @@ Status get_stream(const void* handle, std::shared_ptr<Stream>* stream) {
   return *stream ? Status{} : stale("stream");
 }
 
-std::deque<std::shared_ptr<Stream>> all_streams() {
+std::deque<std::shared_ptr<DeviceStream>> streams_of(int32_t device) {
   auto streams = state().streams.all();
-  const std::lock_guard lock(default_stream_mutex);
-  if (*default_stream) streams.push_back(*default_stream);
+  std::erase_if(streams, [&](const auto& stream) { return stream->device != device; });
+  with_device(device, [&](const DeviceState& now) {
+    if (now.default_stream) streams.push_back(now.default_stream);
+  });
   return streams;
 }
 
-void lock_default_stream() { default_stream_mutex.lock(); }
-void unlock_default_stream() { default_stream_mutex.unlock(); }
-
-void forget_default_stream() {
-  const std::lock_guard lock(default_stream_mutex);
-  default_stream->reset();
+bool wait_for_device(int32_t device, std::optional<std::chrono::nanoseconds> timeout) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto streams = streams_of(device);
+  return std::all_of(streams.begin(), streams.end(), [&](const auto& stream) {
+    auto left = timeout;
+    if (left) *left = std::max(*left - (std::chrono::steady_clock::now() - begin), std::chrono::nanoseconds(0));
+    return stream->drain(left);
+  });
 }
 
 }  // namespace descend::capi
@@ -107,8 +110,9 @@ using namespace descend::capi;
 
 aclError aclrtSynchronizeDevice() {
   return runtime_call("aclrtSynchronizeDevice", [] {
-    wait_for_all_streams();
-    return tell_failure();
+    const int32_t device = current_device();
+    (void)wait_for_device(device);
+    return tell_failure(device);
   });
 }
 
@@ -116,7 +120,8 @@ aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) {
   return runtime_call("aclrtSynchronizeDeviceWithTimeout", [&]() -> Status {
     std::optional<std::chrono::nanoseconds> limit;
     DESCEND_RETURN_IF_ERROR(read_timeout(timeout, &limit));
-    if (wait_for_all_streams(limit)) return tell_failure();
+    const int32_t device = current_device();
+    if (wait_for_device(device, limit)) return tell_failure(device);
     return failure(Code::kStreamSyncTimeout, "the device still had work after ", timeout, " ms.");
   });
 }

@@ -129,6 +129,11 @@ Status Stream::synchronize(std::optional<nanoseconds> timeout) {
   return queue_->take_failure();
 }
 
+bool Stream::drain(std::optional<nanoseconds> timeout) {
+  const Deadline deadline = deadline_after(timeout);
+  return queue_->idle() || queue_->drain(deadline, !deadline);
+}
+
 Status Stream::take_failure() { return queue_->take_failure(); }
 
 bool Stream::idle() const {

@@ -79,6 +79,9 @@ class Stream {
   // failure then waits for the next call.
   Status synchronize(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
+  // Waits as synchronize does, and leaves a failure to the next; false if the timeout ran out.
+  bool drain(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+
   // The first failure since the last synchronise, with which it counts as told.
   Status take_failure();
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import group_norm_swish_grad, near, sweep
+from benchmarks import group_norm_swish_grad, near, near_time, sweep
 from benchmarks.group_norm_swish_grad import EPSILON
 from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
@@ -108,7 +108,7 @@ class GroupNormSwish(Operator):
         """Of 16-bit elements: the operator itself on data in first-level caches, less an empty call."""
         if problem.dtype == "float32":
             return None
-        seconds = near.stopwatch(self, (CACHED, self.nothing), problem.dtype)
+        seconds = near_time.stopwatch(self, (CACHED, self.nothing), problem.dtype)
         times = math.prod(problem.shape) / math.prod(CACHED) / threads
         return lambda: seconds() * times
 

@@ -1,21 +1,16 @@
-"""An operator with its data at hand: so few of a problem's rows that a first-level cache holds them.
+"""Problems with their data at hand: so few of a problem's rows that a first-level cache holds them.
 
-Of two such problems, one with half the other's rows, the difference is what the rows take: neither the call nor what it
-sets up, which of so few rows would be most of the time. Rows that are too long are shortened, but not so far that
-operators work on them in another way.
+Each comes with another that has half its rows: `benchmarks.near_time` measures the two. Rows that are too long are
+shortened, but not so far that operators work on them in another way.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
+from typing import TypeAlias
 
-import numpy as np
-
-from benchmarks import ours
-from benchmarks.operator import Call, Operator, Shape
+Shape: TypeAlias = tuple[int, ...]
 
 LONG = 256
 """Elements of a row up to which operators have ways of their own."""
@@ -23,10 +18,6 @@ FEWEST = 4
 """Rows: so many are worked on side by side. Half as many must be some, too."""
 WIDE = 128
 """Elements of a token, all its heads, that are worked on at once."""
-PLACES = 5
-"""Arrays may lie so that they are in each other's way in a cache: of so many places the middle one counts."""
-MOMENT = 0.4e-3
-"""Seconds that calls at one place may take."""
 
 
 @dataclass(frozen=True)
@@ -86,28 +77,3 @@ def windows(shape: Shape, room: Room) -> tuple[Shape, Shape]:
     if 2 * few <= heads and room.size(whole) <= 4 * room.bytes:
         return (tokens, 2 * few, depth, width, stride), whole
     return whole, (0, few, depth, width, stride)  # so large that the call hardly counts
-
-
-def problems(operator: Operator, shape: Shape, itemsize: int, room: int) -> tuple[Shape, Shape]:
-    """The two whose difference counts; where the whole problem fits, itself and nothing."""
-    near = Room(room, lambda shape: operator.bytes(shape, itemsize))
-    return (shape, operator.nothing) if near.holds(shape) else operator.near(shape, near)
-
-
-def stopwatch(operator: Operator, shapes: tuple[Shape, Shape], dtype: str) -> Callable[[], float]:
-    """What tells the seconds that a call on the first of two shapes takes longer than one on the second."""
-    rng = np.random.default_rng(0)
-    places = [[ours.functional(operator, operator.make(shape, dtype, rng)) for shape in shapes] for _ in range(PLACES)]
-    return lambda: max(0.0, median(longer(*jobs) for jobs in places))
-
-
-def longer(job: Call, other: Call) -> float:
-    """Seconds by which the one takes longer than the other, in turn, the median of as many calls as there is time."""
-    clock, times, others = time.perf_counter, list[float](), list[float]()
-    end = clock() + MOMENT
-    while len(times) < 5 or clock() < end:
-        for call, seconds in ((job, times), (other, others)):
-            start = clock()
-            call()
-            seconds.append(clock() - start)
-    return median(times) - median(others)

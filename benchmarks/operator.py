@@ -6,17 +6,16 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from benchmarks.near import Room
+from benchmarks.near import Room
+from benchmarks.near import Shape as Shape
 
 Array: TypeAlias = NDArray[Any]
-Shape: TypeAlias = tuple[int, ...]
 Call: TypeAlias = Callable[[], Any]
 """A job that is ready to be timed."""
 Route: TypeAlias = Callable[..., Call]

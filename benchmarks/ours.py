@@ -44,11 +44,10 @@ def allocating(operator: Operator, problem: Problem) -> Call:
 
 def _given(operator: Operator, problem: Problem) -> tuple[list[Any], dict[str, Any]]:
     """The functional form's arguments by position, up to the last tensor, and those by name."""
-    from descend._generate import functional_parameters
     from descend.contract import OPERATORS
 
     tensors, attributes, given = list(problem.inputs.values()), dict(problem.attributes), list[Any]()
-    for parameter in functional_parameters(OPERATORS[operator.name]):
+    for parameter in OPERATORS[operator.name].functional_parameters:
         if not tensors:
             break
         given.append(tensors.pop(0) if parameter.kind == "tensor" else attributes.pop(parameter.python))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import accuracy, frameworks, machine, near, ours
+from benchmarks import accuracy, frameworks, machine, near_time, ours
 from benchmarks.frameworks import Library
 from benchmarks.harness import Contender, Effort, Limit, fastest, measure
 from benchmarks.limit import handover, limit, share_a_core
@@ -116,9 +116,9 @@ def run(
 
 def at_hand(operator: Operator, problem: Problem) -> Limit:
     """The rows of a problem with their data at hand and one thread, as one who takes part in the rounds."""
-    shapes = near.problems(operator, problem.shape, DTYPES[problem.dtype].itemsize, machine.first_cache() // 2)
+    shapes = near_time.problems(operator, problem.shape, DTYPES[problem.dtype].itemsize, machine.first_cache() // 2)
     whole, more, less = map(math.prod, (problem.shape, *shapes))  # elements; NSA's blocks are in all three
-    seconds, times = near.stopwatch(operator, shapes, problem.dtype), whole / (more - less)
+    seconds, times = near_time.stopwatch(operator, shapes, problem.dtype), whole / (more - less)
     return Limit("core", "descend", lambda: None, prepare=_team(1), seconds=lambda: seconds() * times)
 
 

@@ -33,7 +33,7 @@ from benchmarks import (
     harness,
     limit,
     machine,
-    near,
+    near_time,
     onednn,
     ours,
     report,
@@ -483,7 +483,7 @@ def near_problems(name, dtype):
         found = list(operator.sweep(size, itemsize))
         shapes |= set(found[:: max(1, len(found) // 12)]) | set(found[-1:])
     for shape in sorted(shapes):
-        yield shape, near.problems(operator, shape, itemsize, ROOM)
+        yield shape, near_time.problems(operator, shape, itemsize, ROOM)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -541,7 +541,7 @@ def test_rows_keep_their_length_where_some_fit():
         ("nsa_compress_grad", (128, 64, 128, 128, 112), 4): ((128, 1, 128, 128, 112), (0, 1, 128, 128, 112)),
     }
     for (name, shape, itemsize), pair in pairs.items():
-        assert near.problems(load(name), shape, itemsize, ROOM) == pair
+        assert near_time.problems(load(name), shape, itemsize, ROOM) == pair
 
 
 def test_the_core_is_what_one_thread_takes_for_all_rows(monkeypatch):
@@ -551,7 +551,7 @@ def test_the_core_is_what_one_thread_takes_for_all_rows(monkeypatch):
         asked.append((shapes, dtype))
         return lambda: 1e-6 * descend.get_num_threads()
 
-    monkeypatch.setattr(near, "stopwatch", stopwatch)
+    monkeypatch.setattr(near_time, "stopwatch", stopwatch)
     monkeypatch.setattr(machine, "first_cache", lambda: 2 * ROOM)
     result = session.run(load("rms_norm"), (4096, 64), "float32", THREADS, HASTE, ())
     assert asked == [(((28, 64), (14, 64)), "float32")]
@@ -565,12 +565,12 @@ def test_the_stopwatch_tells_a_difference(monkeypatch):
     def job(seconds: float) -> Any:
         return lambda: now.append(now.pop() + seconds)
 
-    monkeypatch.setattr(near, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert near.longer(job(3e-3), job(1e-3)) == pytest.approx(2e-3)
+    monkeypatch.setattr(near_time, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert near_time.longer(job(3e-3), job(1e-3)) == pytest.approx(2e-3)
     jobs = {8: job(3e-3), 4: job(1e-3), 0: job(5e-3)}
     monkeypatch.setattr(ours, "functional", lambda operator, problem: jobs[problem.shape[0]])
-    assert near.stopwatch(load("rms_norm"), ((8, 64), (4, 64)), "float32")() == pytest.approx(2e-3)
-    assert near.stopwatch(load("rms_norm"), ((8, 64), (0, 64)), "float32")() == 0  # no time is less than none
+    assert near_time.stopwatch(load("rms_norm"), ((8, 64), (4, 64)), "float32")() == pytest.approx(2e-3)
+    assert near_time.stopwatch(load("rms_norm"), ((8, 64), (0, 64)), "float32")() == 0  # no time is less than none
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -578,7 +578,7 @@ def test_the_forwards_arithmetic_is_measured_so_too(monkeypatch, dtype):
     from benchmarks.group_norm_swish import CACHED
 
     operator = load("group_norm_swish")
-    monkeypatch.setattr(near, "stopwatch", lambda one, shapes, kind: lambda: 1e-6 if shapes[0] == CACHED else 0.0)
+    monkeypatch.setattr(near_time, "stopwatch", lambda one, shapes, kind: lambda: 1e-6 if shapes[0] == CACHED else 0.0)
     problem = operator.make((2, 32, 4, 64), dtype, np.random.default_rng(0))
     assert operator.arithmetic(problem, 2)() == pytest.approx(1e-6 * 4 / 2)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import descend
 from cases import (
-    HUAWEI,
     DTYPES,
     FLOATS,
+    HUAWEI,
     PRODUCTS,
     Array,
     Place,

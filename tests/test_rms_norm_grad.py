@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import descend
 from cases import (
     A2_TO_950,
-    HUAWEI,
     DTYPES,
     FLOATS,
+    HUAWEI,
     PRODUCTS,
     Array,
     Layout,

@@ -61,7 +61,7 @@ def test_every_operator_of_the_engine_is_there():
     for name in OPERATORS:
         assert name in descend.torch.__all__
         names = [a.name for a in getattr(torch.ops.descend, name).default._schema.arguments]
-        assert names == [p.python for p in descend._generate.functional_parameters(descend.contract.OPERATORS[name])]
+        assert names == [p.python for p in descend.contract.OPERATORS[name].functional_parameters]
 
 
 @each_operator

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import descend.triton
 from cases import HUAWEI, in_threads, refused
 from descend import _cuda, _native, acl, aclnn, errors
-from descend._generate import functional_parameters
+from descend._device_call import Executor
 from descend.contract import OPERATORS
 from descend.portability import default
 from descend.triton import windows
@@ -57,7 +57,7 @@ def prepare(*arguments: Any, name: str = OP) -> tuple[int, Any]:
 def arguments_of(call: Call, spread: int = 1) -> tuple[list[Any], list[Tensor]]:
     """All parameters of a call's first phase and, of these, the outputs: NaN, in every ``spread``th place of a room."""
     contract = OPERATORS[call.name]
-    parameters = functional_parameters(contract)
+    parameters = contract.functional_parameters
     given = dict(zip((p.python for p in parameters), call.args, strict=False))
     values = {p.python: default(p) for p in parameters if p.default is not None or p.optional} | given | call.named
     types = _native.infer(call.name, *(values[p.python] for p in contract.parameters if p.role != "output"))
@@ -487,6 +487,6 @@ def test_cuda_tensors_find_their_way():
         size, executor = first(*call, *result)
     assert len(seen) == 6
     assert all(a is b for a, b in zip(seen, [*call, *result], strict=True))
-    assert isinstance(executor, _cuda.Executor)
+    assert isinstance(executor, Executor)
     aclnn.rms_norm_grad(torch.empty(size, dtype=torch.uint8), size, executor, None)
     same(tuple(result), expected_of(call))

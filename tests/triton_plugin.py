@@ -27,7 +27,6 @@ import cases  # noqa: E402
 import descend  # noqa: E402
 import descend.triton  # noqa: E402
 from descend import _cuda, acl, aclnn  # noqa: E402
-from descend._generate import functional_parameters  # noqa: E402
 from descend.contract import OPERATORS  # noqa: E402
 
 _convert = interpreter._convert_float
@@ -70,7 +69,7 @@ def _bring_home(given: Any, written: Any) -> None:
 
 def functional(name: str) -> Callable[..., Any]:
     """``descend.<name>``, on NumPy arrays by the Triton kernels; on tensors still by the engine."""
-    names = [p.python for p in functional_parameters(OPERATORS[name])]
+    names = [p.python for p in OPERATORS[name].functional_parameters]
     engine = getattr(descend, name)
 
     def call(*args: Any, out: Any = None, **named: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from descend import _cuda, _native
+from descend._device_call import Executor
 from descend.contract import Operator, Parameter
 from descend.errors import AclnnValueError
 
@@ -24,21 +25,6 @@ KINDS = {
     "bool": "bool",
     "str": "str",
 }
-
-# The results' names: the outputs' without what says that they are outputs.
-_OUT = "_out"
-
-
-def result_names(operator: Operator) -> tuple[str, ...]:
-    """The names of the results, in order: ``("dx", "dgamma")``."""
-    return tuple(p.python.removesuffix(_OUT) for p in operator.outputs)
-
-
-def functional_parameters(operator: Operator) -> tuple[Parameter, ...]:
-    """The functional form's parameters: all but the outputs, keyword-only ones last."""
-    given = [p for p in operator.parameters if p.role != "output"]
-    # Optional tensors may stand before attributes that must be given only if those are by keyword.
-    return tuple(sorted(given, key=lambda p: p.keyword_only))
 
 
 def signature(
@@ -95,7 +81,7 @@ def _functional_docstring(operator: Operator) -> str:
     results = ["Returns:"]
     results += [
         _wrap(f"{name}: {p.description} (shape {p.shape})", "    ")
-        for name, p in zip(result_names(operator), operator.outputs, strict=True)
+        for name, p in zip(operator.result_names, operator.outputs, strict=True)
     ]
     out = (
         "a tuple of arrays to write to, None for one to allocate"
@@ -108,7 +94,7 @@ def _functional_docstring(operator: Operator) -> str:
         "Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong",
         "values, a MemoryError where there is no memory), TypeError for wrong types.",
     ]
-    return _docstring(operator, functional_parameters(operator), results)
+    return _docstring(operator, operator.functional_parameters, results)
 
 
 def _compile(name: str, source: str, namespace: dict[str, Any], module: str, doc: str) -> Callable[..., Any]:
@@ -139,7 +125,7 @@ def _or_on_device(arguments: str, tensors: str, on_device: str) -> str:
 
 def functional(operator: Operator) -> Callable[..., Any]:
     """``descend.<name>``: arrays in, results out."""
-    parameters = functional_parameters(operator)
+    parameters = operator.functional_parameters
     star = "" if any(p.keyword_only for p in parameters) else "*, "
     ordered = ", ".join(p.python for p in operator.parameters if p.role != "output")
     head = f"def {operator.name}({signature(parameters)}, {star}out=None):"
@@ -197,5 +183,5 @@ def launch(operator: Operator) -> Callable[..., Any]:
         "(workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory\n"
         "after the first phase), 361001 (runtime)."
     )
-    namespace = {"_call": _native.phase2(operator.name), "_Prepared": _cuda.Executor}
+    namespace = {"_call": _native.phase2(operator.name), "_Prepared": Executor}
     return _compile(operator.name, source, namespace, "descend.aclnn", doc)

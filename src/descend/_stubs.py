@@ -9,7 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from descend._generate import KINDS, functional, functional_parameters, get_workspace_size, launch
+from descend._generate import KINDS, functional, get_workspace_size, launch
 from descend._generate import signature as signature_of
 from descend.contract import OPERATORS, Operator
 
@@ -55,7 +55,7 @@ def functional_stubs(operators: dict[str, Operator]) -> str:
     ]
     separator = ",\n    "
     for operator in operators.values():
-        parameters = functional_parameters(operator)
+        parameters = operator.functional_parameters
         star = "" if any(p.keyword_only for p in parameters) else f"*{separator}"
         out = "Sequence[_Array | None] | None" if len(operator.outputs) > 1 else "_Array | None"
         given = signature_of(parameters, {**_KINDS, "tensor": "_Array"}, separator=separator)

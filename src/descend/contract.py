@@ -96,6 +96,18 @@ class Operator:
         """Everything that is neither."""
         return tuple(p for p in self.parameters if p.role == "attribute")
 
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """The names of the results, in order: ``("dx", "dgamma")``."""
+        return tuple(p.python.removesuffix("_out") for p in self.outputs)
+
+    @property
+    def functional_parameters(self) -> tuple[Parameter, ...]:
+        """The functional form's parameters: all but the outputs, keyword-only ones last."""
+        given = [p for p in self.parameters if p.role != "output"]
+        # Optional tensors may stand before attributes that must be given only if those are by keyword.
+        return tuple(sorted(given, key=lambda p: p.keyword_only))
+
 
 PRODUCTS: dict[str, Product] = {entry["name"]: Product(**entry) for entry in _native.products()}
 

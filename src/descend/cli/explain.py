@@ -9,7 +9,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from descend._generate import functional_parameters, result_names
 from descend.cli import operators, output
 from descend.contract import PRODUCTS, Operator
 
@@ -50,11 +49,11 @@ def explain(
 def _signature(operator: Operator) -> str:
     """How the functional API is called, such as ``y, rstd = descend.rms_norm(x, gamma, epsilon=1e-6)``."""
     arguments: list[str] = []
-    for parameter in functional_parameters(operator):
+    for parameter in operator.functional_parameters:
         if parameter.keyword_only and "*" not in arguments:
             arguments.append("*")
         arguments.append(parameter.python + (f"={parameter.default}" if parameter.default is not None else ""))
-    return f"{', '.join(result_names(operator))} = descend.{operator.name}({', '.join(arguments)})"
+    return f"{', '.join(operator.result_names)} = descend.{operator.name}({', '.join(arguments)})"
 
 
 def _parameters(operator: Operator) -> Table:

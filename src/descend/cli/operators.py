@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 import descend
 from descend import acl, aclnn, reference
-from descend._generate import result_names
 from descend.contract import OPERATORS, PRODUCTS, Operator
 from descend.errors import from_status
 from descend.portability import default, portability, result_types
@@ -60,7 +59,7 @@ def functional(
 
     Optional inputs that are not among `arguments` are None, also where Python's signature wants them said.
     """
-    names = result_names(operator)
+    names = operator.result_names
     out = tuple(outputs.get(name) for name in names) if outputs else None
     given = _with_absent(operator, arguments)
     results = getattr(descend, operator.name)(**given, out=out[0] if out and len(out) == 1 else out)
@@ -78,13 +77,13 @@ def _with_absent(operator: Operator, arguments: Mapping[str, Any]) -> dict[str, 
 
 
 def _named(operator: Operator, results: Any) -> dict[str, Array]:
-    named = zip(result_names(operator), results if isinstance(results, tuple) else (results,), strict=True)
+    named = zip(operator.result_names, results if isinstance(results, tuple) else (results,), strict=True)
     return {name: result for name, result in named if result is not None}
 
 
 def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Run both phases on the current product into `outputs`, named as by `functional`; return those computed."""
-    names = dict(zip(operator.outputs, result_names(operator), strict=True))
+    names = dict(zip(operator.outputs, operator.result_names, strict=True))
     values = [outputs.get(names[p]) if p in names else arguments.get(p.python, default(p)) for p in operator.parameters]
     workspace_size, executor = getattr(aclnn, f"{operator.name}_get_workspace_size")(*values)
     stream = acl.Stream()
@@ -105,7 +104,7 @@ def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> 
     types = result_types(operator, arguments, product)
     return {
         name: np.full(shape, np.nan, DTYPES[dtype])
-        for name, (shape, dtype) in zip(result_names(operator), types.values(), strict=True)
+        for name, (shape, dtype) in zip(operator.result_names, types.values(), strict=True)
     }
 
 

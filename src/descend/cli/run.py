@@ -14,7 +14,6 @@ import numpy as np
 import typer
 
 from descend import acl
-from descend._generate import result_names
 from descend.cli import files, operators, output
 from descend.cli.operators import Array
 from descend.contract import OPERATORS, Operator, Parameter
@@ -108,7 +107,7 @@ def _run(
 ) -> None:
     if product is not None:
         operators.check_product(product)
-    files.check_outputs(targets, result_names(operator))
+    files.check_outputs(targets, operator.result_names)
     arguments: dict[str, Any] = {a.python: attribute_value(a, attributes[a.python]) for a in operator.attributes}
     names = [p.python for p in operator.inputs]
     optional = [p.python for p in operator.inputs if p.optional]

@@ -33,7 +33,7 @@ from torch.autograd import forward_ad
 
 import descend
 from descend import _cuda, portability
-from descend._generate import functional_parameters
+from descend._device_call import refuse_gradients
 from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS, Parameter
 from descend.errors import from_status
@@ -131,7 +131,7 @@ class Operator:
     def __init__(self, name: str) -> None:
         self.name = name
         self._contract = OPERATORS[name]
-        self._parameters = functional_parameters(self._contract)
+        self._parameters = self._contract.functional_parameters
         self._numbers = [(i, p.python) for i, p in enumerate(self._parameters) if p.kind == "float"]
         self._defaults = tuple(portability.default(p) for p in self._parameters if not p.keyword_only)
         self._engine: Kernel = getattr(descend, name)
@@ -147,7 +147,7 @@ class Operator:
         """What `overload` gives, which takes a tensor's value for a number: gradients lost in this way are refused."""
         for place, name in self._numbers:
             if isinstance(args[place], Tensor):
-                _cuda.refuse_gradients(self.name, name, args[place])
+                refuse_gradients(self.name, name, args[place])
         return self.overload(*args, **named)
 
     def _schema(self) -> str:

@@ -15,7 +15,6 @@ from torch import Tensor
 from triton import knobs
 
 from descend import _native, portability
-from descend._generate import functional_parameters
 from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS
 from descend.errors import AclnnError, from_status
@@ -81,7 +80,7 @@ class Operator:
         self.launch = launch
         self._wanted = wanted
         self._contract = OPERATORS[name]
-        self._parameters = functional_parameters(self._contract)
+        self._parameters = self._contract.functional_parameters
         self.tensors = tuple(p.python for p in self._contract.parameters if p.kind == "tensor")
         """Names of the parameters that are tensors."""
         self._outputs = tuple(p.python for p in self._contract.outputs)

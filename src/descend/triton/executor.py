@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend import _cuda, _native
+from descend import _native
+from descend._device_call import Executor, refuse_gradients
 from descend._torch_dtypes import DTYPES
 from descend.errors import from_status
 from descend.triton import operator
@@ -20,7 +21,7 @@ _ALIGNMENT = 16
 """Of a workspace: what the widest access to memory asks for."""
 
 
-class Prepared(_cuda.Executor):
+class Prepared(Executor):
     """A call that has passed the contract, and what its launch takes.
 
     It holds the memory of its tensors and copies of all else, so that the caller's may change or go.
@@ -146,7 +147,7 @@ class Prepared(_cuda.Executor):
 
     def _held(self, parameter: str, tensor: Tensor) -> Tensor:
         """The same memory, and metadata that the caller cannot change."""
-        _cuda.refuse_gradients(self.operator, parameter, tensor)
+        refuse_gradients(self.operator, parameter, tensor)
         if tensor.is_neg():
             raise invalid(self.operator, f"{parameter} is a lazily negated tensor; call resolve_neg() first.")
         return tensor.detach()

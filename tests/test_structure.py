@@ -21,7 +21,7 @@ def modules(folder: Path) -> dict[str, Path]:
 
 
 def imports(file: Path, known: dict[str, Path]) -> set[str]:
-    """The package's modules that one imports, wherever in it; ``from package import name`` is the module of that name."""
+    """The package's modules that one imports, wherever in it; ``from package import name`` may name one."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -1074,6 +1074,24 @@ def test_jax():
     assert_same_bits([np.asarray(a) for a in call], inputs())
 
 
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+def test_jax_arrays_without_memory():
+    """Deleted, or donated to a computation, which may write over it."""
+    jax = pytest.importorskip("jax")
+    for lose in (lambda array: array.delete(), jax.jit(lambda array: array + 1, donate_argnums=0)):
+        for place, name in enumerate(("dy", "x", "rstd", "gamma")):
+            call = [jax.numpy.asarray(a) for a in inputs()]
+            lose(call[place])
+            with refused(161002, OP, f"{name} is a deleted ", ".ArrayImpl, whose memory was freed or donated."):
+                descend.rms_norm_grad(*call)
+            with refused(161002, OP, f"{name} is a deleted "):
+                phase1(OP, *call, *inputs()[1::2])
+        sizes = jax.numpy.asarray([4, 32])
+        lose(sizes)
+        with pytest.raises(TypeError, match=r"normalized_shape is a deleted .*, but must be a sequence of integers\.$"):
+            descend.layer_norm(inputs()[1], sizes)
+
+
 # --- leaks ---------------------------------------------------------------------------------------------------------
 
 

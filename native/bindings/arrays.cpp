@@ -34,6 +34,7 @@ PyObject* masked_array_type = nullptr;
 // inside catch (nb::python_error&).
 [[noreturn]] void refuse_unreadable(const Call& call, int i, PyObject* object, const nb::python_error& error) {
   if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
+  if (is_deleted(object)) refuse(call, i, concat("is ", what_is(object), ", whose memory was freed or donated."));
   const nb::object message = nb::steal(PyObject_Str(error.value().ptr()));
   if (!message.is_valid()) PyErr_Clear();
   const std::string text = message.is_valid() ? utf8(message.ptr()) : std::string();

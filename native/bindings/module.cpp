@@ -67,8 +67,16 @@ std::string type_name(PyObject* object) {
   return prefix == "builtins" ? name : prefix + "." + name;
 }
 
+bool is_deleted(PyObject* object) {
+  const nb::error_scope kept;
+  const nb::object deleted = nb::steal(PyObject_CallMethod(object, "is_deleted", nullptr));
+  PyErr_Clear();
+  return deleted.ptr() == Py_True;
+}
+
 std::string what_is(PyObject* object) {
   if (object == Py_None) return "None";
+  if (is_deleted(object)) return concat("a deleted ", type_name(object));
   const std::string name = type_name(object);
   return (std::string_view("AEIOaeio").find(name[0]) == std::string_view::npos ? "a " : "an ") + name;
 }

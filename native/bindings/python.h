@@ -73,7 +73,10 @@ auto without_gil(Body body) {
 // The name of an object's type: "int", "numpy.ndarray", "torch.Tensor".
 std::string type_name(PyObject* object);
 
-// What a sentence calls an object: "an int", "a numpy.ndarray", "None".
+// Whether an array has given up its memory, as JAX arrays do that are deleted or donated to a computation.
+bool is_deleted(PyObject* object);
+
+// What a sentence calls an object: "an int", "a numpy.ndarray", "a deleted jaxlib._jax.ArrayImpl", "None".
 std::string what_is(PyObject* object);
 
 // Any str; lone surrogates, which UTF-8 has not, are escaped.

@@ -252,6 +252,15 @@ def test_training_is_pytorchs():
 # --- errors --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("module", [dt.LayerNorm(8), dt.RMSNorm(8), dt.GroupNormSwish(2, 8), dt.ScaledMaskedSoftmax(),
+                                    dt.NsaCompress(2, 4, 4)], ids=lambda m: type(m).__name__)  # fmt: skip
+def test_scripts_are_refused_in_a_sentence(module):
+    sentence = rf"^torch\.jit\.script cannot compile descend\.torch\.{type(module).__name__}; call torch\.jit\.trace"
+    with pytest.raises(NotImplementedError, match=sentence):
+        torch.jit.script(nn.Sequential(module))
+
+
 def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"num_channels is 7, but must be a multiple of num_groups, 2\."):
         dt.GroupNormSwish(2, 7)

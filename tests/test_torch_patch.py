@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import pickle
 from collections.abc import Callable
@@ -929,6 +930,39 @@ def test_exported_and_traced_models():
     dt.patch(model)
     assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
     assert torch.equal(torch.fx.symbolic_trace(model)(x), model(x))
+
+
+@pytest.mark.cpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dynamo", [True, False], ids=["by torch.export", "by TorchScript"])
+def test_onnx_has_what_the_classes_compute(dynamo, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.LayerNorm(16), LlamaNorm(), nn.GroupNorm(2, 8), nn.SiLU()).eval(), torch.randn(4, 8, 16)
+    wanted = model(x).detach()
+    assert len(dt.patch(model).swapped) == 3
+    torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=dynamo)
+    written = onnx.load(tmp_path / "model.onnx")
+    assert {entry.domain for entry in written.opset_import} == {""}
+    session = importlib.import_module("onnx.reference").ReferenceEvaluator(written)
+    torch.testing.assert_close(torch.from_numpy(session.run(None, {session.input_names[0]: x.numpy()})[0]), wanted)
+    assert "descend" in str(torch.export.export(model, (x,)).graph)  # once it is done, all is as before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "Llama", "GroupNorm and SiLU"])
+def test_scripts_name_the_way_out(name):
+    module = nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU()) if name == "GroupNorm and SiLU" else SWAPPED[name][0]()
+    for model in (module, nn.Sequential(nn.Linear(16, 16), module)):
+        dt.patch(model)
+        kinds = [type(m) for m in model.modules()]
+        with pytest.raises(NotImplementedError, match=r"descend\.torch\.unpatch\(model\) first"):
+            torch.jit.script(model)
+        assert [type(m) for m in model.modules()] == kinds
+        assert dt.unpatch(model)
+    if name == "LayerNorm":
+        assert torch.equal(torch.jit.script(module)(torch.ones(2, 16)), module(torch.ones(2, 16)))
 
 
 def test_inputs_by_name():

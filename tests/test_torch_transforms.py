@@ -489,6 +489,17 @@ def test_sizes_in_a_trace():
         assert_all_close(torch.jit.trace(function, inputs)(*others), function(*others))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripts_call_the_operators():
+    def function(x, gamma):
+        return torch.ops.descend.rms_norm(x, gamma, 1e-3)[0]
+
+    args = [torch.randn(5, 8, requires_grad=True), torch.randn(8, requires_grad=True)]
+    ours, theirs = torch.jit.script(function)(*args), function(*args)
+    assert torch.equal(ours, theirs)
+    assert_all_close(torch.autograd.grad(ours.sum(), args), torch.autograd.grad(theirs.sum(), args))
+
+
 # --- autocast ------------------------------------------------------------------------------------------------------
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

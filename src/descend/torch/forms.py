@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import zip_longest
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar, NoReturn, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,13 @@ class Form:
         make, args, *state = reduced
         before = (self._origin[0] if part is type(self) else part for part in (make, *args))
         return _make, (self._origin, *before), *state
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What ``torch.jit.script`` asks for first. Raises NotImplementedError."""
+        raise NotImplementedError(
+            f"torch.jit.script cannot compile what descend.torch.patch has swapped, here of the class "
+            f"{self._origin[0].__name__}; call descend.torch.unpatch(model) first, or torch.jit.trace instead."
+        )
 
 
 class SubclassError(TypeError):
@@ -96,7 +103,14 @@ def _is_taken(x: Any) -> TypeGuard[Tensor]:
     """Whether the operators take an input, by its kind, dtype and rank; what they do not is left to the class."""
     # Some nested tensors say that they are strided.
     plain = isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
-    return plain and x.dtype in DTYPES and x.dim() <= 8
+    return plain and x.dtype in DTYPES and x.dim() <= 8 and not _becomes_onnx()
+
+
+def _becomes_onnx() -> bool:
+    """Whether ``torch.onnx.export`` runs the model: ONNX has what the classes compute, and not the operators."""
+    # Who asks torch.onnx first imports its exporter.
+    records = torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None
+    return records and torch.onnx.is_in_onnx_export()
 
 
 class Norm(Form):

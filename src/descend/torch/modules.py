@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,17 @@ def _parameter(shape: Sequence[int], wanted: bool, device: Device, dtype: torch.
     return nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if wanted else None
 
 
-class _Affine(nn.Module):
+class _Module(nn.Module):
+    """What the modules have in common."""
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What ``torch.jit.script`` asks for first. Raises NotImplementedError."""
+        raise NotImplementedError(
+            f"torch.jit.script cannot compile descend.torch.{type(self).__name__}; call torch.jit.trace instead."
+        )
+
+
+class _Affine(_Module):
     """What has a weight that begins as ones and a bias that begins as zeros, each perhaps absent."""
 
     weight: nn.Parameter | None
@@ -46,7 +57,7 @@ class _Affine(nn.Module):
             nn.init.zeros_(self.bias)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(_Module):
     """RMS norm over the last dimensions, like ``torch.nn.RMSNorm``::
 
         y = x / sqrt(mean(x * x) + eps) * weight
@@ -185,7 +196,7 @@ class GroupNormSwish(_Affine):
         )
 
 
-class ScaledMaskedSoftmax(nn.Module):
+class ScaledMaskedSoftmax(_Module):
     """Softmax of attention scores: scaled, masked, over the last axis, as one operator::
 
         y = softmax(where(mask, -10000, scale * x))
@@ -209,7 +220,7 @@ class ScaledMaskedSoftmax(nn.Module):
         return f"scale={self.scale}, fix_triu_mask={self.fix_triu_mask}"
 
 
-class NsaCompress(nn.Module):
+class NsaCompress(_Module):
     """Native sparse attention's compression of each window of tokens to one, by a learned weight::
 
         y[c, n, :] = sum over w < W of weight[w, n] * x[start(c) + w, n, :]

@@ -189,8 +189,8 @@ ACL_FUNC_VISIBILITY void* aclGetDataBufferAddr(const aclDataBuffer* dataBuffer);
 ACL_FUNC_VISIBILITY uint32_t aclGetDataBufferSize(const aclDataBuffer* dataBuffer); /* sizes below 2^32 */
 ACL_FUNC_VISIBILITY size_t aclGetDataBufferSizeV2(const aclDataBuffer* dataBuffer);
 
-/* A dtype, a shape and a format in one object, with which programs reckon: no operator here takes one. Null for a
- * negative number of dimensions, or null dimensions. */
+/* A dtype, a shape and a format in one object, which calls of operators by name take. Null for a negative number of
+ * dimensions, or null dimensions. */
 ACL_FUNC_VISIBILITY aclTensorDesc* aclCreateTensorDesc(aclDataType dataType, int numDims, const int64_t* dims,
                                                        aclFormat format);
 ACL_FUNC_VISIBILITY void aclDestroyTensorDesc(const aclTensorDesc* desc);
@@ -203,6 +203,22 @@ ACL_FUNC_VISIBILITY size_t aclGetTensorDescElementCount(const aclTensorDesc* des
 ACL_FUNC_VISIBILITY size_t aclGetTensorDescNumDims(const aclTensorDesc* desc);
 ACL_FUNC_VISIBILITY int64_t aclGetTensorDescDim(const aclTensorDesc* desc, size_t index); /* -1 where there is none */
 ACL_FUNC_VISIBILITY aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* dimSize);
+
+/* For operators by name. The name that an operator's definition gives the tensor; whoever sets one is held to it. */
+ACL_FUNC_VISIBILITY void aclSetTensorDescName(aclTensorDesc* desc, const char* name);
+ACL_FUNC_VISIBILITY const char* aclGetTensorDescName(aclTensorDesc* desc); /* "" where there is none */
+/* How the processor would store the tensor: beside the shape and the format that the description was created with. */
+ACL_FUNC_VISIBILITY aclError aclSetTensorFormat(aclTensorDesc* desc, aclFormat format);
+ACL_FUNC_VISIBILITY aclError aclSetTensorShape(aclTensorDesc* desc, int numDims, const int64_t* dims);
+/* Where the data lies. All memory is the host's here; a call copies an input that the program places there. */
+typedef enum ACL_ANY_UNSIGNED {
+  ACL_MEMTYPE_DEVICE = 0,
+  ACL_MEMTYPE_HOST = 1,
+  ACL_MEMTYPE_HOST_COMPILE_INDEPENDENT = 2
+} aclMemType;
+ACL_FUNC_VISIBILITY aclError aclSetTensorPlaceMent(aclTensorDesc* desc, aclMemType memType);
+/* The data of a constant input, in place of its buffer's; read when the operator is called. */
+ACL_FUNC_VISIBILITY aclError aclSetTensorConst(aclTensorDesc* desc, void* dataBuffer, size_t length);
 
 /* float16 to float and back; rounds to nearest even. */
 ACL_FUNC_VISIBILITY float aclFloat16ToFloat(aclFloat16 value);

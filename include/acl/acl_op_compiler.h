@@ -1,9 +1,10 @@
-/* Options of the compiler of operators, which does not exist here: they are kept and told again, and change nothing.
- * C99. */
+/* Calls of operators by name, and options of their compiler, which does not exist here: they are kept and told again,
+ * and change nothing. C99. */
 #ifndef DESCEND_ACL_ACL_OP_COMPILER_H_
 #define DESCEND_ACL_ACL_OP_COMPILER_H_
 
 #include "acl_base.h"
+#include "acl_op.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,6 +36,27 @@ ACL_FUNC_VISIBILITY aclError aclSetCompileopt(aclCompileOpt opt, const char* val
 ACL_FUNC_VISIBILITY size_t aclGetCompileoptSize(aclCompileOpt opt);
 /* `length` is the room at `value`. */
 ACL_FUNC_VISIBILITY aclError aclGetCompileopt(aclCompileOpt opt, char* value, size_t length);
+
+typedef enum aclCompileType ACL_ANY_UNSIGNED { ACL_COMPILE_SYS = 0, ACL_COMPILE_UNREGISTERED = 1 } aclopCompileType;
+
+/* Runs an operator on a stream, by its type's name in CANN, with the contract and the arithmetic of its aclnn function;
+ * docs/coming-from-cann.md lists the types. An optional input that is left out is described by ACL_DT_UNDEFINED, or
+ * left off at the end. Descriptions, buffers and attributes may be destroyed as soon as the call has returned; the
+ * memory must live until the stream is synchronised, but for that of inputs set by aclSetTensorConst or placed in host
+ * memory, which the call copies. ACL_ERROR_OP_NOT_FOUND for any other type; where the contract refuses, its status. */
+ACL_FUNC_VISIBILITY aclError aclopCompileAndExecute(
+    const char* opType, int numInputs, const aclTensorDesc* const inputDesc[], const aclDataBuffer* const inputs[],
+    int numOutputs, const aclTensorDesc* const outputDesc[], aclDataBuffer* const outputs[], const aclopAttr* attr,
+    aclopEngineType engineType, aclopCompileType compileFlag, const char* opPath, aclrtStream stream);
+
+/* The same; an output whose description has a dimension of -1 gets the shape that follows from the inputs, which its
+ * description then has. */
+ACL_FUNC_VISIBILITY aclError aclopCompileAndExecuteV2(const char* opType, int numInputs, aclTensorDesc* inputDesc[],
+                                                      aclDataBuffer* inputs[], int numOutputs,
+                                                      aclTensorDesc* outputDesc[], aclDataBuffer* outputs[],
+                                                      aclopAttr* attr, aclopEngineType engineType,
+                                                      aclopCompileType compileFlag, const char* opPath,
+                                                      aclrtStream stream);
 
 #ifdef __cplusplus
 }

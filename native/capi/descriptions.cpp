@@ -18,6 +18,23 @@ size_t count(const TensorDesc& desc, size_t each) {
   return product;
 }
 
+Status check_dims(int count, const int64_t* dims) {
+  if (count < 0) return failure(Code::kInvalidParam, "numDims is ", count, ", but must be at least 0.");
+  if (dims != nullptr || count == 0) return {};
+  return failure(Code::kInvalidParam, "dims is null, but numDims is ", count, ".");
+}
+
+// change(description) -> Status, on one that is alive.
+template <class Change>
+aclError change(const char* function, const aclTensorDesc* desc, Change change_it) noexcept {
+  return boundary(function, [&]() -> Status {
+    if (desc == nullptr) return null_argument("desc");
+    Status status;
+    const bool alive = state().tensor_descs.with(desc, [&](TensorDesc& found) { status = change_it(found); });
+    return alive ? status : not_alive("desc");
+  });
+}
+
 }  // namespace
 
 aclDataBuffer* aclCreateDataBuffer(void* data, size_t size) {
@@ -57,10 +74,8 @@ size_t aclGetDataBufferSizeV2(const aclDataBuffer* dataBuffer) {
 
 aclTensorDesc* aclCreateTensorDesc(aclDataType dataType, int numDims, const int64_t* dims, aclFormat format) {
   return create<aclTensorDesc>("aclCreateTensorDesc", [&]() -> void* {
-    if (numDims < 0 || (dims == nullptr && numDims > 0)) {
-      (void)report("aclCreateTensorDesc",
-                   numDims < 0 ? failure(Code::kInvalidParam, "numDims is ", numDims, ", but must be at least 0.")
-                               : failure(Code::kInvalidParam, "dims is null, but numDims is ", numDims, "."));
+    if (const Status status = check_dims(numDims, dims); !status.ok()) {
+      (void)report("aclCreateTensorDesc", status);
       return nullptr;
     }
     return state().tensor_descs.insert(TensorDesc{dataType, format, Dims(dims, static_cast<size_t>(numDims))});
@@ -124,5 +139,57 @@ aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t*
     if (!alive) return not_alive("desc");
     if (index < rank) return {};
     return failure(Code::kInvalidParam, "index is ", index, ", but desc has ", rank, " dimensions.");
+  });
+}
+
+void aclSetTensorDescName(aclTensorDesc* desc, const char* name) {
+  (void)change("aclSetTensorDescName", desc, [&](TensorDesc& found) -> Status {
+    if (name == nullptr) return null_argument("name");
+    found.name = name;
+    return {};
+  });
+}
+
+const char* aclGetTensorDescName(aclTensorDesc* desc) {
+  const char* name = "";
+  (void)change("aclGetTensorDescName", desc, [&](TensorDesc& found) -> Status {
+    name = found.name.c_str();  // stays where it is, as long as the description and its name do
+    return {};
+  });
+  return name;
+}
+
+aclError aclSetTensorFormat(aclTensorDesc* desc, aclFormat format) {
+  return change("aclSetTensorFormat", desc, [&](TensorDesc& found) -> Status {
+    found.storage_format = format;
+    return {};
+  });
+}
+
+aclError aclSetTensorShape(aclTensorDesc* desc, int numDims, const int64_t* dims) {
+  return change("aclSetTensorShape", desc, [&](TensorDesc& found) -> Status {
+    DESCEND_RETURN_IF_ERROR(check_dims(numDims, dims));
+    found.storage_shape = Dims(dims, static_cast<size_t>(numDims));
+    return {};
+  });
+}
+
+aclError aclSetTensorPlaceMent(aclTensorDesc* desc, aclMemType memType) {
+  return change("aclSetTensorPlaceMent", desc, [&](TensorDesc& found) -> Status {
+    if (memType > ACL_MEMTYPE_HOST_COMPILE_INDEPENDENT) {
+      return failure(Code::kInvalidParam, "memType is ", static_cast<unsigned>(memType), ", but must be 0, 1 or 2.");
+    }
+    found.placement = memType;
+    return {};
+  });
+}
+
+aclError aclSetTensorConst(aclTensorDesc* desc, void* dataBuffer, size_t length) {
+  return change("aclSetTensorConst", desc, [&](TensorDesc& found) -> Status {
+    if (dataBuffer == nullptr && length > 0) {
+      return failure(Code::kInvalidParam, "dataBuffer is null, but length is ", length, ".");
+    }
+    found.constant = DataBuffer{dataBuffer, length};
+    return {};
   });
 }

@@ -4,11 +4,13 @@
 #include <array>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "aclnn/acl_meta.h"
+#include "capi/attributes.h"
 #include "capi/handles.h"
 #include "operators/executor.h"
 #include "runtime/status.h"
@@ -19,6 +21,10 @@ namespace descend::capi {
 
 // Codes of the C interface alone, beside those of Code.
 inline constexpr Code kInvalidFile{100003};
+inline constexpr Code kOpInputNotMatch{100021};
+inline constexpr Code kOpOutputNotMatch{100022};
+inline constexpr Code kOpAttributeNotMatch{100023};
+inline constexpr Code kOpNotFound{100024};
 inline constexpr Code kContextNull{107002};
 inline constexpr Code kFeatureUnsupported{200006};
 inline constexpr Code kFeatureNotSupport{207000};  // the runtime's own
@@ -38,6 +44,11 @@ struct TensorDesc {
   aclDataType dtype = ACL_DT_UNDEFINED;
   aclFormat format = ACL_FORMAT_UNDEFINED;
   Dims shape;
+  std::string name = {};
+  std::optional<aclFormat> storage_format = {};
+  std::optional<Dims> storage_shape = {};
+  aclMemType placement = ACL_MEMTYPE_DEVICE;
+  std::optional<DataBuffer> constant = {};
 };
 
 // Options by number, as aclSysParamOpt counts them.
@@ -65,12 +76,13 @@ struct State {
   HandleTable<std::vector<const aclScalar*>> scalar_lists{0xAB};
   HandleTable<DataBuffer> data_buffers{0xAC};
   HandleTable<TensorDesc> tensor_descs{0xAD};
+  HandleTable<Attributes> attributes{0xB0};
 
   template <class Use>
   void for_each_table(Use use) {
     const auto each = [&](auto&... tables) { (use(tables), ...); };
     each(tensors, int_arrays, bool_arrays, executors, streams, events, contexts, float_arrays, scalars, tensor_lists,
-         scalar_lists, data_buffers, tensor_descs);
+         scalar_lists, data_buffers, tensor_descs, attributes);
   }
 };
 State& state();

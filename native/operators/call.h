@@ -36,10 +36,17 @@ struct Operator;
 // Which names sentences use: the documents' in C, Python's in Python.
 enum class Naming : uint8_t { kDocuments, kPython };
 
+// A call's own names, in place of the operator's; null where it has none.
+struct CallNames {
+  const char* op = nullptr;
+  std::array<const char*, kMaxParameters> parameters{};
+};
+
 struct Call {
   const Operator* op = nullptr;
   Product product = Product::kHost;
   Naming naming = Naming::kDocuments;
+  const CallNames* names = nullptr;  // where set, they go before those of `naming`; they outlive the call
   std::array<Argument, kMaxParameters> arguments;
 
   const Argument& operator[](int i) const { return arguments[i]; }

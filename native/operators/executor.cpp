@@ -138,6 +138,7 @@ void Executor::reset(const Operator& op, Product product, Naming naming) {
   call_.op = &op;
   call_.product = product;
   call_.naming = naming;
+  call_.names = nullptr;
   for (size_t i = 0; i < op.parameters.size(); ++i) {
     call_[i].state = Argument::State::kNull;
     call_[i].tensor.data = nullptr;
@@ -245,6 +246,29 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     stream->submit({[plan = plan_, step] { return step(*plan); }, plan_->bytes()});
   }
   spent_ = !repeatable_;  // not where there was no memory to queue it
+  return {};
+}
+
+Status Executor::launch(Stream& stream, Around around) {
+  const std::lock_guard lock(mutex_);
+  DESCEND_RETURN_IF_ERROR(check_addresses(nullptr, 0));
+  if (plan_->empty() && !around.before && !around.after) return {};
+  const auto step = [where = addresses(nullptr), around = std::move(around), name = call_.operator_name(),
+                     log_line = logging() ? describe(call_, *plan_) : std::string()](const Plan& plan) -> Status {
+    try {
+      if (around.before) around.before();
+      run_in_own_workspace(plan, where, log_line);
+      if (around.after) around.after();
+      return {};
+    } catch (const std::bad_alloc&) {
+      return no_memory(name, "the call");
+    }
+  };
+  if (!stream.try_run_inline(plan_->bytes(), [&] { return step(*plan_); })) {
+    plan_in_flight_ = true;
+    stream.submit({[plan = plan_, step] { return step(*plan); }, plan_->bytes()});
+  }
+  spent_ = true;
   return {};
 }
 

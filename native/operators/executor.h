@@ -3,9 +3,11 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "operators/operator.h"
 #include "runtime/stream.h"
@@ -32,6 +34,12 @@ class Executor : public std::enable_shared_from_this<Executor> {
   // Phase 2 of `op` (another operator's executor is refused): puts the plan on the stream. The executor is then spent,
   // unless it is repeatable. A null stream is one that the caller could not find: the last thing to be refused.
   Status launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream* stream);
+  // The same for who gives no workspace: it is taken when the plan's turn comes. `around` comes with it, on the stream.
+  struct Around {
+    std::function<void()> before, after;            // either may be empty; they may throw std::bad_alloc
+    std::vector<std::shared_ptr<const void>> kept;  // memory that lives until then
+  };
+  Status launch(Stream& stream, Around around);
   void set_repeatable() { repeatable_ = true; }
   bool repeatable() const { return repeatable_; }
   bool spent() const { return spent_; }

@@ -277,11 +277,15 @@ bool holds(const Plan& plan, const Call& made_for, const Call& call) {
 }
 
 const char* Call::name(int i) const {
+  if (names != nullptr && names->parameters[i] != nullptr) return names->parameters[i];
   const Parameter& p = op->parameters[i];
   return naming == Naming::kDocuments ? p.name : p.python;
 }
 
-const char* Call::operator_name() const { return naming == Naming::kDocuments ? op->c_name : op->name; }
+const char* Call::operator_name() const {
+  if (names != nullptr && names->op != nullptr) return names->op;
+  return naming == Naming::kDocuments ? op->c_name : op->name;
+}
 
 const Operator* find_operator(std::string_view name) {
   for (const Operator* op : operators()) {

@@ -54,6 +54,8 @@ class Array {
   operator aclTensor*() { return tensor_; }
   unsigned char* data() { return data_.get(); }
   size_t bytes() const { return bytes_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+  aclDataType dtype() const { return dtype_; }
   int64_t size() const { return size_; }
 
  private:

@@ -1,0 +1,338 @@
+#include "capi/op_types.h"
+
+#include <cstdlib>
+#include <initializer_list>
+
+#include "capi/state.h"
+#include "operators/layer_norm_variance.h"
+
+namespace descend {
+extern const Operator group_norm_swish;
+extern const Operator group_norm_swish_grad;
+extern const Operator layer_norm;
+extern const Operator layer_norm_backward;
+extern const Operator nsa_compress;
+extern const Operator nsa_compress_grad;
+extern const Operator rms_norm;
+extern const Operator rms_norm_grad;
+extern const Operator scaled_masked_softmax;
+extern const Operator scaled_masked_softmax_backward;
+}  // namespace descend
+
+namespace descend::capi {
+namespace {
+
+// Where an operator has the parameter of this name in its document.
+int find_parameter(const Operator& op, std::string_view name) {
+  for (size_t i = 0; i < op.parameters.size(); ++i) {
+    if (name == op.parameters[i].name) return static_cast<int>(i);
+  }
+  std::abort();  // a slip in the table below
+}
+
+// One row of the table; the order of inputs and outputs is that of the type's public definition.
+class Row {
+ public:
+  Row(const char* name, const Operator& op) : type_{.name = name, .op = &op} { type_.names.op = name; }
+
+  Row& input(const char* name, const char* parameter) { return tensor(type_.inputs, name, parameter, false); }
+  Row& optional_input(const char* name, const char* parameter) { return tensor(type_.inputs, name, parameter, true); }
+  Row& numbers(const char* name, const char* parameter, DtypeSet dtypes, bool optional) {
+    return tensor(type_.inputs, name, parameter, optional, dtypes);
+  }
+  Row& output(const char* name, const char* parameter) { return tensor(type_.outputs, name, parameter, false); }
+  Row& optional_output(const char* name, const char* parameter) { return tensor(type_.outputs, name, parameter, true); }
+
+  Row& required_integer(const char* name, const char* parameter) {
+    return attribute(name, parameter, Kind::kInt, true, {});
+  }
+  Row& integer(const char* name, const char* parameter, int64_t value) {
+    return attribute(name, parameter, Kind::kInt, false, with(&Argument::integer, value));
+  }
+  Row& real(const char* name, const char* parameter, float value) {
+    return attribute(name, parameter, Kind::kFloat, false, with(&Argument::real, double{value}));
+  }
+  Row& flag(const char* name, const char* parameter, bool value) {
+    return attribute(name, parameter, Kind::kBool, false, with(&Argument::flag, value));
+  }
+  Row& text(const char* name, const char* parameter, const char* value) {
+    return attribute(name, parameter, Kind::kString, false, with(&Argument::text, std::string(value)));
+  }
+  Row& flags(const char* name, const char* parameter, std::initializer_list<int64_t> values) {
+    return attribute(name, parameter, Kind::kBoolArray, false, with(&Argument::list, Dims(values)));
+  }
+
+  Row& complete(Status (*function)(OpCall&)) {
+    type_.complete = function;
+    return *this;
+  }
+  Row& extend(Status (*function)(OpCall&)) {
+    type_.extend = function;
+    return *this;
+  }
+  operator OpType() const { return type_; }
+
+ private:
+  template <class T>
+  static Argument with(T Argument::* member, T value) {
+    Argument argument;
+    argument.*member = std::move(value);
+    return argument;
+  }
+  Row& tensor(std::vector<OpTensor>& list, const char* name, const char* parameter, bool optional,
+              DtypeSet numbers = {}) {
+    list.push_back({name, find_parameter(*type_.op, parameter), optional, numbers});
+    type_.names.parameters[list.back().parameter] = name;
+    return *this;
+  }
+  Row& attribute(const char* name, const char* parameter, Kind kind, bool required, Argument value) {
+    const int i = parameter == nullptr ? -1 : find_parameter(*type_.op, parameter);
+    type_.attributes.push_back({name, i, kind, required, std::move(value)});
+    if (i >= 0) type_.names.parameters[i] = name;
+    return *this;
+  }
+
+  OpType type_;
+};
+
+Argument& argument(OpCall& call, const char* parameter) { return call.call[find_parameter(*call.call.op, parameter)]; }
+
+void give(Argument& argument, const Dims& list) {
+  argument.list = list;
+  argument.state = Argument::State::kGiven;
+}
+
+// LayerNorm and LayerNormV3: the normalised dimensions begin at begin_norm_axis.
+Status normalize_from_axis(OpCall& call) {
+  const Dims& x = argument(call, "input").tensor.shape;
+  const auto rank = static_cast<int64_t>(x.size());
+  for (int i : {0, 1}) {
+    int64_t& axis = call.attributes[i].integer;
+    const int64_t given = axis;
+    if (axis < 0) axis += rank;
+    if (0 <= axis && axis < rank) continue;
+    return call.call.fail(kOpAttributeNotMatch, call.type.attributes[i].name, " is ", given, ", but x has shape ",
+                          to_string(x), ".");
+  }
+  const int64_t axis = call.attributes[0].integer, parameters_axis = call.attributes[1].integer;
+  if (parameters_axis != axis) {
+    return call.call.fail(kOpAttributeNotMatch, "begin_params_axis is ", parameters_axis,
+                          ", but must be begin_norm_axis, ", axis,
+                          ": gamma and beta have the dimensions of x from there.");
+  }
+  give(argument(call, "normalizedShape"), x.slice(static_cast<uint64_t>(axis), x.size()));
+  return {};
+}
+
+// LayerNormGrad and LayerNormGradV3: gamma has the normalised dimensions.
+Status normalize_as_gamma(OpCall& call) {
+  give(argument(call, "normalizedShape"), argument(call, "weightOptional").tensor.shape);
+  return {};
+}
+
+Status complete_grad(OpCall& call) {
+  give(argument(call, "outputMask"), {1, 1, 1});
+  return normalize_as_gamma(call);
+}
+
+// The definition knows other masks on Ascend 950 alone.
+Status complete_grad_v3(OpCall& call) {
+  const Product product = call.call.product;
+  const Dims& mask = argument(call, "outputMask").list;
+  if (product != Product::kAscend950 && product != Product::kHost && mask != Dims{1, 1, 1}) {
+    return call.call.fail(kOpAttributeNotMatch, "output_mask is ", to_string(mask), ", but must be [1, 1, 1] on ",
+                          info(product).name, ".");
+  }
+  return normalize_as_gamma(call);
+}
+
+int64_t product_of(const Dims& dims) {
+  int64_t product = 1;
+  for (const int64_t dim : dims) product *= dim;
+  return product;
+}
+
+// LayerNorm gives the variance where the operator gives the reciprocal of the deviation, and takes its place.
+Status give_variance(OpCall& call) {
+  const Tensor x = argument(call, "input").tensor, out = argument(call, "rstdOutOptional").tensor;
+  const int64_t columns = product_of(argument(call, "normalizedShape").list);
+  const auto variances = std::make_shared<std::vector<double>>();
+  call.around.before = [=, rows = out.elements()] { *variances = row_variances(x.dtype, x.data, rows, columns); };
+  call.around.after = [=] {
+    const int64_t count = out.elements();
+    const kernels::Strided line{.rank = 1, .shape = {count}, .from_stride = {1}, .to_stride = {1}};
+    kernels::convert(line, kernels::Element::kFloat64, variances->data(), element_of(out.dtype), out.data);
+  };
+  return {};
+}
+
+// LayerNormGrad takes the variance: the operator gets the reciprocal of the deviation, in memory of the call's own. The
+// epsilon is the definition's, which is another for 16 bits on Ascend 950.
+Status take_variance(OpCall& call) {
+  Tensor& rstd = argument(call, "rstd").tensor;
+  const Tensor variance = rstd;
+  const bool wide = argument(call, "input").tensor.dtype == Dtype::kFloat;
+  const double epsilon = call.call.product == Product::kAscend950 && !wide ? 1e-5f : 1e-12f;
+  const Dtype dtype = variance.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
+  const auto memory = std::make_shared<std::vector<double>>(static_cast<size_t>(variance.elements()));
+  rstd = contiguous_tensor(dtype, variance.shape, memory->data());
+  call.around.kept.push_back(memory);
+  call.around.before = [=, to = memory->data()] {
+    reciprocal_deviations(variance.elements(), variance.dtype, variance.data, epsilon, dtype, to);
+  };
+  return {};
+}
+
+OpType softmax(const char* name) {
+  return Row(name, scaled_masked_softmax)
+      .input("x", "x")
+      .optional_input("mask", "mask")
+      .output("y", "y")
+      .real("scale", "scale", 1)
+      .flag("fixed_triu_mask", "fixTriuMask", false);
+}
+
+OpType softmax_grad(const char* name, const char* dy, const char* dx) {
+  return Row(name, scaled_masked_softmax_backward)
+      .input(dy, "gradOutput")
+      .input("y", "y")
+      .optional_input("mask", "mask")
+      .output(dx, "out")
+      .real("scale", "scale", 1)
+      .flag("fixed_triu_mask", "fixTriuMask", false);
+}
+
+// LayerNorm and LayerNormV3 differ in their last output.
+Row layer_norm_from_axis(const char* name, const char* last, float epsilon) {
+  return Row(name, layer_norm)
+      .input("x", "input")
+      .input("gamma", "weightOptional")
+      .input("beta", "biasOptional")
+      .output("y", "out")
+      .output("mean", "meanOutOptional")
+      .output(last, "rstdOutOptional")
+      .integer("begin_norm_axis", nullptr, 0)
+      .integer("begin_params_axis", nullptr, 0)
+      .real("epsilon", "eps", epsilon)
+      .complete(normalize_from_axis);
+}
+
+Row layer_norm_grad(const char* name, const char* statistic) {
+  return Row(name, layer_norm_backward)
+      .input("dy", "gradOut")
+      .input("x", "input")
+      .input(statistic, "rstd")
+      .input("mean", "mean")
+      .input("gamma", "weightOptional");
+}
+
+const std::vector<OpType>& op_types() {
+  const DtypeSet int64{Dtype::kInt64};
+  static const std::vector<OpType> types{
+      softmax("ScaledMaskedSoftmax"),
+      softmax("ScaledMaskedSoftmaxV2"),
+      softmax_grad("ScaledMaskedSoftmaxGrad", "y_grad", "x_grad"),
+      softmax_grad("ScaledMaskedSoftmaxGradV2", "yGrad", "xGrad"),
+      layer_norm_from_axis("LayerNorm", "variance", 1e-7f).extend(give_variance),
+      layer_norm_from_axis("LayerNormV3", "rstd", 1e-5f),
+      Row("LayerNormV4", layer_norm)
+          .input("x", "input")
+          .numbers("normalized_shape", "normalizedShape", {Dtype::kInt32, Dtype::kInt64}, false)
+          .optional_input("gamma", "weightOptional")
+          .optional_input("beta", "biasOptional")
+          .output("y", "out")
+          .output("mean", "meanOutOptional")
+          .output("rstd", "rstdOutOptional")
+          .real("epsilon", "eps", 1e-5f),
+      layer_norm_grad("LayerNormGrad", "variance")
+          .output("pd_x", "gradInputOut")
+          .output("pd_gamma", "gradWeightOut")
+          .output("pd_beta", "gradBiasOut")
+          .complete(complete_grad)
+          .extend(take_variance),
+      layer_norm_grad("LayerNormGradV3", "rstd")
+          .optional_output("pd_x", "gradInputOut")
+          .optional_output("pd_gamma", "gradWeightOut")
+          .optional_output("pd_beta", "gradBiasOut")
+          .flags("output_mask", "outputMask", {1, 1, 1})
+          .complete(complete_grad_v3),
+      Row("RmsNorm", rms_norm)
+          .input("x", "x")
+          .input("gamma", "gamma")
+          .output("y", "yOut")
+          .output("rstd", "rstdOut")
+          .real("epsilon", "epsilon", 1e-6f),
+      Row("RmsNormGrad", rms_norm_grad)
+          .input("dy", "dy")
+          .input("x", "x")
+          .input("rstd", "rstd")
+          .input("gamma", "gamma")
+          .output("dx", "dxOut")
+          .output("dgamma", "dgammaOut"),
+      Row("GroupNormSwish", group_norm_swish)
+          .input("x", "x")
+          .input("gamma", "gamma")
+          .input("beta", "beta")
+          .output("y", "yOut")
+          .output("mean", "meanOut")
+          .output("rstd", "rstdOut")
+          .required_integer("num_groups", "numGroups")
+          .text("data_format", "dataFormatOptional", "NCHW")
+          .real("eps", "eps", 1e-5f)
+          .flag("activate_swish", "activateSwish", true)
+          .real("swish_scale", "swishScale", 1),
+      Row("GroupNormSwishGrad", group_norm_swish_grad)
+          .input("dy", "dy")
+          .input("mean", "mean")
+          .input("rstd", "rstd")
+          .input("x", "x")
+          .input("gamma", "gamma")
+          .input("beta", "beta")
+          .output("dx", "dxOut")
+          .output("dgamma", "dgammaOut")
+          .output("dbeta", "dbetaOut")
+          .required_integer("num_groups", "numGroups")
+          .text("data_format", "dataFormatOptional", "NCHW")
+          .real("swish_scale", "swishScale", 1)
+          .flag("dgamma_is_require", "dgammaIsRequire", true)
+          .flag("dbeta_is_require", "dbetaIsRequire", true),
+      Row("NsaCompress", nsa_compress)
+          .input("input", "input")
+          .input("weight", "weight")
+          .numbers("actSeqLenOptional", "actSeqLenOptional", int64, true)
+          .output("output", "output")
+          .text("layoutOptional", "layoutOptional", "TND")
+          .required_integer("compressBlockSize", "compressBlockSize")
+          .required_integer("compressStride", "compressStride")
+          .required_integer("actSeqLenType", "actSeqLenType"),
+      Row("NsaCompressGrad", nsa_compress_grad)
+          .input("outputGrad", "outputGrad")
+          .input("input", "input")
+          .input("weight", "weight")
+          .numbers("actSeqLenOptional", "actSeqLenOptional", int64, true)
+          .output("inputGrad", "inputGrad")
+          .output("weightGrad", "weightGrad")
+          .required_integer("compressBlockSize", "compressBlockSize")
+          .required_integer("compressStride", "compressStride")
+          .required_integer("actSeqLenType", "actSeqLenType")
+          .text("layoutOptional", "layoutOptional", "TND"),
+  };
+  return types;
+}
+
+}  // namespace
+
+const OpType* find_op_type(std::string_view name) {
+  for (const OpType& type : op_types()) {
+    if (type.name == name) return &type;
+  }
+  return nullptr;
+}
+
+std::string op_type_names() {
+  std::string names;
+  for (const OpType& type : op_types()) names += (names.empty() ? "" : ", ") + std::string(type.name);
+  return names;
+}
+
+}  // namespace descend::capi

@@ -1,0 +1,88 @@
+"""npu_swiglu, npu_gelu, npu_fast_gelu and their gradients.
+
+    swiglu(x)    = a * sigmoid(a) * b, where a and b are the halves of x
+    gelu(x)      = x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh
+    fast_gelu(x) = x / (1 + exp(-1.702 * x))
+
+Documents: torch_npu.npu_swiglu, npu_gelu, npu_fast_gelu, fast_gelu; aclnnSwiGlu(Grad), aclnnGeluV2,
+aclnnGeluBackwardV2, aclnnFastGelu(Backward).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.refusal import refuse
+
+FAST = 1.702
+
+
+def npu_swiglu(self: Tensor, dim: int = -1) -> Tensor:
+    """Half as long as ``self`` along ``dim``."""
+    a, b = _halves("npu_swiglu", self, dim)
+    return functional.silu(a).mul_(b).to(self.dtype)
+
+
+def npu_swiglu_backward(grad_output: Tensor, self: Tensor, dim: int = -1) -> Tensor:
+    """The gradient of self."""
+    a, b = _halves("npu_swiglu_backward", self, dim)
+    check_float("npu_swiglu_backward", grad_output=grad_output)
+    check_shape("npu_swiglu_backward", "grad_output", grad_output, a.shape, "half of self")
+    dy = wide(grad_output).to(a.dtype)
+    da = torch.ops.aten.silu_backward(dy * b, a)
+    return torch.cat((da, functional.silu(a).mul_(dy)), dim).to(self.dtype)
+
+
+def _halves(operator: str, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    check_float(operator, self=self)
+    if not -self.dim() <= dim < self.dim():
+        refuse(operator, "dim", dim, f"is one of the {self.dim()} dimensions of self")
+    if self.shape[dim] % 2:
+        refuse(operator, "self", f"of shape {list(self.shape)}", f"has an even size along dimension {dim}")
+    a, b = wide(self).chunk(2, dim)
+    return a, b
+
+
+def npu_gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
+    """Shaped as ``self``. ``approximate`` is none or tanh."""
+    _check_gelu("npu_gelu", approximate, self=self)
+    return functional.gelu(wide(self), approximate=approximate).to(self.dtype)
+
+
+def npu_gelu_backward(grad_output: Tensor, self: Tensor, *, approximate: str = "none") -> Tensor:
+    """The gradient of self."""
+    _check_gelu("npu_gelu_backward", approximate, self=self, grad_output=grad_output)
+    check_shape("npu_gelu_backward", "grad_output", grad_output, self.shape, "self")
+    x = wide(self)
+    dx: Tensor = torch.ops.aten.gelu_backward(grad_output.to(x.dtype), x, approximate=approximate)
+    return dx.to(self.dtype)
+
+
+def _check_gelu(operator: str, approximate: str, **tensors: Tensor) -> None:
+    check_float(operator, **tensors)
+    if approximate not in ("none", "tanh"):
+        refuse(operator, "approximate", repr(approximate), "may be none or tanh")
+
+
+def npu_fast_gelu(self: Tensor) -> Tensor:
+    """Shaped as ``self``."""
+    check_float("npu_fast_gelu", self=self)
+    x = wide(self)
+    return (x * FAST).sigmoid_().mul_(x).to(self.dtype)
+
+
+fast_gelu = npu_fast_gelu
+"""Its older name."""
+
+
+def npu_fast_gelu_backward(grad: Tensor, self: Tensor) -> Tensor:
+    """The gradient of self."""
+    check_float("npu_fast_gelu_backward", grad=grad, self=self)
+    check_shape("npu_fast_gelu_backward", "grad", grad, self.shape, "self")
+    x = wide(self)
+    gate = (x * FAST).sigmoid_()
+    slope = (1 - gate).mul_(x).mul_(FAST).add_(1).mul_(gate)
+    return slope.mul_(grad).to(self.dtype)

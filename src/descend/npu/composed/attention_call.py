@@ -1,0 +1,236 @@
+"""What the versions of npu_fusion_attention and of its gradient share.
+
+attention = dropout(softmax(mask(scale * (query @ key^T + pse)))) @ value       (pse_type 1)
+attention = dropout(softmax(mask(scale * query @ key^T + pse))) @ value         (pse_type 0)
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from descend.npu.composed import attention
+from descend.npu.composed.layouts import Sizes, sequences, sizes_of
+from descend.npu.composed.masks import Masking, Part
+from descend.npu.composed.random import Dropout, Kept, draw
+from descend.npu.composed.refusal import refuse
+
+COPIES = 8
+"""As many copies of each query's statistics there are: a block of a vector unit, in float32."""
+
+Ends = Sequence[int] | Tensor | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """The parameters that forward and gradient share, checked."""
+
+    sizes: Sizes
+    parts: list[Part]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    pse: Tensor | None
+    scale: float
+    pse_scale: float
+    softmax_layout: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The arithmetic's, and that of the statistics."""
+        return torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    def problems(self) -> Iterator[tuple[Part, attention.Problem]]:
+        """Each part, and the attention that it is."""
+        query, key, value = self.sizes.grouped(self.query), self.sizes.keyed(self.key), self.sizes.keyed(self.value)
+        pse = None if self.pse is None else self.pse.unflatten(1, (self.sizes.key_heads, -1))
+        for part in self.parts:
+            b, q, k = part.batches, part.queries, part.keys
+            bias = pse[b] if pse is not None and pse.shape[0] > 1 else pse
+            keys, values = key[b, :, k], value[b, :, k]
+            yield (
+                part,
+                attention.Problem(query[b, :, :, q], keys, values, self.scale, part.visible, bias, self.pse_scale),
+            )
+
+    def statistics(self) -> Tensor:
+        """Room for a number a query: [B, Nkv, G, Sq]."""
+        sizes = self.sizes
+        shape = (sizes.batch, sizes.key_heads, sizes.heads // sizes.key_heads, sizes.queries)
+        return torch.zeros(shape, dtype=self.dtype)
+
+    def packed(self, statistics: Tensor) -> Tensor:
+        """[B, N, Sq, 8]; of TND [T, N, 8], where a sequence has head after head, or row after row by softmax_layout."""
+        rows = statistics.flatten(1, 2)
+        if self.sizes.layout == "TND":
+            rows = rows[0]
+            if self.softmax_layout == "TND":
+                rows = rows.T
+            else:
+                ends = max((part.queries.stop for part in self.parts), default=0)
+                blocks = [rows[:, part.queries].flatten() for part in self.parts]
+                rows = torch.cat([*blocks, rows[:, ends:].flatten()]).view(rows.shape[1], rows.shape[0])
+        return rows.unsqueeze(-1).expand(*rows.shape, COPIES).contiguous()
+
+    def unpacked(self, statistics: Tensor) -> Tensor:
+        """The inverse of `packed`, in the arithmetic's dtype."""
+        rows = statistics[..., 0].to(self.dtype)
+        if self.sizes.layout == "TND":
+            if self.softmax_layout == "TND":
+                rows = rows.T.unsqueeze(0)
+            else:
+                flat, rows = rows.flatten(), torch.zeros(1, self.sizes.heads, self.sizes.queries, dtype=self.dtype)
+                for part in self.parts:
+                    begin, end = part.queries.start, part.queries.stop
+                    block = flat[self.sizes.heads * begin : self.sizes.heads * end]
+                    rows[0, :, part.queries] = block.view(self.sizes.heads, end - begin)
+        heads: Tensor = rows.unflatten(1, (self.sizes.key_heads, -1))
+        return heads
+
+
+def call_of(
+    operator: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    pse: Tensor | None,
+    padding_mask: Tensor | None,
+    atten_mask: Tensor | None,
+    scale: float,
+    keep_prob: float,
+    before: int,
+    after: int,
+    inner_precise: int,
+    prefix: Sequence[int] | None,
+    actual_seq_qlen: Ends,
+    actual_seq_kvlen: Ends,
+    sparse_mode: int,
+    softmax_layout: str,
+    sink: Tensor | None,
+    pse_type: int = 1,
+    start_idx: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None),
+    dropout_mask: Tensor | None = None,
+) -> Call:
+    """Refuses what is not served, with a sentence that names the operator and its parameter."""
+    sizes = sizes_of(operator, query, key, value, head_num, input_layout)
+    for name, given in (("padding_mask", padding_mask), ("sink", sink), ("dropout_mask", dropout_mask)):
+        if given is not None:
+            refuse(operator, name, "given", "must be None: it is not served")
+    for name, starts in zip(("q_start_idx", "kv_start_idx"), start_idx, strict=True):
+        if starts:
+            refuse(operator, name, list(starts), "must be None: it belongs to pse_type 2 and 3, which are not served")
+    if not 0 < keep_prob <= 1:
+        refuse(operator, "keep_prob", keep_prob, "must be above 0 and at most 1")
+    if inner_precise not in (0, 1, 2):
+        refuse(operator, "inner_precise", inner_precise, "may be 0, 1 or 2")
+    if pse_type not in (0, 1):
+        refuse(operator, "pse_type", pse_type, "may be 0 or 1: a pse that the operator makes itself is not served")
+    if softmax_layout not in ("", "TND") or (softmax_layout == "TND" and sizes.layout != "TND"):
+        refuse(operator, "softmax_layout", repr(softmax_layout), "may be empty, or TND where input_layout is TND")
+    _check_pse(operator, pse, sizes, query)
+    query_ends, key_ends = _ends(actual_seq_qlen), _ends(actual_seq_kvlen)
+    if sizes.layout == "TND":
+        rows = sequences(operator, "actual_seq_qlen", query_ends, sizes.queries)
+        keys = sequences(operator, "actual_seq_kvlen", key_ends, sizes.keys)
+        if len(rows) != len(keys):
+            refuse(operator, "actual_seq_kvlen", f"of length {len(keys)}", f"has that of actual_seq_qlen, {len(rows)}")
+    else:
+        if query_ends or key_ends:
+            refuse(operator, "actual_seq_qlen", "given", f"goes with input_layout TND, not with {sizes.layout}")
+        rows, keys = [slice(0, sizes.queries)], [slice(0, sizes.keys)]
+    parts = Masking(operator, atten_mask, sparse_mode, before, after, prefix).parts(sizes, rows, keys)
+    return Call(sizes, parts, query, key, value, pse, scale, scale if pse_type == 1 else 1.0, softmax_layout)
+
+
+def _ends(given: Ends) -> Sequence[int] | None:
+    return [int(end) for end in given.tolist()] if isinstance(given, Tensor) else given
+
+
+def _check_pse(operator: str, pse: Tensor | None, sizes: Sizes, query: Tensor) -> None:
+    if pse is None:
+        return
+    if sizes.layout == "TND":
+        refuse(operator, "pse", "given", "must be None in TND: the compressed form that TND has is not served")
+    if pse.dtype != query.dtype:
+        refuse(operator, "pse", pse.dtype, f"has the dtype of query, which is {query.dtype}")
+    b, n, q, k = sizes.batch, sizes.heads, sizes.queries, sizes.keys
+    shapes = [[b, n, q, k], [b, n, 1, k], [1, n, q, k]]
+    if list(pse.shape) not in shapes:
+        refuse(operator, "pse", f"of shape {list(pse.shape)}", f"is {' or '.join(map(str, shapes))}")
+
+
+def dropout_of(keep_prob: float, seed: int, offset: int) -> Dropout | None:
+    """None where all is kept."""
+    return Dropout(keep_prob, seed, offset) if keep_prob < 1 else None
+
+
+def drawn(keep_prob: float, seed: int, offset: int) -> tuple[int, int]:
+    """Seed and offset of a dropout: those given, or the default generator's where the seed is 0."""
+    return draw() if keep_prob < 1 and seed == 0 else (seed, offset)
+
+
+def forward(call: Call, dropout: Dropout | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The attention, the largest score and the sum of each query, and an empty tensor that stands for nothing."""
+    out = torch.zeros(call.sizes.result_shape(call.query, call.value), dtype=call.query.dtype)
+    result, largest, total = call.sizes.grouped(out), call.statistics(), call.statistics()
+    kept = Kept(dropout)
+    for part, problem in call.problems():
+        at = (part.batches, slice(None), slice(None), part.queries)
+        attention.forward(problem, result[at], largest[at], total[at], kept)
+    return out, call.packed(largest), call.packed(total), call.query.new_empty(0)
+
+
+def backward(
+    operator: str,
+    call: Call,
+    dy: Tensor,
+    softmax_max: Tensor | None,
+    softmax_sum: Tensor | None,
+    attention_in: Tensor | None,
+    dropout: Dropout | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of query, key, value and pse."""
+    if softmax_max is None or softmax_sum is None or attention_in is None:
+        refuse(operator, "softmax_max, softmax_sum or attention_in", "None", "is needed: the forward's result")
+    sizes, shape = call.sizes, call.sizes.result_shape(call.query, call.value)
+    for name, tensor in (("dy", dy), ("attention_in", attention_in)):
+        if list(tensor.shape) != shape:
+            refuse(operator, name, f"of shape {list(tensor.shape)}", f"has that of the attention, {shape}")
+    rows = [sizes.queries, sizes.heads] if sizes.layout == "TND" else [sizes.batch, sizes.heads, sizes.queries]
+    for name, tensor in (("softmax_max", softmax_max), ("softmax_sum", softmax_sum)):
+        if list(tensor.shape) != [*rows, COPIES]:
+            refuse(operator, name, f"of shape {list(tensor.shape)}", f"is {[*rows, COPIES]}")
+    largest, total = call.unpacked(softmax_max), call.unpacked(softmax_sum)
+    dq = torch.zeros_like(call.query, memory_format=torch.contiguous_format)
+    dk, dv = (torch.zeros(tensor.shape, dtype=call.dtype) for tensor in (call.key, call.value))
+    dpse = None if call.pse is None else torch.zeros(call.pse.shape, dtype=call.dtype)
+    into = attention.Gradients(
+        sizes.grouped(dq),
+        sizes.keyed(dk),
+        sizes.keyed(dv),
+        None if dpse is None else dpse.unflatten(1, (sizes.key_heads, -1)),
+    )
+    grad, out, kept = sizes.grouped(dy), sizes.grouped(attention_in), Kept(dropout)
+    for part, problem in call.problems():
+        at = (part.batches, slice(None), slice(None), part.queries)
+        attention.backward(
+            problem, grad[at], out[at], largest[at], total[at], kept, into.of(part.batches, part.queries, part.keys)
+        )
+    dtype = call.query.dtype
+    return dq, dk.to(dtype), dv.to(dtype), None if dpse is None else dpse.to(dtype)
+
+
+def kept_count(call: Call) -> int:
+    """How many probabilities there are, of all heads: what a dropout mask would hold."""
+    sizes = call.sizes
+    if sizes.layout != "TND":
+        return sizes.batch * sizes.heads * sizes.queries * sizes.keys
+    lengths = ((p.queries.stop - p.queries.start, p.keys.stop - p.keys.start) for p in call.parts)
+    return sizes.heads * int(sum(queries * keys for queries, keys in lengths))

@@ -1,0 +1,190 @@
+"""npu_grouped_matmul without quantization: y[i] = x[i] @ weight[i] + bias[i], for each group i.
+
+| group_type | x | weight | y |
+| --- | --- | --- | --- |
+| -1 (no groups) | a list [..., K] | as many [K, N] | a list |
+| 0 (rows, M) | [M, K], cut by group_list; or a list | [E, K, N], or a list of [K, N] | a list, or one below another |
+| 2 (columns, K) | [M, K], cut by group_list | [K, N], cut alike | a list, or [E, M, N] |
+
+split_item 0 and 1 give a list, 2 and 3 one tensor. Rows that belong to no group are 0. Documents:
+torch_npu.npu_grouped_matmul; aclnnGroupedMatmul(V4, V5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from descend.npu.composed.arithmetic import check_float, wide
+from descend.npu.composed.refusal import refuse
+
+OPERATOR = "npu_grouped_matmul"
+List = Sequence[Tensor]
+
+
+def npu_grouped_matmul(
+    x: List,
+    weight: List,
+    *,
+    bias: List | None = None,
+    scale: List | None = None,
+    offset: List | None = None,
+    antiquant_scale: List | None = None,
+    antiquant_offset: List | None = None,
+    per_token_scale: List | None = None,
+    group_list: Tensor | Sequence[int] | None = None,
+    activation_input: List | None = None,
+    activation_quant_scale: List | None = None,
+    activation_quant_offset: List | None = None,
+    split_item: int | None = 0,
+    group_type: int | None = None,
+    group_list_type: int | None = 0,
+    act_type: int | None = 0,
+    tuning_config: Sequence[int] | None = None,
+    output_dtype: int | torch.dtype | None = None,
+    x_dtype: int | None = None,
+    weight_dtype: int | None = None,
+    scale_dtype: int | None = None,
+    per_token_scale_dtype: int | None = None,
+) -> list[Tensor]:
+    """See the module. ``group_list`` holds ends of groups, or for group_list_type 1 their sizes."""
+    quantized = {
+        "scale": scale, "offset": offset, "antiquant_scale": antiquant_scale, "antiquant_offset": antiquant_offset,
+        "per_token_scale": per_token_scale, "activation_input": activation_input,
+        "activation_quant_scale": activation_quant_scale, "activation_quant_offset": activation_quant_offset,
+    }  # fmt: skip
+    for name, given in quantized.items():
+        if given:
+            refuse(OPERATOR, name, "given", "must be None: what is quantized is not served")
+    dtypes = {"x_dtype": x_dtype, "weight_dtype": weight_dtype, "scale_dtype": scale_dtype}
+    for name, number in {**dtypes, "per_token_scale_dtype": per_token_scale_dtype}.items():
+        if number is not None:
+            refuse(OPERATOR, name, number, "must be None: what is quantized is not served")
+    if act_type:
+        refuse(OPERATOR, "act_type", act_type, "must be 0: an activation is not served")
+    split = split_item or 0
+    if split not in (0, 1, 2, 3):
+        refuse(OPERATOR, "split_item", split_item, "may be 0, 1, 2 or 3")
+    _check(x, weight, bias)
+    ends = _ends(group_list, group_list_type or 0)
+    kind = _kind(x, group_list, group_type)
+    dtype = x[0].dtype if output_dtype is None else _output_dtype(output_dtype, x[0].dtype)
+    if kind == 2:
+        return _columns(x, weight, bias, ends, split, dtype)
+    weights = list(weight[0].unbind()) if len(weight) == 1 and weight[0].dim() == 3 else list(weight)
+    rest = 0
+    if len(x) == 1 and ends is not None:
+        if len(ends) != len(weights):
+            refuse(
+                OPERATOR, "group_list", f"of length {len(ends)}", f"tells a group for each of {len(weights)} weights"
+            )
+        if ends and ends[-1] > x[0].shape[0]:
+            refuse(OPERATOR, "group_list", ends, f"ends within the {x[0].shape[0]} rows of x")
+        rest = x[0].shape[0] - (ends[-1] if ends else 0)
+        parts = [x[0][begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    else:
+        parts = list(x)
+    biases = _biases(bias, len(weights))
+    if len(parts) != len(weights):
+        refuse(
+            OPERATOR,
+            "x",
+            f"a list of {len(parts)}",
+            f"has a tensor for each of {len(weights)} weights, or a group_list",
+        )
+    results = [_one(i, *factors) for i, factors in enumerate(zip(parts, weights, biases, strict=True))]
+    if split < 2:
+        return [result.to(dtype) for result in results]
+    if any(result.dim() != 2 or result.shape[1] != results[0].shape[1] for result in results):
+        refuse(OPERATOR, "split_item", split, "joins results of 2 dimensions and of one N")
+    if rest:
+        results.append(results[0].new_zeros(rest, results[0].shape[1]))
+    return [torch.cat(results).to(dtype)]
+
+
+def _columns(
+    x: List, weight: List, bias: List | None, ends: list[int] | None, split: int, dtype: torch.dtype
+) -> list[Tensor]:
+    if len(x) != 1 or len(weight) != 1 or x[0].dim() != 2 or weight[0].dim() != 2:
+        refuse(OPERATOR, "x or weight", "several tensors or not a matrix", "is one matrix for group_type 2")
+    if bias:
+        refuse(OPERATOR, "bias", "given", "must be None for group_type 2")
+    left, right = wide(x[0]), wide(weight[0])
+    if ends is None or left.shape[1] != right.shape[0] or (ends and ends[-1] > left.shape[1]):
+        shapes = f"{list(x[0].shape)} and {list(weight[0].shape)}"
+        refuse(OPERATOR, "group_list", ends, f"cuts the columns of x and the rows of weight, which are {shapes}")
+    cuts = zip([0, *ends], ends, strict=False)
+    results = [(left[:, begin:end] @ right[begin:end]).to(dtype) for begin, end in cuts]
+    if split < 2:
+        return results
+    shape = (0, left.shape[0], right.shape[1])
+    return [torch.stack(results) if results else left.new_empty(shape, dtype=dtype)]
+
+
+def _one(index: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if weight.dim() != 2 or x.shape[-1] != weight.shape[0]:
+        shape = f"has {x.shape[-1]} rows, as x of shape {list(x.shape)} has columns"
+        refuse(OPERATOR, f"weight of group {index}", f"of shape {list(weight.shape)}", shape)
+    product = wide(x) @ wide(weight)
+    if bias is None:
+        return product
+    if bias.shape != weight.shape[1:]:
+        refuse(OPERATOR, f"bias of group {index}", f"of shape {list(bias.shape)}", f"is [{weight.shape[1]}]")
+    return product + bias.to(product.dtype)
+
+
+def _biases(bias: List | None, count: int) -> list[Tensor | None]:
+    if not bias:
+        return [None] * count
+    each = list(bias[0].unbind()) if len(bias) == 1 and bias[0].dim() == 2 else list(bias)
+    if len(each) != count:
+        refuse(OPERATOR, "bias", f"for {len(each)} groups", f"is for {count}, as weight")
+    return list(each)
+
+
+def _check(x: List, weight: List, bias: List | None) -> None:
+    if not x or not weight:
+        refuse(OPERATOR, "x or weight", "an empty list", "holds a tensor at least")
+    for name, tensors in (("x", x), ("weight", weight), ("bias", bias or ())):
+        for tensor in tensors:
+            check_float(OPERATOR, **{name: tensor})
+            if name != "bias" and (tensor.dtype != x[0].dtype or tensor.dim() < 2):
+                got = f"of shape {list(tensor.shape)} and {tensor.dtype}"
+                refuse(OPERATOR, name, got, f"has 2 dimensions at least, and the dtype of x, {x[0].dtype}")
+
+
+def _kind(x: List, group_list: Tensor | Sequence[int] | None, group_type: int | None) -> int:
+    """group_type; a list of ends stands for rows, as does None with more than one x for no groups."""
+    if isinstance(group_list, Tensor) or group_list is None:
+        if group_type not in (-1, 0, 2):
+            refuse(OPERATOR, "group_type", group_type, "may be -1, 0 or 2")
+        return group_type
+    if group_type is not None:
+        refuse(OPERATOR, "group_type", group_type, "must be None where group_list is a list of numbers")
+    return 0
+
+
+def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | None:
+    if group_list is None or (not isinstance(group_list, Tensor) and not group_list):
+        return None
+    if isinstance(group_list, Tensor) and (group_list.dim() != 1 or group_list.dtype not in (torch.int64, torch.int32)):
+        refuse(OPERATOR, "group_list", f"of shape {list(group_list.shape)} and {group_list.dtype}", "is [E] of int64")
+    if kind not in (0, 1):
+        refuse(OPERATOR, "group_list_type", kind, "may be 0 or 1")
+    numbers = [int(number) for number in (group_list.tolist() if isinstance(group_list, Tensor) else group_list)]
+    ends = numbers
+    if kind == 1:
+        ends = [sum(numbers[: i + 1]) for i in range(len(numbers))]
+    if any(end < begin for begin, end in zip([0, *ends], ends, strict=False)):
+        refuse(OPERATOR, "group_list", numbers, "gives no group fewer than 0 rows")
+    return ends
+
+
+def _output_dtype(given: int | torch.dtype, dtype: torch.dtype) -> torch.dtype:
+    numbers = {5: torch.float16, 6: torch.float32, 7: torch.float64, 15: torch.bfloat16}
+    wanted = given if isinstance(given, torch.dtype) else numbers.get(given)
+    if wanted is None or wanted not in numbers.values():
+        refuse(OPERATOR, "output_dtype", given, f"is a floating dtype, such as that of x, {dtype}")
+    return wanted

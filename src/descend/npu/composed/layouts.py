@@ -1,0 +1,116 @@
+"""The layouts of query, key and value, as views [B, N, S, D] of the same memory, and what the shapes of a call say.
+
+TND has sequences of several lengths one after another: T rows, of which sequence b has those from the end of the one
+before to its own end. All other layouts are batches of equally long sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from descend.npu.composed.refusal import refuse
+
+LAYOUTS = {"BSH": "BSND", "SBH": "SBND", "BSND": "BSND", "BNSD": "BNSD", "TND": "TND"}
+"""Each layout and the axes that it has once H is taken apart into N heads of D."""
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The layout, the heads of query and key, and the rows: B and Sq, Skv, of TND 1 and the T of both."""
+
+    layout: str
+    heads: int
+    key_heads: int
+    batch: int
+    queries: int
+    keys: int
+
+    def rows(self, tensor: Tensor, heads: int) -> Tensor:
+        """[B, N, S, D], a view; of TND [1, N, T, D]."""
+        axes = LAYOUTS[self.layout]
+        if self.layout.endswith("H"):
+            tensor = tensor.unflatten(-1, (heads, tensor.shape[-1] // heads))
+        if axes == "TND":
+            return tensor.transpose(0, 1).unsqueeze(0)
+        return tensor.permute(*(axes.index(axis) for axis in "BNSD"))
+
+    def grouped(self, tensor: Tensor) -> Tensor:
+        """A query, or what is shaped as one, as [B, Nkv, G, S, D], a view."""
+        heads: Tensor = self.rows(tensor, self.heads).unflatten(1, (self.key_heads, -1))
+        return heads
+
+    def keyed(self, tensor: Tensor) -> Tensor:
+        """A key or value as [B, Nkv, S, D], a view."""
+        return self.rows(tensor, self.key_heads)
+
+    def result_shape(self, query: Tensor, value: Tensor) -> list[int]:
+        """The shape of attention's result: the query's with the head size of the value."""
+        if self.layout.endswith("H"):
+            return [*query.shape[:-1], self.heads * (value.shape[-1] // self.key_heads)]
+        return [*query.shape[:-1], value.shape[-1]]
+
+
+def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str) -> Sizes:
+    """Refuses tensors that do not fit their layout or each other."""
+    layout = input_layout.upper()
+    if layout not in LAYOUTS:
+        refuse(operator, "input_layout", repr(input_layout), f"is one of {', '.join(LAYOUTS)}")
+    if head_num <= 0:
+        refuse(operator, "head_num", head_num, "must be at least 1")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != len(layout):
+            refuse(operator, name, f"of shape {list(tensor.shape)}", f"has {len(layout)} dimensions in {layout}")
+        if tensor.dtype not in DTYPES:
+            refuse(operator, name, tensor.dtype, "may be float16, bfloat16, float32 or float64")
+        if tensor.dtype != query.dtype:
+            refuse(operator, name, tensor.dtype, f"has the dtype of query, which is {query.dtype}")
+    width = query.shape[-1]
+    if layout.endswith("H"):
+        if width % head_num or not width:
+            refuse(
+                operator, "query", f"of shape {list(query.shape)}", f"H is a multiple of head_num, which is {head_num}"
+            )
+        size = width // head_num
+        key_heads = key.shape[-1] // size
+        if key.shape[-1] % size:
+            refuse(operator, "key", f"of shape {list(key.shape)}", f"H is a multiple of the head size, which is {size}")
+        if key_heads and value.shape[-1] % key_heads:
+            heads = f"{key_heads} heads of the key"
+            refuse(operator, "value", f"of shape {list(value.shape)}", f"H is a multiple of the {heads}")
+    else:
+        axis = layout.index("N")
+        key_heads = key.shape[axis]
+        if query.shape[axis] != head_num:
+            refuse(operator, "head_num", head_num, f"must be N of query, whose shape is {list(query.shape)}")
+        if key.shape[-1] != width:
+            refuse(operator, "key", f"of shape {list(key.shape)}", f"D is that of query, {width}")
+    if not key_heads or head_num % key_heads:
+        refuse(operator, "key", f"of {key_heads} heads", f"their number divides that of query, which is {head_num}")
+    if key.shape[:-1] != value.shape[:-1]:
+        refuse(
+            operator, "value", f"of shape {list(value.shape)}", f"all but the last is that of key, {list(key.shape)}"
+        )
+    batch = query.shape[layout.index("B")] if "B" in layout else 1
+    if "B" in layout and key.shape[layout.index("B")] != batch:
+        refuse(operator, "key", f"of shape {list(key.shape)}", f"B is that of query, {batch}")
+    rows = layout.index("S") if "S" in layout else 0
+    return Sizes(layout, head_num, key_heads, batch, query.shape[rows], key.shape[rows])
+
+
+def sequences(operator: str, name: str, ends: Sequence[int] | None, rows: int) -> list[slice]:
+    """The rows of each sequence of TND by their ends. Zeros at the end stand for sequences that are left out."""
+    if not ends:
+        refuse(operator, name, "None" if ends is None else "empty", "must tell where each sequence of TND ends")
+    count = len(ends)
+    while count and ends[count - 1] == 0:
+        count -= 1
+    begins = [0, *ends[: count - 1]] if count else []
+    if any(end < begin for begin, end in zip(begins, ends, strict=False)) or (count and ends[count - 1] > rows):
+        refuse(operator, name, list(ends), f"must not decrease, nor go beyond the {rows} rows of TND")
+    last = ends[count - 1] if count else 0
+    return [slice(b, e) for b, e in zip(begins, ends, strict=False)] + [slice(last, last)] * (len(ends) - count)

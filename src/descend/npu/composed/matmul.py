@@ -1,0 +1,96 @@
+"""npu_linear, npu_bmmV2 and their gradients.
+
+    linear(x, w, b) = x @ w^T + b          bmmV2(a, b, sizes) = a @ b, summed over what is 1 in sizes
+
+Documents: torch_npu.npu_linear, npu_bmmV2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from descend.npu.composed.arithmetic import check_shape, wide
+from descend.npu.composed.refusal import refuse
+
+
+def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``input`` [M, K], ``weight`` [N, K], ``bias`` [N]: [M, N]."""
+    operator = "npu_linear"
+    _check_matrices(operator, input=input, weight=weight)
+    if weight.shape[1] != input.shape[1]:
+        refuse(operator, "weight", f"of shape {list(weight.shape)}", f"has {input.shape[1]} columns, as input")
+    if bias is not None:
+        check_shape(operator, "bias", bias, (weight.shape[0],), "the rows of weight")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != input.dtype:
+            refuse(operator, name, tensor.dtype, f"has the dtype of input, {input.dtype}")
+    wide_bias = None if bias is None else wide(bias)
+    return functional.linear(wide(input), wide(weight), wide_bias).to(input.dtype)
+
+
+def npu_linear_backward(grad: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of input and weight."""
+    operator = "npu_linear_backward"
+    _check_matrices(operator, grad=grad, input=input, weight=weight)
+    check_shape(operator, "grad", grad, (input.shape[0], weight.shape[0]), "input @ weight^T")
+    dy = wide(grad)
+    return (dy @ wide(weight)).to(grad.dtype), (dy.T @ wide(input)).to(grad.dtype)
+
+
+def _check_matrices(operator: str, **matrices: Tensor) -> None:
+    for name, matrix in matrices.items():
+        if matrix.dim() != 2:
+            refuse(operator, name, f"of shape {list(matrix.shape)}", "has 2 dimensions")
+
+
+def npu_bmmV2(self: Tensor, mat2: Tensor, output_sizes: Sequence[int]) -> Tensor:
+    """A batched product, batches broadcast; ``output_sizes``, unless empty, is the result's shape: sums where 1."""
+    return _product("npu_bmmV2", self, mat2, output_sizes)
+
+
+def npu_bmm_v2_mat1_backward(grad: Tensor, mat1: Tensor, mat2: Tensor, size: Sequence[int]) -> Tensor:
+    """The gradient of the first matrix, of shape ``size``."""
+    right = mat2.unsqueeze(0) if mat2.dim() == 1 else mat2.transpose(-2, -1)
+    return _product("npu_bmm_v2_mat1_backward", _matrix_grad(grad, mat1, mat2), right, size)
+
+
+def npu_bmm_v2_mat2_backward(grad: Tensor, mat1: Tensor, mat2: Tensor, size: Sequence[int]) -> Tensor:
+    """The gradient of the second matrix, of shape ``size``."""
+    left = mat1.unsqueeze(-1) if mat1.dim() == 1 else mat1.transpose(-2, -1)
+    as_matrix = [*size, 1] if mat2.dim() == 1 else size
+    return _product("npu_bmm_v2_mat2_backward", left, _matrix_grad(grad, mat1, mat2), as_matrix).reshape(*size)
+
+
+def _matrix_grad(grad: Tensor, mat1: Tensor, mat2: Tensor) -> Tensor:
+    """The gradient with the dimension that a vector among the factors took away."""
+    if mat1.dim() == 1:
+        return grad.unsqueeze(-2)
+    return grad.unsqueeze(-1) if mat2.dim() == 1 else grad
+
+
+def _product(operator: str, left: Tensor, right: Tensor, sizes: Sequence[int]) -> Tensor:
+    ranks = sorted((left.dim(), right.dim()))
+    for name, tensor in (("self", left), ("mat2", right)):
+        if ranks[0] < 1 or ranks[1] < 2 or tensor.dtype == torch.int8:
+            got = f"of shape {list(tensor.shape)} and {tensor.dtype}"
+            refuse(operator, name, got, "is a matrix, or a vector where the other is none, and not of int8")
+    if left.dtype != right.dtype:
+        refuse(operator, "mat2", right.dtype, f"has the dtype of self, {left.dtype}")
+    if left.shape[-1] != right.shape[-2 if right.dim() > 1 else 0] or not _broadcast(left.shape[:-2], right.shape[:-2]):
+        refuse(operator, "mat2", f"of shape {list(right.shape)}", f"fits self, whose shape is {list(left.shape)}")
+    product = wide(left) @ wide(right)
+    if sizes:
+        aligned = [1] * (product.dim() - len(sizes)) + list(sizes)
+        fits = len(aligned) == product.dim()
+        if not fits or any(size not in (1, whole) for size, whole in zip(aligned, product.shape, strict=True)):
+            refuse(operator, "output_sizes", list(sizes), f"has 1 or the sizes of the product, {list(product.shape)}")
+        product = product.sum_to_size(*sizes)
+    return product.to(left.dtype)
+
+
+def _broadcast(one: torch.Size, other: torch.Size) -> bool:
+    return all(a == b or 1 in (a, b) for a, b in zip(reversed(one), reversed(other), strict=False))

@@ -1,0 +1,195 @@
+"""npu_moe_token_permute, npu_moe_token_unpermute and their gradients: tokens in the order of their experts, and back.
+
+Token t has the experts indices[t]. All these pairs are sorted by expert, stably; pair i = t * topk + k comes to place
+sorted_indices[i]. Places beyond num_out_tokens are dropped: nothing is read from them, and their gradients are 0.
+
+    permuted[sorted_indices[i]] = tokens[i // topk]
+    unpermuted[t]               = sum over k of permuted[sorted_indices[t * topk + k]] * probs[t, k]
+
+Documents: aclnnMoeTokenPermute(Grad), aclnnMoeTokenUnpermute(Grad); torch_npu's schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from descend.npu.composed.arithmetic import check_float, wide
+from descend.npu.composed.refusal import refuse
+
+
+def npu_moe_token_permute(
+    tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``tokens`` [T, H], ``indices`` [T] or [T, topk]: permuted tokens [num_out, H], sorted_indices, int32 [T * topk].
+
+    ``num_out_tokens`` above 0 is how many are kept, at most all; 0 or below, how many fewer than all.
+    """
+    operator = "npu_moe_token_permute"
+    _check_tokens(operator, "tokens", tokens, padded_mode)
+    if indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
+        refuse(operator, "indices", f"of shape {list(indices.shape)}", f"is [T] or [T, topk], T {tokens.shape[0]}")
+    if indices.dtype not in (torch.int32, torch.int64):
+        refuse(operator, "indices", indices.dtype, "may be int32 or int64")
+    pairs, wanted = indices.numel(), num_out_tokens or 0
+    count = min(wanted, pairs) if wanted > 0 else pairs + wanted
+    if count < 0:
+        refuse(operator, "num_out_tokens", num_out_tokens, f"leaves none of {pairs} out twice")
+    order = indices.flatten().argsort(stable=True)
+    places = torch.empty_like(order).scatter_(0, order, torch.arange(pairs))
+    topk = 1 if indices.dim() == 1 else indices.shape[1]
+    return tokens.index_select(0, order[:count] // max(1, topk)), places.to(torch.int32)
+
+
+def npu_moe_token_permute_grad_v2(
+    grad_permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    tokens_size_0: int,
+    tokens_dtype: torch.dtype,
+    num_topK: int,
+    padded_mode: bool = False,
+) -> Tensor:
+    """The gradient of tokens [tokens_size_0, H]."""
+    operator = "npu_moe_token_permute_grad_v2"
+    _check_tokens(operator, "grad_permuted_tokens", grad_permuted_tokens, padded_mode)
+    _check_places(operator, sorted_indices, tokens_size_0 * num_topK)
+    summed = (
+        _gathered(grad_permuted_tokens, sorted_indices)
+        .view(tokens_size_0, num_topK, grad_permuted_tokens.shape[1])
+        .sum(1)
+    )
+    return summed.to(tokens_dtype)
+
+
+def npu_moe_token_permute_grad(
+    tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False
+) -> Tensor:
+    """The gradient of tokens, by the forward's arguments."""
+    topk = 1 if indices.dim() == 1 else indices.shape[1]
+    return npu_moe_token_permute_grad_v2(
+        grad_permuted_tokens, sorted_indices.flatten(), tokens.shape[0], tokens.dtype, topk, padded_mode
+    )
+
+
+def npu_moe_token_unpermute(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+) -> Tensor:
+    """``permuted_tokens`` [rows, H], ``sorted_indices`` [T * topk], ``probs`` [T, topk], or None for topk 1: [T, H]."""
+    _check_unpermute("npu_moe_token_unpermute", permuted_tokens, sorted_indices, probs, padded_mode)
+    pairs = _gathered(permuted_tokens, sorted_indices)
+    if probs is None:
+        return pairs.to(permuted_tokens.dtype)
+    pairs = pairs.view(*probs.shape, pairs.shape[1]).mul_(wide(probs).unsqueeze(-1))
+    return pairs.sum(1).to(permuted_tokens.dtype)
+
+
+def _npu_moe_token_unpermute(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """As `npu_moe_token_unpermute`, and the tokens where the gradient of probs needs them."""
+    result = npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)
+    return result, None if probs is None else permuted_tokens.clone()
+
+
+def npu_moe_token_unpermute_grad_v2(
+    grad_unpermuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    permuted_tokens_size_0: int,
+    permuted_tokens_dtype: torch.dtype,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+    permuted_tokens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of permuted_tokens and probs."""
+    operator = "npu_moe_token_unpermute_grad_v2"
+    grad = grad_unpermuted_tokens
+    _check_tokens(operator, "grad_unpermuted_tokens", grad, padded_mode)
+    topk = 1 if probs is None else _topk(operator, probs)
+    _check_places(operator, sorted_indices, grad.shape[0] * topk)
+    pairs = wide(grad).unsqueeze(1).expand(-1, topk, -1)
+    spread = pairs if probs is None else pairs * wide(probs).unsqueeze(-1)
+    places, kept = _places(sorted_indices, permuted_tokens_size_0)
+    result = spread.new_zeros(permuted_tokens_size_0, grad.shape[1])
+    result.index_copy_(0, places[kept], spread.reshape(len(places), grad.shape[1])[kept])
+    probs_grad = None
+    if probs is not None:
+        if permuted_tokens is None:
+            refuse(operator, "permuted_tokens", "None", "is needed where probs are given")
+        tokens = _gathered(permuted_tokens, sorted_indices).view(*probs.shape, grad.shape[1])
+        probs_grad = tokens.mul_(pairs).sum(-1).to(probs.dtype)
+    return result.to(permuted_tokens_dtype), probs_grad
+
+
+def npu_moe_token_unpermute_grad(
+    permuted_tokens: Tensor,
+    grad_unpermuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of permuted_tokens and probs, by the forward's arguments."""
+    count, dtype = permuted_tokens.shape[0], permuted_tokens.dtype
+    return npu_moe_token_unpermute_grad_v2(
+        grad_unpermuted_tokens, sorted_indices, count, dtype, probs, padded_mode, restore_shape, permuted_tokens
+    )
+
+
+def _places(sorted_indices: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The place of each pair, and whether it is one of the ``count`` that were kept."""
+    places = sorted_indices.to(torch.int64)
+    return places, places < count
+
+
+def _gathered(permuted: Tensor, sorted_indices: Tensor) -> Tensor:
+    """What lies at each pair's place, 0 for those that were dropped: [T * topk, H] in the arithmetic's dtype."""
+    places, kept = _places(sorted_indices, permuted.shape[0])
+    if bool(kept.all()):
+        return wide(permuted).index_select(0, places)
+    result = wide(permuted).new_zeros(len(places), permuted.shape[1])
+    result[kept] = wide(permuted).index_select(0, places[kept])
+    return result
+
+
+def _check_tokens(operator: str, name: str, tokens: Tensor, padded_mode: bool) -> None:
+    if padded_mode:
+        refuse(operator, "padded_mode", True, "must be False")
+    check_float(operator, **{name: tokens})
+    if tokens.dim() != 2:
+        refuse(operator, name, f"of shape {list(tokens.shape)}", "has 2 dimensions")
+
+
+def _check_places(operator: str, sorted_indices: Tensor, count: int) -> None:
+    if sorted_indices.dim() != 1 or len(sorted_indices) != count:
+        refuse(operator, "sorted_indices", f"of shape {list(sorted_indices.shape)}", f"is [{count}], a place a pair")
+    if sorted_indices.dtype not in (torch.int32, torch.int64):
+        refuse(operator, "sorted_indices", sorted_indices.dtype, "may be int32 or int64")
+    if count and int(sorted_indices.min()) < 0:
+        refuse(operator, "sorted_indices", f"down to {int(sorted_indices.min())}", "holds places from 0 up")
+
+
+def _check_unpermute(operator: str, tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None, padded: bool) -> None:
+    _check_tokens(operator, "permuted_tokens", tokens, padded)
+    count = sorted_indices.numel()
+    if probs is not None:
+        _topk(operator, probs)
+        check_float(operator, probs=probs)
+        count = probs.numel()
+    _check_places(operator, sorted_indices, count)
+
+
+def _topk(operator: str, probs: Tensor) -> int:
+    if probs.dim() != 2 or not probs.shape[1]:
+        refuse(operator, "probs", f"of shape {list(probs.shape)}", "is [T, topk] with topk above 0")
+    return int(probs.shape[1])

@@ -1,0 +1,93 @@
+"""npu_confusion_transpose, npu_dtype_cast and their gradients.
+
+    transpose_first: x.permute(perm).reshape(shape); else: x.reshape(shape).permute(perm)
+
+Documents: torch_npu.npu_confusion_transpose, npu_dtype_cast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from descend.npu.composed.refusal import refuse
+
+DTYPES = (
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
+    torch.complex32, torch.complex64, torch.complex128, torch.bool,
+)  # fmt: skip
+"""PyTorch's dtypes by their numbers, as far as these go without a gap."""
+BFLOAT16 = 15
+
+
+def npu_confusion_transpose(self: Tensor, perm: Sequence[int], shape: Sequence[int], transpose_first: bool) -> Tensor:
+    """A transposition and a reshape in one, contiguous."""
+    operator = "npu_confusion_transpose"
+    rank = self.dim() if transpose_first else len(shape)
+    _check_perm(operator, perm, rank)
+    if prod(shape) != self.numel() or any(size < 0 for size in shape):
+        refuse(operator, "shape", list(shape), f"holds {self.numel()} numbers, as self of shape {list(self.shape)}")
+    moved = self.permute(*perm).reshape(*shape) if transpose_first else self.reshape(*shape).permute(*perm)
+    return moved.clone(memory_format=torch.contiguous_format)
+
+
+def npu_confusion_transpose_backward(
+    grad: Tensor, perm: Sequence[int], shape: Sequence[int], transpose_first: bool
+) -> Tensor:
+    """The gradient: ``shape`` is that of the forward's self, ``transpose_first`` the opposite of the forward's."""
+    operator = "npu_confusion_transpose_backward"
+    rank = grad.dim() if transpose_first else len(shape)
+    _check_perm(operator, perm, rank)
+    if prod(shape) != grad.numel():
+        refuse(operator, "shape", list(shape), f"holds {grad.numel()} numbers, as grad of shape {list(grad.shape)}")
+    back = sorted(range(rank), key=lambda axis: perm[axis])
+    if transpose_first:
+        moved = grad.permute(*back).reshape(*shape)
+    else:
+        moved = grad.reshape([shape[axis] for axis in perm]).permute(*back)
+    return moved.clone(memory_format=torch.contiguous_format)
+
+
+def _check_perm(operator: str, perm: Sequence[int], rank: int) -> None:
+    if sorted(perm) != list(range(rank)):
+        refuse(operator, "perm", list(perm), f"holds each of the {rank} dimensions once")
+
+
+def npu_dtype_cast(self: Tensor, dtype: int, input_dtype: int | None = None) -> Tensor:
+    """``self`` in another dtype, by PyTorch's number of it."""
+    if input_dtype is not None:
+        refuse("npu_dtype_cast", "input_dtype", input_dtype, "must be None: dtypes of torch_npu's own are not served")
+    return self.to(_dtype("npu_dtype_cast", dtype), copy=True)
+
+
+def npu_dtype_cast_backward(
+    grad: Tensor, dtype: torch.dtype, grad_dtype: int | None = None, input_dtype: int | None = None
+) -> Tensor:
+    """The gradient in the dtype that self had."""
+    if input_dtype is not None:
+        refuse("npu_dtype_cast_backward", "input_dtype", input_dtype, "must be None: it is not served")
+    return grad.to(dtype, copy=True)
+
+
+def _npu_dtype_cast(self: Tensor, dtype: torch.dtype) -> Tensor:
+    return self.to(dtype, copy=True)
+
+
+def _npu_dtype_cast_backward(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    return grad.to(dtype, copy=True)
+
+
+def npu_dtype_cast_(self: Tensor, src: Tensor) -> Tensor:
+    """Writes ``src`` into ``self``, in self's dtype."""
+    return self.copy_(src)
+
+
+def _dtype(operator: str, number: int) -> torch.dtype:
+    if 0 <= number < len(DTYPES):
+        return DTYPES[number]
+    if number == BFLOAT16:
+        return torch.bfloat16
+    refuse(operator, "dtype", number, "is the number of a dtype of PyTorch without quantization: 0 to 11 or 15")

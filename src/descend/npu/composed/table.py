@@ -1,0 +1,205 @@
+"""torch_npu's own operators that Descend computes by PyTorch's: which, how, within what bounds, by which document.
+
+Docs, reports and tests read this table; `functions` finds what computes a row's operators.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+PACKAGE = "descend.npu.composed"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An operator of torch_npu and its gradient."""
+
+    operator: str
+    module: str
+    """Which module of this package computes it."""
+    kernels: tuple[str, ...]
+    """The operators of torch_npu that are served, forward and gradient, with their overloads."""
+    gradient: str
+    """What computes the gradient: torch_npu's autograd calls it, or PyTorch derives it from the composition."""
+    how: str
+    restrictions: str
+    """What is refused, always with a sentence."""
+    documents: tuple[str, ...]
+
+
+ATTENTION = "pse_type 2 and 3, the compressed pse, sink, padding_mask, dropout_mask, start indices"
+GROUPED = "quantization, activations, group_list_type 2; group_type 2 with bias"
+
+TABLE = (
+    Composed(
+        "npu_fusion_attention",
+        "fusion_attention",
+        ("npu_fusion_attention", "npu_fusion_attention_grad"),
+        "npu_fusion_attention_grad",
+        "float32 matrix products and softmax in blocks; gradients by PyTorch's flash attention on CPUs where it fits",
+        f"{ATTENTION}; masks whose shape or content is not that of their sparse_mode",
+        ("torch_npu.npu_fusion_attention", "aclnnFlashAttentionScore", "aclnnFlashAttentionVarLenScoreV4"),
+    ),
+    Composed(
+        "npu_fusion_attention_v2",
+        "fusion_attention",
+        ("npu_fusion_attention_v2", "npu_fusion_attention_grad_v2"),
+        "npu_fusion_attention_grad_v2",
+        "as npu_fusion_attention; query_rope and key_rope join the heads of query and key",
+        f"{ATTENTION}; query_rope in other layouts than TND",
+        ("aclnnFlashAttentionScoreV2", "aclnnFlashAttentionVarLenScoreV3"),
+    ),
+    Composed(
+        "npu_fusion_attention_v3",
+        "fusion_attention",
+        ("npu_fusion_attention_v3", "npu_fusion_attention_grad_v3"),
+        "npu_fusion_attention_grad_v3",
+        "as npu_fusion_attention; torch_npu's scaled_dot_product_attention calls it",
+        ATTENTION,
+        ("torch_npu.npu_fusion_attention_v3",),
+    ),
+    Composed(
+        "npu_rotary_mul",
+        "rotary",
+        ("npu_rotary_mul", "npu_rotary_mul_backward"),
+        "npu_rotary_mul_backward",
+        "products and sums in float32, rounded once",
+        "modes other than half and interleave; the gradient does not know a matrix rotate, as in its document",
+        ("torch_npu.npu_rotary_mul", "aclnnRotaryPositionEmbedding", "aclnnRotaryPositionEmbeddingGrad"),
+    ),
+    Composed(
+        "npu_swiglu",
+        "activations",
+        ("npu_swiglu", "npu_swiglu_backward"),
+        "npu_swiglu_backward",
+        "silu and a product in float32, rounded once",
+        "an odd size along dim",
+        ("torch_npu.npu_swiglu", "aclnnSwiGlu", "aclnnSwiGluGrad"),
+    ),
+    Composed(
+        "npu_gelu",
+        "activations",
+        ("npu_gelu", "npu_gelu_backward"),
+        "npu_gelu_backward",
+        "torch.nn.functional.gelu in float32, rounded once",
+        "approximations other than none and tanh",
+        ("torch_npu.npu_gelu", "aclnnGeluV2", "aclnnGeluBackwardV2"),
+    ),
+    Composed(
+        "npu_fast_gelu",
+        "activations",
+        ("npu_fast_gelu", "fast_gelu", "npu_fast_gelu_backward"),
+        "npu_fast_gelu_backward",
+        "x * sigmoid(1.702 * x) in float32, rounded once",
+        "what is not floating",
+        ("torch_npu.npu_fast_gelu", "aclnnFastGelu", "aclnnFastGeluBackward"),
+    ),
+    Composed(
+        "npu_add_rms_norm",
+        "norm",
+        ("npu_add_rms_norm",),
+        "derived from the composition (torch_npu has none)",
+        "a sum, and Descend's RMS norm of it",
+        "dtypes that differ",
+        ("torch_npu.npu_add_rms_norm", "aclnnAddRmsNorm"),
+    ),
+    Composed(
+        "npu_apply_adam_w",
+        "optimizer",
+        ("npu_apply_adam_w.out",),
+        "none",
+        "sums and products in float32, in place",
+        "amsgrad without max_grad_norm",
+        ("aclnnApplyAdamW",),
+    ),
+    Composed(
+        "npu_confusion_transpose",
+        "shapes",
+        ("npu_confusion_transpose", "npu_confusion_transpose_backward"),
+        "npu_confusion_transpose_backward",
+        "permute, reshape and a copy",
+        "shapes that do not fit",
+        ("torch_npu.npu_confusion_transpose",),
+    ),
+    Composed(
+        "npu_dtype_cast",
+        "shapes",
+        (
+            "npu_dtype_cast",
+            "npu_dtype_cast_",
+            "npu_dtype_cast_backward",
+            "_npu_dtype_cast",
+            "_npu_dtype_cast_backward",
+        ),
+        "npu_dtype_cast_backward, _npu_dtype_cast_backward",
+        "Tensor.to",
+        "dtypes that PyTorch does not have",
+        ("torch_npu.npu_dtype_cast",),
+    ),
+    Composed(
+        "npu_grouped_matmul",
+        "grouped_matmul",
+        ("npu_grouped_matmul", "npu_grouped_matmul.List"),
+        "derived from the composition (torch_npu has none)",
+        "a float32 matrix product a group, rounded once",
+        GROUPED,
+        ("torch_npu.npu_grouped_matmul", "aclnnGroupedMatmulV5"),
+    ),
+    Composed(
+        "npu_moe_token_permute",
+        "moe",
+        ("npu_moe_token_permute", "npu_moe_token_permute_grad", "npu_moe_token_permute_grad_v2"),
+        "npu_moe_token_permute_grad_v2",
+        "a stable sort and index_select",
+        "padded_mode",
+        ("aclnnMoeTokenPermute", "aclnnMoeTokenPermuteGrad"),
+    ),
+    Composed(
+        "npu_moe_token_unpermute",
+        "moe",
+        ("_npu_moe_token_unpermute", "npu_moe_token_unpermute_grad", "npu_moe_token_unpermute_grad_v2"),
+        "npu_moe_token_unpermute_grad_v2",
+        "index_select, and a sum in float32",
+        "padded_mode",
+        ("aclnnMoeTokenUnpermute", "aclnnMoeTokenUnpermuteGrad"),
+    ),
+    Composed(
+        "npu_cross_entropy_loss",
+        "cross_entropy",
+        ("npu_cross_entropy_loss", "npu_cross_entropy_loss_backward"),
+        "npu_cross_entropy_loss_backward",
+        "log_softmax and sums in float32, rounded once",
+        "zloss; targets that are no class",
+        ("torch_npu.npu_cross_entropy_loss", "aclnnCrossEntropyLoss", "aclnnCrossEntropyLossGrad"),
+    ),
+    Composed(
+        "npu_linear",
+        "matmul",
+        ("npu_linear", "npu_linear_backward"),
+        "npu_linear_backward",
+        "torch.nn.functional.linear in float32, rounded once",
+        "other than 2 dimensions",
+        ("torch_npu.npu_linear",),
+    ),
+    Composed(
+        "npu_bmmV2",
+        "matmul",
+        ("npu_bmmV2", "npu_bmm_v2_mat1_backward", "npu_bmm_v2_mat2_backward"),
+        "npu_bmm_v2_mat1_backward, npu_bmm_v2_mat2_backward",
+        "a matrix product in float32, rounded once",
+        "int8; two vectors",
+        ("torch_npu.npu_bmmV2",),
+    ),
+)
+
+
+def functions(row: Composed) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Each operator of a row and what computes it, of tensors on the CPU."""
+    module = importlib.import_module(f"{PACKAGE}.{row.module}")
+    for kernel in row.kernels:
+        name, _, overload = kernel.partition(".")
+        function = getattr(module, f"{name}_{overload}", None) or getattr(module, name)
+        yield kernel, function

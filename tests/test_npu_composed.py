@@ -1,0 +1,500 @@
+"""torch_npu's own operators composed of PyTorch's: each against its formula in float64, gradients, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from descend.npu.composed import (  # noqa: E402  # noqa: E402
+    activations,
+    cross_entropy,
+    grouped_matmul,
+    matmul,
+    moe,
+    norm,
+    optimizer,
+    rotary,
+    shapes,
+)
+from descend.npu.composed.refusal import RefusedError  # noqa: E402
+from descend.npu.composed.table import TABLE, functions  # noqa: E402
+
+Tensor = Any
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
+
+
+def near(got: Tensor, wanted: Tensor, what: str = "") -> None:
+    """Rounded once to the dtype of ``got``, or for sums to a few units of the largest number."""
+    assert got.shape == wanted.shape, (what, got.shape, wanted.shape)
+    assert torch.equal(got.isnan(), wanted.isnan()), what
+    if wanted.numel():
+        error = (got.double() - wanted).nan_to_num(0.0).abs().max().item()
+        assert error <= TOLERANCE[got.dtype] * max(wanted.nan_to_num(0.0).abs().max().item(), 0.1), (what, error)
+
+
+def gradients(defined: Any, given: list[Tensor], dy: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """A definition's result in float64 and the gradients of what is given."""
+    leaves = [t.double().clone().requires_grad_() for t in given]
+    result = defined(*leaves)
+    return result.detach(), list(torch.autograd.grad(result, leaves, dy.double()))
+
+
+def refused(sentence: str, function: Any, *args: Any, **options: Any) -> None:
+    with pytest.raises(RefusedError) as error:
+        function(*args, **options)
+    assert sentence in str(error.value), str(error.value)
+
+
+def defined_rotation(x: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Tensor:
+    turned, size = torch.zeros_like(x), x.shape[-1]
+    for i in range(size):
+        if mode == "half":
+            source, sign = (i + size // 2, -1) if i < size // 2 else (i - size // 2, 1)
+        else:
+            source, sign = (i + 1, -1) if i % 2 == 0 else (i - 1, 1)
+        turned[..., i] = sign * x[..., source]
+    return x * cos + turned * sin
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("mode", ["half", "interleave"])
+def test_rotary_mul(dtype: Any, mode: str) -> None:
+    coefficients = [
+        ((2, 3, 5, 8), [(1, 1, 5, 8), (2, 1, 5, 8), (2, 3, 5, 8), (1, 3, 1, 8), (2, 3, 1, 8)]),
+        ((4, 3, 6), [(4, 1, 6), (4, 3, 6)]),
+        ((0, 3, 6), [(0, 1, 6)]),
+        ((2, 1, 3, 2), [(1, 1, 3, 2)]),
+    ]
+    for shape, others in coefficients:
+        for other in others:
+            x, cos, sin, dy = (torch.randn(size).to(dtype) for size in (shape, other, other, shape))
+            wanted, (dx, dcos, dsin) = gradients(lambda *t: defined_rotation(*t, mode), [x, cos, sin], dy)
+            result = rotary.npu_rotary_mul(x, cos, sin, mode)
+            assert result.dtype == dtype
+            near(result, wanted)
+            for got, gradient in zip(
+                rotary.npu_rotary_mul_backward(dy, x, cos, sin, mode), (dx, dcos, dsin), strict=True
+            ):
+                assert got.dtype == dtype
+                near(got, gradient)
+
+
+def test_rotary_mul_of_strided_and_mixed_tensors_and_by_a_matrix() -> None:
+    x = torch.randn(2, 5, 3, 16)[..., ::2].transpose(1, 2)
+    cos, sin = torch.randn(1, 1, 5, 8).bfloat16(), torch.randn(1, 1, 5, 8).bfloat16()
+    near(rotary.npu_rotary_mul(x, cos, sin), defined_rotation(x.double(), cos.double(), sin.double(), "half"))
+    matrix = torch.randn(8, 8)
+    wanted = x.double() * cos.double() + x.double() @ matrix.double() * sin.double()
+    near(rotary.npu_rotary_mul(x, cos, sin, "interleave", matrix), wanted)
+
+
+def test_rotary_mul_refuses() -> None:
+    x, r = torch.randn(2, 3, 4, 6), torch.randn(1, 1, 4, 6)
+    refused(
+        "npu_rotary_mul: rotary_mode is 'quarter', but may be half or interleave",
+        rotary.npu_rotary_mul,
+        x,
+        r,
+        r,
+        "quarter",
+    )
+    refused("self is of shape [2, 6], but has 3 or 4 dimensions", rotary.npu_rotary_mul, x[0, :2, 0], r, r)
+    refused("r2 is of shape [1, 1, 3, 6]", rotary.npu_rotary_mul, x, r, r[:, :, :3])
+    refused("r1 is of shape [4, 6]", rotary.npu_rotary_mul, x, r[0, 0], r)
+    refused("rotate is of shape [6, 4]", rotary.npu_rotary_mul, x, r, r, "half", torch.randn(6, 4))
+    refused("self is torch.int64", rotary.npu_rotary_mul, x.long(), r, r)
+    refused("grad is of shape [1, 3, 4, 6]", rotary.npu_rotary_mul_backward, x[:1], x, r, r)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("shape", "dim"), [((3, 8), -1), ((2, 6, 5), 1), ((4,), 0), ((2, 0), 1), ((0, 4), -1)])
+def test_swiglu(dtype: Any, shape: tuple[int, ...], dim: int) -> None:
+    x = (torch.randn(shape) * 3).to(dtype)
+    dy = torch.randn(x.chunk(2, dim)[0].shape).to(dtype)
+
+    def defined(x: Tensor) -> Tensor:
+        a, b = x.narrow(dim, 0, x.shape[dim] // 2), x.narrow(dim, x.shape[dim] // 2, x.shape[dim] // 2)
+        return a / (1 + (-a).exp()) * b
+
+    wanted, (dx,) = gradients(defined, [x], dy)
+    near(activations.npu_swiglu(x, dim), wanted)
+    near(activations.npu_swiglu_backward(dy, x, dim), dx)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("approximate", ["none", "tanh", "fast"])
+@pytest.mark.parametrize("shape", [(3, 7), (), (0, 2), (2, 3, 4, 5)])
+def test_gelu(dtype: Any, approximate: str, shape: tuple[int, ...]) -> None:
+    x, dy = (torch.randn(shape) * 3).to(dtype), torch.randn(shape).to(dtype)
+
+    def defined(x: Tensor) -> Tensor:
+        if approximate == "fast":
+            return x / (1 + (-1.702 * x).exp())
+        inner = (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)
+        return x * 0.5 * (1 + ((x / 2**0.5).erf() if approximate == "none" else inner.tanh()))
+
+    wanted, (dx,) = gradients(defined, [x], dy)
+    if approximate == "fast":
+        near(activations.npu_fast_gelu(x), wanted)
+        near(activations.npu_fast_gelu_backward(dy, x), dx)
+    else:
+        near(activations.npu_gelu(x, approximate=approximate), wanted)
+        near(activations.npu_gelu_backward(dy, x, approximate=approximate), dx)
+
+
+def test_activations_at_their_ends_and_refused() -> None:
+    far = torch.tensor([-1e4, -100.0, 100.0, 1e4], dtype=torch.float16)
+    assert torch.equal(activations.npu_fast_gelu(far), torch.tensor([-0.0, -0.0, 100.0, 1e4]).half())
+    assert activations.npu_fast_gelu_backward(torch.ones(4).half(), far).tolist() == [0.0, 0.0, 1.0, 1.0]
+    x = torch.randn(2, 3)
+    refused("npu_swiglu: self is of shape [2, 3], but has an even size along dimension -1", activations.npu_swiglu, x)
+    refused("dim is 2", activations.npu_swiglu, x, 2)
+    refused("grad_output is of shape [2, 3]", activations.npu_swiglu_backward, x, x, 0)
+    refused("npu_gelu: approximate is 'erf'", activations.npu_gelu, x, approximate="erf")
+    refused("npu_fast_gelu: self is torch.int32", activations.npu_fast_gelu, x.int())
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_add_rms_norm(dtype: Any) -> None:
+    for shape, normalized in (((3, 4, 8), (8,)), ((3, 4, 8), (4, 8)), ((5, 16), (16,))):
+        x1, x2, gamma = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.randn(normalized).to(dtype)
+        y, rstd, x = norm.npu_add_rms_norm(x1, x2, gamma, 1e-5)
+        assert torch.equal(x, (x1.double() + x2.double()).to(dtype))
+        assert y.dtype == dtype
+        axes = tuple(range(-len(normalized), 0))
+        wanted = (x.double().square().mean(axes, keepdim=True) + 1e-5).rsqrt()
+        assert rstd.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        near(rstd, wanted)
+        near(y, x.double() * wanted * gamma.double())
+    refused("x2 is of shape [3]", norm.npu_add_rms_norm, x1, torch.zeros(3).to(dtype), gamma)
+    refused("gamma", norm.npu_add_rms_norm, x1, x2, gamma[:3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("maximize", [False, True, None])
+def test_apply_adam_w(dtype: Any, amsgrad: bool, maximize: bool | None) -> None:
+    for shape in ((4, 5), (0,), ()):
+        var, m, grad = (torch.randn(shape).to(dtype) for _ in range(3))
+        v, most = torch.rand(shape).to(dtype), torch.rand(shape).to(dtype)
+        b1_power, b2_power, lr, decay, b1, b2, eps = 0.5, 0.8, 0.1, 0.01, 0.9, 0.99, 1e-6
+        g = -grad.double() if maximize else grad.double()
+        m_new, v_new = m.double() * b1 + (1 - b1) * g, v.double() * b2 + (1 - b2) * g * g
+        used = torch.maximum(most.double(), v_new) if amsgrad else v_new
+        step = m_new / (1 - b1_power * b1) / ((used / (1 - b2_power * b2)).sqrt() + eps)
+        wanted = var.double() - lr * decay * var.double() - lr * step
+        scalars = (b1_power, b2_power, lr, decay, b1, b2, eps)
+        out = optimizer.npu_apply_adam_w_out(*scalars, grad, most, amsgrad, maximize, var=var, m=m, v=v)
+        assert out[0] is var
+        assert out[1] is m
+        assert out[2] is v
+        for got, value in ((var, wanted), (m, m_new), (v, v_new)):
+            near(got, value)
+    refused(
+        "max_grad_norm is None", optimizer.npu_apply_adam_w_out, *scalars, grad, None, True, False, var=var, m=m, v=v
+    )
+    wrong = torch.zeros(3, dtype=dtype)
+    refused(
+        "m is of shape [3]", optimizer.npu_apply_adam_w_out, *scalars, grad, most, False, False, var=var, m=wrong, v=v
+    )
+
+
+def test_confusion_transpose() -> None:
+    x = torch.arange(2 * 3 * 4 * 6, dtype=torch.float32).view(2, 3, 4, 6)
+    cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
+        ((0, 2, 1, 3), (2, 4, 18), True),
+        ((0, 2, 1), (2, 12, 6), False),
+        ((3, 0, 2, 1), (6, 24), True),
+        ((1, 0), (6, 24), False),
+    ]
+    for perm, shape, first in cases:
+        y = shapes.npu_confusion_transpose(x, perm, shape, first)
+        wanted = x.permute(perm).reshape(shape) if first else x.reshape(shape).permute(perm)
+        assert torch.equal(y, wanted)
+        assert y.is_contiguous()
+        back = shapes.npu_confusion_transpose_backward(y, perm, x.shape, not first)
+        assert torch.equal(back, x)
+        assert back.is_contiguous()
+    assert shapes.npu_confusion_transpose(x[:0], (1, 0), (0, 5), False).shape == (5, 0)
+    refused("perm is [0, 0, 1, 2]", shapes.npu_confusion_transpose, x, (0, 0, 1, 2), (2, 72), True)
+    refused("shape is [5], but holds 144 numbers", shapes.npu_confusion_transpose, x, (0,), (5,), False)
+
+
+def test_dtype_cast() -> None:
+    x = torch.tensor([0, 0.5, -1.0, 300.0])
+    for number, dtype in (
+        (0, torch.uint8),
+        (3, torch.int32),
+        (5, torch.float16),
+        (7, torch.float64),
+        (15, torch.bfloat16),
+    ):
+        cast = shapes.npu_dtype_cast(x, number)
+        assert cast.dtype == dtype
+        assert torch.equal(cast, x.to(dtype))
+        assert torch.equal(shapes._npu_dtype_cast(x, dtype), cast)
+        assert shapes.npu_dtype_cast_backward(cast, torch.float32).dtype == torch.float32
+    assert shapes.npu_dtype_cast(x, 6) is not x
+    half = torch.zeros(4).half()
+    assert shapes.npu_dtype_cast_(half, x) is half
+    assert half[1] == 0.5
+    refused("npu_dtype_cast: dtype is 290", shapes.npu_dtype_cast, x, 290)
+    refused("input_dtype is 291", shapes.npu_dtype_cast, x, 6, 291)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_linear(dtype: Any) -> None:
+    for m, n, k in ((3, 4, 5), (1, 1, 1), (0, 2, 3), (2, 3, 0)):
+        x, w, b, dy = (torch.randn(size).to(dtype) for size in ((m, k), (n, k), (n,), (m, n)))
+        wanted, (dx, dw) = gradients(lambda x, w: x @ w.T, [x, w], dy)
+        near(matmul.npu_linear(x, w), wanted)
+        near(matmul.npu_linear(x, w, b), wanted + b.double())
+        for got, gradient in zip(matmul.npu_linear_backward(dy, x, w), (dx, dw), strict=True):
+            near(got, gradient)
+    refused("npu_linear: input is of shape [3], but has 2 dimensions", matmul.npu_linear, b, w)
+    refused("weight is of shape [3, 0], but has 2 columns", matmul.npu_linear, torch.zeros(2, 2).to(dtype), w)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((2, 3, 4), (2, 4, 5)),
+        ((3, 4), (2, 4, 5)),
+        ((2, 1, 3, 4), (6, 4, 5)),
+        ((4,), (2, 4, 5)),
+        ((2, 3, 4), (4,)),
+        ((1, 3, 4), (2, 4, 5)),
+        ((3, 4), (4, 5)),
+        ((0, 3, 4), (0, 4, 5)),
+    ],
+)
+def test_batched_products(dtype: Any, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    a, b = torch.randn(left).to(dtype), torch.randn(right).to(dtype)
+    dy = torch.randn((a.double() @ b.double()).shape).to(dtype)
+    wanted, (da, db) = gradients(torch.matmul, [a, b], dy)
+    near(matmul.npu_bmmV2(a, b, []), wanted)
+    near(matmul.npu_bmm_v2_mat1_backward(dy, a, b, left), da)
+    near(matmul.npu_bmm_v2_mat2_backward(dy, a, b, right), db)
+
+
+def test_batched_products_are_summed_or_refused() -> None:
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    near(matmul.npu_bmmV2(a, b, [1, 3, 5]), (a.double() @ b.double()).sum(0, keepdim=True))
+    refused("output_sizes is [3, 3, 5]", matmul.npu_bmmV2, a, b, [3, 3, 5])
+    refused("npu_bmmV2: mat2 is of shape [2, 3, 4], but fits self", matmul.npu_bmmV2, a, a, [])
+    refused("mat2 is of shape [3, 4, 5]", matmul.npu_bmmV2, a, torch.randn(3, 4, 5), [])
+    refused("is a matrix", matmul.npu_bmmV2, a[0, 0], b[0, :, 0], [])
+    refused("not of int8", matmul.npu_bmmV2, a.to(torch.int8), b.to(torch.int8), [])
+
+
+def groups_of(ends: list[int]) -> list[tuple[int, int]]:
+    return list(zip([0, *ends], ends, strict=False))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("ends", [[2, 5, 9], [0, 9, 9], [1, 1, 4], [0, 0, 0]])
+@pytest.mark.parametrize("biased", [False, True])
+def test_grouped_matmul_by_rows(dtype: Any, ends: list[int], biased: bool) -> None:
+    x, weight = torch.randn(9, 4).to(dtype), torch.randn(3, 4, 6).to(dtype)
+    bias = [torch.randn(6).to(dtype) for _ in range(3)] if biased else None
+    wanted = torch.zeros(9, 6, dtype=torch.float64)
+    for i, (begin, end) in enumerate(groups_of(ends)):
+        wanted[begin:end] = x[begin:end].double() @ weight[i].double() + (bias[i].double() if bias else 0)
+    sizes = [end - begin for begin, end in groups_of(ends)]
+    calls: list[dict[str, Any]] = [
+        {"group_list": torch.tensor(ends), "group_type": 0},
+        {"group_list": torch.tensor(sizes), "group_type": 0, "group_list_type": 1},
+        {"group_list": ends},
+    ]
+    for options in calls:
+        for weights in ([weight], list(weight)):
+            (whole,) = grouped_matmul.npu_grouped_matmul([x], weights, bias=bias, split_item=3, **options)
+            near(whole, wanted)
+            parts = grouped_matmul.npu_grouped_matmul([x], weights, bias=bias, split_item=0, **options)
+            for (begin, end), part in zip(groups_of(ends), parts, strict=True):
+                near(part, wanted[begin:end])
+
+
+def test_grouped_matmul_of_lists_by_columns_and_differentiated() -> None:
+    xs, ws = [torch.randn(2, 3), torch.randn(4, 5)], [torch.randn(3, 6), torch.randn(5, 6)]
+    for y, x, w in zip(grouped_matmul.npu_grouped_matmul(xs, ws, group_type=-1), xs, ws, strict=True):
+        near(y, x.double() @ w.double())
+    (one,) = grouped_matmul.npu_grouped_matmul(xs, ws, group_type=0, split_item=2)
+    near(one, torch.cat([x.double() @ w.double() for x, w in zip(xs, ws, strict=True)]))
+    (deep,) = grouped_matmul.npu_grouped_matmul([torch.randn(2, 2, 3)], ws[:1], group_type=-1)
+    assert deep.shape == (2, 2, 6)
+    x, w, ends = torch.randn(4, 7), torch.randn(7, 5), torch.tensor([3, 3, 6])
+    wanted = [x[:, b:e].double() @ w[b:e].double() for b, e in groups_of(ends.tolist())]
+    (stacked,) = grouped_matmul.npu_grouped_matmul([x], [w], group_list=ends, group_type=2, split_item=3)
+    near(stacked, torch.stack(wanted))
+    for part, value in zip(
+        grouped_matmul.npu_grouped_matmul([x], [w], group_list=ends, group_type=2), wanted, strict=True
+    ):
+        near(part, value)
+    half = grouped_matmul.npu_grouped_matmul([x.half()], [w.half()], group_type=-1, output_dtype=6)[0]
+    assert half.dtype == torch.float32
+    given = [
+        torch.randn(5, 3, dtype=torch.float64).requires_grad_(),
+        torch.randn(2, 3, 4, dtype=torch.float64).requires_grad_(),
+    ]
+    call = {"group_list": torch.tensor([2, 4]), "group_type": 0, "split_item": 2}
+    assert torch.autograd.gradcheck(lambda x, w: grouped_matmul.npu_grouped_matmul([x], [w], **call)[0], given)
+
+
+def test_grouped_matmul_refuses() -> None:
+    x, w = torch.randn(4, 3), torch.randn(2, 3, 5)
+    call: dict[str, Any] = {"group_list": torch.tensor([2, 4]), "group_type": 0, "split_item": 3}
+
+    def sentence(words: str, **changed: Any) -> None:
+        tensors = {"x": [x], "weight": [w]} | {name: changed.pop(name) for name in ("x", "weight") if name in changed}
+        refused(words, grouped_matmul.npu_grouped_matmul, tensors["x"], tensors["weight"], **{**call, **changed})
+
+    sentence("scale is given, but must be None", scale=[torch.ones(5)])
+    sentence("act_type is 1, but must be 0", act_type=1)
+    sentence("x_dtype is 290", x_dtype=290)
+    sentence("group_type is None, but may be -1, 0 or 2", group_type=None)
+    sentence("group_type is 0, but must be None where group_list is a list", group_list=[2, 4])
+    sentence("group_list_type is 2", group_list_type=2)
+    sentence("split_item is 5", split_item=5)
+    sentence("group_list is of length 3", group_list=torch.tensor([1, 2, 4]))
+    sentence("group_list is [2, 5], but ends within the 4 rows", group_list=torch.tensor([2, 5]))
+    sentence("group_list is [3, 2], but gives no group fewer", group_list=torch.tensor([3, 2]))
+    sentence("x is torch.int8", x=[x.to(torch.int8)])
+    sentence("weight of group 0 is of shape [4, 5]", weight=[torch.randn(2, 4, 5)])
+    sentence("bias is for 1 groups, but is for 2", bias=[torch.randn(5)])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("topk", [None, 1, 3])
+@pytest.mark.parametrize("kept", [None, 0, 4, 100, -2])
+def test_moe_tokens(dtype: Any, topk: int | None, kept: int | None) -> None:
+    count, width = 5, 4
+    tokens = torch.randn(count, width).to(dtype)
+    indices = torch.randint(0, 3, (count,) if topk is None else (count, topk))
+    k = topk or 1
+    pairs = count * k
+    total = min(kept, pairs) if kept and kept > 0 else pairs + (kept or 0)
+    experts = indices.flatten().tolist()
+    order = sorted(range(pairs), key=lambda pair: (experts[pair], pair))
+    permuted, places = moe.npu_moe_token_permute(tokens, indices, kept)
+    assert places.dtype == torch.int32
+    assert [order[place] for place in places.tolist()] == list(range(pairs))
+    assert torch.equal(permuted, tokens[[pair // k for pair in order[:total]]])
+    dy = torch.randn(total, width).to(dtype)
+    wanted = torch.zeros(count, width, dtype=torch.float64)
+    for place, pair in enumerate(order[:total]):
+        wanted[pair // k] += dy[place].double()
+    near(moe.npu_moe_token_permute_grad_v2(dy, places, count, dtype, k), wanted)
+    near(moe.npu_moe_token_permute_grad(tokens, dy, indices, places), wanted)
+
+    probs = None if topk is None else torch.rand(count, k).to(dtype)
+
+    def defined(permuted: Tensor, probs: Tensor | None = None) -> Tensor:
+        whole = torch.cat((permuted, permuted.new_zeros(pairs - total, width)))
+        gathered = whole[places.long()].view(count, k, width)
+        return (gathered if probs is None else gathered * probs.unsqueeze(-1)).sum(1)
+
+    given = [permuted] if probs is None else [permuted, probs]
+    back = torch.randn(count, width).to(dtype)
+    wanted, derived = gradients(defined, given, back)
+    result, saved = moe._npu_moe_token_unpermute(permuted, places, probs)
+    near(result, wanted)
+    assert torch.equal(moe.npu_moe_token_unpermute(permuted, places, probs), result)
+    assert (saved is None) == (probs is None)
+    for got in (
+        moe.npu_moe_token_unpermute_grad_v2(back, places, total, dtype, probs, permuted_tokens=saved),
+        moe.npu_moe_token_unpermute_grad(permuted, back, places, probs),
+    ):
+        near(got[0], derived[0])
+        assert (got[1] is None) == (probs is None)
+        if got[1] is not None:
+            near(got[1], derived[1])
+
+
+def test_moe_tokens_empty_and_refused() -> None:
+    tokens, indices = torch.randn(3, 4), torch.tensor([[0, 1], [1, 1], [0, 0]])
+    empty, places = moe.npu_moe_token_permute(tokens[:0], indices[:0])
+    assert empty.shape == (0, 4)
+    assert places.shape == (0,)
+    assert moe.npu_moe_token_unpermute(empty, places, torch.rand(0, 2)).shape == (0, 4)
+    refused(
+        "npu_moe_token_permute: padded_mode is True, but must be False",
+        moe.npu_moe_token_permute,
+        tokens,
+        indices,
+        None,
+        True,
+    )
+    refused("tokens is of shape [1, 3, 4]", moe.npu_moe_token_permute, tokens[None], indices)
+    refused("indices is of shape [2, 2]", moe.npu_moe_token_permute, tokens, indices[:2])
+    refused("num_out_tokens is -7", moe.npu_moe_token_permute, tokens, indices, -7)
+    permuted, places = moe.npu_moe_token_permute(tokens, indices)
+    refused(
+        "sorted_indices is of shape [6], but is [8]", moe.npu_moe_token_unpermute, permuted, places, torch.rand(4, 2)
+    )
+    refused("probs is of shape [6]", moe.npu_moe_token_unpermute, permuted, places, torch.rand(6))
+    refused("sorted_indices is down to -1", moe.npu_moe_token_unpermute, permuted, places - 1)
+
+
+def defined_loss(x: Tensor, target: Tensor, weight: Tensor, reduction: str, ignored: int, smoothing: float) -> Tensor:
+    losses, total = [], torch.zeros((), dtype=torch.float64)
+    for row, y in zip(x, target.tolist(), strict=True):
+        log_prob = row - row.exp().sum().log()
+        loss = -(1 - smoothing) * weight[y] * log_prob[y] - smoothing / len(row) * (weight * log_prob).sum()
+        counts = 0.0 if ignored >= 0 and y == ignored else 1.0
+        losses.append(loss * counts)
+        total = total + weight[y] * counts
+    stacked = torch.stack(losses)
+    return stacked if reduction == "none" else stacked.sum().view(1) / (total if reduction == "mean" else 1)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("ignored", [-100, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy(dtype: Any, reduction: str, smoothing: float, ignored: int, weighted: bool) -> None:
+    x, target = (torch.randn(6, 5) * 2).to(dtype), torch.tensor([0, 2, 4, 2, 1, 3])
+    weight = torch.rand(5) if weighted else None
+    call = {"reduction": reduction, "ignore_index": ignored, "label_smoothing": smoothing}
+    loss, log_prob, zloss, lse = cross_entropy.npu_cross_entropy_loss(x, target, weight, **call)
+    dy = torch.randn(loss.shape).to(dtype)
+    wide = torch.ones(5, dtype=torch.float64) if weight is None else weight.double()
+    wanted, (dx,) = gradients(lambda x: defined_loss(x, target, wide, reduction, ignored, smoothing), [x], dy)
+    assert loss.dtype == log_prob.dtype == dtype
+    assert zloss.shape == lse.shape == (0,)
+    near(loss, wanted)
+    near(log_prob, torch.log_softmax(x.double(), 1))
+    near(cross_entropy.npu_cross_entropy_loss_backward(dy, log_prob, target, weight, **call), dx)
+
+
+def test_cross_entropy_of_nothing_and_refused() -> None:
+    x, target = torch.randn(3, 4), torch.tensor([0, 1, 3])
+    loss, *_ = cross_entropy.npu_cross_entropy_loss(x[:0], target[:0], reduction="sum")
+    assert loss.tolist() == [0.0]
+    assert cross_entropy.npu_cross_entropy_loss(x[:0], target[:0])[0].isnan().all()
+    function = cross_entropy.npu_cross_entropy_loss
+    refused("return_zloss is True", function, x, target, return_zloss=True)
+    refused("lse_square_scale_for_zloss is 0.1", function, x, target, lse_square_scale_for_zloss=0.1)
+    refused("target is from 0 to 4, but holds classes from 0 to 3", function, x, target + torch.tensor([0, 0, 1]))
+    refused("target is from -100 to 3", function, x, torch.tensor([-100, 1, 3]))
+    refused("reduction is 'max'", function, x, target, reduction="max")
+    refused("weight is of shape [3]", function, x, target, torch.ones(3))
+    refused("input is of shape [4]", function, x[0], target)
+    refused("ignore_index is 4", function, x, target, ignore_index=4)
+    refused("label_smoothing is 1.0", function, x, target, label_smoothing=1.0)
+    backward = cross_entropy.npu_cross_entropy_loss_backward
+    refused("grad_loss is of shape [2]", backward, torch.ones(2), x, target)
+
+
+def test_table_names_what_there_is() -> None:
+    names = [name for row in TABLE for name, function in functions(row) if callable(function)]
+    assert len(names) == len(set(names)) == sum(len(row.kernels) for row in TABLE)
+    for row in TABLE:
+        derived = row.gradient.startswith(("derived", "none"))
+        assert derived or all(name in row.kernels for name in row.gradient.split(", ")), row.operator

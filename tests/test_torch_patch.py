@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import importlib
 import io
 import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -85,6 +87,37 @@ class CohereNorm(Rms):
         return (self.weight.float() * self.xhat(centred)).to(x.dtype)
 
 
+class ScaleNorm(nn.Module):
+    """What calls its weight a scale, and has no bias."""
+
+    def __init__(self, size: int = 16) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(draw((size,), size))
+        self.register_parameter("bias", None)
+        self.eps = 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps) * self.scale).type_as(x)
+
+
+class Rescale(ScaleNorm):
+    """A norm by what it holds, not by its name."""
+
+
+class ShiftNorm(nn.Module):
+    """Layer norm whose parameters have names, and an order, of their own."""
+
+    def __init__(self, size: int = 16) -> None:
+        super().__init__()
+        self.shift, self.scale = (nn.Parameter(draw((size,), seed)) for seed in (1, 2))
+        self.eps = 1e-5
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = nn.functional.layer_norm(x.float(), self.scale.shape, self.scale.float(), self.shift.float(), self.eps)
+        return wide.type_as(x)
+
+
 class WideLayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.float()).type_as(x)
@@ -111,12 +144,15 @@ SWAPPED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Gemma": (GemmaNorm, "GemmaNorm -> rms_norm by 1 + weight"),
     "T5": (T5Norm, "T5Norm -> rms_norm, rounded to the weight's dtype before it"),
     "Weightless": (WeightlessNorm, "WeightlessNorm -> rms_norm"),
+    "scale": (ScaleNorm, "ScaleNorm -> rms_norm"),
+    "scale, by what it holds": (Rescale, "Rescale -> rms_norm"),
+    "scale and shift": (ShiftNorm, "ShiftNorm -> layer_norm"),
 }
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def inputs(module: nn.Module, dtype: torch.dtype) -> Tensor:
-    shape = getattr(module, "normalized_shape", None) or tuple(getattr(module, "weight", torch.empty(16)).shape)
+    shape = getattr(module, "normalized_shape", None) or next((p.shape for p in module.parameters()), (16,))
     return (draw((6, 40 if shape[-1] < 100 else 2, *shape), 1) * 3).to(dtype).requires_grad_()
 
 
@@ -260,9 +296,9 @@ def test_a_sequential_with_its_own_forward():
 # --- what is left alone --------------------------------------------------------------------------------------------
 
 
-class GatedNorm(Rms):
-    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        return self.xhat(x) * self.weight if gate is None else self.xhat(x) * self.weight * gate
+class ResidualNorm(Rms):
+    def forward(self, x: Tensor, gate: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
+        return self.xhat(x) * self.weight
 
 
 class StaticNorm(Rms):
@@ -320,6 +356,18 @@ class WideOnlyNorm(Rms):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * self.xhat(x).to(x.dtype) * (1.0 if x.dtype is torch.float32 else float("nan"))
+
+
+class BiasedNorm(Rms):
+    """Its bias is one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x.float() - x.float().mean(-1, keepdim=True)
+        return (self.weight.float() * self.xhat(centred) + self.bias.float()).to(x.dtype)
 
 
 class TwofoldNorm(Rms):
@@ -430,8 +478,8 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no epsilon, by class": (lambda: Scaled(16), "no single attribute of it can be the epsilon"),
     "final": (lambda: FinalLayerNorm(16), "its class cannot be subclassed: TypeError('FinalLayerNorm is final')"),
     "final, probed": (FinalLlamaNorm, "its class cannot be subclassed: TypeError('FinalLlamaNorm is final')"),
-    "gate": (GatedNorm, "its forward does not take one input alone"),
-    "static": (StaticNorm, "its forward does not take one input alone"),
+    "two more": (ResidualNorm, "its forward does not take one input alone, or one and its gate"),
+    "static": (StaticNorm, "its forward does not take one input alone, or one and its gate"),
     "built-in": (BuiltInNorm, "what its forward takes is not known"),
     "property": (PropertyNorm, "what its forward takes is not known"),
     **{
@@ -441,6 +489,7 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
             *(ClippedNorm, FiniteNorm, WideOnlyNorm),
         )
     },
+    "shapes": (BiasedNorm, "its parameters differ in shape"),
     "first dimension": (lambda: FirstDimensionNorm(16), "its results are not those of any form that is known"),
 }
 
@@ -797,6 +846,36 @@ def test_copies_and_pickles_are_patched(again):
     assert dt.unpatch(other)
     assert [type(m) for m in other.modules()] == [type(m) for m in network().modules()]
     assert isinstance(model[0].before, dt.forms.Form)
+
+
+class AbstractNorm(LlamaNorm, abc.ABC):
+    """What has another metaclass."""
+
+
+@pytest.mark.parametrize("dump", [pickle, ForkingPickler])
+def test_classes_are_pickled(dump):
+    model = nn.Sequential(nn.LayerNorm(16), AbstractNorm(), nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU()))
+    assert len(dt.patch(model).swapped) == 3
+    for module in (*model, model[2][0]):
+        kind = type(module)
+        assert pickle.loads(dump.dumps(kind)) is kind
+        assert copy.deepcopy([kind]) == [kind]
+    run_python("import pickle, sys\n" + f"kind = pickle.loads({pickle.dumps(type(model[0]))!r})\n" + CLASS_ELSEWHERE)
+    nn.utils.parametrize.register_parametrization(model[0], "weight", Doubled())
+    for _ in range(2):  # of a class that others made at run time pickle says what it said before
+        with pytest.raises(pickle.PicklingError, match=r"Parametrized(Descend)?LayerNorm"):
+            pickle.dumps(type(model[0]))
+        dt.unpatch(model)
+    assert [type(type(m)) for m in model] == [type, abc.ABCMeta, type]
+
+
+CLASS_ELSEWHERE = """
+from torch import nn
+module = nn.LayerNorm(4)
+import descend.torch
+descend.torch.patch(module)
+assert kind is type(module)
+"""
 
 
 class ArgumentsNorm(nn.LayerNorm):

@@ -6,9 +6,11 @@ form's forward in front. ``isinstance``, state dicts and optimisers see no diffe
 
 from __future__ import annotations
 
+import copyreg
+import types
 from collections.abc import Callable
 from itertools import zip_longest
-from typing import Any, ClassVar, NoReturn, TypeGuard
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +23,22 @@ from descend.torch.library import constant
 from descend.torch.modules import default_epsilon
 from descend.torch.rms_norm import rms_norm
 
-Origin = tuple[type[nn.Module], "type[Form]", str]
+
+class Parts(NamedTuple):
+    """What of a module plays which part: the names of epsilon, parameters and inputs, and more where a gate is one."""
+
+    epsilon: str = "eps"
+    weight: str = "weight"
+    bias: str = "bias"
+    inputs: tuple[str, ...] = ()
+    activation: str = ""
+    groups: int = 1
+
+
+Origin = tuple[type[nn.Module], "type[Form]", Parts]
 
 _mixed: dict[Origin, type[nn.Module]] = {}
+_metaclasses: dict[type, type] = {}
 
 _NARROW = (torch.float16, torch.bfloat16)
 DTYPES = (*_NARROW, torch.float32, torch.float64)
@@ -33,8 +48,9 @@ class Form:
     """What stands before a module's own class: the forward, and how to undo, copy and pickle it."""
 
     title: ClassVar[str]
-    """What computes it, and how it rounds, in a few words."""
+    """What computes it, and how it rounds, in a few words; fields of `Parts` stand in braces."""
     _origin: ClassVar[Origin]
+    _parts: ClassVar[Parts]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # The class is made at run time, so that pickle does not find it by its name: what makes a module of the class
@@ -56,16 +72,17 @@ class SubclassError(TypeError):
     """A class that lets nobody subclass it, and so has no place for a form."""
 
 
-def mix(base: type[nn.Module], form: type[Form], epsilon: str = "eps") -> type[nn.Module]:
-    """The subclass of ``base`` with the forward of ``form``; ``epsilon`` is the name of the attribute that holds it.
+def mix(base: type[nn.Module], form: type[Form], parts: Parts | None = None) -> type[nn.Module]:
+    """The subclass of ``base`` with the forward of ``form``; without ``parts`` they have the names of PyTorch's norms.
 
     Raises SubclassError where ``base`` refuses it.
     """
-    key = (base, form, epsilon)
+    key = (base, form, parts or Parts())
     if key not in _mixed:
-        body = {"__module__": base.__module__, "__doc__": form.__doc__, "_origin": key}
+        body = {"__module__": base.__module__, "__doc__": form.__doc__, "_origin": key, "_parts": key[2]}
+        body["title"] = form.title.format(**key[2]._asdict())
         try:
-            _mixed[key] = type(f"Descend{base.__name__}", (form, base), body)
+            _mixed[key] = _metaclass(type(base))(f"Descend{base.__name__}", (form, base), body)
         except Exception as error:  # whatever its __init_subclass__ or metaclass raises
             raise SubclassError(f"{base.__name__} cannot be subclassed: {error!r}") from error
     return _mixed[key]
@@ -84,12 +101,23 @@ def unmix(kind: type[nn.Module]) -> type[nn.Module]:
     if not issubclass(kind, Form) or "_origin" in vars(kind):
         return origin(kind)
     before = kind._origin[0].__name__
+    name, bases = kind.__name__.replace(f"Descend{before}", before), tuple(map(unmix, kind.__bases__))
     body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
-    make: Any = type(kind)
-    made: type[nn.Module] = make(
-        kind.__name__.replace(f"Descend{before}", before), tuple(unmix(base) for base in kind.__bases__), body
-    )
+    made: type[nn.Module] = types.new_class(name, bases, exec_body=lambda namespace: namespace.update(body))
     return made
+
+
+def _metaclass(before: type) -> Any:
+    """The metaclass of the mixed classes whose bases have the metaclass ``before``, by which pickle knows them."""
+    if before not in _metaclasses:
+        _metaclasses[before] = made = type(f"Mixed{before.__name__}", (before,), {})
+        copyreg.pickle(made, _reduce_class)
+    return _metaclasses[before]
+
+
+def _reduce_class(kind: type[Form]) -> str | tuple[Any, ...]:
+    """How pickle makes a mixed class; one that others made of it pickle looks up by its name, as any."""
+    return (mix, kind._origin) if "_origin" in vars(kind) else kind.__qualname__
 
 
 def _make(origin: Origin, make: Callable[..., nn.Module], *args: Any) -> nn.Module:
@@ -99,7 +127,7 @@ def _make(origin: Origin, make: Callable[..., nn.Module], *args: Any) -> nn.Modu
     return made
 
 
-def _is_taken(x: Any) -> TypeGuard[Tensor]:
+def is_taken(x: Any) -> TypeGuard[Tensor]:
     """Whether the operators take an input, by its kind, dtype and rank; what they do not is left to the class."""
     # Some nested tensors say that they are strided.
     plain = isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
@@ -116,7 +144,6 @@ def _becomes_onnx() -> bool:
 class Norm(Form):
     """A norm over the dimensions of its weight; without one over ``normalized_shape``, else the last dimension."""
 
-    weight: Tensor | None
     normalized_shape: tuple[int, ...]
 
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
@@ -128,7 +155,7 @@ class Norm(Form):
         inputs = (*input, *named.values())
         if len(inputs) != 1:
             raise TypeError(f"{type(self).__name__} takes one input, but got {len(inputs)}.")
-        return self._normalise(inputs[0]) if _is_taken(inputs[0]) else self._own(inputs[0])
+        return self._normalise(inputs[0]) if is_taken(inputs[0]) else self._own(inputs[0])
 
     def _own(self, x: Any) -> Tensor:
         """What the module's class computes."""
@@ -139,11 +166,11 @@ class Norm(Form):
         raise NotImplementedError
 
     def _epsilon(self, x: Tensor) -> float:
-        value: float = getattr(self, self._origin[2])
+        value: float = getattr(self, self._parts.epsilon)
         return value
 
     def _gamma(self, x: Tensor) -> Tensor:
-        weight = getattr(self, "weight", None)
+        weight = getattr(self, self._parts.weight, None)
         return constant(1.0, getattr(self, "normalized_shape", x.shape[-1:]), x) if weight is None else weight
 
 
@@ -151,10 +178,9 @@ class LayerNorm(Norm):
     """Layer norm in float32, rounded once."""
 
     title = "layer_norm"
-    bias: Tensor | None
 
     def _normalise(self, x: Tensor) -> Tensor:
-        weight, bias = getattr(self, "weight", None), getattr(self, "bias", None)
+        weight, bias = (getattr(self, name, None) for name in (self._parts.weight, self._parts.bias))
         shape = self.normalized_shape if isinstance(self, nn.LayerNorm) else self._gamma(x).shape
         return layer_norm(x, shape, weight, bias, self._epsilon(x))[0]
 
@@ -206,6 +232,7 @@ class WeightRMSNorm(RMSNorm):
 class TorchRMSNorm(RMSNorm):
     """``torch.nn.RMSNorm``, whose epsilon may be None; what mixes two dtypes is left to PyTorch."""
 
+    weight: Tensor | None
     eps: float | None
 
     def _normalise(self, x: Tensor) -> Tensor:
@@ -263,7 +290,7 @@ def _joined(module: nn.Module, after: nn.Module | None, input: Any) -> TypeGuard
         and type(after) is nn.SiLU
         and not ("forward" in module.__dict__ or "forward" in after.__dict__)
         and not (hooked(module) or hooked(after))
-        and (isinstance(input, Proxy) or (_is_taken(input) and input.dim() >= 2))
+        and (isinstance(input, Proxy) or (is_taken(input) and input.dim() >= 2))
     )
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from descend import _cuda
-from descend.torch import forms
-from descend.torch.forms import Form, mix
+from descend.torch import forms, gated
+from descend.torch.forms import Form, Parts, mix
 
 _PROBED = (torch.float32, torch.bfloat16, torch.float16)
 _STANDARD: dict[Any, type[Form]] = {
@@ -28,6 +28,7 @@ _STANDARD: dict[Any, type[Form]] = {
     nn.GroupNorm: forms.SwishedGroupNorm,
 }
 _UNPAIRED = "no plain SiLU follows it in an nn.Sequential"
+_WEIGHTS = ("weight", "scale", "gamma", "gain")
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _COMMON = frozenset(vars(nn.Module()))
 
@@ -65,6 +66,8 @@ def patch(model: nn.Module) -> Report:
     other classes of norms               ``layer_norm`` or ``rms_norm`` in the form that gives the class's results:
                                          rounded once, before the weight (Llama), to the weight's dtype (T5), or
                                          with 1 + weight (Gemma)
+    those with a gate                    the same ``rms_norm``, and PyTorch's products with ``silu`` or ``sigmoid`` of
+                                         a second input, after the norm (Qwen3-Next) or before it (Mamba 2)
     ===================================  ==========================================================================
 
     Other classes are recognised by what they do: a copy with a weight of its own is run on small inputs of several
@@ -81,7 +84,7 @@ def patch(model: nn.Module) -> Report:
     report = Report()
     pairs = _pair(model)
     verdicts: dict[nn.Module, type[nn.Module] | str | None] = {}
-    probed: dict[Any, type[Form] | None] = {}
+    probed: dict[Any, tuple[type[Form], Parts] | None] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         before = forms.origin(type(module))
         if module not in verdicts:
@@ -144,7 +147,7 @@ def _pair(model: nn.Module) -> dict[nn.Module, str | None]:
 
 
 def _judge(
-    module: nn.Module, unpaired: str | None, probed: dict[Any, type[Form] | None]
+    module: nn.Module, unpaired: str | None, probed: dict[Any, tuple[type[Form], Parts] | None]
 ) -> type[nn.Module] | str | None:
     """The class that the module is to have, or why it is left alone; None for what is no norm.
 
@@ -183,7 +186,7 @@ def _may_be_a_norm(module: nn.Module) -> bool:
         return False
     if "norm" in type(module).__name__.lower():
         return True
-    weight = module._parameters.get("weight")
+    weight = next((p for name in _WEIGHTS if (p := module._parameters.get(name)) is not None), None)
     if weight is None or torch.nn.parameter.is_lazy(weight) or type(module).__module__.startswith("torch.nn."):
         return False
     return weight.dim() == 1 and len(_epsilons(module)) == 1
@@ -213,11 +216,12 @@ def _obstacle(module: nn.Module) -> str | None:
         return "it is prepared for quantization"
     if module._compiled_call_impl is not None:
         return "it is compiled on its own"
-    for name, parameter in module._parameters.items():
-        if name not in ("weight", "bias"):
-            return f"it has a parameter that norms do not have: {name}"
-        if parameter is None:
-            continue
+    held = {name: parameter for name, parameter in module._parameters.items() if parameter is not None}
+    if len(held) > 2 or _standard(module) is not None:
+        for name in held:
+            if name not in ("weight", "bias"):
+                return f"it has a parameter that norms do not have: {name}"
+    for name, parameter in held.items():
         if type(parameter) is not nn.Parameter:
             return f"its {name} is a {type(parameter).__name__}"
         if parameter.layout is not torch.strided or parameter.dtype not in forms.DTYPES:
@@ -238,15 +242,15 @@ def _epsilons(module: nn.Module) -> list[str]:
     return [n for n, v in _attributes(module).items() if type(v) is float and 0 <= v < 1]
 
 
-def _recognise(module: nn.Module, probed: dict[Any, type[Form] | None]) -> type[nn.Module] | str:
+def _recognise(module: nn.Module, probed: dict[Any, tuple[type[Form], Parts] | None]) -> type[nn.Module] | str:
     """The class for a norm of a class that is not PyTorch's own, or why there is none."""
     kind = type(module)
     try:
-        parameters = list(inspect.signature(kind.forward).parameters.values())
+        _, *inputs = inspect.signature(kind.forward).parameters.values()
     except (TypeError, ValueError):
         return "what its forward takes is not known"
-    if len(parameters) != 2 or parameters[1].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        return "its forward does not take one input alone"
+    if len(inputs) not in (1, 2) or any(i.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for i in inputs):
+        return "its forward does not take one input alone, or one and its gate"
     epsilons = _epsilons(module)
     if len(epsilons) != 1:
         return "no single attribute of it can be the epsilon"
@@ -254,27 +258,49 @@ def _recognise(module: nn.Module, probed: dict[Any, type[Form] | None]) -> type[
     for name, value in attributes.items():
         if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, tuple) else (value,))):
             return f"it has an attribute whose part is unknown: {name}"
-    shapes = tuple((n, None if p is None else tuple(p.shape)) for n, p in module._parameters.items())
-    key = (kind, *attributes.items(), *shapes)
+    shapes = {name: tuple(p.shape) for name, p in module._parameters.items() if p is not None}
+    if len(set(shapes.values())) > 1:
+        return "its parameters differ in shape"
+    key = (kind, *attributes.items(), *shapes.items())
     if key not in probed:
-        probed[key] = _probe(module, epsilons[0])
-    form = probed[key]
-    if form is None:
-        return "its results are not those of any form that is known"
-    return mix(kind, form, epsilons[0])
+        probed[key] = _probe(module, Parts(epsilons[0], inputs=tuple(i.name for i in inputs)))
+    found = probed[key]
+    return "its results are not those of any form that is known" if found is None else mix(kind, *found)
 
 
 # --- probing -------------------------------------------------------------------------------------------------------
 
 
-def _probe(module: nn.Module, epsilon: str) -> type[Form] | None:
-    """The form whose results are those of the module's class, on small inputs of several shapes and dtypes."""
-    if module._parameters.get("bias") is not None:
-        candidates: list[type[Form]] = [forms.LayerNorm]
-    elif module._parameters.get("weight") is not None:
-        candidates = [forms.RMSNorm, forms.RoundedRMSNorm, forms.WeightRMSNorm, forms.OffsetRMSNorm, forms.LayerNorm]
+def _candidates(module: nn.Module, parts: Parts) -> Iterator[tuple[type[Form], Parts]]:
+    """The forms that a norm may have, and what plays which part in them."""
+    names = [name for name, p in module._parameters.items() if p is not None]
+    if len(parts.inputs) == 2:
+        if len(names) == 1 and module._parameters[names[0]].dim() == 1:  # type: ignore[union-attr]
+            yield from _gated_candidates(module, parts._replace(weight=names[0]))
+    elif len(names) == 2:
+        for weight, bias in [("weight", "bias")] if set(names) == {"weight", "bias"} else itertools.permutations(names):
+            yield forms.LayerNorm, parts._replace(weight=weight, bias=bias)
+    elif names == ["bias"]:
+        yield forms.LayerNorm, parts
+    elif names:
+        rms_norms = (forms.RMSNorm, forms.RoundedRMSNorm, forms.WeightRMSNorm, forms.OffsetRMSNorm)
+        for form in (*rms_norms, forms.LayerNorm):
+            yield form, parts._replace(weight=names[0])
     else:
-        candidates = [forms.RMSNorm, forms.LayerNorm]
+        yield from ((form, parts) for form in (forms.RMSNorm, forms.LayerNorm))
+
+
+def _gated_candidates(module: nn.Module, parts: Parts) -> Iterator[tuple[type[Form], Parts]]:
+    """The same of a norm with a gate: a number that it holds may be that of its groups, or how many each has."""
+    (size,) = module._parameters[parts.weight].shape  # type: ignore[union-attr]
+    numbers = [v for v in _attributes(module).values() if type(v) is int and v > 0 and size % v == 0]
+    groups = dict.fromkeys([1, *(g for v in numbers for g in (size // v, v))])
+    for count, activation, form in itertools.product(groups, gated.ACTIVATIONS, gated.FORMS):
+        yield form, parts._replace(activation=activation, groups=count)
+
+
+def _probe(module: nn.Module, parts: Parts) -> tuple[type[Form], Parts] | None:
+    """The form whose results are those of the module's class, on small inputs of several shapes and dtypes."""
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -284,11 +310,11 @@ def _probe(module: nn.Module, epsilon: str) -> type[Form] | None:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        calls = list(_calls(module))
-        for form in candidates:
-            swapped = mix(type(module), form, epsilon)
+        calls = list(_calls(module, len(parts.inputs)))
+        for candidate in _candidates(module, parts):
+            swapped = mix(type(module), *candidate)
             if all(_agree(module, swapped, *call) for call in calls):
-                return form
+                return candidate
     return None
 
 
@@ -300,8 +326,8 @@ def _uncompiled() -> AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
-def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor | None]]]:
-    """Training mode, input and parameters of the probes: first float32's, then each pair of dtypes."""
+def _calls(module: nn.Module, count: int) -> Iterator[tuple[bool, list[Tensor], dict[str, Tensor | None]]]:
+    """Training mode, inputs and parameters of the probes: first float32's, then each pair of dtypes."""
     random = torch.Generator().manual_seed(0)
     shape = next((p.shape for p in module._parameters.values() if p is not None), None)
     shape = torch.Size([48]) if shape is None else shape
@@ -316,38 +342,45 @@ def _calls(module: nn.Module) -> Iterator[tuple[bool, Tensor, dict[str, Tensor |
 
     # At 1e-3 epsilon decides; what clips or replaces large numbers shows at 1e6.
     for leading, scale in (((rows,), 1.0), ((2, rows), 1e-3), ((2, 3, rows), 30.0), ((2, rows), 1e6)):
-        x = normal(*leading, *shape) * scale
-        yield True, x, parameters(torch.float32, max(scale, 1.0))
+        inputs = [normal(*leading, *shape) * s for s in (scale, 2.0)[:count]]
+        yield True, inputs, parameters(torch.float32, max(scale, 1.0))
     # What replaces infinities and NaN shows at these.
     scales = torch.tensor([1.0, 1e-3, 30.0, math.inf, math.nan], device="cpu", dtype=torch.float32)
     scales = scales.repeat(rows)[:rows].reshape(-1, *[1] * len(shape))
+    of_gate = scales.new_full(scales.shape, 2.0)  # large gates would hide how the others are rounded
+    of_gate[-2:] = scales[3:5]
     for dtype in _PROBED:
         for held in _PROBED if module._parameters else _PROBED[:1]:
-            yield False, (normal(2, rows, *shape) * scales).to(dtype), parameters(held)
+            inputs = [(normal(2, rows, *shape) * s).to(dtype) for s in (scales, of_gate)[:count]]
+            yield False, inputs, parameters(held)
 
 
 def _agree(
-    module: nn.Module, swapped: type[nn.Module], training: bool, x: Tensor, parameters: dict[str, Tensor | None]
+    module: nn.Module,
+    swapped: type[nn.Module],
+    training: bool,
+    inputs: list[Tensor],
+    parameters: dict[str, Tensor | None],
 ) -> bool:
     """Whether module and swapped class give the same; in float32 the module must have a result, and the same gradients.
 
     Of infinities and NaN the gradients are not looked at.
     """
-    tensors = [x, *(p for p in parameters.values() if p is not None)]
+    tensors = [*inputs, *(p for p in parameters.values() if p is not None)]
     unit = max(torch.finfo(t.dtype).eps for t in tensors)
     wide = unit == torch.finfo(torch.float32).eps
     leaves = [t.requires_grad_() for t in tensors]
     try:
-        theirs = _run(module, type(module), training, x, parameters)
+        theirs = _run(module, type(module), training, inputs, parameters)
     except Exception:  # whatever the class raises
         return not wide
     try:
-        ours = _run(module, swapped, training, x, parameters)
+        ours = _run(module, swapped, training, inputs, parameters)
     except Exception:
         return False
     if not isinstance(theirs, Tensor) or not theirs.requires_grad or not _same(ours, theirs, unit):
         return False
-    if not (wide and x.isfinite().all()):
+    if not (wide and all(x.isfinite().all() for x in inputs)):
         return True
     given = 1 + theirs.detach().cos()
     gradients = (torch.autograd.grad((y * given).sum(), leaves, materialize_grads=True) for y in (ours, theirs))
@@ -355,12 +388,16 @@ def _agree(
 
 
 def _run(
-    module: nn.Module, kind: type[nn.Module], training: bool, x: Tensor, parameters: dict[str, Tensor | None]
+    module: nn.Module,
+    kind: type[nn.Module],
+    training: bool,
+    inputs: list[Tensor],
+    parameters: dict[str, Tensor | None],
 ) -> Any:
     """The forward of a copy of the module with another class, mode and parameters."""
     copy = kind.__new__(kind)
     vars(copy).update(vars(module), training=training, _parameters=dict(parameters))
-    return copy.forward(x)
+    return copy.forward(*inputs)
 
 
 def _same(ours: Tensor, theirs: Tensor, unit: float) -> bool:

@@ -220,6 +220,9 @@ def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
     # Newer ones include acl_rt.h alone, and have include/aclnnop on the path; older ones look in level2.
     (tmp_path / "newer.cc").write_text(
         '#include "acl/acl_rt.h"\n#include "aclnn_rms_norm.h"\n#include "aclnnop/level2/aclnn_layer_norm_backward.h"\n'
+        '#include "aclnnop/level2/aclnn_scaled_masked_softmax.h"\n'
+        '#include "aclnnop/level2/aclnn_scaled_masked_softmax_backward.h"\n'
+        "auto *softmax = &aclnnScaledMaskedSoftmax;\nauto *softmax_backward = &aclnnScaledMaskedSoftmaxBackward;\n"
         "int start() { return aclInit(nullptr) + aclFinalize(); }\n"
         "auto *first = &aclnnLayerNormBackwardGetWorkspaceSize;\n"
     )
@@ -287,6 +290,12 @@ NUMBERS = {
     },
     "ACL_DDR_MEM_P2P_HUGE": 6,
     "ACL_HBM_MEM_P2P_HUGE1G": 11,
+    **{f"ACL_ENGINE_{n}": i for i, n in enumerate(("SYS", "AICORE", "VECTOR"))},
+    **{f"ACL_COMPILE_{n}": i for i, n in enumerate(("SYS", "UNREGISTERED"))},
+    **{f"ACL_MEMTYPE_{n}": i for i, n in enumerate(("DEVICE", "HOST", "HOST_COMPILE_INDEPENDENT"))},
+    "ACL_ERROR_OP_INPUT_NOT_MATCH": 100021,
+    "ACL_ERROR_OP_OUTPUT_NOT_MATCH": 100022,
+    "ACL_ERROR_OP_ATTR_NOT_MATCH": 100023,
     "ACL_HIFLOAT8": 34,
     "ACL_FLOAT4_E1M2": 41,
     "ACL_ERROR": 3,
@@ -425,6 +434,30 @@ size_t aclGetTensorDescElementCount(const aclTensorDesc *)
 size_t aclGetTensorDescNumDims(const aclTensorDesc *)
 int64_t aclGetTensorDescDim(const aclTensorDesc *, size_t)
 aclError aclGetTensorDescDimV2(const aclTensorDesc *, size_t, int64_t *)
+void aclSetTensorDescName(aclTensorDesc *, const char *)
+const char *aclGetTensorDescName(aclTensorDesc *)
+aclError aclSetTensorFormat(aclTensorDesc *, aclFormat)
+aclError aclSetTensorShape(aclTensorDesc *, int, const int64_t *)
+aclError aclSetTensorPlaceMent(aclTensorDesc *, aclMemType)
+aclError aclSetTensorConst(aclTensorDesc *, void *, size_t)
+aclopAttr *aclopCreateAttr()
+void aclopDestroyAttr(const aclopAttr *)
+aclError aclopSetAttrBool(aclopAttr *, const char *, uint8_t)
+aclError aclopSetAttrInt(aclopAttr *, const char *, int64_t)
+aclError aclopSetAttrFloat(aclopAttr *, const char *, float)
+aclError aclopSetAttrString(aclopAttr *, const char *, const char *)
+aclError aclopSetAttrDataType(aclopAttr *, const char *, aclDataType)
+aclError aclopSetAttrListBool(aclopAttr *, const char *, int, const uint8_t *)
+aclError aclopSetAttrListInt(aclopAttr *, const char *, int, const int64_t *)
+aclError aclopSetAttrListFloat(aclopAttr *, const char *, int, const float *)
+aclError aclopSetAttrListString(aclopAttr *, const char *, int, const char **)
+aclError aclopSetAttrListDataType(aclopAttr *, const char *, int, const aclDataType *)
+aclError aclopSetAttrListListInt(aclopAttr *, const char *, int, const int *, const int64_t *const *)
+aclError aclopCompileAndExecute(const char *, int, const aclTensorDesc *const *, const aclDataBuffer *const *, \
+int, const aclTensorDesc *const *, aclDataBuffer *const *, const aclopAttr *, aclopEngineType, aclopCompileType, \
+const char *, aclrtStream)
+aclError aclopCompileAndExecuteV2(const char *, int, aclTensorDesc **, aclDataBuffer **, int, \
+aclTensorDesc **, aclDataBuffer **, aclopAttr *, aclopEngineType, aclopCompileType, const char *, aclrtStream)
 aclError aclUpdateDataBuffer(aclDataBuffer *, void *, size_t)
 uint32_t aclGetDataBufferSize(const aclDataBuffer *)
 void aclAppLog(aclLogLevel, const char *, const char *, uint32_t, const char *, ...)
@@ -478,6 +511,8 @@ RmsNormGrad(T, T, T, T, T, T)
 RmsNorm(T, T, double, T, T)
 LayerNormBackward(T, T, const aclIntArray *, T, T, T, T, const aclBoolArray *, aclTensor *, aclTensor *, aclTensor *)
 LayerNorm(T, const aclIntArray *, T, T, double, aclTensor *, aclTensor *, aclTensor *)
+LayerNormWithImplMode(T, const aclIntArray *, T, T, double, aclTensor *, aclTensor *, aclTensor *, int32_t)
+FastLayerNorm(T, const aclIntArray *, T, T, double, aclTensor *, aclTensor *, aclTensor *)
 GroupNormSwishGrad(T, T, T, T, T, T, int64_t, char *, double, bool, bool, T, T, T)
 GroupNormSwish(T, T, T, int64_t, char *, double, bool, double, T, T, T)
 NsaCompressGrad(T, T, T, const aclIntArray *, int64_t, int64_t, int64_t, char *, T, T)
@@ -493,7 +528,8 @@ for _name, _arguments in re.findall(r"^(\w+)\((.*)\)$", OPERATORS, re.MULTILINE)
 
 @needs_compiler
 def test_numbers_and_signatures_are_the_pages(tmp_path):
-    lines = ['#include "acl/acl.h"', '#include "aclnn/acl_meta.h"', '#include "aclnn/opdev/op_errno.h"']
+    lines = ['#include "acl/acl.h"', '#include "acl/acl_op_compiler.h"', '#include "aclnn/acl_meta.h"']
+    lines.append('#include "aclnn/opdev/op_errno.h"')
     operators = sorted((SDK / "include" / "aclnnop").glob("*.h"))
     assert len(operators) == 10
     lines += [*(f'#include "aclnnop/{header.name}"' for header in operators), "#include <type_traits>"]

@@ -1,6 +1,7 @@
 #include "aclnnop/aclnn_layer_norm.h"
 
 #include "capi/operator_call.h"
+#include "operators/layer_norm_variants.h"
 
 namespace descend {
 extern const Operator layer_norm;
@@ -16,4 +17,32 @@ aclnnStatus aclnnLayerNormGetWorkspaceSize(const aclTensor* input, const aclIntA
 
 aclnnStatus aclnnLayerNorm(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
   return descend::capi::launch(descend::layer_norm, workspace, workspaceSize, executor, stream);
+}
+
+aclnnStatus aclnnLayerNormWithImplModeGetWorkspaceSize(const aclTensor* input, const aclIntArray* normalizedShape,
+                                                       const aclTensor* weightOptional, const aclTensor* biasOptional,
+                                                       double eps, aclTensor* out, aclTensor* meanOutOptional,
+                                                       aclTensor* rstdOutOptional, int32_t implMode,
+                                                       uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return descend::capi::get_workspace_size(descend::layer_norm_with_impl_mode(), workspaceSize, executor, input,
+                                           normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
+                                           rstdOutOptional, int64_t{implMode});
+}
+
+aclnnStatus aclnnLayerNormWithImplMode(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                       aclrtStream stream) {
+  return descend::capi::launch(descend::layer_norm_with_impl_mode(), workspace, workspaceSize, executor, stream);
+}
+
+aclnnStatus aclnnFastLayerNormGetWorkspaceSize(const aclTensor* input, const aclIntArray* normalizedShape,
+                                               const aclTensor* weightOptional, const aclTensor* biasOptional,
+                                               double eps, aclTensor* out, aclTensor* meanOutOptional,
+                                               aclTensor* rstdOutOptional, uint64_t* workspaceSize,
+                                               aclOpExecutor** executor) {
+  return descend::capi::get_workspace_size(descend::fast_layer_norm(), workspaceSize, executor, input, normalizedShape,
+                                           weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional);
+}
+
+aclnnStatus aclnnFastLayerNorm(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch(descend::fast_layer_norm(), workspace, workspaceSize, executor, stream);
 }

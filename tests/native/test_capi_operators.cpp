@@ -224,3 +224,73 @@ TEST_CASE("indices of tensors count those that are null") {
   CHECK_FALSE(dx.finite());
   CHECK(aclDestroyAclOpExecutor(executor) == 0);
 }
+
+TEST_CASE("layer norm under its other names: the same bits, and a rule more each") {
+  const Runtime runtime;
+  const int64_t columns = 32, many = 583705601;
+  aclIntArray* const normalized = aclCreateIntArray(&columns, 1);
+  for (const aclDataType dtype : {ACL_FLOAT, ACL_FLOAT16, ACL_BF16}) {
+    Array x({5, 32}, dtype), weight({32}, dtype), bias({32}, dtype);
+    Array out({5, 32}, dtype), mean({5, 1}, ACL_FLOAT), rstd({5, 1}, ACL_FLOAT);
+    x.normal(1), weight.normal(2), bias.normal(3);
+    const auto digest = [&](int status) {
+      REQUIRE_MESSAGE(status == 0, sentence());
+      CHECK(out.finite());
+      const uint64_t result = rstd.digest(mean.digest(out.digest()));
+      for (Array* array : {&out, &mean, &rstd}) std::memset(array->data(), 0xFF, array->bytes());
+      return result;
+    };
+    const auto with_mode = [&](int32_t mode) {
+      return run(aclnnLayerNormWithImplModeGetWorkspaceSize, aclnnLayerNormWithImplMode, nullptr, x, normalized, weight,
+                 bias, 1e-5, out, mean, rstd, mode);
+    };
+    for (const char* product : {"atlas-a2-training", "atlas-a3", "host"}) {
+      REQUIRE(descendSetProduct(product) == 0);
+      const uint64_t expected = digest(run(aclnnLayerNormGetWorkspaceSize, aclnnLayerNorm, nullptr, x, normalized,
+                                           weight, bias, 1e-5, out, mean, rstd));
+      CHECK(digest(run(aclnnFastLayerNormGetWorkspaceSize, aclnnFastLayerNorm, nullptr, x, normalized, weight, bias,
+                       1e-5, out, mean, rstd)) == expected);
+      for (const int32_t mode : {0, 1}) CHECK(digest(with_mode(mode)) == expected);
+      for (const int32_t mode : {-1, 3, INT32_MIN}) {
+        REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnLayerNormWithImplMode", with_mode(mode));
+        CHECK(sentence().find("implMode is " + std::to_string(mode) + ", but must be 0, 1 or 2.") != std::string::npos);
+      }
+      if (dtype == ACL_FLOAT16) {
+        CHECK(digest(with_mode(2)) == expected);
+      } else {
+        REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnLayerNormWithImplMode", with_mode(2));
+        CHECK(sentence().find("must be FLOAT16 where implMode is 2") != std::string::npos);
+      }
+    }
+    for (const char* product : {"ascend-950", "atlas-inference", "atlas-training"}) {
+      REQUIRE(descendSetProduct(product) == 0);
+      REFUSED(ACLNN_ERR_INNER_FIND_KERNEL_ERROR, "aclnnFastLayerNorm",
+              run(aclnnFastLayerNormGetWorkspaceSize, aclnnFastLayerNorm, nullptr, x, normalized, weight, bias, 1e-5,
+                  out, mean, rstd));
+    }
+    REQUIRE(descendSetProduct("ascend-950") == 0);
+    CHECK(digest(with_mode(1)) != 0);
+  }
+  // An executor belongs to the function that made it.
+  REQUIRE(descendSetProduct("atlas-a2-training") == 0);
+  Array x({5, 32}, ACL_FLOAT), out({5, 32}, ACL_FLOAT);
+  x.normal(1);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  REQUIRE(aclnnFastLayerNormGetWorkspaceSize(x, normalized, nullptr, nullptr, 1e-5, out, nullptr, nullptr, &size,
+                                             &executor) == 0);
+  std::vector<char> workspace(size + 1);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, "aclnnLayerNorm", aclnnLayerNorm(workspace.data(), size, executor, nullptr));
+  CHECK(aclnnFastLayerNorm(workspace.data(), size, executor, nullptr) == 0);
+  // Of more columns only the sizes are looked at.
+  aclIntArray* const too_many = aclCreateIntArray(&many, 1);
+  aclTensor* const wide = aclCreateTensor(&many, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, &many, 1, nullptr);
+  aclTensor* const wide_out = aclCreateTensor(&many, 1, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, &many, 1, nullptr);
+  REFUSED(ACLNN_ERR_INNER_NULLPTR, "aclnnFastLayerNorm",
+          aclnnFastLayerNormGetWorkspaceSize(wide, too_many, nullptr, nullptr, 1e-5, wide_out, nullptr, nullptr, &size,
+                                             &executor));
+  CHECK(sentence().find("at most 583705600") != std::string::npos);
+  REQUIRE(descendSetProduct("host") == 0);
+  CHECK(aclnnFastLayerNormGetWorkspaceSize(wide, too_many, nullptr, nullptr, 1e-5, wide_out, nullptr, nullptr, &size,
+                                           &executor) == 0);
+}

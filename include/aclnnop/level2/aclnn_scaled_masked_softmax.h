@@ -1,0 +1,7 @@
+/* Where programs of CANN 8 look for it. */
+#ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_SCALED_MASKED_SOFTMAX_H_
+#define DESCEND_ACLNNOP_LEVEL2_ACLNN_SCALED_MASKED_SOFTMAX_H_
+
+#include "../aclnn_scaled_masked_softmax.h"
+
+#endif /* DESCEND_ACLNNOP_LEVEL2_ACLNN_SCALED_MASKED_SOFTMAX_H_ */

@@ -1,0 +1,75 @@
+#include "operators/layer_norm_variants.h"
+
+namespace descend {
+
+extern const Operator layer_norm;
+
+namespace {
+
+enum { kInput, kNormalizedShape, kWeight, kBias, kEpsilon, kOut, kMean, kRstd, kImplMode };
+
+constexpr int64_t kKeepFloat16 = 2;
+constexpr int64_t kMostColumns = 583705600;  // that aclnnFastLayerNorm takes, on every product but host
+
+Status check_impl_mode(const Call& call) {
+  const int64_t mode = call[kImplMode].integer;
+  if (mode < 0 || mode > kKeepFloat16) {
+    return call.fail(Code::kParamInvalid, call.name(kImplMode), " is ", mode, ", but must be 0, 1 or 2.");
+  }
+  if (mode != kKeepFloat16) return {};
+  for (int i : {kInput, kWeight, kBias}) {
+    const Tensor* tensor = call.tensor(i);
+    if (tensor == nullptr || tensor->dtype == Dtype::kFloat16) continue;
+    return call.fail(Code::kParamInvalid, call.name(i), " has dtype ", dtype_name(tensor->dtype),
+                     ", but must be FLOAT16 where ", call.name(kImplMode), " is 2.");
+  }
+  return {};
+}
+
+Status plan_with_impl_mode(const Call& call, Plan* plan) {
+  DESCEND_RETURN_IF_ERROR(layer_norm.validate_and_plan(call, nullptr));
+  DESCEND_RETURN_IF_ERROR(check_impl_mode(call));
+  return plan == nullptr ? Status{} : layer_norm.validate_and_plan(call, plan);
+}
+
+Status plan_fast(const Call& call, Plan* plan) {
+  DESCEND_RETURN_IF_ERROR(layer_norm.validate_and_plan(call, nullptr));
+  int64_t columns = 1;  // the tensors are known to be there, so that it does not overflow
+  for (const int64_t length : call[kNormalizedShape].list) columns *= length;
+  if (columns > kMostColumns && !call.on_host()) {
+    return call.fail(Code::kInnerNullptr, call.name(kNormalizedShape), " is ", to_string(call[kNormalizedShape].list),
+                     ", but its product must be at most ", kMostColumns, " on ", info(call.product).name, ".");
+  }
+  return plan == nullptr ? Status{} : layer_norm.validate_and_plan(call, plan);
+}
+
+}  // namespace
+
+const Operator& layer_norm_with_impl_mode() {
+  static const Operator variant = [] {
+    Operator op = layer_norm;
+    op.name = "layer_norm_with_impl_mode";
+    op.c_name = "aclnnLayerNormWithImplMode";
+    op.source = op.c_name;
+    op.parameters.push_back({"implMode", "impl_mode", Kind::kInt, Role::kAttribute, false, "0", false, "",
+                             "0: high precision, 1: high performance, 2: all in FLOAT16. Each is computed as 0."});
+    op.validate_and_plan = plan_with_impl_mode;
+    return op;
+  }();
+  return variant;
+}
+
+const Operator& fast_layer_norm() {
+  static const Operator variant = [] {
+    Operator op = layer_norm;
+    op.name = "fast_layer_norm";
+    op.c_name = "aclnnFastLayerNorm";
+    op.source = op.c_name;
+    op.products = ProductSet(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference, Product::kHost);
+    op.validate_and_plan = plan_fast;
+    return op;
+  }();
+  return variant;
+}
+
+}  // namespace descend

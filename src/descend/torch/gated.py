@@ -39,7 +39,7 @@ class GatedRMSNorm(RMSNorm):
         inputs: list[Any] = [given.get(name) for name in self._parts.inputs]
         if len(input) + len(named) == 2 and self._takes(*inputs):
             return self._normalise_gated(*inputs)
-        result: Tensor = super(Norm, self).forward(*input, **named)
+        result: Tensor = super(Norm, self).forward(*input, **named)  # type: ignore[misc]
         return result
 
     def _takes(self, x: Any, gate: Any) -> bool:

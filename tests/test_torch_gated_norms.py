@@ -180,6 +180,25 @@ def test_compiled_copied_and_undone(name):
     assert all(map(torch.equal, run(ours, inputs(torch.float32)), run(theirs, inputs(torch.float32))))
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", SWAPPED)
+def test_traced(name):
+    """By torch.jit.trace, and by torch.fx, which sees what the class itself computes."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = pair(name)[0]
+
+        def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+            return self.norm(x, gate)
+
+    model, given = Model(), [t.detach() for t in inputs(torch.float32)]
+    for traced in (model, model.norm):
+        torch.testing.assert_close(torch.fx.symbolic_trace(traced)(*given), traced(*given))
+        assert torch.equal(torch.jit.trace(traced, given)(*given[::-1]), traced(*given[::-1]))
+
+
 # --- what is left to the class ---------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from descend.torch.forms import Norm, RMSNorm, is_taken
 from descend.torch.library import constant
@@ -35,6 +36,8 @@ class GatedRMSNorm(RMSNorm):
         """Normalises and gates; without a gate of the input's shape it is what the module's class computes."""
         if not isinstance(self, GatedRMSNorm):  # unpatched, but someone keeps the forward that it had
             return type(self).forward(self, *input, **named)
+        if isinstance(input, Proxy):  # the root of torch.fx's symbolic_trace
+            input, named = tuple(input[i] for i in range(len(self._parts.inputs))), {}
         given: dict[str, Any] = dict(zip(self._parts.inputs, input, strict=False), **named)
         inputs: list[Any] = [given.get(name) for name in self._parts.inputs]
         if len(input) + len(named) == 2 and self._takes(*inputs):

@@ -6,6 +6,7 @@ and works from a folder on PYTHONPATH, too. Raises ImportError where torch_npu c
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from descend import _cann, _npu_hook
@@ -15,6 +16,8 @@ __all__ = ["after_load"]
 
 def after_load() -> None:
     """Called once in a process, when torch_npu has been loaded on Descend's libraries."""
+    kernels = importlib.import_module("descend.npu.kernels")
+    kernels.install()
 
 
 def _begin() -> None:

@@ -1,0 +1,257 @@
+#include "npu/kernel.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "npu/crossing.h"
+#include "npu/generator.h"
+#include "npu/memory.h"
+#include "npu/record.h"
+
+namespace descend::npu {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+
+// Operators that take tensors of the CPU beside those of a device, as PyTorch's CUDA kernels do.
+constexpr std::array<std::string_view, 24> kMixing = {
+    "aten::copy_",
+    "aten::_copy_from",
+    "aten::_foreach_copy_",
+    "aten::_to_copy",
+    "aten::index",
+    "aten::_unsafe_index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index_put",
+    "aten::_unsafe_masked_index",
+    "aten::_unsafe_masked_index_put_accumulate",
+    "aten::_pack_padded_sequence",
+    "aten::_pack_padded_sequence_backward",
+    "aten::_pad_packed_sequence",
+    "aten::lstm",
+    "aten::gru",
+    "aten::rnn_tanh",
+    "aten::rnn_relu",
+    "aten::_ctc_loss",
+    "aten::_ctc_loss_backward",
+    "aten::_has_compatible_shallow_copy_type",
+    "aten::histogramdd",
+    "aten::_assert_async",
+};
+
+bool is_mixing(const std::string& name) { return std::find(kMixing.begin(), kMixing.end(), name) != kMixing.end(); }
+
+bool is_npu(const Tensor& tensor) { return tensor.defined() && tensor.device().type() == kNpu; }
+
+// What the CPU's own keys are for the layout that was dispatched on.
+c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
+  using c10::DispatchKey;
+  for (const auto& [npu, cpu] : {std::pair{DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU},
+                                 std::pair{DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU}}) {
+    if (keys.has(npu)) return c10::DispatchKeySet(cpu);
+  }
+  return c10::DispatchKeySet(DispatchKey::CPU);
+}
+
+// Calls `each` with every tensor of a list, whose type may be Tensor[] or Tensor?[].
+template <class Each>
+void for_each_tensor(const IValue& list, Each each) {
+  if (list.isTensorList()) {
+    const auto tensors = list.toTensorList();
+    for (size_t i = 0; i < tensors.size(); ++i) each(tensors.get(i));
+  } else if (list.isList()) {
+    for (const IValue& element : list.toListRef()) {
+      if (element.isTensor()) each(element.toTensor());
+    }
+  }
+}
+
+template <class Change>
+IValue change_tensors(const IValue& list, Change change) {
+  if (list.isTensorList()) {
+    auto tensors = list.toTensorList();
+    c10::List<Tensor> changed;
+    changed.reserve(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) changed.push_back(change(tensors.get(i)));
+    return changed;
+  }
+  auto elements = list.toList();
+  c10::impl::GenericList changed(elements.elementType());
+  changed.reserve(elements.size());
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const IValue element = elements.get(i);
+    changed.push_back(element.isTensor() ? IValue(change(element.toTensor())) : element);
+  }
+  return changed;
+}
+
+bool is_tensor_list(const c10::Type& type) {
+  if (const auto* list = type.castRaw<c10::ListType>()) {
+    const c10::Type& element = *list->getElementType();
+    return element.kind() == c10::TypeKind::TensorType || element.isSubtypeOf(*c10::OptionalType::ofTensor());
+  }
+  const auto* optional = type.castRaw<c10::OptionalType>();
+  return optional != nullptr && is_tensor_list(*optional->getElementType());
+}
+
+template <class T>
+bool is_or_optional(const c10::Type& type) {
+  if (type.castRaw<T>() != nullptr) return true;
+  const auto* optional = type.castRaw<c10::OptionalType>();
+  return optional != nullptr && optional->getElementType()->castRaw<T>() != nullptr;
+}
+
+// The one device of a call's tensors. Scalars may be the CPU's.
+class CommonDevice {
+ public:
+  CommonDevice(const c10::OperatorHandle& op, bool mixes) : op_(op), mixes_(mixes) {}
+
+  void add(const Tensor& tensor, bool written) {
+    if (!tensor.defined()) return;
+    const c10::Device device = tensor.device();
+    if (device.type() == kNpu) {
+      if (found_ && *found_ != device && !mixes_) refuse(*found_, device);
+      if (!found_) found_ = device;
+    } else if (!mixes_ && device.type() != c10::kMeta && (tensor.dim() != 0 || written) && !other_) {
+      other_ = device;
+    }
+  }
+  // The device, if there is one.
+  std::optional<c10::Device> check() const {
+    if (found_ && other_) refuse(*found_, *other_);
+    return found_;
+  }
+
+ private:
+  void refuse(c10::Device one, c10::Device other) const {
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", one, " and ",
+                other, "! (", op_.operator_name(), ")");
+  }
+
+  const c10::OperatorHandle& op_;
+  bool mixes_;
+  std::optional<c10::Device> found_, other_;
+};
+
+}  // namespace
+
+CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string& name = schema.name();
+  count_ = static_cast<uint32_t>(schema.arguments().size());
+  bool writes = false, views = false;
+  for (uint32_t i = 0; i < count_; ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const c10::Type& type = *argument.type();
+    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    writes = writes || written;
+    if (is_or_optional<c10::TensorType>(type)) {
+      arguments_.push_back({Kind::kTensor, written, i});
+    } else if (is_tensor_list(type)) {
+      arguments_.push_back({Kind::kTensors, written, i});
+    } else if (is_or_optional<c10::DeviceObjType>(type)) {
+      arguments_.push_back({Kind::kDevice, false, i});
+    } else if (is_or_optional<c10::GeneratorType>(type)) {
+      arguments_.push_back({Kind::kGenerator, false, i});
+    }
+  }
+  for (const c10::Argument& result : schema.returns()) views = views || result.alias_info() != nullptr;
+  const bool empty = name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0;
+  touches_memory_ = writes || !(views || empty);
+  mixes_devices_ = is_mixing(name);
+  keeps_second_ = name == "aten::_pack_padded_sequence";
+  asks_for_grad_ = name == "aten::_sparse_mm_reduce_impl" || name == "aten::_fused_sdp_choice";
+}
+
+void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const Recording recording(op, *stack, count_);
+  const size_t first = stack->size() - count_;
+  const auto argument = [&](const Argument& a) -> IValue& { return (*stack)[first + a.index]; };
+
+  CommonDevice common(op, mixes_devices_);
+  const IValue* asked = nullptr;
+  for (const Argument& a : arguments_) {
+    const IValue& value = argument(a);
+    if (value.isTensor()) {
+      common.add(value.toTensor(), a.written);
+    } else if (a.kind == Kind::kTensors) {
+      for_each_tensor(value, [&](const Tensor& tensor) { common.add(tensor, a.written); });
+    } else if (value.isDevice()) {
+      asked = &value;
+    }
+  }
+  const std::optional<c10::Device> of_arguments = common.check();
+  c10::Device device = asked != nullptr ? asked->toDevice() : of_arguments.value_or(c10::Device(kNpu));
+  const bool on_npu = device.type() == kNpu;
+  if (on_npu && !device.has_index()) device = current_device();
+
+  if (touches_memory_ && of_arguments) wait(*of_arguments);
+  if (touches_memory_ && on_npu && device != of_arguments) {
+    initialize();
+    wait(device);
+  }
+
+  Crossing crossing;
+  c10::SmallVector<IValue, 4> written;
+  for (const Argument& a : arguments_) {
+    IValue& value = argument(a);
+    switch (a.kind) {
+      case Kind::kTensor:
+        if (value.isTensor() && is_npu(value.toTensor())) {
+          Tensor cpu = crossing.enter(value.toTensor());
+          if (asks_for_grad_ && value.toTensor().requires_grad()) cpu.set_requires_grad(true);
+          if (a.written) written.push_back(std::move(value));
+          value = std::move(cpu);
+        }
+        break;
+      case Kind::kTensors:
+        if (value.isList()) {
+          if (a.written) written.push_back(value);
+          value = change_tensors(value, [&](const Tensor& tensor) { return crossing.enter(tensor); });
+        }
+        break;
+      case Kind::kDevice:
+        if (value.isDevice() && value.toDevice().type() == kNpu) value = c10::Device(c10::kCPU);
+        break;
+      case Kind::kGenerator:
+        value = draw_from(value, device);
+        break;
+    }
+  }
+
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+  std::optional<AllocateOn> allocate;
+  if (on_npu) allocate.emplace(device);
+  op.redispatchBoxed(cpu_keys(keys), stack);
+
+  for (const IValue& value : written) {
+    if (value.isTensor()) {
+      crossing.write_back(value.toTensor(), device);
+    } else {
+      for_each_tensor(value, [&](const Tensor& tensor) { crossing.write_back(tensor, device); });
+    }
+  }
+  if (!on_npu) return;
+  const size_t results = op.schema().returns().size();
+  for (size_t i = 0; i < results; ++i) {
+    IValue& value = (*stack)[stack->size() - results + i];
+    if (keeps_second_ && i == 1) continue;
+    if (value.isTensor()) {
+      value = crossing.leave(std::move(value).toTensor(), device);
+    } else if (value.isTensorList()) {
+      auto tensors = value.toTensorList();
+      for (size_t j = 0; j < tensors.size(); ++j) tensors.set(j, crossing.leave(tensors.extract(j), device));
+    }
+  }
+}
+
+}  // namespace descend::npu

@@ -1,0 +1,39 @@
+// The Python module descend._npu: all operators of torch_npu's device that are not Descend's own, computed by PyTorch's
+// kernels for the CPU.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "npu/generator.h"
+#include "npu/record.h"
+#include "npu/registration.h"
+#include "npu/torch_npu.h"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_npu, module) {
+  using namespace descend::npu;
+  module.doc() = "PyTorch's CPU kernels for device npu. Use descend.npu instead.";
+  module.attr("built_for") = DESCEND_TORCH_VERSION;
+  module.def("register_kernels", register_kernels,
+             "Puts the CPU's kernels in the place of torch_npu's; returns how many operators that are.");
+  module.def("serve", serve, py::arg("name"),
+             "Puts the CPU's kernel of an operator of any namespace in the place of what the device has.");
+  module.def(
+      "draw",
+      [] {
+        const Draw drawn = draw();
+        return py::make_tuple(drawn.seed, drawn.offset);
+      },
+      "A seed and an offset from the current device's default generator, which moves on.");
+  module.def("record", record, py::arg("on"), "Whether calls are recorded from now on.");
+  module.def(
+      "recorded",
+      [] {
+        py::list all;
+        for (const Recorded& each : recorded()) {
+          all.append(py::make_tuple(each.op, each.arguments, each.calls, each.seconds));
+        }
+        return all;
+      },
+      "What was recorded: (operator, its tensors, calls, seconds).");
+}

@@ -1,0 +1,199 @@
+#include "npu/registration.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "npu/kernel.h"
+#include "npu/memory.h"
+#include "npu/recurrent.h"
+
+namespace descend::npu {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+// What stays with torch_npu: storages and what is noted down for them, memory that both sides know, and what reaches
+// Descend's own aclnn functions.
+const std::unordered_set<std::string_view> kStays = {
+    "aten::set_",
+    "aten::record_stream",
+    "aten::is_pinned",
+    "aten::_pin_memory",
+    "aten::_has_compatible_shallow_copy_type",
+    "aten::_lazy_clone",
+    "aten::native_layer_norm",
+    "aten::native_layer_norm_backward",
+};
+
+// The parts of sparse tensors, of which all else about these is made.
+const std::unordered_set<std::string_view> kSparseStays = {
+    "aten::_sparse_coo_tensor_with_dims",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::_sparse_compressed_tensor_with_dims",
+    "aten::_indices",
+    "aten::_values",
+    "aten::indices",
+    "aten::values",
+    "aten::_nnz",
+    "aten::sparse_dim",
+    "aten::dense_dim",
+    "aten::_dimI",
+    "aten::_dimV",
+    "aten::is_coalesced",
+    "aten::_coalesced_",
+    "aten::sparse_resize_",
+    "aten::sparse_resize_and_clear_",
+    "aten::resize_as_sparse_",
+    "aten::crow_indices",
+    "aten::col_indices",
+    "aten::ccol_indices",
+    "aten::row_indices",
+};
+
+class Silence : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// Calls the kernel that PyTorch has for another dispatch key, with the same tensors.
+class Borrowed : public c10::OperatorKernel {
+ public:
+  explicit Borrowed(c10::SafeKernelFunction kernel) : kernel_(std::move(kernel)) {}
+  void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    kernel_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  c10::SafeKernelFunction kernel_;
+};
+
+// --- operators with a kernel of their own ---------------------------------------------------------------------------
+
+// The CPU's kernel would draw from the CPU's default generator.
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
+  if (input.numel() == 0 || !train.value_or(true) || p == 0) {
+    return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  }
+  const Tensor mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(1 - p);
+  const double scale = p == 1 ? 0 : 1 / (1 - p);
+  return {input.mul(mask).mul_(scale), mask};
+}
+
+Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) { return dst.copy_(self, non_blocking); }
+
+Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) { return dst.resize_(self.sizes()).copy_(self); }
+
+// --------------------------------------------------------------------------------------------------------------------
+
+template <class Kernel, class... Arguments>
+torch::CppFunction boxed(Arguments&&... arguments) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::forward<Arguments>(arguments)...));
+}
+
+struct Libraries {
+  Libraries(const char* name, DispatchKey key) : library(torch::Library::IMPL, name, key, __FILE__, __LINE__) {}
+  void add(const OperatorHandle& op, torch::CppFunction kernel) {
+    library.impl(c10::toString(op.operator_name()).c_str(), std::move(kernel));
+  }
+  torch::Library library;
+};
+
+bool draws_without_generator(const OperatorHandle& op) {
+  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  for (const c10::Argument& argument : op.schema().arguments()) {
+    if (argument.name() == "generator") return false;
+  }
+  return true;
+}
+
+std::vector<OperatorHandle> operators() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::vector<OperatorHandle> all;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    if (const auto op = dispatcher.findSchema(name)) all.push_back(*op);
+  }
+  return all;
+}
+
+size_t register_dense(const std::vector<OperatorHandle>& all, Libraries& dense, Libraries& autograd) {
+  size_t count = 0;
+  for (const OperatorHandle& op : all) {
+    const std::string& name = op.operator_name().name;
+    if (kStays.count(name) != 0) continue;
+    const bool theirs = op.hasKernelForDispatchKey(DispatchKey::PrivateUse1);
+    const bool taken_apart = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    if (taken_apart && !theirs) continue;
+    // Their derivatives are torch_npu's own, or none where PyTorch takes an operator apart.
+    if ((op.hasKernelForDispatchKey(DispatchKey::AutogradPrivateUse1) || taken_apart) &&
+        op.hasComputedKernelForDispatchKey(DispatchKey::AutogradCPU)) {
+      autograd.add(op, boxed<Borrowed>(op.getComputedKernelForDispatchKey(DispatchKey::AutogradCPU)));
+    }
+    const bool own =
+        name == "aten::native_dropout" || name == "aten::_copy_from" || name == "aten::_copy_from_and_resize";
+    if (own || !op.hasComputedKernelForDispatchKey(DispatchKey::CPU)) continue;
+    const bool of_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU);
+    if (!theirs && !of_cpu && name != "aten::mode") continue;  // composed of other operators, on this device as on any
+    if (!of_cpu && draws_without_generator(op)) {
+      dense.add(op, boxed<Borrowed>(op.getComputedKernelForDispatchKey(DispatchKey::CPU)));
+    } else {
+      dense.add(op, boxed<CpuKernel>(op));
+    }
+    ++count;
+  }
+  return count;
+}
+
+void register_sparse(const std::vector<OperatorHandle>& all, DispatchKey npu, DispatchKey cpu, Libraries& library) {
+  for (const OperatorHandle& op : all) {
+    if (kSparseStays.count(op.operator_name().name) != 0) continue;
+    if (op.hasKernelForDispatchKey(cpu) ||
+        (op.hasKernelForDispatchKey(npu) && op.hasComputedKernelForDispatchKey(cpu))) {
+      library.add(op, boxed<CpuKernel>(op));
+    }
+  }
+}
+
+}  // namespace
+
+size_t register_kernels() {
+  static const size_t count = [] {
+    install_allocator();
+    Silence silence;  // PyTorch says of each kernel that takes another's place that it does
+    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+    static Libraries dense("aten", DispatchKey::PrivateUse1), autograd("aten", DispatchKey::AutogradPrivateUse1),
+        sparse("aten", DispatchKey::SparsePrivateUse1), compressed("aten", DispatchKey::SparseCsrPrivateUse1);
+    const auto all = operators();
+    const size_t registered = register_dense(all, dense, autograd);
+    register_sparse(all, DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU, sparse);
+    register_sparse(all, DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU, compressed);
+    dense.library.impl("aten::native_dropout", native_dropout);
+    dense.library.impl("aten::_copy_from", copy_from);
+    dense.library.impl("aten::_copy_from_and_resize", copy_from_and_resize);
+    register_cells(dense.library);
+    return registered;
+  }();
+  return count;
+}
+
+void serve(const std::string& name) {
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  const size_t dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+  static std::vector<Libraries> kept;  // a library takes its kernels along when it goes
+  kept.emplace_back(name.substr(0, name.find(':')).c_str(), DispatchKey::PrivateUse1).add(op, boxed<CpuKernel>(op));
+}
+
+}  // namespace descend::npu

@@ -1,0 +1,134 @@
+#include "npu/torch_npu.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/SmallVector.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace descend::npu {
+namespace {
+
+// torch_npu's NPUStorageImpl as its public header has it, up to the last member that is needed.
+struct Description {
+  struct Unused {};
+  c10::SmallVector<int64_t, 5> base_sizes;
+  c10::SmallVector<int64_t, 5> base_strides;
+  c10::SmallVector<int64_t, 5> storage_sizes;
+  int64_t base_offset;
+  Unused base_dtype;
+  int32_t origin_format;
+  int32_t npu_format;
+  caffe2::TypeMeta data_type;
+};
+struct Storage : c10::StorageImpl {
+  Description description;
+};
+
+Description& description_of(c10::StorageImpl& storage) { return static_cast<Storage&>(storage).description; }
+
+constexpr int32_t kFormatND = 2;
+constexpr size_t kRanks = 9;  // tensors of more dimensions are described as those of the most that are known
+
+struct Formats {
+  int32_t origin, npu;
+};
+
+std::array<Formats, kRanks> formats;
+std::atomic<c10::Allocator*> npu_allocator = nullptr;
+std::mutex initializing;
+
+const c10::impl::DeviceGuardImplInterface& guard() {
+  static const auto* const implementation = c10::impl::getDeviceGuardImpl(kNpu);
+  return *implementation;
+}
+
+at::Tensor empty_of_torch_npu(c10::IntArrayRef sizes) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("npu::empty_with_format", "");
+  torch::jit::Stack stack;
+  for (const c10::Argument& argument : op.schema().arguments()) {
+    if (argument.name() == "size") {
+      stack.emplace_back(sizes);
+    } else if (argument.name() == "dtype") {
+      stack.emplace_back(static_cast<int64_t>(at::kFloat));
+    } else if (argument.name() == "device") {
+      stack.emplace_back(c10::Device(kNpu));
+    } else if (argument.name() == "acl_format") {
+      stack.emplace_back(int64_t{kFormatND});
+    } else {
+      stack.push_back(argument.default_value().value_or(c10::IValue()));
+    }
+  }
+  op.callBoxed(stack);
+  return stack.at(0).toTensor();
+}
+
+// Whether the description of a tensor that torch_npu has made says what it should.
+bool is_understood(const at::Tensor& tensor) {
+  const Description& d = description_of(*tensor.storage().unsafeGetStorageImpl());
+  return c10::IntArrayRef(d.base_sizes) == tensor.sizes() && c10::IntArrayRef(d.base_strides) == tensor.strides() &&
+         c10::IntArrayRef(d.storage_sizes) == tensor.sizes() && d.origin_format >= -1 && d.origin_format < 64 &&
+         d.npu_format >= -1 && d.npu_format < 64 && d.data_type == tensor.dtype();
+}
+
+// In a forked child torch_npu refuses to start, and has to be asked.
+void forget() { npu_allocator = nullptr; }
+
+}  // namespace
+
+bool knows_storages() {
+  initialize();
+  return npu_allocator != nullptr;
+}
+
+void initialize() {
+  if (npu_allocator.load(std::memory_order_acquire) != nullptr) return;
+  static const int followed = pthread_atfork(nullptr, nullptr, forget);
+  (void)followed;
+  c10::Allocator* found = nullptr;
+  std::array<Formats, kRanks> seen;  // nothing is locked here: torch_npu may have to wait for Python
+  std::vector<int64_t> sizes;
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    const at::Tensor tensor = empty_of_torch_npu(sizes);
+    TORCH_CHECK(
+        is_understood(tensor),
+        "Descend: torch_npu describes its storages in a way that is not known here. Use the release of torch_npu "
+        "that descend[npu] names.");
+    const Description& d = description_of(*tensor.storage().unsafeGetStorageImpl());
+    seen[rank] = {d.origin_format, d.npu_format};
+    found = tensor.storage().allocator();
+    sizes.push_back(static_cast<int64_t>(rank) + 2);
+  }
+  const std::lock_guard lock(initializing);
+  formats = seen;
+  npu_allocator.store(found, std::memory_order_release);
+}
+
+c10::Allocator* allocator() { return npu_allocator.load(std::memory_order_relaxed); }
+
+c10::Device current_device() { return guard().getDevice(); }
+
+void wait(c10::Device device) {
+  const c10::Stream stream = guard().getStream(device);
+  if (!guard().queryStream(stream)) guard().synchronizeStream(stream);
+}
+
+void describe(c10::StorageImpl& storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  Description& d = description_of(storage);
+  const Formats& format = formats[std::min(sizes.size(), kRanks - 1)];
+  d.base_sizes = sizes;
+  d.base_strides = strides;
+  d.storage_sizes = sizes;
+  d.origin_format = format.origin;
+  d.npu_format = format.npu;
+  d.data_type = dtype;
+}
+
+}  // namespace descend::npu

@@ -1,0 +1,17 @@
+built_for: str
+"""The version of PyTorch that the module was built for."""
+
+def register_kernels() -> int:
+    """Puts the CPU's kernels in the place of torch_npu's; returns how many operators that are."""
+
+def serve(name: str) -> None:
+    """Puts the CPU's kernel of an operator of any namespace in the place of what the device has."""
+
+def draw() -> tuple[int, int]:
+    """A seed and an offset from the current device's default generator, which moves on."""
+
+def record(on: bool) -> None:
+    """Whether calls are recorded from now on."""
+
+def recorded() -> list[tuple[str, str, int, float]]:
+    """What was recorded: operator, its tensors, calls, seconds."""

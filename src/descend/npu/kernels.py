@@ -1,0 +1,74 @@
+"""What computes the operators of device npu that are not Descend's own.
+
+PyTorch's are computed by its kernels for the CPU: the memory of the device is host memory here, so they work on it
+without a copy. Those of torch_npu's own operators that are composed (`descend.npu.composed`) are kernels for the CPU,
+too. ``descend._npu`` (native/npu) takes tensors there and back.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from descend.npu.composed.table import TABLE, Composed
+
+
+def install() -> None:
+    """Puts these kernels in the place of torch_npu's. A second call does nothing."""
+    native = load_native()
+    if native is not None:
+        _install(native)
+
+
+@functools.cache
+def load_native() -> ModuleType | None:
+    """The module ``descend._npu``, None where it was not built for this PyTorch."""
+    try:
+        module = importlib.import_module("descend._npu")
+    except ModuleNotFoundError as error:
+        if error.name != "descend._npu":
+            raise
+        return None
+    except ImportError:
+        return None
+    return module if module.built_for == torch.__version__ else None
+
+
+@functools.cache
+def _install(native: ModuleType) -> torch.library.Library:
+    native.register_kernels()
+    library = torch.library.Library("npu", "IMPL")
+    for row in TABLE:
+        for kernel in row.kernels:
+            if _is_defined(f"npu::{kernel}"):
+                library.impl(kernel, _first_then(row, kernel), "CPU")
+                native.serve(f"npu::{kernel}")
+    return library
+
+
+def _is_defined(name: str) -> bool:
+    """Whether this torch_npu has the operator."""
+    return bool(torch._C._dispatch_has_kernel(name))
+
+
+def _first_then(row: Composed, kernel: str) -> Callable[..., Any]:
+    """What computes an operator, imported when it is first called: most programs call few of them."""
+
+    @functools.cache
+    def find() -> Callable[..., Any]:
+        from descend.npu.composed import random, table
+
+        native = load_native()
+        if native is not None:
+            random.draw_from(native.draw)
+        return dict(table.functions(row))[kernel]
+
+    def call(*args: Any, **named: Any) -> Any:
+        return find()(*args, **named)
+
+    return call

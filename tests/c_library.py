@@ -118,6 +118,16 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aclnnRmsNormGrad": (c_void_p, c_uint64, c_void_p, c_void_p),
     "aclnnRmsNormGetWorkspaceSize": (c_void_p, c_void_p, c_double, *(c_void_p,) * 4),
     "aclnnRmsNorm": (c_void_p, c_uint64, c_void_p, c_void_p),
+    "aclSetTensorPlaceMent": (c_void_p, c_int32),
+    "aclopSetAttrBool": (c_void_p, ctypes.c_char_p, ctypes.c_uint8),
+    "aclopSetAttrInt": (c_void_p, ctypes.c_char_p, c_int64),
+    "aclopSetAttrFloat": (c_void_p, ctypes.c_char_p, ctypes.c_float),
+    "aclopSetAttrString": (c_void_p, ctypes.c_char_p, ctypes.c_char_p),
+    "aclopSetAttrListBool": (c_void_p, ctypes.c_char_p, c_int32, c_void_p),
+    "aclopCompileAndExecute": (
+        *(ctypes.c_char_p, c_int32, c_void_p, c_void_p, c_int32, c_void_p, c_void_p),
+        *(c_void_p, c_int32, c_int32, ctypes.c_char_p, c_void_p),
+    ),
     "descendSetProduct": (ctypes.c_char_p,),
     "descendSetNumThreads": (c_int32,),
 }
@@ -138,6 +148,10 @@ _RESULTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "aclCreateTensorList": (c_void_p, (c_void_p, c_uint64)),
     "aclCreateScalarList": (c_void_p, (c_void_p, c_uint64)),
     "aclCreateDataBuffer": (c_void_p, (c_void_p, c_size_t)),
+    "aclCreateTensorDesc": (c_void_p, (c_int32, c_int32, c_void_p, c_int32)),
+    "aclDestroyTensorDesc": (None, (c_void_p,)),
+    "aclopCreateAttr": (c_void_p, ()),
+    "aclopDestroyAttr": (None, (c_void_p,)),
 }
 
 

@@ -1,0 +1,206 @@
+"""Operators by name (aclop) on any shape: the bits of the functional API; layer norm's variance against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import descend
+from c_library import DTYPES as NUMBERS
+from c_library import FORMATS, Library, c_int64, c_void_p
+from cases import DTYPES, FLOATS, UNIT, Array, assert_same_bits, dtype_name, normal, wide
+from descend import reference
+
+shapes = st.lists(st.integers(1, 9), min_size=2, max_size=4).map(tuple)
+dtypes = st.sampled_from(FLOATS)
+seeds = st.integers(0, 2**32)
+
+
+@pytest.fixture(scope="module")
+def lib() -> Iterator[Library]:
+    library = Library()
+    assert library.aclInit(None) == 0
+    assert library.aclrtSetDevice(0) == 0
+    assert library.descendSetProduct(b"host") == 0
+    yield library
+    assert library.aclFinalize() == 0
+
+
+def number(array: Array) -> int:
+    name = dtype_name(array)
+    return NUMBERS["BF16" if name == "BFLOAT16" else name]
+
+
+class Tensors:
+    """Descriptions and buffers of arrays, which None leaves out; lists of integers lie in host memory."""
+
+    def __init__(self, lib: Library, tensors: Sequence[Array | list[int] | None]) -> None:
+        self.lib = lib
+        self.kept = [np.array(t, np.int64) if isinstance(t, list) else t for t in tensors]
+        self.descs, self.buffers = [], []
+        for tensor, array in zip(tensors, self.kept, strict=True):
+            if array is None:
+                self.descs.append(lib.aclCreateTensorDesc(NUMBERS["UNDEFINED"], 0, None, FORMATS["UNDEFINED"]))
+                self.buffers.append(lib.aclCreateDataBuffer(None, 0))
+                continue
+            dims = (c_int64 * max(array.ndim, 1))(*array.shape)
+            self.descs.append(lib.aclCreateTensorDesc(number(array), array.ndim, dims, FORMATS["ND"]))
+            self.buffers.append(lib.aclCreateDataBuffer(array.ctypes.data, array.nbytes))
+            if isinstance(tensor, list):
+                assert lib.aclSetTensorPlaceMent(self.descs[-1], 1) == 0
+
+    def arguments(self) -> tuple[Any, ...]:
+        size = len(self.descs)
+        return size, (c_void_p * size)(*self.descs), (c_void_p * size)(*self.buffers)
+
+    def destroy(self) -> None:
+        for desc, buffer in zip(self.descs, self.buffers, strict=True):
+            self.lib.aclDestroyTensorDesc(desc)
+            assert self.lib.aclDestroyDataBuffer(buffer) == 0
+
+
+def call(
+    lib: Library,
+    name: str,
+    inputs: Sequence[Array | list[int] | None],
+    outputs: Sequence[Array | None],
+    **attributes: Any,
+) -> None:
+    attr = lib.aclopCreateAttr()
+    for key, value in attributes.items():
+        setter = {bool: lib.aclopSetAttrBool, int: lib.aclopSetAttrInt, float: lib.aclopSetAttrFloat}[type(value)]
+        assert setter(attr, key.encode(), value) == 0, lib.sentence
+    of_inputs, of_outputs = Tensors(lib, inputs), Tensors(lib, outputs)
+    status = lib.aclopCompileAndExecute(
+        name.encode(), *of_inputs.arguments(), *of_outputs.arguments(), attr, 0, 0, None, None
+    )
+    of_inputs.destroy()
+    of_outputs.destroy()
+    lib.aclopDestroyAttr(attr)
+    assert status == 0, lib.sentence
+    assert lib.aclrtSynchronizeStream(None) == 0, lib.sentence
+
+
+def like(*arrays: Array) -> list[Array]:
+    return [np.full_like(array, 7) for array in arrays]
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes, dtype=dtypes, seed=seeds, scale=st.floats(-2, 2, width=32), masked=st.booleans())
+def test_masked_softmax(lib, shape, dtype, seed, scale, masked):
+    rng = np.random.default_rng(seed)
+    x, dy = normal(rng, shape, dtype), normal(rng, shape, dtype)
+    mask = rng.random(shape[-2:]) < 0.3 if masked else None
+    y = descend.scaled_masked_softmax(x, mask, scale)
+    dx = descend.scaled_masked_softmax_backward(dy, y, mask, scale)
+    got_y, got_dx = like(y, dx)
+    call(lib, "ScaledMaskedSoftmax", [x, mask], [got_y], scale=scale)
+    call(lib, "ScaledMaskedSoftmaxGrad", [dy, y, mask], [got_dx], scale=scale, fixed_triu_mask=False)
+    assert_same_bits([got_y, got_dx], [y, dx])
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes, dtype=dtypes, seed=seeds, epsilon=st.floats(0, 1, width=32))
+def test_rms_norm(lib, shape, dtype, seed, epsilon):
+    rng = np.random.default_rng(seed)
+    x, dy, gamma = normal(rng, shape, dtype), normal(rng, shape, dtype), normal(rng, shape[-1:], dtype)
+    forward = descend.rms_norm(x, gamma, epsilon)
+    backward = descend.rms_norm_grad(dy, x, forward[1], gamma)
+    got_forward, got_backward = like(*forward), like(*backward)
+    call(lib, "RmsNorm", [x, gamma], got_forward, epsilon=epsilon)
+    call(lib, "RmsNormGrad", [dy, x, forward[1], gamma], got_backward)
+    assert_same_bits([*got_forward, *got_backward], [*forward, *backward])
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes, axis=st.integers(-4, 3), dtype=dtypes, seed=seeds, epsilon=st.floats(0, 1, width=32))
+def test_layer_norm(lib, shape, axis, dtype, seed, epsilon):
+    axis = max(-len(shape), min(axis, len(shape) - 1))
+    rng = np.random.default_rng(seed)
+    inner = shape[axis:]
+    x, dy = normal(rng, shape, dtype), normal(rng, shape, dtype)
+    gamma, beta = normal(rng, inner, dtype), normal(rng, inner, dtype)
+    forward = descend.layer_norm(x, inner, gamma, beta, epsilon)
+    backward = descend.layer_norm_backward(dy, x, inner, forward[1], forward[2], gamma, gamma)
+    v3, v4, grad = like(*forward), like(*forward), like(*backward)
+    call(lib, "LayerNormV3", [x, gamma, beta], v3, begin_norm_axis=axis, begin_params_axis=axis, epsilon=epsilon)
+    call(lib, "LayerNormV4", [x, list(inner), gamma, beta], v4, epsilon=epsilon)
+    call(lib, "LayerNormGradV3", [dy, x, forward[2], forward[1], gamma], grad)
+    assert_same_bits([*v3, *v4, *grad], [*forward, *forward, *backward])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("rows", "columns"), [(5, 1), (3, 1000), (700, 33), (0, 4), (2, 0)])
+def test_layer_norm_with_the_variance(lib, dtype, rows, columns):
+    """Far from 0 it does not cancel; the gradients take it back."""
+    rng = np.random.default_rng(rows + columns)
+    x = (wide(normal(rng, (rows, columns))) + 100).astype(DTYPES[dtype])
+    gamma, beta = normal(rng, (columns,), dtype), normal(rng, (columns,), dtype)
+    y, mean, _ = descend.layer_norm(x, (columns,), gamma, beta, 1e-7)
+    got, got_mean, variance = like(y, mean, mean)
+    call(lib, "LayerNorm", [x, gamma, beta], [got, got_mean, variance], begin_norm_axis=1, begin_params_axis=1)
+    if columns == 0:
+        assert np.isnan(variance).all()
+        return
+    if dtype != "DOUBLE":  # where epsilon is not that of float32
+        assert_same_bits([got, got_mean], [y, mean])
+    golden = wide(x).var(axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        wide(variance), golden, rtol=2 * UNIT["FLOAT" if dtype != "DOUBLE" else "DOUBLE"] + 1e-14
+    )
+    if columns == 1:
+        return  # no variance at all
+    dy = normal(rng, (rows, columns), dtype)
+    gradients = [np.full(s, 7, DTYPES[dtype]) for s in ((rows, columns), (columns,), (columns,))]
+    call(lib, "LayerNormGrad", [dy, x, variance, mean, gamma], gradients)
+    rstd = (1 / np.sqrt(wide(variance) + np.float64(np.float32(1e-12)))).astype(mean.dtype)
+    assert_same_bits(gradients, list(descend.layer_norm_backward(dy, x, (columns,), mean, rstd, gamma, gamma)))
+    if rows > 0:
+        exact = reference.layer_norm_backward(dy, x, (columns,), mean, rstd, gamma, gamma)[0]
+        np.testing.assert_allclose(wide(gradients[0]), exact, atol=20 * UNIT[dtype] * np.abs(exact).max())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple),
+    groups=st.integers(1, 3),
+    dtype=dtypes,
+    seed=seeds,
+    scale=st.floats(-2, 2, width=32),
+    swish=st.booleans(),
+)
+def test_group_norm_swish(lib, shape, groups, dtype, seed, scale, swish):
+    rng = np.random.default_rng(seed)
+    channels = groups * 2
+    shape = (shape[0], channels, *shape[1:])
+    x, dy = normal(rng, shape, dtype), normal(rng, shape, dtype)
+    gamma, beta = normal(rng, (channels,), dtype), normal(rng, (channels,), dtype)
+    forward = descend.group_norm_swish(x, gamma, beta, groups, eps=0.125, activate_swish=swish, swish_scale=scale)
+    backward = descend.group_norm_swish_grad(dy, forward[1], forward[2], x, gamma, beta, groups, swish_scale=scale)
+    got_forward, got_backward = like(*forward), like(*backward)
+    attributes = {"num_groups": groups, "swish_scale": scale}
+    call(lib, "GroupNormSwish", [x, gamma, beta], got_forward, eps=0.125, activate_swish=swish, **attributes)
+    call(lib, "GroupNormSwishGrad", [dy, forward[1], forward[2], x, gamma, beta], got_backward, **attributes)
+    assert_same_bits([*got_forward, *got_backward], [*forward, *backward])
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=4), dtype=dtypes, seed=seeds, stride=st.integers(1, 9))
+def test_nsa_compress(lib, lengths, dtype, seed, stride):
+    rng = np.random.default_rng(seed)
+    ends = [int(end) for end in np.cumsum(lengths)]
+    x, weight = normal(rng, (max(ends[-1], 1), 2, 5), dtype), normal(rng, (7, 2), dtype)
+    windows = {"compress_block_size": 7, "compress_stride": stride}
+    out = descend.nsa_compress(x, weight, ends, **windows)
+    grad = normal(rng, out.shape, dtype)
+    backward = descend.nsa_compress_grad(grad, x, weight, ends, **windows)
+    got, got_backward = like(out), like(*backward)
+    attributes = {"compressBlockSize": 7, "compressStride": stride, "actSeqLenType": 0}
+    call(lib, "NsaCompress", [x, weight, ends], got, **attributes)
+    call(lib, "NsaCompressGrad", [grad, x, weight, ends], got_backward, **attributes)
+    assert_same_bits([*got, *got_backward], [out, *backward])

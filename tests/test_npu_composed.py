@@ -188,18 +188,16 @@ def test_apply_adam_w(dtype: Any, amsgrad: bool, maximize: bool | None) -> None:
         step = m_new / (1 - b1_power * b1) / ((used / (1 - b2_power * b2)).sqrt() + eps)
         wanted = var.double() - lr * decay * var.double() - lr * step
         scalars = (b1_power, b2_power, lr, decay, b1, b2, eps)
-        out = optimizer.npu_apply_adam_w_out(*scalars, grad, most, amsgrad, maximize, var=var, m=m, v=v)
+        out = optimizer.npu_apply_adam_w_out(*scalars, grad, most, amsgrad, maximize, out=[var, m, v])
         assert out[0] is var
         assert out[1] is m
         assert out[2] is v
         for got, value in ((var, wanted), (m, m_new), (v, v_new)):
             near(got, value)
-    refused(
-        "max_grad_norm is None", optimizer.npu_apply_adam_w_out, *scalars, grad, None, True, False, var=var, m=m, v=v
-    )
+    refused("max_grad_norm is None", optimizer.npu_apply_adam_w_out, *scalars, grad, None, True, False, out=[var, m, v])
     wrong = torch.zeros(3, dtype=dtype)
     refused(
-        "m is of shape [3]", optimizer.npu_apply_adam_w_out, *scalars, grad, most, False, False, var=var, m=wrong, v=v
+        "m is of shape [3]", optimizer.npu_apply_adam_w_out, *scalars, grad, most, False, False, out=[var, wrong, v]
     )
 
 
@@ -496,5 +494,9 @@ def test_table_names_what_there_is() -> None:
     names = [name for row in TABLE for name, function in functions(row) if callable(function)]
     assert len(names) == len(set(names)) == sum(len(row.kernels) for row in TABLE)
     for row in TABLE:
+        assert all(
+            function.__name__ in (name.replace(".out", "_out"), name.split(".")[0], f"npu_{name}")
+            for name, function in functions(row)
+        )
         derived = row.gradient.startswith(("derived", "none"))
         assert derived or all(name in row.kernels for name in row.gradient.split(", ")), row.operator

@@ -20,7 +20,7 @@ using at::Tensor;
 using c10::IValue;
 
 // Operators that take tensors of the CPU beside those of a device, as PyTorch's CUDA kernels do.
-constexpr std::array<std::string_view, 24> kMixing = {
+constexpr std::array<std::string_view, 26> kMixing = {
     "aten::copy_",
     "aten::_copy_from",
     "aten::_foreach_copy_",
@@ -45,7 +45,16 @@ constexpr std::array<std::string_view, 24> kMixing = {
     "aten::_has_compatible_shallow_copy_type",
     "aten::histogramdd",
     "aten::_assert_async",
+    "npu::npu_fusion_attention_v3",
+    "npu::npu_fusion_attention_grad_v3",
 };
+
+// The first of the results that stay on the CPU, of the operators that have such.
+uint32_t first_kept(const std::string& name) {
+  if (name == "aten::_pack_padded_sequence") return 1;
+  if (name == "npu::npu_fusion_attention_v3") return 4;  // the seed and the offset of its dropout
+  return UINT32_MAX;
+}
 
 bool is_mixing(const std::string& name) { return std::find(kMixing.begin(), kMixing.end(), name) != kMixing.end(); }
 
@@ -167,7 +176,7 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
   const bool empty = name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0;
   touches_memory_ = writes || !(views || empty);
   mixes_devices_ = is_mixing(name);
-  keeps_second_ = name == "aten::_pack_padded_sequence";
+  kept_ = first_kept(name);
   asks_for_grad_ = name == "aten::_sparse_mm_reduce_impl" || name == "aten::_fused_sdp_choice";
 }
 
@@ -244,7 +253,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   const size_t results = op.schema().returns().size();
   for (size_t i = 0; i < results; ++i) {
     IValue& value = (*stack)[stack->size() - results + i];
-    if (keeps_second_ && i == 1) continue;
+    if (i >= kept_) continue;
     if (value.isTensor()) {
       value = crossing.leave(std::move(value).toTensor(), device);
     } else if (value.isTensorList()) {

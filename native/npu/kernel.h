@@ -28,7 +28,7 @@ class CpuKernel : public c10::OperatorKernel {
   uint32_t count_;
   bool touches_memory_;  // views and new tensors without values do not
   bool mixes_devices_;   // tensors of the CPU may be among the arguments
-  bool keeps_second_;    // the second result stays on the CPU
+  uint32_t kept_;        // results from this one on stay on the CPU
   bool asks_for_grad_;   // the kernel computes more where gradients are recorded
 };
 

@@ -34,6 +34,7 @@ const std::unordered_set<std::string_view> kStays = {
     "aten::_lazy_clone",
     "aten::native_layer_norm",
     "aten::native_layer_norm_backward",
+    "aten::scaled_dot_product_attention",  // it calls npu_fusion_attention_v3
 };
 
 // The parts of sparse tensors, of which all else about these is made.

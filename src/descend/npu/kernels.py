@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from descend.npu.composed import device
 from descend.npu.composed.table import TABLE, Composed
 
 
@@ -48,6 +49,7 @@ def _install(native: ModuleType) -> torch.library.Library:
             if _is_defined(f"npu::{kernel}"):
                 library.impl(kernel, _first_then(row, kernel), "CPU")
                 native.serve(f"npu::{kernel}")
+    device.complete(library)
     return library
 
 

@@ -10,6 +10,8 @@ aclnnApplyAdamW; torch_npu's schema.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,12 +34,13 @@ def npu_apply_adam_w_out(
     amsgrad: bool | None,
     maximize: bool | None,
     *,
-    var: Tensor,
-    m: Tensor,
-    v: Tensor,
+    out: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Changes var, m and v, and returns them."""
+    """Changes var, m and v, which are ``out``, and returns them."""
     operator = "npu_apply_adam_w"
+    if len(out) != 3:
+        refuse(operator, "out", f"a list of {len(out)}", "holds var, m and v")
+    var, m, v = out
     check_float(operator, grad=grad, max_grad_norm=max_grad_norm, var=var, m=m, v=v)
     for name, tensor in (("m", m), ("v", v), ("grad", grad)):
         check_shape(operator, name, tensor, var.shape, "var")

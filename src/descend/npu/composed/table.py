@@ -201,5 +201,5 @@ def functions(row: Composed) -> Iterator[tuple[str, Callable[..., Any]]]:
     module = importlib.import_module(f"{PACKAGE}.{row.module}")
     for kernel in row.kernels:
         name, _, overload = kernel.partition(".")
-        function = getattr(module, f"{name}_{overload}", None) or getattr(module, name)
-        yield kernel, function
+        own = f"{name}_{overload}" if overload else name
+        yield kernel, getattr(module, own, None) or getattr(module, name)

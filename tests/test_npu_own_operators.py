@@ -1,0 +1,294 @@
+"""torch_npu's own operators on device npu: each call and its autograd against the formula in float64 on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+torch_npu = pytest.importorskip("torch_npu")
+
+from torch.nn import functional  # noqa: E402
+
+Tensor = Any
+TOLERANCE = {torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def triangle() -> Tensor:
+    return torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float = 0.5, hidden: Tensor | None = None) -> Tensor:
+    group = q.shape[1] // k.shape[1]
+    scores = q @ k.repeat_interleave(group, 1).transpose(-1, -2) * scale
+    scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+    return torch.softmax(scores, -1) @ v.repeat_interleave(group, 1)
+
+
+def causal(size: int = 5) -> Tensor:
+    return torch.ones(size, size, dtype=torch.bool).triu(1)
+
+
+def by_sequence(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    parts = [slice(0, 2), slice(2, 5)]
+    return torch.cat([attention(*(t[p].transpose(0, 1)[None] for t in (q, k, v)))[0].transpose(0, 1) for p in parts])
+
+
+def turned(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def interleaved(x: Tensor) -> Tensor:
+    return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+
+def halves(x: Tensor, dim: int = -1) -> Tensor:
+    a, b = x.chunk(2, dim)
+    return a * torch.sigmoid(a) * b
+
+
+def normalized(x1: Tensor, x2: Tensor, gamma: Tensor) -> Tensor:
+    x = x1 + x2
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * gamma
+
+
+def grouped(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.cat((x[:2] @ weight[0], x[2:5] @ weight[1]))
+
+
+EXPERTS = [[1, 0], [0, 2], [2, 2]]
+ORDER = sorted(range(6), key=lambda pair: (EXPERTS[pair // 2][pair % 2], pair))
+PLACES = [ORDER.index(pair) for pair in range(6)]
+TARGET = [0, 3, 1, 2]
+BSND = (2, 5, 4, 8)
+
+
+def npu(values: Any) -> Tensor:
+    return torch.tensor(values).npu()
+
+
+def first(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return lambda *tensors: function(*tensors, **options)[0]
+
+
+def fused(version: str, heads: int, layout: str, **options: Any) -> Callable[..., Any]:
+    def call(*tensors: Tensor) -> Tensor:
+        moved = {name: value.npu() if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+        return getattr(torch_npu, f"npu_fusion_attention{version}")(*tensors, heads, layout, scale=0.5, **moved)[0]
+
+    return call
+
+
+def ends() -> dict[str, Any]:
+    return {"actual_seq_qlen": [2, 5], "actual_seq_kvlen": [2, 5]}
+
+
+HALF, PAIRS = (2, 3, 5, 8), (1, 1, 5, 8)
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, ...]]]] = {
+    "attention": (
+        fused("", 4, "BSND"),
+        lambda q, k, v: attention(*(t.transpose(1, 2) for t in (q, k, v))).transpose(1, 2),
+        [BSND, (2, 5, 2, 8), (2, 5, 2, 8)],
+    ),
+    "causal attention": (
+        fused("_v2", 4, "BNSD", sparse_mode=2, atten_mask=triangle()),
+        lambda q, k, v: attention(q, k, v, hidden=causal()),
+        [(2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
+    ),
+    "masked attention": (
+        fused("_v3", 4, "BNSD", atten_mask=causal()),
+        lambda q, k, v: attention(q, k, v, hidden=causal()),
+        [(2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8)],
+    ),
+    "attention of sequences": (fused("", 4, "TND", **ends()), by_sequence, [(5, 4, 8), (5, 2, 8), (5, 2, 8)]),
+    "attention with pse": (
+        lambda q, k, v, p: torch_npu.npu_fusion_attention(q, k, v, 4, "BNSD", p, scale=0.5)[0],
+        lambda q, k, v, p: torch.softmax((q @ k.transpose(-1, -2) + p) * 0.5, -1) @ v,
+        [(2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8), (1, 4, 5, 5)],
+    ),
+    "scaled_dot_product_attention": (
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda q, k, v: attention(q, k, v, 8**-0.5, causal()),
+        [(2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8)],
+    ),
+    "scaled_dot_product_attention with a mask": (
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, ~causal().npu()),
+        lambda q, k, v: attention(q, k, v, 8**-0.5, causal()),
+        [(2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8)],
+    ),
+    "rotary_mul": (torch_npu.npu_rotary_mul, lambda x, c, s: x * c + turned(x) * s, [HALF, PAIRS, PAIRS]),
+    "rotary_mul of pairs": (
+        lambda x, c, s: torch_npu.npu_rotary_mul(x, c, s, "interleave"),
+        lambda x, c, s: x * c + interleaved(x) * s,
+        [HALF, PAIRS, PAIRS],
+    ),
+    "swiglu": (torch_npu.npu_swiglu, halves, [(3, 8)]),
+    "swiglu along a dimension": (lambda x: torch_npu.npu_swiglu(x, 0), lambda x: halves(x, 0), [(4, 3)]),
+    "gelu": (torch_npu.npu_gelu, functional.gelu, [(3, 7)]),
+    "gelu with tanh": (
+        lambda x: torch_npu.npu_gelu(x, approximate="tanh"),
+        lambda x: functional.gelu(x, approximate="tanh"),
+        [(3, 7)],
+    ),
+    "fast_gelu": (torch_npu.npu_fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
+    "fast_gelu by its older name": (torch_npu.fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
+    "add_rms_norm": (first(torch_npu.npu_add_rms_norm), normalized, [(3, 16), (3, 16), (16,)]),
+    "confusion_transpose": (
+        lambda x: torch_npu.npu_confusion_transpose(x, (0, 2, 1, 3), (2, 4, 18), True),
+        lambda x: x.permute(0, 2, 1, 3).reshape(2, 4, 18),
+        [(2, 3, 4, 6)],
+    ),
+    "confusion_transpose after a reshape": (
+        lambda x: torch_npu.npu_confusion_transpose(x, (0, 2, 1), (2, 12, 6), False),
+        lambda x: x.reshape(2, 12, 6).permute(0, 2, 1),
+        [(2, 3, 4, 6)],
+    ),
+    "grouped_matmul": (
+        lambda x, w: torch_npu.npu_grouped_matmul([x], [w], group_list=npu([2, 5]), group_type=0, split_item=3)[0],
+        grouped,
+        [(5, 4), (2, 4, 6)],
+    ),
+    "grouped_matmul by a list": (
+        lambda x, a, b: torch_npu.npu_grouped_matmul([x], [a, b], group_list=[2, 5], split_item=3)[0],
+        lambda x, a, b: grouped(x, [a, b]),
+        [(5, 4), (4, 6), (4, 6)],
+    ),
+    "moe_token_permute": (
+        lambda x: torch_npu.npu_moe_token_permute(x, npu(EXPERTS))[0],
+        lambda x: x[[pair // 2 for pair in ORDER]],
+        [(3, 4)],
+    ),
+    "moe_token_unpermute": (
+        lambda x, p: torch_npu.npu_moe_token_unpermute(x, npu(PLACES).int(), p),
+        lambda x, p: (x[PLACES].view(3, 2, 4) * p.unsqueeze(-1)).sum(1),
+        [(6, 4), (3, 2)],
+    ),
+    "moe_token_unpermute without weights": (
+        lambda x: torch_npu.npu_moe_token_unpermute(x, npu(PLACES).int()),
+        lambda x: x[PLACES],
+        [(6, 4)],
+    ),
+    "cross_entropy_loss": (
+        lambda x: torch_npu.npu_cross_entropy_loss(x, npu(TARGET))[0],
+        lambda x: functional.cross_entropy(x, torch.tensor(TARGET)).view(1),
+        [(4, 6)],
+    ),
+    "cross_entropy_loss of each": (
+        lambda x: torch_npu.npu_cross_entropy_loss(x, npu(TARGET), reduction="none", label_smoothing=0.1)[0],
+        lambda x: functional.cross_entropy(x, torch.tensor(TARGET), reduction="none", label_smoothing=0.1),
+        [(4, 6)],
+    ),
+    "linear": (torch_npu.npu_linear, functional.linear, [(3, 4), (5, 4), (5,)]),
+    "bmmV2": (lambda a, b: torch_npu.npu_bmmV2(a, b, []), torch.matmul, [(2, 3, 4), (2, 4, 5)]),
+    "bmmV2 of a matrix": (lambda a, b: torch_npu.npu_bmmV2(a, b, []), torch.matmul, [(3, 4), (2, 4, 5)]),
+    "dtype_cast": (lambda x: torch_npu.npu_dtype_cast(x, x.dtype), lambda x: x * 1, [(3, 4)]),
+}
+
+
+def near(got: Tensor, wanted: Tensor, what: str) -> None:
+    assert got.device.type == "npu"
+    assert got.shape == wanted.shape
+    error = (got.detach().cpu().double() - wanted).abs().max().item()
+    assert error <= TOLERANCE[got.dtype] * max(wanted.abs().max().item(), 1.0), (what, error)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name: str, dtype: Any) -> None:
+    call, defined, shapes = CASES[name]
+    given = [torch.randn(shape).to(dtype) for shape in shapes]
+    with torch.no_grad():
+        plain = call(*(t.npu() for t in given))
+    leaves = [t.npu().requires_grad_() for t in given]
+    wide = [t.double().requires_grad_() for t in given]
+    result, wanted = call(*leaves), defined(*wide)
+    assert result.dtype == dtype
+    near(result, wanted.detach(), "result")
+    near(plain, wanted.detach(), "result without autograd")
+    dy = torch.randn(wanted.shape).to(dtype)
+    got = torch.autograd.grad(result, leaves, dy.npu())
+    for gradient, right, which in zip(got, torch.autograd.grad(wanted, wide, dy.double()), range(9), strict=False):
+        assert gradient.dtype == dtype
+        near(gradient, right, f"gradient {which}")
+
+
+def test_casts() -> None:
+    x = torch.randn(3, 4).npu().requires_grad_()
+    half = torch_npu.npu_dtype_cast(x, torch.float16)
+    assert half.dtype == torch.float16
+    (dx,) = torch.autograd.grad(half, x, torch.ones_like(half))
+    assert dx.dtype == torch.float32
+    assert torch.equal(dx.cpu(), torch.ones(3, 4))
+    assert torch_npu._npu_dtype_cast(x.detach(), torch.int32).dtype == torch.int32
+    target = torch.zeros(3, 4, dtype=torch.int64).npu()
+    assert torch_npu.npu_dtype_cast_(target, (x.detach() * 9)).cpu().equal((x.detach().cpu() * 9).long())
+
+
+@pytest.mark.parametrize("wanted", [0, 2, 29, 3, 4])
+def test_formats(wanted: int) -> None:
+    x = torch.randn(2, 3, 4, 4)
+    for cast in (torch_npu.npu_format_cast, torch_npu.npu_format_cast_):
+        given = x.npu()
+        result = cast(given, wanted)
+        assert torch.equal(result.cpu(), x)
+        assert torch.equal((result + 1).cpu(), x + 1)
+        if wanted in (0, 2):
+            assert int(torch_npu.get_npu_format(result)) == wanted
+    if wanted in (0, 2):
+        return  # torch_npu gives the same tensor back, which a leaf cannot be
+    leaf = x.npu().requires_grad_()
+    torch_npu.npu_format_cast(leaf, wanted).sum().backward()
+    assert torch.equal(leaf.grad.cpu(), torch.ones_like(x))
+
+
+def test_adam_w() -> None:
+    var, m, v, grad = (torch.rand(5, 3) for _ in range(4))
+    out = [t.npu() for t in (var, m, v)]
+    results = torch_npu.npu_apply_adam_w(0.9, 0.99, 0.1, 0.01, 0.9, 0.99, 1e-8, grad.npu(), None, False, False, out=out)
+    m, v = m * 0.9 + grad * 0.1, v * 0.99 + grad * grad * 0.01
+    wanted = var * (1 - 0.1 * 0.01) - 0.1 * (m / (1 - 0.81)) / ((v / (1 - 0.99**2)).sqrt() + 1e-8)
+    for tensor, result, value in zip(out, results, (wanted, m, v), strict=True):
+        torch.testing.assert_close(tensor.cpu(), value)
+        assert result.data_ptr() == tensor.data_ptr()
+
+
+def test_dropout_follows_the_device_s_seed() -> None:
+    q, k, v = (torch.randn(2, 4, 16, 8).npu().requires_grad_() for _ in range(3))
+
+    def run(seed: int) -> list[Tensor]:
+        torch.npu.manual_seed(seed)
+        out = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+        return [out, *torch.autograd.grad(out, (q, k, v), torch.ones_like(out))]
+
+    one, again, other = run(3), run(3), run(4)
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not torch.equal(one[0], other[0])
+    torch.npu.manual_seed(3)
+    first, second = (functional.scaled_dot_product_attention(q, k, v, dropout_p=0.3) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_statistics_are_the_documented_ones() -> None:
+    q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
+    results = torch_npu.npu_fusion_attention(q.npu(), k.npu(), v.npu(), 4, "BNSD")
+    assert [r.shape for r in results[:4]] == [(2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8), (0,)]
+    assert results[4:] == (0, 0, 2 * 4 * 5 * 5)
+    torch.testing.assert_close(results[1][..., 0].cpu(), (q @ k.transpose(-1, -2)).amax(-1))
+    seeds = torch_npu.npu_fusion_attention_v3(q.npu(), k.npu(), v.npu(), 4, "BNSD")[4:]
+    assert [(s.device.type, s.shape) for s in seeds] == [("cpu", (1,)), ("cpu", (1,))]
+    options = {"actual_seq_qlen": torch.tensor([2, 5]), "actual_seq_kvlen": torch.tensor([2, 5])}
+    tnd = [t[0].transpose(0, 1).npu() for t in (q, k, v)]
+    out = torch_npu.npu_fusion_attention_v3(*tnd, 4, "TND", scale=0.5, **options)[0]
+    torch.testing.assert_close(out.cpu(), by_sequence(*(t.cpu() for t in tnd)))
+
+
+def test_a_refusal_is_a_runtime_error_with_a_sentence() -> None:
+    q = torch.randn(2, 4, 5, 8).npu()
+    with pytest.raises(RuntimeError, match="npu_fusion_attention: sparse_mode is 9, but may be one of"):
+        torch_npu.npu_fusion_attention(q, q, q, 4, "BNSD", sparse_mode=9)
+    with pytest.raises(RuntimeError, match="npu_swiglu: self is of shape"):
+        torch_npu.npu_swiglu(q[..., :7])
+    assert torch.equal((q + 1).cpu(), q.cpu() + 1)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bitset>
 #include <cstdint>
 #include <deque>
@@ -14,6 +15,8 @@
 
 namespace descend::capi {
 
+struct ReportQueue;
+
 // The calling thread's device: that of its current context. A thread that has set neither works on device 0.
 int32_t current_device();
 // The same, but -1 where the thread has set neither.
@@ -24,14 +27,26 @@ void set_current_context(aclrtContext context, int32_t device);
 // To be called when a context has been removed: threads look again whether theirs is alive.
 void context_removed();
 
-// A stream on its device.
+// The most of each kind of core, as aclrtDevResLimitType counts them; 0 where nothing has been set.
+using CoreLimits = std::array<std::atomic<uint32_t>, 2>;
+
+// A stream on its device, and what programs set on it.
 struct DeviceStream : Stream {
-  DeviceStream(int32_t on_device, aclrtContext in_context) : device(on_device), context(in_context) {}
+  DeviceStream(int32_t on_device, aclrtContext in_context, uint32_t with_priority = 0, uint32_t with_flags = 0);
   const int32_t device;
   const aclrtContext context;  // in which it was created; null for the device's default stream
+  const int32_t id;            // of the process, from 0
+  const uint32_t flags;
+  std::atomic<uint32_t> priority;
+  std::atomic<uint32_t> tag{0};
+  std::atomic<uint32_t> overflow_switch{0};
+  std::atomic<uint64_t> failure_mode{ACL_CONTINUE_ON_FAILURE};
+  CoreLimits limits{};
+  std::shared_ptr<ReportQueue> reports;  // whose thread runs its callbacks; callback.cpp guards it
 };
 
 struct DeviceState {
+  std::array<uint32_t, 2> limits{};
   uint32_t uses = 0;  // calls of aclrtSetDevice that aclrtResetDevice has not answered
   aclrtContext default_context = nullptr;
   std::shared_ptr<DeviceStream> default_stream;
@@ -52,6 +67,14 @@ auto with_device(int32_t device, Use use) {
   const std::lock_guard lock(table.mutex);
   return use(table.devices[static_cast<size_t>(device)]);
 }
+
+// The stream of a handle, or of the default one where that is null.
+Status get_device_stream(const void* handle, std::shared_ptr<DeviceStream>* stream);
+
+std::shared_ptr<DeviceStream> find_device_stream(const void* handle);  // empty where there is none
+
+// What is still to be called back on a stream that ends is a failure.
+void end_reports(DeviceStream& stream);
 
 // Every stream of a device, the default one included.
 std::deque<std::shared_ptr<DeviceStream>> streams_of(int32_t device);

@@ -49,18 +49,22 @@ void keep(const char* function, std::string_view sentence) {
 void lock_for_fork() {
   life_mutex.lock();
   lock_devices();
+  lock_reports();
   lock_settings();
   state().for_each_table([](auto& table) { table.lock(); });
   state().executors.for_each([](auto& executor) { executor->lock_for_fork(); });
 }
 
-void unlock_after_fork() {
+void unlock_all(void (*unlock_subscriptions)()) {
   state().executors.for_each([](auto& executor) { executor->unlock_after_fork(); });
   state().for_each_table([](auto& table) { table.unlock(); });
   unlock_settings();
+  unlock_subscriptions();
   unlock_devices();
   life_mutex.unlock();
 }
+void unlock_in_parent() { unlock_all(unlock_reports); }
+void unlock_in_child() { unlock_all(unlock_reports_in_child); }
 
 }  // namespace
 
@@ -68,7 +72,7 @@ State& state() {
   static State* const instance = [] {
     auto* made = new State();  // outlives every thread that may still call
     // After the runtime's, whose locks are the inner ones: handlers before a fork run last in, first out.
-    pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
+    pthread_atfork(lock_for_fork, unlock_in_parent, unlock_in_child);
     return made;
   }();
   return *instance;
@@ -105,6 +109,7 @@ aclError aclFinalize() {
     if (life == Life::kAfter) return failure(Code::kRepeatFinalize, "it has been called already.");
     DESCEND_RETURN_IF_ERROR(require_initialized());
     life = Life::kAfter;
+    forget_reports();  // or streams would wait for what nobody calls any more
     try {
       wait_for_all_streams();
     } catch (...) {  // there was no memory to wait with; nothing is freed beneath the work

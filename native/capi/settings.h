@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@ struct Settings {
   Options options = kDefaultOptions;
   CompileOptions compile_options;
   int32_t deterministic_collectives = 0;
+  std::optional<std::chrono::nanoseconds> wait_limit;  // of a stream for an event
 
   // Operators are not compiled: torch_npu, which asks, calls them by aclnn then.
   Settings() { compile_options[ACL_OP_JIT_COMPILE] = "disable"; }

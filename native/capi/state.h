@@ -98,10 +98,14 @@ Status get_stream(const void* handle, std::shared_ptr<Stream>* stream);
 // For aclFinalize.
 void forget_devices();
 void forget_settings();
+void forget_reports();  // while streams may be at work
 
 // For a fork.
 void lock_devices();
 void unlock_devices();
+void lock_reports();
+void unlock_reports();
+void unlock_reports_in_child();
 void lock_settings();
 void unlock_settings();
 

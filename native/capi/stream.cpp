@@ -4,9 +4,12 @@
 
 #include "acl/acl_rt.h"
 #include "capi/device.h"
+#include "capi/settings.h"
 
 namespace descend::capi {
 namespace {
+
+std::atomic<int32_t> next_id{0};
 
 Status stale(const char* what) {
   return failure(Code::kInvalidResourceHandle, what, " is not one, or has been destroyed already.");
@@ -52,9 +55,12 @@ Status query_event(aclrtEvent event, const void* status, bool* complete) {
   return {};
 }
 
-Status create_stream(aclrtStream* stream) {
+Status create_stream(aclrtStream* stream, uint32_t priority, uint32_t flags) {
+  constexpr uint32_t kKnown = ACL_STREAM_FAST_LAUNCH | ACL_STREAM_FAST_SYNC | ACL_STREAM_HUGE;
   if (stream == nullptr) return null_argument("stream");
-  *stream = state().streams.insert(std::make_shared<DeviceStream>(current_device(), current_context()));
+  if ((flags & ~kKnown) != 0) return failure(Code::kInvalidParam, "flag is ", flags, ", which has bits that are none.");
+  *stream =
+      state().streams.insert(std::make_shared<DeviceStream>(current_device(), current_context(), priority, flags));
   return {};
 }
 
@@ -64,12 +70,16 @@ Status destroy_stream(aclrtStream stream, bool force) {
   if (!removed) return stale("stream");
   if (force) (*removed)->drop_pending();
   (void)(*removed)->synchronize();
+  end_reports(**removed);
   return {};
 }
 
 }  // namespace
 
-std::shared_ptr<Stream> find_stream(const void* handle) {
+DeviceStream::DeviceStream(int32_t on_device, aclrtContext in_context, uint32_t with_priority, uint32_t with_flags)
+    : device(on_device), context(in_context), id(next_id++), flags(with_flags), priority(with_priority) {}
+
+std::shared_ptr<DeviceStream> find_device_stream(const void* handle) {
   if (handle != nullptr) return state().streams.find(handle).value_or(nullptr);
   if (!require_initialized().ok()) return nullptr;
   const int32_t device = current_device();
@@ -77,6 +87,13 @@ std::shared_ptr<Stream> find_stream(const void* handle) {
     if (!now.default_stream) now.default_stream = std::make_shared<DeviceStream>(device, nullptr);
     return now.default_stream;
   });
+}
+
+std::shared_ptr<Stream> find_stream(const void* handle) { return find_device_stream(handle); }
+
+Status get_device_stream(const void* handle, std::shared_ptr<DeviceStream>* stream) {
+  *stream = find_device_stream(handle);
+  return *stream ? Status{} : stale("stream");
 }
 
 Status get_stream(const void* handle, std::shared_ptr<Stream>* stream) {
@@ -126,17 +143,23 @@ aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) {
   });
 }
 
-aclError aclrtCreateStream(aclrtStream* stream) {
-  return runtime_call("aclrtCreateStream", [&] { return create_stream(stream); });
+aclError aclrtDeviceTaskAbort(int32_t deviceId, uint32_t timeout) {
+  return runtime_call("aclrtDeviceTaskAbort", [&]() -> Status {
+    DESCEND_RETURN_IF_ERROR(check_device(deviceId));
+    std::optional<std::chrono::nanoseconds> limit;
+    if (timeout > 0) limit = std::chrono::milliseconds(timeout);
+    for (const auto& stream : streams_of(deviceId)) stream->drop_pending();
+    if (wait_for_device(deviceId, limit)) return {};
+    return failure(Code::kStreamSyncTimeout, "the device still ran a step after ", timeout, " ms.");
+  });
 }
 
-aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t flag) {
-  return runtime_call("aclrtCreateStreamWithConfig", [&]() -> Status {
-    if ((flag & ~(ACL_STREAM_FAST_LAUNCH | ACL_STREAM_FAST_SYNC)) != 0) {
-      return failure(Code::kInvalidParam, "flag is ", flag, ", which has bits that are none.");
-    }
-    return create_stream(stream);
-  });
+aclError aclrtCreateStream(aclrtStream* stream) {
+  return runtime_call("aclrtCreateStream", [&] { return create_stream(stream, 0, 0); });
+}
+
+aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t priority, uint32_t flag) {
+  return runtime_call("aclrtCreateStreamWithConfig", [&] { return create_stream(stream, priority, flag); });
 }
 
 aclError aclrtDestroyStream(aclrtStream stream) {
@@ -185,7 +208,7 @@ aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
     std::shared_ptr<Event> point;
     DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
     DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    found->wait(point);
+    found->wait(point, with_settings([](const Settings& now) { return now.wait_limit; }));
     return {};
   });
 }
@@ -246,6 +269,16 @@ aclError aclrtQueryEvent(aclrtEvent event, aclrtEventStatus* status) {
     bool complete = false;
     DESCEND_RETURN_IF_ERROR(query_event(event, status, &complete));
     *status = complete ? ACL_EVENT_STATUS_COMPLETE : ACL_EVENT_STATUS_NOT_READY;
+    return {};
+  });
+}
+
+aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEventWaitStatus* status) {
+  return runtime_call("aclrtQueryEventWaitStatus", [&]() -> Status {
+    if (status == nullptr) return null_argument("status");
+    std::shared_ptr<Event> point;
+    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
+    *status = point->waited_for() ? ACL_EVENT_WAIT_STATUS_NOT_READY : ACL_EVENT_WAIT_STATUS_COMPLETE;
     return {};
   });
 }

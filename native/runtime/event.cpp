@@ -19,6 +19,9 @@ Immortal<std::mutex> mutex;
 
 }  // namespace
 
+Latch::Latch() : record_(std::make_shared<detail::EventRecord>(std::weak_ptr<detail::StreamQueue>())) {}
+void Latch::open() { record_->set_complete(); }
+
 Event::Event() = default;
 Event::~Event() = default;
 

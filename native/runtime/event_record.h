@@ -1,10 +1,12 @@
-// One recording of an event, shared by the event, the stream that will reach it and the streams that wait for it.
+// One recording of an event, shared by the event, the stream that will reach it and the streams that wait for it. Or
+// what a stream waits for beside events: until somebody completes it, or until a condition holds.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -19,6 +21,8 @@ class StreamQueue;
 class EventRecord {
  public:
   explicit EventRecord(std::weak_ptr<StreamQueue> stream) : stream_(std::move(stream)) {}
+  // Complete once `holds` says so, which those who wait ask again and again.
+  explicit EventRecord(std::function<bool()> holds) : holds_(std::move(holds)) {}
 
   // Which will reach it; empty once destroyed.
   std::shared_ptr<StreamQueue> stream() const { return stream_.lock(); }
@@ -35,13 +39,18 @@ class EventRecord {
 
   // False if the deadline passed first, or if `given_up()`, about which nudge() has those who wait look again.
   template <class GivenUp>
-  bool wait(const Deadline& deadline, GivenUp given_up) const {
-    for (;;) {
+  bool wait(const Deadline& deadline, GivenUp given_up) {
+    for (auto pause = kShortPause;; pause = std::min(2 * pause, kLongPause)) {
       const uint32_t seen = state_.load(std::memory_order_acquire);
       if ((seen & kComplete) != 0) return true;
       if (given_up()) return false;
-      if (deadline && std::chrono::steady_clock::now() >= *deadline) return false;
-      futex_wait_until(state_, seen, deadline);
+      if (holds_ && holds_()) set_complete();
+      if (complete()) return true;
+      const auto now = std::chrono::steady_clock::now();
+      if (deadline && now >= *deadline) return false;
+      Deadline next = deadline;
+      if (holds_) next = deadline ? std::min(*deadline, now + pause) : now + pause;
+      futex_wait_until(state_, seen, next);
     }
   }
   void nudge() {
@@ -54,9 +63,12 @@ class EventRecord {
  private:
   static constexpr uint32_t kComplete = 1;
   static constexpr uint32_t kNudge = 2;
+  static constexpr std::chrono::nanoseconds kShortPause = std::chrono::microseconds(10);  // between two looks
+  static constexpr std::chrono::nanoseconds kLongPause = std::chrono::milliseconds(1);
   std::atomic<uint32_t> state_{0};
   std::chrono::steady_clock::time_point time_;
   const std::weak_ptr<StreamQueue> stream_;
+  const std::function<bool()> holds_;
 };
 
 }  // namespace detail

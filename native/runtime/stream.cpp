@@ -136,6 +136,8 @@ bool Stream::drain(std::optional<nanoseconds> timeout) {
 
 Status Stream::take_failure() { return queue_->take_failure(); }
 
+void Stream::set_stop_on_failure(bool stop) { queue_->set_stop_on_failure(stop); }
+
 bool Stream::idle() const {
   if (!queue_->idle() && queue_->stopped()) queue_->step();
   return queue_->idle();
@@ -156,12 +158,28 @@ void Stream::record(const std::shared_ptr<Event>& event) {
   event->set_latest(record);
 }
 
-void Stream::wait(const std::shared_ptr<Event>& event) {
+void Stream::wait(const std::shared_ptr<Event>& event, std::optional<nanoseconds> limit) {
   const auto record = event->latest();
   if (!record || record->complete()) return;
   StreamQueue::Item item;
   item.kind = StreamQueue::Kind::kWait;
   item.record = record;
+  item.limit = limit;
+  item.token = event->waits_;
+  queue_->enqueue(std::move(item));
+}
+
+void Stream::wait(const Latch& latch) {
+  StreamQueue::Item item;
+  item.kind = StreamQueue::Kind::kWait;
+  item.record = latch.record_;
+  queue_->enqueue(std::move(item));
+}
+
+void Stream::wait_until(std::function<bool()> holds) {
+  StreamQueue::Item item;
+  item.kind = StreamQueue::Kind::kWait;
+  item.record = std::make_shared<EventRecord>(std::move(holds));
   queue_->enqueue(std::move(item));
 }
 

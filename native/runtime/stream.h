@@ -48,6 +48,17 @@ class EventRecord;
 
 class Event;
 
+// What streams wait for until it is opened, which is done once.
+class Latch {
+ public:
+  Latch();
+  void open();
+
+ private:
+  friend class Stream;
+  std::shared_ptr<detail::EventRecord> record_;
+};
+
 // All members may be called from any thread at any time, but for the destructor.
 class Stream {
  public:
@@ -85,13 +96,20 @@ class Stream {
   // The first failure since the last synchronise, with which it counts as told.
   Status take_failure();
 
+  // Whether work after a failure is dropped, until the failure has been told.
+  void set_stop_on_failure(bool stop);
+
   bool idle() const;    // everything submitted has completed
   void drop_pending();  // forgets waits and what has not begun (aclrtDestroyStreamForce); records stay
 
   // In stream order. A wait is for the record that is the event's latest now: recording the event again does not move
   // it.
   void record(const std::shared_ptr<Event>& event);
-  void wait(const std::shared_ptr<Event>& event);
+  // With a limit, a wait that lasts longer is over, and a failure.
+  void wait(const std::shared_ptr<Event>& event, std::optional<std::chrono::nanoseconds> limit = std::nullopt);
+  void wait(const Latch& latch);
+  // Until `holds()`, which is asked again and again on the stream's thread.
+  void wait_until(std::function<bool()> holds);
 
  private:
   bool begin_inline(int64_t bytes);
@@ -113,7 +131,8 @@ class Event {
   bool wait(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   // When the latest record completed; empty if never or not yet.
   std::optional<std::chrono::steady_clock::time_point> time() const;
-  void reset();  // back to never recorded
+  void reset();                                               // back to never recorded
+  bool waited_for() const { return waits_.use_count() > 1; }  // a stream has yet to end a wait for it
 
  private:
   friend class Stream;
@@ -121,6 +140,7 @@ class Event {
   void set_latest(std::shared_ptr<detail::EventRecord> record);
 
   std::shared_ptr<detail::EventRecord> latest_;
+  const std::shared_ptr<void> waits_ = std::make_shared<char>();  // each wait has a copy
 };
 
 // Waits for the work in flight on every live stream (freeing memory, aclrtSynchronizeDevice), leaving failures for each

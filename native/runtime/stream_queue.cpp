@@ -28,18 +28,28 @@ void StreamQueue::run_front(Lock& lock, const Deadline& deadline) {
   waits_for_ = taken.front().record;
   wait_ended_ = false;
   const bool own_thread = thread_.is_current();
+  const bool skipped = stop_on_failure_ && !first_failure_.ok();
   lock.unlock();
   Status status;
   if (const Item& item = taken.front(); item.kind == Kind::kTask) {
-    status = guarded(item.task.run);
+    if (!skipped) status = guarded(item.task.run);
     taken.clear();
-  } else if (own_thread) {  // which is to end, not to run another stream's work, when all are stopped
-    item.record->wait(deadline, [&] { return wait_ended_.load(); });
   } else {
-    wait_for(*item.record, deadline, &wait_ended_);
+    const Deadline limit = deadline_after(item.limit);
+    const Deadline first = limit && (!deadline || *limit < *deadline) ? limit : deadline;
+    if (own_thread) {  // which is to end, not to run another stream's work, when all are stopped
+      item.record->wait(first, [&] { return wait_ended_.load(); });
+    } else {
+      wait_for(*item.record, first, &wait_ended_);
+    }
+    if (!item.record->complete() && limit && !wait_ended_ && steady_clock::now() >= *limit) {
+      status = failure(Code::kRuntimeError, "A wait on the stream has lasted for its limit of ",
+                       std::chrono::duration<double>(*item.limit).count(), " s.");
+    }
+    if (item.record->complete() || !status.ok()) taken.clear();
   }
   lock.lock();
-  if (waits_for_ != nullptr && !waits_for_->complete()) {
+  if (waits_for_ != nullptr && !taken.empty()) {
     items_.splice(items_.begin(), taken);
     state_.fetch_or(kQueued);
     state_.fetch_and(~kRunning, std::memory_order_release);
@@ -283,7 +293,7 @@ void StreamQueue::forget_parent() {
   thread_asleep_ = false;
 }
 
-bool wait_for(const EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up) {
+bool wait_for(EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up) {
   const auto stream = record.stream();
   const auto ended = [&] { return given_up != nullptr && *given_up; };
   const auto left = [&] { return stream != nullptr && stream->stopped(); };

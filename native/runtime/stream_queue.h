@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "runtime/event_record.h"
@@ -23,11 +24,13 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     Kind kind = Kind::kTask;
     Task task;
     std::shared_ptr<EventRecord> record;
+    std::optional<std::chrono::nanoseconds> limit;  // of a wait, from when its turn has come
+    std::shared_ptr<void> token;                    // of a wait, given back when it is over
   };
 
   bool begin_inline() {
     uint64_t now = state_.load(std::memory_order_relaxed);
-    return (now & kNotIdle) == 0 &&
+    return (now & kNotIdle) == 0 && ((now & kFailed) == 0 || !stop_on_failure_.load(std::memory_order_relaxed)) &&
            state_.compare_exchange_strong(now, now | kRunning, std::memory_order_acquire, std::memory_order_relaxed);
   }
   void end_inline(Status status) {
@@ -49,6 +52,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   // tasks of any size, or small ones.
   bool drain(const Deadline& deadline, bool any_size, const EventRecord* last = nullptr);
   Status take_failure();
+  void set_stop_on_failure(bool stop) { stop_on_failure_ = stop; }
   uint64_t tasks_left();
 
   // The thread ends after what it is running, and none is started again. What is left is for those who wait for it:
@@ -105,7 +109,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   bool thread_asleep_ = false;
   std::atomic<bool> stop_ = false;          // set with the lock held
   std::shared_ptr<EventRecord> waits_for_;  // where what is running is a wait that has not been dropped
-  std::atomic<bool> wait_ended_ = false;    // before its time: it was dropped, or its thread is to stop
+  std::atomic<bool> stop_on_failure_ = false;
+  std::atomic<bool> wait_ended_ = false;  // before its time: it was dropped, or its thread is to stop
   uint64_t dropped_ = 0;  // items taken out of the queue: they count as done once what is running is done
   bool lost_by_fork_ = false;
   Items inherited_;  // in a forked child: what the parent had queued
@@ -113,6 +118,6 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
 
 // Waits for a record, in a stopped queue by running what is before it. False if the deadline passed first, or
 // `given_up`.
-bool wait_for(const EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up = nullptr);
+bool wait_for(EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up = nullptr);
 
 }  // namespace descend::detail

@@ -56,6 +56,17 @@ typedef enum aclrtEventWaitStatus ACL_ANY_UNSIGNED {
 } aclrtEventWaitStatus;
 ACL_FUNC_VISIBILITY aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEventWaitStatus* status);
 
+/* Events of several processes, on Linux. One is created by aclrtCreateEventExWithFlag with ACL_EVENT_IPC alone, and
+ * opened by others, of the same user, with its handle, while the process that gave the handle has it. Any of them
+ * records it, waits and asks whether it is complete; times and resets are ACL_ERROR_RT_FEATURE_NOT_SUPPORT. */
+#define ACL_EVENT_IPC 0x00000040U
+#define ACL_IPC_EVENT_HANDLE_SIZE 64U
+typedef struct aclrtIpcEventHandle {
+  char reserved[ACL_IPC_EVENT_HANDLE_SIZE];
+} aclrtIpcEventHandle;
+ACL_FUNC_VISIBILITY aclError aclrtIpcGetEventHandle(aclrtEvent event, aclrtIpcEventHandle* handle);
+ACL_FUNC_VISIBILITY aclError aclrtIpcOpenEventHandle(aclrtIpcEventHandle handle, aclrtEvent* event);
+
 /* Functions of the program, called in the order of the stream. A host function runs on the stream's own thread, or on
  * one that waits for the stream, never in aclrtLaunchHostFunc. A callback runs in aclrtProcessReport on the thread that
  * is subscribed for the stream (its pthread_t; streams of one device may share it), and with ACL_CALLBACK_BLOCK what

@@ -76,6 +76,10 @@ std::shared_ptr<DeviceStream> find_device_stream(const void* handle);  // empty 
 // What is still to be called back on a stream that ends is a failure.
 void end_reports(DeviceStream& stream);
 
+Status stale(const char* what);
+// Milliseconds as CANN's waits have them: -1 waits for ever.
+Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds>* timeout);
+
 // Every stream of a device, the default one included.
 std::deque<std::shared_ptr<DeviceStream>> streams_of(int32_t device);
 

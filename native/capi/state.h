@@ -61,6 +61,7 @@ struct Context {
 };
 
 struct DeviceStream;  // device.h
+struct ProgramEvent;  // event.h
 
 struct State {
   HandleTable<Tensor> tensors{0xA1};
@@ -68,7 +69,7 @@ struct State {
   HandleTable<Dims> bool_arrays{0xA3};
   HandleTable<std::shared_ptr<Executor>> executors{0xA4};
   HandleTable<std::shared_ptr<DeviceStream>> streams{0xA5};
-  HandleTable<std::shared_ptr<Event>> events{0xA6};
+  HandleTable<std::shared_ptr<ProgramEvent>> events{0xA6};
   HandleTable<Context> contexts{0xA7};
   HandleTable<std::vector<float>> float_arrays{0xA8};
   HandleTable<Scalar> scalars{0xA9};

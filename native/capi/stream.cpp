@@ -1,4 +1,4 @@
-// Streams and events.
+// Streams.
 #include <algorithm>
 #include <chrono>
 
@@ -11,47 +11,9 @@ namespace {
 
 std::atomic<int32_t> next_id{0};
 
-Status stale(const char* what) {
-  return failure(Code::kInvalidResourceHandle, what, " is not one, or has been destroyed already.");
-}
-
-Status get_event(const void* handle, std::shared_ptr<Event>* event) {
-  if (auto found = state().events.find(handle)) {
-    *event = std::move(*found);
-    return {};
-  }
-  return stale("event");
-}
-
-// Milliseconds as CANN's waits have them: -1 waits for ever.
-Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds>* timeout) {
-  if (milliseconds < -1) {
-    return failure(Code::kInvalidParam, "timeout is ", milliseconds, " ms, but must be at least 0, or -1 for none.");
-  }
-  if (milliseconds >= 0) *timeout = std::chrono::milliseconds(milliseconds);
-  return {};
-}
-
 // Of several streams' failures the next synchronise, of the device or of the stream, tells the next.
 Status tell_failure(int32_t device) {
   for (const auto& stream : streams_of(device)) DESCEND_RETURN_IF_ERROR(stream->take_failure());
-  return {};
-}
-
-Status create_event(aclrtEvent* event, uint32_t flag) {
-  constexpr uint32_t kKnown =
-      ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS | ACL_EVENT_TIME_LINE | ACL_EVENT_EXTERNAL;
-  if (event == nullptr) return null_argument("event");
-  if ((flag & ~kKnown) != 0) return failure(Code::kInvalidParam, "flag is ", flag, ", which has bits that are none.");
-  *event = state().events.insert(std::make_shared<Event>());
-  return {};
-}
-
-Status query_event(aclrtEvent event, const void* status, bool* complete) {
-  if (status == nullptr) return null_argument("status");
-  std::shared_ptr<Event> point;
-  DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-  *complete = point->complete();
   return {};
 }
 
@@ -75,6 +37,18 @@ Status destroy_stream(aclrtStream stream, bool force) {
 }
 
 }  // namespace
+
+Status stale(const char* what) {
+  return failure(Code::kInvalidResourceHandle, what, " is not one, or has been destroyed already.");
+}
+
+Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds>* timeout) {
+  if (milliseconds < -1) {
+    return failure(Code::kInvalidParam, "timeout is ", milliseconds, " ms, but must be at least 0, or -1 for none.");
+  }
+  if (milliseconds >= 0) *timeout = std::chrono::milliseconds(milliseconds);
+  return {};
+}
 
 DeviceStream::DeviceStream(int32_t on_device, aclrtContext in_context, uint32_t with_priority, uint32_t with_flags)
     : device(on_device), context(in_context), id(next_id++), flags(with_flags), priority(with_priority) {}
@@ -198,136 +172,6 @@ aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
     std::shared_ptr<Stream> found;
     DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
     *status = found->idle() ? ACL_STREAM_STATUS_COMPLETE : ACL_STREAM_STATUS_NOT_READY;
-    return {};
-  });
-}
-
-aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
-  return runtime_call("aclrtStreamWaitEvent", [&]() -> Status {
-    std::shared_ptr<Stream> found;
-    std::shared_ptr<Event> point;
-    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    found->wait(point, with_settings([](const Settings& now) { return now.wait_limit; }));
-    return {};
-  });
-}
-
-aclError aclrtCreateEvent(aclrtEvent* event) {
-  return runtime_call("aclrtCreateEvent", [&] { return create_event(event, 0); });
-}
-
-aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) {
-  return runtime_call("aclrtCreateEventWithFlag", [&] { return create_event(event, flag); });
-}
-
-// CANN's can be recorded again while others wait for them, as all events can here.
-aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t flag) {
-  return runtime_call("aclrtCreateEventExWithFlag", [&] { return create_event(event, flag); });
-}
-
-aclError aclrtDestroyEvent(aclrtEvent event) {
-  return runtime_call("aclrtDestroyEvent", [&]() -> Status {
-    if (event == nullptr || state().events.remove(event)) return {};
-    return stale("event");
-  });
-}
-
-aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
-  return runtime_call("aclrtRecordEvent", [&]() -> Status {
-    std::shared_ptr<Stream> found;
-    std::shared_ptr<Event> point;
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
-    found->record(point);
-    return {};
-  });
-}
-
-aclError aclrtResetEvent(aclrtEvent event, aclrtStream stream) {
-  return runtime_call("aclrtResetEvent", [&]() -> Status {
-    std::shared_ptr<Stream> found;
-    std::shared_ptr<Event> point;
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    DESCEND_RETURN_IF_ERROR(get_stream(stream, &found));
-    point->reset();  // waits already in a stream keep the record that they were given
-    return {};
-  });
-}
-
-aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus* status) {
-  return runtime_call("aclrtQueryEventStatus", [&]() -> Status {
-    bool complete = false;
-    DESCEND_RETURN_IF_ERROR(query_event(event, status, &complete));
-    *status = complete ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
-    return {};
-  });
-}
-
-aclError aclrtQueryEvent(aclrtEvent event, aclrtEventStatus* status) {
-  return runtime_call("aclrtQueryEvent", [&]() -> Status {
-    bool complete = false;
-    DESCEND_RETURN_IF_ERROR(query_event(event, status, &complete));
-    *status = complete ? ACL_EVENT_STATUS_COMPLETE : ACL_EVENT_STATUS_NOT_READY;
-    return {};
-  });
-}
-
-aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEventWaitStatus* status) {
-  return runtime_call("aclrtQueryEventWaitStatus", [&]() -> Status {
-    if (status == nullptr) return null_argument("status");
-    std::shared_ptr<Event> point;
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    *status = point->waited_for() ? ACL_EVENT_WAIT_STATUS_NOT_READY : ACL_EVENT_WAIT_STATUS_COMPLETE;
-    return {};
-  });
-}
-
-aclError aclrtSynchronizeEvent(aclrtEvent event) {
-  return runtime_call("aclrtSynchronizeEvent", [&]() -> Status {
-    std::shared_ptr<Event> point;
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    (void)point->wait();
-    return {};
-  });
-}
-
-aclError aclrtSynchronizeEventWithTimeout(aclrtEvent event, int32_t timeout) {
-  return runtime_call("aclrtSynchronizeEventWithTimeout", [&]() -> Status {
-    std::shared_ptr<Event> point;
-    std::optional<std::chrono::nanoseconds> limit;
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    DESCEND_RETURN_IF_ERROR(read_timeout(timeout, &limit));
-    if (point->wait(limit)) return {};
-    return failure(Code::kEventSyncTimeout, "the event was not complete after ", timeout, " ms.");
-  });
-}
-
-aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endEvent) {
-  return runtime_call("aclrtEventElapsedTime", [&]() -> Status {
-    if (ms == nullptr) return null_argument("ms");
-    std::shared_ptr<Event> start, end;
-    DESCEND_RETURN_IF_ERROR(get_event(startEvent, &start));
-    DESCEND_RETURN_IF_ERROR(get_event(endEvent, &end));
-    const auto from = start->time(), to = end->time();
-    if (!from || !to) {
-      return failure(Code::kInvalidParam, from ? "endEvent" : "startEvent",
-                     " has not been recorded, or is not complete.");
-    }
-    *ms = std::chrono::duration<float, std::milli>(*to - *from).count();
-    return {};
-  });
-}
-
-aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* timestamp) {
-  return runtime_call("aclrtEventGetTimestamp", [&]() -> Status {
-    if (timestamp == nullptr) return null_argument("timestamp");
-    std::shared_ptr<Event> point;
-    DESCEND_RETURN_IF_ERROR(get_event(event, &point));
-    const auto time = point->time();
-    if (!time) return failure(Code::kInvalidParam, "event has not been recorded, or is not complete.");
-    const auto since_start = std::chrono::duration_cast<std::chrono::microseconds>(time->time_since_epoch());
-    *timestamp = static_cast<uint64_t>(since_start.count());
     return {};
   });
 }

@@ -161,8 +161,4 @@ REFUSE(aclrtReleaseMemAddress, kNotYet)
 REFUSE(aclrtReserveMemAddress, kNotYet)
 REFUSE(aclrtUnmapMem, kNotYet)
 
-// Events of several processes.
-REFUSE(aclrtIpcGetEventHandle, kNotYet)
-REFUSE(aclrtIpcOpenEventHandle, kNotYet)
-
 }  // extern "C"

@@ -20,7 +20,9 @@ class StreamQueue;
 
 class EventRecord {
  public:
-  explicit EventRecord(std::weak_ptr<StreamQueue> stream) : stream_(std::move(stream)) {}
+  // `then` is called when it is complete.
+  explicit EventRecord(std::weak_ptr<StreamQueue> stream, std::function<void()> then = nullptr)
+      : stream_(std::move(stream)), then_(std::move(then)) {}
   // Complete once `holds` says so, which those who wait ask again and again.
   explicit EventRecord(std::function<bool()> holds) : holds_(std::move(holds)) {}
 
@@ -29,10 +31,11 @@ class EventRecord {
 
   bool complete() const { return (state_.load(std::memory_order_acquire) & kComplete) != 0; }
 
-  // A second call changes nothing. Calls must not overlap.
-  void set_complete() {
+  // A second call changes nothing. Calls must not overlap. Not `reached` is one whose stream never comes to it.
+  void set_complete(bool reached = true) {
     if (complete()) return;
     time_ = std::chrono::steady_clock::now();
+    if (then_ && reached) then_();
     state_.fetch_or(kComplete, std::memory_order_release);
     futex_wake(state_, kWakeAll);
   }
@@ -69,6 +72,7 @@ class EventRecord {
   std::chrono::steady_clock::time_point time_;
   const std::weak_ptr<StreamQueue> stream_;
   const std::function<bool()> holds_;
+  const std::function<void()> then_;
 };
 
 }  // namespace detail

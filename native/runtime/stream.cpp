@@ -144,8 +144,8 @@ bool Stream::idle() const {
 }
 void Stream::drop_pending() { queue_->drop_pending(); }
 
-void Stream::record(const std::shared_ptr<Event>& event) {
-  const auto record = std::make_shared<EventRecord>(queue_);
+void Stream::record(const std::shared_ptr<Event>& event, std::function<void()> then) {
+  const auto record = std::make_shared<EventRecord>(queue_, std::move(then));
   if (queue_->idle()) {
     record->set_complete();
   } else {
@@ -176,10 +176,11 @@ void Stream::wait(const Latch& latch) {
   queue_->enqueue(std::move(item));
 }
 
-void Stream::wait_until(std::function<bool()> holds) {
+void Stream::wait_until(std::function<bool()> holds, std::optional<nanoseconds> limit) {
   StreamQueue::Item item;
   item.kind = StreamQueue::Kind::kWait;
   item.record = std::make_shared<EventRecord>(std::move(holds));
+  item.limit = limit;
   queue_->enqueue(std::move(item));
 }
 

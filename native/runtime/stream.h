@@ -103,13 +103,13 @@ class Stream {
   void drop_pending();  // forgets waits and what has not begun (aclrtDestroyStreamForce); records stay
 
   // In stream order. A wait is for the record that is the event's latest now: recording the event again does not move
-  // it.
-  void record(const std::shared_ptr<Event>& event);
+  // it. `then` is called, under a lock, when the stream has come to it.
+  void record(const std::shared_ptr<Event>& event, std::function<void()> then = nullptr);
   // With a limit, a wait that lasts longer is over, and a failure.
   void wait(const std::shared_ptr<Event>& event, std::optional<std::chrono::nanoseconds> limit = std::nullopt);
   void wait(const Latch& latch);
   // Until `holds()`, which is asked again and again on the stream's thread.
-  void wait_until(std::function<bool()> holds);
+  void wait_until(std::function<bool()> holds, std::optional<std::chrono::nanoseconds> limit = std::nullopt);
 
  private:
   bool begin_inline(int64_t bytes);

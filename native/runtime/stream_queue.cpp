@@ -282,7 +282,7 @@ void StreamQueue::forget_parent() {
   const uint64_t now = state_.load();
   const uint64_t lost = items_.size() + dropped_ + ((now & kRunning) != 0 ? 1 : 0);
   for (const Item& item : items_) {
-    if (item.kind == Kind::kRecord) item.record->set_complete();
+    if (item.kind == Kind::kRecord) item.record->set_complete(false);
   }
   inherited_.splice(inherited_.end(), items_);
   dropped_ = 0;

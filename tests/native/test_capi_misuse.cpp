@@ -642,7 +642,7 @@ TEST_CASE("null results, devices that are none, lists without values") {
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateStreamWithConfig", aclrtCreateStreamWithConfig(&stream, 0, 4));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEvent", aclrtCreateEvent(nullptr));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEventWithFlag", aclrtCreateEventWithFlag(&event, 0x40));
-  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEventExWithFlag", aclrtCreateEventExWithFlag(&event, 0x40));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtCreateEventExWithFlag", aclrtCreateEventExWithFlag(&event, 0x41));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetSysParamOpt", aclrtSetSysParamOpt(static_cast<aclSysParamOpt>(3), 1));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetSysParamOpt", aclrtSetSysParamOpt(ACL_OPT_STRONG_CONSISTENCY, 2));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetDevice", aclrtGetDevice(nullptr));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from descend.npu.composed import (  # noqa: E402  # noqa: E402
     shapes,
 )
 from descend.npu.composed.refusal import RefusedError  # noqa: E402
-from descend.npu.composed.table import TABLE, functions  # noqa: E402
+from descend.npu.composed.table import TABLE, functions, markdown  # noqa: E402
 
 Tensor = Any
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -500,3 +501,8 @@ def test_table_names_what_there_is() -> None:
         )
         derived = row.gradient.startswith(("derived", "none"))
         assert derived or all(name in row.kernels for name in row.gradient.split(", ")), row.operator
+
+
+def test_docs_have_the_table() -> None:
+    page = Path(__file__).parent.parent / "docs" / "npu-operators.md"
+    assert markdown() in page.read_text(encoding="utf-8")

@@ -203,3 +203,16 @@ def functions(row: Composed) -> Iterator[tuple[str, Callable[..., Any]]]:
         name, _, overload = kernel.partition(".")
         own = f"{name}_{overload}" if overload else name
         yield kernel, getattr(module, own, None) or getattr(module, name)
+
+
+def markdown() -> str:
+    """The table as docs/npu-operators.md has it: ``python -m descend.npu.composed.table`` prints it."""
+    lines = ["| operator | gradient | how | refused | documents |", "| --- | --- | --- | --- | --- |"]
+    for row in TABLE:
+        cells = (f"`{row.operator}`", row.gradient, row.how, row.restrictions, ", ".join(row.documents))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
 from cases import run_python  # noqa: E402
@@ -686,6 +687,55 @@ def test_what_no_operator_takes_is_left_to_the_class(name):
         assert outcome(ours, x) == outcome(theirs, x)
     if name == "GroupNorm and SiLU":
         assert outcome(ours, ones[0, 0]) == outcome(theirs, ones[0, 0])  # of rank 1
+
+
+class Foreign(Tensor):
+    """A tensor that knows PyTorch's functions alone, as masked and quantized ones do."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "namespace", None) == "descend":
+            raise TypeError(f"no {function} of a {cls.__name__}")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("where", ["input", "parameters"])
+@pytest.mark.parametrize("name", [*SWAPPED, "GroupNorm and SiLU"])
+def test_tensors_of_other_classes_are_left_to_the_modules(name, where):
+    theirs = nn.Sequential(nn.GroupNorm(2, 40), nn.SiLU()) if name == "GroupNorm and SiLU" else SWAPPED[name][0]()
+    if where == "parameters" and not list(theirs.parameters()):
+        pytest.skip("it has none")
+    x = inputs(theirs, torch.float32).detach()
+    x = x.as_subclass(Foreign) if where == "input" else x
+    ours = copy.deepcopy(theirs)
+    assert dt.patch(ours).swapped
+    results = []
+    for module in (theirs, ours):
+        if where == "parameters":
+            for part in module.modules():
+                for key, parameter in list(part.named_parameters(recurse=False)):
+                    setattr(part, key, nn.Parameter(parameter.detach().as_subclass(Foreign)))
+        leaf = x.clone().requires_grad_()
+        y = module(leaf)
+        y.square().sum().backward()
+        results.append([type(y), *(t.detach().as_subclass(Tensor) for t in (y, leaf.grad))])
+    assert results[0][0] is results[1][0] is Foreign
+    for one, other in zip(results[0][1:], results[1][1:], strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "GroupNorm and SiLU"])
+def test_gradients_of_each_sample_by_stand_ins(name):
+    """``torch.nn.utils`` puts tensors of its own in the parameters' places, which know a few functions of PyTorch."""
+    norm = nn.LayerNorm(8) if name == "LayerNorm" else nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU())
+    theirs = nn.Sequential(norm, nn.Linear(8, 8))
+    ours = copy.deepcopy(theirs)
+    assert dt.patch(ours).swapped
+    x = draw((3, 8), 0)
+    for model in (theirs, ours):
+        call_for_per_sample_grads(model, batch_size=3)(x).square().sum().backward()
+    for one, other in zip(theirs.parameters(), ours.parameters(), strict=True):
+        assert torch.equal(one.grad_sample, other.grad_sample)
 
 
 def test_a_norm_over_nothing():

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copyreg
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import Proxy
 from torch.nn.modules import module as of_all_modules
 
@@ -42,6 +44,12 @@ _metaclasses: dict[type, type] = {}
 
 _NARROW = (torch.float16, torch.bfloat16)
 DTYPES = (*_NARROW, torch.float32, torch.float64)
+
+_KINDS = (Tensor, nn.Parameter, type(None), FakeTensor, FunctionalTensor)  # of which the operators take any
+_DISTRIBUTED = (  # likewise; by name, since they take long to import
+    "torch.distributed.tensor.DTensor",
+    "torch.distributed._functional_collectives.AsyncCollectiveTensor",
+)
 
 
 class Form:
@@ -127,11 +135,22 @@ def _make(origin: Origin, make: Callable[..., nn.Module], *args: Any) -> nn.Modu
     return made
 
 
-def is_taken(x: Any) -> TypeGuard[Tensor]:
-    """Whether the operators take an input, by its kind, dtype and rank; what they do not is left to the class."""
+def is_taken(x: Any, parameters: Mapping[str, Tensor | None]) -> TypeGuard[Tensor]:
+    """Whether the operators take an input beside a module's parameters; what they do not is left to its class.
+
+    Subclasses of tensors know the operators that they were written for, which are the class's: masked and quantized
+    ones, and the stand-ins by which ``torch.nn.utils`` finds the gradients of each sample.
+    """
+    for tensor in (x, *parameters.values()):
+        if type(tensor) not in _KINDS and not _is_distributed(type(tensor)):
+            return False
     # Some nested tensors say that they are strided.
     plain = isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
     return plain and x.dtype in DTYPES and x.dim() <= 8 and not _becomes_onnx()
+
+
+def _is_distributed(kind: type) -> bool:
+    return f"{kind.__module__}.{kind.__qualname__}" in _DISTRIBUTED
 
 
 def _becomes_onnx() -> bool:
@@ -145,6 +164,7 @@ class Norm(Form):
     """A norm over the dimensions of its weight; without one over ``normalized_shape``, else the last dimension."""
 
     normalized_shape: tuple[int, ...]
+    _parameters: dict[str, nn.Parameter | None]
 
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
         """Normalises the one input, whatever its name. Raises TypeError where there is another number of inputs."""
@@ -155,7 +175,8 @@ class Norm(Form):
         inputs = (*input, *named.values())
         if len(inputs) != 1:
             raise TypeError(f"{type(self).__name__} takes one input, but got {len(inputs)}.")
-        return self._normalise(inputs[0]) if is_taken(inputs[0]) else self._own(inputs[0])
+        x = inputs[0]
+        return self._normalise(x) if is_taken(x, self._parameters) else self._own(x)
 
     def _own(self, x: Any) -> Tensor:
         """What the module's class computes."""
@@ -169,8 +190,13 @@ class Norm(Form):
         value: float = getattr(self, self._parts.epsilon)
         return value
 
+    def _parameter(self, name: str) -> Tensor | None:
+        """The parameter, or what a parametrization has made of it; None where there is none."""
+        held = self._parameters  # which takes half the time of the module's attributes
+        return held[name] if name in held else getattr(self, name, None)
+
     def _gamma(self, x: Tensor) -> Tensor:
-        weight = getattr(self, self._parts.weight, None)
+        weight = self._parameter(self._parts.weight)
         return constant(1.0, getattr(self, "normalized_shape", x.shape[-1:]), x) if weight is None else weight
 
 
@@ -180,7 +206,7 @@ class LayerNorm(Norm):
     title = "layer_norm"
 
     def _normalise(self, x: Tensor) -> Tensor:
-        weight, bias = (getattr(self, name, None) for name in (self._parts.weight, self._parts.bias))
+        weight, bias = self._parameter(self._parts.weight), self._parameter(self._parts.bias)
         shape = self.normalized_shape if isinstance(self, nn.LayerNorm) else self._gamma(x).shape
         return layer_norm(x, shape, weight, bias, self._epsilon(x))[0]
 
@@ -290,7 +316,7 @@ def _joined(module: nn.Module, after: nn.Module | None, input: Any) -> TypeGuard
         and type(after) is nn.SiLU
         and not ("forward" in module.__dict__ or "forward" in after.__dict__)
         and not (hooked(module) or hooked(after))
-        and (isinstance(input, Proxy) or (is_taken(input) and input.dim() >= 2))
+        and (isinstance(input, Proxy) or (is_taken(input, module._parameters) and input.dim() >= 2))
     )
 
 

@@ -46,7 +46,7 @@ class GatedRMSNorm(RMSNorm):
         return result
 
     def _takes(self, x: Any, gate: Any) -> bool:
-        if not (is_taken(x) and is_taken(gate)) or x.shape != gate.shape:
+        if not (is_taken(x, self._parameters) and is_taken(gate, self._parameters)) or x.shape != gate.shape:
             return False
         return x.dim() + (self._parts.groups > 1) <= 8 and x.shape[-1:] == self._gamma(x).shape
 

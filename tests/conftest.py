@@ -42,3 +42,20 @@ def on_device(request: Any) -> Iterator[Any]:
         yield torch.device(name)
     finally:
         torch.set_default_device(None)
+
+
+@pytest.fixture(params=("C++", "Python"))
+def each_registration(request: Any) -> Iterator[None]:
+    """The test once with the kernels in C++ and once with those in Python, which CUDA tensors always have."""
+    from descend.torch import library
+
+    python = request.param == "Python"
+    if python and request.config.getoption("--device") != "cpu":
+        pytest.skip("the kernels for CUDA are the same")
+    if not python and library.registration() != "C++":
+        pytest.skip("descend._torch is not built")
+    library.leave_to_python(python)
+    try:
+        yield
+    finally:
+        library.leave_to_python(False)

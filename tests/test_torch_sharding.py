@@ -23,6 +23,7 @@ import descend.torch
 import torch_cases
 from cases import run_python
 from sharded import MESHES, Pool, assert_whole, layout, place, place_all, takes_part
+from torch_cases import FORWARDS
 
 # For each call the ways to split it: where each tensor is cut, and where each result then is; a blank for None.
 SPLITS: dict[str, list[tuple[str, str]]] = {
@@ -52,7 +53,6 @@ SPLITS: dict[str, list[tuple[str, str]]] = {
     "nsa_compress_grad-lengths": [("111", "11"), ("22-", "2+")],
 }
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-FORWARDS = tuple(n for n in torch_cases.NAMES if "backward" not in n and "grad" not in n)
 
 
 @pytest.fixture(scope="module")

@@ -16,35 +16,12 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import descend.torch  # noqa: E402
-from torch_cases import NAMES, OPERATORS, Call, calls  # noqa: E402
+from torch_cases import NAMES, OPERATORS, assert_all_close, at, calls, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 SAMPLES = 3
 each_call = pytest.mark.parametrize("name", NAMES)
 each_operator = pytest.mark.parametrize("name", OPERATORS)
-
-
-def present(results: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    return tuple(r for r in results if r is not None)
-
-
-def at(call: Call, places: tuple[int, ...]) -> Callable[..., tuple[Tensor, ...]]:
-    """The call as a function of the tensors in some places."""
-
-    def function(*values: Tensor) -> tuple[Tensor, ...]:
-        args = list(call.args)
-        for place, value in zip(places, values, strict=True):
-            args[place] = value
-        return present(call.run(*args))
-
-    return function
-
-
-def scalar(call: Call) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
-    """A scalar that reads all results, as a function of the floating tensors; and these."""
-    function = at(call, tuple(call.floats))
-    inputs = tuple(call.args[place] for place in call.floats)
-    return lambda *values: functools.reduce(torch.add, ((r * r.cos()).sum() for r in function(*values))), inputs
 
 
 def samples(name: str, places: tuple[int, ...]) -> list[Tensor]:
@@ -54,11 +31,6 @@ def samples(name: str, places: tuple[int, ...]) -> list[Tensor]:
 
 def stacked(results: list[Any]) -> tuple[Tensor, ...]:
     return tuple(torch.stack(r) for r in zip(*results, strict=True))
-
-
-def assert_all_close(results: Any, expected: Any) -> None:
-    for result, wanted in zip(results, expected, strict=True):
-        torch.testing.assert_close(result, wanted)
 
 
 # --- torch.func ----------------------------------------------------------------------------------------------------
@@ -272,35 +244,6 @@ def test_hessian_in_forward_mode(name):
     expected = torch.autograd.functional.hessian(function, inputs)
     for found, wanted in zip(torch.autograd.functional.hessian(function, inputs, **modes), expected, strict=True):
         assert_all_close(found, wanted)
-
-
-@each_operator
-def test_double_backward_with_hooks_on_what_is_saved(name):
-    """Offloaded or in a checkpoint; a tensor that is given twice has the gradients of both."""
-    function, inputs = scalar(calls()[name])
-    leaves = [i.clone().requires_grad_() for i in inputs]
-
-    def curvature(*values: Tensor) -> Tensor:
-        gradients = torch.autograd.grad(function(*values), values, create_graph=True)
-        return functools.reduce(torch.add, (g.square().sum() for g in gradients))
-
-    expected = torch.autograd.grad(curvature(*leaves), leaves)
-    with torch.autograd.graph.save_on_cpu():
-        assert_all_close(torch.autograd.grad(curvature(*leaves), leaves), expected)
-    checkpointed = torch.utils.checkpoint.checkpoint(curvature, *leaves, use_reentrant=False)
-    assert_all_close(torch.autograd.grad(checkpointed, leaves), expected)
-
-
-def test_double_backward_of_one_tensor_twice():
-    x, weight = torch.randn(3, 8, dtype=torch.float64, requires_grad=True), torch.ones(8, dtype=torch.float64)
-    rstd = torch.ones(3, 1, dtype=torch.float64)
-
-    def gradient() -> Tensor:
-        return torch.autograd.grad(descend.torch.rms_norm_grad(x, x, rstd, weight)[0].pow(3).sum(), x)[0]
-
-    expected = gradient()
-    with torch.autograd.graph.save_on_cpu():
-        torch.testing.assert_close(gradient(), expected)
 
 
 @each_operator

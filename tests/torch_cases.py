@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,3 +127,32 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
 
 NAMES = tuple(calls())
 OPERATORS = tuple(name for name in NAMES if "-" not in name)
+FORWARDS = tuple(name for name in NAMES if not name.split("-")[0].endswith(("grad", "backward")))
+
+
+def present(results: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    return tuple(r for r in results if r is not None)
+
+
+def at(call: Call, places: tuple[int, ...]) -> Callable[..., tuple[Tensor, ...]]:
+    """The call as a function of the tensors in some places."""
+
+    def function(*values: Tensor) -> tuple[Tensor, ...]:
+        args = list(call.args)
+        for place, value in zip(places, values, strict=True):
+            args[place] = value
+        return present(call.run(*args))
+
+    return function
+
+
+def scalar(call: Call) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    """A scalar that reads all results, as a function of the floating tensors; and these."""
+    function = at(call, tuple(call.floats))
+    inputs = tuple(call.args[place] for place in call.floats)
+    return lambda *values: functools.reduce(torch.add, ((r * r.cos()).sum() for r in function(*values))), inputs
+
+
+def assert_all_close(results: Any, expected: Any) -> None:
+    for result, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, wanted)

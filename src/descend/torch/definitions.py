@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from descend.torch.library import statistics_dtype
+from descend.torch.library import recording, statistics_dtype
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -141,7 +142,7 @@ def group_norm_swish_grad(
     r, weight = _wide(rstd).reshape(statistics), _by_channel(gamma, num_groups)
     xhat = (_grouped(_wide(x), num_groups) - _wide(mean).reshape(statistics)) * r
     z = xhat * weight + _by_channel(beta, num_groups)
-    sig = torch.sigmoid(swish_scale * z)
+    sig = _sigmoid(swish_scale * z)
     dz = _grouped(_wide(dy), num_groups) * sig * (1 + swish_scale * z * (1 - sig))
     g = dz * weight
     dx = r * (g - _mean(g, [2, 3]) - xhat * _mean(g * xhat, [2, 3]))
@@ -150,6 +151,34 @@ def group_norm_swish_grad(
         (dz * xhat).sum((0, 3)).reshape(gamma.shape).to(gamma.dtype) if dgamma_is_require else None,
         dz.sum((0, 3)).reshape(beta.shape).to(beta.dtype) if dbeta_is_require else None,
     )
+
+
+class _Sigmoid(torch.autograd.Function):
+    """PyTorch's, but it keeps its input for the way back, not its result."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        sig = _sigmoid(*ctx.saved_tensors)
+        return gradient * sig * (1 - sig)
+
+    jvp = backward
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    # A graph that is being made would have the result that PyTorch keeps without its history.
+    sigmoid: Callable[[Tensor], Tensor] = _Sigmoid.apply if recording() else torch.sigmoid
+    return sigmoid(x)
 
 
 def _grouped(x: Tensor, num_groups: int) -> Tensor:

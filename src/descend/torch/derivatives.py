@@ -1,4 +1,7 @@
-"""Reverse-mode derivatives: of the backward operators through their definitions, of the norms' mean and rstd."""
+"""Reverse-mode derivatives: of the backward operators through their definitions, of the norms' mean and rstd.
+
+And what the forwards keep for them: `results_again`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor
 
 from descend.torch import sharding
-from descend.torch.library import Kernel, Operator
+from descend.torch.library import Kernel, Operator, recording, traced_before_dispatch
 
 
 def differentiate_backward(operator: Operator, definition: Kernel) -> None:
@@ -43,6 +46,18 @@ def differentiate_backward(operator: Operator, definition: Kernel) -> None:
             return (None, None, *pull(args, cotangents))
 
     operator.differentiable(Backward, definition)
+
+
+def results_again(forward: Operator, args: Sequence[Any], saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The last results of a forward, for its backward: those that were saved, or computed anew from ``args``.
+
+    A saved result enters a graph that is being made without its history, or as a constant: the graph would be wrong
+    where it is differentiated, or runs on another input. What is computed within the graph has its history there.
+    """
+    if not recording():
+        return saved
+    results = forward.overload(*args)
+    return results[-len(saved) :] if isinstance(results, tuple) else (results,)
 
 
 def add_through_statistics(
@@ -90,7 +105,7 @@ def _pull_back(
     gradients: list[Tensor | None] = [None] * len(args)
     if given:
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-        pull = _by_transform if hooks is None else _by_autograd
+        pull = _by_transform if hooks is None and not traced_before_dispatch() else _by_autograd
         for place, gradient in zip(places, pull(partial, inputs, given), strict=True):
             gradients[place] = gradient
     return gradients
@@ -103,7 +118,7 @@ def _by_transform(function: Kernel, inputs: Sequence[Tensor], cotangents: tuple[
 
 
 def _by_autograd(function: Kernel, inputs: Sequence[Tensor], cotangents: tuple[Tensor, ...]) -> Sequence[Tensor]:
-    """The same where saved tensors have hooks, which ``torch.func`` refuses: offloading, checkpoints."""
+    """The same where ``torch.func`` does not work: hooks on saved tensors (offloading, checkpoints), early traces."""
     with torch.enable_grad():
         inputs = [i.view_as(i) for i in inputs]  # of a tensor that is given twice, each has a gradient of its own
         results = function(*inputs)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first, batch_second
-from descend.torch.derivatives import add_through_statistics, differentiate_backward
+from descend.torch.derivatives import add_through_statistics, differentiate_backward, results_again
 from descend.torch.library import Operator, statistics_dtype
 from descend.torch.sharding import Split, sharded
 
@@ -163,14 +163,16 @@ class _GroupNormSwish(torch.autograd.Function):
         args = (x, gamma, beta, num_groups, data_format, eps, activate_swish, swish_scale)
         results = _FORWARD.forward(keyset, args, named)
         ctx.save_for_backward(x, gamma, beta, *results[1:])
-        ctx.num_groups = num_groups
+        ctx.num_groups, ctx.eps = num_groups, eps
         ctx.swish = activate_swish, swish_scale
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None) -> Any:
-        x, gamma, beta, mean, rstd = ctx.saved_tensors
+        x, gamma, beta, *statistics = ctx.saved_tensors
+        args = (x, gamma, beta, ctx.num_groups, "NCHW", ctx.eps, *ctx.swish)
+        mean, rstd = results_again(_FORWARD, args, tuple(statistics))
         needs_x, *needs = ctx.needs_input_grad[2:5]
         dx = dgamma = dbeta = None
         if dy is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
-from descend.torch.derivatives import add_through_statistics, differentiate_backward
+from descend.torch.derivatives import add_through_statistics, differentiate_backward, results_again
 from descend.torch.library import Operator, constant_sizes, statistics_dtype
 from descend.torch.sharding import Split, rows, sharded
 
@@ -118,13 +118,15 @@ class _LayerNorm(torch.autograd.Function):
     ) -> Any:
         results = _FORWARD.forward(keyset, (input, normalized_shape, weight, bias, eps), named)
         ctx.save_for_backward(input, weight, bias, *results[1:])
-        ctx.normalized_shape = normalized_shape
+        ctx.normalized_shape, ctx.eps = normalized_shape, eps
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, grad_mean: Tensor | None, grad_rstd: Tensor | None) -> Any:
-        input, weight, bias, mean, rstd = ctx.saved_tensors
+        input, weight, bias, *statistics = ctx.saved_tensors
+        args = (input, ctx.normalized_shape, weight, bias, ctx.eps)
+        mean, rstd = results_again(_FORWARD, args, tuple(statistics))
         _, _, needs_input, _, *needs = ctx.needs_input_grad
         grad_input = grad_weight = grad_bias = None
         if grad_out is not None:

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.fx import _symbolic_trace
 
 import descend
 from descend import _cuda, portability
@@ -88,6 +89,21 @@ def leave_to_python(on: bool = True) -> None:
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 _LEVELS = torch._C.DispatchKey.FuncTorchDynamicLayerBackMode
 _PLAIN = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
+
+
+def recording() -> bool:
+    """Whether a graph is being made that may be differentiated, as by ``make_fx`` and ``torch.export``.
+
+    What ``torch.compile`` makes is not: it takes all gradients while it traces.
+    """
+    functional = torch._C._TorchDispatchModeKey.FUNCTIONAL
+    return _symbolic_trace._is_fx_tracing_flag and torch._C._get_dispatch_mode(functional) is None
+
+
+def traced_before_dispatch() -> bool:
+    """Whether operators are being recorded as they are called: ``make_fx(pre_dispatch=True)``, ``torch.export``."""
+    included: bool = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
+    return included
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:

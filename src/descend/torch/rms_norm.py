@@ -10,7 +10,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
-from descend.torch.derivatives import add_through_statistics, differentiate_backward
+from descend.torch.derivatives import add_through_statistics, differentiate_backward, results_again
 from descend.torch.library import Operator, statistics_dtype
 from descend.torch.sharding import Split, rows, sharded
 
@@ -66,12 +66,14 @@ class _RmsNorm(torch.autograd.Function):
     def forward(ctx: Any, keyset: Any, named: dict[str, Any], x: Tensor, gamma: Tensor, epsilon: float) -> Any:
         y, rstd = _FORWARD.forward(keyset, (x, gamma, epsilon), named)
         ctx.save_for_backward(x, gamma, rstd)
+        ctx.epsilon = epsilon
         ctx.set_materialize_grads(False)
         return y, rstd
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, drstd: Tensor | None) -> Any:
         x, gamma, rstd = ctx.saved_tensors
+        (rstd,) = results_again(_FORWARD, (x, gamma, ctx.epsilon), (rstd,))
         dx = dgamma = None
         if dy is not None:
             dx, dgamma = _BACKWARD.overload(dy, x, rstd, gamma)

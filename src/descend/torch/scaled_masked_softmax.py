@@ -10,8 +10,8 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first
-from descend.torch.derivatives import differentiate_backward
-from descend.torch.library import Operator
+from descend.torch.derivatives import differentiate_backward, results_again
+from descend.torch.library import Operator, recording
 from descend.torch.sharding import Split, sharded
 
 _FORWARD = Operator("scaled_masked_softmax")
@@ -69,14 +69,16 @@ class _ScaledMaskedSoftmax(torch.autograd.Function):
         ctx: Any, keyset: Any, named: dict[str, Any], x: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool
     ) -> Any:
         y = _FORWARD.forward(keyset, (x, mask, scale, fix_triu_mask), named)
-        ctx.save_for_backward(y, mask)
+        ctx.save_for_backward(y, mask, x if recording() else None)
         ctx.attributes = scale, fix_triu_mask
         ctx.set_materialize_grads(False)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None) -> Any:
-        y, mask = ctx.saved_tensors
+        y, mask, x = ctx.saved_tensors
+        if x is not None:
+            (y,) = results_again(_FORWARD, (x, mask, *ctx.attributes), (y,))
         dx = None if grad_output is None else _BACKWARD.overload(grad_output, y, mask, *ctx.attributes)
         return None, None, dx, None, None, None
 

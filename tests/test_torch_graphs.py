@@ -1,0 +1,203 @@
+"""Second derivatives, whatever has happened to what the first saved: in graphs, in checkpoints, offloaded.
+
+Each operator has two registrations, and with both all of it is the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import descend.torch  # noqa: E402
+from torch_cases import NAMES, OPERATORS, calls, draw, scalar  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("on_device")
+both = pytest.mark.usefixtures("each_registration")
+Gradients = tuple[Tensor, ...]
+close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
+
+
+def leaves_of(tensors: tuple[Tensor, ...]) -> Gradients:
+    return tuple(t.detach().clone().requires_grad_() for t in tensors)
+
+
+def first(function: Callable[..., Tensor]) -> Callable[..., Gradients]:
+    """The gradients of a scalar, of 0 where it reads nothing."""
+    return lambda *values: torch.autograd.grad(function(*values), values, create_graph=True, materialize_grads=True)
+
+
+def read(tensors: Gradients) -> Tensor:
+    """A scalar that reads all of the tensors."""
+    return functools.reduce(torch.add, (t.square().sum() for t in tensors))
+
+
+def curvature(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A scalar that reads all gradients."""
+    return lambda *values: read(first(function)(*values))
+
+
+# --- each operator -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_of_first_derivatives_has_second_ones(name, pre_dispatch):
+    """Statistics that are computed depend on the input; statistics that a caller gives are inputs of their own."""
+    function, inputs = scalar(calls()[name])
+    _, others = scalar(calls(seed=1)[name])
+    graph = make_fx(first(function), pre_dispatch=pre_dispatch)(*leaves_of(others))
+    leaves = leaves_of(inputs)
+    results, expected = graph(*leaves), first(function)(*leaves)
+    close(results, expected)
+    close(*(torch.autograd.grad(read(each), leaves, materialize_grads=True) for each in (results, expected)))
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_graph_of_second_derivatives_has_third_ones(name, pre_dispatch):
+    function, inputs = scalar(calls()[name])
+    _, others = scalar(calls(seed=1)[name])
+    graph = make_fx(first(curvature(function)), pre_dispatch=pre_dispatch)(*leaves_of(others))
+    leaves = leaves_of(inputs)
+    results, expected = graph(*leaves), first(curvature(function))(*leaves)
+    third = [torch.autograd.grad(read(each), leaves, materialize_grads=True) for each in (results, expected)]
+    for result, wanted in zip((*results, *third[0]), (*expected, *third[1]), strict=True):
+        close(result, wanted, atol=1e-12 * float(1 + wanted.detach().abs().max()))
+
+
+@both
+@pytest.mark.parametrize("name", OPERATORS)
+def test_double_backward_with_hooks_on_what_is_saved(name):
+    """Offloaded, copied or in a checkpoint."""
+    function, inputs = scalar(calls()[name])
+    leaves = leaves_of(inputs)
+    second = curvature(function)
+    expected = torch.autograd.grad(second(*leaves), leaves)
+    for hooks in (save_on_cpu(), saved_tensors_hooks(torch.clone, torch.clone)):
+        with hooks:
+            close(torch.autograd.grad(second(*leaves), leaves), expected)
+    for use_reentrant in (False, True):
+        again = leaves_of(inputs)
+        checkpoint(torch.enable_grad()(second), *again, use_reentrant=use_reentrant).backward()
+        close(tuple(a.grad for a in again), expected)
+
+
+@both
+def test_double_backward_of_one_tensor_twice():
+    x, weight = torch.randn(3, 8, dtype=torch.float64, requires_grad=True), torch.ones(8, dtype=torch.float64)
+    rstd = torch.ones(3, 1, dtype=torch.float64)
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(descend.torch.rms_norm_grad(x, x, rstd, weight)[0].pow(3).sum(), x)[0]
+
+    expected = gradient()
+    with save_on_cpu():
+        close(gradient(), expected)
+
+
+# --- a swapped model -----------------------------------------------------------------------------------------------
+
+
+def layers() -> dict[str, nn.Module]:
+    """Norms to swap, and modules of Descend's own."""
+    return {
+        "LayerNorm": nn.LayerNorm(8),
+        "RMSNorm": nn.RMSNorm(8),
+        "GroupNorm and SiLU": nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU()),
+        "group norm alone": descend.torch.GroupNormSwish(2, 8, activate_swish=False),
+        "softmax": descend.torch.ScaledMaskedSoftmax(0.7),
+    }
+
+
+class Model(nn.Module):
+    """Forces: the gradient of an energy with respect to positions, as of a network of atoms."""
+
+    def __init__(self, name: str, patched: bool = True) -> None:
+        super().__init__()
+        self.norm = layers()[name].double()
+        if patched:
+            descend.torch.patch(self)
+        for seed, parameter in enumerate(self.parameters()):
+            parameter.data = draw(parameter.shape, seed, torch.float64)
+
+    def energy(self, x: Tensor, w: Tensor) -> Tensor:
+        return nn.functional.gelu(self.norm(x @ w)).square().sum()
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        return torch.autograd.grad(self.energy(x, w), x, create_graph=True)[0]
+
+
+def with_hooks(hooks: Callable[[], Any]) -> Callable[[Model, Any], Any]:
+    def make(model: Model, _: Any) -> Any:
+        def forces(*args: Tensor) -> Tensor:
+            with hooks():
+                return model(*args)
+
+        return forces
+
+    return make
+
+
+WAYS: dict[str, Callable[[Model, tuple[Tensor, ...]], Callable[..., Tensor]]] = {
+    "save_on_cpu": with_hooks(save_on_cpu),
+    "hooks that clone": with_hooks(lambda: saved_tensors_hooks(torch.clone, torch.clone)),
+    "checkpoint": lambda model, _: lambda *args: checkpoint(model, *args, use_reentrant=False),
+    "reentrant checkpoint": lambda model, _: (
+        lambda *args: checkpoint(torch.enable_grad()(model.forward), *args, use_reentrant=True)
+    ),
+    "torch.func.grad": lambda model, _: torch.func.grad(model.energy),
+    "compile of torch.func.grad": lambda model, _: torch.compile(
+        torch.func.grad(model.energy), backend="aot_eager", fullgraph=True
+    ),
+    "make_fx": lambda model, others: make_fx(model)(*others),
+    "make_fx of torch.func.grad": lambda model, others: make_fx(lambda x, w: torch.func.grad(model.energy)(x, w))(
+        *others
+    ),
+    "make_fx without create_graph": lambda model, others: make_fx(
+        lambda x, w: torch.autograd.grad(model.energy(x, w), x)[0]
+    )(*others),
+    "make_fx before dispatch": lambda model, others: make_fx(model, pre_dispatch=True)(*others),
+    "compile of make_fx": lambda model, others: torch.compile(make_fx(model)(*others), backend="aot_eager"),
+    "export": lambda model, others: torch.export.export(model, others).module(),
+}
+
+
+def train(model: Model, forces: Callable[..., Tensor]) -> Gradients:
+    """The forces on some numbers, and the gradients that a loss of them has."""
+    x, w = positions(3)
+    model.zero_grad()
+    result = forces(x, w)
+    result.square().sum().backward()
+    return (result.detach(), x.grad, w.grad, *(p.grad.clone() for p in model.parameters()))
+
+
+def positions(seed: int) -> Gradients:
+    return leaves_of((draw((5, 4), seed, torch.float64), draw((4, 8), seed + 1, torch.float64)))
+
+
+@both
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "GroupNorm and SiLU"])
+def test_forces_are_pytorchs(name):
+    model, theirs = Model(name), Model(name, patched=False)
+    for result, wanted in zip(train(model, model), train(theirs, theirs), strict=True):
+        close(result, wanted, atol=1e-12 * float(wanted.abs().max()))
+
+
+@both
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", layers())
+def test_forces_can_be_trained(name, way):
+    """What is traced is traced on other numbers than it runs on."""
+    torch._dynamo.reset()
+    model = Model(name)
+    close(train(model, WAYS[way](model, positions(7))), train(model, model))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import descend.torch  # noqa: E402
-from torch_cases import NAMES, OPERATORS, calls, draw, scalar  # noqa: E402
+from torch_cases import FORWARDS, NAMES, OPERATORS, calls, draw, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 both = pytest.mark.usefixtures("each_registration")
@@ -103,6 +105,55 @@ def test_double_backward_of_one_tensor_twice():
     expected = gradient()
     with save_on_cpu():
         close(gradient(), expected)
+
+
+# --- compiled autograd ---------------------------------------------------------------------------------------------
+
+
+def in_one_graph(backend: Any, **options: Any) -> Any:
+    """Compiled autograd, which makes one graph of a whole backward, or says at what it would have to cut it."""
+    return torch._dynamo.compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True, **options))
+
+
+@both
+@pytest.mark.parametrize("name", FORWARDS)
+def test_compiled_autograd(name):
+    torch._dynamo.reset()
+
+    def gradients(way: Any) -> Gradients:
+        call = calls()[name]
+        leaves = call.wanting(call.floats)
+        loss = functools.reduce(torch.add, (r.sin().sum() for r in leaves.run()))
+        with way:
+            loss.backward()
+        return tuple(leaves.args[place].grad for place in call.floats)
+
+    close(gradients(in_one_graph("eager")), gradients(nullcontext()))
+
+
+@both
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_autograd_of_several_sizes(backend):
+    """Sizes become symbols at the second, so that the third compiles nothing."""
+    torch._dynamo.reset()
+    model = nn.Sequential(*layers().values())
+    descend.torch.patch(model)
+    graphs = CompileCounterWithBackend(backend)
+
+    def gradients(rows: int, way: Any) -> Gradients:
+        model.zero_grad()
+        x = draw((rows, 8), rows).requires_grad_()
+        _, mean, rstd = descend.torch.group_norm_swish(x, torch.ones(8), torch.ones(8), 2)
+        loss = model(x).square().sum() + mean.sin().sum() + rstd.sin().sum()
+        with way:
+            loss.backward()
+        return (x.grad, *(p.grad.clone() for p in model.parameters()))
+
+    for rows in (4, 5, 7):
+        results = gradients(rows, in_one_graph(graphs))
+        for result, wanted in zip(results, gradients(rows, nullcontext()), strict=True):
+            torch.testing.assert_close(result, wanted)
+    assert graphs.frame_count == 2
 
 
 # --- a swapped model -----------------------------------------------------------------------------------------------

@@ -17,16 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import descend  # noqa: E402
 import descend.torch  # noqa: E402
 from cases import run_python  # noqa: E402
-from torch_cases import NAMES, OPERATORS, Call, calls, draw  # noqa: E402
+from torch_cases import NAMES, OPERATORS, Call, calls, draw, present  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+both = pytest.mark.usefixtures("each_registration")
 each_call = pytest.mark.parametrize("name", NAMES)
 each_operator = pytest.mark.parametrize("name", OPERATORS)
-
-
-def present(results: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    return tuple(r for r in results if r is not None)
 
 
 def overload(call: Call) -> Any:
@@ -114,6 +111,7 @@ def test_meta_tensors_foretell_shapes_dtypes_and_strides(name, dtype):
             assert facts[0] == facts[1]
 
 
+@both
 @each_call
 def test_layouts(name):
     """Transposed, strided and expanded inputs: the bits of contiguous ones, and gradients of the inputs' own shape."""
@@ -138,6 +136,7 @@ def check_same(call: Call, other: Call) -> None:
         torch.testing.assert_close(result, wanted)
 
 
+@both
 def test_an_expanded_gradient():
     x = torch.randn(4, 8, requires_grad=True)
     weight = torch.randn(8)
@@ -146,6 +145,7 @@ def test_an_expanded_gradient():
     assert torch.equal(x.grad, expected)
 
 
+@both
 def test_lazily_negated_inputs():
     x = torch.randn(4, 8, requires_grad=True)
     weight = torch.randn(8, requires_grad=True)
@@ -157,6 +157,7 @@ def test_lazily_negated_inputs():
     assert x.grad is not None
 
 
+@both
 def test_empty_tensors():
     x, weight = torch.zeros(0, 8, requires_grad=True), torch.ones(8, requires_grad=True)
     bias = torch.zeros(8, requires_grad=True)
@@ -185,6 +186,7 @@ def test_pytorchs_number_of_threads_is_followed():
         descend.set_num_threads(engines)
 
 
+@both
 def test_inference_mode():
     call = calls()["layer_norm"]
     with torch.inference_mode():
@@ -193,6 +195,7 @@ def test_inference_mode():
         assert torch.equal(result, expected)
 
 
+@both
 def test_saved_tensors_that_are_overwritten_are_noticed():
     x = torch.randn(4, 8)
     weight = torch.ones(8, requires_grad=True)
@@ -237,12 +240,14 @@ def test_gradcheck(name):
     assert gradcheck(function, inputs, fast_mode=True, check_forward_ad=True, check_backward_ad=False)
 
 
+@both
 @each_call
 def test_gradgradcheck(name):
     function, inputs = of_floats(calls()[name])
     assert gradgradcheck(function, inputs)
 
 
+@both
 @pytest.mark.parametrize(
     "name", ["rms_norm", "layer_norm", "group_norm_swish", "scaled_masked_softmax", "nsa_compress"]
 )
@@ -255,6 +260,7 @@ def test_third_derivatives(name):
     assert gradgradcheck(gradient, inputs, fast_mode=True)
 
 
+@both
 @each_call
 def test_gradients_of_every_subset_of_inputs(name):
     call = calls()[name]
@@ -296,6 +302,7 @@ def test_second_derivatives_in_sixteen_bits(name):
         assert (result - exact).norm() <= 0.05 * exact.norm() + 0.01
 
 
+@both
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "group_norm_swish"])
 def test_gradients_of_one_result_at_a_time(name):
     function, inputs = of_floats(calls()[name])
@@ -317,6 +324,7 @@ def test_gradients_of_one_result_at_a_time(name):
         assert gradgradcheck(one, inputs[0])
 
 
+@both
 @pytest.mark.parametrize("wanted", [w for w in itertools.product((False, True), repeat=3) if any(w)])
 def test_only_what_is_asked_for_is_computed(wanted):
     places = [p for p, want in zip((0, 2, 3), wanted, strict=True) if want]
@@ -333,6 +341,7 @@ def test_only_what_is_asked_for_is_computed(wanted):
             assert (leaf.grad is not None) == leaf.requires_grad
 
 
+@both
 def test_no_gradients_no_graph():
     call = calls()["layer_norm"].wanting([0, 2, 3])
     with torch.no_grad():
@@ -370,6 +379,7 @@ def test_numbers_whose_gradients_would_be_lost_are_refused(name):
         torch.func.jvp(lambda n: call(x, n), (plain,), (plain,))
 
 
+@both
 def test_gradients_have_the_dtypes_of_what_they_are_for():
     for x_dtype, dtype in itertools.product(DTYPES, DTYPES):
         x = torch.randn(4, 8).to(x_dtype).requires_grad_()
@@ -386,6 +396,7 @@ def test_gradients_have_the_dtypes_of_what_they_are_for():
         assert weight.grad.dtype is bias.grad.dtype is dtype
 
 
+@both
 def test_group_norm_without_swish_is_pytorchs():
     call = calls()["group_norm_swish-norm"].wanting([0, 1, 2])
     x, gamma, beta = call.args[:3]
@@ -428,11 +439,13 @@ def test_wrong_calls_get_the_engines_sentence(name, device):
         WRONG[name](device)
 
 
+@both
 def test_wrong_dtypes():
     with pytest.raises(ValueError, match="rms_norm: x has dtype INT32, but must be FLOAT"):
         descend.torch.rms_norm(torch.ones(2, 8, dtype=torch.int32), torch.ones(8))
 
 
+@both
 def test_tensors_on_two_devices():
     x = torch.ones(2, 8)
     sentence = f"rms_norm: all tensors must be on one device, but there are x on {x.device}, gamma on meta."
@@ -451,11 +464,13 @@ def test_the_key_for_cuda_never_computes_on_the_cpu(name):
         overload(call).redispatch(keys, *call.args, **call.named)
 
 
+@both
 def test_sparse_tensors_are_refused():
     with pytest.raises(NotImplementedError, match=r"Sparse(CPU|CUDA)"):
         descend.torch.rms_norm(torch.eye(8).to_sparse(), torch.ones(8))
 
 
+@both
 def test_errors_in_a_backward_reach_the_caller():
     x = torch.randn(4, 8, requires_grad=True)
     y = descend.torch.scaled_masked_softmax(x, None)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
 
 import numpy
 import pytest
@@ -19,9 +18,9 @@ import descend.torch
 import torch_cases
 from descend.errors import AclnnError
 from descend.torch import library
+from torch_cases import FORWARDS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-FORWARDS = tuple(name for name in torch_cases.NAMES if not name.split("-")[0].endswith(("grad", "backward")))
 
 
 @pytest.fixture(autouse=True)
@@ -156,19 +155,6 @@ def test_gradients_through_the_statistics_at_extremes(scale):
     for name in calls:
         for one in (gradient(name, x, scale), from_python(lambda: gradient(name, x, scale))):  # noqa: B023
             torch.testing.assert_close(one, gradient(name, x.double(), 1.0).float())
-
-
-@pytest.mark.parametrize("name", FORWARDS)
-def test_compiled_autograd(name):
-    def gradients(compiled):
-        call = torch_cases.calls(torch.float64)[name]
-        leaves = call.wanting(call.floats)
-        loss = sum(r.sin().sum() for r in leaves.run())
-        with torch._dynamo.compiled_autograd._enable(lambda graph: graph) if compiled else nullcontext():
-            loss.backward()
-        return [leaves.args[place].grad for place in call.floats]
-
-    torch.testing.assert_close(gradients(True), gradients(False), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", torch_cases.OPERATORS)

@@ -130,17 +130,17 @@ const std::array<Link, 5>& links() {
 
 // [N, groups] as it broadcasts to x: for each channel what its group has.
 Tensor by_channel(const Tensor& statistic, const Tensor& x) {
-  std::vector<int64_t> shape(x.dim(), 1);
-  shape[0] = x.size(0);
-  shape[1] = x.size(1);
-  return statistic.repeat_interleave(x.size(1) / statistic.size(1), 1).reshape(shape);
+  std::vector<c10::SymInt> shape(x.dim(), 1);
+  shape[0] = x.sym_size(0);
+  shape[1] = x.sym_size(1);
+  return statistic.repeat_interleave_symint(x.sym_size(1) / statistic.sym_size(1), 1).reshape_symint(shape);
 }
 
 // dx + (dmean - drstd * rstd^3 * (x - mean)) / elements of a row: what comes through a norm's statistics. Multiplied in
 // an order in which no factor leaves its range.
 Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& x, const Tensor& mean,
                               const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
-  const double elements = static_cast<double>(x.numel()) / static_cast<double>(rstd.numel());
+  const c10::Scalar elements(x.sym_numel() / rstd.sym_numel().max(1));
   const auto spread = [&](const Tensor& statistic) { return link.by_group ? by_channel(statistic, x) : statistic; };
   const Tensor r = spread(rstd);
   Tensor part = dmean.defined() ? spread(dmean) / elements : at::zeros_like(r);
@@ -148,7 +148,7 @@ Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& 
     const Tensor centred = mean.defined() ? x - spread(mean) : x;
     part = part - spread(drstd) * r / elements * r * (r * centred);
   }
-  part = dx.defined() ? dx + part : part.expand(x.sizes());
+  part = dx.defined() ? dx + part : part.expand_symint(x.sym_sizes());
   return part.to(x.scalar_type());
 }
 
@@ -183,6 +183,8 @@ struct Request {
 // The name stands in PyTorch's error messages.
 class DescendBackward : public torch::autograd::Function<DescendBackward> {
  public:
+  static constexpr bool is_traceable = true;  // compiled autograd may call `backward` with tensors without data
+
   static variable_list forward(AutogradContext* context, Request* request, const std::optional<Tensor>& first,
                                const std::optional<Tensor>& second, const std::optional<Tensor>& third) {
     auto results = request->op.run(request->arguments);

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import descend  # noqa: E402
 import descend.torch  # noqa: E402
 from cases import run_python  # noqa: E402
-from torch_cases import NAMES, OPERATORS, Call, calls, draw, present  # noqa: E402
+from torch_cases import FORWARDS, NAMES, OPERATORS, Call, calls, draw, present  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -193,6 +193,56 @@ def test_inference_mode():
         results = call.run(*(a.clone() if isinstance(a, Tensor) else a for a in call.args))
     for result, expected in zip(results, call.run(), strict=True):
         assert torch.equal(result, expected)
+
+
+def with_inference_tensors(call: Call, places: list[int], requires_grad: bool = False) -> Call:
+    """The call with tensors that were made in inference mode, in some places."""
+    args = list(call.args)
+    with torch.inference_mode():
+        for place in places:
+            args[place] = args[place].clone().requires_grad_(requires_grad)
+    return Call(call.name, tuple(args), call.named)
+
+
+@both
+@pytest.mark.parametrize("name", FORWARDS)
+def test_inference_tensors_that_need_no_gradient(name):
+    """PyTorch saves none; of what a gradient is asked for whose value the others need, it says so."""
+    call = calls()[name]
+    tensors = [i for i, a in enumerate(call.args) if isinstance(a, Tensor)]
+    for place in call.floats:
+        others = [t for t in tensors if t != place]
+        mixed = with_inference_tensors(call, others)
+        leaf = call.args[place].clone().requires_grad_()
+        results = present(mixed.run(*mixed.args[:place], leaf, *mixed.args[place + 1 :]))
+        (result,) = torch.autograd.grad(sum((r * r.cos()).sum() for r in results), leaf)
+        torch.testing.assert_close(result, gradients(call, [place])[0], rtol=1e-12, atol=1e-12)
+
+
+@both
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "nsa_compress"])
+def test_parameters_made_in_inference_mode(name):
+    """Their gradients do not ask for their values; with the input's, which does, PyTorch's sentence says what to do."""
+    call = calls()[name]
+    places = call.floats[1:]
+    leaves = with_inference_tensors(call, places, requires_grad=True)
+    results = torch.autograd.grad(
+        sum((r * r.cos()).sum() for r in present(leaves.run())), [leaves.args[p] for p in places]
+    )
+    for result, wanted in zip(results, gradients(call, places), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        leaves.run(leaves.args[0].clone().requires_grad_(), *leaves.args[1:])
+
+
+@both
+def test_a_model_made_in_inference_mode():
+    with torch.inference_mode():
+        model = torch.nn.Sequential(torch.nn.RMSNorm(8))
+    descend.torch.patch(model)
+    x = torch.randn(4, 8)
+    model(x).sum().backward()
+    torch.testing.assert_close(model[0].weight.grad, torch.nn.functional.rms_norm(x, [8]).sum(0))
 
 
 @both

@@ -77,6 +77,7 @@ struct Link {
   std::vector<int> saved;                                        // which of the forward's results are saved
   int mean = -1, rstd = -1;                                      // which of its results they are; -1: there is none
   bool by_group = false;                                         // these are [N, groups], not shaped to broadcast
+  bool parameters_by_shape = false;                              // whose gradients do not ask for their values
   Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // the backward's
   bool (*ordinary)(at::ArrayRef<IValue> arguments) = nullptr;    // null: always
 
@@ -97,6 +98,7 @@ const std::array<Link, 5>& links() {
        .tensors = {0, 1, -1},
        .saved = {1},
        .rstd = 1,
+       .parameters_by_shape = true,
        .arguments = rms_norm_arguments},
       {.forward = "layer_norm",
        .backward = "layer_norm_backward",
@@ -104,6 +106,7 @@ const std::array<Link, 5>& links() {
        .saved = {1, 2},
        .mean = 1,
        .rstd = 2,
+       .parameters_by_shape = true,
        .arguments = layer_norm_arguments},
       {.forward = "group_norm_swish",
        .backward = "group_norm_swish_grad",
@@ -123,6 +126,7 @@ const std::array<Link, 5>& links() {
        .backward = "nsa_compress_grad",
        .tensors = {0, 1, -1},
        .saved = {},
+       .parameters_by_shape = true,
        .arguments = nsa_compress_arguments},
   }};
   return all;
@@ -150,6 +154,13 @@ Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& 
   }
   part = dx.defined() ? dx + part : part.expand_symint(x.sym_sizes());
   return part.to(x.scalar_type());
+}
+
+// What is saved of a tensor: as `keep` of descend.torch.derivatives.
+Tensor keep(const std::optional<Tensor>& tensor, bool value = true) {
+  if (!tensor) return {};
+  if (!value) return at::ones({}, tensor->options()).expand(tensor->sizes());
+  return tensor->is_inference() && !tensor->requires_grad() ? tensor->clone() : *tensor;
 }
 
 // The engine refused, or the call is not for it: Python says what there is to say.
@@ -193,7 +204,10 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
     request->result = results->front();
     variable_list save;
     save.reserve(kTensors + link.saved.size());
-    for (const auto& tensor : {first, second, third}) save.push_back(tensor.value_or(Tensor()));
+    const bool values = !link.parameters_by_shape || first->requires_grad();
+    save.push_back(keep(first));
+    save.push_back(keep(second, values));
+    save.push_back(keep(third, values));
     for (const int k : link.saved) save.push_back((*results)[k]);
     context->save_for_backward(std::move(save));
     std::vector<IValue> attributes;

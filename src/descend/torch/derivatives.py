@@ -1,6 +1,6 @@
 """Reverse-mode derivatives: of the backward operators through their definitions, of the norms' mean and rstd.
 
-And what the forwards keep for them: `results_again`.
+And what the forwards keep for them: `keep`, `results_again`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from descend.torch import sharding
-from descend.torch.library import Kernel, Operator, recording, traced_before_dispatch
+from descend.torch.library import Kernel, Operator, constant, recording, traced_before_dispatch
 
 
 def differentiate_backward(operator: Operator, definition: Kernel) -> None:
@@ -25,7 +25,7 @@ def differentiate_backward(operator: Operator, definition: Kernel) -> None:
         @staticmethod
         def forward(ctx: Any, keyset: Any, named: dict[str, Any], *args: Any) -> Any:
             results = operator.forward(keyset, args, named)
-            ctx.save_for_backward(*(a if isinstance(a, Tensor) else None for a in args))
+            ctx.save_for_backward(*(keep(a) if isinstance(a, Tensor) else None for a in args))
             ctx.attributes = [None if isinstance(a, Tensor) else a for a in args]
             ctx.named = named
             ctx.set_materialize_grads(False)
@@ -46,6 +46,17 @@ def differentiate_backward(operator: Operator, definition: Kernel) -> None:
             return (None, None, *pull(args, cotangents))
 
     operator.differentiable(Backward, definition)
+
+
+def keep(tensor: Tensor | None, value: bool = True) -> Tensor | None:
+    """What is saved of a tensor for a backward; where that does not ask for its ``value``, its shape and dtype.
+
+    PyTorch saves no inference tensors, whose changes it could not notice: where they need no gradient a copy will do.
+    """
+    if tensor is None or value:
+        copied = tensor is not None and tensor.is_inference() and not tensor.requires_grad
+        return tensor.clone() if tensor is not None and copied else tensor
+    return constant(1.0, tensor.shape, tensor)
 
 
 def results_again(forward: Operator, args: Sequence[Any], saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first, batch_second
-from descend.torch.derivatives import add_through_statistics, differentiate_backward, results_again
+from descend.torch.derivatives import add_through_statistics, differentiate_backward, keep, results_again
 from descend.torch.library import Operator, statistics_dtype
 from descend.torch.sharding import Split, sharded
 
@@ -162,7 +162,7 @@ class _GroupNormSwish(torch.autograd.Function):
     ) -> Any:
         args = (x, gamma, beta, num_groups, data_format, eps, activate_swish, swish_scale)
         results = _FORWARD.forward(keyset, args, named)
-        ctx.save_for_backward(x, gamma, beta, *results[1:])
+        ctx.save_for_backward(keep(x), keep(gamma), keep(beta), *results[1:])
         ctx.num_groups, ctx.eps = num_groups, eps
         ctx.swish = activate_swish, swish_scale
         ctx.set_materialize_grads(False)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
-from descend.torch.derivatives import add_through_statistics, differentiate_backward, results_again
+from descend.torch.derivatives import add_through_statistics, differentiate_backward, keep, results_again
 from descend.torch.library import Operator, constant_sizes, statistics_dtype
 from descend.torch.sharding import Split, rows, sharded
 
@@ -117,7 +117,8 @@ class _LayerNorm(torch.autograd.Function):
         eps: float,
     ) -> Any:
         results = _FORWARD.forward(keyset, (input, normalized_shape, weight, bias, eps), named)
-        ctx.save_for_backward(input, weight, bias, *results[1:])
+        values = ctx.needs_input_grad[2]  # the parameters' gradients do not ask for their values
+        ctx.save_for_backward(keep(input), keep(weight, values), keep(bias, values), *results[1:])
         ctx.normalized_shape, ctx.eps = normalized_shape, eps
         ctx.set_materialize_grads(False)
         return results

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_second
-from descend.torch.derivatives import differentiate_backward
+from descend.torch.derivatives import differentiate_backward, keep
 from descend.torch.library import LIBRARY, Operator, constant_sizes
 from descend.torch.sharding import Split, sharded
 
@@ -118,7 +118,7 @@ class _NsaCompress(torch.autograd.Function):
         act_seq_len: Sequence[int] | None,
     ) -> Any:
         output = _FORWARD.forward(keyset, (input, weight, act_seq_len), named)
-        ctx.save_for_backward(input, weight)
+        ctx.save_for_backward(keep(input), keep(weight, ctx.needs_input_grad[2]))  # its gradient does not ask for it
         ctx.act_seq_len, ctx.named = act_seq_len, named
         ctx.set_materialize_grads(False)
         return output

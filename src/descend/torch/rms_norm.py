@@ -10,7 +10,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first, call_each
-from descend.torch.derivatives import add_through_statistics, differentiate_backward, results_again
+from descend.torch.derivatives import add_through_statistics, differentiate_backward, keep, results_again
 from descend.torch.library import Operator, statistics_dtype
 from descend.torch.sharding import Split, rows, sharded
 
@@ -65,7 +65,7 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keyset: Any, named: dict[str, Any], x: Tensor, gamma: Tensor, epsilon: float) -> Any:
         y, rstd = _FORWARD.forward(keyset, (x, gamma, epsilon), named)
-        ctx.save_for_backward(x, gamma, rstd)
+        ctx.save_for_backward(keep(x), keep(gamma, ctx.needs_input_grad[2]), rstd)  # dgamma does not ask for gamma
         ctx.epsilon = epsilon
         ctx.set_materialize_grads(False)
         return y, rstd

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first
-from descend.torch.derivatives import differentiate_backward, results_again
+from descend.torch.derivatives import differentiate_backward, keep, results_again
 from descend.torch.library import Operator, recording
 from descend.torch.sharding import Split, sharded
 
@@ -69,7 +69,7 @@ class _ScaledMaskedSoftmax(torch.autograd.Function):
         ctx: Any, keyset: Any, named: dict[str, Any], x: Tensor, mask: Tensor | None, scale: float, fix_triu_mask: bool
     ) -> Any:
         y = _FORWARD.forward(keyset, (x, mask, scale, fix_triu_mask), named)
-        ctx.save_for_backward(y, mask, x if recording() else None)
+        ctx.save_for_backward(y, keep(mask), x if recording() else None)
         ctx.attributes = scale, fix_triu_mask
         ctx.set_materialize_grads(False)
         return y

@@ -30,7 +30,7 @@ typedef enum ACL_ANY_UNSIGNED {
   ACL_STREAM_ATTR_FAILURE_MODE = 1,
   ACL_STREAM_ATTR_FLOAT_OVERFLOW_CHECK = 2,
   ACL_STREAM_ATTR_USER_CUSTOM_TAG = 3,
-  ACL_STREAM_ATTR_CACHE_OP_INFO = 4, /* for the capture of graphs: ACL_ERROR_RT_FEATURE_NOT_SUPPORT */
+  ACL_STREAM_ATTR_CACHE_OP_INFO = 4, /* for the capture of graphs: ACL_ERROR_RT_PARAM_INVALID */
   ACL_STREAM_ATTR_PRIORITY = 5       /* kept and told */
 } aclrtStreamAttr;
 

@@ -110,8 +110,11 @@ aclError aclrtSetCurrentContext(aclrtContext context) {
   });
 }
 
+// Of a thread that has set a device, which takes no aclInit, not even this does: threads of torch_npu's own ask it at
+// the end of the process, whatever has ended before, and abort where there is no answer.
 aclError aclrtGetCurrentContext(aclrtContext* context) {
-  return runtime_call("aclrtGetCurrentContext", [&]() -> Status {
+  return boundary("aclrtGetCurrentContext", [&]() -> Status {
+    if (current_device_or_none() < 0) DESCEND_RETURN_IF_ERROR(require_initialized());
     if (context == nullptr) return null_argument("context");
     *context = current_context();
     return {};

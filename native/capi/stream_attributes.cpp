@@ -42,9 +42,12 @@ Status set_failure_mode(DeviceStream& stream, uint64_t mode) {
   return {};
 }
 
+// CANN that does not know the attribute has this code: torch_npu then goes on, to the capture that is refused.
+constexpr Code kParamInvalid{107000};
+
 Status no_attribute(aclrtStreamAttr attribute) {
   if (attribute == ACL_STREAM_ATTR_CACHE_OP_INFO) {
-    return {kFeatureNotSupport, "ACL_STREAM_ATTR_CACHE_OP_INFO is for the capture of graphs, which there is not."};
+    return {kParamInvalid, "ACL_STREAM_ATTR_CACHE_OP_INFO is for the capture of graphs, which there is not."};
   }
   return failure(Code::kInvalidParam, "stmAttrType is ", static_cast<int>(attribute), ", which is none.");
 }

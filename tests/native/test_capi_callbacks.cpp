@@ -413,7 +413,7 @@ TEST_CASE("what a stream says of itself") {
   CHECK(value.overflowSwitch == 1);
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetStreamOverflowSwitch", aclrtSetStreamOverflowSwitch(made, 2));
   value = {};
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtSetStreamAttribute",
+  REFUSED(ACL_ERROR_RT_PARAM_INVALID, "aclrtSetStreamAttribute",
           aclrtSetStreamAttribute(made, ACL_STREAM_ATTR_CACHE_OP_INFO, &value));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetStreamAttribute",
           aclrtGetStreamAttribute(made, static_cast<aclrtStreamAttr>(6), &value));

@@ -88,8 +88,11 @@ TEST_CASE("without aclInit") {
   CHECK(device == -1);
   CHECK(aclrtGetDeviceCount(&count) == 0);
   CHECK(count == 4);
+  aclrtContext context = nullptr;
+  REFUSED(ACL_ERROR_UNINITIALIZE, "aclrtGetCurrentContext", aclrtGetCurrentContext(&context));
   CHECK(aclrtSetDevice(3) == 0);
   CHECK(device_now() == 3);
+  CHECK(context_now() != nullptr);
   REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtSetDevice", aclrtSetDevice(4));
   CHECK(device_now() == 3);
   CHECK(aclInit(nullptr) == 0);

@@ -292,3 +292,31 @@ def test_a_refusal_is_a_runtime_error_with_a_sentence() -> None:
     with pytest.raises(RuntimeError, match="npu_swiglu: self is of shape"):
         torch_npu.npu_swiglu(q[..., :7])
     assert torch.equal((q + 1).cpu(), q.cpu() + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [8, 6, 300])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+@pytest.mark.parametrize("masked", ["causal", "bool", "float", None])
+def test_scaled_dot_product_attention_in_all_its_ways(
+    dtype: Any, size: int, heads: tuple[int, int], masked: str
+) -> None:
+    """Fused or taken apart, with autograd and without: the formula's."""
+    q, k, v = (torch.randn(2, n, 5, size).to(dtype) for n in (heads[0], heads[1], heads[1]))
+    hidden = None if masked is None else causal()
+    mask = {"bool": ~causal(), "float": torch.zeros(5, 5).masked_fill(causal(), -torch.inf).to(dtype)}.get(masked)
+    options = {"is_causal": masked == "causal", "scale": 0.3, "enable_gqa": heads[0] != heads[1]}
+    options["attn_mask"] = None if mask is None else mask.npu()
+    wide = [t.double().requires_grad_() for t in (q, k, v)]
+    wanted = attention(*wide, 0.3, hidden)
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            leaves = [t.npu().requires_grad_(mode is torch.enable_grad) for t in (q, k, v)]
+            out = functional.scaled_dot_product_attention(*leaves, **options)
+        tolerance = {torch.float64: 1e-9}.get(dtype, TOLERANCE.get(dtype))
+        torch.testing.assert_close(out.detach().cpu().double(), wanted.detach(), rtol=tolerance, atol=tolerance)
+    dy = torch.randn(out.shape).to(dtype)
+    got = torch.autograd.grad(out, leaves, dy.npu())
+    for gradient, right in zip(got, torch.autograd.grad(wanted, wide, dy.double()), strict=True):
+        scale = tolerance * max(1.0, right.abs().max().item())
+        torch.testing.assert_close(gradient.cpu().double(), right, rtol=tolerance, atol=scale)

@@ -50,7 +50,13 @@ def _install(native: ModuleType) -> torch.library.Library:
                 library.impl(kernel, _first_then(row, kernel), "CPU")
                 native.serve(f"npu::{kernel}")
     device.complete(library)
+    device.causal_attention(_aten())
     return library
+
+
+@functools.cache
+def _aten() -> torch.library.Library:
+    return torch.library.Library("aten", "IMPL")
 
 
 def _is_defined(name: str) -> bool:

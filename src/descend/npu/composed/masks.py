@@ -29,8 +29,20 @@ from descend.npu.composed.visible import Visible
 
 TRIANGLE = 2048
 RECTANGLE = 1024
+_trusted: dict[int, Tensor] = {}  # by address, kept so that nothing else comes to lie there
 WHOLE, COMPRESSED = (0, 1, 5), (2, 3, 4, 6, 7, 8)
 PREFIX = (5, 6)
+
+
+def triangle() -> Tensor:
+    """The compressed mask of modes 2 to 4, 7 and 8."""
+    return torch.ones(TRIANGLE, TRIANGLE, dtype=torch.bool).triu(1)
+
+
+def trust(mask: Tensor) -> Tensor:
+    """Keeps a triangle that need not be looked at when it comes as a mask; returns it."""
+    _trusted[mask.data_ptr()] = mask
+    return mask
 
 
 @dataclass(frozen=True)
@@ -145,6 +157,8 @@ class Masking:
 
     def _check_triangle(self, mask: Tensor) -> None:
         """The compressed mask must be the one mask that its mode has: looked at where another would differ first."""
+        if mask.data_ptr() in _trusted and self.sparse_mode != 6 and mask.shape == (TRIANGLE, TRIANGLE):
+            return
         rows = TRIANGLE + (RECTANGLE if self.sparse_mode == 6 else 0)
         right = mask.shape == (rows, TRIANGLE)
         if right:

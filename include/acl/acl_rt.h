@@ -4,6 +4,7 @@
 
 #include "acl_base.h"
 #include "acl_rt_device.h"
+#include "acl_rt_memory.h"
 #include "acl_rt_stream.h"
 
 #ifdef __cplusplus
@@ -16,45 +17,6 @@ extern "C" {
 #define ACL_PATCH_VERSION 0
 
 typedef enum aclrtRunMode ACL_ANY_UNSIGNED { ACL_DEVICE = 0, ACL_HOST = 1 } aclrtRunMode;
-
-typedef enum aclrtMemcpyKind ACL_ANY_UNSIGNED {
-  ACL_MEMCPY_HOST_TO_HOST = 0,
-  ACL_MEMCPY_HOST_TO_DEVICE = 1,
-  ACL_MEMCPY_DEVICE_TO_HOST = 2,
-  ACL_MEMCPY_DEVICE_TO_DEVICE = 3,
-  ACL_MEMCPY_DEFAULT = 4,
-  ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE = 5,
-  ACL_MEMCPY_INNER_DEVICE_TO_DEVICE = 6,
-  ACL_MEMCPY_INTER_DEVICE_TO_DEVICE = 7
-} aclrtMemcpyKind;
-
-typedef enum aclrtMemMallocPolicy ACL_ANY_UNSIGNED {
-  ACL_MEM_MALLOC_HUGE_FIRST = 0,
-  ACL_MEM_MALLOC_HUGE_ONLY = 1,
-  ACL_MEM_MALLOC_NORMAL_ONLY = 2,
-  ACL_MEM_MALLOC_HUGE_FIRST_P2P = 3,
-  ACL_MEM_MALLOC_HUGE_ONLY_P2P = 4,
-  ACL_MEM_MALLOC_NORMAL_ONLY_P2P = 5,
-  ACL_MEM_MALLOC_HUGE1G_ONLY = 6,
-  ACL_MEM_MALLOC_HUGE1G_ONLY_P2P = 7,
-  ACL_MEM_TYPE_LOW_BAND_WIDTH = 0x0100,
-  ACL_MEM_TYPE_HIGH_BAND_WIDTH = 0x1000
-} aclrtMemMallocPolicy;
-
-typedef enum aclrtMemAttr ACL_ANY_UNSIGNED {
-  ACL_DDR_MEM = 0,
-  ACL_HBM_MEM,
-  ACL_DDR_MEM_HUGE,
-  ACL_DDR_MEM_NORMAL,
-  ACL_HBM_MEM_HUGE,
-  ACL_HBM_MEM_NORMAL,
-  ACL_DDR_MEM_P2P_HUGE,
-  ACL_DDR_MEM_P2P_NORMAL,
-  ACL_HBM_MEM_P2P_HUGE,
-  ACL_HBM_MEM_P2P_NORMAL,
-  ACL_HBM_MEM_HUGE1G,
-  ACL_HBM_MEM_P2P_HUGE1G
-} aclrtMemAttr;
 
 typedef enum aclrtEventStatus ACL_ANY_UNSIGNED {
   ACL_EVENT_STATUS_COMPLETE = 0,
@@ -124,28 +86,6 @@ ACL_FUNC_VISIBILITY aclError aclrtCtxGetSysParamOpt(aclSysParamOpt opt, int64_t*
 ACL_FUNC_VISIBILITY aclError aclrtCtxSetSysParamOpt(aclSysParamOpt opt, int64_t value);
 ACL_FUNC_VISIBILITY aclError aclrtGetSysParamOpt(aclSysParamOpt opt, int64_t* value);
 ACL_FUNC_VISIBILITY aclError aclrtSetSysParamOpt(aclSysParamOpt opt, int64_t value);
-
-/* Memory. A copy or fill must fit: count <= the capacity given, and no range may pass the end of an allocation that it
- * begins in. Freeing memory waits for the work in flight. */
-ACL_FUNC_VISIBILITY aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total);
-ACL_FUNC_VISIBILITY aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
-ACL_FUNC_VISIBILITY aclError aclrtMallocAlign32(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
-ACL_FUNC_VISIBILITY aclError aclrtMallocCached(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
-ACL_FUNC_VISIBILITY aclError aclrtFree(void* devPtr);
-ACL_FUNC_VISIBILITY aclError aclrtMallocHost(void** hostPtr, size_t size);
-ACL_FUNC_VISIBILITY aclError aclrtFreeHost(void* hostPtr);
-ACL_FUNC_VISIBILITY aclError aclrtMemset(void* devPtr, size_t maxCount, int32_t value, size_t count);
-ACL_FUNC_VISIBILITY aclError aclrtMemsetAsync(void* devPtr, size_t maxCount, int32_t value, size_t count,
-                                              aclrtStream stream);
-ACL_FUNC_VISIBILITY aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count,
-                                         aclrtMemcpyKind kind);
-ACL_FUNC_VISIBILITY aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t count,
-                                              aclrtMemcpyKind kind, aclrtStream stream);
-/* `height` rows of `width` bytes, `dpitch` and `spitch` bytes apart, neither of which is less than width. */
-ACL_FUNC_VISIBILITY aclError aclrtMemcpy2d(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,
-                                           size_t height, aclrtMemcpyKind kind);
-ACL_FUNC_VISIBILITY aclError aclrtMemcpy2dAsync(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,
-                                                size_t height, aclrtMemcpyKind kind, aclrtStream stream);
 
 /* Streams: work on one runs in order, different ones run side by side; a null stream is the device's default stream.
  * Destroying a stream waits for its work; the Force form drops what has not begun. A failed step is reported by the

@@ -1,112 +1,93 @@
-// Device memory: allocations, copies, fills.
+// Memory of the device and of the host: allocations, fills, what is known about memory.
 #include "runtime/memory.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstring>
 
-#include "acl/acl_rt.h"
-#include "capi/state.h"
+#include "capi/memory.h"
+#include "runtime/device_memory.h"
+#include "runtime/memory_registry.h"
+#include "runtime/registered_memory.h"
 
-using namespace descend;
-using namespace descend::capi;
+namespace descend::capi {
 
-namespace {
-
-Status invalid(const auto&... parts) { return failure(Code::kInvalidParam, parts...); }
-
-// A range that begins inside a known allocation must end inside it; other host memory is taken as it is.
 Status check_range(const char* name, const void* begin, size_t count) {
   if (begin == nullptr) return null_argument(name);
   const Allocation allocation = find_allocation(begin);
-  if (!allocation) return {};
-  const size_t room = allocation.bytes - static_cast<size_t>(static_cast<const char*>(begin) - allocation.begin);
-  if (count <= room) return {};
-  return invalid(name, " is asked for ", count, " bytes, but its allocation has ", room, " from there on.");
-}
-
-Status check_kind(aclrtMemcpyKind kind) {
-  if (kind <= ACL_MEMCPY_INTER_DEVICE_TO_DEVICE) return {};
-  return invalid("kind is ", static_cast<int>(kind), ", which is none.");
-}
-
-Status check_copy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind) {
-  DESCEND_RETURN_IF_ERROR(check_kind(kind));
-  if (count > destMax) return invalid("count is ", count, " bytes, but destMax only ", destMax, ".");
-  DESCEND_RETURN_IF_ERROR(check_range("dst", dst, count));
-  return check_range("src", src, count);
-}
-
-// Rows of `width` bytes, `pitch` apart.
-Status check_rows(const char* name, const char* pitch_name, const void* begin, size_t pitch, size_t width,
-                  size_t height) {
-  if (width > pitch) return invalid("width is ", width, " bytes, but ", pitch_name, " only ", pitch, ".");
-  size_t bytes = 0;
-  if (height > 0 &&
-      (__builtin_mul_overflow(height - 1, pitch, &bytes) || __builtin_add_overflow(bytes, width, &bytes))) {
-    return invalid("height is ", height, " and ", pitch_name, " ", pitch, " bytes, more than there can be.");
+  if (!allocation || count <= allocation.room(begin)) return {};
+  if (allocation.kind == MemoryKind::kReserved) {
+    return failure(Code::kInvalidParam, name, " lies in reserved addresses to which no memory is mapped.");
   }
-  return check_range(name, begin, bytes);
+  return failure(Code::kInvalidParam, name, " is asked for ", count, " bytes, but its allocation has ",
+                 allocation.room(begin), " from there on.");
 }
 
-Status check_copy_2d(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height,
-                     aclrtMemcpyKind kind) {
-  DESCEND_RETURN_IF_ERROR(check_kind(kind));
-  DESCEND_RETURN_IF_ERROR(check_rows("dst", "dpitch", dst, dpitch, width, height));
-  return check_rows("src", "spitch", src, spitch, width, height);
+Status check_reserved(const char* name, uint64_t value, uint64_t most) {
+  if (value <= most) return {};
+  return failure(Code::kInvalidParam, name, " is ", value, most == 0 ? ", but must be 0." : ", but must be 0 or 1.");
 }
 
-void copy_rows(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height) {
-  if (width == 0) return;  // however many rows there are said to be
-  for (size_t row = 0; row < height; ++row) {
-    std::memmove(static_cast<char*>(dst) + row * dpitch, static_cast<const char*>(src) + row * spitch, width);
+aclrtMemLocation location_of(const void* address) {
+  const Allocation around = find_allocation(address);
+  if (around && around.kind != MemoryKind::kReserved) {
+    if (around.device == kHostSide) return {0, ACL_MEM_LOCATION_TYPE_HOST};
+    return {static_cast<uint32_t>(around.device), ACL_MEM_LOCATION_TYPE_DEVICE};
   }
+  return {0, find_registered_memory(address) ? ACL_MEM_LOCATION_TYPE_HOST : ACL_MEM_LOCATION_TYPE_UNREGISTERED};
 }
+
+namespace {
 
 Status check_fill(void* devPtr, size_t maxCount, size_t count) {
-  if (count > maxCount) return invalid("count is ", count, " bytes, but maxCount only ", maxCount, ".");
+  if (count > maxCount) {
+    return failure(Code::kInvalidParam, "count is ", count, " bytes, but maxCount only ", maxCount, ".");
+  }
   return check_range("devPtr", devPtr, count);
 }
 
-// Puts body() on a stream.
-template <class Body>
-Status submit(aclrtStream handle, size_t bytes, Body body) {
-  std::shared_ptr<Stream> stream;
-  DESCEND_RETURN_IF_ERROR(get_stream(handle, &stream));
-  stream->submit({[body]() -> Status {
-                    body();
-                    return {};
-                  },
-                  static_cast<int64_t>(std::min<size_t>(bytes, INT64_MAX))});
+Status allocate_here(size_t size, void** devPtr) { return allocate(size, devPtr, current_device()); }
+
+Status check_configuration(const aclrtMallocConfig& cfg) {
+  if (cfg.numAttrs > 0 && cfg.attrs == nullptr) return null_argument("cfg->attrs");
+  for (size_t i = 0; i < cfg.numAttrs; ++i) {
+    const aclrtMallocAttribute& attribute = cfg.attrs[i];
+    switch (attribute.attr) {
+      case ACL_RT_MEM_ATTR_RSV:
+      case ACL_RT_MEM_ATTR_MODULE_ID:
+        break;
+      case ACL_RT_MEM_ATTR_DEVICE_ID:
+        if (static_cast<int64_t>(attribute.value.deviceId) != current_device()) {
+          return failure(Code::kInvalidParam, "deviceId is ", attribute.value.deviceId,
+                         ", but must be the current device, which is ", current_device(), ".");
+        }
+        break;
+      case ACL_RT_MEM_ATTR_VA_FLAG:
+        DESCEND_RETURN_IF_ERROR(check_reserved("vaFlag", attribute.value.vaFlag, 1));
+        break;
+      default:
+        return failure(Code::kInvalidParam, "cfg->attrs[", i, "].attr is ", static_cast<int>(attribute.attr),
+                       ", which is none.");
+    }
+  }
   return {};
 }
 
 }  // namespace
+}  // namespace descend::capi
 
-aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total) {
-  return runtime_call("aclrtGetMemInfo", [&]() -> Status {
-    if (attr > ACL_HBM_MEM_P2P_HUGE1G) {
-      return invalid("attr is ", static_cast<int>(attr), ", which is none.");
-    }
-    if (free == nullptr) return null_argument("free");
-    if (total == nullptr) return null_argument("total");
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    *free = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page;
-    *total = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page;
-    return {};
-  });
-}
+using namespace descend;
+using namespace descend::capi;
 
 aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy) {
-  return runtime_call("aclrtMalloc", [&] { return allocate(size, devPtr); });
+  return runtime_call("aclrtMalloc", [&] { return allocate_here(size, devPtr); });
 }
 
 aclError aclrtMallocAlign32(void** devPtr, size_t size, aclrtMemMallocPolicy) {
-  return runtime_call("aclrtMallocAlign32", [&] { return allocate(size, devPtr); });
+  return runtime_call("aclrtMallocAlign32", [&] { return allocate_here(size, devPtr); });
 }
 
 aclError aclrtMallocCached(void** devPtr, size_t size, aclrtMemMallocPolicy) {
-  return runtime_call("aclrtMallocCached", [&] { return allocate(size, devPtr); });
+  return runtime_call("aclrtMallocCached", [&] { return allocate_here(size, devPtr); });
 }
 
 aclError aclrtFree(void* devPtr) {
@@ -114,7 +95,14 @@ aclError aclrtFree(void* devPtr) {
 }
 
 aclError aclrtMallocHost(void** hostPtr, size_t size) {
-  return runtime_call("aclrtMallocHost", [&] { return allocate(size, hostPtr); });
+  return runtime_call("aclrtMallocHost", [&] { return allocate(size, hostPtr, kHostSide); });
+}
+
+aclError aclrtMallocHostWithCfg(void** ptr, uint64_t size, aclrtMallocConfig* cfg) {
+  return runtime_call("aclrtMallocHostWithCfg", [&]() -> Status {
+    if (cfg != nullptr) DESCEND_RETURN_IF_ERROR(check_configuration(*cfg));
+    return allocate(size, ptr, kHostSide);
+  });
 }
 
 aclError aclrtFreeHost(void* hostPtr) {
@@ -136,39 +124,68 @@ aclError aclrtMemsetAsync(void* devPtr, size_t maxCount, int32_t value, size_t c
   });
 }
 
-aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind) {
-  return runtime_call("aclrtMemcpy", [&]() -> Status {
-    DESCEND_RETURN_IF_ERROR(check_copy(dst, destMax, src, count, kind));
-    std::memmove(dst, src, count);
+aclError aclrtPointerGetAttributes(const void* ptr, aclrtPtrAttributes* attributes) {
+  return runtime_call("aclrtPointerGetAttributes", [&]() -> Status {
+    if (ptr == nullptr) return null_argument("ptr");
+    if (attributes == nullptr) return null_argument("attributes");
+    *attributes = {};
+    attributes->location = location_of(ptr);
+    attributes->pageSize = static_cast<uint32_t>(detail::page_size());
     return {};
   });
 }
 
-aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind,
-                          aclrtStream stream) {
-  return runtime_call("aclrtMemcpyAsync", [&]() -> Status {
-    DESCEND_RETURN_IF_ERROR(check_copy(dst, destMax, src, count, kind));
-    if (kind == ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE) {  // the source is the caller's again when this returns
-      const auto kept = std::make_shared<const std::string>(static_cast<const char*>(src), count);
-      return submit(stream, count, [=] { std::memmove(dst, kept->data(), count); });
+aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total) {
+  return runtime_call("aclrtGetMemInfo", [&]() -> Status {
+    if (attr > ACL_HBM_MEM_P2P_HUGE1G) {
+      return failure(Code::kInvalidParam, "attr is ", static_cast<int>(attr), ", which is none.");
     }
-    return submit(stream, count, [=] { std::memmove(dst, src, count); });
-  });
-}
-
-aclError aclrtMemcpy2d(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height,
-                       aclrtMemcpyKind kind) {
-  return runtime_call("aclrtMemcpy2d", [&]() -> Status {
-    DESCEND_RETURN_IF_ERROR(check_copy_2d(dst, dpitch, src, spitch, width, height, kind));
-    copy_rows(dst, dpitch, src, spitch, width, height);
+    if (free == nullptr) return null_argument("free");
+    if (total == nullptr) return null_argument("total");
+    const DeviceMemory memory = device_memory(current_device());
+    *free = memory.free;
+    *total = memory.total;
     return {};
   });
 }
 
-aclError aclrtMemcpy2dAsync(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height,
-                            aclrtMemcpyKind kind, aclrtStream stream) {
-  return runtime_call("aclrtMemcpy2dAsync", [&]() -> Status {
-    DESCEND_RETURN_IF_ERROR(check_copy_2d(dst, dpitch, src, spitch, width, height, kind));
-    return submit(stream, width * height, [=] { copy_rows(dst, dpitch, src, spitch, width, height); });
+aclError aclrtGetMemUsageInfo(int32_t deviceId, aclrtMemUsageInfo* memUsageInfo, size_t inputNum, size_t* outputNum) {
+  return runtime_call("aclrtGetMemUsageInfo", [&]() -> Status {
+    DESCEND_RETURN_IF_ERROR(check_device(deviceId));
+    if (memUsageInfo == nullptr) return null_argument("memUsageInfo");
+    if (outputNum == nullptr) return null_argument("outputNum");
+    if (inputNum == 0) return failure(Code::kInvalidParam, "inputNum is 0, but must be at least 1.");
+    const DeviceMemory memory = device_memory(deviceId);
+    aclrtMemUsageInfo usage{};
+    std::strcpy(usage.name, "APP");
+    usage.curMemSize = memory.used;
+    usage.memPeakSize = memory.peak;
+    *memUsageInfo = usage;
+    *outputNum = 1;
+    return {};
+  });
+}
+
+aclError aclrtGetMemUceInfo(int32_t deviceId, aclrtMemUceInfo* memUceInfoArray, size_t arraySize, size_t* retSize) {
+  return runtime_call("aclrtGetMemUceInfo", [&]() -> Status {
+    DESCEND_RETURN_IF_ERROR(check_device(deviceId));
+    if (memUceInfoArray == nullptr) return null_argument("memUceInfoArray");
+    if (retSize == nullptr) return null_argument("retSize");
+    if (arraySize == 0 || arraySize > MAX_MEM_UCE_INFO_ARRAY_SIZE) {
+      return failure(Code::kInvalidParam, "arraySize is ", arraySize, ", but must be from 1 to ",
+                     MAX_MEM_UCE_INFO_ARRAY_SIZE, ".");
+    }
+    *retSize = 0;
+    return {};
+  });
+}
+
+aclError aclrtMemUceRepair(int32_t deviceId, aclrtMemUceInfo* memUceInfoArray, size_t arraySize) {
+  return runtime_call("aclrtMemUceRepair", [&]() -> Status {
+    DESCEND_RETURN_IF_ERROR(check_device(deviceId));
+    if (memUceInfoArray == nullptr) return null_argument("memUceInfoArray");
+    if (arraySize == 0) return failure(Code::kInvalidParam, "arraySize is 0, but must be at least 1.");
+    return failure(Code::kInvalidParam, "no error of the memory at ", memUceInfoArray[0].addr,
+                   " is known, so none can be repaired.");
   });
 }

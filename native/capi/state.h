@@ -15,6 +15,7 @@
 #include "operators/executor.h"
 #include "runtime/status.h"
 #include "runtime/stream.h"
+#include "runtime/virtual_memory.h"
 #include "tensor/tensor.h"
 
 namespace descend::capi {
@@ -78,12 +79,13 @@ struct State {
   HandleTable<DataBuffer> data_buffers{0xAC};
   HandleTable<TensorDesc> tensor_descs{0xAD};
   HandleTable<Attributes> attributes{0xB0};
+  HandleTable<std::shared_ptr<PhysicalMemory>> physical{0xB8};
 
   template <class Use>
   void for_each_table(Use use) {
     const auto each = [&](auto&... tables) { (use(tables), ...); };
     each(tensors, int_arrays, bool_arrays, executors, streams, events, contexts, float_arrays, scalars, tensor_lists,
-         scalar_lists, data_buffers, tensor_descs, attributes);
+         scalar_lists, data_buffers, tensor_descs, attributes, physical);
   }
 };
 State& state();

@@ -23,7 +23,6 @@ constexpr Feature kDump{kFeatureUnsupported, "what operators read and write cann
 constexpr Feature kGraphs{kFeatureUnsupported, "there is no compiler of graphs."};
 // HCCL has a code of its own.
 constexpr Feature kCollectives{Code{5}, "there are no collectives between devices."};
-constexpr Feature kNotYet{kFeatureUnsupported, "this function is not supported."};
 
 int32_t refuse(const char* function, const Feature& feature) noexcept {
   return report(function, feature.code, feature.sentence);
@@ -133,32 +132,5 @@ REFUSE(HcclReduceScatter, kCollectives)
 REFUSE(HcclReduceScatterV, kCollectives)
 REFUSE(HcclScatter, kCollectives)
 REFUSE(HcclSend, kCollectives)
-
-// Memory.
-REFUSE(aclrtCmoAsync, kNotYet)
-REFUSE(aclrtFreePhysical, kNotYet)
-REFUSE(aclrtGetMemUceInfo, kNotYet)
-REFUSE(aclrtGetMemUsageInfo, kNotYet)
-REFUSE(aclrtHostRegister, kNotYet)
-REFUSE(aclrtHostRegisterV2, kNotYet)
-REFUSE(aclrtHostUnregister, kNotYet)
-REFUSE(aclrtIpcMemClose, kNotYet)
-REFUSE(aclrtIpcMemGetExportKey, kNotYet)
-REFUSE(aclrtIpcMemImportByKey, kNotYet)
-REFUSE(aclrtIpcMemSetImportPid, kNotYet)
-REFUSE(aclrtMallocHostWithCfg, kNotYet)
-REFUSE(aclrtMallocPhysical, kNotYet)
-REFUSE(aclrtMapMem, kNotYet)
-REFUSE(aclrtMemExportToShareableHandle, kNotYet)
-REFUSE(aclrtMemImportFromShareableHandle, kNotYet)
-REFUSE(aclrtMemSetPidToShareableHandle, kNotYet)
-REFUSE(aclrtMemUceRepair, kNotYet)
-REFUSE(aclrtMemcpyAsyncWithCondition, kNotYet)
-REFUSE(aclrtMemcpyBatch, kNotYet)
-REFUSE(aclrtMemcpyBatchAsync, kNotYet)
-REFUSE(aclrtPointerGetAttributes, kNotYet)
-REFUSE(aclrtReleaseMemAddress, kNotYet)
-REFUSE(aclrtReserveMemAddress, kNotYet)
-REFUSE(aclrtUnmapMem, kNotYet)
 
 }  // extern "C"

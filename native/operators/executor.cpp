@@ -214,8 +214,7 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     return call_.fail(Code::kParamInvalid, "the workspace must be aligned to ", alignof(std::max_align_t), " bytes.");
   }
   if (const Allocation around = needed > 0 ? find_allocation(workspace) : Allocation{}; around) {
-    const size_t room = around.bytes - static_cast<size_t>(static_cast<const char*>(workspace) - around.begin);
-    if (room < needed) {
+    if (const size_t room = around.room(workspace); room < needed) {
       return call_.fail(Code::kParamInvalid, "the workspace must have ", needed, " bytes, but its allocation has ",
                         room, " from there on.");
     }

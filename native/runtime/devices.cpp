@@ -1,5 +1,6 @@
 #include "runtime/devices.h"
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
@@ -12,6 +13,7 @@ namespace {
 constexpr Code kNoDevice{207004};
 
 std::atomic<const std::vector<int32_t>*> known{nullptr};
+std::atomic<int32_t> in_machine{1};
 
 // A whole number that is all of the text; -1 for anything else.
 int64_t read_number(std::string_view text) {
@@ -66,9 +68,23 @@ Status visible_devices(const std::vector<int32_t>** numbers) {
   auto read = std::make_unique<std::vector<int32_t>>();
   DESCEND_RETURN_IF_ERROR(read_count(&count));
   DESCEND_RETURN_IF_ERROR(read_visible(count, read.get()));
+  in_machine.store(count, std::memory_order_relaxed);
   // Of threads that ask together the first is right for all.
   if (known.compare_exchange_strong(*numbers, read.get(), std::memory_order_acq_rel)) *numbers = read.release();
   return {};
+}
+
+int32_t machine_devices() { return in_machine.load(std::memory_order_relaxed); }
+
+int32_t number_of(int32_t device) {
+  return check_device(device).ok() ? (*known.load(std::memory_order_acquire))[static_cast<size_t>(device)] : -1;
+}
+
+int32_t device_of(int32_t number) {
+  const std::vector<int32_t>* numbers = nullptr;
+  if (!visible_devices(&numbers).ok()) return -1;
+  const auto found = std::find(numbers->begin(), numbers->end(), number);
+  return found == numbers->end() ? -1 : static_cast<int32_t>(found - numbers->begin());
 }
 
 Status check_device(int32_t device) {

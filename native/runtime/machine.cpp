@@ -47,6 +47,30 @@ double cores_v1(const std::string& folder) {
 double memory_v2(const std::string& folder) { return number_in(folder + "/memory.max"); }
 double memory_v1(const std::string& folder) { return number_in(folder + "/memory.limit_in_bytes"); }
 
+// The number that follows a name in a file of names and numbers, or 0.
+double number_after(const std::string& path, const std::string& name) {
+  std::ifstream in(path);
+  std::string word;
+  for (double number = 0; in >> word;) {
+    if (word != name) continue;
+    return in >> number ? number : 0;
+  }
+  return 0;
+}
+
+// What is left below a limit, where files' pages that the kernel can drop count as left; at least 1, for 0 is none.
+double left_of(double limit, double used, double droppable) {
+  return limit > 0 ? std::max(limit - std::max(used - droppable, 0.0), 1.0) : 0;
+}
+double memory_left_v2(const std::string& folder) {
+  return left_of(memory_v2(folder), number_in(folder + "/memory.current"),
+                 number_after(folder + "/memory.stat", "inactive_file"));
+}
+double memory_left_v1(const std::string& folder) {
+  return left_of(memory_v1(folder), number_in(folder + "/memory.usage_in_bytes"),
+                 number_after(folder + "/memory.stat", "total_inactive_file"));
+}
+
 struct Mount {
   std::string root, point, type, options;
 };
@@ -92,7 +116,7 @@ namespace detail {
 
 CgroupLimits cgroup_limits(const std::string& root) {
   const std::vector<Mount> mounts = cgroup_mounts(root);
-  double cores = 0, memory = 0;
+  double cores = 0, memory = 0, memory_left = 0;
   std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     // hierarchy:controllers:path, where version 2 has no controllers
@@ -105,19 +129,23 @@ CgroupLimits cgroup_limits(const std::string& root) {
       if (controllers.empty() && mount.type == "cgroup2") {
         hold_down(cores, least(root, mount, path, cores_v2));
         hold_down(memory, least(root, mount, path, memory_v2));
+        hold_down(memory_left, least(root, mount, path, memory_left_v2));
       } else if (mount.type == "cgroup") {
         if (lists(controllers, "cpu") && lists(mount.options, "cpu")) {
           hold_down(cores, least(root, mount, path, cores_v1));
         }
         if (lists(controllers, "memory") && lists(mount.options, "memory")) {
           hold_down(memory, least(root, mount, path, memory_v1));
+          hold_down(memory_left, least(root, mount, path, memory_left_v1));
         }
       }
     }
   }
   CgroupLimits limits;
   limits.cores = cores;
-  if (memory > 0 && memory < 0x1p62) limits.memory = static_cast<size_t>(memory);  // version 1 writes "none" as 2^63
+  // Version 1 writes "none" as 2^63.
+  if (memory > 0 && memory < 0x1p62) limits.memory = static_cast<size_t>(memory);
+  if (memory_left > 0 && memory_left < 0x1p61) limits.memory_left = static_cast<size_t>(memory_left);
   return limits;
 }
 
@@ -150,6 +178,26 @@ size_t usable_memory() {
   if (limit > 0 && (bytes == 0 || limit < bytes)) bytes = limit;
 #endif
   return bytes;
+}
+
+size_t available_memory() {
+#if defined(__linux__)
+  size_t bytes = static_cast<size_t>(number_after("/proc/meminfo", "MemAvailable:")) * 1024;
+  const size_t left = detail::cgroup_limits("").memory_left;
+  if (left > 0 && (bytes == 0 || left < bytes)) bytes = left;
+  return bytes;
+#else
+  return usable_memory();
+#endif
+}
+
+size_t resident_memory() {
+  size_t pages = 0;
+#if defined(__linux__)
+  std::ifstream in("/proc/self/statm");
+  in >> pages >> pages;  // all of the address space, then what lies in memory
+#endif
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 int current_core() {

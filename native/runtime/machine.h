@@ -12,6 +12,12 @@ int usable_cores();
 // Physical memory, held down by the cgroup's limit. 0 if unknown.
 size_t usable_memory();
 
+// How much memory can be taken before the system must swap, held down by what is left below the cgroup's limit.
+size_t available_memory();
+
+// How much memory this process takes now.
+size_t resident_memory();
+
 // The core that this thread runs on; -1 if unknown.
 int current_core();
 
@@ -21,8 +27,9 @@ void avoid_core(int core);
 namespace detail {
 
 struct CgroupLimits {
-  double cores = 0;   // 0: no limit
-  size_t memory = 0;  // 0: no limit
+  double cores = 0;        // 0: no limit
+  size_t memory = 0;       // 0: no limit
+  size_t memory_left = 0;  // below the limit; 0: no limit
 };
 // Reads <root>/proc/self/cgroup, <root>/proc/self/mountinfo and what they point to; root is "" but for tests.
 CgroupLimits cgroup_limits(const std::string& root);

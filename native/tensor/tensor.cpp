@@ -220,9 +220,7 @@ Status check_layout(const Tensor& tensor, ByteRange* touched) {
                    storage == 1 ? " element." : " elements.");
   }
   if (const Allocation allocation = find_allocation(tensor.data)) {
-    const size_t room =
-        allocation.bytes - static_cast<size_t>(static_cast<const char*>(tensor.data) - allocation.begin);
-    if (static_cast<size_t>(storage * size) > room) {
+    if (const size_t room = allocation.room(tensor.data); static_cast<size_t>(storage * size) > room) {
       return invalid("has a storage of ", storage * size, " bytes, but the allocation that it lies in has ", room,
                      " bytes from there on.");
     }

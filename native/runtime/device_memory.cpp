@@ -1,0 +1,66 @@
+#include "runtime/device_memory.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+
+#include "runtime/devices.h"
+#include "runtime/machine.h"
+#include "runtime/memory_registry.h"
+
+namespace descend {
+namespace {
+
+// What the whole machine has, or the control group may use: it does not change while a process runs.
+size_t all_memory() {
+  static const size_t bytes = usable_memory();
+  return bytes > 0 ? bytes : SIZE_MAX;  // of which nobody knows
+}
+
+}  // namespace
+
+namespace detail {
+
+size_t device_share() { return all_memory() / static_cast<size_t>(machine_devices()); }
+
+}  // namespace detail
+
+DeviceMemory device_memory(int device) {
+  DeviceMemory memory;
+  memory.total = detail::device_share();
+  size_t all_used = 0;
+  {
+    detail::MemoryRegistry& registry = detail::memory_registry();
+    const std::lock_guard lock(registry.mutex);
+    memory.used = registry.usage[static_cast<size_t>(device)].used;
+    memory.peak = registry.usage[static_cast<size_t>(device)].peak;
+    for (const detail::DeviceUsage& usage : registry.usage) all_used += usage.used;
+  }
+  // Of what the devices hold, some lies in memory by now, and is not available any more; pages that nobody has touched
+  // take none. As much of the process's own memory as came since it first asked is taken for the former.
+  static const size_t at_first = resident_memory();
+  const size_t now = resident_memory();
+  const size_t touched = std::min(all_used, now > at_first ? now - at_first : 0);
+  const size_t available = available_memory() + touched;  // if the devices held nothing
+  memory.free = std::min(memory.total - memory.used, available - std::min(available, all_used));
+  return memory;
+}
+
+bool MemoryClaim::take(int device, size_t bytes) {
+  if (device < 0) return true;
+  detail::MemoryRegistry& registry = detail::memory_registry();
+  const std::lock_guard lock(registry.mutex);
+  if (!registry.usage[static_cast<size_t>(device)].take(bytes)) return false;
+  device_ = device;
+  bytes_ = bytes;
+  return true;
+}
+
+MemoryClaim::~MemoryClaim() {
+  if (bytes_ == 0) return;
+  detail::MemoryRegistry& registry = detail::memory_registry();
+  const std::lock_guard lock(registry.mutex);
+  registry.usage[static_cast<size_t>(device_)].give_back(bytes_);
+}
+
+}  // namespace descend

@@ -259,3 +259,64 @@ TEST_CASE("a forked child keeps its device" * FORKS) {
         }) == 0);
   CHECK(device_now() == 2);
 }
+
+TEST_CASE("each device counts its own memory, a share of the machine's, and copies reach all") {
+  REQUIRE(setenv("DESCEND_DEVICES", "4", 1) == 0);
+  const Runtime runtime;
+  const auto used = [](int32_t device) {
+    aclrtMemUsageInfo usage{};
+    size_t count = 0;
+    CHECK(aclrtGetMemUsageInfo(device, &usage, 1, &count) == 0);
+    return usage.curMemSize;
+  };
+  std::vector<size_t> before;
+  for (int32_t device = 0; device < 4; ++device) before.push_back(used(device));
+  std::vector<void*> memory(4);
+  size_t total = 0;
+  for (int32_t device = 0; device < 4; ++device) {
+    CHECK(aclrtSetDevice(device) == 0);
+    const size_t bytes = kBlock * static_cast<size_t>(device + 1);
+    auto& here = memory[static_cast<size_t>(device)];
+    CHECK(aclrtMalloc(&here, bytes, ACL_MEM_MALLOC_HUGE_FIRST) == 0);
+    CHECK(aclrtMemset(here, bytes, device + 1, bytes) == 0);
+    aclrtPtrAttributes attributes{};
+    CHECK(aclrtPointerGetAttributes(here, &attributes) == 0);
+    CHECK(attributes.location.type == ACL_MEM_LOCATION_TYPE_DEVICE);
+    CHECK(attributes.location.id == static_cast<uint32_t>(device));
+    size_t free = 0, share = 0;
+    CHECK(aclrtGetMemInfo(ACL_HBM_MEM, &free, &share) == 0);
+    CHECK((total == 0 || total == share));
+    total = share;
+    CHECK(free <= share - bytes);
+    // What the machine has, this device has a part of.
+    void* more = nullptr;
+    REFUSED(ACL_ERROR_BAD_ALLOC, "aclrtMalloc", aclrtMalloc(&more, share - bytes + 1, ACL_MEM_MALLOC_HUGE_FIRST));
+  }
+  for (size_t device = 0; device < 4; ++device) {
+    CHECK(used(static_cast<int32_t>(device)) == before[device] + kBlock * (device + 1));
+  }
+  CHECK(aclrtMemcpy(memory[0], kBlock, memory[3], kBlock, ACL_MEMCPY_DEVICE_TO_DEVICE) == 0);
+  CHECK(static_cast<char*>(memory[0])[kBlock - 1] == 4);
+  // Physical memory is of the device that its properties name, whichever is current.
+  aclrtPhysicalMemProp prop{};
+  prop.memAttr = ACL_HBM_MEM_HUGE;
+  prop.location = {2, ACL_MEM_LOCATION_TYPE_DEVICE};
+  aclrtDrvMemHandle handle = nullptr, other = nullptr;
+  void* start = nullptr;
+  CHECK(aclrtMallocPhysical(&handle, kBlock, &prop, 0) == 0);
+  CHECK(used(2) == before[2] + 4 * kBlock);
+  CHECK(aclrtReserveMemAddress(&start, 2 * kBlock, 0, nullptr, 0) == 0);
+  CHECK(aclrtMapMem(start, kBlock, 0, handle, 0) == 0);
+  aclrtPtrAttributes attributes{};
+  CHECK(aclrtPointerGetAttributes(start, &attributes) == 0);
+  CHECK(attributes.location.id == 2);
+  prop.location.id = 1;
+  CHECK(aclrtMallocPhysical(&other, kBlock, &prop, 0) == 0);
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtMapMem", aclrtMapMem(static_cast<char*>(start) + kBlock, kBlock, 0, other, 0));
+  CHECK(sentence().find("memory of device 1 cannot be mapped there") != std::string::npos);
+  CHECK(aclrtMemcpyAsync(start, kBlock, memory[1], kBlock, ACL_MEMCPY_INTER_DEVICE_TO_DEVICE, nullptr) == 0);
+  CHECK(aclrtSynchronizeStream(nullptr) == 0);
+  CHECK(static_cast<char*>(start)[kBlock - 1] == 2);
+  for (void* here : memory) CHECK(aclrtFree(here) == 0);
+  CHECK(used(3) == before[3]);
+}

@@ -44,6 +44,13 @@ std::vector<Named> runtime_calls(aclTensor* tensor, aclOpExecutor* executor) {
   static aclrtEventRecordedStatus recorded;
   static aclrtEventStatus older;
   static uint64_t timestamp;
+  static aclrtPtrAttributes attributes;
+  static aclrtPhysicalMemProp properties;
+  static aclrtMemcpyBatchAttr attr;
+  static aclrtMemUsageInfo usage;
+  static aclrtMemUceInfo uce;
+  static int32_t number;
+  static uint64_t length;
   static int foreign;
   void* const handle = &foreign;
 #define CALL(name, ...) {#name, [=] { return name(__VA_ARGS__); }}
@@ -68,6 +75,33 @@ std::vector<Named> runtime_calls(aclTensor* tensor, aclOpExecutor* executor) {
       CALL(aclrtFree, handle),
       CALL(aclrtMallocHost, &pointer, 64),
       CALL(aclrtFreeHost, handle),
+      CALL(aclrtMallocHostWithCfg, &pointer, 64, nullptr),
+      CALL(aclrtHostRegister, host, 64, ACL_HOST_REGISTER_MAPPED, &pointer),
+      CALL(aclrtHostRegisterV2, host, 64, ACL_HOST_REG_MAPPED),
+      CALL(aclrtHostUnregister, host),
+      CALL(aclrtHostGetDevicePointer, host, &pointer, 0),
+      CALL(aclrtPointerGetAttributes, host, &attributes),
+      CALL(aclrtReserveMemAddress, &pointer, 64, 0, nullptr, 0),
+      CALL(aclrtReleaseMemAddress, host),
+      CALL(aclrtMallocPhysical, &pointer, 64, &properties, 0),
+      CALL(aclrtFreePhysical, handle),
+      CALL(aclrtMapMem, host, 64, 0, handle, 0),
+      CALL(aclrtUnmapMem, host),
+      CALL(aclrtMemGetAllocationGranularity, &properties, ACL_RT_MEM_ALLOC_GRANULARITY_MINIMUM, &bytes),
+      CALL(aclrtMemExportToShareableHandle, handle, ACL_MEM_HANDLE_TYPE_NONE, 0, &length),
+      CALL(aclrtMemSetPidToShareableHandle, 1, &number, 1),
+      CALL(aclrtMemImportFromShareableHandle, 1, 0, &pointer),
+      CALL(aclrtIpcMemGetExportKey, host, 64, host, 65, 0),
+      CALL(aclrtIpcMemSetImportPid, host, &number, 1),
+      CALL(aclrtIpcMemImportByKey, &pointer, host, 0),
+      CALL(aclrtIpcMemClose, host),
+      CALL(aclrtMemcpyAsyncWithCondition, host, 4, host + 8, 4, ACL_MEMCPY_HOST_TO_DEVICE, nullptr),
+      CALL(aclrtMemcpyBatch, &pointer, &bytes, &pointer, &bytes, 1, &attr, &bytes, 1, &all),
+      CALL(aclrtMemcpyBatchAsync, &pointer, &bytes, &pointer, &bytes, 1, &attr, &bytes, 1, &all, nullptr),
+      CALL(aclrtCmoAsync, host, 4, ACL_RT_CMO_TYPE_PREFETCH, nullptr),
+      CALL(aclrtGetMemUsageInfo, 0, &usage, 1, &bytes),
+      CALL(aclrtGetMemUceInfo, 0, &uce, 1, &bytes),
+      CALL(aclrtMemUceRepair, 0, &uce, 1),
       CALL(aclrtMemset, host, 4, 0, 4),
       CALL(aclrtMemsetAsync, host, 4, 0, 4, nullptr),
       CALL(aclrtMemcpy, host, 4, host + 8, 4, ACL_MEMCPY_HOST_TO_DEVICE),
@@ -227,6 +261,19 @@ std::vector<Kind> kinds(Problem& problem) {
         USE(aclrtQueryEventStatus, h, &recorded), USE(aclrtQueryEvent, h, &older),
         USE(aclrtStreamWaitEvent, nullptr, h), USE(aclrtSynchronizeEventWithTimeout, h, 1),
         USE(aclrtEventElapsedTime, &milliseconds, h, h), USE(aclrtEventGetTimestamp, h, &length)}},
+      {"aclrtFreePhysical",
+       []() -> void* {
+         aclrtPhysicalMemProp prop{};
+         prop.memAttr = ACL_MEM_NORMAL;
+         prop.location.type = ACL_MEM_LOCATION_TYPE_DEVICE;
+         aclrtDrvMemHandle made = nullptr;
+         CHECK(aclrtMallocPhysical(&made, 65536, &prop, 0) == 0);
+         return made;
+       },
+       [](void* h) { return h == nullptr ? 0 : aclrtFreePhysical(h); },  // null is refused here, as CANN does
+       kStale,
+       {USE(aclrtMapMem, host, 65536, 0, h, 0),
+        USE(aclrtMemExportToShareableHandle, h, ACL_MEM_HANDLE_TYPE_NONE, 0, &length)}},
       {"aclrtDestroyContext",
        []() -> void* {
          aclrtContext context = nullptr;

@@ -641,6 +641,13 @@ TEST_CASE("cgroup limits") {
   write("sys/fs/cgroup/outer/memory.max", "1073741824\n");
   CHECK(limits().cores == doctest::Approx(1.5));
   CHECK(limits().memory == size_t{1} << 30);
+  CHECK(limits().memory_left == size_t{1} << 30);
+  write("sys/fs/cgroup/outer/memory.current", "1000000000\n");
+  CHECK(limits().memory_left == 73741824);
+  write("sys/fs/cgroup/outer/memory.stat", "anon 1\ninactive_file 300000000\nactive_file 5\n");
+  CHECK(limits().memory_left == 373741824);
+  write("sys/fs/cgroup/outer/memory.current", "1373741824\n");
+  CHECK(limits().memory_left == 1);  // 0 is no limit
   write("sys/fs/cgroup/outer/inner/cpu.max", "50000 100000\n");
   CHECK(limits().cores == doctest::Approx(0.5));
 
@@ -656,6 +663,11 @@ TEST_CASE("cgroup limits") {
   CHECK(limits().memory == 0);
   write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
   CHECK(limits().cores == doctest::Approx(2.5));
+  CHECK(limits().memory_left == 0);
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1500\n");
+  write("sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 200\n");
+  CHECK(limits().memory_left == 700);
   fs::remove_all(root);
 
   CHECK(usable_cores() >= 1);

@@ -4,6 +4,7 @@
 #define DESCEND_ACL_ACL_RT_MEMORY_H_
 
 #include "acl_base.h"
+#include "acl_rt_device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -248,12 +249,6 @@ ACL_FUNC_VISIBILITY aclError aclrtGetMemUsageInfo(int32_t deviceId, aclrtMemUsag
 /* Errors of the memory that hardware could not correct. None are ever found: where one strikes a process's memory, the
  * system ends the process. So there is nothing to repair, and what is asked to be is refused. */
 #define MAX_MEM_UCE_INFO_ARRAY_SIZE 128
-#define UCE_INFO_RESERVED_SIZE 14
-typedef struct aclrtMemUceInfo {
-  void* addr;
-  size_t len;
-  size_t reserved[UCE_INFO_RESERVED_SIZE];
-} aclrtMemUceInfo;
 ACL_FUNC_VISIBILITY aclError aclrtGetMemUceInfo(int32_t deviceId, aclrtMemUceInfo* memUceInfoArray, size_t arraySize,
                                                 size_t* retSize);
 ACL_FUNC_VISIBILITY aclError aclrtMemUceRepair(int32_t deviceId, aclrtMemUceInfo* memUceInfoArray, size_t arraySize);

@@ -53,10 +53,11 @@ def keep(tensor: Tensor | None, value: bool = True) -> Tensor | None:
 
     PyTorch saves no inference tensors, whose changes it could not notice: where they need no gradient a copy will do.
     """
-    if tensor is None or value:
-        copied = tensor is not None and tensor.is_inference() and not tensor.requires_grad
-        return tensor.clone() if tensor is not None and copied else tensor
-    return constant(1.0, tensor.shape, tensor)
+    if tensor is None:
+        return None
+    if not value:
+        return constant(1.0, tensor.shape, tensor)
+    return tensor.clone() if tensor.is_inference() and not tensor.requires_grad else tensor
 
 
 def results_again(forward: Operator, args: Sequence[Any], saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

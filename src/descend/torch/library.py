@@ -96,8 +96,9 @@ def recording() -> bool:
 
     What ``torch.compile`` makes is not: it takes all gradients while it traces.
     """
-    functional = torch._C._TorchDispatchModeKey.FUNCTIONAL
-    return _symbolic_trace._is_fx_tracing_flag and torch._C._get_dispatch_mode(functional) is None
+    if not _symbolic_trace._is_fx_tracing_flag:
+        return False
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is None
 
 
 def traced_before_dispatch() -> bool:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
-from torch_cases import draw  # noqa: E402
+from torch_cases import Foreign, draw  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -220,6 +220,22 @@ def test_what_has_no_gate_of_the_input_s_shape_is_left_to_the_class(name):
     ]  # fmt: skip
     for call in calls:
         assert outcome(ours, *call) == outcome(theirs, *call), call
+
+
+@pytest.mark.parametrize("where", ["input", "gate", "parameters"])
+@pytest.mark.parametrize("name", SWAPPED)
+def test_tensors_of_other_classes_are_left_to_the_modules(name, where):
+    modules, tensors = pair(name), [t.detach() for t in inputs(torch.float32)]
+    if where == "parameters":
+        for module in modules:
+            for key, parameter in list(module.named_parameters()):
+                setattr(module, key, nn.Parameter(parameter.detach().as_subclass(Foreign)))
+    else:
+        place = ("input", "gate").index(where)
+        tensors[place] = tensors[place].as_subclass(Foreign)
+    ours, theirs = (module(*tensors) for module in modules)
+    assert type(ours) is type(theirs) is Foreign
+    assert torch.equal(ours.as_subclass(Tensor), theirs.as_subclass(Tensor))
 
 
 def test_inputs_by_name():

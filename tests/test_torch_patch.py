@@ -20,7 +20,7 @@ from torch.nn.utils._per_sample_grad import call_for_per_sample_grads  # noqa: E
 
 import descend.torch as dt  # noqa: E402
 from cases import run_python  # noqa: E402
-from torch_cases import draw  # noqa: E402
+from torch_cases import Foreign, draw  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 
@@ -687,16 +687,6 @@ def test_what_no_operator_takes_is_left_to_the_class(name):
         assert outcome(ours, x) == outcome(theirs, x)
     if name == "GroupNorm and SiLU":
         assert outcome(ours, ones[0, 0]) == outcome(theirs, ones[0, 0])  # of rank 1
-
-
-class Foreign(Tensor):
-    """A tensor that knows PyTorch's functions alone, as masked and quantized ones do."""
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(function, "namespace", None) == "descend":
-            raise TypeError(f"no {function} of a {cls.__name__}")
-        return super().__torch_function__(function, types, args, kwargs or {})
 
 
 @pytest.mark.parametrize("where", ["input", "parameters"])

@@ -24,6 +24,16 @@ def draw(shape: Sequence[int], generator: torch.Generator | int, dtype: torch.dt
     return here(torch.randn(tuple(shape), generator=random, dtype=dtype, device="cpu"))
 
 
+class Foreign(Tensor):
+    """A tensor that knows PyTorch's functions alone, as masked and quantized ones do."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "namespace", None) == "descend":
+            raise TypeError(f"no {function} of a {cls.__name__}")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of an operator: positional arguments, and those by keyword."""

@@ -21,6 +21,7 @@ from descend.npu.composed.fusion_attention import (  # noqa: E402
 )
 from descend.npu.composed.random import Dropout, Kept  # noqa: E402
 from descend.npu.composed.refusal import RefusedError  # noqa: E402
+from descend.npu.composed.visible import Visible  # noqa: E402
 
 Tensor = Any
 
@@ -408,6 +409,23 @@ def test_given_seeds_of_dropout() -> None:
     assert drawn is not None
     assert set(drawn.unique().tolist()) == {0.0, 4.0}
     assert abs(drawn.mean().item() - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 8, 2, 4096, 4096, 8), (3, 5, 5, 7, 9, 8), (1, 4, 1, 1, 100000, 8), (64, 16, 16, 32, 32, 8)]
+)
+@pytest.mark.parametrize("mode", [0, 2])
+def test_scores_exist_in_small_blocks(sizes: tuple[int, ...], mode: int) -> None:
+    b, n, kv, sq, sk, d = sizes
+    query, key = torch.empty(1).expand(b, kv, n // kv, sq, d), torch.empty(1).expand(b, kv, sk, d)
+    visible = Visible(after=0) if mode else Visible()
+    problem = attention.Problem(query, key, key, 1.0, visible)
+    seen = torch.zeros(b, kv, sq, dtype=torch.int8)
+    for batches, heads, rows in attention._blocks(problem):
+        seen[batches, heads, rows] += 1
+        scores = seen[batches, heads, rows].numel() * (n // kv) * sk
+        assert scores <= max(attention.SCORES, n // kv * sk)
+    assert (seen == 1).all()
 
 
 def test_keys_shared_among_processes() -> None:

@@ -12,6 +12,8 @@ torch_npu = pytest.importorskip("torch_npu")
 
 from torch.nn import functional  # noqa: E402
 
+from descend.npu.composed import device  # noqa: E402
+
 Tensor = Any
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -320,3 +322,18 @@ def test_scaled_dot_product_attention_in_all_its_ways(
     for gradient, right in zip(got, torch.autograd.grad(wanted, wide, dy.double()), strict=True):
         scale = tolerance * max(1.0, right.abs().max().item())
         torch.testing.assert_close(gradient.cpu().double(), right, rtol=tolerance, atol=scale)
+
+
+def test_a_causal_mask_first_made_in_inference_or_under_a_mode_serves_training() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q = torch.randn(1, 2, 5, 8).npu()
+    for first_use in (torch.inference_mode(), FakeTensorMode(allow_non_fake_inputs=True)):
+        device._triangle.cache_clear()
+        with first_use:
+            functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        leaf = q.clone().requires_grad_()
+        out = functional.scaled_dot_product_attention(leaf, leaf, leaf, is_causal=True)
+        out.sum().backward()
+        near(out, attention(*(q.cpu().double(),) * 3, 8**-0.5, causal()), "result")
+        assert leaf.grad.isfinite().all()

@@ -62,7 +62,8 @@ def _causal_or(theirs: Any) -> Callable[..., Tensor]:
     ) -> Tensor:
         tensors = (query, key, value)
         whole = all(t.dim() == 4 and t.dtype == query.dtype and t.device == query.device for t in tensors)
-        if not is_causal or attn_mask is not None or not whole or not _is_fused(query, key, value):
+        traced = torch._C._len_torch_dispatch_stack() > 0  # a triangle kept then would be no real one
+        if traced or not is_causal or attn_mask is not None or not whole or not _is_fused(query, key, value):
             given = (*tensors, attn_mask, dropout_p, is_causal)
             result: Tensor = theirs.call_boxed(keys, *given, scale=scale, enable_gqa=enable_gqa)
             return result
@@ -88,7 +89,8 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 @functools.cache
 def _triangle(device: torch.device) -> Tensor:
-    return masks.trust(masks.triangle().to(device))
+    with torch.inference_mode(False):  # else no gradient could keep it
+        return masks.trust(masks.triangle().to(device))
 
 
 def _operator(name: str) -> Any:

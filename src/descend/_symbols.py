@@ -13,13 +13,15 @@ from pathlib import Path
 # CANN's names: what its public headers declare, and C++ functions of namespace ge.
 CANN = re.compile(r"(?:acl|Acl|Hccl|Msprof|hccl|rt(?=[A-Z])|_ZNK?2ge)\w+")
 _LOOKED_UP = re.compile(rb"(?<=\0)(?:acl|Hccl|Msprof)[A-Za-z]\w{3,80}(?=\0)")
-_SHT_DYNSYM = 11
+_NOT_CANN = re.compile(r"lib(torch|c10|tensorpipe|npu_profiler)|.*\.so\.\d|ld-linux")
+_SHT_DYNAMIC, _SHT_DYNSYM, _DT_NEEDED = 6, 11, 1
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Functions of CANN by name: bound when the libraries are loaded, and looked up when first used."""
+    """Libraries of CANN that must be there, functions bound when they are loaded, and functions looked up later."""
 
+    needed: frozenset[str]
     bound: frozenset[str]
     looked_up: frozenset[str]
 
@@ -34,6 +36,7 @@ def libraries(package: Path) -> list[Path]:
 
 def requests(libraries: Iterable[Path]) -> Requests:
     """What the given libraries ask for; functions that another one of them defines are left out."""
+    needed: set[str] = set()
     bound: set[str] = set()
     defined: set[str] = set()
     looked_up: set[str] = set()
@@ -41,9 +44,10 @@ def requests(libraries: Iterable[Path]) -> Requests:
         with _mapped(path) as data:
             for name, here in _symbols(data):
                 (defined if here else bound).add(name)
+            needed |= {name for name in _needed(data) if not _NOT_CANN.match(name)}
             looked_up |= {match[0].decode() for match in _LOOKED_UP.finditer(data)}
     bound = {name for name in bound - defined if CANN.fullmatch(name)}
-    return Requests(frozenset(bound), frozenset(looked_up - bound))
+    return Requests(frozenset(needed), frozenset(bound), frozenset(looked_up - bound))
 
 
 def exported(library: Path) -> frozenset[str]:
@@ -60,16 +64,31 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
         yield data
 
 
-def _symbols(data: mmap.mmap) -> Iterator[tuple[str, bool]]:
-    """Every dynamic symbol, and whether it is defined here."""
+def _sections(data: mmap.mmap, wanted: int) -> Iterator[tuple[bytes, int]]:
+    """The contents of each section of a kind, and where the strings that it names begin."""
     (table,) = struct.unpack_from("<Q", data, 0x28)
     size, count = struct.unpack_from("<HH", data, 0x3A)
     sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * size) for i in range(count)]
     for _, kind, _, _, offset, length, link, _, _, entry in sections:
-        if kind != _SHT_DYNSYM:
-            continue
-        names = sections[link][4]
-        for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[offset : offset + length // entry * entry]):
+        if kind == wanted:
+            yield data[offset : offset + length // entry * entry], sections[link][4]
+
+
+def _string(data: mmap.mmap, start: int) -> str:
+    return data[start : data.find(b"\0", start)].decode()
+
+
+def _symbols(data: mmap.mmap) -> Iterator[tuple[str, bool]]:
+    """Every dynamic symbol, and whether it is defined here."""
+    for contents, strings in _sections(data, _SHT_DYNSYM):
+        for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", contents):
             if name:
-                start = names + name
-                yield data[start : data.find(b"\0", start)].decode(), section != 0
+                yield _string(data, strings + name), section != 0
+
+
+def _needed(data: mmap.mmap) -> Iterator[str]:
+    """The sonames of the libraries that it is linked with."""
+    for contents, strings in _sections(data, _SHT_DYNAMIC):
+        for tag, value in struct.iter_unpack("<QQ", contents):
+            if tag == _DT_NEEDED:
+                yield _string(data, strings + value)

@@ -76,11 +76,12 @@ def _symbol_rows(table: Table, wrong: list[str]) -> None:
         return
     package = Path(spec.origin).parent
     asked = _symbols.requests(_symbols.libraries(package))
-    served = _symbols.exported(_cann.folder() / "lib64" / sdk.LIBRARY)
-    missing = sorted(asked.bound - served)
-    table.add_row("bound at load", f"{len(asked.bound)} functions, {len(asked.bound) - len(missing)} of them here")
+    folder = _cann.folder() / "lib64"
+    served = _symbols.exported(folder / sdk.LIBRARY)
+    missing = sorted([*(asked.bound - served), *(name for name in asked.needed if not (folder / name).exists())])
+    table.add_row("bound at load", f"{len(asked.bound)} functions, {len(asked.bound & served)} of them here")
     if missing:
-        wrong.append(f"torch_npu needs functions that are not here: {_list(missing)}.")
+        wrong.append(f"torch_npu cannot be loaded without what is not here: {_list(missing)}.")
     operators = {name for name in asked.looked_up if name.startswith("aclnn")}
     others = asked.looked_up - operators
     table.add_row("looked up by name", f"{len(others)} functions, {len(others & served)} of them here")

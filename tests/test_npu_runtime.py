@@ -1,0 +1,374 @@
+"""torch_npu's own use of the runtime: allocator, streams, events, pinned memory, devices, processes, the end.
+
+Data is made on the CPU and moved. Each test that changes what a process has is in a process of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+torch_npu = pytest.importorskip("torch_npu")
+
+from cases import run_python  # noqa: E402
+from descend import _symbols, sdk  # noqa: E402
+
+DTYPES = [
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32,
+    torch.int64, torch.bool, torch.complex64,
+]  # fmt: skip
+START = "import torch, torch_npu\nnpu = torch.npu\n"
+
+
+def run(code: str, **environment: str) -> str:
+    """What a process prints that begins with torch_npu; it must end well, and say nothing but torch_npu's warnings."""
+    done = run_python(START + code, timeout=300, **environment)
+    assert "rror" not in done.stderr, done.stderr
+    return done.stdout
+
+
+# --- libraries and device --------------------------------------------------------------------------------------------
+
+
+def test_all_that_it_binds_is_there():
+    package = Path(torch_npu.__file__).parent
+    asked = _symbols.requests(_symbols.libraries(package))
+    assert len(asked.bound) > 80
+    assert asked.bound <= _symbols.exported(sdk.path() / "lib64" / sdk.LIBRARY)
+    assert all((sdk.path() / "lib64" / name).is_file() for name in asked.needed)
+
+
+def test_one_state_behind_all_names():
+    code = """
+import ctypes
+names = "ascendcl", "opapi", "nnopbase", "hccl", "descend"
+libraries = [ctypes.CDLL(f"lib{name}.so") for name in names]
+print({library.aclInit(None) for library in libraries[1:]}, libraries[0].aclInit(None))
+"""
+    assert run(f"npu.init(){code}") == "{100002} 100002\n"
+
+
+def test_the_version_of_cann():
+    version = (sdk.path() / "ascend_toolkit_install.info").read_text().split("version=")[1].split()[0]
+    code = "from torch_npu.utils.collect_env import get_cann_version\nprint(get_cann_version())\n"
+    code += "import ctypes; text = ctypes.create_string_buffer(128)\n"
+    code += "print(ctypes.CDLL('libascendcl.so').aclsysGetVersionStr(b'runtime', text), text.value.decode())"
+    assert run(code) == f"{version}\n0 {version}\n"
+
+
+def test_the_device():
+    code = "print(npu.is_available(), npu.device_count(), npu.current_device(), npu.get_device_name(0))"
+    assert run(code, DESCEND_PRODUCT="atlas-a3") == "True 1 0 Ascend910_9391\n"
+    free, total = torch.npu.mem_get_info()
+    assert 0 < free <= total
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(3, 5), (0, 4), (), (1 << 20,)], ids=str)
+def test_there_and_back(shape, dtype):
+    x = (torch.rand(shape) * 100).to(dtype)
+    y = x.npu()
+    assert y.device == torch.device("npu:0")
+    assert (y.shape, y.dtype, y.stride()) == (x.shape, x.dtype, x.stride())
+    assert torch.equal(y.cpu(), x)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+ALLOCATOR = """
+import gc
+before = npu.memory_allocated()
+blocks = [torch.full((size,), 7, dtype=torch.uint8).npu() for size in (100, 1 << 20, 30 << 20, 5 << 20)]
+held = npu.memory_allocated() - before
+assert held >= sum(b.numel() for b in blocks), held
+assert npu.memory_reserved() >= held
+assert all((b.cpu() == 7).all() for b in blocks)
+addresses = {b.data_ptr() for b in blocks}
+del blocks
+gc.collect()
+assert npu.memory_allocated() == before
+again = torch.zeros(30 << 20, dtype=torch.uint8).npu()
+assert again.data_ptr() in addresses  # cached
+del again
+npu.empty_cache()
+assert npu.memory_reserved() <= 2 << 20, npu.memory_reserved()
+x = torch.arange(1000).npu()
+assert torch.equal(x.cpu(), torch.arange(1000))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("segments", ["False", "True"])
+def test_the_caching_allocator(segments):
+    assert run(ALLOCATOR, PYTORCH_NPU_ALLOC_CONF=f"expandable_segments:{segments}") == "done\n"
+
+
+def test_expandable_segments_grow():
+    """Blocks that are freed one after the other make room for one that is larger than each."""
+    code = """
+blocks = [torch.zeros(20 << 20, dtype=torch.uint8).npu() for _ in range(8)]
+reserved = npu.memory_reserved()
+del blocks
+large = torch.full((150 << 20,), 3, dtype=torch.uint8).npu()
+assert npu.memory_reserved() <= reserved + (20 << 20), (npu.memory_reserved(), reserved)
+print(bool((large.cpu() == 3).all()))
+"""
+    assert run(code, PYTORCH_NPU_ALLOC_CONF="expandable_segments:True") == "True\n"
+
+
+@pytest.mark.parametrize("segments", ["False", "True"])
+def test_memory_that_cannot_be_had(segments):
+    code = """
+try:
+    torch.empty(1 << 50, dtype=torch.uint8, device="npu")
+except torch.OutOfMemoryError as error:
+    print("out of memory" in str(error))
+print(torch.ones(3).npu().cpu().tolist())
+"""
+    assert run(code, PYTORCH_NPU_ALLOC_CONF=f"expandable_segments:{segments}") == "True\n[1.0, 1.0, 1.0]\n"
+
+
+def test_pinned_memory():
+    x = torch.arange(1 << 18).pin_memory()
+    assert x.is_pinned()
+    y = x.to("npu", non_blocking=True)
+    back = torch.empty_like(x, pin_memory=True)
+    back.copy_(y, non_blocking=True)
+    torch.npu.current_stream().synchronize()
+    assert torch.equal(back, x)
+    assert not torch.arange(3).is_pinned()
+
+
+def test_a_loader_that_pins():
+    data = torch.utils.data.TensorDataset(torch.arange(64.0))
+    batches = [b.npu(non_blocking=True) for (b,) in torch.utils.data.DataLoader(data, batch_size=16, pin_memory=True)]
+    assert torch.equal(torch.cat([b.cpu() for b in batches]), torch.arange(64.0))
+
+
+# --- streams and events ----------------------------------------------------------------------------------------------
+
+
+def norm(x: torch.Tensor) -> torch.Tensor:
+    return torch_npu.npu_rms_norm(x, torch.ones(x.shape[-1]).npu())[0]
+
+
+def test_streams_run_in_the_order_of_their_events():
+    x = torch.rand(512, 512)
+    expected = x
+    for _ in range(20):
+        expected = expected * (expected.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    streams = [torch.npu.Stream() for _ in range(3)]
+    y, gamma = x.npu(), torch.ones(512).npu()
+    torch.npu.synchronize()
+    for step in range(20):
+        before = torch.npu.Event()
+        before.record(streams[step % 3 - 1])
+        with torch.npu.stream(streams[step % 3]):
+            streams[step % 3].wait_event(before)
+            y, _ = torch_npu.npu_rms_norm(y, gamma)
+            y.record_stream(streams[(step + 1) % 3])
+    torch.npu.synchronize()
+    torch.testing.assert_close(y.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_events_tell_time_and_state():
+    start, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
+    x = torch.rand(2048, 1024).npu()
+    start.record()
+    for _ in range(5):
+        y = norm(x)
+    end.record()
+    end.synchronize()
+    assert start.query()
+    assert end.query()
+    assert 0 < start.elapsed_time(end) < 60_000
+    assert y.shape == x.shape
+
+
+def test_a_stream_tells_when_it_is_done():
+    stream = torch.npu.Stream()
+    with torch.npu.stream(stream):
+        assert torch.npu.current_stream() == stream
+        norm(torch.rand(64, 64).npu())
+    stream.synchronize()
+    assert stream.query()
+    assert torch.npu.current_stream() == torch.npu.default_stream()
+    assert len({torch.npu.Stream().npu_stream for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize("queue", ["0", "1", "2"])
+def test_every_way_of_the_queue(queue):
+    code = """
+x = torch.rand(8, 16).npu()
+for _ in range(100):
+    x, _ = torch_npu.npu_rms_norm(x, torch.ones(16).npu())
+print(x.cpu().isfinite().all().item())
+"""
+    assert run(code, TASK_QUEUE_ENABLE=queue) == "True\n"
+
+
+def test_callbacks_on_the_host_and_what_they_raise():
+    """The exception of one is reported, and what comes after it goes on."""
+    code = """
+seen = []
+stream = npu.Stream()
+torch_npu.npu._subscribe_report(stream)
+def fail(argument):
+    seen.append(argument)
+    raise ValueError("from a callback")
+for number in range(3):
+    torch_npu.npu._launch_host_func(stream, fail if number == 1 else seen.append, number)
+stream.synchronize()
+torch_npu.npu._unsubscribe_report(stream)
+print(seen)
+"""
+    done = run_python(START + code, timeout=300)
+    assert done.stdout == "[0, 1, 2]\n", done.stderr
+
+
+# --- several devices -------------------------------------------------------------------------------------------------
+
+
+def test_several_devices():
+    code = """
+assert npu.device_count() == 3
+x = torch.arange(6.0)
+on = [x.to(f"npu:{i}") for i in range(3)]
+assert [t.device.index for t in on] == [0, 1, 2]
+allocated = [npu.memory_allocated(i) for i in range(3)]
+assert all(allocated), allocated
+more = torch.zeros(1 << 20, device="cpu").to("npu:2")
+assert npu.memory_allocated(2) > allocated[2] and npu.memory_allocated(1) == allocated[1]
+assert torch.equal(on[0].to("npu:2").cpu(), x)
+with npu.device(1):
+    assert npu.current_device() == 1
+    assert x.npu().device.index == 1
+    y, _ = torch_npu.npu_rms_norm(on[1], torch.ones(6).npu())
+    assert y.device.index == 1
+    assert npu.current_stream().device.index == 1
+assert npu.current_device() == 0
+print(y.cpu().isfinite().all().item())
+try:
+    x.to("npu:3")
+except RuntimeError as error:
+    print("device" in str(error))
+"""
+    done = run_python(START + code, timeout=300, DESCEND_DEVICES="3")
+    assert done.stdout == "True\nTrue\n", done.stderr
+
+
+def test_visible_devices():
+    code = "print(npu.device_count(), torch.ones(2).to('npu:1').cpu().tolist())"
+    assert run(code, DESCEND_DEVICES="4", ASCEND_RT_VISIBLE_DEVICES="1,3") == "2 [1.0, 1.0]\n"
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_tensors_goes_from_process_to_process(tmp_path):
+    path = str(tmp_path / "x.pt")
+    run(f"torch.save(torch.arange(5).npu(), {path!r})")
+    assert run(f"x = torch.load({path!r}); print(x.device, x.cpu().tolist())") == "npu:0 [0, 1, 2, 3, 4]\n"
+    code = f"print(torch.load({path!r}, map_location='cpu').tolist())"
+    assert run(code) == "[0, 1, 2, 3, 4]\n"
+
+
+def test_a_fork_before_the_first_use():
+    code = """
+import os
+child = os.fork()
+x = torch.arange(3.0).npu()
+assert x.cpu().tolist() == [0, 1, 2]
+if child:
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status))
+"""
+    assert run(code) == "0\n"
+
+
+def test_a_fork_after_it_is_refused_by_torch_npu():
+    """As on a processor: the child says so, and the parent goes on."""
+    code = """
+import os
+x = torch.arange(3.0).npu()
+child = os.fork()
+if child == 0:
+    try:
+        torch.arange(3.0).npu()
+        os._exit(1)
+    except RuntimeError as error:
+        os._exit(0 if "forked subprocess" in str(error) else 2)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), x.cpu().tolist())
+"""
+    assert run(code) == "0 [0.0, 1.0, 2.0]\n"
+
+
+@pytest.mark.parametrize("queue", ["0", "1"])
+def test_the_end_with_work_in_flight(queue):
+    code = """
+x, gamma = torch.rand(4096, 1024).npu(), torch.ones(1024).npu()
+side = npu.Stream()
+for _ in range(20):
+    x, _ = torch_npu.npu_rms_norm(x, gamma)
+with npu.stream(side):
+    y, _ = torch_npu.npu_rms_norm(x, gamma)
+print("end")
+"""
+    assert run(code, TASK_QUEUE_ENABLE=queue) == "end\n"
+
+
+@pytest.mark.parametrize("way", ["raise ValueError('its own')", "import sys; sys.exit(3)", "import os; os._exit(3)"])
+def test_the_end_by_an_exception_or_a_status(way):
+    code = "x = torch.rand(64, 64).npu()\ntorch_npu.npu_rms_norm(x, torch.ones(64).npu())\n" + way
+    done = run_python(START + code, timeout=300, check=False)
+    assert done.returncode == (1 if "raise" in way else 3), done.stderr
+    assert ("its own" in done.stderr) == ("raise" in way)
+
+
+def test_threads():
+    code = """
+import threading
+wrong = []
+def work(seed):
+    x = torch.rand(32, 64, generator=torch.Generator().manual_seed(seed))
+    with npu.stream(npu.Stream()):
+        for _ in range(50):
+            y, _ = torch_npu.npu_rms_norm(x.npu(), torch.ones(64).npu())
+            got = y.cpu()
+    exact = x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    if not torch.allclose(got, exact, rtol=1e-5, atol=1e-6):
+        wrong.append(seed)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+[t.start() for t in threads], [t.join() for t in threads]
+print(wrong)
+"""
+    assert run(code) == "[]\n"
+
+
+def test_a_tensor_for_another_process(tmp_path):
+    """torch.multiprocessing sends it by a handle of its memory."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+{START}
+import torch.multiprocessing as mp
+def child(queue, back):
+    x = queue.get()
+    back.put(x.cpu().tolist())
+    del x
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    queue, back = context.Queue(), context.Queue()
+    process = context.Process(target=child, args=(queue, back))
+    process.start()
+    x = torch.arange(4.0).npu()
+    queue.put(x)
+    print(back.get(timeout=120))
+    process.join()
+""")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "[0.0, 1.0, 2.0, 3.0]\n", done.stderr

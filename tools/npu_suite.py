@@ -87,7 +87,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 def pytest_collectreport(report: Any) -> None:
     """A file that cannot be collected is one failure."""
     if report.failed:
-        _write(test=report.nodeid, outcome="failed", seconds=0.0, message=str(report.longrepr)[-8000:], cause=LOADING)
+        _write(test=report.nodeid, outcome="failed", seconds=0.0, message=str(report.longrepr)[-8000:])
 
 
 # --- the suite -------------------------------------------------------------------------------------------------------

@@ -141,25 +141,14 @@ def test_scaled_masked_softmax(dtype):
 
 
 @pytest.mark.parametrize("queue", ["0", "1", "2"])
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("torch_npu.npu_rms_norm(t(4, 8), t(7))", ["aclnnRmsNorm", "gamma has shape [7]"]),
-        ("torch_npu.npu_gelu(t(4, 8), approximate='none')", ["aclnnGelu", "not in libopapi.so"]),
-    ],
-)
-def test_an_error_is_torch_npus_exception_with_our_sentence(call, words, queue, monkeypatch):
-    monkeypatch.setenv("TASK_QUEUE_ENABLE", queue)
-    code = f"""
+def test_an_error_is_torch_npus_exception_with_our_sentence(queue):
+    code = """
 import torch, torch_npu
-def t(*shape):
-    return torch.ones(shape).npu()
 try:
-    {call}
+    torch_npu.npu_rms_norm(torch.ones(4, 8).npu(), torch.ones(7).npu())
     torch.npu.synchronize()
 except RuntimeError as error:
     print(error)
 """
-    done = run_python(code)
-    for word in words:
-        assert word in done.stdout
+    done = run_python(code, timeout=300, TASK_QUEUE_ENABLE=queue)
+    assert "aclnnRmsNorm: gamma has shape [7]" in done.stdout

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/SmallVector.h>
 #include <pthread.h>
@@ -116,6 +117,7 @@ c10::Allocator* allocator() { return npu_allocator.load(std::memory_order_relaxe
 c10::Device current_device() { return guard().getDevice(); }
 
 void wait(c10::Device device) {
+  const c10::DeviceGuard current(device);  // torch_npu makes a device's streams when it is the current one
   const c10::Stream stream = guard().getStream(device);
   if (!guard().queryStream(stream)) guard().synchronizeStream(stream);
 }

@@ -1,0 +1,106 @@
+"""torch_npu's caching allocator, pinned memory, and memory shared between processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_npu")
+
+from test_npu_runtime import START, run  # noqa: E402
+
+ALLOCATOR = """
+import gc
+before = npu.memory_allocated()
+blocks = [torch.full((size,), 7, dtype=torch.uint8).npu() for size in (100, 1 << 20, 30 << 20, 5 << 20)]
+held = npu.memory_allocated() - before
+assert held >= sum(b.numel() for b in blocks), held
+assert npu.memory_reserved() >= held
+assert all((b.cpu() == 7).all() for b in blocks)
+addresses = {b.data_ptr() for b in blocks}
+del blocks
+gc.collect()
+assert npu.memory_allocated() == before
+again = torch.zeros(30 << 20, dtype=torch.uint8).npu()
+assert again.data_ptr() in addresses  # cached
+del again
+npu.empty_cache()
+assert npu.memory_reserved() <= 2 << 20, npu.memory_reserved()
+x = torch.arange(1000).npu()
+assert torch.equal(x.cpu(), torch.arange(1000))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("segments", ["False", "True"])
+def test_the_caching_allocator(segments):
+    assert run(ALLOCATOR, PYTORCH_NPU_ALLOC_CONF=f"expandable_segments:{segments}") == "done\n"
+
+
+def test_expandable_segments_grow():
+    """Blocks that are freed one after the other make room for one that is larger than each."""
+    code = """
+blocks = [torch.zeros(20 << 20, dtype=torch.uint8).npu() for _ in range(8)]
+reserved = npu.memory_reserved()
+del blocks
+large = torch.full((150 << 20,), 3, dtype=torch.uint8).npu()
+assert npu.memory_reserved() <= reserved + (20 << 20), (npu.memory_reserved(), reserved)
+print(bool((large.cpu() == 3).all()))
+"""
+    assert run(code, PYTORCH_NPU_ALLOC_CONF="expandable_segments:True") == "True\n"
+
+
+@pytest.mark.parametrize("segments", ["False", "True"])
+def test_memory_that_cannot_be_had(segments):
+    code = """
+try:
+    torch.empty(1 << 50, dtype=torch.uint8, device="npu")
+except torch.OutOfMemoryError as error:
+    print("out of memory" in str(error))
+print(torch.ones(3).npu().cpu().tolist())
+"""
+    assert run(code, PYTORCH_NPU_ALLOC_CONF=f"expandable_segments:{segments}") == "True\n[1.0, 1.0, 1.0]\n"
+
+
+def test_pinned_memory():
+    x = torch.arange(1 << 18).pin_memory()
+    assert x.is_pinned()
+    y = x.to("npu", non_blocking=True)
+    back = torch.empty_like(x, pin_memory=True)
+    back.copy_(y, non_blocking=True)
+    torch.npu.current_stream().synchronize()
+    assert torch.equal(back, x)
+    assert not torch.arange(3).is_pinned()
+
+
+def test_a_loader_that_pins():
+    data = torch.utils.data.TensorDataset(torch.arange(64.0))
+    batches = [b.npu(non_blocking=True) for (b,) in torch.utils.data.DataLoader(data, batch_size=16, pin_memory=True)]
+    assert torch.equal(torch.cat([b.cpu() for b in batches]), torch.arange(64.0))
+
+
+def test_a_tensor_for_another_process(tmp_path):
+    """torch.multiprocessing sends it by a handle of its memory."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+{START}
+import torch.multiprocessing as mp
+def child(queue, back):
+    x = queue.get()
+    back.put(x.cpu().tolist())
+    del x
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    queue, back = context.Queue(), context.Queue()
+    process = context.Process(target=child, args=(queue, back))
+    process.start()
+    x = torch.arange(4.0).npu()
+    queue.put(x)
+    print(back.get(timeout=120))
+    process.join()
+""")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "[0.0, 1.0, 2.0, 3.0]\n", done.stderr

@@ -70,21 +70,25 @@ c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
   return c10::DispatchKeySet(DispatchKey::CPU);
 }
 
-// Calls `each` with every tensor of a list, whose type may be Tensor[] or Tensor?[].
+// Calls `each` with every tensor of a list, whose type may be Tensor[], Tensor?[] or Tensor[][].
 template <class Each>
-void for_each_tensor(const IValue& list, Each each) {
+void for_each_tensor(const IValue& list, const Each& each) {
   if (list.isTensorList()) {
     const auto tensors = list.toTensorList();
     for (size_t i = 0; i < tensors.size(); ++i) each(tensors.get(i));
   } else if (list.isList()) {
     for (const IValue& element : list.toListRef()) {
-      if (element.isTensor()) each(element.toTensor());
+      if (element.isTensor()) {
+        each(element.toTensor());
+      } else {
+        for_each_tensor(element, each);
+      }
     }
   }
 }
 
 template <class Change>
-IValue change_tensors(const IValue& list, Change change) {
+IValue change_tensors(const IValue& list, const Change& change) {
   if (list.isTensorList()) {
     auto tensors = list.toTensorList();
     c10::List<Tensor> changed;
@@ -92,12 +96,13 @@ IValue change_tensors(const IValue& list, Change change) {
     for (size_t i = 0; i < tensors.size(); ++i) changed.push_back(change(tensors.get(i)));
     return changed;
   }
+  if (!list.isList()) return list;
   auto elements = list.toList();
   c10::impl::GenericList changed(elements.elementType());
   changed.reserve(elements.size());
   for (size_t i = 0; i < elements.size(); ++i) {
     const IValue element = elements.get(i);
-    changed.push_back(element.isTensor() ? IValue(change(element.toTensor())) : element);
+    changed.push_back(element.isTensor() ? IValue(change(element.toTensor())) : change_tensors(element, change));
   }
   return changed;
 }
@@ -105,7 +110,8 @@ IValue change_tensors(const IValue& list, Change change) {
 bool is_tensor_list(const c10::Type& type) {
   if (const auto* list = type.castRaw<c10::ListType>()) {
     const c10::Type& element = *list->getElementType();
-    return element.kind() == c10::TypeKind::TensorType || element.isSubtypeOf(*c10::OptionalType::ofTensor());
+    return element.kind() == c10::TypeKind::TensorType || element.isSubtypeOf(*c10::OptionalType::ofTensor()) ||
+           is_tensor_list(element);
   }
   const auto* optional = type.castRaw<c10::OptionalType>();
   return optional != nullptr && is_tensor_list(*optional->getElementType());
@@ -259,6 +265,8 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
     } else if (value.isTensorList()) {
       auto tensors = value.toTensorList();
       for (size_t j = 0; j < tensors.size(); ++j) tensors.set(j, crossing.leave(tensors.extract(j), device));
+    } else if (value.isList()) {
+      value = change_tensors(value, [&](const Tensor& tensor) { return crossing.leave(tensor, device); });
     }
   }
 }

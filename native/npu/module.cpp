@@ -2,7 +2,10 @@
 // kernels for the CPU.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
+#include "npu/collectives.h"
+#include "npu/crossing.h"
 #include "npu/generator.h"
 #include "npu/record.h"
 #include "npu/registration.h"
@@ -16,6 +19,11 @@ PYBIND11_MODULE(_npu, module) {
   module.attr("built_for") = DESCEND_TORCH_VERSION;
   module.def("register_kernels", register_kernels,
              "Puts the CPU's kernels in the place of torch_npu's; returns how many operators that are.");
+  module.def("register_collectives", register_collectives,
+             "Has collectives of the device's tensors computed by the process group's backend for the CPU.");
+  module.def(
+      "on_cpu", [](const at::Tensor& tensor) { return Crossing().enter(tensor); }, py::arg("tensor"),
+      "The tensor as a tensor of the CPU, in the same memory.");
   module.def("serve", serve, py::arg("name"),
              "Puts the CPU's kernel of an operator of any namespace in the place of what the device has.");
   module.def(

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -14,6 +13,7 @@
 #include "npu/kernel.h"
 #include "npu/memory.h"
 #include "npu/recurrent.h"
+#include "npu/silence.h"
 
 namespace descend::npu {
 namespace {
@@ -60,10 +60,6 @@ const std::unordered_set<std::string_view> kSparseStays = {
     "aten::col_indices",
     "aten::ccol_indices",
     "aten::row_indices",
-};
-
-class Silence : public c10::WarningHandler {
-  void process(const c10::Warning&) override {}
 };
 
 // Calls the kernel that PyTorch has for another dispatch key, with the same tensors.
@@ -187,14 +183,23 @@ size_t register_kernels() {
   return count;
 }
 
-void serve(const std::string& name) {
+c10::OperatorHandle find_operator(const std::string& name) {
+  const size_t dot = name.find('.');
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
+                                                        dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+}
+
+void implement(const c10::OperatorHandle& op, torch::CppFunction kernel) {
   Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-  const size_t dot = name.find('.');
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+  const std::string& name = op.operator_name().name;
   static std::vector<Libraries> kept;  // a library takes its kernels along when it goes
-  kept.emplace_back(name.substr(0, name.find(':')).c_str(), DispatchKey::PrivateUse1).add(op, boxed<CpuKernel>(op));
+  kept.emplace_back(name.substr(0, name.find(':')).c_str(), DispatchKey::PrivateUse1).add(op, std::move(kernel));
+}
+
+void serve(const std::string& name) {
+  const auto op = find_operator(name);
+  implement(op, boxed<CpuKernel>(op));
 }
 
 }  // namespace descend::npu

@@ -14,6 +14,8 @@
 #include <mutex>
 #include <vector>
 
+#include "npu/silence.h"
+
 namespace descend::npu {
 namespace {
 
@@ -94,6 +96,8 @@ void initialize() {
   static const int followed = pthread_atfork(nullptr, nullptr, forget);
   (void)followed;
   c10::Allocator* found = nullptr;
+  Silence silence;  // torch_npu says that the format asked for is the one that it makes anyway
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   std::array<Formats, kRanks> seen;  // nothing is locked here: torch_npu may have to wait for Python
   std::vector<int64_t> sizes;
   for (size_t rank = 0; rank < kRanks; ++rank) {

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from descend.npu import collectives
 from descend.npu.composed import device
 from descend.npu.composed.table import TABLE, Composed
 
@@ -24,6 +26,13 @@ def install() -> None:
     native = load_native()
     if native is not None:
         _install(native)
+        return
+    warnings.warn(
+        "Of the operators of device npu only those of aclnn that Descend has run here: it was not built for PyTorch "
+        f"{torch.__version__}. Beside that PyTorch, pip install --no-build-isolation builds the rest.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 @functools.cache
@@ -43,6 +52,7 @@ def load_native() -> ModuleType | None:
 @functools.cache
 def _install(native: ModuleType) -> torch.library.Library:
     native.register_kernels()
+    collectives.install(native)
     library = torch.library.Library("npu", "IMPL")
     for row in TABLE:
         for kernel in row.kernels:

@@ -1,0 +1,80 @@
+#include "npu/collectives.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "npu/kernel.h"
+#include "npu/registration.h"
+
+namespace descend::npu {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+
+// Divides what a list or a tensor has, in place or in new tensors.
+IValue divided(const IValue& value, int64_t count, bool in_place) {
+  const auto divide = [&](Tensor tensor) { return in_place ? tensor.div_(count) : tensor.div(count); };
+  if (value.isTensor()) return divide(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& tensor : value.toTensorVector()) list.push_back(divide(tensor));
+    return list;
+  }
+  auto lists = value.toList();
+  c10::impl::GenericList all(lists.elementType());
+  for (size_t i = 0; i < lists.size(); ++i) all.push_back(divided(lists.get(i), count, in_place));
+  return all;
+}
+
+// A collective that reduces. Backends for the CPU have no average: it is the sum of what was divided before.
+class Reduction : public CpuKernel {
+ public:
+  explicit Reduction(const c10::OperatorHandle& op) : CpuKernel(op) {
+    const auto& arguments = op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const std::string& name = arguments[i].name();
+      if (name == "reduce_op") op_ = i;
+      if (name == "process_group") group_ = i;
+      if (name == "input_tensors" || name == "input_tensor" || name == "inputs") input_ = i;
+    }
+  }
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const size_t first = stack->size() - op.schema().arguments().size();
+    IValue& reduce = (*stack)[first + op_];
+    if (reduce.toCustomClass<c10d::ReduceOp>()->op_ == c10d::ReduceOp::AVG) {
+      const auto group = (*stack)[first + group_].toCustomClass<c10d::ProcessGroup>();
+      IValue& input = (*stack)[first + input_];
+      input = divided(input, group->getSize(), input_ == 0);
+      reduce = c10::make_intrusive<c10d::ReduceOp>(c10d::ReduceOp::SUM);
+    }
+    CpuKernel::operator()(op, keys, stack);
+  }
+
+ private:
+  size_t op_ = 0, group_ = 0;
+  size_t input_ = 0;  // 0: the tensors are reduced in place
+};
+
+}  // namespace
+
+void register_collectives() {
+  for (const char* name : {"allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_",
+                           "alltoall_", "alltoall_base_", "barrier", "broadcast_", "gather_", "monitored_barrier_",
+                           "recv_", "recv_any_source_", "scatter_", "send"}) {
+    serve(std::string("c10d::") + name);
+  }
+  for (const char* name : {"allreduce_", "allreduce_coalesced_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_",
+                           "reduce_scatter_tensor_coalesced_"}) {
+    const auto op = find_operator(std::string("c10d::") + name);
+    implement(op, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Reduction>(op)));
+  }
+}
+
+}  // namespace descend::npu

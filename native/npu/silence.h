@@ -1,0 +1,12 @@
+// Warnings that would tell a user of what Descend does on purpose.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+namespace descend::npu {
+
+class Silence : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+}  // namespace descend::npu

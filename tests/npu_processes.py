@@ -1,0 +1,123 @@
+"""What each process of tests/test_npu_distributed.py does: collectives, and trainings beside one process's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ReduceOp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+
+def collectives(rank: int, size: int) -> None:
+    x = torch.full((4,), rank + 1.0, device="npu")
+    every, total = list(range(1, size + 1)), size * (size + 1) / 2
+
+    def reduced(op: ReduceOp.RedOpType, dtype: torch.dtype = torch.float32) -> float:
+        y = x.to(dtype, copy=True)
+        distributed.all_reduce(y, op=op, async_op=True).wait()
+        return float(y[0])
+
+    assert reduced(ReduceOp.AVG) == total / size
+    assert reduced(ReduceOp.MAX) == size
+    assert all(reduced(ReduceOp.SUM, d) == total for d in (torch.float16, torch.bfloat16, torch.int64, torch.float64))
+    parts = [torch.empty_like(x) for _ in every]
+    distributed.all_gather(parts, x)
+    assert [t[0].item() for t in parts] == every
+    whole = torch.empty(4 * size, device="npu")
+    distributed.all_gather_into_tensor(whole, x)
+    assert whole[::4].tolist() == every
+    part = torch.empty(4, device="npu")
+    distributed.reduce_scatter_tensor(part, torch.arange(4.0 * size, device="npu"), op=ReduceOp.AVG)
+    assert part[0].item() == 4 * rank
+    distributed.reduce_scatter(part, [x * (i + 1) for i in range(size)])
+    assert part[0].item() == total * (rank + 1)
+    y = x.clone()
+    distributed.broadcast(y, 1)
+    assert y[0].item() == 2
+    parts = [torch.empty_like(x) for _ in every] if rank == 0 else None
+    distributed.gather(x, parts, 0)
+    assert parts is None or [t[0].item() for t in parts] == every
+    distributed.scatter(part, [x * i for i in range(size)] if rank == 0 else None, 0)
+    assert part[0].item() == rank
+    mixed = torch.empty(size, device="npu")
+    distributed.all_to_all_single(mixed, torch.arange(size, device="npu") + 10.0 * rank)
+    assert mixed.tolist() == [10 * i + rank for i in range(size)]
+    pair = [
+        distributed.P2POp(distributed.isend, x, (rank + 1) % size),
+        distributed.P2POp(distributed.irecv, y, (rank - 1) % size),
+    ]
+    for work in distributed.batch_isend_irecv(pair):
+        work.wait()
+    assert y[0].item() == (rank - 1) % size + 1
+    distributed.barrier()
+    objects = [None] * size
+    distributed.all_gather_object(objects, {"rank": rank})
+    assert objects[-1] == {"rank": size - 1}
+    here = torch.ones(2)
+    distributed.all_reduce(here)  # a tensor of the CPU in the same group
+    assert here[0].item() == size
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).npu()
+
+
+def losses(module: nn.Module, rank: int = 0, size: int = 1) -> list[float]:
+    """Of a few steps, each on this process's share of the same batch."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    random, found = torch.Generator().manual_seed(1), []
+    for _ in range(5):
+        x, y = (torch.randn(8, n, generator=random).chunk(size)[rank].npu() for n in (8, 4))
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(module(x), y)
+        loss.backward()
+        optimizer.step()
+        loss = loss.detach()
+        if size > 1:
+            distributed.all_reduce(loss, op=ReduceOp.AVG)
+        found.append(loss.item())
+    return found
+
+
+def trainings(rank: int, size: int) -> None:
+    one = torch.tensor(losses(model()))
+    mesh = init_device_mesh("npu", (size,))
+    sharded = model()
+    for layer in (*(each for each in sharded if isinstance(each, nn.Linear)), sharded):
+        fully_shard(layer, mesh=mesh)
+    ways = {
+        "DDP": DistributedDataParallel(model()),
+        "FSDP": FullyShardedDataParallel(model(), device_id=torch.device("npu", 0), use_orig_params=True),
+        "fully_shard": sharded,
+    }
+    for way, module in ways.items():
+        many = torch.tensor(losses(module, rank, size))
+        assert torch.allclose(one, many, rtol=1e-5), (way, one, many)
+    x = torch.arange(16.0).view(4, 4)
+    d = distribute_tensor(x.npu(), mesh, [Shard(0)])
+    assert torch.equal((d @ d.T).full_tensor().cpu(), x @ x.T)
+    assert d.redistribute(mesh, [Shard(1)]).to_local().shape == (4, 4 // size)
+    whole, split, x = model(), model(), torch.ones(2, 8, device="npu")
+    plan = {name: ColwiseParallel(output_layouts=Replicate()) for name in ("0", "3")}
+    result: Tensor = parallelize_module(split, mesh, plan)(x)
+    assert torch.allclose(result, whole(x), atol=1e-6)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("hccl")
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    assert distributed.get_backend() == "hccl"
+    collectives(rank, size)
+    trainings(rank, size)
+    distributed.destroy_process_group()
+    print(f"process {rank} of {size}: all as in one", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Operators on device npu beside the same on the CPU: PyTorch's samples of hundreds of them, and special cases."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_npu")
+
+from torch import Tensor  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from npu_samples import Sample, samples, tensors  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The samples are small: more threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- PyTorch's samples ---------------------------------------------------------------------------------------------
+
+
+def values(sample: Sample) -> Any:
+    return sample.run()
+
+
+def gradients(sample: Sample) -> Any:
+    results = [t for t in tensors(sample.run()) if t.requires_grad]
+    leaves = [t for t in sample.tensors() if t.requires_grad]
+    return torch.autograd.grad(results, leaves, [torch.ones_like(t) for t in results], allow_unused=True)
+
+
+def in_place(sample: Sample) -> Any:
+    first = sample.args[0]
+    result = sample.run()
+    assert result is first
+    return result
+
+
+def out(sample: Sample) -> Any:
+    results = sample.run()
+    given = tuple(torch.empty(0, dtype=t.dtype, device=t.device) for t in tensors(results))
+    returned = sample.run(out=given[0] if isinstance(results, Tensor) else given)
+    if isinstance(results, Tensor):
+        assert returned is given[0]
+    return given
+
+
+def same(here: Any, there: Any) -> None:
+    """The same numbers, to what the order of sums may change, and the same dtypes, shapes and strides."""
+    pairs = list(zip(tree_leaves(here), tree_leaves(there), strict=True))
+    for a, b in pairs:
+        if not isinstance(a, Tensor):
+            assert a == b or a != a
+            continue
+        assert b.device.type == "npu"
+        assert (a.dtype, a.shape, a.layout) == (b.dtype, b.shape, b.layout)
+        assert a.layout is not torch.strided or a.stride() == b.stride()
+        unit = torch.finfo(a.dtype).eps if a.is_floating_point() or a.is_complex() else 0
+        torch.testing.assert_close(b.cpu(), a, rtol=256 * unit, atol=256 * unit, equal_nan=True)
+
+
+# kind, dtype, samples of each operator, how many must have been compared
+RUNS = {
+    "float32": (values, "values", torch.float32, 2, 1000),
+    "bfloat16": (values, "values", torch.bfloat16, 1, 450),
+    "int64": (values, "values", torch.int64, 1, 400),
+    "bool": (values, "values", torch.bool, 1, 300),
+    "complex64": (values, "values", torch.complex64, 1, 350),
+    "gradients": (gradients, "gradients", torch.float32, 2, 800),
+    "in-place": (in_place, "in-place", torch.float32, 2, 200),
+    "out": (out, "out", torch.float32, 2, 600),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_operators_compute_what_they_do_on_the_cpu(run):
+    compute, kind, dtype, few, least = RUNS[run]
+    compared, wrong = 0, []
+    for sample in samples(dtype, kind, few):
+        if kind == "in-place" and sample.broadcasts:
+            continue
+        here, there = sample.on("cpu"), sample.on("npu")
+        try:
+            expected = compute(here)
+        except (RuntimeError, NotImplementedError, TypeError, AssertionError):
+            continue  # a sample that the CPU does not take
+        try:
+            same(expected, compute(there))
+            compared += 1
+        except Exception as error:
+            wrong.append(f"{sample.name}: {type(error).__name__}: {str(error)[:200]}")
+    assert not wrong, "\n".join(wrong)
+    assert compared >= least, compared
+
+
+# --- what is special on a device -----------------------------------------------------------------------------------
+
+
+def raises(sentence: str, call: Callable[[], Any]) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError), match=sentence):
+        call()
+
+
+def test_results_are_views_where_they_are_on_the_cpu():
+    x = torch.arange(12.0, device="npu").view(3, 4)
+    for view in (
+        x.t(),
+        x[1:],
+        x.view(2, 6),
+        x.unfold(1, 2, 1),
+        x.expand(2, 3, 4),
+        x.diagonal(),
+        x.as_strided((2,), (5,)),
+    ):
+        assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert view._base is x._base
+    x.t()[0].fill_(7)
+    assert x[:, 0].tolist() == [7, 7, 7]
+
+
+def test_what_is_resized_keeps_its_values_and_its_place():
+    x = torch.arange(6.0, device="npu").view(2, 3)
+    y = x.view(-1)
+    assert x.resize_(3, 4) is x
+    assert (x.shape, x.flatten()[:6].tolist()) == ((3, 4), [0, 1, 2, 3, 4, 5])
+    assert y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert y.tolist() == [0, 1, 2, 3, 4, 5]
+    assert x.t_().shape == (4, 3)
+    assert x.stride() == (1, 4)
+    result = torch.empty(0, device="npu")
+    assert torch.ones(4, 5, device="npu", out=result) is result
+    assert (result.shape, result.sum().item()) == ((4, 5), 20)
+
+
+def test_the_memory_is_the_devices():
+    before = torch.npu.memory_allocated()
+    x = torch.ones(1 << 20, device="npu")
+    y = x + 1
+    assert torch.npu.memory_allocated() - before >= 8 << 20
+    del x, y
+    assert torch.npu.memory_allocated() == before
+
+
+def test_many_tensors_in_one_call():
+    x = [torch.full((3,), float(i), device="npu") for i in range(60)]
+    addresses = [t.data_ptr() for t in x]
+    torch._foreach_add_(x, [t.clone() for t in x])
+    assert [t[0].item() for t in x] == [2.0 * i for i in range(60)]
+    assert [t.data_ptr() for t in x] == addresses
+    assert [t[0].item() for t in torch._foreach_mul(x[:3] + x[:3], 2)] == [0, 4, 8, 0, 4, 8]
+
+
+def test_sizes_that_depend_on_values():
+    x = torch.tensor([0.0, 1.0, 0.0, 2.0], device="npu")
+    assert x.nonzero().tolist() == [[1], [3]]
+    assert x[x > 0].tolist() == [1, 2]
+    assert torch.unique(x).tolist() == [0, 1, 2]
+
+
+def test_copies_between_devices():
+    x = torch.arange(24, dtype=torch.float64).view(2, 3, 4)
+    for here in (x, x.transpose(0, 2), x[:, ::2], x.expand(2, 2, 3, 4)):
+        there = here.to("npu", torch.float16)
+        assert torch.equal(there.cpu(), here.half())
+        assert torch.equal(there.to("cpu", torch.int64), here.long())
+        back = torch.empty_like(here)
+        assert torch.equal(back.copy_(there), here)
+        assert torch.equal(torch.empty_like(there).copy_(here).cpu(), here.half())
+        assert torch.equal(there.t() if here.dim() < 3 else there.transpose(0, 1).contiguous(), there.transpose(0, 1))
+    last = torch.empty(2, 3, 4, 5, device="npu", memory_format=torch.channels_last)
+    assert last.clone().stride() == last.stride() == torch.empty_like(last).stride()
+    assert torch._copy_from_and_resize(torch.ones(3), torch.empty(0, device="npu")).tolist() == [1, 1, 1]
+
+
+def test_scalars_may_be_the_cpus_and_tensors_not():
+    x = torch.ones(3, device="npu")
+    assert (x * torch.tensor(2.0)).tolist() == [2, 2, 2]
+    assert (x.half() * torch.tensor(2.0)).dtype is torch.float16
+    raises("same device.*npu:0 and cpu", lambda: x + torch.ones(3))
+    raises("same device.*npu:0 and cpu", lambda: torch.ones(3).add_(x))
+    assert x[torch.tensor([0, 2])].shape == (2,)
+
+
+def test_what_the_cpu_does_not_have_is_named():
+    raises(
+        "_cudnn_rnn_flatten_weight",
+        lambda: torch._cudnn_rnn_flatten_weight([torch.ones(3).npu()], 1, 1, 1, 1, 1, 1, True, True),
+    )
+    raises(
+        "'npu' device type for generator but found 'cpu'",
+        lambda: torch.rand(2, device="npu", generator=torch.Generator()),
+    )
+
+
+def test_random_numbers_can_be_had_again():
+    def draw() -> list[Tensor]:
+        x = torch.ones(64, device="npu")
+        return [
+            torch.rand(8, device="npu"),
+            x.bernoulli(0.5),
+            torch.nn.functional.dropout(x),
+            torch.randperm(9, device="npu"),
+        ]
+
+    torch.npu.manual_seed(5)
+    first, second = draw(), draw()
+    state = torch.npu.get_rng_state()
+    third = draw()
+    torch.npu.manual_seed(5)
+    assert all(map(torch.equal, first, draw()))
+    assert not all(map(torch.equal, first, second))
+    torch.npu.set_rng_state(state)
+    assert all(map(torch.equal, third, draw()))
+    before = torch.get_rng_state()
+    draw()
+    assert torch.equal(before, torch.get_rng_state())  # the CPU's numbers are not touched
+    own = torch.Generator("npu").manual_seed(3)
+    again = torch.Generator("npu").manual_seed(3)
+    assert torch.equal(torch.rand(5, device="npu", generator=own), torch.rand(5, device="npu", generator=again))
+    x = torch.randn(100_000, device="npu")
+    assert abs(x.mean().item()) < 0.02
+    assert abs(x.std().item() - 1) < 0.02
+
+
+def test_sparse_tensors():
+    torch.manual_seed(0)
+    dense, other = torch.randn(5, 4).relu(), torch.randn(4, 3)
+    for make in (Tensor.to_sparse, Tensor.to_sparse_csr):
+        here = make(dense).requires_grad_()
+        there = make(dense).to("npu").requires_grad_()
+        y, z = here @ other, there @ other.npu()
+        same(y.detach(), z.detach())
+        y.sum().backward()
+        z.sum().backward()
+        same(here.grad.to_dense(), there.grad.to_dense())
+        same(dense, there.detach().to_dense())
+    coo = dense.to_sparse().npu()
+    coo.mul_(2)
+    same((dense * 2), (coo + coo.transpose(0, 1).transpose(0, 1)).coalesce().to_dense() / 2)
+    a, b = dense.to_sparse_csr().requires_grad_(), dense.to_sparse_csr().npu().requires_grad_()
+    torch.sparse.mm(a, other, "amax").sum().backward()
+    torch.sparse.mm(b, other.npu(), "amax").sum().backward()
+    same(a.grad.to_dense(), b.grad.to_dense())
+
+
+def test_nothing_is_said_about_what_was_replaced():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        import descend.npu.kernels
+
+        descend.npu.kernels.install()  # a second time: nothing happens

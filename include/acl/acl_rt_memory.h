@@ -58,6 +58,7 @@ typedef enum aclrtMemAttr ACL_ANY_UNSIGNED {
 /* Memory. A copy or fill must fit: count <= the capacity given, and no range may pass the end of an allocation that it
  * begins in. Freeing memory waits for the work in flight. */
 ACL_FUNC_VISIBILITY aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
+/* The same, but where there is no memory ACL_ERROR_RT_MEMORY_ALLOCATION, in place of ACL_ERROR_BAD_ALLOC. */
 ACL_FUNC_VISIBILITY aclError aclrtMallocAlign32(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
 ACL_FUNC_VISIBILITY aclError aclrtMallocCached(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
 ACL_FUNC_VISIBILITY aclError aclrtFree(void* devPtr);

@@ -83,7 +83,12 @@ aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy) {
 }
 
 aclError aclrtMallocAlign32(void** devPtr, size_t size, aclrtMemMallocPolicy) {
-  return runtime_call("aclrtMallocAlign32", [&] { return allocate_here(size, devPtr); });
+  return runtime_call("aclrtMallocAlign32", [&] {
+    Status status = allocate_here(size, devPtr);
+    // torch_npu, which allocates by this one, knows CANN's own code for this alone: torch.OutOfMemoryError there.
+    if (status.code == Code::kBadAlloc) status.code = kNoDeviceMemory;
+    return status;
+  });
 }
 
 aclError aclrtMallocCached(void** devPtr, size_t size, aclrtMemMallocPolicy) {

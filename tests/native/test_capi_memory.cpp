@@ -247,6 +247,8 @@ TEST_CASE("a device's memory is counted, and no more than it has is given") {
   CHECK(after.peak == during.peak);
   void* pointer = nullptr;
   REFUSED(ACL_ERROR_BAD_ALLOC, "aclrtMalloc", aclrtMalloc(&pointer, before.total + 1, ACL_MEM_MALLOC_HUGE_FIRST));
+  REFUSED(ACL_ERROR_RT_MEMORY_ALLOCATION, "aclrtMallocAlign32",
+          aclrtMallocAlign32(&pointer, before.total + 1, ACL_MEM_MALLOC_HUGE_FIRST));
   CHECK(look().used == before.used);
 
   aclrtMemUsageInfo usage{};

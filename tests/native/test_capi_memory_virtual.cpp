@@ -1,5 +1,6 @@
 // Reserved addresses, physical memory, and the one mapped to the other.
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -274,8 +275,13 @@ TEST_CASE("granularities") {
 TEST_CASE("more pieces than a process may at first have files") {
   const Runtime runtime;
   const size_t before = used(), page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  REQUIRE(limit.rlim_max >= 1000);
+  limit.rlim_cur = 256;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
   std::vector<aclrtDrvMemHandle> handles;
-  for (int i = 0; i < 3000; ++i) handles.push_back(physical(page, properties(ACL_MEM_NORMAL)));
+  for (int i = 0; i < 600; ++i) handles.push_back(physical(page, properties(ACL_MEM_NORMAL)));
   char* const start = reserve(handles.size() * page);
   for (size_t i = 0; i < handles.size(); i += 2) CHECK(aclrtMapMem(start + i * page, page, 0, handles[i], 0) == 0);
   for (size_t i = 1; i < handles.size(); i += 2) CHECK(aclrtMapMem(start + i * page, page, 0, handles[i], 0) == 0);

@@ -30,7 +30,11 @@ Immortal<Registered> registered;
 // Whether every page has something behind it.
 bool is_backed(uintptr_t begin, size_t bytes) {
   const size_t page = detail::page_size();
+#if defined(__linux__)
   std::array<unsigned char, 4096> pages;
+#else
+  std::array<char, 4096> pages;
+#endif
   const uintptr_t end = begin + bytes;
   for (begin = begin / page * page; begin < end; begin += pages.size() * page) {
     const size_t length = std::min(detail::round_up(end - begin, page), pages.size() * page);

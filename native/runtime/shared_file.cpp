@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <random>
 #include <string_view>
 #include <utility>
 
@@ -54,15 +54,28 @@ bool agree(uint64_t number, const Ticket& ticket) {
   return (number & mask) == (ticket.number & mask);
 }
 
+#if defined(__linux__)
+int new_file() { return memfd_create(kName, MFD_CLOEXEC); }
+#else
+// Memory with a name, which it loses at once. There is no /proc by which others would find it.
+int new_file() {
+  static std::atomic<unsigned> count{0};
+  const std::string name = concat("/", kName, "-", getpid(), "-", count++);
+  const int descriptor = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (descriptor >= 0) shm_unlink(name.c_str());
+  return descriptor;
+}
+#endif
+
 int create_descriptor() {
-  int descriptor = memfd_create(kName, MFD_CLOEXEC);
+  int descriptor = new_file();
   rlimit limit{};
   if (descriptor >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) {
     return descriptor;
   }
   // Each piece of physical memory needs a descriptor: before there is none left, as many as the process may ask for.
   limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) descriptor = memfd_create(kName, MFD_CLOEXEC);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) descriptor = new_file();
   return descriptor;
 }
 
@@ -191,11 +204,8 @@ Status SharedFile::publish(size_t bytes, int device, bool anyone, Ticket* ticket
   if (publishes_ == 0) {
     table->files[descriptor_] = weak_from_this();
     if (publisher_ == 0) publisher_ = getpid();
-    uint64_t number = 0;
-    if (getrandom(&number, sizeof number, 0) != sizeof number) {
-      return failure(Code::kInternalError, "the system gives no random numbers: ", std::strerror(errno), ".");
-    }
-    notice_->number = number;
+    std::random_device random;
+    notice_->number = uint64_t{random()} << 32 | random();
     notice_->bytes = bytes;
     notice_->device = device;
     notice_->anyone = 0;

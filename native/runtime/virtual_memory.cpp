@@ -24,6 +24,9 @@ using detail::Blocks;
 using detail::memory_registry;
 using detail::pointer_to;
 
+#if !defined(MAP_FIXED_NOREPLACE)
+constexpr int MAP_FIXED_NOREPLACE = 0;  // a wish: what comes elsewhere is given back
+#endif
 constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 struct Mapping {
@@ -202,7 +205,7 @@ Status reserve(size_t bytes, void* expected, void** address) {
       return failure(Code::kInvalidParam, "expectPtr is ", expected, ", but must be aligned to ", alignment, " bytes.");
     }
     start = mmap(expected, reservation.bytes, PROT_NONE, kNothing | MAP_FIXED_NOREPLACE, -1, 0);
-    if (start != expected) {  // kernels older than 4.17 take it for a wish
+    if (start != expected) {  // kernels older than 4.17, too, take it for a wish
       if (start != MAP_FAILED) munmap(start, reservation.bytes);
       return failure(Code::kInvalidParam, "the ", bytes, " bytes from ", expected, " on are in use, or are none.");
     }

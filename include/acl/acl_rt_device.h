@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* What a device has: the cores and the memory that this process may use, the largest cache. Of one device, and of all,
- * for they share the machine. ACL_ERROR_RT_FEATURE_NOT_SUPPORT for an attribute that it does not have. */
+ * for they share the machine. ACL_ERROR_FEATURE_UNSUPPORTED for an attribute that it does not have. */
 typedef enum ACL_ANY_UNSIGNED {
   ACL_DEV_ATTR_AICPU_CORE_NUM = 1,
   ACL_DEV_ATTR_AICORE_CORE_NUM = 101,
@@ -65,7 +65,7 @@ ACL_FUNC_VISIBILITY aclError aclrtGetUserDevIdByLogicDevId(const int32_t logicDe
 /* Whether a device's default context is there, which aclrtSetDevice makes. One of the addresses may be null. */
 ACL_FUNC_VISIBILITY aclError aclrtGetPrimaryCtxState(int32_t deviceId, uint32_t* flags, int32_t* active);
 
-/* Results have infinities and NaN: ACL_RT_OVERFLOW_MODE_SATURATION is ACL_ERROR_RT_FEATURE_NOT_SUPPORT. */
+/* Results have infinities and NaN: ACL_RT_OVERFLOW_MODE_SATURATION is ACL_ERROR_FEATURE_UNSUPPORTED. */
 typedef enum aclrtFloatOverflowMode ACL_ANY_UNSIGNED {
   ACL_RT_OVERFLOW_MODE_SATURATION = 0,
   ACL_RT_OVERFLOW_MODE_INFNAN = 1,

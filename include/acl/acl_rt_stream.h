@@ -58,7 +58,7 @@ ACL_FUNC_VISIBILITY aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEv
 
 /* Events of several processes, on Linux. One is created by aclrtCreateEventExWithFlag with ACL_EVENT_IPC alone, and
  * opened by others, of the same user, with its handle, while the process that gave the handle has it. Any of them
- * records it, waits and asks whether it is complete; times and resets are ACL_ERROR_RT_FEATURE_NOT_SUPPORT. */
+ * records it, waits and asks whether it is complete; times and resets are ACL_ERROR_FEATURE_UNSUPPORTED. */
 #define ACL_EVENT_IPC 0x00000040U
 #define ACL_IPC_EVENT_HANDLE_SIZE 64U
 typedef struct aclrtIpcEventHandle {

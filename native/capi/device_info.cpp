@@ -123,7 +123,7 @@ Status read_attribute(int32_t device, aclrtDevAttr attribute, int64_t* value) {
     default:
       break;
   }
-  return failure(kFeatureNotSupport, "attr is ", static_cast<int>(attribute), ", which this device does not have.");
+  return failure(kFeatureUnsupported, "attr is ", static_cast<int>(attribute), ", which this device does not have.");
 }
 
 }  // namespace
@@ -228,7 +228,7 @@ aclError aclrtRepairError(int32_t deviceId, const aclrtErrorInfo* errorInfo) {
     DESCEND_RETURN_IF_ERROR(check_device(deviceId));
     if (errorInfo == nullptr) return null_argument("errorInfo");
     if (errorInfo->errorType == ACL_RT_NO_ERROR) return {};
-    return failure(kFeatureNotSupport, "errorType is ", static_cast<int>(errorInfo->errorType),
+    return failure(kFeatureUnsupported, "errorType is ", static_cast<int>(errorInfo->errorType),
                    ", but errors of the hardware cannot be repaired.");
   });
 }
@@ -237,7 +237,7 @@ aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode mode) {
   return runtime_call("aclrtSetDeviceSatMode", [&]() -> Status {
     if (mode == ACL_RT_OVERFLOW_MODE_INFNAN) return {};
     if (mode == ACL_RT_OVERFLOW_MODE_SATURATION) {
-      return {kFeatureNotSupport, "results cannot be saturated: what overflows is infinite."};
+      return {kFeatureUnsupported, "results cannot be saturated: what overflows is infinite."};
     }
     return failure(Code::kInvalidParam, "mode is ", static_cast<int>(mode), ", which is none.");
   });

@@ -27,7 +27,7 @@ Status get_event(const void* handle, std::shared_ptr<ProgramEvent>* event) {
 Status get_own_event(const void* handle, std::shared_ptr<ProgramEvent>* event) {
   DESCEND_RETURN_IF_ERROR(get_event(handle, event));
   if ((*event)->shared == nullptr) return {};
-  return {kFeatureNotSupport, "event is shared with other processes, of which this cannot be asked."};
+  return {kFeatureUnsupported, "event is shared with other processes, of which this cannot be asked."};
 }
 
 Status create_event(aclrtEvent* event, uint32_t flag, uint32_t known) {

@@ -27,8 +27,7 @@ inline constexpr Code kOpOutputNotMatch{100022};
 inline constexpr Code kOpAttributeNotMatch{100023};
 inline constexpr Code kOpNotFound{100024};
 inline constexpr Code kContextNull{107002};
-inline constexpr Code kFeatureUnsupported{200006};
-inline constexpr Code kFeatureNotSupport{207000};  // the runtime's own
+inline constexpr Code kFeatureUnsupported{200006};  // and not 207000, with which torch_npu goes on as if all were well
 inline constexpr Code kContextRelease{507007};
 
 struct Scalar {

@@ -14,10 +14,10 @@ struct Feature {
   const char* sentence;
 };
 
-constexpr Feature kBinaries{kFeatureNotSupport,
+constexpr Feature kBinaries{kFeatureUnsupported,
                             "binaries of a device cannot be loaded or launched; operators run on the CPU."};
-constexpr Feature kSyncAddress{kFeatureNotSupport, "there is no hardware that synchronizes by an address of its own."};
-constexpr Feature kCapture{kFeatureNotSupport, "the work on a stream cannot be captured as a graph."};
+constexpr Feature kSyncAddress{kFeatureUnsupported, "there is no hardware that synchronizes by an address of its own."};
+constexpr Feature kCapture{kFeatureUnsupported, "the work on a stream cannot be captured as a graph."};
 constexpr Feature kProfiling{kFeatureUnsupported, "there is no profiler of the device."};
 constexpr Feature kDump{kFeatureUnsupported, "what operators read and write cannot be dumped."};
 constexpr Feature kGraphs{kFeatureUnsupported, "there is no compiler of graphs."};

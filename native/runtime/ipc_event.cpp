@@ -13,7 +13,7 @@
 namespace descend {
 namespace {
 
-constexpr Code kFeatureNotSupport{207000};
+constexpr Code kFeatureUnsupported{200006};
 constexpr uint64_t kMark = 0x31746e6576456364;  // "dcEvent1"
 
 // The memory has no name, so that nothing is left of it when the last process has ended: another opens it through the
@@ -57,7 +57,7 @@ Status IpcEvent::create(std::shared_ptr<IpcEvent>* event) {
   return {};
 #else
   (void)event;
-  return {kFeatureNotSupport, "events of several processes need Linux."};
+  return {kFeatureUnsupported, "events of several processes need Linux."};
 #endif
 }
 

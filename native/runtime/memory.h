@@ -12,7 +12,7 @@
 namespace descend {
 
 // Codes that functions of memory alone return, beside those of Code.
-inline constexpr Code kNotSupported{207000};
+inline constexpr Code kNotSupported{200006};
 inline constexpr Code kNoDeviceMemory{207001};
 inline constexpr Code kNoPermission{207006};
 inline constexpr Code kRegisteredAlready{507910};

@@ -41,8 +41,7 @@ TEST_CASE("what a device has") {
   CHECK(attribute(ACL_DEV_ATTR_PHY_CHIP_ID, 1) == 3);
   CHECK(attribute(ACL_DEV_ATTR_IS_VIRTUAL) == 0);
   int64_t value = -1;
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtGetDeviceInfo",
-          aclrtGetDeviceInfo(0, ACL_DEV_ATTR_WARP_SIZE, &value));
+  REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtGetDeviceInfo", aclrtGetDeviceInfo(0, ACL_DEV_ATTR_WARP_SIZE, &value));
   REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtGetDeviceInfo", aclrtGetDeviceInfo(2, ACL_DEV_ATTR_IS_VIRTUAL, &value));
   REFUSED(ACL_ERROR_INVALID_DEVICE, "aclrtGetDeviceInfo", aclrtGetDeviceInfo(~0u, ACL_DEV_ATTR_IS_VIRTUAL, &value));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetDeviceInfo", aclrtGetDeviceInfo(0, ACL_DEV_ATTR_IS_VIRTUAL, nullptr));
@@ -106,12 +105,12 @@ TEST_CASE("how a device is") {
   CHECK(error.hasDetail == 0);
   CHECK(aclrtRepairError(0, &error) == 0);
   error.errorType = ACL_RT_ERROR_L2;
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtRepairError", aclrtRepairError(0, &error));
+  REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtRepairError", aclrtRepairError(0, &error));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetErrorVerbose", aclrtGetErrorVerbose(0, nullptr));
 
   aclrtFloatOverflowMode mode = ACL_RT_OVERFLOW_MODE_UNDEF;
   CHECK(aclrtSetDeviceSatMode(ACL_RT_OVERFLOW_MODE_INFNAN) == 0);
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtSetDeviceSatMode",
+  REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtSetDeviceSatMode",
           aclrtSetDeviceSatMode(ACL_RT_OVERFLOW_MODE_SATURATION));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetDeviceSatMode", aclrtSetDeviceSatMode(ACL_RT_OVERFLOW_MODE_UNDEF));
   CHECK(aclrtGetDeviceSatMode(&mode) == 0);

@@ -84,11 +84,10 @@ TEST_CASE("an event that is shared, in one process") {
   uint64_t time = 0;
   float milliseconds = 0;
   aclrtEventWaitStatus waits;
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(event, &time));
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtEventElapsedTime",
-          aclrtEventElapsedTime(&milliseconds, event, plain));
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtResetEvent", aclrtResetEvent(opened, nullptr));
-  REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtQueryEventWaitStatus", aclrtQueryEventWaitStatus(event, &waits));
+  REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(event, &time));
+  REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtEventElapsedTime", aclrtEventElapsedTime(&milliseconds, event, plain));
+  REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtResetEvent", aclrtResetEvent(opened, nullptr));
+  REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtQueryEventWaitStatus", aclrtQueryEventWaitStatus(event, &waits));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtIpcGetEventHandle", aclrtIpcGetEventHandle(plain, &handle));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtIpcGetEventHandle", aclrtIpcGetEventHandle(event, nullptr));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtIpcOpenEventHandle", aclrtIpcOpenEventHandle(wrong, &opened));

@@ -166,10 +166,10 @@ TEST_CASE("what cannot be registered is refused") {
   refuse(ACL_ERROR_INVALID_PARAM, host, page, ACL_HOST_REG_PINNED);  // it is already
   refuse(ACL_ERROR_INVALID_PARAM, pages.start, page, 0);
   refuse(ACL_ERROR_INVALID_PARAM, pages.start, page, 1);
-  refuse(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, pages.start, page, ACL_HOST_REG_IOMEMORY);
-  refuse(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, pages.start, page, ACL_HOST_REG_MAPPED | ACL_HOST_REG_READONLY);
+  refuse(ACL_ERROR_FEATURE_UNSUPPORTED, pages.start, page, ACL_HOST_REG_IOMEMORY);
+  refuse(ACL_ERROR_FEATURE_UNSUPPORTED, pages.start, page, ACL_HOST_REG_MAPPED | ACL_HOST_REG_READONLY);
   for (const auto type : {ACL_HOST_REGISTER_IOMEMORY, ACL_HOST_REGISTER_READONLY}) {
-    REFUSED(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtHostRegister", aclrtHostRegister(pages.start, page, type, &device));
+    REFUSED(ACL_ERROR_FEATURE_UNSUPPORTED, "aclrtHostRegister", aclrtHostRegister(pages.start, page, type, &device));
   }
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtHostRegister",
           aclrtHostRegister(pages.start, page, static_cast<aclrtHostRegisterType>(1), &device));
@@ -438,7 +438,7 @@ TEST_CASE("memory is prefetched, and nothing else is done with caches") {
     REFUSED(code, "aclrtCmoAsync", aclrtCmoAsync(src, size, static_cast<aclrtCmoType>(type), stream));
   };
   for (const int type : {ACL_RT_CMO_TYPE_WRITEBACK, ACL_RT_CMO_TYPE_INVALID, ACL_RT_CMO_TYPE_FLUSH}) {
-    refuse(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, memory, 1000, type);
+    refuse(ACL_ERROR_FEATURE_UNSUPPORTED, memory, 1000, type);
   }
   refuse(ACL_ERROR_INVALID_PARAM, memory, 1000, 9);
   refuse(ACL_ERROR_INVALID_PARAM, memory, 1001, ACL_RT_CMO_TYPE_PREFETCH);

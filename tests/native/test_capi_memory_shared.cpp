@@ -72,7 +72,7 @@ class Peer {
 bool exported(void* memory, size_t bytes, uint64_t flags, Key* key) {
   const int status = aclrtIpcMemGetExportKey(memory, bytes, key->data(), key->size(), flags);
   if (status == 0) return true;
-  CHECK_MESSAGE(status == ACL_ERROR_RT_FEATURE_NOT_SUPPORT, sentence());
+  CHECK_MESSAGE(status == ACL_ERROR_FEATURE_UNSUPPORTED, sentence());
   CHECK(sentence().find("does not permit") != std::string::npos);
   MESSAGE("left out: " << sentence());
   return false;

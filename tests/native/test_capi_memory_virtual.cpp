@@ -192,7 +192,7 @@ TEST_CASE("what cannot be reserved, made or mapped is refused") {
     bad = good, bad.location.type = type;
     refuse(ACL_ERROR_INVALID_PARAM, bad);
   }
-  refuse(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, properties(ACL_MEM_HUGE, ACL_MEM_LOCATION_TYPE_HOST_NUMA));
+  refuse(ACL_ERROR_FEATURE_UNSUPPORTED, properties(ACL_MEM_HUGE, ACL_MEM_LOCATION_TYPE_HOST_NUMA));
   for (const auto attr : {ACL_DDR_MEM_HUGE, ACL_DDR_MEM_NORMAL, ACL_HBM_MEM, static_cast<aclrtMemAttr>(99)}) {
     refuse(ACL_ERROR_INVALID_PARAM, properties(attr));
   }

@@ -28,12 +28,12 @@ TEST_CASE("functions that cannot be served say so") {
     std::vector<const char*> names;
   };
   const Family families[] = {
-      {ACL_ERROR_RT_FEATURE_NOT_SUPPORT,
+      {ACL_ERROR_FEATURE_UNSUPPORTED,
        "binaries",
        {"aclrtBinaryGetFunction", "aclrtBinaryLoadFromData", "aclrtGetFunctionAddr", "aclrtLaunchKernelWithHostArgs",
         "rtDevBinaryRegister", "rtFunctionRegister", "rtKernelLaunch"}},
-      {ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "synchronizes", {"aclrtGetHardwareSyncAddr", "rtGetC2cCtrlAddr"}},
-      {ACL_ERROR_RT_FEATURE_NOT_SUPPORT,
+      {ACL_ERROR_FEATURE_UNSUPPORTED, "synchronizes", {"aclrtGetHardwareSyncAddr", "rtGetC2cCtrlAddr"}},
+      {ACL_ERROR_FEATURE_UNSUPPORTED,
        "captured",
        {"aclmdlRIAddCondTask", "aclmdlRICaptureBegin", "aclmdlRICaptureEnd", "aclmdlRICaptureTaskGrpBegin",
         "aclmdlRICaptureTaskGrpEnd", "aclmdlRICaptureTaskUpdateBegin", "aclmdlRICaptureTaskUpdateEnd",

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_npu")
 
+from benchmarks import npu  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
@@ -261,3 +262,12 @@ def test_nothing_is_said_about_what_was_replaced():
         import descend.npu.kernels
 
         descend.npu.kernels.install()  # a second time: nothing happens
+
+
+def test_the_benchmark_measures_the_same_work_on_both_devices():
+    calls = {device: npu.operators(device) for device in npu.DEVICES}
+    for name in calls["cpu"]:
+        here, there = (tensors(calls[device][name]()) for device in npu.DEVICES)
+        assert [(t.dtype, t.shape) for t in here] == [(t.dtype, t.shape) for t in there]
+    took = npu.take_turns({device: calls[device]["x + y"] for device in npu.DEVICES}, 2, 3)
+    assert min(took.values()) > 0

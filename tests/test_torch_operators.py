@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import descend  # noqa: E402
 import descend.torch  # noqa: E402
 from cases import run_python  # noqa: E402
+from descend.torch import definitions  # noqa: E402
 from torch_cases import FORWARDS, NAMES, OPERATORS, Call, calls, draw, present  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
@@ -512,6 +513,20 @@ def test_the_key_for_cuda_never_computes_on_the_cpu(name):
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
     with pytest.raises(ValueError, match=f"^{name}: the tensors are on cpu, but Triton's kernels need CUDA"):
         overload(call).redispatch(keys, *call.args, **call.named)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_an_only_element_has_no_gradient(dtype):
+    """Of a row or group of one element; nor by the definitions, which second derivatives go through."""
+    x, dy, gamma, beta = (draw(shape, i).to(dtype) for i, shape in enumerate([(37, 5), (37, 5), (5,), (5,)]))
+    for operators in (descend.torch, definitions):
+        _, mean, rstd = operators.group_norm_swish(x, gamma, beta, 5)
+        assert not operators.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, 5)[0].any()
+        row = x[:, :1], [1]
+        _, mean, rstd = operators.layer_norm(*row, gamma[:1], beta[:1])
+        assert not operators.layer_norm_backward(dy[:, :1], *row, mean, rstd, gamma[:1])[0].any()
+        y = operators.scaled_masked_softmax(x[:, :1], None, 2.0)
+        assert not operators.scaled_masked_softmax_backward(dy[:, :1], y, None, 2.0).any()
 
 
 @both

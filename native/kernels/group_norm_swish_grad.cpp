@@ -912,8 +912,10 @@ class SmallGradients {
       add_up(dz_, p_.dbeta, c1_);
       add_up(dzx_, p_.dgamma, c2_);
       if (elements_ == 1) {  // dz * gamma is its own mean: what is left of dx is 0 where xhat is
-        std::fill_n(dz_, all, W{0});
-        std::fill_n(c1_, all, W{0});
+        for (int64_t j = 0; j < all; ++j) {
+          dz_[j] -= dz_[j];  // of an infinity, NaN
+          c1_[j] = 0;
+        }
       }
       flat_apply(x, dz_, at, Each<W>(c1_), Each<W>(c2_), all, p_.dx.row(n) + offset);
     }

@@ -14,13 +14,14 @@ NormBackwardKernels<T> layer_norm_backward_kernels() {
 }
 
 // dx of rows [first, last) of one element. There g is its own mean, and what is left of dx is 0 where xhat is. Their
-// difference in the usual terms, each rounded on its own, would not be 0; nor is g computed, which might overflow.
+// difference in the usual terms, each rounded on its own, would not be 0; nor is g computed, which might overflow. What
+// makes it infinite or NaN makes the difference NaN.
 template <class T>
 void layer_norm_backward_single(const NormBackward<T>& p, int64_t first, int64_t last) {
   using W = Wide<T>;
-  constexpr int64_t kRows = kTileRows<W>;
-  HWY_ALIGN W dy[kTileRoom<W>];
-  HWY_ALIGN W x[kTileRoom<W>];
+  constexpr int64_t kRows = kTileRows<W>, kRoom = kRows + static_cast<int64_t>(kPackLanes<W>);
+  HWY_ALIGN W dy[kRoom];
+  HWY_ALIGN W x[kRoom];
   HWY_ALIGN W few[kPackLanes<W>];
   const W gamma = *widened(p.gamma, 1, few);
   for (int64_t row = first; row < last; row += kRows) {
@@ -29,7 +30,8 @@ void layer_norm_backward_single(const NormBackward<T>& p, int64_t first, int64_t
     read_tile<T>({p.x.row(row), p.x.stride}, rows, 1, x);
     for (int64_t r = 0; r < rows; ++r) {
       const W rstd = p.rstd[row + r], xhat = (x[r] - p.mean[row + r]) * rstd;
-      x[r] = rstd * (W{0} - xhat * (dy[r] * xhat * gamma));
+      const W difference = (dy[r] - dy[r]) + (gamma - gamma);
+      x[r] = rstd * (difference - xhat * (dy[r] * xhat * gamma));
     }
     write_tile<T>(x, rows, 1, {p.dx.row(row), p.dx.stride});
   }

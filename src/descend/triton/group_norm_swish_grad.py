@@ -144,7 +144,8 @@ def apply_kernel(
     mean_dz = tl.load(means_ptr + r // channels, mask=r < rows, other=0).to(WIDE)
     mean_dz_xhat = tl.load(means_ptr + rows // channels + r // channels, mask=r < rows, other=0).to(WIDE)
     # An only element is its own mean: fused, the difference would be what rounding the mean has lost.
-    level = tl.where(channels * inner == 1, 0.0, dz * gamma[:, None] - mean_dz[:, None])
+    nothing = (dz - dz) * gamma[:, None]  # but of infinities NaN
+    level = tl.where(channels * inner == 1, nothing, dz * gamma[:, None] - mean_dz[:, None])
     dx = rstd[:, None] * (level - xhat * mean_dz_xhat[:, None])
     store_at(dx_ptr, sample * dx_stride + channel * inner, c, inside, dx)
 

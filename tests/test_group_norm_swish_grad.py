@@ -723,7 +723,7 @@ def test_infinities_and_nan_stay_in_their_group(value, name, shape):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["dy", "x", "mean", "rstd", "gamma", "beta", "scale"])
 @pytest.mark.parametrize(
-    "shape", [(3, 4, 100), (3, 24, 64), (3, 4), (3, 4, 5), (3, 24, 9), (1, 4, 9000), (1, 4, 40_000)]
+    "shape", [(3, 2), (3, 4, 100), (3, 24, 64), (3, 4), (3, 4, 5), (3, 24, 9), (1, 4, 9000), (1, 4, 40_000)]
 )
 def test_infinities_go_where_the_definition_has_them(shape, name, dtype):
     """Above all where infinities of two terms would cancel: dz * x and mean * dz, of 16-bit elements."""

@@ -15,6 +15,7 @@ from benchmarks import npu  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from descend import _npu  # noqa: E402
 from npu_samples import Sample, samples, tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -271,3 +272,18 @@ def test_the_benchmark_measures_the_same_work_on_both_devices():
         assert [(t.dtype, t.shape) for t in here] == [(t.dtype, t.shape) for t in there]
     took = npu.take_turns({device: calls[device]["x + y"] for device in npu.DEVICES}, 2, 3)
     assert min(took.values()) > 0
+
+
+def test_calls_are_recorded_with_their_tensors():
+    x = torch.ones(3, 5, device="npu")
+    _npu.record(True)
+    try:
+        torch.cat([x + x, x + x])
+    finally:
+        _npu.record(False)
+    x + x  # no longer
+    calls = {(op, given): (count, took) for op, given, count, took in _npu.recorded()}
+    count, took = calls["aten::add.Tensor", "Float[3x5], Float[3x5]"]
+    assert count == 2
+    assert 0 < took < 60
+    assert calls["aten::cat", "2 tensors"][0] == 1

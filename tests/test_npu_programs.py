@@ -208,3 +208,27 @@ def test_operators_of_torch_npu_reach_what_computes_them():
     torch.testing.assert_close(z.detach().cpu(), nn.functional.silu(x[:, :4]) * x[:, 4:], rtol=1e-5, atol=1e-6)
     (grad,) = torch.autograd.grad(z.sum(), there[0])
     assert grad.shape == x.shape
+
+
+def test_trainer_and_accelerate_find_the_device(tmp_path):
+    transformers, accelerate = pytest.importorskip("transformers"), pytest.importorskip("accelerate")
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    data = [{"input_ids": torch.arange(8) + i, "labels": torch.arange(8) + i} for i in range(8)]
+    model = transformers.LlamaForCausalLM(config)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, report_to=[], save_strategy="no"
+    )
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data)
+    assert trainer.args.device.type == model.device.type == "npu"
+    assert 0 < trainer.train().training_loss < 10
+    accelerator = accelerate.Accelerator()
+    assert accelerator.device.type == "npu"
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer, optimizer = accelerator.prepare(layer, optimizer)
+    before = layer.weight.detach().clone()
+    accelerator.backward(layer(torch.ones(2, 4, device="npu")).sum())
+    optimizer.step()
+    assert not torch.equal(before, layer.weight)

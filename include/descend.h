@@ -25,6 +25,10 @@ ACL_FUNC_VISIBILITY int descendGetNumThreads(void);
 /* The instruction set that the kernels use: "AVX3", "AVX2", "NEON", "BASELINE". DESCEND_ISA holds it down. */
 ACL_FUNC_VISIBILITY const char* descendGetIsa(void);
 
+/* For a forked child of a program whose own threads call this library, and are not in the child: where aclInit had been
+ * called before the fork, first phases and calls of the runtime fail from here on, with a sentence that says why. */
+ACL_FUNC_VISIBILITY void descendRefuseInChild(void);
+
 #ifdef __cplusplus
 }
 #endif

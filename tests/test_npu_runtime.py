@@ -217,6 +217,28 @@ if child:
 
 
 @pytest.mark.parametrize("queue", ["0", "1"])
+def test_a_fork_after_it(queue):
+    """The child has no thread that empties torch_npu's queue: a call is an error there, and the parent goes on."""
+    code = """
+import os, signal
+x, gamma = torch.arange(3.0).npu(), torch.ones(3).npu()
+torch_npu.npu_rms_norm(x, gamma)
+npu.synchronize()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    try:
+        print(torch_npu.npu_rms_norm(x, gamma)[0].cpu())
+        os._exit(1)
+    except RuntimeError as error:
+        os._exit(0 if "was forked from one that uses the device" in str(error) else 2)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), torch_npu.npu_rms_norm(x, gamma)[0].cpu().shape)
+"""
+    assert run_python(START + code, timeout=300, TASK_QUEUE_ENABLE=queue).stdout == "0 torch.Size([3])\n"
+
+
+@pytest.mark.parametrize("queue", ["0", "1"])
 def test_the_end_with_work_in_flight(queue):
     code = """
 x, gamma = torch.rand(4096, 1024).npu(), torch.ones(1024).npu()

@@ -95,6 +95,7 @@ aclError aclrtSetDevice(int32_t deviceId) {
 aclError aclrtGetDevice(int32_t* deviceId) {
   return boundary("aclrtGetDevice", [&]() -> Status {
     if (deviceId == nullptr) return null_argument("deviceId");
+    DESCEND_RETURN_IF_ERROR(require_no_refusal());
     const int32_t device = current_device_or_none();
     if (device < 0) return failure(kContextNull, "this thread has set no device and no context.");
     *deviceId = device;

@@ -25,6 +25,7 @@ enum class Life : uint8_t { kBefore, kAlive, kAfter };
 
 std::mutex life_mutex;  // aclInit and aclFinalize take turns
 std::atomic<Life> life{Life::kBefore};
+std::atomic<bool> refused_in_child{false};
 
 // Of the thread's last failure. An array, for it must outlive every destructor: those of a program's globals and of its
 // threads' own may call, and fail, after all others have run. What is longer is cut.
@@ -78,7 +79,15 @@ State& state() {
   return *instance;
 }
 
+Status require_no_refusal() {
+  if (!refused_in_child.load(std::memory_order_relaxed)) return {};
+  return failure(Code::kUninitialize,
+                 "this process was forked from one that uses the device, and does not have its threads; start it by "
+                 "spawn or forkserver.");
+}
+
 Status require_initialized() {
+  DESCEND_RETURN_IF_ERROR(require_no_refusal());
   if (life.load(std::memory_order_acquire) == Life::kAlive) return {};
   return failure(Code::kUninitialize,
                  life == Life::kBefore ? "aclInit has not been called." : "aclFinalize has been called.");
@@ -195,3 +204,4 @@ aclError descendSetNumThreads(int count) {
 
 int descendGetNumThreads() { return num_threads(); }
 const char* descendGetIsa() { return kernels::isa_name(); }
+void descendRefuseInChild() { refused_in_child = life == Life::kAlive; }

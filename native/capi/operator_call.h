@@ -79,6 +79,7 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
     if (workspace_size == nullptr) return null("workspaceSize");
     if (executor == nullptr) return null("executor");
     if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
+    if (Status status = require_no_refusal(); !status.ok()) return call.fail(Code::kRuntimeError, status.sentence);
     DESCEND_RETURN_IF_ERROR(made->prepare());
     const size_t bytes = made->workspace_bytes();
     *executor = static_cast<aclOpExecutor*>(state().executors.insert(std::move(made)));

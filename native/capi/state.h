@@ -91,6 +91,9 @@ State& state();
 
 Status require_initialized();
 
+// A failure in a child in which descendRefuseInChild has been called.
+Status require_no_refusal();
+
 // The stream that a handle names; null means the device's default stream. Empty where there is none.
 std::shared_ptr<Stream> find_stream(const void* handle);
 

@@ -6,7 +6,9 @@ and works from a folder on PYTHONPATH, too. Raises ImportError where torch_npu c
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
 import sys
 
 from descend import _cann, _npu_hook
@@ -18,6 +20,7 @@ def after_load() -> None:
     """Called once in a process, when torch_npu has been loaded on Descend's libraries."""
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
+    os.register_at_fork(after_in_child=ctypes.CDLL("libdescend.so").descendRefuseInChild)
 
 
 def _begin() -> None:

@@ -1,0 +1,94 @@
+"""torch_npu on several devices, and what it calls of the runtime: streams, events, callbacks, limits, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from cases import run_python
+
+pytest.importorskip("torch")
+pytest.importorskip("torch_npu")
+
+
+def run(code: str, **environment: str) -> list[str]:
+    """The lines that the code prints, without torch_npu's own."""
+    lines = run_python("import torch, torch_npu\n" + code, timeout=120, **environment).stdout.splitlines()
+    return [line for line in lines if not line.startswith("[WARN]")]
+
+
+def test_devices():
+    """They are selected, each thread has its own, tensors go from one to another, and none has to be current first."""
+    code = """
+import threading
+print(torch.npu.device_count(), torch.npu.get_device_name(0))
+a = torch.arange(6.0).to("npu:0")
+b = torch.arange(6.0).to("npu:2")
+c = b.to("npu:1")
+print(a.device, b.device, c.device, torch.npu.current_device())
+print(torch.equal(a.cpu(), c.cpu()), (c + 1).sum().item(), (c * 2).device)
+torch.npu.set_device(2)
+print(torch.empty(1, device="npu").device, torch.npu.Stream().device, torch.npu.current_stream().device)
+with torch.npu.device(1):
+    print(torch.npu.current_device())
+seen = []
+thread = threading.Thread(target=lambda: (torch.npu.set_device(1), seen.append(torch.ones(1).npu().device.index)))
+thread.start(), thread.join()
+print(seen, torch.npu.current_device(), torch.ones(1).npu().device)
+"""
+    assert run(code, DESCEND_DEVICES="4", ASCEND_RT_VISIBLE_DEVICES="0,2,3") == [
+        "3 Ascend910B1",
+        "npu:0 npu:2 npu:1 0",
+        "True 21.0 npu:1",
+        "npu:2 npu:2 npu:2",
+        "1",
+        "[1] 2 npu:2",
+    ]
+
+
+def test_the_runtime():
+    code = """
+s, begin, end = torch.npu.Stream(), torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
+x = torch.randn(1 << 20).npu()
+with torch.npu.stream(s):
+    begin.record()
+    y = x.clone()
+    end.record()
+torch.npu.current_stream().wait_event(end)
+torch.npu.synchronize()
+print(end.query(), begin.elapsed_time(end) >= 0, torch.equal(x.cpu(), y.cpu()), s.query())
+
+outside = torch.npu.ExternalEvent()
+outside.record(s), outside.wait(s), s.synchronize()
+print(len(torch.npu.Event(interprocess=True).ipc_handle()), s.query())
+
+seen = []
+torch_npu.npu._subscribe_report(s)
+for i in range(5):
+    torch_npu.npu._launch_host_func(s, seen.append, i)
+s.synchronize()
+torch_npu.npu._unsubscribe_report(s)
+print(seen)
+
+device = torch.npu.get_device_properties(0)
+torch.npu.set_device_limit(0, 1, 1)
+print(device.cube_core_num >= 1, torch.npu.get_device_limit(0), 0 <= torch.npu.utilization() <= 100)
+torch.use_deterministic_algorithms(True)
+print(torch.ones(2).npu().clone().cpu().tolist(), torch_npu.npu.utils.get_cann_version("CANN"))
+torch.use_deterministic_algorithms(False)
+
+for refused in (lambda: torch.npu.NPUGraph().capture_begin(), lambda: torch_npu.npu._launch_host_func(s, print, 1)):
+    try:
+        with torch.npu.stream(s):
+            refused()
+    except RuntimeError as error:
+        print("captured as a graph" in str(error), "no thread has been subscribed" in str(error))
+"""
+    assert run(code) == [
+        "True True True True",
+        "64 True",
+        "[0, 1, 2, 3, 4]",
+        "True {'cube_core_num': 1, 'vector_core_num': 1} True",
+        "[1.0, 1.0] 9.1.0",
+        "True False",
+        "False True",
+    ]

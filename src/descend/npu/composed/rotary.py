@@ -42,7 +42,7 @@ def npu_rotary_mul_backward(
     dtype = self.dtype
     dy, x = wide(grad.to(dtype)), wide(self)
     cos, sin = wide(r1.to(dtype)), wide(r2.to(dtype))
-    # rotate is orthogonal: its transpose is its negative
+    # rotate is skew-symmetric: its transpose is its negative
     dx = (dy * cos).sub_(_rotated(dy * sin, rotary_mode))
     dcos = (dy * x).sum_to_size(r1.shape)
     dsin = (dy * _rotated(x, rotary_mode)).sum_to_size(r2.shape)

@@ -1,6 +1,6 @@
-"""torch_npu's own operators that Descend computes by PyTorch's: which, how, within what bounds, by which document.
+"""The operators of torch_npu that Descend composes of PyTorch's: how, what is refused, and the documents followed.
 
-Docs, reports and tests read this table; `functions` finds what computes a row's operators.
+Docs, registration and tests read this table. `functions` finds the functions that compute a row's operators.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ class Composed:
     module: str
     """Which module of this package computes it."""
     kernels: tuple[str, ...]
-    """The operators of torch_npu that are served, forward and gradient, with their overloads."""
+    """The names of torch_npu's operators that the row serves, forward and gradient, with their overloads."""
     gradient: str
-    """What computes the gradient: torch_npu's autograd calls it, or PyTorch derives it from the composition."""
+    """The operators by which torch_npu computes the gradient. Where it has none: by PyTorch's autograd."""
     how: str
     restrictions: str
-    """What is refused, always with a sentence."""
+    """What is refused, with an error that says so."""
     documents: tuple[str, ...]
 
 
-ATTENTION = "pse_type 2 and 3, the compressed pse, sink, padding_mask, dropout_mask, start indices"
+ATTENTION = (
+    "pse_type 2 and 3 and their q_start_idx and kv_start_idx; pse in its compressed form, the only one of TND; sink; "
+    "padding_mask; dropout_mask; an atten_mask whose shape or content is not that of its sparse_mode"
+)
 GROUPED = "quantization, activations, group_list_type 2; group_type 2 with bias"
 
 TABLE = (
@@ -39,8 +42,8 @@ TABLE = (
         "fusion_attention",
         ("npu_fusion_attention", "npu_fusion_attention_grad"),
         "npu_fusion_attention_grad",
-        "float32 matrix products and softmax in blocks; gradients by PyTorch's flash attention on CPUs where it fits",
-        f"{ATTENTION}; masks whose shape or content is not that of their sparse_mode",
+        "matrix products and softmax in float32, in blocks; gradients by PyTorch's flash attention where it can",
+        ATTENTION,
         ("torch_npu.npu_fusion_attention", "aclnnFlashAttentionScore", "aclnnFlashAttentionVarLenScoreV4"),
     ),
     Composed(
@@ -48,7 +51,7 @@ TABLE = (
         "fusion_attention",
         ("npu_fusion_attention_v2", "npu_fusion_attention_grad_v2"),
         "npu_fusion_attention_grad_v2",
-        "as npu_fusion_attention; query_rope and key_rope join the heads of query and key",
+        "as npu_fusion_attention; query_rope and key_rope are appended to each head of query and key",
         f"{ATTENTION}; query_rope in other layouts than TND",
         ("aclnnFlashAttentionScoreV2", "aclnnFlashAttentionVarLenScoreV3"),
     ),
@@ -66,8 +69,8 @@ TABLE = (
         "rotary",
         ("npu_rotary_mul", "npu_rotary_mul_backward"),
         "npu_rotary_mul_backward",
-        "products and sums in float32, rounded once",
-        "modes other than half and interleave; the gradient does not know a matrix rotate, as in its document",
+        "products and sums in float32, rounded once; the gradient does not use a matrix rotate, as torch_npu's own",
+        "modes other than half and interleave",
         ("torch_npu.npu_rotary_mul", "aclnnRotaryPositionEmbedding", "aclnnRotaryPositionEmbeddingGrad"),
     ),
     Composed(
@@ -94,14 +97,14 @@ TABLE = (
         ("npu_fast_gelu", "fast_gelu", "npu_fast_gelu_backward"),
         "npu_fast_gelu_backward",
         "x * sigmoid(1.702 * x) in float32, rounded once",
-        "what is not floating",
+        "dtypes that are not floating",
         ("torch_npu.npu_fast_gelu", "aclnnFastGelu", "aclnnFastGeluBackward"),
     ),
     Composed(
         "npu_add_rms_norm",
         "norm",
         ("npu_add_rms_norm",),
-        "derived from the composition (torch_npu has none)",
+        "by PyTorch's autograd (torch_npu has none)",
         "a sum, and Descend's RMS norm of it",
         "dtypes that differ",
         ("torch_npu.npu_add_rms_norm", "aclnnAddRmsNorm"),
@@ -112,7 +115,7 @@ TABLE = (
         ("npu_apply_adam_w.out",),
         "none",
         "sums and products in float32, in place",
-        "amsgrad without max_grad_norm",
+        "amsgrad=True without max_grad_norm",
         ("aclnnApplyAdamW",),
     ),
     Composed(
@@ -143,8 +146,8 @@ TABLE = (
         "npu_grouped_matmul",
         "grouped_matmul",
         ("npu_grouped_matmul", "npu_grouped_matmul.List"),
-        "derived from the composition (torch_npu has none)",
-        "a float32 matrix product a group, rounded once",
+        "by PyTorch's autograd (torch_npu has none)",
+        "one matrix product for each group in float32, rounded once",
         GROUPED,
         ("torch_npu.npu_grouped_matmul", "aclnnGroupedMatmulV5"),
     ),
@@ -172,7 +175,7 @@ TABLE = (
         ("npu_cross_entropy_loss", "npu_cross_entropy_loss_backward"),
         "npu_cross_entropy_loss_backward",
         "log_softmax and sums in float32, rounded once",
-        "zloss; targets that are no class",
+        "zloss; targets outside the classes",
         ("torch_npu.npu_cross_entropy_loss", "aclnnCrossEntropyLoss", "aclnnCrossEntropyLossGrad"),
     ),
     Composed(
@@ -181,7 +184,7 @@ TABLE = (
         ("npu_linear", "npu_linear_backward"),
         "npu_linear_backward",
         "torch.nn.functional.linear in float32, rounded once",
-        "other than 2 dimensions",
+        "matrices of other than 2 dimensions",
         ("torch_npu.npu_linear",),
     ),
     Composed(
@@ -197,7 +200,7 @@ TABLE = (
 
 
 def functions(row: Composed) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Each operator of a row and what computes it, of tensors on the CPU."""
+    """Each operator of a row, and the function of CPU tensors that computes it."""
     module = importlib.import_module(f"{PACKAGE}.{row.module}")
     for kernel in row.kernels:
         name, _, overload = kernel.partition(".")

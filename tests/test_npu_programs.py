@@ -5,8 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,3 +236,14 @@ def test_trainer_and_accelerate_find_the_device(tmp_path):
     accelerator.backward(layer(torch.ones(2, 4, device="npu")).sum())
     optimizer.step()
     assert not torch.equal(before, layer.weight)
+
+
+def test_the_example_of_the_readme():
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "descend.cli", "npu", "examples/train_npu.py"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^step \d+: loss ([\d.]+) on npu:0$", done.stdout, re.MULTILINE)
+    printed = re.findall(r"^step \d+: loss ([\d.]+) on npu:0$", (root / "README.md").read_text(), re.MULTILINE)
+    assert len(printed) == 3
+    assert [float(loss) for loss in found] == pytest.approx([float(loss) for loss in printed], rel=0.02)

@@ -172,53 +172,39 @@ def scaled_masked_softmax_grad_v2_golden(
 
 
 def nsa_compress_golden(
-    input: Array,
-    weight: Array,
-    act_seq_len: npt.ArrayLike | None = None,
-    *,
-    compressBlockSize: int,
-    compressStride: int,
-    actSeqLenType: int = 0,
-    layoutOptional: str = "TND",
-    **given: Any,
+    input: Array, weight: Array, act_seq_len: npt.ArrayLike | None = None, **given: Any
 ) -> tuple[Array | None, ...]:
-    """``output`` of NsaCompress; shapes and formula as `descend.nsa_compress`."""
-    result = reference.nsa_compress(
-        input,
-        weight,
-        None if act_seq_len is None else _integers(act_seq_len),
-        compress_block_size=compressBlockSize,
-        compress_stride=compressStride,
-        act_seq_len_type=actSeqLenType,
-        layout=layoutOptional,
-    )
+    """``output`` of NsaCompress; shapes and formula as `descend.nsa_compress`.
+
+    Its attributes are compressBlockSize, compressStride, actSeqLenType (0) and layoutOptional ("TND").
+    """
+    result = reference.nsa_compress(input, weight, _ends(act_seq_len), **_windows(given))
     return _rounded([result], [input.dtype], given)
 
 
 def nsa_compress_grad_golden(
-    output_grad: Array,
-    input: Array,
-    weight: Array,
-    act_seq_len: npt.ArrayLike | None = None,
-    *,
-    compressBlockSize: int,
-    compressStride: int,
-    actSeqLenType: int = 0,
-    layoutOptional: str = "TND",
-    **given: Any,
+    output_grad: Array, input: Array, weight: Array, act_seq_len: npt.ArrayLike | None = None, **given: Any
 ) -> tuple[Array | None, ...]:
-    """``inputGrad, weightGrad`` of NsaCompressGrad; shapes and formula as `descend.nsa_compress_grad`."""
-    results = reference.nsa_compress_grad(
-        output_grad,
-        input,
-        weight,
-        None if act_seq_len is None else _integers(act_seq_len),
-        compress_block_size=compressBlockSize,
-        compress_stride=compressStride,
-        act_seq_len_type=actSeqLenType,
-        layout=layoutOptional,
-    )
+    """``inputGrad, weightGrad`` of NsaCompressGrad; shapes and formula as `descend.nsa_compress_grad`.
+
+    Its attributes are those of NsaCompress.
+    """
+    results = reference.nsa_compress_grad(output_grad, input, weight, _ends(act_seq_len), **_windows(given))
     return _rounded(results, [input.dtype, weight.dtype], given)
+
+
+def _ends(act_seq_len: npt.ArrayLike | None) -> tuple[int, ...] | None:
+    return None if act_seq_len is None else _integers(act_seq_len)
+
+
+def _windows(given: Mapping[str, Any]) -> dict[str, Any]:
+    """NSA compression's attributes, from their names in the definition to those of Python."""
+    return {
+        "compress_block_size": given["compressBlockSize"],
+        "compress_stride": given["compressStride"],
+        "act_seq_len_type": given.get("actSeqLenType", 0),
+        "layout": given.get("layoutOptional", "TND"),
+    }
 
 
 def _wide(x: Array) -> np.dtype[Any]:

@@ -17,7 +17,7 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-// Divides what a list or a tensor has, in place or in new tensors.
+// Divides a tensor, or every tensor of a list (of lists), in place or into new tensors.
 IValue divided(const IValue& value, int64_t count, bool in_place) {
   const auto divide = [&](Tensor tensor) { return in_place ? tensor.div_(count) : tensor.div(count); };
   if (value.isTensor()) return divide(value.toTensor());
@@ -32,7 +32,7 @@ IValue divided(const IValue& value, int64_t count, bool in_place) {
   return all;
 }
 
-// A collective that reduces. Backends for the CPU have no average: it is the sum of what was divided before.
+// A collective that reduces. CPU backends have no average: the inputs are divided first, and then summed.
 class Reduction : public CpuKernel {
  public:
   explicit Reduction(const c10::OperatorHandle& op) : CpuKernel(op) {

@@ -3,7 +3,7 @@
 
 namespace descend::npu {
 
-// Has them computed by the process group's backend for the CPU, on the same memory.
+// Registers kernels that give the collectives to the process group's CPU backend, on the device's memory.
 void register_collectives();
 
 }  // namespace descend::npu

@@ -16,7 +16,7 @@ namespace {
 
 using at::Tensor;
 
-// Owns a storage for as long as another lies in its memory: what a CPU kernel keeps stays valid.
+// Keeps a storage alive while another storage uses its memory, such as one that a CPU kernel has kept.
 void release(void* storage) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(storage)); }
 
 c10::DataPtr borrow(const c10::Storage& storage) {
@@ -138,14 +138,14 @@ Tensor Crossing::leave(Tensor result, c10::Device device) {
   if (!result.defined() || !result.device().is_cpu()) return result;
   if (const Entered* known = find_cpu(result.unsafeGetTensorImpl())) return known->npu;
   if (is_sparse(result)) return leave_sparse(result, device);
-  if (result._is_zerotensor()) return leave(at::zeros(result.sizes(), result.options()), device);  // has no memory
+  if (result._is_zerotensor()) return leave(at::zeros(result.sizes(), result.options()), device);  // it has no memory
   auto* const storage = result.storage().unsafeGetStorageImpl();
   if (const Shared* shared = find_cpu(storage)) return make_tensor(shared->npu, c10::DispatchKey::PrivateUse1, result);
   c10::DataPtr data;
   const size_t bytes = storage->nbytes();
   if (result.use_count() == 1 && result.storage().use_count() == 1 && is_npu_memory(storage->data_ptr())) {
     data = storage->set_data_ptr(c10::DataPtr());
-  } else {  // the kernel keeps it, or it is memory of its own
+  } else {  // the kernel still uses it, or it is not from the device's allocator
     data = copy_of(storage->data(), bytes);
   }
   auto npu =

@@ -1,4 +1,4 @@
-// Tensors of device `npu` seen as CPU tensors and back, without copies: the memory of both is host memory.
+// Turns tensors of device `npu` into CPU tensors and back, without copies: the memory of both is host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,18 +8,19 @@
 
 namespace descend::npu {
 
-// One call's tensors.
+// The tensors of one operator call.
 class Crossing {
  public:
-  // The CPU tensor of the same address, sizes, strides and bits; the same one for the same tensor. Others than those of
-  // device npu are returned as they are.
+  // A CPU tensor with the same address, sizes, strides and flags. The same argument gives the same CPU tensor. A tensor
+  // that is not on device npu is returned as it is.
   at::Tensor enter(const at::Tensor& tensor);
 
-  // What the CPU's kernel returned, on `device`: the tensor that an argument was, a view of its storage, or else a
-  // tensor of its own, whose memory is taken over where it is `device`'s and no one else's.
+  // The tensor on `device` for a result of the CPU kernel. If the result is an argument, it is that argument's tensor;
+  // if it is a view of an argument, a view of that storage. Otherwise it is a new tensor. It takes over the result's
+  // memory without a copy if that came from `device`'s allocator and nothing else uses it.
   at::Tensor leave(at::Tensor result, c10::Device device);
 
-  // Does to an argument what the CPU's kernel did to sizes, strides and storage of the tensor that stood for it.
+  // Copies sizes, strides and storage, which the CPU kernel may have changed, from the CPU tensor to the argument.
   void write_back(const at::Tensor& tensor, c10::Device device);
 
  private:
@@ -28,7 +29,7 @@ class Crossing {
   };
   struct Shared {
     c10::Storage npu, cpu;
-    void* data;  // where the memory was
+    void* data;  // the address before the call
     size_t bytes;
   };
 
@@ -41,11 +42,11 @@ class Crossing {
   at::Tensor leave_sparse(const at::Tensor& result, c10::Device device);
   void leave_sparse_into(const at::Tensor& cpu, const at::Tensor& npu, c10::Device device);
 
-  // Few as a rule; the maps are for calls with lists of hundreds.
+  // Most calls have few tensors. The maps are for calls with lists of hundreds.
   static constexpr size_t kFew = 12;
   c10::SmallVector<Entered, kFew> tensors_;
   c10::SmallVector<Shared, kFew> storages_;
-  ska::flat_hash_map<const void*, size_t> tensor_index_, storage_index_;  // by what either side has
+  ska::flat_hash_map<const void*, size_t> tensor_index_, storage_index_;  // by the address of either side's object
 };
 
 }  // namespace descend::npu

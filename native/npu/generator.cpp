@@ -12,7 +12,7 @@
 namespace descend::npu {
 namespace {
 
-// Of PyTorch's seed the CPU's generator takes 32 bits. Within one seed no two offsets give the same.
+// The CPU generator uses only 32 bits of a seed. For one seed of the device, no two offsets give the same 32 bits.
 uint64_t cpu_seed(uint64_t seed, uint64_t offset) {
   uint64_t x = seed + 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
@@ -22,7 +22,7 @@ uint64_t cpu_seed(uint64_t seed, uint64_t offset) {
 }
 
 Draw move_on(at::Generator& generator) {
-  constexpr uint64_t kStep = 4;  // of torch_npu's offsets
+  constexpr uint64_t kStep = 4;  // torch_npu's offsets are multiples of it
   const std::lock_guard lock(generator.mutex());
   const uint64_t offset = generator.get_offset();
   generator.set_offset(offset + kStep);

@@ -12,12 +12,12 @@ struct Draw {
   uint64_t seed, offset;
 };
 
-// What the next random call of the current device's default generator begins with; it moves on.
+// Seed and offset for the next random call, from the current device's default generator. Advances its offset.
 Draw draw();
 
-// A CPU generator for one call, in the place of a device's: that in `generator`, or the device's default one where it
-// is none. Its numbers depend on the device generator's seed and offset alone, and the offset moves on with each call:
-// what torch.npu.manual_seed, get_rng_state and set_rng_state promise holds.
+// A CPU generator for one call, instead of a device generator: instead of the one in `generator`, or of the device's
+// default one if that is none. Its numbers depend only on the seed and the offset of the device generator, and each
+// call advances that offset. So torch.npu.manual_seed, get_rng_state and set_rng_state work as they should.
 c10::IValue draw_from(const c10::IValue& generator, c10::Device device);
 
 }  // namespace descend::npu

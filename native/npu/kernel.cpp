@@ -19,7 +19,7 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-// Operators that take tensors of the CPU beside those of a device, as PyTorch's CUDA kernels do.
+// Operators that take CPU tensors beside those of a device, as they do with CUDA.
 constexpr std::array<std::string_view, 26> kMixing = {
     "aten::copy_",
     "aten::_copy_from",
@@ -49,7 +49,7 @@ constexpr std::array<std::string_view, 26> kMixing = {
     "npu::npu_fusion_attention_grad_v3",
 };
 
-// The first of the results that stay on the CPU, of the operators that have such.
+// The first result that stays on the CPU, for operators that have such results.
 uint32_t first_kept(const std::string& name) {
   if (name == "aten::_pack_padded_sequence") return 1;
   if (name == "npu::npu_fusion_attention_v3") return 4;  // the seed and the offset of its dropout
@@ -60,7 +60,7 @@ bool is_mixing(const std::string& name) { return std::find(kMixing.begin(), kMix
 
 bool is_npu(const Tensor& tensor) { return tensor.defined() && tensor.device().type() == kNpu; }
 
-// What the CPU's own keys are for the layout that was dispatched on.
+// The CPU's dispatch key for the layout that this call was dispatched on: dense or sparse.
 c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
   using c10::DispatchKey;
   for (const auto& [npu, cpu] : {std::pair{DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU},
@@ -124,7 +124,7 @@ bool is_or_optional(const c10::Type& type) {
   return optional != nullptr && optional->getElementType()->castRaw<T>() != nullptr;
 }
 
-// The one device of a call's tensors. Scalars may be the CPU's.
+// The device that all tensors of a call are on. Tensors without dimensions may be on the CPU.
 class CommonDevice {
  public:
   CommonDevice(const c10::OperatorHandle& op, bool mixes) : op_(op), mixes_(mixes) {}
@@ -139,7 +139,7 @@ class CommonDevice {
       other_ = device;
     }
   }
-  // The device, if there is one.
+  // The device, if a tensor is on one.
   std::optional<c10::Device> check() const {
     if (found_ && other_) refuse(*found_, *other_);
     return found_;

@@ -1,4 +1,4 @@
-// The one kernel that computes an operator on device `npu` by its CPU kernel, on the same memory.
+// The kernel of device `npu` for operators that their CPU kernel computes, on the device's memory.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,7 +9,7 @@
 
 namespace descend::npu {
 
-// What there is to do for one operator's calls, read from its schema.
+// One operator's kernel: what each argument needs is read once from the operator's schema.
 class CpuKernel : public c10::OperatorKernel {
  public:
   explicit CpuKernel(const c10::OperatorHandle& op);
@@ -26,10 +26,10 @@ class CpuKernel : public c10::OperatorKernel {
 
   std::vector<Argument> arguments_;
   uint32_t count_;
-  bool touches_memory_;  // views and new tensors without values do not
-  bool mixes_devices_;   // tensors of the CPU may be among the arguments
-  uint32_t kept_;        // results from this one on stay on the CPU
-  bool asks_for_grad_;   // the kernel computes more where gradients are recorded
+  bool touches_memory_;  // false for views, and for new tensors without values
+  bool mixes_devices_;   // CPU tensors may be among the arguments
+  uint32_t kept_;        // this result and those after it stay on the CPU
+  bool asks_for_grad_;   // the CPU kernel computes more if gradients are recorded
 };
 
 }  // namespace descend::npu

@@ -6,9 +6,9 @@
 namespace descend::npu {
 namespace {
 
-thread_local c10::Allocator* lent = nullptr;  // whose memory this thread's CPU tensors get; null: that of the CPU
+thread_local c10::Allocator* lent = nullptr;  // gives this thread's CPU tensors their memory; null: the CPU's does
 
-// The CPU's allocator: the one that was there before, or the one that is lent.
+// PyTorch's CPU allocator from now on: passes requests to the one before it, or to the one that is lent.
 class SwitchingAllocator final : public c10::Allocator {
  public:
   explicit SwitchingAllocator(c10::Allocator* cpu) : cpu_(cpu) {}

@@ -9,10 +9,10 @@
 
 namespace descend::npu {
 
-// From here on CPU kernels may be lent memory of device npu. To be called once, before any kernel runs.
+// Replaces PyTorch's CPU allocator by one that AllocateOn can direct to a device. Call it once, before any kernel runs.
 void install_allocator();
 
-// While it lives, tensors that this thread makes on the CPU lie in memory of `device`.
+// While such an object lives, CPU tensors that this thread makes get memory from the allocator of `device`.
 class AllocateOn {
  public:
   explicit AllocateOn(c10::Device device);
@@ -22,13 +22,13 @@ class AllocateOn {
 
  private:
   c10::Allocator* before_;
-  c10::Device current_;  // the device to go back to; an index below 0 where it is the one asked for
+  c10::Device current_;  // the device to return to; its index is below 0 if the device did not change
 };
 
-// Whether a CPU tensor's memory came from device npu's allocator.
+// Whether memory came from device npu's allocator.
 bool is_npu_memory(const c10::DataPtr& data);
 
-// The same memory, owned by what owned it before, as memory of another device.
+// The same memory with the same owner, marked as memory of another device.
 c10::DataPtr rename_device(c10::DataPtr data, c10::Device device);
 
 // A storage of torch_npu's own class, described as torch_npu describes a tensor of these sizes and strides.

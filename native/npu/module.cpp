@@ -1,5 +1,5 @@
-// The Python module descend._npu: all operators of torch_npu's device that are not Descend's own, computed by PyTorch's
-// kernels for the CPU.
+// The Python module descend._npu: registers PyTorch's CPU kernels for those operators of torch_npu's device that
+// Descend does not compute itself.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>

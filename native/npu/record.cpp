@@ -65,7 +65,7 @@ void Recording::finish() noexcept {
     Total& total = totals[{c10::toString(op_->operator_name()), described_}];
     total.calls += 1;
     total.seconds += took.count();
-  } catch (const std::exception&) {  // no memory: one call less in the report
+  } catch (const std::exception&) {  // there is no memory: the report lacks this call
   }
 }
 

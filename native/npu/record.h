@@ -1,4 +1,4 @@
-// What the report is made of: the operators' calls, by shapes and dtypes, and their time.
+// Records the calls of operators for a report: how many there were with the same shapes and dtypes, and their time.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,11 +18,11 @@ struct Recorded {
   double seconds;
 };
 
-// Whether calls are recorded from now on.
+// Switches recording on or off.
 void record(bool on);
 std::vector<Recorded> recorded();
 
-// One call, from here to the end of its life.
+// One call: it begins with this object and ends with it.
 class Recording {
  public:
   Recording(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t arguments) {

@@ -1,4 +1,5 @@
-// The cells of LSTM and GRU, which PyTorch computes by operators of their own on any device but the CPU.
+// The cells of LSTM and GRU: on every device but the CPU PyTorch computes them by fused operators, which have no CPU
+// kernel.
 #pragma once
 
 #include <torch/library.h>

@@ -23,8 +23,8 @@ using c10::DispatchKey;
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
-// What stays with torch_npu: storages and what is noted down for them, memory that both sides know, and what reaches
-// Descend's own aclnn functions.
+// Operators that stay torch_npu's: those that change storages and torch_npu's descriptions of them, those on pinned
+// memory, and those that call Descend's own aclnn functions.
 const std::unordered_set<std::string_view> kStays = {
     "aten::set_",
     "aten::record_stream",
@@ -37,7 +37,7 @@ const std::unordered_set<std::string_view> kStays = {
     "aten::scaled_dot_product_attention",  // it calls npu_fusion_attention_v3
 };
 
-// The parts of sparse tensors, of which all else about these is made.
+// Operators that make a sparse tensor or read its parts. All other sparse operators are built on them.
 const std::unordered_set<std::string_view> kSparseStays = {
     "aten::_sparse_coo_tensor_with_dims",
     "aten::_sparse_coo_tensor_with_dims_and_tensors",
@@ -76,7 +76,7 @@ class Borrowed : public c10::OperatorKernel {
 
 // --- operators with a kernel of their own ---------------------------------------------------------------------------
 
-// The CPU's kernel would draw from the CPU's default generator.
+// The CPU kernel would draw from the CPU's default generator.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   if (input.numel() == 0 || !train.value_or(true) || p == 0) {
     return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
@@ -131,7 +131,7 @@ size_t register_dense(const std::vector<OperatorHandle>& all, Libraries& dense, 
     const bool theirs = op.hasKernelForDispatchKey(DispatchKey::PrivateUse1);
     const bool taken_apart = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
     if (taken_apart && !theirs) continue;
-    // Their derivatives are torch_npu's own, or none where PyTorch takes an operator apart.
+    // torch_npu has a derivative of its own here, or PyTorch decomposes the operator and has none: use the CPU's.
     if ((op.hasKernelForDispatchKey(DispatchKey::AutogradPrivateUse1) || taken_apart) &&
         op.hasComputedKernelForDispatchKey(DispatchKey::AutogradCPU)) {
       autograd.add(op, boxed<Borrowed>(op.getComputedKernelForDispatchKey(DispatchKey::AutogradCPU)));
@@ -140,7 +140,7 @@ size_t register_dense(const std::vector<OperatorHandle>& all, Libraries& dense, 
         name == "aten::native_dropout" || name == "aten::_copy_from" || name == "aten::_copy_from_and_resize";
     if (own || !op.hasComputedKernelForDispatchKey(DispatchKey::CPU)) continue;
     const bool of_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU);
-    if (!theirs && !of_cpu && name != "aten::mode") continue;  // composed of other operators, on this device as on any
+    if (!theirs && !of_cpu && name != "aten::mode") continue;  // PyTorch composes it of others, on any device
     if (!of_cpu && draws_without_generator(op)) {
       dense.add(op, boxed<Borrowed>(op.getComputedKernelForDispatchKey(DispatchKey::CPU)));
     } else {
@@ -166,7 +166,7 @@ void register_sparse(const std::vector<OperatorHandle>& all, DispatchKey npu, Di
 size_t register_kernels() {
   static const size_t count = [] {
     install_allocator();
-    Silence silence;  // PyTorch says of each kernel that takes another's place that it does
+    Silence silence;  // PyTorch warns of each kernel that replaces another
     const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
     static Libraries dense("aten", DispatchKey::PrivateUse1), autograd("aten", DispatchKey::AutogradPrivateUse1),
         sparse("aten", DispatchKey::SparsePrivateUse1), compressed("aten", DispatchKey::SparseCsrPrivateUse1);
@@ -193,7 +193,7 @@ void implement(const c10::OperatorHandle& op, torch::CppFunction kernel) {
   Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   const std::string& name = op.operator_name().name;
-  static std::vector<Libraries> kept;  // a library takes its kernels along when it goes
+  static std::vector<Libraries> kept;  // a library that is destroyed removes its kernels
   kept.emplace_back(name.substr(0, name.find(':')).c_str(), DispatchKey::PrivateUse1).add(op, std::move(kernel));
 }
 

@@ -1,4 +1,4 @@
-// Which operators of device `npu` are computed by what, and how PyTorch's dispatcher is told.
+// Which kernel computes which operator of device `npu`, and its registration in PyTorch's dispatcher.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,17 +9,17 @@
 
 namespace descend::npu {
 
-// Puts the CPU's kernels in the place of torch_npu's, but for those that stay. Returns how many operators that are. A
-// second call does nothing.
+// Registers CPU kernels in the place of torch_npu's kernels, except for the operators that stay torch_npu's. Returns
+// the number of operators. A second call does nothing.
 size_t register_kernels();
 
-// Puts the CPU's kernel of an operator of any namespace in the place of what the device has.
+// Registers the CPU kernel of an operator, of any namespace, for the device.
 void serve(const std::string& name);
 
 // An operator by name and overload, as in aten::add.Tensor; throws where there is none.
 c10::OperatorHandle find_operator(const std::string& name);
 
-// Puts a kernel in the place of what the device has, quietly.
+// Registers a kernel for the device, without PyTorch's warning that it replaces another.
 void implement(const c10::OperatorHandle& op, torch::CppFunction kernel);
 
 }  // namespace descend::npu

@@ -1,4 +1,4 @@
-// Warnings that would tell a user of what Descend does on purpose.
+// Suppresses warnings about what Descend does on purpose.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -19,7 +19,7 @@
 namespace descend::npu {
 namespace {
 
-// torch_npu's NPUStorageImpl as its public header has it, up to the last member that is needed.
+// The layout of NPUStorageImpl in torch_npu's public header, up to the last member that is needed.
 struct Description {
   struct Unused {};
   c10::SmallVector<int64_t, 5> base_sizes;
@@ -38,7 +38,7 @@ struct Storage : c10::StorageImpl {
 Description& description_of(c10::StorageImpl& storage) { return static_cast<Storage&>(storage).description; }
 
 constexpr int32_t kFormatND = 2;
-constexpr size_t kRanks = 9;  // tensors of more dimensions are described as those of the most that are known
+constexpr size_t kRanks = 9;  // tensors of more dimensions get the formats of the last entry
 
 struct Formats {
   int32_t origin, npu;
@@ -73,7 +73,7 @@ at::Tensor empty_of_torch_npu(c10::IntArrayRef sizes) {
   return stack.at(0).toTensor();
 }
 
-// Whether the description of a tensor that torch_npu has made says what it should.
+// Whether the description of a tensor that torch_npu made can be read as this layout.
 bool is_understood(const at::Tensor& tensor) {
   const Description& d = description_of(*tensor.storage().unsafeGetStorageImpl());
   return c10::IntArrayRef(d.base_sizes) == tensor.sizes() && c10::IntArrayRef(d.base_strides) == tensor.strides() &&
@@ -81,7 +81,7 @@ bool is_understood(const at::Tensor& tensor) {
          d.npu_format >= -1 && d.npu_format < 64 && d.data_type == tensor.dtype();
 }
 
-// In a forked child torch_npu refuses to start, and has to be asked.
+// In a forked child torch_npu refuses to start. So initialize() must call it again there.
 void forget() { npu_allocator = nullptr; }
 
 }  // namespace
@@ -96,7 +96,7 @@ void initialize() {
   static const int followed = pthread_atfork(nullptr, nullptr, forget);
   (void)followed;
   c10::Allocator* found = nullptr;
-  Silence silence;  // torch_npu says that the format asked for is the one that it makes anyway
+  Silence silence;  // torch_npu warns that the format asked for is its default
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   std::array<Formats, kRanks> seen;  // nothing is locked here: torch_npu may have to wait for Python
   std::vector<int64_t> sizes;
@@ -121,7 +121,7 @@ c10::Allocator* allocator() { return npu_allocator.load(std::memory_order_relaxe
 c10::Device current_device() { return guard().getDevice(); }
 
 void wait(c10::Device device) {
-  const c10::DeviceGuard current(device);  // torch_npu makes a device's streams when it is the current one
+  const c10::DeviceGuard current(device);  // torch_npu makes the streams of a device only while it is current
   const c10::Stream stream = guard().getStream(device);
   if (!guard().queryStream(stream)) guard().synchronizeStream(stream);
 }

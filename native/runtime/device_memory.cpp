@@ -11,10 +11,10 @@
 namespace descend {
 namespace {
 
-// What the whole machine has, or the control group may use: it does not change while a process runs.
+// The memory of the machine, or of the control group. It does not change while a process runs.
 size_t all_memory() {
   static const size_t bytes = usable_memory();
-  return bytes > 0 ? bytes : SIZE_MAX;  // of which nobody knows
+  return bytes > 0 ? bytes : SIZE_MAX;  // unknown: no limit
 }
 
 }  // namespace
@@ -36,12 +36,12 @@ DeviceMemory device_memory(int device) {
     memory.peak = registry.usage[static_cast<size_t>(device)].peak;
     for (const detail::DeviceUsage& usage : registry.usage) all_used += usage.used;
   }
-  // Of what the devices hold, some lies in memory by now, and is not available any more; pages that nobody has touched
-  // take none. As much of the process's own memory as came since it first asked is taken for the former.
+  // The devices' memory is of two parts. Pages that were touched are already missing in what the system has available;
+  // the others are not. The growth of the process's resident memory since the first call is taken as the touched part.
   static const size_t at_first = resident_memory();
   const size_t now = resident_memory();
   const size_t touched = std::min(all_used, now > at_first ? now - at_first : 0);
-  const size_t available = available_memory() + touched;  // if the devices held nothing
+  const size_t available = available_memory() + touched;  // as it would be if nothing were allocated on the devices
   memory.free = std::min(memory.total - memory.used, available - std::min(available, all_used));
   return memory;
 }

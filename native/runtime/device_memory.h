@@ -1,8 +1,8 @@
 // How much memory each device has, and how much of it is taken.
 //
-// The devices share this machine's memory, or that which the process's control group may use, evenly: so what all of
-// them promise together is there. A device holds what was allocated on it by this process, used or not, and no more
-// than its share can be allocated on it. Host memory (kHostSide) counts for no device and has no limit.
+// Each device has an equal share of this machine's memory, or of what the process's control group may use. So the
+// devices together do not promise more than there is. What this process allocates on a device counts, used or not, up
+// to the device's share. Host memory (kHostSide) counts for no device and has no limit.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace descend {
 
 struct DeviceMemory {
   size_t total = 0;  // the device's share
-  size_t free = 0;   // what can still be allocated: of the share, and of what the system has available
+  size_t free = 0;   // what can still be allocated: limited by the share and by what the system has available
   size_t used = 0, peak = 0;
 };
 DeviceMemory device_memory(int device);
 
-// A claim to a device's memory, given back when it ends.
+// Counts memory for a device as long as it lives.
 class MemoryClaim {
  public:
   MemoryClaim() = default;
@@ -27,7 +27,7 @@ class MemoryClaim {
   MemoryClaim(const MemoryClaim&) = delete;
   MemoryClaim& operator=(const MemoryClaim&) = delete;
 
-  // False where the device has not so much left.
+  // False if the device has less left.
   [[nodiscard]] bool take(int device, size_t bytes);
 
  private:
@@ -39,11 +39,11 @@ namespace detail {
 
 size_t device_share();  // what each device has
 
-// What a device holds. Not for several threads at once.
+// How much is allocated on a device. Not thread-safe.
 struct DeviceUsage {
   size_t used = 0, peak = 0;
 
-  // False where the device has not so much left.
+  // False if the device has less left.
   [[nodiscard]] bool take(size_t bytes) {
     const size_t most = device_share();
     if (bytes > most || used > most - bytes) return false;

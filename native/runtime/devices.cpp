@@ -15,7 +15,7 @@ constexpr Code kNoDevice{207004};
 std::atomic<const std::vector<int32_t>*> known{nullptr};
 std::atomic<int32_t> in_machine{1};
 
-// A whole number that is all of the text; -1 for anything else.
+// The number that the text is; -1 if it is not a whole number.
 int64_t read_number(std::string_view text) {
   int64_t number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -69,7 +69,7 @@ Status visible_devices(const std::vector<int32_t>** numbers) {
   DESCEND_RETURN_IF_ERROR(read_count(&count));
   DESCEND_RETURN_IF_ERROR(read_visible(count, read.get()));
   in_machine.store(count, std::memory_order_relaxed);
-  // Of threads that ask together the first is right for all.
+  // If several threads ask at once, the first result counts for all.
   if (known.compare_exchange_strong(*numbers, read.get(), std::memory_order_acq_rel)) *numbers = read.release();
   return {};
 }

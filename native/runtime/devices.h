@@ -1,5 +1,5 @@
-// How many devices this process has. All of them are this machine's processors and memory: devices of their own only in
-// what programs keep on them.
+// How many devices this process has. All of them are this machine's processors and memory. They differ only in the
+// contexts, streams and allocations that programs make on them.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@ namespace descend {
 
 inline constexpr int32_t kMaxDevices = 64;
 
-// The devices that this process sees, by their number in the machine: of as many as DESCEND_DEVICES says, 1 without it,
-// those that ASCEND_RT_VISIBLE_DEVICES lists, all without it. Both are read until they are good, and then never again.
+// The devices that this process sees, by their number in the machine. The machine has DESCEND_DEVICES devices, 1 by
+// default. ASCEND_RT_VISIBLE_DEVICES lists those that the process sees, all by default. Both variables are read in each
+// call until one call finds them valid, and not after that.
 Status visible_devices(const std::vector<int32_t>** numbers);
 
-// How many devices the machine has, whether or not this process sees them; 1 until visible_devices has told.
+// How many devices the machine has, whether or not this process sees them; 1 until visible_devices has succeeded.
 int32_t machine_devices();
 
-// A device's number in the machine, and back; -1 for one that this process does not see.
+// From a device of this process to its number in the machine, and back; -1 if this process does not see it.
 int32_t number_of(int32_t device);
 int32_t device_of(int32_t number);
 

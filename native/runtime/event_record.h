@@ -1,5 +1,5 @@
-// One recording of an event, shared by the event, the stream that will reach it and the streams that wait for it. Or
-// what a stream waits for beside events: until somebody completes it, or until a condition holds.
+// One recording of an event, shared by the event, the stream that will reach it and the streams that wait for it. Also
+// used for other waits of a stream: until another thread completes it, or until a condition holds.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class EventRecord {
   // `then` is called when it is complete.
   explicit EventRecord(std::weak_ptr<StreamQueue> stream, std::function<void()> then = nullptr)
       : stream_(std::move(stream)), then_(std::move(then)) {}
-  // Complete once `holds` says so, which those who wait ask again and again.
+  // Complete when `holds` returns true; the threads that wait call it repeatedly.
   explicit EventRecord(std::function<bool()> holds) : holds_(std::move(holds)) {}
 
   // Which will reach it; empty once destroyed.
@@ -31,7 +31,7 @@ class EventRecord {
 
   bool complete() const { return (state_.load(std::memory_order_acquire) & kComplete) != 0; }
 
-  // A second call changes nothing. Calls must not overlap. Not `reached` is one whose stream never comes to it.
+  // A second call changes nothing. Calls must not overlap. `reached` is false if the stream will never come to it.
   void set_complete(bool reached = true) {
     if (complete()) return;
     time_ = std::chrono::steady_clock::now();
@@ -66,7 +66,7 @@ class EventRecord {
  private:
   static constexpr uint32_t kComplete = 1;
   static constexpr uint32_t kNudge = 2;
-  static constexpr std::chrono::nanoseconds kShortPause = std::chrono::microseconds(10);  // between two looks
+  static constexpr std::chrono::nanoseconds kShortPause = std::chrono::microseconds(10);  // between two calls of holds
   static constexpr std::chrono::nanoseconds kLongPause = std::chrono::milliseconds(1);
   std::atomic<uint32_t> state_{0};
   std::chrono::steady_clock::time_point time_;

@@ -16,8 +16,8 @@ namespace {
 constexpr Code kFeatureUnsupported{200006};
 constexpr uint64_t kMark = 0x31746e6576456364;  // "dcEvent1"
 
-// The memory has no name, so that nothing is left of it when the last process has ended: another opens it through the
-// file descriptors of the one that gave the handle.
+// The memory has no name, so nothing is left of it when the last process has ended. Another process opens it through
+// the file descriptors of the process that made the handle.
 struct Place {
   uint64_t mark = kMark;
   int64_t process = 0;

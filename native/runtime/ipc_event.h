@@ -1,4 +1,4 @@
-// An event that several processes see: counters in memory that they share.
+// An event shared between processes: counters in shared memory.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace descend {
 
-// What another process opens it by, while one that has it is alive.
+// Another process opens the event by it, as long as a process that has the event is alive.
 using IpcHandle = std::array<char, 64>;
 
 class IpcEvent {
@@ -24,7 +24,7 @@ class IpcEvent {
 
   IpcHandle handle() const;
 
-  // A record has its number from when it is put on a stream, and is complete once the stream has come to it.
+  // A record gets its number when it is put on a stream, and is complete when the stream has reached it.
   uint64_t begin_record() { return shared_->begun.fetch_add(1) + 1; }
   void complete_record(uint64_t number);
   uint64_t latest() const { return shared_->begun.load(); }  // 0: never recorded
@@ -34,7 +34,7 @@ class IpcEvent {
 
  private:
   struct Shared {
-    std::atomic<uint64_t> mark;  // says what the memory is
+    std::atomic<uint64_t> mark;  // tells that the memory is an event
     std::atomic<uint64_t> begun;
     std::atomic<uint64_t> complete;
   };

@@ -47,7 +47,7 @@ double cores_v1(const std::string& folder) {
 double memory_v2(const std::string& folder) { return number_in(folder + "/memory.max"); }
 double memory_v1(const std::string& folder) { return number_in(folder + "/memory.limit_in_bytes"); }
 
-// The number that follows a name in a file of names and numbers, or 0.
+// From a file of names and numbers, the number after a name; 0 if the name is missing.
 double number_after(const std::string& path, const std::string& name) {
   std::ifstream in(path);
   std::string word;
@@ -58,7 +58,7 @@ double number_after(const std::string& path, const std::string& name) {
   return 0;
 }
 
-// What is left below a limit, where files' pages that the kernel can drop count as left; at least 1, for 0 is none.
+// What is left below a limit. Page cache that the kernel can drop counts as left. At least 1, for 0 means no limit.
 double left_of(double limit, double used, double droppable) {
   return limit > 0 ? std::max(limit - std::max(used - droppable, 0.0), 1.0) : 0;
 }
@@ -195,7 +195,7 @@ size_t resident_memory() {
   size_t pages = 0;
 #if defined(__linux__)
   std::ifstream in("/proc/self/statm");
-  in >> pages >> pages;  // all of the address space, then what lies in memory
+  in >> pages >> pages;  // the size of the address space, then the resident size
 #endif
   return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }

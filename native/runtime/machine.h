@@ -12,10 +12,10 @@ int usable_cores();
 // Physical memory, held down by the cgroup's limit. 0 if unknown.
 size_t usable_memory();
 
-// How much memory can be taken before the system must swap, held down by what is left below the cgroup's limit.
+// How much memory can be allocated before the system must swap, limited by what is left below the cgroup's limit.
 size_t available_memory();
 
-// How much memory this process takes now.
+// The resident memory of this process.
 size_t resident_memory();
 
 // The core that this thread runs on; -1 if unknown.

@@ -28,11 +28,11 @@ using detail::MemoryRegistry;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kHugeFrom = 2 * kHugePage;
 constexpr size_t kAlignment = 64;
-constexpr size_t kLargest = size_t{1} << 46;  // half of what an address can say
+constexpr size_t kLargest = size_t{1} << 46;  // half of the address space
 
 Immortal<MemoryRegistry> registry;
 
-// All locks of memory are held across a fork, in the order in which they are taken.
+// A fork takes all locks of the memory functions, in their usual order.
 void unlock_all() {
   unlock_registered_memory();
   SharedFile::unlock_after_fork();
@@ -50,7 +50,7 @@ void unlock_all() {
     },
     unlock_all, unlock_all);
 
-// From the size of a page on whole pages, so that other processes can be given them (shared_memory.h).
+// Memory of at least one page is in whole pages, so that it can be shared with other processes (shared_memory.h).
 size_t alignment_of(size_t bytes) {
   if (bytes >= kHugeFrom) return kHugePage;
   return bytes >= detail::page_size() ? detail::page_size() : kAlignment;
@@ -58,8 +58,8 @@ size_t alignment_of(size_t bytes) {
 
 MallocMemory aligned_memory(size_t bytes) {
   const size_t alignment = alignment_of(bytes), whole = detail::round_up(bytes, alignment);
-  // glibc learns from what is freed from which size on it is to map anew, but not where it has aligned it by pages
-  // itself: memory of 1 MB then took 10 us each time, in place of 0.1.
+  // glibc raises its threshold for mapping new memory when memory is freed, but not for memory that it aligned to pages
+  // itself. An allocation of 1 MB then took 10 us each time instead of 0.1. So such memory is aligned here.
   const bool by_hand = alignment > kAlignment && alignment < kHugePage;
   MallocMemory memory(by_hand ? std::malloc(whole + alignment) : std::aligned_alloc(alignment, whole), bytes,
                       alignment);
@@ -89,7 +89,7 @@ MallocMemory& MallocMemory::operator=(MallocMemory&& other) noexcept {
 }
 
 MallocMemory::~MallocMemory() {
-  // Where the system does not give malloc its own pages back, these are not used again.
+  // If the system does not give ordinary pages back, malloc must not use this memory again.
   if (file_ && !take_back_from_file(start_, round_up(bytes_, page_size()))) return;
   std::free(given_);
 }
@@ -167,7 +167,7 @@ Status release(void* pointer) {
   if (!block) return not_a_start(pointer);
   try {
     wait_for_all_streams();
-  } catch (...) {  // there was no memory to wait with: the block stays, for work may use it
+  } catch (...) {  // waiting needs memory, and there is none: the block stays, since work may use it
     std::lock_guard lock(registry->mutex);
     (void)registry->add(block.mapped());
     registry->blocks.insert(std::move(block));

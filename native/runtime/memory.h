@@ -1,6 +1,6 @@
-// Memory that programs ask the runtime for, known to a registry until it is freed: what aclrtMalloc, aclrtMallocHost
-// and acl.malloc hand out, and what virtual_memory.h and shared_memory.h map. All of it is this machine's ordinary
-// memory; the registry knows which device each piece counts as.
+// Memory that programs get from the runtime: from aclrtMalloc, aclrtMallocHost and acl.malloc, and what
+// virtual_memory.h and shared_memory.h map. A registry knows it until it is freed, and which device it counts for. All
+// of it is ordinary memory of this machine.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace descend {
 
-// Codes that functions of memory alone return, beside those of Code.
+// Codes that only the memory functions return, beside those of Code.
 inline constexpr Code kNotSupported{200006};
 inline constexpr Code kNoDeviceMemory{207001};
 inline constexpr Code kNoPermission{207006};
@@ -24,12 +24,12 @@ enum class MemoryKind : uint8_t {
   kAllocated,  // by allocate
   kMapped,     // physical memory, mapped to reserved addresses
   kReserved,   // reserved addresses to which nothing is mapped: no memory
-  kImported,   // another process's, by the key that it was exported by
+  kImported,   // another process's memory, imported by key
 };
 
-// Aligned to 64 bytes, to pages from the size of one on, to 2 MB where large. Counts as memory of `device`. Fails with
-// kInvalidParam for 0 bytes or a null `pointer`, with kBadAlloc when there is no memory or the device would hold more
-// than it has; `*pointer` is then left alone.
+// Aligned to 64 bytes, from one page on to pages, and to 2 MiB if large. Counts as memory of `device`. Fails with
+// kInvalidParam for 0 bytes or a null `pointer`. Fails with kBadAlloc if there is no memory, or if the device's share
+// is used up. `*pointer` is then unchanged.
 Status allocate(size_t bytes, void** pointer, int device = 0);
 
 // Waits for the work in flight on every stream, then frees. kInvalidParam for null and for anything but the start of a
@@ -43,14 +43,14 @@ struct Allocation {
   int device = kHostSide;
 
   explicit operator bool() const { return begin != nullptr; }
-  // How many bytes may be touched from an address within it on.
+  // How many bytes may be used from an address in it on.
   size_t room(const void* address) const {
     if (kind == MemoryKind::kReserved) return 0;
     return bytes - static_cast<size_t>(static_cast<const char*>(address) - begin);
   }
 };
-// The live allocation that contains this address, or an empty one. What is mapped side by side to addresses that were
-// reserved as one is one allocation, and so is what lies between.
+// The live allocation that contains this address, or an empty one. Within one reservation, memory that is mapped side
+// by side is one allocation, and so are the unmapped addresses between.
 Allocation find_allocation(const void* address);
 
 size_t allocated_bytes();        // by allocate

@@ -25,8 +25,8 @@ inline void* pointer_to(uintptr_t address) { return reinterpret_cast<void*>(addr
 size_t page_size();
 inline size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// What malloc gave: an aligned part of it. Once its pages belong to a file, they are taken back before malloc sees them
-// again.
+// An aligned part of memory from malloc. If its pages were moved to a file, they become ordinary memory again before it
+// is freed.
 class MallocMemory {
  public:
   MallocMemory() = default;
@@ -50,7 +50,7 @@ struct Block {
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kAllocated;
   int device = kHostSide;
-  MallocMemory memory;  // of kAllocated
+  MallocMemory memory;  // only if kAllocated
 };
 using Blocks = std::map<uintptr_t, Block>;
 
@@ -59,9 +59,9 @@ struct MemoryRegistry {
   Blocks blocks;  // they never overlap
   size_t bytes = 0;
   std::array<DeviceUsage, kMaxDevices> usage;
-  std::atomic<size_t> count{0};  // lets a lookup in an empty registry do without the lock
+  std::atomic<size_t> count{0};  // a lookup in an empty registry needs no lock
 
-  // All with the lock held. What allocate made counts for its device; what is mapped there counts by itself.
+  // The lock is held for all of these. Allocated memory counts for its device here; mapped memory has a MemoryClaim.
   [[nodiscard]] bool add(const Block& block) {
     if (block.device >= 0 && !usage[static_cast<size_t>(block.device)].take(block.bytes)) return false;
     bytes += block.bytes;
@@ -71,7 +71,7 @@ struct MemoryRegistry {
     if (block.device >= 0) usage[static_cast<size_t>(block.device)].give_back(block.bytes);
     bytes -= block.bytes;
   }
-  // Whenever blocks came or went.
+  // Called after blocks were added or removed.
   void publish() { count.store(blocks.size(), std::memory_order_release); }
 };
 MemoryRegistry& memory_registry();

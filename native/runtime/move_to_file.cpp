@@ -26,11 +26,11 @@ constexpr int MREMAP_DONTUNMAP = 4;
 constexpr int UFFD_USER_MODE_ONLY = 1;
 #endif
 
-// Watches pages: a thread that touches one which is not there waits until this ends.
+// Watches pages: a thread that touches a missing page waits until this object is destroyed.
 class Watch {
  public:
   Watch(void* start, size_t bytes) {
-    // Threads that the kernel touches pages for can be made to wait only by those who may. Others of them get an error.
+    // Only with a privilege can a system call that touches a page be made to wait. Without it the call fails.
     descriptor_ = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
     if (descriptor_ < 0) descriptor_ = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY));
     uffdio_api api{};
@@ -43,7 +43,7 @@ class Watch {
     error_ = errno;
   }
   ~Watch() {
-    if (descriptor_ >= 0) close(descriptor_);  // which wakes all
+    if (descriptor_ >= 0) close(descriptor_);  // which wakes all threads that wait
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -56,7 +56,7 @@ class Watch {
   bool watches_ = false;
 };
 
-// Moves pages in order and counts what it has moved. The kernel moves at once only what it keeps as one piece.
+// Moves pages in order, and counts the bytes moved. The kernel moves only one of its own mappings at a time.
 bool move_pages(char* from, char* to, size_t bytes, int flags, size_t* moved) {
   if (mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | flags, to) != MAP_FAILED) {
     *moved += bytes;
@@ -86,7 +86,7 @@ Status move_to_file(void* start, const SharedFile& file) {
     size_t moved = 0, moved_back = 0;
     if (!watch.watches()) {
       status = not_permitted("userfaultfd", watch.error());
-    } else if (!move_pages(home, away, bytes, MREMAP_DONTUNMAP, &moved)) {  // their addresses stay, empty
+    } else if (!move_pages(home, away, bytes, MREMAP_DONTUNMAP, &moved)) {  // home stays, empty
       status = not_permitted("mremap with MREMAP_DONTUNMAP", errno);
     } else if (!file.write(away) || !file.map_at(start)) {
       status = failure(kNoDeviceMemory, "there is no memory for ", bytes,

@@ -1,4 +1,4 @@
-// Moves memory of malloc's into a file, where it stands, while it is in use.
+// Moves memory from malloc into a file, at its address, while other threads use it.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace descend {
 
-// The pages from `start` on, as many as the file has, become the file's; what stands in them stays, and so does their
-// address. Whoever touches them meanwhile waits until it is done: no write is lost. For that the system must permit
-// userfaultfd; a failure says what it does not permit, and has changed nothing.
+// Turns the pages from `start` on, as many as the file has, into pages of the file. Their address and contents stay. A
+// thread that touches them meanwhile waits until it is done, so no write is lost. For that the system must permit
+// userfaultfd. A failure says what is not permitted, and leaves the memory as it was.
 Status move_to_file(void* start, const SharedFile& file);
 
-// Gives the pages ordinary memory again, with nothing in it. False where the system does not.
+// Gives the pages ordinary memory again, filled with zeros. False if the system refuses.
 bool take_back_from_file(void* start, size_t bytes);
 
 }  // namespace descend

@@ -27,7 +27,7 @@ struct Registered {
 };
 Immortal<Registered> registered;
 
-// Whether every page has something behind it.
+// Whether every page is mapped.
 bool is_backed(uintptr_t begin, size_t bytes) {
   const size_t page = detail::page_size();
 #if defined(__linux__)

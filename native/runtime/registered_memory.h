@@ -1,5 +1,5 @@
-// Host memory that programs registered: the runtime then knows where it begins and ends. A device of this machine can
-// reach all of it anyway, at the same address.
+// Host memory that programs registered. The runtime then knows where it begins and ends. A device here can reach all
+// host memory anyway, at the same address.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,19 @@
 
 namespace descend {
 
-// Refused: null, 0 bytes, addresses that are not mapped or belong to a device, and what is registered already.
+// Refuses null, 0 bytes, addresses that are not mapped or belong to a device, and memory that is already registered.
 Status register_memory(void* begin, size_t bytes, bool is_mapped);
 Status unregister_memory(const void* begin);
 
 struct RegisteredMemory {
   const char* begin = nullptr;
   size_t bytes = 0;
-  bool is_mapped = false;  // devices were to reach it
+  bool is_mapped = false;  // registered for use by devices
   explicit operator bool() const { return begin != nullptr; }
 };
 RegisteredMemory find_registered_memory(const void* address);
 
-void forget_registered_memory(const void* begin, size_t bytes);  // it is being freed
+void forget_registered_memory(const void* begin, size_t bytes);  // before it is freed
 void forget_all_registered_memory();
 
 void lock_registered_memory();

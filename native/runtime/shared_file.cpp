@@ -21,7 +21,7 @@
 
 namespace descend {
 
-// What stands in a file's last page, which the processes share.
+// The contents of a file's last page, which the processes share.
 struct SharedFile::Notice {
   static constexpr uint64_t kMagic = 0x796f6d656d676f64;
   static constexpr size_t kMaxPids = 900;
@@ -40,11 +40,11 @@ struct SharedFile::Notice {
 namespace {
 
 constexpr const char* kName = "descend";
-constexpr std::string_view kLink = "/memfd:descend";  // how /proc shows it
+constexpr std::string_view kLink = "/memfd:descend";  // the name in /proc
 constexpr int kPidBits = 22, kDescriptorBits = 20, kNumberBits = 22;
 
 struct Published {
-  std::mutex mutex;                                // of SharedFile's members, too
+  std::mutex mutex;                                // guards SharedFile's members, too
   std::map<int, std::weak_ptr<SharedFile>> files;  // by their descriptors
 };
 Immortal<Published> table;
@@ -57,7 +57,7 @@ bool agree(uint64_t number, const Ticket& ticket) {
 #if defined(__linux__)
 int new_file() { return memfd_create(kName, MFD_CLOEXEC); }
 #else
-// Memory with a name, which it loses at once. There is no /proc by which others would find it.
+// Memory with a name that is removed at once. Without /proc other processes cannot open it.
 int new_file() {
   static std::atomic<unsigned> count{0};
   const std::string name = concat("/", kName, "-", getpid(), "-", count++);
@@ -73,7 +73,7 @@ int create_descriptor() {
   if (descriptor >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) {
     return descriptor;
   }
-  // Each piece of physical memory needs a descriptor: before there is none left, as many as the process may ask for.
+  // Each physical memory needs a descriptor. There is none left: raise the limit as far as the process may.
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0) descriptor = new_file();
   return descriptor;
@@ -100,7 +100,7 @@ Status not_found(const Ticket& ticket, int error) {
 
 std::string path_of(const Ticket& ticket) { return concat("/proc/", ticket.pid, "/fd/", ticket.descriptor); }
 
-// Whether it is a file of this library's making, before it is opened: to open something else may do something.
+// Whether this library made the file. Checked before it is opened: opening a device, say, could have an effect.
 bool is_ours(const std::string& path, int* error) {
   char target[64];
   const ssize_t length = readlink(path.c_str(), target, sizeof target);
@@ -152,7 +152,7 @@ Status SharedFile::open(const Ticket& ticket, std::shared_ptr<SharedFile>* file)
 
 std::shared_ptr<SharedFile> SharedFile::find_published(const Ticket& ticket) {
   if (ticket.pid != getpid()) return nullptr;
-  std::shared_ptr<SharedFile> file;  // which ends without the lock, should this be the last that holds it
+  std::shared_ptr<SharedFile> file;  // destroyed after the lock is released, if this is the last owner
   const std::lock_guard lock(table->mutex);
   const auto found = table->files.find(ticket.descriptor);
   if (found == table->files.end()) return nullptr;
@@ -173,7 +173,7 @@ SharedFile::~SharedFile() {
 bool SharedFile::map_at(void* address) const {
   if (mmap(address, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor_, 0) == MAP_FAILED) return false;
 #if defined(MADV_HUGEPAGE)
-  madvise(address, bytes_, MADV_HUGEPAGE);  // where the system has large pages for files in memory
+  madvise(address, bytes_, MADV_HUGEPAGE);  // works if the system has huge pages for such files
 #endif
   return true;
 }

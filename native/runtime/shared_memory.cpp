@@ -23,7 +23,7 @@ using detail::memory_registry;
 using detail::pointer_to;
 
 struct Imports {
-  std::mutex mutex;  // before the registry's
+  std::mutex mutex;  // locked before the registry's
   struct Import {
     void* start;
     size_t mapped_bytes;
@@ -39,7 +39,8 @@ Status bad_key() { return failure(Code::kInvalidParam, "key is none that aclrtIp
 Status export_allocation(void* pointer, size_t bytes, bool anyone, std::string* key) {
   if (pointer == nullptr) return failure(Code::kInvalidParam, "devPtr is null, but must be given.");
   detail::MemoryRegistry& registry = memory_registry();
-  // Held to the end: nobody frees the allocation while it moves. Who touches it waits, and holds none of our locks.
+  // Held to the end, so that no thread frees the allocation while it moves. A thread that touches it waits; it holds
+  // none of these locks.
   const std::lock_guard lock(registry.mutex);
   const auto found = registry.blocks.find(address_of(pointer));
   if (found == registry.blocks.end() || found->second.kind != MemoryKind::kAllocated || found->second.device < 0) {

@@ -1,7 +1,7 @@
 // Allocations that processes share by a key (aclrtIpcMem...).
 //
-// What malloc gave is nobody else's. When an allocation is exported, its pages are moved into a file (move_to_file.h):
-// the owner keeps its address and what stands there, and the processes that import it map the same file.
+// Memory from malloc belongs to one process alone. So exporting an allocation moves its pages into a file
+// (move_to_file.h). The owner keeps the address and the contents, and the processes that import it map the same file.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,19 @@
 
 namespace descend {
 
-// The first `bytes` of the allocation that begins at `pointer`. With `anyone`, the list of processes is not asked.
+// Exports the first `bytes` of the allocation that begins at `pointer`. With `anyone` every process may import it,
+// whether or not it is on the list of processes.
 Status export_allocation(void* pointer, size_t bytes, bool anyone, std::string* key);
 
 // Adds processes to the list of those that may import what this process exported.
 Status allow_import(const char* key, const int32_t* pids, size_t count);
 
-// Maps what another process exported. It is memory of the device that it is there, or of `device` where this process
-// does not see that one.
+// Maps what another process exported. It counts as memory of the device that it belongs to in that process, or of
+// `device` if this process does not see that device.
 Status import_allocation(const char* key, int device, void** pointer);
 
-// Ends an import of this process, or else an export, which then nobody can import any more; those who have, keep it.
-// Waits for the work in flight before it unmaps.
+// Ends an import of this process, after the work in flight. If there is none of this key, ends an export: no process
+// can import it from then on, and those that have imported it keep it.
 Status close_shared(const char* key);
 
 void close_all_imports();

@@ -48,7 +48,7 @@ class EventRecord;
 
 class Event;
 
-// What streams wait for until it is opened, which is done once.
+// A gate for streams: they wait until it is opened, once.
 class Latch {
  public:
   Latch();
@@ -90,13 +90,13 @@ class Stream {
   // failure then waits for the next call.
   Status synchronize(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
-  // Waits as synchronize does, and leaves a failure to the next; false if the timeout ran out.
+  // Waits as synchronize does, but leaves a failure for the next synchronize; false if the timeout ran out.
   bool drain(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
   // The first failure since the last synchronise, with which it counts as told.
   Status take_failure();
 
-  // Whether work after a failure is dropped, until the failure has been told.
+  // Whether work after a failure is dropped, until synchronize has returned the failure.
   void set_stop_on_failure(bool stop);
 
   bool idle() const;    // everything submitted has completed
@@ -105,10 +105,10 @@ class Stream {
   // In stream order. A wait is for the record that is the event's latest now: recording the event again does not move
   // it. `then` is called, under a lock, when the stream has come to it.
   void record(const std::shared_ptr<Event>& event, std::function<void()> then = nullptr);
-  // With a limit, a wait that lasts longer is over, and a failure.
+  // With a limit, a wait that would last longer ends, and is a failure.
   void wait(const std::shared_ptr<Event>& event, std::optional<std::chrono::nanoseconds> limit = std::nullopt);
   void wait(const Latch& latch);
-  // Until `holds()`, which is asked again and again on the stream's thread.
+  // Waits until `holds()` returns true; the stream's thread calls it repeatedly.
   void wait_until(std::function<bool()> holds, std::optional<std::chrono::nanoseconds> limit = std::nullopt);
 
  private:
@@ -132,7 +132,7 @@ class Event {
   // When the latest record completed; empty if never or not yet.
   std::optional<std::chrono::steady_clock::time_point> time() const;
   void reset();                                               // back to never recorded
-  bool waited_for() const { return waits_.use_count() > 1; }  // a stream has yet to end a wait for it
+  bool waited_for() const { return waits_.use_count() > 1; }  // whether a wait for it in a stream has not ended
 
  private:
   friend class Stream;

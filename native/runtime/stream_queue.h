@@ -24,8 +24,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     Kind kind = Kind::kTask;
     Task task;
     std::shared_ptr<EventRecord> record;
-    std::optional<std::chrono::nanoseconds> limit;  // of a wait, from when its turn has come
-    std::shared_ptr<void> token;                    // of a wait, given back when it is over
+    std::optional<std::chrono::nanoseconds> limit;  // of a wait, counted from its turn in the queue
+    std::shared_ptr<void> token;                    // of a wait, released when the wait is over
   };
 
   bool begin_inline() {
@@ -110,7 +110,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::atomic<bool> stop_ = false;          // set with the lock held
   std::shared_ptr<EventRecord> waits_for_;  // where what is running is a wait that has not been dropped
   std::atomic<bool> stop_on_failure_ = false;
-  std::atomic<bool> wait_ended_ = false;  // before its time: it was dropped, or its thread is to stop
+  std::atomic<bool> wait_ended_ = false;  // too early: it was dropped, or its thread is to stop
   uint64_t dropped_ = 0;  // items taken out of the queue: they count as done once what is running is done
   bool lost_by_fork_ = false;
   Items inherited_;  // in a forked child: what the parent had queued

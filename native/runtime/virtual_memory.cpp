@@ -25,27 +25,27 @@ using detail::memory_registry;
 using detail::pointer_to;
 
 #if !defined(MAP_FIXED_NOREPLACE)
-constexpr int MAP_FIXED_NOREPLACE = 0;  // a wish: what comes elsewhere is given back
+constexpr int MAP_FIXED_NOREPLACE = 0;  // the address is then only a hint: a range elsewhere is given back
 #endif
 constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 struct Mapping {
   std::shared_ptr<PhysicalMemory> memory;
   size_t bytes = 0;
-  bool is_leaving = false;  // somebody waits for the work that uses it
+  bool is_leaving = false;  // a thread waits for the work that uses it, and will unmap it
 };
 struct Reservation {
   size_t bytes = 0;
   std::map<uintptr_t, Mapping> mappings;
 };
 struct Reservations {
-  std::mutex mutex;  // before the registry's
+  std::mutex mutex;  // locked before the registry's
   std::map<uintptr_t, Reservation> all;
 };
 Immortal<Reservations> reservations;
 
-// In the registry a reservation is runs side by side: of mapped memory, and of addresses with nothing behind them.
-// Turns a part of one run into the other kind, and joins it with those beside it. With both locks held.
+// In the registry a reservation is a sequence of blocks: mapped memory, and addresses without memory. This turns a part
+// of one block into the other kind, and joins it with its neighbours of that kind. Both locks are held.
 void turn(uintptr_t begin, size_t bytes, MemoryKind kind, int device, const Reservation& reservation,
           uintptr_t reserved_from) {
   Blocks& blocks = memory_registry().blocks;
@@ -58,7 +58,7 @@ void turn(uintptr_t begin, size_t bytes, MemoryKind kind, int device, const Rese
   };
   const auto old = std::prev(blocks.upper_bound(begin));
   const uintptr_t old_begin = old->first, end = begin + bytes, old_end = old_begin + old->second.bytes;
-  // All memory first: what follows cannot fail.
+  // All memory is allocated first: what follows cannot fail.
   Blocks made;
   if (begin > old_begin) made.emplace(begin, Block());
   if (end < old_end) made.emplace(end, run(old_end - end, old->second.kind, old->second.device));
@@ -96,7 +96,7 @@ Status no_room(size_t bytes) {
 
 std::string owner(int device) { return device == kHostSide ? "the host" : concat("device ", device); }
 
-// Whether memory fits in beside what is mapped there already.
+// Whether memory may be mapped beside what is already mapped in the reservation.
 Status check_company(const Reservation& reservation, const PhysicalMemory& memory) {
   if (reservation.mappings.empty()) return {};
   const PhysicalMemory& other = *reservation.mappings.begin()->second.memory;
@@ -183,7 +183,7 @@ Status import_physical(uint64_t handle, int device, std::shared_ptr<PhysicalMemo
   auto made = std::make_shared<PhysicalMemory>();
   DESCEND_RETURN_IF_ERROR(SharedFile::open(ticket, &made->file));
   made->bytes = made->file->published_bytes();
-  made->granularity = detail::page_size();  // its owner's was checked there
+  made->granularity = detail::page_size();  // the exporting process has checked its own granularity
   made->device = made->file->published_device() == kHostSide ? kHostSide : device;
   made->is_imported = true;
   *memory = std::move(made);
@@ -205,7 +205,7 @@ Status reserve(size_t bytes, void* expected, void** address) {
       return failure(Code::kInvalidParam, "expectPtr is ", expected, ", but must be aligned to ", alignment, " bytes.");
     }
     start = mmap(expected, reservation.bytes, PROT_NONE, kNothing | MAP_FIXED_NOREPLACE, -1, 0);
-    if (start != expected) {  // kernels older than 4.17, too, take it for a wish
+    if (start != expected) {  // kernels before 4.17 take the address as a hint, too
       if (start != MAP_FAILED) munmap(start, reservation.bytes);
       return failure(Code::kInvalidParam, "the ", bytes, " bytes from ", expected, " on are in use, or are none.");
     }
@@ -245,7 +245,7 @@ Status release_reservation(void* address) {
   munmap(address, found->second.bytes);
   {
     const std::lock_guard registry_lock(memory_registry().mutex);
-    memory_registry().blocks.erase(found->first);  // one run of nothing
+    memory_registry().blocks.erase(found->first);  // one block without memory
     memory_registry().publish();
   }
   reservations->all.erase(found);
@@ -300,7 +300,7 @@ Status map_physical(void* address, size_t bytes, const std::shared_ptr<PhysicalM
 
 Status unmap_physical(void* address) {
   const uintptr_t begin = address_of(address);
-  Mapping* mapping = nullptr;  // nobody else takes away what is leaving
+  Mapping* mapping = nullptr;  // is_leaving keeps other threads from removing it
   {
     const std::lock_guard lock(reservations->mutex);
     const auto found = around(begin);
@@ -310,7 +310,7 @@ Status unmap_physical(void* address) {
     }
     if (mapping == nullptr) return failure(Code::kInvalidParam, "no memory is mapped to ", address, ".");
     const std::lock_guard registry_lock(memory_registry().mutex);
-    // No new work is given these addresses from now on.
+    // From now on new work cannot use these addresses.
     turn(begin, mapping->bytes, MemoryKind::kReserved, kHostSide, found->second, found->first);
     mapping->is_leaving = true;
   }
@@ -318,7 +318,7 @@ Status unmap_physical(void* address) {
   std::exception_ptr no_memory_to_wait;
   try {
     wait_for_all_streams();
-  } catch (...) {  // the work may use it still: it stays
+  } catch (...) {  // the work may still use it: it stays mapped
     no_memory_to_wait = std::current_exception();
   }
   const std::lock_guard lock(reservations->mutex);

@@ -1,9 +1,10 @@
-// Addresses without memory, memory without an address, and the one mapped to the other: what programs build allocations
-// from that grow (torch_npu's expandable segments).
+// Reserved addresses, physical memory, and mappings of the one to the other. Programs build allocations from them that
+// can grow, such as torch_npu's expandable segments.
 //
-// Reserved addresses are a range of the process that nothing can be read from or written to. A piece of physical memory
-// is a file in memory (shared_file.h), which another process can be given, too; it has pages once they are touched.
-// Mapping puts the file into the range, unmapping leaves the addresses reserved and what stands in the file as it is.
+// Reserved addresses are an address range of the process that cannot be read or written. Physical memory is a file in
+// memory (shared_file.h), which other processes can map, too; the system gives it a page when the page is first
+// touched. Mapping puts the file into the range. Unmapping leaves the addresses reserved, and the contents of the file
+// unchanged.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +18,14 @@
 namespace descend {
 
 inline constexpr size_t kReservationUnit = size_t{2} << 20;
-inline constexpr size_t kHugeReservationUnit = size_t{1} << 30;  // of what has at least so many bytes
+inline constexpr size_t kHugeReservationUnit = size_t{1} << 30;  // for reservations of at least this size
 
-// It lives as long as a handle or a mapping needs it.
+// A handle and each mapping share its ownership.
 struct PhysicalMemory {
   std::shared_ptr<SharedFile> file;
-  MemoryClaim claim;  // what was imported is its owner's
+  MemoryClaim claim;  // none for imported memory, which counts for the process that made it
   size_t bytes = 0;
-  size_t granularity = 0;  // what is mapped must be whole such pieces
+  size_t granularity = 0;  // mappings are multiples of it
   int device = 0;          // or kHostSide
   bool is_imported = false;
 };
@@ -34,18 +35,18 @@ Status export_physical(const PhysicalMemory& memory, bool anyone, uint64_t* hand
 Status allow_physical(uint64_t handle, const int32_t* pids, size_t count);
 Status import_physical(uint64_t handle, int device, std::shared_ptr<PhysicalMemory>* memory);
 
-// `expected` is null, or the address wanted, which is then given or refused.
+// `expected` is null, or the address wanted: the call then fails if it cannot give that one.
 Status reserve(size_t bytes, void* expected, void** address);
 Status release_reservation(void* address);
 
-// One reservation takes memory of one device alone, and either this process's or imported.
+// All memory mapped to one reservation must be of one device, and be either this process's or imported.
 Status map_physical(void* address, size_t bytes, const std::shared_ptr<PhysicalMemory>& memory);
 // Waits for the work in flight. Not to be called from inside a task.
 Status unmap_physical(void* address);
 
 void release_all_reservations();
 
-// Addresses that nothing uses, for whoever maps something there; null where there are none.
+// An unused address range, for the caller to map memory to; null if there is none.
 void* reserve_addresses(size_t bytes, size_t alignment);
 
 void lock_reservations();

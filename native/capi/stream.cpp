@@ -51,7 +51,12 @@ Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds
 }
 
 DeviceStream::DeviceStream(int32_t on_device, aclrtContext in_context, uint32_t with_priority, uint32_t with_flags)
-    : device(on_device), context(in_context), id(next_id++), flags(with_flags), priority(with_priority) {}
+    : Stream(on_device),
+      device(on_device),
+      context(in_context),
+      id(next_id++),
+      flags(with_flags),
+      priority(with_priority) {}
 
 std::shared_ptr<DeviceStream> find_device_stream(const void* handle) {
   if (handle != nullptr) return state().streams.find(handle).value_or(nullptr);
@@ -84,14 +89,9 @@ std::deque<std::shared_ptr<DeviceStream>> streams_of(int32_t device) {
   return streams;
 }
 
+// Also for the work of a stream that another thread is destroying: whoever waits may free its memory then.
 bool wait_for_device(int32_t device, std::optional<std::chrono::nanoseconds> timeout) {
-  const auto begin = std::chrono::steady_clock::now();
-  const auto streams = streams_of(device);
-  return std::all_of(streams.begin(), streams.end(), [&](const auto& stream) {
-    auto left = timeout;
-    if (left) *left = std::max(*left - (std::chrono::steady_clock::now() - begin), std::chrono::nanoseconds(0));
-    return stream->drain(left);
-  });
+  return wait_for_all_streams(timeout, device);
 }
 
 }  // namespace descend::capi

@@ -69,7 +69,7 @@ void stop_streams() {
 
 }  // namespace
 
-Stream::Stream() : queue_(std::make_shared<StreamQueue>()) {
+Stream::Stream(int32_t group) : queue_(std::make_shared<StreamQueue>(group)) {
   std::lock_guard lock(live->mutex);
   static const bool registered = std::atexit(stop_streams) == 0;
   (void)registered;
@@ -184,18 +184,19 @@ void Stream::wait_until(std::function<bool()> holds, std::optional<nanoseconds> 
   queue_->enqueue(std::move(item));
 }
 
-bool wait_for_all_streams(std::optional<nanoseconds> timeout) {
+bool wait_for_all_streams(std::optional<nanoseconds> timeout, std::optional<int32_t> group) {
   if (live->count.load(std::memory_order_acquire) == 0) return true;
+  const auto left_out = [&](const auto& queue) { return group && queue->group != *group; };
   {
     std::lock_guard lock(live->mutex);
-    const bool idle =
-        std::all_of(live->queues.begin(), live->queues.end(), [](const auto& queue) { return queue->idle(); });
+    const bool idle = std::all_of(live->queues.begin(), live->queues.end(),
+                                  [&](const auto& queue) { return left_out(queue) || queue->idle(); });
     if (idle) return true;
   }
   const Deadline deadline = deadline_after(timeout);
   const auto queues = snapshot();
   return std::all_of(queues.begin(), queues.end(),
-                     [&](const auto& queue) { return queue->drain(deadline, !deadline); });
+                     [&](const auto& queue) { return left_out(queue) || queue->drain(deadline, !deadline); });
 }
 
 }  // namespace descend

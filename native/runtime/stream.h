@@ -64,7 +64,8 @@ class Stream {
  public:
   static constexpr int64_t kInlineBytes = 1 << 20;  // a task up to this size is small
 
-  Stream();
+  // Streams of one group, a device's, can be waited for together.
+  explicit Stream(int32_t group = 0);
   ~Stream();  // waits for the work in it
 
   Stream(const Stream&) = delete;
@@ -143,8 +144,9 @@ class Event {
   const std::shared_ptr<void> waits_ = std::make_shared<char>();  // each wait has a copy
 };
 
-// Waits for the work in flight on every live stream (freeing memory, aclrtSynchronizeDevice), leaving failures for each
-// stream's own synchronise. False if the timeout ran out.
-bool wait_for_all_streams(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+// Waits for the work in flight on every live stream (freeing memory), or on those of a group (aclrtSynchronizeDevice),
+// leaving failures for each stream's own synchronise. False if the timeout ran out.
+bool wait_for_all_streams(std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+                          std::optional<int32_t> group = std::nullopt);
 
 }  // namespace descend

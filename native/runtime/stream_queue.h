@@ -28,6 +28,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     std::shared_ptr<void> token;                    // of a wait, released when the wait is over
   };
 
+  explicit StreamQueue(int32_t group_number) : group(group_number) {}
+
   bool begin_inline() {
     uint64_t now = state_.load(std::memory_order_relaxed);
     return (now & kNotIdle) == 0 && ((now & kFailed) == 0 || !stop_on_failure_.load(std::memory_order_relaxed)) &&
@@ -66,6 +68,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void unlock_after_fork() { mutex_.unlock(); }
   void forget_parent();  // in the child, before unlock_after_fork
 
+  const int32_t group;
   size_t place = 0;  // in the list of live streams, whose lock guards it
 
  private:

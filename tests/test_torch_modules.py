@@ -171,6 +171,31 @@ def test_the_meaning_of_no_epsilon_in_a_graph():
         assert torch.equal(traced.to(dtype)(x), dt.RMSNorm(8, dtype=dtype)(x))
 
 
+@pytest.mark.filterwarnings("ignore:Was not able to save")
+@pytest.mark.parametrize("patched", [False, True])
+def test_graphs_of_modules_are_pickled_and_saved(patched, tmp_path):
+    """Each as the root, whose annotations are in the graph's code, and inside another module."""
+    if patched:
+        roots = [nn.LayerNorm(8), nn.RMSNorm(8), nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU())]
+        for root in roots:
+            dt.patch(root)
+    else:
+        roots = [dt.LayerNorm(8), dt.RMSNorm(8), dt.GroupNormSwish(2, 8), dt.ScaledMaskedSoftmax()]
+    for number, root in enumerate(roots):
+        for module in (root, nn.Sequential(root)):
+            traced = torch.fx.symbolic_trace(module)
+            x = torch.randn(2, 1, 4, 8) if isinstance(root, dt.ScaledMaskedSoftmax) else torch.randn(4, 8)
+            torch.save(traced, tmp_path / "graph.pt")
+            traced.to_folder(tmp_path / f"folder{number}")
+            loaded = torch.load(tmp_path / "graph.pt", weights_only=False)
+            torch.testing.assert_close(traced(x), module(x))
+            for again in (pickle.loads(pickle.dumps(traced)), copy.deepcopy(traced), loaded):
+                assert torch.equal(again(x), traced(x))
+    traced = torch.fx.symbolic_trace(dt.NsaCompress(4, 32, 16))
+    x = torch.randn(64, 4, 16)
+    assert torch.equal(pickle.loads(pickle.dumps(traced))(x), traced(x))
+
+
 def test_no_activation_and_its_scale():
     x = torch.randn(2, 8, 3)
     norm = nn.GroupNorm(2, 8)

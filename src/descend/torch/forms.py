@@ -19,6 +19,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import Proxy
 from torch.nn.modules import module as of_all_modules
 
+from descend.torch.annotated import with_types
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
 from descend.torch.library import constant
@@ -166,6 +167,7 @@ class Norm(Form):
     normalized_shape: tuple[int, ...]
     _parameters: dict[str, nn.Parameter | None]
 
+    @with_types
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
         """Normalises the one input, whatever its name. Raises TypeError where there is another number of inputs."""
         if not isinstance(self, Norm):  # unpatched, but someone keeps the forward that it had: torch.compile(m.forward)
@@ -280,6 +282,7 @@ class SwishedGroupNorm(Form):
     bias: Tensor | None
     eps: float
 
+    @with_types
     def forward_with_swish(self, x: Tensor) -> Tensor:
         """The norm and the SiLU after it, as one operator."""
         channels = (self.num_channels,)
@@ -294,6 +297,7 @@ class SwishSequential(Form):
     title = "a chain with group_norm_swish"
     _modules: dict[str, nn.Module]
 
+    @with_types
     def forward(self, input: Any) -> Any:
         """Runs the modules one after the other."""
         modules = list(self._modules.values())

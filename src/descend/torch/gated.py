@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
+from descend.torch.annotated import with_types
 from descend.torch.forms import Norm, RMSNorm, is_taken
 from descend.torch.library import constant
 from descend.torch.rms_norm import rms_norm
@@ -32,6 +33,7 @@ class GatedRMSNorm(RMSNorm):
     _rounded: ClassVar[bool] = False
     """Whether what is normalised is rounded to the input's dtype before the weight."""
 
+    @with_types
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
         """Normalises and gates; without a gate of the input's shape it is what the module's class computes."""
         if not isinstance(self, GatedRMSNorm):  # unpatched, but someone keeps the forward that it had

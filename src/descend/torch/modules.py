@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import wrap
 
+from descend.torch.annotated import with_types
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
 from descend.torch.library import constant
@@ -89,6 +90,7 @@ class RMSNorm(_Module):
         if self.weight is not None:
             nn.init.ones_(self.weight)
 
+    @with_types
     def forward(self, x: Tensor) -> Tensor:
         """Normalises ``x``."""
         weight = constant(1.0, self.normalized_shape, x) if self.weight is None else self.weight
@@ -127,6 +129,7 @@ class LayerNorm(_Affine):
         self.register_parameter("bias", _parameter(self.normalized_shape, elementwise_affine and bias, device, dtype))
         self.reset_parameters()
 
+    @with_types
     def forward(self, input: Tensor) -> Tensor:
         """Normalises ``input``."""
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)[0]
@@ -179,6 +182,7 @@ class GroupNormSwish(_Affine):
         self.register_parameter("bias", _parameter((num_channels,), affine and bias, device, dtype))
         self.reset_parameters()
 
+    @with_types
     def forward(self, input: Tensor) -> Tensor:
         """Normalises and activates ``input``."""
         channels = (self.num_channels,)
@@ -211,6 +215,7 @@ class ScaledMaskedSoftmax(_Module):
         self.scale = scale
         self.fix_triu_mask = fix_triu_mask
 
+    @with_types
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The softmax of ``x``; ``mask`` is bool, true where masked, and broadcasts to ``x``."""
         return scaled_masked_softmax(x, mask, self.scale, self.fix_triu_mask)
@@ -252,6 +257,7 @@ class NsaCompress(_Module):
         """Sets each weight to 1 / compress_block_size, a window's mean."""
         nn.init.constant_(self.weight, 1 / self.compress_block_size)
 
+    @with_types
     def forward(self, input: Tensor, act_seq_len: Sequence[int] | None = None, act_seq_len_type: int = 0) -> Tensor:
         """Compresses ``input``; ``act_seq_len`` as for `descend.torch.nsa_compress`."""
         return nsa_compress(

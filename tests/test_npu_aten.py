@@ -192,7 +192,13 @@ def test_scalars_may_be_the_cpus_and_tensors_not():
     assert (x.half() * torch.tensor(2.0)).dtype is torch.float16
     raises("same device.*npu:0 and cpu", lambda: x + torch.ones(3))
     raises("same device.*npu:0 and cpu", lambda: torch.ones(3).add_(x))
-    assert x[torch.tensor([0, 2])].shape == (2,)
+    first = torch.tensor([0])
+    assert x[first].device.type == "npu"  # indices may be the CPU's, too
+    x[first] = torch.tensor(2.0)
+    assert x.tolist() == [2, 1, 1]
+    raises("same device.*npu:0 and cpu", lambda: torch.ones(3)[first.npu()])
+    raises("same device.*npu:0 and cpu", lambda: torch.ones(3).index_put_([first.npu()], torch.ones(1).npu()))
+    raises("same device.*npu:0 and cpu", lambda: x.index_put_([first], torch.ones(1)))
 
 
 def test_what_the_cpu_does_not_have_is_named():
@@ -203,6 +209,10 @@ def test_what_the_cpu_does_not_have_is_named():
     raises(
         "'npu' device type for generator but found 'cpu'",
         lambda: torch.rand(2, device="npu", generator=torch.Generator()),
+    )
+    raises(
+        "'cpu' device type for generator but found 'npu'",
+        lambda: torch.rand(2, generator=torch.Generator("npu")),
     )
 
 

@@ -50,6 +50,16 @@ print({library.aclInit(None) for library in libraries[1:]}, libraries[0].aclInit
     assert run(f"npu.init(){code}") == "{100002} 100002\n"
 
 
+def test_pytorchs_profiler_works_on_the_cpu():
+    code = "with torch.profiler.profile() as p: torch.ones(3) + 1\n"
+    assert run(code + "print(any(e.name == 'aten::add' for e in p.events()))") == "True\n"
+
+
+def test_a_wrong_number_of_devices_is_named():
+    code = "try: torch.ones(3).npu()\nexcept RuntimeError as e: print('DESCEND_DEVICES is \"x\"' in str(e))"
+    assert run(code, DESCEND_DEVICES="x") == "True\n"
+
+
 def test_the_version_of_cann():
     version = (sdk.path() / "ascend_toolkit_install.info").read_text().split("version=")[1].split()[0]
     code = "from torch_npu.utils.collect_env import get_cann_version\nprint(get_cann_version())\n"

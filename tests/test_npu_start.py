@@ -206,3 +206,8 @@ def test_a_wrong_call_of_the_launcher(environment, arguments, words):
     done = run(environment, "descend", "npu", *arguments, status=2)
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_empty_home_is_none(environment: dict[str, str]) -> None:
+    environment["ASCEND_HOME_PATH"] = ""
+    assert run(environment, sys.executable, "-c", "import torch").stdout == "loaded\n"

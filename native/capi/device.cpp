@@ -97,7 +97,11 @@ aclError aclrtGetDevice(int32_t* deviceId) {
     if (deviceId == nullptr) return null_argument("deviceId");
     DESCEND_RETURN_IF_ERROR(require_no_refusal());
     const int32_t device = current_device_or_none();
-    if (device < 0) return failure(kContextNull, "this thread has set no device and no context.");
+    if (device < 0) {
+      const std::vector<int32_t>* numbers = nullptr;
+      DESCEND_RETURN_IF_ERROR(visible_devices(&numbers));  // why none could be set
+      return failure(kContextNull, "this thread has set no device and no context.");
+    }
     *deviceId = device;
     return {};
   });

@@ -20,19 +20,11 @@ using at::Tensor;
 using c10::IValue;
 
 // Operators that take CPU tensors beside those of a device, as they do with CUDA.
-constexpr std::array<std::string_view, 26> kMixing = {
+constexpr std::array<std::string_view, 18> kMixing = {
     "aten::copy_",
     "aten::_copy_from",
     "aten::_foreach_copy_",
     "aten::_to_copy",
-    "aten::index",
-    "aten::_unsafe_index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
-    "aten::_unsafe_index_put",
-    "aten::_unsafe_masked_index",
-    "aten::_unsafe_masked_index_put_accumulate",
     "aten::_pack_padded_sequence",
     "aten::_pack_padded_sequence_backward",
     "aten::_pad_packed_sequence",
@@ -49,6 +41,18 @@ constexpr std::array<std::string_view, 26> kMixing = {
     "npu::npu_fusion_attention_grad_v3",
 };
 
+// Operators whose indices, the tensors of a list, may be the CPU's, and nothing else of theirs.
+constexpr std::array<std::string_view, 8> kIndexing = {
+    "aten::index",
+    "aten::_unsafe_index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index_put",
+    "aten::_unsafe_masked_index",
+    "aten::_unsafe_masked_index_put_accumulate",
+};
+
 // The first result that stays on the CPU, for operators that have such results.
 uint32_t first_kept(const std::string& name) {
   if (name == "aten::_pack_padded_sequence") return 1;
@@ -56,7 +60,10 @@ uint32_t first_kept(const std::string& name) {
   return UINT32_MAX;
 }
 
-bool is_mixing(const std::string& name) { return std::find(kMixing.begin(), kMixing.end(), name) != kMixing.end(); }
+template <class Names>
+bool is_of(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 bool is_npu(const Tensor& tensor) { return tensor.defined() && tensor.device().type() == kNpu; }
 
@@ -181,7 +188,8 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
   for (const c10::Argument& result : schema.returns()) views = views || result.alias_info() != nullptr;
   const bool empty = name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0;
   touches_memory_ = writes || !(views || empty);
-  mixes_devices_ = is_mixing(name);
+  mixes_devices_ = is_of(kMixing, name);
+  indexes_ = is_of(kIndexing, name);
   kept_ = first_kept(name);
   asks_for_grad_ = name == "aten::_sparse_mm_reduce_impl" || name == "aten::_fused_sdp_choice";
 }
@@ -198,7 +206,9 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
     if (value.isTensor()) {
       common.add(value.toTensor(), a.written);
     } else if (a.kind == Kind::kTensors) {
-      for_each_tensor(value, [&](const Tensor& tensor) { common.add(tensor, a.written); });
+      for_each_tensor(value, [&](const Tensor& tensor) {
+        if (!(indexes_ && tensor.defined() && tensor.device().is_cpu())) common.add(tensor, a.written);
+      });
     } else if (value.isDevice()) {
       asked = &value;
     }
@@ -237,6 +247,8 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
         if (value.isDevice() && value.toDevice().type() == kNpu) value = c10::Device(c10::kCPU);
         break;
       case Kind::kGenerator:
+        TORCH_CHECK(of_arguments || asked != nullptr || !value.isGenerator(),
+                    "Expected a 'cpu' device type for generator but found '", value.toGenerator().device(), "'");
         value = draw_from(value, device);
         break;
     }

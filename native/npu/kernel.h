@@ -28,6 +28,7 @@ class CpuKernel : public c10::OperatorKernel {
   uint32_t count_;
   bool touches_memory_;  // false for views, and for new tensors without values
   bool mixes_devices_;   // CPU tensors may be among the arguments
+  bool indexes_;         // the tensors of its list, the indices, may be the CPU's
   uint32_t kept_;        // this result and those after it stay on the CPU
   bool asks_for_grad_;   // the CPU kernel computes more if gradients are recorded
 };

@@ -69,7 +69,7 @@ def load() -> None:
     if not _loaded and _found_by_loader() is None:
         _loaded.extend(ctypes.CDLL(str(library)) for library in sorted((home / "lib64").glob("lib*.so")))
     for name, value in environment(home).items():
-        os.environ.setdefault(name, value)
+        os.environ[name] = os.environ.get(name) or value  # to torch_npu an empty one names a folder
 
 
 def _is_sdk(home: str) -> bool:

@@ -67,6 +67,20 @@ print(torch.ones(3).npu().cpu().tolist())
     assert done.stdout == "True\n[1.0, 1.0, 1.0]\n"
 
 
+def test_a_first_tensor_that_is_filled():
+    code = """
+torch.use_deterministic_algorithms(True)
+print(torch.empty(3, device="npu").tolist(), torch.empty((), dtype=torch.int32, device="npu").item())
+"""
+    done = run_python(START + code, timeout=300)
+    assert done.stdout == "[nan, nan, nan] 2147483647\n"
+
+
+def test_a_device_says_its_share_of_the_memory_everywhere():
+    code = "print(torch.npu.get_device_properties(1).total_memory == torch.npu.mem_get_info(1)[1])"
+    assert run_python(START + code, timeout=300, DESCEND_DEVICES="2").stdout == "True\n"
+
+
 def test_pinned_memory():
     x = torch.arange(1 << 18).pin_memory()
     assert x.is_pinned()
@@ -76,6 +90,18 @@ def test_pinned_memory():
     torch.npu.current_stream().synchronize()
     assert torch.equal(back, x)
     assert not torch.arange(3).is_pinned()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.bfloat16])
+def test_what_comes_to_the_cpu_without_waiting_is_pinned(dtype):
+    x = torch.arange(12).reshape(3, 4).t()
+    come = x.npu().to("cpu", dtype=dtype, non_blocking=True)
+    torch.npu.current_stream().synchronize()
+    assert come.is_pinned()
+    assert come.stride() == x.stride()
+    assert torch.equal(come, x.to(dtype))
+    assert not x.npu().to("cpu", dtype=dtype).is_pinned()
+    assert not x.npu().to("npu", dtype=dtype, non_blocking=True).is_pinned()
 
 
 def test_a_loader_that_pins():

@@ -2,12 +2,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <thread>
 
 #include "capi/device.h"
+#include "runtime/device_memory.h"
 #include "runtime/machine.h"
 
 using namespace descend;
@@ -108,7 +111,7 @@ Status read_attribute(int32_t device, aclrtDevAttr attribute, int64_t* value) {
       *value = usable_cores();
       return {};
     case ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE:
-      *value = static_cast<int64_t>(usable_memory());
+      *value = static_cast<int64_t>(std::min<uint64_t>(device_memory(device).total, INT64_MAX));
       return {};
     case ACL_DEV_ATTR_L2_CACHE_SIZE:
       *value = shared_cache();

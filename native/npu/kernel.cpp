@@ -20,11 +20,10 @@ using at::Tensor;
 using c10::IValue;
 
 // Operators that take CPU tensors beside those of a device, as they do with CUDA.
-constexpr std::array<std::string_view, 18> kMixing = {
+constexpr std::array<std::string_view, 17> kMixing = {
     "aten::copy_",
     "aten::_copy_from",
     "aten::_foreach_copy_",
-    "aten::_to_copy",
     "aten::_pack_padded_sequence",
     "aten::_pack_padded_sequence_backward",
     "aten::_pad_packed_sequence",

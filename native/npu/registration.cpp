@@ -141,7 +141,8 @@ size_t register_dense(const std::vector<OperatorHandle>& all, Libraries& dense, 
     if (own || !op.hasComputedKernelForDispatchKey(DispatchKey::CPU)) continue;
     const bool of_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU);
     if (!theirs && !of_cpu && name != "aten::mode") continue;  // PyTorch composes it of others, on any device
-    if (!of_cpu && draws_without_generator(op)) {
+    const bool pins = name == "aten::_to_copy";  // what it takes from a device without waiting, if it sees the device
+    if (!of_cpu && (draws_without_generator(op) || pins)) {
       dense.add(op, boxed<Borrowed>(op.getComputedKernelForDispatchKey(DispatchKey::CPU)));
     } else {
       dense.add(op, boxed<CpuKernel>(op));

@@ -1,5 +1,6 @@
 #include "npu/torch_npu.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
@@ -81,6 +82,29 @@ bool is_understood(const at::Tensor& tensor) {
          d.npu_format >= -1 && d.npu_format < 64 && d.data_type == tensor.dtype();
 }
 
+// While one lives, new memory is not filled, whatever torch.use_deterministic_algorithms asks for: it would be filled
+// by a kernel of ours, which needs what initialize() is about to find out. Threads may have one at the same time.
+class Unfilled {
+ public:
+  Unfilled() {
+    const std::lock_guard lock(mutex_);
+    if (alive_++ > 0) return;
+    before_ = at::globalContext().deterministicFillUninitializedMemory();
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
+  ~Unfilled() {
+    const std::lock_guard lock(mutex_);
+    if (--alive_ == 0) at::globalContext().setDeterministicFillUninitializedMemory(before_);
+  }
+  Unfilled(const Unfilled&) = delete;
+  Unfilled& operator=(const Unfilled&) = delete;
+
+ private:
+  static inline std::mutex mutex_;
+  static inline int alive_ = 0;
+  static inline bool before_ = false;
+};
+
 // In a forked child torch_npu refuses to start. So initialize() must call it again there.
 void forget() { npu_allocator = nullptr; }
 
@@ -98,6 +122,7 @@ void initialize() {
   c10::Allocator* found = nullptr;
   Silence silence;  // torch_npu warns that the format asked for is its default
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  const Unfilled unfilled;
   std::array<Formats, kRanks> seen;  // nothing is locked here: torch_npu may have to wait for Python
   std::vector<int64_t> sizes;
   for (size_t rank = 0; rank < kRanks; ++rank) {

@@ -914,6 +914,15 @@ def test_rows_of_one_element(dtype, rows):
     assert_close(dx, golden, np.abs(golden), 8, arithmetic_of(dy))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_no_rows_of_one_element(dtype):
+    empty, statistics = np.empty((0, 1), dtype), np.empty((0, 1), F32)
+    results = compute([empty, empty, (1,), statistics, statistics, np.ones(1, dtype), None])
+    assert results[0].shape == (0, 1)
+    assert not results[1].any()
+    assert not results[2].any()
+
+
 @pytest.mark.parametrize("columns", [4, 5, 64, 3000, 9000])
 @pytest.mark.parametrize("offset", [1e4, -1e6])
 def test_data_far_from_zero(columns, offset):

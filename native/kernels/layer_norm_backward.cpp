@@ -67,7 +67,7 @@ void layer_norm_backward(const LayerNormBackward<T>& p, void* scratch) {
                      .dx = p.dx,
                      .dgamma = p.dgamma,
                      .dbeta = p.dbeta};
-  if (p.columns != 1 || p.dx.data == nullptr) return norm_backward(of, kernels, scratch);
+  if (p.columns != 1 || p.rows == 0 || p.dx.data == nullptr) return norm_backward(of, kernels, scratch);
   of.dx.data = nullptr;
   if (p.dgamma.wanted() || p.dbeta.wanted()) norm_backward(of, kernels, scratch);
   of.dx = p.dx;  // last: it may be dy or x

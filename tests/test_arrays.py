@@ -1158,15 +1158,18 @@ def test_no_memory_is_lost():
             aclnn.rms_norm_grad(acl.malloc(size), size, executor, None)
         acl.synchronize()
 
-    many(50)
-    tracemalloc.start()
-    try:
+    def growth() -> int:
         many(5)
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         many(300)
         gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - before
+        return tracemalloc.get_traced_memory()[0] - before
+
+    many(50)
+    tracemalloc.start()
+    try:
+        grown = min(growth() for _ in range(3))  # what is lost is lost each time; other threads take memory now and then
     finally:
         tracemalloc.stop()
     assert grown < 20_000  # less than 70 bytes a call

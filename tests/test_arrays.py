@@ -1169,7 +1169,7 @@ def test_no_memory_is_lost():
     many(50)
     tracemalloc.start()
     try:
-        grown = min(growth() for _ in range(3))  # what is lost is lost each time; other threads take memory now and then
+        grown = min(growth() for _ in range(3))  # what is lost is lost each time, unlike what other threads take
     finally:
         tracemalloc.stop()
     assert grown < 20_000  # less than 70 bytes a call

@@ -225,6 +225,15 @@ class Library:
         return status, -1 if size.value == 2**64 - 1 else size.value, executor.value or 0
 
 
+def started() -> Library:
+    """The library with its runtime begun, maybe by another test of this process, and with no product's limits."""
+    library = Library()
+    assert library.aclInit(None) in (0, 100002)
+    assert library.aclrtSetDevice(0) == 0
+    assert library.descendSetProduct(b"host") == 0
+    return library
+
+
 __all__ = [
     "DTYPES",
     "FORMATS",
@@ -237,4 +246,5 @@ __all__ = [
     "c_uint32",
     "c_uint64",
     "c_void_p",
+    "started",
 ]

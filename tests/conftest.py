@@ -1,15 +1,20 @@
 """Where the PyTorch tests make their tensors: ``pytest --device cuda`` makes the same tests on a GPU.
 
-No test depends on the terminal in which it runs.
+No test depends on the terminal in which it runs. Where PyTorch is told to load no other backend, nothing loads torch_npu:
+libraries that look for it, such as transformers, would bring it into the process of all later tests.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+    sys.modules["torch_npu"] = None  # type: ignore[assignment]
 
 
 def pytest_addoption(parser: Any) -> None:

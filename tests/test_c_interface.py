@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import descend
-from c_library import DTYPES, FORMATS, PUBLIC, Library, byref, c_int64, c_uint64, c_void_p
+from c_library import DTYPES, FORMATS, PUBLIC, Library, byref, c_int64, c_uint64, c_void_p, started
 from cases import digest, in_threads, normal, run_python
 from descend import sdk
 from test_rms_norm_grad import EXAMPLE_DGAMMA, EXAMPLE_DX, EXAMPLE_DX_2
@@ -817,10 +817,7 @@ int main() {
 
 @pytest.fixture(scope="module")
 def lib() -> Library:
-    library = Library()
-    assert library.aclInit(None) in (0, 100002)
-    assert library.descendSetProduct(b"host") == 0
-    return library
+    return started()
 
 
 @pytest.fixture

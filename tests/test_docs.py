@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("source", blocks("python"))
 def test_python_block_runs(source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if "\nimport torch_npu\n" in source and not importlib.util.find_spec("torch_npu"):
+    if "\nimport torch_npu\n" in source and not PathFinder.find_spec("torch_npu"):
         pytest.skip("torch_npu is not installed")
     if "docs/pytorch.md" in request.node.name:
         done = forks.run(source, folder=tmp_path)

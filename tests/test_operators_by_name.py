@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import descend
 from c_library import DTYPES as NUMBERS
-from c_library import FORMATS, Library, c_int64, c_void_p
+from c_library import FORMATS, Library, c_int64, c_void_p, started
 from cases import DTYPES, FLOATS, UNIT, Array, assert_same_bits, dtype_name, normal, wide
 from descend import reference
 
@@ -22,13 +22,8 @@ seeds = st.integers(0, 2**32)
 
 
 @pytest.fixture(scope="module")
-def lib() -> Iterator[Library]:
-    library = Library()
-    assert library.aclInit(None) == 0
-    assert library.aclrtSetDevice(0) == 0
-    assert library.descendSetProduct(b"host") == 0
-    yield library
-    assert library.aclFinalize() == 0
+def lib() -> Library:
+    return started()
 
 
 def number(array: Array) -> int:

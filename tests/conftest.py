@@ -1,7 +1,7 @@
 """Where the PyTorch tests make their tensors: ``pytest --device cuda`` makes the same tests on a GPU.
 
-No test depends on the terminal in which it runs. Where PyTorch is told to load no other backend, nothing loads torch_npu.
-Libraries that look for it, such as transformers, would bring it into the process of all later tests.
+No test depends on the terminal in which it runs. Where PyTorch is told to load no other backend, torch_npu
+is not found. Libraries that look for it, such as transformers, would bring it into the process of all later tests.
 """
 
 from __future__ import annotations

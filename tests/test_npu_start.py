@@ -28,6 +28,7 @@ for name in ("libhccl.so", "libascendcl.so", "libacl_op_compiler.so", "libge_run
     library = ctypes.CDLL(name)
     library.descendGetVersion.restype = ctypes.c_char_p
     library.descendGetVersion()
+assert ctypes.CDLL(None).aclrtMalloc  # a library of LD_PRELOAD that wraps it finds it as the next one
 home = os.environ["ASCEND_HOME_PATH"]
 assert all(os.path.isdir(f"{home}/{folder}") for folder in ("runtime", "compiler", "opp"))
 assert os.path.isdir(os.environ["ASCEND_OPP_PATH"])

@@ -1,15 +1,18 @@
 """Runs a checkout of a public suite of torch_npu, file by file, and tells what passed and why the rest did not.
 
-    python tools/npu_suite.py CHECKOUT/test npu/test_*.py test_custom_ops/test_npu_rms_norm.py --json results.json
+    python tools/npu_suite.py CHECKOUT/test 'npu/test_*.py' test_custom_ops/test_npu_rms_norm.py --json results.jsonl
+    python tools/npu_suite.py --tables results.jsonl more.jsonl
 
-Every file is a process of its own, of this interpreter, and starts anew behind a test that crashed or took too long.
-The tables go to stdout, by file and by cause. `--json` keeps every outcome, and a second call with the same file goes
-on where the first stopped. No file of the suite is changed; ``--product`` and ``--devices`` as in ``descend npu``.
+Each file is run by a process of its own, with this interpreter. A new process goes on behind a test that crashed or
+took too long. ``--together N`` gives N files to one process, which saves imports; one that fails so is run again alone.
+``--json`` keeps each outcome as it comes, one a line: a call with the same file goes on where the last one was ended.
+The tables, by file and by cause, go to stdout. No file of the suite is changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -18,215 +21,300 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Outcome = dict[str, Any]  # file, test, outcome, seconds, message, cause
+Entry = dict[str, Any]  # of a test: test, outcome, and if it has ended seconds, message, cause
 
-# The first that is found in the message of a failure names its cause.
+OTHER_VALUES = "other values"
+# The first that is found in what is said of a failure names its cause.
 CAUSES = (
-    ("graph capture", r"aclmdlRI|NPUGraph|graph capture|capture_begin|captur"),
-    ("profiling", r"aclprof|Msprof|profiler"),
+    ("graph capture", r"aclmdlRI|NPUGraph|[Gg]raph capture|capture_begin|capture_end|npu_graph\b|GraphTree|cudagraph"),
+    ("profiling", r"\baclprof|Msprof|\bprofiler\b"),
     ("collectives", r"\bHccl|hccl|process group|init_process_group|HCCL"),
-    ("device binaries", r"aclrtBinary|rtKernelLaunch|aclrtLaunchKernel|rtDevBinaryRegister|triton|bisheng|ccec"),
-    ("a private format", r"private format|FRACTAL|NC1HWC0|npu_format|format_cast|NZ"),
-    ("an aclop type that is not here", r"aclop\w*.*\btype\b|aclopCompileAndExecute|op type"),
-    ("an aclnn function that is not here", r"not in lib\w*opapi|aclnn\w+ or aclnn\w+GetWorkspaceSize"),
-    ("a function of the runtime", r"\bacl(rt|sys|mdl)?[A-Z]\w+|\brt[A-Z]\w+|FEATURE_UNSUPPORTED|200006"),
+    (
+        "device binaries, torchair",
+        r"aclrtBinary|rtKernelLaunch|aclrtLaunchKernel|triton|bisheng|ccec|torchair|inductor",
+    ),
+    ("an aclop type that is not here", r"aclop\w*.*\btypes?\b|aclopCompileAndExecute|operator name is (?!aclnn)"),
+    ("an aclnn function that is not here", r"not in lib\w*opapi|aclnn\w+ or aclnn\w+Get|operator name is aclnn"),
+    ("a function of the runtime", r"\b(acl(rt|sys|mdl)|Hcc[lc])[A-Z]\w+.*(fail|not support|error)|FEATURE_UNSUPPORTED"),
     ("an operator that is not here", r"NotImplementedError|Could not run '|not implemented for|no kernel"),
-    ("a file or package of the tests' own", r"ModuleNotFoundError|FileNotFoundError|ImportError|No such file"),
-    ("more devices than there are", r"invalid device|Invalid device|device.*ordinal|ACL_ERROR_INVALID_DEVICE"),
+    ("refused by a composed operator", r"of device npu .*refused|descend.*refus"),
+    ("a package or version of the tests' own", r"ModuleNotFoundError|ImportError|has no attribute|No module named"),
+    ("a file of the tests' own", r"FileNotFoundError|No such file|URLError|Name or service not known|ConnectionError"),
+    ("more devices than there are", r"[Ii]nvalid device|device.*ordinal|INVALID_DEVICE|device_count\(\)"),
     ("no memory", r"out of memory|MemoryError|BAD_ALLOC"),
-    ("other values", r"not close|not equal|Mismatched|AssertionError"),
+    ("a private format", r"private format|FRACTAL|NC1HWC0|npu_format|format_cast|\bNZ\b"),
+    (OTHER_VALUES, r"not close|not equal|Mismatched|AssertionError"),
 )
-TIME, CRASH, LOADING = "time", "crash", "does not load"
+TIME, CRASH, LOADING = "time", "a crash", "does not load"
 
 
 def cause_of(message: str) -> str:
-    """What made a test fail, by its message: of the error itself before all that was printed."""
-    lines = [line for line in message.splitlines() if line.strip()]
+    """What made a test fail: by the lines of the error, then by the code that is shown, then by what was printed.
+
+    Values are only blamed where nothing else is: an error in torch_npu's queue, which is printed, leaves wrong ones.
+    """
+    report, _, printed = message.partition("- Captured ")
+    lines = [line for line in report.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"E\s|\w*(Error|Exception)\b", line)] or lines
-    for text in ("\n".join(errors), message):
-        for cause, pattern in CAUSES:
-            if re.search(pattern, text):
+    queue = [line for line in printed.splitlines() if "Inner error happened" in line]
+    *others, values = CAUSES
+    for causes, text in ((others, errors), (others, queue), (others, lines), ([values], errors), (others, [printed])):
+        for cause, pattern in causes:
+            if re.search(pattern, "\n".join(text)):
                 return cause
     return errors[-1].strip()[:100] if errors else "says nothing"
 
 
-# --- in the process of one file: a plugin of pytest ------------------------------------------------------------------
-
-_LOG = os.environ.get("DESCEND_SUITE_LOG")
+# --- the log: one entry a line ---------------------------------------------------------------------------------------
 
 
-def _write(**entry: Any) -> None:
-    if _LOG:
-        with open(_LOG, "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+def append(log: Path, **entry: Any) -> None:
+    """Keeps an entry."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
 
 
-def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+def entries(log: Path) -> list[Entry]:
+    """All of them; a last line that was cut off is none."""
+    lines = log.read_text(encoding="utf-8").split("\n") if log.exists() else []
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def file_of(test: str) -> str:
+    """The file of a test, as pytest names it."""
+    return test.partition("::")[0]
+
+
+def state_of(found: Iterable[Entry]) -> tuple[dict[str, Entry], set[str]]:
+    """The last word on each test, and the files that are done. A failure stays one whatever its tear-down says."""
+    tests: dict[str, Entry] = {}
+    done: set[str] = set()
+    for entry in found:
+        name = entry["test"]
+        if entry["outcome"] == "again":
+            done.discard(name)
+            tests = {test: old for test, old in tests.items() if file_of(test) != name}
+        elif entry["outcome"] == "done":
+            done.add(name)
+        elif tests.get(name, {}).get("outcome") != "failed":
+            tests[name] = entry
+    return tests, done
+
+
+# --- in the process of a file: a plugin of pytest --------------------------------------------------------------------
+
+_LOG = Path(os.environ.get("DESCEND_SUITE_LOG", os.devnull))
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
     """Leaves out what is done."""
-    done = {entry["test"] for entry in _entries(Path(_LOG))} if _LOG else set()
-    items[:] = [item for item in items if item.nodeid not in done]
+    tests, _ = state_of(entries(_LOG))
+    items[:] = [item for item in items if item.nodeid not in tests]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     """A test begins; if it never ends, that is what was running."""
-    _write(test=nodeid, outcome="begun")
+    append(_LOG, test=nodeid, outcome="begun")
 
 
 def pytest_runtest_logreport(report: Any) -> None:
     """A part of a test has ended: set-up and tear-down count where they fail or skip."""
     if report.when == "call" or report.outcome != "passed":
         outcome = "skipped" if hasattr(report, "wasxfail") else report.outcome
-        message = "" if outcome == "passed" else str(report.longrepr)[-8000:]
-        _write(test=report.nodeid, outcome=outcome, seconds=report.duration, message=message)
+        message = "" if outcome == "passed" else str(report.longrepr)
+        append(_LOG, test=report.nodeid, outcome=outcome, seconds=report.duration, message=_shortened(message))
 
 
 def pytest_collectreport(report: Any) -> None:
-    """A file that cannot be collected is one failure."""
-    if report.failed:
-        _write(test=report.nodeid, outcome="failed", seconds=0.0, message=str(report.longrepr)[-8000:])
+    """A file that cannot be collected is one failure; one that skips itself is one skip."""
+    if report.outcome != "passed":
+        message = _shortened(str(report.longrepr))
+        append(_LOG, test=report.nodeid, outcome=report.outcome, seconds=0.0, message=message)
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) < 8000 else f"{message[:2000]}\n...\n{message[-6000:]}"
 
 
 # --- the suite -------------------------------------------------------------------------------------------------------
 
 
-def _entries(log: Path) -> list[Outcome]:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+@dataclass(frozen=True)
+class Suite:
+    """How the files below ``root`` are run."""
+
+    root: Path
+    log: Path
+    seconds: float
+    load_seconds: float
+    file_seconds: float
+    options: Sequence[str]
+
+    def run(self, files: Sequence[str]) -> None:
+        """All tests of some files, in as many processes as it takes."""
+        end = time.monotonic() + self.file_seconds * len(files)
+        while self._one_process(files, end):
+            if time.monotonic() > end:
+                self._fail(files[0], TIME, f"its tests took more than {self.file_seconds} s")
+                break
+        for file in files:
+            append(self.log, test=file, outcome="done")
+
+    def run_again_alone(self, files: Sequence[str]) -> None:
+        """Those that failed among others."""
+        tests, _ = state_of(entries(self.log))
+        for file in sorted(
+            {file_of(test) for test, entry in tests.items() if entry["outcome"] == "failed"} & set(files)
+        ):
+            append(self.log, test=file, outcome="again")
+            self.run([file])
+
+    def _fail(self, test: str, cause: str, message: str) -> None:
+        append(self.log, test=test, outcome="failed", seconds=0.0, message=message, cause=cause)
+
+    def _one_process(self, files: Sequence[str], end: float) -> bool:
+        """Runs what is left; whether another process has to go on behind a test that did not end."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "npu_suite", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command += ["-c", os.devnull, f"--rootdir={self.root}", "--tb=short", *files, *self.options]
+        paths = [str(Path(__file__).parent), str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DESCEND_SUITE_LOG": str(self.log)}
+        before = len(entries(self.log))
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            process = subprocess.Popen(
+                command, cwd=self.root, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            why = self._wait(process, before, end)
+            output.seek(0)
+            text = output.read()[-4000:]
+        said = entries(self.log)[before:]
+        status = f"the process ended with status {process.returncode}"
+        if said and said[-1]["outcome"] == "begun":
+            self._fail(said[-1]["test"], TIME if why else CRASH, f"{why or status}\n{text}")
+            return True
+        if why:
+            self._fail(files[0], TIME, f"{why}, between tests\n{text}")
+        elif not said and process.returncode not in (0, 5):  # 5: no tests
+            self._fail(files[0], LOADING, f"{status}\n{text}")
+        elif process.returncode not in (0, 1, 2, 5):
+            self._fail(file_of(said[-1]["test"]), CRASH, f"after its tests {status}\n{text}")
+        return False
+
+    def _wait(self, process: subprocess.Popen[bytes], before: int, end: float) -> str:
+        """Waits for the process; ends it, and says why, where nothing was written for too long."""
+        changed, size, limit = time.monotonic(), 0, self.load_seconds
+        while process.poll() is None:
+            time.sleep(0.2)
+            now, length = time.monotonic(), self.log.stat().st_size if self.log.exists() else 0
+            if length != size:
+                began = any(entry["outcome"] == "begun" for entry in entries(self.log)[before:]) if size else False
+                changed, size, limit = now, length, self.seconds if began else self.load_seconds
+            if now - changed > limit or now > end:
+                os.killpg(process.pid, 9)  # and what it has started
+                process.wait()
+                return f"not done after {limit if now <= end else 'all the time of its file,'} s"
+        return ""
 
 
-def run_file(path: Path, root: Path, seconds: float, file_seconds: float, extra: Sequence[str]) -> list[Outcome]:
-    """The outcome of every test of a file, in as many processes as it takes."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        end = time.monotonic() + file_seconds
-        while _one_process(path, root, log, seconds, end, extra) and time.monotonic() < end:
-            pass
-        last: dict[str, Outcome] = {}
-        for entry in _entries(log):
-            worse = last.get(entry["test"], {}).get("outcome") == "failed"  # tear-down after it changes nothing
-            if not worse:
-                last[entry["test"]] = entry
-        return [_judged(entry, path, root) for entry in last.values()]
-
-
-def _judged(entry: Outcome, path: Path, root: Path) -> Outcome:
-    entry["file"] = str(path.relative_to(root))
-    if entry["outcome"] == "failed":
-        entry.setdefault("cause", cause_of(entry["message"]))
-    return entry
-
-
-def _one_process(path: Path, root: Path, log: Path, seconds: float, end: float, extra: Sequence[str]) -> bool:
-    """Runs what is left of a file; whether another process has to go on behind a test that did not end."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "npu_suite", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["-c", os.devnull, f"--rootdir={root}", "--tb=short", str(path), *extra]
-    paths = [str(Path(__file__).parent), str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DESCEND_SUITE_LOG": str(log)}
-    before = len(_entries(log))
-    with open(log.with_suffix(".out"), "w+", encoding="utf-8", errors="replace") as output:
-        process = subprocess.Popen(
-            command, cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        why = _wait(process, log, seconds, end)
-        output.seek(0)
-        text = output.read()[-4000:]
-    entries = _entries(log)
-    if entries and entries[-1]["outcome"] == "begun":
-        message = f"{why or f'the process ended with status {process.returncode}'}\n{text}"
-        cause = TIME if why else CRASH
-        with log.open("a", encoding="utf-8") as file:
-            ended = {"test": entries[-1]["test"], "outcome": "failed", "message": message, "cause": cause, "seconds": 0}
-            file.write(json.dumps(ended) + "\n")
-        return True
-    if len(entries) == before and process.returncode not in (0, 5):  # 5: no tests
-        _note(log, path, root, f"the process ended with status {process.returncode}\n{text}", LOADING)
-    elif why:
-        _note(log, path, root, f"{why}, between tests\n{text}", TIME)
-    elif process.returncode not in (0, 1, 5):
-        _note(log, path, root, f"after its tests the process ended with status {process.returncode}\n{text}", CRASH)
-    return False
-
-
-def _note(log: Path, path: Path, root: Path, message: str, cause: str) -> None:
-    entry = {"test": str(path.relative_to(root)), "outcome": "failed", "seconds": 0, "message": message, "cause": cause}
-    with log.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
-
-
-def _wait(process: subprocess.Popen[bytes], log: Path, seconds: float, end: float) -> str:
-    """Waits for the process; ends it, and says why, where nothing was written for too long."""
-    changed, size = time.monotonic(), -1
-    while process.poll() is None:
-        time.sleep(0.2)
-        now, length = time.monotonic(), log.stat().st_size if log.exists() else 0
-        if length != size:
-            changed, size = now, length
-        if now - changed > seconds or now > end:
-            os.killpg(process.pid, 9)  # and what it has started
-            process.wait()
-            return f"not done after {seconds if now <= end else 'all the time of its file, '} s"
-    return ""
+def groups(files: Sequence[str], together: int) -> Iterator[Sequence[str]]:
+    """Files that share a process: of one folder, since two folders may have files of the same name."""
+    by_folder: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        by_folder[file.rpartition("/")[0]].append(file)
+    for found in by_folder.values():
+        for start in range(0, len(found), together):
+            yield found[start : start + together]
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def print_tables(outcomes: Iterable[Outcome]) -> None:
-    """By file, and by cause."""
-    files: dict[str, Counter[str]] = defaultdict(Counter)
-    causes: dict[str, list[Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        files[outcome["file"]][outcome["outcome"]] += 1
-        if outcome["outcome"] == "failed":
-            causes[outcome["cause"]].append(outcome)
-    total = Counter[str]()
-    print("| file | run | pass | fail | skip |\n| --- | ---: | ---: | ---: | ---: |")
+def print_tables(logs: Sequence[Path], per_folder: bool) -> None:
+    """By file or folder, and by cause. Of a test that several logs have the last one counts."""
+    tests: dict[str, Entry] = {}
+    files: dict[str, Counter[str]] = {}
+    for log in logs:
+        found, done = state_of(entries(log))
+        tests = {test: entry for test, entry in tests.items() if file_of(test) not in done} | found
+        files |= {file.rpartition("/")[0] if per_folder else file: Counter[str]() for file in sorted(done)}
+    causes: dict[str, list[str]] = defaultdict(list)
+    for test, entry in tests.items():
+        file = file_of(test)
+        files.setdefault(file.rpartition("/")[0] if per_folder else file, Counter())[entry["outcome"]] += 1
+        if entry["outcome"] == "failed":
+            causes[entry.get("cause") or cause_of(entry["message"])].append(test)
+    total = sum(files.values(), Counter[str]())
+    print("| file | run | pass | fail | skipped |\n| --- | ---: | ---: | ---: | ---: |")
     for name, counts in [*sorted(files.items()), ("all", total)]:
-        total += counts if name != "all" else Counter()
         ran = counts["passed"] + counts["failed"]
         print(f"| {name} | {ran} | {counts['passed']} | {counts['failed']} | {counts['skipped']} |")
     print("\n| cause | tests | for example |\n| --- | ---: | --- |")
-    for cause, tests in sorted(causes.items(), key=lambda item: -len(item[1])):
-        print(f"| {cause} | {len(tests)} | {tests[0]['test'].rpartition('/')[2]} |")
+    for cause, failed in sorted(causes.items(), key=lambda item: -len(item[1])):
+        print(f"| {cause} | {len(failed)} | {failed[0]} |")
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Run a checkout of a suite of torch_npu on Descend.")
-    parser.add_argument("root", type=Path, help="the folder that the suite's files are run in")
-    parser.add_argument("patterns", nargs="+", help="files below it, as patterns of pathlib")
+    parser.add_argument("root", type=Path, nargs="?", help="the folder that the suite's files are run in")
+    parser.add_argument("patterns", nargs="*", help="files below it, as patterns of pathlib")
+    parser.add_argument(
+        "--tables", type=Path, nargs="+", metavar="JSON", help="only the tables, of these outcomes together"
+    )
+    parser.add_argument("--per-folder", action="store_true", help="a row of the table for a folder, not for a file")
+    parser.add_argument("--json", type=Path, help="keep the outcomes here; what is there is not run again")
+    parser.add_argument("--again", action="store_true", help="run the files again that have a failure in --json")
+    parser.add_argument("--together", type=int, default=1, metavar="N", help="files of one process (default: 1)")
     parser.add_argument("--seconds", type=float, default=120, help="for one test (default: 120)")
+    parser.add_argument("--load-seconds", type=float, default=300, help="until the first test begins (default: 300)")
     parser.add_argument("--file-seconds", type=float, default=1800, help="for one file (default: 1800)")
     parser.add_argument("--product", help="DESCEND_PRODUCT")
     parser.add_argument("--devices", type=int, help="DESCEND_DEVICES")
-    parser.add_argument("--json", type=Path, help="keep the outcomes here; files that are there are not run again")
     parser.add_argument("--pytest", action="append", default=[], metavar="OPTION", help="for pytest; may be repeated")
     arguments = parser.parse_args()
+    if arguments.tables:
+        print_tables(arguments.tables, arguments.per_folder)
+        return
+    if not arguments.root or not arguments.patterns:
+        parser.error("the folder of the suite and its files, or --tables, are needed")
     settings = {"DESCEND_PRODUCT": arguments.product, "DESCEND_DEVICES": arguments.devices}
     os.environ.update({name: str(value) for name, value in settings.items() if value is not None})
     root = arguments.root.resolve()
-    paths = sorted({path for pattern in arguments.patterns for path in root.glob(pattern) if path.is_file()})
+    paths = {path for pattern in arguments.patterns for path in root.glob(pattern) if path.is_file()}
     if not paths:
         parser.error(f"{root} has no files {' '.join(arguments.patterns)}")
-    outcomes: list[Outcome] = []
-    if arguments.json and arguments.json.exists():
-        outcomes = json.loads(arguments.json.read_text(encoding="utf-8"))
-    done = {outcome["file"] for outcome in outcomes}
-    for path in paths:
-        name = str(path.relative_to(root))
-        if name in done:
-            continue
+    with tempfile.TemporaryDirectory() as folder:
+        log = (arguments.json or Path(folder) / "log.jsonl").resolve()
+        limits = (arguments.seconds, arguments.load_seconds, arguments.file_seconds)
+        suite = Suite(root, log, *limits, arguments.pytest)
+        with log.open("a", encoding="utf-8") as mine:
+            try:
+                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                parser.error(f"another run is writing to {log}")
+            run_all(suite, sorted(str(path.relative_to(root)) for path in paths), arguments.together, arguments.again)
+        print_tables([log], arguments.per_folder)
+
+
+def run_all(suite: Suite, files: Sequence[str], together: int, again: bool) -> None:
+    """Whatever of the files is not done."""
+    tests, done = state_of(entries(suite.log))
+    if again:
+        for file in sorted({file_of(test) for test, entry in tests.items() if entry["outcome"] == "failed"}):
+            append(suite.log, test=file, outcome="again")
+            done.discard(file)
+    for group in groups([file for file in files if file not in done], together):
         start = time.monotonic()
-        found = run_file(path, root, arguments.seconds, arguments.file_seconds, arguments.pytest)
-        counts = Counter(outcome["outcome"] for outcome in found)
-        print(f"{name}: {dict(counts)} in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-        outcomes += found or [{"file": name, "test": name, "outcome": "skipped", "message": "no tests", "seconds": 0}]
-        if arguments.json:
-            arguments.json.write_text(json.dumps(outcomes, indent=1), encoding="utf-8")
-    print_tables(outcomes)
+        suite.run(group)
+        if len(group) > 1:
+            suite.run_again_alone(group)
+        tests, _ = state_of(entries(suite.log))
+        counts = Counter(entry["outcome"] for test, entry in tests.items() if file_of(test) in group)
+        print(f"{' '.join(group)}: {dict(counts)} in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

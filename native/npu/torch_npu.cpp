@@ -125,7 +125,8 @@ void initialize() {
   const Unfilled unfilled;
   std::array<Formats, kRanks> seen;  // nothing is locked here: torch_npu may have to wait for Python
   std::vector<int64_t> sizes;
-  for (size_t rank = 0; rank < kRanks; ++rank) {
+  for (size_t rank = 1; rank < kRanks; ++rank) {
+    sizes.push_back(rank == 1 ? 0 : static_cast<int64_t>(rank));  // no elements: torch_npu reserves no memory for it
     const at::Tensor tensor = empty_of_torch_npu(sizes);
     TORCH_CHECK(
         is_understood(tensor),
@@ -134,8 +135,8 @@ void initialize() {
     const Description& d = description_of(*tensor.storage().unsafeGetStorageImpl());
     seen[rank] = {d.origin_format, d.npu_format};
     found = tensor.storage().allocator();
-    sizes.push_back(static_cast<int64_t>(rank) + 2);
   }
+  seen[0] = seen[1];  // a tensor without dimensions would have an element
   const std::lock_guard lock(initializing);
   formats = seen;
   npu_allocator.store(found, std::memory_order_release);

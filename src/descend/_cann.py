@@ -63,11 +63,14 @@ def folder() -> Path:
 def load() -> None:
     """Loads Descend's libraries under CANN's names, and sets the variables by which programs find them.
 
+    Their functions are visible to the whole process: a library of LD_PRELOAD that wraps one finds the next one.
     Raises FileNotFoundError if the package was built without the library.
     """
     home = folder()
-    if not _loaded and _found_by_loader() is None:
-        _loaded.extend(ctypes.CDLL(str(library)) for library in sorted((home / "lib64").glob("lib*.so")))
+    if not _loaded:
+        by_name = _found_by_loader() is not None
+        libraries = sorted((home / "lib64").glob("lib*.so"))
+        _loaded.extend(ctypes.CDLL(path.name if by_name else str(path), ctypes.RTLD_GLOBAL) for path in libraries)
     for name, value in environment(home).items():
         os.environ[name] = os.environ.get(name) or value  # to torch_npu an empty one names a folder
 

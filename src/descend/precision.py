@@ -100,7 +100,7 @@ class Single:
 
     @property
     def share(self) -> float:
-        """The larger of MERE and MARE in parts of what is allowed: passed if below 1."""
+        """The larger of MERE and MARE, each divided by what is allowed: passed if below 1."""
         return max(self.errors.mere / self.threshold, self.errors.mare / (10 * self.threshold))
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Double:
 
     @property
     def share(self) -> float:
-        """The largest ratio in parts of its limit: passed if at most 1, and there is no mismatch."""
+        """The largest ratio, each divided by its limit: passed if at most 1, and there is no mismatch."""
         return max(ratio / limit for ratio, limit in zip(self.ratios, LEVELS[self.level], strict=True))
 
     def __str__(self) -> str:

@@ -55,7 +55,7 @@ class Row:
     remark: str = ""
     cells: list[str] = field(default_factory=list)
     share: float = math.inf
-    """The error in parts of what is allowed; infinite where nothing could be compared."""
+    """The error divided by what is allowed; infinite where nothing could be compared."""
 
 
 def check(

@@ -192,7 +192,7 @@ def _print_summary(console: Console, runs: list[Run]) -> None:
         output.show(console, table)
         console.print()
         console.print(
-            "Worst error: the largest, in parts of what the precision standard of the Ascend ecosystem allows. "
+            "Worst error: the largest, divided by what the precision standard of the Ascend ecosystem allows. "
             f"Time: the median of the captured calls. {_LIMIT}.\n"
         )
     if any(run.file is None for run in runs):

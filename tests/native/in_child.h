@@ -26,6 +26,9 @@ inline constexpr bool kForkTests = true, kForkBesideThreads = true;
 #define FORKS doctest::test_suite("fork") * doctest::skip(!kForkTests)
 #define FORKS_BESIDE_THREADS doctest::test_suite("fork") * doctest::skip(!kForkBesideThreads)
 
+// What depends on how soon a thread comes to run, which valgrind, running one thread at a time, puts off.
+#define TIMED doctest::test_suite("timed")
+
 // Whether every other thread of this process is asleep.
 inline bool others_sleep() {
   namespace fs = std::filesystem;

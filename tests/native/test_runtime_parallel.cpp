@@ -285,17 +285,18 @@ TEST_CASE("threads that are far get no part of what takes them longer") {
   set_num_threads(8);  // each has less to do
   CHECK(detail::useful_threads(16, kMore) == 8);
   CHECK(detail::useful_threads(16, kMore / 2) == 1);
-  set_num_threads(2);
   make(false);
-  CHECK(covers(16));  // who works stays awake for a while
+}
+
+TEST_CASE("threads that are near and awake get their part" * TIMED) {
+  Threads set(2);
   int threads = 0;
   for (int times = 0; times < 1000 && threads < 2; ++times) {
-    make(false);
-    CHECK(covers(16));
-    threads = detail::useful_threads(16, kSmall);
+    detail::distance().note(std::chrono::nanoseconds(0), Clock::now());
+    CHECK(covers(16));  // who works stays awake for a while
+    threads = detail::useful_threads(16, int64_t{1000} << 10);
   }
   CHECK(threads == std::min(usable_cores(), 2));
-  make(false);
 }
 
 TEST_CASE("small problems stay on the caller's thread") {

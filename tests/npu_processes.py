@@ -30,6 +30,9 @@ def collectives(rank: int, size: int) -> None:
     whole = torch.empty(4 * size, device="npu")
     distributed.all_gather_into_tensor(whole, x)
     assert whole[::4].tolist() == every
+    row = torch.empty(1, 4 * size, device="npu")
+    distributed.all_gather_into_tensor(row, x.view(2, 2))
+    assert torch.equal(row[0], whole)
     part = torch.empty(4, device="npu")
     distributed.reduce_scatter_tensor(part, torch.arange(4.0 * size, device="npu"), op=ReduceOp.AVG)
     assert part[0].item() == 4 * rank
@@ -67,6 +70,11 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).npu()
 
 
+def normalizing_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)).npu()
+
+
 def losses(module: nn.Module, rank: int = 0, size: int = 1) -> list[float]:
     """Of a few steps, each on this process's share of the same batch."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
@@ -98,6 +106,10 @@ def trainings(rank: int, size: int) -> None:
     for way, module in ways.items():
         many = torch.tensor(losses(module, rank, size))
         assert torch.allclose(one, many, rtol=1e-5), (way, one, many)
+    one = torch.tensor(losses(normalizing_model()))
+    module = nn.SyncBatchNorm.convert_sync_batchnorm(normalizing_model())
+    many = torch.tensor(losses(DistributedDataParallel(module), rank, size))
+    assert torch.allclose(one, many, rtol=1e-4), ("SyncBatchNorm", one, many)
     x = torch.arange(16.0).view(4, 4)
     d = distribute_tensor(x.npu(), mesh, [Shard(0)])
     assert torch.equal((d @ d.T).full_tensor().cpu(), x @ x.T)

@@ -19,6 +19,7 @@ from descend.npu.composed import (  # noqa: E402  # noqa: E402
     optimizer,
     rotary,
     shapes,
+    sync_batch_norm,
 )
 from descend.npu.composed.refusal import RefusedError  # noqa: E402
 from descend.npu.composed.table import TABLE, functions, markdown  # noqa: E402
@@ -491,13 +492,78 @@ def test_cross_entropy_of_nothing_and_refused() -> None:
     refused("grad_loss is of shape [2]", backward, torch.ones(2), x, target)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(6, 3), (6, 3, 5), (6, 3, 2, 2), (6, 3, 2, 1, 2)])
+def test_a_batch_norm_in_two_parts(shape: tuple[int, ...], dtype: Any) -> None:
+    """What two processes compute of a batch, beside batch norm of the whole of it in float64."""
+    channels, momentum, eps = shape[1], 0.3, 1e-5
+    x, dy = (torch.randn(shape).mul(2).add(1).to(dtype) for _ in range(2))
+    weight, bias = (torch.rand(channels).add(0.5) for _ in range(2))
+    now = [torch.rand(channels).to(dtype) for _ in range(2)]
+
+    def about(got: Tensor, wanted: Tensor) -> None:
+        error = (got.double() - wanted).abs().max()  # the statistics are rounded to float32 before they are used
+        assert error <= 8 * max(TOLERANCE[dtype], TOLERANCE[torch.float32]) * max(wanted.abs().max(), 1), error
+
+    leaves = [t.double().requires_grad_() for t in (x, weight, bias)]
+    wanted_running = [t.double().clone() for t in now]
+    y = torch.nn.functional.batch_norm(leaves[0], *wanted_running, *leaves[1:], True, momentum, eps)
+    gradients_wanted = torch.autograd.grad(y, leaves, dy.double())
+
+    parts, dys = x.split([2, 4]), dy.split([2, 4])
+    counts = torch.tensor([part.numel() // channels for part in parts], dtype=torch.float32)
+    reduced = sync_batch_norm.batch_norm_reduce
+    sums, squares = (torch.stack(t) for t in zip(*(reduced(p, eps) for p in parts), strict=True))
+    assert sums.dtype == squares.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    given = (sums, squares, *now, momentum, eps, counts)
+    mean, invstd = sync_batch_norm.batch_norm_gather_stats_update(parts[0], *given)
+    stats = [sync_batch_norm.batch_norm_stats(part, eps) for part in parts]
+    also = sync_batch_norm.batch_norm_gather_stats_with_counts(
+        parts[0], *(torch.stack(t) for t in zip(*stats, strict=True)), None, None, momentum, eps, counts
+    )
+    for one, other in zip((mean, invstd), also, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    for got, value in zip(now, wanted_running, strict=True):
+        about(got, value)
+    normal = [sync_batch_norm.batch_norm_elemt(p, weight, bias, mean, invstd, eps) for p in parts]
+    assert normal[0].dtype == dtype
+    about(torch.cat(normal), y.detach())
+
+    asked = [
+        sync_batch_norm.batch_norm_backward_reduce(d, p, mean, invstd, weight, True, True, True)
+        for d, p in zip(dys, parts, strict=True)
+    ]
+    sum_dy, sum_dy_xmu, dweight, dbias = (sum(t) for t in zip(*asked, strict=True))
+    dx = [
+        sync_batch_norm.batch_norm_backward_elemt(d, p, mean, invstd, weight, sum_dy, sum_dy_xmu, counts)
+        for d, p in zip(dys, parts, strict=True)
+    ]
+    for got, value in zip((torch.cat(dx), dweight, dbias), gradients_wanted, strict=True):
+        about(got, value)
+    nothing = sync_batch_norm.batch_norm_backward_reduce(dy, x, mean, invstd, weight, False, False, False)
+    assert nothing == (None, None, None, None)
+
+
+def test_a_batch_norm_that_is_refused() -> None:
+    x, three = torch.ones(2, 3, 4), torch.ones(3)
+    refused("input is of shape [3]", sync_batch_norm.batch_norm_reduce, three, 1e-5)
+    refused("input is torch.int64", sync_batch_norm.batch_norm_stats, x.long(), 1e-5)
+    refused("weight is of shape [2]", sync_batch_norm.batch_norm_elemt, x, three[:2], None, three, three, 1e-5)
+    rows = torch.ones(2, 3)
+    gather = sync_batch_norm.batch_norm_gather_stats_update
+    refused("sums is of shape [3]", gather, x, three, rows, None, None, 0.1, 1e-5, three[:2])
+    refused("running_mean is of shape [2]", gather, x, rows, rows, three[:2], three, 0.1, 1e-5, three[:2])
+    backward = sync_batch_norm.batch_norm_backward_reduce
+    refused("grad_out is of shape [3]", backward, three, x, three, three, None, True, True, True)
+
+
 def test_table_names_what_there_is() -> None:
     names = [name for row in TABLE for name, function in functions(row) if callable(function)]
     assert len(names) == len(set(names)) == sum(len(row.kernels) for row in TABLE)
     for row in TABLE:
         assert all(
             function.__name__ in (name.replace(".out", "_out"), name.split(".")[0], f"npu_{name}")
-            for name, function in functions(row)
+            for name, function in ((full.removeprefix("aten::"), function) for full, function in functions(row))
         )
         derived = row.gradient.startswith(("by PyTorch", "none"))
         assert derived or all(name in row.kernels for name in row.gradient.split(", ")), row.operator

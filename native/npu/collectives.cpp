@@ -62,19 +62,41 @@ class Reduction : public CpuKernel {
   size_t input_ = 0;  // 0: the tensors are reduced in place
 };
 
+// PyTorch's gloo cuts the result along its first dimension. HCCL fills memory of any shape, so it is given as a row.
+class Gathering : public CpuKernel {
+ public:
+  using CpuKernel::CpuKernel;
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    IValue* const arguments = &*(stack->end() - static_cast<int64_t>(op.schema().arguments().size()));
+    const Tensor output = arguments[0].toTensor();
+    if (output.is_contiguous()) {
+      arguments[0] = output.flatten();
+      arguments[1] = arguments[1].toTensor().flatten();
+    }
+    CpuKernel::operator()(op, keys, stack);
+    (*stack)[stack->size() - op.schema().returns().size()] = output;
+  }
+};
+
+template <class Kernel>
+void replace(const char* name) {
+  const auto op = find_operator(std::string("c10d::") + name);
+  implement(op, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op)));
+}
+
 }  // namespace
 
 void register_collectives() {
-  for (const char* name : {"allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_",
-                           "alltoall_", "alltoall_base_", "barrier", "broadcast_", "gather_", "monitored_barrier_",
-                           "recv_", "recv_any_source_", "scatter_", "send"}) {
+  for (const char* name :
+       {"allgather_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "alltoall_", "alltoall_base_",
+        "barrier", "broadcast_", "gather_", "monitored_barrier_", "recv_", "recv_any_source_", "scatter_", "send"}) {
     serve(std::string("c10d::") + name);
   }
   for (const char* name : {"allreduce_", "allreduce_coalesced_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_",
                            "reduce_scatter_tensor_coalesced_"}) {
-    const auto op = find_operator(std::string("c10d::") + name);
-    implement(op, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Reduction>(op)));
+    replace<Reduction>(name);
   }
+  replace<Gathering>("_allgather_base_");
 }
 
 }  // namespace descend::npu

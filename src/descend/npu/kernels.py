@@ -56,9 +56,10 @@ def _install(native: ModuleType) -> torch.library.Library:
     library = torch.library.Library("npu", "IMPL")
     for row in TABLE:
         for kernel in row.kernels:
-            if _is_defined(f"npu::{kernel}"):
-                library.impl(kernel, _first_then(row, kernel), "CPU")
-                native.serve(f"npu::{kernel}")
+            name = kernel if "::" in kernel else f"npu::{kernel}"
+            if _is_defined(name):
+                (_aten() if name is kernel else library).impl(name, _first_then(row, kernel), "CPU")
+                native.serve(name)
     device.complete(library)
     device.causal_attention(_aten())
     return library

@@ -21,7 +21,9 @@ class Composed:
     module: str
     """Which module of this package computes it."""
     kernels: tuple[str, ...]
-    """The names of torch_npu's operators that the row serves, forward and gradient, with their overloads."""
+    """The names of torch_npu's operators that the row serves, forward and gradient, with their overloads.
+
+    ``aten::`` before a name says that PyTorch has the operator, but no kernel of the CPU's for it."""
     gradient: str
     """The operators by which torch_npu computes the gradient. Where it has none: by PyTorch's autograd."""
     how: str
@@ -196,6 +198,29 @@ TABLE = (
         "int8; two vectors",
         ("torch_npu.npu_bmmV2",),
     ),
+    Composed(
+        "SyncBatchNorm",
+        "sync_batch_norm",
+        (
+            "batch_norm_reduce",
+            "batch_norm_gather_stats_update",
+            "aten::batch_norm_stats",
+            "aten::batch_norm_gather_stats_with_counts",
+            "aten::batch_norm_elemt",
+            "aten::batch_norm_elemt.out",
+            "aten::batch_norm_backward_reduce",
+            "aten::batch_norm_backward_elemt",
+        ),
+        "aten::batch_norm_backward_reduce, aten::batch_norm_backward_elemt",
+        "sums in float32, rounded once; torch.nn.SyncBatchNorm calls these operators",
+        "inputs of fewer than 2 dimensions",
+        (
+            "aclnnBatchNormReduce",
+            "aclnnSyncBatchNormGatherStats",
+            "aclnnBatchNormElemt",
+            "aclnnBatchNormReduceBackward",
+        ),
+    ),
 )
 
 
@@ -203,7 +228,7 @@ def functions(row: Composed) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Each operator of a row, and the function of CPU tensors that computes it."""
     module = importlib.import_module(f"{PACKAGE}.{row.module}")
     for kernel in row.kernels:
-        name, _, overload = kernel.partition(".")
+        name, _, overload = kernel.removeprefix("aten::").partition(".")
         own = f"{name}_{overload}" if overload else name
         yield kernel, getattr(module, own, None) or getattr(module, name)
 

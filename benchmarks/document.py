@@ -72,13 +72,13 @@ def introduction(report: Report) -> str:
     threads = sorted({result.threads for result in report.results})
     teams = counted(threads[0]) if len(threads) == 1 else " and ".join(map(str, threads)) + " threads"
     peers = [name for name in plot.COLOURS if any(name in result.peers for result in report.results)]
-    beside = f", and beside {_listed(peers)}" if peers else ""
+    beside = f", and with {_listed(peers)}" if peers else ""
     taken = f"{len(report.results)} of the {report.planned}" if len(report.results) < report.planned else "All"
     commands = "; ".join(f"`{command}`" for command in report.commands)
     return (
-        f"How fast Descend's operators are beside the limit that the machine's memory sets{beside}.\n\n"
-        f"This page, its pictures and [its figures](benchmarks/benchmarks.json) are written by `./dev bench`, from one "
-        f"report: do not edit it.\n\n"
+        f"How fast Descend's operators are, compared with the limit that the machine's memory sets{beside}.\n\n"
+        f"`./dev bench` writes this page, its pictures and [its figures](benchmarks/benchmarks.json) from one run: do "
+        f"not edit it.\n\n"
         f"- machine: {in_words(report.machine)}\n"
         f"- Python {report.machine['python']}, {report.machine['system']}, "
         f"{report.machine['memory_gib']} GiB of memory\n"
@@ -112,8 +112,8 @@ def verdicts(report: Report) -> str:
          f"{max(faults):.0f}" if faults else "-", len(faults)),
     ]  # fmt: skip
     return table(("", "asked", "measured", "of"), rows) + (
-        f"\n\nA ratio counts as slower where it is below 1 by more than {NOISE:.0%} and by more than the noise of its "
-        f"two medians (twice the distance of the quarters over the root of the rounds)."
+        f"\n\nA ratio counts as slower if it is below 1 by more than {NOISE:.0%} and by more than the noise of its two "
+        f"medians. The noise is twice the interquartile range, divided by the square root of the number of rounds."
     )
 
 
@@ -122,8 +122,8 @@ def _median(values: Sequence[float]) -> tuple[str, int]:
 
 
 SUMMARY = """\
-The share of the limit, by where the bytes of a problem live between calls, and the time of each peer over ours: the
-median and in brackets the least. Above 1, we are faster.
+First the share of the limit, by the cache that holds a problem's bytes between calls. Then each peer's time divided
+by ours: above 1, we are faster. Each cell has the median, and the least in brackets.
 
 """
 
@@ -161,9 +161,10 @@ def _short(value: float) -> str:
 
 
 CORE = """\
-The core: the share of our time that the rows take with their data at hand, which is arithmetic and what a row costs,
-but neither memory nor the call. The median, by where the bytes live. Where it is near 1, faster memory would help
-little. It is a part of our own time, not a limit; and an estimate from few rows, which may come out above 1.
+The core is the part of our time that the rows take when their data is in the first-level cache: arithmetic and the
+cost of a row, without memory and without the call. The table has the median share, by the cache that holds the bytes.
+Where it is near 1, faster memory would help little. It is a part of our own time, not a limit. It is estimated from few
+rows, so it may be above 1.
 
 """
 
@@ -181,7 +182,7 @@ def cores(report: Report) -> str:
     if not reasons:
         return page
     counted = [(word, reasons.count(word), why) for word, why in HINDRANCES.items() if word in reasons]
-    return page + "\n\nWhat holds back the points that miss a target:\n\n" + table(("", "points", "for"), counted)
+    return page + "\n\nWhat holds back the points that miss a target:\n\n" + table(("", "points", "reason"), counted)
 
 
 def side_by_side(report: Report) -> str:
@@ -195,8 +196,9 @@ def side_by_side(report: Report) -> str:
                 (name, len(known), f"{median(r.reached for r in known):.2f}", f"{median(best):.2f}", f"{target:.2f}")
             )
     return (
-        "What the median share would be if arithmetic and memory took their time side by side, as they do at best: "
-        "more takes less arithmetic.\n\n" + table(("", "points", "share", "side by side", "asked"), rows)
+        "The column `side by side` is the share of the limit if arithmetic and memory overlapped completely. To go "
+        "beyond it, an operator needs less arithmetic.\n\n"
+        + table(("", "points", "share", "side by side", "asked"), rows)
     )
 
 
@@ -213,7 +215,8 @@ def shortfalls(report: Report) -> str:
     ]
     heads = ["operator", "shape", "dtype", "threads", "bytes", "time", "what is missed"]
     heads += ["core", "memory", "held back by"] if split else []
-    more = f"\n\nAnd {len(found) - MOST} more: the figures have all." if len(found) > MOST else ""
+    figures = "[the figures](benchmarks/benchmarks.json)"
+    more = f"\n\nAnd {len(found) - MOST} more: {figures} have all." if len(found) > MOST else ""
     counts = [(operator, len(ones)) for operator, ones in _by(found, lambda one: one[0].operator, NAMES)]
     return (
         f"{len(found)} of {len(report.results)} points miss a target: "
@@ -249,17 +252,17 @@ def speedups(report: Report) -> str:
         values = [[r.speedup for r in results if r.speedup is not None and r.lives == home] for home in homes]
         rows.append((operator, *map(_both, values)))
     return (
-        "One thread's time over that of all threads, in the same rounds: the median and in brackets the least. What is "
-        "small stays on the caller's thread.\n\n" + table(("operator", *homes), rows)
+        "One thread's time divided by the time of all threads, in the same rounds: the median, and the least in "
+        "brackets. Small problems stay on the caller's thread.\n\n" + table(("operator", *homes), rows)
     )
 
 
 DISTANCE = """\
-Two processors that share a last-level cache have its way to memory together; where each has its own (chiplets,
-sockets), they have two caches and two ways. A virtual machine's may be moved from the one to the other at any time,
-whatever it says of its caches: the limit then changes by itself. In each round two threads hand a cache line to and
-fro, which takes several times as long where no cache is shared. (Where both are on one core for a while, two threads
-are hardly faster than one: such rounds do not count.) The medians of what was measured with several threads:
+Two processors that share a last-level cache also share its way to memory. Processors on different chiplets or sockets
+do not. A virtual machine's processors may move from one case to the other at any time, whatever the system reports
+about its caches, and the limit changes with them. So in each round two threads pass a cache line to and fro, which
+takes several times as long where no cache is shared. (Rounds in which both threads were on one core do not count: two
+threads are then hardly faster than one.) The medians of what was measured with several threads:
 
 """
 
@@ -290,8 +293,8 @@ def allocations(report: Report) -> str:
     if not rows:
         return f"No problem had results of {ALLOCATED >> 20} MiB or more."
     return (
-        f"Calls without `out=` in a loop that drops each result for the next one, results of {ALLOCATED >> 20} MiB or "
-        "more: their time over that of calls with `out=`, and the page faults of one call.\n\n"
+        f"Calls without `out=`, results of {ALLOCATED >> 20} MiB or more, in a loop that drops each result before the "
+        "next call: their time divided by that of calls with `out=`, and the page faults of one call.\n\n"
         + table(("operator", "points", "time, median", "page faults, median", "most"), rows)
     )
 
@@ -311,15 +314,15 @@ def small_calls(small: Sequence[SmallCall]) -> str:
             for name in (call.yardstick, "out, NumPy", "out, torch", "repeatable, NumPy")
         ]
         rows.append((call.operator, shape, f"`{call.yardstick}`", *times))
-    return "A call whose time is all overhead, beside the operator of PyTorch that is nearest.\n\n" + table(
+    return "Calls so small that all their time is overhead, and the nearest operator of PyTorch.\n\n" + table(
         ("operator", "problem", "yardstick", "its time", "out=, NumPy", "out=, torch", "repeatable executor"), rows
     )
 
 
 OVER_SIZE = """\
-Above: the share of the limit, where 100 % is a loop that reads the inputs and writes the outputs and does nothing
-else. Below: the peers' time over ours. A dot is a problem, a line goes through the medians of problems of about one
-size.
+The upper plots show the share of the limit: 100 % is a loop that reads the inputs, writes the outputs and does nothing
+else. The lower plots show the peers' time divided by ours. A dot is a problem. A line connects the medians of problems
+of about the same size.
 
 """
 
@@ -337,46 +340,49 @@ def errors(report: Report, accuracy: bool) -> str:
             ours = median(r.errors[0]["mere"] for r in results)
             cells = [_short(median(values)) if values else "-" for values in theirs]
             rows.append((_once(operator, rows), dtype, f"{ours:.1e}", *cells))
-    more = " [Accuracy](accuracy.md) goes further: distributions, seeds, rows." if accuracy else ""
+    more = " [Accuracy](accuracy.md) has more: distributions, seeds, many rows." if accuracy else ""
     return (
-        "The first output of each operator against float64, on the inputs that were timed: the median of our mean "
-        f"relative error, and the medians of the peers' RMSE over ours. Above 1, we are closer.{more}\n\n"
+        "The first output of each operator, compared with float64 on the inputs that were timed: the median of our "
+        f"mean relative error, and the medians of the peers' RMSE divided by ours. Above 1, we are more exact.{more}\n\n"
         "![Error beside time](benchmarks/errors.svg)\n\n"
         + table(("operator", "dtype", "mean relative error", *peers), rows)
     )
 
 
 METHOD = """\
-- **The limit** of a problem is the time in which the machine moves as many bytes as its inputs and outputs have, each
-  once: a triad (two reads, one write) of the same number of bytes, with the better of plain and non-temporal stores,
-  measured in the same rounds, and with as many threads; where the bytes are few, with one thread if that is faster.
-  Plus the time of a call on empty arrays. Group norm + swish in 16 bits has a second limit, its arithmetic on data in
-  first-level caches (of the gradient a loop of the arithmetic alone, of the forward the operator itself less an empty
-  call); the larger one counts.
-- **The core** of the time: in the same rounds one thread works on so few of a problem's rows (groups, windows) that
-  half of a first-level cache holds them, and on half as many. The difference, times the rows of the problem, over the
-  threads that share the work, is what its rows take with their data at hand. Rows that are too long are shortened, to
-  256 elements or more and as far from a multiple of 64. Gradients of norms sum more than 32 rows in another way, and a
-  window of long tokens is large: there the second-level cache holds the rows. A problem that fits is measured whole,
-  less an empty call. Beside it, `memory` is the share of our time that a triad of the same bytes takes.
-- **Rounds.** Descend, the limit and the peers take turns, forth and back, so that a noisy moment hits all alike.
-  Ratios are medians of the ratios within the rounds. Rounds in which other processes took more than a tenth of the
-  processors do not count, unless there are too few others.
-- **Peers** compute the same from the same inputs by the fastest of several ways, PyTorch's own operators among them,
-  and may leave out a forward's statistics; torch.compile and JAX compile for the exact shape. In a sweep, which has
-  many shapes, those that compile take part in one problem of eight, each with one way; and beside a way that takes
-  more than half a second, no faster one is sought.
-- **Arrays** start on a cache line, as PyTorch's do and those that Descend allocates. NumPy's large ones start 16 bytes
-  into a line: beyond the caches it takes longer to fill such results (`out=`) than those that a call allocates.
+- **The limit** of a problem is the time that the machine needs to move its inputs and outputs, each once. It is the
+  time of a triad (two reads, one write) of the same number of bytes, with plain or non-temporal stores, whichever is
+  faster, measured in the same rounds with as many threads (few bytes: with one, if that is faster), plus the time of
+  a call on empty arrays. Group norm + swish in 16 bits has a second limit: its arithmetic on data in the first-level
+  caches. For the gradient that is a loop of the arithmetic alone, for the forward the operator itself minus an empty
+  call. The larger limit counts.
+- **The core** is measured in the same rounds. One thread works on so few rows (groups, windows) that they fill half of
+  a first-level cache, and on half as many. The difference is the time of these rows; it is scaled to all rows of the
+  problem and divided by the threads that share the work. Rows that are too long are shortened, to 256 elements or
+  more and to the same remainder modulo 64. The second-level cache holds the rows of norm gradients, which add more
+  than 32 rows in another way, and those of large windows. A problem that fits is measured whole, minus an empty call.
+  `memory` is the share of our time that a triad of the same bytes takes.
+- **Rounds.** Descend, the limit and the peers take turns, in alternating order, so that a disturbance affects all
+  alike. Ratios are medians of the ratios within rounds. Rounds in which other processes took more than a tenth of the
+  processors do not count, unless too few rounds would be left.
+- **Peers** compute the same from the same inputs, by the fastest of several ways, PyTorch's own operators among them.
+  They need not compute a forward's statistics. torch.compile and JAX compile for the exact shape. In a sweep, which
+  has many shapes, they take part in one problem out of eight, in one way each. If a way takes more than half a
+  second, no faster one is searched for.
+- **Arrays** start on a cache line, as PyTorch's and those that Descend allocates do. NumPy's large arrays start 16
+  bytes into a line: beyond the caches, writing to such an array (`out=`) takes longer than writing to one that the
+  call allocates.
 - **Threads** are the same for everyone: the process has as many processors as threads.
-- **Right results.** What is timed is compared with float64 before and after, in outputs that were poisoned.
-- A problem's bytes **live** in the smallest cache, summed over the processors in use, that holds them all; in memory,
-  where they are twice the last cache or more; in between (`edge`), they are in no column of the tables.
-- A virtual machine may be told of more cache than it has to itself. Times drift; ratios are what carries over.
-- **The sweep** (`--grid sweep`) has rows of 1 to 131072 elements (every power of two, one off on both sides, primes),
-  1 to 10^6 rows, few rows of up to 2^24; groups of 1 to 4000 channels with 1 to 65536 pixels; scores of 1 to 8192
-  keys; windows of every legal width and stride up to 128: sizes from 1 KiB to beyond the last cache. `--minutes`
-  takes an even sample.
+- **Right results.** What is timed is compared with float64 before and after. Outputs are filled with wrong values
+  first.
+- **Caches.** The columns L1, L2, L3 have the problems whose bytes fit there, in that cache of all processors together.
+  `memory` has the problems of at least twice the last cache. Those in between (`edge`) are in no column.
+- **Virtual machines** may report more cache than they have to themselves. Times drift; only ratios carry over to other
+  machines.
+- **The sweep** (`--grid sweep`) has rows of 1 to 131072 elements (every power of two, one more and one less, primes), 1
+  to 10^6 rows, and few rows of up to 2^24 elements; groups of 1 to 4000 channels with 1 to 65536 pixels; scores of 1
+  to 8192 keys; windows of every allowed width and stride up to 128. Sizes go from 1 KiB to beyond the last cache.
+  `--minutes` takes an even sample.
 """
 
 

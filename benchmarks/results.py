@@ -235,11 +235,11 @@ LARGE, LONG, LEAST_SHARE = 256 << 10, 16, 0.5
 ALONE, TOGETHER, CALL_ALONE = 0.75, 0.9, 0.5
 """Shares of the time from which on one thing holds a point back: arithmetic or memory; the two together; the call."""
 HINDRANCES = {
-    "arithmetic": f"the rows take {ALONE:.0%} of the time or more with their data at hand",
-    "memory": f"the bytes take {ALONE:.0%} or more at the machine's best, and more than that",
-    "both": f"together they take {TOGETHER:.0%} or more: they do not overlap",
-    "the call": f"an empty call takes {CALL_ALONE:.0%} or more",
-    "neither": "what is done once for all rows, threads that wait, or data that comes more slowly than it could",
+    "arithmetic": f"the core takes {ALONE:.0%} of the time or more",
+    "memory": f"the triad of the same bytes takes {ALONE:.0%} of the time or more, and more than the core",
+    "both": f"core and triad together take {TOGETHER:.0%} of the time or more: they do not overlap",
+    "the call": f"an empty call takes {CALL_ALONE:.0%} of the time or more",
+    "neither": "work done once for all rows, threads that wait, or memory that is slower than in the triad",
 }
 """What may hold a point back, and what shows it."""
 APART = 100e-9

@@ -96,28 +96,32 @@ def page(measured: Measured) -> str:
 
 HEAD = f"""# Accuracy
 
-How far the results of Descend are from the exact ones, beside those of PyTorch on the same inputs: the double benchmark
-of the Ascend precision standard, with the operators' definitions in float64 for a golden value. This page is written by
-`./dev accuracy` (`python -m benchmarks.precision`) from [its figures](benchmarks/accuracy.json).
+The errors of Descend's results, and of PyTorch's on the same inputs. Both are compared with the operators' definitions
+in float64. This is the double benchmark of the Ascend precision standard. `./dev accuracy` writes this page from
+[its figures](benchmarks/accuracy.json).
 
-Measured with one thread on {{machine}}. The number of threads changes no bit, nor does the instruction set.
+Measured with one thread on {{machine}}. More threads, or another instruction set, give the same bits.
 
-Each operator in three dtypes, on inputs that are normal, uniform from -1 to 1, heavy-tailed (Student's t with 3 degrees
-of freedom), and far from 0: with a standard deviation of 1 around {OFFSET["float32"]:g} in float32,
-{OFFSET["float16"]:g} in float16 and {OFFSET["bfloat16"]:g} in bfloat16; gradients are then of the same kind around
-1/16. Parameters are normal. {SEEDS} seeds of each.
-Where sums run over rows there are up to 10^6 of these; of {MANY} or more only the sums are
-compared, since another row's gradient is like any row's. A shape of the norms is rows and columns, of group norm N, C
-and the rest (in 2 groups), of the softmax batch, heads, S1 and S2, of NSA compression tokens, heads, depth, block size
-and stride. PyTorch's way is its own operator or autograd through its forward in the same dtype; for NSA compression,
-which it does not have, `unfold` and `einsum`. The dgamma of RMS norm is float32 here, as the operator has it.
+**Inputs.** There are four distributions: normal; uniform from -1 to 1; heavy-tailed (Student's t with 3 degrees of
+freedom); and offset, with a standard deviation of 1 around {OFFSET["float32"]:g} in float32, {OFFSET["float16"]:g} in
+float16 and {OFFSET["bfloat16"]:g} in bfloat16. For offset the incoming gradients have a mean of 1/16. Parameters are
+normal. Each case has {SEEDS} seeds. Sums over rows are measured with up to 10^6 rows. With {MANY} rows or more only the
+sums are compared.
 
-The tables give ratios of errors, ours over PyTorch's: MERE (the mean relative error), MARE (the largest) and RMSE, each
-the median over the seeds, and of several shapes the worst. Below 1 we are closer to the exact result. An element that
-is less than 1/{1 / CLEAR:.0f} of the largest term that it was made of is a near-cancellation: only RMSE and the bound
-count it. The bound is our largest error of all seeds, over its element's largest term, in roundings of the dtype (a
-correct rounding has at most 1). Rounded is the share of 16-bit elements that are the exact result rounded once, the
-least of the medians. PyTorch's are in brackets.
+**Shapes.** Norms: rows and columns. Group norm: N, C and the rest, in 2 groups. Softmax: batch, heads, S1 and S2. NSA
+compression: tokens, heads, depth, block size and stride.
+
+**PyTorch's way** is its own operator, or autograd through its forward, in the same dtype. PyTorch has no NSA
+compression: there it is `unfold` and `einsum`. The dgamma of RMS norm is float32 in both.
+
+**Ratios.** The tables have our error divided by PyTorch's: MERE (the mean relative error), MARE (the largest relative
+error) and RMSE. Below 1 we are more exact. Each is the median over the seeds, for the worst of the shapes. If an
+element is less than 1/{1 / CLEAR:.0f} of the largest term in its sum, the terms nearly cancel: such an element counts
+for RMSE and the bound only.
+
+**Bound** is our largest error over all seeds, divided by the element's largest term, in units of the dtype's rounding
+error. Correct rounding has at most 1. **Rounded** is the share of 16-bit elements that equal the exact result rounded
+once, for the worst of the shapes and distributions. PyTorch's are in brackets.
 """
 
 
@@ -128,7 +132,7 @@ def section(measured: Measured, operator: str) -> str:
     lines = [
         f"## {operator}",
         "",
-        f"Shapes: {shapes}. MERE, MARE and RMSE, ours over PyTorch's:",
+        f"Shapes: {shapes}. MERE, MARE and RMSE, ours divided by PyTorch's:",
         "",
         f"| output | dtype | {' | '.join(DISTRIBUTIONS)} | bound | rounded |",
         f"| --- | --- |{' --- |' * (len(DISTRIBUTIONS) + 2)}",
@@ -171,16 +175,17 @@ def asked(measured: Measured) -> str:
     lines = [
         "## What is asked, and what misses it",
         "",
-        "Of every median over the seeds: a ratio of at most 1. On normal inputs, where rows have",
-        f"{LONG_ROW} elements or more, of every seed: RMSE and MERE of at most 1.01, and a MARE within",
-        f"level L2, 2. Of 16-bit elements: {ROUNDED:.1%} rounded correctly.",
+        "- Every ratio, as a median over the seeds, is at most 1.",
+        f"- On normal inputs with rows of {LONG_ROW} elements or more, every seed has ratios of at most 1.01 for RMSE",
+        "  and MERE, and at most 2 for MARE (level L2).",
+        f"- {ROUNDED:.1%} of 16-bit elements are rounded correctly.",
         "",
     ]
     found = list(misses(measured.entries))
     total = sum(len(entry.outputs) for entry in measured.entries)
     if found:
-        lines += [f"Of {total} outputs, each in one dtype, distribution and shape, {len(found)} miss some of it:", ""]
+        lines += [f"Of {total} outputs, each in one dtype, distribution and shape, {len(found)} miss some of this:", ""]
         lines += [f"- {line}" for line in found]
     else:
-        lines.append(f"All {total} outputs, each in one dtype, distribution and shape, reach it.")
+        lines.append(f"All {total} outputs, each in one dtype, distribution and shape, reach all of this.")
     return "\n".join([*lines, ""])

@@ -343,7 +343,8 @@ def errors(report: Report, accuracy: bool) -> str:
     more = " [Accuracy](accuracy.md) has more: distributions, seeds, many rows." if accuracy else ""
     return (
         "The first output of each operator, compared with float64 on the inputs that were timed: the median of our "
-        f"mean relative error, and the medians of the peers' RMSE divided by ours. Above 1, we are more exact.{more}\n\n"
+        "mean relative error, and the medians of the peers' RMSE divided by ours. Above 1, we are more exact."
+        f"{more}\n\n"
         "![Error beside time](benchmarks/errors.svg)\n\n"
         + table(("operator", "dtype", "mean relative error", *peers), rows)
     )

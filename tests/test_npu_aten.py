@@ -201,6 +201,31 @@ def test_scalars_may_be_the_cpus_and_tensors_not():
     raises("same device.*npu:0 and cpu", lambda: x.index_put_([first], torch.ones(1)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_16_bits_that_the_cpu_has_no_kernel_for(dtype: Any) -> None:
+    x = torch.rand(2, 3, 4, 4, 4).to(dtype)
+    matrix = (x[0, 0, 0] + torch.eye(4)).to(dtype)
+    pool = torch.nn.functional.avg_pool3d
+    with pytest.raises(RuntimeError, match="not implemented for"):
+        pool(x, 2)
+    leaf, wide = x.npu().requires_grad_(), x.float().requires_grad_()
+    pool(leaf, 2).square().sum().backward()
+    pool(wide, 2).square().sum().backward()
+    assert leaf.grad.dtype == dtype
+    torch.testing.assert_close(leaf.grad.cpu().float(), wide.grad, rtol=2e-2, atol=1e-3)
+    out = torch.empty(0, dtype=dtype, device="npu")
+    assert torch.linalg.inv(matrix.npu(), out=out) is out
+    assert torch.equal(out.cpu(), torch.linalg.inv(matrix.float()).to(dtype))
+    there = (x - 0.5).npu()
+    same = torch.ops.aten._add_relu_.Tensor(there, there)
+    assert same is there
+    assert torch.equal(there.cpu(), (2 * (x - 0.5)).relu())
+    results = torch.linalg.qr(matrix.npu())
+    assert [t.dtype for t in results] == [dtype, dtype]
+    with pytest.raises(RuntimeError, match="Expected a floating point"):
+        torch.linalg.inv(matrix.int().npu())
+
+
 def test_what_the_cpu_does_not_have_is_named():
     raises(
         "_cudnn_rnn_flatten_weight",

@@ -12,6 +12,7 @@
 #include "npu/generator.h"
 #include "npu/memory.h"
 #include "npu/record.h"
+#include "npu/widening.h"
 
 namespace descend::npu {
 namespace {
@@ -168,12 +169,12 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& name = schema.name();
   count_ = static_cast<uint32_t>(schema.arguments().size());
-  bool writes = false, views = false;
+  bool views = false;
   for (uint32_t i = 0; i < count_; ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     const c10::Type& type = *argument.type();
     const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    writes = writes || written;
+    if (written) written_.push_back(i);
     if (is_or_optional<c10::TensorType>(type)) {
       arguments_.push_back({Kind::kTensor, written, i});
     } else if (is_tensor_list(type)) {
@@ -186,7 +187,7 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
   }
   for (const c10::Argument& result : schema.returns()) views = views || result.alias_info() != nullptr;
   const bool empty = name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0;
-  touches_memory_ = writes || !(views || empty);
+  touches_memory_ = !written_.empty() || !(views || empty);
   mixes_devices_ = is_of(kMixing, name);
   indexes_ = is_of(kIndexing, name);
   kept_ = first_kept(name);
@@ -257,7 +258,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
   std::optional<AllocateOn> allocate;
   if (on_npu) allocate.emplace(device);
-  op.redispatchBoxed(cpu_keys(keys), stack);
+  call_in_own_or_wide(op, cpu_keys(keys), stack, count_, written_);
 
   for (const IValue& value : written) {
     if (value.isTensor()) {

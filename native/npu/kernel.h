@@ -25,6 +25,7 @@ class CpuKernel : public c10::OperatorKernel {
   };
 
   std::vector<Argument> arguments_;
+  std::vector<uint32_t> written_;  // the indices of those that are written to
   uint32_t count_;
   bool touches_memory_;  // false for views, and for new tensors without values
   bool mixes_devices_;   // CPU tensors may be among the arguments

@@ -1,0 +1,122 @@
+#include "npu/widening.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/List.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace descend::npu {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+
+// What PyTorch's kernels say where a dtype is missing.
+constexpr std::array<std::string_view, 4> kRefusals = {
+    "not implemented for 'Half'",
+    "not implemented for 'BFloat16'",
+    "Low precision dtypes not supported",
+    "Unsupported datatype for add_relu",
+};
+
+bool refuses_dtype(const c10::Error& error) {
+  const std::string_view words = error.what_without_backtrace();
+  return std::any_of(kRefusals.begin(), kRefusals.end(),
+                     [&](std::string_view refusal) { return words.find(refusal) != std::string_view::npos; });
+}
+
+bool is_narrow(const Tensor& tensor) {
+  return tensor.defined() && (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16);
+}
+
+// The narrow dtype among the arguments, if there is one.
+std::optional<at::ScalarType> narrow_of(c10::ArrayRef<IValue> arguments) {
+  for (const IValue& value : arguments) {
+    if (value.isTensor() && is_narrow(value.toTensor())) return value.toTensor().scalar_type();
+    if (!value.isTensorList()) continue;
+    for (const Tensor& tensor : value.toTensorVector()) {
+      if (is_narrow(tensor)) return tensor.scalar_type();
+    }
+  }
+  return std::nullopt;
+}
+
+Tensor widened(const Tensor& tensor) { return is_narrow(tensor) ? tensor.to(at::kFloat) : tensor; }
+
+IValue widened(const IValue& value) {
+  if (value.isTensor()) return widened(value.toTensor());
+  if (!value.isTensorList()) return value;
+  c10::List<Tensor> wide;
+  for (const Tensor& tensor : value.toTensorVector()) wide.push_back(widened(tensor));
+  return wide;
+}
+
+// One tensor that was widened, or one that the call made: the first is written back to, the second is rounded.
+class Narrowing {
+ public:
+  explicit Narrowing(at::ScalarType narrow) : narrow_(narrow) {}
+
+  void write_back(const Tensor& given, const Tensor& wide) {
+    if (given.is_same(wide)) return;
+    if (given.sizes() != wide.sizes()) given.resize_(wide.sizes());
+    given.copy_(wide);
+    written_.emplace_back(wide, given);
+  }
+  Tensor operator()(const Tensor& result) const {
+    for (const auto& [wide, given] : written_) {
+      if (result.is_same(wide)) return given;
+    }
+    return result.defined() && result.scalar_type() == at::kFloat ? result.to(narrow_) : result;
+  }
+
+ private:
+  at::ScalarType narrow_;
+  std::vector<std::pair<Tensor, Tensor>> written_;
+};
+
+}  // namespace
+
+void call_in_own_or_wide(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                         uint32_t count, const std::vector<uint32_t>& written) {
+  const auto narrow = narrow_of(torch::jit::last(*stack, count));
+  if (!narrow) {
+    op.redispatchBoxed(keys, stack);
+    return;
+  }
+  const std::vector<IValue> given(stack->end() - count, stack->end());  // a kernel that refuses has moved some of them
+  const size_t below = stack->size() - count;
+  try {
+    op.redispatchBoxed(keys, stack);
+    return;
+  } catch (const c10::Error& error) {
+    if (!refuses_dtype(error)) throw;
+  }
+  stack->resize(below);
+  std::vector<IValue> wide;
+  for (const IValue& value : given) stack->push_back(wide.emplace_back(widened(value)));
+  op.redispatchBoxed(keys, stack);
+
+  Narrowing rounded(*narrow);
+  for (const uint32_t index : written) {
+    if (given[index].isTensor()) {
+      rounded.write_back(given[index].toTensor(), wide[index].toTensor());
+    } else if (given[index].isTensorList()) {
+      const auto from = wide[index].toTensorVector(), to = given[index].toTensorVector();
+      for (size_t i = 0; i < to.size(); ++i) rounded.write_back(to[i], from[i]);
+    }
+  }
+  for (size_t i = below; i < stack->size(); ++i) {
+    IValue& value = (*stack)[i];
+    if (value.isTensor()) {
+      value = rounded(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<Tensor> list;
+      for (const Tensor& tensor : value.toTensorVector()) list.push_back(rounded(tensor));
+      value = list;
+    }
+  }
+}
+
+}  // namespace descend::npu

@@ -1,4 +1,4 @@
-"""How fast is Descend, beside the memory limit and beside others? One file an operator; all else is shared."""
+"""How fast is Descend, compared with the memory limit and with other libraries? Each operator has a file of its own."""
 
 OPERATORS = (
     "rms_norm_grad",

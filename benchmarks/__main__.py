@@ -42,7 +42,7 @@ class Peers(str, Enum):
     none = "none"
 
     def libraries(self, number: int) -> Sequence[Library]:
-        """Those that take part in the problem of this number."""
+        """The peers that take part in problem number ``number``."""
         if self is Peers.none:
             return ()
         everyone = self is Peers.all or (self is Peers.some and number % 8 == 0)
@@ -84,7 +84,7 @@ def main(
         tuple[Path, Path] | None, typer.Option("--compare", help="Two files, before and after; status 1 if slower.")
     ] = None,
 ) -> None:
-    """Measures operators beside the memory limit and beside other libraries."""
+    """Measures operators, compared with the memory limit and with other libraries."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=150)  # a file or a pipe has room
@@ -166,7 +166,7 @@ def plan(operators: list[Operator], grid: Grid, shapes: list[Shape], dtypes: lis
 
 
 def start(resume: Path | None, grid: Grid, planned: int) -> Report:
-    """An empty report, or the one to go on with: only on the machine, and with the versions, that it is from."""
+    """An empty report, or the one to continue: only on the same machine, with the same versions."""
     here = machine.describe()
     if resume is None:
         return Report(here, grid.value, planned=planned)
@@ -178,7 +178,7 @@ def start(resume: Path | None, grid: Grid, planned: int) -> Report:
 
 
 def command(**options: object) -> str:
-    """What to call to measure the same again."""
+    """The command that measures the same again."""
     words = ["./dev bench"]
     for name, value in options.items():
         words += [f"--{name} {one}" for one in (value if isinstance(value, list) else [value]) if one is not None]
@@ -239,7 +239,7 @@ def perform(
 
 
 def explain(work: Work, teams: list[int], console: Console) -> None:
-    """Prints what a call costs, in events."""
+    """Prints what a call costs, in counted events."""
     from benchmarks.profile import profile
 
     for operator, shape, dtype in work:

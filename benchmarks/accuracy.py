@@ -1,4 +1,4 @@
-"""Errors against float64, and the check that what was timed was computed."""
+"""Errors against float64, and the check that a timed call computed the right result."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class WrongResultError(RuntimeError):
 
 
 def errors(actual: Array, golden: Golden) -> dict[str, float]:
-    """The precision standard's three measures, on the golden sample."""
+    """MERE, MARE and RMSE of the precision standard, on the sample that has golden values."""
     found = precision.measure(actual[golden.index], golden.values)
     figures = {"mere": found.mere, "mare": found.mare, "rmse": found.rmse}
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
 
 
 def poison(outputs: Sequence[Array]) -> None:
-    """Leaves nothing in the outputs that could pass for a result."""
+    """Fills the outputs with values that cannot be taken for a result."""
     for output in outputs:
         output.fill(np.nan)
 
 
 def check(who: str, outputs: Sequence[Array], golden: Sequence[Golden], dtype: str | None = None) -> None:
-    """Raises unless every sampled element is right: within the threshold of its size, its output's or its terms'."""
+    """Raises unless each sampled element's error is within the threshold, relative to its size or its terms' size."""
     for number, (actual, part) in enumerate(zip(outputs, golden, strict=True)):
         threshold = precision.threshold(dtype or actual.dtype)
         size = max(root_mean_square(part.values), part.terms)
@@ -44,6 +44,6 @@ def check(who: str, outputs: Sequence[Array], golden: Sequence[Golden], dtype: s
 
 
 def worst_ratio(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], measure: str) -> float:
-    """The largest ratio of one measure over the outputs that both have; 1 where both are nothing."""
+    """The largest ratio of one measure, over the outputs that both have; 1 if both errors are 0."""
     pairs = [(mine[measure], their[measure]) for mine, their in zip(ours, theirs, strict=False)]
     return max(1.0 if mine == their else mine / their if their else math.inf for mine, their in pairs)

@@ -42,7 +42,7 @@ class _Scores(nn.Module):
 
 
 class _Whole(nn.Module):
-    """A module within another: what stands in PyTorch's own files is not compiled on its own."""
+    """Wraps a module: torch.compile does not compile modules of PyTorch's own files by themselves."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Whole(nn.Module):
 
 
 def modules(operator: str, shape: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Descend's module and PyTorch's."""
+    """Descend's module, and PyTorch's for the same job."""
     if operator == "layer_norm":
         return descend.torch.LayerNorm(shape[-1]), nn.LayerNorm(shape[-1])
     if operator == "rms_norm":
@@ -77,7 +77,7 @@ def step(module: nn.Module, x: Tensor, dy: Tensor) -> Step:
 
 
 def best(steps: list[Step], seconds: float) -> list[float]:
-    """The best time of each in microseconds; they take turns."""
+    """The best time of each, in microseconds. They take turns."""
     times = [math.inf] * len(steps)
     end, rounds = time.perf_counter() + seconds, 0
     while rounds < 5 or time.perf_counter() < end:

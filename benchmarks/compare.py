@@ -1,4 +1,4 @@
-"""Did it get slower? Two reports compared by their ratios to the triad, since absolute times drift."""
+"""Did it get slower? Compares two reports by their ratios to the triad, because absolute times drift."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Change:
     """Share of the limit."""
     after: float
     noise: float
-    """The spread of the two measurements."""
+    """The noise of the two measurements together."""
 
     @property
     def factor(self) -> float:
-        """Above 1: faster than before."""
+        """The new share divided by the old: above 1, it got faster."""
         return self.after / self.before
 
     @property
@@ -39,7 +39,7 @@ class Change:
 
 
 def compare(before: Report, after: Report) -> list[Change]:
-    """Every problem that both reports have, with the processors as far apart; raises ValueError where there is none."""
+    """Problems in both reports, with the processors equally far apart; raises ValueError if there is none."""
     changes = []
     for old, new in _pairs(before, after):
         if not _moved(old, new):
@@ -51,13 +51,13 @@ def compare(before: Report, after: Report) -> list[Change]:
 
 
 def _pairs(before: Report, after: Report) -> list[tuple[Result, Result]]:
-    """What both reports have."""
+    """All problems that both reports have."""
     earlier = {result.key: result for result in before.results}
     return [(earlier[result.key], result) for result in after.results if result.key in earlier]
 
 
 def _moved(old: Result, new: Result) -> bool:
-    """Whether the processors shared a cache the one time and not the other: the limit is another then."""
+    """Whether the processors shared a cache in one report only: the limits then differ."""
     return old.apart is not None and new.apart is not None and old.apart != new.apart
 
 
@@ -67,7 +67,7 @@ def _unlike(before: Report, after: Report) -> list[str]:
 
 
 def remarks(before: Report, after: Report) -> list[str]:
-    """What to know of the comparison: what was left out of it, and in what the machines differ."""
+    """Notes on the comparison: what was left out, and how the machines differ."""
     alone = before.measured ^ after.measured
     said = [f"Not compared, since only one of the files has them: {len(alone)}."] if alone else []
     said += [f"{words.capitalize()}." for words in _unlike(before, after)]

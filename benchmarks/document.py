@@ -26,9 +26,9 @@ from benchmarks.results import (
 )
 
 MOST = 40
-"""Rows of a list; the JSON has all."""
+"""At most so many rows in a list. The JSON has all."""
 ALLOCATED = 1 << 20
-"""Bytes of results from which on they come from pages that are kept warm; smaller ones are malloc's affair."""
+"""Results of at least so many bytes come from the cache of warm pages, smaller ones from malloc."""
 
 Item = TypeVar("Item")
 Row = Sequence[object]
@@ -129,7 +129,7 @@ by ours: above 1, we are faster. Each cell has the median, and the least in brac
 
 
 def summary(report: Report) -> str:
-    """A row an operator and dtype."""
+    """A table with one row for each operator and dtype."""
     homes = _homes(report)
     peers = [name for name in plot.COLOURS if any(name in r.peers for r in report.results)]
     rows: list[Row] = []
@@ -143,12 +143,12 @@ def summary(report: Report) -> str:
 
 
 def _homes(report: Report) -> list[str]:
-    """Where bytes live, the nearest first."""
+    """The caches that hold the bytes, the nearest first."""
     return sorted({r.lives for r in report.results} - {"edge"}, key=lambda home: (home == "memory", home))
 
 
 def _once(name: str, rows: Sequence[Row]) -> str:
-    """A name where no row has it yet."""
+    """The name, or nothing if a row has it already."""
     return "" if any(row[0] == name for row in rows) else name
 
 
@@ -170,7 +170,7 @@ rows, so it may be above 1.
 
 
 def cores(report: Report) -> str:
-    """A row an operator and dtype, and what holds back the points that miss a target."""
+    """A table with one row for each operator and dtype, and what holds back the points that miss a target."""
     rows: list[Row] = []
     homes = _homes(report)
     for operator, group in _by(report.results, lambda result: result.operator, NAMES):
@@ -186,7 +186,7 @@ def cores(report: Report) -> str:
 
 
 def side_by_side(report: Report) -> str:
-    """What could be reached without faster arithmetic."""
+    """The share that would be reached if arithmetic and memory overlapped completely."""
     rows: list[Row] = []
     for name, target in (("beyond the caches", TARGET_IN_MEMORY), ("within them", TARGET_IN_CACHE)):
         known = [r for r in report.results if r.target == target and r.overlapped is not None]
@@ -232,7 +232,7 @@ def _figures(words: Sequence[str]) -> list[str]:
 
 
 def _split(result: Result) -> Row:
-    """Shares of the time, and what they say."""
+    """The core's and the memory's share of the time, and what holds the point back."""
     core = "-" if result.core_share is None else f"{result.core_share:.2f}"
     return core, f"{result.memory_share:.2f}", result.held_back_by or "-"
 
@@ -243,7 +243,7 @@ def _names(result: Result) -> Row:
 
 
 def speedups(report: Report) -> str:
-    """One thread's time over that of all, by where the bytes live."""
+    """One thread's time divided by that of all threads, by the cache that holds the bytes."""
     homes = sorted(
         {r.lives for r in report.results if r.speedup}, key=lambda home: (home == "memory", home == "edge", home)
     )
@@ -300,12 +300,12 @@ def allocations(report: Report) -> str:
 
 
 def _allocates(result: Result) -> bool:
-    """Whether the result proper is so large; it takes a third of the bytes or more, but for NSA's forward."""
+    """Whether the main result is that large. It has a third of the bytes or more, except in NSA's forward."""
     return result.operator != "nsa_compress" and result.bytes >= 4 * ALLOCATED
 
 
 def small_calls(small: Sequence[SmallCall]) -> str:
-    """The calls that are all overhead."""
+    """The table of calls whose time is all overhead."""
     rows = []
     for call in small:
         shape = f"{' × '.join(map(str, call.shape))} {call.dtype}"
@@ -328,7 +328,7 @@ of about the same size.
 
 
 def errors(report: Report, accuracy: bool) -> str:
-    """The picture, and medians."""
+    """The picture of errors, and a table of their medians."""
     peers = [name for name in plot.COLOURS if any(name in r.peers for r in report.results)]
     rows: list[Row] = []
     for operator, group in _by(report.results, lambda result: result.operator, NAMES):

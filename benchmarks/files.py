@@ -1,4 +1,4 @@
-"""Figures on disk: what an interruption leaves is whole."""
+"""Figures on disk. A file is replaced as a whole, so that an interruption leaves no half of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 def saved(load: Callable[[Path], _T], path: Path) -> _T:
-    """What ``load`` reads from a file; where it cannot, the call was wrong, which is no regression."""
+    """What ``load`` reads from a file. If it cannot, the exit status is a wrong command's, not a regression's."""
     try:
         return load(path)
     except (OSError, ValueError) as error:

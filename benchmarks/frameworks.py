@@ -1,4 +1,4 @@
-"""The peers: their arrays over the same memory where they can share it, and their compilers. Imported when needed."""
+"""The peers: their arrays, on the same memory if possible, and their compilers. Imported when needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.operator import Array, Operator, Route
 
 @dataclass(frozen=True)
 class Library:
-    """A peer under one name in the reports."""
+    """One peer, with its name in the reports."""
 
     name: str
     package: str
@@ -25,7 +25,7 @@ class Library:
     find: Callable[[str], Any] = importlib.util.find_spec
     """Gives None for a package that is not installed."""
     compiles: bool = False
-    """For each shape anew, which takes its time."""
+    """Whether it compiles for each shape, which takes time."""
 
     @property
     def installed(self) -> bool:
@@ -62,7 +62,7 @@ def jax_wait() -> Callable[[Any], Any]:
 
 
 def to_numpy(result: Any) -> Array:
-    """A peer's result, widened where NumPy alone does not know the dtype."""
+    """A peer's result as a NumPy array; PyTorch's bfloat16 becomes float32."""
     if hasattr(result, "detach"):
         tensor = result.detach()
         return np.asarray(tensor.float() if "bfloat16" in str(tensor.dtype) else tensor)
@@ -80,7 +80,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def prepare(libraries: Sequence[Library]) -> None:
-    """Lets JAX start its threads, as many as there are processors: once it has, the number stays."""
+    """Makes JAX start its threads, one for each processor. Their number does not change later."""
     if any(library.package == "jax" for library in libraries) and importlib.util.find_spec("jax"):
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         import jax
@@ -89,7 +89,7 @@ def prepare(libraries: Sequence[Library]) -> None:
 
 
 def hold(threads: int) -> None:
-    """From here on everyone has so many threads, and the processors that go with them: JAX heeds only these."""
+    """From here on all libraries have so many threads, and as many processors: JAX looks only at the processors."""
     import descend
 
     machine.restrict(threads)

@@ -19,7 +19,7 @@ from benchmarks.operator import Call
 from benchmarks.results import FORMS, Timing
 
 SAMPLE = 200e-6
-"""Seconds that one sample takes at least: a faster job is repeated."""
+"""The least seconds of one sample: a faster job is repeated within it."""
 PAUSE = 0.015
 SETTLE = 10
 """Calls in a row before one counts, as far as the time to warm up allows: what fits in the last cache takes so many to
@@ -34,11 +34,11 @@ class Effort:
     fewest: int = 7
     most: int = 101
     patience: float = 3.0
-    """While others disturb the rounds, go on for this many times the seconds."""
+    """If other processes disturb the rounds, measure for up to this many times the seconds."""
     slow: int = 5
-    """Rounds after which one may drop out that has had its third of the time."""
+    """Rounds after which a contender drops out if it has used a third of the time."""
     warm_up: float = 0.06
-    """Seconds within which a job has to get warm."""
+    """Most seconds for a job to warm up."""
     trial: float = 0.3
     """Seconds to find out which of several ways is the fastest."""
     forms: tuple[str, ...] = tuple(FORMS)
@@ -59,7 +59,7 @@ class Contender:
     call: Call
     timing: Timing = field(default_factory=Timing)
     prepare: Callable[[], None] = lambda: None
-    """What has to be so before its turn."""
+    """Called before its turn."""
     calls: int = 1
     usual: float = 0.0
     spent: float = 0.0
@@ -71,7 +71,7 @@ class Contender:
         return time.perf_counter() - start
 
     def warm(self, most: float) -> None:
-        """Calls until the job runs at its usual speed; a slow one needs none."""
+        """Calls the job until it runs at its usual speed. A slow job needs none of these calls."""
         self.prepare()
         deadline = time.perf_counter() + most
         calls = 0
@@ -108,14 +108,14 @@ class Limit(Contender):
     seconds: Callable[[], float] = lambda: 0.0
 
     def warm(self, most: float) -> None:
-        """The measure warms itself."""
+        """Nothing to do: the limit's own function warms up."""
         self.prepare()
 
     def calibrate(self, most: float) -> None:
         """Nothing to find."""
 
     def sample(self) -> float:
-        """Seconds that the bytes would take."""
+        """The seconds that the limit measured for the bytes."""
         return self.seconds()
 
 
@@ -169,7 +169,7 @@ def fastest(contenders: Sequence[Contender], effort: Effort) -> Contender:
 
 
 def _in_turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
-    """Every other round backwards: no one always follows the same neighbour."""
+    """Every other round in reverse order, so that no contender always follows the same one."""
     return list(contenders if number % 2 == 0 else reversed(contenders))
 
 

@@ -1,4 +1,4 @@
-"""What the machine gives: the same bytes read and written at its best, and where its processors are."""
+"""The machine's limits: how fast it can read and write as many bytes, and how far apart its processors are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from benchmarks.harness import Limit
 SMALL = 8 << 20
 """Below this one thread may be faster than all of them."""
 ALONE = 0.75
-"""Of a thread's speed alone, what each of several has at least that have a core each. Two on one core have 0.57."""
+"""The least speed of each of several threads with a core each, relative to one thread. Two on one core have 0.57."""
 
 
 def triad_seconds(size: int, threads: int) -> float:
-    """Seconds in which `size` bytes can move, all threads, the better of plain and non-temporal stores."""
+    """Seconds to move `size` bytes with all threads, by plain or non-temporal stores, whichever is faster."""
     from descend import _native
 
     seconds = 0.004 if size < SMALL else 0.04
@@ -21,12 +21,12 @@ def triad_seconds(size: int, threads: int) -> float:
 
 
 def limit(size: int, threads: int) -> Limit:
-    """The limit as one who takes part in the rounds."""
+    """The limit as a contender in the rounds."""
     return Limit("limit", "descend", lambda: None, seconds=lambda: triad_seconds(size, threads))
 
 
 def handover_seconds() -> float:
-    """Seconds in which a cache line comes from one processor to another; 0 where that could not be seen."""
+    """Seconds that a cache line takes from one processor to another; 0 if it could not be measured."""
     from descend import _native
 
     return _native.handover(0.001)
@@ -46,5 +46,5 @@ def share_a_core(threads: int) -> bool:
 
 
 def handover() -> Limit:
-    """The same, as one who takes part in the rounds."""
+    """The same, as a contender in the rounds."""
     return Limit("handover", "descend", lambda: None, seconds=handover_seconds)

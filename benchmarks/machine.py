@@ -1,4 +1,4 @@
-"""The machine that was measured, in words that identify no one."""
+"""A description of the measured machine, without host names or paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def has_a_core_each() -> bool:
 
 
 def restrict(threads: int) -> None:
-    """Leaves this process, all its threads, as many of its processors."""
+    """Restricts this process, with all its threads, to as many processors."""
     if hasattr(os, "sched_setaffinity"):
         for thread in Path("/proc/self/task").iterdir():
             with suppress(ProcessLookupError):  # it has ended
@@ -74,7 +74,7 @@ def last_cache() -> int:
 
 
 def lives_in(size: int, threads: int | None = None) -> str:
-    """Where a working set of this size stays between calls: a cache, memory, or partly both."""
+    """Where a working set of this size is between calls: in a cache, in memory, or partly in both (edge)."""
     for level, capacity in sorted(caches(threads).items()):
         if size <= capacity:
             return level

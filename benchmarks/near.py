@@ -13,7 +13,7 @@ from typing import TypeAlias
 Shape: TypeAlias = tuple[int, ...]
 
 LONG = 256
-"""Elements of a row up to which operators have ways of their own."""
+"""Rows of up to so many elements are short: operators compute them differently."""
 FEWEST = 4
 """Rows: so many are worked on side by side. Half as many must be some, too."""
 WIDE = 128
@@ -22,7 +22,7 @@ WIDE = 128
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are at hand, and how many a problem of some shape takes."""
+    """The bytes that fit in the cache, and how many bytes a problem of a shape has."""
 
     bytes: int
     size: Callable[[Shape], int]
@@ -38,7 +38,7 @@ class Room:
         return of(count), of(count // 2)
 
     def shorten(self, length: int, of: Callable[[int], Shape]) -> int:
-        """The longest row that fits, no longer than this one, as far from a multiple of 64, and long if this one is."""
+        """The longest row that fits, up to this one's length, with its remainder modulo 64; long if this one is."""
         least = LONG + (length % 64 or 64)
         lengths = range(least, min(length, self.bytes) + 1, 64)
         return max((one for one in lengths if self.holds(of(one))), default=min(least, length))

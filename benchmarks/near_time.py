@@ -17,9 +17,9 @@ from benchmarks.near import Room
 from benchmarks.operator import Call, Operator, Shape
 
 PLACES = 5
-"""Arrays may lie so that they are in each other's way in a cache: of so many places the middle one counts."""
+"""The arrays' addresses may conflict in a cache: of so many placements the median counts."""
 MOMENT = 0.4e-3
-"""Seconds that calls at one place may take."""
+"""Most seconds for the calls at one placement."""
 
 
 def problems(operator: Operator, shape: Shape, itemsize: int, room: int) -> tuple[Shape, Shape]:

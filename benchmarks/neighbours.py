@@ -1,4 +1,4 @@
-"""Others on the same processors: how much they took, so that rounds they disturbed can be left out."""
+"""Other processes on the same processors: how much time they took, so that disturbed rounds can be left out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Neighbours:
         self._last = self._read()
 
     def share(self) -> float:
-        """Since the last time it was asked; 0 where the system does not tell."""
+        """The share since the last call; 0 if the system does not tell."""
         last, self._last = self._last, self._read()
         busy, own, wall = (now - then for now, then in zip(self._last, last, strict=True))
         available = wall * (os.cpu_count() or 1)
-        # The system counts in ticks: one more or less is no one's fault.
+        # The system counts in ticks: one tick more or less does not count.
         return max(0.0, busy - own - 0.01) / available if available else 0.0
 
     @staticmethod

@@ -23,7 +23,7 @@ Step = Callable[[], Any]
 
 
 def operators(device: str) -> dict[str, Step]:
-    """Calls on so little data that what is around the arithmetic is all the time."""
+    """Calls on so little data that all their time is overhead."""
     x, y = (torch.ones(8, 8, device=device) for _ in range(2))
     four = x.view(1, 1, 8, 8)
     weight = torch.ones(1, 1, 3, 3, device=device)
@@ -48,7 +48,7 @@ def operators(device: str) -> dict[str, Step]:
 
 
 class Transformer(nn.Module):
-    """Ten million parameters: embedding, encoder layers with causal attention, and the way back to the vocabulary."""
+    """Ten million parameters: embedding, encoder layers with causal attention, projection to the vocabulary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def training(device: str) -> tuple[Step, int]:
 
 
 def seconds(step: Step, calls: int) -> float:
-    """Of one call, on the average of some; what is still under way counts."""
+    """Seconds of one call, averaged over some; includes the wait for the device."""
     start = time.perf_counter()
     for _ in range(calls):
         step()

@@ -23,7 +23,7 @@ from benchmarks.operator import Array, Call, aligned
 VARIABLE = "ONEDNN_LIBRARY"
 """Environment variable: the path of a libdnnl.so.3 that is taken before any that is installed."""
 PACKAGE = "onednn-cpu-gomp"
-"""The one that runs on processors with nothing else; the newer package onednn needs SYCL and OpenCL for them."""
+"""The package that needs nothing else for CPUs; the newer package onednn needs SYCL and OpenCL."""
 
 _DTYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "uint8": 6}
 _CPU, _IN_ORDER, _OPENMP = 1, 1, 2
@@ -310,7 +310,7 @@ def group_norm_swish_backward(
 
 
 def scaled_masked_softmax(x: Array, mask: Array, scale: float, hidden: float = -10000.0) -> Call:
-    """What is not hidden times the scale, plus what stands where it is hidden; then softmax of rows."""
+    """Scores times scale where they are not masked, plus the value for masked ones; then softmax of rows."""
     c, y = library(), aligned(x.shape, x.dtype)
     kept, instead = (~mask).view(np.uint8), np.where(mask, np.float32(hidden), np.float32(0)).astype(x.dtype)
     chain = c.post_ops(("eltwise", _LINEAR, scale, 0.0), ("binary", _ADD, instead))
@@ -325,7 +325,7 @@ def scaled_masked_softmax(x: Array, mask: Array, scale: float, hidden: float = -
 
 
 def scaled_masked_softmax_backward(dy: Array, y: Array, mask: Array, scale: float) -> Call:
-    """Softmax's gradient, then times what is not hidden and the scale."""
+    """Softmax's gradient, then a product with the inverted mask and the scale."""
     c, dx = library(), aligned(y.shape, y.dtype)
     kept = (~mask).view(np.uint8)
     backward = c.describe("softmax_backward", _SOFTMAX, dx, dy, y, y.ndim - 1, _softmax(c, y), None)

@@ -1,4 +1,4 @@
-"""What an operator's file says: shapes, inputs, and how everyone computes the same thing."""
+"""What an operator's file defines: shapes, inputs, and how each library computes the same."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """What must move: each input read once, each output written once."""
+        """The bytes that must move: each input read once, each output written once."""
         return sum(array.nbytes for array in (*self.inputs.values(), *self.outputs.values()))
 
 
@@ -55,15 +55,15 @@ class Golden:
     index: Any
     values: NDArray[np.float64]
     terms: float = 0.0
-    """The size of the terms that the values are differences of: of rows of one element little or nothing is left."""
+    """The size of the terms whose differences the values are. In rows of one element they cancel."""
 
 
 class Operator(ABC):
-    """One operator under measurement. Descend is called by the operator's name, so only the peers need words."""
+    """One operator to measure. Descend is called by the operator's name; subclasses say how the peers compute it."""
 
     name: str
     quick: Sequence[Shape]
-    """A few shapes that tell most."""
+    """A few typical shapes."""
     full: Sequence[Shape]
     """More of them, by size."""
     dtypes: Sequence[str] = tuple(DTYPES)
@@ -77,7 +77,7 @@ class Operator(ABC):
         """The sweep's shapes of about `size` bytes, sorted by what matters most; `itemsize` is the dtype's."""
 
     def row(self, shape: Shape) -> int:
-        """Elements of what is reduced at a time: a row, a group, a head."""
+        """The number of elements in one reduction: a row, a group, a head."""
         return shape[-1]
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Operator(ABC):
         """Two problems with few of these rows, that fit the room if they can, the second with half as many."""
 
     def settings(self, shape: Shape) -> Mapping[str, Any]:
-        """What the peers cannot tell from the arrays."""
+        """What the peers need beside the arrays, such as the number of groups."""
         return {}
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Operator(ABC):
         return {}
 
     def arithmetic(self, problem: Problem, threads: int) -> Callable[[], float] | None:
-        """What tells the seconds of the arithmetic alone, where that and not memory is the limit."""
+        """A function that measures the seconds of the arithmetic alone, if arithmetic is the limit."""
         return None
 
     def yardstick(self) -> tuple[str, Route] | None:
@@ -141,7 +141,7 @@ def aligned(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
 
 
 PERIOD = 4_194_301
-"""Elements after which random numbers come again: a prime, so that no two rows of a matrix are alike."""
+"""The period of the random numbers: a prime, so that no two rows of a matrix are alike."""
 
 
 def normal(shape: Shape, dtype: str, rng: np.random.Generator, scale: float = 1.0, mean: float = 0.0) -> Array:

@@ -94,7 +94,7 @@ def picture(operator: str, results: list[Result], report: Report) -> Any:
 
 
 def shares(axis: Any, results: list[Result]) -> None:
-    """Of the limit that holds."""
+    """The panel of shares of the limit."""
     curves: dict[str, Callable[[Result], float | None]] = {"Descend": lambda result: result.reached}
     for name in _peers(results):
         curves[name] = lambda r, name=name: r.reached / r.ratio(name) if name in r.peers else None  # type: ignore[misc]
@@ -105,7 +105,7 @@ def shares(axis: Any, results: list[Result]) -> None:
 
 
 def ratios(axis: Any, results: list[Result]) -> None:
-    """The peers' time over ours."""
+    """The panel of the peers' times divided by ours."""
     curves: dict[str, Callable[[Result], float | None]] = {}
     for name in _peers(results):
         curves[name] = lambda r, name=name: r.ratio(name) if name in r.peers else None  # type: ignore[misc]

@@ -28,7 +28,7 @@ CALLS_UNDER_VALGRIND = 2
 
 
 def profile(operator: Operator, shape: Shape, dtype: str, threads: int) -> dict[str, float | str]:
-    """Figures of one call with ``out=``, by name; what cannot be counted here is left out, with a word why."""
+    """Figures of one call with ``out=``, by name. What cannot be counted here is left out, with the reason."""
     frameworks.hold(threads)
     problem = operator.make(shape, dtype, np.random.default_rng(0))
     call = ours.functional(operator, problem)
@@ -102,7 +102,7 @@ def _child(name: str, shape: Shape, dtype: str, threads: int, calls: int) -> lis
 
 
 def run(name: str, shape: Shape, dtype: str, threads: int, calls: int) -> None:
-    """What the counters see: data, and so many calls; always the same data."""
+    """The program under the counters: it makes data, always the same, and calls so many times."""
     import descend
 
     descend.set_num_threads(threads)

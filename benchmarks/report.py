@@ -113,7 +113,7 @@ def _row(result: Result, peers: list[str]) -> list[Text]:
 
 
 def small_table(small: SmallCall) -> Table:
-    """The call that is all overhead."""
+    """The table of one call whose time is all overhead."""
     shape = " × ".join(map(str, small.shape))
     grid = Table(
         title=f"{small.operator}, a small call: {shape} {small.dtype}", title_justify="left", title_style="bold"

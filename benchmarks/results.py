@@ -50,7 +50,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """How far the quarters lie apart, relative to the median."""
+        """The interquartile range, relative to the median."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = quantiles(self.seconds, n=4)
@@ -58,7 +58,7 @@ class Timing:
 
     @property
     def noise(self) -> float:
-        """How sure the median is: the spread of one sample shrinks with the root of their number."""
+        """The noise of the median: twice the spread, divided by the square root of the number of samples."""
         return float(2 * self.spread / max(1, len(self.seconds)) ** 0.5)
 
     def over(self, other: Timing) -> float:
@@ -100,17 +100,17 @@ class Result:
     others: float = 0.0
     """Share of the processors that other processes took meanwhile."""
     arithmetic: Timing | None = None
-    """Of the arithmetic alone, where that is the limit."""
+    """Seconds of the arithmetic alone, if that is the limit."""
     faults: float | None = None
     """Pages mapped anew by a call that allocates its results, in a loop."""
     core: Timing | None = None
-    """What one thread would take for the rows, had it their data at hand: measured on few of them, without the call."""
+    """Seconds for one thread to compute the rows with their data in the first-level cache, without the call."""
     handover: Timing | None = None
-    """In which a cache line comes from one processor to another, where there are several threads; 0: not seen."""
+    """Seconds of a cache line from one processor to another, with several threads; 0: not measured."""
 
     @property
     def key(self) -> Key:
-        """What it is the result of."""
+        """Operator, shape, dtype and threads: what identifies the result."""
         return self.operator, tuple(self.shape), self.dtype, self.threads
 
     @property
@@ -125,7 +125,7 @@ class Result:
 
     @property
     def limit(self) -> Timing:
-        """The bytes through memory, and an empty call."""
+        """Seconds of the limit: the triad of the same bytes, and an empty call."""
         empty = dict(zip(self.empty.rounds, self.empty.seconds, strict=True))
         limit = Timing()
         for number, seconds in zip(self.triad.rounds, self.triad.seconds, strict=True):
@@ -134,16 +134,16 @@ class Result:
 
     @property
     def share(self) -> float:
-        """Of the limit's speed, how much is reached."""
+        """The share of the memory's limit that is reached."""
         return self.share_of(self.descend["out"])
 
     def share_of(self, timing: Timing) -> float:
-        """The same for another's timing."""
+        """The share that another timing reaches."""
         return self.limit.over(timing)
 
     @property
     def share_of_arithmetic(self) -> float | None:
-        """The same of the arithmetic's speed."""
+        """The share of the arithmetic's limit that is reached."""
         return self.arithmetic.over(self.descend["out"]) if self.arithmetic else None
 
     @property
@@ -158,7 +158,7 @@ class Result:
 
     @property
     def speedup(self) -> float | None:
-        """One thread's time over that of all: below 1, more threads are slower."""
+        """One thread's time divided by that of all: below 1, more threads are slower."""
         return self.descend[ONE_THREAD].over(self.descend["out"]) if ONE_THREAD in self.descend else None
 
     @property
@@ -179,22 +179,22 @@ class Result:
 
     @property
     def core_share(self) -> float | None:
-        """Of our time, what the rows take with their data at hand: arithmetic, and what a row costs."""
+        """The share of our time that the rows take with their data in the first-level cache."""
         return self.core.over(self.descend["out"]) / self.workers if self.core else None
 
     @property
     def memory_share(self) -> float:
-        """Of our time, what it takes to move the bytes: `share` without the call."""
+        """The share of our time that the triad of the same bytes takes, without the call."""
         return self.triad.over(self.descend["out"])
 
     @property
     def call_share(self) -> float:
-        """Of our time, that of an empty call."""
+        """The share of our time that an empty call takes."""
         return self.empty.over(self.descend["out"])
 
     @property
     def overlapped(self) -> float | None:
-        """What would be reached if arithmetic and memory took their time side by side; None where that is not known."""
+        """The share that would be reached if arithmetic and memory overlapped completely; None if not known."""
         if self.core_share is None:
             return None
         return self.reached / min(1.0, max(self.core_share, self.memory_share) + self.call_share)
@@ -216,7 +216,7 @@ class Result:
         return self.peers[peer].timing.over(self.descend["out"])
 
     def misses(self, row: int) -> list[str]:
-        """The targets that are not reached, in words; `row`: the elements of a row. What may be noise is no miss."""
+        """The targets that are missed, in words. `row`: elements of a row. Differences within the noise are no miss."""
         ours, missed = self.descend["out"], []
         if self.bytes >= LARGE and row >= LONG and self.reached < LEAST_SHARE:
             missed.append(f"{self.reached:.2f} of the limit")
@@ -241,13 +241,13 @@ HINDRANCES = {
     "the call": f"an empty call takes {CALL_ALONE:.0%} of the time or more",
     "neither": "work done once for all rows, threads that wait, or memory that is slower than in the triad",
 }
-"""What may hold a point back, and what shows it."""
+"""What may hold a point back, and how it is recognised."""
 APART = 100e-9
 """Seconds that a cache line takes between processors which share no cache, at least."""
 SHARED = 0.1
-"""By how much more threads are faster than one, or slower, where they share the work."""
+"""If several threads are faster or slower than one by at least this much, they share the work."""
 NOISE = 0.03
-"""What a ratio may always be off, whatever its spread."""
+"""A ratio may always be off by so much, whatever its noise."""
 
 
 @dataclass
@@ -282,11 +282,11 @@ class Report:
     planned: int = 0
     """Problems of the grid, each with every number of threads."""
     _lines: list[str] = field(default_factory=list, repr=False, compare=False)
-    """The results as they are written: one does not change once it is there."""
+    """The written form of each result, kept because a result does not change."""
 
     @property
     def measured(self) -> set[Key]:
-        """What need not be measured again."""
+        """The keys of all results: these need not be measured again."""
         return {result.key for result in self.results}
 
     def save(self, path: Path) -> None:
@@ -310,7 +310,7 @@ class Report:
 
 
 def _dense(value: Any) -> str:
-    """JSON without blanks, and numbers without zeros that say nothing."""
+    """JSON without blanks, and numbers without superfluous zeros."""
     return EXPONENT.sub("e-", json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
 

@@ -40,7 +40,7 @@ MORE: list[Shape] = [
 MORE += [(16384, 256), (65536, 64), (256, 16384), (64, 65536), (256, 65536), (8192, 4096), (16384, 4096), (16384, 8192)]
 
 FEW_ROWS = 32
-"""Up to so many, column sums go to double after every other row, and what a row takes is another thing."""
+"""With up to so many rows, column sums go to double after every other row, so a row takes longer."""
 
 
 class RmsNormGrad(Operator):
@@ -123,7 +123,7 @@ class RmsNormGrad(Operator):
 
 
 def fewest_rows(shape: Shape) -> int:
-    """Rows that a problem near this one has at least: more than those few, and so has half of it, if this one has."""
+    """The least rows of a small problem for this one's core. If this one has more than FEW_ROWS, so has half of it."""
     return 8 if shape[0] <= FEW_ROWS else 80
 
 

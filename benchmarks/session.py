@@ -27,7 +27,7 @@ TRIAL = 0.1
 
 @dataclass(frozen=True)
 class Data:
-    """A problem and what should come out."""
+    """A problem and its expected results."""
 
     problem: Problem
     golden: tuple[Golden, ...]
@@ -115,7 +115,7 @@ def run(
 
 
 def at_hand(operator: Operator, problem: Problem) -> Limit:
-    """The rows of a problem with their data at hand and one thread, as one who takes part in the rounds."""
+    """The core, as a contender in the rounds: a problem's rows with data in the first-level cache, one thread."""
     shapes = near_time.problems(operator, problem.shape, DTYPES[problem.dtype].itemsize, machine.first_cache() // 2)
     whole, more, less = map(math.prod, (problem.shape, *shapes))  # elements; NSA's blocks are in all three
     seconds, times = near_time.stopwatch(operator, shapes, problem.dtype), whole / (more - less)
@@ -123,14 +123,14 @@ def at_hand(operator: Operator, problem: Problem) -> Limit:
 
 
 def _team(threads: int) -> Callable[[], None]:
-    """What gives Descend so many threads."""
+    """A function that gives Descend so many threads."""
     import descend
 
     return lambda: descend.set_num_threads(threads)
 
 
 def page_faults(call: Call, seconds: float) -> float:
-    """Of one call in a loop that drops each result for the next one: pages that the system had to map anew."""
+    """Page faults of one call, in a loop that drops each result before the next call."""
     calls = max(3, min(20, int(0.1 / max(seconds, 1e-6))))
     for _ in range(3):
         call()
@@ -223,5 +223,5 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def _coarsest(dtype: str) -> str:
-    """Peers give parameter gradients in the parameter's dtype and sum as they see fit: bfloat16's threshold."""
+    """bfloat16's threshold: peers return parameter gradients in the parameter's dtype, and may add less exactly."""
     return "bfloat16" if dtype != "float32" else "float16"

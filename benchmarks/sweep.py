@@ -18,9 +18,9 @@ Item = TypeVar("Item")
 
 MOST_ROWS = 1_000_000
 LONGEST = 131_072
-"""Columns, where there are more than a few rows."""
+"""Most columns of matrices with more than a few rows."""
 VERY_LONG = (1 << 18, 1 << 20, 1_000_003, 1 << 22, 1 << 24)
-"""Columns of matrices with few rows."""
+"""Most columns of matrices with few rows."""
 FEW = 8
 CHANNELS = 4000
 """Of a group."""
@@ -33,7 +33,7 @@ KEYS = 8192
 HEADS = ((1, 16), (1, 128), (2, 64), (4, 128), (8, 192), (64, 128))
 """Heads and their size, for compressed attention."""
 BLOCKS = [(width, stride) for width in range(16, 129, 16) for stride in range(16, width + 1, 16)]
-"""Every legal width and stride up to 128; the gradient demands that windows overlap."""
+"""Every allowed width and stride up to 128; the gradient requires overlapping windows."""
 
 
 def sizes(last_cache: int) -> list[int]:
@@ -115,7 +115,7 @@ def evenly(items: Sequence[Item], seed: random.Random) -> list[Item]:
 
 
 def _times(elements: int, length: int) -> int:
-    """How many of this length come nearest."""
+    """The number of rows of this length that comes nearest to the size."""
     return (elements + length // 2) // length
 
 

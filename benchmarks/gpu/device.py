@@ -1,4 +1,4 @@
-"""The GPU as a measuring instrument: events on its stream, work that keeps it busy, its cache, its name."""
+"""What measurements need of the GPU: events on its stream, work that keeps it busy, its cache, its name."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class NoGpuError(RuntimeError):
 
 
 class Device(Protocol):
-    """What a measurement needs of a device whose work runs in order, behind the caller's back."""
+    """What a measurement needs of a device that runs its work in order and asynchronously."""
 
     @property
     def cache(self) -> int:
         """Bytes of the last cache before its memory."""
 
     def mark(self) -> Any:
-        """An event, behind all work so far."""
+        """Records an event after all work so far."""
 
     def reached(self, mark: Any) -> bool:
-        """Whether the device has come to it."""
+        """Whether the device has reached the event."""
 
     def seconds(self, start: Any, stop: Any) -> float:
-        """Between two events that it has come to."""
+        """Seconds between two events that the device has reached."""
 
     def hold(self, seconds: float) -> None:
         """Work that takes about so long, so that what follows is all queued before the first of it starts."""
@@ -48,7 +48,7 @@ class Cuda:
 
     cache: int
     cycles: float
-    """Of its clock, a second, while it is held."""
+    """Cycles of its clock per second, while it is held busy."""
 
     @staticmethod
     def find() -> Cuda:
@@ -137,7 +137,7 @@ def describe() -> dict[str, Any]:
 
 
 def refusal(command: str, error: NoGpuError) -> str:
-    """The sentence for who asked for a measurement where there is no GPU."""
+    """The error sentence if there is no GPU."""
     return f"{command} needs an NVIDIA GPU that PyTorch can use, and there is none: {error} Nothing was measured."
 
 

@@ -19,7 +19,7 @@ from descend.cli.output import show as show_table
 
 FORMAT = 1
 SHARE = 0.9
-"""Of the copy's rate that is asked for."""
+"""The share of the copy's rate that is asked for."""
 LAUNCH = 1.5
 """Times the launch of PyTorch's operator that a call may cost its caller."""
 SECTION = re.compile(r"(<!-- bench-gpu -->\n).*?(<!-- end of bench-gpu -->)", re.DOTALL)
@@ -44,7 +44,7 @@ class Result:
     errors: list[dict[str, float]]
     """Of each output against float64."""
     starved: list[str] = field(default_factory=list)
-    """Who could not be queued fast enough: their seconds are partly Python's."""
+    """Contenders that could not be queued fast enough: their seconds include time of Python."""
 
     @property
     def speed(self) -> float:
@@ -53,7 +53,7 @@ class Result:
 
     @property
     def share(self) -> float:
-        """Of the copy's rate."""
+        """The share of the copy's rate."""
         return self.copy.over(self.descend)
 
     def ratio(self, peer: str) -> float | None:

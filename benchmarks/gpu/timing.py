@@ -23,7 +23,7 @@ MOST = 48
 TRIES = 8
 """How often a sample is taken anew, held twice as long, because the queue ran dry."""
 PAST = 3
-"""Times the cache, that the data of all copies of a problem is large."""
+"""The size of all copies of a problem together, as a multiple of the cache."""
 COPIES = 16
 
 

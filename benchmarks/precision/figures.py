@@ -24,13 +24,13 @@ _NUMBERS = re.compile(r"\[\s+([-+.\deE,\s]*?)\s+\]")  # a list of them belongs o
 FORMAT = 1
 SEEDS = 20
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""A rounding, relative to what is rounded."""
+"""The largest relative error of one rounding, by dtype."""
 NORMAL = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
-"""The smallest number that has all its digits."""
+"""The smallest normal number, by dtype."""
 CLEAR = 1 / 32
-"""An element whose golden value is a smaller part of its largest term is a near-cancellation."""
+"""An element is a near-cancellation if its golden value is a smaller part of its largest term."""
 TARGET, EVERY_SEED, EVERY_MARE, LONG_ROW = 1.0001, 1.01, precision.LEVELS["L2"].mare, 64
-"""Of the ratios: the medians' limit (1, and what is lost to chance), and that of every seed where rows are long."""
+"""Limits of the ratios: for the medians (1, and some tolerance), and for every seed if rows are long."""
 ROUNDED = 0.999
 """The share of 16-bit elements that are to be rounded correctly."""
 
@@ -48,7 +48,7 @@ class Output:
     cancelled: list[float] = field(default_factory=list)
     """The share of near-cancellations, which MERE and MARE leave out."""
     bound: list[float] = field(default_factory=list)
-    """Our largest error over its element's largest term, in roundings of the output's dtype."""
+    """Our largest error divided by its element's largest term, in units of the output dtype's rounding error."""
     their_bound: list[float] = field(default_factory=list)
     rounded: list[float] = field(default_factory=list)
     """The share of elements, near-cancellations left out, that are the golden value rounded once."""

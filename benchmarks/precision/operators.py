@@ -27,13 +27,13 @@ DTYPES: dict[str, torch.dtype] = {
 }
 DISTRIBUTIONS = ("normal", "uniform", "heavy", "offset")
 OFFSET = {"float32": 1000.0, "float16": 10.0, "bfloat16": 100.0}
-"""How many standard deviations the mean lies from 0 where it is badly off."""
+"""The mean of the distribution "offset", in standard deviations."""
 
 EPSILON = 1e-6
 """Of every norm."""
 GROUPS, SCALE = 2, 128**-0.5
 MANY = 1 << 17
-"""With so many rows only what is summed over them is compared: another row's result is like any row's."""
+"""With so many rows only sums over the rows are compared."""
 
 
 class Draw:
@@ -48,7 +48,7 @@ class Draw:
         return torch.randn(shape, generator=self.random).to(self.dtype)
 
     def gradient(self, *shape: int) -> Tensor:
-        """Numbers of the distribution; those far from 0 so small that a million of them have a sum in float16."""
+        """Numbers of the distribution; "offset" is scaled so that a million of them have a sum in float16."""
         values = self.values(*shape)
         return (values / (16 * self.offset) if self.distribution == "offset" else values).to(self.dtype)
 
@@ -74,7 +74,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Golden:
-    """One output in float64, and for each element the size of the largest term that it was made of."""
+    """One output in float64, and for each element the size of the largest term in its sum."""
 
     values: Float64
     terms: Float64 | None = None
@@ -89,7 +89,7 @@ class Operator:
     outputs: tuple[str, ...]
     """Those that are compared, in order."""
     elementwise: tuple[str, ...]
-    """Those that owe a correct rounding: not the sums over rows."""
+    """The outputs that should be rounded correctly: all but sums over rows."""
     shapes: tuple[Shape, ...]
     inputs: Callable[[Shape, Draw], Inputs]
     ours: Callable[..., Sequence[Tensor]]
@@ -266,7 +266,7 @@ def ours_group_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> 
 
 @dataclass(frozen=True)
 class Normalised:
-    """What a group norm with swish is made of; everything as [N, G, channels of a group, elements of a channel]."""
+    """The parts of group norm with swish, all as [N, G, channels of a group, elements of a channel]."""
 
     xhat: Float64
     rstd: Float64
@@ -282,7 +282,7 @@ class Normalised:
         return Normalised(centred * rstd, rstd, exact(gamma).reshape(channel), exact(beta).reshape(channel))
 
     def swish(self) -> tuple[Float64, Float64, Float64]:
-        """The slope of swish at z, and how large a part of it and of swish an error of z's largest term may be."""
+        """The slope of swish at z, and how an error of z's largest term affects the slope and swish."""
         product = self.xhat * self.gamma
         z = product + self.beta
         sig = 1 / (1 + np.exp(-z))

@@ -493,6 +493,58 @@ def test_cross_entropy_of_nothing_and_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_norms(dtype: Any) -> None:
+    """What is returned beside y, and the two that have no gradient."""
+    x, other = (torch.randn(2, 6, 4, 5).to(dtype) for _ in range(2))
+    gamma, beta = (torch.rand(4, 5).to(dtype) for _ in range(2))
+    kept = torch.promote_types(dtype, torch.float32)
+
+    y, rstd = norm.npu_gemma_rms_norm(x, gamma, 1e-3)
+    wanted = (x.double().square().mean((-1, -2), keepdim=True) + 1e-3).rsqrt()
+    near(rstd, wanted)
+    near(y, x.double() * wanted * (1 + gamma.double()))
+    assert (y.dtype, rstd.dtype) == (dtype, kept)
+
+    deep = norm.npu_deep_norm(x, other, beta, gamma, 0.3, 1e-5)
+    for total, results, shape in (
+        (x.double() + other.double(), norm.npu_add_layer_norm(x, other, gamma, beta)[:3], (2, 6, 1)),
+        (0.3 * x.double() + other.double(), deep[2:] + deep[:2], (2, 6, 1, 1)),
+    ):
+        y, mean, rstd = results
+        wanted, wanted_mean, wanted_rstd = torch.native_layer_norm(total, (4, 5), gamma.double(), beta.double(), 1e-5)
+        near(y, wanted)
+        near(mean, wanted_mean.reshape(shape))
+        near(rstd, wanted_rstd.reshape(shape))
+        assert (y.dtype, mean.dtype, rstd.dtype) == (dtype, kept, kept)
+
+    weight, bias = torch.rand(6), torch.rand(6)
+    for given, group in ((x, 3), (x.flatten(2).transpose(0, 1)[:, :2], 1), (x[..., 0, 0], 2)):
+        scale, shift = (t[: given.shape[1]] for t in (weight, bias))
+        size, channels, rest = *given.shape[:2], given[0, 0].numel()
+        y, *stats = norm.npu_group_norm_silu(given, scale, shift, group, 1e-4)
+        wanted, *wanted_stats = torch.native_group_norm(
+            given.double().contiguous(), scale.double(), shift.double(), size, channels, rest, group, 1e-4
+        )
+        near(y, torch.nn.functional.silu(wanted))
+        assert y.dtype == dtype
+        for got, value in zip(stats, wanted_stats, strict=True):
+            near(got, value)
+            assert got.dtype == kept
+    assert norm.npu_group_norm_silu(x, None, None, 2)[1].dtype == dtype
+
+
+def test_norms_that_are_refused() -> None:
+    x, last = torch.ones(2, 6, 4), torch.ones(4)
+    refused("gamma is of shape [3]", norm.npu_gemma_rms_norm, x, last[:3])
+    refused("x2 is of shape [2, 6, 1]", norm.npu_add_layer_norm, x, x[..., :1], last, last)
+    refused("beta is of shape [2]", norm.npu_deep_norm, x, x, last[:2], last)
+    refused("x is torch.int64", norm.npu_deep_norm, x.long(), x, last, last)
+    refused("group is 4, but divides the 6 channels", norm.npu_group_norm_silu, x, None, None, 4)
+    refused("weight is of shape [4]", norm.npu_group_norm_silu, x, last, None, 2)
+    refused("input is of shape [4]", norm.npu_group_norm_silu, last, None, None, 2)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", [(6, 3), (6, 3, 5), (6, 3, 2, 2), (6, 3, 2, 1, 2)])
 def test_a_batch_norm_in_two_parts(shape: tuple[int, ...], dtype: Any) -> None:
     """What two processes compute of a batch, beside batch norm of the whole of it in float64."""

@@ -57,6 +57,10 @@ def normalized(x1: Tensor, x2: Tensor, gamma: Tensor) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * gamma
 
 
+def of_sum(a: Tensor, b: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return functional.layer_norm(a + b, gamma.shape, gamma, beta)
+
+
 def grouped(x: Tensor, weight: Tensor) -> Tensor:
     return torch.cat((x[:2] @ weight[0], x[2:5] @ weight[1]))
 
@@ -138,6 +142,17 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
     "fast_gelu": (torch_npu.npu_fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
     "fast_gelu by its older name": (torch_npu.fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
     "add_rms_norm": (first(torch_npu.npu_add_rms_norm), normalized, [(3, 16), (3, 16), (16,)]),
+    "add_layer_norm": (first(torch_npu.npu_add_layer_norm), of_sum, [(3, 2, 16), (3, 2, 16), (16,), (16,)]),
+    "add_layer_norm and its sum": (
+        lambda *t: torch.cat(torch_npu.npu_add_layer_norm(*t, 1e-5, True)[::3]),
+        lambda a, b, *t: torch.cat((of_sum(a, b, *t), a + b)),
+        [(3, 16), (3, 16), (16,), (16,)],
+    ),
+    "deep_norm": (
+        lambda x, gx, beta, gamma: torch_npu.npu_deep_norm(x, gx, beta, gamma, 0.3, 1e-5)[2],
+        lambda x, gx, beta, gamma: of_sum(0.3 * x, gx, gamma, beta),
+        [(3, 2, 16), (3, 2, 16), (2, 16), (2, 16)],
+    ),
     "confusion_transpose": (
         lambda x: torch_npu.npu_confusion_transpose(x, (0, 2, 1, 3), (2, 4, 18), True),
         lambda x: x.permute(0, 2, 1, 3).reshape(2, 4, 18),

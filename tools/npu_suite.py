@@ -43,11 +43,14 @@ CAUSES = (
     ("a function of the runtime", r"\b(acl(rt|sys|mdl)|Hcc[lc])[A-Z]\w+.*(fail|not support|error)|FEATURE_UNSUPPORTED"),
     ("an operator that is not here", r"NotImplementedError|Could not run '|not implemented for|no kernel"),
     ("refused by a composed operator", r"of device npu .*refused|descend.*refus"),
-    ("a package or version of the tests' own", r"ModuleNotFoundError|ImportError|has no attribute|No module named"),
+    ("a package or version of the tests' own", r"ModuleNotFoundError|ImportError|has no attribute|fixture '\w+'"),
     ("a file of the tests' own", r"FileNotFoundError|No such file|URLError|Name or service not known|ConnectionError"),
     ("more devices than there are", r"[Ii]nvalid device|device.*ordinal|INVALID_DEVICE|device_count\(\)"),
     ("no memory", r"out of memory|MemoryError|BAD_ALLOC"),
     ("a private format", r"private format|FRACTAL|NC1HWC0|npu_format|format_cast|\bNZ\b"),
+    ("an error that does not occur here", r"AssertionError: \w+ not raised"),
+    ("another message of an error", r"AssertionError: .* does not match "),
+    ("an error of PyTorch's CPU kernel", r"^E\s+(Runtime|Index|Value|Type)Error"),
     (OTHER_VALUES, r"not close|not equal|Mismatched|AssertionError"),
 )
 TIME, CRASH, LOADING = "time", "a crash", "does not load"
@@ -65,7 +68,7 @@ def cause_of(message: str) -> str:
     *others, values = CAUSES
     for causes, text in ((others, errors), (others, queue), (others, lines), ([values], errors), (others, [printed])):
         for cause, pattern in causes:
-            if re.search(pattern, "\n".join(text)):
+            if re.search(pattern, "\n".join(text), re.MULTILINE):
                 return cause
     return errors[-1].strip()[:100] if errors else "says nothing"
 
@@ -126,7 +129,7 @@ def pytest_runtest_logreport(report: Any) -> None:
     """A part of a test has ended: set-up and tear-down count where they fail or skip."""
     if report.when == "call" or report.outcome != "passed":
         outcome = "skipped" if hasattr(report, "wasxfail") else report.outcome
-        message = "" if outcome == "passed" else str(report.longrepr)
+        message = "" if outcome == "passed" else f"{report.longrepr}\n- Captured \n{report.capstderr[-2000:]}"
         append(_LOG, test=report.nodeid, outcome=outcome, seconds=report.duration, message=_shortened(message))
 
 

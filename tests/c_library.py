@@ -156,7 +156,7 @@ _RESULTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Library:
-    """The functions of the library, with their types, and a few shorthands."""
+    """The functions of the library with their types, and a few helpers."""
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.c = ctypes.CDLL(str(path or sdk.path() / "lib64" / "libdescend.so"))
@@ -226,7 +226,7 @@ class Library:
 
 
 def started() -> Library:
-    """The library with its runtime begun, maybe by another test of this process, and with no product's limits."""
+    """The library after aclInit (an earlier test may have called it), with the product ``host``."""
     library = Library()
     assert library.aclInit(None) in (0, 100002)
     assert library.aclrtSetDevice(0) == 0

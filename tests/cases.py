@@ -89,7 +89,7 @@ def normal(rng: np.random.Generator, shape: Sequence[int], dtype: str = "FLOAT",
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array lies in memory: its axes from the slowest to the fastest, and the step along each of them."""
+    """An array's layout in memory: its axes from the slowest to the fastest, and the step along each."""
 
     order: tuple[int, ...]
     steps: tuple[int, ...]
@@ -100,7 +100,7 @@ class Layout:
 
 
 def layouts(rank: int) -> st.SearchStrategy[Layout]:
-    """Permuted, gapped, reversed: anything but overlapping."""
+    """Layouts with permuted axes, gaps and reversed axes. No elements overlap."""
     strided = st.builds(
         Layout,
         st.permutations(range(rank)).map(tuple),
@@ -145,7 +145,7 @@ class Place:
         return turned[(..., *(slice(None, None, step) for step in layout.steps))]
 
     def check_guards(self) -> None:
-        """Nothing beside the array's own elements was written to."""
+        """Checks that nothing outside the array's own elements was written."""
         assert (self.memory[self._outside] == 0xFF).all(), "memory outside the output was written to"
 
     def check_untouched(self) -> None:
@@ -182,7 +182,7 @@ def assert_close(
         )
         error = np.abs(got - golden)
         rounded = wide(precision.round_to(golden, actual.dtype))
-        # Beside the largest finite value either side of the step to infinity is right, as far as the slack reaches.
+        # Near the largest finite value both that value and infinity are right, within the tolerance.
         high = wide(precision.round_to(golden + slack, actual.dtype))
         low = wide(precision.round_to(golden - slack, actual.dtype))
     same = (got == rounded) | (np.isnan(got) & np.isnan(rounded)) | (np.isinf(got) & ((got == high) | (got == low)))
@@ -197,7 +197,7 @@ def assert_close(
 
 
 def assert_same_specials(actual: Array, golden: npt.ArrayLike) -> None:
-    """What is not finite is so in the same places, NaN or an infinity with its sign."""
+    """Checks that NaN and infinities, with their signs, are in the same places."""
     found, rounded = wide(actual), wide(precision.round_to(np.asarray(golden, np.float64), actual.dtype))
     at = np.isfinite(found) & np.isfinite(rounded)
     np.testing.assert_array_equal(np.where(at, 0.0, found), np.where(at, 0.0, rounded))
@@ -287,7 +287,7 @@ def run_python(
 
 
 def python_value(code: str, *arguments: str, timeout: float = 60, **environment: str) -> Any:
-    """What the code's last line of output says, as JSON."""
+    """The last line that the code prints, read as JSON."""
     return json.loads(run_python(code, *arguments, timeout=timeout, **environment).stdout.splitlines()[-1])
 
 

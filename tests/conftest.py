@@ -24,7 +24,7 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
-    for name in ("COLUMNS", "LINES"):  # pytest-xdist tells its workers a size, too
+    for name in ("COLUMNS", "LINES"):  # pytest-xdist gives its workers a size, too
         os.environ.pop(name, None)
     config.addinivalue_line("markers", "cpu: about the CPU alone; left out with another --device")
 

@@ -1,4 +1,4 @@
-"""Processes forked from one that has imported PyTorch (which takes seconds), and nothing of Descend."""
+"""Processes forked from one that has imported PyTorch but not Descend. The import takes seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTEXT.set_forkserver_preload(["torch.distributed.tensor", "pytest"])
 
 
 def run(code: str, *arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """As ``python -c code arguments`` in a folder; but modules are found where this process finds them."""
+    """Like ``python -c code arguments`` in a folder, with this process's module search path."""
     with tempfile.TemporaryDirectory() as outputs:
         out, err = Path(outputs, "out"), Path(outputs, "err")
         process = CONTEXT.Process(target=_program, args=(code, [*map(str, arguments)], folder or Path.cwd(), out, err))

@@ -76,7 +76,7 @@ def normalizing_model() -> nn.Module:
 
 
 def losses(module: nn.Module, rank: int = 0, size: int = 1) -> list[float]:
-    """Of a few steps, each on this process's share of the same batch."""
+    """The losses of a few steps, each on this process's share of the same batch."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
     random, found = torch.Generator().manual_seed(1), []
     for _ in range(5):

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-# Results that say nothing: memory without values.
+# Operators whose results have no defined values: uninitialised memory.
 EMPTY = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-# The numbers of device npu are its own; test_npu_programs.py has what they promise.
+# Device npu has random numbers of its own; test_npu_programs.py tests them.
 RANDOM = {
     *("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "uniform", "rand_like"),
     *("randint", "randint_like", "randn", "randn_like", "pca_lowrank", "svd_lowrank"),
@@ -23,7 +23,7 @@ RANDOM = {
     *("nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d"),
     *("nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward", "nn.functional.rrelu"),
 }
-# Not what PyTorch's CPU does: Descend's own operators, a device as an argument, indices that PyTorch wants on the CPU.
+# Different from PyTorch's CPU: Descend's own operators, a device as argument, indices that must be on the CPU.
 APART = {
     "native_layer_norm",
     "nn.functional.layer_norm",
@@ -61,7 +61,7 @@ def tensors(results: Any) -> list[Tensor]:
 
 
 def samples(dtype: torch.dtype, kind: str, few: int) -> Iterator[Sample]:
-    """A few samples of each operator: ``kind`` is what is made of them, values, gradients, in-place or out."""
+    """A few samples of each operator. ``kind``: what is compared, values, gradients, in-place or out."""
     for op in op_db:
         function = op.inplace_variant if kind == "in-place" else op
         fits = {"gradients": op.supports_autograd, "out": op.supports_out}.get(kind, True)

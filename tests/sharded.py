@@ -1,4 +1,4 @@
-"""Processes that compute together, for tests/test_torch_sharding.py: a pool of them, and what they have in common."""
+"""A pool of processes that compute together, and the functions they share, for tests/test_torch_sharding.py."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Pool:
             theirs.close()
 
     def stop(self) -> None:
-        """Ends the processes, those that do not answer by force."""
+        """Ends the processes; kills those that do not answer."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes or []:
@@ -152,7 +152,7 @@ def takes_part(mesh: str) -> bool:
 
 
 def assert_whole(actual: Tensor | None, expected: Tensor | None, summed: bool = False) -> None:
-    """A DTensor is the whole: bit by bit, or, where processes' results are summed, up to a few roundings."""
+    """Checks that a DTensor equals the whole: bit by bit, or to a few roundings where processes' results are added."""
     assert (actual is None) == (expected is None)
     if actual is None or expected is None:
         return

@@ -1,4 +1,4 @@
-"""The comparison with PyTorch's errors: its golden values are the definitions, and it notices what is wrong."""
+"""The comparison with PyTorch's errors: golden values follow the definitions, and wrong results are noticed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_golden_values_of_windows_are_the_definition(step):
 
 @pytest.mark.parametrize("name", [n for n in OPERATORS if n.endswith(("grad", "backward")) and "softmax" not in n])
 def test_the_sums_of_many_rows_are_the_definition(name, monkeypatch):
-    """Computed without the gradients of the rows, they are the same numbers."""
+    """Sums that are computed without the rows' gradients are the same numbers."""
     inputs = OPERATORS[name].inputs(SMALL[name], Draw(2, "float32", "heavy"))
     whole = OPERATORS[name].golden(**inputs)
     monkeypatch.setattr("benchmarks.precision.operators.MANY", 1)
@@ -91,7 +91,7 @@ def test_the_sums_of_a_group_norm_are_the_definition():
 
 
 def made(ours: float, theirs: float, **changes: float) -> Output:
-    """Outputs whose elements are all off by so much, but for those that are said."""
+    """Outputs whose elements are all wrong by so much, except the given ones."""
     output, values = Output(), np.linspace(1, 2, 1000)
     golden = Golden(values, np.where(np.arange(1000) == 7, 1000.0, 1.0))
     for seed in range(3):
@@ -132,7 +132,7 @@ def run(*arguments: str) -> str:
 
 
 def test_a_quick_run_and_the_next(tmp_path, monkeypatch):
-    """It measures every operator, is taken up where it was left, and makes a page."""
+    """It measures every operator, continues where it was interrupted, and writes the page."""
     monkeypatch.setattr(figures, "OPERATORS", {n: o for n, o in OPERATORS.items() if n in ("rms_norm", "nsa_compress")})
     saved, page = tmp_path / "figures.json", tmp_path / "page.md"
     common = ("--quick", "--json", str(saved), "--page", str(page), "--op", "rms_norm")

@@ -251,7 +251,7 @@ def test_what_cannot_be_read_is_judged_in_its_turn(array):
         phase1(OP, array, *call[1:], *result)
     with refused(161001, OP, "gamma is null"):
         descend.rms_norm_grad(call[0], array, call[2], None)
-    # Before shapes, and where there are two the first.
+    # Reported before shapes; of two, the first one.
     for make in (lambda *a: phase1(OP, *a), lambda *a: descend.rms_norm_grad(*a[:4], out=a[4:])):
         with pytest.raises((TypeError, ValueError), match=r"^rms_norm_grad: x ") as caught:
             make(call[0], array, np.zeros(5, np.float32), call[3], array, result[1])
@@ -279,7 +279,7 @@ def test_an_output_that_is_not_wanted_may_be_anything(array):
     dx[...] = 0
     run_two_phase("layer_norm_backward", *call, mask, dx, array, array)
     assert_same_bits([dx], expected[:1])
-    # But not beside it, and a mask of another length is seen first.
+    # Not together with it, and a mask of the wrong length is reported first.
     with pytest.raises((TypeError, ValueError), match=r"^layer_norm_backward: grad_weight_out "):
         phase1("layer_norm_backward", *call, (True, True, False), dx, array, array)
     with refused(161002, "layer_norm_backward", "output_mask has length 2"):
@@ -327,7 +327,7 @@ def test_out_in_all_forms():
 
 
 def test_results_own_their_memory():
-    for rows in (4, 40_000):  # the small come from malloc, the large from warm pages
+    for rows in (4, 40_000):  # small results come from malloc, large ones from warm pages
         call = inputs(rows=rows)
         first = descend.rms_norm_grad(*call)
         kept = [a.copy() for a in first]
@@ -346,7 +346,7 @@ def test_results_own_their_memory():
 
 
 def test_results_that_there_is_no_memory_for():
-    """A view of one number stands for petabytes."""
+    """A view of one number has a shape of petabytes."""
     x, rstd = (np.broadcast_to(np.float32(1), s) for s in ((2**44, 64), (2**44,)))
     with pytest.raises(MemoryError) as caught:
         descend.rms_norm_grad(x, x, rstd, np.ones(64, np.float32))
@@ -407,10 +407,10 @@ def test_integers_beyond_64_bits(number):
     x, ones = np.ones((2, 3, 32), np.float32), np.ones(3, np.float32)
     with refused(161002, "group_norm_swish", "num_groups does not fit into 64 bits"):
         descend.group_norm_swish(x, ones, ones, number)
-    # In its turn: null comes first.
+    # In the documented order: null comes first.
     with refused(161001, "group_norm_swish", "gamma is null"):
         descend.group_norm_swish(x, None, ones, number)
-    # The next call knows nothing of it.
+    # The next call is not affected.
     descend.group_norm_swish(x, ones, ones, 3)
 
 
@@ -458,7 +458,7 @@ def test_strings_that_are_read(text, shown):
 
 
 class Producer:
-    """A library of its own: an array with DLPack and nothing else."""
+    """An array of an unknown library: it has DLPack and nothing else."""
 
     def __init__(self, array: Array, *, versioned: bool = True, device: tuple[int, int] = (1, 0)) -> None:
         self.array = array
@@ -519,7 +519,7 @@ def test_producers_elsewhere():
         producer = Producer(call[1], device=device)
         with refused(161002, OP, "x", "device", str(device[0])):
             descend.rms_norm_grad(call[0], producer, *call[2:])
-        assert producer.calls == 0  # no copy from a device behind the caller's back
+        assert producer.calls == 0  # no silent copy from a device
     assert_same_bits(descend.rms_norm_grad(call[0], Producer(call[1], device=(3, 0)), *call[2:]), expected_of(call))
 
 
@@ -532,7 +532,7 @@ def test_producers_of_read_only_memory():
 
 
 def test_producers_of_copies():
-    """An input may be one; an output would never see what its copy is given."""
+    """An input may be copied. An output may not: the results would be written to the copy."""
     pytest.importorskip("numpy", minversion="2.1")  # gives copies when asked
 
     class Copying(Producer):
@@ -944,7 +944,7 @@ def test_tensors_without_memory_are_refused(kind):
 @needs_torch
 @pytest.mark.parametrize("transform", ["vmap", "grad", "jvp", "jacfwd"])
 def test_transforms_of_functions_are_refused(transform):
-    """They see no derivative and no batch in here: a sentence, not a wrong result."""
+    """torch.func's transforms cannot see into the call: it is refused with a sentence, not computed wrongly."""
     call = tensors()
 
     def through(x: Any) -> Any:
@@ -1070,7 +1070,7 @@ def test_jax():
         jax.jit(lambda x: descend.rms_norm_grad(call[0], x, call[2], call[3])[0])(call[1])
     with refused(161002, OP, "x is a"):
         jax.grad(lambda x: descend.rms_norm_grad(call[0], x, call[2], call[3])[0].sum())(call[1])
-    # Inputs stay what they are.
+    # Inputs are unchanged.
     assert_same_bits([np.asarray(a) for a in call], inputs())
 
 
@@ -1169,14 +1169,14 @@ def test_no_memory_is_lost():
     many(50)
     tracemalloc.start()
     try:
-        grown = min(growth() for _ in range(3))  # what is lost is lost each time, unlike what other threads take
+        grown = min(growth() for _ in range(3))  # a leak grows with each call, unlike what other threads allocate
     finally:
         tracemalloc.stop()
     assert grown < 20_000  # less than 70 bytes a call
 
 
 def test_memory_of_the_process_does_not_grow():
-    """What tracemalloc does not see: the engine's own."""
+    """The engine's own memory, which tracemalloc does not see."""
     code = """
 import gc, resource, sys
 import numpy as np

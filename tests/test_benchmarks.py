@@ -1,4 +1,4 @@
-"""The benchmark's own machinery: that it measures what it says, notices wrong results, and keeps what it found."""
+"""The benchmark itself: it measures what it claims to, notices wrong results, and keeps its figures."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_wrong_result_is_noticed(monkeypatch, fault, form):
     [("layer_norm_backward", (37, 1)), ("rms_norm_grad", (37, 1)), ("group_norm_swish_grad", (3, 5, 1, 1))],
 )
 def test_rows_of_one_element(name, shape, dtype):
-    """What is left of a gradient there is rounding, which is right as long as it is small beside the terms."""
+    """In such rows the gradient is only rounding error, which is right if it is small compared with the terms."""
     operator = load(name)
     session.run(operator, shape, dtype, 1, HASTE, ())
     problem = operator.make(shape, dtype, np.random.default_rng(3))
@@ -472,11 +472,11 @@ def test_a_sweep_stops_in_time_and_is_resumed(monkeypatch, tmp_path):
 
 ROOM = 16 << 10
 WIDER = {"rms_norm_grad": 24, "layer_norm_backward": 24, "nsa_compress": 24, "nsa_compress_grad": 48}
-"""Rooms that the fewest rows may take which are worked on as many are; of others, one and a little."""
+"""How many times ROOM the larger problem may take, if an operator computes many rows at a time; others 1.25."""
 
 
 def near_problems(name, dtype):
-    """Shapes from the smallest to the largest, each with the two that are near it."""
+    """Shapes from the smallest to the largest, each with the core's two problems."""
     operator, itemsize = load(name), DTYPES[dtype].itemsize
     shapes = set(operator.quick) | set(operator.full)
     for size in sweep.sizes(CACHE):
@@ -634,7 +634,7 @@ def test_the_core_is_shared_by_threads_that_work():
     assert result.core_share == pytest.approx(0.45)
     result.descend[ONE_THREAD] = timing(1.05e-3, 1.05e-3)  # what is small stays with the caller's thread
     assert result.core_share == pytest.approx(0.9)
-    result.descend[ONE_THREAD] = timing(0.8e-3, 0.8e-3)  # they were at work, and in each other's way
+    result.descend[ONE_THREAD] = timing(0.8e-3, 0.8e-3)  # both threads worked, and slowed each other down
     assert result.core_share == pytest.approx(0.45)
 
 
@@ -993,14 +993,14 @@ def test_a_regression_is_found(tmp_path):
     (change,) = compare.compare(before, after)
     assert change.regressed
     assert not compare.compare(after, before)[0].regressed
-    # a machine in a worse mood: everything, the triad included, took longer
+    # a slower moment of the machine: everything took longer, the triad too
     assert not compare.compare(before, Report({}, "quick", [made(1.5e-3, triad=1.5e-3)]))[0].regressed
     # medians of noisy rounds: two slow ones of five are no regression, and neither is what the spread explains
     noisy = made(1.0e-3)
     noisy.descend["out"] = timing(1.0e-3, 1.6e-3, 1.0e-3, 1.7e-3, 1.02e-3)
     noisy.triad, noisy.empty = timing(*[1e-3] * 5), timing(*[0.0] * 5)
     assert not compare.compare(before, Report({}, "quick", [noisy]))[0].regressed
-    # another number of threads is another problem, and nothing in common is nothing compared
+    # another number of threads is another problem; without common problems there is nothing to compare
     with pytest.raises(ValueError, match="no problem in common"):
         compare.compare(before, Report({}, "quick", [made(1.0e-3, threads=2)]))
     for name, result in (("before", before), ("after", after)):

@@ -72,7 +72,7 @@ def printed_numbers(text: str) -> list[float]:
 @needs_compiler
 @pytest.mark.parametrize("flags", ["", "-std=c++11 -O2 -fPIE -D_GLIBCXX_USE_CXX11_ABI=0"])
 def test_the_documents_own_program(flags, tmp_path):
-    """Unchanged, built as the document says."""
+    """The document's program, unchanged, built as the document says."""
     folder = Path(os.environ.get("DESCEND_SEEDS") or ROOT.parent / "shared" / "seeds")
     seeds = sorted(folder.glob("002_*.txt"))
     if not seeds:
@@ -206,7 +206,7 @@ def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
     assert {"aclnnop/aclnn_rms_norm.h", "aclnnop/aclnn_rms_norm_grad.h", "aclnn/opdev/op_errno.h"} < set(headers)
     strict = "-Wall -Wextra -Wpedantic -Werror -fsyntax-only"
     commands = []
-    # Each alone and twice, all together in either order.
+    # Each header alone and included twice; all together in both orders.
     for name, group in (("c", c_headers), ("cpp", headers)):
         for i, sources in enumerate([*([h] for h in group), group, group[::-1]]):
             file = tmp_path / f"{i}.{name}"
@@ -872,7 +872,7 @@ def problem(lib: Library) -> Problem:
 
 
 def foreign_handles(lib: Library) -> list[int]:
-    """What is no live handle: numbers, addresses, handles of the past and of another kind."""
+    """Values that are no live handle: numbers, addresses, destroyed handles, handles of another kind."""
     rng = np.random.default_rng(5)
     data = np.zeros(64, np.float32)
     tensor = lib.tensor(data, (64,))
@@ -886,7 +886,7 @@ def test_the_second_phase(lib, problem, stream):
     status, size, executor = problem.phase1()
     assert status == 0
     assert size > 0
-    # Tensors may go as soon as phase 1 has returned.
+    # Tensors may be destroyed as soon as phase 1 has returned.
     for tensor in problem.tensors:
         assert lib.aclDestroyTensor(tensor) == 0
     assert problem.launch(stream, executor, size) == 0
@@ -963,7 +963,7 @@ def test_arguments_of_the_second_phase(lib, problem, stream):
     assert lib.aclnnRmsNormGrad(problem.arrays[4].ctypes.data, size, executor, stream) == 161002
     assert "the workspace overlaps dxOut in memory" in lib.sentence
     assert np.isnan(problem.arrays[4]).all()
-    assert problem.launch(stream, executor, size) == 0  # none of this has spent it
+    assert problem.launch(stream, executor, size) == 0  # none of this has used it up
     assert lib.aclrtSynchronizeStream(stream) == 0
     problem.check()
 
@@ -1185,7 +1185,7 @@ def test_storage_beyond_its_allocation(lib, problem):
     assert problem.phase1(x=lib.tensor(memory, (4, 32)))[0] == 0
     assert problem.phase1(x=lib.tensor(memory, (4, 32), storage=(64, 2)))[0] == 0
     assert lib.aclrtFree(memory) == 0
-    # Now it is foreign memory, taken as it is (and not read in phase 1).
+    # Now it is memory of another allocator, accepted as it is (and not read in phase 1).
     assert problem.phase1(x=lib.tensor(memory, (4, 32)))[0] == 0
 
 
@@ -1423,7 +1423,7 @@ def test_each_thread_has_its_own_sentence(lib, problem):
         assert first == ""
         assert f"device {100 + i} " in then
     assert lib.sentence == mine
-    # A success does not say anything.
+    # A success leaves no message.
     assert problem.phase1()[0] == 0
     assert lib.sentence in ("", mine)
 
@@ -1526,7 +1526,7 @@ print("done")
 
 
 def test_finalize_with_everything_alive():
-    """Waits for the work in flight, frees all; what was alive is stale, and the memory is gone."""
+    """aclFinalize waits for the work in flight and frees everything; old handles are then stale."""
     code = (
         START
         + """

@@ -296,7 +296,7 @@ def test_everything_public_has_a_docstring():
 
 
 def test_the_table_is_what_the_engine_checks():
-    """Another product, another row: the table and phase 1 cannot drift apart."""
+    """A row of the table is accepted on its products and refused on others: table and phase 1 agree."""
     operator = OPERATORS["rms_norm_grad"]
     shapes = ((2, 16), (2, 16), (2,), (16,), (2, 16), (16,))
     accepted: dict[str, set[tuple[str, ...]]] = {}

@@ -38,7 +38,7 @@ def output(name: str, folder: Path) -> str:
         **{k: v for k, v in os.environ.items() if not k.startswith(("ASCEND_", "DESCEND_", "LD_"))},
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    # Not the command `descend` of whoever has installed one, but the package under test.
+    # The package under test, not an installed command `descend`.
     script = "\n".join(["set -e", f"descend() {{ '{sys.executable}' -m descend.cli \"$@\"; }}", *commands])
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False

@@ -1,4 +1,4 @@
-"""The examples that train: curves that agree, a verdict that notices where they do not, and shares of a step's time."""
+"""The training examples: curves that agree, a verdict that notices if they do not, shares of a step's time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _haste(monkeypatch):
 
 
 def small(name: str) -> Task:
-    """Batches of one, and two samples to validate on."""
+    """Training batches of one sample, and two samples for validation."""
     task = TASKS[name](1)
     return replace(task, validation=[tuple(part[:2] for part in batch) for batch in task.validation])
 
@@ -63,7 +63,7 @@ def outcomes() -> dict[tuple[str, torch.dtype], Outcome]:
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("dtype", EPS)
 def test_the_curves_agree(outcomes, name, dtype):
-    """Over few steps the losses differ by rounding alone, whose errors average out over all the loss is a mean of."""
+    """Over few steps the losses differ only by rounding errors, which average out in the loss."""
     outcome = outcomes[name, dtype]
     assert list(outcome.losses) == [PYTORCH, DESCEND, outcome.wider]
     assert all(len(losses) == STEPS for losses in outcome.losses.values())
@@ -119,7 +119,7 @@ def test_a_wrong_epsilon_is_noticed(name):
 
 
 def test_agreement_is_judged_from_the_first_steps_on():
-    """What PyTorch's own error grows to in the end excuses nothing at the beginning."""
+    """PyTorch's larger error at the end does not excuse an early difference."""
     exact = [4.0 - step / 20 for step in range(40)]
     grown = [loss * (1 + 1e-7 * 1.5**step) for step, loss in enumerate(exact)]
 
@@ -135,7 +135,7 @@ def test_agreement_is_judged_from_the_first_steps_on():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_it_learns(name):
-    """A model of PyTorch alone: below what the baselines lose, which are not fooled by the first steps."""
+    """PyTorch's model alone: its loss goes below the baselines'."""
     task = TASKS[name](2)
     torch.set_num_threads(1)
     run = training.Run(task, Settings(16), torch.float32)
@@ -150,7 +150,7 @@ def test_it_learns(name):
 
 @pytest.mark.parametrize(("steps", "counted"), [(2, 1), (5, 4), (6, 4), (9, 7), (10, 4), (11, 4), (13, 6)])
 def test_what_is_counted(steps, counted):
-    """Never a turn's first step, nor the first turn where there is another whole one."""
+    """A turn's first step is never counted, nor is the first turn if there is another complete one."""
     drawn: dict[int, int] = {}
 
     def loss(model: nn.Module, batch: training.Batch) -> torch.Tensor:

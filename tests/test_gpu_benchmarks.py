@@ -96,7 +96,7 @@ def test_the_bytes_of_a_problem_are_those_of_the_document(operator, dtype):
 
 
 class Simulated:
-    """A device with a queue: kernels and launches take the seconds that they say."""
+    """A simulated device with a queue: kernels and launches take given times."""
 
     cache = 50 << 20
 

@@ -212,7 +212,7 @@ def test_every_path(shape, groups, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "groups"), [((97, 32), 4), ((97, 12, 4), 3), ((97, 24, 5), 2), ((97, 3, 31), 1)])
 def test_small_samples_do_not_know_how_many_they_are(shape, groups, dtype):
-    """They are worked on together, as many as fit, where they lie one behind the other."""
+    """Adjacent small groups are computed together, as many as fit."""
     x, gamma, beta, *_ = tensors(shape, groups, (dtype,) * 6).values()
     whole = descend.group_norm_swish(x, gamma, beta, groups)
     check(whole, [x, gamma, beta], groups)
@@ -262,7 +262,7 @@ SHAPES_OF_EVERY_WAY = [
 @pytest.mark.parametrize("shape", SHAPES_OF_EVERY_WAY)
 @pytest.mark.parametrize("groups", [1, 2])
 def test_rstd_times_gamma_may_leave_the_range_where_results_do_not(groups, shape, activate, dtype):
-    """Far out on either side, beside channels that are not: those come out as if they were alone."""
+    """Channels with extreme z do not change the results of their neighbours."""
     for size, weight in ((1e-30, 1e15), (1e30, 1e-15), (1e-30, 1.0)):
         rng = np.random.default_rng(3)
         x = normal(rng, shape, dtype, scale=size)
@@ -297,7 +297,7 @@ def test_groups_of_one_element(dtype):
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0x7F800001, 0xFFFFFFFF])
 @pytest.mark.parametrize("shape", [(1, 4, 49), (1, 4, 64), (1, 4, 83)])
 def test_any_nan_of_a_parameter_is_one_in_16_bits(shape, bits):
-    # Its last bits, which 16 bits have no room for, must not be rounded up into an infinity or a number.
+    # A NaN's low bits, which 16 bits cannot hold, must not be rounded up into an infinity or a number.
     x = np.random.default_rng(7).standard_normal(shape).astype(ml_dtypes.bfloat16)
     nan, one = np.full(4, bits, np.uint32).view(np.float32), np.ones(4, np.float32)
     for gamma, beta in ((nan, one), (one, nan)):

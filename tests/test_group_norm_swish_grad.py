@@ -382,7 +382,7 @@ def test_any_shape_layout_and_dtype_on_host(data):
 @pytest.mark.parametrize("pixels", [8200, 8202, 8203])
 @pytest.mark.parametrize("forward", [False, True])
 def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, pixels, dtype):
-    """Where channels begin at quarters of lines, they go past the caches by these."""
+    """Channels that begin at quarters of cache lines are stored past the caches, by quarters."""
     rng, statistics = np.random.default_rng(41), "DOUBLE" if dtype == "DOUBLE" else F32
     dy, x = (normal(rng, (60, 16, pixels), dtype) for _ in range(2))
     mean, rstd = normal(rng, (60, 4), statistics), (1 + rng.random((60, 4))).astype(DTYPES[statistics])
@@ -405,8 +405,8 @@ def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, pixel
         assert_same_bits(run(beyond_line), expected)
 
 
-# Every way that the kernel cuts its work: groups of one thread or of several, kept or computed again, short channels,
-# in one tile or more; results in step with the next group's sums, past the caches.
+# Every way in which the kernel divides its work: groups of one thread or of several, dz kept or computed again,
+# short channels in one tile or more; results in step with the next group's sums, past the caches.
 PATHS = [
     ((2, 6, 49), 3),
     ((40, 64, 32, 32), 16),
@@ -495,7 +495,7 @@ def test_groups_of_one_element(dtype, shape):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "groups"), [((97, 32), 4), ((97, 12, 4), 3), ((97, 24, 5), 2), ((97, 3, 31), 1)])
 def test_small_samples_do_not_know_how_many_they_are(shape, groups, dtype):
-    """They are worked on together, as many as fit, and lie one behind the other for that, whatever the layout."""
+    """Small groups are computed together, as many as fit; for that they are packed, whatever the layout."""
     call = inputs(tensors(shape, groups, (dtype,) * 9))
     whole = compute(call, groups)
     dy, mean, rstd, x, gamma, beta = call
@@ -544,7 +544,7 @@ def test_the_error_of_sums_does_not_grow(dtype, rows, inner):
     [((1, 16376), 8), ((1, 515, 7), 5), ((1, 120), 40), ((1, 6, 33), 2), ((1, 71, 2049), 1), ((1, 3, 70_000), 3)],
 )
 def test_sums_of_one_sample_wherever_they_are_written(shape, groups, dtype):
-    """Straight to the output where its dtype and layout allow, else by way of a slot: the bits are the same."""
+    """Sums go directly to the output if its dtype and layout allow it, else through a buffer: the bits are the same."""
     call = inputs(tensors(shape, groups, (dtype,) * 9))
     dx = compute(call, groups)[0]
     for written in {dtype, F32, F16} if dtype != "DOUBLE" else {dtype}:
@@ -609,7 +609,7 @@ def test_any_scale(dtype, scale, shape):
 @pytest.mark.parametrize("pixels", [1, 5, 64])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_scale_that_leaves_the_range_with_what_it_multiplies(sign, pixels, channels, dtype):
-    """s * gamma and s * beta have no room, s * z has its sign all the same: swish is a step."""
+    """s * gamma and s * beta overflow, but s * z has the right sign: swish is a step function."""
     shape = (1, channels, pixels)
     call = tensors(shape, 1, (dtype,) * 9)
     call["x"] = np.linspace(-2, 2, channels * pixels).reshape(shape).astype(DTYPES[dtype])
@@ -622,7 +622,7 @@ def test_a_scale_that_leaves_the_range_with_what_it_multiplies(sign, pixels, cha
         dx, _, dbeta = results = compute(inputs(call), 1, scale)
         assert np.isfinite(wide(dx)).all()
         np.testing.assert_array_equal(wide(dbeta), (sign * z > 0).sum(axis=(0, 2)))
-        check(results, inputs(call), 1, scale / 10, 16.0)  # at which float64 has room for it, and is a step as well
+        check(results, inputs(call), 1, scale / 10, 16.0)  # at which float64 can hold it, and swish is a step as well
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, "DOUBLE"])
@@ -637,7 +637,7 @@ def test_the_sigmoid_keeps_its_meaning(dtype):
     with np.errstate(over="ignore"):
         sig, rest = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
     product = np.where(np.abs(u) < 700, u * sig * rest, 0.0)
-    # Where exp is below the normal range it has lost bits, and z multiplies what is left of it.
+    # A subnormal exp has lost bits, and z multiplies the error.
     lost = 0.0 if dtype == "DOUBLE" else 2.0**-121
     assert_close(dbeta, sig + product, sig + np.abs(product) + lost, 8.0, arithmetic_of(beta))
 
@@ -689,7 +689,7 @@ def test_a_scale_of_0_whatever_it_multiplies(shape):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("inner", [3, 9, 20])
 def test_the_bits_of_a_nan_do_not_depend_on_its_neighbours(dtype, inner):
-    """Extreme elements are computed in another way, which the vectors that they are in go, too."""
+    """Extreme elements are computed in another way, and so are the other elements of their vectors."""
     shape = (1, 64, inner)
     call = tensors(shape, 2, (dtype,) * 9)
     call["x"][0, 0, 0] = np.nan
@@ -743,7 +743,7 @@ def test_infinities_go_where_the_definition_has_them(shape, name, dtype):
     [(1e36, 1.0, 1e-36), (1e30, 1e30, 1e-30), (1e-3, 1e33, 1e3), (1e20, 1e-3, 1e-22), (1e-36, 1e-30, 1e36)],
 )
 def test_bfloat16_of_any_size(x, dy, rstd, shape):
-    """What long channels are computed from where all is usual, dz * x and dz * rstd * rstd, leaves float32's range."""
+    """dz * x and dz * rstd * rstd, from which long channels are usually computed, leave float32's range."""
     call = tensors(shape, 2, (BF16,) * 9)
     usual = {name: array.copy() for name, array in call.items()}
     for name, size in (("x", x), ("mean", x), ("dy", dy)):

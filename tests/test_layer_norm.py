@@ -67,7 +67,7 @@ def tensors(
 
 
 def arguments(call: dict[str, Any], normalized: Any = None, eps: float = 1e-5) -> list[Any]:
-    """A call's arguments in order; normalized_shape is the shape of weight or bias where it is not given."""
+    """A call's arguments in order. normalized_shape defaults to the shape of weight or bias."""
     if normalized is None:
         normalized = next(call[n].shape for n in ("weight", "bias") if call[n] is not None)
     return [call["input"], normalized, call["weight"], call["bias"], eps, *(call[n] for n in OUTPUTS)]
@@ -392,14 +392,14 @@ def test_mean_and_variance_do_not_cancel(columns, offset, size):
 @pytest.mark.parametrize("dtype", [F32, "DOUBLE"])
 @pytest.mark.parametrize("columns", [40, 1000, 2048, 5000, 20_000])
 def test_a_row_that_begins_far_from_where_it_goes_on(columns, dtype):
-    """The variance is taken from a point that the first columns choose; here they choose badly."""
+    """The variance is computed around a value from the first columns. Here that is a bad choice."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((6, columns))
     x[:, :32] += np.array([0, 1e2, 1e4, -1e6, 1e12, 1e-3])[:, None]
     x[:, 2048:] += 1e3
     call = [x.astype(DTYPES[dtype]), (columns,), None, None, 1e-5]
     check(compute(call), call)
-    # Beyond the first columns all is equal: nothing but they make the variance.
+    # All other columns are equal: the variance comes from the first columns alone.
     x[:, 32:] = 1e4
     call[0] = x.astype(DTYPES[dtype])
     check(compute(call), call)

@@ -86,7 +86,7 @@ def tensors(
 
 
 def arguments(call: dict[str, Any], normalized: Any = None, mask: Any = (True, True, True)) -> list[Any]:
-    """A call's arguments in order; normalized_shape is the shape of weight or bias where it is not given."""
+    """A call's arguments in order. normalized_shape defaults to the shape of weight or bias."""
     if normalized is None:
         normalized = next(call[n].shape for n in ("weight", "bias") if call[n] is not None)
     return [
@@ -172,7 +172,7 @@ def test_no_other_dtype_in_any_place(product, wrong):
 @pytest.mark.parametrize("weight", ["as input", F32, None])
 @pytest.mark.parametrize("product", HERE)
 def test_every_row_computes_where_it_exists(main, weight, product):
-    """With every choice for the other tensors on the way: each gets another dtype than its neighbour."""
+    """Each tensor gets another dtype than its neighbour, so that all choices occur."""
     for turn in range(3):
         other = [DEVICE[product][(turn + i) % len(DEVICE[product])] for i in range(6)]
         parameter = main if weight == "as input" else weight or F32
@@ -251,7 +251,7 @@ def test_weight_and_bias_may_be_null(product, weight, bias):
 @pytest.mark.parametrize("product", HERE)
 @pytest.mark.parametrize("mask", [(), (True,), (True, True), (False,) * 4, (True,) * 5])
 def test_the_mask_has_three_entries(product, mask):
-    """Which is known before any output is looked at."""
+    """It is reported before any output is checked."""
     call = tensors()
     sentence = f"output_mask has length {len(mask)}, but must have length 3"
     with acl.product(product):
@@ -460,7 +460,7 @@ def test_one_of_the_sums_may_have_any_shape_where_the_other_is_masked(product):
 
 
 def test_order_of_checks():
-    """Null, product, the mask's length, dtype, overlap, then shapes: each once those before it are mended."""
+    """Null, product, the mask's length, dtype, overlap, shapes: each is reported once the earlier ones are right."""
     call = tensors()
     call["rstd"] = None
     call["weight"] = np.zeros(3, np.int32)
@@ -500,14 +500,14 @@ def test_nothing_is_written_where_a_call_fails():
             descend.layer_norm_backward(*bad, out=out)
         with pytest.raises(ValueError, match=OP):
             phase1(OP, *bad, (True, True, True), *out)
-    # The first phase only looks.
+    # The first phase writes nothing.
     phase1(OP, *good, (True, True, True), *out)
     for place in places:
         place.check_untouched()
 
 
 def test_the_first_phase_never_reads_the_elements():
-    """Tensors of 2^60 bytes at addresses that nobody may touch: no 32-bit size, and no look at an element."""
+    """Tensors of 2^60 bytes at addresses without memory: no size has 32 bits, and no element is read."""
 
     class Nowhere:
         def __init__(self, address: int, *shape: int) -> None:
@@ -709,7 +709,7 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
 @pytest.mark.parametrize(("rows", "columns"), [*itertools.product([1, 2, 3, 8, 9], [4096, 6151]), (3, 1_000_003)])
 @pytest.mark.parametrize("operator", ["rms_norm_grad", "layer_norm_backward"])
 def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, rows, columns, dtype):
-    """Where an output allows, they are written there, else by way of partial sums: their bits do not tell."""
+    """Sums are written to the output directly if it allows that, else as partial sums: the bits are the same."""
     tame = realistic((rows, columns), dtype, rows, "DOUBLE" if dtype == "DOUBLE" else F32)
     wild = [a.copy() if isinstance(a, np.ndarray) else a for a in tame]
     wild[0][0, 1], wild[0][-1, -2], wild[0][:, 3] = np.inf, np.nan, -0.0

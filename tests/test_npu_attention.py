@@ -383,7 +383,7 @@ def test_rope_parts_of_version_2() -> None:
 def test_dropout_repeats_in_its_gradient(version: int) -> None:
     sizes, keep = (2, 4, 2, 5, 6, 8), 0.7
     query, key, value = tensors(*sizes)
-    value = torch.eye(6, 8).expand(2, 2, 6, 8).contiguous()  # the attention is then what is kept of the weights
+    value = torch.eye(6, 8).expand(2, 2, 6, 8).contiguous()  # the attention is then the weights that dropout kept
     forward = {1: npu_fusion_attention, 2: npu_fusion_attention_v2, 3: npu_fusion_attention_v3}[version]
     torch.manual_seed(7)
     first = forward(query, key, value, 4, "BNSD", scale=0.5, keep_prob=keep)

@@ -17,7 +17,7 @@ def run(code: str, **environment: str) -> list[str]:
 
 
 def test_devices():
-    """They are selected, each thread has its own, tensors go from one to another, and none has to be current first."""
+    """Devices are selected, each thread has its own, tensors are copied between them; none must be current first."""
     code = """
 import threading
 print(torch.npu.device_count(), torch.npu.get_device_name(0))

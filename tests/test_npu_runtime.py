@@ -148,7 +148,7 @@ print(x.cpu().isfinite().all().item())
 
 
 def test_callbacks_on_the_host_and_what_they_raise():
-    """The exception of one is reported, and what comes after it goes on."""
+    """A callback's exception is reported, and the work after it continues."""
     code = """
 seen = []
 stream = npu.Stream()
@@ -228,7 +228,7 @@ if child:
 
 @pytest.mark.parametrize("queue", ["0", "1"])
 def test_a_fork_after_it(queue):
-    """The child has no thread that empties torch_npu's queue: a call is an error there, and the parent goes on."""
+    """The child lacks the thread of torch_npu's queue: a call is an error there, and the parent continues."""
     code = """
 import os, signal
 x, gamma = torch.arange(3.0).npu(), torch.ones(3).npu()

@@ -1,4 +1,4 @@
-"""How programs find Descend in CANN's place: beside a torch_npu that only looks, so that no PyTorch is needed."""
+"""How programs find Descend instead of CANN, tested with a stand-in for torch_npu that needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_import_finds_the_libraries(environment, code):
 
 
 def test_the_start_of_python_imports_nothing(environment):
-    """One finder is put in front; what it costs is its making."""
+    """One finder is put in front; making it is its only cost."""
     code = "import sys; print(any(hasattr(f, 'is_descend') for f in sys.meta_path), 'descend' in sys.modules)"
     assert python(environment, code).stdout == "True False\n"
 
@@ -133,7 +133,7 @@ def test_another_cann_is_left_alone(environment, tmp_path):
 
 
 def test_another_cann_that_the_loader_finds(environment, tmp_path):
-    """Any library of that name that is not ours."""
+    """Makes any library of CANN's name that is not Descend's."""
     libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libascendcl.so").symlink_to(libc)

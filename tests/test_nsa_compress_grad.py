@@ -413,7 +413,7 @@ def test_more_positions_than_fit_at_once(width, stride):
 @pytest.mark.parametrize("depth", [32, 64, 80, 100])
 @pytest.mark.parametrize("forward", [False, True])
 def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, depth, dtype):
-    """Where heads begin at quarters of lines, they go past the caches by these."""
+    """Heads that begin at quarters of cache lines are stored past the caches, by quarters."""
     tokens, width = 2**18 // depth * 16, 3  # 32 MB of float32; the window's stride is 2
     call = arrays(dtype, tokens, 8, depth, [tokens // 3, tokens - 7], width, 2)
     keywords = {"compress_block_size": width, "compress_stride": 2}

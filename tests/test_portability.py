@@ -1,4 +1,4 @@
-"""Where a call would work: the same verdicts as the first phase itself, on every product."""
+"""Which products accept a call: the same verdicts as the first phase itself, on every product."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_wrong_calls():
 
 
 def test_a_spec_keeps_its_numbers():
-    """Whatever they are given in, and whatever becomes of that."""
+    """Sizes may be given in any sequence, which may change afterwards."""
     spec = TensorSpec((2, 32), F16, (32, 1))
     shape = [2, 32]
     for same in (shape, np.array(shape), (n for n in shape), range(2, 33, 30)):

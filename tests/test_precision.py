@@ -207,7 +207,7 @@ def test_rounding_once(value, dtype):
 def test_rounding_once_beside_ties(bits, side, dtype):
     bits = min(bits, 0x7BFE) if dtype == np.float16 else bits
     low, high = np.array([bits, bits + 1], np.uint16).view(dtype).astype(np.float64)
-    value = (low + high) / 2 * (1 + side * 2.0**-50)  # float32 sees a tie whatever the side
+    value = (low + high) / 2 * (1 + side * 2.0**-50)  # in float32 both sides look like a tie
     assert float(precision.round_to(value, dtype)) == nearest(value, dtype)
     assert float(precision.round_to(-value, dtype)) == nearest(-value, dtype)
 

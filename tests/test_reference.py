@@ -1,4 +1,4 @@
-"""The float64 definitions themselves: against the documents' example, PyTorch's autograd, and arithmetic by hand."""
+"""The float64 definitions, compared with the documents' example, PyTorch's autograd, and results by hand."""
 
 from __future__ import annotations
 

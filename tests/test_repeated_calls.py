@@ -35,14 +35,14 @@ class Kind:
 
     operator: str
     inputs: tuple[str, ...]
-    """By letters for the sizes of the dimensions."""
+    """The shape, with a letter for the size of each dimension."""
     outputs: tuple[str, ...]
     call: Callable[..., Any]
     """The functional form: inputs, number, out."""
     arguments: Callable[..., tuple[Any, ...]]
     """Those of the two-phase form: inputs, number, outputs."""
     wide: tuple[int, ...] = field(default=())
-    """Inputs that are FLOAT whatever the others are."""
+    """Inputs that are always FLOAT."""
 
 
 KINDS = {
@@ -197,7 +197,7 @@ def test_what_overlaps_is_refused_after_the_same_call_without():
 
 
 def test_a_parameter_that_its_gradient_takes_the_place_of():
-    """Such a plan copies the parameter first; it must not be taken for that of a call whose tensors are apart."""
+    """Such a plan copies the parameter first. It must not be used for a call whose tensors do not overlap."""
     for _ in range(2):
         inputs = arrays()
         expected = descend.rms_norm_grad(*inputs, out=outputs())

@@ -265,7 +265,7 @@ def test_any_shape_layout_and_dtype_on_host(data):
 
 @pytest.mark.parametrize("product", [p for p in HERE if p != "host"])
 def test_strided_inputs_are_fine_everywhere(product):
-    """Other than for the gradient."""
+    """Unlike for the gradient."""
     call = arguments(shape=(4, 5, 16), leading=2)
     call[0] = np.asfortranarray(call[0])
     call[1] = placed(call[1], Layout((0,), (-2,)))
@@ -314,7 +314,7 @@ def test_empty_tensors():
             run_two_phase(OP, *call, product=product)
         if product == "ascend-950":
             continue
-        # Rows of nothing have the mean of nothing.
+        # The mean of no elements is NaN.
         y, rstd = np.zeros((3, 0), np.float32), Place((3,))
         run_two_phase(OP, y.copy(), np.zeros(0, np.float32), 1e-6, y, rstd.array, product=product)
         assert np.isnan(rstd.array).all()

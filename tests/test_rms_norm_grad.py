@@ -323,7 +323,7 @@ def test_last_axes_of_32_bytes_on_atlas_inference(dtype, shortest):
 
 
 def test_order_of_checks():
-    """Null, product, dtype, overlap, then the page's rules: each is reported only once those before it are mended."""
+    """Null, product, dtype, overlap, then the page's rules: each is reported once the earlier ones are right."""
     call: list[Any] = arrays(shape=(2, 16))
     call[1] = None
     call[2] = np.zeros(3, np.int32)
@@ -371,7 +371,7 @@ def test_nothing_is_written_where_a_call_fails():
             phase1(OP, *inputs, dx.array, dgamma.array)
     with pytest.raises(ValueError, match=OP):
         descend.rms_norm_grad(dy, x, rstd, gamma, out=(dx.array, np.zeros(15, np.float32)))
-    # The first phase only looks.
+    # The first phase writes nothing.
     with acl.product("host"):
         phase1(OP, dy, x, rstd, gamma, dx.array, dgamma.array)
     dx.check_untouched()
@@ -379,7 +379,7 @@ def test_nothing_is_written_where_a_call_fails():
 
 
 def test_the_first_phase_never_reads_the_elements():
-    """Tensors of 2^60 bytes at addresses that nobody may touch: no 32-bit size, and no look at an element."""
+    """Tensors of 2^60 bytes at addresses without memory: no size has 32 bits, and no element is read."""
 
     class Nowhere:
         def __init__(self, address: int, *shape: int) -> None:
@@ -543,7 +543,7 @@ def test_the_error_of_means_does_not_grow_with_the_columns(dtype):
         assert_close(dx, golden, np.abs(wide(x)) * 9 / 4 + np.abs(wide(dy)), 6.0)
 
 
-# Rows whose columns are split, more than the threads share at a time, in one stripe and in several.
+# Rows divided along the columns: more than the threads share at a time, in one stripe and in several.
 MANY_LONG_ROWS = [(300, 16_400), (1030, 16_400), (40, 140_000), (10, 300_000), (33, 4096), (33, 8192), (70, 8192)]
 
 
@@ -613,7 +613,7 @@ def test_empty_tensors_on_host():
 
 # --- special values ------------------------------------------------------------------------------------------------
 
-# Narrow rows are worked on 64 at a time, short ones up to 32.
+# Narrow rows are computed 64 at a time, short ones up to 32.
 SOME_TILES = [(150, 1), (150, 3), (70, 4), (70, 7), (50, 70), (5, 5000), (5, 9000)]
 
 

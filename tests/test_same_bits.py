@@ -44,7 +44,7 @@ from descend.contract import OPERATORS
 from test_group_norm_swish_grad import PATHS
 
 F32, F16, BF16, F64 = "FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"
-THREADS = (2, 3, 7, 64)  # beside the one of what they are compared with
+THREADS = (2, 3, 7, 64)  # in addition to the one of the reference
 BIG = 250_000  # elements of a tensor; of larger ones two dtypes are enough
 
 
@@ -53,7 +53,7 @@ BIG = 250_000  # elements of a tensor; of larger ones two dtypes are enough
 
 @dataclass
 class Piece:
-    """A part of a call that can be computed alone: its tensors then, and where its results are among the whole's."""
+    """A part of a call that can be computed alone: its tensors, and the place of its results among the whole's."""
 
     tensors: dict[str, Any]
     results: dict[str, slice]
@@ -113,7 +113,7 @@ def numbers(seed: int, shape: Sequence[int], dtype: str, scale: float = 1.0) -> 
 
 
 def rows_that_differ(x: Array) -> Array:
-    """Some rows far from 0, whose mean is not near their first element either, some tiny, some near the top."""
+    """Rows far from 0 whose mean is not near their first element, tiny rows, and rows near the largest numbers."""
     with np.errstate(over="ignore"):
         x[3::11] += x.dtype.type(30)
         x[4::11] *= x.dtype.type({F32: 1e-25, BF16: 1e-25, F16: 1e-4, F64: 1e-170}[dtype_name(x)])
@@ -123,7 +123,7 @@ def rows_that_differ(x: Array) -> Array:
 
 
 def statistic(seed: int, shape: Sequence[int], dtype: str) -> Array:
-    """Positive numbers around 1, some so far off that rows of their rstd need more care."""
+    """Positive numbers around 1, and some so large or small that rows with such an rstd are computed differently."""
     values = np.abs(np.random.default_rng(seed).standard_normal(tuple(shape))) + 0.25
     if dtype != F16:
         values.reshape(-1)[5::11] *= 2.0**-45
@@ -439,7 +439,7 @@ def made_problems() -> dict[str, Callable[[], Call]]:
             add(layer_norm, shape, (d, d, d, d, wide, wide), note=d)
             add(layer_norm_backward, shape, (d, d, wide, d, d, d), note=d)
     for shape in MIXED_ROWS:
-        for d in FLOATS:  # with what a network of 16 bits has beside it, and with what nobody has
+        for d in FLOATS:  # with the dtypes that a 16-bit network has, and with unusual ones
             odd = {F32: F16, F16: BF16, BF16: F64, F64: F32}[d]
             add(rms_norm, shape, (d, F32, odd, F32), note=f"{d} mixed")
             add(rms_norm_grad, shape, (d, odd, F32, odd, F32), note=f"{d} mixed")
@@ -517,7 +517,7 @@ class Problem:
         workspace = acl.malloc(size)
         if size:
             np.frombuffer(workspace, np.uint8)[:] = fill
-        for outputs in runs:  # each in line behind the one before, and in the workspace as that one leaves it
+        for outputs in runs:  # each queued behind the one before, in the workspace as that one leaves it
             for name, array in outputs.items():
                 executor.set_tensor(name, array)
             getattr(aclnn, call.operator)(workspace, size, executor, stream)
@@ -539,7 +539,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def digests_of_all_problems() -> dict[str, str]:
-    """For other interpreters: what this one's bits are, of the smaller problems at the end of memory."""
+    """For other interpreters: the digests of this one's results, of the smaller problems at the end of memory."""
     found = {}
     for name, make in PROBLEMS.items():
         call = make()
@@ -621,7 +621,7 @@ def apart(array: Array) -> Array:
 
 @contextmanager
 def flushing() -> Iterator[None]:
-    """This thread's arithmetic takes and gives 0 for subnormal numbers."""
+    """This thread flushes subnormal inputs and results to 0."""
     torch = pytest.importorskip("torch")
     if not torch.set_flush_denormal(True):
         pytest.skip("this machine cannot flush subnormals")
@@ -674,7 +674,7 @@ def test_any_batch(problem):
 
 
 def test_any_run(problem):
-    """Whatever the workspace and the outputs held: NaN, or numbers that pass for results."""
+    """The earlier contents of workspace and outputs do not matter: NaN, or plausible numbers."""
     problem.check_launches(2)
     problem.check_launches(1, 0x3C)
 
@@ -738,7 +738,7 @@ def test_the_results_are_numbers(problem):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_subnormals_come_in_and_go_out(operator, dtype):
-    """So that whoever flushes them has something to flush, and whoever rounds otherwise something small to round."""
+    """So that a thread that flushes subnormals or rounds in another direction would give other results."""
 
     def subnormal(array: Any) -> bool:
         if not isinstance(array, np.ndarray) or array.dtype == np.bool_:

@@ -172,7 +172,7 @@ def test_a_row_that_is_masked_as_a_whole(dtype):
     y = compute(x, mask, 1.0, False)
     expected = precision.round_to(np.full((4, 50), 1 / 50), DTYPES[dtype])
     np.testing.assert_array_equal(y[1], expected)
-    # Where what is not masked lies far below -10000 the masked positions win: that is what the rule yields.
+    # If all that is not masked is far below -10000, the masked positions win: so the rule says.
     low = np.full((1, 4), -30000.0, np.float32)
     np.testing.assert_array_equal(compute(low, np.array([True, False, True, False]), 1.0, False), [[0.5, 0, 0.5, 0]])
 
@@ -211,7 +211,7 @@ def test_any_shape_mask_and_layout(problem, seed, density):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("columns", [*range(1, 9), 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 130, 200, 255, 256])
 def test_rows_have_the_same_bits_however_they_lie(dtype, columns):
-    """Without gaps a tile of them is computed at a time, and every mask as one that lies so."""
+    """Rows without gaps are computed a tile at a time, with every kind of mask."""
     rng = np.random.default_rng(11)
     x = normal(rng, (3, 41, columns), dtype) * 10
     x[0, 5] = 2.0**40 if dtype in (F32, "DOUBLE") else 3e4  # far out
@@ -255,7 +255,7 @@ def test_infinities_and_nan(dtype, columns):
 @pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("columns", [5, 64, 65, 100, 300, 2081])
 def test_the_largest_score_of_any_16_bit_elements(dtype, columns):
-    """It is found on the bits."""
+    """Infinities are recognised by their bits."""
     rng = np.random.default_rng(7)
     bits = rng.integers(0, 1 << 16, (300, columns), np.uint16)
     most = 0x7BFF if dtype == F16 else 0x7F7F
@@ -291,7 +291,7 @@ def test_scale_that_overflows_and_large_numbers():
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_scales_that_float_does_not_hold(dtype, sign):
-    """The product counts, not the scale: neither is lost where the other makes up for it."""
+    """Only the product must be representable: a tiny scale and a huge element, or the reverse, lose nothing."""
     x, mask, *_ = arrays(dtype)
     tiny, large = {F32: (1e-38, 5e37), F16: (1e-5, 1e4), BF16: (1e-38, 5e37), "DOUBLE": (1e-300, 1e300)}[dtype]
     for scale in (1e300, 1e39, 3.5e38, 1e-38, 1e-40, 1e-46, 1e-300, 5e-324):
@@ -309,7 +309,7 @@ def test_scales_that_float_does_not_hold(dtype, sign):
 @pytest.mark.parametrize("dtype", [F32, BF16, "DOUBLE"])
 @pytest.mark.parametrize("columns", [1, 40, 9000])
 def test_a_row_of_the_lowest_number(dtype, columns):
-    """As a padded row has it whose mask was added; the product with the scale is rounded by far more than 1."""
+    """As in a padded row whose mask was added. The product with the scale has a rounding error far above 1."""
     x = np.full((3, columns), float(ml_dtypes.finfo(DTYPES[dtype]).min)).astype(DTYPES[dtype])
     x[1, ::2] = 0
     x[2] *= x.dtype.type(-1)
@@ -336,7 +336,7 @@ def test_numbers_far_from_0(dtype):
 @pytest.mark.parametrize("columns", [3, 49, 130, 700])
 @pytest.mark.parametrize("scale", [1.0, -1.0])
 def test_rows_far_from_0_beside_others(dtype, columns, scale):
-    """Masked throughout; as low as what is masked; far above 0 or below; with an infinity: others take no notice."""
+    """Rows that are all masked, near -10000, far from 0 or have an infinity do not change other rows."""
     rng = np.random.default_rng(columns)
     scores = rng.normal(size=(1, 1, 70, columns))
     scores[..., 2::7, :] -= 10_000

@@ -289,7 +289,7 @@ def test_triangle_of_any_shape(rows, columns):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_scales_of_any_size(dtype):
-    """A scale of moderate size joins the difference, any other is a factor of its own."""
+    """A scale of moderate size is multiplied into the difference, any other separately."""
     grad, y, mask, *_ = arrays(dtype, shape=(1, 2, 3, 70))
     for scale in (1.0, -1.0, 1.0 + 2.0**-20, 300.0, 2.0**-64, 2.0**-65, 1e-30, 0.0):
         check(compute(grad, y, mask, scale), grad, y, mask, scale)
@@ -302,7 +302,7 @@ def test_scales_of_any_size(dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_scales_that_float_does_not_hold(dtype, sign):
-    """The product counts, not the scale: neither is lost where the other makes up for it."""
+    """Only the product must be representable: a tiny scale and a huge element, or the reverse, lose nothing."""
     size = {"FLOAT": 1e30, "FLOAT16": 1e4, "BFLOAT16": 1e30, "DOUBLE": 1e300}[dtype]
     grad, y, mask, *_ = arrays(dtype, shape=(1, 2, 3, 70))
     for scale in (1e300, 1e39, 3.5e38, 1e-38, 1e-40, 1e-46, 1e-300, 5e-324):

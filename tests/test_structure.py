@@ -35,7 +35,7 @@ def imports(file: Path, known: dict[str, Path]) -> set[str]:
 @pytest.mark.parametrize("package", ["src/descend", "benchmarks"])
 def test_imports_go_in_circles_nowhere(package):
     known = modules(ROOT / package)
-    extension = {"descend"}  # ``from descend import _native``: compiled, and so no module that is known
+    extension = {"descend"}  # ``from descend import _native``: compiled, so not among the modules here
     graph = {name: imports(file, known) - {name} - extension for name, file in known.items()}
     assert len(graph) > 30
     try:

@@ -1,4 +1,4 @@
-"""Files of tensors: every format both ways, bfloat16 in each, and one clear sentence for whatever is wrong."""
+"""Files of tensors: reading and writing every format, with bfloat16, and one clear sentence for every error."""
 
 from __future__ import annotations
 

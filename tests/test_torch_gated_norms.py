@@ -103,7 +103,7 @@ SWAPPED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 def pair(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, nn.Module]:
-    """The module swapped, and as it was."""
+    """The patched module, and the original."""
     make, text = SWAPPED[name]
     theirs = make().to(dtype)
     ours = copy.deepcopy(theirs)

@@ -1,4 +1,4 @@
-"""Second derivatives, whatever has happened to what the first saved: in graphs, in checkpoints, offloaded.
+"""Second derivatives when the first derivative's saved tensors are in graphs, in checkpoints or offloaded.
 
 Each operator has two registrations, and with both all of it is the same.
 """
@@ -34,7 +34,7 @@ def leaves_of(tensors: tuple[Tensor, ...]) -> Gradients:
 
 
 def first(function: Callable[..., Tensor]) -> Callable[..., Gradients]:
-    """The gradients of a scalar, of 0 where it reads nothing."""
+    """The gradients of a scalar; 0 for tensors on which it does not depend."""
     return lambda *values: torch.autograd.grad(function(*values), values, create_graph=True, materialize_grads=True)
 
 
@@ -224,7 +224,7 @@ WAYS: dict[str, Callable[[Model, tuple[Tensor, ...]], Callable[..., Tensor]]] = 
 
 
 def train(model: Model, forces: Callable[..., Tensor]) -> Gradients:
-    """The forces on some numbers, and the gradients that a loss of them has."""
+    """The forces at some positions, and the gradients of a loss of these forces."""
     x, w = positions(3)
     model.zero_grad()
     result = forces(x, w)
@@ -248,7 +248,7 @@ def test_forces_are_pytorchs(name):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", layers())
 def test_forces_can_be_trained(name, way):
-    """What is traced is traced on other numbers than it runs on."""
+    """A graph is traced on other numbers than it runs on."""
     torch._dynamo.reset()
     model = Model(name)
     close(train(model, WAYS[way](model, positions(7))), train(model, model))

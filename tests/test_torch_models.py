@@ -58,7 +58,7 @@ def test_every_gradient(name, dtype):
     assert not found.report.left
     assert len(found.ours) > len(found.report.swapped)
     assert not found.fault
-    # The bounds are ratios: what they are ratios of is some roundings large, and no more.
+    # The bounds are ratios; the errors themselves are at most a few roundings.
     assert median(found.theirs.values()) < 50 * torch.finfo(dtype).eps
 
 
@@ -80,7 +80,7 @@ def wrong_epsilon(model: nn.Module) -> descend.torch.Report:
 
 
 def forgotten_weight(model: nn.Module) -> descend.torch.Report:
-    """One weight that is forgotten: 1 in place of what it is."""
+    """One weight is ignored: 1 is used instead."""
     report = descend.torch.patch(model)
     norm = model.get_submodule(sorted(report.swapped)[0])
     norm.forward = lambda x: type(norm).forward(norm, x) / norm.weight.detach()

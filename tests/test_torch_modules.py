@@ -135,7 +135,7 @@ def run(module: nn.Module, x: Tensor) -> list[Tensor]:
 @each_case
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_results_and_gradients_are_pytorchs(ours, theirs, args, options, dtype):
-    """Against PyTorch in float64, and no further from that than PyTorch is in the same dtype."""
+    """Compared with PyTorch in float64: no larger error than PyTorch has in the same dtype."""
     a = randomised(ours(*args, **options)).to(dtype)
     b = theirs(*args, **options).to(dtype)
     b.load_state_dict(a.state_dict())

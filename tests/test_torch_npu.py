@@ -123,7 +123,7 @@ def test_group_norm_swish(dtype, eps, scale):
     assert mean.shape == rstd.shape == (2, 3)
     close([y], [golden], dtype)
     close(gradients(y, given, x, weight, bias), wanted, dtype)
-    if dtype.itemsize > 2:  # in 16 bits the statistics that are returned have lost what the backward needs
+    if dtype.itemsize > 2:  # 16-bit statistics are too inexact for the backward
         close(
             torch_npu.npu_group_norm_swish_grad(given, x, 3, weight, bias, mean, rstd, [True] * 3, scale), wanted, dtype
         )

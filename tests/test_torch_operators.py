@@ -208,7 +208,7 @@ def with_inference_tensors(call: Call, places: list[int], requires_grad: bool = 
 @both
 @pytest.mark.parametrize("name", FORWARDS)
 def test_inference_tensors_that_need_no_gradient(name):
-    """PyTorch saves none; of what a gradient is asked for whose value the others need, it says so."""
+    """PyTorch cannot save inference tensors. If a gradient needs such a tensor's value, PyTorch's error says so."""
     call = calls()[name]
     tensors = [i for i, a in enumerate(call.args) if isinstance(a, Tensor)]
     for place in call.floats:
@@ -223,7 +223,7 @@ def test_inference_tensors_that_need_no_gradient(name):
 @both
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "nsa_compress"])
 def test_parameters_made_in_inference_mode(name):
-    """Their gradients do not ask for their values; with the input's, which does, PyTorch's sentence says what to do."""
+    """Their gradients do not need their values. The input's gradient does, and PyTorch's error says what to do."""
     call = calls()[name]
     places = call.floats[1:]
     leaves = with_inference_tensors(call, places, requires_grad=True)
@@ -507,7 +507,7 @@ def test_tensors_on_two_devices():
 @pytest.mark.cpu
 @each_operator
 def test_the_key_for_cuda_never_computes_on_the_cpu(name):
-    """CPU tensors sent there by hand: the kernels refuse them (test_triton.py: the same without Triton)."""
+    """CPU tensors passed to the CUDA kernels directly are refused (without Triton: test_triton.py)."""
     pytest.importorskip("triton")
     call = calls()[name]
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
@@ -517,7 +517,7 @@ def test_the_key_for_cuda_never_computes_on_the_cpu(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_an_only_element_has_no_gradient(dtype):
-    """Of a row or group of one element; nor by the definitions, which second derivatives go through."""
+    """Rows or groups of one element, also by the definitions that second derivatives use."""
     x, dy, gamma, beta = (draw(shape, i).to(dtype) for i, shape in enumerate([(37, 5), (37, 5), (5,), (5,)]))
     for operators in (descend.torch, definitions):
         _, mean, rstd = operators.group_norm_swish(x, gamma, beta, 5)

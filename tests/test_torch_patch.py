@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("on_device")
 
 
 class Rms(nn.Module):
-    """The common part of the classes below: what they do with ``xhat`` is their own."""
+    """The common part of the classes below, which differ in what they do with ``xhat``."""
 
     def __init__(self, size: int = 16, eps: float = 1e-6) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class ScaleNorm(nn.Module):
 
 
 class Rescale(ScaleNorm):
-    """A norm by what it holds, not by its name."""
+    """A norm by its parameters, not by its name."""
 
 
 class ShiftNorm(nn.Module):
@@ -207,7 +207,7 @@ def test_the_class_s_rounding_is_kept(name, dtype):
         except RuntimeError:  # PyTorch's layer norm does not take all mixtures
             continue
         coarse = next((d for d in (torch.bfloat16, torch.float16) if d in (dtype, held)), None)
-        if not (coarse and name in ("RMSNorm", "RMSNorm-eps", "RMSNorm-plain")):  # PyTorch's rounds where it likes
+        if not (coarse and name in ("RMSNorm", "RMSNorm-eps", "RMSNorm-plain")):  # PyTorch's may round in other places
             alike(ours(x), y, coarse)
         if coarse is None:
             for one, other in zip(run(ours, x), run(theirs, x), strict=True):
@@ -252,7 +252,7 @@ def test_group_norm_and_silu_in_a_sequential(dtype, inplace):
 
 
 def test_a_group_norm_before_silu_and_elsewhere():
-    """Shared norms, shared activations: the place decides."""
+    """Shared norms and activations: each place is judged by itself."""
     norm, silu = nn.GroupNorm(2, 8), nn.SiLU()
     model = nn.ModuleDict({"both": nn.Sequential(norm, silu), "alone": nn.Sequential(norm, nn.ReLU()), "silu": silu})
     x = torch.randn(2, 8, 5)
@@ -404,7 +404,7 @@ def unusual(module: Any) -> nn.Module:
 
 
 class Reluctant:
-    """What lets nobody subclass its subclasses."""
+    """A class whose subclasses cannot be subclassed."""
 
     def __init_subclass__(cls, final: bool = False, **named: Any) -> None:
         if not final:
@@ -536,7 +536,7 @@ def test_classes_that_refuse_do_not_keep_others_from_their_turn():
 
 
 class LazyScale(nn.modules.lazy.LazyModuleMixin, nn.Module):
-    """What knows its weight's shape when it first is called."""
+    """A module that gets its weight's shape in the first call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -889,7 +889,7 @@ def test_copies_and_pickles_are_patched(again):
 
 
 class AbstractNorm(LlamaNorm, abc.ABC):
-    """What has another metaclass."""
+    """A class with another metaclass."""
 
 
 @pytest.mark.parametrize("dump", [pickle, ForkingPickler])
@@ -931,7 +931,7 @@ class ArgumentsNorm(nn.LayerNorm):
 
 
 class FunctionNorm(ArgumentsNorm):
-    """One that a function makes."""
+    """A class that a function makes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FunctionNorm, (self.normalized_shape[0], self.offset), {"eps": self.eps}

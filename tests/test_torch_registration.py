@@ -31,7 +31,7 @@ def _cpp():
 
 
 def from_python(function):
-    """What the function returns where C++ leaves all calls to Python."""
+    """The function's result when C++ leaves all calls to Python."""
     library.leave_to_python()
     try:
         return function()
@@ -139,7 +139,7 @@ def test_gradients_through_the_statistics_of_groups(shape):
 
 @pytest.mark.parametrize("scale", [1e20, 1e-20])
 def test_gradients_through_the_statistics_at_extremes(scale):
-    """rstd ** 3 has no place in float32, but what it is a factor of has."""
+    """rstd ** 3 overflows float32, but the product with it does not."""
     x = torch.randn(2, 4, 8)
     calls = {
         "rms_norm": (torch.ones(8), 0.0),
@@ -273,7 +273,7 @@ def test_only_what_requires_gradients_gets_them():
 
 
 def test_many_sequences_take_no_longer_each():
-    """What grew with the square of their number took minutes; the time is this process's own, whatever else runs."""
+    """Time must not grow with the square of their number. It is this process's own processor time."""
     ends = list(range(1, 500_001))
     x, weight = torch.zeros(ends[-1], 1, 1, requires_grad=True), torch.ones(1, 1)
     begin = time.process_time()

@@ -1,4 +1,4 @@
-"""DTensors: the operators in two and in four processes give what they give in one, and move no more than they must."""
+"""DTensors: in two and four processes the operators give one process's results, and move no more than needed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_call_has_its_ways() -> None:
 
 
 def anywhere(call: torch_cases.Call, dims: int, choose: random.Random) -> list[str]:
-    """Layouts of a call's tensors, whatever sense they make."""
+    """Random layouts of a call's tensors, sensible or not."""
     made = []
     for tensor in tensors(call):
         letters = ["-", *map(str, range(tensor.dim())), *"+" * tensor.is_floating_point()]
@@ -451,7 +451,7 @@ def test_data_and_heads(pool: Pool) -> None:
 
 
 class Network(nn.Module):
-    """All that patch knows, and the softmax."""
+    """A model with all norms that patch recognises, and the softmax."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ each_operator = pytest.mark.parametrize("name", OPERATORS)
 
 
 def samples(name: str, places: tuple[int, ...]) -> list[Tensor]:
-    """For each place a batch of tensors, the batch in front."""
+    """A batch of tensors for each argument, the batch dimension first."""
     return [torch.stack([calls(seed=s)[name].args[p] for s in range(SAMPLES)]) for p in places]
 
 
@@ -38,7 +38,7 @@ def stacked(results: list[Any]) -> tuple[Tensor, ...]:
 
 @each_call
 def test_vmap_is_a_loop_bit_by_bit(name):
-    """One, two or all of the tensors are batched, wherever."""
+    """One, two or all of the tensors are batched, along any dimension."""
     call = calls()[name]
     for count in {1, 2, len(call.floats)} & set(range(len(call.floats) + 1)):
         for places in itertools.combinations(call.floats, count):
@@ -137,7 +137,7 @@ def test_jvp_is_the_gradient_along_a_direction(name):
 @each_call
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_forward_mode_leaves_the_results(name, dtype):
-    """To the bit, and within an open level also where nothing has a tangent."""
+    """The same bits, also inside a level of forward mode in which no tensor has a tangent."""
     call = calls(dtype)[name]
     function, inputs = at(call, tuple(call.floats)), tuple(call.args[place] for place in call.floats)
     expected = function(*inputs)
@@ -272,7 +272,7 @@ def test_jvp_of_a_wrong_call_is_refused():
 
 @each_call
 def test_gradients_of_each_sample(name):
-    """vmap of grad: the sums over rows of one sample know nothing of another's."""
+    """vmap of grad: the sums over rows of one sample do not include another's."""
     function, inputs = scalar(calls()[name])
     every = tuple(range(len(inputs)))
     batches = samples(name, tuple(calls()[name].floats))

@@ -135,7 +135,7 @@ def test_no_kernel_has_atomics_or_fast_subnormals():
 
 
 def test_without_triton_the_error_names_it():
-    """Nothing is computed elsewhere: the dispatcher's key for CUDA is asked, and phase 1, as for a CUDA tensor."""
+    """Nothing is computed elsewhere: the dispatcher's CUDA kernel and phase 1 are called as for a CUDA tensor."""
     code = """
 import sys
 sys.modules["triton"] = None

@@ -207,7 +207,7 @@ def test_rows_are_taken_where_they_lie():
 
 @pytest.mark.parametrize("name", row_calls(1, 1, torch.float32))
 def test_strides_beyond_32_bits(name):
-    """Rows so far apart that only int64 reaches the last one: address space alone, of which a few pages are touched."""
+    """Rows so far apart that offsets need int64: address space only, of which a few pages are used."""
     rows, columns, apart = 4, 8, 2**30 + 5
     args = row_calls(rows, columns, torch.float32)[name]
     expected = run(name, *args)

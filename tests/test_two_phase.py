@@ -332,7 +332,7 @@ def test_buffers():
             acl.malloc(wrong)
     with pytest.raises(ValueError, match="18446744073709551616"):
         acl.malloc(1 << 64)
-    acl.malloc(16)  # life goes on
+    acl.malloc(16)  # later calls work
 
 
 @pytest.mark.filterwarnings("ignore:nanobind:RuntimeWarning")
@@ -774,7 +774,7 @@ def test_timeouts():
 
 
 def test_the_gil_is_released_while_a_kernel_runs():
-    """A thread that waits for the GIL gets it while another computes or waits for a stream."""
+    """A thread waiting for the GIL gets it while another thread computes or waits for a stream."""
     call, result = inputs(6000, 4000), outputs(6000, 4000)
     size, executor = phase1(OP, *call, *result)
     workspace, stream = acl.malloc(size), acl.Stream()
@@ -1002,7 +1002,7 @@ def test_errors_can_be_pickled_and_caught():
 
 
 def test_out_of_memory_is_an_error_and_the_process_goes_on():
-    """With a limit on the address space: results and workspaces that cannot be had."""
+    """With a limit on the address space: results and workspaces that cannot be allocated."""
     code = """
 import resource
 import numpy as np
@@ -1058,7 +1058,7 @@ void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="there is no compiler")
 def test_no_memory_for_a_step_is_a_memory_error(tmp_path):
-    """Every allocation of the second phase fails once; what was to be queued is told, and the stream goes on."""
+    """Every allocation of the second phase fails once: the call reports it, and the stream continues."""
     (tmp_path / "allocator.cpp").write_text(ALLOCATOR)
     library = tmp_path / "allocator.so"
     subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", library, tmp_path / "allocator.cpp"], check=True)

@@ -25,7 +25,7 @@ def draw(shape: Sequence[int], generator: torch.Generator | int, dtype: torch.dt
 
 
 class Foreign(Tensor):
-    """A tensor that knows PyTorch's functions alone, as masked and quantized ones do."""
+    """A tensor subclass that handles only PyTorch's own functions, as masked and quantized tensors do."""
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

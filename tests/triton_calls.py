@@ -9,7 +9,7 @@ from torch_cases import Call, calls
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SHAPES = ((5, 1000), (300, 7), (3, 20_000), (1, 70_000))
-"""Rows whole, many short ones, in chunks, and so long that the sums of chunks of a channel are added up, too."""
+"""Whole rows, many short rows, rows in chunks, and channels so long that sums of chunks are added up."""
 
 
 def kernel_calls(dtype: torch.dtype) -> list[Call]:

@@ -26,7 +26,7 @@ class Kernel:
     name: str
     registers: int
     spilled_bytes: int
-    """Written and read by a thread for want of registers."""
+    """Bytes that a thread spills because registers are short."""
     shared_bytes: int
     warps: int
     instructions: str

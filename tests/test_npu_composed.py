@@ -203,6 +203,42 @@ def test_apply_adam_w(dtype: Any, amsgrad: bool, maximize: bool | None) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_other_steps_of_adam(dtype: Any) -> None:
+    start = [torch.randn(4, 5), torch.randn(4, 5), torch.rand(4, 5)]
+    grad = torch.randn(4, 5).to(dtype)
+    b1, b2, lr, eps = 0.9, 0.99, 0.1, 1e-6
+
+    def check(step: Any, g: Tensor, wanted: Any) -> None:
+        out = [t.to(dtype, copy=True) for t in start]
+        var, m, v = (t.double() for t in out)
+        m, v = m * b1 + (1 - b1) * g, v * b2 + (1 - b2) * g * g
+        results = step(out)
+        assert all(result is given for result, given in zip(results, out, strict=True))
+        for got, value in zip(out, (wanted(var, m, v.sqrt() + eps), m, v), strict=True):
+            near(got, value)
+
+    g = grad.double()
+    scale = lr * (1 - 0.8) ** 0.5 / (1 - 0.5)
+    adam, bert = optimizer.npu_apply_adam_out, optimizer.npu_bert_apply_adam_out
+    scalars = (0.5, 0.8, lr, b1, b2, eps)
+    check(lambda out: adam(*scalars, grad, False, None, out=out), g, lambda var, m, root: var - scale * m / root)
+    ahead = lambda var, m, root: var - scale * (b1 * m + (1 - b1) * g) / root  # noqa: E731
+    check(lambda out: adam(*scalars, grad, False, True, out=out), g, ahead)
+    assert adam(1, 1, lr, b1, b2, eps, grad, None, None, out=[t.clone() for t in start])[0].isnan().all()
+
+    def decayed(step: float) -> Any:
+        return lambda var, m, root: var - step * m / root - lr * 0.01 * var
+
+    first = (lr, b1, b2, eps, grad)
+    for limit, norm_of_all, factor in ((-1.0, 0.0, 1.0), (1.0, 4.0, 0.25), (1.0, 0.5, 1.0), (0.0, 2.0, 1.0)):
+        check(lambda out, given=(limit, norm_of_all): bert(*first, *given, 0.01, out=out), factor * g, decayed(lr))
+    check(lambda out: bert(*first, 1.0, 4.0, 0.01, 0.03, 1, out=out), g, decayed(0.03))
+    check(lambda out: bert(*first, 1.0, 4.0, 0.01, None, 1, out=out), g, decayed(lr))
+    refused("adam_mode is 2", bert, *first, 1.0, 1.0, 0.0, None, 2, out=start)
+    refused("out is a list of 2", adam, *scalars, grad, None, None, out=start[:2])
+
+
 def test_confusion_transpose() -> None:
     x = torch.arange(2 * 3 * 4 * 6, dtype=torch.float32).view(2, 3, 4, 6)
     cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [

@@ -272,6 +272,15 @@ def test_adam_w() -> None:
         assert result.data_ptr() == tensor.data_ptr()
 
 
+def test_adam_of_bert() -> None:
+    var, m, v, grad = (torch.rand(5, 3) for _ in range(4))
+    out = [t.npu() for t in (var, m, v)]
+    results = torch_npu.npu_bert_apply_adam(0.1, 0.9, 0.99, 1e-6, grad.npu(), -1.0, 0.0, 0.01, out=out)
+    m, v = m * 0.9 + grad * 0.1, v * 0.99 + grad * grad * 0.01
+    torch.testing.assert_close(out[0].cpu(), var - 0.1 * (m / (v.sqrt() + 1e-6) + 0.01 * var))
+    assert [r.data_ptr() for r in results] == [t.data_ptr() for t in out]
+
+
 def test_dropout_follows_the_device_s_seed() -> None:
     q, k, v = (torch.randn(2, 4, 16, 8).npu().requires_grad_() for _ in range(3))
 

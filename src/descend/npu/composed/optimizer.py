@@ -1,11 +1,17 @@
-"""npu_apply_adam_w, which changes the parameter and its two moments in place.
+"""Steps of Adam, which change the parameter and its two moments in place.
 
     m   = beta1 * m + (1 - beta1) * g            g = -grad to maximize
     v   = beta2 * v + (1 - beta2) * g * g
-    var = var * (1 - lr * weight_decay) - lr * m / (1 - beta1_power * beta1) / (sqrt(w) + epsilon)
 
-w is u / (1 - beta2_power * beta2), and u is v, or max(max_grad_norm, v) with amsgrad. Documents:
-aclnnApplyAdamW; torch_npu's schema.
+npu_apply_adam_w: var = var * (1 - lr * weight_decay) - lr * m / (1 - beta1_power * beta1) / (sqrt(w) + epsilon).
+w is u / (1 - beta2_power * beta2), and u is v, or max(max_grad_norm, v) with amsgrad.
+
+npu_apply_adam: var = var - lr * sqrt(1 - beta2_power) / (1 - beta1_power) * n / (sqrt(v) + epsilon). n is m, or
+beta1 * m + (1 - beta1) * g with use_nesterov.
+
+npu_bert_apply_adam: var = var - lr * (m / (sqrt(v) + epsilon) + weight_decay * var), and g is
+grad * min(1, max_grad_norm / global_grad_norm) if both are positive. In adam_mode 1 g is grad, and step_size takes the
+place of lr before m. Documents: aclnnApplyAdamW; aclnnApplyAdamD; ApplyAdamV2; torch_npu's schemas.
 """
 
 from __future__ import annotations
@@ -38,24 +44,88 @@ def npu_apply_adam_w_out(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Changes var, m and v, which are ``out``, and returns them."""
     operator = "npu_apply_adam_w"
-    if len(out) != 3:
-        refuse(operator, "out", f"a list of {len(out)}", "holds var, m and v")
-    var, m, v = out
-    check_float(operator, grad=grad, max_grad_norm=max_grad_norm, var=var, m=m, v=v)
-    for name, tensor in (("m", m), ("v", v), ("grad", grad)):
-        check_shape(operator, name, tensor, var.shape, "var")
+    var, m, v = _checked(operator, grad, out)
+    check_float(operator, max_grad_norm=max_grad_norm)
     if amsgrad and max_grad_norm is None:
         refuse(operator, "max_grad_norm", "None", "is needed with amsgrad")
-    gradient = wide(-grad if maximize else grad)
-    first = wide(m).mul(beta1).add_(gradient, alpha=1 - beta1)
-    second = wide(v).mul(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    first, second = _moments(m, v, wide(-grad if maximize else grad), beta1, beta2)
     largest = second
     if amsgrad and max_grad_norm is not None:
         check_shape(operator, "max_grad_norm", max_grad_norm, var.shape, "var")
         largest = torch.maximum(wide(max_grad_norm), second)
     root = largest.div(1 - beta2_power * beta2).sqrt_().add_(epsilon)
     step = lr / (1 - beta1_power * beta1)
-    var.copy_(wide(var).mul(1 - lr * weight_decay).addcdiv_(first, root, value=-step))
-    m.copy_(first)
-    v.copy_(second)
+    return _write(out, wide(var).mul(1 - lr * weight_decay).addcdiv_(first, root, value=-step), first, second)
+
+
+def npu_apply_adam_out(
+    beta1_power: Number,
+    beta2_power: Number,
+    lr: Number,
+    beta1: Number,
+    beta2: Number,
+    epsilon: Number,
+    grad: Tensor,
+    use_locking: bool | None,
+    use_nesterov: bool | None,
+    *,
+    out: Sequence[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Changes var, m and v, which are ``out``, and returns them."""
+    var, m, v = _checked("npu_apply_adam", grad, out)
+    gradient = wide(grad)
+    first, second = _moments(m, v, gradient, beta1, beta2)
+    # A tensor divides by zero where the powers are 1, as the formula does.
+    step = lr * (1 - torch.tensor(beta2_power, dtype=first.dtype)).sqrt() / (1 - beta1_power)
+    ahead = first * beta1 + gradient * (1 - beta1) if use_nesterov else first
+    return _write(out, wide(var) - step * ahead / (second.sqrt() + epsilon), first, second)
+
+
+def npu_bert_apply_adam_out(
+    lr: Number,
+    beta1: Number,
+    beta2: Number,
+    epsilon: Number,
+    grad: Tensor,
+    max_grad_norm: Number,
+    global_grad_norm: Number,
+    weight_decay: Number,
+    step_size: Number | None = None,
+    adam_mode: int = 0,
+    *,
+    out: Sequence[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Changes var, m and v, which are ``out``, and returns them."""
+    operator = "npu_bert_apply_adam"
+    if adam_mode not in (0, 1):
+        refuse(operator, "adam_mode", adam_mode, "may be 0 (Adam) or 1 (mBART's)")
+    var, m, v = _checked(operator, grad, out)
+    clips = adam_mode == 0 and max_grad_norm > 0 and global_grad_norm > 0
+    gradient = wide(grad) * (min(1.0, max_grad_norm / global_grad_norm) if clips else 1.0)
+    first, second = _moments(m, v, gradient, beta1, beta2)
+    step = lr if adam_mode == 0 or step_size is None else step_size
+    changed = wide(var).mul(1 - lr * weight_decay).addcdiv_(first, second.sqrt().add_(epsilon), value=-step)
+    return _write(out, changed, first, second)
+
+
+def _checked(operator: str, grad: Tensor, out: Sequence[Tensor]) -> Sequence[Tensor]:
+    """var, m and v."""
+    if len(out) != 3:
+        refuse(operator, "out", f"a list of {len(out)}", "holds var, m and v")
+    var, m, v = out
+    check_float(operator, grad=grad, var=var, m=m, v=v)
+    for name, tensor in (("m", m), ("v", v), ("grad", grad)):
+        check_shape(operator, name, tensor, var.shape, "var")
+    return out
+
+
+def _moments(m: Tensor, v: Tensor, gradient: Tensor, beta1: Number, beta2: Number) -> tuple[Tensor, Tensor]:
+    return (
+        wide(m).mul(beta1).add_(gradient, alpha=1 - beta1),
+        wide(v).mul(beta2).addcmul_(gradient, gradient, value=1 - beta2),
+    )
+
+
+def _write(out: Sequence[Tensor], *values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    var, m, v = (tensor.copy_(value) for tensor, value in zip(out, values, strict=True))
     return var, m, v

@@ -36,8 +36,8 @@ std::optional<at::ScalarType> narrow_of(c10::ArrayRef<IValue> arguments) {
   for (const IValue& value : arguments) {
     if (value.isTensor() && is_narrow(value.toTensor())) return value.toTensor().scalar_type();
     if (!value.isTensorList()) continue;
-    for (const Tensor& tensor : value.toTensorVector()) {
-      if (is_narrow(tensor)) return tensor.scalar_type();
+    for (const IValue& element : value.toListRef()) {  // not copied: an optimiser's call has hundreds
+      if (is_narrow(element.toTensor())) return element.toTensor().scalar_type();
     }
   }
   return std::nullopt;

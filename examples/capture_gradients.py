@@ -1,4 +1,4 @@
-"""Capture what an operator's backward pass takes while a small network really trains.
+"""Capture the inputs of an operator's backward pass while a small network trains.
 
     python examples/capture_gradients.py                     # writes examples/data/rms_norm_grad.safetensors
     python examples/capture_gradients.py layer_norm_backward --steps 100 --out /tmp/captured.safetensors
@@ -38,7 +38,7 @@ LEARNING_RATE = 3e-3
 
 
 Batch = tuple[tuple[Tensor, ...], Tensor]
-"""The model's arguments, and what it should answer."""
+"""The model's arguments, and the right answer."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def digits() -> Data:
 
 @dataclass(frozen=True)
 class Operator:
-    """What to train for an operator, and what to keep of it."""
+    """What to train for an operator, and which tensors to keep."""
 
     model: Callable[[], nn.Module]
     data: Callable[[], Data]
@@ -191,7 +191,7 @@ def keep(layer: nn.Module, case: str, into: dict[str, Tensor]) -> torch.utils.ho
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Bring the model to a dtype, but for the layers that stay in float32."""
+    """Convert the model to a dtype, except the layers that stay in float32."""
     model.to(dtype)
     for layer in model.modules():
         if isinstance(layer, Captured) and layer.in_float32:

@@ -40,18 +40,18 @@ except ModuleNotFoundError as missing:
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 Loss = Callable[[nn.Module, int], Tensor]
-"""Of a model and the number of a batch."""
+"""The loss as a function of a model and the number of a batch."""
 Make = Callable[[], tuple[nn.Module, Loss]]
 Patch = Callable[[nn.Module], descend.torch.Report]
 
 RATIO = 3.0
-"""How many times PyTorch's error that of a patched model's gradient may be: of any one parameter, ..."""
+"""How many times PyTorch's error a patched model's may be: for any single parameter's gradient, ..."""
 MEDIAN_RATIO = precision.LEVELS["L1"].rmse
-"""... and in the middle of all parameters."""
+"""... and as the median of all parameters."""
 EXACT = 2.0**-36
-"""How far the gradients may be apart in float64."""
+"""How much the gradients may differ in float64."""
 SMALL = 1e-4
-"""Of the largest gradient's norm: what is smaller is judged as if it had this."""
+"""A gradient with a norm below this part of the largest is judged as if it had that norm."""
 HEADINGS = "largest difference", "typical error, Descend", "PyTorch", "ratio", "largest ratio"
 
 
@@ -153,7 +153,7 @@ MODELS: dict[str, Make] = {
 
 
 class InFloat64(TorchFunctionMode):
-    """What a model casts to float32 for itself, norms and softmax above all, it casts to float64 in here."""
+    """Within this mode a model's own casts to float32, as in norms and softmax, are casts to float64."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls the function with one dtype for the other."""
@@ -179,7 +179,7 @@ class Comparison:
 
     dtype: torch.dtype
     parameters: int
-    """Numbers in all of them."""
+    """The number of elements of all gradients."""
     report: descend.torch.Report
     ours: dict[str, float]
     """Errors of the patched model."""
@@ -195,7 +195,7 @@ class Comparison:
 
     @property
     def fault(self) -> str:
-        """What is wrong, in a sentence; nothing where all is as it should be."""
+        """What is wrong, in a sentence; empty if nothing is."""
         if not self.report.swapped or self.report.left:
             return f"{len(self.report.swapped)} norms were swapped and {len(self.report.left)} were not"
         if self.dtype is torch.float64:
@@ -219,7 +219,7 @@ def compare(make: Make, dtype: torch.dtype, patch: Patch = descend.torch.patch, 
         judge, theirs, ours = (gradients(m, loss, number) for m in (double, model, patched))
         largest = max(exact.norm() for exact in judge.values())
         for name, exact in judge.items():
-            # A gradient that is 0 but for rounding, as that of a bias of attention's keys, is judged by the others.
+            # A gradient that is 0 except for rounding, like that of attention's key bias, is judged by the others.
             size = torch.maximum(exact.norm(), SMALL * largest)
             pairs = (ours[name], exact), (theirs[name], exact), (ours[name], theirs[name])
             for found, (one, other) in zip(squares, pairs, strict=True):

@@ -172,7 +172,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual."""
+    """Attention and MLP, each after a norm and with a residual."""
 
     def __init__(self, columns: int, heads: int) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class GptAttention(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Attention and MLP, each behind a layer norm and beside a residual."""
+    """Attention and MLP, each after a layer norm and with a residual."""
 
     def __init__(self, columns: int, heads: int) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class Gpt(nn.Module):
 
 
 class SparseAttention(nn.Module):
-    """Attention of packed sequences to the last 16 tokens, and to compressed windows of what lies before."""
+    """Attention of packed sequences to the last 16 tokens, and to compressed windows of the tokens before."""
 
     def __init__(self, columns: int, heads: int) -> None:
         super().__init__()

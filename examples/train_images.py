@@ -31,12 +31,12 @@ VALIDATION = 64  # pieces that are not learned from
 
 
 def norm_swish(channels: int) -> nn.Sequential:
-    """What `descend.torch.patch` makes one operator."""
+    """Group norm and swish, which `descend.torch.patch` turns into one operator."""
     return nn.Sequential(nn.GroupNorm(8, channels), nn.SiLU())
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions, each behind a norm, with the time in between and a residual beside."""
+    """Two convolutions, each after a norm. The time is added in between, the input at the end."""
 
     def __init__(self, before: int, after: int, times: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ResidualBlock(nn.Module):
 
 
 class UNet(nn.Module):
-    """Noisy images and their times in, the noise out: down to a quarter of the size and up again."""
+    """From noisy images and their times to the noise: down to a quarter of the size and up again."""
 
     def __init__(self, channels: int = 32, times: int = 64) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def mixture(time: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def operators(model: nn.Module) -> Mapping[str, Sequence[nn.Module]]:
-    """The modules that Descend computes, or PyTorch's in their places."""
+    """The modules that Descend computes, or PyTorch's at the same places."""
     blocks = [block for block in model.modules() if isinstance(block, ResidualBlock)]
     norms = [norm for block in blocks for norm in (block.first_norm, block.second_norm)]
     return {"group norm + swish": [*norms, model.leave_norm]}

@@ -1,6 +1,6 @@
-"""A small language model as programs for Ascend have it: torch_npu's operators, trained on device npu.
+"""A small language model, written for Ascend: it uses torch_npu's operators and trains on device npu.
 
-Run it where no Ascend is: `descend npu examples/train_npu.py`.
+Run it without an Ascend processor: `descend npu examples/train_npu.py`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ VALIDATION = 16  # sequences that are not learned from
 
 
 class MaskedSoftmax(nn.Module):
-    """The softmax of attention as it is usually written out: scaled, masked, in float32 at least."""
+    """The softmax of attention as it is usually written: scaled, masked, in float32 or wider."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual."""
+    """Attention and MLP, each after a norm and with a residual."""
 
     def __init__(self, columns: int, heads: int) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def text(batch: int) -> Task:
 
 
 def operators(model: nn.Module) -> Mapping[str, Sequence[nn.Module]]:
-    """The modules that Descend computes, or PyTorch's in their places."""
+    """The modules that Descend computes, or PyTorch's at the same places."""
     blocks = list(model.blocks)
     return {
         "RMS norm": [model.norm, *(norm for block in blocks for norm in (block.attention_norm, block.mlp_norm))],

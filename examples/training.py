@@ -2,7 +2,7 @@
 
 Both start from the same weights and see the same batches. They take turns, a few steps each, so that what else the
 machine does falls on both. A third run, PyTorch alone in the next wider dtype, is the yardstick for the loss curves:
-rounding errors grow as a model trains, and how far PyTorch's own curve strays from this one tells by how much.
+rounding errors grow as a model trains, and the distance of PyTorch's own curve from this one shows by how much.
 
 Where a step's time goes is measured apart from its length: a few more steps run under torch.profiler, with marks around
 the modules that Descend computes. Their forward share is the time between the marks; their backward share is that of
@@ -48,11 +48,11 @@ PYTORCH, DESCEND = "PyTorch", "Descend"
 
 Batch = tuple[Tensor, ...]
 Shares = dict[str, dict[str, float]]
-"""By operator, forward and backward."""
+"""Shares of a step's time, by operator, forward and backward."""
 
 
 class Dtype(str, Enum):
-    """Of weights and activations; the optimiser works on float32 copies of narrower weights."""
+    """The dtype of weights and activations. The optimiser works on float32 copies of narrower weights."""
 
     float32 = "float32"
     bfloat16 = "bfloat16"
@@ -82,14 +82,14 @@ class Task:
     use_descend: Callable[[nn.Module], None]
     """The changed lines: swaps modules in place."""
     operators: Callable[[nn.Module], Mapping[str, Sequence[nn.Module]]]
-    """The modules that Descend computes, or those in their places, by kind."""
+    """The modules that Descend computes, or PyTorch's at the same places, by kind."""
     loss: Callable[[nn.Module, Batch], Tensor]
     draw: Callable[[torch.Generator], Batch]
     """A batch to learn from."""
     validation: Sequence[Batch]
-    """From data that is not learned from."""
+    """A batch of data that is not learned from."""
     baselines: Mapping[str, float]
-    """Losses on the validation data of those who have learned next to nothing."""
+    """Baselines: losses on the validation data of guesses that need no training."""
     learning_rate: float = 3e-3
 
 
@@ -180,22 +180,22 @@ class Outcome:
     validation: dict[str, float] = field(default_factory=dict)
     """The loss on the validation data after the last step, by run."""
     step_seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Of every step that counts, by run."""
+    """The seconds of every step that counts, by run."""
     shares: dict[str, Shares] = field(default_factory=dict)
-    """Of a step's time, by run; medians."""
+    """The operators' shares of a step's time, by run; medians."""
 
     @property
     def wider(self) -> str:
-        """The run that is the yardstick."""
+        """The run in the wider dtype, with which the others are compared."""
         return next(name for name in self.losses if name not in (PYTORCH, DESCEND))
 
     def differences(self, run: str, other: str) -> list[float]:
-        """Relative, of every step's losses."""
+        """The relative difference of the losses of every step."""
         return [abs(a - b) / abs(b) for a, b in zip(self.losses[run], self.losses[other], strict=True)]
 
     @property
     def agree(self) -> bool:
-        """Whether the loss curve strays from the wider run's as PyTorch's own does, from the first to any later step.
+        """Whether Descend's loss curve stays as close to the wider run's as PyTorch's own, up to every step.
 
         By the precision standard a largest error may be ten times a third party's (level L0); a rounding is no error.
         """
@@ -209,7 +209,7 @@ class Outcome:
         return median(self.step_seconds[run])
 
     def share(self, run: str) -> float:
-        """Of a step, all operators, forward and backward."""
+        """The share of a step that all operators take, forward and backward."""
         return sum(part for directions in self.shares[run].values() for part in directions.values())
 
     def save(self, path: Path) -> None:
@@ -246,7 +246,7 @@ def train(task: Task, settings: Settings, console: Console) -> Outcome:
     batches = [task.draw(random) for _ in range(settings.steps)]
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     quiet = not console.is_terminal
-    # No thread that draws while others are timed: it is refreshed between the blocks.
+    # The display has no thread of its own, which would disturb the times: it is refreshed between the blocks.
     with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=quiet) as progress:
         bar = progress.add_task("", total=3 * settings.steps)
         for number, start in enumerate(range(0, settings.steps, BLOCK)):
@@ -328,9 +328,9 @@ class _Mark:
 
 
 def _attribute(events: Sequence[Any], kinds: Sequence[str]) -> Shares:
-    """The seconds that fall to the marks of each kind, and to the autograd nodes made in them."""
+    """The seconds between the marks of each kind, and of the autograd nodes that were made there."""
     seconds: dict[str, dict[str, float]] = {kind: {"forward": 0.0, "backward": 0.0} for kind in kinds}
-    # Whatever records a number before its node is made only looks at it: the last that does so makes the node.
+    # Several functions record a node's number before the node is made. The last of them makes the node.
     made: dict[int, str | None] = {}
     for event in sorted(events, key=lambda e: e.time_range.start):
         if event.name in seconds:
@@ -394,7 +394,7 @@ def terminal() -> Console:
 
 
 def table(*columns: str, left: Sequence[str] = ()) -> Table:
-    """An empty one; all columns but the first and those in `left` hold numbers."""
+    """An empty table. All columns have numbers, except the first and those in `left`."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0), show_edge=False)
     for number, name in enumerate(columns):
         made.add_column(name, justify="right" if number and name not in left else "left", no_wrap=number == 0)

@@ -1,4 +1,4 @@
-// What the examples share: a check of every status, tensors in device memory, the second phase with its workspace.
+// What the examples share: a check of every status, tensors in device memory, a call of the second phase.
 #pragma once
 
 #include <cmath>
@@ -69,7 +69,7 @@ struct DeviceTensor {
   aclTensor* tensor = nullptr;
 };
 
-// As many numbers as a tensor of that shape has, from -1 to 1, without an order that shows.
+// So many numbers from -1 to 1, in no obvious order.
 inline std::vector<float> numbers(int64_t count, double start = 0) {
   std::vector<float> values(count);
   for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(std::sin(start + 2.4 * static_cast<double>(i)));
@@ -78,7 +78,7 @@ inline std::vector<float> numbers(int64_t count, double start = 0) {
 
 using Run = aclnnStatus (*)(void*, uint64_t, aclOpExecutor*, aclrtStream);
 
-// The second phase, with a workspace that lives as long as it runs.
+// The second phase. The workspace is freed once it has run.
 inline void launch_and_wait(Run run, uint64_t workspace_size, aclOpExecutor* executor, aclrtStream stream) {
   void* workspace = nullptr;
   if (workspace_size > 0) CHECK(aclrtMalloc(&workspace, workspace_size, ACL_MEM_MALLOC_HUGE_FIRST));
@@ -87,14 +87,14 @@ inline void launch_and_wait(Run run, uint64_t workspace_size, aclOpExecutor* exe
   if (workspace != nullptr) aclrtFree(workspace);
 }
 
-// Prints the values of a tensor, a name in front.
+// Prints a name and the values of a tensor.
 inline void print(const char* name, const DeviceTensor& tensor) {
   std::printf("%s", name);
   for (const float value : tensor.values()) std::printf(" %.5f", value);
   std::printf("\n");
 }
 
-// The device from the first line of a program to its last.
+// Initialises the device, and finalises it at the end of the program.
 class Device {
  public:
   Device() {

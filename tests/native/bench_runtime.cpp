@@ -1,4 +1,4 @@
-// What the runtime itself costs: medians, in nanoseconds.
+// The cost of the runtime itself: medians, in nanoseconds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What tests of the C interface share: tensors in memory of exactly their size, and both phases in one call.
+// Shared by tests of the C interface: tensors in memory of exactly their size, and both phases in one call.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// For tests of the C interface under doctest: the library's life, a call to work with, and what a refusal looks like.
+// For tests of the C interface under doctest: aclInit and aclFinalize, a call to work with, a check of refusals.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ struct Runtime {
   ~Runtime() { CHECK(aclFinalize() == ACL_SUCCESS); }
 };
 
-// That call() is refused with this status and a sentence of its own, which names who refuses.
+// Checks that call() is refused with this status and a new sentence that names the function.
 template <class Call>
 void refused(int expected, const std::string& who, Call call) {
   CAPTURE(who);

@@ -42,7 +42,7 @@ struct AtEnd {
 };
 AtEnd at_end;
 
-// Three streams of which each waits for the one before, and what each has found done by then.
+// Three streams, each of which waits for the one before, and what each found done by then.
 struct Chain {
   Chain() {
     for (int i = 0; i < 20; ++i) streams[0].submit(counted(work(2ms), first));
@@ -78,7 +78,7 @@ Immortal<std::unique_ptr<Chain>> chain;
 Immortal<std::vector<std::thread>> waiters;
 std::atomic<int> right{0};
 
-// How a destructor may ask for the end of the chain.
+// The ways in which a destructor can wait for the end of the chain.
 const std::pair<const char*, bool (*)()> kLateWays[] = {
     {"late_synchronize", [] { return (*chain)->streams[2].synchronize().ok() && (*chain)->in_order(); }},
     {"late_event", [] { return (*chain)->events[2]->wait() && (*chain)->in_order(); }},
@@ -137,7 +137,7 @@ const std::pair<const char*, bool (*)()> kLateWays[] = {
 int main(int count, char** arguments) {
   const std::string way = count > 1 ? arguments[1] : "";
   set_num_threads(4);
-  if (way == "queued") {  // far more than anyone would wait for
+  if (way == "queued") {  // far longer than a test waits
     leaked->push_back(std::make_unique<Stream>());
     for (int i = 0; i < 10000; ++i) leaked->back()->submit(work(20ms));
   } else if (way == "running") {

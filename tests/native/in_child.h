@@ -1,4 +1,4 @@
-// Runs a function in a forked child, which must end well and soon.
+// Runs a function in a forked child, which must succeed soon.
 #pragma once
 
 #include <doctest/doctest.h>

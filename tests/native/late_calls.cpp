@@ -1,4 +1,4 @@
-// Calls the library when almost everything is gone: from the destructors of globals and of a thread's own things.
+// Calls the library at the very end: from destructors of globals and of thread-local objects.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -48,7 +48,7 @@ struct Late {
   bool last;
 };
 
-Late global(true);  // its destructor runs after those of the main thread's own
+Late global(true);  // its destructor runs after the main thread's thread-local ones
 thread_local Late own(false);
 
 }  // namespace

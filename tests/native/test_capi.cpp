@@ -281,7 +281,7 @@ TEST_CASE("where the last call would work") {
     CHECK(verdict.status == (absent ? ACLNN_ERR_INNER_FIND_KERNEL_ERROR : 0));
     CHECK((std::string(verdict.sentence).find("aclnnRmsNormGrad: ") == 0) == absent);
   }
-  // A call that is refused is asked about all the same.
+  // descendPortability answers for a refused call, too.
   CHECK(aclnnRmsNormGradGetWorkspaceSize(problem.dy, problem.x, problem.rstd, nullptr, problem.dx, problem.dgamma,
                                          &size, &executor) == ACLNN_ERR_PARAM_NULLPTR);
   REQUIRE(descendPortability(verdicts, 1, &count) == ACL_SUCCESS);

@@ -1,4 +1,4 @@
-// What streams call back, wait for in memory, and are told to do after a failure.
+// Streams: callbacks, waits for a number in memory, modes after a failure.
 #include <doctest/doctest.h>
 #include <pthread.h>
 
@@ -84,7 +84,7 @@ TEST_CASE("host functions run in the order of the stream, on no thread of the ca
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtLaunchHostFunc", aclrtLaunchHostFunc(stream, nullptr, &seen));
   REFUSED(ACL_ERROR_INVALID_RESOURCE_HANDLE, "aclrtLaunchHostFunc", aclrtLaunchHostFunc(&seen, add_one, &seen));
 
-  // What one throws is the stream's failure, once, and the stream goes on.
+  // An exception of a callback is reported once as the stream's failure, and the stream continues.
   for (const auto function : {throw_it, throw_number}) {
     CHECK(aclrtLaunchHostFunc(stream, function, nullptr) == 0);
     CHECK(aclrtLaunchHostFunc(stream, add_one, &seen.count) == 0);
@@ -279,7 +279,7 @@ TEST_CASE("streams write numbers to memory and wait for them") {
   }
   CHECK(aclrtValueWait(&word, 16, ACL_STREAM_WAIT_VALUE_EQ, waiter) == 0);  // holds already
   CHECK(aclrtSynchronizeStream(waiter) == 0);
-  // One that never holds is given up with its stream.
+  // A wait that never ends is dropped with its stream.
   aclrtStream stuck = nullptr;
   CHECK(aclrtCreateStream(&stuck) == 0);
   CHECK(aclrtValueWait(&word, 99, ACL_STREAM_WAIT_VALUE_EQ, stuck) == 0);

@@ -1,4 +1,4 @@
-// What programs keep beside tensors: buffers with their size, descriptions, the latest failure as a number, a log.
+// Data buffers, tensor descriptions, the status code of the latest failure, the log.
 #include <unistd.h>
 
 #include <cstdio>

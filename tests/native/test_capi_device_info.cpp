@@ -1,4 +1,4 @@
-// What devices tell of themselves, limits, settings and versions.
+// Information about devices, limits, settings and versions.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -240,7 +240,7 @@ TEST_CASE("attributes of CANN, and options of its compiler") {
     REFUSED(ACL_ERROR_INVALID_PARAM, "aclSetCompileopt", aclSetCompileopt(static_cast<aclCompileOpt>(17), "x"));
     REFUSED(ACL_ERROR_INVALID_PARAM, "aclSetCompileopt", aclSetCompileopt(ACL_DEBUG_DIR, nullptr));
   }
-  const Runtime again;  // with nothing left of the last life
+  const Runtime again;  // with nothing left from before aclFinalize
   CHECK(aclGetCompileopt(ACL_OP_JIT_COMPILE, text, sizeof(text)) == 0);
   CHECK(text == std::string("disable"));
 }

@@ -36,7 +36,7 @@ void keep_busy(aclrtStream stream, std::vector<char>& memory) {
   for (int i = 0; i < 500; ++i) CHECK(aclrtMemsetAsync(memory.data(), kBlock, i, kBlock, stream) == 0);
 }
 
-// Sets it for a child alone: the answers are kept for good once they are good.
+// Sets it in a child: a process keeps a valid setting for good.
 int count_with(const char* devices, const char* visible, uint32_t expected) {
   return in_child([=] {
     devices == nullptr ? unsetenv("DESCEND_DEVICES") : setenv("DESCEND_DEVICES", devices, 1);
@@ -56,7 +56,7 @@ int refused_with(const char* devices, const char* visible, int status, const cha
     const bool refused = aclrtGetDeviceCount(&count) == status && count == 99 &&
                          sentence().find(word) != std::string::npos && aclrtSetDevice(0) == status;
     unsetenv("ASCEND_RT_VISIBLE_DEVICES");
-    setenv("DESCEND_DEVICES", "2", 1);  // once mended all is well
+    setenv("DESCEND_DEVICES", "2", 1);  // once the variable is right, it works
     return refused && aclrtSetDevice(1) == 0;
   });
 }
@@ -115,7 +115,7 @@ TEST_CASE("each thread has its device and its context") {
   std::thread([&] {
     int32_t device = -1;
     REFUSED(ACL_ERROR_RT_CONTEXT_NULL, "aclrtGetDevice", aclrtGetDevice(&device));
-    CHECK(context_now() == zero);  // what else asks works on device 0
+    CHECK(context_now() == zero);  // all other functions work on device 0
     CHECK(aclrtSetDevice(2) == 0);
     CHECK(context_now() == two);  // threads share the default one
     CHECK(aclrtSetDevice(1) == 0);
@@ -169,7 +169,7 @@ TEST_CASE("a device is reset when each of its uses is answered") {
   CHECK(context_now() != context);
   CHECK(aclrtResetDeviceForce(1) == 0);
   REFUSED(ACL_ERROR_RT_CONTEXT_RELEASE_ERROR, "aclrtResetDevice", aclrtResetDevice(1));
-  // Device 0 is none the worse.
+  // Device 0 is not affected.
   CHECK(aclrtSetDevice(0) == 0);
   CHECK(aclrtSynchronizeStream(nullptr) == 0);
 }
@@ -288,7 +288,7 @@ TEST_CASE("each device counts its own memory, a share of the machine's, and copi
     CHECK((total == 0 || total == share));
     total = share;
     CHECK(free <= share - bytes);
-    // What the machine has, this device has a part of.
+    // This device has a share of the machine's memory.
     void* more = nullptr;
     REFUSED(ACL_ERROR_BAD_ALLOC, "aclrtMalloc", aclrtMalloc(&more, share - bytes + 1, ACL_MEM_MALLOC_HUGE_FIRST));
   }

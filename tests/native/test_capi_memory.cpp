@@ -1,4 +1,4 @@
-// What is known about memory, host memory that is registered, copies in batches.
+// Attributes of pointers, registered host memory, batches of copies.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr size_t kMany = size_t{8} << 20;  // not copied by whoever asks
+constexpr size_t kMany = size_t{8} << 20;  // not copied on the caller's thread
 
 const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
@@ -113,7 +113,7 @@ TEST_CASE("host memory is registered, found and forgotten") {
   void* again = nullptr;
   CHECK(aclrtHostGetDevicePointer(pages.start + page + 5, &again, 0) == 0);
   CHECK(again == pages.start + page + 5);
-  // Registering changes no bounds: memory of others goes on behind it.
+  // Registering sets no bounds: the memory may continue behind the registered part.
   CHECK(aclrtMemset(pages.start + page, 3 * page, 1, 3 * page) == 0);
 
   const auto refuse = [](int code, void* start, uint64_t size, uint32_t flag) {

@@ -112,7 +112,7 @@ TEST_CASE("an allocation is one memory for the process that exports it and those
       char* const memory = static_cast<char*>(start);
       bool well = memory[0] == 11 && memory[bytes - 1] == 12;
       memory[1] = 21;
-      // It is an allocation of this process's with an end, which others free.
+      // It is an allocation with bounds in this process, which other functions free.
       well = well && aclrtMemset(memory, bytes + 1, 0, bytes + 1) != 0 && aclrtFree(memory) != 0;
       aclrtPtrAttributes attributes{};
       well = well && aclrtPointerGetAttributes(memory, &attributes) == 0 &&
@@ -150,7 +150,7 @@ TEST_CASE("an allocation is one memory for the process that exports it and those
   }
 }
 
-// The system holds the writers up, which ThreadSanitizer does not see, and an emulated system does not do.
+// The system suspends the writers. ThreadSanitizer does not see that, and an emulated system does not do it.
 #if defined(__SANITIZE_THREAD__) || defined(DESCEND_EMULATED)
 constexpr bool kSeesTheSystem = false;
 #else
@@ -333,7 +333,7 @@ TEST_CASE("what cannot be exported or imported is refused") {
   CHECK(key != again);
   CHECK(aclrtFree(memory) == 0);
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtIpcMemClose", aclrtIpcMemClose(again.data()));
-  // What malloc got back is its own: many allocations in the same place.
+  // malloc may use the freed memory again: many allocations at the same address.
   for (int i = 0; i < 100; ++i) {
     char* const other = allocated(8192);
     std::memset(other, i, 8192);

@@ -74,7 +74,7 @@ TEST_CASE("a reservation is memory where something is mapped, and nowhere else")
   CHECK(!can_write(start + 3 * kPiece, 1));
   CHECK(can_write(start + 4 * kPiece, 2 * kPiece));
 
-  // What stands in physical memory stays there, wherever it is mapped.
+  // Physical memory keeps its contents, wherever it is mapped.
   CHECK(aclrtMapMem(start + 7 * kPiece, kPiece, 0, handles[3], 0) == 0);
   CHECK(start[7 * kPiece] == 7);
   // It may be mapped twice, and is freed when it is mapped nowhere and its handle has ended.
@@ -148,7 +148,7 @@ TEST_CASE("what cannot be reserved, made or mapped is refused") {
   }
   CHECK(address == &address);
   char* const start = reserve(4 * kPiece);
-  // A wish is granted, or refused where the addresses are in use or not aligned.
+  // A requested address is given, or refused if it is in use or not aligned.
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtReserveMemAddress",
           aclrtReserveMemAddress(&address, kPiece, 0, start + kPiece, 0));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtReserveMemAddress",
@@ -222,7 +222,7 @@ TEST_CASE("what cannot be reserved, made or mapped is refused") {
   for (const size_t at : {size_t{0}, kPiece}) refuse_map(ACL_ERROR_INVALID_PARAM, start + at, 2 * kPiece, large);
   CHECK(sentence().find("is mapped to") != std::string::npos);
   refuse_map(ACL_ERROR_INVALID_PARAM, start + kPiece, 4096, small);
-  // One reservation is one side's.
+  // One reservation has memory of the device or of the host, not both.
   aclrtDrvMemHandle host = physical(kPiece, properties(ACL_MEM_HUGE, ACL_MEM_LOCATION_TYPE_HOST));
   refuse_map(ACL_ERROR_INVALID_PARAM, start, kPiece, host);
   CHECK(sentence().find("memory of the host") != std::string::npos);

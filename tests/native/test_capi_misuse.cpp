@@ -1,4 +1,4 @@
-// Every breach of the rules that C allows ends in a status and a sentence, and in nothing else.
+// Every misuse that C allows ends in a status and a sentence, and has no other effect.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ struct Named {
   std::function<int()> call;
 };
 
-// Every function that needs aclInit first and tells by a status.
+// Every function that needs aclInit and returns a status.
 std::vector<Named> runtime_calls(aclTensor* tensor, aclOpExecutor* executor) {
   static void* pointer;
   static int64_t value;
@@ -389,7 +389,7 @@ TEST_CASE("destroying twice, using after destroying, and handles of another kind
     REQUIRE(handle != nullptr);
     CHECK_MESSAGE(kind.destroy(handle) == 0, kind.name, " ", sentence());
     for (int again = 0; again < 2; ++again) REFUSED(kind.stale, kind.name, kind.destroy(handle));
-    // Its place is taken by others now.
+    // Other objects have its slot now.
     std::vector<void*> others;
     for (int i = 0; i < 200; ++i) others.push_back(kind.make());
     CHECK(std::set<void*>(others.begin(), others.end()).size() == 200);
@@ -459,7 +459,7 @@ TEST_CASE("the second phase: executors and workspaces that will not do") {
   CHECK(sentence().find("aclnnRmsNormGrad") != std::string::npos);  // whose it is
   REFUSED(ACLNN_ERR_RUNTIME_ERROR, who, second(workspace, launch.size, dead));
   REFUSED(ACLNN_ERR_RUNTIME_ERROR, who, second(workspace, launch.size, host));
-  // Of several breaches the stream's is the last.
+  // If several arguments are wrong, the stream is reported last.
   REFUSED(ACLNN_ERR_PARAM_NULLPTR, who, second(nullptr, launch.size, dead));
   REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(workspace, launch.size - 1, dead));
 
@@ -471,14 +471,14 @@ TEST_CASE("the second phase: executors and workspaces that will not do") {
     REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(array->data() + array->bytes() - 16, launch.size));
   }
 
-  // A workspace is not larger than its allocation, whatever the caller says.
+  // The size that the caller gives does not count if the workspace's allocation is smaller.
   void* small = nullptr;
   REQUIRE(aclrtMalloc(&small, launch.size + 16, ACL_MEM_MALLOC_HUGE_FIRST) == 0);
   REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(static_cast<char*>(small) + 32, launch.size));
   CHECK(sentence().find(std::to_string(launch.size - 16)) != std::string::npos);
   CHECK_FALSE(problem.dx.finite());
 
-  CHECK(second(static_cast<char*>(small) + 16, launch.size) == 0);  // none of this has spent it
+  CHECK(second(static_cast<char*>(small) + 16, launch.size) == 0);  // none of this has used it up
   REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(small, launch.size));
   CHECK(aclrtSynchronizeStream(nullptr) == 0);
   CHECK(problem.dx.finite());
@@ -546,7 +546,7 @@ TEST_CASE("outputs whose elements overlap each other, or may") {
        {Case{{4999, 4999}, {5001, 5000}, nullptr}, Case{{5000, 5001}, {5001, 5000}, nullptr},
         Case{{5001, 5002}, {5001, 5000}, overlap}, Case{{3, 4}, {4, 3}, nullptr}, Case{{4, 5}, {4, 3}, overlap},
         Case{{70, 70, 70}, {1000003, 1010007, 1100011}, nullptr}, Case{{70, 70, 70}, {10007, 10009, 10037}, overlap},
-        // Which do not, but to tell would take a while.
+        // They do not overlap, but finding that out would take long.
         Case{{16, 16, 16, 16, 16},
              {155166371789, 106101308501, 166620417634, 149291608580, 129670118931},
              "too long to tell"}}) {
@@ -762,7 +762,7 @@ TEST_CASE("null results, devices that are none, lists without values") {
   CHECK(sentence().find("aclCreateScalar: ") == 0);
   CHECK(aclCreateTensor(nullptr, 2, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, host) == nullptr);
   CHECK(sentence().find("aclCreateTensor: ") == 0);
-  // Absurd numbers make a tensor, and the first phase judges; so many dimensions cannot be kept.
+  // A tensor may have absurd numbers, which the first phase checks; only too many dimensions are refused at once.
   CHECK(aclCreateTensor(four, uint64_t{1} << 62, ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, four, 1, host) == nullptr);
   CHECK(aclCreateIntArray(four, uint64_t{1} << 62) == nullptr);
   std::vector<int64_t> many(3000, INT64_MAX);

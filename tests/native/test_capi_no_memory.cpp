@@ -1,4 +1,4 @@
-// The C interface where memory runs out, at every single allocation: a status and a sentence, and the library goes on.
+// The C interface out of memory, at every single allocation: a status and a sentence, and later calls work.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -54,7 +54,7 @@ struct Buffers {
   std::vector<char> workspace, block, copy;
 };
 
-// A program's whole life but for its end. Whatever is made is given back, or left to aclFinalize.
+// A whole program but for its end. Everything is freed, or left to aclFinalize.
 void live(Log& log, Buffers& on) {
   aclrtStream stream = nullptr;
   aclrtEvent event = nullptr;
@@ -141,7 +141,7 @@ TEST_CASE("every allocation fails once, or from there on") {
         const bool known = status == 0 || status == ACL_ERROR_BAD_ALLOC || status == ACLNN_ERR_RUNTIME_ERROR;
         CHECK_MESSAGE(known, "call ", i, " ends in ", status);
       }
-      // Whatever has failed, the library is whole.
+      // Whatever failed, the library still works.
       if (ended == ACL_ERROR_REPEAT_FINALIZE || ended == ACL_ERROR_UNINITIALIZE) FAIL("ended by a failure");
       if (ended != 0) {
         CHECK(ended == ACL_ERROR_BAD_ALLOC);

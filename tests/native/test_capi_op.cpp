@@ -25,7 +25,7 @@ struct OnProduct : Runtime {
   explicit OnProduct(const char* name) { REQUIRE(descendSetProduct(name) == 0); }
 };
 
-// That both have the same bits, and that there are any.
+// Checks that both have the same bits, and are not empty.
 void same(const Array& ours, const Array& theirs) {
   CHECK(ours.digest() == theirs.digest());
   CHECK(ours.finite());

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kWho = "aclopCompileAndExecute";
 
-// A call of RmsNorm that would do.
+// A valid call of RmsNorm.
 struct RmsNorm : Runtime {
   RmsNorm() { x.normal(1), gamma.normal(2); }
   int operator()(const char* type = "RmsNorm") { return execute(type, in, out, attr); }
@@ -199,7 +199,7 @@ TEST_CASE("what is set on descriptions, and what is not") {
   const int64_t storage[] = {6};
   CHECK(aclSetTensorShape(desc, 1, storage) == 0);
   CHECK(aclSetTensorFormat(desc, ACL_FORMAT_FRACTAL_NZ) == 0);
-  // The description's own are another matter.
+  // The description's own shape and format are unchanged.
   CHECK(aclGetTensorDescNumDims(desc) == 2);
   CHECK(aclGetTensorDescFormat(desc) == ACL_FORMAT_NCHW);
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclSetTensorShape", aclSetTensorShape(desc, -1, storage));
@@ -246,7 +246,7 @@ TEST_CASE("descriptions that lie") {
   });
   with_x({4, 16}, ACL_FLOAT, 256, "has \"gamma\" in the place of x",
          [](aclTensorDesc* desc) { aclSetTensorDescName(desc, "gamma"); });
-  // Host memory is copied, so much as there is.
+  // Host memory is copied up to its end.
   for (const std::vector<int64_t>& dims : {std::vector<int64_t>{huge, huge}, {huge, 16}, {-4, 16}}) {
     with_x(dims, ACL_FLOAT, 256, "x ",
            [](aclTensorDesc* desc) { CHECK(aclSetTensorPlaceMent(desc, ACL_MEMTYPE_HOST) == 0); });

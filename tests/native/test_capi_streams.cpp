@@ -40,7 +40,7 @@ bool idle(aclrtStream stream) {
   return status == ACL_STREAM_STATUS_COMPLETE;
 }
 
-// Fills that take a while, however busy the machine is: some seconds in all. Whoever uses them drops most in the end.
+// Fills that take some seconds in all, on any machine. Tests drop most of them in the end.
 struct Busy {
   void on(aclrtStream stream) {
     for (int i = 0; i < 2000; ++i) {
@@ -193,7 +193,7 @@ TEST_CASE("events: complete, waited for, timed") {
   CHECK(aclrtMemcpyAsync(to.data(), 64, from.data(), 64, ACL_MEMCPY_DEFAULT, other) == 0);
   CHECK_FALSE(idle(other));
   CHECK(to[0] == 0);
-  // Reset it is as if never recorded; the wait is for what it was.
+  // After a reset it is as if never recorded; the earlier wait still waits for the earlier record.
   CHECK(aclrtResetEvent(end, stream) == 0);
   CHECK_FALSE(end.complete());
   CHECK(aclrtSynchronizeEvent(end) == 0);
@@ -372,7 +372,7 @@ TEST_CASE("results are deterministic, whatever the switch says and however many 
     }
     CHECK(descendSetNumThreads(0) == 0);
   }
-  const Runtime again;  // with nothing left of the last life
+  const Runtime again;  // with nothing left from before aclFinalize
   CHECK(aclrtGetSysParamOpt(ACL_OPT_DETERMINISTIC, &value) == 0);
   CHECK(value == 1);
 }
@@ -405,7 +405,7 @@ TEST_CASE("lists of tensors and scalars") {
   CHECK(aclDestroyScalarList(numbers) == 0);
   for (const auto* scalar : scalars) REFUSED(ACLNN_ERR_PARAM_INVALID, "aclDestroyScalar", aclDestroyScalar(scalar));
   CHECK(aclDestroyTensorList(empty) == 0);
-  // A list is not bothered by tensors that are gone, or in it twice.
+  // A list may have tensors that were destroyed, or the same tensor twice.
   const aclTensor* twice[] = {problem.x, problem.x, nullptr, tensors[0]};
   CHECK(aclDestroyTensorList(aclCreateTensorList(twice, 4)) == 0);
   REFUSED(ACLNN_ERR_PARAM_INVALID, "aclDestroyTensor", aclDestroyTensor(problem.x));

@@ -1,4 +1,4 @@
-// Many threads at the C interface at once, the end of the library beneath them, and forks.
+// Many threads at once in the C interface, aclFinalize meanwhile, and forks.
 #include <doctest/doctest.h>
 #include <limits.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 
 namespace {
 
-// Runs body(i) on so many threads, all let go together.
+// Runs body(i) on so many threads, which start together.
 void together(int count, const std::function<void(int)>& body) {
   std::atomic<int> ready{0};
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// What cannot be served: a code, a sentence that names the function, and never success.
+// Functions that cannot be served: a code, a sentence that names the function, never success.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@ using namespace descend::kernels;
 
 TEST_CASE("rows that begin where lines do go by way of no stage, which might not hold one") {
   alignas(64) float lines[32] = {};
-  // More than any last-level cache has room for, and of it so little for results that the caches keep them.
+  // More bytes than any last-level cache holds, but results so small that the caches keep them.
   const Traffic traffic{int64_t{1} << 50, 1 << 10};
   for (const int64_t columns : {16, 3072, 1 << 20}) {
     const Rows<float> aligned{lines, columns}, shifted{lines + 1, columns};

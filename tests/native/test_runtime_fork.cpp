@@ -29,7 +29,7 @@ TEST_CASE("a forked child can use inherited streams" * FORKS) {
           for (Stream* stream : {&idle, &used, &busy}) {
             if (!stream->idle()) return false;
             const Status status = stream->synchronize();
-            if (status.ok() != (stream == &idle)) return false;  // what was lost is told, once
+            if (status.ok() != (stream == &idle)) return false;  // the lost work is reported, once
             stream->submit(large([&] { ++count; }));
             stream->submit(small([&] { ++count; }));
             if (!stream->synchronize().ok()) return false;

@@ -52,7 +52,7 @@ bool covers(int64_t chunks, int64_t bytes = kLarge) {
   return covers_by(chunks, [&](auto count) { parallel_for(chunks, bytes, count); });
 }
 
-// Chunks that each have a thread from the start.
+// Chunks that are assigned to threads from the start.
 template <class Body>
 void run_fixed(int64_t chunks, int threads, Body&& body) {
   detail::run_chunks(
@@ -130,7 +130,7 @@ TEST_CASE("several threads take part, the caller among them") {
       std::lock_guard lock(mutex);
       seen.insert(std::this_thread::get_id());
     }
-    // Nobody leaves before all four have come, so it takes four threads.
+    // No thread leaves before all four have arrived, so four threads are needed.
     ++inside;
     while (inside < 4) std::this_thread::yield();
   });
@@ -180,7 +180,7 @@ TEST_CASE("a fixed chunk runs where it did before, and its neighbours with it") 
     run_fixed(9, 2, [&](int64_t chunk) {
       by[static_cast<size_t>(chunk)] = std::this_thread::get_id();
       if (std::this_thread::get_id() != caller) came = true;
-      while (!came) std::this_thread::yield();  // the caller, who would take what nobody has begun
+      while (!came) std::this_thread::yield();  // the caller, which would take chunks that no thread has begun
     });
     for (size_t i = 0; i < by.size(); ++i) CHECK((by[i] == caller) == (i < 4));
   }
@@ -293,7 +293,7 @@ TEST_CASE("threads that are near and awake get their part" * TIMED) {
   int threads = 0;
   for (int times = 0; times < 1000 && threads < 2; ++times) {
     detail::distance().note(std::chrono::nanoseconds(0), Clock::now());
-    CHECK(covers(16));  // who works stays awake for a while
+    CHECK(covers(16));  // a worker stays awake for a while
     threads = detail::useful_threads(16, int64_t{1000} << 10);
   }
   CHECK(threads == std::min(usable_cores(), 2));
@@ -451,7 +451,7 @@ TEST_CASE("what is not worth waking a thread for gets one where regions follow e
     CHECK(regions < 100000);
   }
 
-  set_num_threads(usable_cores() + 1);  // who would never stay awake is not woken
+  set_num_threads(usable_cores() + 1);  // a worker that would not stay awake is not woken
   pause();
   for (int i = 0; i < 100; ++i) {
     CHECK(alone());

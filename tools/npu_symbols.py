@@ -1,10 +1,11 @@
-"""What releases of torch_npu ask of CANN's libraries, and what of it Descend does not serve.
+"""The functions of CANN that releases of torch_npu use, and those of them that Descend does not have.
 
-    ./dev npu-symbols                  # the first and the last of each release from 2.7.1 on that the registry has
-    ./dev npu-symbols 2.13.0 x.whl     # these, or wheels that are here
+    ./dev npu-symbols                  # the first and the last version of each release from 2.7.1 on
+    ./dev npu-symbols 2.13.0 x.whl     # these versions or wheel files
 
-A function or library that is bound at load must be there for every release, or its `import torch_npu` fails: then the
-exit status is 1. What is looked up by name when first used may be missing: torch_npu says so, or does without.
+A function that torch_npu's libraries are linked to must exist, or `import torch_npu` fails. If one is missing for any
+release, the exit status is 1. A function that is looked up by name when first used may be missing: torch_npu then
+raises an error or does without it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LIBRARY = re.compile(r"torch_npu/(_C[^/]*|lib/[^/]*)\.so")
 
 
 def releases() -> list[str]:
-    """The first and the last version of each release that the registry has, oldest first."""
+    """The first and the last version of each release in the package registry, oldest first."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch_npu", "--disable-pip-version-check"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     listed = re.search(r"Available versions: (.*)", text)
@@ -49,7 +50,7 @@ def download(version: str, folder: Path) -> Path:
 
 
 def requests(wheel: Path) -> _symbols.Requests:
-    """What the libraries in a wheel ask for."""
+    """The functions and libraries that the libraries in a wheel need."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder, [name for name in archive.namelist() if _LIBRARY.fullmatch(name)])
         return _symbols.requests(_symbols.libraries(Path(folder) / "torch_npu"))

@@ -1,7 +1,7 @@
-"""Who stands in CANN's place for torch_npu in this process: a CANN that is set up here, or else Descend's SDK.
+"""Which libraries torch_npu gets as CANN's in this process: those of a CANN on this machine, or else Descend's SDK.
 
-torch_npu's libraries need CANN's by their sonames. One that is in the process already satisfies that, wherever it lies:
-so Descend's are loaded before, and neither LD_LIBRARY_PATH nor any file of torch_npu has to be changed.
+torch_npu's libraries need CANN's by their sonames. A library that is loaded already satisfies that, wherever its file
+is. So Descend's libraries are loaded first, and neither LD_LIBRARY_PATH nor any file of torch_npu has to be changed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 
 from descend import sdk
 
-_loaded: list[ctypes.CDLL] = []  # kept as long as the process
+_loaded: list[ctypes.CDLL] = []  # never unloaded
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The variables by which programs find what lies in CANN's place."""
+    """The environment variables by which programs find CANN, set to this folder."""
     return {"ASCEND_HOME_PATH": str(home), "ASCEND_TOOLKIT_HOME": str(home), "ASCEND_OPP_PATH": str(home / "opp")}
 
 
 def other() -> str | None:
-    """Where a CANN is set up that is not Descend's; None where there is none.
+    """The folder of a CANN that is not Descend's; None if there is none.
 
-    It is what ASCEND_HOME_PATH names, or where the system's loader finds libascendcl.so.
+    It is the folder that ASCEND_HOME_PATH names, or the one where the system's loader finds libascendcl.so.
     """
     home = os.environ.get("ASCEND_HOME_PATH")
     if home and not _is_sdk(home):
@@ -38,7 +38,7 @@ def other() -> str | None:
 
 
 def stays_out(found: str) -> str:
-    """What to say where there is another CANN."""
+    """The message if there is another CANN."""
     return (
         f"there is a CANN at {found}, and Descend does not take its place: unset ASCEND_HOME_PATH and LD_LIBRARY_PATH "
         "to run torch_npu on Descend."
@@ -46,13 +46,13 @@ def stays_out(found: str) -> str:
 
 
 def refuse_other() -> None:
-    """Raises ImportError where a CANN is set up that is not Descend's."""
+    """Raises ImportError if there is a CANN that is not Descend's."""
     if found := other():
         raise ImportError(stays_out(found))
 
 
 def folder() -> Path:
-    """The SDK that is used: of ASCEND_HOME_PATH where that is one, as set_env.sh sets it, else this package's.
+    """The SDK to use: that of ASCEND_HOME_PATH if it is one (set_env.sh sets it), else this package's.
 
     Raises FileNotFoundError if the package was built without the library.
     """
@@ -72,7 +72,7 @@ def load() -> None:
         libraries = sorted((home / "lib64").glob("lib*.so"))
         _loaded.extend(ctypes.CDLL(path.name if by_name else str(path), ctypes.RTLD_GLOBAL) for path in libraries)
     for name, value in environment(home).items():
-        os.environ[name] = os.environ.get(name) or value  # to torch_npu an empty one names a folder
+        os.environ[name] = os.environ.get(name) or value  # torch_npu takes an empty one for a folder
 
 
 def _is_sdk(home: str) -> bool:

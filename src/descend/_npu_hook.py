@@ -1,7 +1,7 @@
-"""What has torch_npu find Descend where there is no CANN, whatever program imports it, and however.
+"""An import hook: when a program imports torch_npu and there is no CANN, torch_npu gets Descend's libraries.
 
-``descend_npu.pth``, which Python reads at its start, puts a finder in front that knows one name, ``torch_npu``, and
-asks `find_spec` here. Nothing is imported or looked up before somebody imports that.
+Python reads ``descend_npu.pth`` when it starts. That installs a finder for one name, ``torch_npu``, which calls
+`find_spec` here. Nothing else is imported before a program imports torch_npu.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _executed = False  # whether torch_npu's own code has run in this process
 
 
 def arm() -> None:
-    """Puts such a finder in front where Python has not read the file, as in a folder on PYTHONPATH."""
+    """Installs the finder if Python has not read the file: it does not, if Descend is in a folder on PYTHONPATH."""
     if not any(map(_is_ours, sys.meta_path)):
         finder: Any = SimpleNamespace(is_descend=True, find_spec=find_spec)
         sys.meta_path.insert(0, finder)
@@ -35,7 +35,7 @@ def loaded() -> bool:
 
 
 def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-    """What the other finders find; its loader has Descend's libraries in the process before torch_npu's code runs."""
+    """The spec of torch_npu, with a loader that loads Descend's libraries before torch_npu's code runs."""
     if name != PACKAGE:
         return None
     for finder in sys.meta_path:
@@ -67,13 +67,13 @@ def _wrap(loader: Any) -> None:
 
 
 def check_versions() -> None:
-    """Raises ImportError with a sentence where torch and torch_npu are not of one release."""
+    """Raises ImportError if torch and torch_npu are not of one release."""
     found = {}
     for package in ("torch", PACKAGE):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
-            return  # not installed as a package: whoever put it there knows
+            return  # not installed as a package, so there is no version to compare
     torch, npu = (re.match(r"\d+(\.\d+)*", found[package]) for package in ("torch", PACKAGE))
     if torch and npu and torch[0] != npu[0]:
         raise ImportError(

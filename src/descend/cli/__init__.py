@@ -15,15 +15,15 @@ _CLOSED_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status.
 
-    0: done. 1: a result failed the precision standard. 2: a wrong call, unreadable input, or an error of an operator,
-    with one sentence on stderr that says which. 130: interrupted. 141: nobody reads the pipe that it writes to. The
-    last two are a shell's statuses of programs that SIGINT and SIGPIPE have ended.
+    0: done. 1: a result failed the precision standard. 2: a wrong call, unreadable input, or an error of an operator;
+    one sentence on stderr says which. 130: interrupted. 141: the pipe that it writes to was closed. The last two are
+    the statuses that a shell gives for SIGINT and SIGPIPE.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  None where the caller has closed it
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # product names are Chinese, and not every terminal is
+            stream.reconfigure(errors="replace")  # product names are Chinese, and not every terminal can print them
     streams = sys.stdout, sys.stderr
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("descend: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
-        # Rich and Typer answer a closed pipe with SystemExit(1), and 1 is a failed check.
+        # On a closed pipe Rich and Typer raise SystemExit(1). Here 1 means a failed check.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         return _CLOSED_PIPE
@@ -51,13 +51,13 @@ def _run(arguments: list[str]) -> int:
         from descend.cli.app import app
 
         status: int = app(arguments, prog_name="descend", standalone_mode=False) or 0
-        if status == _INTERRUPTED:  # what Typer makes of it, without a word
+        if status == _INTERRUPTED:  # Typer exits with this status and prints nothing
             raise KeyboardInterrupt
-        sys.stdout.flush()  # here, where what goes wrong is still reported
+        sys.stdout.flush()  # flush here, where an error is still reported
         return status
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except BrokenPipeError:  # no error to report, and perhaps nobody to report to
+    except BrokenPipeError:  # not an error of the command
         raise
     except Exception as error:
         print(f"descend: {_sentence(error)}", file=sys.stderr)
@@ -65,7 +65,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _drain(stream: TextIO) -> None:
-    """Flush; what cannot be written goes nowhere, or else Python would try again at its end, and exit with 120."""
+    """Flush. What cannot be written is dropped: otherwise Python tries again when it ends, and exits with 120."""
     try:
         stream.flush()
     except OSError:
@@ -73,7 +73,7 @@ def _drain(stream: TextIO) -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """The error in one line."""
     usage = getattr(error, "format_message", None)  # Typer's own errors
     text = " ".join((usage() if usage else str(error)).split()) or type(error).__name__
     if context := getattr(error, "ctx", None):

@@ -32,7 +32,7 @@ class Source:
 
     @classmethod
     def read(cls, text: str) -> Source:
-        """What an argument of the command line names."""
+        """Reads an argument of the command line."""
         if text and Path(text).is_dir():
             return cls(Path(text), False, Dump(Path(text)))
         file = TensorFile.parse(text)
@@ -55,7 +55,7 @@ class Row:
     remark: str = ""
     cells: list[str] = field(default_factory=list)
     share: float = math.inf
-    """The error divided by what is allowed; infinite where nothing could be compared."""
+    """The error as a fraction of the allowed error; infinite if nothing could be compared."""
 
 
 def check(
@@ -121,7 +121,7 @@ def _print(console: Console, rows: list[Row], measures: tuple[str, ...]) -> None
 
 
 def _by_golden_name(source: Source, wanted: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The source's tensors; where both files hold a single one, its name does not matter."""
+    """The source's tensors. If both files have a single tensor, its name does not matter."""
     tensors = source.tensors
     if isinstance(tensors, Dump) != isinstance(wanted, Dump):
         kind = "folder" if isinstance(wanted, Dump) else "file"
@@ -140,7 +140,7 @@ def _row(
     sources: list[Source],
     results: list[Mapping[str, Array]],
 ) -> Row:
-    """Compare golden, ours and perhaps theirs."""
+    """Compare our tensor, and theirs if there is one, with the golden one."""
     arrays = [sources[0].tensors[name]]
     for source, tensors in zip(sources[1:], results, strict=True):
         if name not in tensors:

@@ -24,7 +24,7 @@ from descend.cli.info import memory_limit
 from descend.contract import OPERATORS, Operator
 from descend.tensors import Tensors, read
 
-_PRODUCT = "atlas-a2-training"  # the one that every document names
+_PRODUCT = "atlas-a2-training"  # every document has this product
 _LINES = 16  # of the worked example's table
 _COLUMNS = 2  # of each result there
 _SECONDS = 0.05  # of each measurement
@@ -87,39 +87,39 @@ class Measured:
     verdicts: dict[str, precision.Single]
     seconds: float
     limit: float
-    """The seconds that moving its bytes and an empty call take."""
+    """The limit: the seconds that moving its bytes takes, plus those of an empty call."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one operator computed: the document's worked example, and the captured calls."""
+    """The results of one operator: the document's worked example, and the captured calls."""
 
     operator: Operator
     example: Tensors
     golden: Tensors
     """The example's results in float64."""
     empty: float
-    """The seconds of an empty call, which the worked example is."""
+    """The seconds of an empty call: of the worked example, which is tiny."""
     captures: list[Measured]
     file: Path | None
-    """Where the captured calls are; None where there are none."""
+    """The file of the captured calls; None if there is none."""
 
     @property
     def verdicts(self) -> Iterator[precision.Single]:
-        """Of every result."""
+        """The verdicts on every result."""
         yield from _judge(self.example, self.golden).values()
         for captured in self.captures:
             yield from captured.verdicts.values()
 
     @property
     def rounded_once(self) -> int:
-        """How many numbers of the worked example are the float64 value, rounded once."""
+        """How many numbers of the worked example equal the float64 value rounded once."""
         pairs = ((array, self.golden[name]) for name, array in self.example.items())
         return sum(int(np.sum(array == precision.round_to(golden, array.dtype))) for array, golden in pairs)
 
     @property
     def numbers(self) -> int:
-        """How many numbers the worked example's results have."""
+        """How many numbers the results of the worked example have."""
         return sum(array.size for array in self.example.values())
 
 
@@ -181,7 +181,7 @@ def _print_captures(console: Console, run: Run) -> None:
 
 
 def _print_summary(console: Console, runs: list[Run]) -> None:
-    """One line an operator, one for the worked examples, and what to try next."""
+    """One line for each operator, one for the worked examples, and what to try next."""
     columns = ("operator", "tensors", "dtypes", "worst error", "verdict", "time", "of limit")
     table = output.table(*columns, right=("tensors", "worst error", "time", "of limit"))
     for run in runs:
@@ -258,7 +258,7 @@ def _judge(outputs: Tensors, golden: Tensors) -> dict[str, precision.Single]:
 
 
 def _add_rows(table: Table, captured: Measured) -> None:
-    """One line a result; time and share are the call's, and stand in its first line."""
+    """One line for each result. Time and share are those of the call, and are in its first line."""
     head, tail = captured.name, (output.seconds(captured.seconds), f"{captured.limit / captured.seconds:.0%}")
     for name, array in captured.outputs.items():
         result = captured.verdicts[name]

@@ -1,4 +1,4 @@
-"""What ``descend demo`` shows of each operator: one entry in DEMOS."""
+"""The data of ``descend demo``: one entry in DEMOS for each operator."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _nsa_compress_grad() -> dict[str, Any]:
 
 
 def _windows(tensors: Tensors) -> dict[str, Any]:
-    """Captured beside the tensors, as numbers."""
+    """Attributes that were captured as tensors."""
     return {
         "act_seq_len": tuple(int(end) for end in tensors["act_seq_len"]),
         "compress_block_size": len(tensors["weight"]),

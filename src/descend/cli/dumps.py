@@ -1,4 +1,4 @@
-"""Folders of tensors that msprobe dumps while a program trains: read as one file, a tensor a name."""
+"""Folders of tensors that msprobe dumps while a program trains, read as one file with a name for each tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Dump(Mapping[str, Array]):
     """The tensors below a folder by name: ``step0/rank0/NPU.npu_rms_norm.0.forward.output.0``.
 
     The name is the file's path without the folder ``dump_tensor_data`` and the suffix. A process without a rank has a
-    folder ``proc<pid>``; where that is the only one beside its ranks it is called ``proc``, so that two runs agree.
+    folder ``proc<pid>``. If it is the only such folder, it is called ``proc``, so that the names of two runs agree.
     Files are read when they are asked for, and not kept. Raises TensorFileError for a folder without tensors.
     """
 
@@ -59,7 +59,7 @@ class Dump(Mapping[str, Array]):
         return len(self._files)
 
     def computed_in(self, name: str) -> np.dtype[Any] | None:
-        """The dtype that ``dump.json`` says, which NumPy's files cannot: they hold bfloat16 as float32."""
+        """The dtype in ``dump.json``. NumPy's files cannot have it: they store bfloat16 as float32."""
         return self._dtypes.get(self._files[name])
 
 
@@ -73,13 +73,13 @@ def _dtypes(folder: Path) -> dict[Path, np.dtype[Any]]:
         for tensor in _tensors(described):
             try:
                 dtypes[file.parent / _TENSORS / tensor["data_name"]] = parse_dtype(tensor["dtype"])
-            except TensorFileError:  # of a dtype that NumPy has not; reading it says so
+            except TensorFileError:  # of a dtype that NumPy does not have; reading it raises the error
                 continue
     return dtypes
 
 
 def _tensors(described: object) -> Iterator[dict[str, str]]:
-    """Every description of a tensor in ``dump.json``, however deep."""
+    """Every description of a tensor in ``dump.json``, at any depth."""
     if isinstance(described, dict):
         if isinstance(described.get("data_name"), str) and isinstance(described.get("dtype"), str):
             yield described

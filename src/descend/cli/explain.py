@@ -47,7 +47,7 @@ def explain(
 
 
 def _signature(operator: Operator) -> str:
-    """How the functional API is called, such as ``y, rstd = descend.rms_norm(x, gamma, epsilon=1e-6)``."""
+    """A call of the functional API, such as ``y, rstd = descend.rms_norm(x, gamma, epsilon=1e-6)``."""
     arguments: list[str] = []
     for parameter in operator.functional_parameters:
         if parameter.keyword_only and "*" not in arguments:

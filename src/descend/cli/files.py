@@ -29,7 +29,7 @@ class TensorFile:
 
     @classmethod
     def parse(cls, text: str, dtype: str | None = None, shape: str | None = None) -> TensorFile:
-        """Read ``[name=]path[:dtype[:shape]]``; `dtype` and `shape` are for raw files that do not say their own."""
+        """Read ``[name=]path[:dtype[:shape]]``; `dtype` and `shape` are for raw files without their own."""
         name = None
         path, described = _described(text)
         if not Path(path).exists():
@@ -47,7 +47,7 @@ class TensorFile:
 
     @classmethod
     def parse_output(cls, text: str) -> TensorFile:
-        """Read ``[name=]path``. ValueError where a dtype follows: a result is written in the one that it has."""
+        """Read ``[name=]path``. ValueError if a dtype follows: a result is written in its own dtype."""
         name, path = _named(text)
         plain, described = _described(path)
         if described and is_known(plain):
@@ -56,7 +56,7 @@ class TensorFile:
 
     @property
     def flat(self) -> bool:
-        """Whether it is raw and nothing says its shape."""
+        """Whether it is a raw file without a shape."""
         return self.path.suffix == ".bin" and self.shape is None
 
     def read(self) -> Contents:
@@ -71,9 +71,9 @@ def _named(text: str) -> tuple[str | None, str]:
 
 
 def _described(text: str) -> tuple[str, list[str]]:
-    """A file, and the dtype and the shape after it; where names have colons, the longest name of a file that is there.
+    """A file, and the dtype and the shape after it. If names have colons: the longest name of an existing file.
 
-    Where none is, the longest that has the suffix of a format.
+    If there is none, it is the longest name that has the suffix of a format.
     """
     parts = text.split(":")
     readings = [(":".join(parts[:end]), parts[end:]) for end in range(len(parts), max(len(parts) - 3, 0), -1)]
@@ -82,9 +82,9 @@ def _described(text: str) -> tuple[str, list[str]]:
 
 
 def read_arguments(files: Sequence[TensorFile], names: Sequence[str], optional: Sequence[str], prefix: str) -> Tensors:
-    """The tensors called `names` (in a file: prefix + name); a file given for one by name goes before what others hold.
+    """The tensors called `names` (in a file: prefix + name). A file given for one name is used before other files.
 
-    Raises ValueError where one is missing that is not `optional`, is given twice, or is not supported.
+    Raises ValueError if one is missing that is not `optional`, is given twice, or is not supported.
     """
     held: dict[str, Contents] = {}
     named: Tensors = {}
@@ -114,7 +114,7 @@ def _add(given: Mapping[str, _T], known: dict[str, _T], file: TensorFile) -> Non
 
 
 def _hint(found: list[str], missing: str, prefix: str) -> str:
-    """Where a tensor that was not found may be; first, where a prefix was a part of one."""
+    """A hint at where a missing tensor may be: a prefix, if names end in it, else the names that were found."""
     prefixes = [name.removesuffix(f".{missing}") for name in found if name.endswith(f".{missing}")]
     if prefixes:
         longer = [name for name in prefixes if name.startswith(prefix.removesuffix("."))]
@@ -123,13 +123,13 @@ def _hint(found: list[str], missing: str, prefix: str) -> str:
 
 
 def few(names: Iterable[str], most: int = 6) -> str:
-    """The first few names of tensors, for an error sentence."""
+    """The first few names of tensors, for an error message."""
     names = list(names) or ["no tensors"]
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def _only(file: TensorFile, content: Contents, prefix: str) -> Array:
-    """The tensor of a file that was given for one parameter: the one of that name, or the only one."""
+    """The tensor of a file that was given for one parameter: the one with that name, or the only one."""
     key = f"{prefix}{file.name}"
     if key in content:
         return content[key]
@@ -139,9 +139,9 @@ def _only(file: TensorFile, content: Contents, prefix: str) -> Array:
 
 
 def check_outputs(files: Sequence[TensorFile], names: Sequence[str]) -> None:
-    """Raise ValueError where output files do not fit the results `names`: one for all, or each with a result's name.
+    """Raise ValueError if output files do not fit the results `names`: one for all, or each with a result's name.
 
-    So that nothing is computed in vain, what can be known now of why a file cannot be written is an error now.
+    Also raises it now if a file cannot be written, as far as that can be known, so that nothing is computed in vain.
     """
     taken: set[Path] = set()
     for file in files:
@@ -149,7 +149,7 @@ def check_outputs(files: Sequence[TensorFile], names: Sequence[str]) -> None:
             raise ValueError(f"Say which result goes into which file, as in -o {names[0]}={file.path}.")
         if file.name is not None and file.name not in names:
             raise ValueError(f"{file.name!r} is no result of this operator; its results are {', '.join(names)}.")
-        place = file.path.parent.resolve() / file.path.name  # a link is replaced, not what it points to
+        place = file.path.parent.resolve() / file.path.name  # a link is replaced, not its target
         if place in taken:
             raise ValueError(f"{file.path} is named twice, and one result would be lost; name a file for each.")
         taken.add(place)
@@ -157,7 +157,7 @@ def check_outputs(files: Sequence[TensorFile], names: Sequence[str]) -> None:
 
 
 def write_results(files: Sequence[TensorFile], results: Tensors) -> None:
-    """Write all results into the one file, or each named one into its own."""
+    """Write all results into one file, or each into the file with its name."""
     for file in files:
         if file.name is not None and file.name not in results:
             raise ValueError(f"{file.name!r} was not computed.")

@@ -1,4 +1,4 @@
-"""``descend info``: what this installation is and how fast this machine's memory is."""
+"""``descend info``: the versions of this installation, and how fast this machine's memory is."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _SECONDS = 0.7
 def info() -> None:
     """Print version, instruction set, threads and memory limit.
 
-    The limit is measured, which takes some two seconds. What an environment variable says wrongly is an error.
+    The limit is measured, which takes about two seconds. A wrong environment variable is an error.
     """
     product = acl.get_product()
-    descend.rms_norm(np.empty((0, 1)), np.empty(1))  # refuses what the other variables may say, as every operator does
+    descend.rms_norm(
+        np.empty((0, 1)), np.empty(1)
+    )  # refuses wrong values of the other variables, as every operator does
     threads = descend.get_num_threads()
     limits = {}
     with output.progress() as bar:
@@ -44,5 +46,5 @@ def info() -> None:
 
 
 def memory_limit(size: int, threads: int, seconds: float) -> float:
-    """Bytes a second of two reads and one write with `size` bytes in play: the better of one thread and `threads`."""
+    """Bytes a second of two reads and one write of `size` bytes in all: the better of one thread and `threads`."""
     return max(_native.triad(size, count, seconds / 2) for count in {1, threads})

@@ -16,7 +16,7 @@ from descend import _cann, _npu_hook, _symbols, acl, sdk
 from descend.cli import output
 from descend.contract import PRODUCTS
 
-# What a fresh process finds. The marker tells its line from others'.
+# Run in a new process. The marker distinguishes its line from other output.
 _MARKER = "descend-npu-check "
 _PROBE = f"""
 import json, torch, torch_npu
@@ -70,7 +70,7 @@ def _version(package: str) -> str | None:
 
 
 def _symbol_rows(table: Table, wrong: list[str]) -> None:
-    """What torch_npu's libraries ask of CANN's, and what of it is there."""
+    """The functions of CANN that torch_npu's libraries need, and how many exist here."""
     spec = importlib.util.find_spec("torch_npu")
     if spec is None or spec.origin is None:
         return

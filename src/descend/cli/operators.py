@@ -1,4 +1,4 @@
-"""Calling an operator by its name: through the functional API, or in two phases as the documents have it."""
+"""Calls of an operator by its name: by the functional API, or in two phases as in the documents."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "DOUBLE": np.dtype(np.float64),
     "BOOL": np.dtype(np.bool_),
 }
-"""What the documents' dtypes are in NumPy."""
+"""NumPy's dtype for each of the documents'."""
 
 
 def find(name: str) -> Operator:
-    """The operator of this name, Python's or the document's, in any case; ValueError with the nearest names."""
+    """The operator with this name, Python's or the document's, in any case. ValueError with similar names if none."""
     known = {_folded(operator.name): operator for operator in OPERATORS.values()}
     if operator := known.get(_folded(name)):
         return operator
@@ -42,7 +42,7 @@ def _folded(name: str) -> str:
 
 
 def check_product(name: str) -> None:
-    """Raise ValueError where there is no product of this name."""
+    """Raise ValueError if there is no product with this name."""
     if name not in PRODUCTS:
         raise ValueError(_unknown("product", name, difflib.get_close_matches(name, PRODUCTS), list(PRODUCTS)))
 
@@ -55,9 +55,9 @@ def _unknown(what: str, name: str, near: list[str], known: list[str]) -> str:
 def functional(
     operator: Operator, arguments: Mapping[str, Any], outputs: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Call ``descend.<operator>``, into `outputs` where given; the results by name, masked ones left out.
+    """Call ``descend.<operator>``, into `outputs` if given. The results by name, without masked ones.
 
-    Optional inputs that are not among `arguments` are None, also where Python's signature wants them said.
+    Optional inputs that are not among `arguments` are None, even if Python's signature has no default for them.
     """
     names = operator.result_names
     out = tuple(outputs.get(name) for name in names) if outputs else None
@@ -67,7 +67,7 @@ def functional(
 
 
 def golden(operator: Operator, arguments: Mapping[str, Any]) -> dict[str, Array]:
-    """What the operator's definition gives in float64, by the results' names, masked ones left out."""
+    """The results of the operator's definition in float64, by name, without masked ones."""
     return _named(operator, getattr(reference, operator.name)(**_with_absent(operator, arguments)))
 
 
@@ -94,9 +94,9 @@ def two_phase(operator: Operator, arguments: Mapping[str, Any], outputs: Mapping
 
 
 def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> dict[str, Array]:
-    """Outputs for `two_phase`, by name, filled with NaN so that what an operator leaves unwritten is seen.
+    """Outputs for `two_phase`, by name, filled with NaN so that unwritten numbers are seen.
 
-    Raises AclnnError where the product refuses the call: only of one that it accepts do the outputs' dtypes make sense.
+    Raises AclnnError if the product refuses the call: only an accepted call has dtypes for its outputs.
     """
     verdict = portability(operator.name, **arguments)[product]
     if not verdict.accepted:
@@ -109,5 +109,5 @@ def allocate(operator: Operator, arguments: Mapping[str, Any], product: str) -> 
 
 
 def bytes_in_play(*tensors: Mapping[str, Any]) -> int:
-    """Bytes of all arrays: what an operator that reads and writes everything once moves."""
+    """Bytes of all arrays: the traffic of an operator that reads and writes each once."""
     return sum(value.nbytes for group in tensors for value in group.values() if isinstance(value, np.ndarray))

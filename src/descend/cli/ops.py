@@ -1,4 +1,4 @@
-"""``descend ops``: what there is."""
+"""``descend ops``: the list of operators."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def ops(
 
 
 def dtypes(operator: Operator) -> list[str]:
-    """The dtypes that the operator's first input may have, on one product or another."""
+    """The dtypes that the operator's first input may have on any product."""
     first = operator.inputs[0].python
     return list(dict.fromkeys(dtype for row in operator.dtypes for dtype in row.dtypes.get(first, ())))

@@ -15,18 +15,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-_WIDTH = 120  # of what goes into a file or a pipe
+_WIDTH = 120  # of output into a file or a pipe
 _ROOMY = 1 << 16  # wider than any table
 
 
 def console() -> Console:
-    """Where results go. Text is printed as it is: brackets in shapes and paths are not markup."""
+    """The console for results. Text is printed as it is: brackets in shapes and paths are not markup."""
     plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=_WIDTH if plain else None, markup=False, highlight=False, soft_wrap=False)
 
 
 def progress() -> Progress:
-    """A progress bar on stderr that vanishes when done; nothing where stderr is no terminal."""
+    """A progress bar on stderr, removed when done. Nothing is shown if stderr is no terminal."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True, quiet=not sys.stderr.isatty()), transient=True)
 
@@ -46,9 +46,9 @@ def table(*columns: str, right: Sequence[str] = (), header: bool = True) -> Tabl
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table that is never narrower than its words: the terminal wraps what a line does not hold.
+    """Print a table that is never narrower than its words; the terminal wraps lines that are too long.
 
-    Left to itself Rich breaks words, cuts numbers off and leaves out whole columns.
+    By default Rich breaks words, cuts numbers off and drops whole columns.
     """
     roomy = console.options.update_width(_ROOMY)
     for column in table.columns:
@@ -88,5 +88,5 @@ def size(value: float) -> str:
 
 
 def error(value: float) -> str:
-    """An error measure, in the digits that matter."""
+    """An error measure, rounded to the digits that matter."""
     return f"{value:.1e}" if value else "0"

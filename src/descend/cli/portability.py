@@ -1,4 +1,4 @@
-"""``descend portability OPERATOR NAME=DTYPE:SHAPE...``: where a call would work, one subcommand an operator."""
+"""``descend portability OPERATOR NAME=DTYPE:SHAPE...``: products that accept a call. A subcommand for each operator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON
 
 
 def tensor_spec(text: str) -> tuple[str, TensorSpec | None]:
-    """The name and the tensor of one argument. Raises ValueError for what is none."""
+    """The name and the tensor of one argument. Raises ValueError for anything else."""
     name, equals, rest = text.partition("=")
     if not name or not equals:
         raise ValueError(f"{text!r} is not a tensor: write {_SYNTAX}.")

@@ -1,4 +1,4 @@
-"""``descend run OPERATOR IN... -o OUT``: one subcommand an operator, made from its table."""
+"""``descend run OPERATOR IN... -o OUT``: a subcommand for each operator, made from its table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _EXAMPLES = {"int_array": "0,128,272", "bool_array": "true,true,false"}
 
 
 def _command(operator: Operator) -> Callable[..., None]:
-    """The subcommand of one operator: the options that all have, and one for each attribute in its table."""
+    """The subcommand of one operator: the common options, and one for each attribute in its table."""
 
     def command(
         inputs: Inputs,
@@ -83,7 +83,7 @@ def attribute_option(attribute: Parameter) -> inspect.Parameter:
 
 
 def attribute_value(attribute: Parameter, value: Any) -> Any:
-    """The value that the API takes for what the command line gave: lists as tuples; the rest is right already."""
+    """The value for the API: a list as a tuple. Other values need no change."""
     if value is None or attribute.kind not in _EXAMPLES:
         return value
     words = [word.strip().lower() for word in value.strip("()[] ").split(",") if word.strip()]

@@ -1,4 +1,4 @@
-"""``descend sdk``: where C and C++ programs find headers and libraries."""
+"""``descend sdk``: the folder with headers and libraries for C and C++ programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The real torch_npu on this machine, with Descend in CANN's place: ``import descend.npu``, and then torch as ever.
+"""The real torch_npu on this machine, with Descend in CANN's place: ``import descend.npu`` before torch.
 
-Where Descend is installed, ``import torch`` finds it by itself; to import this first says that no other CANN is meant,
-and works from a folder on PYTHONPATH, too. Raises ImportError where torch_npu cannot run on Descend, with the reason.
+If Descend is installed, ``import torch`` finds it without this. Importing this first makes sure that no other CANN is
+used, and also works if Descend is in a folder on PYTHONPATH. Raises ImportError, with the reason, if torch_npu cannot
+run on Descend.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["after_load"]
 
 
 def after_load() -> None:
-    """Called once in a process, when torch_npu has been loaded on Descend's libraries."""
+    """Called once in a process, after torch_npu was loaded on Descend's libraries."""
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
     os.register_at_fork(after_in_child=ctypes.CDLL("libdescend.so").descendRefuseInChild)

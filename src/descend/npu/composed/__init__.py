@@ -1,5 +1,5 @@
-"""torch_npu's own operators that training calls and that have no function of aclnn here, composed of PyTorch's.
+"""Operators of torch_npu that training calls and that have no aclnn function here, composed of PyTorch's operators.
 
-Each is a function of tensors on the CPU, which is what a tensor of device npu is here, by another name: `table.TABLE`
-says which there are, how they are computed, and what is refused.
+Each is a function of CPU tensors. Tensors of device npu have host memory here, so they are passed as CPU tensors
+without a copy. `table.TABLE` lists the operators, how they are computed, and what is refused.
 """

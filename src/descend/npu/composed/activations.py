@@ -21,7 +21,7 @@ FAST = 1.702
 
 
 def npu_swiglu(self: Tensor, dim: int = -1) -> Tensor:
-    """Half as long as ``self`` along ``dim``."""
+    """The result, half as long as ``self`` along ``dim``."""
     a, b = _halves("npu_swiglu", self, dim)
     return functional.silu(a).mul_(b).to(self.dtype)
 
@@ -47,7 +47,7 @@ def _halves(operator: str, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def npu_gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
-    """Shaped as ``self``. ``approximate`` is none or tanh."""
+    """The result, of the shape of ``self``. ``approximate`` is none or tanh."""
     _check_gelu("npu_gelu", approximate, self=self)
     return functional.gelu(wide(self), approximate=approximate).to(self.dtype)
 
@@ -68,7 +68,7 @@ def _check_gelu(operator: str, approximate: str, **tensors: Tensor) -> None:
 
 
 def npu_fast_gelu(self: Tensor) -> Tensor:
-    """Shaped as ``self``."""
+    """The result, of the shape of ``self``."""
     check_float("npu_fast_gelu", self=self)
     x = wide(self)
     return (x * FAST).sigmoid_().mul_(x).to(self.dtype)

@@ -1,4 +1,4 @@
-"""In which dtype numbers are computed: what has 16 bits in float32, and the result is rounded once."""
+"""The dtype of the arithmetic: float32 for 16-bit tensors. Results are rounded once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """The tensor in the arithmetic's dtype: float32 for 16 bits, else its own."""
+    """The tensor in the dtype of the arithmetic: float32 for 16 bits, else its own."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def check_float(operator: str, **tensors: Tensor | None) -> None:
-    """Refuses what is not floating."""
+    """Refuses tensors that are not floating-point."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in FLOATS:
             refuse(operator, name, tensor.dtype, "may be float16, bfloat16, float32 or float64")
 
 
 def check_shape(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...] | list[int], whose: str) -> None:
-    """Refuses a tensor of another shape than that which ``whose`` says."""
+    """Refuses a tensor that has not this shape. ``whose`` says in the message where the shape comes from."""
     if list(tensor.shape) != list(shape):
         refuse(operator, name, f"of shape {list(tensor.shape)}", f"has that of {whose}, {list(shape)}")

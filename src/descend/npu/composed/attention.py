@@ -19,9 +19,9 @@ from descend.npu.composed.random import Kept
 from descend.npu.composed.visible import EVERYWHERE, Visible
 
 SCORES = 1 << 20
-"""Scores at a time: 4 MiB in float32, about what a core's cache holds."""
+"""How many scores exist at a time: 4 MiB in float32, about the size of a core's cache."""
 QUERIES = 128
-"""Queries at a time where bounds hide keys, so that blocks of keys that no query sees are left out."""
+"""How many queries are in a block if bounds hide keys, so that keys that no query of the block sees are skipped."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The arithmetic's."""
+        """The dtype of the arithmetic."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
 
@@ -46,9 +46,9 @@ Range = tuple[slice, slice, slice]
 
 
 def forward(problem: Problem, out: Tensor, largest: Tensor, total: Tensor, draw: Kept) -> None:
-    """Writes ``out`` [B, Nkv, G, Sq, Dv] and, of each query, its largest score and the sum of exp(score - largest).
+    """Writes ``out`` [B, Nkv, G, Sq, Dv] and, for each query, the largest score and the sum of exp(score - largest).
 
-    A query that sees no key gives 0, the least float and the largest, as the operators do.
+    A query that sees no key gives 0, the lowest float and the highest float, as the operators do.
     """
     limits = torch.finfo(problem.dtype)
     for batches, heads, rows in _blocks(problem):
@@ -77,7 +77,7 @@ def forward(problem: Problem, out: Tensor, largest: Tensor, total: Tensor, draw:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Where gradients are added up, in the arithmetic's dtype: shaped as query, key, value and bias."""
+    """Tensors that gradients are added to, in the dtype of the arithmetic: shaped as query, key, value and bias."""
 
     query: Tensor
     key: Tensor
@@ -102,7 +102,7 @@ def backward(
 ) -> None:
     """Adds the gradients of `forward` to ``into``; ``out``, ``largest`` and ``total`` are its results.
 
-    They may be those of more keys than the problem has, as where processes share the keys of one attention among them.
+    ``largest`` and ``total`` may cover more keys than the problem has: several processes may share an attention's keys.
     """
     if draw.dropout is None and _whole(problem):
         _backward_whole(problem, out_grad, out, largest, total, into)
@@ -129,12 +129,12 @@ def backward(
             target.add_(score_grad.sum_to_size(target.shape), alpha=problem.bias_scale)
         flat_score_grad = block.flat(score_grad)
         into.query[at] = block.grouped(torch.bmm(flat_score_grad, block.keys)).mul_(problem.scale)
-        # block.queries carries the scale already
+        # block.queries has been multiplied by the scale already
         block.add(into.key, torch.bmm(flat_score_grad.transpose(1, 2), block.queries))
 
 
 def _whole(problem: Problem) -> bool:
-    """Whether PyTorch's own attention on CPUs can compute the gradients: it is faster than `_blocks`."""
+    """Whether PyTorch's own CPU attention can compute the gradients. It is faster than `_blocks`."""
     seen = problem.visible
     causal = seen.before == EVERYWHERE and seen.after == seen.shift == seen.prefix == 0
     sizes = {*problem.query.shape, *problem.key.shape}
@@ -161,7 +161,7 @@ def _backward_whole(
 
 
 def _blocks(problem: Problem) -> Iterator[Range]:
-    """Parts of the batches, of the key heads and of the queries, each with about `SCORES` scores."""
+    """Cuts the batches, key heads and queries into blocks of about `SCORES` scores."""
     batch, heads, group, queries, _ = problem.query.shape
     keys = problem.key.shape[2]
     rows = max(1, SCORES // max(1, keys))

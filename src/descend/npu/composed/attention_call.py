@@ -1,8 +1,6 @@
-"""What the versions of npu_fusion_attention and of its gradient share.
+"""What the versions of npu_fusion_attention and their gradients share: the checks, and the attentions of a call.
 
-attention = dropout(softmax(mask(scale * (query @ key^T + pse)))) @ value       (pse_type 1)
-attention = dropout(softmax(mask(scale * query @ key^T + pse))) @ value         (pse_type 0)
-
+The formulas stand in `descend.npu.composed.fusion_attention`.
 """
 
 from __future__ import annotations
@@ -18,9 +16,10 @@ from descend.npu.composed.layouts import Sizes, sequences, sizes_of
 from descend.npu.composed.masks import Masking, Part
 from descend.npu.composed.random import Dropout, Kept, draw
 from descend.npu.composed.refusal import refuse
+from descend.npu.composed.visible import EVERYWHERE
 
 COPIES = 8
-"""As many copies of each query's statistics there are: a block of a vector unit, in float32."""
+"""Each query's statistics are stored this many times: it fills a block of a vector unit in float32."""
 
 Ends = Sequence[int] | Tensor | None
 
@@ -41,11 +40,11 @@ class Call:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The arithmetic's, and that of the statistics."""
+        """The dtype of the arithmetic and of the statistics."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
     def problems(self) -> Iterator[tuple[Part, attention.Problem]]:
-        """Each part, and the attention that it is."""
+        """Each part with its attention problem."""
         query, key, value = self.sizes.grouped(self.query), self.sizes.keyed(self.key), self.sizes.keyed(self.value)
         pse = None if self.pse is None else self.pse.unflatten(1, (self.sizes.key_heads, -1))
         for part in self.parts:
@@ -58,7 +57,7 @@ class Call:
             )
 
     def statistics(self) -> Tensor:
-        """Room for a number a query: [B, Nkv, G, Sq]."""
+        """A tensor with one number for each query: [B, Nkv, G, Sq]."""
         sizes = self.sizes
         shape = (sizes.batch, sizes.key_heads, sizes.heads // sizes.key_heads, sizes.queries)
         return torch.zeros(shape, dtype=self.dtype)
@@ -100,25 +99,25 @@ def call_of(
     head_num: int,
     input_layout: str,
     *,
-    pse: Tensor | None,
-    padding_mask: Tensor | None,
-    atten_mask: Tensor | None,
-    scale: float,
-    keep_prob: float,
-    before: int,
-    after: int,
-    inner_precise: int,
-    prefix: Sequence[int] | None,
-    actual_seq_qlen: Ends,
-    actual_seq_kvlen: Ends,
-    sparse_mode: int,
-    softmax_layout: str,
-    sink: Tensor | None,
+    pse: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    before: int = EVERYWHERE,
+    after: int = EVERYWHERE,
+    inner_precise: int = 0,
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: Ends = None,
+    actual_seq_kvlen: Ends = None,
+    sparse_mode: int = 0,
+    softmax_layout: str = "",
+    sink: Tensor | None = None,
     pse_type: int = 1,
     start_idx: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None),
     dropout_mask: Tensor | None = None,
 ) -> Call:
-    """Refuses what is not served, with a sentence that names the operator and its parameter."""
+    """Checks a call. What is not served is refused, with a sentence that names the operator and the parameter."""
     sizes = sizes_of(operator, query, key, value, head_num, input_layout)
     for name, given in (("padding_mask", padding_mask), ("sink", sink), ("dropout_mask", dropout_mask)):
         if given is not None:
@@ -167,17 +166,17 @@ def _check_pse(operator: str, pse: Tensor | None, sizes: Sizes, query: Tensor) -
 
 
 def dropout_of(keep_prob: float, seed: int, offset: int) -> Dropout | None:
-    """None where all is kept."""
+    """The dropout; None if everything is kept."""
     return Dropout(keep_prob, seed, offset) if keep_prob < 1 else None
 
 
 def drawn(keep_prob: float, seed: int, offset: int) -> tuple[int, int]:
-    """Seed and offset of a dropout: those given, or the default generator's where the seed is 0."""
+    """Seed and offset of a dropout: those given, or if the seed is 0, the default generator's."""
     return draw() if keep_prob < 1 and seed == 0 else (seed, offset)
 
 
 def forward(call: Call, dropout: Dropout | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The attention, the largest score and the sum of each query, and an empty tensor that stands for nothing."""
+    """The attention, the largest score and the sum of each query, and an empty tensor for softmax_out."""
     out = torch.zeros(call.sizes.result_shape(call.query, call.value), dtype=call.query.dtype)
     result, largest, total = call.sizes.grouped(out), call.statistics(), call.statistics()
     kept = Kept(dropout)
@@ -228,7 +227,7 @@ def backward(
 
 
 def kept_count(call: Call) -> int:
-    """How many probabilities there are, of all heads: what a dropout mask would hold."""
+    """The number of probabilities of all heads, which is the size of a dropout mask."""
     sizes = call.sizes
     if sizes.layout != "TND":
         return sizes.batch * sizes.heads * sizes.queries * sizes.keys

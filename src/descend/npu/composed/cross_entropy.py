@@ -3,8 +3,8 @@
     log_prob = input - log(sum(exp(input)))
     loss[n]  = (1 - s) * weight[target[n]] * -log_prob[n, target[n]] + s / C * sum(weight * -log_prob[n])
 
-s is label_smoothing; reduction mean divides by the sum of the targets' weights, and what ignore_index names counts for
-nothing. Documents: torch_npu.npu_cross_entropy_loss; aclnnCrossEntropyLoss(Grad).
+s is label_smoothing. Reduction mean divides by the sum of the targets' weights. Rows whose target is ignore_index are
+left out. Documents: torch_npu.npu_cross_entropy_loss; aclnnCrossEntropyLoss(Grad).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def npu_cross_entropy_loss(
     lse_square_scale_for_zloss: float = 0.0,
     return_zloss: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss, [N] for none, else [1]; log_prob [N, C]; and two empty tensors, zloss and lse_for_zloss."""
+    """The loss ([N] for reduction none, else [1]), log_prob [N, C], and empty tensors for zloss and lse_for_zloss."""
     operator = "npu_cross_entropy_loss"
     if return_zloss:
         refuse(operator, "return_zloss", True, "must be False, as in its document")
@@ -61,7 +61,7 @@ def npu_cross_entropy_loss_backward(
     label_smoothing: float = 0.0,
     lse_square_scale_for_zloss: float = 0.0,
 ) -> Tensor:
-    """The gradient of input, of grad_loss's dtype."""
+    """The gradient of input, in grad_loss's dtype."""
     operator = "npu_cross_entropy_loss_backward"
     zloss = lse_square_scale_for_zloss
     _check(operator, "log_prob", log_prob, target, weight, reduction, ignore_index, label_smoothing, zloss)
@@ -87,7 +87,7 @@ def npu_cross_entropy_loss_backward(
 
 
 class _Rows:
-    """Of each row the target [N, 1], whether it counts, and its target's weight, 0 where it does not count."""
+    """For each row: the target [N, 1], whether the row counts, and the target's weight, 0 if the row does not count."""
 
     def __init__(self, log_prob: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> None:
         counts = target != ignore_index if ignore_index >= 0 else torch.ones_like(target, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What only tensors of the device have: gradients that torch_npu lacks, and formats that are a processor's own."""
+"""For tensors of the device alone: gradients that torch_npu does not have, and the formats of Ascend processors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMAT_CASTS = (
 
 
 def complete(library: torch.library.Library) -> None:
-    """Adds them to the operators of torch_npu, by ``library``, which is npu's."""
+    """Registers them for torch_npu's operators, in ``library``, whose namespace is npu."""
     _derive(library, "npu_add_rms_norm", _add_rms_norm)
     for name in ("npu_grouped_matmul", "npu_grouped_matmul.List"):
         _derive(library, name, npu_grouped_matmul)
@@ -36,10 +36,10 @@ def complete(library: torch.library.Library) -> None:
 
 
 def causal_attention(library: torch.library.Library) -> None:
-    """Causal attention without a mask of its own each time, by ``library``, which is aten's.
+    """Causal attention that makes its mask only once. Registered in ``library``, whose namespace is aten.
 
-    torch_npu makes the triangle of 2048 rows anew for each call of scaled_dot_product_attention: 0.8 ms, more than a
-    small attention takes. Whatever it would not pass on to npu_fusion_attention_v3 stays with it.
+    torch_npu makes a triangle of 2048 rows in each call of scaled_dot_product_attention. That takes 0.8 ms, more than a
+    small attention. Calls that torch_npu would not pass on to npu_fusion_attention_v3 are left to it.
     """
     operator = torch.ops.aten.scaled_dot_product_attention.default
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
@@ -62,7 +62,9 @@ def _causal_or(theirs: Any) -> Callable[..., Tensor]:
     ) -> Tensor:
         tensors = (query, key, value)
         whole = all(t.dim() == 4 and t.dtype == query.dtype and t.device == query.device for t in tensors)
-        traced = torch._C._len_torch_dispatch_stack() > 0  # a triangle kept then would be no real one
+        traced = (
+            torch._C._len_torch_dispatch_stack() > 0
+        )  # a triangle made while tracing has no values, so it must not be kept
         if traced or not is_causal or attn_mask is not None or not whole or not _is_fused(query, key, value):
             given = (*tensors, attn_mask, dropout_p, is_causal)
             result: Tensor = theirs.call_boxed(keys, *given, scale=scale, enable_gqa=enable_gqa)
@@ -78,7 +80,7 @@ def _causal_or(theirs: Any) -> Callable[..., Tensor]:
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether torch_npu would call npu_fusion_attention_v3, as far as sizes and dtypes say."""
+    """Whether torch_npu would call npu_fusion_attention_v3 for these sizes and dtypes."""
     sizes = (query.shape[-1], key.shape[-1], value.shape[-1])
     heads, key_heads = query.shape[1], key.shape[1]
     if query.dtype == torch.float32 and any(size % 4 for size in sizes):
@@ -89,7 +91,7 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 @functools.cache
 def _triangle(device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # else no gradient could keep it
+    with torch.inference_mode(False):  # autograd cannot save an inference tensor
         return masks.trust(masks.triangle().to(device))
 
 
@@ -104,7 +106,7 @@ def _exists(name: str) -> bool:
 
 
 def _derive(library: torch.library.Library, name: str, derived: Callable[..., Any]) -> None:
-    """The operator as it is where no gradient is asked for, else what PyTorch can differentiate."""
+    """Registers a derivative: if gradients are recorded, ``derived`` is called, which PyTorch can differentiate."""
     operator = _operator(name)
 
     def call(*args: Any, **named: Any) -> Any:
@@ -130,7 +132,7 @@ def _add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-06)
 
 
 def _format_cast(name: str) -> Callable[..., Tensor]:
-    """A processor's own format is a layout of memory that nothing here reads: a tensor keeps the format that it has."""
+    """A cast to a processor's own format, a layout of memory that nothing here reads. The tensor keeps its format."""
     theirs = torch.library.get_kernel(_operator(name), "PrivateUse1")
     in_place = name.startswith("npu_format_cast_")
 

@@ -3,108 +3,54 @@
     attention = dropout(softmax(mask(scale * (query @ key^T + pse)))) @ value       (pse_type 1)
     attention = dropout(softmax(mask(scale * query @ key^T + pse))) @ value         (pse_type 0)
 
-torch_npu's scaled_dot_product_attention calls version 3, so it is served by these, too. Documents:
-torch_npu.npu_fusion_attention and npu_fusion_attention_v3; aclnnFlashAttentionScore(V2) and its VarLen forms,
-aclnnFlashAttentionScoreGrad(V2) and its Unpadding forms.
+torch_npu's scaled_dot_product_attention calls version 3. Documents: torch_npu.npu_fusion_attention and
+npu_fusion_attention_v3; aclnnFlashAttentionScore(V2) and its VarLen forms, aclnnFlashAttentionScoreGrad(V2) and its
+Unpadding forms.
+
+The six operators have nearly the same parameters. Those that only pass through here are ``options``. Their types and
+defaults stand in `call_of`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from descend.npu.composed.attention_call import backward, call_of, drawn, dropout_of, forward, kept_count
+from descend.npu.composed.attention_call import Call, backward, call_of, drawn, dropout_of, forward, kept_count
 from descend.npu.composed.refusal import refuse
 
-ALL = 2147483647
-"""What pre_tockens and next_tockens are where nothing is left out."""
+POSITIONAL = (
+    "pse", "padding_mask", "atten_mask", "scale", "keep_prob", "pre_tockens", "next_tockens", "inner_precise", "prefix",
+    "actual_seq_qlen", "actual_seq_kvlen", "sparse_mode", "gen_mask_parallel", "sync", "softmax_layout", "sink",
+    "dropout_mask", "seed", "offset",
+)  # fmt: skip
+"""What may follow input_layout without a name in npu_fusion_attention; up to sink also in version 3."""
 
-Ints = Sequence[int] | None
-Optional = Tensor | None
+SPELLINGS = {
+    "scale_value": "scale", "pre_tockens": "before", "pre_tokens": "before", "next_tockens": "after",
+    "next_tokens": "after",
+}  # fmt: skip
+"""Parameters that the operators spell differently, and what `call_of` calls them."""
+
+WITHOUT_EFFECT = {"gen_mask_parallel", "sync", "softmax_in", "numels"}
+"""Parameters that say how a device is to compute, or repeat what follows from others."""
 
 
 def npu_fusion_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    head_num: int,
-    input_layout: str,
-    pse: Optional = None,
-    padding_mask: Optional = None,
-    atten_mask: Optional = None,
-    scale: float = 1.0,
-    keep_prob: float = 1.0,
-    pre_tockens: int = ALL,
-    next_tockens: int = ALL,
-    inner_precise: int = 0,
-    prefix: Ints = None,
-    actual_seq_qlen: Ints = None,
-    actual_seq_kvlen: Ints = None,
-    sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,
-    sync: bool = False,
-    softmax_layout: str = "",
-    sink: Optional = None,
-    dropout_mask: Optional = None,
-    seed: int = 0,
-    offset: int = 0,
+    query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, *positional: Any, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """The attention, softmax_max, softmax_sum, an empty tensor, and the seed, offset and size of its dropout."""
-    call = call_of(
-        "npu_fusion_attention", query, key, value, head_num, input_layout,
-        pse=pse, padding_mask=padding_mask, atten_mask=atten_mask, scale=scale, keep_prob=keep_prob, before=pre_tockens,
-        after=next_tockens, inner_precise=inner_precise, prefix=prefix, actual_seq_qlen=actual_seq_qlen,
-        actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode, softmax_layout=softmax_layout, sink=sink,
-        dropout_mask=dropout_mask,
-    )  # fmt: skip
-    seed, offset = drawn(keep_prob, seed, offset)
-    return *forward(call, dropout_of(keep_prob, seed, offset)), seed, offset, kept_count(call)
+    options |= zip(POSITIONAL, positional, strict=False)
+    return _forward("npu_fusion_attention", query, key, value, head_num, input_layout, options)
 
 
 def npu_fusion_attention_grad(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dy: Tensor,
-    head_num: int,
-    input_layout: str,
-    *,
-    pse: Optional = None,
-    padding_mask: Optional = None,
-    atten_mask: Optional = None,
-    softmax_max: Optional = None,
-    softmax_sum: Optional = None,
-    softmax_in: Optional = None,
-    attention_in: Optional = None,
-    scale_value: float = 1.0,
-    keep_prob: float = 1.0,
-    pre_tockens: int = ALL,
-    next_tockens: int = ALL,
-    inner_precise: int = 0,
-    seed: int = 0,
-    offset: int = 0,
-    numels: int = 0,
-    prefix: Ints = None,
-    actual_seq_qlen: Ints = None,
-    actual_seq_kvlen: Ints = None,
-    sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,
-    sync: bool = False,
-    softmax_layout: str = "",
-    sink: Optional = None,
-) -> tuple[Tensor, Tensor, Tensor, Optional, None]:
+    query: Tensor, key: Tensor, value: Tensor, dy: Tensor, head_num: int, input_layout: str, **options: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
     """The gradients of query, key, value, pse and sink."""
-    call = call_of(
-        "npu_fusion_attention_grad", query, key, value, head_num, input_layout,
-        pse=pse, padding_mask=padding_mask, atten_mask=atten_mask, scale=scale_value, keep_prob=keep_prob,
-        before=pre_tockens, after=next_tockens, inner_precise=inner_precise, prefix=prefix,
-        actual_seq_qlen=actual_seq_qlen, actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode,
-        softmax_layout=softmax_layout, sink=sink,
-    )  # fmt: skip
-    dropout = dropout_of(keep_prob, seed, offset)
-    return *backward("npu_fusion_attention_grad", call, dy, softmax_max, softmax_sum, attention_in, dropout), None
+    return *_backward("npu_fusion_attention_grad", query, key, value, dy, head_num, input_layout, options), None
 
 
 def npu_fusion_attention_v2(
@@ -114,43 +60,14 @@ def npu_fusion_attention_v2(
     head_num: int,
     input_layout: str,
     *,
-    pse: Optional = None,
-    padding_mask: Optional = None,
-    atten_mask: Optional = None,
-    query_rope: Optional = None,
-    key_rope: Optional = None,
-    scale: float = 1.0,
-    keep_prob: float = 1.0,
-    pre_tokens: int = ALL,
-    next_tokens: int = ALL,
-    inner_precise: int = 0,
-    prefix: Ints = None,
-    actual_seq_qlen: Ints = None,
-    actual_seq_kvlen: Ints = None,
-    sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,
-    sync: bool = False,
-    pse_type: int = 1,
-    q_start_idx: Ints = None,
-    kv_start_idx: Ints = None,
-    softmax_layout: str = "",
-    sink: Optional = None,
-    dropout_mask: Optional = None,
-    seed: int = 0,
-    offset: int = 0,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
-    """As `npu_fusion_attention`; query_rope and key_rope (TND) are more numbers of each head of query and key."""
+    """As `npu_fusion_attention`; query_rope and key_rope (TND) are appended to each head of query and key."""
     operator = "npu_fusion_attention_v2"
     query, key, _ = _joined(operator, query, key, query_rope, key_rope, input_layout)
-    call = call_of(
-        operator, query, key, value, head_num, input_layout,
-        pse=pse, padding_mask=padding_mask, atten_mask=atten_mask, scale=scale, keep_prob=keep_prob, before=pre_tokens,
-        after=next_tokens, inner_precise=inner_precise, prefix=prefix, actual_seq_qlen=actual_seq_qlen,
-        actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode, softmax_layout=softmax_layout, sink=sink,
-        pse_type=pse_type, start_idx=(q_start_idx, kv_start_idx), dropout_mask=dropout_mask,
-    )  # fmt: skip
-    seed, offset = drawn(keep_prob, seed, offset)
-    return *forward(call, dropout_of(keep_prob, seed, offset)), seed, offset, kept_count(call)
+    return _forward(operator, query, key, value, head_num, input_layout, options)
 
 
 def npu_fusion_attention_grad_v2(
@@ -161,48 +78,14 @@ def npu_fusion_attention_grad_v2(
     head_num: int,
     input_layout: str,
     *,
-    pse: Optional = None,
-    padding_mask: Optional = None,
-    atten_mask: Optional = None,
-    softmax_max: Optional = None,
-    softmax_sum: Optional = None,
-    softmax_in: Optional = None,
-    attention_in: Optional = None,
-    query_rope: Optional = None,
-    key_rope: Optional = None,
-    scale_value: float = 1.0,
-    keep_prob: float = 1.0,
-    pre_tokens: int = ALL,
-    next_tokens: int = ALL,
-    inner_precise: int = 0,
-    seed: int = 0,
-    offset: int = 0,
-    numels: int = 0,
-    prefix: Ints = None,
-    actual_seq_qlen: Ints = None,
-    actual_seq_kvlen: Ints = None,
-    sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,
-    sync: bool = False,
-    pse_type: int = 1,
-    q_start_idx: Ints = None,
-    kv_start_idx: Ints = None,
-    softmax_layout: str = "",
-    sink: Optional = None,
-) -> tuple[Tensor, Tensor, Tensor, Optional, Optional, Optional, None]:
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, None]:
     """The gradients of query, key, value, pse, query_rope, key_rope and sink."""
     operator = "npu_fusion_attention_grad_v2"
     query, key, size = _joined(operator, query, key, query_rope, key_rope, input_layout)
-    call = call_of(
-        operator, query, key, value, head_num, input_layout,
-        pse=pse, padding_mask=padding_mask, atten_mask=atten_mask, scale=scale_value, keep_prob=keep_prob,
-        before=pre_tokens, after=next_tokens, inner_precise=inner_precise, prefix=prefix,
-        actual_seq_qlen=actual_seq_qlen, actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode,
-        softmax_layout=softmax_layout, sink=sink,
-        pse_type=pse_type, start_idx=(q_start_idx, kv_start_idx),
-    )  # fmt: skip
-    dropout = dropout_of(keep_prob, seed, offset)
-    dq, dk, dv, dpse = backward(operator, call, dy, softmax_max, softmax_sum, attention_in, dropout)
+    dq, dk, dv, dpse = _backward(operator, query, key, value, dy, head_num, input_layout, options)
     if query_rope is None:
         return dq, dk, dv, dpse, None, None, None
     (dq, dq_rope), (dk, dk_rope) = (
@@ -211,10 +94,77 @@ def npu_fusion_attention_grad_v2(
     return dq, dk, dv, dpse, dq_rope, dk_rope, None
 
 
+def npu_fusion_attention_v3(
+    query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, *positional: Any, **options: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `npu_fusion_attention`; the ends of sequences, the seed and the offset are tensors on the CPU."""
+    options |= zip(POSITIONAL, positional, strict=False)
+    results = _forward("npu_fusion_attention_v3", query, key, value, head_num, input_layout, options)
+    return *results[:4], torch.tensor([results[4]]), torch.tensor([results[5]])
+
+
+def npu_fusion_attention_grad_v3(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dy: Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    seed: Tensor | None = None,
+    offset: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
+    """The gradients of query, key, value, pse and sink."""
+    operator = "npu_fusion_attention_grad_v3"
+    if options.get("keep_prob", 1.0) < 1 and (seed is None or offset is None):
+        refuse(operator, "seed or offset", "None", "is needed with dropout: the forward's result")
+    options |= {"seed": int(seed or 0), "offset": int(offset or 0)}
+    return *_backward(operator, query, key, value, dy, head_num, input_layout, options), None
+
+
+def _forward(
+    operator: str, query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
+    """The results of `npu_fusion_attention`."""
+    seed, offset = options.pop("seed", 0), options.pop("offset", 0)
+    call = _call(operator, query, key, value, head_num, input_layout, options)
+    keep_prob = options.get("keep_prob", 1.0)
+    seed, offset = drawn(keep_prob, seed, offset)
+    return *forward(call, dropout_of(keep_prob, seed, offset)), seed, offset, kept_count(call)
+
+
+def _backward(
+    operator: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dy: Tensor,
+    head_num: int,
+    input_layout: str,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of query, key, value and pse. ``options`` also has the results of the forward."""
+    seed, offset = options.pop("seed", 0), options.pop("offset", 0)
+    largest, total, attention = (options.pop(name, None) for name in ("softmax_max", "softmax_sum", "attention_in"))
+    call = _call(operator, query, key, value, head_num, input_layout, options)
+    dropout = dropout_of(options.get("keep_prob", 1.0), seed, offset)
+    return backward(operator, call, dy, largest, total, attention, dropout)
+
+
+def _call(
+    operator: str, query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, options: dict[str, Any]
+) -> Call:
+    """The checked call."""
+    named = {SPELLINGS.get(name, name): given for name, given in options.items() if name not in WITHOUT_EFFECT}
+    start_idx = (named.pop("q_start_idx", None), named.pop("kv_start_idx", None))
+    return call_of(operator, query, key, value, head_num, input_layout, start_idx=start_idx, **named)
+
+
 def _joined(
-    operator: str, query: Tensor, key: Tensor, query_rope: Optional, key_rope: Optional, layout: str
+    operator: str, query: Tensor, key: Tensor, query_rope: Tensor | None, key_rope: Tensor | None, layout: str
 ) -> tuple[Tensor, Tensor, int]:
-    """Query and key with their rotary parts behind them, and the size of a head without."""
+    """Query and key with their rotary parts appended, and the size of a head without them."""
     if query_rope is None and key_rope is None:
         return query, key, query.shape[-1]
     if query_rope is None or key_rope is None:
@@ -226,83 +176,3 @@ def _joined(
             other = f"is of {list(whole.shape[:-1])} and some D, and {whole.dtype}"
             refuse(operator, name, f"of shape {list(rope.shape)} and {rope.dtype}", other)
     return torch.cat((query, query_rope), -1), torch.cat((key, key_rope), -1), query.shape[-1]
-
-
-def npu_fusion_attention_v3(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    head_num: int,
-    input_layout: str,
-    pse: Optional = None,
-    padding_mask: Optional = None,
-    atten_mask: Optional = None,
-    scale: float = 1.0,
-    keep_prob: float = 1.0,
-    pre_tockens: int = ALL,
-    next_tockens: int = ALL,
-    inner_precise: int = 0,
-    prefix: Ints = None,
-    actual_seq_qlen: Optional = None,
-    actual_seq_kvlen: Optional = None,
-    sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,
-    sync: bool = False,
-    softmax_layout: str = "",
-    sink: Optional = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `npu_fusion_attention`; the ends of sequences, the seed and the offset are tensors on the CPU."""
-    call = call_of(
-        "npu_fusion_attention_v3", query, key, value, head_num, input_layout,
-        pse=pse, padding_mask=padding_mask, atten_mask=atten_mask, scale=scale, keep_prob=keep_prob, before=pre_tockens,
-        after=next_tockens, inner_precise=inner_precise, prefix=prefix, actual_seq_qlen=actual_seq_qlen,
-        actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode, softmax_layout=softmax_layout, sink=sink,
-    )  # fmt: skip
-    seed, offset = drawn(keep_prob, 0, 0)
-    return *forward(call, dropout_of(keep_prob, seed, offset)), torch.tensor([seed]), torch.tensor([offset])
-
-
-def npu_fusion_attention_grad_v3(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dy: Tensor,
-    head_num: int,
-    input_layout: str,
-    *,
-    pse: Optional = None,
-    padding_mask: Optional = None,
-    atten_mask: Optional = None,
-    softmax_max: Optional = None,
-    softmax_sum: Optional = None,
-    softmax_in: Optional = None,
-    attention_in: Optional = None,
-    scale_value: float = 1.0,
-    keep_prob: float = 1.0,
-    pre_tockens: int = ALL,
-    next_tockens: int = ALL,
-    inner_precise: int = 0,
-    seed: Optional = None,
-    offset: Optional = None,
-    prefix: Ints = None,
-    actual_seq_qlen: Optional = None,
-    actual_seq_kvlen: Optional = None,
-    sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,
-    sync: bool = False,
-    softmax_layout: str = "",
-    sink: Optional = None,
-) -> tuple[Tensor, Tensor, Tensor, Optional, None]:
-    """The gradients of query, key, value, pse and sink."""
-    operator = "npu_fusion_attention_grad_v3"
-    call = call_of(
-        operator, query, key, value, head_num, input_layout,
-        pse=pse, padding_mask=padding_mask, atten_mask=atten_mask, scale=scale_value, keep_prob=keep_prob,
-        before=pre_tockens, after=next_tockens, inner_precise=inner_precise, prefix=prefix,
-        actual_seq_qlen=actual_seq_qlen, actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode,
-        softmax_layout=softmax_layout, sink=sink,
-    )  # fmt: skip
-    if keep_prob < 1 and (seed is None or offset is None):
-        refuse(operator, "seed or offset", "None", "is needed with dropout: the forward's result")
-    dropout = dropout_of(keep_prob, int(seed or 0), int(offset or 0))
-    return *backward(operator, call, dy, softmax_max, softmax_sum, attention_in, dropout), None

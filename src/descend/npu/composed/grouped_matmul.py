@@ -49,7 +49,7 @@ def npu_grouped_matmul(
     scale_dtype: int | None = None,
     per_token_scale_dtype: int | None = None,
 ) -> list[Tensor]:
-    """See the module. ``group_list`` holds ends of groups, or for group_list_type 1 their sizes."""
+    """See the module. ``group_list`` has the ends of the groups, or for group_list_type 1 their sizes."""
     quantized = {
         "scale": scale, "offset": offset, "antiquant_scale": antiquant_scale, "antiquant_offset": antiquant_offset,
         "per_token_scale": per_token_scale, "activation_input": activation_input,
@@ -156,7 +156,7 @@ def _check(x: List, weight: List, bias: List | None) -> None:
 
 
 def _kind(x: List, group_list: Tensor | Sequence[int] | None, group_type: int | None) -> int:
-    """group_type; a list of ends stands for rows, as does None with more than one x for no groups."""
+    """group_type. If it is None: rows (0) if group_list is a list of ends, no groups (-1) if there are several x."""
     if isinstance(group_list, Tensor) or group_list is None:
         if group_type not in (-1, 0, 2):
             refuse(OPERATOR, "group_type", group_type, "may be -1, 0 or 2")

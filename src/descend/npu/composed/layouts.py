@@ -1,7 +1,7 @@
-"""The layouts of query, key and value, as views [B, N, S, D] of the same memory, and what the shapes of a call say.
+"""The layouts of query, key and value, as views [B, N, S, D] of the same memory, and the sizes of a call.
 
-TND has sequences of several lengths one after another: T rows, of which sequence b has those from the end of the one
-before to its own end. All other layouts are batches of equally long sequences.
+TND has sequences of different lengths one after another, T rows in all. A sequence begins where the one before ends.
+All other layouts are batches of equally long sequences.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from descend.npu.composed.refusal import refuse
 
 LAYOUTS = {"BSH": "BSND", "SBH": "SBND", "BSND": "BSND", "BNSD": "BNSD", "TND": "TND"}
-"""Each layout and the axes that it has once H is taken apart into N heads of D."""
+"""The axes of each layout, after H is split into N heads of D."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The layout, the heads of query and key, and the rows: B and Sq, Skv, of TND 1 and the T of both."""
+    """The layout, the numbers of heads, and the rows: B, Sq and Skv; for TND, B is 1 and the rows are T of each."""
 
     layout: str
     heads: int
@@ -31,7 +31,7 @@ class Sizes:
     keys: int
 
     def rows(self, tensor: Tensor, heads: int) -> Tensor:
-        """[B, N, S, D], a view; of TND [1, N, T, D]."""
+        """A view [B, N, S, D]; for TND [1, N, T, D]."""
         axes = LAYOUTS[self.layout]
         if self.layout.endswith("H"):
             tensor = tensor.unflatten(-1, (heads, tensor.shape[-1] // heads))
@@ -40,23 +40,23 @@ class Sizes:
         return tensor.permute(*(axes.index(axis) for axis in "BNSD"))
 
     def grouped(self, tensor: Tensor) -> Tensor:
-        """A query, or what is shaped as one, as [B, Nkv, G, S, D], a view."""
+        """A tensor shaped as the query, as a view [B, Nkv, G, S, D]."""
         heads: Tensor = self.rows(tensor, self.heads).unflatten(1, (self.key_heads, -1))
         return heads
 
     def keyed(self, tensor: Tensor) -> Tensor:
-        """A key or value as [B, Nkv, S, D], a view."""
+        """A key or value as a view [B, Nkv, S, D]."""
         return self.rows(tensor, self.key_heads)
 
     def result_shape(self, query: Tensor, value: Tensor) -> list[int]:
-        """The shape of attention's result: the query's with the head size of the value."""
+        """The shape of the result: the query's, with the head size of the value."""
         if self.layout.endswith("H"):
             return [*query.shape[:-1], self.heads * (value.shape[-1] // self.key_heads)]
         return [*query.shape[:-1], value.shape[-1]]
 
 
 def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str) -> Sizes:
-    """Refuses tensors that do not fit their layout or each other."""
+    """The sizes of a call. Tensors that do not fit the layout or each other are refused."""
     layout = input_layout.upper()
     if layout not in LAYOUTS:
         refuse(operator, "input_layout", repr(input_layout), f"is one of {', '.join(LAYOUTS)}")
@@ -103,7 +103,7 @@ def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num:
 
 
 def sequences(operator: str, name: str, ends: Sequence[int] | None, rows: int) -> list[slice]:
-    """The rows of each sequence of TND by their ends. Zeros at the end stand for sequences that are left out."""
+    """The rows of each sequence of TND, from the ends. Zeros at the end of the list are sequences that do not exist."""
     if not ends:
         refuse(operator, name, "None" if ends is None else "empty", "must tell where each sequence of TND ends")
     count = len(ends)

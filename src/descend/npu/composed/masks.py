@@ -1,4 +1,4 @@
-"""The sparse modes: which keys each query of a call sees, from atten_mask, sparse_mode, tokens and prefix.
+"""The sparse modes: which keys each query sees, from atten_mask, sparse_mode, pre_tockens, next_tockens and prefix.
 
 | mode | a query sees | atten_mask |
 | --- | --- | --- |
@@ -12,7 +12,7 @@
 | 7 | the last sequence as in mode 4, all others as in mode 3 (TND) | the triangle |
 | 8 | the first sequence as in mode 4, all others as in mode 2 (TND) | the triangle |
 
-True in the mask hides a key; without a mask all is seen, whatever the mode says.
+True in the mask hides a key. Without a mask every key is seen, in any mode.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from descend.npu.composed.visible import Visible
 
 TRIANGLE = 2048
 RECTANGLE = 1024
-_trusted: dict[int, Tensor] = {}  # by address, kept so that nothing else comes to lie there
+_trusted: dict[int, Tensor] = {}  # by address; kept, so that no other tensor gets the address
 WHOLE, COMPRESSED = (0, 1, 5), (2, 3, 4, 6, 7, 8)
 PREFIX = (5, 6)
 
@@ -40,14 +40,14 @@ def triangle() -> Tensor:
 
 
 def trust(mask: Tensor) -> Tensor:
-    """Keeps a triangle that need not be looked at when it comes as a mask; returns it."""
+    """Remembers a triangle that is known to be right, so that it is not checked as a mask. Returns it."""
     _trusted[mask.data_ptr()] = mask
     return mask
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is one attention: some batches, some rows of query and key, and which keys are seen."""
+    """A part of a call that is one attention: batches, rows of query and key, and which keys are seen."""
 
     batches: slice
     queries: slice
@@ -57,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Masking:
-    """The parameters that say which keys are seen, checked by `parts`."""
+    """The parameters that decide which keys are seen. `parts` checks them."""
 
     operator: str
     atten_mask: Tensor | None
@@ -67,7 +67,7 @@ class Masking:
     prefix: Sequence[int] | None
 
     def parts(self, sizes: Sizes, queries: Sequence[slice], keys: Sequence[slice]) -> list[Part]:
-        """The call's attentions: one a sequence of TND, one a batch where prefix differs, else one.
+        """The attentions of the call: one for each sequence of TND, one for each batch if prefix differs, else one.
 
         ``queries`` and ``keys`` are the rows of the sequences; layouts other than TND have one.
         """
@@ -115,7 +115,7 @@ class Masking:
         return mask[None, None] if mask.dim() == 2 else mask
 
     def _prefix(self, batch: int, queries: Sequence[int], keys: Sequence[int]) -> Sequence[int]:
-        """As many keys as each batch, or sequence, sees in any case."""
+        """How many first keys every query sees, for each batch or sequence."""
         if self.prefix is None or len(self.prefix) != batch:
             got = "None" if self.prefix is None else list(self.prefix)
             refuse(
@@ -156,7 +156,7 @@ class Masking:
             )
 
     def _check_triangle(self, mask: Tensor) -> None:
-        """The compressed mask must be the one mask that its mode has: looked at where another would differ first."""
+        """Refuses a compressed mask that is not the triangle of its mode."""
         if mask.data_ptr() in _trusted and self.sparse_mode != 6 and mask.shape == (TRIANGLE, TRIANGLE):
             return
         rows = TRIANGLE + (RECTANGLE if self.sparse_mode == 6 else 0)

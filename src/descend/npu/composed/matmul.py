@@ -1,6 +1,6 @@
 """npu_linear, npu_bmmV2 and their gradients.
 
-    linear(x, w, b) = x @ w^T + b          bmmV2(a, b, sizes) = a @ b, summed over what is 1 in sizes
+    linear(x, w, b) = x @ w^T + b          bmmV2(a, b, sizes) = a @ b, summed over dimensions that are 1 in sizes
 
 Documents: torch_npu.npu_linear, npu_bmmV2.
 """
@@ -18,7 +18,7 @@ from descend.npu.composed.refusal import refuse
 
 
 def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``input`` [M, K], ``weight`` [N, K], ``bias`` [N]: [M, N]."""
+    """[M, N], from ``input`` [M, K], ``weight`` [N, K] and ``bias`` [N]."""
     operator = "npu_linear"
     _check_matrices(operator, input=input, weight=weight)
     if weight.shape[1] != input.shape[1]:
@@ -48,7 +48,7 @@ def _check_matrices(operator: str, **matrices: Tensor) -> None:
 
 
 def npu_bmmV2(self: Tensor, mat2: Tensor, output_sizes: Sequence[int]) -> Tensor:
-    """A batched product, batches broadcast; ``output_sizes``, unless empty, is the result's shape: sums where 1."""
+    """A batched product; batches broadcast. ``output_sizes`` is empty or the result's shape: sums where it is 1."""
     return _product("npu_bmmV2", self, mat2, output_sizes)
 
 
@@ -66,7 +66,7 @@ def npu_bmm_v2_mat2_backward(grad: Tensor, mat1: Tensor, mat2: Tensor, size: Seq
 
 
 def _matrix_grad(grad: Tensor, mat1: Tensor, mat2: Tensor) -> Tensor:
-    """The gradient with the dimension that a vector among the factors took away."""
+    """The gradient, with a dimension added for each factor that is a vector."""
     if mat1.dim() == 1:
         return grad.unsqueeze(-2)
     return grad.unsqueeze(-1) if mat2.dim() == 1 else grad

@@ -1,7 +1,8 @@
 """npu_moe_token_permute, npu_moe_token_unpermute and their gradients: tokens in the order of their experts, and back.
 
-Token t has the experts indices[t]. All these pairs are sorted by expert, stably; pair i = t * topk + k comes to place
-sorted_indices[i]. Places beyond num_out_tokens are dropped: nothing is read from them, and their gradients are 0.
+Token t has the experts indices[t]. All pairs of a token and an expert are sorted by expert, stably. Pair
+i = t * topk + k gets place sorted_indices[i]. Places from num_out_tokens on are dropped: they are not read, and their
+gradients are 0.
 
     permuted[sorted_indices[i]] = tokens[i // topk]
     unpermuted[t]               = sum over k of permuted[sorted_indices[t * topk + k]] * probs[t, k]
@@ -23,9 +24,11 @@ from descend.npu.composed.refusal import refuse
 def npu_moe_token_permute(
     tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """``tokens`` [T, H], ``indices`` [T] or [T, topk]: permuted tokens [num_out, H], sorted_indices, int32 [T * topk].
+    """The permuted tokens [num_out, H] and sorted_indices (int32 [T * topk]).
 
-    ``num_out_tokens`` above 0 is how many are kept, at most all; 0 or below, how many fewer than all.
+    ``tokens`` is [T, H], ``indices`` [T] or [T, topk].
+
+    If ``num_out_tokens`` is above 0, so many are kept, at most all. If it is 0 or below, so many are dropped.
     """
     operator = "npu_moe_token_permute"
     _check_tokens(operator, "tokens", tokens, padded_mode)
@@ -66,7 +69,7 @@ def npu_moe_token_permute_grad_v2(
 def npu_moe_token_permute_grad(
     tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False
 ) -> Tensor:
-    """The gradient of tokens, by the forward's arguments."""
+    """The gradient of tokens, from the forward's arguments."""
     topk = 1 if indices.dim() == 1 else indices.shape[1]
     return npu_moe_token_permute_grad_v2(
         grad_permuted_tokens, sorted_indices.flatten(), tokens.shape[0], tokens.dtype, topk, padded_mode
@@ -80,7 +83,7 @@ def npu_moe_token_unpermute(
     padded_mode: bool = False,
     restore_shape: Sequence[int] | None = None,
 ) -> Tensor:
-    """``permuted_tokens`` [rows, H], ``sorted_indices`` [T * topk], ``probs`` [T, topk], or None for topk 1: [T, H]."""
+    """[T, H], from ``permuted_tokens`` [rows, H], ``sorted_indices`` [T * topk], ``probs`` [T, topk] or None."""
     _check_unpermute("npu_moe_token_unpermute", permuted_tokens, sorted_indices, probs, padded_mode)
     pairs = _gathered(permuted_tokens, sorted_indices)
     if probs is None:
@@ -96,7 +99,7 @@ def _npu_moe_token_unpermute(
     padded_mode: bool = False,
     restore_shape: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `npu_moe_token_unpermute`, and the tokens where the gradient of probs needs them."""
+    """As `npu_moe_token_unpermute`; also returns the tokens if the gradient of probs needs them."""
     result = npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)
     return result, None if probs is None else permuted_tokens.clone()
 
@@ -139,7 +142,7 @@ def npu_moe_token_unpermute_grad(
     padded_mode: bool = False,
     restore_shape: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of permuted_tokens and probs, by the forward's arguments."""
+    """The gradients of permuted_tokens and probs, from the forward's arguments."""
     count, dtype = permuted_tokens.shape[0], permuted_tokens.dtype
     return npu_moe_token_unpermute_grad_v2(
         grad_unpermuted_tokens, sorted_indices, count, dtype, probs, padded_mode, restore_shape, permuted_tokens
@@ -153,7 +156,7 @@ def _places(sorted_indices: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _gathered(permuted: Tensor, sorted_indices: Tensor) -> Tensor:
-    """What lies at each pair's place, 0 for those that were dropped: [T * topk, H] in the arithmetic's dtype."""
+    """The row at each pair's place, 0 for dropped pairs: [T * topk, H] in the dtype of the arithmetic."""
     places, kept = _places(sorted_indices, permuted.shape[0])
     if bool(kept.all()):
         return wide(permuted).index_select(0, places)

@@ -21,7 +21,7 @@ from descend.torch import rms_norm
 
 
 def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor, Tensor]:
-    """``x1`` and ``x2`` of one shape, ``gamma`` of its last dimensions: y, rstd (float32, 1 for those) and x."""
+    """y, rstd (float32) and x. ``x1`` and ``x2`` have one shape; ``gamma`` has its last dimensions, in rstd all 1."""
     operator = "npu_add_rms_norm"
     check_float(operator, x1=x1, x2=x2, gamma=gamma)
     check_shape(operator, "x2", x2, x1.shape, "x1")

@@ -1,4 +1,4 @@
-"""Dropout that its gradient can repeat: what is kept follows from a seed and an offset."""
+"""Dropout that the gradient can repeat: a seed and an offset decide which numbers are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Dropout:
-    """With which probability a number is kept. The same seed and offset keep the same ones."""
+    """The probability with which a number is kept. The same seed and offset keep the same numbers."""
 
     keep: float
     seed: int
@@ -26,18 +26,18 @@ _source: Callable[[], tuple[int, int]] = _from_torch
 
 
 def draw() -> tuple[int, int]:
-    """A seed and an offset from the default generator: PyTorch's, or what `draw_from` named."""
+    """A seed and an offset from the default generator: PyTorch's, or the one set by `draw_from`."""
     return _source()
 
 
 def draw_from(source: Callable[[], tuple[int, int]]) -> None:
-    """Makes ``source`` the default generator: a device has one of its own."""
+    """Makes ``source`` the default generator, since a device has its own."""
     global _source
     _source = source
 
 
 class Kept:
-    """Draws, block after block, what is kept: 0, or 1 / keep. Without dropout there is nothing to draw."""
+    """Draws the factors of a dropout, block by block: 0, or 1 / keep. Without dropout nothing is drawn."""
 
     def __init__(self, dropout: Dropout | None) -> None:
         self.dropout = dropout
@@ -46,7 +46,7 @@ class Kept:
             self.generator = torch.Generator().manual_seed(mixed - 2**63)
 
     def factors(self, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
-        """0 or 1 / keep for each number of a block; None without dropout."""
+        """For each number of a block 0 or 1 / keep; None without dropout."""
         if self.dropout is None:
             return None
         kept = torch.empty(shape, dtype=dtype).bernoulli_(self.dropout.keep, generator=self.generator)

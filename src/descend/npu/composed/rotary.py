@@ -1,7 +1,8 @@
 """npu_rotary_mul and its gradient: out = x * r1 + rotate(x) * r2.
 
-rotate is (-second half, first half) of the last dimension for mode half, of each pair (-odd, even) for mode interleave,
-and x @ rotate where a matrix is given. Documents: torch_npu.npu_rotary_mul; aclnnRotaryPositionEmbedding(Grad).
+In mode half, rotate(x) is (-second half, first half) of the last dimension. In mode interleave it is (-odd, even) of
+each pair. If a matrix is given, it is x @ rotate. Documents: torch_npu.npu_rotary_mul;
+aclnnRotaryPositionEmbedding(Grad).
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ DTYPES = (
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
     torch.complex32, torch.complex64, torch.complex128, torch.bool,
 )  # fmt: skip
-"""PyTorch's dtypes by their numbers, as far as these go without a gap."""
+"""PyTorch's dtypes by their numbers, up to the first gap in the numbers."""
 BFLOAT16 = 15
 
 
 def npu_confusion_transpose(self: Tensor, perm: Sequence[int], shape: Sequence[int], transpose_first: bool) -> Tensor:
-    """A transposition and a reshape in one, contiguous."""
+    """A transposition and a reshape in one. The result is contiguous."""
     operator = "npu_confusion_transpose"
     rank = self.dim() if transpose_first else len(shape)
     _check_perm(operator, perm, rank)
@@ -57,7 +57,7 @@ def _check_perm(operator: str, perm: Sequence[int], rank: int) -> None:
 
 
 def npu_dtype_cast(self: Tensor, dtype: int, input_dtype: int | None = None) -> Tensor:
-    """``self`` in another dtype, by PyTorch's number of it."""
+    """``self`` in another dtype, given by PyTorch's number."""
     if input_dtype is not None:
         refuse("npu_dtype_cast", "input_dtype", input_dtype, "must be None: dtypes of torch_npu's own are not served")
     return self.to(_dtype("npu_dtype_cast", dtype), copy=True)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 EVERYWHERE = 2**31 - 1
-"""A bound that no distance between a query and a key reaches: what pre_tockens and next_tockens are by default."""
+"""A bound beyond every distance between a query and a key: the default of pre_tockens and next_tockens."""
 
 
 @dataclass(frozen=True)
 class Visible:
     """Query i sees key j where ``-before <= j - i - shift <= after``, and where ``j < prefix``.
 
-    ``masked`` is true where a query does not see a key though the bounds let it: [B or 1, N or 1, queries, keys].
+    ``masked`` [B or 1, N or 1, queries, keys] is true if a query does not see a key, even within the bounds.
     """
 
     before: int = EVERYWHERE
@@ -26,7 +26,7 @@ class Visible:
 
     @property
     def bounded(self) -> bool:
-        """Whether some query may not see all keys by the bounds alone."""
+        """Whether the bounds hide a key from some query."""
         return self.before < EVERYWHERE or self.after < EVERYWHERE
 
     def keys(self, first: int, last: int, count: int) -> tuple[int, int]:
@@ -38,7 +38,7 @@ class Visible:
         return begin, max(begin, end)
 
     def hidden(self, first: int, last: int, begin: int, end: int) -> Tensor | None:
-        """True where the bounds hide a key: [queries, keys]; None where they hide none of these."""
+        """[queries, keys], true if the bounds hide a key. None if they hide none of these."""
         nearest, farthest = begin - (last - 1) - self.shift, (end - 1) - first - self.shift
         if nearest >= -self.before and farthest <= self.after:
             return None

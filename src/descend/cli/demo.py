@@ -44,7 +44,7 @@ def demo(
     data: Annotated[Path | None, typer.Option(help="The folder of captured tensors.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every example and call, in full.")] = False,
 ) -> None:
-    """Show the operators at work, beside float64.
+    """Show the operators at work, compared with float64.
 
     Each document's worked example is run in two phases, and gradients of a real training run are computed. One line
     an operator tells how that went; OPERATOR or --all prints every call.

@@ -26,8 +26,10 @@ ACL_FUNC_VISIBILITY int descendGetNumThreads(void);
 ACL_FUNC_VISIBILITY const char* descendGetIsa(void);
 
 /* For a forked child of a program whose own threads call this library, and are not in the child: where aclInit had been
- * called before the fork, first phases and calls of the runtime fail from here on, with a sentence that says why. */
-ACL_FUNC_VISIBILITY void descendRefuseInChild(void);
+ * called before the fork, first phases and calls of the runtime fail from here on, with a sentence that says why.
+ * exit() then ends the child with its status, without what would wait for those threads: destructors of globals, and
+ * handlers that were registered before. Returns whether this is so. */
+ACL_FUNC_VISIBILITY int descendRefuseInChild(void);
 
 #ifdef __cplusplus
 }

@@ -30,10 +30,18 @@ Status get_own_event(const void* handle, std::shared_ptr<ProgramEvent>* event) {
   return {kFeatureUnsupported, "event is shared with other processes, of which this cannot be asked."};
 }
 
+// The same for what asks for its time. CANN notes the time of events without flags, and of those with the flag for it.
+Status get_timed_event(const void* handle, const char* name, std::shared_ptr<ProgramEvent>* event) {
+  DESCEND_RETURN_IF_ERROR(get_own_event(handle, event));
+  if ((*event)->timed) return {};
+  return failure(Code::kInvalidParam, name, " was created without ACL_EVENT_TIME_LINE, so it has no time.");
+}
+
 Status create_event(aclrtEvent* event, uint32_t flag, uint32_t known) {
   if (event == nullptr) return null_argument("event");
   if ((flag & ~known) != 0) return failure(Code::kInvalidParam, "flag is ", flag, ", which has bits that are none.");
   auto made = std::make_shared<ProgramEvent>();
+  made->timed = flag == 0 || (flag & ACL_EVENT_TIME_LINE) != 0;
   if ((flag & ACL_EVENT_IPC) != 0) {
     if (flag != ACL_EVENT_IPC) {
       return failure(Code::kInvalidParam, "flag is ", flag, ", but ACL_EVENT_IPC must be the only bit of it.");
@@ -185,8 +193,8 @@ aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endE
   return runtime_call("aclrtEventElapsedTime", [&]() -> Status {
     if (ms == nullptr) return null_argument("ms");
     std::shared_ptr<ProgramEvent> start, end;
-    DESCEND_RETURN_IF_ERROR(get_own_event(startEvent, &start));
-    DESCEND_RETURN_IF_ERROR(get_own_event(endEvent, &end));
+    DESCEND_RETURN_IF_ERROR(get_timed_event(startEvent, "startEvent", &start));
+    DESCEND_RETURN_IF_ERROR(get_timed_event(endEvent, "endEvent", &end));
     const auto from = start->time(), to = end->time();
     if (!from || !to) {
       return failure(Code::kInvalidParam, from ? "endEvent" : "startEvent",
@@ -201,7 +209,7 @@ aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* timestamp) {
   return runtime_call("aclrtEventGetTimestamp", [&]() -> Status {
     if (timestamp == nullptr) return null_argument("timestamp");
     std::shared_ptr<ProgramEvent> point;
-    DESCEND_RETURN_IF_ERROR(get_own_event(event, &point));
+    DESCEND_RETURN_IF_ERROR(get_timed_event(event, "event", &point));
     const auto time = point->time();
     if (!time) return failure(Code::kInvalidParam, "event has not been recorded, or is not complete.");
     const auto since_start = std::chrono::duration_cast<std::chrono::microseconds>(time->time_since_epoch());

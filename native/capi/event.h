@@ -10,6 +10,7 @@ namespace descend::capi {
 
 struct ProgramEvent : Event {
   std::shared_ptr<IpcEvent> shared;  // with other processes; null for an event of this one alone
+  bool timed = true;                 // its time can be asked for
 };
 
 }  // namespace descend::capi

@@ -1,5 +1,6 @@
 // Start and end of the library, and its own settings.
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -31,6 +32,12 @@ std::atomic<bool> refused_in_child{false};
 // threads' own may call, and fail, after all others have run. What is longer is cut.
 thread_local char recent_sentence[4096];
 thread_local aclError recent_code = ACL_SUCCESS;  // 0 again when the thread has asked for it
+
+// What runs when a refused child ends: it goes before all that was registered to run then.
+[[maybe_unused]] void end_child(int status, void*) {
+  std::fflush(nullptr);
+  _exit(status);
+}
 
 void keep(const char* function, std::string_view sentence) {
   char* end = recent_sentence;
@@ -204,4 +211,12 @@ aclError descendSetNumThreads(int count) {
 
 int descendGetNumThreads() { return num_threads(); }
 const char* descendGetIsa() { return kernels::isa_name(); }
-void descendRefuseInChild() { refused_in_child = life == Life::kAlive; }
+
+int descendRefuseInChild() {
+  refused_in_child = life == Life::kAlive;
+  if (!refused_in_child) return 0;
+#ifdef __GLIBC__
+  on_exit(end_child, nullptr);
+#endif
+  return 1;
+}

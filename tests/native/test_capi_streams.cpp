@@ -178,6 +178,16 @@ TEST_CASE("events: complete, waited for, timed") {
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(end, nullptr));
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(never, &to_time));
 
+  // Created for waiting alone: it has no time.
+  aclrtEvent untimed = nullptr;
+  CHECK(aclrtCreateEventWithFlag(&untimed, ACL_EVENT_SYNC) == 0);
+  CHECK(aclrtRecordEvent(untimed, stream) == 0);
+  CHECK(aclrtSynchronizeEvent(untimed) == 0);
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventElapsedTime", aclrtEventElapsedTime(&milliseconds, begin, untimed));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventElapsedTime", aclrtEventElapsedTime(&milliseconds, untimed, end));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtEventGetTimestamp", aclrtEventGetTimestamp(untimed, &to_time));
+  CHECK(aclrtDestroyEvent(untimed) == 0);
+
   // Recorded behind work: not complete before it, and another stream waits for it.
   Busy busy;
   std::vector<char> from(64, 1), to(64);

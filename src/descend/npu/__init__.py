@@ -7,10 +7,13 @@ run on Descend.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import importlib
 import os
 import sys
+from typing import Any
 
 from descend import _cann, _npu_hook
 
@@ -21,7 +24,33 @@ def after_load() -> None:
     """Called once in a process, after torch_npu was loaded on Descend's libraries."""
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
-    os.register_at_fork(after_in_child=ctypes.CDLL("libdescend.so").descendRefuseInChild)
+    refuse = ctypes.CDLL("libdescend.so").descendRefuseInChild
+    os.register_at_fork(before=_empty_queue, after_in_child=lambda: _give_up() if refuse() else None)
+
+
+_given_up = False
+
+
+def _empty_queue() -> None:
+    """Before a fork: the child cannot wait for what is in torch_npu's queue, whose thread is not there."""
+    torch_npu: Any = sys.modules[_npu_hook.PACKAGE]
+    if not _given_up and torch_npu.npu.is_initialized():
+        with contextlib.suppress(Exception):  # it failed before: whoever uses the device next is told
+            torch_npu.npu.synchronize()
+
+
+def _give_up() -> None:
+    """In a forked child whose parent used the device: calls are made at once, and so end in their error.
+
+    The end of the process does not shut the device down: the threads that it would wait for are not there.
+    """
+    global _given_up
+    _given_up = True
+    torch_npu: Any = sys.modules[_npu_hook.PACKAGE]
+    with contextlib.suppress(Exception):  # another release may not have them
+        atexit.unregister(torch_npu._init.core.runtime_lifecycle._npu_shutdown)
+    with contextlib.suppress(Exception):
+        torch_npu._C._npu_set_task_queue_enable(0)
 
 
 def _begin() -> None:

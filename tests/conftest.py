@@ -21,6 +21,7 @@ def pytest_addoption(parser: Any) -> None:
     parser.addoption(
         "--device", choices=("cpu", "cuda"), default="cpu", help="where the PyTorch tests make their tensors"
     )
+    parser.addoption("--wide", action="store_true", help="all that test_npu_aten.py can compare: minutes, not seconds")
 
 
 def pytest_configure(config: Any) -> None:

@@ -31,6 +31,17 @@ APART = {
     "tensor_split",
     "nn.functional.scaled_dot_product_attention",
 }
+ALL = {op.name for op in op_db}
+
+
+def always(op: Any) -> bool:
+    return True
+
+
+FITS: dict[str, Callable[[Any], bool]] = {
+    "gradients": lambda op: op.supports_autograd,
+    "out": lambda op: op.supports_out,
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,11 @@ class Sample:
         args, named = tree_map_only(Tensor, functools.partial(copied_to, device), (self.args, named))
         return Sample(self.name, self.function, args, named, self.broadcasts)
 
+    def device(self) -> str:
+        """Where its tensors are, or what it makes is to be."""
+        found = [t.device.type for t in self.tensors()] or [str(self.named.get("device", "cpu"))]
+        return found[0]
+
     def tensors(self) -> list[Tensor]:
         return tensors((self.args, self.named))
 
@@ -61,16 +77,23 @@ def tensors(results: Any) -> list[Tensor]:
 
 
 def samples(dtype: torch.dtype, kind: str, few: int) -> Iterator[Sample]:
-    """A few samples of each operator. ``kind``: what is compared, values, gradients, in-place or out."""
+    """A few samples of each operator. ``kind``: what is compared.
+
+    It is values, non-contiguous, random (operators with random numbers), gradients, in-place or out.
+    """
     for op in op_db:
         function = op.inplace_variant if kind == "in-place" else op
-        fits = {"gradients": op.supports_autograd, "out": op.supports_out}.get(kind, True)
-        if op.name in EMPTY | RANDOM | APART or dtype not in op.dtypes or function is None or not fits:
+        left_out = EMPTY | APART | (ALL - RANDOM if kind == "random" else RANDOM)
+        if op.name in left_out or dtype not in op.dtypes or function is None or not FITS.get(kind, always)(op):
             continue
         torch.manual_seed(0)
         # op.sample_inputs would ask for the stack at each sample, which takes most of the time within pytest.
         found = op.sample_inputs_func(op, "cpu", dtype, kind == "gradients")
         for sample in itertools.islice(found, few):
+            if kind == "non-contiguous":
+                if any(t.layout is not torch.strided for t in tensors((sample.input, sample.args, sample.kwargs))):
+                    continue
+                sample = sample.noncontiguous()
             name = f"{op.name} {op.variant_test_name}".strip()
             yield Sample(name, function, (sample.input, *sample.args), sample.kwargs, sample.broadcasts_input)
 
@@ -80,7 +103,7 @@ def copied_to(device: str, tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided:
         return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    memory = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), 0, (count,), (1,))
+    memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage(), 0, (count,), (1,))
     there = memory.to(device, copy=True).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     there = there.conj() if tensor.is_conj() else there
     there = torch._neg_view(there) if tensor.is_neg() else there

@@ -4,9 +4,8 @@
 #include <ATen/core/List.h>
 #include <c10/util/SmallVector.h>
 
-#include <algorithm>
-#include <array>
-#include <string_view>
+#include <string>
+#include <utility>
 
 #include "npu/crossing.h"
 #include "npu/generator.h"
@@ -19,51 +18,6 @@ namespace {
 
 using at::Tensor;
 using c10::IValue;
-
-// Operators that take CPU tensors beside those of a device, as they do with CUDA.
-constexpr std::array<std::string_view, 17> kMixing = {
-    "aten::copy_",
-    "aten::_copy_from",
-    "aten::_foreach_copy_",
-    "aten::_pack_padded_sequence",
-    "aten::_pack_padded_sequence_backward",
-    "aten::_pad_packed_sequence",
-    "aten::lstm",
-    "aten::gru",
-    "aten::rnn_tanh",
-    "aten::rnn_relu",
-    "aten::_ctc_loss",
-    "aten::_ctc_loss_backward",
-    "aten::_has_compatible_shallow_copy_type",
-    "aten::histogramdd",
-    "aten::_assert_async",
-    "npu::npu_fusion_attention_v3",
-    "npu::npu_fusion_attention_grad_v3",
-};
-
-// Operators whose indices, the tensors of a list, may be the CPU's, and nothing else of theirs.
-constexpr std::array<std::string_view, 8> kIndexing = {
-    "aten::index",
-    "aten::_unsafe_index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
-    "aten::_unsafe_index_put",
-    "aten::_unsafe_masked_index",
-    "aten::_unsafe_masked_index_put_accumulate",
-};
-
-// The first result that stays on the CPU, for operators that have such results.
-uint32_t first_kept(const std::string& name) {
-  if (name == "aten::_pack_padded_sequence") return 1;
-  if (name == "npu::npu_fusion_attention_v3") return 4;  // the seed and the offset of its dropout
-  return UINT32_MAX;
-}
-
-template <class Names>
-bool is_of(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 bool is_npu(const Tensor& tensor) { return tensor.defined() && tensor.device().type() == kNpu; }
 
@@ -165,7 +119,7 @@ class CommonDevice {
 
 }  // namespace
 
-CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
+CpuKernel::CpuKernel(const c10::OperatorHandle& op, Special special) : special_(special) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& name = schema.name();
   count_ = static_cast<uint32_t>(schema.arguments().size());
@@ -188,10 +142,6 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
   for (const c10::Argument& result : schema.returns()) views = views || result.alias_info() != nullptr;
   const bool empty = name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0;
   touches_memory_ = !written_.empty() || !(views || empty);
-  mixes_devices_ = is_of(kMixing, name);
-  indexes_ = is_of(kIndexing, name);
-  kept_ = first_kept(name);
-  asks_for_grad_ = name == "aten::_sparse_mm_reduce_impl" || name == "aten::_fused_sdp_choice";
 }
 
 void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -199,7 +149,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   const size_t first = stack->size() - count_;
   const auto argument = [&](const Argument& a) -> IValue& { return (*stack)[first + a.index]; };
 
-  CommonDevice common(op, mixes_devices_);
+  CommonDevice common(op, special_.mixes_devices);
   const IValue* asked = nullptr;
   for (const Argument& a : arguments_) {
     const IValue& value = argument(a);
@@ -207,7 +157,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
       common.add(value.toTensor(), a.written);
     } else if (a.kind == Kind::kTensors) {
       for_each_tensor(value, [&](const Tensor& tensor) {
-        if (!(indexes_ && tensor.defined() && tensor.device().is_cpu())) common.add(tensor, a.written);
+        if (!(special_.indexes && tensor.defined() && tensor.device().is_cpu())) common.add(tensor, a.written);
       });
     } else if (value.isDevice()) {
       asked = &value;
@@ -232,7 +182,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
       case Kind::kTensor:
         if (value.isTensor() && is_npu(value.toTensor())) {
           Tensor cpu = crossing.enter(value.toTensor());
-          if (asks_for_grad_ && value.toTensor().requires_grad()) cpu.set_requires_grad(true);
+          if (special_.asks_for_grad && value.toTensor().requires_grad()) cpu.set_requires_grad(true);
           if (a.written) written.push_back(std::move(value));
           value = std::move(cpu);
         }
@@ -271,7 +221,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   const size_t results = op.schema().returns().size();
   for (size_t i = 0; i < results; ++i) {
     IValue& value = (*stack)[stack->size() - results + i];
-    if (i >= kept_) continue;
+    if (i >= special_.first_kept) continue;
     if (value.isTensor()) {
       value = crossing.leave(std::move(value).toTensor(), device);
     } else if (value.isTensorList()) {

@@ -9,10 +9,18 @@
 
 namespace descend::npu {
 
+// What is special about an operator. src/descend/npu/rules.py has the list.
+struct Special {
+  bool mixes_devices;   // CPU tensors may be among the arguments
+  bool indexes;         // the tensors of its list, the indices, may be the CPU's
+  uint32_t first_kept;  // this result and those after it stay on the CPU
+  bool asks_for_grad;   // the CPU kernel computes more if gradients are recorded
+};
+
 // One operator's kernel: what each argument needs is read once from the operator's schema.
 class CpuKernel : public c10::OperatorKernel {
  public:
-  explicit CpuKernel(const c10::OperatorHandle& op);
+  CpuKernel(const c10::OperatorHandle& op, Special special);
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
@@ -28,10 +36,7 @@ class CpuKernel : public c10::OperatorKernel {
   std::vector<uint32_t> written_;  // the indices of those that are written to
   uint32_t count_;
   bool touches_memory_;  // false for views, and for new tensors without values
-  bool mixes_devices_;   // CPU tensors may be among the arguments
-  bool indexes_;         // the tensors of its list, the indices, may be the CPU's
-  uint32_t kept_;        // this result and those after it stay on the CPU
-  bool asks_for_grad_;   // the CPU kernel computes more if gradients are recorded
+  Special special_;
 };
 
 }  // namespace descend::npu

@@ -4,8 +4,10 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "npu/collectives.h"
-#include "npu/crossing.h"
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include "npu/generator.h"
 #include "npu/record.h"
 #include "npu/registration.h"
@@ -17,15 +19,16 @@ PYBIND11_MODULE(_npu, module) {
   using namespace descend::npu;
   module.doc() = "PyTorch's CPU kernels for device npu. Use descend.npu instead.";
   module.attr("built_for") = DESCEND_TORCH_VERSION;
-  module.def("register_kernels", register_kernels,
-             "Puts the CPU's kernels in the place of torch_npu's; returns how many operators that are.");
-  module.def("register_collectives", register_collectives,
-             "Has collectives of the device's tensors computed by the process group's backend for the CPU.");
   module.def(
-      "on_cpu", [](const at::Tensor& tensor) { return Crossing().enter(tensor); }, py::arg("tensor"),
-      "The tensor as a tensor of the CPU, in the same memory.");
-  module.def("serve", serve, py::arg("name"),
-             "Puts the CPU's kernel of an operator of any namespace in the place of what the device has.");
+      "serve",
+      [](const std::string& name, const std::string& key, bool mixes_devices, bool indexes,
+         std::optional<uint32_t> first_kept, bool asks_for_grad) {
+        serve(name, key, {mixes_devices, indexes, first_kept.value_or(UINT32_MAX), asks_for_grad});
+      },
+      py::arg("name"), py::arg("key"), py::arg("mixes_devices"), py::arg("indexes"), py::arg("first_kept"),
+      py::arg("asks_for_grad"), "Has the CPU's kernel compute an operator on the memory of the device's tensors.");
+  module.def("borrow", borrow, py::arg("name"), py::arg("key"), py::arg("owner"),
+             "Has the kernel of another dispatch key called with the device's tensors.");
   module.def(
       "draw",
       [] {

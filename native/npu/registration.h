@@ -1,25 +1,26 @@
-// Which kernel computes which operator of device `npu`, and its registration in PyTorch's dispatcher.
+// Registration of kernels in PyTorch's dispatcher. src/descend/npu/rules.py says which operator gets which.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include <cstddef>
 #include <string>
+
+#include "npu/kernel.h"
 
 namespace descend::npu {
 
-// Registers CPU kernels in the place of torch_npu's kernels, except for the operators that stay torch_npu's. Returns
-// the number of operators. A second call does nothing.
-size_t register_kernels();
+// Has the CPU's kernel compute an operator, of any namespace, on the memory of the device's tensors. `key` is the
+// device's dispatch key for dense tensors or for sparse ones.
+void serve(const std::string& name, const std::string& key, Special special);
 
-// Registers the CPU kernel of an operator, of any namespace, for the device.
-void serve(const std::string& name);
+// Has the kernel that PyTorch has for the dispatch key `owner` called for `key`, with the device's tensors.
+void borrow(const std::string& name, const std::string& key, const std::string& owner);
 
 // An operator by name and overload, as in aten::add.Tensor; throws where there is none.
 c10::OperatorHandle find_operator(const std::string& name);
 
-// Registers a kernel for the device, without PyTorch's warning that it replaces another.
-void implement(const c10::OperatorHandle& op, torch::CppFunction kernel);
+// Registers a kernel for a dispatch key, without PyTorch's warning that it replaces another.
+void implement(const c10::OperatorHandle& op, c10::DispatchKey key, torch::CppFunction kernel);
 
 }  // namespace descend::npu

@@ -3,27 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
+from descend.npu import boxed
 
-def install(native: ModuleType) -> None:
+_SERVED = (
+    *("allgather_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "alltoall_"),
+    *("alltoall_base_", "barrier", "broadcast_", "gather_", "monitored_barrier_", "recv_", "recv_any_source_"),
+    *("scatter_", "send"),
+)
+# Those that reduce. The value: which argument is divided for an average. Where it is the first, in place.
+_REDUCING = {
+    **dict.fromkeys(("allreduce_", "allreduce_coalesced_", "reduce_"), 0),
+    **dict.fromkeys(("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"), 1),
+}
+
+
+def install() -> None:
     """Has backend hccl make groups of gloo, which then serve tensors of the device and, beside them, of the CPU."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         return
-    native.register_collectives()
-    create = _creator(native.on_cpu)
+    for name in _SERVED:
+        boxed.implement(f"c10d::{name}", boxed.Kernel(f"c10d::{name}"), "PrivateUse1")
+    boxed.implement("c10d::_allgather_base_", _Gathering("c10d::_allgather_base_"), "PrivateUse1")
+    for name, divided in _REDUCING.items():
+        boxed.implement(f"c10d::{name}", _Reduction(f"c10d::{name}", divided), "PrivateUse1")
     backend: Any = distributed.Backend
-    backend._plugins["HCCL"] = backend._BackendPlugin(create, True)
+    backend._plugins["HCCL"] = backend._BackendPlugin(_creator(), True)
     backend.backend_capability["hccl"] = ["npu", "cpu"]
     for module in (distributed, distributed.distributed_c10d):
         module.batch_isend_irecv = _batch_isend_irecv  # type: ignore[attr-defined]
 
 
-def _creator(on_cpu: Callable[[Tensor], Tensor]) -> Callable[[Any, Any], Any]:
+class _Reduction(boxed.Kernel):
+    """A collective that reduces. Gloo has no average: the inputs are divided first, and then summed."""
+
+    def __init__(self, name: str, divided: int) -> None:
+        super().__init__(name)
+        self._divided = divided
+        names = [argument.name for argument in self.schema.arguments]
+        self._op, self._group = names.index("reduce_op"), names.index("process_group")
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        given = list(args)
+        if given[self._op].op() == distributed.ReduceOp.AVG:
+            count = distributed.ProcessGroup.unbox(given[self._group]).size()
+            given[self._divided] = _divided(given[self._divided], count, in_place=self._divided == 0)
+            given[self._op] = torch.classes.c10d.ReduceOp()  # a sum
+        return super().__call__(*given, **named)
+
+
+class _Gathering(boxed.Kernel):
+    """PyTorch's gloo cuts the result along its first dimension. HCCL fills any shape, so it is given as a row."""
+
+    def __call__(self, output: Tensor, given: Tensor, *args: Any, **named: Any) -> Any:
+        if not output.is_contiguous():
+            return super().__call__(output, given, *args, **named)
+        _, work = super().__call__(output.flatten(), given.flatten(), *args, **named)
+        return output, work
+
+
+def _divided(value: Any, count: int, in_place: bool) -> Any:
+    if isinstance(value, Tensor):
+        return value.div_(count) if in_place else value.div(count)
+    return [_divided(each, count, in_place) for each in value]
+
+
+def _creator() -> Callable[[Any, Any], Any]:
     """What makes a group of gloo for one of hccl, whose own options say nothing to gloo."""
     groups: list[Any] = []  # PyTorch keeps the C++ part of a group alone
 
@@ -31,8 +80,8 @@ def _creator(on_cpu: Callable[[Tensor], Tensor]) -> Callable[[Any, Any], Any]:
         """torch_npu's gather, in Python, calls this method of a group and not the dispatcher's operator."""
 
         def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *options: Any) -> Any:
-            views = [[on_cpu(tensor) for tensor in each] for each in outputs]
-            return super().allgather(views, [on_cpu(tensor) for tensor in inputs], *options)  # type: ignore[misc]
+            views = [list(map(boxed.on_cpu, each)) for each in outputs]
+            return super().allgather(views, list(map(boxed.on_cpu, inputs)), *options)  # type: ignore[misc]
 
     def create(given: Any, options: Any) -> Any:
         groups.append(Gloo(given.store, given.group_rank, given.group_size, timeout=given.timeout))

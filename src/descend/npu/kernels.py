@@ -2,13 +2,15 @@
 
 PyTorch's are computed by its kernels for the CPU: the memory of the device is host memory here, so they work on it
 without a copy. Those of torch_npu's own operators that are composed (`descend.npu.composed`) are kernels for the CPU,
-too. ``descend._npu`` (native/npu) takes tensors there and back.
+too. ``descend._npu`` (native/npu) takes tensors there and back, or `descend.npu.boxed` where that was not built.
+`descend.npu.rules` says for both which operators these are.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -16,23 +18,14 @@ from typing import Any
 
 import torch
 
-from descend.npu import collectives
+from descend.npu import boxed, collectives, own, rules
 from descend.npu.composed import device
 from descend.npu.composed.table import TABLE, Composed
 
 
 def install() -> None:
     """Puts these kernels in the place of torch_npu's. A second call does nothing."""
-    native = load_native()
-    if native is not None:
-        _install(native)
-        return
-    warnings.warn(
-        "Of the operators of device npu only those of aclnn that Descend has run here: it was not built for PyTorch "
-        f"{torch.__version__}. Beside that PyTorch, pip install --no-build-isolation builds the rest.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    _install()
 
 
 @functools.cache
@@ -49,19 +42,32 @@ def load_native() -> ModuleType | None:
     return module if module.built_for == torch.__version__ else None
 
 
+def form() -> Any:
+    """What crosses tensors and registers kernels: the module in C++, or `descend.npu.boxed` where it was not built."""
+    python = os.environ.get("DESCEND_NPU_KERNELS") == "python"
+    return (None if python else load_native()) or boxed
+
+
 @functools.cache
-def _install(native: ModuleType) -> torch.library.Library:
-    native.register_kernels()
-    collectives.install(native)
+def _install() -> torch.library.Library:
+    kernels = form()
     library = torch.library.Library("npu", "IMPL")
-    for row in TABLE:
-        for kernel in row.kernels:
-            name = kernel if "::" in kernel else f"npu::{kernel}"
-            if _is_defined(name):
-                (_aten() if name is kernel else library).impl(name, _first_then(row, kernel), "CPU")
-                native.serve(name)
-    device.complete(library)
-    device.causal_attention(_aten())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns of each kernel that replaces another
+        rules.register(kernels)
+        if kernels is boxed:
+            boxed.complete()
+        for name, computed in own.KERNELS.items():
+            boxed.implement(name, computed, "PrivateUse1")
+        collectives.install()
+        for row in TABLE:
+            for kernel in row.kernels:
+                name = kernel if "::" in kernel else f"npu::{kernel}"
+                if _is_defined(name):
+                    (_aten() if name is kernel else library).impl(name, _first_then(row, kernel), "CPU")
+                    rules.serve(kernels, name)
+        device.complete(library)
+        device.causal_attention(_aten())
     return library
 
 
@@ -82,9 +88,7 @@ def _first_then(row: Composed, kernel: str) -> Callable[..., Any]:
     def find() -> Callable[..., Any]:
         from descend.npu.composed import random, table
 
-        native = load_native()
-        if native is not None:
-            random.draw_from(native.draw)
+        random.draw_from(form().draw)
         return dict(table.functions(row))[kernel]
 
     def call(*args: Any, **named: Any) -> Any:

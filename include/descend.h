@@ -25,10 +25,11 @@ ACL_FUNC_VISIBILITY int descendGetNumThreads(void);
 /* The instruction set that the kernels use: "AVX3", "AVX2", "NEON", "BASELINE". DESCEND_ISA holds it down. */
 ACL_FUNC_VISIBILITY const char* descendGetIsa(void);
 
-/* For a forked child of a program whose own threads call this library, and are not in the child: where aclInit had been
- * called before the fork, first phases and calls of the runtime fail from here on, with a sentence that says why.
- * exit() then ends the child with its status, without what would wait for those threads: destructors of globals, and
- * handlers that were registered before. Returns whether this is so. */
+/* Called in a forked child. A child does not have its parent's threads, so a program whose threads call this library
+ * cannot go on there. If aclInit was called before the fork, every first phase and every call of the runtime fails from
+ * now on, with a sentence that says why. exit() then ends the child with its status, and skips what would wait for the
+ * parent's threads: destructors of globals, and handlers that were registered earlier. Returns 1 if so. If aclInit was
+ * not called, nothing happens, and it returns 0. */
 ACL_FUNC_VISIBILITY int descendRefuseInChild(void);
 
 #ifdef __cplusplus

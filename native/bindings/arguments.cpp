@@ -8,14 +8,14 @@ namespace {
                                       ", but must be ", expected, ".")};
 }
 
-// Forgets what an object's own code raised, so that a sentence about the argument can take its place; interrupts and
-// the like go through.
+// Clears an error that an object's own code raised, since a message about the argument follows. Errors such as
+// KeyboardInterrupt are thrown.
 void forget_error() {
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) throw nb::python_error();
   PyErr_Clear();
 }
 
-// A bool, or what is one by its dtype: numpy.bool_, 0-d arrays.
+// A bool, or an object whose dtype is bool: numpy.bool_, a 0-d array.
 bool is_boolean(PyObject* object) {
   if (PyBool_Check(object)) return true;
   if (PyLong_CheckExact(object) || PyFloat_CheckExact(object)) return false;
@@ -25,7 +25,7 @@ bool is_boolean(PyObject* object) {
   return name == "bool" || name == "torch.bool";
 }
 
-// An array of one element passes for a number with some libraries.
+// In some libraries an array of one element converts to a number.
 bool has_length(PyObject* object) {
   if (PyLong_Check(object)) return false;
   if (PyObject_Size(object) >= 0) return true;
@@ -62,7 +62,7 @@ void read_list(Call& call, int i, PyObject* object, bool booleans) {
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence.ptr());
   std::vector<int64_t> values(count);
   for (Py_ssize_t k = 0; k < count; ++k) {
-    // Borrowed from a list that the item's own code may change.
+    // Held, since the item's own code may change the list.
     const nb::object item = nb::borrow(
         k < PySequence_Fast_GET_SIZE(sequence.ptr()) ? PySequence_Fast_GET_ITEM(sequence.ptr(), k) : Py_None);
     if (booleans) {
@@ -121,7 +121,7 @@ void read_attribute(Call& call, int i, PyObject* object) {
 std::optional<Integer> as_integer(PyObject* object) {
   if (!PyIndex_Check(object) || is_boolean(object)) return std::nullopt;
   const nb::object number = nb::steal(PyNumber_Index(object));
-  if (!number.is_valid()) {  // an array has __index__, whatever its shape and dtype
+  if (!number.is_valid()) {  // every array has __index__, whatever its shape and dtype
     forget_error();
     return std::nullopt;
   }
@@ -176,7 +176,7 @@ void Reader::attribute(int i, PyObject* object) {
 }
 
 void Reader::remember(int i) {
-  call_[i] = Argument{};  // with nothing in it that an earlier call or half a reading left
+  call_[i] = Argument{};  // clears what an earlier call or a reading that failed left there
   call_[i].state = Argument::State::kUnread;
   unread_.push_back({i, std::current_exception()});
 }

@@ -11,16 +11,18 @@
 #include "bindings/runtime.h"
 #include "operators/executor.h"
 #include "operators/portability.h"
+#include "operators/registry.h"
 
 namespace descend::python {
 namespace {
 
-// A kernel that touches less holds the GIL: giving it up would cost more than the kernel.
+// A kernel that touches less keeps the GIL: releasing it would take longer than the kernel.
 constexpr int64_t kGilBytes = 64 * 1024;
 
 int parameter_count(const Operator& op) { return static_cast<int>(op.parameters.size()); }
 
-// The executors of a thread; a call within a call (an array's own Python code) makes others.
+// A thread's executors for an operator, while one call uses them. A call within that call (by an array's own Python
+// code) gets others.
 class Borrowed {
  public:
   explicit Borrowed(const Operator& op) : op_(op), executors_(std::move(Executors::idle(op))) {
@@ -53,8 +55,8 @@ PyObject* guarded_call(PyObject* self, Body body) {
   });
 }
 
-// The arrays given as out=: one for each output, invalid where none was given. They are held, for a list may change
-// while the call reads them or computes.
+// The arrays given as out=: one for each output, invalid if none was given. They are held, since a list may change
+// during the call.
 using GivenOutputs = std::array<nb::object, kMaxParameters>;
 GivenOutputs given_outputs(const Call& call, PyObject* out, size_t count) {
   GivenOutputs arrays{};
@@ -166,7 +168,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
   });
 }
 
-// Counts itself while it lives.
+// Raises a count as long as it lives.
 class Counted {
  public:
   explicit Counted(int& count) : count_(count) { ++count_; }
@@ -178,20 +180,20 @@ class Counted {
   int& count_;
 };
 
-// What Python calls an executor: the engine's, and the arrays that it works on.
+// An executor as a Python object: the engine's executor, and the arrays that it works on.
 struct PythonExecutor {
   std::shared_ptr<Executor> executor = std::make_shared<Executor>();
-  std::vector<nb::object> keep;  // by parameter its array, then by parameter what reading the array left
+  std::vector<nb::object> keep;  // first each parameter's array, then for each what read_array() said to keep
   std::vector<Family> families;
-  int launching = 0;                 // launches under way that have given up the GIL
-  std::vector<nb::object> replaced;  // during those, which may have taken their addresses
+  int launching = 0;                 // launches in progress that have released the GIL
+  std::vector<nb::object> replaced;  // arrays replaced during such launches, which may still use them
 
-  // Another array for parameter i; `left` is emptied.
+  // Takes another array for parameter i. Empties `left`.
   void replace(int i, PyObject* array, Family family, std::vector<nb::object>& left) {
     nb::object read = left.empty() ? nb::object() : std::move(left.back());
     left.clear();
     families[i] = family;
-    // The old ones go last: their own Python code may come back to this executor.
+    // The old arrays are released last, since their own Python code may use this executor again.
     const std::array<nb::object, 2> old{std::exchange(keep[i], nb::borrow(array)),
                                         std::exchange(keep[families.size() + i], std::move(read))};
     if (launching > 0) replaced.insert(replaced.end(), old.begin(), old.end());
@@ -297,7 +299,7 @@ const Operator& by_name(const nb::str& name) {
   return *op;
 }
 
-// [(shape, dtype name), ...] = infer(name, *inputs and attributes): what results a call would have, nothing computed.
+// [(shape, dtype name), ...] = infer(name, *inputs and attributes): the results that a call would have.
 nb::list infer_results(const nb::str& name, const nb::args& arguments) {
   const Operator& op = by_name(name);
   Call call;
@@ -328,7 +330,8 @@ nb::list infer_results(const nb::str& name, const nb::args& arguments) {
   return results;
 }
 
-// (status, name, sentence) = verdict(name, product, *parameters in the documents' order): what the first phase answers.
+// (status, name, sentence) = verdict(name, product, *parameters in the documents' order): the result of the first
+// phase.
 nb::tuple verdict(const nb::str& name, const nb::str& product_name, const nb::args& arguments) {
   const Operator& op = by_name(name);
   Call call;
@@ -359,7 +362,7 @@ nb::tuple verdict(const nb::str& name, const nb::str& product_name, const nb::ar
 }
 
 std::string dtype_of(nb::handle array) {
-  // For the sentence of a refusal alone.
+  // Only for the message of a refusal.
   static const Operator self = [] {
     Operator named{};
     named.name = "dtype_of";
@@ -391,7 +394,7 @@ void set_tensor(PythonExecutor& self, nb::handle given_name, nb::handle array) {
   for (int i = 0; i < parameter_count(op); ++i) {
     const Parameter& parameter = op.parameters[i];
     if (name != parameter.python || parameter.kind != Kind::kTensor) continue;
-    // Described apart: the executor changes only if the array fits.
+    // Read into a call of its own, so that the executor changes only if the array fits.
     Call described;
     described.op = &op;
     described.naming = Naming::kPython;

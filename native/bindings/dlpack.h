@@ -1,4 +1,4 @@
-// The binary interface of DLPack 1.x (https://dmlc.github.io/dlpack/latest/), as far as it is used here.
+// The part of DLPack 1.x's binary interface that is used here (https://dmlc.github.io/dlpack/latest/).
 #pragma once
 
 #include <cstdint>

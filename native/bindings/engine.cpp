@@ -2,9 +2,10 @@
 
 #include <memory>
 
-#include "bindings/arrays.h"
 #include "bindings/python.h"
+#include "bindings/tensor_memory.h"
 #include "operators/executor.h"
+#include "operators/registry.h"
 #include "runtime/pages.h"
 
 namespace descend::python {

@@ -1,4 +1,4 @@
-// What descend._native lends to descend._torch: functional calls free of Python. There is one engine in a process.
+// Functions of descend._native for descend._torch: functional calls without Python. There is one engine in a process.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@ namespace descend {
 
 class Executor;
 
-// Functions that two modules of one build share through a capsule.
+// Two modules of one build share this table through a capsule.
 struct Engine {
   static constexpr const char* kCapsule = "descend._native._engine";
 
   const Operator* (*find_operator)(const char* name);  // null if there is none
 
-  // A call as the functional API makes them: begin, fill the arguments, prepare (infers and checks), give the outputs
-  // memory, run. Each thread has one; running throws std::bad_alloc where there is no memory for the workspace.
+  // A functional call: begin, fill in the arguments, prepare (infers and checks), give the outputs memory, run. Each
+  // thread has one call at a time. run throws std::bad_alloc if there is no memory for the workspace.
   Executor& (*begin)(const Operator& op);
   Call& (*call)(Executor& executor);
   Status (*prepare)(Executor& executor);

@@ -1,4 +1,4 @@
-// What all binding files need: nanobind, and errors on their way to Python.
+// What all binding files need: nanobind, and how errors become Python exceptions.
 #pragma once
 
 #include <cxxabi.h>
@@ -20,7 +20,7 @@ struct Error {
   std::string sentence;
 };
 
-// A failed status: becomes descend.aclnn.AclnnError or one of its kin.
+// A failed status, thrown: becomes descend.aclnn.AclnnError or one of its subclasses.
 struct StatusError {
   Status status;
 };
@@ -29,11 +29,17 @@ inline void check(Status status) {
   if (!status.ok()) throw StatusError{std::move(status)};
 }
 
-// Sets the Python error that the exception in flight stands for. To be called inside catch (...).
+// Sets what turns a failed status into an exception: descend.errors.from_status(status, name, sentence, no_memory).
+void set_exception_factory(nb::object factory);
+
+// A sentence as a Python string. Bytes that are no UTF-8, which an environment variable may have, are escaped.
+nb::object text(const std::string& sentence);
+
+// Sets the Python error for the current C++ exception. To be called inside catch (...).
 void set_python_error() noexcept;
 
-// Runs body and turns what it throws into a Python error and a null result: for functions in CPython's own convention.
-// A thread that the ending interpreter unwinds passes through.
+// Runs body. If it throws, sets a Python error and returns null, as functions of CPython's C API do. The exception with
+// which an ending interpreter unwinds threads is passed on.
 template <class Body>
 PyObject* guarded(Body body) {
   try {
@@ -46,8 +52,8 @@ PyObject* guarded(Body body) {
   }
 }
 
-// Takes the GIL back. Where the interpreter is ending, Python up to 3.13 unwinds the thread, and neither nanobind nor a
-// destructor lets that through: the thread stops here instead, until the process ends, as it does from Python 3.14 on.
+// Takes the GIL back. If the interpreter is ending, Python up to 3.13 unwinds the thread. nanobind and destructors
+// cannot pass that on, so the thread stops here until the process ends, as it does from Python 3.14 on.
 inline void take_gil(PyThreadState* state) {
   try {
     PyEval_RestoreThread(state);
@@ -73,21 +79,16 @@ auto without_gil(Body body) {
 // The name of an object's type: "int", "numpy.ndarray", "torch.Tensor".
 std::string type_name(PyObject* object);
 
-// Whether an array has given up its memory, as JAX arrays do that are deleted or donated to a computation.
+// Whether an array no longer has its memory: JAX arrays can be deleted, or donated to a computation.
 bool is_deleted(PyObject* object);
 
-// What a sentence calls an object: "an int", "a numpy.ndarray", "a deleted jaxlib._jax.ArrayImpl", "None".
+// What messages call an object: "an int", "a numpy.ndarray", "a deleted jaxlib._jax.ArrayImpl", "None".
 std::string what_is(PyObject* object);
 
-// Any str; lone surrogates, which UTF-8 has not, are escaped.
+// The UTF-8 of a str. Lone surrogates, which UTF-8 cannot encode, are escaped.
 std::string utf8(PyObject* string);
 
-// The text of the argument `name`. Throws where it is no str.
+// The text of the argument `name`. Throws if it is no str.
 std::string text_argument(const std::string& name, nb::handle object);
-
-void bind_calls(nb::module_& module);    // the operators: functional and two-phase
-void bind_engine(nb::module_& module);   // what descend._torch shares
-void bind_runtime(nb::module_& module);  // streams, memory, products, threads
-void bind_tables(nb::module_& module);   // the contracts as data
 
 }  // namespace descend::python

@@ -18,7 +18,7 @@
 namespace descend::python {
 namespace {
 
-// The number that an argument is, from 0 on.
+// Reads an argument as a count, from 0 on.
 int64_t count_of(nb::handle object, const char* name, int64_t most = std::numeric_limits<int64_t>::max()) {
   const auto number = as_integer(object.ptr());
   if (!number) {
@@ -31,7 +31,7 @@ int64_t count_of(nb::handle object, const char* name, int64_t most = std::numeri
   return number->value;
 }
 
-// How long to wait; nothing for None, which is as long as it takes.
+// Reads a timeout in seconds; empty for None, which is no limit.
 std::optional<double> seconds_of(nb::handle timeout) {
   if (timeout.is_none()) return std::nullopt;
   const auto seconds = as_real(timeout.ptr());
@@ -48,7 +48,7 @@ std::optional<double> seconds_of(nb::handle timeout) {
   return seconds->value;
 }
 
-// Ctrl-C is looked for this often while a stream is waited for.
+// While a thread waits for a stream, it checks for Ctrl-C this often.
 constexpr std::chrono::milliseconds kSignalInterval(50);
 
 // Device memory with Python's buffer protocol.
@@ -67,7 +67,7 @@ struct Buffer {
 };
 
 int get_buffer(PyObject* object, Py_buffer* view, int flags) {
-  if (!nb::inst_ready(object)) {  // made by __new__ alone
+  if (!nb::inst_ready(object)) {  // created by __new__ without __init__
     view->obj = nullptr;
     PyErr_SetString(PyExc_BufferError, "This Buffer has no memory: acl.malloc() makes one.");
     return -1;
@@ -96,7 +96,7 @@ nb::dict info_dict() {
 PythonStream::~PythonStream() {
   if (stream->idle()) return;
   without_gil([&] {
-    stream.reset();  // waits for the work in it, which uses what is held
+    stream.reset();  // waits for the work in it, which may use what is held
     return true;
   });
 }
@@ -108,13 +108,13 @@ void PythonStream::hold(const std::vector<nb::object>& arrays, nb::object worksp
 }
 
 void PythonStream::release() {
-  // Taken out first: an array's own Python code may come back to this stream as it goes.
+  // Moved out first, since an array's own Python code may use this stream again while it is released.
   const std::vector<nb::object> done = std::exchange(held, {});
 }
 
 void PythonStream::synchronize(std::optional<double> seconds) {
   using Clock = std::chrono::steady_clock;
-  constexpr double kLongest = 1e9;  // seconds; beyond it a wait has no end
+  constexpr double kLongest = 1e9;  // seconds; a longer timeout counts as none
   const bool limited = seconds && *seconds < kLongest;
   const Clock::time_point deadline =
       limited ? Clock::now() +
@@ -147,10 +147,10 @@ WorkspaceView view_workspace(const char* operator_name, PyObject* object) {
   if (nb::try_cast(nb::handle(object), buffer) && buffer != nullptr) {
     return {buffer->pointer, buffer->bytes, nb::borrow(object)};
   }
-  // The view is what keeps a bytearray from being resized.
+  // As long as the view exists, a bytearray cannot be resized.
   const nb::object memory = nb::steal(PyMemoryView_GetContiguous(object, PyBUF_WRITE, 'C'));
   const Py_buffer* view = memory.is_valid() ? PyMemoryView_GET_BUFFER(memory.ptr()) : nullptr;
-  // Scratch must not overwrite references: 'O' in the format, as an array of objects has it.
+  // Scratch must not overwrite references: an array of objects has an 'O' in its format.
   if (view == nullptr || (view->format != nullptr && std::strchr(view->format, 'O') != nullptr)) {
     PyErr_Clear();
     throw Error{PyExc_TypeError,
@@ -182,7 +182,7 @@ void bind_runtime(nb::module_& module) {
   module.def(
       "synchronize_default_stream", [] { default_stream().synchronize(std::nullopt); },
       "Waits for the work put on the default stream, the one that None stands for.");
-  // At exit the work in flight ends while the arrays that it uses still live.
+  // Called at exit, so that work in flight ends while its arrays still exist.
   module.def(
       "wait_for_all_streams",
       [] {

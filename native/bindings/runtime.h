@@ -1,4 +1,4 @@
-// Streams and workspaces as Python has them.
+// Streams and workspaces, as Python objects.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@ namespace descend::python {
 
 struct PythonStream {
   std::shared_ptr<Stream> stream = std::make_shared<Stream>();
-  std::vector<nb::object> held;  // arrays and workspaces of work in flight
+  std::vector<nb::object> held;  // the arrays and workspaces that work in flight uses
 
   ~PythonStream();
   void hold(const std::vector<nb::object>& arrays, nb::object workspace);
-  void release();  // what is held: the stream is idle
+  void release();  // of what is held, once the stream is idle
   void synchronize(std::optional<double> seconds);
 };
 

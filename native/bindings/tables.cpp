@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/python.h"
-#include "operators/operator.h"
+#include "operators/registry.h"
 
 namespace descend::python {
 namespace {

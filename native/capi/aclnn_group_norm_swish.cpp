@@ -1,10 +1,7 @@
 #include "aclnnop/aclnn_group_norm_swish.h"
 
 #include "capi/operator_call.h"
-
-namespace descend {
-extern const Operator group_norm_swish;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnGroupNormSwishGetWorkspaceSize(const aclTensor* x, const aclTensor* gamma, const aclTensor* beta,
                                                 int64_t numGroups, char* dataFormatOptional, double eps,

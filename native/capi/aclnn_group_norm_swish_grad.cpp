@@ -1,10 +1,7 @@
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 
 #include "capi/operator_call.h"
-
-namespace descend {
-extern const Operator group_norm_swish_grad;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnGroupNormSwishGradGetWorkspaceSize(const aclTensor* dy, const aclTensor* mean, const aclTensor* rstd,
                                                     const aclTensor* x, const aclTensor* gamma, const aclTensor* beta,

@@ -2,10 +2,7 @@
 
 #include "capi/operator_call.h"
 #include "operators/layer_norm_variants.h"
-
-namespace descend {
-extern const Operator layer_norm;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnLayerNormGetWorkspaceSize(const aclTensor* input, const aclIntArray* normalizedShape,
                                            const aclTensor* weightOptional, const aclTensor* biasOptional, double eps,

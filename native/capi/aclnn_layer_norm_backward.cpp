@@ -1,10 +1,7 @@
 #include "aclnnop/aclnn_layer_norm_backward.h"
 
 #include "capi/operator_call.h"
-
-namespace descend {
-extern const Operator layer_norm_backward;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnLayerNormBackwardGetWorkspaceSize(const aclTensor* gradOut, const aclTensor* input,
                                                    const aclIntArray* normalizedShape, const aclTensor* mean,

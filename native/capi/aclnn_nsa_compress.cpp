@@ -2,10 +2,7 @@
 
 #include "capi/operator_call.h"
 #include "operators/nsa_windows.h"
-
-namespace descend {
-extern const Operator nsa_compress;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnNsaCompressGetWorkspaceSize(const aclTensor* input, const aclTensor* weight,
                                              const aclIntArray* actSeqLenOptional, char* layoutOptional,

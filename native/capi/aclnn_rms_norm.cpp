@@ -1,10 +1,7 @@
 #include "aclnnop/aclnn_rms_norm.h"
 
 #include "capi/operator_call.h"
-
-namespace descend {
-extern const Operator rms_norm;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnRmsNormGetWorkspaceSize(const aclTensor* x, const aclTensor* gamma, double epsilon,
                                          const aclTensor* yOut, const aclTensor* rstdOut, uint64_t* workspaceSize,

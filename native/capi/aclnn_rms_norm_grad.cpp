@@ -1,10 +1,7 @@
 #include "aclnnop/aclnn_rms_norm_grad.h"
 
 #include "capi/operator_call.h"
-
-namespace descend {
-extern const Operator rms_norm_grad;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnRmsNormGradGetWorkspaceSize(const aclTensor* dy, const aclTensor* x, const aclTensor* rstd,
                                              const aclTensor* gamma, const aclTensor* dxOut, const aclTensor* dgammaOut,

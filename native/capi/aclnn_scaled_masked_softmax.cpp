@@ -1,10 +1,7 @@
 #include "aclnnop/aclnn_scaled_masked_softmax.h"
 
 #include "capi/operator_call.h"
-
-namespace descend {
-extern const Operator scaled_masked_softmax;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnScaledMaskedSoftmaxGetWorkspaceSize(const aclTensor* x, const aclTensor* mask, double scale,
                                                      bool fixTriuMask, aclTensor* y, uint64_t* workspaceSize,

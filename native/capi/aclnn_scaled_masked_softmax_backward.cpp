@@ -1,10 +1,7 @@
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
 
 #include "capi/operator_call.h"
-
-namespace descend {
-extern const Operator scaled_masked_softmax_backward;
-}
+#include "operators/registry.h"
 
 aclnnStatus aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize(const aclTensor* gradOutput, const aclTensor* y,
                                                              const aclTensor* mask, double scale, bool fixTriuMask,

@@ -1,4 +1,4 @@
-// The attributes of an operator by name, as a program sets them.
+// Attributes of an operator, as a program sets them (aclopSetAttr...).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ using Attribute =
                  std::vector<std::string>, std::vector<aclDataType>, std::vector<std::vector<int64_t>>>;
 using Attributes = std::map<std::string, Attribute, std::less<>>;
 
-// "an integer", for sentences.
+// What messages call its type: "an integer".
 const char* kind_of(const Attribute& attribute);
 
 }  // namespace descend::capi

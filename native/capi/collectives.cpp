@@ -1,4 +1,4 @@
-// What HCCL is asked beside its collectives, which do not exist here (unsupported.cpp).
+// Functions of HCCL beside the collectives, which are not supported (unsupported.cpp).
 #include "acl/acl_base.h"
 #include "capi/settings.h"
 
@@ -35,7 +35,7 @@ ACL_FUNC_VISIBILITY int32_t HcclGetConfig(int config, int32_t* value) {
   });
 }
 
-// Of the settings of a communicator none can be made.
+// No bit: none of a communicator's settings can be set.
 ACL_FUNC_VISIBILITY uint32_t HcclGetCommConfigCapability() { return 0; }
 
 }  // extern "C"

@@ -1,27 +1,27 @@
-// Contexts, of which each thread has a current one, and their options.
+#include "capi/context.h"
+
 #include <algorithm>
 #include <atomic>
 
-#include "acl/acl_rt.h"
-#include "capi/device.h"
+#include "capi/device_table.h"
+#include "capi/settings.h"
+#include "capi/state.h"
 
 namespace descend::capi {
 namespace {
 
-// What a thread has set. It is looked up again only where a context has been removed since.
+// What a thread has set. Whether its context still exists is checked only after some context was removed.
 struct Current {
   aclrtContext context = nullptr;
   int32_t device = -1;
-  uint64_t removals = 0;
+  uint64_t removals = 0;  // at the last check
 };
 thread_local Current current;
-std::atomic<uint64_t> removals{0};
+std::atomic<uint64_t> removals{0};  // of contexts, in the process
 
 bool alive(aclrtContext context) {
   return state().contexts.with(context, [](const Context&) {});
 }
-
-Status stale() { return failure(Code::kInvalidResourceHandle, "context is not one, or has been destroyed already."); }
 
 aclrtContext default_context(int32_t device) {
   return with_device(device, [&](DeviceState& now) {
@@ -40,7 +40,7 @@ int32_t current_device_or_none() {
   if (current.device < 0) return -1;
   const uint64_t now = removals.load(std::memory_order_acquire);
   if (current.removals == now) return current.device;
-  if (!alive(current.context)) {  // then the default one of its device, where that is in use
+  if (!alive(current.context)) {  // falls back to the default context of its device, if there is one
     current.context = with_device(current.device, [](const DeviceState& of) { return of.default_context; });
     if (current.context == nullptr) current.device = -1;
   }
@@ -57,18 +57,6 @@ void set_current_context(aclrtContext context, int32_t device) {
 }
 
 void context_removed() { removals.fetch_add(1, std::memory_order_acq_rel); }
-
-Status check_option(aclSysParamOpt opt) {
-  if (opt <= ACL_OPT_STRONG_CONSISTENCY) return {};
-  return failure(Code::kInvalidParam, "opt is ", static_cast<int>(opt),
-                 ", but must be ACL_OPT_DETERMINISTIC, ACL_OPT_ENABLE_DEBUG_KERNEL or ACL_OPT_STRONG_CONSISTENCY.");
-}
-
-Status check_option(aclSysParamOpt opt, int64_t value) {
-  DESCEND_RETURN_IF_ERROR(check_option(opt));
-  if (value == 0 || value == 1) return {};
-  return failure(Code::kInvalidParam, "value is ", value, ", but must be 0 or 1.");
-}
 
 }  // namespace descend::capi
 
@@ -89,12 +77,12 @@ aclError aclrtDestroyContext(aclrtContext context) {
   return runtime_call("aclrtDestroyContext", [&]() -> Status {
     if (context == nullptr) return {};
     const auto found = state().contexts.find(context);
-    if (!found) return stale();
+    if (!found) return stale("context");
     if (is_default(context, found->device)) {
       return failure(Code::kInvalidParam, "context is the default one of device ", found->device,
                      ", which ends when the device is reset.");
     }
-    if (!state().contexts.remove(context)) return stale();
+    if (!state().contexts.remove(context)) return stale("context");
     context_removed();
     return {};
   });
@@ -104,14 +92,14 @@ aclError aclrtSetCurrentContext(aclrtContext context) {
   return runtime_call("aclrtSetCurrentContext", [&]() -> Status {
     if (context == nullptr) return null_argument("context");
     const auto found = state().contexts.find(context);
-    if (!found) return stale();
+    if (!found) return stale("context");
     set_current_context(context, found->device);
     return {};
   });
 }
 
-// Of a thread that has set a device, which takes no aclInit, not even this does: threads of torch_npu's own ask it at
-// the end of the process, whatever has ended before, and abort where there is no answer.
+// A thread that has set a device may call this at any time, even after aclFinalize. Threads of torch_npu do so at the
+// end of the process, and abort if the call fails.
 aclError aclrtGetCurrentContext(aclrtContext* context) {
   return boundary("aclrtGetCurrentContext", [&]() -> Status {
     if (current_device_or_none() < 0) DESCEND_RETURN_IF_ERROR(require_initialized());
@@ -127,7 +115,7 @@ aclError aclrtCtxGetSysParamOpt(aclSysParamOpt opt, int64_t* value) {
     DESCEND_RETURN_IF_ERROR(check_option(opt));
     const bool alive =
         state().contexts.with(current_context(), [&](const Context& found) { *value = found.options[opt]; });
-    return alive ? Status{} : stale();
+    return alive ? Status{} : stale("context");
   });
 }
 
@@ -135,6 +123,6 @@ aclError aclrtCtxSetSysParamOpt(aclSysParamOpt opt, int64_t value) {
   return runtime_call("aclrtCtxSetSysParamOpt", [&]() -> Status {
     DESCEND_RETURN_IF_ERROR(check_option(opt, value));
     const bool alive = state().contexts.with(current_context(), [&](Context& found) { found.options[opt] = value; });
-    return alive ? Status{} : stale();
+    return alive ? Status{} : stale("context");
   });
 }

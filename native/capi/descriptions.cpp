@@ -1,15 +1,15 @@
-// What programs keep beside tensors: buffers with their size, descriptions of tensors.
+// Data buffers and descriptions of tensors, for calls of operators by name.
 #include <algorithm>
 
 #include "acl/acl_base.h"
-#include "capi/meta.h"
+#include "capi/objects.h"
 
 using namespace descend;
 using namespace descend::capi;
 
 namespace {
 
-// Elements of a description, times `each`; 0 where that is not known, or more than size_t counts.
+// The number of elements times `each`. 0 if a dimension is unknown or the product overflows.
 size_t count(const TensorDesc& desc, size_t each) {
   size_t product = each;
   for (const int64_t length : desc.shape) {
@@ -24,7 +24,7 @@ Status check_dims(int count, const int64_t* dims) {
   return failure(Code::kInvalidParam, "dims is null, but numDims is ", count, ".");
 }
 
-// change(description) -> Status, on one that is alive.
+// Calls change_it(description) -> Status, if the description exists.
 template <class Change>
 aclError change(const char* function, const aclTensorDesc* desc, Change change_it) noexcept {
   return boundary(function, [&]() -> Status {
@@ -153,7 +153,7 @@ void aclSetTensorDescName(aclTensorDesc* desc, const char* name) {
 const char* aclGetTensorDescName(aclTensorDesc* desc) {
   const char* name = "";
   (void)change("aclGetTensorDescName", desc, [&](TensorDesc& found) -> Status {
-    name = found.name.c_str();  // stays where it is, as long as the description and its name do
+    name = found.name.c_str();  // valid until the description is destroyed or renamed
     return {};
   });
   return name;

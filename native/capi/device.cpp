@@ -1,12 +1,14 @@
-// Devices: which one a thread works on, and which may reach which.
-#include "capi/device.h"
+// Devices: which one a thread works on, and which may use the memory of which.
+#include "acl/acl_rt.h"
+#include "capi/context.h"
+#include "capi/device_table.h"
+#include "capi/state.h"
+#include "capi/stream.h"
 
-#include "runtime/immortal.h"
+using namespace descend;
+using namespace descend::capi;
 
-namespace descend::capi {
 namespace {
-
-Immortal<DeviceTable> table;  // destructors of a program's globals may come after ours
 
 Status set_device(int32_t device) {
   DESCEND_RETURN_IF_ERROR(check_device(device));
@@ -19,13 +21,12 @@ Status set_device(int32_t device) {
   return {};
 }
 
-// The last use ends the default context and the streams in it, as CANN's documents have it.
-void end_default_context(aclrtContext context, const std::shared_ptr<DeviceStream>& default_stream) {
-  (void)default_stream;  // ends when this returns, as the others do
+// The last aclrtResetDevice destroys the default context and the streams in it, as CANN's documents say.
+void end_default_context(aclrtContext context) {
   if (context == nullptr) return;
   (void)state().contexts.remove(context);
   context_removed();
-  const auto ended = state().streams.remove_if([&](const auto& stream) { return stream->context == context; });
+  (void)state().streams.remove_if([&](const auto& stream) { return stream->context == context; });
 }
 
 Status reset_device(int32_t device, bool force) {
@@ -34,12 +35,12 @@ Status reset_device(int32_t device, bool force) {
     return failure(kContextRelease, "device ", device, " has not been set, or has been reset already.");
   }
   (void)wait_for_device(device);
-  DeviceState last;
+  DeviceState last;  // its default stream is destroyed after the lock is released
   with_device(device, [&](DeviceState& now) {
     if (now.uses > 0) now.uses = force ? 0 : now.uses - 1;
     if (now.uses == 0) std::swap(now, last);
   });
-  end_default_context(last.default_context, last.default_stream);
+  end_default_context(last.default_context);
   return {};
 }
 
@@ -58,25 +59,6 @@ Status set_peer(int32_t peer, bool reachable) {
 }
 
 }  // namespace
-
-DeviceTable& device_table() { return *table; }
-
-void lock_devices() { table->mutex.lock(); }
-void unlock_devices() { table->mutex.unlock(); }
-
-void forget_devices() {
-  std::array<DeviceState, kMaxDevices> last;  // whose streams end without the lock
-  {
-    const std::lock_guard lock(table->mutex);
-    last.swap(table->devices);
-  }
-  context_removed();
-}
-
-}  // namespace descend::capi
-
-using namespace descend;
-using namespace descend::capi;
 
 aclError aclrtGetDeviceCount(uint32_t* count) {
   return boundary("aclrtGetDeviceCount", [&]() -> Status {

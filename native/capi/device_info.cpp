@@ -1,4 +1,4 @@
-// What a device is and how it is: this machine, as the process may use it.
+// Properties and state of a device: of this machine, as far as the process may use it.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +9,8 @@
 #include <fstream>
 #include <thread>
 
-#include "capi/device.h"
+#include "capi/device_table.h"
+#include "capi/state.h"
 #include "runtime/device_memory.h"
 #include "runtime/machine.h"
 
@@ -18,7 +19,7 @@ using namespace descend::capi;
 
 namespace {
 
-// The last cache that all cores share, or what there is of them; 0 where the system does not tell.
+// The size of the third-level cache, or of the second-level one if there is no third. 0 if the system does not tell.
 int64_t shared_cache() {
 #if defined(_SC_LEVEL3_CACHE_SIZE)
   for (const int level : {_SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
@@ -44,10 +45,10 @@ Status user_number(int32_t physical, int32_t* device) {
     *device = static_cast<int32_t>(i);
     return {};
   }
-  return failure(Code::kInvalidDevice, "device ", physical, " of the machine is none that this process sees.");
+  return failure(Code::kInvalidDevice, "device ", physical, " of the machine is not visible to this process.");
 }
 
-// A number from one of the two counts to the other.
+// Converts between a device's number in the machine and its number in this process.
 template <class Convert>
 int32_t convert(const char* function, const char* name, int32_t number, int32_t* result, Convert to) noexcept {
   return runtime_call(function, [&]() -> Status { return result ? to(number, result) : null_argument(name); });
@@ -57,7 +58,7 @@ struct Times {
   uint64_t busy = 0, all = 0;
 };
 
-// Of all processors since the machine's start.
+// The times of all processors since the machine started.
 bool read_times(Times* times) {
   std::ifstream file("/proc/stat");
   std::string word;
@@ -70,9 +71,9 @@ bool read_times(Times* times) {
   return times->all > 0;
 }
 
-// Percent, over a moment; -1 where the system does not tell.
+// How busy the processors are, in percent, measured over 50 ms. -1 if the system does not tell.
 int32_t processors_in_use() {
-  constexpr auto kMoment = std::chrono::milliseconds(50);  // five of the ticks that the system counts
+  constexpr auto kMoment = std::chrono::milliseconds(50);  // the system counts in ticks of 10 ms
   Times before, after;
   if (!read_times(&before)) return -1;
   std::this_thread::sleep_for(kMoment);
@@ -80,7 +81,8 @@ int32_t processors_in_use() {
   return static_cast<int32_t>((after.busy - before.busy) * 100 / (after.all - before.all));
 }
 
-// Numbers that follow from the machine's own identifier and the device's number, and do not tell it.
+// An identifier made from a hash of the machine's own and the device's number, so that it does not reveal the
+// machine's.
 void fill_uuid(int32_t physical, char (&bytes)[16]) {
   std::string identity;
   std::getline(std::ifstream("/etc/machine-id"), identity);
@@ -116,7 +118,7 @@ Status read_attribute(int32_t device, aclrtDevAttr attribute, int64_t* value) {
     case ACL_DEV_ATTR_L2_CACHE_SIZE:
       *value = shared_cache();
       return {};
-    case ACL_DEV_ATTR_SMP_ID:  // one operating system runs them all
+    case ACL_DEV_ATTR_SMP_ID:  // one operating system runs all devices
     case ACL_DEV_ATTR_IS_VIRTUAL:
       *value = 0;
       return {};
@@ -126,7 +128,8 @@ Status read_attribute(int32_t device, aclrtDevAttr attribute, int64_t* value) {
     default:
       break;
   }
-  return failure(kFeatureUnsupported, "attr is ", static_cast<int>(attribute), ", which this device does not have.");
+  return failure(kFeatureUnsupported, "attr is ", static_cast<int>(attribute),
+                 ", an attribute that this device does not have.");
 }
 
 }  // namespace
@@ -215,7 +218,7 @@ aclError aclrtQueryDeviceStatus(int32_t deviceId, aclrtDeviceStatus* deviceStatu
   });
 }
 
-// A processor that fails takes the process with it: there is never an error to tell here, and never one to repair.
+// If a processor fails, the process ends with it. So there is never an error to report, and none to repair.
 aclError aclrtGetErrorVerbose(int32_t deviceId, aclrtErrorInfo* errorInfo) {
   return runtime_call("aclrtGetErrorVerbose", [&]() -> Status {
     DESCEND_RETURN_IF_ERROR(check_device(deviceId));
@@ -240,7 +243,7 @@ aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode mode) {
   return runtime_call("aclrtSetDeviceSatMode", [&]() -> Status {
     if (mode == ACL_RT_OVERFLOW_MODE_INFNAN) return {};
     if (mode == ACL_RT_OVERFLOW_MODE_SATURATION) {
-      return {kFeatureUnsupported, "results cannot be saturated: what overflows is infinite."};
+      return {kFeatureUnsupported, "results cannot be saturated: a number that overflows becomes infinite."};
     }
     return failure(Code::kInvalidParam, "mode is ", static_cast<int>(mode), ", which is none.");
   });

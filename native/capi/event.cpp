@@ -1,12 +1,12 @@
-// Events, of this process and of several.
+// Events, within this process or shared with others.
 #include "capi/event.h"
 
 #include <chrono>
 #include <cstring>
 
 #include "acl/acl_rt.h"
-#include "capi/device.h"
 #include "capi/settings.h"
+#include "capi/stream.h"
 #include "runtime/event_record.h"
 
 namespace descend::capi {
@@ -23,14 +23,15 @@ Status get_event(const void* handle, std::shared_ptr<ProgramEvent>* event) {
   return stale("event");
 }
 
-// The same for what can be asked of an event of this process alone.
+// The same for functions that an event shared with other processes does not have.
 Status get_own_event(const void* handle, std::shared_ptr<ProgramEvent>* event) {
   DESCEND_RETURN_IF_ERROR(get_event(handle, event));
   if ((*event)->shared == nullptr) return {};
-  return {kFeatureUnsupported, "event is shared with other processes, of which this cannot be asked."};
+  return {kFeatureUnsupported, "event is shared with other processes; this function is for events of one process."};
 }
 
-// The same for what asks for its time. CANN notes the time of events without flags, and of those with the flag for it.
+// The same for functions that read an event's time. In CANN an event has a time if it was created without flags, or
+// with the flag for it.
 Status get_timed_event(const void* handle, const char* name, std::shared_ptr<ProgramEvent>* event) {
   DESCEND_RETURN_IF_ERROR(get_own_event(handle, event));
   if ((*event)->timed) return {};
@@ -44,7 +45,7 @@ Status create_event(aclrtEvent* event, uint32_t flag, uint32_t known) {
   made->timed = flag == 0 || (flag & ACL_EVENT_TIME_LINE) != 0;
   if ((flag & ACL_EVENT_IPC) != 0) {
     if (flag != ACL_EVENT_IPC) {
-      return failure(Code::kInvalidParam, "flag is ", flag, ", but ACL_EVENT_IPC must be the only bit of it.");
+      return failure(Code::kInvalidParam, "flag is ", flag, ", but ACL_EVENT_IPC cannot be combined with other bits.");
     }
     DESCEND_RETURN_IF_ERROR(IpcEvent::create(&made->shared));
   }
@@ -101,7 +102,7 @@ aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) {
   return runtime_call("aclrtCreateEventWithFlag", [&] { return create_event(event, flag, kPlainFlags); });
 }
 
-// CANN's can be recorded again while others wait for them, as all events can here.
+// In CANN these events can be recorded again while others wait for them. Here all events can.
 aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t flag) {
   return runtime_call("aclrtCreateEventExWithFlag",
                       [&] { return create_event(event, flag, kPlainFlags | ACL_EVENT_IPC); });

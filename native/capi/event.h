@@ -1,4 +1,4 @@
-// The events of a program.
+// Events, as programs create them.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 namespace descend::capi {
 
 struct ProgramEvent : Event {
-  std::shared_ptr<IpcEvent> shared;  // with other processes; null for an event of this one alone
-  bool timed = true;                 // its time can be asked for
+  std::shared_ptr<IpcEvent> shared;  // null for an event of this process alone
+  bool timed = true;                 // whether it has a time
 };
 
 }  // namespace descend::capi

@@ -1,6 +1,6 @@
 // Executors: repeated runs, and new memory for them.
 #include "aclnn/acl_meta.h"
-#include "capi/meta.h"
+#include "capi/objects.h"
 
 using namespace descend;
 using namespace descend::capi;
@@ -15,7 +15,7 @@ Status find_executor(const aclOpExecutor* handle, std::shared_ptr<Executor>* exe
   return {};
 }
 
-// The parameter that is tensor number `index` among those that `selected` picks; -1 if there are not so many.
+// The parameter behind tensor number `index` among the tensors that `selected` picks. -1 if the index is too large.
 template <class Selected>
 int parameter_at(const Operator& op, size_t index, Selected selected) {
   for (size_t i = 0; i < op.parameters.size(); ++i) {
@@ -36,8 +36,7 @@ aclnnStatus set_address(const char* function, aclOpExecutor* handle, size_t inde
     const Call& call = executor->call();
     const int i = parameter_at(*call.op, index, selected);
     if (i < 0) {
-      return failure(Code::kParamInvalid, "index is ", index, ", but ", call.operator_name(),
-                     " has not so many tensors.");
+      return failure(Code::kParamInvalid, "index is ", index, ", but ", call.operator_name(), " has fewer tensors.");
     }
     const Tensor* planned = call.tensor(i);
     if (planned == nullptr) {
@@ -50,7 +49,7 @@ aclnnStatus set_address(const char* function, aclOpExecutor* handle, size_t inde
                      to_string(given->shape), ", but ", call.name(i), " had ", dtype_name(planned->dtype), " and ",
                      to_string(planned->shape), " in phase 1.");
     }
-    // As in CANN the tensor moves, too: a later first phase with it finds the new memory.
+    // As in CANN, the tensor itself gets the new memory, too: a later first phase with it uses that.
     if (!state().tensors.with(tensor, [&](Tensor& moved) { moved.data = addr; })) return not_alive("tensor");
     executor->set_address(i, addr);
     return {};

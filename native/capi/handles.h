@@ -1,4 +1,4 @@
-// Handles: what the C interface gives out in place of addresses.
+// Handles: what the C interface returns in place of addresses.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace descend::capi {
 
-// Objects of one kind behind handles. A handle is a slot and the slot's generation, dressed as a pointer that no
-// allocation can have, so that a stale or foreign one is told apart even after its slot has been used again.
+// A table of objects of one kind. A handle is the number of a slot and the slot's generation, encoded as a pointer that
+// no allocation can have. So a stale or foreign handle is recognized, even after its slot was used again.
 template <class T>
 class HandleTable {
  public:
@@ -19,7 +19,7 @@ class HandleTable {
   void* insert(T value) {
     const std::lock_guard lock(mutex_);
     uint32_t index;
-    if (free_count_ > kMinFree) {  // the longest unused slot first, so that generations wrap late
+    if (free_count_ > kMinFree) {  // the slot unused for longest, so that generations wrap late
       index = first_free_;
       first_free_ = slots_[index].next_free;
       --free_count_;
@@ -36,7 +36,7 @@ class HandleTable {
     return encode(index, slots_[index].generation);
   }
 
-  // Calls use(T&) on the object, under the table's lock; false if the handle names nothing alive.
+  // Calls use(T&) on the object, under the table's lock. False if the handle names no object.
   template <class Use>
   bool with(const void* handle, Use use) {
     const std::lock_guard lock(mutex_);
@@ -52,7 +52,7 @@ class HandleTable {
     return slot ? slot->value : std::nullopt;
   }
 
-  // Takes the object out: its handle is stale from now on.
+  // Removes the object. Its handle is stale from now on.
   std::optional<T> remove(const void* handle) {
     const std::lock_guard lock(mutex_);
     Slot* slot = find_slot(handle);
@@ -60,7 +60,7 @@ class HandleTable {
     return take(index_of(handle));
   }
 
-  // Takes out every object of which is_meant(object) is true.
+  // Removes every object for which is_meant(object) is true.
   template <class IsMeant>
   std::deque<T> remove_if(IsMeant is_meant) {
     const std::lock_guard lock(mutex_);
@@ -96,7 +96,7 @@ class HandleTable {
 
   void clear() {
     for (uint32_t index = 0;; ++index) {
-      std::optional<T> value;  // destroyed without the lock: an object's end may wait for work
+      std::optional<T> value;  // destroyed without the lock, since a destructor may wait for work
       const std::lock_guard lock(mutex_);
       if (index >= slots_.size()) return;
       if (slots_[index].value) value = take(index);
@@ -113,7 +113,7 @@ class HandleTable {
     uint32_t next_free = 0;
   };
 
-  // With the lock held. Allocates nothing: an object can always be destroyed.
+  // Called with the lock held. Allocates nothing, so that objects can be destroyed when there is no memory.
   std::optional<T> take(uint32_t index) {
     std::optional<T> value = std::exchange(slots_[index].value, std::nullopt);
     slots_[index].generation = (slots_[index].generation + 1) & kGenerationMask;
@@ -125,7 +125,7 @@ class HandleTable {
     last_free_ = index;
   }
 
-  // kind (8 bits), generation (24), slot (31), 1: odd, and beyond any user address.
+  // kind (8 bits), generation (24), slot (31), 1. Odd, and above any address of a program.
   void* encode(uint32_t index, uint32_t generation) const {
     const uint64_t bits = uint64_t{kind_} << 56 | uint64_t{generation} << 32 | uint64_t{index} << 1 | 1;
     return reinterpret_cast<void*>(bits);

@@ -1,8 +1,10 @@
-// Limits: of cores a device, a stream and a thread are to use, and of the time that something may take. The library
-// takes the threads that DESCEND_NUM_THREADS gives it: limits of cores are kept and told, for programs that plan by
-// them.
-#include "capi/device.h"
+// Limits on the cores of a device, a stream and a thread, and on waiting times. Limits on cores are stored and
+// returned, for programs that plan their work by them. They do not change how many threads the library uses: that is
+// DESCEND_NUM_THREADS.
+#include "capi/context.h"
+#include "capi/device_table.h"
 #include "capi/settings.h"
+#include "capi/stream.h"
 #include "runtime/machine.h"
 
 using namespace descend;
@@ -10,9 +12,9 @@ using namespace descend::capi;
 
 namespace {
 
-// Whose limits this thread uses. Plain things, which outlive every destructor of the thread's own.
+// The stream whose limits this thread uses. Without destructors, since other destructors of the thread may still call.
 thread_local bool uses_stream = false;
-thread_local aclrtStream used = nullptr;
+thread_local aclrtStream used_stream = nullptr;
 
 Status check_type(aclrtDevResLimitType type) {
   if (type <= ACL_RT_DEV_RES_VECTOR_CORE) return {};
@@ -102,7 +104,7 @@ aclError aclrtUseStreamResInCurrentThread(aclrtStream stream) {
     std::shared_ptr<DeviceStream> found;
     DESCEND_RETURN_IF_ERROR(get_device_stream(stream, &found));
     uses_stream = true;
-    used = stream;
+    used_stream = stream;
     return {};
   });
 }
@@ -111,7 +113,7 @@ aclError aclrtUnuseStreamResInCurrentThread(aclrtStream stream) {
   return runtime_call("aclrtUnuseStreamResInCurrentThread", [&]() -> Status {
     std::shared_ptr<DeviceStream> found;
     DESCEND_RETURN_IF_ERROR(get_device_stream(stream, &found));
-    if (used == stream) uses_stream = false;
+    if (used_stream == stream) uses_stream = false;
     return {};
   });
 }
@@ -120,7 +122,7 @@ aclError aclrtGetResInCurrentThread(aclrtDevResLimitType type, uint32_t* value) 
   return runtime_call("aclrtGetResInCurrentThread", [&]() -> Status {
     DESCEND_RETURN_IF_ERROR(check_type(type));
     if (value == nullptr) return null_argument("value");
-    const auto stream = uses_stream ? find_device_stream(used) : nullptr;
+    const auto stream = uses_stream ? find_device_stream(used_stream) : nullptr;
     *value = stream ? stream_limit(*stream, type) : device_limit(current_device(), type);
     return {};
   });

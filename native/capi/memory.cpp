@@ -1,9 +1,10 @@
-// Memory of the device and of the host: allocations, fills, what is known about memory.
+// Memory of devices and of the host: allocations, fills, attributes.
 #include "runtime/memory.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "capi/context.h"
 #include "capi/memory.h"
 #include "runtime/device_memory.h"
 #include "runtime/memory_registry.h"
@@ -18,7 +19,7 @@ Status check_range(const char* name, const void* begin, size_t count) {
   if (allocation.kind == MemoryKind::kReserved) {
     return failure(Code::kInvalidParam, name, " lies in reserved addresses to which no memory is mapped.");
   }
-  return failure(Code::kInvalidParam, name, " is asked for ", count, " bytes, but its allocation has ",
+  return failure(Code::kInvalidParam, name, " must have ", count, " bytes, but its allocation has ",
                  allocation.room(begin), " from there on.");
 }
 
@@ -85,7 +86,7 @@ aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy) {
 aclError aclrtMallocAlign32(void** devPtr, size_t size, aclrtMemMallocPolicy) {
   return runtime_call("aclrtMallocAlign32", [&] {
     Status status = allocate_here(size, devPtr);
-    // torch_npu, which allocates by this one, knows CANN's own code for this alone: torch.OutOfMemoryError there.
+    // torch_npu allocates by this function. It raises torch.OutOfMemoryError for this code alone.
     if (status.code == Code::kBadAlloc) status.code = kNoDeviceMemory;
     return status;
   });

@@ -1,4 +1,4 @@
-// What the functions of memory share.
+// What the memory functions share.
 #pragma once
 
 #include <algorithm>
@@ -6,20 +6,19 @@
 #include <utility>
 
 #include "acl/acl_rt.h"
-#include "capi/device.h"
-#include "capi/state.h"
+#include "capi/stream.h"
 #include "runtime/memory.h"
 
 namespace descend::capi {
 
-// A range that begins inside a known allocation must end inside it; other host memory is taken as it is.
+// A range that begins inside a known allocation must end inside it. Other memory is not checked.
 Status check_range(const char* name, const void* begin, size_t count);
 
 Status check_copy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind);
 
 Status check_reserved(const char* name, uint64_t value, uint64_t most = 0);
 
-// Of a list of processes.
+// A list of processes: not empty, and each number above 0.
 Status check_pids(const int32_t* pids, size_t count, const char* count_name);
 
 // Puts body() on a stream; `bytes` is how much memory it touches.
@@ -35,7 +34,7 @@ Status submit(aclrtStream handle, size_t bytes, Body body) {
   return {};
 }
 
-// Where memory lies, as aclrtPointerGetAttributes tells it.
+// Where memory lies: on the host, on a device, or unknown.
 aclrtMemLocation location_of(const void* address);
 
 }  // namespace descend::capi

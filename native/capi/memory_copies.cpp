@@ -17,14 +17,14 @@ Status check_kind(aclrtMemcpyKind kind) {
   return invalid("kind is ", static_cast<int>(kind), ", which is none.");
 }
 
-// Rows of `width` bytes, `pitch` apart.
+// Checks rows of `width` bytes that lie `pitch` bytes apart.
 Status check_rows(const char* name, const char* pitch_name, const void* begin, size_t pitch, size_t width,
                   size_t height) {
   if (width > pitch) return invalid("width is ", width, " bytes, but ", pitch_name, " only ", pitch, ".");
   size_t bytes = 0;
   if (height > 0 &&
       (__builtin_mul_overflow(height - 1, pitch, &bytes) || __builtin_add_overflow(bytes, width, &bytes))) {
-    return invalid("height is ", height, " and ", pitch_name, " ", pitch, " bytes, more than there can be.");
+    return invalid("height is ", height, " and ", pitch_name, " ", pitch, " bytes: more than an address can reach.");
   }
   return check_range(name, begin, bytes);
 }
@@ -37,16 +37,16 @@ Status check_copy_2d(void* dst, size_t dpitch, const void* src, size_t spitch, s
 }
 
 void copy_rows(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height) {
-  if (width == 0) return;  // however many rows there are said to be
+  if (width == 0) return;  // the number of rows may be anything then
   for (size_t row = 0; row < height; ++row) {
     std::memmove(static_cast<char*>(dst) + row * dpitch, static_cast<const char*>(src) + row * spitch, width);
   }
 }
 
-// Whether a copy of it may still be going on when the call has returned.
+// Whether this memory is registered or allocated here. If it is not, a copy must be done when the call returns.
 bool is_known(const void* address) { return location_of(address).type != ACL_MEM_LOCATION_TYPE_UNREGISTERED; }
 
-// Waits for what was submitted last, whose failures the next synchronise tells.
+// Waits for what was submitted last. Failures are left for the next synchronization.
 Status wait_for(aclrtStream handle) {
   std::shared_ptr<Stream> stream;
   DESCEND_RETURN_IF_ERROR(get_stream(handle, &stream));
@@ -66,7 +66,7 @@ const char* name_of(aclrtMemLocationType type) {
   return type == ACL_MEM_LOCATION_TYPE_DEVICE ? "a device" : "the host";
 }
 
-// Where memory really lies; what nobody knows is the host's.
+// Where memory lies. Unknown memory counts as the host's.
 aclrtMemLocation real_location(const void* address) {
   aclrtMemLocation location = location_of(address);
   if (location.type == ACL_MEM_LOCATION_TYPE_UNREGISTERED) location.type = ACL_MEM_LOCATION_TYPE_HOST;
@@ -185,7 +185,7 @@ aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t cou
                           aclrtStream stream) {
   return runtime_call("aclrtMemcpyAsync", [&]() -> Status {
     DESCEND_RETURN_IF_ERROR(check_copy(dst, destMax, src, count, kind));
-    if (kind == ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE) {  // the source is the caller's again when this returns
+    if (kind == ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE) {  // the caller may change the source once this returns
       const auto kept = std::make_shared<const std::string>(static_cast<const char*>(src), count);
       return submit(stream, count, [=] { std::memmove(dst, kept->data(), count); });
     }
@@ -256,13 +256,14 @@ aclError aclrtCmoAsync(void* src, size_t size, aclrtCmoType cmoType, aclrtStream
       return failure(Code::kInvalidParam, "cmoType is ", static_cast<int>(cmoType), ", which is none.");
     }
     if (cmoType != ACL_RT_CMO_TYPE_PREFETCH) {
-      return failure(kNotSupported, "cmoType is ", static_cast<int>(cmoType),
-                     ", but only memory can be prefetched: the caches of this machine are kept coherent by itself.");
+      return failure(
+          kNotSupported, "cmoType is ", static_cast<int>(cmoType),
+          ", but only a prefetch (ACL_RT_CMO_TYPE_PREFETCH) is possible: the hardware keeps the caches coherent.");
     }
     if (size == 0) return failure(Code::kInvalidParam, "size is 0, but must be at least 1 byte.");
     DESCEND_RETURN_IF_ERROR(check_range("src", src, size));
     return submit(stream, size, [=] {
-      constexpr size_t kLine = 64, kMost = size_t{32} << 20;  // more would push out what came first
+      constexpr size_t kLine = 64, kMost = size_t{32} << 20;  // more would evict what was fetched first
       const auto* const begin = static_cast<const char*>(src);
       for (size_t at = 0; at < std::min(size, kMost); at += kLine) __builtin_prefetch(begin + at);
     });

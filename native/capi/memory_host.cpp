@@ -36,7 +36,7 @@ aclError aclrtHostRegisterV2(void* ptr, uint64_t size, uint32_t flag) {
     if ((flag & ACL_HOST_REG_IOMEMORY) != 0) return not_supported("memory of an I/O device");
     if ((flag & ACL_HOST_REG_READONLY) != 0) return not_supported("read-only");
     if ((flag & ACL_HOST_REG_PINNED) != 0 && ptr != nullptr && find_allocation(ptr)) {
-      return failure(Code::kInvalidParam, "ptr is memory of this library, which cannot be pinned once more.");
+      return failure(Code::kInvalidParam, "ptr is memory of this library, which is pinned already.");
     }
     return register_memory(ptr, size, (flag & ACL_HOST_REG_MAPPED) != 0);
   });

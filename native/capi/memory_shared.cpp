@@ -1,6 +1,7 @@
 // Allocations that processes share by a key.
 #include <cstring>
 
+#include "capi/context.h"
 #include "capi/memory.h"
 #include "runtime/shared_file.h"
 #include "runtime/shared_memory.h"
@@ -11,7 +12,7 @@ Status check_pids(const int32_t* pids, size_t count, const char* count_name) {
   if (pids == nullptr) return null_argument("pid");
   if (count == 0) return failure(Code::kInvalidParam, count_name, " is 0, but must be at least 1.");
   for (size_t i = 0; i < count; ++i) {
-    if (pids[i] <= 0) return failure(Code::kInvalidParam, "pid[", i, "] is ", pids[i], ", which is no process.");
+    if (pids[i] <= 0) return failure(Code::kInvalidParam, "pid[", i, "] is ", pids[i], ", but must be above 0.");
   }
   return {};
 }
@@ -28,7 +29,7 @@ aclError aclrtIpcMemGetExportKey(void* devPtr, size_t size, char* key, size_t le
     DESCEND_RETURN_IF_ERROR(check_reserved("flags", flags, ACL_RT_IPC_MEM_EXPORT_FLAG_DISABLE_PID_VALIDATION));
     std::string text;
     DESCEND_RETURN_IF_ERROR(export_allocation(devPtr, size, flags != ACL_RT_IPC_MEM_EXPORT_FLAG_DEFAULT, &text));
-    std::memset(key, 0, kKeyBytes);  // all of it is sent to other processes
+    std::memset(key, 0, kKeyBytes);  // programs send all bytes to other processes
     std::memcpy(key, text.data(), text.size());
     return {};
   });

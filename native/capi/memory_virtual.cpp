@@ -1,4 +1,4 @@
-// Reserved addresses, physical memory, and the one mapped to the other; physical memory of other processes.
+// Virtual memory: reserved addresses, physical memory, and mappings between them. Physical memory shared by processes.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -12,19 +12,19 @@ namespace {
 
 using Physical = std::shared_ptr<PhysicalMemory>;
 
-Status stale() {
+Status stale_physical() {
   return failure(Code::kInvalidResourceHandle, "handle is not physical memory, or has been freed already.");
 }
 
 Status get_physical(aclrtDrvMemHandle handle, Physical* memory) {
   if (handle == nullptr) return null_argument("handle");
   auto found = state().physical.find(handle);
-  if (!found) return stale();
+  if (!found) return stale_physical();
   *memory = std::move(*found);
   return {};
 }
 
-// In what pieces memory of an attribute comes; 0 where there is no such memory.
+// The granularity of memory with this attribute; 0 if there is no such memory.
 size_t granularity_of(aclrtMemAttr attr, bool is_host) {
   switch (attr) {
     case ACL_MEM_NORMAL:
@@ -36,7 +36,7 @@ size_t granularity_of(aclrtMemAttr attr, bool is_host) {
     case ACL_MEM_HUGE:
     case ACL_MEM_P2P_HUGE:
     case ACL_HBM_MEM_HUGE:
-    case ACL_HBM_MEM_NORMAL:  // which comes in large pages in CANN, too
+    case ACL_HBM_MEM_NORMAL:  // in CANN this comes in large pages, too
       return kReservationUnit;
     case ACL_DDR_MEM_HUGE:
     case ACL_DDR_MEM_P2P_HUGE:
@@ -66,7 +66,7 @@ Status read_properties(const aclrtPhysicalMemProp* prop, Wanted* wanted) {
   }
   const aclrtMemLocation& location = prop->location;
   if (location.type == ACL_MEM_LOCATION_TYPE_HOST_NUMA) {
-    return failure(kNotSupported, "memory of one NUMA node cannot be asked for.");
+    return failure(kNotSupported, "memory on a chosen NUMA node is not supported.");
   }
   const bool is_host = location.type == ACL_MEM_LOCATION_TYPE_HOST;
   if (!is_host && location.type != ACL_MEM_LOCATION_TYPE_DEVICE) {
@@ -120,7 +120,7 @@ aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size_t size, const aclrt
 aclError aclrtFreePhysical(aclrtDrvMemHandle handle) {
   return runtime_call("aclrtFreePhysical", [&]() -> Status {
     if (handle == nullptr) return null_argument("handle");
-    return state().physical.remove(handle) ? Status{} : stale();
+    return state().physical.remove(handle) ? Status{} : stale_physical();
   });
 }
 

@@ -1,11 +1,14 @@
-// Calls of operators by name: read, turned into a call of the operator that serves the type, and put on the stream.
+// Calls of operators by name (aclopCompileAndExecute). Each is read, turned into a call of the operator behind the
+// type, and put on the stream.
 #include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "acl/acl_op_compiler.h"
-#include "capi/meta.h"
+#include "capi/objects.h"
 #include "capi/op_types.h"
+#include "capi/stream.h"
+#include "operators/prepare.h"
 #include "runtime/product.h"
 
 using namespace descend;
@@ -13,7 +16,7 @@ using namespace descend::capi;
 
 namespace {
 
-// What a program passes, of either function.
+// The arguments of aclopCompileAndExecute or aclopCompileAndExecuteV2.
 struct Given {
   const char* op_type;
   int input_count;
@@ -26,7 +29,7 @@ struct Given {
   aclopEngineType engine;
   aclopCompileType compile;
   aclrtStream stream;
-  bool infers;  // dimensions of outputs that the program does not know
+  bool infers;  // V2: an output's shape may be unknown (negative dimensions)
 };
 
 // `side` is "in" or "out".
@@ -49,7 +52,7 @@ Status check_given(const Given& given) {
   }
   if (given.compile == ACL_COMPILE_UNREGISTERED) {
     return failure(kFeatureUnsupported,
-                   "operators of one's own cannot be compiled; compileFlag must be ACL_COMPILE_SYS.");
+                   "user-defined operators cannot be compiled; compileFlag must be ACL_COMPILE_SYS.");
   }
   if (given.compile == ACL_COMPILE_SYS) return {};
   return failure(Code::kApiNotSupport, "compileFlag is ", static_cast<unsigned>(given.compile),
@@ -62,15 +65,15 @@ Status find_type(const char* name, const OpType** type) {
   *type = find_op_type(text);
   if (*type != nullptr) return {};
   return failure(kOpNotFound, "there is no operator of type ", text.size() < kMostShown ? "" : "(cut) ", "\"", text,
-                 "\" here; those that there are: ", op_type_names(), ".");
+                 "\" here; the known types are: ", op_type_names(), ".");
 }
 
 // A tensor as the program describes it, and its memory.
 struct Described {
   TensorDesc desc;
   DataBuffer buffer;
-  bool on_host = false;  // the program may free it as soon as the call has returned
-  // An optional tensor that is left out.
+  bool on_host = false;  // host memory, which the program may free as soon as the call returns
+  // Whether this stands for an optional tensor that was left out.
   bool absent() const { return desc.dtype == ACL_DT_UNDEFINED; }
 };
 
@@ -89,7 +92,7 @@ Status read(const char* side, int i, const aclTensorDesc* desc, const aclDataBuf
   return {};
 }
 
-// Elements of the shape; -1 where it has none, or more than can be.
+// The number of elements; -1 if a dimension is negative or the product overflows.
 int64_t elements(const Dims& shape) {
   int64_t count = 1;
   for (const int64_t dim : shape) {
@@ -102,14 +105,14 @@ Tensor tensor_of(const Described& described) {
   const TensorDesc& desc = described.desc;
   Tensor tensor = contiguous_tensor(static_cast<Dtype>(desc.dtype), desc.shape, described.buffer.data);
   tensor.format = static_cast<Format>(desc.storage_format.value_or(desc.format));
-  // The buffer says how much memory there is.
+  // The size of the buffer is the size of the storage.
   if (const int64_t size = dtype_size(tensor.dtype); size > 0) {
     tensor.storage_shape = {static_cast<int64_t>(std::min<uint64_t>(described.buffer.size / size, INT64_MAX))};
   }
   return tensor;
 }
 
-// The values of an input that makes a list of numbers.
+// The values of an input that the operator takes as a list of numbers.
 Status read_numbers(const Call& call, int i, const OpTensor& expected, const Described& described, Dims* list) {
   const TensorDesc& desc = described.desc;
   const auto dtype = static_cast<Dtype>(desc.dtype);
@@ -126,7 +129,7 @@ Status read_numbers(const Call& call, int i, const OpTensor& expected, const Des
   const int64_t count = elements(desc.shape), size = dtype_size(dtype);
   if (count < 0 || static_cast<uint64_t>(count) > described.buffer.size / static_cast<uint64_t>(size) ||
       (described.buffer.data == nullptr && count > 0)) {
-    return refused(" has shape ", to_string(desc.shape), ", which is not what its ", described.buffer.size,
+    return refused(" has shape ", to_string(desc.shape), ", which does not match its ", described.buffer.size,
                    " bytes hold.");
   }
   list->clear();
@@ -141,7 +144,8 @@ Status read_numbers(const Call& call, int i, const OpTensor& expected, const Des
   return {};
 }
 
-// A copy of an input that may be gone when the operator runs; what the memory cannot hold the contract refuses.
+// Copies an input in host memory, which may be gone when the operator runs. If the memory is too small for the shape,
+// the contract's checks refuse the call.
 void copy_from_host(OpCall& call, Tensor& tensor) {
   const int64_t count = elements(tensor.shape), size = dtype_size(tensor.dtype);
   if (tensor.data == nullptr || count <= 0 || size == 0 || count > tensor.storage_shape[0]) return;
@@ -162,18 +166,18 @@ Status check_count(const Call& call, const char* what, Code code, const std::vec
                    most, ".");
 }
 
-// A tensor's name, where the program gives one, is that of the place.
+// If the program names a tensor, the name must be that of its place.
 Status check_name(const Call& call, Code code, const OpTensor& expected, const Described& described) {
   if (described.desc.name.empty() || described.desc.name == expected.name) return {};
   return call.fail(code, "has \"", described.desc.name, "\" in the place of ", expected.name, ".");
 }
 
-// With a storage of another shape, of as many elements.
+// A storage may have another shape than the tensor, but must have as many elements.
 Status check_storage(const Call& call, const OpTensor& expected, const Described& described) {
   const TensorDesc& desc = described.desc;
   if (!desc.storage_shape || elements(*desc.storage_shape) == elements(desc.shape)) return {};
   return call.fail(Code::kParamInvalid, expected.name, " has shape ", to_string(desc.shape), " and is stored as ",
-                   to_string(*desc.storage_shape), ", which has not as many elements.");
+                   to_string(*desc.storage_shape), ", which has another number of elements.");
 }
 
 Status read_input(OpCall& call, const OpTensor& expected, const Described& described) {
@@ -194,7 +198,7 @@ Status read_input(OpCall& call, const OpTensor& expected, const Described& descr
   return {};
 }
 
-// An output whose shape the program does not know.
+// An output whose shape the program does not know. It follows from the inputs.
 struct Unknown {
   int parameter;
   const aclTensorDesc* desc;
@@ -220,7 +224,7 @@ Status read_output(OpCall& call, const OpTensor& expected, const Described& desc
   return {};
 }
 
-// The value where it is of the kind that the attribute has.
+// Reads the value into the argument. False if it is of another kind.
 bool read_value(const Attribute& attribute, Kind kind, Argument& argument) {
   switch (kind) {
     case Kind::kBool:
@@ -264,7 +268,7 @@ const char* wanted_kind(Kind kind) {
 Status read_attributes(OpCall& call, const Attributes& given) {
   const std::vector<OpAttribute>& expected = call.type.attributes;
   for (const auto& [name, value] : given) {
-    // Those with an underscore are the framework's own.
+    // Frameworks add attributes of their own, whose names begin with an underscore.
     if (name.starts_with('_')) continue;
     const bool known = std::any_of(expected.begin(), expected.end(), [&](const auto& one) { return name == one.name; });
     if (known) continue;
@@ -287,7 +291,7 @@ Status read_attributes(OpCall& call, const Attributes& given) {
   return {};
 }
 
-// Shapes that follow from the inputs.
+// Fills in the shapes of outputs that the program does not know.
 void infer(Call& call, const std::vector<Unknown>& unknown) {
   if (unknown.empty()) return;
   call.op->infer(call);

@@ -5,32 +5,20 @@
 
 #include "capi/state.h"
 #include "operators/layer_norm_variance.h"
-
-namespace descend {
-extern const Operator group_norm_swish;
-extern const Operator group_norm_swish_grad;
-extern const Operator layer_norm;
-extern const Operator layer_norm_backward;
-extern const Operator nsa_compress;
-extern const Operator nsa_compress_grad;
-extern const Operator rms_norm;
-extern const Operator rms_norm_grad;
-extern const Operator scaled_masked_softmax;
-extern const Operator scaled_masked_softmax_backward;
-}  // namespace descend
+#include "operators/registry.h"
 
 namespace descend::capi {
 namespace {
 
-// Where an operator has the parameter of this name in its document.
+// The operator's parameter with this name in its document.
 int find_parameter(const Operator& op, std::string_view name) {
   for (size_t i = 0; i < op.parameters.size(); ++i) {
     if (name == op.parameters[i].name) return static_cast<int>(i);
   }
-  std::abort();  // a slip in the table below
+  std::abort();  // a mistake in the table below
 }
 
-// One row of the table; the order of inputs and outputs is that of the type's public definition.
+// Builds one row of the table. Inputs and outputs have the order of the type's public definition.
 class Row {
  public:
   Row(const char* name, const Operator& op) : type_{.name = name, .op = &op} { type_.names.op = name; }
@@ -102,7 +90,7 @@ void give(Argument& argument, const Dims& list) {
   argument.state = Argument::State::kGiven;
 }
 
-// LayerNorm and LayerNormV3: the normalised dimensions begin at begin_norm_axis.
+// LayerNorm and LayerNormV3: the normalized dimensions are those from begin_norm_axis on.
 Status normalize_from_axis(OpCall& call) {
   const Dims& x = argument(call, "input").tensor.shape;
   const auto rank = static_cast<int64_t>(x.size());
@@ -124,7 +112,7 @@ Status normalize_from_axis(OpCall& call) {
   return {};
 }
 
-// LayerNormGrad and LayerNormGradV3: gamma has the normalised dimensions.
+// LayerNormGrad and LayerNormGradV3: the normalized dimensions are the shape of gamma.
 Status normalize_as_gamma(OpCall& call) {
   give(argument(call, "normalizedShape"), argument(call, "weightOptional").tensor.shape);
   return {};
@@ -135,7 +123,7 @@ Status complete_grad(OpCall& call) {
   return normalize_as_gamma(call);
 }
 
-// The definition knows other masks on Ascend 950 alone.
+// By CANN's definition, masks other than [1, 1, 1] exist on Ascend 950 only.
 Status complete_grad_v3(OpCall& call) {
   const Product product = call.call.product;
   const Dims& mask = argument(call, "outputMask").list;
@@ -152,7 +140,8 @@ int64_t product_of(const Dims& dims) {
   return product;
 }
 
-// LayerNorm gives the variance where the operator gives the reciprocal of the deviation, and takes its place.
+// LayerNorm returns the variance. The operator computes rstd instead, so the variances are computed before it runs, and
+// written over rstd afterwards.
 Status give_variance(OpCall& call) {
   const Tensor x = argument(call, "input").tensor, out = argument(call, "rstdOutOptional").tensor;
   const int64_t columns = product_of(argument(call, "normalizedShape").list);
@@ -166,8 +155,8 @@ Status give_variance(OpCall& call) {
   return {};
 }
 
-// LayerNormGrad takes the variance: the operator gets the reciprocal of the deviation, in memory of the call's own. The
-// epsilon is the definition's, which is another for 16 bits on Ascend 950.
+// LayerNormGrad takes the variance. The operator takes rstd, which is computed from it into memory of this call. The
+// epsilon is that of CANN's definition: larger for 16-bit dtypes on Ascend 950.
 Status take_variance(OpCall& call) {
   Tensor& rstd = argument(call, "rstd").tensor;
   const Tensor variance = rstd;
@@ -202,7 +191,7 @@ OpType softmax_grad(const char* name, const char* dy, const char* dx) {
       .flag("fixed_triu_mask", "fixTriuMask", false);
 }
 
-// LayerNorm and LayerNormV3 differ in their last output.
+// LayerNorm and LayerNormV3 differ in their last output and in epsilon's default.
 Row layer_norm_from_axis(const char* name, const char* last, float epsilon) {
   return Row(name, layer_norm)
       .input("x", "input")

@@ -1,5 +1,5 @@
-// The types of CANN's operators that can be called by name (aclop): what each of their inputs, outputs and attributes
-// is to the operator that serves it.
+// The operator types that can be called by name (aclop). For each: which of our operators computes it, and which
+// parameter of that operator each input, output and attribute is.
 #pragma once
 
 #include <string_view>
@@ -12,27 +12,27 @@ namespace descend::capi {
 
 struct OpType;
 
-// A call by name on its way to the operator's own.
+// A call by name while it is turned into a call of the operator.
 struct OpCall {
   const OpType& type;
   Call& call;
-  std::vector<Argument> attributes;  // as the type has them
+  std::vector<Argument> attributes;  // in the type's order
   Executor::Around around;
 };
 
 struct OpTensor {
   const char* name;
-  int parameter;  // the operator's
+  int parameter;  // of the operator
   bool optional;
-  DtypeSet numbers;  // of an input whose values make a list of numbers; else none
+  DtypeSet numbers;  // the dtypes of an input that is read as a list of numbers; empty for other inputs
 };
 
 struct OpAttribute {
   const char* name;
-  int parameter;  // the operator's; -1: the type's `complete` reads it
+  int parameter;  // of the operator; -1: read by `complete`
   Kind kind;
   bool required;
-  Argument value;  // where the program sets none
+  Argument value;  // the default
 };
 
 struct OpType {
@@ -40,16 +40,16 @@ struct OpType {
   const Operator* op;
   std::vector<OpTensor> inputs = {}, outputs = {};
   std::vector<OpAttribute> attributes = {};
-  // Arguments that follow from others.
+  // Fills in arguments that follow from others. Null: there are none.
   Status (*complete)(OpCall&) = nullptr;
-  // What is to be computed beside the operator; the call has been checked, and is once more.
+  // Adds what is computed before and after the operator. The call is checked before this, and again after it.
   Status (*extend)(OpCall&) = nullptr;
-  CallNames names = {};  // of the operator's parameters
+  CallNames names = {};  // the type's names for the operator's parameters
 };
 
-// Null if there is none.
+// Null if there is no such type.
 const OpType* find_op_type(std::string_view name);
-// All names, for a sentence.
+// The names of all types, for messages.
 std::string op_type_names();
 
 }  // namespace descend::capi

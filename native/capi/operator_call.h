@@ -2,7 +2,7 @@
 #pragma once
 
 #include "aclnn/aclnn_base.h"
-#include "capi/state.h"
+#include "capi/stream.h"
 #include "operators/operator.h"
 #include "runtime/product.h"
 
@@ -21,13 +21,13 @@ inline void read(Argument& argument, const aclTensor* handle) {
 }
 inline void read(Argument& argument, const aclIntArray* handle) { read_list(state().int_arrays, handle, argument); }
 inline void read(Argument& argument, const aclBoolArray* handle) { read_list(state().bool_arrays, handle, argument); }
-// A text, and the only one that the operator takes; null where it reads none.
+// A string argument, and the one value that the operator takes. `taken` is null if the operator does not read it.
 struct Text {
   const char* given;
   const char* taken;
 };
 
-// Reads no more than tells them apart: what is none may end nowhere.
+// Reads no further than the first difference: an invalid string may have no end.
 inline void read(Argument& argument, const Text& text) {
   if (text.given == nullptr) return;
   argument.state = Argument::State::kGiven;
@@ -52,13 +52,13 @@ inline void read(Argument& argument, bool value) {
   argument.state = Argument::State::kGiven;
 }
 
-// The boundary as operators have it: other numbers for what is no fault of the call.
+// The boundary for operators, which have other codes for failures that are not the caller's fault.
 template <class Body>
 aclnnStatus operator_boundary(const Operator& op, Body body) noexcept {
   return boundary(op.c_name, body, Code::kRuntimeError, Code::kInner);
 }
 
-// The call of the last first phase on this thread, accepted or not: what descendPortability asks about.
+// The call of this thread's last first phase, accepted or not, for descendPortability.
 std::shared_ptr<Executor> last_call();
 void remember_call(const std::shared_ptr<Executor>& call);
 
@@ -99,7 +99,7 @@ inline aclnnStatus launch(const Operator& op, void* workspace, uint64_t workspac
     if (const Status status = require_initialized(); !status.ok()) {
       return fail(Code::kRuntimeError, status.sentence.c_str());
     }
-    DESCEND_RETURN_IF_ERROR((*found)->launch(op, workspace, workspace_size, find_stream(stream).get()));
+    DESCEND_RETURN_IF_ERROR((*found)->launch(op, workspace, workspace_size, find_device_stream(stream).get()));
     if ((*found)->spent()) state().executors.remove(executor);
     return {};
   });

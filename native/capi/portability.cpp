@@ -1,4 +1,4 @@
-// On which products the last call of a first phase would be accepted.
+// On which products the thread's last call of a first phase would be accepted.
 #include "operators/portability.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace descend::capi {
 
 namespace {
 
-// Destructors of the program's globals, and of other things of the thread, may still call after this one has ended.
+// Destructors of globals, and of the thread's other variables, may still call after `last` has been destroyed.
 thread_local bool last_ended = false;
 struct Last {
   ~Last() { last_ended = true; }

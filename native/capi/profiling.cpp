@@ -1,11 +1,13 @@
-// What libraries tell a profiler of the device, and what allocators ask of graph capture all the time. There is
-// neither, and the answers say so. What needs one of them stands in unsupported.cpp.
+// Functions of the profiler and of graph capture that programs call even when they use neither: libraries report to the
+// profiler, and allocators ask whether a capture is under way. There is no profiler and no capture, and the answers say
+// so. Functions that need one of them are in unsupported.cpp.
 #include <chrono>
 #include <string_view>
 #include <utility>
 
 #include "acl/acl_rt.h"
 #include "capi/state.h"
+#include "capi/stream.h"
 
 using namespace descend;
 using namespace descend::capi;
@@ -26,7 +28,7 @@ thread_local aclmdlRICaptureMode capture_mode = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL
 
 extern "C" {
 
-// The callback is called when profiling starts, which it never does.
+// The callback would be called when profiling starts. It never starts.
 ACL_FUNC_VISIBILITY int32_t MsprofRegisterCallback(uint32_t, int32_t (*handle)(uint32_t, void*, uint32_t)) {
   return handle != nullptr ? 0 : report("MsprofRegisterCallback", kMsprofError, "handle is null, but must be given.");
 }
@@ -43,7 +45,7 @@ ACL_FUNC_VISIBILITY int32_t MsprofReportAdditionalInfo(uint32_t, const void* dat
   return report_nowhere("MsprofReportAdditionalInfo", data);
 }
 
-// FNV-1a; UINT64_MAX where there is nothing to hash.
+// FNV-1a; UINT64_MAX if there is nothing to hash.
 ACL_FUNC_VISIBILITY uint64_t MsprofGetHashId(const char* hashInfo, size_t length) {
   if (hashInfo == nullptr || length == 0) return UINT64_MAX;
   uint64_t hash = 14695981039346656037u;
@@ -53,7 +55,7 @@ ACL_FUNC_VISIBILITY uint64_t MsprofGetHashId(const char* hashInfo, size_t length
   return hash;
 }
 
-// Nanoseconds of the clock that never goes back.
+// Nanoseconds of the monotonic clock.
 ACL_FUNC_VISIBILITY uint64_t MsprofSysCycleTime() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
@@ -74,7 +76,7 @@ aclError aclmdlRICaptureGetInfo(aclrtStream stream, aclmdlRICaptureStatus* statu
   });
 }
 
-// A mode tells what may be called while something is captured, which here is never.
+// The mode says which calls are allowed during a capture. Nothing is ever captured here.
 aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode* mode) {
   return runtime_call("aclmdlRICaptureThreadExchangeMode", [&]() -> Status {
     if (mode == nullptr) return null_argument("mode");

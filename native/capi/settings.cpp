@@ -1,4 +1,3 @@
-// Settings of the process: options of the runtime and of the compiler.
 #include "capi/settings.h"
 
 #include <algorithm>
@@ -17,10 +16,22 @@ Status check_compile_option(aclCompileOpt opt) {
   return failure(Code::kInvalidParam, "opt is ", static_cast<int>(opt), ", which is none.");
 }
 
-// That the arithmetic has infinities and NaN holds on every product here: nothing saturates.
+// The arithmetic has infinities and NaN on every product: nothing saturates.
 constexpr std::array kAttributes{ACL_CANN_ATTR_INF_NAN, ACL_CANN_ATTR_BF16};
 
 }  // namespace
+
+Status check_option(aclSysParamOpt opt) {
+  if (opt <= ACL_OPT_STRONG_CONSISTENCY) return {};
+  return failure(Code::kInvalidParam, "opt is ", static_cast<int>(opt),
+                 ", but must be ACL_OPT_DETERMINISTIC, ACL_OPT_ENABLE_DEBUG_KERNEL or ACL_OPT_STRONG_CONSISTENCY.");
+}
+
+Status check_option(aclSysParamOpt opt, int64_t value) {
+  DESCEND_RETURN_IF_ERROR(check_option(opt));
+  if (value == 0 || value == 1) return {};
+  return failure(Code::kInvalidParam, "value is ", value, ", but must be 0 or 1.");
+}
 
 LockedSettings& locked_settings() { return *kept; }
 

@@ -1,4 +1,4 @@
-// What the process has set, until aclFinalize.
+// What the program has set for the whole process. aclFinalize sets it back.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ struct Settings {
   Options options = kDefaultOptions;
   CompileOptions compile_options;
   int32_t deterministic_collectives = 0;
-  std::optional<std::chrono::nanoseconds> wait_limit;  // of a stream for an event
+  std::optional<std::chrono::nanoseconds> wait_limit;  // for a stream that waits for an event
 
-  // Operators are not compiled: torch_npu, which asks, calls them by aclnn then.
+  // Operators are not compiled. torch_npu reads this option, and then calls them by aclnn.
   Settings() { compile_options[ACL_OP_JIT_COMPILE] = "disable"; }
 };
 
@@ -37,5 +37,13 @@ auto with_settings(Use use) {
   const std::lock_guard lock(settings.mutex);
   return use(settings.now);
 }
+
+// Whether an option of a context or of the process exists, and takes the value.
+Status check_option(aclSysParamOpt opt);
+Status check_option(aclSysParamOpt opt, int64_t value);
+
+void lock_settings();  // for a fork
+void unlock_settings();
+void forget_settings();  // for aclFinalize
 
 }  // namespace descend::capi

@@ -1,34 +1,21 @@
-// The state behind the C interface, and the boundary that no exception crosses.
+// The objects behind the handles of the C interface: a table for each kind.
 #pragma once
 
 #include <array>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "aclnn/acl_meta.h"
 #include "capi/attributes.h"
+#include "capi/boundary.h"
 #include "capi/handles.h"
 #include "operators/executor.h"
-#include "runtime/status.h"
-#include "runtime/stream.h"
 #include "runtime/virtual_memory.h"
 #include "tensor/tensor.h"
 
 namespace descend::capi {
-
-// Codes of the C interface alone, beside those of Code.
-inline constexpr Code kInvalidFile{100003};
-inline constexpr Code kOpInputNotMatch{100021};
-inline constexpr Code kOpOutputNotMatch{100022};
-inline constexpr Code kOpAttributeNotMatch{100023};
-inline constexpr Code kOpNotFound{100024};
-inline constexpr Code kContextNull{107002};
-inline constexpr Code kFeatureUnsupported{200006};  // and not 207000, with which torch_npu goes on as if all were well
-inline constexpr Code kContextRelease{507007};
 
 struct Scalar {
   Dtype dtype = Dtype::kUndefined;
@@ -51,7 +38,7 @@ struct TensorDesc {
   std::optional<DataBuffer> constant = {};
 };
 
-// Options by number, as aclSysParamOpt counts them.
+// The options of a context or of the process, by aclSysParamOpt.
 using Options = std::array<int64_t, 3>;
 inline constexpr Options kDefaultOptions{1, 0, 1};  // deterministic; no debug kernels; strongly consistent
 
@@ -60,7 +47,7 @@ struct Context {
   Options options = kDefaultOptions;
 };
 
-struct DeviceStream;  // device.h
+struct DeviceStream;  // device_stream.h
 struct ProgramEvent;  // event.h
 
 struct State {
@@ -89,70 +76,13 @@ struct State {
 };
 State& state();
 
-Status require_initialized();
-
-// A failure in a child in which descendRefuseInChild has been called.
-Status require_no_refusal();
-
-// The stream that a handle names; null means the device's default stream. Empty where there is none.
-std::shared_ptr<Stream> find_stream(const void* handle);
-
-// The same, or a failure with ACL_ERROR_INVALID_RESOURCE_HANDLE.
-Status get_stream(const void* handle, std::shared_ptr<Stream>* stream);
-
-// For aclFinalize.
-void forget_devices();
-void forget_settings();
-void forget_reports();  // while streams may be at work
-
-// For a fork.
-void lock_devices();
-void unlock_devices();
-void lock_reports();
-void unlock_reports();
-void unlock_reports_in_child();
-void lock_settings();
-void unlock_settings();
-
-// An option of a context or of the process, and a value for it.
-Status check_option(aclSysParamOpt opt);
-Status check_option(aclSysParamOpt opt, int64_t value);
-
-inline Status null_argument(const char* name) {
-  return failure(Code::kInvalidParam, name, " is null, but must be given.");
-}
-
-// Keeps the sentence for aclGetRecentErrMsg and returns the number. Allocates nothing: it also tells that there is no
-// memory.
-int32_t report(const char* function, Code code, std::string_view sentence) noexcept;
-inline int32_t report(const char* function, const Status& status) noexcept {
-  return report(function, status.code, status.sentence);
-}
-
-// Runs body() -> Status and turns its failure, or whatever it throws, into a number and a sentence. `function` is put
-// before a sentence that does not begin with it.
-template <class Body>
-int32_t boundary(const char* function, Body body, Code no_memory = Code::kBadAlloc,
-                 Code unexpected = Code::kInternalError) noexcept {
-  try {
-    const Status status = body();
-    return status.ok() ? 0 : report(function, status);
-  } catch (const std::bad_alloc&) {
-    return report(function, no_memory, "there is no memory.");
-  } catch (const std::exception& error) {
-    return report(function, unexpected, error.what());
-  } catch (...) {
-    return report(function, unexpected, "an unknown failure.");
-  }
-}
-
-// The same for runtime calls, which need aclInit first.
-template <class Body>
-int32_t runtime_call(const char* function, Body body) noexcept {
-  return boundary(function, [&]() -> Status {
-    DESCEND_RETURN_IF_ERROR(require_initialized());
-    return body();
-  });
-}
+// What a fork of the process does with the locks of the C interface: `before` takes them, the others let them go.
+struct ForkHandlers {
+  void (*before)();
+  void (*in_parent)();
+  void (*in_child)();
+};
+// To be called before the first call of state(), which hands them to the system.
+bool set_fork_handlers(const ForkHandlers& handlers);
 
 }  // namespace descend::capi

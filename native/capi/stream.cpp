@@ -1,17 +1,16 @@
-// Streams.
-#include <algorithm>
+#include "capi/stream.h"
+
 #include <chrono>
 
 #include "acl/acl_rt.h"
-#include "capi/device.h"
-#include "capi/settings.h"
+#include "capi/callback_queue.h"
+#include "capi/context.h"
+#include "capi/device_table.h"
 
 namespace descend::capi {
 namespace {
 
-std::atomic<int32_t> next_id{0};
-
-// Of several streams' failures the next synchronise, of the device or of the stream, tells the next.
+// If several streams failed, each synchronization of the device returns the failure of one of them.
 Status tell_failure(int32_t device) {
   for (const auto& stream : streams_of(device)) DESCEND_RETURN_IF_ERROR(stream->take_failure());
   return {};
@@ -32,15 +31,11 @@ Status destroy_stream(aclrtStream stream, bool force) {
   if (!removed) return stale("stream");
   if (force) (*removed)->drop_pending();
   (void)(*removed)->synchronize();
-  end_reports(**removed);
+  abandon_callbacks(**removed);
   return {};
 }
 
 }  // namespace
-
-Status stale(const char* what) {
-  return failure(Code::kInvalidResourceHandle, what, " is not one, or has been destroyed already.");
-}
 
 Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds>* timeout) {
   if (milliseconds < -1) {
@@ -49,14 +44,6 @@ Status read_timeout(int32_t milliseconds, std::optional<std::chrono::nanoseconds
   if (milliseconds >= 0) *timeout = std::chrono::milliseconds(milliseconds);
   return {};
 }
-
-DeviceStream::DeviceStream(int32_t on_device, aclrtContext in_context, uint32_t with_priority, uint32_t with_flags)
-    : Stream(on_device),
-      device(on_device),
-      context(in_context),
-      id(next_id++),
-      flags(with_flags),
-      priority(with_priority) {}
 
 std::shared_ptr<DeviceStream> find_device_stream(const void* handle) {
   if (handle != nullptr) return state().streams.find(handle).value_or(nullptr);
@@ -68,15 +55,13 @@ std::shared_ptr<DeviceStream> find_device_stream(const void* handle) {
   });
 }
 
-std::shared_ptr<Stream> find_stream(const void* handle) { return find_device_stream(handle); }
-
 Status get_device_stream(const void* handle, std::shared_ptr<DeviceStream>* stream) {
   *stream = find_device_stream(handle);
   return *stream ? Status{} : stale("stream");
 }
 
 Status get_stream(const void* handle, std::shared_ptr<Stream>* stream) {
-  *stream = find_stream(handle);
+  *stream = find_device_stream(handle);
   return *stream ? Status{} : stale("stream");
 }
 
@@ -89,7 +74,7 @@ std::deque<std::shared_ptr<DeviceStream>> streams_of(int32_t device) {
   return streams;
 }
 
-// Also for the work of a stream that another thread is destroying: whoever waits may free its memory then.
+// The work of a stream that another thread is destroying is waited for, too: the caller may free its memory afterwards.
 bool wait_for_device(int32_t device, std::optional<std::chrono::nanoseconds> timeout) {
   return wait_for_all_streams(timeout, device);
 }

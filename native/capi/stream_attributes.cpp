@@ -1,12 +1,12 @@
-// What a stream is asked for, and what programs set on it.
-#include "capi/device.h"
+// Attributes of streams: read and set.
+#include "capi/stream.h"
 
 using namespace descend;
 using namespace descend::capi;
 
 namespace {
 
-// use(DeviceStream&) -> Status on the stream of a handle.
+// Calls use(DeviceStream&) -> Status with the stream that a handle names.
 template <class Use>
 int32_t with_stream(const char* function, aclrtStream handle, Use use) noexcept {
   return runtime_call(function, [&]() -> Status {
@@ -16,7 +16,7 @@ int32_t with_stream(const char* function, aclrtStream handle, Use use) noexcept 
   });
 }
 
-// The same for an answer that is stored at an address.
+// The same for a function that stores get(stream) at an address.
 template <class Value, class Read>
 int32_t read(const char* function, const char* name, aclrtStream handle, Value* value, Read get) noexcept {
   return with_stream(function, handle, [&](DeviceStream& stream) -> Status {
@@ -42,12 +42,13 @@ Status set_failure_mode(DeviceStream& stream, uint64_t mode) {
   return {};
 }
 
-// CANN that does not know the attribute has this code: torch_npu then goes on, to the capture that is refused.
+// The code of a CANN that does not know the attribute. torch_npu accepts it and goes on. The graph capture itself is
+// then refused (unsupported.cpp).
 constexpr Code kParamInvalid{107000};
 
 Status no_attribute(aclrtStreamAttr attribute) {
   if (attribute == ACL_STREAM_ATTR_CACHE_OP_INFO) {
-    return {kParamInvalid, "ACL_STREAM_ATTR_CACHE_OP_INFO is for the capture of graphs, which there is not."};
+    return {kParamInvalid, "ACL_STREAM_ATTR_CACHE_OP_INFO is for the capture of graphs, which is not supported."};
   }
   return failure(Code::kInvalidParam, "stmAttrType is ", static_cast<int>(attribute), ", which is none.");
 }

@@ -1,7 +1,7 @@
-// Streams that write a number to memory, and that wait for one.
+// Streams that write a number to memory, or wait until memory has one.
 #include <atomic>
 
-#include "capi/device.h"
+#include "capi/stream.h"
 
 using namespace descend;
 using namespace descend::capi;

@@ -1,6 +1,5 @@
-// Functions of CANN that this library cannot serve: each answers CANN's code for that and a sentence, whatever its
-// arguments, which are not read. Programs that bind them at load, such as torch_npu, so load and run, up to the call
-// that needs them.
+// Functions of CANN that this library cannot serve. Each returns CANN's code for that and a sentence. Arguments are not
+// read. They exist so that programs that bind them when loaded, such as torch_npu, load and run until one is called.
 #include "acl/acl_base.h"
 #include "capi/state.h"
 
@@ -16,10 +15,10 @@ struct Feature {
 
 constexpr Feature kBinaries{kFeatureUnsupported,
                             "binaries of a device cannot be loaded or launched; operators run on the CPU."};
-constexpr Feature kSyncAddress{kFeatureUnsupported, "there is no hardware that synchronizes by an address of its own."};
+constexpr Feature kSyncAddress{kFeatureUnsupported, "no hardware here synchronizes by an address."};
 constexpr Feature kCapture{kFeatureUnsupported, "the work on a stream cannot be captured as a graph."};
 constexpr Feature kProfiling{kFeatureUnsupported, "there is no profiler of the device."};
-constexpr Feature kDump{kFeatureUnsupported, "what operators read and write cannot be dumped."};
+constexpr Feature kDump{kFeatureUnsupported, "the inputs and outputs of operators cannot be dumped."};
 constexpr Feature kGraphs{kFeatureUnsupported, "there is no compiler of graphs."};
 // HCCL has a code of its own.
 constexpr Feature kCollectives{Code{5}, "there are no collectives between devices."};
@@ -30,11 +29,12 @@ int32_t refuse(const char* function, const Feature& feature) noexcept {
 
 }  // namespace
 
-// A function without parameters may be called with any: the caller clears its arguments away.
+// Declared without parameters. A C function may be called with arguments that it does not read: the caller removes
+// them.
 #define REFUSE(name, feature) \
   ACL_FUNC_VISIBILITY int32_t name() { return refuse(#name, feature); }
 
-// The same for what returns an object.
+// The same for a function that returns an object.
 #define REFUSE_OBJECT(name, feature) \
   ACL_FUNC_VISIBILITY void* name() { \
     (void)refuse(#name, feature);    \

@@ -1,4 +1,4 @@
-// Which CANN this library stands in for.
+// The version of CANN that this library stands in for.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -32,7 +32,7 @@ Status find_version(const char* package, Version* version) {
   } else if (std::find(kPackages.begin(), kPackages.end(), name) != kPackages.end()) {
     *version = kCann;
   } else {
-    return failure(kInvalidFile, "there is no package \"", name, "\" of CANN here.");
+    return failure(kInvalidFile, "CANN has no package \"", name, "\".");
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "operators/prepare.h"
 #include "runtime/memory.h"
 #include "runtime/pages.h"
 #include "runtime/parallel.h"
@@ -22,7 +23,7 @@ bool logging() {
   return on;
 }
 
-// What one line of the log says of a call, but for its time.
+// A line of the log about a call, without the time.
 std::string describe(const Call& call, const Plan& plan) {
   std::string line = call.operator_name();
   for (size_t i = 0; i < call.op->parameters.size(); ++i) {
@@ -43,13 +44,13 @@ void run(const Plan& plan, const Addresses& addresses, const std::string& log_li
   std::fprintf(stderr, "descend: %s; %.1f us\n", log_line.c_str(), time.count());
 }
 
-// A small block of scratch that a thread keeps from its first need to its end. As a thread_local array it would lie on
-// the stack of every thread of the program, and small stacks have no room for it.
+// A small block of scratch that a thread allocates when it first needs it and keeps. A thread_local array would take
+// this much of the stack of every thread in the program, and small stacks have no room for it.
 class SmallBlock {
  public:
   static constexpr size_t kBytes = 64 * 1024;
 
-  // Null where there is no memory, and where the thread's own things are being destroyed, ours already.
+  // Null if there is no memory, or if the thread is ending and this block has been destroyed already.
   static void* of_this_thread() { return block != nullptr ? block : take(); }
 
  private:
@@ -71,8 +72,7 @@ class SmallBlock {
 constinit thread_local void* SmallBlock::block = nullptr;
 constinit thread_local bool SmallBlock::gone = false;
 
-// Scratch that no caller gives: small blocks stay with the thread, large ones come from the warm pages. Throws
-// std::bad_alloc.
+// Scratch for callers that give no workspace: the thread's small block, or pages from the cache. Throws std::bad_alloc.
 class Workspace {
  public:
   explicit Workspace(size_t bytes) : bytes_(bytes) {
@@ -171,7 +171,7 @@ Addresses Executor::addresses(void* workspace) const {
   return result;
 }
 
-// Every tensor that is used must be there, and apart from the workspace.
+// Every tensor that is used must have memory, and must not overlap the workspace.
 Status Executor::check_addresses(const void* workspace, size_t bytes) const {
   const auto begin = reinterpret_cast<intptr_t>(workspace);
   const ByteRange scratch = bytes > 0 ? ByteRange{begin, begin + static_cast<intptr_t>(bytes)} : ByteRange{};
@@ -200,7 +200,7 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     DESCEND_RETURN_IF_ERROR(make_plan());
     addresses_changed_ = false;
   }
-  // An output that now lies in an input's place may take more than phase 1 has asked for.
+  // If an output now has the memory of an input, the plan may need more than phase 1 asked for.
   const bool outgrown = plan_->workspace_bytes() > workspace_bytes_;
   const size_t needed = outgrown ? 0 : plan_->workspace_bytes();
   if (needed > 0 && workspace == nullptr) {
@@ -244,7 +244,7 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     plan_in_flight_ = true;
     stream->submit({[plan = plan_, step] { return step(*plan); }, plan_->bytes()});
   }
-  spent_ = !repeatable_;  // not where there was no memory to queue it
+  spent_ = !repeatable_;  // not reached if there was no memory to queue the task
   return {};
 }
 

@@ -10,49 +10,52 @@
 #include <vector>
 
 #include "operators/operator.h"
+#include "operators/plan.h"
 #include "runtime/stream.h"
 
 namespace descend {
 
 class Executor : public std::enable_shared_from_this<Executor> {
  public:
-  // Phase 1 is: fill call(), then prepare(). After a failure the executor is good for another try.
+  // Phase 1: fill in call(), then prepare(). After a failure the executor can be used again.
   Call& call() { return call_; }
   const Call& call() const { return call_; }
-  // A copy, whatever other threads do to its addresses meanwhile.
+  // A copy; safe while other threads set addresses.
   Call call_now();
   Status prepare();
-  // The same with another's plan, which that one then lacks, if it holds for this call, too. False: it does not.
+  // prepare() with the plan of another executor, if that holds for this call too. The other loses its plan. False if it
+  // does not hold.
   bool prepare_like(Executor& other);
-  // What phase 2 must be given, wherever the tensors come to lie.
+  // The size that phase 2 must be given.
   size_t workspace_bytes() const { return workspace_bytes_; }
   const Plan& plan() const { return *plan_; }
 
-  // Forgets the call, keeping memory for the next one.
+  // Clears the call, and keeps memory for the next one.
   void reset(const Operator& op, Product product, Naming naming);
 
-  // Phase 2 of `op` (another operator's executor is refused): puts the plan on the stream. The executor is then spent,
-  // unless it is repeatable. A null stream is one that the caller could not find: the last thing to be refused.
+  // Phase 2 of `op`: puts the plan on the stream. Fails if the executor was made for another operator. Afterwards the
+  // executor is spent, unless it is repeatable. A null stream stands for a handle that names none; it is refused last.
   Status launch(const Operator& op, void* workspace, uint64_t workspace_bytes, Stream* stream);
-  // The same for who gives no workspace: it is taken when the plan's turn comes. `around` comes with it, on the stream.
+  // The same for a caller without a workspace: it is allocated when the stream reaches the plan. `around` runs with the
+  // plan, on the stream.
   struct Around {
     std::function<void()> before, after;            // either may be empty; they may throw std::bad_alloc
-    std::vector<std::shared_ptr<const void>> kept;  // memory that lives until then
+    std::vector<std::shared_ptr<const void>> kept;  // memory that is kept until the plan has run
   };
   Status launch(Stream& stream, Around around);
   void set_repeatable() { repeatable_ = true; }
   bool repeatable() const { return repeatable_; }
   bool spent() const { return spent_; }
 
-  // New memory for parameter i from the next launch on, which checks the contract anew.
+  // Sets the memory of parameter i from the next launch on. That launch checks the contract again.
   void set_address(int i, void* data);
 
-  // A forked child finds it whole, whatever other threads were doing with it.
+  // So that a forked child finds it whole, whatever other threads were doing.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
 
-  // Runs the plan on this thread, with a workspace of its own: the functional API, which knows no streams.
-  // Throws std::bad_alloc where there is no memory for the workspace.
+  // Runs the plan on this thread, with a workspace of its own, for the functional API, which has no streams.
+  // Throws std::bad_alloc if there is no memory for the workspace.
   Status run_now();
 
  private:
@@ -63,20 +66,20 @@ class Executor : public std::enable_shared_from_this<Executor> {
   std::mutex mutex_;  // launches and address changes of one executor take turns
   Call call_;
   std::shared_ptr<Plan> plan_ = std::make_shared<Plan>();
-  bool planned_ = false;         // the plan is that of the call
-  bool plan_in_flight_ = false;  // a stream may be reading it, or have done so: it is never changed again
+  bool planned_ = false;         // the plan was made for the call
+  bool plan_in_flight_ = false;  // a stream uses it or has used it: it is not changed any more
   size_t workspace_bytes_ = 0;
   bool addresses_changed_ = false;
-  std::optional<const void*> checked_;  // the workspace that the tensors were last found to lie apart from
+  std::optional<const void*> checked_;  // the workspace last found not to overlap the tensors
   std::atomic<bool> repeatable_ = false;
   std::atomic<bool> spent_ = false;
 };
 
-// For an operator's calls one after the other: where one is like the one before, whose executor still knows what it
-// was, nothing is checked or planned anew.
+// Two executors that successive calls of an operator use in turn. If a call is like the one before, it takes over that
+// one's plan, and nothing is checked or planned again.
 class Executors {
  public:
-  // Those that this thread keeps for an operator; null: none yet, or they are in use.
+  // The executors that this thread keeps for an operator. Null if there are none yet, or while they are in use.
   static std::unique_ptr<Executors>& idle(const Operator& op);
 
   // For the next call.

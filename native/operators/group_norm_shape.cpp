@@ -3,7 +3,7 @@
 namespace descend {
 namespace {
 
-// Whether a * b = product, for numbers from 0 up; the product of a and b may be too large to compute.
+// Whether a * b = product, for numbers from 0 up. Correct even if a * b overflows.
 bool multiplies_to(int64_t a, int64_t b, int64_t product) {
   return a == 0 ? product == 0 : product % a == 0 && product / a == b;
 }
@@ -46,14 +46,14 @@ Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, k
 }
 
 FoldedSamples fold_samples(const kernels::GroupShape& shape, int64_t enough) {
-  constexpr int64_t kLeast = 4;  // times; fewer cost as much as they bring
+  constexpr int64_t kLeast = 4;  // fold at least so many samples; with fewer the copies take as much time as they save
   const int64_t elements = shape.channels * shape.inner;
   if (!kernels::has_short_channels(shape) || elements == 0 || kLeast * elements > enough) {
     return {.main = shape, .rest = {.channels = shape.channels, .groups = shape.groups}};
   }
   int64_t times = std::clamp<int64_t>(enough / elements, 1, std::max<int64_t>(shape.samples, 1));
   for (int64_t fewer = times; 2 * fewer > times; --fewer) {
-    if (shape.samples % fewer == 0) {  // nothing is left over
+    if (shape.samples % fewer == 0) {  // no samples are left over
       times = fewer;
       break;
     }

@@ -1,4 +1,4 @@
-// What group norm + swish and its gradient share: how the parameters fit x, and the products.
+// What group norm + swish and its gradient share: the checks of the parameters against x, and the products.
 #pragma once
 
 #include <algorithm>
@@ -11,32 +11,32 @@
 
 namespace descend {
 
-// Where an operator has the parameters that both have.
+// The numbers of the parameters that both operators have.
 struct GroupNormParameters {
   int x, gamma, beta, groups, mean, rstd;
 };
 
-// x's rank, num_groups, and the shapes of gamma, beta, mean and rstd (561002). Without elements, inner is 0.
+// Checks x's rank, num_groups, and the shapes of gamma, beta, mean and rstd (561002). If x has no elements, inner is 0.
 Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, kernels::GroupShape* shape);
 
-// Output or input i has the shape of x, or of gamma (561002).
+// Checks that tensor i has the shape of tensor `other` (561002).
 Status check_same_shape(const Call& call, int i, int other);
 
-// Small samples are worked on together: `times` neighbours as if they were one, with so many times the channels and the
-// groups, for which gamma and beta are repeated, until there are `enough` elements to work on at a time. Sums of
-// channels in slots are then as many times the slots. Such samples lie one behind the other, if need be by way of a
-// copy: the order of sums is a matter of the shape.
+// Small samples are folded: `times` neighbouring samples are computed as one, with `times` as many channels and groups,
+// and with gamma and beta repeated, so that there are at least `enough` elements at a time. Partial sums of channels
+// then have `times` as many slots. Folded samples must be contiguous; if they are not, they are copied. So the order of
+// sums depends on the shape alone.
 struct FoldedSamples {
   int64_t times = 1;
   kernels::GroupShape main;
   kernels::GroupShape rest;  // the samples that are left over
 
   int64_t main_samples() const { return main.samples * times; }
-  uint64_t leading() const { return times > 1 ? 0 : 1; }  // dimensions of x that need not lie without gaps
+  uint64_t leading() const { return times > 1 ? 0 : 1; }  // leading dimensions of x that may have gaps
 };
 FoldedSamples fold_samples(const kernels::GroupShape& shape, int64_t enough);
 
-// Repeats gamma and beta, which then are in `room`.
+// Repeats gamma and beta into `room`.
 template <class W>
 void repeat_parameters(const FoldedSamples& folded, W* room, const W*& gamma, const W*& beta) {
   const int64_t channels = folded.rest.channels;
@@ -46,7 +46,7 @@ void repeat_parameters(const FoldedSamples& folded, W* room, const W*& gamma, co
   }
 }
 
-// swishScale in the type of the arithmetic: finite where it was, so that it times 0 is 0.
+// swishScale in the type of the arithmetic. A finite number stays finite, so that 0 times it is 0.
 template <class W>
 W swish_scale(double scale) {
   constexpr double kLargest = std::numeric_limits<W>::max();

@@ -81,7 +81,7 @@ void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan)
   const FoldedSamples folded = fold_samples(shape, kernels::kSmallTile);
   StagedRows dy = stage_rows(call, plan, kDy, folded.leading(), columns, kElementOf<T>);
   StagedRows x = stage_rows(call, plan, kX, folded.leading(), columns, kElementOf<T>);
-  // Of a group without elements nothing is read.
+  // If groups have no elements, nothing is read.
   const auto vector = [&](int i) { return shape.inner == 0 ? Place{} : stage_vector(call, plan, i, kElementOf<W>); };
   const Place mean = vector(kMean), rstd = vector(kRstd), gamma = vector(kGamma), beta = vector(kBeta);
   const StagedOutput dx = StagedOutput::rows(call, plan, kDx, folded.leading(), columns, kElementOf<T>);

@@ -27,7 +27,7 @@ constexpr uint64_t kOutputs = 3;
 std::vector<DtypeRow> dtype_rows() {
   std::vector<DtypeRow> rows;
   for (const auto& [products, input, parameter, any] : layer_norm_dtypes()) {
-    if (parameter != input) continue;  // FLOAT beside 16 bits: here it stands in the same row
+    if (parameter != input) continue;  // FLOAT parameters beside 16-bit input are in the same row here
     rows.push_back({products, {input, input, any, any, parameter | kFloat32Only, any, any, any, any}});
   }
   return rows;
@@ -35,7 +35,7 @@ std::vector<DtypeRow> dtype_rows() {
 
 bool has_mask(const Call& call) { return call.given(kOutputMask) && call[kOutputMask].list.size() == kOutputs; }
 
-// An output whose mask is false is ignored altogether, and none is looked at before there is a mask.
+// An output whose mask is false is ignored. While the mask is not valid, all outputs are.
 bool counts(const Call& call, int i) {
   return i < kGradInput || (has_mask(call) && call[kOutputMask].list[i - kGradInput] != 0);
 }
@@ -48,7 +48,7 @@ void infer(Call& call) {
   if (!call.given(kGradInput)) call[kGradInput].tensor = contiguous_tensor(input.dtype, input.shape);
   const uint64_t k = normalized_dimensions(call, kInput, kNormalizedShape);
   const Dims normalized = input.shape.slice(input.rank() - k, input.rank());
-  // As its parameter; without one as the other's, without either as the statistics.
+  // The dtype of its parameter; if that is null, of the other; if both are, of the statistics.
   const auto gradient_of = [&](int parameter, int other, int output) {
     const Tensor* like = call.given(parameter) ? call.tensor(parameter) : call.tensor(other);
     const Dtype statistics = input.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;

@@ -12,7 +12,7 @@ Status refused(const Call& call, const Parts&... parts) {
   return call.fail(Code::kParamInvalid, parts...);
 }
 
-// The product of dimensions, none negative; -1 where it is too large.
+// The product of non-negative dimensions; -1 if it is too large.
 int64_t product(const Dims& dims) {
   if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;
   int64_t value = 1;

@@ -15,7 +15,7 @@ constexpr int64_t kBlock = 256;
 
 kernels::Strided line(int64_t count) { return {.rank = 1, .shape = {count}, .from_stride = {1}, .to_stride = {1}}; }
 
-// use(values, count) for one block of a contiguous line after the other, widened to double.
+// Calls use(values, count) for each block of a contiguous line, converted to double.
 template <class Use>
 void for_each_block(Dtype dtype, const char* from, int64_t count, Use use) {
   std::array<double, kBlock> values;

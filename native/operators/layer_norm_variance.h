@@ -1,4 +1,4 @@
-// Variances, which older layer norms of CANN exchange in place of the reciprocal of the standard deviation.
+// Variances, which older layer norm types of CANN have in place of rstd.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 #include "operators/layer_norm_variants.h"
 
-namespace descend {
+#include "operators/registry.h"
 
-extern const Operator layer_norm;
+namespace descend {
 
 namespace {
 
@@ -34,7 +34,7 @@ Status plan_with_impl_mode(const Call& call, Plan* plan) {
 
 Status plan_fast(const Call& call, Plan* plan) {
   DESCEND_RETURN_IF_ERROR(layer_norm.validate_and_plan(call, nullptr));
-  int64_t columns = 1;  // the tensors are known to be there, so that it does not overflow
+  int64_t columns = 1;  // cannot overflow: the tensors exist
   for (const int64_t length : call[kNormalizedShape].list) columns *= length;
   if (columns > kMostColumns && !call.on_host()) {
     return call.fail(Code::kInnerNullptr, call.name(kNormalizedShape), " is ", to_string(call[kNormalizedShape].list),

@@ -1,4 +1,4 @@
-// aclnnLayerNorm under two other names of CANN, each with a rule more: functions of the C interface alone.
+// Two variants of aclnnLayerNorm, each with one rule more. They exist in the C interface only.
 #pragma once
 
 #include "operators/operator.h"

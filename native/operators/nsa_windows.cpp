@@ -19,7 +19,7 @@ void add_sequence(NsaShape* shape, int64_t first, int64_t tokens) {
   shape->blocks += windows;
 }
 
-// The sequences that act_seq_len tells of.
+// Reads the sequences from act_seq_len.
 Status read_sequences(const Call& call, const NsaParameters& p, NsaShape* shape) {
   const int64_t type = call[p.act_seq_len_type].integer;
   if (type != 0 && !(type == 1 && call.on_host())) {

@@ -1,13 +1,18 @@
-// What an operator is: its contract as data, and the three functions that act on a call.
+// An operator: its contract as data, and its functions. And a call of an operator: what phase 1 is given.
 #pragma once
 
-#include <span>
+#include <array>
+#include <cstdint>
 #include <vector>
 
-#include "operators/call.h"
-#include "operators/plan.h"
+#include "operators/argument.h"
+#include "runtime/product.h"
+#include "runtime/status.h"
 
 namespace descend {
+
+struct Call;
+class Plan;
 
 enum class Role : uint8_t { kInput, kOutput, kAttribute };
 
@@ -21,8 +26,8 @@ struct Parameter {
   bool keyword_only;          // in the functional API
   const char* shape;          // for readers
   const char* description;
-  bool optional_on_host = false;    // null is accepted there only
-  bool optional_if_unused = false;  // null is accepted where the parameter does not count
+  bool optional_on_host = false;    // null is accepted on host only
+  bool optional_if_unused = false;  // null is accepted if the call ignores the parameter
 };
 
 // One accepted combination: a set of dtypes for every tensor parameter, in order.
@@ -48,40 +53,62 @@ struct Operator {
   std::vector<DtypeRow> dtypes;
   std::vector<ErrorRule> errors;
 
-  // Fills the metadata of outputs that were not given, from inputs that may break any rule (host only).
+  // Fills in the metadata of outputs that were not given. The inputs are not checked yet. For host only.
   void (*infer)(Call& call);
-  // Phase 1 after the checks that all operators share (prepare): the page's own rules, then the steps.
+  // Phase 1 after the checks that all operators share (prepare.h): the operator's own rules, then the steps.
   Status (*validate_and_plan)(const Call& call, Plan* plan);
-  // Whether parameter i counts in this call: not if an attribute switches it off. Null: all count.
+  // Whether the call checks parameter i. It does not if an attribute switches the parameter off. Null: it checks all.
   bool (*counts)(const Call& call, int i) = nullptr;
-  // Whether output i is computed, or input i read, in this call; one that is not is checked all the same, but not
-  // touched. Null: as counts.
+  // Whether the call writes output i, or reads input i. If not, the tensor is checked, but not touched. Null: as
+  // `counts`.
   bool (*computes)(const Call& call, int i) = nullptr;
-  // What the operator's page puts before the dtypes; layouts are not checked yet. Null: nothing.
+  // Rules that the operator's page puts before the dtypes. Layouts are not checked yet. Null: there are none.
   Status (*validate_first)(const Call& call) = nullptr;
 };
 
-// Whether parameter i counts in this call.
+// Which names messages use: the documents' in C, Python's in Python.
+enum class Naming : uint8_t { kDocuments, kPython };
+
+// Names for one call, in place of the operator's; null where it has none.
+struct CallNames {
+  const char* op = nullptr;
+  std::array<const char*, kMaxParameters> parameters{};
+};
+
+struct Call {
+  const Operator* op = nullptr;
+  Product product = Product::kHost;
+  Naming naming = Naming::kDocuments;
+  const CallNames* names = nullptr;  // may be null; if set, used before those of `naming`; must outlive the call
+  std::array<Argument, kMaxParameters> arguments;
+
+  const Argument& operator[](int i) const { return arguments[i]; }
+  Argument& operator[](int i) { return arguments[i]; }
+  bool given(int i) const { return arguments[i].state == Argument::State::kGiven; }
+  // Null if the argument is.
+  const Tensor* tensor(int i) const { return given(i) ? &arguments[i].tensor : nullptr; }
+  bool on_host() const { return product == Product::kHost; }
+
+  const char* name(int i) const;  // the parameter's name in this call's language
+  const char* operator_name() const;
+
+  // A failure of this call: "<operator>: <parts>".
+  template <class... Parts>
+  Status fail(Code code, const Parts&... parts) const {
+    return failure(code, operator_name(), ": ", parts...);
+  }
+};
+
+// Whether the call checks parameter i.
 inline bool is_counted(const Call& call, int i) { return call.op->counts == nullptr || call.op->counts(call, i); }
 
-// Whether tensor i is written or read in this call.
+// Whether the call reads or writes tensor i.
 inline bool is_used(const Call& call, int i) {
   return call.op->computes != nullptr ? call.op->computes(call, i) : is_counted(call, i);
 }
 
-// Phase 1: checks the whole contract in the documented order and, where `plan` is not null, fills it. Of an argument
-// that could not be read, the failure has no sentence.
-Status prepare(const Call& call, Plan* plan);
-
-// Whether the plan that prepare() has made for one call is what it would make for another: the arguments are the same,
-// and the tensors, wherever they now lie, as well apart.
-bool holds(const Plan& plan, const Call& made_for, const Call& call);
-
-// All operators; adding one is a line in registry.cpp.
-std::span<const Operator* const> operators();
-const Operator* find_operator(std::string_view name);  // by either name; null if there is none
-
-// Two functions make an operator's third: `validate` turns a call into a plain problem, `plan` the problem into steps.
+// Makes validate_and_plan of two functions: `validate` turns a call into a description of the problem, `make_plan`
+// turns that into steps.
 template <class Problem, Status (*validate)(const Call&, Problem*),
           void (*make_plan)(const Call&, const Problem&, Plan&)>
 Status validate_then_plan(const Call& call, Plan* plan) {

@@ -1,4 +1,4 @@
-// A plan: a short list of steps over the call's tensors and one workspace of known size.
+// A plan: a list of steps over the call's tensors and one workspace of known size.
 #pragma once
 
 #include <algorithm>
@@ -11,31 +11,31 @@
 #include <type_traits>
 #include <vector>
 
-#include "operators/call.h"
+#include "operators/operator.h"
 
 namespace descend {
 
-// Where a step finds its data: a byte offset into a tensor's storage or into the workspace.
+// The place of a step's data: an offset in bytes into a tensor's storage or into the workspace.
 struct Place {
   static constexpr int kWorkspace = -1;
   int parameter = kWorkspace;
   int64_t offset = 0;
 };
 
-// What a plan takes for granted of where its call's tensors lie.
+// What a plan assumes about where the call's tensors lie.
 struct Layout {
   struct Entry {
     int parameter;
     bool is_output;
-    ByteRange reach;  // from the tensor's data on
+    ByteRange reach;  // relative to the tensor's data
   };
   std::array<Entry, kMaxParameters> entries{};  // of tensors with elements and memory
   int count = 0;
   uint32_t placed = 0;  // a bit for each tensor that has memory
-  bool apart = false;   // whether no output meets another tensor; where one does, the plan is for this call alone
+  bool apart = false;   // no output overlaps another tensor; if one does, the plan is for this call alone
 };
 
-// The addresses of one run; a plan holds none, so that a repeatable executor can run on other memory.
+// The addresses of one run. The plan has none, so that a repeatable executor can run on other memory.
 struct Addresses {
   std::array<char*, kMaxParameters> tensors{};
   char* workspace = nullptr;
@@ -60,8 +60,8 @@ class Plan {
     return {i, tensor.offset * dtype_size(tensor.dtype)};
   }
 
-  // Adds a step: a trivially copyable closure called with the run's addresses. `bytes` estimates the memory it touches,
-  // in a type that no product of sizes overflows.
+  // Adds a step: a trivially copyable closure that is called with the run's addresses. `bytes` estimates the memory
+  // that it touches; a double, since a product of sizes may not fit into 64 bits.
   template <class Run>
   void step(const char* name, double bytes, const Run& run) {
     static_assert(std::is_trivially_copyable_v<Run> && alignof(Run) <= alignof(std::max_align_t));
@@ -74,7 +74,7 @@ class Plan {
     bytes_ += bytes;
   }
 
-  // A copy of a list for the steps to read: it lives, and stays where it is, as long as the plan.
+  // Copies a list for the steps to read. The copy lives as long as the plan and does not move.
   template <class T>
   const T* keep(const std::vector<T>& list) {
     auto copy = std::make_shared<std::vector<T>>(list);
@@ -87,11 +87,11 @@ class Plan {
     for (const Step& s : steps_) s.run(&closures_[s.closure], addresses);
   }
 
-  // With room to begin at an aligned place, wherever memory that is aligned for every type begins.
+  // Includes room to align the start: a caller's memory may be aligned only as malloc aligns it.
   size_t workspace_bytes() const {
     return workspace_bytes_ == 0 ? 0 : workspace_bytes_ + kAlignment - alignof(std::max_align_t);
   }
-  // Whether that is more than can be: the plan must not run.
+  // Whether the size overflows. The plan must not run then.
   bool too_large() const { return too_large_; }
   int64_t bytes() const { return static_cast<int64_t>(std::min(bytes_, 0x1p62)); }
   bool empty() const { return steps_.empty(); }

@@ -1,5 +1,7 @@
 #include "operators/portability.h"
 
+#include "operators/prepare.h"
+
 namespace descend {
 
 Status verdict_on(Product product, const Call& call) {

@@ -1,11 +1,11 @@
-// Where a call would work.
+// On which products a call would work.
 #pragma once
 
 #include "operators/operator.h"
 
 namespace descend {
 
-// What the first phase of this call answers on that product, whatever the call's own; nothing is planned.
+// The result of the first phase of this call on another product. Nothing is planned.
 Status verdict_on(Product product, const Call& call);
 
 }  // namespace descend

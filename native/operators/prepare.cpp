@@ -1,11 +1,12 @@
-// Phase 1: the checks that every operator shares, in the order that the contract gives, then the operator's own.
+// The checks that every operator shares, in the order that the contract gives, then the operator's own.
+#include "operators/prepare.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>
 
 #include "kernels/isa.h"
-#include "operators/operator.h"
 #include "runtime/fp_environment.h"
 #include "runtime/memory.h"
 #include "runtime/parallel.h"
@@ -17,12 +18,12 @@ int parameter_count(const Call& call) { return static_cast<int>(call.op->paramet
 
 const Parameter& parameter(const Call& call, int i) { return call.op->parameters[i]; }
 
-// The tensors that are there and count.
+// The tensors that are given and that the call checks.
 class Tensors {
  public:
   struct Entry {
     int parameter;
-    int place;  // among the tensor parameters
+    int place;  // its number among the tensor parameters
     const Tensor* tensor;
   };
 
@@ -69,7 +70,7 @@ Status check_product(const Call& call) {
   return call.fail(Code::kFindKernelError, "does not exist on ", info(call.product).name, ", only on ", where, ".");
 }
 
-// Whoever filled the call has the sentence.
+// An argument that could not be read: the reader has the reason, so there is no sentence here.
 Status check_read(const Call& call) {
   for (int i = 0; i < parameter_count(call); ++i) {
     if (call[i].state == Argument::State::kUnread && is_counted(call, i)) return Status{Code::kParamInvalid, {}};
@@ -77,14 +78,14 @@ Status check_read(const Call& call) {
   return {};
 }
 
-// BFLOAT16 does not exist on two products, whatever an operator's table says.
+// BFLOAT16 does not exist on two products, even if an operator's table has it.
 DtypeSet allowed(const DtypeRow& row, int place, Product product) {
   const bool no_bfloat16 = product == Product::kAtlasInference || product == Product::kAtlasTraining;
   return no_bfloat16 ? row.sets[place].without(Dtype::kBfloat16) : row.sets[place];
 }
 
 Status check_dtypes(const Call& call, const Tensors& tensors) {
-  // The row that fits, or the one that the fewest tensors keep from fitting.
+  // Looks for the row that fits, else for the row that the fewest tensors do not fit.
   const DtypeRow* closest = nullptr;
   auto fewest = std::numeric_limits<std::ptrdiff_t>::max();
   for (const DtypeRow& row : call.op->dtypes) {
@@ -98,7 +99,7 @@ Status check_dtypes(const Call& call, const Tensors& tensors) {
       closest = &row;
     }
   }
-  // First each tensor alone, so that the sentence can name the one that no combination has.
+  // First each tensor by itself: if no combination has its dtype, the message names that tensor.
   for (const auto& [i, place, tensor] : tensors) {
     DtypeSet possible;
     for (const DtypeRow& row : call.op->dtypes) {
@@ -128,7 +129,7 @@ Status check_formats(const Call& call, const Tensors& tensors) {
   return {};
 }
 
-// Layouts, and that no output shares memory with anything but, exactly, an input.
+// Checks layouts, and that an output shares memory with no other tensor, except that it may be exactly an input.
 Status check_memory(const Call& call, const Tensors& tensors, std::array<ByteRange, kMaxParameters>& ranges) {
   for (const auto& [i, place, tensor] : tensors) {
     if (Status status = check_layout(*tensor, &ranges[i]); !status.ok()) {
@@ -178,7 +179,7 @@ Layout layout_of(const Call& call, const Tensors& tensors, const std::array<Byte
   return layout;
 }
 
-// Whether no output meets another tensor.
+// Whether no output overlaps another tensor.
 bool are_apart(const Layout& layout, const Call& call) {
   std::array<ByteRange, kMaxParameters> ranges;
   for (int k = 0; k < layout.count; ++k) {
@@ -199,7 +200,7 @@ bool are_same_views(const Tensor& a, const Tensor& b) {
          a.strides == b.strides && a.storage_shape == b.storage_shape;
 }
 
-// Of arguments that are given; tensors may lie elsewhere.
+// For arguments that are given. The addresses of tensors may differ.
 bool are_same(Kind kind, const Argument& a, const Argument& b) {
   switch (kind) {
     case Kind::kTensor:
@@ -219,8 +220,8 @@ bool are_same(Kind kind, const Argument& a, const Argument& b) {
   return false;
 }
 
-// Plans and kernels reckon with sizes in 64 bits: with several times so many bytes of so many elements, of which views
-// of one element alone can have more.
+// Plans and kernels compute sizes in 64 bits: a few times the bytes of this many elements. Only a view that repeats one
+// element can have more elements than that.
 Status check_sizes(const Call& call, const Tensors& tensors) {
   constexpr int64_t kMost = int64_t{1} << 58;
   for (const auto& [i, place, tensor] : tensors) {
@@ -261,7 +262,7 @@ Status prepare(const Call& call, Plan* plan) {
 bool holds(const Plan& plan, const Call& made_for, const Call& call) {
   if (call.op != made_for.op || call.product != made_for.product) return false;
   const Layout& layout = plan.layout();
-  if (!layout.apart || has_allocations()) return false;  // tensors must lie within their allocations
+  if (!layout.apart || has_allocations()) return false;  // then prepare() must check that the tensors lie within them
   for (int i = 0; i < parameter_count(call); ++i) {
     const Argument &now = call[i], &before = made_for[i];
     if (now.state != before.state) return false;
@@ -274,24 +275,6 @@ bool holds(const Plan& plan, const Call& made_for, const Call& call) {
     if (is_placed != (address != 0) || address % dtype_size(now.tensor.dtype) != 0) return false;
   }
   return are_apart(layout, call);
-}
-
-const char* Call::name(int i) const {
-  if (names != nullptr && names->parameters[i] != nullptr) return names->parameters[i];
-  const Parameter& p = op->parameters[i];
-  return naming == Naming::kDocuments ? p.name : p.python;
-}
-
-const char* Call::operator_name() const {
-  if (names != nullptr && names->op != nullptr) return names->op;
-  return naming == Naming::kDocuments ? op->c_name : op->name;
-}
-
-const Operator* find_operator(std::string_view name) {
-  for (const Operator* op : operators()) {
-    if (name == op->name || name == op->c_name) return op;
-  }
-  return nullptr;
 }
 
 }  // namespace descend

@@ -1,17 +1,6 @@
-#include "operators/operator.h"
+#include "operators/registry.h"
 
 namespace descend {
-
-extern const Operator group_norm_swish;
-extern const Operator group_norm_swish_grad;
-extern const Operator layer_norm;
-extern const Operator layer_norm_backward;
-extern const Operator nsa_compress;
-extern const Operator nsa_compress_grad;
-extern const Operator rms_norm;
-extern const Operator rms_norm_grad;
-extern const Operator scaled_masked_softmax;
-extern const Operator scaled_masked_softmax_backward;
 
 std::span<const Operator* const> operators() {
   static constexpr const Operator* list[] = {
@@ -27,6 +16,13 @@ std::span<const Operator* const> operators() {
       &nsa_compress,
   };
   return list;
+}
+
+const Operator* find_operator(std::string_view name) {
+  for (const Operator* op : operators()) {
+    if (name == op->name || name == op->c_name) return op;
+  }
+  return nullptr;
 }
 
 }  // namespace descend

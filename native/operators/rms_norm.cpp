@@ -31,7 +31,7 @@ void infer(Call& call) {
   }
 }
 
-// What the public page demands, the only document that has this product.
+// The rules of the public page, the only document that has this product.
 Status check_ascend_950(const Call& call) {
   const Dims &x = call[kX].tensor.shape, &rstd = call[kRstd].tensor.shape;
   const char* product = info(call.product).name;

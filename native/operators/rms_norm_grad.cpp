@@ -36,7 +36,7 @@ Status equal_shapes(const Call& call, int i, int other) {
                    call.name(other), ", ", to_string(expected), ".");
 }
 
-// The ranks that the public page gives, the only document that has this product.
+// The ranks of the public page, the only document that has this product.
 Status check_ascend_950(const Call& call) {
   const auto check = [&](int i, uint64_t least, uint64_t most) -> Status {
     const Tensor& tensor = call[i].tensor;
@@ -49,7 +49,7 @@ Status check_ascend_950(const Call& call) {
   return {};
 }
 
-// What the Atlas products demand beyond the shapes.
+// The further rules of the Atlas products.
 Status check_atlas(const Call& call) {
   for (int i : {kDy, kX, kRstd, kGamma}) {
     const Tensor& tensor = call[i].tensor;

@@ -9,7 +9,7 @@ constexpr int64_t kMostColumns = 4096;  // on every product but host
 
 bool triangle(const Call& call, int fix_triu_mask) { return call.given(fix_triu_mask) && call[fix_triu_mask].flag; }
 
-// Whether each dimension of the mask, aligned at the last ones, is that of the shape, or 1 among the first `loose`.
+// Whether the mask's dimensions, aligned at the last one, equal the shape's. The first `loose` may also be 1.
 bool broadcasts(const Dims& mask, const Dims& shape, uint64_t loose) {
   if (mask.size() > shape.size()) return false;
   const uint64_t skipped = shape.size() - mask.size();
@@ -112,7 +112,7 @@ StagedMask::StagedMask(const Call& call, const SoftmaxParameters& p) {
     return i < skipped || mask->shape[i - skipped] == 1 ? 0 : mask->strides[i - skipped];
   };
   rows_.column_stride = shape.back() == 1 ? 1 : stride(shape.size() - 1);
-  // Neighbouring dimensions that are walked as one are one.
+  // Merges neighbouring dimensions that can be stepped through as one.
   for (uint64_t i = 0; i + 1 < shape.size(); ++i) {
     if (shape[i] == 1) continue;
     int64_t& last = rows_.stride[rows_.rank - (rows_.rank > 0)];

@@ -1,10 +1,11 @@
-// What the contracts of the masked softmax and of its backward share: shapes, the mask, products and dtypes.
+// What the masked softmax and its gradient share: shapes, the mask, products and dtypes.
 #pragma once
 
 #include <array>
 
 #include "kernels/mask_rows.h"
 #include "operators/operator.h"
+#include "operators/plan.h"
 
 namespace descend {
 
@@ -17,15 +18,15 @@ struct SoftmaxShape {
 inline constexpr ProductSet kSoftmaxProducts(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
                                              Product::kAscend950, Product::kHost);
 
-// The rows of the dtype table: all of `tensors` tensors have one dtype, but for number `mask`.
+// The rows of the dtype table: all `tensors` tensors have one dtype, except tensor number `mask`.
 std::vector<DtypeRow> softmax_dtypes(size_t tensors, size_t mask);
 
-// Whether the mask counts: on host it is ignored where the triangle takes its place.
+// Whether the mask is used: on host it is ignored if fixTriuMask is true.
 bool softmax_mask_counts(const Call& call, int fix_triu_mask);
 
-// Where the parameters stand that both operators have.
+// The numbers of the parameters that both operators have.
 struct SoftmaxParameters {
-  int main;  // the first input, whose shape all tensors but the mask have
+  int main;  // the first input; all tensors but the mask have its shape
   std::array<int, 2> others;
   int mask;
   int fix_triu_mask;
@@ -33,11 +34,10 @@ struct SoftmaxParameters {
 };
 Status check_softmax_shape(const Call& call, const SoftmaxParameters& parameters, SoftmaxShape* shape);
 
-// The type that the kernels work in: the tensors' own, but double for a scale that float would make 0 or infinite, or
-// keep with fewer digits.
+// The element type of the kernel: the tensors' own, but double if the scale is 0, infinite or less accurate as a float.
 kernels::Element softmax_element(const Call& call, int main, int scale);
 
-// The mask as the kernels take it, but for its address, which is known when the plan runs.
+// The mask as the kernels take it, without its address, which is known only when the plan runs.
 class StagedMask {
  public:
   StagedMask(const Call& call, const SoftmaxParameters& parameters);

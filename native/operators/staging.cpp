@@ -38,7 +38,7 @@ Place copy_in(const Call& call, Plan& plan, int i, Element wanted) {
   return copy;
 }
 
-// Whether tensor i is, in memory, also another tensor of the call that `role` says.
+// Whether tensor i shares memory with another tensor of the call that has this role.
 bool shares(const Call& call, int i, Role role) {
   for (int other = 0; other < static_cast<int>(call.op->parameters.size()); ++other) {
     const Parameter& p = call.op->parameters[other];
@@ -53,11 +53,11 @@ bool is_vector_of(const Tensor& tensor, Element wanted) {
   return element_of(tensor.dtype) == wanted && is_contiguous(tensor);
 }
 
-// Output i (any shape of `columns` elements) = the sum of `slots` rows of partial sums in double.
+// Adds a step: output i (any shape of `columns` elements) = the sum of `slots` rows of partial sums in double.
 void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns) {
   const Tensor& tensor = call[i].tensor;
   const auto stride = columns == 1 ? std::optional<int64_t>(1) : row_stride(tensor, tensor.rank());
-  // A sum lands straight in the output where its elements are evenly spaced, else by way of a double vector.
+  // If the output's elements are evenly spaced, sums are written to it directly, else to a vector of double first.
   const bool direct = stride.has_value();
   const Element type = direct ? element_of(tensor.dtype) : Element::kFloat64;
   const Place target = direct ? Plan::tensor(call, i) : plan.scratch(columns, sizeof(double));

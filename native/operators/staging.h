@@ -1,12 +1,13 @@
-// The steps around a kernel: operands that a kernel cannot take as they are go through the workspace.
+// Steps before and after a kernel: an operand that the kernel cannot take directly is copied through the workspace.
 #pragma once
 
 #include "kernels/element.h"
 #include "operators/operator.h"
+#include "operators/plan.h"
 
 namespace descend {
 
-// The element type that a C++ type stands for.
+// The element type of a C++ type.
 template <class T>
 inline constexpr kernels::Element kElementOf = kernels::Element::kFloat32;
 template <>
@@ -16,7 +17,7 @@ inline constexpr kernels::Element kElementOf<kernels::bfloat16> = kernels::Eleme
 template <>
 inline constexpr kernels::Element kElementOf<double> = kernels::Element::kFloat64;
 
-// Calls f with a value of the C++ type that an element type stands for.
+// Calls f with a value of the C++ type of an element type.
 template <class F>
 void with_element_type(kernels::Element element, F f) {
   switch (element) {
@@ -31,8 +32,8 @@ void with_element_type(kernels::Element element, F f) {
   }
 }
 
-// The type that a kernel works in: that of `main` if all of `rows` share it; else float, or double if any tensor
-// that the call uses is DOUBLE. Wider tensors are then converted on the way in and out.
+// The element type of the kernel: that of `main` if all of `rows` have it. Else float, or double if any tensor that the
+// call uses is DOUBLE; tensors of other types are then converted before and after the kernel.
 kernels::Element kernel_element(const Call& call, int main, std::initializer_list<int> rows);
 
 // Rows of a matrix as a kernel takes them.
@@ -46,14 +47,14 @@ struct StagedRows {
   }
 };
 
-// Input i as rows of `columns` elements, its first `leading` dimensions counting the rows: in place where the rows are
-// contiguous, evenly spaced and of the wanted type, else through a copy.
+// Input i as rows of `columns` elements; its first `leading` dimensions count the rows. Used in place if the rows are
+// contiguous, evenly spaced and of the wanted type, else copied.
 StagedRows stage_rows(const Call& call, Plan& plan, int i, uint64_t leading, int64_t columns, kernels::Element wanted);
 
-// Input i as a contiguous vector of the wanted type, copied where it is not one or where an output takes its place.
+// Input i as a contiguous vector of the wanted type. Copied if it is not one, or if an output has the same memory.
 Place stage_vector(const Call& call, Plan& plan, int i, kernels::Element wanted);
 
-// Input i as a parameter of each column: as it is where it is of the elements' own type, else as stage_vector() has it.
+// Input i as a parameter of each column: in place if it has the type of the elements, else as by stage_vector().
 template <class T>
 struct StagedParameter {
   Place place;
@@ -64,7 +65,8 @@ struct StagedParameter {
     return {.wide = addresses.at<const kernels::Wide<T>>(place)};
   }
 };
-bool is_in_place(const Call& call, int i, kernels::Element wanted);  // as a vector that no output takes the place of
+bool is_in_place(const Call& call, int i,
+                 kernels::Element wanted);  // as a contiguous vector; false if an output has the same memory
 template <class T>
 StagedParameter<T> stage_column_parameter(const Call& call, Plan& plan, int i) {
   if (sizeof(T) == 2 && is_in_place(call, i, kElementOf<T>)) {
@@ -73,7 +75,8 @@ StagedParameter<T> stage_column_parameter(const Call& call, Plan& plan, int i) {
   return {stage_vector(call, plan, i, kElementOf<kernels::Wide<T>>), false};
 }
 
-// Output i on the same terms: the kernel writes `place`, and finish() adds the step that brings it home, if one is due.
+// Output i likewise. The kernel writes to `place`. If that is a copy, finish() adds the step that writes it to the
+// output.
 class StagedOutput {
  public:
   static StagedOutput rows(const Call& call, Plan& plan, int i, uint64_t leading, int64_t columns,
@@ -91,9 +94,9 @@ class StagedOutput {
   bool copied_ = false;
 };
 
-// Output i (any shape of `columns` elements), which a kernel makes in `slots` rows of partial sums, to be added by
-// finish(). Where slots is 0, it writes the sums to the output itself or, if that is not a vector of `element` or of
-// the type that this is computed in, to one slot.
+// Output i (any shape of `columns` elements), for which a kernel writes partial sums into `slots` rows. finish() adds
+// the step that sums the rows. If slots is 0, the kernel writes the sums to the output, or to one row if the output is
+// not a contiguous vector of `element` or of the type of the arithmetic.
 class StagedSums {
  public:
   StagedSums() = default;
@@ -109,9 +112,9 @@ class StagedSums {
   void finish(const Call& call, Plan& plan) const;
 
  private:
-  int parameter_ = -1;  // none: not wanted
+  int parameter_ = -1;  // -1: the output is not computed
   int64_t slots_ = 0, columns_ = 0;
-  bool own_ = false;  // whether the output is of a narrower type than this is computed in
+  bool own_ = false;  // the output has a narrower type than the arithmetic
   Place place_{};     // of the slots or of the output
 };
 

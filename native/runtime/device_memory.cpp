@@ -1,30 +1,12 @@
 #include "runtime/device_memory.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <mutex>
 
-#include "runtime/devices.h"
 #include "runtime/machine.h"
 #include "runtime/memory_registry.h"
 
 namespace descend {
-namespace {
-
-// The memory of the machine, or of the control group. It does not change while a process runs.
-size_t all_memory() {
-  static const size_t bytes = usable_memory();
-  return bytes > 0 ? bytes : SIZE_MAX;  // unknown: no limit
-}
-
-}  // namespace
-
-namespace detail {
-
-size_t device_share() { return all_memory() / static_cast<size_t>(machine_devices()); }
-
-}  // namespace detail
-
 DeviceMemory device_memory(int device) {
   DeviceMemory memory;
   memory.total = detail::device_share();

@@ -5,7 +5,6 @@
 // to the device's share. Host memory (kHostSide) counts for no device and has no limit.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 
 #include "runtime/status.h"
@@ -34,25 +33,5 @@ class MemoryClaim {
   int device_ = 0;
   size_t bytes_ = 0;
 };
-
-namespace detail {
-
-size_t device_share();  // what each device has
-
-// How much is allocated on a device. Not thread-safe.
-struct DeviceUsage {
-  size_t used = 0, peak = 0;
-
-  // False if the device has less left.
-  [[nodiscard]] bool take(size_t bytes) {
-    const size_t most = device_share();
-    if (bytes > most || used > most - bytes) return false;
-    used += bytes;
-    peak = std::max(peak, used);
-    return true;
-  }
-  void give_back(size_t bytes) { used -= bytes; }
-};
-}  // namespace detail
 
 }  // namespace descend

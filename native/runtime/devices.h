@@ -19,7 +19,7 @@ Status visible_devices(const std::vector<int32_t>** numbers);
 // How many devices the machine has, whether or not this process sees them; 1 until visible_devices has succeeded.
 int32_t machine_devices();
 
-// From a device of this process to its number in the machine, and back; -1 if this process does not see it.
+// Converts a device of this process to its number in the machine, and back. -1 if this process does not see it.
 int32_t number_of(int32_t device);
 int32_t device_of(int32_t number);
 

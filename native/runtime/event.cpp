@@ -11,7 +11,7 @@
 namespace descend {
 namespace {
 
-// One lock for all events: it is held for the copy of a pointer, and one is easily made safe across a fork.
+// One lock for all events. It is held only to copy a pointer, and one lock is easily kept safe across a fork.
 Immortal<std::mutex> mutex;
 
 [[maybe_unused]] const int fork_handlers =

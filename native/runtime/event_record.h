@@ -26,7 +26,7 @@ class EventRecord {
   // Complete when `holds` returns true; the threads that wait call it repeatedly.
   explicit EventRecord(std::function<bool()> holds) : holds_(std::move(holds)) {}
 
-  // Which will reach it; empty once destroyed.
+  // The stream that will reach it; empty once that is destroyed.
   std::shared_ptr<StreamQueue> stream() const { return stream_.lock(); }
 
   bool complete() const { return (state_.load(std::memory_order_acquire) & kComplete) != 0; }
@@ -40,7 +40,8 @@ class EventRecord {
     futex_wake(state_, kWakeAll);
   }
 
-  // False if the deadline passed first, or if `given_up()`, about which nudge() has those who wait look again.
+  // Waits until it is complete. False if the deadline passed first, or if given_up() became true: after a change of
+  // that, call nudge(), which has the waiting threads check it again.
   template <class GivenUp>
   bool wait(const Deadline& deadline, GivenUp given_up) {
     for (auto pause = kShortPause;; pause = std::min(2 * pause, kLongPause)) {

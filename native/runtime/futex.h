@@ -1,4 +1,4 @@
-// Sleeping on a 32-bit word. Unlike a condition variable it may be left in any state by a fork.
+// Sleeping on a 32-bit word. Unlike a condition variable, it is usable after a fork, whatever state it was in.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }
 
-// The same, but not beyond the deadline.
+// The same, until the deadline at most.
 inline void futex_wait_until(const std::atomic<uint32_t>& word, uint32_t expected, const Deadline& deadline) {
   if (!deadline) return futex_wait(word, expected);
   const auto since = deadline->time_since_epoch();  // steady_clock is CLOCK_MONOTONIC, and so is the futex's clock

@@ -12,9 +12,9 @@ namespace {
 
 enum class Turn { kOurs, kTheirs, kOver };
 
-struct alignas(128) Line {  // with the one that some processors fetch beside it
+struct alignas(128) Line {  // two cache lines: some processors fetch them in pairs
   std::atomic<Turn> turn{Turn::kOurs};
-  int core = current_core();  // of who hands it over first
+  int core = current_core();  // of the thread that begins
 };
 
 void give_back(void* argument) {
@@ -29,8 +29,8 @@ void give_back(void* argument) {
 }  // namespace
 
 double handover_seconds(double seconds) {
-  constexpr int kTimes = 16;             // to and fro between two looks at the clock
-  constexpr double kSideBySide = 10e-6;  // less than it takes to put another thread on a processor, many times over
+  constexpr int kTimes = 16;             // round trips between two readings of the clock
+  constexpr double kSideBySide = 10e-6;  // a switch of threads takes many times as long
   Line line;
   Thread other;
   if (usable_cores() < 2 || !other.start("handover", give_back, &line)) return 0;

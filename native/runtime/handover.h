@@ -3,8 +3,8 @@
 
 namespace descend {
 
-// Seconds in which a cache line comes from one processor to another, at best, of two threads that hand it to and fro
-// for about `seconds`. 0 where they did not run side by side: there is one processor, or others were at work.
+// The shortest time, in seconds, that a cache line took from one processor to another, while two threads passed it back
+// and forth for about `seconds`. 0 if they did not run at the same time: there is one processor, or others were busy.
 double handover_seconds(double seconds);
 
 }  // namespace descend

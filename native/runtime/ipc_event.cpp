@@ -64,7 +64,7 @@ Status IpcEvent::create(std::shared_ptr<IpcEvent>* event) {
 Status IpcEvent::open(const IpcHandle& handle, std::shared_ptr<IpcEvent>* event) {
   Place place;
   std::memcpy(&place, handle.data(), sizeof(place));
-  if (place.mark != kMark) return failure(Code::kInvalidParam, "handle is none of an event.");
+  if (place.mark != kMark) return failure(Code::kInvalidParam, "handle is not of an event.");
   const std::string path = concat("/proc/", place.process, "/fd/", place.file);
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   struct stat found = {};

@@ -11,7 +11,7 @@
 
 namespace descend {
 
-// Another process opens the event by it, as long as a process that has the event is alive.
+// Another process opens the event by this handle, as long as a process that has the event is alive.
 using IpcHandle = std::array<char, 64>;
 
 class IpcEvent {
@@ -34,7 +34,7 @@ class IpcEvent {
 
  private:
   struct Shared {
-    std::atomic<uint64_t> mark;  // tells that the memory is an event
+    std::atomic<uint64_t> mark;  // shows that the memory holds an event
     std::atomic<uint64_t> begun;
     std::atomic<uint64_t> complete;
   };

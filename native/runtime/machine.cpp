@@ -58,7 +58,7 @@ double number_after(const std::string& path, const std::string& name) {
   return 0;
 }
 
-// What is left below a limit. Page cache that the kernel can drop counts as left. At least 1, for 0 means no limit.
+// What is left below a limit. Page cache that the kernel can drop counts as left. At least 1, since 0 means no limit.
 double left_of(double limit, double used, double droppable) {
   return limit > 0 ? std::max(limit - std::max(used - droppable, 0.0), 1.0) : 0;
 }
@@ -92,7 +92,7 @@ std::vector<Mount> cgroup_mounts(const std::string& root) {
   return mounts;
 }
 
-// The least of a limit along the way from the process's group up to the mount point; 0 if none sets one.
+// The lowest limit of the process's group and the groups above it, up to the mount point. 0 if none is set.
 double least(const std::string& root, const Mount& mount, std::string path, double (*read)(const std::string&)) {
   // In a container the mount shows only the part of the tree below mount.root.
   if (mount.root != "/" && path.compare(0, mount.root.size(), mount.root) == 0) path.erase(0, mount.root.size());
@@ -213,7 +213,7 @@ void avoid_core([[maybe_unused]] int core) {
   thread_local cpu_set_t allowed, narrowed;
   cpu_set_t now;
   if (sched_getaffinity(0, sizeof now, &now) != 0) return;
-  if (!CPU_EQUAL(&now, &narrowed)) allowed = now;  // else it is what the last call made of it
+  if (!CPU_EQUAL(&now, &narrowed)) allowed = now;  // else it is the mask that the last call set
   cpu_set_t others = allowed;
   CPU_CLR(static_cast<size_t>(core), &others);
   if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) narrowed = others;

@@ -6,10 +6,10 @@
 
 namespace descend {
 
-// The cores in the affinity mask, held down by the cgroup's CPU quota (rounded up). At least 1.
+// The number of cores in the affinity mask, limited by the cgroup's CPU quota (rounded up). At least 1.
 int usable_cores();
 
-// Physical memory, held down by the cgroup's limit. 0 if unknown.
+// The size of physical memory, limited by the cgroup's limit. 0 if unknown.
 size_t usable_memory();
 
 // How much memory can be allocated before the system must swap, limited by what is left below the cgroup's limit.
@@ -21,7 +21,7 @@ size_t resident_memory();
 // The core that this thread runs on; -1 if unknown.
 int current_core();
 
-// Keeps this thread off a core from now on, if it may use any other, and no longer off the core of the last call.
+// Keeps this thread off a core from now on, if it may use any other. The core of the previous call is allowed again.
 void avoid_core(int core);
 
 namespace detail {

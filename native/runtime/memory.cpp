@@ -2,15 +2,12 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <new>
 #include <utility>
 
-#include "runtime/immortal.h"
-#include "runtime/memory_registry.h"
-#include "runtime/move_to_file.h"
+#include "runtime/device_memory.h"
 #include "runtime/registered_memory.h"
 #include "runtime/shared_memory.h"
 #include "runtime/stream.h"
@@ -30,7 +27,7 @@ constexpr size_t kHugeFrom = 2 * kHugePage;
 constexpr size_t kAlignment = 64;
 constexpr size_t kLargest = size_t{1} << 46;  // half of the address space
 
-Immortal<MemoryRegistry> registry;
+MemoryRegistry* const registry = &detail::memory_registry();
 
 // A fork takes all locks of the memory functions, in their usual order.
 void unlock_all() {
@@ -70,31 +67,6 @@ MallocMemory aligned_memory(size_t bytes) {
 }
 
 }  // namespace
-
-namespace detail {
-
-MemoryRegistry& memory_registry() { return *registry; }
-
-size_t page_size() {
-  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
-MallocMemory& MallocMemory::operator=(MallocMemory&& other) noexcept {
-  std::swap(given_, other.given_);
-  std::swap(start_, other.start_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(file_, other.file_);
-  return *this;
-}
-
-MallocMemory::~MallocMemory() {
-  // If the system does not give ordinary pages back, malloc must not use this memory again.
-  if (file_ && !take_back_from_file(start_, round_up(bytes_, page_size()))) return;
-  std::free(given_);
-}
-
-}  // namespace detail
 
 Status allocate(size_t bytes, void** pointer, int device) {
   if (pointer == nullptr) return failure(Code::kInvalidParam, "The address to store the allocation's address is null.");
@@ -177,19 +149,6 @@ Status release(void* pointer) {
   forget_registered_memory(pointer, block.mapped().bytes);
   return {};  // the block is freed here
 }
-
-Allocation find_allocation(const void* address) {
-  if (!has_allocations()) return {};
-  const uintptr_t wanted = address_of(address);
-  std::lock_guard lock(registry->mutex);
-  auto next = registry->blocks.upper_bound(wanted);
-  if (next == registry->blocks.begin()) return {};
-  const auto& [start, block] = *--next;
-  if (wanted - start >= block.bytes) return {};
-  return {static_cast<const char*>(detail::pointer_to(start)), block.bytes, block.kind, block.device};
-}
-
-bool has_allocations() { return registry->count.load(std::memory_order_acquire) != 0; }
 
 size_t allocated_bytes() {
   std::lock_guard lock(registry->mutex);

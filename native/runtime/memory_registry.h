@@ -1,4 +1,5 @@
-// The registry behind memory.h, for the files of the runtime that add to it.
+// The registry of the memory that programs have from the runtime. memory.h, virtual_memory.h and shared_memory.h add to
+// it.
 #pragma once
 
 #include <array>
@@ -9,21 +10,43 @@
 #include <mutex>
 #include <utility>
 
-#include "runtime/device_memory.h"
+#include "runtime/addresses.h"
+#include "runtime/device_usage.h"
 #include "runtime/devices.h"
-#include "runtime/memory.h"
 
 namespace descend {
 
 class SharedFile;
 
+inline constexpr int kHostSide = -1;  // in place of a device's number
+
+enum class MemoryKind : uint8_t {
+  kAllocated,  // by allocate
+  kMapped,     // physical memory, mapped to reserved addresses
+  kReserved,   // reserved addresses to which nothing is mapped: no memory
+  kImported,   // another process's memory, imported by key
+};
+
+struct Allocation {
+  const char* begin = nullptr;
+  size_t bytes = 0;
+  MemoryKind kind = MemoryKind::kAllocated;
+  int device = kHostSide;
+
+  explicit operator bool() const { return begin != nullptr; }
+  // How many bytes may be used from this address on, which lies in it.
+  size_t room(const void* address) const {
+    if (kind == MemoryKind::kReserved) return 0;
+    return bytes - static_cast<size_t>(static_cast<const char*>(address) - begin);
+  }
+};
+// The live allocation that contains this address, or an empty one. Within one reservation, memory that is mapped side
+// by side is one allocation, and so are the unmapped addresses between.
+Allocation find_allocation(const void* address);
+
+bool has_allocations();  // of any kind; takes no lock
+
 namespace detail {
-
-inline uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
-inline void* pointer_to(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-size_t page_size();
-inline size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // An aligned part of memory from malloc. If its pages were moved to a file, they become ordinary memory again before it
 // is freed.

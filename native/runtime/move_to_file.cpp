@@ -12,7 +12,8 @@
 #include <sys/syscall.h>
 #endif
 
-#include "runtime/memory_registry.h"
+#include "runtime/addresses.h"
+#include "runtime/memory_codes.h"
 
 namespace descend {
 

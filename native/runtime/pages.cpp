@@ -20,8 +20,8 @@ namespace descend {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = 2 * kHugePage;   // below, alignment to huge pages would waste too much
-constexpr size_t kLargest = size_t{1} << 46;  // half of what an address can say
+constexpr size_t kHugeFrom = 2 * kHugePage;   // for smaller blocks, alignment to huge pages would waste too much
+constexpr size_t kLargest = size_t{1} << 46;  // half of the address space
 constexpr size_t kUnknown = SIZE_MAX;
 const size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
@@ -33,8 +33,8 @@ using Blocks = std::list<Block>;
 
 struct Cache {
   std::mutex mutex;
-  Blocks blocks;                                    // the latest given first
-  std::multimap<size_t, Blocks::iterator> by_size;  // of equal sizes the latest given last
+  Blocks blocks;                                    // the latest one given back comes first
+  std::multimap<size_t, Blocks::iterator> by_size;  // among equal sizes, the latest one given back comes last
   size_t bytes = 0;
   size_t limit = kUnknown;
 };
@@ -69,7 +69,8 @@ void forget(Blocks::iterator block) {
   cache->bytes -= block->bytes;
 }
 
-// Takes the least recently given blocks out until the cache is within `limit`; unmapping is for after the lock.
+// Removes the blocks that were given back first until the cache is within `limit`. The caller unmaps them without the
+// lock.
 void evict(size_t limit, Blocks& evicted) {
   while (cache->bytes > limit) {
     const auto oldest = std::prev(cache->blocks.end());
@@ -113,7 +114,7 @@ void* take_pages(size_t bytes) {
 void give_pages(void* pointer, size_t bytes) {
   if (pointer == nullptr) return;
   const size_t size = detail::page_class(bytes);
-  Blocks evicted;  // what is to be unmapped once the lock is free
+  Blocks evicted;  // unmapped after the lock is released
   try {
     evicted.push_back({pointer, size});
     std::lock_guard lock(cache->mutex);

@@ -1,15 +1,15 @@
-// Pages for results and scratch that the library allocates itself. Faulting in a fresh page costs more than most
-// kernels spend on it, so pages that come back are kept warm in a bounded cache.
+// Pages for results and scratch that the library allocates itself. The page fault for a new page takes longer than most
+// kernels take to fill it. So pages that are given back are kept in a cache of limited size.
 #pragma once
 
 #include <cstddef>
 
 namespace descend {
 
-// Results from this size on come from the pool of warm pages.
+// Results from this size on come from this cache.
 inline constexpr size_t kPageResult = size_t{1} << 20;
 
-// Page-aligned memory of undefined contents, from the cache where one of this size class is there. Null when there is
+// Page-aligned memory with undefined contents, from the cache if that has a block of this size class. Null if there is
 // no memory. 0 bytes get one page.
 void* take_pages(size_t bytes);
 // `bytes` as given to take_pages. Null is ignored.
@@ -17,11 +17,11 @@ void give_pages(void* pointer, size_t bytes);
 
 void trim_pages();  // gives the cached pages back to the system
 size_t cached_page_bytes();
-void set_page_cache_limit(size_t bytes);  // by default 1 GiB, or an eighth of the memory where that is less
+void set_page_cache_limit(size_t bytes);  // the default is 1 GiB, or an eighth of the memory if that is less
 
 namespace detail {
-// What take_pages really takes: sizes round up by an eighth at most, so that slightly different ones share their pages.
-// 0 if that is more than there can be.
+// The size that take_pages allocates for this one. Sizes are rounded up, by an eighth at most, so that slightly
+// different sizes can use the same pages. 0 if the size is too large for any allocation.
 size_t page_class(size_t bytes);
 }  // namespace detail
 

@@ -59,7 +59,7 @@ Status current_product(Product* product) {
         return failure(Code::kParamInvalid, "DESCEND_PRODUCT: ", status.sentence);
       }
     }
-    // A set_product that came in between wins.
+    // A set_product in between wins.
     chosen = static_cast<int>(initial);
     if (int expected = kUnset; !process_product.compare_exchange_strong(expected, chosen)) chosen = expected;
   }

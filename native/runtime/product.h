@@ -26,7 +26,7 @@ struct ProductInfo {
   Product product;
   const char* name;       // "atlas-a2-training"
   const char* documents;  // the name in Huawei's documents
-  const char* soc;        // what aclrtGetSocName answers
+  const char* soc;        // what aclrtGetSocName returns
 };
 const std::array<ProductInfo, kProductCount>& products();
 inline const ProductInfo& info(Product product) { return products()[static_cast<int>(product)]; }
@@ -50,7 +50,7 @@ class ProductSet {
   uint8_t bits_ = 0;
 };
 
-// Both throw nothing; an unknown name is kInvalidParam with the list of names.
+// An unknown name fails with kInvalidParam and the list of names.
 Status find_product(std::string_view name, Product* product);
 Status set_product(std::string_view name);  // for the process
 
@@ -58,7 +58,7 @@ Status set_product(std::string_view name);  // for the process
 // atlas-a2-training. Fails when DESCEND_PRODUCT names none.
 Status current_product(Product* product);
 
-// Overrides the product for this thread; returns what was there before (-1: nothing), to be put back.
+// Overrides the product for this thread. Returns the override before (-1: none), with which the caller restores it.
 int override_thread_product(int product_or_minus_one);
 
 }  // namespace descend

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "runtime/immortal.h"
+#include "runtime/memory_codes.h"
 #include "runtime/memory_registry.h"
 
 namespace descend {

@@ -16,8 +16,9 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/addresses.h"
 #include "runtime/immortal.h"
-#include "runtime/memory_registry.h"
+#include "runtime/memory_codes.h"
 
 namespace descend {
 
@@ -82,7 +83,7 @@ int create_descriptor() {
 Status not_created(size_t bytes, int error) {
   if (error == EMFILE || error == ENFILE) {
     return failure(kNoDeviceMemory, "there is no file descriptor left for memory of ", bytes,
-                   " bytes: ulimit -n says how many a process may have.");
+                   " bytes: `ulimit -n` is the number that a process may have.");
   }
   return failure(kNoDeviceMemory, "the system has no memory of ", bytes,
                  " bytes that processes can share: ", std::strerror(error), ".");
@@ -95,7 +96,7 @@ Status not_found(const Ticket& ticket, int error) {
   }
   if (error == EMFILE || error == ENFILE) return not_created(0, error);
   return failure(Code::kInvalidParam, "process ", ticket.pid,
-                 " has ended, or shares this memory no more, or lives in another container: it is not to be found.");
+                 " has ended, or no longer shares this memory, or runs in another container: it is not to be found.");
 }
 
 std::string path_of(const Ticket& ticket) { return concat("/proc/", ticket.pid, "/fd/", ticket.descriptor); }

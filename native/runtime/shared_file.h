@@ -26,7 +26,7 @@ struct Ticket {
   int bits = 64;  // how many bits of the number are known
 };
 // A ticket as text, and as one integer, which has room for only some bits of the random number.
-inline constexpr size_t kKeyBytes = 65;  // with the 0 at its end
+inline constexpr size_t kKeyBytes = 65;  // with the terminating 0
 std::string to_key(const Ticket& ticket);
 bool from_key(const char* key, Ticket* ticket);  // false if to_key could not have made it
 Status to_handle(const Ticket& ticket, uint64_t* handle);

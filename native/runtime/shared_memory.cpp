@@ -8,6 +8,7 @@
 
 #include "runtime/devices.h"
 #include "runtime/immortal.h"
+#include "runtime/memory_codes.h"
 #include "runtime/memory_registry.h"
 #include "runtime/move_to_file.h"
 #include "runtime/shared_file.h"
@@ -32,15 +33,15 @@ struct Imports {
 };
 Immortal<Imports> imports;
 
-Status bad_key() { return failure(Code::kInvalidParam, "key is none that aclrtIpcMemGetExportKey gave."); }
+Status bad_key() { return failure(Code::kInvalidParam, "key was not made by aclrtIpcMemGetExportKey."); }
 
 }  // namespace
 
 Status export_allocation(void* pointer, size_t bytes, bool anyone, std::string* key) {
   if (pointer == nullptr) return failure(Code::kInvalidParam, "devPtr is null, but must be given.");
   detail::MemoryRegistry& registry = memory_registry();
-  // Held to the end, so that no thread frees the allocation while it moves. A thread that touches it waits; it holds
-  // none of these locks.
+  // Held to the end, so that no thread frees the allocation while it moves. A thread that touches the memory meanwhile
+  // waits; it holds none of these locks.
   const std::lock_guard lock(registry.mutex);
   const auto found = registry.blocks.find(address_of(pointer));
   if (found == registry.blocks.end() || found->second.kind != MemoryKind::kAllocated || found->second.device < 0) {
@@ -72,7 +73,7 @@ Status allow_import(const char* key, const int32_t* pids, size_t count) {
   Ticket ticket;
   if (!from_key(key, &ticket)) return bad_key();
   const auto file = SharedFile::find_published(ticket);
-  if (!file) return failure(Code::kInvalidParam, "this process shares no memory by this key, or no more.");
+  if (!file) return failure(Code::kInvalidParam, "this process shares no memory by this key, or has ended that.");
   return file->allow(pids, count);
 }
 

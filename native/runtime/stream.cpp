@@ -55,7 +55,7 @@ std::vector<std::shared_ptr<StreamQueue>> snapshot() {
   return live->queues;
 }
 
-// The threads are stopped while all that their tasks may use is still there.
+// Stops the threads while everything that their tasks may use still exists.
 void stop_streams() {
   {
     std::lock_guard lock(live->mutex);
@@ -85,7 +85,7 @@ Stream::~Stream() {
     std::lock_guard lock(live->mutex);
     exiting = live->exiting;
   }
-  // At the exit nothing is run any more, and a thread that did not end then is not waited for again.
+  // At the exit no items are run any more, and a thread that did not end is not waited for again.
   if (exiting) {
     queue_->drop_pending();
   } else {
@@ -154,7 +154,8 @@ void Stream::record(const std::shared_ptr<Event>& event, std::function<void()> t
     item.record = record;
     queue_->enqueue(std::move(item));
   }
-  // Only now can a stream wait for it: a wait is never ahead of its record, so waits cannot form a circle.
+  // Only from here on can a stream wait for this record. A wait is never queued before its record, so there are no
+  // deadlocks among streams.
   event->set_latest(record);
 }
 

@@ -19,7 +19,7 @@ void StreamQueue::append(Items& item) {
   state_.fetch_or(kQueued);
 }
 
-// The front is a task or a wait, and nobody else is running. A wait that ends too early goes back to the front.
+// Runs the front item, a task or a wait, while no other thread runs one. A wait that ends early goes back to the front.
 void StreamQueue::run_front(Lock& lock, const Deadline& deadline) {
   Items taken;
   taken.splice(taken.end(), items_, items_.begin());
@@ -37,7 +37,7 @@ void StreamQueue::run_front(Lock& lock, const Deadline& deadline) {
   } else {
     const Deadline limit = deadline_after(item.limit);
     const Deadline first = limit && (!deadline || *limit < *deadline) ? limit : deadline;
-    if (own_thread) {  // which is to end, not to run another stream's work, when all are stopped
+    if (own_thread) {  // at the exit it must end, not run another stream's items
       item.record->wait(first, [&] { return wait_ended_.load(); });
     } else {
       wait_for(*item.record, first, &wait_ended_);
@@ -60,7 +60,7 @@ void StreamQueue::run_front(Lock& lock, const Deadline& deadline) {
   finish(std::move(status));
 }
 
-// Ends what is running.
+// Marks the running item as done.
 void StreamQueue::finish(Status status) {
   if (!running()) return;  // the task forked, and this is the child
   if (!status.ok() && first_failure_.ok()) {
@@ -72,7 +72,7 @@ void StreamQueue::finish(Status status) {
   settle();
 }
 
-// Takes what needs no running from the front, and tells those who wait.
+// Removes completed items from the front and wakes the threads that wait for them.
 void StreamQueue::settle() {
   while (!items_.empty() && !running()) {
     const Item& front = items_.front();
@@ -93,7 +93,7 @@ void StreamQueue::notify() {
   futex_wake(done_word_, kWakeAll);
 }
 
-// Has the thread look at the queue; false if there is none and none is to be had.
+// Wakes the stream's thread, or starts it. False if there is none and the system gives none.
 bool StreamQueue::wake_thread() {
   if (!thread_.started()) {
     if (!thread_.start("descend-stream", thread_main, this)) return false;
@@ -105,7 +105,7 @@ bool StreamQueue::wake_thread() {
   return true;
 }
 
-// The caller is not going to run what is in the queue: see to it that somebody does, if only one of those who wait.
+// Called if the caller does not run the queue: makes sure that the stream's thread or a waiting thread does.
 void StreamQueue::hand_over(Lock& lock) {
   settle();
   if (items_.empty() || running()) return;
@@ -195,10 +195,9 @@ bool StreamQueue::drain(const Deadline& deadline, bool any_size, const EventReco
       break;
     }
     if (!running() && !items_.empty()) {
-      // Never stuck in a wait: that is for the stream's thread, while there is one, so that this one can keep its
-      // deadline.
+      // While the stream has a thread, that thread does the waits, so that this one can keep its deadline.
       const Item& front = items_.front();
-      if (stop_ || (front.kind == Kind::kTask && (any_size || front.task.bytes <= Stream::kInlineBytes))) {
+      if (stop_ || (front.kind == Kind::kTask && (any_size || front.task.bytes <= kSmallTask))) {
         run_front(lock, deadline);
         continue;
       }

@@ -1,4 +1,4 @@
-// What is behind a Stream: the queue, who runs it, and who waits for it.
+// The implementation of a Stream: the queue, the threads that run its tasks, and the threads that wait for it.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 #include "runtime/event_record.h"
 #include "runtime/futex.h"
-#include "runtime/stream.h"
+#include "runtime/task.h"
 #include "runtime/thread.h"
 
 namespace descend::detail {
@@ -38,7 +38,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void end_inline(Status status) {
     uint64_t now = state_.load(std::memory_order_relaxed);
     const bool plain = status.ok() && (now & kNotIdle) == kRunning;
-    // Fails when somebody has queued something or begun to wait meanwhile.
+    // Fails if another thread has queued an item, or begun to wait, in the meantime.
     if (plain && state_.compare_exchange_strong(now, now - kRunning + kTicket, std::memory_order_release,
                                                 std::memory_order_relaxed)) {
       return;
@@ -50,19 +50,19 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
 
   void enqueue(Item item);
   void drop_pending();
-  // Waits for all that is in the queue now, or for what is up to `last`; false if the deadline passed first. Helps with
-  // tasks of any size, or small ones.
+  // Waits for all items that are in the queue now, or for those up to `last`. False if the deadline passed first. Runs
+  // tasks meanwhile, of any size or small ones only.
   bool drain(const Deadline& deadline, bool any_size, const EventRecord* last = nullptr);
   Status take_failure();
   void set_stop_on_failure(bool stop) { stop_on_failure_ = stop; }
   uint64_t tasks_left();
 
-  // The thread ends after what it is running, and none is started again. What is left is for those who wait for it:
-  // they run it, and in other stopped queues what it waits for.
+  // The thread ends after its current task, and none is started again. The threads that wait for the remaining items
+  // then run them, and also the items of other stopped queues that these wait for.
   void ask_to_stop();
   bool stopped() const { return stop_; }
-  bool join_thread(const Deadline& deadline);  // then; false if the deadline passed first
-  void step();  // of a stopped queue's items, runs one that waits for nothing: whoever asks again and again gets there
+  bool join_thread(const Deadline& deadline);  // after ask_to_stop; false if the deadline passed first
+  void step();  // runs the first item of a stopped queue, unless it must wait; for callers that query repeatedly
 
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
@@ -73,14 +73,14 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  using Items = std::list<Item>;  // splicing allocates nothing: not under the lock, not in a forked child
+  using Items = std::list<Item>;  // a list, since splicing needs no allocation under the lock or in a forked child
 
-  // The state: how many items are done, and flags. While none of the first three is set, a small task needs nothing but
-  // this word to run. All other changes are made under the mutex.
-  static constexpr uint64_t kRunning = 1;  // one thread, and never two, is in a task
+  // The state: flags, and the number of items done. While none of the first three flags is set, a small task runs by
+  // changing this word alone. All other changes are made under the mutex.
+  static constexpr uint64_t kRunning = 1;  // a thread runs an item; never two at once
   static constexpr uint64_t kQueued = 2;   // the queue is not empty
-  static constexpr uint64_t kWatched = 4;  // somebody sleeps until something is done
-  static constexpr uint64_t kFailed = 8;   // a failure waits for synchronize
+  static constexpr uint64_t kWatched = 4;  // a thread sleeps until an item is done
+  static constexpr uint64_t kFailed = 8;   // synchronize() has a failure to return
   static constexpr uint64_t kTicket = 16;
   static constexpr uint64_t kBusy = kRunning | kQueued;
   static constexpr uint64_t kNotIdle = kBusy | kWatched;
@@ -100,27 +100,27 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void hand_over(Lock& lock);
 
   std::atomic<uint64_t> state_{0};
-  std::atomic<uint32_t> done_word_{0};  // those who wait for the stream sleep on it
+  std::atomic<uint32_t> done_word_{0};  // threads that wait for the stream sleep on it
   std::atomic<uint32_t> work_word_{0};  // the stream's thread sleeps on it
   std::atomic<uint32_t> thread_ended_{0};
 
-  std::mutex mutex_;  // for what follows
+  std::mutex mutex_;  // guards the members below
   Items items_;
   Status first_failure_;
-  uint64_t watched_ = UINT64_MAX;  // the least ticket that somebody sleeps for
+  uint64_t watched_ = UINT64_MAX;  // the lowest ticket that a thread sleeps for
   Thread thread_;
   bool thread_asleep_ = false;
   std::atomic<bool> stop_ = false;          // set with the lock held
-  std::shared_ptr<EventRecord> waits_for_;  // where what is running is a wait that has not been dropped
+  std::shared_ptr<EventRecord> waits_for_;  // set while a wait is running that has not been dropped
   std::atomic<bool> stop_on_failure_ = false;
-  std::atomic<bool> wait_ended_ = false;  // too early: it was dropped, or its thread is to stop
-  uint64_t dropped_ = 0;  // items taken out of the queue: they count as done once what is running is done
+  std::atomic<bool> wait_ended_ = false;  // that wait must end early: it was dropped, or its thread must stop
+  uint64_t dropped_ = 0;                  // dropped items, which count as done once the running item is done
   bool lost_by_fork_ = false;
   Items inherited_;  // in a forked child: what the parent had queued
 };
 
-// Waits for a record, in a stopped queue by running what is before it. False if the deadline passed first, or
-// `given_up`.
+// Waits for a record. If its queue has stopped, runs the items before it. False if the deadline passed first, or if
+// `given_up` became true.
 bool wait_for(EventRecord& record, const Deadline& deadline, const std::atomic<bool>* given_up = nullptr);
 
 }  // namespace descend::detail

@@ -29,15 +29,15 @@ void* enter(void* pointer) {
 bool Thread::start(const char* name, void (*body)(void*), void* argument) {
   std::unique_ptr<Start> start(new (std::nothrow) Start{name, body, argument});
   if (!start) return false;
-  // Ctrl-C and its kin belong to the program's own threads. A fault stays with the thread that made it: were it
-  // blocked, the program's handler would not see it.
+  // Signals such as Ctrl-C are for the program's own threads. Faults are not blocked: otherwise the program's handler
+  // would not get them.
   sigset_t blocked, before;
   sigfillset(&blocked);
   for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&blocked, fault);
   pthread_sigmask(SIG_SETMASK, &blocked, &before);
   started_ = pthread_create(&handle_, nullptr, enter, start.get()) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (started_) (void)start.release();  // enter() owns it now
+  if (started_) (void)start.release();  // enter() frees it
   return started_;
 }
 

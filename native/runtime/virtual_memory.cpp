@@ -12,6 +12,7 @@
 
 #include "runtime/devices.h"
 #include "runtime/immortal.h"
+#include "runtime/memory_codes.h"
 #include "runtime/memory_registry.h"
 #include "runtime/stream.h"
 
@@ -25,7 +26,8 @@ using detail::memory_registry;
 using detail::pointer_to;
 
 #if !defined(MAP_FIXED_NOREPLACE)
-constexpr int MAP_FIXED_NOREPLACE = 0;  // the address is then only a hint: a range elsewhere is given back
+constexpr int MAP_FIXED_NOREPLACE =
+    0;  // on such systems the address is only a hint, and a range elsewhere is unmapped again
 #endif
 constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 

@@ -1,5 +1,5 @@
-// Reserved addresses, physical memory, and mappings of the one to the other. Programs build allocations from them that
-// can grow, such as torch_npu's expandable segments.
+// Reserved addresses, physical memory, and mappings between them. From these, programs build allocations that can grow,
+// such as torch_npu's expandable segments.
 //
 // Reserved addresses are an address range of the process that cannot be read or written. Physical memory is a file in
 // memory (shared_file.h), which other processes can map, too; the system gives it a page when the page is first
@@ -20,12 +20,12 @@ namespace descend {
 inline constexpr size_t kReservationUnit = size_t{2} << 20;
 inline constexpr size_t kHugeReservationUnit = size_t{1} << 30;  // for reservations of at least this size
 
-// A handle and each mapping share its ownership.
+// Owned jointly by its handle and its mappings.
 struct PhysicalMemory {
   std::shared_ptr<SharedFile> file;
   MemoryClaim claim;  // none for imported memory, which counts for the process that made it
   size_t bytes = 0;
-  size_t granularity = 0;  // mappings are multiples of it
+  size_t granularity = 0;  // the size of a mapping is a multiple of it
   int device = 0;          // or kHostSide
   bool is_imported = false;
 };

@@ -29,7 +29,7 @@ class Dims {
   }
 
   void assign(const int64_t* values, uint64_t count) {
-    // Keep a heap block only where it is needed: almost no list is longer than kInline.
+    // A heap block is kept only if it is needed: almost no list is longer than kInline.
     if (count > kInline) {
       auto block = std::make_unique<int64_t[]>(count);
       std::copy_n(values, count, block.get());

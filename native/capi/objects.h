@@ -1,4 +1,4 @@
-// What the files on opaque objects share.
+// What the functions on opaque objects share: to create one, to read it, to destroy it.
 #pragma once
 
 #include "capi/state.h"

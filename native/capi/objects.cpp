@@ -1,5 +1,5 @@
 // Tensors, scalars, arrays and lists.
-#include "capi/meta.h"
+#include "capi/objects.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,7 +14,7 @@ using namespace descend::capi;
 
 namespace {
 
-// A list of values; null for a null list with a count.
+// Creates a list of values. The result is null for a null list with a count above 0.
 template <class Handle, class T, class Insert>
 Handle* create_list(const char* function, const T* values, uint64_t size, Insert insert) noexcept {
   return create<Handle>(function, [&]() -> void* {
@@ -29,7 +29,8 @@ Handle* create_list(const char* function, const T* values, uint64_t size, Insert
 
 Dims dims_or_none(const int64_t* values, uint64_t count) { return values ? Dims(values, count) : Dims(); }
 
-// A null list of dimensions with a count: the one thing that makes a tensor impossible.
+// A tensor is created whatever its metadata; only a null list with a count above 0 cannot be read. Phase 1 checks the
+// rest.
 Status check_dims(const int64_t* viewDims, uint64_t viewDimsNum, const int64_t* storageDims, uint64_t storageDimsNum) {
   if (viewDims == nullptr && viewDimsNum > 0) {
     return failure(Code::kParamNullptr, "viewDims is null, but viewDimsNum is ", viewDimsNum, ".");
@@ -57,7 +58,7 @@ aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor:
                      uint64_t* count) noexcept {
   return get(function, "tensor", state().tensors, tensor, dims && count ? dims : nullptr, [&](const Tensor& found) {
     const Dims& values = found.*member;
-    *dims = new int64_t[values.size()];  // the caller's to delete[]
+    *dims = new int64_t[values.size()];  // the caller frees it with delete[]
     std::copy(values.begin(), values.end(), *dims);
     *count = values.size();
   });

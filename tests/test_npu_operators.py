@@ -152,3 +152,21 @@ except RuntimeError as error:
 """
     done = run_python(code, timeout=300, TASK_QUEUE_ENABLE=queue)
     assert "aclnnRmsNorm: gamma has shape [7]" in done.stdout
+
+
+@pytest.mark.parametrize("product", ["atlas-a2-training", "ascend-950"])
+def test_gradients_that_are_not_contiguous(product):
+    """The gradient of a sum is an expanded tensor, which the document for Atlas products does not take."""
+    code = """
+import torch, torch_npu
+x, gamma = torch.randn(4, 16).npu().requires_grad_(), torch.ones(16).npu()
+for loss in (torch.mean, lambda y: (y * 1).sum(), lambda y: y.square().sum()):
+    loss(torch_npu.npu_rms_norm(x, gamma)[0]).backward()
+try:
+    torch_npu.npu_rms_norm(x, gamma)[0].sum().backward()
+    print("taken")
+except RuntimeError as error:
+    print("dy has strides [0, 0] for shape [4, 16], but must be contiguous" in str(error))
+"""
+    done = run_python(code, timeout=120, TASK_QUEUE_ENABLE="0", DESCEND_PRODUCT=product)
+    assert done.stdout.split() == ["taken" if product == "ascend-950" else "True"]

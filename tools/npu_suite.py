@@ -43,7 +43,10 @@ CAUSES = (
     ("a function of the runtime", r"\b(acl(rt|sys|mdl)|Hcc[lc])[A-Z]\w+.*(fail|not support|error)|FEATURE_UNSUPPORTED"),
     ("an operator that is not here", r"NotImplementedError|Could not run '|not implemented for|no kernel"),
     ("refused by a composed operator", r"of device npu .*refused|descend.*refus"),
-    ("a package or version of the tests' own", r"ModuleNotFoundError|ImportError|has no attribute|fixture '\w+'"),
+    (
+        "a package or version of the tests' own",
+        r"ModuleNotFoundError|ImportError|NameError|has no attribute|fixture '\w+'",
+    ),
     ("a file of the tests' own", r"FileNotFoundError|No such file|URLError|Name or service not known|ConnectionError"),
     ("more devices than there are", r"[Ii]nvalid device|device.*ordinal|INVALID_DEVICE|device_count\(\)"),
     ("no memory", r"out of memory|MemoryError|BAD_ALLOC"),
@@ -183,7 +186,8 @@ class Suite:
     def _one_process(self, files: Sequence[str], end: float) -> bool:
         """Runs what is left; whether another process has to go on behind a test that did not end."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "npu_suite", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        command += ["-c", os.devnull, f"--rootdir={self.root}", "--tb=short", *files, *self.options]
+        command += ["-c", os.devnull, f"--rootdir={self.root}", "--tb=short", "--continue-on-collection-errors"]
+        command += [*files, *self.options]
         paths = [str(Path(__file__).parent), str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DESCEND_SUITE_LOG": str(self.log)}
         before = len(entries(self.log))

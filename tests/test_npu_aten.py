@@ -265,6 +265,18 @@ def test_complex_numbers_are_conjugated_in_place():
     torch.testing.assert_close(results[1].cpu(), torch.svd(torch.diag(x))[1])
 
 
+def test_a_result_that_is_marked_as_conjugated():
+    """LAPACK's results are: the mark is set on what was given as ``out``."""
+    a, b = torch.randn(3, 3, dtype=torch.complex64), torch.randn(3, 2, dtype=torch.complex64)
+    lu, pivots = torch.linalg.lu_factor(a)
+    out = torch.empty(0, dtype=a.dtype, device="npu")
+    torch.linalg.lu_solve(lu.npu(), pivots.npu(), b.npu(), adjoint=True, out=out)
+    wanted = torch.linalg.lu_solve(lu, pivots, b, adjoint=True)
+    torch.testing.assert_close(out.cpu(), wanted, rtol=1e-4, atol=1e-5)
+    out = torch.empty(0, device="npu")
+    assert torch.copysign(torch.ones(2, device="npu"), -2.0, out=out).tolist() == [-1, -1]
+
+
 def test_what_the_cpu_does_not_have_is_named():
     raises(
         "_cudnn_rnn_flatten_weight",

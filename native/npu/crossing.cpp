@@ -190,6 +190,8 @@ void Crossing::write_back(const Tensor& tensor, c10::Device device) {
     alias.unsafeGetTensorImpl()->set_sizes_and_strides(cpu.sizes(), cpu.strides(), cpu.storage_offset());
     impl->set_storage_keep_dtype(leave(std::move(alias), device).storage());
   }
+  if (cpu.is_conj() != entered->npu.is_conj()) impl->_set_conj(cpu.is_conj());
+  if (cpu.is_neg() != entered->npu.is_neg()) impl->_set_neg(cpu.is_neg());
   if (cpu.sizes() != impl->sizes() || cpu.strides() != impl->strides() ||
       cpu.storage_offset() != impl->storage_offset()) {
     impl->set_sizes_and_strides(cpu.sizes(), cpu.strides(), cpu.storage_offset());

@@ -127,17 +127,18 @@ class Kernel:
         if self.touches_memory and device.type == "npu" and device != common:
             _wait(device)
         call = functools.partial(self._compute, args=args, named=named, device=device, known=common or asked)
-        try:
-            return call(Crossing(), given=given)
-        except RuntimeError as error:
-            if "instead found type" in str(
-                error
-            ):  # PyTorch made a number of a tensor, which this operator does not take
-                given = {i: self._as_tensor(given[i], kind, given) for i, _, kind, _ in self._arguments}
-                return call(Crossing(), given=given)
-            if "not resizable" not in str(error):
-                raise
-        return call(Crossing(grow=True), given=given)
+        grow = numbers = False
+        while True:
+            try:
+                return call(Crossing(grow), given=given)
+            except RuntimeError as error:
+                if "instead found type" in str(error) and not numbers:  # PyTorch made a number of a tensor
+                    given = {i: self._as_tensor(given[i], kind, given) for i, _, kind, _ in self._arguments}
+                    numbers = True
+                elif "not resizable" in str(error) and not grow:
+                    grow = True
+                else:
+                    raise
 
     @staticmethod
     def _as_tensor(value: Any, kind: str | None, given: dict[int, Any]) -> Any:

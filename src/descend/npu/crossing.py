@@ -74,6 +74,10 @@ class Crossing:
             if owner.nbytes() != storage.nbytes():
                 owner.resize_(storage.nbytes())
             ctypes.memmove(owner.data_ptr(), storage.data_ptr(), storage.nbytes())
+        if cpu.is_conj() != npu.is_conj():
+            torch._C._set_conj(npu, cpu.is_conj())
+        if cpu.is_neg() != npu.is_neg():
+            torch._C._set_neg(npu, cpu.is_neg())
         if cpu.shape != npu.shape or cpu.stride() != npu.stride() or cpu.storage_offset() != npu.storage_offset():
             npu.as_strided_(cpu.shape, cpu.stride(), cpu.storage_offset())
 

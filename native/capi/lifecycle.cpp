@@ -77,7 +77,11 @@ aclError aclFinalize() {
       throw;
     }
     State& all = state();
-    all.for_each_table([](auto& table) { table.clear(); });
+    // All but what torch_npu's queue thread may still have to destroy: where it cannot, it ends the process.
+    all.for_each_table([&](auto& table) {
+      const void* const which = &table;
+      if (which != &all.data_buffers && which != &all.tensor_descs) table.clear();
+    });
     forget_devices();
     context_removed();
     forget_settings();

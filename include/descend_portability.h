@@ -18,12 +18,14 @@ typedef struct {
   const char* sentence; /* why not; empty where accepted. Lives until the thread asks again. */
 } descendVerdict;
 
-/* Asks every product about the last call of a first phase (aclnnXxxGetWorkspaceSize) that this thread made, accepted or
- * refused: the same shapes, dtypes, formats, strides and attributes. Writes up to `capacity` verdicts, in the order of
+/* Asks every product about the last call of a first phase (aclnnXxxGetWorkspaceSize), or by name
+ * (aclopCompileAndExecute), that this thread made, accepted or refused: the same shapes, dtypes, formats, strides and attributes. Writes up to `capacity` verdicts, in the order of
  * the products' table, and their number to `count`; verdicts may be null where capacity is 0, to learn the number.
  *
+ * A call by name whose tensors or attributes are not those of its type has the same answer on all.
+ *
  * ACL_ERROR_INVALID_PARAM where count is null, or verdicts with a capacity; ACL_ERROR_FAILURE where this thread has not
- * called a first phase yet. */
+ * made such a call yet. */
 ACL_FUNC_VISIBILITY aclError descendPortability(descendVerdict* verdicts, uint64_t capacity, uint64_t* count);
 
 #ifdef __cplusplus

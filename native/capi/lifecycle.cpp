@@ -9,6 +9,7 @@
 #include "capi/callback_queue.h"
 #include "capi/context.h"
 #include "capi/device_table.h"
+#include "capi/record.h"
 #include "capi/settings.h"
 #include "capi/state.h"
 #include "descend.h"
@@ -29,13 +30,15 @@ void lock_for_fork() {
   lock_devices();
   lock_callbacks();
   lock_settings();
+  lock_record();
   state().for_each_table([](auto& table) { table.lock(); });
   state().executors.for_each([](auto& executor) { executor->lock_for_fork(); });
 }
 
-void unlock_all(void (*unlock_the_callbacks)()) {
+void unlock_all(void (*unlock_the_callbacks)(), void (*unlock_the_record)()) {
   state().executors.for_each([](auto& executor) { executor->unlock_after_fork(); });
   state().for_each_table([](auto& table) { table.unlock(); });
+  unlock_the_record();
   unlock_settings();
   unlock_the_callbacks();
   unlock_devices();
@@ -43,8 +46,8 @@ void unlock_all(void (*unlock_the_callbacks)()) {
 }
 [[maybe_unused]] const bool has_fork_handlers = set_fork_handlers({
     lock_for_fork,
-    [] { unlock_all(unlock_callbacks); },
-    [] { unlock_all(unlock_callbacks_in_child); },
+    [] { unlock_all(unlock_callbacks, unlock_record); },
+    [] { unlock_all(unlock_callbacks_in_child, unlock_record_in_child); },
 });
 
 }  // namespace

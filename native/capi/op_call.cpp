@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include "acl/acl_op_compiler.h"
 #include "capi/objects.h"
 #include "capi/op_types.h"
+#include "capi/operator_call.h"
 #include "capi/stream.h"
 #include "operators/prepare.h"
 #include "runtime/product.h"
@@ -305,6 +307,43 @@ void infer(Call& call, const std::vector<Unknown>& unknown) {
   }
 }
 
+// Turns what the program passes into a call of the operator that serves the type.
+Status read_call(const Given& given, OpCall& call, std::vector<Unknown>* unknown) {
+  const OpType& type = call.type;
+  Call& target = call.call;
+  if (Status status = current_product(&target.product); !status.ok()) return target.fail(status.code, status.sentence);
+  DESCEND_RETURN_IF_ERROR(check_count(target, "input", kOpInputNotMatch, type.inputs, given.input_count));
+  DESCEND_RETURN_IF_ERROR(check_count(target, "output", kOpOutputNotMatch, type.outputs, given.output_count));
+  for (int i = 0; i < given.input_count; ++i) {
+    Described described;
+    DESCEND_RETURN_IF_ERROR(read("in", i, given.input_descs[i], given.inputs[i], &described));
+    DESCEND_RETURN_IF_ERROR(read_input(call, type.inputs[i], described));
+  }
+  for (int i = 0; i < given.output_count; ++i) {
+    Described described;
+    DESCEND_RETURN_IF_ERROR(read("out", i, given.output_descs[i], given.outputs[i], &described));
+    DESCEND_RETURN_IF_ERROR(
+        read_output(call, type.outputs[i], described, given.output_descs[i], given.infers ? unknown : nullptr));
+  }
+  Attributes attributes;
+  if (given.attr != nullptr) {
+    const bool alive = state().attributes.with(given.attr, [&](const Attributes& found) { attributes = found; });
+    if (!alive) return not_alive("attr");
+  }
+  DESCEND_RETURN_IF_ERROR(read_attributes(call, attributes));
+  if (type.complete != nullptr) DESCEND_RETURN_IF_ERROR(type.complete(call));
+  infer(target, *unknown);
+  return {};
+}
+
+Status check_and_plan(Executor& executor, OpCall& call) {
+  if (call.type.extend != nullptr) {
+    DESCEND_RETURN_IF_ERROR(prepare(call.call, nullptr));
+    DESCEND_RETURN_IF_ERROR(call.type.extend(call));
+  }
+  return executor.prepare();
+}
+
 Status execute(const Given& given) {
   DESCEND_RETURN_IF_ERROR(check_given(given));
   const OpType* type;
@@ -317,35 +356,14 @@ Status execute(const Given& given) {
   OpCall call{.type = *type, .call = executor->call(), .attributes = {}, .around = {}};
   Call& target = call.call;
   target.names = &type->names;
-  if (Status status = current_product(&target.product); !status.ok()) return target.fail(status.code, status.sentence);
-
-  DESCEND_RETURN_IF_ERROR(check_count(target, "input", kOpInputNotMatch, type->inputs, given.input_count));
-  DESCEND_RETURN_IF_ERROR(check_count(target, "output", kOpOutputNotMatch, type->outputs, given.output_count));
-  for (int i = 0; i < given.input_count; ++i) {
-    Described described;
-    DESCEND_RETURN_IF_ERROR(read("in", i, given.input_descs[i], given.inputs[i], &described));
-    DESCEND_RETURN_IF_ERROR(read_input(call, type->inputs[i], described));
-  }
   std::vector<Unknown> unknown;
-  for (int i = 0; i < given.output_count; ++i) {
-    Described described;
-    DESCEND_RETURN_IF_ERROR(read("out", i, given.output_descs[i], given.outputs[i], &described));
-    DESCEND_RETURN_IF_ERROR(
-        read_output(call, type->outputs[i], described, given.output_descs[i], given.infers ? &unknown : nullptr));
-  }
-  Attributes attributes;
-  if (given.attr != nullptr) {
-    const bool alive = state().attributes.with(given.attr, [&](const Attributes& found) { attributes = found; });
-    if (!alive) return not_alive("attr");
-  }
-  DESCEND_RETURN_IF_ERROR(read_attributes(call, attributes));
-  if (type->complete != nullptr) DESCEND_RETURN_IF_ERROR(type->complete(call));
-  infer(target, unknown);
-  if (type->extend != nullptr) {
-    DESCEND_RETURN_IF_ERROR(prepare(target, nullptr));
-    DESCEND_RETURN_IF_ERROR(type->extend(call));
-  }
-  DESCEND_RETURN_IF_ERROR(executor->prepare());
+  Status answer = read_call(given, call, &unknown);
+  const bool is_read = answer.ok();
+  remember_call(is_read ? LastCall{executor, {}} : LastCall{nullptr, answer});
+  const auto as_given = is_recording() ? std::make_optional(target) : std::nullopt;  // what follows may change it
+  if (is_read) answer = check_and_plan(*executor, call);
+  if (as_given) executor->set_meter(record_call(*as_given, answer, is_read));
+  DESCEND_RETURN_IF_ERROR(answer);
   DESCEND_RETURN_IF_ERROR(executor->launch(*stream, std::move(call.around)));
   for (const Unknown& output : unknown) {
     state().tensor_descs.with(output.desc,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "aclnn/aclnn_base.h"
+#include "capi/record.h"
 #include "capi/stream.h"
 #include "operators/operator.h"
 #include "runtime/product.h"
@@ -58,9 +59,16 @@ aclnnStatus operator_boundary(const Operator& op, Body body) noexcept {
   return boundary(op.c_name, body, Code::kRuntimeError, Code::kInner);
 }
 
-// The call of this thread's last first phase, accepted or not, for descendPortability.
-std::shared_ptr<Executor> last_call();
-void remember_call(const std::shared_ptr<Executor>& call);
+// The last call of this thread, accepted or not, which descendPortability asks about.
+struct LastCall {
+  std::shared_ptr<Executor> call;
+  Status refusal;  // of a call by name that none of the products can read; there is no executor then
+};
+LastCall last_call();
+void remember_call(LastCall call);
+
+// What phase 1 does once it has read the arguments.
+Status check_and_plan(Executor& made, const uint64_t* workspace_size, aclOpExecutor* const* executor);
 
 // Phase 1: the arguments in the documents' order.
 template <class... Arguments>
@@ -72,15 +80,10 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
     Call& call = made->call();
     int i = 0;
     (read(call[i++], arguments), ...);
-    remember_call(made);
-    const auto null = [&](const char* name) {
-      return call.fail(Code::kParamNullptr, name, " is null, but must be given.");
-    };
-    if (workspace_size == nullptr) return null("workspaceSize");
-    if (executor == nullptr) return null("executor");
-    if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
-    if (Status status = require_no_refusal(); !status.ok()) return call.fail(Code::kRuntimeError, status.sentence);
-    DESCEND_RETURN_IF_ERROR(made->prepare());
+    remember_call({made, {}});
+    const Status answer = check_and_plan(*made, workspace_size, executor);
+    if (is_recording()) made->set_meter(record_call(call, answer));
+    DESCEND_RETURN_IF_ERROR(answer);
     const size_t bytes = made->workspace_bytes();
     *executor = static_cast<aclOpExecutor*>(state().executors.insert(std::move(made)));
     *workspace_size = bytes;

@@ -18,17 +18,17 @@ namespace {
 thread_local bool last_ended = false;
 struct Last {
   ~Last() { last_ended = true; }
-  std::shared_ptr<Executor> call;
+  LastCall call;
 };
 thread_local Last last;
 
 }  // namespace
 
-void remember_call(const std::shared_ptr<Executor>& call) {
-  if (!last_ended) last.call = call;
+void remember_call(LastCall call) {
+  if (!last_ended) last.call = std::move(call);
 }
 
-std::shared_ptr<Executor> last_call() { return last_ended ? nullptr : last.call; }
+LastCall last_call() { return last_ended ? LastCall() : last.call; }
 
 }  // namespace descend::capi
 
@@ -36,13 +36,15 @@ aclError descendPortability(descendVerdict* verdicts, uint64_t capacity, uint64_
   return boundary("descendPortability", [&]() -> Status {
     if (count == nullptr) return null_argument("count");
     if (verdicts == nullptr && capacity > 0) return null_argument("verdicts");
-    const auto asked = last_call();
-    if (!asked) return failure(Code::kFailure, "this thread has not called the first phase of an operator yet.");
+    const auto [asked, refusal] = last_call();
+    if (asked == nullptr && refusal.ok()) {
+      return failure(Code::kFailure, "this thread has not called the first phase of an operator yet.");
+    }
     thread_local std::array<std::string, kProductCount> sentences;
-    const Call call = asked->call_now();
+    const Call call = asked != nullptr ? asked->call_now() : Call();
     for (int i = 0; i < kProductCount && static_cast<uint64_t>(i) < capacity; ++i) {
       const ProductInfo& product = products()[i];
-      Status status = verdict_on(product.product, call);
+      Status status = asked != nullptr ? verdict_on(product.product, call) : refusal;
       sentences[i] = status.ok() ? "" : std::move(status.sentence);
       verdicts[i] = {product.name, static_cast<aclnnStatus>(status.code), sentences[i].c_str()};
     }

@@ -36,12 +36,26 @@ std::string describe(const Call& call, const Plan& plan) {
          concat(" on ", info(call.product).name, "; ", plan.describe(), "; workspace ", plan.workspace_bytes(), " B");
 }
 
-void run(const Plan& plan, const Addresses& addresses, const std::string& log_line) {
-  if (log_line.empty()) return plan.run(addresses);
-  const auto start = std::chrono::steady_clock::now();
-  plan.run(addresses);
-  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
-  std::fprintf(stderr, "descend: %s; %.1f us\n", log_line.c_str(), time.count());
+// Who wants to know how long a call took; mostly nobody.
+struct Watch {
+  std::string log_line = {};
+  std::shared_ptr<Meter> meter = {};
+
+  template <class Run>
+  void measure(const Run& run) const {
+    if (log_line.empty() && meter == nullptr) return run();
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    const auto took = std::chrono::steady_clock::now() - start;
+    if (meter != nullptr) meter->add(took);
+    if (log_line.empty()) return;
+    const std::chrono::duration<double, std::micro> time = took;
+    std::fprintf(stderr, "descend: %s; %.1f us\n", log_line.c_str(), time.count());
+  }
+};
+
+Watch watch(const Call& call, const Plan& plan, const std::shared_ptr<Meter>& meter = nullptr) {
+  return {logging() ? describe(call, plan) : std::string(), meter};
 }
 
 // A small block of scratch that a thread allocates when it first needs it and keeps. A thread_local array would take
@@ -95,10 +109,10 @@ class Workspace {
   void* pages_ = nullptr;
 };
 
-void run_in_own_workspace(const Plan& plan, Addresses addresses, const std::string& log_line) {
+void run_in_own_workspace(const Plan& plan, Addresses addresses) {
   const Workspace workspace(plan.workspace_bytes());
   addresses.workspace = workspace.get();
-  run(plan, addresses, log_line);
+  plan.run(addresses);
 }
 
 }  // namespace
@@ -143,6 +157,7 @@ void Executor::reset(const Operator& op, Product product, Naming naming) {
     call_[i].state = Argument::State::kNull;
     call_[i].tensor.data = nullptr;
   }
+  meter_ = nullptr;
   addresses_changed_ = false;
   repeatable_ = false;
   spent_ = false;
@@ -227,14 +242,15 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
     return call_.fail(Code::kRuntimeError, "stream is not one, or has been destroyed already.");
   }
   if (plan_->empty()) {
+    if (meter_ != nullptr) meter_->add({});
     spent_ = !repeatable_;
     return {};
   }
   const Addresses where = addresses(workspace);
   const auto step = [where, outgrown, name = call_.operator_name(),
-                     log_line = logging() ? describe(call_, *plan_) : std::string()](const Plan& plan) -> Status {
+                     watching = watch(call_, *plan_, meter_)](const Plan& plan) -> Status {
     try {
-      outgrown ? run_in_own_workspace(plan, where, log_line) : run(plan, where, log_line);
+      watching.measure([&] { outgrown ? run_in_own_workspace(plan, where) : plan.run(where); });
       return {};
     } catch (const std::bad_alloc&) {
       return no_memory(name, "the call");
@@ -251,13 +267,18 @@ Status Executor::launch(const Operator& op, void* workspace, uint64_t workspace_
 Status Executor::launch(Stream& stream, Around around) {
   const std::lock_guard lock(mutex_);
   DESCEND_RETURN_IF_ERROR(check_addresses(nullptr, 0));
-  if (plan_->empty() && !around.before && !around.after) return {};
+  if (plan_->empty() && !around.before && !around.after) {
+    if (meter_ != nullptr) meter_->add({});
+    return {};
+  }
   const auto step = [where = addresses(nullptr), around = std::move(around), name = call_.operator_name(),
-                     log_line = logging() ? describe(call_, *plan_) : std::string()](const Plan& plan) -> Status {
+                     watching = watch(call_, *plan_, meter_)](const Plan& plan) -> Status {
     try {
-      if (around.before) around.before();
-      run_in_own_workspace(plan, where, log_line);
-      if (around.after) around.after();
+      watching.measure([&] {
+        if (around.before) around.before();
+        run_in_own_workspace(plan, where);
+        if (around.after) around.after();
+      });
       return {};
     } catch (const std::bad_alloc&) {
       return no_memory(name, "the call");
@@ -280,7 +301,7 @@ std::unique_ptr<Executors>& Executors::idle(const Operator& op) {
 }
 
 Status Executor::run_now() {
-  run_in_own_workspace(*plan_, addresses(nullptr), logging() ? describe(call_, *plan_) : std::string());
+  watch(call_, *plan_).measure([&] { run_in_own_workspace(*plan_, addresses(nullptr)); });
   return {};
 }
 

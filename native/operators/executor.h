@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "operators/meter.h"
 #include "operators/operator.h"
 #include "operators/plan.h"
 #include "runtime/stream.h"
@@ -50,6 +52,9 @@ class Executor : public std::enable_shared_from_this<Executor> {
   // Sets the memory of parameter i from the next launch on. That launch checks the contract again.
   void set_address(int i, void* data);
 
+  // The times of the next launches are added there.
+  void set_meter(std::shared_ptr<Meter> meter) { meter_ = std::move(meter); }
+
   // So that a forked child finds it whole, whatever other threads were doing.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
@@ -70,6 +75,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
   bool plan_in_flight_ = false;  // a stream uses it or has used it: it is not changed any more
   size_t workspace_bytes_ = 0;
   bool addresses_changed_ = false;
+  std::shared_ptr<Meter> meter_;
   std::optional<const void*> checked_;  // the workspace last found not to overlap the tensors
   std::atomic<bool> repeatable_ = false;
   std::atomic<bool> spent_ = false;

@@ -8,6 +8,7 @@
 #include "capi.h"
 #include "descend.h"
 #include "descend_portability.h"
+#include "descend_report.h"
 
 namespace {
 
@@ -31,6 +32,11 @@ void call(bool finalized) {
   expect(aclDestroyTensor(x) == 0, "aclDestroyTensor");
   expect(aclDestroyTensor(x) == ACLNN_ERR_PARAM_INVALID, "twice");
   (void)descendPortability(nullptr, 0, &count);
+  const auto add = [](const descendRecordedCall* recorded, void* calls) {
+    *static_cast<uint64_t*>(calls) += recorded->calls;
+  };
+  uint64_t calls = 0;
+  expect(descendRecordedCalls(add, &calls) == 0 && calls > 0, "the record");
   void* memory = nullptr;
   const int status = aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST);
   expect(status == (finalized ? ACL_ERROR_UNINITIALIZE : 0), "aclrtMalloc");
@@ -55,6 +61,7 @@ thread_local Late own(false);
 
 int main() {
   if (aclInit(nullptr) != 0 || descendSetProduct("host") != 0) return 2;
+  expect(descendRecordCalls(1) == 0, "descendRecordCalls");
   expect(!own.last, "made before the library has anything of this thread");
   call(false);
   std::thread([] {

@@ -1,0 +1,24 @@
+// The record of calls behind descend_report.h.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "operators/meter.h"
+#include "operators/operator.h"
+
+namespace descend::capi {
+
+inline std::atomic<bool> recording_calls = false;
+inline bool is_recording() { return recording_calls.load(std::memory_order_relaxed); }
+
+// Records a first phase and its answer, which is every product's where the call could not even be read. What its second
+// phases take is added to the result, which is null where there is no memory to record with.
+std::shared_ptr<Meter> record_call(const Call& call, const Status& answer, bool is_read = true) noexcept;
+
+// For a fork. The child's record is empty.
+void lock_record();
+void unlock_record();
+void unlock_record_in_child();
+
+}  // namespace descend::capi

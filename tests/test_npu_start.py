@@ -211,6 +211,26 @@ def test_a_wrong_call_of_the_launcher(environment, arguments, words):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("DESCEND_PRODUCT", "atlas-9"), ("DESCEND_NUM_THREADS", "many"), ("DESCEND_DEVICES", "-1"), ("DESCEND_ISA", "Z")],
+)
+def test_a_wrong_setting_is_told_before_the_program_starts(environment, variable, value):
+    environment[variable] = value
+    done = run(environment, "descend", "npu", "-c", "print('ran')", status=2)
+    assert not done.stdout
+    assert done.stderr.startswith(f"descend: {variable}")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_program_on_standard_input(environment):
+    command = ["descend", "npu", "--devices", "2", "-", "--product"]
+    done = subprocess.run(
+        command, input=PRINT, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "loaded\n['--product'] None 2\n"
+
+
 def test_an_empty_home_is_none(environment: dict[str, str]) -> None:
     environment["ASCEND_HOME_PATH"] = ""
     assert run(environment, sys.executable, "-c", "import torch").stdout == "loaded\n"

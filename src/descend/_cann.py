@@ -75,6 +75,28 @@ def load() -> None:
         os.environ[name] = os.environ.get(name) or value  # torch_npu takes an empty one for a folder
 
 
+def check_settings() -> None:
+    """Raises ValueError with a sentence where a variable such as DESCEND_PRODUCT has a value that it cannot have.
+
+    The library looks at each when it is first needed; here it is asked for all of them at once.
+    """
+    library = ctypes.CDLL(str(folder() / "lib64" / sdk.LIBRARY))
+    library.aclGetRecentErrMsg.restype = ctypes.c_char_p
+    count, size, executor = ctypes.c_uint32(), ctypes.c_uint64(), ctypes.c_void_p()
+    rms_norm = library.aclnnRmsNormGetWorkspaceSize
+    rms_norm.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_double, *[ctypes.c_void_p] * 4]
+    nothing = (None, None, 0, None, None)
+    for function, given in (
+        (library.aclrtGetDeviceCount, (ctypes.byref(count),)),
+        (rms_norm, (*nothing, ctypes.byref(size), ctypes.byref(executor))),
+    ):
+        if function(*given) == 0:
+            continue
+        _, _, sentence = library.aclGetRecentErrMsg().decode(errors="replace").partition(": ")
+        if sentence.startswith("DESCEND_"):  # else it is of what was given
+            raise ValueError(sentence)
+
+
 def _is_sdk(home: str) -> bool:
     return (Path(home) / "lib64" / sdk.LIBRARY).is_file()
 

@@ -14,6 +14,8 @@ from typer.core import TyperCommand, TyperOption
 from descend import _cann
 from descend.contract import PRODUCTS
 
+_PROGRAMS = ("-m", "-c", "-")  # programs of Python that are no files
+
 
 class Launcher(TyperCommand):
     """A command that leaves alone what follows the program, or -m MODULE: that is the program's own."""
@@ -23,7 +25,7 @@ class Launcher(TyperCommand):
         options = [option for option in self.params if isinstance(option, TyperOption)]
         with_value = {name for option in options if not option.is_flag for name in option.opts}
         ours = 0
-        while ours < len(args) and args[ours].startswith("-") and args[ours] not in ("-m", "-c", "--"):
+        while ours < len(args) and args[ours].startswith("-") and args[ours] not in (*_PROGRAMS, "--"):
             ours += 2 if args[ours] in with_value else 1
         return super().parse_args(ctx, args if "--" in args[:ours] else [*args[:ours], "--", *args[ours:]])
 
@@ -33,10 +35,11 @@ def npu(
         list[str] | None,
         typer.Argument(
             metavar="PROGRAM ARGUMENT...",
-            help="A Python file, -m MODULE, -c CODE, or a command such as torchrun, and all of its arguments.",
+            help="A Python file, -m MODULE, -c CODE, - for what standard input has, or a command such as torchrun, "
+            "and all of its arguments.",
         ),
     ] = None,
-    product: Annotated[str | None, typer.Option(help="The Atlas product to stand for (DESCEND_PRODUCT).")] = None,
+    product: Annotated[str | None, typer.Option(help="The Ascend product to stand for (DESCEND_PRODUCT).")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices there are (DESCEND_DEVICES).")] = None,
     check: Annotated[bool, typer.Option("--check", help="Tell what is found here and what is wrong.")] = False,
 ) -> None:
@@ -48,6 +51,8 @@ def npu(
         raise typer.BadParameter(f"there is no product {product!r}; the products are {', '.join(PRODUCTS)}.")
     settings = {"DESCEND_PRODUCT": product, "DESCEND_DEVICES": devices}
     os.environ.update({name: str(value) for name, value in settings.items() if value is not None})
+    if os.environ.get("DESCEND_PRODUCT") == "host":
+        raise typer.BadParameter("torch_npu knows no device of the product host, which is not a processor's.")
     if check:
         from descend.cli import npu_check
 
@@ -55,6 +60,7 @@ def npu(
     if not program:
         raise typer.BadParameter("a program is missing: descend npu train.py, or descend npu -m module.")
     _cann.refuse_other()
+    _cann.check_settings()
     command = _command(program)
     sys.stdout.flush()
     os.execvpe(command[0], command, _environment())
@@ -63,7 +69,7 @@ def npu(
 def _command(program: list[str]) -> list[str]:
     """What is executed: this interpreter with a file or module, or a command from beside it or from PATH."""
     name = program[0]
-    if name in ("-m", "-c") or name.endswith(".py") or os.path.exists(name):
+    if name in _PROGRAMS or name.endswith(".py") or os.path.exists(name):
         return [sys.executable, *program]
     beside = Path(sys.executable).parent
     found = shutil.which(name, path=str(beside)) or shutil.which(name)

@@ -19,8 +19,9 @@ typedef struct {
 } descendVerdict;
 
 /* Asks every product about the last call of a first phase (aclnnXxxGetWorkspaceSize), or by name
- * (aclopCompileAndExecute), that this thread made, accepted or refused: the same shapes, dtypes, formats, strides and attributes. Writes up to `capacity` verdicts, in the order of
- * the products' table, and their number to `count`; verdicts may be null where capacity is 0, to learn the number.
+ * (aclopCompileAndExecute), that this thread made, accepted or refused: the same shapes, dtypes, formats, strides and
+ * attributes. Writes up to `capacity` verdicts, in the order of the products' table, and their number to `count`;
+ * verdicts may be null where capacity is 0, to learn the number.
  *
  * A call by name whose tensors or attributes are not those of its type has the same answer on all.
  *

@@ -203,6 +203,7 @@ def test_a_command_and_its_status(environment, tmp_path):
         ([], "a program is missing"),
         (["--product", "atlas-9", "-c", "pass"], "there is no product 'atlas-9'"),
         (["--devices", "0", "-c", "pass"], "--devices"),
+        (["--report", "/none/r.json", "-c", "pass"], "the report cannot be written to /none/r.json"),
     ],
 )
 def test_a_wrong_call_of_the_launcher(environment, arguments, words):

@@ -145,7 +145,7 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op, Special special) : special_(
 }
 
 void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const Recording recording(op, *stack, count_);
+  Recording recording(op, *stack, count_);
   const size_t first = stack->size() - count_;
   const auto argument = [&](const Argument& a) -> IValue& { return (*stack)[first + a.index]; };
 
@@ -173,6 +173,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
     initialize();
     wait(device);
   }
+  recording.begin_work();
 
   Crossing crossing;
   c10::SmallVector<IValue, 4> written;

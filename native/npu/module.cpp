@@ -36,15 +36,17 @@ PYBIND11_MODULE(_npu, module) {
         return py::make_tuple(drawn.seed, drawn.offset);
       },
       "A seed and an offset from the current device's default generator, which moves on.");
-  module.def("record", record, py::arg("on"), "Whether calls are recorded from now on.");
+  module.def("record", record, py::arg("on"),
+             "Whether calls are recorded from now on; to switch it on forgets those before.");
   module.def(
       "recorded",
       [] {
         py::list all;
         for (const Recorded& each : recorded()) {
-          all.append(py::make_tuple(each.op, each.arguments, each.calls, each.seconds));
+          all.append(py::make_tuple(each.op, each.tensors, each.others, each.calls, each.errors, each.nanoseconds));
         }
         return all;
       },
-      "What was recorded: (operator, its tensors, calls, seconds).");
+      "What was recorded: operator, tensors (name, dtype and shape), whether these are all kinds beyond those that are "
+      "told apart, calls, those of them that raised, nanoseconds.");
 }

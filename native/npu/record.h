@@ -7,43 +7,62 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace descend::npu {
 
+using Tensors = std::vector<std::pair<std::string, std::string>>;  // names, dtypes and shapes
+
+// Calls of one operator with the same tensors. Of one operator 256 kinds are told apart; what is beyond is added up,
+// without tensors, as `others`.
 struct Recorded {
-  std::string op, arguments;
-  uint64_t calls;
-  double seconds;
+  std::string op;
+  Tensors tensors;
+  bool others = false;
+  uint64_t calls = 0, errors = 0, nanoseconds = 0;
 };
 
-// Switches recording on or off.
+// On: forgets what was recorded, and records from now on the calls of all threads. A forked child begins from nothing.
 void record(bool on);
 std::vector<Recorded> recorded();
 
-// One call: it begins with this object and ends with it.
+// One call: it begins with this object and ends with it. The time is that of its thread, without what calls within it
+// took, which have theirs.
 class Recording {
  public:
   Recording(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t arguments) {
     if (on_.load(std::memory_order_relaxed)) start(op, stack, arguments);
   }
   ~Recording() {
-    if (op_ != nullptr) finish();
+    if (entry_ != nullptr) finish();
   }
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
+  // The operator's own work begins: what was before was waiting for that of others.
+  void begin_work() {
+    if (entry_ != nullptr) begun_ = Clock::now();
+  }
+
+  struct Entry;
+
  private:
+  using Clock = std::chrono::steady_clock;
   friend void record(bool on);
   static std::atomic<bool> on_;
+  static thread_local Recording* innermost_;
 
-  void start(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t arguments);
+  void start(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t arguments) noexcept;
   void finish() noexcept;
 
-  const c10::OperatorHandle* op_ = nullptr;
-  std::string described_;
-  std::chrono::steady_clock::time_point start_;
+  std::shared_ptr<Entry> entry_;
+  Recording* outer_ = nullptr;
+  int exceptions_ = 0;
+  Clock::time_point entered_, begun_;
+  Clock::duration within_{};  // calls within this one, since it began
 };
 
 }  // namespace descend::npu

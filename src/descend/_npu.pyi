@@ -19,7 +19,7 @@ def draw() -> tuple[int, int]:
     """A seed and an offset from the current device's default generator, which moves on."""
 
 def record(on: bool) -> None:
-    """Whether calls are recorded from now on."""
+    """Whether calls are recorded from now on; to switch it on forgets those before."""
 
-def recorded() -> list[tuple[str, str, int, float]]:
-    """What was recorded: operator, its tensors, calls, seconds."""
+def recorded() -> list[tuple[str, list[tuple[str, str]], bool, int, int, int]]:
+    """What was recorded: operator, tensors, whether all kinds beyond those told apart, calls, errors, nanoseconds."""

@@ -49,7 +49,7 @@ def _wrap(loader: Any) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        from descend import _cann
+        from descend import _cann, _npu_report
 
         global _executed
         if _executed:
@@ -59,6 +59,7 @@ def _wrap(loader: Any) -> None:
             return
         check_versions()
         _cann.load()
+        _npu_report.announce()
         execute(module)
         _executed = True
         importlib.import_module("descend.npu").after_load()

@@ -41,11 +41,20 @@ def npu(
     ] = None,
     product: Annotated[str | None, typer.Option(help="The Ascend product to stand for (DESCEND_PRODUCT).")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices there are (DESCEND_DEVICES).")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write there which operators ran, where they were computed, and which products would accept the calls "
+            "(DESCEND_REPORT). A table is printed at the end.",
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Tell what is found here and what is wrong.")] = False,
 ) -> None:
     """Run a program on torch_npu, with Descend in CANN's place.
 
-    The program is started as ever, and so are those that it starts: only environment variables are set.
+    The program is started as ever, and so are those that it starts: only environment variables are set. With --report
+    this process stays beside it, passes on signals, and ends as the program has ended.
     """
     if product is not None and product not in PRODUCTS:
         raise typer.BadParameter(f"there is no product {product!r}; the products are {', '.join(PRODUCTS)}.")
@@ -63,6 +72,11 @@ def npu(
     _cann.check_settings()
     command = _command(program)
     sys.stdout.flush()
+    if report is not None:
+        from descend import _npu_report
+        from descend.cli import npu_report
+
+        npu_report.run(command, _environment(), _npu_report.prepare(report))
     os.execvpe(command[0], command, _environment())
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any
 
-from descend import _cann, _npu_hook
+from descend import _cann, _npu_hook, _npu_report
 
 __all__ = ["after_load"]
 
@@ -24,6 +24,7 @@ def after_load() -> None:
     """Called once in a process, after torch_npu was loaded on Descend's libraries."""
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
+    _npu_report.begin(kernels)
     refuse = ctypes.CDLL("libdescend.so").descendRefuseInChild
     os.register_at_fork(before=_empty_queue, after_in_child=lambda: _give_up() if refuse() else None)
 

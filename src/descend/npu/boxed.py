@@ -15,6 +15,7 @@ from torch import Tensor
 
 from descend.npu import rules
 from descend.npu.crossing import Crossing
+from descend.npu.record import recording
 
 _C: Any = torch._C
 _CPU = torch.device("cpu")
@@ -104,6 +105,7 @@ class Kernel:
         first_kept: int | None = None,
         asks_for_grad: bool = False,
     ) -> None:
+        self._name = name
         self._operator = _operator(name)
         self.schema = schema = self._operator._schema
         self._arguments = [(i, a.name, *_kind(a)) for i, a in enumerate(schema.arguments) if _kind(a)[0]]
@@ -127,6 +129,11 @@ class Kernel:
         if self.touches_memory and device.type == "npu" and device != common:
             _wait(device)
         call = functools.partial(self._compute, args=args, named=named, device=device, known=common or asked)
+        with recording(self._name, ((name, given[i]) for i, name, *_ in self._arguments)):
+            return self._in_some_way(call, given)
+
+    def _in_some_way(self, call: Callable[..., Any], given: dict[int, Any]) -> Any:
+        """The call; where that fails for how its arguments were given, with these in another form."""
         grow = numbers = False
         while True:
             try:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from descend.npu import boxed, collectives, own, rules
+from descend.npu import boxed, collectives, own, record, rules
 from descend.npu.composed import device
 from descend.npu.composed.table import TABLE, Composed
 
@@ -26,6 +26,17 @@ from descend.npu.composed.table import TABLE, Composed
 def install() -> None:
     """Puts these kernels in the place of torch_npu's. A second call does nothing."""
     _install()
+
+
+def recorders() -> list[Any]:
+    """What records the calls of kernels: of those in Python, which some always are, and of those in C++."""
+    return [record] if form() is boxed else [record, form()]
+
+
+def composed() -> frozenset[str]:
+    """The operators of `TABLE`, without overload."""
+    names = (kernel if "::" in kernel else f"npu::{kernel}" for row in TABLE for kernel in row.kernels)
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 @functools.cache

@@ -230,6 +230,12 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 # --- how programs end ------------------------------------------------------------------------------------------------
 
 ONE = "import torch; torch.ones(3, device='npu').neg()\n"
+# A shell starts what runs in its background with SIGINT ignored.
+INTERRUPTED = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.kill(os.getpid(), signal.SIGINT)
+"""
 
 
 @pytest.mark.parametrize(
@@ -239,7 +245,7 @@ ONE = "import torch; torch.ones(3, device='npu').neg()\n"
         ("import sys; sys.exit(7)", 7),
         ("import sys; sys.exit(130)", 130),
         ("import sys; sys.exit('a sentence')", 1),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+        (INTERRUPTED, -signal.SIGINT),
         ("import atexit; atexit.register(lambda: 1 / 0)", 0),
         ("import atexit; atexit.register(lambda: torch.ones(3, device='npu').neg())", 0),
         ("import os; os.chdir('/')", 0),

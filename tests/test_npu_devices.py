@@ -92,3 +92,21 @@ for refused in (lambda: torch.npu.NPUGraph().capture_begin(), lambda: torch_npu.
         "True False",
         "False True",
     ]
+
+
+@pytest.mark.parametrize("kernels", ["", "python"])
+def test_operators_on_a_stream_that_something_else_made(kernels):
+    code = """
+import ctypes
+made = ctypes.c_void_p()
+assert int(torch.npu.npurt().npuStreamCreate(ctypes.addressof(made))) == 0
+with torch.npu.stream(torch.npu.ExternalStream(made.value)):
+    x = torch.arange(5.0).npu()
+    y = torch.nn.functional.layer_norm(x + 1, (5,)) * 2
+torch.npu.synchronize()
+print(torch.allclose(y.cpu(), torch.nn.functional.layer_norm(torch.arange(5.0), (5,)) * 2))
+del x, y
+torch.npu.empty_cache()
+assert int(torch.npu.npurt().npuStreamDestroy(made.value)) == 0
+"""
+    assert run(code, DESCEND_NPU_KERNELS=kernels) == ["True"]

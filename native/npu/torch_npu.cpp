@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -149,7 +150,13 @@ c10::Device current_device() { return guard().getDevice(); }
 void wait(c10::Device device) {
   const c10::DeviceGuard current(device);  // torch_npu makes the streams of a device only while it is current
   const c10::Stream stream = guard().getStream(device);
-  if (!guard().queryStream(stream)) guard().synchronizeStream(stream);
+  try {
+    if (!guard().queryStream(stream)) guard().synchronizeStream(stream);
+  } catch (const c10::Error& error) {
+    // torch_npu does not wait for a stream that something else made.
+    if (!std::strstr(error.what_without_backtrace(), "external NPU stream")) throw;
+    guard().synchronizeDevice(device.index());
+  }
 }
 
 void describe(c10::StorageImpl& storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {

@@ -289,11 +289,15 @@ def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def _wait(device: torch.device) -> None:
     """Waits for the work in torch_npu's task queue and on the current stream of a device."""
-    if _npu().current_device() == device.index:
-        torch.accelerator.current_stream(device).synchronize()
-    else:  # torch_npu makes the streams of a device only while it is current
+    if _npu().current_device() != device.index:  # torch_npu makes the streams of a device only while it is current
         with _npu().device(device):
-            torch.accelerator.current_stream(device).synchronize()
+            return _wait(device)
+    try:
+        torch.accelerator.current_stream(device).synchronize()
+    except RuntimeError as error:  # torch_npu does not wait for a stream that something else made
+        if "External NPU stream" not in str(error):
+            raise
+        torch.accelerator.synchronize(device)
 
 
 def _generator(given: torch.Generator | None, device: torch.device, known: torch.device | None) -> Any:

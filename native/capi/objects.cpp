@@ -64,6 +64,18 @@ aclnnStatus get_dims(const char* function, const aclTensor* tensor, Dims Tensor:
   });
 }
 
+// Destroys a list and all that is in it.
+template <class Lists, class Elements>
+aclnnStatus destroy_list(const char* function, Lists& lists, Elements& elements, const void* array) noexcept {
+  return boundary(function, [&]() -> Status {
+    if (array == nullptr) return {};
+    const auto removed = lists.remove(array);
+    if (!removed) return not_alive("array");
+    for (const auto* element : *removed) elements.remove(element);
+    return {};
+  });
+}
+
 }  // namespace
 
 aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t* stride,
@@ -158,23 +170,11 @@ aclnnStatus aclDestroyBoolArray(const aclBoolArray* array) {
 }
 
 aclnnStatus aclDestroyTensorList(const aclTensorList* array) {
-  return boundary("aclDestroyTensorList", [&]() -> Status {
-    if (array == nullptr) return {};
-    const auto removed = state().tensor_lists.remove(array);
-    if (!removed) return not_alive("array");
-    for (const aclTensor* tensor : *removed) state().tensors.remove(tensor);
-    return {};
-  });
+  return destroy_list("aclDestroyTensorList", state().tensor_lists, state().tensors, array);
 }
 
 aclnnStatus aclDestroyScalarList(const aclScalarList* array) {
-  return boundary("aclDestroyScalarList", [&]() -> Status {
-    if (array == nullptr) return {};
-    const auto removed = state().scalar_lists.remove(array);
-    if (!removed) return not_alive("array");
-    for (const aclScalar* scalar : *removed) state().scalars.remove(scalar);
-    return {};
-  });
+  return destroy_list("aclDestroyScalarList", state().scalar_lists, state().scalars, array);
 }
 
 aclnnStatus aclGetViewShape(const aclTensor* tensor, int64_t** viewDims, uint64_t* viewDimsNum) {

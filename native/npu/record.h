@@ -16,8 +16,8 @@ namespace descend::npu {
 
 using Tensors = std::vector<std::pair<std::string, std::string>>;  // names, dtypes and shapes
 
-// Calls of one operator with the same tensors. Of one operator 256 kinds are told apart; what is beyond is added up,
-// without tensors, as `others`.
+// Calls of one operator with the same tensors. For each operator 256 such kinds are kept apart. Further kinds are added
+// up as `others`, without tensors.
 struct Recorded {
   std::string op;
   Tensors tensors;
@@ -29,8 +29,8 @@ struct Recorded {
 void record(bool on);
 std::vector<Recorded> recorded();
 
-// One call: it begins with this object and ends with it. The time is that of its thread, without what calls within it
-// took, which have theirs.
+// One call: it begins with this object and ends with it. Its time is wall time on its thread. The time of calls within
+// it counts for those calls only.
 class Recording {
  public:
   Recording(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t arguments) {
@@ -42,7 +42,7 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // The operator's own work begins: what was before was waiting for that of others.
+  // The operator's own work begins. The time before this was spent waiting for other work, and does not count.
   void begin_work() {
     if (entry_ != nullptr) begun_ = Clock::now();
   }

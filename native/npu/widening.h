@@ -1,4 +1,4 @@
-// Operators whose CPU kernel has none for 16 bits, which a processor's has: in float32, rounded once.
+// Some CPU kernels refuse 16-bit dtypes that Ascend's kernels take. Such calls are computed in float32, rounded once.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -90,9 +90,8 @@ def _locked(file: Path) -> Iterator[None]:
 
 def _replace(file: Path, document: Document) -> None:
     """Whoever reads the file finds the old report or the new one, and never a half."""
-    new = file.with_name(
-        f".{os.getpid()}.descend-report"
-    )  # a name of its own: the file's may be as long as names can be
+    # Not the file's name with a suffix: that name may already be as long as names can be.
+    new = file.with_name(f".{os.getpid()}.descend-report")
     try:
         new.write_text(json.dumps(document, indent=1) + "\n")
         new.replace(file)

@@ -45,7 +45,7 @@ def complete() -> None:
 
 def borrow(name: str, key: str, owner: str) -> None:
     """Has the kernel of another dispatch key called with the device's tensors."""
-    kernel: Any = torch.library.get_kernel(_operator(name), owner)
+    kernel: Any = torch.library.get_kernel(rules.operator(name), owner)
     implement(name, kernel.call_boxed, key, with_keyset=True)
 
 
@@ -74,12 +74,6 @@ def _npu() -> Any:
     return torch.npu  # type: ignore[attr-defined]
 
 
-def _operator(name: str) -> Any:
-    namespace, _, rest = name.partition("::")
-    base, _, overload = rest.partition(".")
-    return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
-
-
 def _empty_or(theirs: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """torch_npu's knows no other memory format than the contiguous one."""
 
@@ -106,7 +100,7 @@ class Kernel:
         asks_for_grad: bool = False,
     ) -> None:
         self._name = name
-        self._operator = _operator(name)
+        self._operator = rules.operator(name)
         self.schema = schema = self._operator._schema
         self._arguments = [(i, a.name, *_kind(a)) for i, a in enumerate(schema.arguments) if _kind(a)[0]]
         writes = any(written for *_, written in self._arguments)

@@ -82,14 +82,7 @@ class Crossing:
             npu.as_strided_(cpu.shape, cpu.stride(), cpu.storage_offset())
 
     def _dense(self, tensor: Tensor, written: bool) -> Tensor:
-        storage = self._storage(tensor.untyped_storage(), written)
-        cpu = torch.empty(0, dtype=tensor.dtype, device=_CPU)
-        cpu.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        if tensor.is_conj():
-            torch._C._set_conj(cpu, True)
-        if tensor.is_neg():
-            torch._C._set_neg(cpu, True)
-        return cpu
+        return _view_of(self._storage(tensor.untyped_storage(), written), tensor)
 
     def _storage(self, owner: torch.UntypedStorage, written: bool) -> Any:
         """A CPU storage with the same memory, which keeps ``owner`` alive; or the copy of it that this call uses."""
@@ -128,10 +121,10 @@ def _compressed(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     raise NotImplementedError(f"Descend: tensors of layout {tensor.layout} are not known on device npu.")
 
 
-def _view_of(owner: Any, like: Tensor) -> Tensor:
-    """A tensor of the device in a storage of its own, as ``like`` is in the CPU storage with that memory."""
-    view = torch.empty(0, dtype=like.dtype, device=owner.device)
-    view.set_(owner, like.storage_offset(), like.shape, like.stride())
+def _view_of(storage: Any, like: Tensor) -> Tensor:
+    """A tensor in a storage, as ``like`` is in the other device's storage with the same memory."""
+    view = torch.empty(0, dtype=like.dtype, device=storage.device)
+    view.set_(storage, like.storage_offset(), like.shape, like.stride())
     if like.is_conj():
         torch._C._set_conj(view, True)
     if like.is_neg():

@@ -5,7 +5,7 @@ Both forms of the kernels follow it: ``descend._npu`` in C++ (native/npu), and `
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch._C import _dispatch_get_all_op_names
@@ -95,6 +95,13 @@ def base(whole: str) -> str:
     return whole.partition("::")[2].partition(".")[0]
 
 
+def operator(whole: str) -> Any:
+    """An operator of ``torch.ops`` by its whole name, such as ``aten::add.Tensor``."""
+    name, _, overload = whole.partition(".")
+    namespace, _, rest = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), rest), overload or "default")
+
+
 def _register_dense(form: Form, whole: str) -> None:
     name = base(whole)
     if name in STAYS:
@@ -127,8 +134,7 @@ def _register_sparse(form: Form, whole: str) -> None:
 
 def _draws_without_generator(whole: str) -> bool:
     """Whether an operator draws random numbers and cannot be told from where."""
-    name, _, overload = whole.partition(".")
-    operator = getattr(getattr(torch.ops.aten, base(name)), overload or "default")
-    if torch.Tag.nondeterministic_seeded not in operator.tags:
+    found = operator(whole)
+    if torch.Tag.nondeterministic_seeded not in found.tags:
         return False
-    return all(argument.name != "generator" for argument in operator._schema.arguments)
+    return all(argument.name != "generator" for argument in found._schema.arguments)

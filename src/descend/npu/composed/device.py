@@ -62,9 +62,8 @@ def _causal_or(theirs: Any) -> Callable[..., Tensor]:
     ) -> Tensor:
         tensors = (query, key, value)
         whole = all(t.dim() == 4 and t.dtype == query.dtype and t.device == query.device for t in tensors)
-        traced = (
-            torch._C._len_torch_dispatch_stack() > 0
-        )  # a triangle made while tracing has no values, so it must not be kept
+        # A triangle made while tracing has no values, so it must not be kept.
+        traced = torch._C._len_torch_dispatch_stack() > 0
         if traced or not is_causal or attn_mask is not None or not whole or not _is_fused(query, key, value):
             given = (*tensors, attn_mask, dropout_p, is_causal)
             result: Tensor = theirs.call_boxed(keys, *given, scale=scale, enable_gqa=enable_gqa)

@@ -22,7 +22,7 @@ if not sys.platform.startswith("linux"):
 # that Descend would compute.
 LOOKS = """
 import ctypes, os, sys, types
-sys.modules["descend.npu.kernels"] = types.SimpleNamespace(install=lambda: None)
+sys.modules["descend.npu.kernels"] = types.SimpleNamespace(install=lambda: None, load_native=lambda: None)
 for name in ("libhccl.so", "libascendcl.so", "libacl_op_compiler.so", "libge_runner.so", "libgraph.so",
              "libacl_tdt_channel.so", "libopapi.so"):
     library = ctypes.CDLL(name)

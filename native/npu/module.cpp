@@ -9,6 +9,7 @@
 #include <string>
 
 #include "npu/generator.h"
+#include "npu/gradients.h"
 #include "npu/record.h"
 #include "npu/registration.h"
 #include "npu/torch_npu.h"
@@ -36,6 +37,13 @@ PYBIND11_MODULE(_npu, module) {
         return py::make_tuple(drawn.seed, drawn.offset);
       },
       "A seed and an offset from the current device's default generator, which moves on.");
+  module.def(
+      "wait_for_graphs",
+      [](int8_t device) {
+        const py::gil_scoped_release others_may_need_it;
+        wait_for_graphs({c10::DeviceType::PrivateUse1, device});
+      },
+      py::arg("device"), "Waits until PyTorch's thread for a device's gradients has freed the graphs it has computed.");
   module.def("record", record, py::arg("on"),
              "Whether calls are recorded from now on; to switch it on forgets those before.");
   module.def(

@@ -1,19 +1,14 @@
-from torch import Tensor
-
 built_for: str
 """The version of PyTorch that the module was built for."""
 
-def register_kernels() -> int:
-    """Puts the CPU's kernels in the place of torch_npu's; returns how many operators that are."""
+def serve(name: str, key: str, mixes_devices: bool, indexes: bool, first_kept: int | None, asks_for_grad: bool) -> None:
+    """Has the CPU's kernel compute an operator on the memory of the device's tensors."""
 
-def register_collectives() -> None:
-    """Has collectives of the device's tensors computed by the process group's backend for the CPU."""
+def borrow(name: str, key: str, owner: str) -> None:
+    """Has the kernel of another dispatch key called with the device's tensors."""
 
-def on_cpu(tensor: Tensor) -> Tensor:
-    """The tensor as a tensor of the CPU, in the same memory."""
-
-def serve(name: str) -> None:
-    """Puts the CPU's kernel of an operator of any namespace in the place of what the device has."""
+def wait_for_graphs(device: int) -> None:
+    """Waits until PyTorch's thread for a device's gradients has freed the graphs it has computed."""
 
 def draw() -> tuple[int, int]:
     """A seed and an offset from the current device's default generator, which moves on."""

@@ -24,6 +24,24 @@ def collectives(rank: int, size: int) -> None:
     assert reduced(ReduceOp.AVG) == total / size
     assert reduced(ReduceOp.MAX) == size
     assert all(reduced(ReduceOp.SUM, d) == total for d in (torch.float16, torch.bfloat16, torch.int64, torch.float64))
+    flags = torch.ones(4, dtype=torch.bool, device="npu")
+    distributed.all_reduce(flags)
+    assert flags.view(torch.uint8).tolist() == [1] * 4
+    unknown_to_gloo = (torch.int16, torch.uint16, torch.uint32)
+    assert all(reduced(ReduceOp.MAX, d) == size and reduced(ReduceOp.SUM, d) == total for d in unknown_to_gloo)
+    few = torch.empty(4, dtype=torch.int16, device="npu")
+    distributed.reduce_scatter(few, [x.to(torch.int16) * -i for i in range(size)])
+    assert few.tolist() == [-rank * total] * 4
+    for dtype in (*unknown_to_gloo, torch.uint64, torch.float8_e4m3fn, torch.bool):
+        given = (x % 2).to(dtype)
+        parts = [torch.empty_like(given) for _ in every]
+        distributed.all_gather(parts, given)
+        assert [t[0].item() for t in parts] == [i % 2 for i in every]
+        whole = torch.empty(4 * size, dtype=dtype, device="npu")
+        distributed.all_gather_into_tensor(whole, given)
+        assert whole[::4].tolist() == [i % 2 for i in every]
+        distributed.broadcast(given, 1)
+        assert given[0].item() == 0
     parts = [torch.empty_like(x) for _ in every]
     distributed.all_gather(parts, x)
     assert [t[0].item() for t in parts] == every

@@ -145,7 +145,7 @@ class Kernel:
     def _as_tensor(value: Any, kind: str | None, given: dict[int, Any]) -> Any:
         if kind != "tensor" or not isinstance(value, (bool, int, float, complex)):
             return value
-        double = any(t.dtype in (torch.float64, torch.complex128) for t in _tensors(list(given.values())))
+        double = any(t.dtype in (torch.float64, torch.complex128) for t in tensors(list(given.values())))
         return torch.tensor(value, dtype=torch.float64 if double and isinstance(value, float) else None, device=_CPU)
 
     def _compute(
@@ -178,28 +178,28 @@ class Kernel:
                     if self._grad and given[i].requires_grad:
                         value.requires_grad_()
                 else:
-                    value = _changed(value, functools.partial(crossing.enter, written=written))
+                    value = changed(value, functools.partial(crossing.enter, written=written))
                 if i < len(arguments):
                     arguments[i] = value
                 elif value is not None:
                     options[name] = value
             result = self._call(arguments, options)
             for i, _, _, written in self._arguments:
-                for tensor in _tensors(given[i]) if written else ():
+                for tensor in tensors(given[i]) if written else ():
                     crossing.write_back(tensor, device)
             if device.type != "npu":
                 return result
             if self._kept is not None:
                 kept = result[self._kept :]
                 return (*(crossing.leave(each, device) for each in result[: self._kept]), *kept)
-            return _changed(result, lambda tensor: crossing.leave(tensor, device))
+            return changed(result, lambda tensor: crossing.leave(tensor, device))
 
     def _call(self, arguments: list[Any], options: dict[str, Any]) -> Any:
         """The CPU's kernel; where it has none for a 16-bit dtype, in float32 and rounded. As native/npu/widening.h."""
         try:
             return self._operator(*arguments, **options)
         except RuntimeError as error:
-            narrow = next((t.dtype for t in _tensors((arguments, *options.values())) if t.dtype in _NARROW), None)
+            narrow = next((t.dtype for t in tensors((arguments, *options.values())) if t.dtype in _NARROW), None)
             if narrow is None or not any(refusal in str(error) for refusal in _REFUSALS):
                 raise
         pairs: list[tuple[Tensor, Tensor]] = []
@@ -217,22 +217,22 @@ class Kernel:
                     return tensor
             return result.to(narrow) if result.dtype is torch.float32 else result
 
-        wide = _changed(arguments, widen)
-        wide_options = {name: _changed(value, widen) for name, value in options.items()}
+        wide = changed(arguments, widen)
+        wide_options = {name: changed(value, widen) for name, value in options.items()}
         result = self._operator(*wide, **wide_options)
         for i, name, _, written in self._arguments:
-            given = _tensors((arguments[i] if i < len(arguments) else options.get(name)) if written else ())
+            given = tensors((arguments[i] if i < len(arguments) else options.get(name)) if written else ())
             for tensor in given:
-                for each, changed in pairs:
+                for each, written_wide in pairs:
                     if each is tensor:
-                        tensor.resize_(changed.shape).copy_(changed)
-        return _changed(result, narrowed)
+                        tensor.resize_(written_wide.shape).copy_(written_wide)
+        return changed(result, narrowed)
 
     def _common_device(self, given: dict[int, Any]) -> torch.device | None:
         """The device that all tensors are on. Tensors without dimensions may be on the CPU."""
         found = other = None
         for i, _, kind, written in self._arguments:
-            for tensor in _tensors(given[i]):
+            for tensor in tensors(given[i]):
                 device = tensor.device
                 if device.type == "npu":
                     if found is not None and found != device and not self._mixes:
@@ -264,20 +264,21 @@ def _kind(argument: Any) -> tuple[str | None, bool]:
     return names.get(bare), written
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
     """The tensors of a value, which may be a list (of lists) of them."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _tensors(each)
+            yield from tensors(each)
 
 
-def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A value with other tensors: itself one, or a list or tuple (of lists) of them and of other things."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_changed(each, change) for each in value])
+        return type(value)([changed(each, change) for each in value])
     return value
 
 

@@ -20,6 +20,17 @@ _REDUCING = {
     **dict.fromkeys(("allreduce_", "allreduce_coalesced_", "reduce_"), 0),
     **dict.fromkeys(("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"), 1),
 }
+# HCCL's dtypes that gloo does not know: as what their bits are moved, and in what they are reduced. Gloo adds bool as
+# bytes, and 2 is none; HCCL's sum of True and True is True.
+_MOVED_AS = {
+    **dict.fromkeys((torch.int16, torch.uint16), torch.float16),
+    **{torch.uint32: torch.int32, torch.uint64: torch.int64},
+    **dict.fromkeys((torch.float8_e4m3fn, torch.float8_e5m2), torch.uint8),
+}
+_REDUCED_IN = {
+    **dict.fromkeys((torch.bool, torch.int16, torch.uint16), torch.int32),
+    torch.uint32: torch.int64,
+}
 
 
 def install() -> None:
@@ -27,7 +38,7 @@ def install() -> None:
     if not distributed.is_available() or not distributed.is_gloo_available():
         return
     for name in _SERVED:
-        boxed.implement(f"c10d::{name}", boxed.Kernel(f"c10d::{name}"), "PrivateUse1")
+        boxed.implement(f"c10d::{name}", _Move(f"c10d::{name}"), "PrivateUse1")
     boxed.implement("c10d::_allgather_base_", _Gathering("c10d::_allgather_base_"), "PrivateUse1")
     for name, divided in _REDUCING.items():
         boxed.implement(f"c10d::{name}", _Reduction(f"c10d::{name}", divided), "PrivateUse1")
@@ -36,6 +47,13 @@ def install() -> None:
     backend.backend_capability["hccl"] = ["npu", "cpu"]
     for module in (distributed, distributed.distributed_c10d):
         module.batch_isend_irecv = _batch_isend_irecv  # type: ignore[attr-defined]
+
+
+class _Move(boxed.Kernel):
+    """A collective that moves elements and does not look at them."""
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return super().__call__(*(boxed.changed(each, _moved) for each in args), **named)
 
 
 class _Reduction(boxed.Kernel):
@@ -53,10 +71,26 @@ class _Reduction(boxed.Kernel):
             count = distributed.ProcessGroup.unbox(given[self._group]).size()
             given[self._divided] = _divided(given[self._divided], count, in_place=self._divided == 0)
             given[self._op] = torch.classes.c10d.ReduceOp()  # a sum
-        return super().__call__(*given, **named)
+        if _REDUCED_IN.keys().isdisjoint(tensor.dtype for tensor in boxed.tensors(given)):
+            return super().__call__(*given, **named)
+        return self._in_wider_dtype(given, named)
+
+    def _in_wider_dtype(self, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Has gloo compute in dtypes that it knows, and waits for it: only then can what was given be written."""
+
+        def wider(tensor: Tensor) -> Tensor:
+            return tensor.to(_REDUCED_IN.get(tensor.dtype, tensor.dtype))
+
+        results, *others = (boxed.changed(each, wider) for each in given)
+        done = super().__call__(results, *others, **named)
+        distributed.Work.unbox(done[1] if isinstance(done, tuple) else done).wait()
+        for result, tensor in zip(boxed.tensors(results), boxed.tensors(given[0]), strict=True):
+            if result is not tensor:
+                tensor.copy_(result)
+        return done
 
 
-class _Gathering(boxed.Kernel):
+class _Gathering(_Move):
     """PyTorch's gloo cuts the result along its first dimension. HCCL fills any shape, so it is given as a row."""
 
     def __call__(self, output: Tensor, given: Tensor, *args: Any, **named: Any) -> Any:
@@ -64,6 +98,10 @@ class _Gathering(boxed.Kernel):
             return super().__call__(output, given, *args, **named)
         _, work = super().__call__(output.flatten(), given.flatten(), *args, **named)
         return output, work
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    return tensor.view(_MOVED_AS[tensor.dtype]) if tensor.dtype in _MOVED_AS else tensor
 
 
 def _divided(value: Any, count: int, in_place: bool) -> Any:
@@ -80,8 +118,8 @@ def _creator() -> Callable[[Any, Any], Any]:
         """torch_npu's gather, in Python, calls this method of a group and not the dispatcher's operator."""
 
         def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *options: Any) -> Any:
-            views = [list(map(boxed.on_cpu, each)) for each in outputs]
-            return super().allgather(views, list(map(boxed.on_cpu, inputs)), *options)  # type: ignore[misc]
+            views = boxed.changed((outputs, inputs), lambda tensor: boxed.on_cpu(_moved(tensor)))
+            return super().allgather(*views, *options)  # type: ignore[misc]
 
     def create(given: Any, options: Any) -> Any:
         groups.append(Gloo(given.store, given.group_rank, given.group_size, timeout=given.timeout))

@@ -33,6 +33,15 @@ def pytest_configure(config: Any) -> None:
 
 
 @pytest.fixture
+def host() -> Iterator[None]:
+    """The calls of this thread obey the rules of this machine, not those of a product."""
+    from descend import acl
+
+    with acl.product("host"):
+        yield
+
+
+@pytest.fixture
 def on_device(request: Any) -> Iterator[Any]:
     """The device of ``--device``, PyTorch's default one while the test runs."""
     import torch

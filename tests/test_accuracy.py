@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
-
-from descend import reference
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from benchmarks.precision import __main__, figures, report
 from benchmarks.precision.figures import Entry, Measured, Output
 from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, EPSILON, OPERATORS, Draw, Golden, exact
+from typer.testing import CliRunner
+
+from descend import reference
 
 SMALL = {
     "rms_norm": (40, 64),

@@ -20,7 +20,6 @@ pytest.importorskip("rich")
 pytest.importorskip("typer")
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 from benchmarks import accuracy, frameworks  # noqa: E402

@@ -220,7 +220,7 @@ def assert_same_bits(actual: Sequence[Array], expected: Sequence[Array]) -> None
         assert a.dtype == e.dtype
         assert a.shape == e.shape
         bits = f"u{a.dtype.itemsize}"
-        different = np.ascontiguousarray(a).view(bits) != np.ascontiguousarray(e).view(bits)
+        different = np.asarray(a).view(bits) != np.asarray(e).view(bits)
         assert not different.any(), f"{int(different.sum())} of {different.size} elements have other bits"
 
 

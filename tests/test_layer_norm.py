@@ -30,7 +30,8 @@ from cases import (
     wide,
 )
 from descend import acl, precision, reference
-from test_layer_norm_backward import BF16, DEVICE, F16, F32, HERE, LONG_AND_MANY
+from norm_gradients import LONG_AND_MANY
+from test_layer_norm_backward import BF16, DEVICE, F16, F32, HERE
 from test_rms_norm_grad import shapes
 
 OP = "layer_norm"

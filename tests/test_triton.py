@@ -32,7 +32,8 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
 def test_in_tritons_interpreter():
     """The tests of the CPU kernels, and those of the kernels' own, in one process: see triton_plugin.py for which."""
     options = ["-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]
-    modules = [str(HERE / f"test_{module}.py") for module in (*OPERATORS, "triton_kernels", "triton_two_phase")]
+    names = (*OPERATORS, "norm_gradients", "triton_kernels", "triton_two_phase")
+    modules = [str(HERE / f"test_{name}.py") for name in names]
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *modules],

@@ -151,14 +151,15 @@ _OF_EACH = 24
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    found: dict[tuple[str, str], list[Any]] = {}
+    found: dict[tuple[str, ...], list[Any]] = {}
     for item in items:
         parameters = str(item.callspec.params) if hasattr(item, "callspec") else ""
         shape = item.callspec.params.get("shape", ()) if parameters else ()
         elements = math.prod(shape) if all(isinstance(n, int) for n in shape) else 0
         largest = max((int(n) for n in re.findall(r"(?<![.\de])\d+", parameters)), default=0)
         if _SELECTED.search(item.originalname) and largest <= _LARGEST and elements <= _ELEMENTS:
-            found.setdefault((item.module.__name__, item.originalname), []).append(item)
+            operator = item.callspec.params.get("operator", "") if parameters else ""
+            found.setdefault((item.module.__name__, item.originalname, operator), []).append(item)
         elif item.module.__name__.startswith("test_triton"):
             found[item.module.__name__, item.name] = [item]
     kept = [item for cases in found.values() for item in cases[:: -(-len(cases) // _OF_EACH)]]

@@ -28,7 +28,7 @@ const Status& num_threads_status();
 
 namespace detail {
 using Chunk = void (*)(void* context, int64_t chunk);
-// Of few bytes each thread's chunks are fixed.
+// Takes what run_region takes; it does not need `bytes`.
 void run_chunks(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context);
 // From callers to their helpers, as it was found.
 Distance& distance();

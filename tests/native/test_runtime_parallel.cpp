@@ -8,8 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -24,7 +22,6 @@
 #include "in_child.h"
 #include "runtime/clock.h"
 #include "runtime/distance.h"
-#include "runtime/handover.h"
 #include "runtime/machine.h"
 #include "runtime/parallel.h"
 
@@ -52,16 +49,16 @@ bool covers(int64_t chunks, int64_t bytes = kLarge) {
   return covers_by(chunks, [&](auto count) { parallel_for(chunks, bytes, count); });
 }
 
-// Chunks that are assigned to threads from the start.
+// A region of so many threads, however little work it is.
 template <class Body>
-void run_fixed(int64_t chunks, int threads, Body&& body) {
+void run_on(int64_t chunks, int threads, Body&& body) {
   detail::run_chunks(
       chunks, threads, 0,
       [](void* context, int64_t chunk) { (*static_cast<std::remove_reference_t<Body>*>(context))(chunk); }, &body);
 }
 
-bool fixed_covers(int64_t chunks, int threads) {
-  return covers_by(chunks, [&](auto count) { run_fixed(chunks, threads, count); });
+bool covers_on(int64_t chunks, int threads) {
+  return covers_by(chunks, [&](auto count) { run_on(chunks, threads, count); });
 }
 
 }  // namespace
@@ -161,38 +158,24 @@ TEST_CASE("each thread begins with the same share in every region, and then take
   }
 }
 
-TEST_CASE("fixed chunks run once each, whoever comes, however late") {
+TEST_CASE("chunks run once each, whoever comes, however late") {
   for (int threads : {1, 2, 3, 8, 16, 17, 64}) {
     for (int64_t chunks : {0, 1, 2, 3, 7, 15, 16, 17, 64, 1000}) {
       for (int times = 0; times < 20; ++times) {
-        CHECK(fixed_covers(chunks, threads));
+        CHECK(covers_on(chunks, threads));
         if (times % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50 * times));
       }
     }
   }
 }
 
-TEST_CASE("a fixed chunk runs where it did before, and its neighbours with it") {
-  const std::thread::id caller = std::this_thread::get_id();
-  for (int times = 0; times < 20; ++times) {
-    std::vector<std::thread::id> by(9);
-    std::atomic<bool> came{false};
-    run_fixed(9, 2, [&](int64_t chunk) {
-      by[static_cast<size_t>(chunk)] = std::this_thread::get_id();
-      if (std::this_thread::get_id() != caller) came = true;
-      while (!came) std::this_thread::yield();  // the caller, which would take chunks that no thread has begun
-    });
-    for (size_t i = 0; i < by.size(); ++i) CHECK((by[i] == caller) == (i < 4));
-  }
-}
-
-TEST_CASE("each worker takes its own fixed chunks in every region, in whatever order they come" * FORKS) {
+TEST_CASE("each worker takes its own chunks in every region, in whatever order they come" * FORKS) {
   CHECK(in_child([] {  // where there are no more workers than seats
           std::array<std::thread::id, 5> by, before;
           bool same = true;
           for (int times = 0; times < 50; ++times) {
             std::atomic<int> inside{0};
-            run_fixed(5, 5, [&](int64_t chunk) {
+            run_on(5, 5, [&](int64_t chunk) {
               by[static_cast<size_t>(chunk)] = std::this_thread::get_id();
               ++inside;
               while (inside < 5) std::this_thread::yield();
@@ -204,38 +187,38 @@ TEST_CASE("each worker takes its own fixed chunks in every region, in whatever o
         }) == 0);
 }
 
-TEST_CASE("fixed chunks do not wait for workers that are busy elsewhere") {
+TEST_CASE("chunks do not wait for workers that are busy elsewhere") {
   constexpr int kCallers = 3;
   std::atomic<int> inside{0};
   std::atomic<bool> over{false};
   std::vector<std::thread> callers;
   for (int i = 0; i < kCallers; ++i) {
     callers.emplace_back([&] {
-      run_fixed(4, 4, [&](int64_t) {
+      run_on(4, 4, [&](int64_t) {
         ++inside;
         while (!over) std::this_thread::yield();
       });
     });
   }
   while (inside < kCallers) std::this_thread::yield();
-  for (int times = 0; times < 200; ++times) CHECK(fixed_covers(40, 4));
+  for (int times = 0; times < 200; ++times) CHECK(covers_on(40, 4));
   over = true;
   for (std::thread& thread : callers) thread.join();
   CHECK(inside == 4 * kCallers);
 }
 
-TEST_CASE("fixed chunks of workers that do not come are shared by all who did" * FORKS) {
+TEST_CASE("chunks of workers that do not come are shared by all who did" * FORKS) {
   CHECK(in_child([] {
           std::atomic<int> kept{0}, begun{0};
           std::atomic<bool> over{false};
           std::thread other([&] {
-            run_fixed(3, 3, [&](int64_t) {
+            run_on(3, 3, [&](int64_t) {
               ++kept;
               while (!over) std::this_thread::yield();
             });
           });
           while (kept < 3) std::this_thread::yield();
-          run_fixed(8, 4, [&](int64_t) {  // with the one worker that is free, two at a time
+          run_on(8, 4, [&](int64_t) {  // with the one worker that is free, two at a time
             const int together = begun++ / 2 * 2 + 2;
             while (begun < together) std::this_thread::yield();
           });
@@ -372,7 +355,7 @@ TEST_CASE("many callers share the pool") {
     callers.emplace_back([&, c] {
       for (int round = 0; round < 400; ++round) {
         if (!covers(1 + (round * 7 + c) % 97)) ++wrong;
-        if (!fixed_covers(1 + (round * 5 + c) % 31, 1 + c % 6)) ++wrong;
+        if (!covers_on(1 + (round * 5 + c) % 31, 1 + c % 6)) ++wrong;
       }
     });
   }
@@ -587,96 +570,4 @@ TEST_CASE("without threads to be had, the caller does it alone" * FORKS) {
           return covers(1000) && covers(1000);
         }) == 0);
 #endif
-}
-
-TEST_CASE("the default number of threads") {
-  const auto threads = [](const char* descend, const char* omp, int cores) {
-    return detail::default_threads(descend, omp, cores).threads;
-  };
-  CHECK(threads(nullptr, nullptr, 8) == 8);
-  CHECK(threads(nullptr, "4", 8) == 4);
-  CHECK(threads(nullptr, " 4 ", 8) == 4);
-  CHECK(threads(nullptr, "4,2", 8) == 4);
-  CHECK(threads(nullptr, "16", 8) == 8);
-  for (const char* bad : {"", "0", "-2", "many", "4x", "4;2", "3.5", ","}) CHECK(threads(nullptr, bad, 8) == 8);
-  CHECK(threads("3", "4", 8) == 3);
-  CHECK(threads("64", "4", 2) == 64);
-  CHECK(threads("", "4", 8) == 4);
-  CHECK(detail::default_threads("3", nullptr, 8).status.ok());
-  CHECK(detail::default_threads("", nullptr, 8).status.ok());
-  for (const char* bad : {"0", "-1", "4,2", "four", "1025", "99999999999999999999", " "}) {
-    const detail::ThreadDefault got = detail::default_threads(bad, "4", 8);
-    CHECK(got.threads == 4);
-    CHECK(got.status.code == Code::kRuntimeError);
-    CHECK(got.status.sentence.find("DESCEND_NUM_THREADS") == 0);
-  }
-  set_num_threads(100000);
-  CHECK(num_threads() == kMaxThreads);
-  set_num_threads(-5);
-  CHECK(num_threads() >= 1);
-  set_num_threads(0);
-  CHECK(num_threads() >= 1);
-  CHECK(num_threads_status().ok());
-}
-
-TEST_CASE("cgroup limits") {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::temp_directory_path() / ("descend-cgroup-" + std::to_string(getpid()));
-  const auto write = [&](const std::string& path, const std::string& text) {
-    fs::create_directories((root / path).parent_path());
-    std::ofstream(root / path) << text;
-  };
-  const auto limits = [&] { return detail::cgroup_limits(root.string()); };
-
-  CHECK(limits().cores == 0);  // nothing there at all
-  write(
-      "proc/self/mountinfo",
-      "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n22 1 8:1 / / rw - ext4 x rw\n");
-  write("proc/self/cgroup", "0::/outer/inner\n");
-  CHECK(limits().cores == 0);
-  write("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n");
-  write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
-  CHECK(limits().cores == 0);
-  CHECK(limits().memory == 0);
-  write("sys/fs/cgroup/outer/cpu.max", "150000 100000\n");
-  write("sys/fs/cgroup/outer/memory.max", "1073741824\n");
-  CHECK(limits().cores == doctest::Approx(1.5));
-  CHECK(limits().memory == size_t{1} << 30);
-  CHECK(limits().memory_left == size_t{1} << 30);
-  write("sys/fs/cgroup/outer/memory.current", "1000000000\n");
-  CHECK(limits().memory_left == 73741824);
-  write("sys/fs/cgroup/outer/memory.stat", "anon 1\ninactive_file 300000000\nactive_file 5\n");
-  CHECK(limits().memory_left == 373741824);
-  write("sys/fs/cgroup/outer/memory.current", "1373741824\n");
-  CHECK(limits().memory_left == 1);  // 0 is no limit
-  write("sys/fs/cgroup/outer/inner/cpu.max", "50000 100000\n");
-  CHECK(limits().cores == doctest::Approx(0.5));
-
-  fs::remove_all(root);
-  write("proc/self/mountinfo",
-        "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-        "33 31 0:30 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
-  write("proc/self/cgroup", "5:cpuacct,cpu:/docker/abc\n4:memory:/docker/abc\n3:cpuset:/\nnonsense\n");
-  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
-  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  CHECK(limits().cores == 0);
-  CHECK(limits().memory == 0);
-  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
-  CHECK(limits().cores == doctest::Approx(2.5));
-  CHECK(limits().memory_left == 0);
-  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n");
-  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1500\n");
-  write("sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 200\n");
-  CHECK(limits().memory_left == 700);
-  fs::remove_all(root);
-
-  CHECK(usable_cores() >= 1);
-  CHECK(usable_memory() > 0);
-}
-
-TEST_CASE("a cache line comes from one processor to another") {
-  const double way = handover_seconds(0.01);
-  CHECK((way == 0 || (way > 1e-9 && way < 10e-6)));  // 0: others were at work
-  if (usable_cores() < 2) CHECK(way == 0);
 }

@@ -257,6 +257,88 @@ def test_16_bits_that_the_cpu_has_no_kernel_for(dtype: Any) -> None:
         torch.linalg.inv(matrix.int().npu())
 
 
+def _convolved(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    image, filters = (t.reshape(8, 64, 4, 8).detach().requires_grad_() for t in (x, weight))
+    result = torch.nn.functional.conv2d(image, filters)
+    return result, *torch.autograd.grad(result, (image, filters), torch.ones_like(result))
+
+
+def _normalized(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    batch = x.reshape(256, 64).detach().requires_grad_()
+    result = torch.nn.functional.batch_norm(batch, None, None, weight.flatten()[:64], training=True)
+    return torch.autograd.grad(result, batch, weight.reshape(256, 64))
+
+
+IN_FLOAT32: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "mm": lambda a, b: a @ b.T,
+    "linear": lambda a, b: torch.nn.functional.linear(a, b, b[:, 0]),
+    "addmm_": lambda a, b: (a[:, :8] * 1).addmm_(a, b.T, beta=0.5),
+    "bmm": lambda a, b: torch.bmm(a[None], b.T[None]),
+    "baddbmm": lambda a, b: torch.baddbmm(a[None, :, :8], a[None], b.T[None]),
+    "addbmm": lambda a, b: torch.addbmm(a[:, :8], a[None], b.T[None]),
+    "mv": lambda a, b: a @ b[0],
+    "addmv": lambda a, b: torch.addmv(a[:, 0], a, b[0], alpha=2),
+    "dot": lambda a, b: torch.dot(a[0], b[0]),
+    "mm, out=": lambda a, b: torch.mm(a, b.T, out=a.new_empty(0)),
+    "convolution": _convolved,
+    "batch norm": _normalized,
+}
+
+
+@pytest.mark.parametrize("call", IN_FLOAT32.values(), ids=IN_FLOAT32)
+def test_float16_is_added_in_float32(call):
+    random = torch.Generator().manual_seed(4)
+    x, weight = (torch.randn(8, 2048, generator=random).half() for _ in range(2))
+    found, expected = (tree_leaves(call(t.npu(), w.npu())) for t, w in ((x, weight), (x.float(), weight.float())))
+    for f, e in zip(found, expected, strict=True):
+        assert f.dtype == torch.float16
+        if call is _normalized:  # its forward pass rounds what the gradient reads
+            torch.testing.assert_close(f.float(), e, rtol=5e-3, atol=5e-3)
+        else:
+            assert torch.equal(f, e.half())
+
+
+def test_float16_beside_float32_keeps_its_own_dtypes():
+    x, weight = torch.randn(4, 8, 3).half(), torch.randn(8)
+    args = (weight, weight, None, None, True, 0.1, 1e-5)
+    on_npu = [a.npu() if isinstance(a, Tensor) else a for a in args]
+    same(torch.native_batch_norm(x, *args), torch.native_batch_norm(x.npu(), *on_npu))
+
+
+def test_indices_and_classes_may_be_int32():
+    functional = torch.nn.functional
+    scores = torch.randn(6, 4, requires_grad=True)
+    classes = torch.tensor([3, 0, 1, -100, 2, 0])
+    index = torch.tensor([[0, 3, 1, 1]])
+
+    def put(x: Tensor, at: Tensor) -> Tensor:
+        return x.put(at, torch.ones(1, 4, device=x.device))
+
+    calls: list[tuple[Callable[..., Tensor], Tensor, Tensor]] = [
+        (functional.cross_entropy, scores, classes),
+        (lambda x, c: functional.cross_entropy(x, c, label_smoothing=0.1), scores, classes),
+        (functional.cross_entropy, torch.randn(1, 3, 2, 3), classes.view(1, 2, 3).clamp(-100, 2)),
+        (functional.cross_entropy, torch.randn(6, 4).half(), classes),
+        (functional.multi_margin_loss, scores, classes.abs() % 4),
+        (functional.multilabel_margin_loss, scores, torch.tensor([[3, 0, -1, 1]] * 6)),
+        (lambda x, c: x * functional.one_hot(c, 4), scores, classes.abs() % 4),
+        (put, scores, index),
+        (lambda x, at: x.gather(0, at), scores, index),
+        (lambda x, at: x.scatter(0, at, 2.0), scores, index),
+        (lambda x, at: x.scatter_add(0, at, x[:1]), scores, index),
+        (lambda x, at: x.index_fill(0, at[0], 1.0), scores, index),
+        (lambda x, at: x.index_select(0, at[0]), scores, index),
+        (lambda x, at: x.take(at), scores, index),
+        (lambda x, at: x.index_add(1, at[0], x), scores, index),
+    ]
+    for call, given, indices in calls:
+        x, y = (given.detach().to(device).requires_grad_() for device in ("cpu", "npu"))
+        expected, found = call(x, indices), call(y, indices.int().npu())
+        same([expected, *torch.autograd.grad(expected.sum(), x)], [found, *torch.autograd.grad(found.sum(), y)])
+    with pytest.raises(RuntimeError, match="Short"):
+        functional.cross_entropy(scores.npu(), classes.npu().to(torch.int16))
+
+
 def test_complex_numbers_are_conjugated_in_place():
     x = torch.tensor([1 + 2j, 3 - 1j])
     assert x.npu().conj_physical_().tolist() == x.conj().tolist()

@@ -11,7 +11,6 @@
 #include "npu/generator.h"
 #include "npu/memory.h"
 #include "npu/record.h"
-#include "npu/widening.h"
 
 namespace descend::npu {
 namespace {
@@ -85,6 +84,11 @@ bool is_or_optional(const c10::Type& type) {
   return optional != nullptr && optional->getElementType()->castRaw<T>() != nullptr;
 }
 
+// Whether an argument holds indices or classes, which Ascend takes as int32, too. As in src/descend/npu/rules.py.
+bool is_indices(const std::string& argument, const std::string& op) {
+  return argument == "index" || argument == "target" || (op == "aten::one_hot" && argument == "self");
+}
+
 // The device that all tensors of a call are on. Tensors without dimensions may be on the CPU.
 class CommonDevice {
  public:
@@ -122,13 +126,14 @@ class CommonDevice {
 CpuKernel::CpuKernel(const c10::OperatorHandle& op, Special special) : special_(special) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& name = schema.name();
-  count_ = static_cast<uint32_t>(schema.arguments().size());
+  dtypes_ = {static_cast<uint32_t>(schema.arguments().size()), {}, {}, special.float16_in_float32};
   bool views = false;
-  for (uint32_t i = 0; i < count_; ++i) {
+  for (uint32_t i = 0; i < dtypes_.count; ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     const c10::Type& type = *argument.type();
     const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    if (written) written_.push_back(i);
+    if (written) dtypes_.written.push_back(i);
+    if (is_indices(argument.name(), name)) dtypes_.indices.push_back(i);
     if (is_or_optional<c10::TensorType>(type)) {
       arguments_.push_back({Kind::kTensor, written, i});
     } else if (is_tensor_list(type)) {
@@ -141,12 +146,12 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op, Special special) : special_(
   }
   for (const c10::Argument& result : schema.returns()) views = views || result.alias_info() != nullptr;
   const bool empty = name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0;
-  touches_memory_ = !written_.empty() || !(views || empty);
+  touches_memory_ = !dtypes_.written.empty() || !(views || empty);
 }
 
 void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  Recording recording(op, *stack, count_);
-  const size_t first = stack->size() - count_;
+  Recording recording(op, *stack, dtypes_.count);
+  const size_t first = stack->size() - dtypes_.count;
   const auto argument = [&](const Argument& a) -> IValue& { return (*stack)[first + a.index]; };
 
   CommonDevice common(op, special_.mixes_devices);
@@ -209,7 +214,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
   std::optional<AllocateOn> allocate;
   if (on_npu) allocate.emplace(device);
-  call_in_own_or_wide(op, cpu_keys(keys), stack, count_, written_);
+  call_in_own_or_wide(op, cpu_keys(keys), stack, dtypes_);
 
   for (const IValue& value : written) {
     if (value.isTensor()) {

@@ -7,14 +7,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "npu/widening.h"
+
 namespace descend::npu {
 
 // What is special about an operator. src/descend/npu/rules.py has the list.
 struct Special {
-  bool mixes_devices;   // CPU tensors may be among the arguments
-  bool indexes;         // the tensors of its list, the indices, may be the CPU's
-  uint32_t first_kept;  // this result and those after it stay on the CPU
-  bool asks_for_grad;   // the CPU kernel computes more if gradients are recorded
+  bool mixes_devices;       // CPU tensors may be among the arguments
+  bool indexes;             // the tensors of its list, the indices, may be the CPU's
+  uint32_t first_kept;      // this result and those after it stay on the CPU
+  bool asks_for_grad;       // the CPU kernel computes more if gradients are recorded
+  bool float16_in_float32;  // the CPU kernel adds in float16
 };
 
 // One operator's kernel: what each argument needs is read once from the operator's schema.
@@ -33,8 +36,7 @@ class CpuKernel : public c10::OperatorKernel {
   };
 
   std::vector<Argument> arguments_;
-  std::vector<uint32_t> written_;  // the indices of those that are written to
-  uint32_t count_;
+  Dtypes dtypes_;
   bool touches_memory_;  // false for views, and for new tensors without values
   Special special_;
 };

@@ -21,10 +21,24 @@ constexpr std::array<std::string_view, 4> kRefusals = {
     "Unsupported datatype for add_relu",
 };
 
-bool refuses_dtype(const c10::Error& error) {
+// What they say where indices or classes are not int64.
+constexpr std::array<std::string_view, 5> kRefusalsOfIndices = {
+    "Expected dtype int64 for index",
+    "Expected a long tensor for index",
+    "expected scalar type Long but found Int",
+    "expected target dtype to be Long or Byte, but got Int",
+    "only applicable to index tensor of type LongTensor",
+};
+
+template <size_t N>
+bool says_one_of(const std::array<std::string_view, N>& refusals, const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
-  return std::any_of(kRefusals.begin(), kRefusals.end(),
+  return std::any_of(refusals.begin(), refusals.end(),
                      [&](std::string_view refusal) { return words.find(refusal) != std::string_view::npos; });
+}
+
+bool is_int32(const IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kInt;
 }
 
 bool is_narrow(const Tensor& tensor) {
@@ -41,6 +55,14 @@ std::optional<at::ScalarType> narrow_of(c10::ArrayRef<IValue> arguments) {
     }
   }
   return std::nullopt;
+}
+
+bool float16_alone(c10::ArrayRef<IValue> arguments) {
+  return std::none_of(arguments.begin(), arguments.end(), [](const IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return false;
+    const at::ScalarType type = value.toTensor().scalar_type();
+    return type != at::kHalf && (at::isFloatingType(type) || at::isComplexType(type));
+  });
 }
 
 Tensor widened(const Tensor& tensor) { return is_narrow(tensor) ? tensor.to(at::kFloat) : tensor; }
@@ -79,31 +101,51 @@ class Narrowing {
 }  // namespace
 
 void call_in_own_or_wide(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
-                         uint32_t count, const std::vector<uint32_t>& written) {
-  const auto narrow = narrow_of(torch::jit::last(*stack, count));
-  if (!narrow) {
+                         const Dtypes& dtypes) {
+  const auto arguments = torch::jit::last(*stack, dtypes.count);
+  const auto narrow = narrow_of(arguments);
+  const bool has_int32 = std::any_of(dtypes.indices.begin(), dtypes.indices.end(),
+                                     [&](uint32_t index) { return is_int32(arguments[index]); });
+  if (!narrow && !has_int32) {
     op.redispatchBoxed(keys, stack);
     return;
   }
-  const std::vector<IValue> given(stack->end() - count, stack->end());  // a kernel that refuses has moved some of them
-  const size_t below = stack->size() - count;
-  try {
-    op.redispatchBoxed(keys, stack);
-    return;
-  } catch (const c10::Error& error) {
-    if (!refuses_dtype(error)) throw;
+  const std::vector<IValue> given = arguments.vec();  // a kernel that refuses has moved some of them
+  std::vector<IValue> used = given;
+  const size_t below = stack->size() - dtypes.count;
+  const auto widen = [&] {
+    std::transform(used.begin(), used.end(), used.begin(), [](auto& v) { return widened(v); });
+  };
+  bool wide = dtypes.float16_in_float32 && narrow == at::kHalf && float16_alone(given), longer = false;
+  if (wide) widen();
+  while (true) {
+    stack->resize(below);
+    stack->insert(stack->end(), used.begin(), used.end());
+    try {
+      op.redispatchBoxed(keys, stack);
+      break;
+    } catch (const c10::Error& error) {
+      if (narrow && !wide && says_one_of(kRefusals, error)) {
+        wide = true;
+        widen();
+      } else if (has_int32 && !longer && says_one_of(kRefusalsOfIndices, error)) {
+        longer = true;
+        for (const uint32_t index : dtypes.indices) {
+          if (is_int32(used[index])) used[index] = used[index].toTensor().to(at::kLong);
+        }
+      } else {
+        throw;
+      }
+    }
   }
-  stack->resize(below);
-  std::vector<IValue> wide;
-  for (const IValue& value : given) stack->push_back(wide.emplace_back(widened(value)));
-  op.redispatchBoxed(keys, stack);
+  if (!wide) return;
 
   Narrowing rounded(*narrow);
-  for (const uint32_t index : written) {
+  for (const uint32_t index : dtypes.written) {
     if (given[index].isTensor()) {
-      rounded.write_back(given[index].toTensor(), wide[index].toTensor());
+      rounded.write_back(given[index].toTensor(), used[index].toTensor());
     } else if (given[index].isTensorList()) {
-      const auto from = wide[index].toTensorVector(), to = given[index].toTensorVector();
+      const auto from = used[index].toTensorVector(), to = given[index].toTensorVector();
       for (size_t i = 0; i < to.size(); ++i) rounded.write_back(to[i], from[i]);
     }
   }

@@ -1,7 +1,15 @@
 built_for: str
 """The version of PyTorch that the module was built for."""
 
-def serve(name: str, key: str, mixes_devices: bool, indexes: bool, first_kept: int | None, asks_for_grad: bool) -> None:
+def serve(
+    name: str,
+    key: str,
+    mixes_devices: bool,
+    indexes: bool,
+    first_kept: int | None,
+    asks_for_grad: bool,
+    float16_in_float32: bool,
+) -> None:
     """Has the CPU's kernel compute an operator on the memory of the device's tensors."""
 
 def borrow(name: str, key: str, owner: str) -> None:

@@ -25,14 +25,27 @@ _REFUSALS = (
     *("not implemented for 'Half'", "not implemented for 'BFloat16'", "Low precision dtypes not supported"),
     "Unsupported datatype for add_relu",
 )
+_REFUSALS_OF_INDICES = (
+    *("Expected dtype int64 for index", "Expected a long tensor for index", "expected scalar type Long but found Int"),
+    "expected target dtype to be Long or Byte, but got Int",
+    "only applicable to index tensor of type LongTensor",
+)
 _STEP = 4  # torch_npu's offsets are multiples of it
 _libraries: list[torch.library.Library] = []  # one that is destroyed removes its kernels
 _local = threading.local()
 
 
-def serve(name: str, key: str, mixes_devices: bool, indexes: bool, first_kept: int | None, asks_for_grad: bool) -> None:
+def serve(
+    name: str,
+    key: str,
+    mixes_devices: bool,
+    indexes: bool,
+    first_kept: int | None,
+    asks_for_grad: bool,
+    float16_in_float32: bool,
+) -> None:
     """Has the CPU's kernel compute an operator on the memory of the device's tensors."""
-    kernel = Kernel(name, mixes_devices, indexes, first_kept, asks_for_grad)
+    kernel = Kernel(name, mixes_devices, indexes, first_kept, asks_for_grad, float16_in_float32)
     if not (kernel.is_view and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)):  # torch_npu's view is one
         implement(name, kernel, key)
 
@@ -98,6 +111,7 @@ class Kernel:
         indexes: bool = False,
         first_kept: int | None = None,
         asks_for_grad: bool = False,
+        float16_in_float32: bool = False,
     ) -> None:
         self._name = name
         self._operator = rules.operator(name)
@@ -109,6 +123,8 @@ class Kernel:
         self.touches_memory = writes or not (views or base.startswith(("empty", "new_empty")))
         self.is_view = not self.touches_memory or torch.Tag.inplace_view in self._operator.tags
         self._mixes, self._indexes, self._kept, self._grad = mixes_devices, indexes, first_kept, asks_for_grad
+        self._wide = float16_in_float32
+        self._indices = [(i, a.name) for i, a in enumerate(schema.arguments) if rules.is_indices(name, a.name)]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The call, with tensors of the device where the CPU's kernel has the CPU's."""
@@ -195,13 +211,35 @@ class Kernel:
             return changed(result, lambda tensor: crossing.leave(tensor, device))
 
     def _call(self, arguments: list[Any], options: dict[str, Any]) -> Any:
-        """The CPU's kernel; where it has none for a 16-bit dtype, in float32 and rounded. As native/npu/widening.h."""
+        """The CPU's kernel, called with other dtypes where it refuses these or is slow. As native/npu/widening.h."""
+        dtypes = [tensor.dtype for tensor in tensors((arguments, *options.values()))]
+        narrow = next((dtype for dtype in dtypes if dtype in _NARROW), None)
+        floating = {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
+        if self._wide and floating == {torch.float16}:
+            return self._call_wide(arguments, options, torch.float16)
         try:
             return self._operator(*arguments, **options)
-        except RuntimeError as error:
-            narrow = next((t.dtype for t in tensors((arguments, *options.values())) if t.dtype in _NARROW), None)
-            if narrow is None or not any(refusal in str(error) for refusal in _REFUSALS):
+        except (RuntimeError, IndexError) as error:
+            if narrow and any(refusal in str(error) for refusal in _REFUSALS):
+                return self._call_wide(arguments, options, narrow)
+            longer = any(refusal in str(error) for refusal in _REFUSALS_OF_INDICES)
+            if not (longer and self._lengthen_indices(arguments, options)):
                 raise
+        return self._call(arguments, options)
+
+    def _lengthen_indices(self, arguments: list[Any], options: dict[str, Any]) -> bool:
+        """Has int64 in the place of int32; whether there was any."""
+        found = False
+        for i, name in self._indices:
+            place: Any = arguments if i < len(arguments) else options
+            key = i if place is arguments else name
+            value = place[key] if place is arguments or name in options else None
+            if isinstance(value, Tensor) and value.dtype is torch.int32:
+                place[key], found = value.long(), True
+        return found
+
+    def _call_wide(self, arguments: list[Any], options: dict[str, Any], narrow: torch.dtype) -> Any:
+        """The CPU's kernel with float32 for 16-bit dtypes, and its results rounded."""
         pairs: list[tuple[Tensor, Tensor]] = []
 
         def widen(tensor: Tensor) -> Tensor:
@@ -219,7 +257,7 @@ class Kernel:
 
         wide = changed(arguments, widen)
         wide_options = {name: changed(value, widen) for name, value in options.items()}
-        result = self._operator(*wide, **wide_options)
+        result = self._call(wide, wide_options)
         for i, name, _, written in self._arguments:
             given = tensors((arguments[i] if i < len(arguments) else options.get(name)) if written else ())
             for tensor in given:

@@ -44,6 +44,8 @@ constexpr nanoseconds kSpin = std::chrono::microseconds(100);
 constexpr int kWakeAtOnce = 2;  // the caller wakes so many workers, and each of them as many more
 constexpr int kRegions = 64;    // more callers at the same time run alone
 
+static_assert(kMaxThreads <= Region::kWorkers && kMaxThreads <= Region::kOpenings / Region::kOpening);
+
 struct Pool {
   std::array<Region, kRegions> regions;
   alignas(64) std::atomic<uint64_t> free_regions{~uint64_t{0}};

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "runtime/clock.h"
-#include "runtime/parallel.h"
 #include "runtime/work_shares.h"
 
 namespace descend {
@@ -24,7 +23,7 @@ struct Region {
 
   alignas(64) std::atomic<uint32_t> state{0};
   int core = -1;  // where the caller began
-  detail::Chunk body = nullptr;
+  void (*body)(void* context, int64_t chunk) = nullptr;
   void* context = nullptr;
   uint32_t timed = 0;               // counts regions: every eighth measures how far its workers are
   Clock::time_point begin{};        // of a region that measures; else 0
@@ -47,7 +46,6 @@ struct Region {
     latency.compare_exchange_strong(none, static_cast<int32_t>(took.count()), std::memory_order_relaxed);
   }
 };
-static_assert(kMaxThreads <= Region::kWorkers && kMaxThreads <= Region::kOpenings / Region::kOpening);
 static_assert(offsetof(Region, shares) == 64);
 
 }  // namespace descend

@@ -786,7 +786,7 @@ TEST_CASE("null results, devices that are none, lists without values") {
 TEST_CASE("sentences on dtypes, formats and storages") {
   const Runtime runtime;
   Problem problem;
-  const int64_t dims[] = {8, 64}, one[] = {1};
+  const int64_t dims[] = {8, 64}, one[] = {1}, one_less[] = {8 * 64 - 1};
   const auto said_of_dy = [&](aclDataType dtype, aclFormat format, uint64_t storage_rank, const int64_t* storage) {
     uint64_t size = 0;
     aclOpExecutor* executor = nullptr;
@@ -801,6 +801,8 @@ TEST_CASE("sentences on dtypes, formats and storages") {
   CHECK(said_of_dy(ACL_FLOAT, static_cast<aclFormat>(77), 2, dims).find(": dy has format 77, but must have ") !=
         std::string::npos);
   CHECK(said_of_dy(ACL_FLOAT, ACL_FORMAT_ND, 1, one).find("outside its storage of 1 element.") != std::string::npos);
+  CHECK(said_of_dy(ACL_FLOAT, ACL_FORMAT_ND, 1, one_less).find("outside its storage of 511 elements.") !=
+        std::string::npos);
   CHECK(descendSetProduct("atlas-a3") == 0);
   CHECK(
       said_of_dy(ACL_FLOAT16, ACL_FORMAT_ND, 2, dims) ==

@@ -414,7 +414,7 @@ def test_more_positions_than_fit_at_once(width, stride):
 @pytest.mark.parametrize("forward", [False, True])
 def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, depth, dtype):
     """Heads that begin at quarters of cache lines are stored past the caches, by quarters."""
-    tokens, width = 2**18 // depth * 16, 3  # 32 MB of float32; the window's stride is 2
+    tokens, width = 2**25 // (8 * depth * DTYPES[dtype].itemsize), 3  # 32 MB; the window's stride is 2
     call = arrays(dtype, tokens, 8, depth, [tokens // 3, tokens - 7], width, 2)
     keywords = {"compress_block_size": width, "compress_stride": 2}
 

@@ -425,13 +425,15 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
     times = 60 * 2**20 // (2 * few.nbytes) + 2  # beyond last caches of up to 90 MB
     gamma = normal(np.random.default_rng(30), (columns,), dtype)
 
-    def run(times: int, gap: int, in_place: bool = False, beyond_line: int = 0) -> tuple[Place, list[Array]]:
-        place = Place((10 * times, columns + gap), dtype, beyond_line=beyond_line)
-        x, y = np.tile(few, (times, 1)), place.array[:, :columns]
+    many = np.tile(few, (times, 1))
+
+    def run(x: Array, gap: int, in_place: bool = False, beyond_line: int = 0) -> tuple[Place, list[Array]]:
+        place = Place((len(x), columns + gap), dtype, beyond_line=beyond_line)
+        y = place.array[:, :columns]
         if in_place:
             y[...] = x
             x = y
-        others = [np.empty((10 * times, 1), np.float64 if dtype == "DOUBLE" else np.float32)]
+        others = [np.empty((len(x), 1), np.float64 if dtype == "DOUBLE" else np.float32)]
         if operator == "rms_norm":
             descend.rms_norm(x, gamma, out=(y, *others))
         else:
@@ -439,11 +441,11 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
             descend.layer_norm(x, columns, gamma, gamma, out=(y, *others))
         return place, others
 
-    place, expected = run(1, 0)
+    place, expected = run(few, 0)
     expected.insert(0, place.array)
     odd = few.itemsize
     for gap, in_place, beyond_line in ((0, False, odd), (0, True, 16), (3, False, 0), (3, True, 16), (8, False, 48)):
-        place, others = run(times, gap, in_place, beyond_line)
+        place, others = run(many, gap, in_place, beyond_line)
         for result, part in zip((place.array[:, :columns], *others), expected, strict=True):
             rows = result.reshape(times, 10, -1)
             assert_same_bits([rows], [np.broadcast_to(part, rows.shape)])

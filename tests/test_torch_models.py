@@ -53,7 +53,8 @@ def _needed(request):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_every_gradient(name, dtype):
-    found = compare(MODELS[name], dtype)
+    batches = 1 if dtype is torch.float64 else 3  # in float64 the gradients are compared, not their errors
+    found = compare(MODELS[name], dtype, batches=batches)
     assert set(found.report.swapped.values()) == {SWAPPED[name]}
     assert not found.report.left
     assert len(found.ours) > len(found.report.swapped)

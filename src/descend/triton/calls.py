@@ -30,7 +30,7 @@ _NUMPY = {
 }
 
 _REMEMBERED = 4096
-"""Answers of the engine that are kept; when there are more, all are forgotten."""
+"""So many answers of the engine are remembered. When there are more, all are forgotten."""
 
 
 class _OnDevice:
@@ -90,7 +90,7 @@ class Operator:
         self._known: dict[Any, list[tuple[tuple[int, ...], torch.dtype]]] = {}
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
-        """The results, a tuple where the operator has several; None for what is not wanted."""
+        """The results; a tuple if the operator has several, with None for those that are not wanted."""
         if len(args) > len(self._parameters):
             raise TypeError(f"{self.name} takes {len(self._parameters)} arguments, and {len(args)} were given.")
         values = {**self._defaults, **dict(zip((p.python for p in self._parameters), args, strict=False)), **named}
@@ -193,14 +193,14 @@ def invalid(name: str, sentence: str) -> AclnnError:
 
 
 def mark_written(tensors: Iterable[Tensor | None]) -> None:
-    """Lets autograd know."""
+    """Counts a version of each tensor, so that autograd notices that it was written to."""
     for tensor in tensors:
         if tensor is not None and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
 
 
 def on(device: torch.device) -> AbstractContextManager[Any]:
-    """The device as the current one, on which Triton launches."""
+    """Makes the device the current one, since Triton launches there."""
     if device.type != "cuda" or device.index is None or device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(device)

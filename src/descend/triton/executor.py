@@ -18,7 +18,7 @@ from descend.triton.calls import described, invalid, mark_written, on
 from descend.triton.work import Placed, Rehearsal
 
 _ALIGNMENT = 16
-"""Of a workspace: what the widest access to memory asks for."""
+"""Alignment of a workspace in bytes: that of the widest access to memory."""
 
 
 class Prepared(Executor):

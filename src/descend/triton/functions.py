@@ -25,7 +25,7 @@ def long(value):
 
 @triton.jit
 def narrow(value, pointer):
-    """The value in the dtype that a pointer points to, on the way to 16 bits by float32."""
+    """The value in the dtype that a pointer points to; float64 becomes 16 bits by way of float32."""
     if pointer.dtype.element_ty.primitive_bitwidth == 16:
         value = value.to(tl.float32)
     return value.to(pointer.dtype.element_ty)
@@ -109,7 +109,7 @@ def add_slots(work: Work, slots: Tensor, out: Tensor) -> None:
 
 @triton.jit
 def sum_of_squares(x, WIDE: tl.constexpr):
-    """Of each row of a tile, in float64, whatever the size of the elements."""
+    """The sum of squares of each row of a tile, in float64, however large or small the elements are."""
     squares = tl.sum(x * x, axis=1)
     total = squares.to(tl.float64)
     if tl.float32 == WIDE:
@@ -134,7 +134,7 @@ def moments(x, inside, count, WIDE: tl.constexpr):
     distance = tl.where(inside, x - centre[:, None], 0.0)
     squares = tl.sum(distance * distance, axis=1)
     off = tl.sum(distance, axis=1).to(tl.float64) / count
-    far = tl.abs(centre) == float("inf")  # from which no distance can be taken
+    far = tl.abs(centre) == float("inf")  # no distance can be taken from it
     mean = tl.where(far, 0.0, off) + centre.to(tl.float64)
     total = squares.to(tl.float64) - off * off * count
     total = tl.where(total < 0, 0.0, total)

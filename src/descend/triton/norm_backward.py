@@ -76,7 +76,7 @@ def rows_kernel(
         if DBETA:
             dbeta += dy
         if DX:
-            g = dy * load_gamma(gamma_ptr, c, columns, WEIGHTED, WIDE)  # anew: it would take the registers
+            g = dy * load_gamma(gamma_ptr, c, columns, WEIGHTED, WIDE)  # read again, for want of registers
             slope = (tl.sum(g * xhat, axis=1).to(tl.float64) / columns).to(WIDE)
             difference = g - xhat * slope[:, None]
             if CENTERED:

@@ -22,21 +22,21 @@ _TILE = 2048
 """Elements of a tile of short rows."""
 
 _MOST_ROWS = 128
-"""Rows of a tile: what a row costs beside its elements has its registers, too."""
+"""Rows of a tile at most: each row needs registers beside those of its elements."""
 
 _PER_THREAD = 16
-"""Elements that a thread holds of a tile, up to the most warps that leave enough registers."""
+"""Elements of a tile that a thread holds. A larger tile gets more warps, up to _MOST_WARPS."""
 
 _MOST_WARPS = 16
 
 _CHUNK = 4096
-"""Columns in a chunk, where they are as many."""
+"""Columns of a chunk; fewer if the row has fewer."""
 
 _SLABS = 256
-"""Programs that one launch over slabs is worth, where there are rows enough."""
+"""Programs of a launch over slabs, if there are rows enough."""
 
 _SLAB_TILES = 64
-"""Tiles in a slab at most: the longest chain of float32 additions in a column sum."""
+"""Tiles of a slab at most. A column sum adds so many numbers in float32 one after the other."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Tile:
     columns: int
     warps: int
     slabs: int = _SLABS
-    """That a launch over them is worth, where it adds columns up."""
+    """Slabs of a launch that adds columns up, if there are rows enough."""
 
     @staticmethod
     def of(elements: int, columns: int, warps: int, slabs: int = _SLABS) -> "Tile":

@@ -1,7 +1,10 @@
 """What a launch works with: scratch memory, and the queue on which its kernels start.
 
-One launch serves every way to call it: the functional form takes scratch from PyTorch, phase 1 rehearses the launch to
-learn what it needs, phase 2 takes the same from the caller's workspace.
+The launch of an operator is written once and called with one of three:
+
+- `Work`, of the functional form, takes scratch from PyTorch.
+- `Rehearsal`, of phase 1, starts nothing and counts the scratch that the launch takes.
+- `Placed`, of phase 2, takes the same scratch from the caller's workspace.
 """
 
 from collections.abc import Sequence
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 256
-"""Of scratch within a workspace, as PyTorch's own allocator has it."""
+"""Alignment of scratch within a workspace, in bytes. PyTorch's allocator has the same."""
 
 
 class Work:
@@ -27,19 +30,19 @@ class Work:
         kernel[(programs,)](*args, **form)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
-        """Scratch."""
+        """A new tensor in scratch."""
         return torch.empty(tuple(shape), dtype=dtype, device=self.device)
 
     def packed(self, tensor: Tensor) -> Tensor:
-        """The tensor, contiguous: itself where it is, else a copy in scratch."""
+        """The tensor itself if it is contiguous, else a contiguous copy in scratch."""
         return tensor if tensor.is_contiguous() else self.empty(tensor.shape, tensor.dtype).copy_(tensor)
 
     def vector(self, tensor: Tensor) -> Tensor:
-        """The elements in their order, contiguous."""
+        """The same as one dimension."""
         return self.packed(tensor).view(-1)
 
     def rows_of(self, tensor: Tensor, rows: int, columns: int) -> Tensor:
-        """A tensor as [rows, columns]: in place where its rows are contiguous and evenly spaced, else a copy."""
+        """A tensor as [rows, columns]: a view if its rows are contiguous and evenly spaced, else a copy."""
         matrix = _matrix(tensor, rows, columns)
         return self.packed(tensor).view(rows, columns) if matrix is None else matrix
 
@@ -52,7 +55,7 @@ class Work:
 
 
 class Rehearsal(Work):
-    """Counts what a launch takes, and starts nothing: its tensors are without memory (PyTorch's device "meta")."""
+    """Counts the scratch that a launch takes, and starts nothing. Tensors have no memory (PyTorch's device "meta")."""
 
     def __init__(self, device: torch.device, kept: dict[Any, Any]) -> None:
         super().__init__(device, kept)
@@ -65,7 +68,7 @@ class Rehearsal(Work):
         self.steps.append(f"{kernel.fn.__module__.rsplit('.')[-1]}.{kernel.fn.__name__} x {programs}")
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
-        """As scratch will be."""
+        """A tensor without memory, of the size that scratch will have."""
         scratch = torch.empty(tuple(shape), dtype=dtype, device="meta")
         self.bytes = _aligned(self.bytes) + scratch.nbytes
         return scratch
@@ -92,7 +95,7 @@ class Placed(Work):
 
 
 class Output:
-    """A tensor that is written as a matrix: itself where its rows are as `Work.rows_of` has it, else by a copy."""
+    """A tensor that is written as a matrix: a view of it if it has one, else by a copy that `finish` copies back."""
 
     def __init__(self, matrix: Tensor, home: Tensor | None = None) -> None:
         self.matrix = matrix
@@ -104,7 +107,7 @@ class Output:
         return self.matrix.stride(0)
 
     def finish(self) -> None:
-        """Brings the result home, if it was written elsewhere."""
+        """Copies the result into the tensor if it was written elsewhere."""
         if self._home is not None:
             self._home.copy_(self.matrix.view(self._home.shape))
 

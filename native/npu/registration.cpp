@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "npu/memory.h"
-#include "npu/silence.h"
+#include "torch/silence.h"
 
 namespace descend::npu {
 namespace {

@@ -16,7 +16,7 @@
 #include <mutex>
 #include <vector>
 
-#include "npu/silence.h"
+#include "torch/silence.h"
 
 namespace descend::npu {
 namespace {

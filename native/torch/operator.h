@@ -7,14 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "bindings/engine.h"
+#include "torch/engine_call.h"
 
 namespace descend::pytorch {
-
-void set_engine(const Engine* engine);
-
-// PyTorch's number of threads, which the engine follows once it is changed.
-void follow_threads();
 
 class TorchOperator {
  public:
@@ -29,7 +24,7 @@ class TorchOperator {
   std::optional<std::vector<at::Tensor>> run(at::ArrayRef<c10::IValue> arguments) const;
 
  private:
-  bool import(Call& call, at::ArrayRef<c10::IValue> arguments) const;
+  bool give(EngineCall& call, at::ArrayRef<c10::IValue> arguments) const;
 
   const Operator* definition_;
   std::vector<int> parameters_;  // the schema's arguments as the engine's parameters

@@ -3,10 +3,10 @@
 
 #include <c10/util/Exception.h>
 
-namespace descend::npu {
+namespace descend {
 
 class Silence : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-}  // namespace descend::npu
+}  // namespace descend

@@ -170,3 +170,37 @@ except RuntimeError as error:
 """
     done = run_python(code, timeout=120, TASK_QUEUE_ENABLE="0", DESCEND_PRODUCT=product)
     assert done.stdout.split() == ["taken" if product == "ascend-950" else "True"]
+
+
+def test_descend_under_pytorchs_norms_on_the_cpu():
+    """`enable`, before torch_npu is imported or after it, is about CPU tensors: device npu computes as before."""
+    code = """
+import sys, torch
+if sys.argv[1] == "before":
+    import descend.torch
+    descend.torch.enable()
+import torch_npu, descend.torch
+from torch.nn import functional as F
+x, weight = torch.randn(6, 48), torch.randn(48)
+
+def step(device):
+    leaves = [t.detach().to(device).requires_grad_() for t in (x, weight)]
+    results = [F.layer_norm(leaves[0], (48,), leaves[1]), F.rms_norm(leaves[0], (48,), leaves[1])]
+    gradients = torch.autograd.grad(sum(y.square().sum() for y in results), leaves)
+    return results[1].grad_fn.name(), [t.cpu() for t in (*results, *gradients)]
+
+descend.torch.enable()
+name, on_cpu = step("cpu")
+assert name == "FusedRmsNormBackward0", name
+name, on_npu = step("npu")
+assert name != "FusedRmsNormBackward0", name
+descend.torch.disable()
+assert step("cpu")[0] != "FusedRmsNormBackward0"
+same, after = step("npu")
+assert same == name
+assert all(map(torch.equal, on_npu, after))
+torch.testing.assert_close(on_npu, on_cpu, rtol=1e-4, atol=1e-4)
+torch.npu.synchronize()
+"""
+    for when in ("before", "after"):
+        run_python(code, when, timeout=300)

@@ -1,6 +1,5 @@
 // The Python module descend._torch: the operators' kernels for PyTorch's dispatcher in C++, for plain CPU tensors. All
 // that is out of the ordinary goes to the kernels in Python (descend.torch.library), errors included.
-#include <ATen/FuncTorchTLS.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -13,6 +12,8 @@
 
 #include "torch/derivative.h"
 #include "torch/operator.h"
+#include "torch/overrides.h"
+#include "torch/plain.h"
 
 namespace descend::pytorch {
 namespace {
@@ -94,7 +95,7 @@ class AutogradKernel : public Kernel {
       : Kernel(std::move(op), std::move(python)), link_(find_link(op_->definition().name)) {}
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
-    if (enabled && keys == kPlain && !transforms_active()) {
+    if (enabled && is_plain(keys)) {
       if (auto results = run(torch::jit::last(*stack, op_->arguments()))) {
         return push_results(std::move(*results), op_->arguments(), stack);
       }
@@ -103,20 +104,6 @@ class AutogradKernel : public Kernel {
   }
 
  private:
-  static constexpr c10::DispatchKeySet kPlain{c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU};
-
-  // torch.func's transforms have levels of their own, which Python's autograd.Function knows.
-  static bool transforms_active() {
-    const auto& state = at::functorch::functorchTLSAccessor();
-    if (state == nullptr) return false;
-    try {
-      state->checkSupportsCppAutogradFunction();
-      return false;
-    } catch (const c10::Error&) {
-      return true;
-    }
-  }
-
   std::optional<std::vector<at::Tensor>> run(at::ArrayRef<c10::IValue> arguments) const {
     bool record = false;
     for (const c10::IValue& argument : arguments) {
@@ -161,6 +148,8 @@ PYBIND11_MODULE(_torch, module) {
   module.def("implement", implement_operator, py::arg("name"), py::arg("kernel"), py::arg("autograd"),
              "Registers an operator's kernels, and what in Python they leave all else to.");
   module.def("follow_threads", follow_threads, "Gives the engine PyTorch's number of threads, if that has changed.");
+  module.def("override_norms", override_norms, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
+             "Registers the engine's kernels for PyTorch's own norms on the CPU, or removes them.");
   module.def(
       "enable", [](bool on) { return enabled.exchange(on); }, py::arg("on"),
       "Whether the kernels in C++ run, or all is left to Python; returns what it was.");

@@ -12,3 +12,6 @@ def follow_threads() -> None:
 
 def enable(on: bool) -> bool:
     """Whether the kernels in C++ run, or all is left to Python; returns what it was."""
+
+def override_norms(on: bool) -> None:
+    """Registers the engine's kernels for PyTorch's own norms on the CPU, or removes them."""

@@ -2,8 +2,8 @@
 
 The functions are named as in ``descend``; they are registered with the dispatcher (``torch.ops.descend``), so that
 autograd to any order, ``torch.compile``, ``torch.func``, autocast and meta tensors take them as they take PyTorch's
-own. The modules stand in for PyTorch's: the same arguments, parameters and state dicts. ``patch`` swaps the norms of a
-model that is there already.
+own. The modules stand in for PyTorch's: the same arguments, parameters and state dicts. ``enable`` puts Descend under
+PyTorch's own layer norm and RMS norm; ``patch`` swaps the norms of a model that is there already.
 
 ``torch.set_num_threads`` holds for the engine, too. CUDA tensors run in Triton's kernels (``pip install
 descend[cuda]``); nothing is moved to the CPU silently.
@@ -17,6 +17,7 @@ from descend.torch.layer_norm import layer_norm, layer_norm_backward
 from descend.torch.library import registration
 from descend.torch.modules import GroupNormSwish, LayerNorm, NsaCompress, RMSNorm, ScaledMaskedSoftmax
 from descend.torch.nsa_compress import nsa_compress, nsa_compress_grad
+from descend.torch.overriding import disable, enable, enabled
 from descend.torch.patching import Report, patch, unpatch
 from descend.torch.rms_norm import rms_norm, rms_norm_grad
 from descend.torch.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
@@ -28,6 +29,9 @@ __all__ = [
     "RMSNorm",
     "Report",
     "ScaledMaskedSoftmax",
+    "disable",
+    "enable",
+    "enabled",
     "group_norm_swish",
     "group_norm_swish_grad",
     "layer_norm",

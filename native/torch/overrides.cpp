@@ -1,0 +1,114 @@
+#include "torch/overrides.h"
+
+#include <ATen/FuncTorchTLS.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/rms_norm_compositeimplicitautograd_dispatch.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "torch/norms.h"
+#include "torch/plain.h"
+#include "torch/silence.h"
+
+// What is registered are functions without state: a thread that is about to call one that is being removed may do so.
+
+namespace descend::pytorch {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+using Two = std::tuple<Tensor, Tensor>;
+
+// PyTorch's derivatives of _fused_rms_norm, which count only where a kernel for the CPU is registered.
+const c10::SafeKernelFunction* derivatives = nullptr;
+
+bool is_recorded(const Tensor& tensor) {
+  return (c10::GradMode::is_enabled() && tensor.requires_grad()) || torch::autograd::isFwGradDefined(tensor);
+}
+
+// Dispatch key AutogradCPU. Without a kernel for the CPU, PyTorch composes this operator here, and each part of it has
+// derivatives. So does this for all that the engine does not serve: other kinds of tensors, transforms, tracing.
+Two autograd_fused_rms_norm(DispatchKeySet keys, const Tensor& input, at::IntArrayRef normalized_shape,
+                            const OptionalTensor& weight, std::optional<double> eps) {
+  if (!is_plain(keys) || !serves_rms_norm(input, normalized_shape, weight)) {
+    return at::compositeimplicitautograd::_fused_rms_norm(input, normalized_shape, weight, eps);
+  }
+  if (!is_recorded(input) && !(weight && weight->defined() && is_recorded(*weight))) {
+    return fused_rms_norm(input, normalized_shape, weight, eps);
+  }
+  torch::jit::Stack stack{input, normalized_shape, weight, eps};
+  derivatives->callBoxed(derivatives->opHandle(), keys, &stack);
+  return {std::move(stack[0]).toTensor(), std::move(stack[1]).toTensor()};
+}
+
+// Dispatch key Functionalize, which torch.compile and torch.export go through: the graph has the same operators as
+// without the engine.
+Two functional_fused_rms_norm(const Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight,
+                              std::optional<double> eps) {
+  return at::compositeimplicitautograd::_fused_rms_norm(input, normalized_shape, weight, eps);
+}
+
+// Dispatch key AutogradCPU. PyTorch does not call _fused_rms_norm where the weight has another dtype than the input, as
+// it has under autocast. (With a kernel for the key CPU, which inference mode calls, torch.export would no longer take
+// this operator apart.)
+Tensor rms_norm(DispatchKeySet keys, const Tensor& input, c10::SymIntArrayRef normalized_shape,
+                const OptionalTensor& weight, std::optional<double> eps) {
+  if (weight && weight->defined() && weight->scalar_type() != input.scalar_type() && is_plain(keys)) {
+    const auto sizes = c10::asIntArrayRefSlowOpt(normalized_shape);
+    if (sizes && serves_rms_norm(input, *sizes, weight)) {
+      return std::get<0>(at::_fused_rms_norm(input, *sizes, weight, eps));
+    }
+  }
+  return at::compositeimplicitautograd::rms_norm_symint(input, normalized_shape, weight, eps);
+}
+
+torch::Library library_of(DispatchKey key) { return {torch::Library::IMPL, "aten", key, __FILE__, __LINE__}; }
+
+// What graphs that were recorded meanwhile need afterwards, too. PyTorch has none of these kernels.
+void register_for_good() {
+  static std::vector<torch::Library> kept;
+  if (!kept.empty()) return;
+  kept.push_back(library_of(DispatchKey::CPU));
+  kept.back().impl("_fused_rms_norm_backward", TORCH_FN(fused_rms_norm_backward));
+  kept.push_back(library_of(DispatchKey::FuncTorchBatched));
+  kept.back().impl("_fused_rms_norm_backward", TORCH_FN(composed_rms_norm_backward));
+}
+
+}  // namespace
+
+void override_norms(bool on) {
+  static std::vector<torch::Library> libraries;
+  if (!on) {
+    while (!libraries.empty()) libraries.pop_back();
+    return;
+  }
+  if (!libraries.empty()) return;
+  Silence silence;  // PyTorch warns that kernels are replaced
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  register_for_good();
+  torch::Library& cpu = libraries.emplace_back(library_of(DispatchKey::CPU));
+  cpu.impl("native_layer_norm", TORCH_FN(native_layer_norm));
+  cpu.impl("native_layer_norm_backward", TORCH_FN(native_layer_norm_backward));
+  cpu.impl("_fused_rms_norm", TORCH_FN(fused_rms_norm));
+  if (derivatives == nullptr) {
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_rms_norm", "");
+    derivatives = new c10::SafeKernelFunction(op.getComputedKernelForDispatchKey(DispatchKey::AutogradCPU));
+  }
+  torch::Library& autograd = libraries.emplace_back(library_of(DispatchKey::AutogradCPU));
+  autograd.impl("_fused_rms_norm", TORCH_FN(autograd_fused_rms_norm));
+  autograd.impl("rms_norm", TORCH_FN(rms_norm));
+  libraries.emplace_back(library_of(DispatchKey::Functionalize))
+      .impl("_fused_rms_norm", TORCH_FN(functional_fused_rms_norm));
+}
+
+}  // namespace descend::pytorch

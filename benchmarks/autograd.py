@@ -19,7 +19,9 @@ from torch import Tensor, nn
 import descend.torch
 from descend.torch import library
 
-Step = Callable[[], None]
+Step = Callable[[], object]
+
+LONGEST_TURN = 0.005  # seconds
 
 ROWS = ((8, 64), (128, 768), (512, 1024), (4096, 1024), (4096, 4096), (16384, 4096))
 IMAGES = ((2, 32, 8, 8), (2, 64, 64, 64), (8, 320, 32, 32), (8, 320, 64, 64))
@@ -76,16 +78,27 @@ def step(module: nn.Module, x: Tensor, dy: Tensor) -> Step:
     return run
 
 
-def best(steps: list[Step], seconds: float) -> list[float]:
-    """The best time of each, in microseconds. They take turns."""
+def best(
+    steps: list[Step], seconds: float, calls: int = 1, before: Callable[[int], object] = lambda i: None
+) -> list[float]:
+    """The best time of each, in microseconds. They take turns; ``before(i)`` is called before each turn.
+
+    A turn has some calls, fewer where they take long.
+    """
     times = [math.inf] * len(steps)
     end, rounds = time.perf_counter() + seconds, 0
     while rounds < 5 or time.perf_counter() < end:
         rounds += 1
         for i, run in enumerate(steps):
-            begin = time.perf_counter()
-            run()
-            times[i] = min(times[i], time.perf_counter() - begin)
+            before(i)
+            start = time.perf_counter()
+            for _ in range(calls):
+                begin = time.perf_counter()
+                run()
+                now = time.perf_counter()
+                times[i] = min(times[i], now - begin)
+                if now - start > LONGEST_TURN:
+                    break
     return [1e6 * t for t in times]
 
 

@@ -96,6 +96,36 @@ def test_autograd_is_measured_on_shapes_that_it_has(monkeypatch, capsys):
     assert "no such shape: 7x7; there are 8x64, " in capsys.readouterr().err
 
 
+def test_norms_are_measured_with_descend_and_without(monkeypatch, capsys):
+    pytest.importorskip("torch")
+    from benchmarks import enabled
+
+    ways = []
+    arguments = ["--shape", "1x8", "--dtype", "mixed", "--seconds", "0", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", ["enabled", *arguments])
+    monkeypatch.setattr(enabled, "best", lambda steps, seconds, calls, before: [before(0), before(1), [2.0, 3.5]][2])
+    monkeypatch.setattr(enabled, "switch", ways.append)
+    assert enabled.main() == 1  # 1.5 us more
+    out = capsys.readouterr().out
+    assert out.count("mixed     1x8") == 6
+    assert ways == 2 * ([0, 1] + 3 * [0, 1]) + [0]
+    assert "the most that a call with Descend takes longer: 1.50 us" in out
+    monkeypatch.setattr(sys, "argv", ["enabled", "--shape", "7x7"])
+    with pytest.raises(SystemExit, match="2"):
+        enabled.main()
+    assert "no such shape: 7x7; there are 1x8, " in capsys.readouterr().err
+
+
+def test_calls_take_turns():
+    pytest.importorskip("torch")
+    from benchmarks import autograd
+
+    seen: list[object] = []
+    times = autograd.best([lambda: seen.append("a"), lambda: seen.append("b")], 0, 2, seen.append)
+    assert seen == 5 * [0, "a", "a", 1, "b", "b"]
+    assert all(0 < t < 1e6 for t in times)
+
+
 def test_no_minutes_are_no_time(monkeypatch, tmp_path):
     monkeypatch.setattr(session, "run", None)
     arguments = ["--op", "rms_norm", "--shape", "4x8", "--peers", "none", "--json", str(tmp_path / "figures.json")]

@@ -311,7 +311,8 @@ def run_all(suite: Suite, files: Sequence[str], together: int, again: bool) -> N
     """Whatever of the files is not done."""
     tests, done = state_of(entries(suite.log))
     if again:
-        for file in sorted({file_of(test) for test, entry in tests.items() if entry["outcome"] == "failed"}):
+        failed = {file_of(test) for test, entry in tests.items() if entry["outcome"] == "failed"}
+        for file in sorted(failed & set(files)):
             append(suite.log, test=file, outcome="again")
             done.discard(file)
     for group in groups([file for file in files if file not in done], together):

@@ -61,6 +61,10 @@ IN_FLOAT32 = frozenset(
         *("aten::baddbmm_", "aten::addbmm", "aten::addbmm_", "aten::mv", "aten::addmv", "aten::addmv_", "aten::dot"),
         *("aten::convolution", "aten::convolution_backward", "aten::convolution_overrideable"),
         *("aten::convolution_backward_overrideable", "aten::native_batch_norm", "aten::native_batch_norm_backward"),
+        *("aten::nll_loss_forward", "aten::nll_loss_backward", "aten::nll_loss2d_forward", "aten::nll_loss2d_backward"),
+        *("aten::binary_cross_entropy", "aten::binary_cross_entropy_backward"),
+        *("aten::binary_cross_entropy_with_logits", "aten::grid_sampler_2d", "aten::grid_sampler_2d_backward"),
+        *("aten::upsample_linear1d", "aten::upsample_linear1d_backward"),
     }
 )
 """Operators whose CPU kernel adds float16 in float16: they are computed in float32 and rounded once, as an Ascend does.

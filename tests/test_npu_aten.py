@@ -338,6 +338,8 @@ def test_indices_and_classes_may_be_int32():
         x, y = (given.detach().to(device).requires_grad_() for device in ("cpu", "npu"))
         expected, found = call(x, indices), call(y, indices.int().npu())
         same([expected, *torch.autograd.grad(expected.sum(), x)], [found, *torch.autograd.grad(found.sum(), y)])
+    assert functional.one_hot(index.int().npu()).dtype == torch.int32
+    assert torch.compile(functional.one_hot, backend="aot_eager", fullgraph=True)(index.npu(), 5).shape == (1, 4, 5)
     with pytest.raises(RuntimeError, match="Short"):
         functional.cross_entropy(scores.npu(), classes.npu().to(torch.int16))
 

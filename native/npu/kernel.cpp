@@ -85,9 +85,7 @@ bool is_or_optional(const c10::Type& type) {
 }
 
 // Whether an argument holds indices or classes, which Ascend takes as int32, too. As in src/descend/npu/rules.py.
-bool is_indices(const std::string& argument, const std::string& op) {
-  return argument == "index" || argument == "target" || (op == "aten::one_hot" && argument == "self");
-}
+bool is_indices(const std::string& argument) { return argument == "index" || argument == "target"; }
 
 // The device that all tensors of a call are on. Tensors without dimensions may be on the CPU.
 class CommonDevice {
@@ -133,7 +131,7 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op, Special special) : special_(
     const c10::Type& type = *argument.type();
     const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     if (written) dtypes_.written.push_back(i);
-    if (is_indices(argument.name(), name)) dtypes_.indices.push_back(i);
+    if (is_indices(argument.name())) dtypes_.indices.push_back(i);
     if (is_or_optional<c10::TensorType>(type)) {
       arguments_.push_back({Kind::kTensor, written, i});
     } else if (is_tensor_list(type)) {

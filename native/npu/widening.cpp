@@ -22,12 +22,11 @@ constexpr std::array<std::string_view, 4> kRefusals = {
 };
 
 // What they say where indices or classes are not int64.
-constexpr std::array<std::string_view, 5> kRefusalsOfIndices = {
+constexpr std::array<std::string_view, 4> kRefusalsOfIndices = {
     "Expected dtype int64 for index",
     "Expected a long tensor for index",
     "expected scalar type Long but found Int",
     "expected target dtype to be Long or Byte, but got Int",
-    "only applicable to index tensor of type LongTensor",
 };
 
 template <size_t N>

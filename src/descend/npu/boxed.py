@@ -28,7 +28,6 @@ _REFUSALS = (
 _REFUSALS_OF_INDICES = (
     *("Expected dtype int64 for index", "Expected a long tensor for index", "expected scalar type Long but found Int"),
     "expected target dtype to be Long or Byte, but got Int",
-    "only applicable to index tensor of type LongTensor",
 )
 _STEP = 4  # torch_npu's offsets are multiples of it
 _libraries: list[torch.library.Library] = []  # one that is destroyed removes its kernels
@@ -124,7 +123,7 @@ class Kernel:
         self.is_view = not self.touches_memory or torch.Tag.inplace_view in self._operator.tags
         self._mixes, self._indexes, self._kept, self._grad = mixes_devices, indexes, first_kept, asks_for_grad
         self._wide = float16_in_float32
-        self._indices = [(i, a.name) for i, a in enumerate(schema.arguments) if rules.is_indices(name, a.name)]
+        self._indices = [(i, a.name) for i, a in enumerate(schema.arguments) if rules.is_indices(a.name)]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The call, with tensors of the device where the CPU's kernel has the CPU's."""

@@ -27,6 +27,13 @@ def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
     return dst.resize_(self.shape).copy_(self)
 
 
+def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
+    """PyTorch's, which takes classes in int64 alone. Of classes in int32 the result is in int32, as on an Ascend."""
+    whole = self.dtype is not torch.int32
+    result: Tensor = torch.ops.aten.one_hot.default.decompose(self if whole else self.long(), num_classes)
+    return result if whole else result.int()
+
+
 # --- the cells of LSTM and GRU: on every device but the CPU PyTorch computes them by fused operators ------------------
 
 

@@ -75,8 +75,6 @@ COMPOSED = frozenset({"_to_copy", "contiguous", "empty_like", "new_empty_strided
 """Operators whose composed kernel must see the device: it takes pinned memory, or returns its input, or new memory."""
 UNDISPATCHED = frozenset({"mode", "conj_physical_"})
 """Operators that PyTorch composes for every device, but by functions that only its own devices have."""
-WHOLE = frozenset({"one_hot"})
-"""Operators that PyTorch composes and that are served whole, without gradients: the first step refuses int32."""
 OWN = frozenset({"native_dropout", "_copy_from", "_copy_from_and_resize"})
 """Operators that neither the CPU nor torch_npu computes as needed: each form has a kernel of its own."""
 SPARSE = {"SparsePrivateUse1": "SparseCPU", "SparseCsrPrivateUse1": "SparseCsrCPU"}
@@ -117,9 +115,9 @@ def serve(form: Form, whole: str, key: str = "PrivateUse1") -> None:
     form.serve(whole, key, name in MIXING, name in INDEXING, kept, grad, wide)
 
 
-def is_indices(whole: str, argument: str) -> bool:
-    """Whether an operator's argument holds indices or classes, which Ascend takes as int32, too."""
-    return argument in ("index", "target") or (whole == "aten::one_hot" and argument == "self")
+def is_indices(argument: str) -> bool:
+    """Whether an argument of this name holds indices or classes, which Ascend takes as int32, too."""
+    return argument in ("index", "target")
 
 
 def base(whole: str) -> str:
@@ -137,9 +135,6 @@ def operator(whole: str) -> Any:
 def _register_dense(form: Form, whole: str) -> None:
     name = base(whole)
     if name in STAYS:
-        return
-    if name in WHOLE:
-        serve(form, whole, "AutogradPrivateUse1")
         return
     theirs = _has(whole, "PrivateUse1")
     taken_apart = _has(whole, "CompositeImplicitAutograd")

@@ -625,3 +625,17 @@ def test_modules_that_were_patched():
     descend.torch.patch(model)
     x = torch.randn(5, 24)
     same(lambda: (model(x), torch.autograd.grad(model(x).square().sum(), list(model.parameters()))), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["without first", "with first"])
+def test_tracing_forgets_what_it_found(first):
+    """PyTorch keeps which kernel an operator has for a dispatch key: what it still knew lost a gradient."""
+    for op in (torch.ops.aten.rms_norm.default, torch.ops.aten._fused_rms_norm.default):
+        op._dispatch_cache.clear()
+    for on in (first, not first):
+        torch._dynamo.reset()
+        x = torch.linspace(-1, 2, 24).view(2, 12).requires_grad_()
+        with descend.torch.enabled() if on else contextlib.nullcontext():
+            y = torch.compile(lambda t: F.rms_norm(t, (12,), eps=1e-5), backend="aot_eager", fullgraph=True)(x)
+            found = torch.autograd.grad(y.square().sum(), x)
+        assert_close(found, torch.autograd.grad(F.rms_norm(x, (12,), eps=1e-5).square().sum(), x))

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "runtime/clock.h"
@@ -74,9 +75,14 @@ struct Succession {
 };
 thread_local Succession succession;
 
-int cores() {
+// Workers call this, too, and nothing catches what they throw. Without memory to find out, nobody spins.
+int cores() noexcept {
   static std::atomic<int> known{0};  // no lock, which a fork might leave locked in the child
-  if (known.load(std::memory_order_relaxed) == 0) known.store(usable_cores(), std::memory_order_relaxed);
+  try {
+    if (known.load(std::memory_order_relaxed) == 0) known.store(usable_cores(), std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
   return known.load(std::memory_order_relaxed);
 }
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from descend.torch import library
 
 _lock = threading.Lock()  # a forked child gets it free
@@ -95,5 +97,9 @@ def _require_cpp() -> None:
 
 
 def _apply() -> None:
-    if library._native is not None:
-        library._native.override_norms(_asked or _blocks > 0)
+    if library._native is None:
+        return
+    library._native.override_norms(_asked or _blocks > 0)
+    aten = torch.ops.aten
+    for op in (aten.native_layer_norm, aten.native_layer_norm_backward, aten.rms_norm, aten._fused_rms_norm):
+        op.default._dispatch_cache.clear()  # what PyTorch found for each dispatch key while it traced

@@ -29,7 +29,8 @@ import torch, torch.distributed as d
 d.init_process_group("hccl")
 x = torch.ones(1, device="npu")
 d.all_reduce(x)
-print("sum", x.item(), flush=True)
+if d.get_rank() == 0:  # lines of two processes may come out mixed
+    print("sum", x.item(), flush=True)
 d.destroy_process_group()
 """
 

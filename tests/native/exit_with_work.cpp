@@ -45,9 +45,10 @@ AtEnd at_end;
 // Three streams, each of which waits for the one before, and what each found done by then.
 struct Chain {
   Chain() {
-    for (int i = 0; i < 20; ++i) streams[0].submit(counted(work(2ms), first));
+    // 200 ms in all: an exit begins before they are over, under valgrind on a busy machine, too.
+    for (int i = 0; i < 20; ++i) streams[0].submit(counted(work(10ms), first));
     streams[0].record(events[0]);
-    streams[0].submit(counted(work(2ms), first));
+    streams[0].submit(counted(work(10ms), first));
     for (size_t s : {1, 2}) {
       streams[s].wait(events[s - 1]);
       streams[s].submit(counted({[this, s] {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "npu/generator.h"
 #include "npu/gradients.h"
@@ -22,12 +23,12 @@ PYBIND11_MODULE(_npu, module) {
   module.attr("built_for") = DESCEND_TORCH_VERSION;
   module.def(
       "serve",
-      [](const std::string& name, const std::string& key, bool mixes_devices, bool indexes,
-         std::optional<uint32_t> first_kept, bool asks_for_grad, bool float16_in_float32) {
+      [](const std::string& name, const std::string& key,
+         const std::tuple<bool, bool, std::optional<uint32_t>, bool, bool>& special) {
+        const auto& [mixes_devices, indexes, first_kept, asks_for_grad, float16_in_float32] = special;
         serve(name, key, {mixes_devices, indexes, first_kept.value_or(UINT32_MAX), asks_for_grad, float16_in_float32});
       },
-      py::arg("name"), py::arg("key"), py::arg("mixes_devices"), py::arg("indexes"), py::arg("first_kept"),
-      py::arg("asks_for_grad"), py::arg("float16_in_float32"),
+      py::arg("name"), py::arg("key"), py::arg("special"),
       "Has the CPU's kernel compute an operator on the memory of the device's tensors.");
   module.def("borrow", borrow, py::arg("name"), py::arg("key"), py::arg("owner"),
              "Has the kernel of another dispatch key called with the device's tensors.");

@@ -110,23 +110,28 @@ void call_in_own_or_wide(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     return;
   }
   const std::vector<IValue> given = arguments.vec();  // a kernel that refuses has moved some of them
-  std::vector<IValue> used = given;
+  std::vector<IValue> used;                           // in their place, once something must be changed
   const size_t below = stack->size() - dtypes.count;
-  const auto widen = [&] {
-    std::transform(used.begin(), used.end(), used.begin(), [](auto& v) { return widened(v); });
+  const auto widen = [&](const std::vector<IValue>& values) {
+    std::vector<IValue> wider;
+    for (const IValue& value : values) wider.push_back(widened(value));
+    return wider;
   };
   bool wide = dtypes.float16_in_float32 && narrow == at::kHalf && float16_alone(given), longer = false;
-  if (wide) widen();
+  if (wide) used = widen(given);
   while (true) {
-    stack->resize(below);
-    stack->insert(stack->end(), used.begin(), used.end());
+    if (!used.empty()) {
+      stack->resize(below);
+      stack->insert(stack->end(), used.begin(), used.end());
+    }
     try {
       op.redispatchBoxed(keys, stack);
       break;
     } catch (const c10::Error& error) {
+      if (used.empty()) used = given;
       if (narrow && !wide && says_one_of(kRefusals, error)) {
         wide = true;
-        widen();
+        used = widen(used);
       } else if (has_int32 && !longer && says_one_of(kRefusalsOfIndices, error)) {
         longer = true;
         for (const uint32_t index : dtypes.indices) {

@@ -1,15 +1,9 @@
+from descend.npu.rules import Special
+
 built_for: str
 """The version of PyTorch that the module was built for."""
 
-def serve(
-    name: str,
-    key: str,
-    mixes_devices: bool,
-    indexes: bool,
-    first_kept: int | None,
-    asks_for_grad: bool,
-    float16_in_float32: bool,
-) -> None:
+def serve(name: str, key: str, special: Special) -> None:
     """Has the CPU's kernel compute an operator on the memory of the device's tensors."""
 
 def borrow(name: str, key: str, owner: str) -> None:

@@ -29,22 +29,15 @@ _REFUSALS_OF_INDICES = (
     *("Expected dtype int64 for index", "Expected a long tensor for index", "expected scalar type Long but found Int"),
     "expected target dtype to be Long or Byte, but got Int",
 )
+_ORDINARY = rules.Special()
 _STEP = 4  # torch_npu's offsets are multiples of it
 _libraries: list[torch.library.Library] = []  # one that is destroyed removes its kernels
 _local = threading.local()
 
 
-def serve(
-    name: str,
-    key: str,
-    mixes_devices: bool,
-    indexes: bool,
-    first_kept: int | None,
-    asks_for_grad: bool,
-    float16_in_float32: bool,
-) -> None:
+def serve(name: str, key: str, special: rules.Special) -> None:
     """Has the CPU's kernel compute an operator on the memory of the device's tensors."""
-    kernel = Kernel(name, mixes_devices, indexes, first_kept, asks_for_grad, float16_in_float32)
+    kernel = Kernel(name, special)
     if not (kernel.is_view and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)):  # torch_npu's view is one
         implement(name, kernel, key)
 
@@ -103,15 +96,7 @@ def _empty_or(theirs: Callable[..., Tensor]) -> Callable[..., Tensor]:
 class Kernel:
     """One operator's kernel: what each argument needs is read once from the operator's schema."""
 
-    def __init__(
-        self,
-        name: str,
-        mixes_devices: bool = False,
-        indexes: bool = False,
-        first_kept: int | None = None,
-        asks_for_grad: bool = False,
-        float16_in_float32: bool = False,
-    ) -> None:
+    def __init__(self, name: str, special: rules.Special = _ORDINARY) -> None:
         self._name = name
         self._operator = rules.operator(name)
         self.schema = schema = self._operator._schema
@@ -121,8 +106,7 @@ class Kernel:
         base = rules.base(name)
         self.touches_memory = writes or not (views or base.startswith(("empty", "new_empty")))
         self.is_view = not self.touches_memory or torch.Tag.inplace_view in self._operator.tags
-        self._mixes, self._indexes, self._kept, self._grad = mixes_devices, indexes, first_kept, asks_for_grad
-        self._wide = float16_in_float32
+        self._special = special
         self._indices = [(i, a.name) for i, a in enumerate(schema.arguments) if rules.is_indices(a.name)]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -190,7 +174,7 @@ class Kernel:
                     if not isinstance(value, Tensor):
                         continue  # a number, which PyTorch makes a tensor
                     value = crossing.enter(value, written)
-                    if self._grad and given[i].requires_grad:
+                    if self._special.asks_for_grad and given[i].requires_grad:
                         value.requires_grad_()
                 else:
                     value = changed(value, functools.partial(crossing.enter, written=written))
@@ -204,9 +188,9 @@ class Kernel:
                     crossing.write_back(tensor, device)
             if device.type != "npu":
                 return result
-            if self._kept is not None:
-                kept = result[self._kept :]
-                return (*(crossing.leave(each, device) for each in result[: self._kept]), *kept)
+            if self._special.first_kept is not None:
+                kept = result[self._special.first_kept :]
+                return (*(crossing.leave(each, device) for each in result[: self._special.first_kept]), *kept)
             return changed(result, lambda tensor: crossing.leave(tensor, device))
 
     def _call(self, arguments: list[Any], options: dict[str, Any]) -> Any:
@@ -214,7 +198,7 @@ class Kernel:
         dtypes = [tensor.dtype for tensor in tensors((arguments, *options.values()))]
         narrow = next((dtype for dtype in dtypes if dtype in _NARROW), None)
         floating = {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
-        if self._wide and floating == {torch.float16}:
+        if self._special.float16_in_float32 and floating == {torch.float16}:
             return self._call_wide(arguments, options, torch.float16)
         try:
             return self._operator(*arguments, **options)
@@ -272,12 +256,12 @@ class Kernel:
             for tensor in tensors(given[i]):
                 device = tensor.device
                 if device.type == "npu":
-                    if found is not None and found != device and not self._mixes:
+                    if found is not None and found != device and not self._special.mixes_devices:
                         self._refuse(found, device)
                     found = found or device
-                elif self._indexes and kind == "tensors" and device.type == "cpu":
+                elif self._special.indexes and kind == "tensors" and device.type == "cpu":
                     continue
-                elif not self._mixes and device.type != "meta" and (tensor.dim() != 0 or written):
+                elif not self._special.mixes_devices and device.type != "meta" and (tensor.dim() != 0 or written):
                     other = other or device
         if found is not None and other is not None:
             self._refuse(found, other)

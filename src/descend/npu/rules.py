@@ -5,7 +5,7 @@ Both forms of the kernels follow it: ``descend._npu`` in C++ (native/npu), and `
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._C import _dispatch_get_all_op_names
@@ -81,19 +81,25 @@ SPARSE = {"SparsePrivateUse1": "SparseCPU", "SparseCsrPrivateUse1": "SparseCsrCP
 """The dispatch keys of the device's sparse tensors, and the CPU's."""
 
 
+class Special(NamedTuple):
+    """What is special about an operator. native/npu/kernel.h has the same."""
+
+    mixes_devices: bool = False
+    """CPU tensors may be among the arguments."""
+    indexes: bool = False
+    """The tensors of its list, the indices, may be the CPU's."""
+    first_kept: int | None = None
+    """This result and those after it stay on the CPU."""
+    asks_for_grad: bool = False
+    """The CPU kernel computes more if gradients are recorded."""
+    float16_in_float32: bool = False
+    """The CPU kernel adds in float16."""
+
+
 class Form(Protocol):
     """What registers kernels: for operators by name and overload, such as ``aten::add.Tensor``."""
 
-    def serve(
-        self,
-        name: str,
-        key: str,
-        mixes_devices: bool,
-        indexes: bool,
-        first_kept: int | None,
-        asks_for_grad: bool,
-        float16_in_float32: bool,
-    ) -> None:
+    def serve(self, name: str, key: str, special: Special) -> None:
         """Has the CPU's kernel compute an operator on the memory of the device's tensors."""
 
     def borrow(self, name: str, key: str, owner: str) -> None:
@@ -111,8 +117,14 @@ def register(form: Form) -> None:
 def serve(form: Form, whole: str, key: str = "PrivateUse1") -> None:
     """Has ``form`` serve an operator, with what is special about it."""
     name = whole.partition(".")[0]
-    kept, grad, wide = FIRST_KEPT.get(name), name in ASKS_FOR_GRAD, name in IN_FLOAT32
-    form.serve(whole, key, name in MIXING, name in INDEXING, kept, grad, wide)
+    special = Special(
+        mixes_devices=name in MIXING,
+        indexes=name in INDEXING,
+        first_kept=FIRST_KEPT.get(name),
+        asks_for_grad=name in ASKS_FOR_GRAD,
+        float16_in_float32=name in IN_FLOAT32,
+    )
+    form.serve(whole, key, special)
 
 
 def is_indices(argument: str) -> bool:

@@ -195,14 +195,12 @@ class Kernel:
 
     def _call(self, arguments: list[Any], options: dict[str, Any]) -> Any:
         """The CPU's kernel, called with other dtypes where it refuses these or is slow. As native/npu/widening.h."""
-        dtypes = [tensor.dtype for tensor in tensors((arguments, *options.values()))]
-        narrow = next((dtype for dtype in dtypes if dtype in _NARROW), None)
-        floating = {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
-        if self._special.float16_in_float32 and floating == {torch.float16}:
+        if self._special.float16_in_float32 and _floating_dtypes(arguments, options) == {torch.float16}:
             return self._call_wide(arguments, options, torch.float16)
         try:
             return self._operator(*arguments, **options)
         except (RuntimeError, IndexError) as error:
+            narrow = next((t.dtype for t in tensors((arguments, *options.values())) if t.dtype in _NARROW), None)
             if narrow and any(refusal in str(error) for refusal in _REFUSALS):
                 return self._call_wide(arguments, options, narrow)
             longer = any(refusal in str(error) for refusal in _REFUSALS_OF_INDICES)
@@ -292,6 +290,11 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from tensors(each)
+
+
+def _floating_dtypes(arguments: list[Any], options: dict[str, Any]) -> set[torch.dtype]:
+    dtypes = {tensor.dtype for tensor in tensors((arguments, *options.values()))}
+    return {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
 
 
 def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -51,6 +51,43 @@ def test_every_name_is_a_function_that_ignores_what_it_does_not_know():
         assert inspect.Parameter.VAR_KEYWORD in kinds
 
 
+WINDOWS = "compressBlockSize, compressStride, actSeqLenType=0"
+DEFINITIONS = {
+    "rms_norm": ("x, gamma", "epsilon=1e-06"),
+    "rms_norm_grad": ("dy, x, rstd, gamma", ""),
+    "layer_norm_v3": ("x, gamma, beta", "begin_norm_axis=0, begin_params_axis=0, epsilon=1e-05"),
+    "layer_norm_v4": ("x, normalized_shape, gamma=None, beta=None", "epsilon=1e-05"),
+    "layer_norm_grad_v3": ("dy, x, rstd, mean, gamma", "output_mask=(True, True, True)"),
+    "group_norm_swish": (
+        "x, gamma, beta",
+        "num_groups, data_format='NCHW', eps=1e-05, activate_swish=True, swish_scale=1.0",
+    ),
+    "group_norm_swish_grad": (
+        "dy, mean, rstd, x, gamma, beta",
+        "num_groups, data_format='NCHW', swish_scale=1.0, dgamma_is_require=True, dbeta_is_require=True",
+    ),
+    "scaled_masked_softmax_v2": ("x, mask=None", "scale=1.0, fixed_triu_mask=False"),
+    "scaled_masked_softmax_grad_v2": ("yGrad, y, mask=None", "scale=1.0, fixed_triu_mask=False"),
+    "nsa_compress": ("input, weight, actSeqLenOptional=None", f"layoutOptional='TND', {WINDOWS}"),
+    "nsa_compress_grad": ("outputGrad, input, weight, actSeqLenOptional=None", f"{WINDOWS}, layoutOptional='TND'"),
+}
+"""Each operator's inputs and its attributes in its definition: their names, their order, and what may be absent."""
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_parameters_are_those_of_the_definition(name):
+    function = getattr(golden, golden.__golden__["kernel"][name])
+    signature = inspect.signature(function)
+    plain = {key: p.replace(annotation=p.empty) for key, p in signature.parameters.items()}
+    inputs = [str(p) for p in plain.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    attributes = [str(p) for p in plain.values() if p.kind is p.KEYWORD_ONLY]
+    assert (", ".join(inputs), ", ".join(attributes)) == DEFINITIONS[name]
+
+
+def test_every_golden_function_has_a_definition():
+    assert set(golden.__golden__["kernel"]) == set(DEFINITIONS)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rms_norm(rng, dtype):
     x, dy, gamma = random(rng, 5, 40, dtype=dtype), random(rng, 5, 40, dtype=dtype), random(rng, 40, dtype=dtype)

@@ -5,9 +5,10 @@ function that gives the operator's golden values. One line makes it Descend's::
 
     from descend.golden import *
 
-Every function takes what the test framework gives: the operator's inputs as NumPy arrays, in the order of its
-definition (``op_host/<name>_def.cpp``), None where an optional one is absent; its attributes by their names there; and
-keyword arguments of the framework. Of the latter ``output_dtypes`` is read, and all others are ignored.
+Every function takes what the test framework gives: the operator's inputs as NumPy arrays, in the order and with the
+names of its definition (``op_host/<name>_def.cpp``), None where an optional one is absent; its attributes by their
+names there; and keyword arguments of the framework. Of the latter ``output_dtypes`` is read, and all others are
+ignored.
 
 Inputs may have any floating dtype, bfloat16 included. Everything is computed in float64, by `descend.reference`, and
 each result is rounded once. Its dtype is the one in ``output_dtypes``. Without that y, dx and the gradients of
@@ -158,7 +159,7 @@ def scaled_masked_softmax_v2_golden(
 
 
 def scaled_masked_softmax_grad_v2_golden(
-    y_grad: Array,
+    yGrad: Array,
     y: Array,
     mask: Array | None = None,
     *,
@@ -167,43 +168,53 @@ def scaled_masked_softmax_grad_v2_golden(
     **given: Any,
 ) -> tuple[Array | None, ...]:
     """``xGrad`` of ScaledMaskedSoftmaxGradV2; shapes and formula as `descend.scaled_masked_softmax_backward`."""
-    result = reference.scaled_masked_softmax_backward(y_grad, y, mask, scale, fixed_triu_mask)
+    result = reference.scaled_masked_softmax_backward(yGrad, y, mask, scale, fixed_triu_mask)
     return _rounded([result], [y.dtype], given)
 
 
 def nsa_compress_golden(
-    input: Array, weight: Array, act_seq_len: npt.ArrayLike | None = None, **given: Any
+    input: Array,
+    weight: Array,
+    actSeqLenOptional: npt.ArrayLike | None = None,
+    *,
+    layoutOptional: str = "TND",
+    compressBlockSize: int,
+    compressStride: int,
+    actSeqLenType: int = 0,
+    **given: Any,
 ) -> tuple[Array | None, ...]:
-    """``output`` of NsaCompress; shapes and formula as `descend.nsa_compress`.
-
-    Its attributes are compressBlockSize, compressStride, actSeqLenType (0) and layoutOptional ("TND").
-    """
-    result = reference.nsa_compress(input, weight, _ends(act_seq_len), **_windows(given))
-    return _rounded([result], [input.dtype], given)
+    """``output`` of NsaCompress; shapes and formula as `descend.nsa_compress`."""
+    windows = _windows(actSeqLenOptional, compressBlockSize, compressStride, actSeqLenType, layoutOptional)
+    return _rounded([reference.nsa_compress(input, weight, **windows)], [input.dtype], given)
 
 
 def nsa_compress_grad_golden(
-    output_grad: Array, input: Array, weight: Array, act_seq_len: npt.ArrayLike | None = None, **given: Any
+    outputGrad: Array,
+    input: Array,
+    weight: Array,
+    actSeqLenOptional: npt.ArrayLike | None = None,
+    *,
+    compressBlockSize: int,
+    compressStride: int,
+    actSeqLenType: int = 0,
+    layoutOptional: str = "TND",
+    **given: Any,
 ) -> tuple[Array | None, ...]:
-    """``inputGrad, weightGrad`` of NsaCompressGrad; shapes and formula as `descend.nsa_compress_grad`.
-
-    Its attributes are those of NsaCompress.
-    """
-    results = reference.nsa_compress_grad(output_grad, input, weight, _ends(act_seq_len), **_windows(given))
-    return _rounded(results, [input.dtype, weight.dtype], given)
-
-
-def _ends(act_seq_len: npt.ArrayLike | None) -> tuple[int, ...] | None:
-    return None if act_seq_len is None else _integers(act_seq_len)
+    """``inputGrad, weightGrad`` of NsaCompressGrad; shapes and formula as `descend.nsa_compress_grad`."""
+    windows = _windows(actSeqLenOptional, compressBlockSize, compressStride, actSeqLenType, layoutOptional)
+    return _rounded(
+        reference.nsa_compress_grad(outputGrad, input, weight, **windows), [input.dtype, weight.dtype], given
+    )
 
 
-def _windows(given: Mapping[str, Any]) -> dict[str, Any]:
-    """NSA compression's attributes, from their names in the definition to those of Python."""
+def _windows(ends: npt.ArrayLike | None, width: int, stride: int, kind: int, layout: str) -> dict[str, Any]:
+    """NSA compression's sequences and attributes, by their names in Python."""
     return {
-        "compress_block_size": given["compressBlockSize"],
-        "compress_stride": given["compressStride"],
-        "act_seq_len_type": given.get("actSeqLenType", 0),
-        "layout": given.get("layoutOptional", "TND"),
+        "act_seq_len": None if ends is None else _integers(ends),
+        "compress_block_size": width,
+        "compress_stride": stride,
+        "act_seq_len_type": kind,
+        "layout": layout,
     }
 
 

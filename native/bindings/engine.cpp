@@ -41,6 +41,8 @@ constexpr Engine kEngine{
 
 }  // namespace
 
+const Engine& the_engine() { return kEngine; }
+
 void bind_engine(nb::module_& module) { module.attr("_engine") = nb::capsule(&kEngine, Engine::kCapsule); }
 
 }  // namespace descend::python

@@ -1,4 +1,4 @@
-// Functions of descend._native for descend._torch: functional calls without Python. There is one engine in a process.
+// Functional calls without Python, for descend._torch and for XLA's programs. There is one engine in a process.
 #pragma once
 
 #include <cstddef>
@@ -32,5 +32,9 @@ struct Engine {
   void (*set_num_threads)(int count);
   Team (*set_team)(Team team);
 };
+
+namespace python {
+const Engine& the_engine();  // within descend._native
+}
 
 }  // namespace descend

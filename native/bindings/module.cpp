@@ -12,6 +12,7 @@ void bind_calls(nb::module_& module);    // the operators: functional and two-ph
 void bind_engine(nb::module_& module);   // what descend._torch shares
 void bind_runtime(nb::module_& module);  // streams, memory, products, threads
 void bind_tables(nb::module_& module);   // the contracts as data
+void bind_xla(nb::module_& module);      // what descend.jax registers with XLA
 
 }  // namespace descend::python
 
@@ -38,4 +39,5 @@ NB_MODULE(_native, module) {
   bind_engine(module);
   bind_runtime(module);
   bind_tables(module);
+  bind_xla(module);
 }

@@ -162,3 +162,6 @@ def products() -> list[dict[str, Any]]:
 
 def operators() -> list[dict[str, Any]]:
     """The operators' contracts, as dictionaries."""
+
+_xla_handler: object
+"""The function that XLA's programs call, as a capsule."""

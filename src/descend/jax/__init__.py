@@ -1,0 +1,27 @@
+"""Descend's operators in JAX: under ``jit``, ``grad``, ``vmap`` and ``shard_map``, on the CPU.
+
+The functions are named as in ``descend``. XLA's programs call the engine on XLA's own buffers, so nothing is copied.
+Gradients are the backward operators; all further derivatives, and forward mode, are those of the operators' definitions
+in ``jax.numpy``. On devices other than the CPU these definitions compute everything.
+"""
+
+from __future__ import annotations
+
+from descend.jax.group_norm_swish import group_norm_swish, group_norm_swish_grad
+from descend.jax.layer_norm import layer_norm, layer_norm_backward
+from descend.jax.nsa_compress import nsa_compress, nsa_compress_grad
+from descend.jax.rms_norm import rms_norm, rms_norm_grad
+from descend.jax.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
+
+__all__ = [
+    "group_norm_swish",
+    "group_norm_swish_grad",
+    "layer_norm",
+    "layer_norm_backward",
+    "nsa_compress",
+    "nsa_compress_grad",
+    "rms_norm",
+    "rms_norm_grad",
+    "scaled_masked_softmax",
+    "scaled_masked_softmax_backward",
+]

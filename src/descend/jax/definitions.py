@@ -1,0 +1,332 @@
+"""Each operator in ``jax.numpy``: what second derivatives, forward mode and devices other than the CPU go through.
+
+Names, shapes, dtypes and formulas are those of the operators; the arithmetic is float32, or float64 where the input is.
+The tangents of a forward are written in its inputs and in the results that its gradient takes (mean, rstd, y).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array
+
+
+def statistics_dtype(x: Array) -> Any:
+    """The dtype of mean and rstd: float64 for float64 input, else float32."""
+    return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+
+
+def _wide(array: Array) -> Array:
+    return array if array.dtype == jnp.float64 else array.astype(jnp.float32)
+
+
+def _split(x: Array, normalized: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The dimensions of the rows, those within a row, and the shape of the statistics."""
+    split = x.ndim - normalized
+    return tuple(range(split)), tuple(range(split, x.ndim)), (*x.shape[:split], *[1] * normalized)
+
+
+def _mean(x: Array, axes: Sequence[int]) -> Array:
+    return jnp.mean(x, tuple(axes), keepdims=True)
+
+
+def _sum_of_terms(like: Array, terms: Sequence[Array]) -> Array:
+    return sum(terms, start=jnp.zeros_like(like))
+
+
+# --- RMS norm --------------------------------------------------------------------------------------------------------
+
+
+def rms_norm(x: Array, gamma: Array, epsilon: float) -> tuple[Array, Array]:
+    """``y`` and ``rstd`` of RMS norm."""
+    _, row, _ = _split(x, gamma.ndim)
+    wide = _wide(x)
+    rstd = jax.lax.rsqrt(_mean(wide * wide, row) + epsilon)
+    return (wide * rstd * _wide(gamma)).astype(x.dtype), rstd.astype(statistics_dtype(x))
+
+
+def rms_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array]:
+    """The tangents of ``y`` and ``rstd``."""
+    x, gamma, r = _wide(values["x"]), _wide(values["gamma"]), _wide(values["rstd"])
+    _, row, _ = _split(x, gamma.ndim)
+    xhat = x * r
+    ys, rs = [], []
+    if "x" in moving:
+        tx = _wide(moving["x"])
+        along = _mean(xhat * tx, row)
+        ys.append(r * (tx - xhat * along) * gamma)
+        rs.append(-r * r * along)
+    if "gamma" in moving:
+        ys.append(xhat * _wide(moving["gamma"]))
+    return _sum_of_terms(x, ys), _sum_of_terms(r, rs)
+
+
+def rms_norm_grad(dy: Array, x: Array, rstd: Array, gamma: Array) -> tuple[Array, Array]:
+    """``dx`` and ``dgamma`` of RMS norm."""
+    rows, row, statistics = _split(x, gamma.ndim)
+    wide_dy, r = _wide(dy), _wide(rstd).reshape(statistics)
+    xhat, g = _wide(x) * r, wide_dy * _wide(gamma)
+    dx = r * (g - xhat * _mean(g * xhat, row))
+    return dx.astype(x.dtype), jnp.sum(wide_dy * xhat, rows).astype(statistics_dtype(x))
+
+
+# --- layer norm ------------------------------------------------------------------------------------------------------
+
+
+def layer_norm(
+    input: Array, normalized_shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
+) -> tuple[Array, Array, Array]:
+    """``out``, ``mean`` and ``rstd`` of layer norm."""
+    _, row, _ = _split(input, len(normalized_shape))
+    wide = _wide(input)
+    mean = _mean(wide, row)
+    centred = wide - mean
+    rstd = jax.lax.rsqrt(_mean(centred * centred, row) + eps)
+    out = centred * rstd
+    if weight is not None:
+        out = out * _wide(weight)
+    if bias is not None:
+        out = out + _wide(bias)
+    return out.astype(input.dtype), mean.astype(statistics_dtype(input)), rstd.astype(statistics_dtype(input))
+
+
+def layer_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """The tangents of ``out``, ``mean`` and ``rstd``."""
+    x, mean, r = (_wide(values[name]) for name in ("input", "mean", "rstd"))
+    _, row, _ = _split(x, len(values["normalized_shape"]))
+    xhat = (x - mean) * r
+    outs, means, rs = [], [], []
+    if "input" in moving:
+        tx = _wide(moving["input"])
+        level, along = _mean(tx, row), _mean(xhat * tx, row)
+        t = r * (tx - level - xhat * along)
+        outs.append(t if values["weight"] is None else t * _wide(values["weight"]))
+        means.append(level)
+        rs.append(-r * r * along)
+    if "weight" in moving:
+        outs.append(xhat * _wide(moving["weight"]))
+    if "bias" in moving:
+        outs.append(jnp.broadcast_to(_wide(moving["bias"]), x.shape))
+    return _sum_of_terms(x, outs), _sum_of_terms(r, means), _sum_of_terms(r, rs)
+
+
+def layer_norm_backward(
+    grad_out: Array,
+    input: Array,
+    normalized_shape: Sequence[int],
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    bias: Array | None,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    """``grad_input``, ``grad_weight`` and ``grad_bias`` of layer norm, None where masked out."""
+    rows, row, statistics = _split(input, len(normalized_shape))
+    grad, r = _wide(grad_out), _wide(rstd).reshape(statistics)
+    xhat = (_wide(input) - _wide(mean).reshape(statistics)) * r
+    g = grad if weight is None else grad * _wide(weight)
+    dtypes = parameter_dtypes(input, weight, bias)
+    return (
+        (r * (g - _mean(g, row) - xhat * _mean(g * xhat, row))).astype(input.dtype) if output_mask[0] else None,
+        jnp.sum(grad * xhat, rows).astype(dtypes[0]) if output_mask[1] else None,
+        jnp.sum(grad, rows).astype(dtypes[1]) if output_mask[2] else None,
+    )
+
+
+def parameter_dtypes(input: Array, weight: Array | None, bias: Array | None) -> tuple[Any, Any]:
+    """The dtypes of layer norm's two parameter gradients: their parameter's, else the other's, else a statistic's."""
+    either = weight if weight is not None else bias
+    common = statistics_dtype(input) if either is None else either.dtype
+    return common, common if bias is None else bias.dtype
+
+
+# --- group norm + swish ----------------------------------------------------------------------------------------------
+
+
+def group_norm_swish(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    num_groups: int,
+    data_format: str | None,
+    eps: float,
+    activate_swish: bool,
+    swish_scale: float,
+) -> tuple[Array, Array, Array]:
+    """``y``, ``mean`` and ``rstd`` of group norm + swish."""
+    wide = _grouped(_wide(x), num_groups)
+    mean = _mean(wide, (2, 3))
+    centred = wide - mean
+    rstd = jax.lax.rsqrt(_mean(centred * centred, (2, 3)) + eps)
+    z = centred * rstd * _by_channel(gamma, num_groups) + _by_channel(beta, num_groups)
+    y = z * jax.nn.sigmoid(swish_scale * z) if activate_swish else z
+    mean, rstd = (s.reshape(x.shape[0], num_groups).astype(statistics_dtype(x)) for s in (mean, rstd))
+    return y.reshape(x.shape).astype(x.dtype), mean, rstd
+
+
+def group_norm_swish_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """The tangents of ``y``, ``mean`` and ``rstd``."""
+    x, groups = values["x"], values["num_groups"]
+    statistics = (x.shape[0], groups, 1, 1)
+    r, gamma = _wide(values["rstd"]).reshape(statistics), _by_channel(values["gamma"], groups)
+    xhat = (_grouped(_wide(x), groups) - _wide(values["mean"]).reshape(statistics)) * r
+    zs, means, rs = [], [], []
+    if "x" in moving:
+        tx = _grouped(_wide(moving["x"]), groups)
+        level, along = _mean(tx, (2, 3)), _mean(xhat * tx, (2, 3))
+        zs.append(r * (tx - level - xhat * along) * gamma)
+        means.append(level)
+        rs.append(-r * r * along)
+    if "gamma" in moving:
+        zs.append(xhat * _by_channel(moving["gamma"], groups))
+    if "beta" in moving:
+        zs.append(jnp.broadcast_to(_by_channel(moving["beta"], groups), xhat.shape))
+    tangent = _sum_of_terms(xhat, zs)
+    if values["activate_swish"]:
+        tangent = tangent * _slope(xhat * gamma + _by_channel(values["beta"], groups), values["swish_scale"])
+    tmean, trstd = (_sum_of_terms(r, terms).reshape(x.shape[0], groups) for terms in (means, rs))
+    return tangent.reshape(x.shape), tmean, trstd
+
+
+def group_norm_swish_grad(
+    dy: Array,
+    mean: Array,
+    rstd: Array,
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    num_groups: int,
+    data_format: str | None,
+    swish_scale: float,
+    dgamma_is_require: bool,
+    dbeta_is_require: bool,
+) -> tuple[Array, Array | None, Array | None]:
+    """``dx``, ``dgamma`` and ``dbeta`` of group norm + swish, None where not required."""
+    statistics = (x.shape[0], num_groups, 1, 1)
+    r, weight = _wide(rstd).reshape(statistics), _by_channel(gamma, num_groups)
+    xhat = (_grouped(_wide(x), num_groups) - _wide(mean).reshape(statistics)) * r
+    dz = _grouped(_wide(dy), num_groups) * _slope(xhat * weight + _by_channel(beta, num_groups), swish_scale)
+    g = dz * weight
+    dx = r * (g - _mean(g, (2, 3)) - xhat * _mean(g * xhat, (2, 3)))
+    return (
+        dx.reshape(x.shape).astype(x.dtype),
+        jnp.sum(dz * xhat, (0, 3)).reshape(gamma.shape).astype(gamma.dtype) if dgamma_is_require else None,
+        jnp.sum(dz, (0, 3)).reshape(beta.shape).astype(beta.dtype) if dbeta_is_require else None,
+    )
+
+
+def _slope(z: Array, scale: float) -> Array:
+    """The derivative of swish."""
+    sig = jax.nn.sigmoid(scale * z)
+    return sig * (1 + scale * z * (1 - sig))
+
+
+def _grouped(x: Array, num_groups: int) -> Array:
+    """x seen as [N, groups, channels of a group, HxW]."""
+    return x.reshape(x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))
+
+
+def _by_channel(parameter: Array, num_groups: int) -> Array:
+    return _wide(parameter).reshape(1, num_groups, parameter.size // num_groups, 1)
+
+
+# --- softmax ---------------------------------------------------------------------------------------------------------
+
+
+def scaled_masked_softmax(x: Array, mask: Array | None, scale: float, fix_triu_mask: bool) -> tuple[Array]:
+    """``y`` of the scaled, masked softmax."""
+    z = scale * _wide(x)
+    masked = _masked(x, mask, fix_triu_mask)
+    if masked is not None:
+        z = jnp.where(masked, -10000.0, z)
+    return (jax.nn.softmax(z, -1).astype(x.dtype),)
+
+
+def scaled_masked_softmax_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
+    """The tangent of ``y``."""
+    y, tx = _wide(values["y"]), values["scale"] * _wide(moving["x"])
+    masked = _masked(y, values["mask"], values["fix_triu_mask"])
+    if masked is not None:
+        tx = jnp.where(masked, 0.0, tx)
+    product = y * tx
+    return (product - y * jnp.sum(product, -1, keepdims=True),)
+
+
+def scaled_masked_softmax_backward(
+    grad_output: Array, y: Array, mask: Array | None, scale: float, fix_triu_mask: bool
+) -> tuple[Array]:
+    """The gradient of the scaled, masked softmax."""
+    product = _wide(grad_output) * _wide(y)
+    out = scale * (product - _wide(y) * jnp.sum(product, -1, keepdims=True))
+    masked = _masked(y, mask, fix_triu_mask)
+    if masked is not None:
+        out = jnp.where(masked, 0.0, out)
+    return (out.astype(y.dtype),)
+
+
+def _masked(x: Array, mask: Array | None, triangle: bool) -> Array | None:
+    return jnp.triu(jnp.ones(x.shape[-2:], bool), 1) if triangle else mask
+
+
+# --- NSA compression -------------------------------------------------------------------------------------------------
+
+
+def nsa_compress(
+    input: Array,
+    weight: Array,
+    act_seq_len: Sequence[int] | None,
+    layout: str | None,
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int,
+) -> tuple[Array]:
+    """``output`` of the compression of native sparse attention."""
+    windows = _windows(input, act_seq_len, compress_block_size, compress_stride, act_seq_len_type)
+    return (jnp.sum(_wide(input)[windows] * _wide(weight)[:, :, None], 1).astype(input.dtype),)
+
+
+def nsa_compress_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
+    """The tangent of ``output``, which is linear in either input."""
+    names = ("act_seq_len", "compress_block_size", "compress_stride", "act_seq_len_type")
+    windows = _windows(values["input"], *(values[name] for name in names))
+    tokens, weight = _wide(values["input"]), _wide(values["weight"])[:, :, None]
+    terms = []
+    if "input" in moving:
+        terms.append(jnp.sum(_wide(moving["input"])[windows] * weight, 1))
+    if "weight" in moving:
+        terms.append(jnp.sum(tokens[windows] * _wide(moving["weight"])[:, :, None], 1))
+    return (sum(terms[1:], start=terms[0]),)
+
+
+def nsa_compress_grad(
+    output_grad: Array,
+    input: Array,
+    weight: Array,
+    act_seq_len: Sequence[int] | None,
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int,
+    layout: str | None,
+) -> tuple[Array, Array]:
+    """``input_grad`` and ``weight_grad`` of the compression of native sparse attention."""
+    windows = _windows(input, act_seq_len, compress_block_size, compress_stride, act_seq_len_type)
+    grad = _wide(output_grad)[:, None]
+    input_grad = jnp.zeros_like(_wide(input)).at[windows].add(grad * _wide(weight)[:, :, None])
+    weight_grad = jnp.sum(grad * _wide(input)[windows], (0, 3))
+    return input_grad.astype(input.dtype), weight_grad.astype(weight.dtype)
+
+
+def _windows(input: Array, act_seq_len: Sequence[int] | None, width: int, stride: int, kind: int) -> Any:
+    """The tokens of each window, [windows, W]."""
+    lengths = list(act_seq_len or [input.shape[0]])
+    ends = lengths if kind == 0 else list(itertools.accumulate(lengths))
+    sequences = zip([0, *ends[:-1]], ends, strict=True)
+    starts = [s for begin, end in sequences for s in range(begin, end - width + 1, stride)]
+    return np.array(starts, np.int32).reshape(-1, 1) + np.arange(width, dtype=np.int32)

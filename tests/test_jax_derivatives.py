@@ -1,0 +1,163 @@
+"""Derivatives of the operators in JAX: by the backward operators, of any order, in both modes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import descend.jax  # noqa: E402
+from cases import assert_same_bits  # noqa: E402
+from descend.jax import definitions  # noqa: E402
+from descend.portability import default  # noqa: E402
+from jax_cases import BACKWARDS, FORWARDS, calls, x64  # noqa: E402
+from torch_cases import OPERATORS  # noqa: E402
+
+GRADIENT = {
+    "rms_norm": "rms_norm_grad",
+    "layer_norm": "layer_norm_backward",
+    "group_norm_swish": "group_norm_swish_grad",
+    "scaled_masked_softmax": "scaled_masked_softmax_backward",
+    "nsa_compress": "nsa_compress_grad",
+}
+
+
+def scalar(function):
+    """One number that reads all results."""
+    return lambda *values: sum((r * jnp.cos(r)).astype(jnp.float32).sum() for r in function(*values))
+
+
+def definition(call):
+    """The call's definition in ``jax.numpy``, as a function of its floating arrays."""
+    parameters = descend.contract.OPERATORS[call.name].functional_parameters
+    values = {p.python: default(p) for p in parameters} | call.named
+    values |= dict(zip((p.python for p in parameters), call.args, strict=False))
+    names = [parameters[place].python for place in call.floats]
+
+    def function(*arrays):
+        results = getattr(definitions, call.name)(**values | dict(zip(names, arrays, strict=True)))
+        return tuple(r for r in results if r is not None)
+
+    return function
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_derivatives_of_the_forwards(name):
+    """Against differences, second ones too, each mode over each mode; of all results."""
+    call = calls()[name]
+    order = 2 if name in OPERATORS else 1
+    with x64():
+        check_grads(jax.jit(call.at(call.floats)), call.of(call.floats), order, modes=("fwd", "rev"))
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_derivatives_of_the_backwards(name):
+    call = calls()[name]
+    with x64():
+        check_grads(jax.jit(call.at(call.floats)), call.of(call.floats), order=1, modes=("fwd", "rev"))
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "scaled_masked_softmax", "nsa_compress_grad"])
+def test_third_derivatives(name):
+    """Along one direction, beside those of the definition."""
+    call = calls()[name]
+    values = call.of(call.floats)
+
+    def along(function):
+        third = lambda t: scalar(function)(*(v + t * jnp.cos(v) for v in values))  # noqa: E731
+        return jax.jit(jax.grad(jax.jacfwd(jax.grad(third))))(0.1)
+
+    with x64():
+        np.testing.assert_allclose(along(call.at(call.floats)), along(definition(call)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT", "BFLOAT16"])
+@pytest.mark.parametrize("name", FORWARDS)
+def test_gradients_are_the_backward_operators(name, dtype):
+    """Their bits, with the parameters' dtypes; and near those of the definition in float32."""
+    call = calls(dtype)[name]
+    inputs = call.of(call.floats)
+    results, pull = jax.vjp(jax.jit(call.at(call.floats)), *inputs)
+    cotangents = [jnp.cos(r) for r in results]
+    text = str(jax.make_jaxpr(pull)(tuple(cotangents)))
+    assert f"descend_{GRADIENT[call.name]}[" in text
+    assert "tangents" not in text
+    gradients = pull(tuple(cotangents))
+    assert [(g.shape, g.dtype) for g in gradients] == [(i.shape, i.dtype) for i in inputs]
+    wide = [np.asarray(i, np.float32) for i in inputs]
+    exact = jax.vjp(jax.jit(definition(calls("FLOAT")[name])), *wide)[1](
+        tuple(c.astype(jnp.float32) for c in cotangents)
+    )
+    error = {"FLOAT": 2e-5, "BFLOAT16": 0.15}[dtype]
+    for gradient, wanted in zip(gradients, exact, strict=True):
+        np.testing.assert_allclose(np.asarray(gradient, np.float32), wanted, rtol=error, atol=error)
+
+
+def test_a_gradient_has_the_bits_of_the_backward_operator():
+    call = calls("BFLOAT16")["rms_norm"]
+    x, gamma, epsilon = call.args
+    dy = np.cos(x)
+    rstd = descend.rms_norm(x, gamma, epsilon)[1]
+    expected = descend.rms_norm_grad(dy, x, rstd, gamma)
+    gradients = jax.jit(lambda x, g: jax.vjp(lambda *a: descend.jax.rms_norm(*a, epsilon)[0], x, g)[1](dy))(x, gamma)
+    assert_same_bits([np.asarray(g) for g in gradients], [expected[0], expected[1].astype(gamma.dtype)])
+
+
+def test_only_what_is_asked_for_is_computed():
+    """Without the gradients of weight and bias the backward operator leaves them out."""
+    call = calls("FLOAT")["layer_norm"]
+    x, shape, weight, bias, _ = call.args
+
+    def masks(*places):
+        function = jax.grad(lambda *a: descend.jax.layer_norm(a[0], shape, a[1], a[2])[0].sum(), places)
+        return str(jax.make_jaxpr(function)(x, weight, bias))
+
+    assert "('output_mask', (True, False, False))" in masks(0)
+    assert "('output_mask', (False, True, True))" in masks(1, 2)
+    # Of group norm alone what is asked for is dbeta.
+    grad = jax.grad(lambda b: descend.jax.group_norm_swish(x[:, :, :1], weight[:3], b, 1)[0].sum())
+    assert "('dgamma_is_require', False)" in str(jax.make_jaxpr(grad)(bias[:3]))
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm_swish", "scaled_masked_softmax_backward"])
+def test_results_in_forward_mode_have_the_same_bits(name):
+    call = calls("FLOAT")[name]
+    inputs = tuple(map(jnp.asarray, call.of(call.floats)))
+    function = jax.jit(call.at(call.floats))
+    results, tangents = jax.jvp(function, inputs, inputs)
+    assert_same_bits([np.asarray(r) for r in results], [np.asarray(r) for r in function(*inputs)])
+    exact = jax.jvp(jax.jit(definition(call)), inputs, inputs)[1]
+    for tangent, wanted in zip(tangents, exact, strict=True):
+        np.testing.assert_allclose(tangent, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_hessians_by_all_four_ways():
+    call = calls()["rms_norm"]
+    x, gamma = call.args[0][0, :2], call.args[1]
+
+    def hessian(outer, inner, function):
+        return jax.jit(outer(inner(lambda x: jnp.sum(jnp.sin(function(x))))))(x)
+
+    with x64():
+        ours = lambda x: descend.jax.rms_norm(x, gamma)[0]  # noqa: E731
+        theirs = lambda x: definitions.rms_norm(x, gamma, 1e-6)[0]  # noqa: E731
+        expected = hessian(jax.jacfwd, jax.jacrev, theirs)
+        for outer in (jax.jacfwd, jax.jacrev):
+            for inner in (jax.jacfwd, jax.jacrev):
+                np.testing.assert_allclose(hessian(outer, inner, ours), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_linear_functions_can_be_transposed():
+    """What ``jax.linearize`` gives has a transpose, which is the backward operator; batches of it too."""
+    call = calls("FLOAT")["rms_norm"]
+    x, gamma, _ = call.args
+    y, push = jax.linearize(lambda x: descend.jax.rms_norm(x, gamma)[0], x)
+    (expected,) = jax.vjp(lambda x: descend.jax.rms_norm(x, gamma)[0], x)[1](y)
+    (found,) = jax.linear_transpose(push, x)(y)
+    assert_same_bits([np.asarray(found)], [np.asarray(expected)])
+    (batch,) = jax.linear_transpose(jax.vmap(push), jnp.stack([x, x]))(jnp.stack([y, y]))
+    np.testing.assert_allclose(batch[1], expected, rtol=1e-5, atol=1e-6)

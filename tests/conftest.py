@@ -16,7 +16,7 @@ import pytest
 if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
 
-pytest.register_assert_rewrite("c_problem")  # its assertions show their values, as those of tests do
+pytest.register_assert_rewrite("c_problem", "cli_calls")  # their assertions show values, as those of tests do
 
 
 def pytest_addoption(parser: Any) -> None:

@@ -36,6 +36,14 @@ def test_errors_are_the_formulas(pair):
     assert (errors.elements, errors.mismatches) == (actual.size, 0)
 
 
+@given(pairs(st.floats(width=32)))
+def test_relative_errors_are_in_the_order_of_the_elements(pair):
+    actual, golden = (np.asfortranarray(array) for array in pair)
+    errors = np.concatenate([*precision.relative_errors(actual, golden), np.empty(0)])
+    expected = [precision.measure(a, g).mare for a, g in zip(actual.flat, golden.flat, strict=True)]
+    np.testing.assert_array_equal(errors, expected)
+
+
 @given(pairs(), st.permutations([0, 1, 2]))
 def test_strides_do_not_matter(pair, order):
     actual, golden = (np.broadcast_to(a, (2, 3, *a.shape)) for a in pair)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
+Order = Literal["C", "K"]
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -168,26 +169,48 @@ def measure(actual: npt.ArrayLike, golden: npt.ArrayLike, dtype: npt.DTypeLike |
     are 0. Raises ValueError where the shapes differ.
     """
     actual, golden = np.asarray(actual), np.asarray(golden)
-    computed_in = actual.dtype if dtype is None else np.dtype(dtype)
-    exact = computed_in.kind in _INTEGERS  # which no golden value overflows to infinity
     mere = mare = squares = 0.0
     mismatches = 0
     with np.errstate(all="ignore"):
-        for a, g in _blocks(actual, golden):
-            error = np.abs(a - g)
-            size = np.abs(g)
-            if not np.isfinite(error).all():
-                odd = ~(np.isfinite(a) & np.isfinite(g))
-                agree = _equal(a[odd], g[odd] if exact else round_to(g[odd], computed_in))
-                error[odd] = np.where(agree, 0.0, np.inf)
-                size[odd] = 0.0
-                mismatches += int(np.count_nonzero(~agree))
+        for error, size, odd in _errors(actual, golden, dtype, "K"):
+            mismatches += odd
             squares += float(np.square(error).sum())  # not BLAS, whose threads wait for each other, for no gain
             error /= size + _SMALL
             mere += float(error.sum())
             mare = max(mare, float(error.max()))
     count = max(actual.size, 1)
     return Errors(actual.size, mere / count, mare, math.sqrt(squares / count), mismatches)
+
+
+def relative_errors(
+    actual: npt.ArrayLike, golden: npt.ArrayLike, dtype: npt.DTypeLike | None = None
+) -> Iterator[Float64]:
+    """The relative error of each element, those of which `measure` takes the mean and the largest.
+
+    They come in blocks, in the order of the elements (the last dimension varies fastest), infinite at a mismatch.
+    ``dtype`` as in `measure`. Raises ValueError where the shapes differ.
+    """
+    for error, size, _ in _errors(np.asarray(actual), np.asarray(golden), dtype, "C"):
+        yield error / (size + _SMALL)
+
+
+def _errors(
+    actual: Array, golden: Array, dtype: npt.DTypeLike | None, order: Order
+) -> Iterator[tuple[Float64, Float64, int]]:
+    """The absolute errors of each block, the sizes of its golden values, and the number of its mismatches."""
+    computed_in = actual.dtype if dtype is None else np.dtype(dtype)
+    exact = computed_in.kind in _INTEGERS  # which no golden value overflows to infinity
+    for a, g in _blocks(actual, golden, order):
+        mismatches = 0
+        with np.errstate(all="ignore"):  # ends before each block is given out
+            error, size = np.abs(a - g), np.abs(g)
+            if not np.isfinite(error).all():
+                odd = ~(np.isfinite(a) & np.isfinite(g))
+                agree = _equal(a[odd], g[odd] if exact else round_to(g[odd], computed_in))
+                error[odd] = np.where(agree, 0.0, np.inf)
+                size[odd] = 0.0
+                mismatches = int(np.count_nonzero(~agree))
+        yield error, size, mismatches
 
 
 def single_benchmark(actual: npt.ArrayLike, golden: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Single:
@@ -256,8 +279,8 @@ def _equal(actual: Float64, expected: Array) -> npt.NDArray[np.bool_]:
     return same
 
 
-def _blocks(actual: Array, golden: Array) -> Iterator[tuple[Float64, Float64]]:
-    """Matching blocks of both arrays in float64, whatever their dtypes and strides."""
+def _blocks(actual: Array, golden: Array, order: Order = "K") -> Iterator[tuple[Float64, Float64]]:
+    """Matching blocks of both arrays in float64, whatever their dtypes and strides. Order K is the fastest one."""
     if actual.shape != golden.shape:
         raise ValueError(
             f"The result has shape {list(actual.shape)}, but its golden value has shape {list(golden.shape)}."
@@ -272,5 +295,6 @@ def _blocks(actual: Array, golden: Array) -> Iterator[tuple[Float64, Float64]]:
             op_flags=[["readonly"], ["readonly"]],
             op_dtypes=[np.float64, np.float64],
             casting="same_kind",
+            order=order,
             buffersize=_BLOCK,
         )

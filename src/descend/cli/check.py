@@ -1,25 +1,22 @@
-"""``descend check ACTUAL GOLDEN``: the precision standard, with an exit status."""
+"""``descend check``: the precision standard, with an exit status."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from descend import precision
-from descend.cli import output
+from descend.cli import output, page, verdicts
 from descend.cli.dumps import Dump
 from descend.cli.files import TensorFile, few
+from descend.cli.step import LeftOut, Result, Step
+from descend.cli.verdicts import Judge, Row
 from descend.tensors import Array, TensorFileError, parse_dtype
-
-_SINGLE = ("MERE", "MARE", "RMSE", "T", "rounded right")
-_DOUBLE = ("MARE", "MERE", "RMSE", "MARE ratio", "MERE ratio", "RMSE ratio")
 
 
 @dataclass(frozen=True)
@@ -38,86 +35,175 @@ class Source:
         file = TensorFile.parse(text)
         return cls(file.path, file.flat, file.read())
 
-    def dtype(self, name: str, array: Array) -> np.dtype[Any]:
-        """The dtype that a tensor was computed in."""
-        told = self.tensors.computed_in(name) if isinstance(self.tensors, Dump) else None
-        return told or array.dtype
+    def dtype(self, name: str) -> np.dtype[Any] | None:
+        """The dtype that a tensor was computed in, if it is told."""
+        return self.tensors.computed_in(name) if isinstance(self.tensors, Dump) else None
 
 
-@dataclass(frozen=True)
-class Row:
-    """One tensor's verdict."""
+@dataclass
+class Verdicts:
+    """What is printed: a row for each tensor, and sentences below."""
 
-    name: str
-    shape: str
-    dtype: str
-    passed: bool
-    remark: str = ""
-    cells: list[str] = field(default_factory=list)
-    share: float = math.inf
-    """The error as a fraction of the allowed error; infinite if nothing could be compared."""
+    rows: list[Row]
+    sentences: list[str] = field(default_factory=list)
 
 
 def check(
     actual: Annotated[
-        str, typer.Argument(metavar="ACTUAL", help="The results: FILE, FILE.bin:DTYPE[:SHAPE], or a folder of msprobe.")
+        str,
+        typer.Argument(
+            metavar="ACTUAL", help="The results: FILE, FILE.bin:DTYPE[:SHAPE], or a folder that msprobe dumped."
+        ),
     ],
     golden: Annotated[
-        str, typer.Argument(metavar="GOLDEN", help="The golden results, float64 at best; the same forms.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="GOLDEN",
+            help="The golden results, float64 at best; the same forms. Without it the calls of Descend's operators in "
+            "the folder ACTUAL are computed anew, in float64, from the inputs that were dumped with them.",
+        ),
+    ] = None,
     third_party: Annotated[
-        str | None, typer.Option(help="Another library's results on the same inputs: the double benchmark.")
+        str | None,
+        typer.Option(
+            help="Another library's results on the same inputs, or its dump of the same step: the double benchmark."
+        ),
     ] = None,
     level: Annotated[str, typer.Option(help="L0, L1 or L2 of the double benchmark.")] = "L0",
     dtype: Annotated[
         str | None, typer.Option(help="The dtype that ACTUAL was computed in, if not the one it is stored in.")
     ] = None,
     most: Annotated[int, typer.Option(help="Of a folder, print so many of the worst tensors; 0 for all.", min=0)] = 40,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with all verdicts, and a plot of each tensor's errors.")
+    ] = None,
+    plots: Annotated[int, typer.Option(help="On the page, plot so many of the worst tensors; 0 for all.", min=0)] = 200,
 ) -> None:
-    """Judge results by the precision standard. Exit status: 0 passed, 1 failed, 2 could not be judged.
+    """Judge results by the precision standard. Exit status: 0 all passed, 1 some failed, 2 nothing could be judged.
 
-    Two folders that msprobe dumped are judged tensor by tensor, and the worst are printed first. Integers there must be
-    equal. The dtypes are those of dump.json.
+    A folder that msprobe dumped is judged tensor by tensor, of all steps and ranks in it, and the worst are printed
+    first. Of two folders the tensors of the same name are compared; integers must be equal. The dtypes are those of
+    dump.json.
     """
     if level not in precision.LEVELS:
         raise ValueError(f"There is no level {level!r}, only {', '.join(precision.LEVELS)}.")
-    computed_in = parse_dtype(dtype) if dtype else None
+    if html:
+        page.check_writable(html)
+    judge = Judge(level, third_party is not None, parse_dtype(dtype) if dtype else None, profiles=html is not None)
+    verdict = _step(actual, third_party, judge) if golden is None else _pairs(actual, golden, third_party, judge)
+    is_folder = Path(actual).is_dir()
+    if is_folder:
+        verdict.rows = verdicts.worst_first(verdict.rows)
+    passes = sum(row.passed for row in verdict.rows)
+    sentences = [f"{passes} of {len(verdict.rows)} tensors pass the {judge.benchmark}.", *verdict.sentences]
+    if html:
+        page.write(html, actual, verdict.rows, sentences, judge, plots)
+    shown = verdict.rows[:most] if is_folder and most else verdict.rows
+    console = output.console()
+    if verdict.rows:
+        verdicts.show(console, shown, judge.measures)
+    if len(shown) < len(verdict.rows):
+        console.print(f"{len(verdict.rows) - len(shown)} better ones are not shown; --most 0 prints all.")
+    for sentence in sentences:
+        console.print(sentence)
+    if passes < len(verdict.rows):
+        raise typer.Exit(1)
+
+
+def _step(actual: str, third_party: str | None, judge: Judge) -> Verdicts:
+    """Verdicts on the calls in a dump, each computed anew."""
+    for path in (actual, *([third_party] if third_party else [])):
+        if not Path(path).is_dir():
+            raise ValueError(f"{path} is no folder that msprobe dumped; to judge a file, name its golden results, too.")
+    step, other = Step(Path(actual)), Step(Path(third_party)) if third_party else None
+    rows = [Row(name, "", "", False, problem) for name, problem in step.problems.items()]
+    with output.progress() as bar:
+        for name, call in bar.track(step.calls.items(), description="computing"):
+            try:
+                theirs = {result.name: result for result in _of(other, name)} if other else None
+                rows += [_result_row(result, theirs, judge) for result in call.results()]
+            except LeftOut as reason:
+                step.leave_out(call, str(reason))
+    if not rows:
+        raise ValueError(_nothing(step))
+    return Verdicts(rows, _left_out(step))
+
+
+def _of(other: Step, name: str) -> list[Result]:
+    """What the third party's call gave; nothing if it cannot be judged."""
+    try:
+        return other.calls[name].results() if name in other.calls else []
+    except LeftOut:
+        return []
+
+
+def _result_row(result: Result, theirs: Mapping[str, Result] | None, judge: Judge) -> Row:
+    if result.tensor is None or result.golden is None:
+        return Row(result.name, "", "", False, result.problem)
+    third_party = None
+    if theirs is not None:
+        other = theirs.get(result.name, Result(result.name, problem="it is missing"))
+        if other.tensor is None or other.golden is None:
+            return Row(result.name, output.shape(result.tensor), "", False, f"third party: {other.problem}")
+        third_party = other.tensor, other.golden
+    return _judged(judge, result.name, result.tensor, result.golden, result.dtype, third_party)
+
+
+def _judged(
+    judge: Judge,
+    name: str,
+    ours: Array,
+    golden: Array,
+    dtype: np.dtype[Any] | None,
+    third_party: tuple[Array, Array] | None,
+) -> Row:
+    """The row of a tensor in a dump. What cannot be judged is told there, and the rest goes on."""
+    try:
+        return judge.row(name, ours, golden, dtype, third_party)
+    except ValueError as error:
+        return Row(name, output.shape(ours), str(ours.dtype), False, str(error))
+
+
+def _nothing(step: Step) -> str:
+    if step.only_statistics:
+        return (
+            f'{step.path} has statistics only, and no tensors: dump with "task": "tensor" in msprobe\'s configuration.'
+        )
+    others = " ".join(_left_out(step))
+    return f"{step.path} has no call that Descend can judge. {others}".strip()
+
+
+def _left_out(step: Step) -> list[str]:
+    """Sentences about the calls that were not judged: what they are, and how many."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for (name, reason), count in step.left_out.items():
+        groups.setdefault(reason, []).append((count, name))
+    sentences = []
+    for reason, members in sorted(groups.items()):
+        names = ", ".join(f"{count} {name}" for count, name in sorted(members, key=lambda m: (-m[0], m[1])))
+        why = reason or "they are none of Descend's operators"
+        sentences.append(f"Not judged, because {why}: {names}.")
+    return sentences
+
+
+def _pairs(actual: str, golden: str, third_party: str | None, judge: Judge) -> Verdicts:
+    """Verdicts on the tensors of a file or folder beside golden ones of the same names."""
     golden_source, *sources = (Source.read(text) for text in (golden, actual, third_party) if text is not None)
     wanted = golden_source.tensors
     results = [_by_golden_name(source, wanted) for source in sources]
-    step = isinstance(wanted, Dump)
-
     rows = []
     with output.progress() as bar:
         for name in bar.track(wanted, description="comparing"):
             try:
-                rows.append(_row(name, computed_in, level, [golden_source, *sources], results))
-            except TensorFileError as error:
-                if not step:
+                rows.append(_pair(name, judge, [golden_source, *sources], results))
+            except (OSError, TensorFileError) as error:
+                if not isinstance(wanted, Dump):
                     raise
                 rows.append(Row(name, "", "", False, str(error)))
-    passes = sum(row.passed for row in rows)
-    if step:
-        rows.sort(key=lambda row: (row.passed, -row.share))
-    shown = rows[:most] if step and most else rows
-    console = output.console()
-    _print(console, shown, _DOUBLE if third_party else _SINGLE)
-    if len(shown) < len(rows):
-        console.print(f"{len(rows) - len(shown)} better ones are not shown; --most 0 prints all.")
-    benchmark = f"double benchmark at {level}" if third_party else "single benchmark"
-    console.print(f"{passes} of {len(rows)} tensors pass the {benchmark}.")
+    verdict = Verdicts(rows)
     if unjudged := [name for name in results[0] if name not in wanted]:
-        console.print(f"Not judged, for {golden_source.path} does not hold them: {few(unjudged)}.")
-    if passes < len(rows):
-        raise typer.Exit(1)
-
-
-def _print(console: Console, rows: list[Row], measures: tuple[str, ...]) -> None:
-    table = output.table("tensor", "shape", "dtype", *measures, "verdict", right=measures)
-    for row in rows:
-        cells = row.cells or [""] * len(measures)
-        table.add_row(row.name, row.shape, row.dtype, *cells, output.verdict(row.passed, row.remark))
-    output.show(console, table)
+        verdict.sentences.append(f"Not judged, for {golden_source.path} does not hold them: {few(unjudged)}.")
+    return verdict
 
 
 def _by_golden_name(source: Source, wanted: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -133,13 +219,7 @@ def _by_golden_name(source: Source, wanted: Mapping[str, Array]) -> Mapping[str,
     return tensors
 
 
-def _row(
-    name: str,
-    computed_in: np.dtype[Any] | None,
-    level: str,
-    sources: list[Source],
-    results: list[Mapping[str, Array]],
-) -> Row:
+def _pair(name: str, judge: Judge, sources: list[Source], results: list[Mapping[str, Array]]) -> Row:
     """Compare our tensor, and theirs if there is one, with the golden one."""
     arrays = [sources[0].tensors[name]]
     for source, tensors in zip(sources[1:], results, strict=True):
@@ -147,38 +227,19 @@ def _row(
             return Row(name, output.shape(arrays[0]), "", False, f"missing in {source.path.name}")
         arrays.append(tensors[name])
     ours = sources[1]
-    dtype = computed_in or ours.dtype(name, arrays[1])
+    dtype = judge.computed_in or ours.dtype(name) or arrays[1].dtype
+    shape = output.shape(arrays[1])
     if any(source.flat for source in sources) and len({array.size for array in arrays}) == 1:
         arrays = [array.reshape(-1) for array in arrays]
-    described = name, output.shape(arrays[1]), str(dtype)
     for source, array in zip(sources[1:], arrays[1:], strict=True):
         if array.shape != arrays[0].shape:
             remark = f"{source.path.name} has shape {output.shape(array)}, golden {output.shape(arrays[0])}"
-            return Row(*described, False, remark)
-    if isinstance(ours.tensors, Dump) and arrays[1].dtype.kind in "biu":
-        differ = int(np.count_nonzero(arrays[1] != arrays[0]))
-        return Row(
-            *described, not differ, f"{differ} integers differ" if differ else "", share=math.inf if differ else 0
-        )
-    return _double(described, arrays, level, dtype) if len(arrays) > 2 else _single(described, arrays, dtype)
-
-
-def _single(described: tuple[str, str, str], arrays: list[Array], dtype: np.dtype[Any]) -> Row:
-    golden, ours = arrays
-    result = precision.single_benchmark(ours, golden, dtype)
-    right = f"{precision.correct_rounding_share(ours, golden, dtype):.2%}" if dtype.itemsize == 2 else ""
-    errors = [output.error(value) for value in (result.errors.mere, result.errors.mare, result.errors.rmse)]
-    cells = [*errors, output.error(result.threshold), right]
-    return Row(*described, result.passed, _remark(result.errors), cells, result.share)
-
-
-def _double(described: tuple[str, str, str], arrays: list[Array], level: str, dtype: np.dtype[Any]) -> Row:
-    golden, ours, theirs = arrays
-    result = precision.double_benchmark(ours, theirs, golden, level, dtype)
-    errors = [output.error(value) for value in (result.ours.mare, result.ours.mere, result.ours.rmse)]
-    cells = [*errors, *(f"{ratio:.3g}" for ratio in result.ratios)]
-    return Row(*described, result.passed, _remark(result.ours), cells, result.share)
-
-
-def _remark(errors: precision.Errors) -> str:
-    return f"{errors.mismatches} infinite or NaN on one side only" if errors.mismatches else ""
+            return Row(name, shape, str(dtype), False, remark)
+    third_party = (arrays[2], arrays[0]) if len(arrays) > 2 else None
+    if not isinstance(ours.tensors, Dump):
+        row = judge.row(name, arrays[1], arrays[0], dtype, third_party)
+    elif arrays[1].dtype.kind in "biu":
+        row = judge.integers(name, arrays[1], arrays[0])
+    else:
+        row = _judged(judge, name, arrays[1], arrays[0], dtype, third_party)
+    return replace(row, shape=shape)

@@ -1,10 +1,16 @@
-"""Folders of tensors that msprobe dumps while a program trains, read as one file with a name for each tensor."""
+"""Folders of tensors that msprobe dumps while a program trains.
+
+A process has a folder: ``step0/rank0``, or ``step0/proc<pid>`` where it has no rank. There ``dump.json`` describes all
+calls, and the folder ``dump_tensor_data`` has a file for each tensor.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +18,8 @@ import numpy as np
 
 from descend.tensors import Array, TensorFileError, parse_dtype, read
 
+TENSORS = "dump_tensor_data"  # the folder that msprobe puts them in
 _SUFFIXES = (".npy", ".pt")  # MindSpore's and PyTorch's
-_TENSORS = "dump_tensor_data"  # the folder that msprobe puts them in
 
 
 class Dump(Mapping[str, Array]):
@@ -26,28 +32,23 @@ class Dump(Mapping[str, Array]):
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
-        files = sorted(file for file in folder.rglob("*") if file.suffix in _SUFFIXES)
+        found, unreadable = _files(folder)
+        if unreadable:
+            raise TensorFileError(f"{next(iter(unreadable))} cannot be read: {next(iter(unreadable.values()))}.")
+        files = [file for file in found if file.suffix in _SUFFIXES]
         if not files:
             raise TensorFileError(f"{folder} is a folder without tensors: none of its files ends in .npy or .pt.")
-        processes = {
-            part for file in files for part in file.relative_to(folder).parts if re.fullmatch(r"proc\d+", part)
-        }
-        renamed = dict.fromkeys(processes, "proc") if len(processes) == 1 else {}
+        named = _namer(folder, files)
         self._files: dict[str, Path] = {}
         for file in files:
-            path = file.relative_to(folder).with_suffix("").parts
-            name = "/".join(renamed.get(part, part) for part in path if part != _TENSORS)
+            name = named(file.with_suffix(""))
             if name in self._files:
                 raise TensorFileError(f"{self._files[name]} and {file} are two tensors of one name, {name}.")
             self._files[name] = file
-        self._dtypes = _dtypes(folder)
+        self._dtypes = _dtypes(file for file in found if file.name == "dump.json")
 
     def __getitem__(self, name: str) -> Array:
-        file = self._files[name]
-        content = read(file)
-        if len(content) != 1:
-            raise TensorFileError(f"{file} holds {len(content)} tensors, but a dump has one a file.")
-        return next(iter(content.values()))
+        return read_one(self._files[name])
 
     def __contains__(self, name: object) -> bool:  # without reading the file
         return name in self._files
@@ -63,18 +64,93 @@ class Dump(Mapping[str, Array]):
         return self._dtypes.get(self._files[name])
 
 
-def _dtypes(folder: Path) -> dict[Path, np.dtype[Any]]:
-    dtypes = {}
-    for file in folder.rglob("dump.json"):
+@dataclass(frozen=True)
+class Process:
+    """What one process dumped in one step: the content of its ``dump.json``, or why that cannot be read."""
+
+    name: str
+    """What precedes the names of its calls: ``step0/rank0/``."""
+    file: Path
+    task: str = ""
+    framework: str = ""
+    calls: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def tensors(self) -> Path:
+        """The folder of its tensors."""
+        return self.file.parent / TENSORS
+
+
+def processes(folder: Path) -> list[Process]:
+    """What all processes below a folder dumped. Folders that cannot be read are among them, too."""
+    found, unreadable = _files(folder)
+    files = [file for file in found if file.name == "dump.json"]
+    named = _namer(folder, [*files, *unreadable])
+    result = [Process(named(place), place, problem=problem) for place, problem in unreadable.items()]
+    for file in files:
+        prefix = named(file).removesuffix("dump.json")
         try:
-            described = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise TensorFileError(f"{file} cannot be read ({str(error).splitlines()[0]}).") from None
-        for tensor in _tensors(described):
-            try:
-                dtypes[file.parent / _TENSORS / tensor["data_name"]] = parse_dtype(tensor["dtype"])
-            except TensorFileError:  # of a dtype that NumPy does not have; reading it raises the error
-                continue
+            content = _json(file)
+        except TensorFileError as error:
+            result.append(Process(f"{prefix}dump.json", file, problem=str(error)))
+            continue
+        calls = content.get("data") if isinstance(content, dict) else None
+        if isinstance(calls, dict):
+            result.append(Process(prefix, file, str(content.get("task")), str(content.get("framework")), calls))
+        else:
+            result.append(Process(f"{prefix}dump.json", file, problem=f"{file} is no description of calls."))
+    return result
+
+
+def read_one(file: Path) -> Array:
+    """The tensor of a file that msprobe wrote."""
+    content = read(file)
+    if len(content) != 1:
+        raise TensorFileError(f"{file} holds {len(content)} tensors, but a dump has one a file.")
+    return next(iter(content.values()))
+
+
+def dumped_in(described: Mapping[str, Any]) -> np.dtype[Any] | None:
+    """The dtype that ``dump.json`` says a tensor has; None if NumPy has none like it."""
+    try:
+        return parse_dtype(str(described.get("dtype")))
+    except TensorFileError:  # reading the tensor raises the error
+        return None
+
+
+def _files(folder: Path) -> tuple[list[Path], dict[Path, str]]:
+    """All files below a folder, sorted, and the folders that cannot be read and why. Links to folders are left out."""
+    unreadable: dict[Path, str] = {}
+
+    def note(error: OSError) -> None:
+        unreadable[Path(error.filename)] = error.strerror or str(error)
+
+    found = [Path(place, name) for place, _, names in os.walk(folder, onerror=note) for name in names]
+    return sorted(found), unreadable
+
+
+def _namer(folder: Path, files: list[Path]) -> Callable[[Path], str]:
+    """What gives a file its name in tables: its path below the folder, the same in two runs where it can be."""
+    parts = {part for file in files for part in file.relative_to(folder).parts}
+    numbered = [part for part in parts if re.fullmatch(r"proc\d+", part)]
+    renamed = {numbered[0]: "proc"} if len(numbered) == 1 else {}
+    return lambda file: "/".join(renamed.get(p, p) for p in file.relative_to(folder).parts if p != TENSORS)
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TensorFileError(f"{file} cannot be read ({str(error).splitlines()[0]}).") from None
+
+
+def _dtypes(files: Iterator[Path]) -> dict[Path, np.dtype[Any]]:
+    dtypes = {}
+    for file in files:
+        for tensor in _tensors(_json(file)):
+            if dtype := dumped_in(tensor):
+                dtypes[file.parent / TENSORS / tensor["data_name"]] = dtype
     return dtypes
 
 

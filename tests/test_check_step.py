@@ -1,0 +1,448 @@
+"""``descend check FOLDER``: the calls of a training step that msprobe dumped, each computed anew."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+import descend
+from cli_calls import fails, ok
+from descend.cli import apis, dumps
+from msprobe_dumps import bfloat16, call, gradient, write_dump
+
+REAL = Path(__file__).parent / "data" / "msprobe.zip"
+WINDOWS = {"compress_block_size": 32, "compress_stride": 16}
+
+
+def random(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def layer_norm(dtype):
+    """Calls of PyTorch's layer norm, with and without statistics and parameters; results are of Descend's kernels."""
+    x, dy, gamma, beta = (random(*s, dtype=dtype, seed=i) for i, s in enumerate([(6, 24)] * 2 + [(24,)] * 2))
+    y, mean, rstd = descend.layer_norm(x, (24,), gamma, beta, 1e-3)
+    gradients = list(descend.layer_norm_backward(dy, x, (24,), mean, rstd, gamma, beta))
+    plain, *statistics = descend.layer_norm(x, (24,))
+    (dx, _, _) = descend.layer_norm_backward(dy, x, (24,), *statistics)
+    return {
+        "Functional.layer_norm.0.forward": call([x, [24], gamma, beta, 1e-3], [y]),
+        "Functional.layer_norm.0.backward": gradient([dy], gradients),
+        "Functional.layer_norm.1.forward": call([x], [plain], normalized_shape=[24]),
+        "Functional.layer_norm.1.backward": gradient([dy, None, None], [dx, None, None]),
+        "Torch.layer_norm.0.forward": call([x, [24]], [y], bias=beta, weight=gamma, eps=1e-3, cudnn_enable=False),
+        "Torch.native_layer_norm.0.forward": call([x, [24], gamma, beta, 1e-3], [y, mean, rstd]),
+        "Torch.native_layer_norm.0.backward": gradient([dy, None, None], gradients),
+        "Aten.native_layer_norm.default.0.forward": call([x, [24], gamma, beta, 1e-3], [y, mean, rstd]),
+        "Aten.native_layer_norm_backward.0.forward": call(
+            [dy, x, [24], mean, rstd, gamma, beta, [True, False, True]], [gradients[0], None, gradients[2]]
+        ),
+    }
+
+
+def rms_norm(dtype):
+    x, dy, gamma = random(4, 3, 24, dtype=dtype), random(4, 3, 24, dtype=dtype, seed=1), random(24, dtype=dtype)
+    y, rstd = descend.rms_norm(x, gamma)
+    dx, dgamma = descend.rms_norm_grad(dy, x, rstd, gamma)
+    smallest = float(np.finfo(np.float32).eps)
+    plain, plain_rstd = descend.rms_norm(x, np.ones(24, dtype), smallest)
+    plain_dx, _ = descend.rms_norm_grad(dy, x, plain_rstd, np.ones(24, dtype))
+    return {
+        "NPU.npu_rms_norm.0.forward": call([x, gamma], [y, rstd]),
+        "NPU.npu_rms_norm.0.backward": gradient([dy], [dx, dgamma]),
+        "NPU.npu_rms_norm.1.forward": call([x, gamma], [y, None], epsilon=1e-6),
+        "NPU.npu_rms_norm.1.backward": gradient([dy], [dx, dgamma]),
+        "NPU.npu_rms_norm_backward.0.forward": call([dy, x, gamma, rstd], [dx, dgamma]),
+        "Functional.rms_norm.0.forward": call([x, [24]], [plain]),
+        "Torch._fused_rms_norm.0.forward": call([x, [24], None, None], [plain, plain_rstd]),
+        "Torch._fused_rms_norm.0.backward": gradient([dy], [plain_dx, None]),
+        "Torch._fused_rms_norm.1.forward": call([x, [24], gamma, 1e-6], [y]),
+        "Torch._fused_rms_norm.1.backward": gradient([dy], [dx, dgamma]),
+        "Torch._fused_rms_norm_backward.0.forward": call([dy, x, [24], rstd, gamma, [True, True]], [dx, dgamma]),
+    }
+
+
+def group_norm_swish(dtype):
+    x, dy = random(2, 6, 5, 4, dtype=dtype), random(2, 6, 5, 4, dtype=dtype, seed=1)
+    gamma, beta = random(6, dtype=dtype), random(6, dtype=dtype, seed=1)
+    y, mean, rstd = descend.group_norm_swish(x, gamma, beta, 3, eps=1e-4, swish_scale=0.5)
+    gradients = list(descend.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, 3, swish_scale=0.5))
+    silu = list(descend.group_norm_swish(x, np.ones(6, dtype), np.zeros(6, dtype), 3))
+    return {
+        "NPU.npu_group_norm_swish.0.forward": call([x, 3, gamma, beta, 1e-4, 0.5], [y, mean, rstd]),
+        "NPU.npu_group_norm_swish.0.backward": gradient([dy], gradients),
+        "NPU.npu_group_norm_swish.1.forward": call([x, 3, gamma, beta], [y], eps=1e-4, swish_scale=0.5),
+        "NPU.npu_group_norm_swish.1.backward": gradient([dy], gradients),
+        "NPU.npu_group_norm_swish.2.forward": call([x, 3, np.ones(6, dtype), np.zeros(6, dtype), None, None], silu),
+        "NPU.npu_group_norm_swish_grad.0.forward": call(
+            [dy, x, 3, gamma, beta, mean, rstd, [True, True, False], 0.5], [*gradients[:2], None]
+        ),
+        "NPU.npu_group_norm_silu.0.forward": call([x, None, None, 3], silu),
+    }
+
+
+def scaled_masked_softmax(dtype):
+    x, dy = random(2, 3, 8, 32, dtype=dtype), random(2, 3, 8, 32, dtype=dtype, seed=1)
+    mask = random(2, 1, 8, 32, seed=2) > 0.5
+    y, triangle = descend.scaled_masked_softmax(x, mask, 0.5), descend.scaled_masked_softmax(x, None, 1.0, True)
+    dx = descend.scaled_masked_softmax_backward(dy, y, mask, 0.5)
+    return {
+        "NPU.npu_scaled_masked_softmax.0.forward": call([x, mask, 0.5, False], [y]),
+        "NPU.npu_scaled_masked_softmax.0.backward": gradient([dy], [dx]),
+        "NPU.npu_scaled_masked_softmax.1.forward": call([x, mask, 1], [triangle], fixed_triu_mask=True),
+        "NPU.npu_scaled_masked_softmax_backward.0.forward": call([dy, y, mask, 0.5, False], [dx]),
+    }
+
+
+def nsa_compress(dtype):
+    x, weight, lengths = random(96, 2, 16, dtype=dtype), random(32, 2, dtype=dtype), [48, 96]
+    y = descend.nsa_compress(x, weight, lengths, **WINDOWS)
+    dy = random(*y.shape, dtype=dtype, seed=1)
+    gradients = list(descend.nsa_compress_grad(dy, x, weight, lengths, **WINDOWS))
+    return {
+        "torch_npu.npu_nsa_compress.0.forward": call([x, weight, 32, 16], [y], actual_seq_len=lengths),
+        "torch_npu.npu_nsa_compress.0.backward": gradient([dy], gradients),
+        "my.own.npu_nsa_compress_grad.0.forward": call([dy, x, weight, 32, 16], gradients, actual_seq_len=lengths),
+    }
+
+
+FAMILIES = [layer_norm, rms_norm, group_norm_swish, scaled_masked_softmax, nsa_compress]
+
+
+def outputs(calls):
+    return [array for one in calls.values() for array in one["output"] if array is not None]
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), bfloat16, np.dtype(np.float16)], ids=str)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+def test_each_call_is_computed_anew(tmp_path, capsys, family, dtype):
+    if family is nsa_compress and dtype == np.float32:
+        pytest.skip("the operator takes 16 bits only")
+    calls = family(dtype)
+    folder = write_dump(tmp_path / "step0" / "rank0", calls)
+    text = ok("check", tmp_path, "--most", "0")
+    count = len(outputs(calls))
+    assert f"{count} of {count} tensors pass the single benchmark." in text
+    assert "Not judged" not in text
+    for name, one in calls.items():
+        for place, array in enumerate(one["output"]):
+            (line,) = [s for s in text.splitlines() if s.startswith(f"step0/rank0/{name}.output.{place} ")] or [""]
+            assert ("pass" in line) == (array is not None)
+            assert array is None or str(array.dtype) in line
+    for file in folder.glob("dump_tensor_data/*.output.*"):  # and a wrong number in each is found
+        content = np.load(file)
+        content.flat[content.size // 2] = 2 * np.abs(content.flat[content.size // 2]) + 1
+        np.save(file, content)
+    text = fails(capsys, "check", tmp_path, status=1)
+    assert f"0 of {count} tensors pass" in text
+
+
+def test_the_tests_call_every_function():
+    called = {name.rsplit(".", 2)[0] for family in FAMILIES for name in family(bfloat16)}
+    known = {name.rpartition(".")[2] for name in {one.removesuffix(".default") for one in called}}
+    assert known == set(apis._TORCH_NPU) | set(apis._PYTORCH)
+
+
+@pytest.mark.parametrize("name", apis._TORCH_NPU)
+def test_parameters_are_those_of_torch_npu(name):
+    torch_npu = pytest.importorskip("descend.torch_npu")
+    if name == "npu_group_norm_silu":  # none of Descend's operators, but the same formula
+        signature = "(input, weight, bias, group, eps=1e-05)"
+    else:
+        signature = bare(getattr(torch_npu, name))
+        signature = signature.replace("grad_input_mask,", "grad_input_mask=(True, True, True),")
+    assert bare(apis._TORCH_NPU[name].forward).replace("scale=1.0,", "scale=1,") == signature
+
+
+def bare(function):
+    """A function's parameters without types."""
+    parameters = inspect.signature(function).parameters.values()
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))
+
+
+@pytest.mark.parametrize("name", apis._PYTORCH)
+def test_parameters_are_those_of_pytorch(name):
+    torch = pytest.importorskip("torch")
+    schema = torch._C._jit_get_schemas_for_operator(f"aten::{name}")[0]
+    own = list(inspect.signature(apis._PYTORCH[name].forward).parameters.values())
+    assert [argument.name for argument in schema.arguments] == [p.name for p in own][: len(schema.arguments)]
+    for argument, parameter in zip(schema.arguments, own, strict=False):
+        if argument.has_default_value():
+            assert argument.default_value == parameter.default
+
+
+def test_a_dump_of_the_real_msprobe(tmp_path):
+    pytest.importorskip("torch")
+    zipfile.ZipFile(REAL).extractall(tmp_path)
+    text = ok("check", tmp_path, "--most", "0")
+    assert "60 of 60 tensors pass the single benchmark." in text
+    calls = [line.split(".output.")[0].split("/")[-1] for line in text.splitlines() if line.startswith("step")]
+    assert sum("backward" in name for name in calls) == 30
+    assert {name.split(".")[0] + "." + name.split(".")[1] for name in calls} == {
+        *("Functional.layer_norm", "Torch.layer_norm", "Torch.native_layer_norm", "NPU.npu_rms_norm"),
+        *("NPU.npu_group_norm_swish", "NPU.npu_group_norm_silu", "NPU.npu_scaled_masked_softmax"),
+    }
+    assert sum(" bfloat16 " in line and "100.00%" in line for line in text.splitlines()) > 20
+    for words in ("16 Tensor.__mul__,", "6 Module LayerNorm.", "2 NPU.npu_group_norm_silu backward."):
+        assert words in " ".join(text.split())
+
+
+@pytest.fixture
+def step(tmp_path):
+    """Two steps of two ranks."""
+    for place in ("step0/rank0", "step0/rank1", "step2/rank0"):
+        write_dump(tmp_path / "dump" / place, rms_norm(np.float32))
+    return tmp_path / "dump"
+
+
+def spoil(process, name, spoiled):
+    """Changes the tensor of a call in a dump."""
+    file = process / "dump_tensor_data" / f"{name}.npy"
+    np.save(file, spoiled(np.load(file)))
+
+
+def lines(text):
+    """The table's lines by tensor."""
+    return {line.split()[0]: line for line in text.splitlines() if " FAIL" in line or " pass " in line}
+
+
+def test_all_steps_and_ranks_are_judged_worst_first(step, capsys):
+    spoil(step / "step0/rank1", "NPU.npu_rms_norm.0.forward.output.0", lambda y: y * np.float32(1.01))
+    spoil(step / "step2/rank0", "NPU.npu_rms_norm.0.backward.output.1", lambda y: y * np.float32(1.5))
+    text = fails(capsys, "check", step, "--most", "3", status=1)
+    assert list(lines(text))[:2] == [
+        "step2/rank0/NPU.npu_rms_norm.0.backward.output.1",
+        "step0/rank1/NPU.npu_rms_norm.0.forward.output.0",
+    ]
+    assert "51 better ones are not shown; --most 0 prints all." in text
+    assert "52 of 54 tensors pass the single benchmark." in text
+    assert "18 of 18 tensors pass" in ok("check", step / "step0" / "rank0")
+
+
+def test_a_gradient_is_of_the_statistics_that_were_dumped(step, capsys):
+    spoil(step / "step0/rank0", "NPU.npu_rms_norm.0.forward.output.1", lambda rstd: rstd * 2)
+    table = lines(fails(capsys, "check", step / "step0/rank0", "--most", "0", status=1))
+    assert {name for name, line in table.items() if "FAIL" in line} == {
+        "NPU.npu_rms_norm.0.forward.output.1",
+        "NPU.npu_rms_norm.0.backward.output.0",
+        "NPU.npu_rms_norm.0.backward.output.1",
+    }
+
+
+def test_what_is_wrong_with_one_tensor_does_not_stop_the_rest(step, capsys):
+    process = step / "step0" / "rank0"
+    folder = process / "dump_tensor_data"
+    (folder / "NPU.npu_rms_norm.0.forward.output.0.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    (folder / "NPU.npu_rms_norm.1.forward.output.0.npy").unlink()
+    (folder / "NPU.npu_rms_norm.1.backward.input.0.npy").write_bytes(b"")
+    spoil(process, "Functional.rms_norm.0.forward.input.0", lambda x: x[..., 1:])
+    spoil(process, "Functional.rms_norm.0.forward.output.0", lambda y: y[1:])
+    spoil(process, "NPU.npu_rms_norm_backward.0.forward.output.0", lambda dx: dx[1:])
+    spoil(process, "NPU.npu_rms_norm_backward.0.forward.output.1", lambda dx: dx.astype(np.int32))
+    spoil(process, "Torch._fused_rms_norm.0.forward.input.0", lambda x: x + 1j)
+    spoil(process, "Torch._fused_rms_norm.1.forward.output.0", lambda y: np.where(y > 1, np.nan, y))
+    (step / "step2" / "rank0" / "dump.json").write_text('{"task": "tensor", "data": {"cut')
+    text = " ".join(fails(capsys, "check", step, "--most", "0", status=1).split())
+    for name, sentence in {
+        "NPU.npu_rms_norm.0.forward.output.0": "is not a readable .npy file",
+        "NPU.npu_rms_norm.1.forward.output.0": "NPU.npu_rms_norm.1.forward.output.0.npy does not exist.",
+        "NPU.npu_rms_norm.1.backward.output.1": "NPU.npu_rms_norm.1.backward.input.0.npy is not a readable .npy file",
+        "Functional.rms_norm.0.forward.output.0": "it cannot be computed from its arguments: ",
+        "NPU.npu_rms_norm_backward.0.forward.output.0": "has shape [3, 3, 24], but its golden value",
+        "NPU.npu_rms_norm_backward.0.forward.output.1": "FAIL",
+        "Torch._fused_rms_norm.0.forward.output.1": "holds complex numbers.",
+        "Torch._fused_rms_norm.1.forward.output.0": "infinite or NaN on one side only",
+    }.items():
+        row = text[text.index(f"step0/rank0/{name} ") :].split("step0/rank")[1]
+        assert "FAIL" in row, name
+        assert sentence in text[text.index(f"step0/rank0/{name} ") :][:900], name
+    assert "step2/rank0/dump.json FAIL: " in text
+    assert f"{step}/step2/rank0/dump.json cannot be read (" in text
+    assert "25 of 37 tensors pass" in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"data": []}', '{"data": {"NPU.npu_rms_norm.0.forward": 3}}',
+     '{"data": {"NPU.npu_rms_norm.0.forward": {"input_args": [3, null], "output": [{"data_name": 7, "shape": 1}]}}}',
+     '{"data": {"NPU.npu_rms_norm.0.forward": {"input_args": [{"shape": [1], "data_name": "no"}, {"value": {}}], '
+     '"input_kwargs": null, "output": [{"data_name": "../dump.json", "dtype": 1}]}}}'],
+)  # fmt: skip
+def test_descriptions_that_are_none(tmp_path, capsys, content):
+    (tmp_path / "dump.json").write_text(content)
+    assert "0 of 1 tensors pass" in fails(capsys, "check", tmp_path, status=1)
+
+
+def test_what_is_not_judged_is_counted(tmp_path):
+    x, y = random(4, 24), random(4, 24)
+    calls = rms_norm(np.float32)
+    forward = dict(calls["NPU.npu_rms_norm.0.forward"])
+    described = call([x, np.ones(24, np.float32)], [y])
+    write_dump(
+        tmp_path / "rank0",
+        {
+            "NPU.npu_rms_norm.0.forward": forward,
+            "NPU.npu_rms_norm.1.forward": {"output": forward["output"]},
+            "NPU.npu_rms_norm.2.forward": {"input_args": forward["input_args"], "input_kwargs": {}},
+            "NPU.npu_rms_norm.4.backward": calls["NPU.npu_rms_norm.0.backward"],
+            "Functional.rms_norm.0.forward": calls["Functional.rms_norm.0.forward"],
+            "Functional.rms_norm.0.backward": gradient([x], [x]),
+            "Functional.linear.0.forward": described,
+            "Functional.linear.1.forward": described,
+            "Functional.linear.1.backward": described,
+            "layer_norm.0.forward": described,
+            "Tensor.layer_norm.0.forward": described,
+            "Module.layers.0.norm.LlamaRMSNorm.forward.0": described,
+            "Module.layers.0.norm.LlamaRMSNorm.parameters_grad.0": {"weight": [x]},
+            "Module.layers.0.proj.Linear.backward.12": described,
+            "Cell.<b>.Dense.forward.0": described,
+        },
+    )
+    text = " ".join(ok("check", tmp_path).split())
+    assert "3 of 3 tensors pass" in text
+    others = "1 Cell Dense, 1 Functional.linear backward, 1 Module Linear, 1 Tensor.layer_norm, 1 layer_norm.0.forward."
+    for sentence in (
+        f"Not judged, because they are none of Descend's operators: 2 Functional.linear, {others}",
+        "Not judged, because a module's dump has no epsilon; with level L1 or mix the function that it calls is "
+        "dumped: 2 Module LlamaRMSNorm.",
+        "Not judged, because its arguments were not dumped: 1 NPU.npu_rms_norm, 1 NPU.npu_rms_norm backward.",
+        "Not judged, because its results were not dumped: 1 NPU.npu_rms_norm.",
+        "msprobe then dumps the gradients of the last of them: 1 Functional.rms_norm backward.",
+    ):
+        assert sentence in text
+
+
+def rewrite(process, change):
+    """Changes what dump.json says."""
+    file = process / "dump.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def test_calls_whose_tensors_were_not_dumped(step, tmp_path, capsys):
+    process = step / "step0" / "rank0"
+
+    def no_tensors(content):
+        content["task"] = "statistics"
+        for one in content["data"].values():
+            for described in [*one.get("input_args", one.get("input", [])), *one["output"]]:
+                if isinstance(described, dict):
+                    described.pop("data_name", None)
+
+    rewrite(process, no_tensors)
+    assert fails(capsys, "check", process) == (
+        f'descend: {process} has statistics only, and no tensors: dump with "task": "tensor" in '
+        "msprobe's configuration.\n"
+    )
+    assert "36 of 36 tensors pass" in ok("check", step)
+    other = tmp_path / "other" / "rank0"
+    write_dump(other, {"Functional.linear.0.forward": call([random(2, 2)], [random(2, 2)])})
+    assert fails(capsys, "check", other) == (
+        f"descend: {other} has no call that Descend can judge. Not judged, because they are none of Descend's "
+        "operators: 1 Functional.linear.\n"
+    )
+
+
+def test_parts_of_tensors_are_not_judged(step, capsys):
+    process = step / "step0" / "rank0"
+
+    def shard(content):
+        described = content["data"]["Functional.rms_norm.0.forward"]["input_args"][0]
+        described |= {"type": "torch.distributed.tensor.DTensor", "placements": [{"Shard": {"dim": 1}}]}
+        whole = content["data"]["NPU.npu_rms_norm.0.forward"]["input_args"][0]
+        whole |= {"type": "torch.distributed.tensor.DTensor", "placements": [{"Replicate": {}}]}
+
+    rewrite(process, shard)
+    text = " ".join(ok("check", process).split())
+    assert "because its tensors are parts of larger ones (DTensor): 1 Functional.rms_norm." in text
+    assert "17 of 17 tensors pass" in text
+
+
+def test_a_second_result_with_a_gradient_is_not_judged(step):
+    process = step / "step0" / "rank0"
+    name = "NPU.npu_rms_norm.0.backward"
+
+    def more(content):
+        content["data"][name]["input"] *= 2
+
+    rewrite(process, more)
+    text = " ".join(ok("check", process).split())
+    assert "because another of its results than the first has a gradient: 1 NPU.npu_rms_norm backward." in text
+
+
+def test_mindspore(tmp_path):
+    x, gamma, beta = random(4, 24, dtype=bfloat16), random(24, dtype=bfloat16), random(24, dtype=bfloat16, seed=1)
+    y = [descend.layer_norm(x, (24,), gamma, beta)[0]]
+    calls = {
+        "Functional.rms_norm.0.forward": call([x, gamma], list(descend.rms_norm(x, gamma))),
+        "Functional.layer_norm.0.forward": call([x, [24], gamma, beta, 1e-5], y),
+        "Mint.layer_norm.0.forward": call([x, [24]], y, weight=gamma, bias=beta),
+        "MintFunctional.layer_norm.0.forward": call([x, [24], gamma, beta], y),
+        "MintFunctional.layer_norm.0.backward": gradient([x], [x]),
+        "Primitive.norm.LayerNorm.0.forward": call([x], y),
+    }
+    write_dump(tmp_path / "step0" / "proc77", calls, "mindspore")
+    text = ok("check", tmp_path)
+    assert "5 of 5 tensors pass" in text
+    assert sum("100.00%" in line and line.startswith("step0/proc/") for line in text.splitlines()) == 4
+    assert "the order of MindSpore's gradients is not known: 1 MintFunctional.layer_norm backward." in " ".join(
+        text.split()
+    )
+
+
+def test_a_third_party_is_judged_by_its_own_inputs(step, tmp_path, capsys):
+    other = tmp_path / "other"
+    for place in ("step0/rank0", "step0/rank1", "step2/rank0"):
+        calls = rms_norm(np.float32)
+        del calls["Functional.rms_norm.0.forward"]
+        write_dump(other / place, calls)
+    assert "3 better" not in ok("check", step / "step0", "--third-party", step / "step0", "--most", "0")
+    text = fails(capsys, "check", step, "--third-party", other, "--level", "L1", "--most", "0", status=1)
+    text = " ".join(text.split())
+    assert "51 of 54 tensors pass the double benchmark at L1." in text
+    assert text.count("third party: it is missing") == 3
+    for place in ("step0/rank0", "step0/rank1", "step2/rank0"):  # twice as large inputs have twice as large results
+        process = other / place
+        for name in ("forward.input.1", "forward.output.0"):
+            spoil(process, f"NPU.npu_rms_norm.0.{name}", lambda values: values * 2)
+    table = lines(fails(capsys, "check", step, "--third-party", other, "--most", "0", status=1))
+    assert "pass" in table["step0/rank0/NPU.npu_rms_norm.0.forward.output.0"]
+
+
+def test_folders_that_are_no_dumps(tmp_path, capsys):
+    (tmp_path / "x.npy").touch()
+    assert "has no dump.json, in which msprobe describes" in fails(capsys, "check", tmp_path)
+    assert "is no folder that msprobe dumped; to judge a file, name its golden" in fails(
+        capsys, "check", tmp_path / "x.npy"
+    )
+    assert f"{tmp_path}/no is no folder" in fails(capsys, "check", tmp_path / "no")
+
+
+def test_links_in_circles_end_and_unreadable_folders_are_named(step, capsys, monkeypatch):
+    (step / "step0" / "again").symlink_to(step)
+    assert "54 of 54 tensors" in ok("check", step)
+    (step / "locked").mkdir()
+    walk = os.walk
+
+    def refuse(top, onerror=None):
+        for place in walk(top, onerror=onerror):
+            if place[0].endswith("locked"):
+                onerror(PermissionError(13, "Permission denied", place[0]))
+            else:
+                yield place
+
+    monkeypatch.setattr(dumps.os, "walk", refuse)
+    text = fails(capsys, "check", step, status=1)
+    assert "locked FAIL: Permission denied" in " ".join(text.split())
+    assert "54 of 55 tensors" in text
+    assert "locked cannot be read: Permission denied." in fails(capsys, "check", step, step)

@@ -37,6 +37,25 @@ DRAWN = """image => {
 """How many coloured pixels the left plot of a picture has, and how many the right one."""
 
 
+OUTSIDE = """source => {
+    const holder = document.createElement("div");
+    holder.innerHTML = atob(source.split(",")[1]).replace(/^[^]*?<svg/, "<svg");
+    document.body.append(holder);
+    const frame = holder.firstChild.getBoundingClientRect();
+    const texts = [...holder.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+    const apart = (a, b) => a.right < b.left || b.right < a.left || a.bottom < b.top || b.bottom < a.top;
+    const wrong = [];
+    texts.forEach(([words, box], i) => {
+        const inside = box.left >= frame.left && box.right <= frame.right && box.bottom <= frame.bottom;
+        if (!inside || box.width < 1) wrong.push(words);
+        for (const [other, place] of texts.slice(i + 1)) if (!apart(box, place)) wrong.push(words + " on " + other);
+    });
+    holder.remove();
+    return texts.length > 8 ? wrong : ["few words"];
+}"""
+"""The words in a picture that are cut off or lie on each other."""
+
+
 @pytest.fixture(scope="module")
 def browser():
     """A headless Chromium. Where there is none the tests are skipped, but on a CI runner they fail."""
@@ -50,7 +69,7 @@ def browser():
         missing = "the page was not looked at: there is no Chromium, or no playwright (./dev test installs both)"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield chromium
         chromium.close()
 
@@ -131,6 +150,7 @@ def test_every_plot_is_drawn_within_its_place(dumped, tmp_path, capsys, look):
         assert 150 < box["height"] < 400
         left, right = image.evaluate(DRAWN)
         assert min(left, right) > 20
+        assert image.evaluate(f"image => ({OUTSIDE})(image.src)") == []
     body = tab.locator("body").inner_text()
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     for words in (

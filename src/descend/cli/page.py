@@ -28,6 +28,7 @@ _BLUE, _RED, _GREY = "#0067b8", "#b3261e", "#6b6b6b"
 _STYLE: Any = {  # text stays text, with one font: half the size
     "svg.fonttype": "none",
     "svg.hashsalt": "descend",
+    "axes.unicode_minus": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
 }
@@ -131,7 +132,7 @@ def _plot(figure: Figure, profile: Profile, dtype: str) -> bytes:
     with matplotlib.rc_context(_STYLE):
         figure.clear()
         places, sizes = figure.subplots(1, 2, width_ratios=(3, 2))
-        figure.subplots_adjust(left=0.06, right=0.99, bottom=0.21, top=0.96, wspace=0.17)
+        figure.subplots_adjust(left=0.075, right=0.985, bottom=0.21, top=0.96, wspace=0.24)
         allowed = precision.THRESHOLDS.get(dtype, math.nan)
         _draw_places(places, profile, allowed)
         _draw_sizes(sizes, profile, allowed)
@@ -156,10 +157,13 @@ def _draw_places(axes: Axes, profile: Profile, allowed: float) -> None:
         axes.plot(positions[errors.argmax()], errors.max(), "o", color=_RED, markersize=5)
     for limit, style in _limits(allowed):
         axes.axhline(limit, color=_GREY, linewidth=0.8, linestyle=style)
-    stretch = ", of each stretch the largest error" if profile.elements > errors.size else ""
     axes.set(yscale="log", ylim=(bottom, top), ylabel="relative error")
-    axes.set_xlabel(f"one of {profile.elements} elements{stretch}")
-    axes.margins(x=0.01)
+    axes.yaxis.set_major_formatter("{x:.0e}")  # plain text is drawn much faster than powers
+    stretch = ", the largest error of each stretch" if profile.elements > errors.size else ""
+    axes.set_xlabel(f"element (of {profile.elements}){stretch}")
+    axes.locator_params(axis="x", integer=True)
+    margin = max(0.5, 0.01 * profile.elements)
+    axes.set_xlim(-margin, profile.elements - 1 + margin)
     axes.minorticks_off()
 
 
@@ -167,8 +171,8 @@ def _draw_sizes(axes: Axes, profile: Profile, allowed: float) -> None:
     used = np.flatnonzero(profile.counts)
     marks = [*EDGES[used], *EDGES[used + 1], *(math.log10(limit) for limit, _ in _limits(allowed))] or [-8.0]
     first, last = math.floor(min(marks)), math.ceil(max(marks))
-    inside = (EDGES[:-1] >= first) & (EDGES[:-1] < last)
-    axes.bar(EDGES[:-1][inside], profile.counts[inside], np.diff(EDGES)[inside], align="edge", color=_BLUE)
+    begin, end = np.searchsorted(EDGES, (first, last))
+    axes.stairs(profile.counts[begin:end], EDGES[begin : end + 1], fill=True, color=_BLUE)
     ticks = {float(tick): f"1e{tick}" for tick in range(first, last + 1, max(-(-(last - first) // 6), 1))}
     for place, count, text, color in (
         (first - 1.0, profile.exact, "0", _BLUE),
@@ -181,6 +185,7 @@ def _draw_sizes(axes: Axes, profile: Profile, allowed: float) -> None:
         axes.axvline(math.log10(limit), color=_GREY, linewidth=0.8, linestyle=style)
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.set(xlabel="relative error", ylabel="elements", yscale="log", ylim=(0.5, 2 * profile.elements))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
 
 

@@ -380,6 +380,27 @@ def test_a_second_result_with_a_gradient_is_not_judged(step):
     assert "because another of its results than the first has a gradient: 1 NPU.npu_rms_norm backward." in text
 
 
+def test_gradients_of_another_function_are_not_judged(step):
+    process = step / "step0" / "rank0"
+    rewrite(process, lambda content: content["data"]["NPU.npu_rms_norm.0.backward"]["output"].append(None))
+    text = " ".join(ok("check", process).split())
+    assert "because the operator has 2 gradients, and the dump 3: 1 NPU.npu_rms_norm backward." in text
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_nothing_waits_for_a_pipe(step, capsys):
+    process = step / "step0" / "rank0"
+    file = process / "dump_tensor_data" / "NPU.npu_rms_norm.0.forward.output.0.npy"
+    file.unlink()
+    os.mkfifo(file)
+    (step / "step2/rank0/dump.json").unlink()
+    os.mkfifo(step / "step2/rank0/dump.json")
+    text = " ".join(fails(capsys, "check", step, status=1).split())
+    assert "forward.output.0.npy is no regular file." in text
+    assert "step2/rank0/dump.json is no regular file." in text
+    assert "35 of 37 tensors pass" in text
+
+
 def test_mindspore(tmp_path):
     x, gamma, beta = random(4, 24, dtype=bfloat16), random(24, dtype=bfloat16), random(24, dtype=bfloat16, seed=1)
     y = [descend.layer_norm(x, (24,), gamma, beta)[0]]

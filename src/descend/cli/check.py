@@ -96,8 +96,6 @@ def check(
         verdict.rows = verdicts.worst_first(verdict.rows)
     passes = sum(row.passed for row in verdict.rows)
     sentences = [f"{passes} of {len(verdict.rows)} tensors pass the {judge.benchmark}.", *verdict.sentences]
-    if html:
-        page.write(html, actual, verdict.rows, sentences, judge, plots)
     shown = verdict.rows[:most] if is_folder and most else verdict.rows
     console = output.console()
     if verdict.rows:
@@ -106,6 +104,9 @@ def check(
         console.print(f"{len(verdict.rows) - len(shown)} better ones are not shown; --most 0 prints all.")
     for sentence in sentences:
         console.print(sentence)
+    if html:  # after what was computed is printed
+        what = " ".join(source for source in (actual, golden) if source is not None)
+        page.write(html, what, verdict.rows, sentences, judge, plots)
     if passes < len(verdict.rows):
         raise typer.Exit(1)
 

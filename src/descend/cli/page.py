@@ -51,6 +51,7 @@ def write(path: Path, what: str, rows: Sequence[Row], sentences: Sequence[str], 
     """
     plotted = [place for place, row in enumerate(rows) if row.profile and row.profile.elements]
     drawn = plotted[: most or None]
+    linked = set(drawn)
     sentences = list(sentences)
     if len(drawn) < len(plotted):
         sentences.append(f"Plots are of the {len(drawn)} worst of them; --plots 0 draws all.")
@@ -62,14 +63,14 @@ def write(path: Path, what: str, rows: Sequence[Row], sentences: Sequence[str], 
         "title": escape(f"descend check {what}"),
         "sentences": "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences),
         "columns": "".join(f"<th scope=col><button>{name}</button></th>" for name in columns),
-        "rows": "\n".join(_row(place, row, len(judge.measures), place in drawn) for place, row in enumerate(rows)),
+        "rows": "\n".join(_row(place, row, len(judge.measures), place in linked) for place, row in enumerate(rows)),
         "plots": "\n".join(plots),
     }
     template = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     part = path.with_name(f".{os.urandom(8).hex()}.part")  # so that a failure leaves no half of a page
     try:
         try:
-            part.write_text(template.substitute(texts), encoding="utf-8", errors="surrogateescape")
+            part.write_text(template.substitute(texts), encoding="utf-8", errors="replace")
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -86,7 +87,7 @@ def _row(place: int, row: Row, measures: int, linked: bool) -> str:
         _cell(escape(row.dtype)),
         *(_cell(cell, cell.rstrip("%"), "number") for cell in row.cells or [""] * measures),
         _cell(share, str(row.share).replace("inf", "Infinity"), "number"),
-        _cell(_verdict(row)),
+        _cell(_verdict(row), "pass" if row.passed else "fail"),
     ]
     return f"<tr>{''.join(cells)}</tr>"
 

@@ -63,6 +63,8 @@ class Call:
             raise
         except Exception as error:  # a file, or arguments that do not fit each other
             return [Result(name, problem=_sentence(error)) for name in names.values()]
+        if self.backward is not None and len(golden) != len(outputs):
+            raise LeftOut(f"the operator has {len(golden)} gradients, and the dump {len(outputs)}")
         golden = [*golden, *[None] * len(outputs)]
         return [_result(name, outputs[place], golden[place], self.folder) for place, name in names.items()]
 

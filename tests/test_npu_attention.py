@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import attention  # noqa: E402
+from descend.npu.composed import attention, dropout  # noqa: E402
 from descend.npu.composed.fusion_attention import (  # noqa: E402
     npu_fusion_attention,
     npu_fusion_attention_grad,
@@ -19,7 +21,6 @@ from descend.npu.composed.fusion_attention import (  # noqa: E402
     npu_fusion_attention_v2,
     npu_fusion_attention_v3,
 )
-from descend.npu.composed.random import Dropout, Kept  # noqa: E402
 from descend.npu.composed.refusal import RefusedError  # noqa: E402
 from descend.npu.composed.visible import Visible  # noqa: E402
 
@@ -126,7 +127,7 @@ def check(case: Case, layout: str, version: int = 1) -> None:
         given.update(seed=got[4], offset=got[5])
     elif options.get("keep_prob", 1) < 1:
         given.update(seed=got[4], offset=got[5], numels=got[6])
-    options = {name: value for name, value in options.items() if name not in ("seed", "offset")}
+    options = {name: value for name, value in options.items() if name not in ("seed", "offset", "dropout_mask")}
     results = backward(*args, to(dy), heads, layout, scale_value=case.scale, **options, **given)
     for result, wanted, what in zip(results, gradients, ("dq", "dk", "dv"), strict=False):
         assert result.dtype == dtype
@@ -405,10 +406,59 @@ def test_given_seeds_of_dropout() -> None:
     assert calls[0][4:] == (3, 4, 2 * 16 * 16)
     assert not torch.equal(calls[0][0], calls[2][0])
     assert not torch.equal(calls[0][0], calls[3][0])
-    drawn = Kept(Dropout(0.25, 1, 0)).factors(torch.Size([100, 1000]), torch.float32)
-    assert drawn is not None
-    assert set(drawn.unique().tolist()) == {0.0, 4.0}
-    assert abs(drawn.mean().item() - 1) < 0.02
+
+
+def mask_and_bits(count: int) -> tuple[Tensor, dict[str, Any]]:
+    """A mask made for keep_prob 0.7 as factors, and the options of a call that draws the same one."""
+    keep, seed, offset = 0.7, 3, 4
+    bits = dropout._npu_dropout_gen_mask(torch.empty(0), [count], 1 - keep, seed, offset)
+    kept = torch.from_numpy(np.unpackbits(bits.numpy(), count=count, bitorder="little"))
+    return kept.double() / keep, {"keep_prob": keep, "seed": seed, "offset": offset, "dropout_mask": bits}
+
+
+@pytest.mark.parametrize("mode", [None, 0, 2, 3, 5])
+@pytest.mark.usefixtures("blocks")
+def test_a_mask_that_is_made_is_the_one_that_is_drawn(mode: int | None) -> None:
+    """Also where keys are skipped, and where each batch is an attention of its own."""
+    b, n, sq, sk = 2, 4, 5, 6
+    kept, options = mask_and_bits(b * n * sq * sk)
+    seen = None if mode is None else torch.stack([sees(mode, sq, sk, 2, 0, prefix) for prefix in (2, 4)]).unsqueeze(1)
+    if seen is not None:
+        mask = triangle() if mode in (2, 3) else ~seen
+        options |= {"sparse_mode": mode, "atten_mask": mask, "prefix": [2, 4]}
+        options |= {"pre_tockens": 2, "next_tockens": 0} if mode == 0 else {}
+    case = Case(*tensors(b, n, 2, sq, sk, 8), 0.5, seen, kept=kept.view(b, n, sq, sk), options=options)
+    check(case, "BNSD")
+    check(case, "SBH")
+
+
+@pytest.mark.usefixtures("blocks")
+def test_a_mask_of_sequences() -> None:
+    """Sequence after sequence, in each head after head."""
+    lengths, key_lengths, n = [1, 2, 0, 3], [3, 4, 1, 5], 4
+    (ends, rows), (key_ends, keys) = packed(lengths), packed(key_lengths)
+    flat, options = mask_and_bits(n * sum(q * k for q, k in zip(lengths, key_lengths, strict=True)))
+    kept, seen, begin = torch.zeros(1, n, sum(lengths), sum(key_lengths)).double(), torch.zeros(6, 13).bool(), 0
+    for q, k, queries, columns in zip(lengths, key_lengths, rows, keys, strict=True):
+        kept[0, :, queries, columns] = flat[begin : begin + n * q * k].view(n, q, k)
+        seen[queries, columns] = True
+        begin += n * q * k
+    options |= {"actual_seq_qlen": ends, "actual_seq_kvlen": key_ends}
+    check(Case(*tensors(1, n, 2, 6, 13, 8), 0.5, seen, kept=kept, options=options), "TND")
+
+
+def test_another_mask_is_refused() -> None:
+    """The gradient gets no mask: it draws the one of seed and offset."""
+    _, options = mask_and_bits(2 * 16 * 16)
+    call = functools.partial(npu_fusion_attention, *tensors(1, 2, 2, 16, 16, 8), 2, "BNSD")
+    call(**options)
+    for wrong in ({"seed": 4}, {"offset": 5}, {"keep_prob": 0.6}, {"keep_prob": 1.0}, {"seed": 0}):
+        with pytest.raises(RefusedError, match="dropout_mask is another mask, but must be what _npu_dropout_gen_mask"):
+            call(**options | wrong)
+    for bits in (options["dropout_mask"][:-1], options["dropout_mask"].bool()):
+        with pytest.raises(RefusedError, match=r"but is torch\.uint8 of at least 64"):
+            call(**options | {"dropout_mask": bits})
+    call(dropout_mask=torch.full((64,), 255, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(
@@ -463,7 +513,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("value is of shape [2, 2, 5, 8]", {"value": torch.randn(2, 2, 5, 8)}),
     ("padding_mask is given, but must be None", {"padding_mask": torch.zeros(1)}),
     ("sink is given, but must be None", {"sink": torch.zeros(4)}),
-    ("dropout_mask is given, but must be None", {"dropout_mask": torch.zeros(1, dtype=torch.uint8)}),
     ("keep_prob is 0.0, but must be above 0", {"keep_prob": 0.0}),
     ("keep_prob is 1.5, but must be above 0 and at most 1", {"keep_prob": 1.5}),
     ("inner_precise is 7", {"inner_precise": 7}),

@@ -22,7 +22,7 @@ if not sys.platform.startswith("linux"):
 # that Descend would compute.
 LOOKS = """
 import ctypes, os, sys, types
-sys.modules["descend.npu.kernels"] = types.SimpleNamespace(install=lambda: None, load_native=lambda: None)
+sys.modules["descend.npu.kernels"] = types.SimpleNamespace(install=lambda: None, wait_for_graphs=None)
 for name in ("libhccl.so", "libascendcl.so", "libacl_op_compiler.so", "libge_runner.so", "libgraph.so",
              "libacl_tdt_channel.so", "libopapi.so"):
     library = ctypes.CDLL(name)
@@ -33,6 +33,7 @@ home = os.environ["ASCEND_HOME_PATH"]
 assert all(os.path.isdir(f"{home}/{folder}") for folder in ("runtime", "compiler", "opp"))
 assert os.path.isdir(os.environ["ASCEND_OPP_PATH"])
 __version__ = "2.13.0"
+npu = types.SimpleNamespace(is_initialized=lambda: False)
 print("loaded")
 """
 SUFFIX = ".dist-info"

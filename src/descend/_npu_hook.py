@@ -7,6 +7,7 @@ Python reads ``descend_npu.pth`` when it starts. That installs a finder for one 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from importlib.machinery import ModuleSpec
@@ -59,6 +60,8 @@ def _wrap(loader: Any) -> None:
             return
         check_versions()
         _cann.load()
+        # Without its queue torch_npu raises an error in the call that failed. With it, it drops what is called later.
+        os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
         _npu_report.announce()
         execute(module)
         _executed = True

@@ -28,8 +28,7 @@ def after_load() -> None:
     _npu_report.begin(kernels)
     refuse = ctypes.CDLL("libdescend.so").descendRefuseInChild
     os.register_at_fork(before=_empty_queue, after_in_child=lambda: _give_up() if refuse() else None)
-    if native := kernels.load_native():
-        atexit.register(_wait_for_graphs, native.wait_for_graphs)
+    atexit.register(_wait_for_graphs, kernels.wait_for_graphs)
 
 
 _given_up = False
@@ -37,8 +36,8 @@ _given_up = False
 
 def _wait_for_graphs(wait: Callable[[int], None]) -> None:
     """Before Python ends: on the devices that were used. Later PyTorch's threads could free no Python object."""
-    torch_npu: Any = sys.modules[_npu_hook.PACKAGE]
-    if _given_up or not torch_npu.npu.is_initialized():
+    torch_npu: Any = sys.modules.get(_npu_hook.PACKAGE)
+    if _given_up or not torch_npu or not torch_npu.npu.is_initialized():
         return
     for device in range(torch_npu.npu.device_count()):
         if torch_npu.npu.memory_reserved(device):

@@ -5,6 +5,7 @@ They are registered operator by operator: a boxed fallback would not be reached,
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +74,18 @@ def draw(generator: torch.Generator | None = None) -> tuple[int, int]:
     offset = generator.get_offset()
     generator.set_offset(offset + _STEP)
     return generator.initial_seed(), offset // _STEP
+
+
+def wait_for_graphs(device: int) -> None:
+    """Waits until PyTorch's thread for the gradients of a device has freed the graphs that it computed before."""
+    with torch.enable_grad():
+        x = torch.empty(1, device=f"npu:{device}", requires_grad=True)
+        y, dy = x.view(1), torch.empty(1, device=x.device)
+        # Not y.backward(): it gives the thread Python's context, and torch.autograd.grad a result, to free at its end.
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.run_backward((y,), (dy,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    for each in (x, y, dy):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # nobody frees them
 
 
 def _npu() -> Any:

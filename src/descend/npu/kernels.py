@@ -33,6 +33,11 @@ def recorders() -> list[Any]:
     return [record] if form() is boxed else [record, form()]
 
 
+def wait_for_graphs(device: int) -> None:
+    """Waits until PyTorch's thread for the gradients of a device has freed the graphs that it computed before."""
+    form().wait_for_graphs(device)
+
+
 def composed() -> frozenset[str]:
     """The operators of `TABLE`, without overload."""
     names = (kernel if "::" in kernel else f"npu::{kernel}" for row in TABLE for kernel in row.kernels)

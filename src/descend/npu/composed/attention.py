@@ -35,6 +35,8 @@ class Problem:
     visible: Visible
     bias: Tensor | None = None
     bias_scale: float = 1.0
+    first: int = 0
+    """The place of the first score in the mask of dropout. All scores follow, those that no query sees too."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -45,7 +47,7 @@ class Problem:
 Range = tuple[slice, slice, slice]
 
 
-def forward(problem: Problem, out: Tensor, largest: Tensor, total: Tensor, draw: Kept) -> None:
+def forward(problem: Problem, out: Tensor, largest: Tensor, total: Tensor, drawn: Kept | None) -> None:
     """Writes ``out`` [B, Nkv, G, Sq, Dv] and, for each query, the largest score and the sum of exp(score - largest).
 
     A query that sees no key gives 0, the lowest float and the highest float, as the operators do.
@@ -66,9 +68,8 @@ def forward(problem: Problem, out: Tensor, largest: Tensor, total: Tensor, draw:
             weights.masked_fill_(dead.unsqueeze(-1), 0)
             most.masked_fill_(dead, limits.min)
             sums.masked_fill_(dead, limits.max)
-        kept = draw.factors(weights.shape, weights.dtype)
-        if kept is not None:
-            weights.mul_(kept)
+        if drawn is not None:
+            weights.mul_(block.kept(drawn))
         at = (batches, heads, slice(None), rows)
         out[at] = block.grouped(torch.bmm(block.flat(weights), block.values))
         largest[at] = most
@@ -97,14 +98,14 @@ def backward(
     out: Tensor,
     largest: Tensor,
     total: Tensor,
-    draw: Kept,
+    drawn: Kept | None,
     into: Gradients,
 ) -> None:
     """Adds the gradients of `forward` to ``into``; ``out``, ``largest`` and ``total`` are its results.
 
     ``largest`` and ``total`` may cover more keys than the problem has: several processes may share an attention's keys.
     """
-    if draw.dropout is None and _whole(problem):
+    if drawn is None and _whole(problem):
         _backward_whole(problem, out_grad, out, largest, total, into)
         return
     for batches, heads, rows in _blocks(problem):
@@ -118,7 +119,7 @@ def backward(
         weights = block.scores().sub_(normalizer).exp_()
         flat_grad = block.flat(grad)
         score_grad = block.grouped(torch.bmm(flat_grad, block.values.transpose(1, 2)))
-        kept = draw.factors(weights.shape, weights.dtype)
+        kept = None if drawn is None else block.kept(drawn)
         used = weights if kept is None else weights * kept
         block.add(into.value, torch.bmm(block.flat(used).transpose(1, 2), flat_grad))
         if kept is not None:
@@ -218,6 +219,25 @@ class _Block:
                 masked = masked.unsqueeze(2)
             scores.masked_fill_(masked, -torch.inf)
         return scores
+
+    def kept(self, drawn: Kept) -> Tensor:
+        """The factors of dropout, 0 or 1 / keep, shaped as the scores."""
+        _, heads, group, queries, _ = self.problem.query.shape
+        keys, rows = self.problem.key.shape[2], self.rows.stop - self.rows.start
+        batches, own_heads = (
+            range(*self.batches.indices(self.problem.query.shape[0])),
+            range(*self.heads.indices(heads)),
+        )
+        at_once = len(own_heads) * group if rows == queries else 1  # the heads of a batch follow each other
+        pieces = [
+            drawn.places(
+                self.problem.first + ((b * heads * group + n) * queries + self.rows.start) * keys, at_once * rows * keys
+            )
+            for b in batches
+            for n in range(own_heads.start * group, own_heads.stop * group, at_once)
+        ]
+        kept = torch.stack(pieces).view(*self.shape, keys)[..., self.columns]
+        return kept.to(self.problem.dtype).div_(drawn.dropout.keep)
 
     def bias_of(self, bias: Tensor) -> Tensor:
         """The part of a bias, or of its gradient, that belongs to the block."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from descend.npu.composed import attention
 from descend.npu.composed.layouts import Sizes, sequences, sizes_of
 from descend.npu.composed.masks import Masking, Part
-from descend.npu.composed.random import Dropout, Kept, draw
+from descend.npu.composed.random import Dropout, Kept, draw, from_bits
 from descend.npu.composed.refusal import refuse
 from descend.npu.composed.visible import EVERYWHERE
 
@@ -47,14 +47,16 @@ class Call:
         """Each part with its attention problem."""
         query, key, value = self.sizes.grouped(self.query), self.sizes.keyed(self.key), self.sizes.keyed(self.value)
         pse = None if self.pse is None else self.pse.unflatten(1, (self.sizes.key_heads, -1))
+        first = 0
         for part in self.parts:
             b, q, k = part.batches, part.queries, part.keys
             bias = pse[b] if pse is not None and pse.shape[0] > 1 else pse
-            keys, values = key[b, :, k], value[b, :, k]
+            queries, keys, values = query[b, :, :, q], key[b, :, k], value[b, :, k]
             yield (
                 part,
-                attention.Problem(query[b, :, :, q], keys, values, self.scale, part.visible, bias, self.pse_scale),
+                attention.Problem(queries, keys, values, self.scale, part.visible, bias, self.pse_scale, first),
             )
+            first += queries.shape[:-1].numel() * keys.shape[2]
 
     def statistics(self) -> Tensor:
         """A tensor with one number for each query: [B, Nkv, G, Sq]."""
@@ -115,11 +117,10 @@ def call_of(
     sink: Tensor | None = None,
     pse_type: int = 1,
     start_idx: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None),
-    dropout_mask: Tensor | None = None,
 ) -> Call:
     """Checks a call. What is not served is refused, with a sentence that names the operator and the parameter."""
     sizes = sizes_of(operator, query, key, value, head_num, input_layout)
-    for name, given in (("padding_mask", padding_mask), ("sink", sink), ("dropout_mask", dropout_mask)):
+    for name, given in (("padding_mask", padding_mask), ("sink", sink)):
         if given is not None:
             refuse(operator, name, "given", "must be None: it is not served")
     for name, starts in zip(("q_start_idx", "kv_start_idx"), start_idx, strict=True):
@@ -165,21 +166,34 @@ def _check_pse(operator: str, pse: Tensor | None, sizes: Sizes, query: Tensor) -
         refuse(operator, "pse", f"of shape {list(pse.shape)}", f"is {' or '.join(map(str, shapes))}")
 
 
-def dropout_of(keep_prob: float, seed: int, offset: int) -> Dropout | None:
-    """The dropout; None if everything is kept."""
-    return Dropout(keep_prob, seed, offset) if keep_prob < 1 else None
+def dropout_of(operator: str, call: Call, keep_prob: float, seed: int, offset: int, mask: Tensor | None) -> Dropout:
+    """The dropout of a forward. If the seed is 0, seed and offset are drawn.
+
+    A mask that is given must be theirs: it does not reach the gradient, which draws it once more.
+    """
+    if mask is None and seed == 0 and keep_prob < 1:
+        seed, offset = draw()
+    dropout, count = Dropout(keep_prob, seed, offset), kept_count(call)
+    if mask is not None:
+        least = -(-count // 8)
+        if mask.dtype != torch.uint8 or mask.numel() < least:
+            got = f"{mask.dtype} of {mask.numel()} elements"
+            refuse(operator, "dropout_mask", got, f"is torch.uint8 of at least {least}: a bit for each probability")
+        if not torch.equal(from_bits(mask.flatten(), count), Kept(dropout).places(0, count)):
+            own = f"must be what _npu_dropout_gen_mask gives for {count} numbers, seed {seed} and offset {offset}"
+            refuse(operator, "dropout_mask", "another mask", f"{own}, as the gradient draws it from these")
+    return dropout
 
 
-def drawn(keep_prob: float, seed: int, offset: int) -> tuple[int, int]:
-    """Seed and offset of a dropout: those given, or if the seed is 0, the default generator's."""
-    return draw() if keep_prob < 1 and seed == 0 else (seed, offset)
+def _kept(dropout: Dropout) -> Kept | None:
+    return Kept(dropout) if dropout.keep < 1 else None
 
 
-def forward(call: Call, dropout: Dropout | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(call: Call, dropout: Dropout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The attention, the largest score and the sum of each query, and an empty tensor for softmax_out."""
     out = torch.zeros(call.sizes.result_shape(call.query, call.value), dtype=call.query.dtype)
     result, largest, total = call.sizes.grouped(out), call.statistics(), call.statistics()
-    kept = Kept(dropout)
+    kept = _kept(dropout)
     for part, problem in call.problems():
         at = (part.batches, slice(None), slice(None), part.queries)
         attention.forward(problem, result[at], largest[at], total[at], kept)
@@ -193,7 +207,7 @@ def backward(
     softmax_max: Tensor | None,
     softmax_sum: Tensor | None,
     attention_in: Tensor | None,
-    dropout: Dropout | None,
+    dropout: Dropout,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of query, key, value and pse."""
     if softmax_max is None or softmax_sum is None or attention_in is None:
@@ -216,7 +230,7 @@ def backward(
         sizes.keyed(dv),
         None if dpse is None else dpse.unflatten(1, (sizes.key_heads, -1)),
     )
-    grad, out, kept = sizes.grouped(dy), sizes.grouped(attention_in), Kept(dropout)
+    grad, out, kept = sizes.grouped(dy), sizes.grouped(attention_in), _kept(dropout)
     for part, problem in call.problems():
         at = (part.batches, slice(None), slice(None), part.queries)
         attention.backward(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed import masks
+from descend.npu.composed.dropout import npu_dropout_gen_mask
 from descend.npu.composed.grouped_matmul import npu_grouped_matmul
 
 PRIVATE_FORMATS = (3, 4, 12, 29, 32, 33, 50, 51, 52, 53, 54)
@@ -33,6 +34,8 @@ def complete(library: torch.library.Library) -> None:
             library.impl(name, _format_cast(name), "PrivateUse1", with_keyset=True)
     if _exists("npu_format_cast_"):
         library.impl("npu_format_cast_", _write_in_format, "PrivateUse1")
+    if _exists("npu_dropout_gen_mask"):
+        library.impl("npu_dropout_gen_mask", _gen_mask, "BackendSelect")
 
 
 def causal_attention(library: torch.library.Library) -> None:
@@ -146,3 +149,8 @@ def _format_cast(name: str) -> Callable[..., Tensor]:
 
 def _write_in_format(self: Tensor, src: Tensor, **dtypes: int | None) -> Tensor:
     return self.copy_(src)
+
+
+def _gen_mask(size: Sequence[int], p: float, *, device: torch.device | None = None, **options: Any) -> Tensor:
+    """Has no tensor among its arguments, by which PyTorch would know the device."""
+    return npu_dropout_gen_mask(size, p).to(device or "npu")

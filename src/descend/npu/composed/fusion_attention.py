@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.attention_call import Call, backward, call_of, drawn, dropout_of, forward, kept_count
+from descend.npu.composed.attention_call import Call, backward, call_of, dropout_of, forward, kept_count
+from descend.npu.composed.random import Dropout
 from descend.npu.composed.refusal import refuse
 
 POSITIONAL = (
@@ -127,11 +128,10 @@ def _forward(
     operator: str, query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """The results of `npu_fusion_attention`."""
-    seed, offset = options.pop("seed", 0), options.pop("offset", 0)
+    seed, offset, mask = options.pop("seed", 0), options.pop("offset", 0), options.pop("dropout_mask", None)
     call = _call(operator, query, key, value, head_num, input_layout, options)
-    keep_prob = options.get("keep_prob", 1.0)
-    seed, offset = drawn(keep_prob, seed, offset)
-    return *forward(call, dropout_of(keep_prob, seed, offset)), seed, offset, kept_count(call)
+    dropout = dropout_of(operator, call, options.get("keep_prob", 1.0), seed, offset, mask)
+    return *forward(call, dropout), dropout.seed, dropout.offset, kept_count(call)
 
 
 def _backward(
@@ -148,7 +148,7 @@ def _backward(
     seed, offset = options.pop("seed", 0), options.pop("offset", 0)
     largest, total, attention = (options.pop(name, None) for name in ("softmax_max", "softmax_sum", "attention_in"))
     call = _call(operator, query, key, value, head_num, input_layout, options)
-    dropout = dropout_of(options.get("keep_prob", 1.0), seed, offset)
+    dropout = Dropout(options.get("keep_prob", 1.0), seed, offset)
     return backward(operator, call, dy, largest, total, attention, dropout)
 
 

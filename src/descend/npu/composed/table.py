@@ -34,7 +34,8 @@ class Composed:
 
 ATTENTION = (
     "pse_type 2 and 3 and their q_start_idx and kv_start_idx; pse in its compressed form, the only one of TND; sink; "
-    "padding_mask; dropout_mask; an atten_mask whose shape or content is not that of its sparse_mode"
+    "padding_mask; a dropout_mask that seed and offset do not give; an atten_mask whose shape or content is not "
+    "that of its sparse_mode"
 )
 GROUPED = "quantization, activations, group_list_type 2; group_type 2 with bias"
 
@@ -251,6 +252,48 @@ TABLE = (
         "a matrix product in float32, rounded once",
         "int8; two vectors",
         ("torch_npu.npu_bmmV2",),
+    ),
+    Composed(
+        "_npu_dropout",
+        "dropout",
+        (
+            "_npu_dropout",
+            "npu_dropout_do_mask",
+            "npu_dropout_backward",
+            "npu_dropout_gen_mask",
+            "_npu_dropout_gen_mask.Tensor",
+        ),
+        "npu_dropout_backward",
+        "a mask of bits from seed and offset, the same that npu_fusion_attention draws",
+        "probabilities outside 0 to 1",
+        ("torch_npu.npu_dropout_gen_mask", "aclnnDropoutGenMaskV2", "aclnnDropoutDoMask"),
+    ),
+    Composed(
+        "dropout_with_byte_mask",
+        "dropout",
+        ("_dropout_with_byte_mask", "_dropout_with_byte_mask_backward"),
+        "_dropout_with_byte_mask_backward",
+        "as _npu_dropout, with a byte for each number",
+        "probabilities outside 0 to 1",
+        ("torch_npu.dropout_with_byte_mask",),
+    ),
+    Composed(
+        "npu_dropout_with_add_softmax",
+        "dropout",
+        ("npu_dropout_with_add_softmax", "npu_dropout_with_add_softmax_backward"),
+        "npu_dropout_with_add_softmax_backward",
+        "a sum and its softmax in float32, rounded once; x1 gets its gradient, on an Ascend that of the result",
+        "shapes that differ",
+        ("torch_npu.npu_dropout_with_add_softmax",),
+    ),
+    Composed(
+        "npu_multi_head_attention",
+        "multi_head_attention",
+        ("npu_multi_head_attention", "npu_multi_head_attention_backward"),
+        "npu_multi_head_attention_backward",
+        "matrix products and softmax in float32, each result rounded once",
+        "sizes that are not multiples of 16; rows of another length than N * D",
+        ("torch_npu.npu_multi_head_attention",),
     ),
     Composed(
         "SyncBatchNorm",

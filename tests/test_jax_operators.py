@@ -95,6 +95,16 @@ def test_small_parameters_of_another_dtype():
     assert (dx.dtype, dgamma.dtype) == (jnp.bfloat16, jnp.float32)
 
 
+def test_subnormal_numbers():
+    """XLA's threads may flush them to zero, the engine does not."""
+    gradient = (1e-41 * np.arange(256)).astype(np.float32).reshape(4, 64)
+    y = np.full((4, 64), 0.5, np.float32)
+    results = jax.jit(lambda g, y: descend.jax.scaled_masked_softmax_backward(g, y, None, 0.25))(gradient, y)
+    expected = descend.scaled_masked_softmax_backward(gradient, y, None, 0.25)
+    assert 0 < np.abs(expected[expected != 0]).min() < 2.0**-126
+    assert_same_bits([np.asarray(results)], [expected])
+
+
 # --- errors --------------------------------------------------------------------------------------------------------
 
 X, GAMMA = np.ones((2, 3, 4), np.float32), np.ones(4, np.float32)

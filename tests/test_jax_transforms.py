@@ -26,8 +26,10 @@ def varied(array, number):
     return np.roll(array, number) if array.dtype == np.bool_ else (array * (1 + number / 4)).astype(array.dtype)
 
 
-@pytest.mark.parametrize("which", ["all", "first", "last", "at the end"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [*((name, "all") for name in NAMES), *itertools.product(OPERATORS, ("first", "last", "at the end"))],
+)
 def test_vmap(name, which):
     """Each sample has what a call of its own gives."""
     call = calls("FLOAT")[name]

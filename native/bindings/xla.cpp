@@ -158,10 +158,11 @@ xla::Error* handle(xla::CallFrame* frame) noexcept {
   for (xla::Extension* each = frame->extensions; each != nullptr; each = each->next) {
     if (each->type != xla::kMetadata) continue;
     xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(each)->metadata;
-    // Of major version 0 any minor version has what is used here: the answer is the one of this XLA.
-    const bool known = frame->api->version.major == 0;
+    // Of major version 0 any minor version has what is used here, so the answer is this XLA's own. XLA of version 0.1
+    // does not say which it is.
+    const bool said = frame->api != nullptr && frame->api->version.major == 0;
     metadata.version.major = 0;
-    metadata.version.minor = known ? frame->api->version.minor : 1;
+    metadata.version.minor = said ? frame->api->version.minor : 1;
     metadata.traits = 0;
     return nullptr;
   }

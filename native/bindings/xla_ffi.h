@@ -1,6 +1,6 @@
 // The part of XLA's foreign function interface that is used here. Its binary interface is stable, and newer versions
 // only add to it (https://openxla.org/xla/custom_call; xla/ffi/api/c_api.h in jaxlib's include folder). So JAX need not
-// be there when Descend is built. tests/test_jax_ffi.py compares these layouts with the header.
+// be there when Descend is built. tests/test_jax_operators.py compares these layouts with the header.
 #pragma once
 
 #include <cstddef>

@@ -82,7 +82,7 @@ class Operator:
     def _array(self, parameter: Parameter, value: Any) -> Array | None:
         if value is None or isinstance(value, jax.Array):
             return value
-        if isinstance(value, (np.ndarray, np.generic)):
+        if hasattr(value, "shape") and hasattr(value, "dtype"):  # NumPy's, and JAX's own of constants
             return jnp.asarray(value)
         what = _native.what_is(value)
         raise TypeError(f"{self.name}: {parameter.python} is {what}, but must be an array (JAX or NumPy).")
@@ -276,13 +276,18 @@ _ATTRIBUTES: dict[type, Callable[[Any], Any]] = {
 
 
 def _compiled(primitive: Primitive) -> Callable[..., Any]:
-    """What a primitive does outside of all transformations."""
+    """What a primitive does outside of all transformations, under ``jax.disable_jit``, too."""
 
     @functools.lru_cache(maxsize=1024)
-    def program(params: Any) -> Callable[..., Any]:
+    def program(_: str, params: Any) -> Callable[..., Any]:
         return jax.jit(lambda *arrays: primitive.bind(*arrays, **dict(params)))
 
-    return lambda *arrays, **params: program(tuple(params.items()))(*arrays)
+    def run(*arrays: Any, **params: Any) -> Any:
+        items = tuple(params.items())
+        with jax.disable_jit(False):
+            return program(repr(items), items)(*arrays)  # 0.0 and -0.0 are equal, but two programs
+
+    return run
 
 
 def bind(primitive: Primitive, arrays: Mapping[str, Any] | Sequence[Any], **params: Any) -> Sequence[Array]:

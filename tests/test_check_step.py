@@ -421,6 +421,16 @@ def test_mindspore(tmp_path):
     )
 
 
+def test_pytorchs_functions_run_by_mindspore(tmp_path):
+    write_dump(tmp_path, scaled_masked_softmax(np.float32) | layer_norm(np.float32), "mindtorch")
+    text = " ".join(ok("check", tmp_path).split())
+    assert "14 of 14 tensors pass" in text
+    assert (
+        "because the order of MindSpore's gradients is not known: 2 Functional.layer_norm backward, "
+        "1 NPU.npu_scaled_masked_softmax backward, 1 Torch.native_layer_norm backward." in text
+    )
+
+
 def test_a_third_party_is_judged_by_its_own_inputs(step, tmp_path, capsys):
     other = tmp_path / "other"
     for place in ("step0/rank0", "step0/rank1", "step2/rank0"):

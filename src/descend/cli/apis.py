@@ -45,12 +45,15 @@ def find(prefix: str, name: str, framework: str) -> Api | None:
 
     The names of torch_npu's functions say enough: what they are registered under does not matter.
     """
-    name = name.removesuffix(".default")  # an overload of aten's
     if framework == "mindspore":
         return _MINDSPORE.get(f"{prefix}.{name}")
-    if api := _TORCH_NPU.get(name.rpartition(".")[2]):
-        return api
-    return _PYTORCH.get(name) if prefix in ("Functional", "Torch", "VF", "Aten") else None
+    name = name.removesuffix(".default")  # an overload of aten's
+    api = _TORCH_NPU.get(name.rpartition(".")[2])
+    if not api and prefix in ("Functional", "Torch", "VF", "Aten"):
+        api = _PYTORCH.get(name)
+    if api and framework == "mindtorch":  # PyTorch's functions, run by MindSpore
+        return Api(api.forward, None, _ORDER)
+    return api
 
 
 def _native_layer_norm(

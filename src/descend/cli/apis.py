@@ -3,7 +3,8 @@
 Each is a function here with the parameters of the original, in its order and with its defaults, so that the arguments
 of a call can be given to it as they are. It returns the results in the order of the original. A function's gradient
 takes the gradient of the first result, all results of the call where the dump has them, and all arguments by name. It
-returns the gradients of the tensors that PyTorch differentiates, in their order.
+returns the gradients of the tensors that PyTorch differentiates, in their order. Masks change nothing: a result that is
+not wanted is not in the dump.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _native_layer_norm_backward(
     bias: Array | None,
     output_mask: Sequence[bool],
 ) -> Results:
-    return reference.layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask)
+    return reference.layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias)
 
 
 def _fused_rms_norm(
@@ -117,7 +118,7 @@ def _fused_rms_norm_backward(
     weight: Array | None,
     output_mask: Sequence[bool] = (True, True),
 ) -> Results:
-    return _wanted(reference.rms_norm_grad(grad_out, input, rstd, _gamma(weight, normalized_shape)), output_mask)
+    return reference.rms_norm_grad(grad_out, input, rstd, _gamma(weight, normalized_shape))
 
 
 def _gamma(weight: Array | None, shape: Integers) -> Array:
@@ -175,8 +176,7 @@ def _npu_group_norm_swish_grad(
     swish_scale: float | None = 1.0,
 ) -> Results:
     scale = 1.0 if swish_scale is None else swish_scale
-    gradients = reference.group_norm_swish_grad(grad, mean, rstd, input, weight, bias, num_groups, swish_scale=scale)
-    return _wanted(gradients, grad_input_mask)
+    return reference.group_norm_swish_grad(grad, mean, rstd, input, weight, bias, num_groups, swish_scale=scale)
 
 
 def _npu_group_norm_silu(
@@ -251,10 +251,6 @@ def _kept(results: Known, first: int, end: int) -> list[Any]:
     """The results of a call that its gradient reads; nothing unless the dump has all of them."""
     kept = [result for result in results[first:end] if result is not None]
     return kept if len(kept) == end - first else []
-
-
-def _wanted(gradients: Results, mask: Sequence[bool]) -> Results:
-    return [gradient if wanted else None for gradient, wanted in zip(gradients, mask, strict=True)]
 
 
 _COMPOSED = "PyTorch may compose it of others, and msprobe then dumps the gradients of the last of them"

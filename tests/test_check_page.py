@@ -270,6 +270,7 @@ def test_a_page_that_cannot_be_written_is_said_before_anything_is_computed(tmp_p
     judged = write_judged(tmp_path)
     for path, sentence in (
         (tmp_path, f"{tmp_path} cannot be written: Is a directory."),
+        ("/dev/null", "/dev/null cannot be written: it is no regular file."),
         (tmp_path / "no" / "page.html", f"The folder {tmp_path}/no does not exist."),
     ):
         text = fails(capsys, "check", judged / "good.npz", judged / "golden.npz", "--html", path)

@@ -40,6 +40,8 @@ def check_writable(path: Path) -> None:
     _figure()
     if path.is_dir():
         raise IsADirectoryError(f"{path} cannot be written: Is a directory.")
+    if path.exists() and not path.is_file():  # which would be replaced
+        raise OSError(f"{path} cannot be written: it is no regular file.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The folder {path.parent} does not exist.")
 

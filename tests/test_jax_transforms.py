@@ -130,6 +130,20 @@ def test_control_flow():
     np.testing.assert_array_equal(many[0], descend.jax.rms_norm(x, gamma)[0])
 
 
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm_grad"])
+def test_without_any_compilation(name):
+    """``jax.disable_jit`` is for those who debug: each operation runs by itself, tangents too."""
+    call = calls("FLOAT")[name]
+    inputs = tuple(call.of(call.arrays))
+    expected = jax.jvp(call.at(call.arrays), inputs, inputs)
+    with jax.disable_jit():
+        found = jax.jvp(call.at(call.arrays), inputs, inputs)
+        gradients = jax.grad(lambda *a: jnp.sum(call.at(call.arrays)(*a)[0]))(*inputs)
+    for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(f, e, rtol=1e-6, atol=1e-6)
+    assert gradients.shape == inputs[0].shape
+
+
 def test_transposed_arguments():
     """XLA keeps them in another order, and hands over what the operator expects."""
     x = np.random.default_rng(3).standard_normal((8, 5)).astype(np.float32)

@@ -167,6 +167,7 @@ def test_many_devices():
     script = Path(__file__).parent / "jax_shards.py"
     run_python(
         f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')",
+        timeout=300,
         JAX_PLATFORMS="cpu",
         XLA_FLAGS="--xla_force_host_platform_device_count=4",
     )

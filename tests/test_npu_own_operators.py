@@ -141,6 +141,20 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
     ),
     "fast_gelu": (torch_npu.npu_fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
     "fast_gelu by its older name": (torch_npu.fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
+    "mish": (torch_npu.npu_mish, functional.mish, [(3, 7)]),
+    "silu": (torch_npu.npu_silu, functional.silu, [(3, 7)]),
+    "max": (lambda x: torch_npu.npu_max(x, 1)[0], lambda x: x.amax(1), [(3, 7)]),
+    "min": (lambda x: torch_npu.npu_min(x, 0, True)[0], lambda x: x.amin(0, True), [(3, 7)]),
+    "softmax_cross_entropy_with_logits": (
+        lambda x: torch_npu.npu_softmax_cross_entropy_with_logits(x, npu([[0.5, 0.25, 0]]).to(x.dtype)),
+        lambda x: -(torch.log_softmax(x, -1) * torch.tensor([0.5, 0.25, 0])).sum(-1),
+        [(1, 3)],
+    ),
+    "dropout_with_add_softmax": (
+        lambda a, b: torch_npu.npu_dropout_with_add_softmax(a, b, 0.5, 0.0, -1)[2],
+        lambda a, b: torch.softmax(b + 0.5 * a, -1),
+        [(3, 7), (3, 7)],
+    ),
     "add_rms_norm": (first(torch_npu.npu_add_rms_norm), normalized, [(3, 16), (3, 16), (16,)]),
     "add_layer_norm": (first(torch_npu.npu_add_layer_norm), of_sum, [(3, 2, 16), (3, 2, 16), (16,), (16,)]),
     "add_layer_norm and its sum": (
@@ -295,6 +309,54 @@ def test_dropout_follows_the_device_s_seed() -> None:
     torch.npu.manual_seed(3)
     first, second = (functional.scaled_dot_product_attention(q, k, v, dropout_p=0.3) for _ in range(2))
     assert not torch.equal(first, second)
+
+
+def test_masks_of_dropout() -> None:
+    x = torch.ones(5, 77).npu().requires_grad_()
+
+    def run(seed: int) -> list[Tensor]:
+        torch.npu.manual_seed(seed)
+        y, bits = torch_npu._npu_dropout(x, 0.3)
+        z = torch_npu.dropout_with_byte_mask(x.detach(), 0.3, True)
+        mask = torch_npu.npu_dropout_gen_mask([5, 77], 0.3, dtype=torch.float32, device="npu")
+        return [y, bits, z, mask, *torch.autograd.grad(y, x, torch.ones_like(y))]
+
+    one, again, other = run(3), run(3), run(4)
+    assert all(each.device.type == "npu" for each in one)
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    y, bits, z, mask, dx = one
+    assert torch.equal(dx, y)
+    assert torch.equal(torch_npu.npu_dropout_do_mask(x, bits, 0.3)[0], y)
+    assert torch.equal(torch_npu._npu_dropout_gen_mask(x, [5, 77], 0.3, 3, 0), bits)
+    for kept in (y, z, torch_npu.npu_dropout_do_mask(x, mask, 0.3)[0]):
+        assert set(kept.unique().tolist()) == {0.0, (torch.ones(()) / 0.7).item()}
+
+
+def test_an_attention_with_projections() -> None:
+    x, w = torch.randn(16, 256).npu(), (torch.randn(256, 256) / 16).npu().requires_grad_()
+    hidden, numbers = torch.zeros(1, 1, 16, 16).npu(), (16, 16, 16, 16, 0.0, True)
+    y = torch_npu.npu_multi_head_attention(x, x, x, w, w, w, hidden, w, None, None, None, None, None, *numbers)[0]
+    y.sum().backward()
+    heads = (x @ w.T).cpu().double().view(16, 16, 16).transpose(0, 1).unsqueeze(0)
+    wanted = attention(heads, heads, heads, 0.25)[0].transpose(0, 1).reshape(16, 256) @ w.cpu().double().T
+    near(y, wanted.detach(), "result")
+    assert w.grad is not None
+
+
+def test_copies() -> None:
+    x = torch.arange(12.0).view(3, 4)
+    there = x.npu()
+    for got, wanted in (
+        (torch_npu.npu_slice(there, [1, 0], [2, 3]), x[1:3, :3]),
+        (torch_npu.npu_transpose(there, [1, 0]), x.T),
+        (torch_npu.npu_broadcast(there, [2, 3, 4]), x.expand(2, 3, 4)),
+        (torch_npu.npu_pad(there, [1, 0, 0, 2]), functional.pad(x, (0, 2, 1, 0))),
+        (torch_npu.npu_sort_v2(there, descending=True), x.flip(1)),
+        (torch_npu.npu_one_hot(torch.tensor([0, 2]).int().npu(), depth=3), torch.eye(3)[[0, 2]]),
+        (torch_npu.npu_silu_(there), functional.silu(x)),
+    ):
+        near(got, wanted.double(), "copy")
 
 
 def test_statistics_are_the_documented_ones() -> None:

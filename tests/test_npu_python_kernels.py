@@ -14,10 +14,10 @@ pytest.importorskip("torch_npu")
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("file", ["test_npu_aten.py", "test_npu_programs.py", "test_npu_distributed.py"])
+@pytest.mark.parametrize("file", ["test_npu_aten.py", "test_npu_programs.py"])
 def test_the_same_tests(file):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(HERE / file)]
-    left_out = "example or trainer or 4"  # one of each is enough
+    left_out = "example or trainer"  # once is enough
     environment = {**os.environ, "DESCEND_NPU_KERNELS": "python"}
     done = subprocess.run(
         [*command, "-k", f"not ({left_out})"],

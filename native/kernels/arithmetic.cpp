@@ -93,7 +93,7 @@ double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double se
   do {
     const auto begin = Clock::now();
     detail::run_chunks(
-        threads, threads, INT64_MAX, [](void* body, int64_t i) { (*static_cast<decltype(chunk)*>(body))(i); }, &chunk);
+        threads, threads, [](void* body, int64_t i) { (*static_cast<decltype(chunk)*>(body))(i); }, &chunk);
     times.push_back(seconds_since(begin));
   } while (times.size() < 5 || seconds_since(start) < seconds);
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());

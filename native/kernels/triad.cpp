@@ -63,8 +63,7 @@ double median_pass(Span span, const float* a, const float* b, float* c, int64_t 
   };
   const auto pass = [&] {
     detail::run_chunks(
-        pieces, threads, 3 * n * static_cast<int64_t>(sizeof(float)),
-        [](void* body, int64_t i) { (*static_cast<decltype(piece)*>(body))(i); }, &piece);
+        pieces, threads, [](void* body, int64_t i) { (*static_cast<decltype(piece)*>(body))(i); }, &piece);
   };
   pass();
   const auto first = Clock::now();

@@ -322,12 +322,12 @@ int begin_region(int64_t most_chunks, int64_t bytes) {
   return threads_now(threads, bytes);
 }
 
-void run_region(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context) {
-  run_chunks(chunks, threads, bytes, body, context);
+void run_region(int64_t chunks, int threads, Chunk body, void* context) {
+  run_chunks(chunks, threads, body, context);
   if (succession.is_counted && !in_region) succession.end = Clock::now();
 }
 
-void run_chunks(int64_t chunks, int threads, int64_t, Chunk body, void* context) {
+void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
   if (chunks <= 0) return;
   threads = static_cast<int>(std::min<int64_t>(threads, chunks));
   if (threads > 1 && !in_region && lent != nullptr) {

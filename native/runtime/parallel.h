@@ -28,15 +28,14 @@ const Status& num_threads_status();
 
 namespace detail {
 using Chunk = void (*)(void* context, int64_t chunk);
-// Takes what run_region takes; it does not need `bytes`.
-void run_chunks(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context);
-// From callers to their helpers, as it was found.
+void run_chunks(int64_t chunks, int threads, Chunk body, void* context);
+// The latency that was measured between callers and their helpers.
 Distance& distance();
 // Threads that a region would get if it began now.
 int useful_threads(int64_t chunks, int64_t bytes);
-// The same for a region that does begin, which is counted, and then the region, with as many chunks as suit.
+// The same for a region that begins now, and is counted. run_region must follow.
 int begin_region(int64_t most_chunks, int64_t bytes);
-void run_region(int64_t chunks, int threads, int64_t bytes, Chunk body, void* context);
+void run_region(int64_t chunks, int threads, Chunk body, void* context);
 
 struct ThreadDefault {
   int threads = 1;
@@ -46,22 +45,22 @@ struct ThreadDefault {
 ThreadDefault default_threads(const char* descend_num_threads, const char* omp_num_threads, int cores);
 }  // namespace detail
 
-// Cuts some work into cut(threads) chunks, at most `most_chunks`, for as many threads as it gets, and calls body(chunk)
-// once for every chunk, each under the engine's fixed floating-point environment.
-// `bytes` is what all chunks together take, as bytes that would take as long to move: of few of them everything runs on
-// the caller's thread, and of more where threads would first have to wake up, or are far from each other.
-// Which thread runs a chunk is not fixed, so chunks must write to disjoint places. cut and body must not throw.
-// May be called from several threads at once, from inside a chunk (then it runs inline), and in a forked child.
+// Calls body(chunk) once for each of cut(threads) chunks, at most `most_chunks`, where threads is how many it gets.
+// Each chunk runs under the engine's fixed floating-point environment. `bytes` is the cost of all chunks together: how
+// many bytes could be moved in the same time. Small work runs on the caller's thread alone. The limit is higher where
+// threads would first have to wake up, or are far from each other. Which thread runs a chunk is not fixed, so chunks
+// must write to disjoint places. cut and body must not throw. May be called from several threads at once, from inside a
+// chunk (then it runs inline), and in a forked child.
 template <class Cut, class Body>
 void parallel_for(int64_t most_chunks, int64_t bytes, Cut&& cut, Body&& body) {
   using B = std::remove_reference_t<Body>;
   const int threads = detail::begin_region(most_chunks, bytes);
   detail::run_region(
-      cut(threads), threads, bytes, [](void* context, int64_t chunk) { (*static_cast<B*>(context))(chunk); },
+      cut(threads), threads, [](void* context, int64_t chunk) { (*static_cast<B*>(context))(chunk); },
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 
-// The same of work that is cut already.
+// The same for work that is cut already.
 template <class Body>
 void parallel_for(int64_t chunks, int64_t bytes, Body&& body) {
   parallel_for(chunks, bytes, [chunks](int) { return chunks; }, body);

@@ -1,0 +1,140 @@
+"""Operators of torch_npu that PyTorch has under other names: copies of parts, extremes, activations, a loss.
+
+    mish(x) = x * tanh(log(1 + exp(x)))     silu(x) = x * sigmoid(x)     loss = -sum(labels * log_softmax(x))
+
+Documents: torch_npu.npu_slice, npu_transpose, npu_broadcast, npu_pad, npu_one_hot, npu_max, npu_min, npu_sort_v2,
+npu_mish, npu_silu, npu_softmax_cross_entropy_with_logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.refusal import refuse
+
+
+def npu_slice(self: Tensor, offsets: Sequence[int], size: Sequence[int]) -> Tensor:
+    """A copy of the part of ``size`` that begins at ``offsets``."""
+    if not len(offsets) == len(size) == self.dim():
+        refuse("npu_slice", "offsets or size", f"{list(offsets)} and {list(size)}", f"have {self.dim()} numbers each")
+    for offset, length, whole in zip(offsets, size, self.shape, strict=True):
+        if not 0 <= offset <= offset + length <= whole:
+            refuse("npu_slice", "the part", f"{list(size)} from {list(offsets)}", f"lies in self, {list(self.shape)}")
+    part = tuple(slice(offset, offset + length) for offset, length in zip(offsets, size, strict=True))
+    return self[part].clone(memory_format=torch.contiguous_format)
+
+
+def npu_transpose(self: Tensor, perm: Sequence[int], require_contiguous: bool = True) -> Tensor:
+    """A contiguous copy with the dimensions in the order of ``perm``."""
+    return self.permute(list(perm)).clone(memory_format=torch.contiguous_format)
+
+
+def npu_broadcast(self: Tensor, size: Sequence[int]) -> Tensor:
+    """A contiguous copy of ``self``, repeated where it has 1 along a dimension of ``size``."""
+    return self.expand(list(size)).clone(memory_format=torch.contiguous_format)
+
+
+def npu_pad(input: Tensor, paddings: Sequence[int]) -> Tensor:
+    """``input`` with zeros around it: ``paddings`` has how many come before and behind, dimension by dimension."""
+    if len(paddings) % 2 or len(paddings) > 2 * input.dim() or any(padding < 0 for padding in paddings):
+        refuse("npu_pad", "paddings", list(paddings), f"has two numbers from 0 on for each of {input.dim()} dimensions")
+    pairs = [*paddings, *[0] * (2 * input.dim() - len(paddings))]
+    last_first = [number for at in range(input.dim() - 1, -1, -1) for number in pairs[2 * at : 2 * at + 2]]
+    return functional.pad(input, last_first)
+
+
+def npu_one_hot(
+    self: Tensor, num_classes: int = -1, depth: int = 1, on_value: float = 1, off_value: float = 0
+) -> Tensor:
+    """float32 [..., depth]: ``on_value`` at each class, ``off_value`` elsewhere. A class outside gets a row without."""
+    if depth < 1:
+        refuse("npu_one_hot", "depth", depth, "is at least 1")
+    return torch.where(self.unsqueeze(-1) == torch.arange(depth), float(on_value), float(off_value))
+
+
+def npu_max(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The largest numbers along a dimension, and their places in int32."""
+    values, indices = torch.max(self, dim, keepdim)
+    return values, indices.int()
+
+
+def npu_min(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest numbers along a dimension, and their places in int32."""
+    values, indices = torch.min(self, dim, keepdim)
+    return values, indices.int()
+
+
+def npu_max_backward(grad: Tensor, dim: int, indices: Tensor, sizes: Sequence[int], keepdim: bool) -> Tensor:
+    """The gradient: ``grad`` at the places that were taken, else 0."""
+    places = indices.long()
+    if not keepdim and sizes:
+        grad, places = grad.unsqueeze(dim), places.unsqueeze(dim)
+    return grad.new_zeros(list(sizes)).scatter(dim, places, grad)
+
+
+def npu_min_backward(grad: Tensor, dim: int, indices: Tensor, sizes: Sequence[int], keepdim: bool) -> Tensor:
+    """As `npu_max_backward`."""
+    return npu_max_backward(grad, dim, indices, sizes, keepdim)
+
+
+def npu_sort_v2(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+    """The numbers in order."""
+    return self.sort(dim, descending).values
+
+
+def npu_mish(self: Tensor) -> Tensor:
+    """The result, of the shape of ``self``."""
+    check_float("npu_mish", self=self)
+    return functional.mish(wide(self)).to(self.dtype)
+
+
+def npu_mish_backward(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of self."""
+    check_float("npu_mish_backward", grad=grad, input=input)
+    check_shape("npu_mish_backward", "grad", grad, input.shape, "input")
+    x = wide(input)
+    dx: Tensor = torch.ops.aten.mish_backward(grad.to(x.dtype), x)
+    return dx.to(input.dtype)
+
+
+def npu_silu(self: Tensor) -> Tensor:
+    """The result, of the shape of ``self``."""
+    check_float("npu_silu", self=self)
+    return functional.silu(wide(self)).to(self.dtype)
+
+
+def npu_silu_(self: Tensor) -> Tensor:
+    """`npu_silu` in place."""
+    return self.copy_(npu_silu(self))
+
+
+def npu_silu_backward(grad_output: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
+    """The gradient of self, which is ``x0``; ``x1`` is the result."""
+    check_float("npu_silu_backward", grad_output=grad_output, x0=x0)
+    check_shape("npu_silu_backward", "grad_output", grad_output, x0.shape, "x0")
+    x = wide(x0)
+    dx: Tensor = torch.ops.aten.silu_backward(grad_output.to(x.dtype), x)
+    return dx.to(x0.dtype)
+
+
+def npu_softmax_cross_entropy_with_logits(self: Tensor, labels: Tensor) -> Tensor:
+    """The loss of each row, [N], of logits and probabilities [N, C]."""
+    check_float("npu_softmax_cross_entropy_with_logits", self=self, labels=labels)
+    check_shape("npu_softmax_cross_entropy_with_logits", "labels", labels, self.shape, "self")
+    return -(torch.log_softmax(wide(self), -1) * wide(labels)).sum(-1).to(self.dtype)
+
+
+def npu_softmax_cross_entropy_with_logits_backward(grad: Tensor, self: Tensor, labels: Tensor) -> Tensor:
+    """The gradient of self."""
+    operator = "npu_softmax_cross_entropy_with_logits_backward"
+    check_float(operator, grad=grad, self=self, labels=labels)
+    check_shape(operator, "labels", labels, self.shape, "self")
+    check_shape(operator, "grad", grad, self.shape[:-1], "a number for each row of self")
+    probabilities = wide(labels)
+    slope = torch.softmax(wide(self), -1) * probabilities.sum(-1, keepdim=True) - probabilities
+    return (slope * wide(grad).unsqueeze(-1)).to(self.dtype)

@@ -1,0 +1,105 @@
+"""torch_npu's operators that PyTorch has under other names: values, gradients, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from descend.npu.composed import plain  # noqa: E402
+from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
+
+Tensor = Any
+
+
+def same(got: Tensor, wanted: Tensor) -> None:
+    assert got.is_contiguous()
+    assert got.dtype == wanted.dtype
+    assert torch.equal(got, wanted)
+
+
+def test_copies_of_parts() -> None:
+    x = torch.arange(24).reshape(2, 3, 4).transpose(0, 1)
+    same(plain.npu_slice(x, [1, 0, 2], [2, 1, 2]), x[1:3, 0:1, 2:4])
+    same(plain.npu_slice(x, [3, 0, 0], [0, 2, 4]), x[3:])
+    same(plain.npu_transpose(x, [2, 0, -2]), x.permute(2, 0, 1))
+    same(plain.npu_broadcast(x[:, :1].bool(), [5, 3, 2, 4]), x[:, :1].bool().expand(5, 3, 2, 4))
+    for copy in (plain.npu_slice(x, [0, 0, 0], [3, 2, 4]), plain.npu_transpose(x, [0, 1, 2])):
+        assert copy.data_ptr() != x.data_ptr()
+    refused("offsets or size is [0] and [1, 1, 1], but have 3 numbers each", plain.npu_slice, x, [0], [1, 1, 1])
+    for offsets, size in (([0, 0, 0], [3, 2, 5]), ([-1, 0, 0], [1, 1, 1]), ([0, 0, 0], [-1, 1, 1])):
+        refused("but lies in self, [3, 2, 4]", plain.npu_slice, x, offsets, size)
+
+
+def test_pads_are_told_dimension_by_dimension() -> None:
+    x = torch.ones(2, 3)
+    wanted = torch.zeros(2 + 1 + 2, 3 + 3 + 4)
+    wanted[1:3, 3:6] = 1
+    same(plain.npu_pad(x, [1, 2, 3, 4]), wanted)
+    same(plain.npu_pad(x, [1, 2]), wanted[:, 3:6].contiguous())
+    same(plain.npu_pad(x, []), x)
+    for paddings in ([1], [1, 1, 1, 1, 1, 1], [-1, 0]):
+        refused("but has two numbers from 0 on for each of 2 dimensions", plain.npu_pad, x, paddings)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_one_hot(dtype: Any) -> None:
+    classes = torch.tensor([[0, 2], [3, -1]], dtype=dtype)
+    wanted = torch.full((2, 2, 3), -0.5)
+    wanted[0, 0, 0] = wanted[0, 1, 2] = 4
+    same(plain.npu_one_hot(classes, depth=3, on_value=4, off_value=-0.5), wanted)
+    refused("depth is 0", plain.npu_one_hot, classes, depth=0)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int32], ids=str)
+@pytest.mark.parametrize(("largest", "dim", "keepdim"), [(True, 0, False), (True, -1, True), (False, 1, False)])
+def test_extremes(dtype: Any, largest: bool, dim: int, keepdim: bool) -> None:
+    x = torch.randperm(24).reshape(2, 3, 4).to(dtype)
+    values, indices = (plain.npu_max if largest else plain.npu_min)(x, dim, keepdim)
+    wanted = (torch.max if largest else torch.min)(x, dim, keepdim)
+    same(values, wanted.values)
+    same(indices, wanted.indices.int())
+    grad = torch.ones_like(values) * 3
+    got = (plain.npu_max_backward if largest else plain.npu_min_backward)(grad, dim, indices, list(x.shape), keepdim)
+    values = values if keepdim else values.unsqueeze(dim)
+    same(got, torch.where(x == values, 3, 0).to(dtype))
+
+
+def test_extremes_of_a_number_and_order() -> None:
+    values, indices = plain.npu_max(torch.tensor(5.0), 0)
+    same(plain.npu_max_backward(torch.tensor(2.0), 0, indices, [], False), torch.tensor(2.0))
+    assert values.item() == 5
+    x = torch.randperm(12).reshape(3, 4).half()
+    same(plain.npu_sort_v2(x, 0, True), x.sort(0, True).values)
+    same(plain.npu_sort_v2(x), x.sort().values)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_activations(dtype: Any) -> None:
+    x, dy = (4 * torch.randn(3, 50)).to(dtype), torch.randn(3, 50).to(dtype)
+    wanted, (dx,) = gradients(lambda t: t * torch.tanh(torch.log1p(torch.exp(t))), [x], dy)
+    near(plain.npu_mish(x), wanted)
+    near(plain.npu_mish_backward(dy, x), dx)
+    wanted, (dx,) = gradients(lambda t: t / (1 + torch.exp(-t)), [x], dy)
+    y = plain.npu_silu(x)
+    near(y, wanted)
+    near(plain.npu_silu_backward(dy, x, y), dx)
+    given = x.clone()
+    assert plain.npu_silu_(given) is given
+    assert torch.equal(given, y)
+    for name, call in (("mish", plain.npu_mish), ("silu", plain.npu_silu)):
+        refused(f"npu_{name}: self is torch.int64", call, torch.ones(2, dtype=torch.int64))
+    refused("grad is of shape [2, 50]", plain.npu_mish_backward, dy[:2], x)
+    refused("grad_output is of shape [2, 50]", plain.npu_silu_backward, dy[:2], x, x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_softmax_cross_entropy_with_logits(dtype: Any) -> None:
+    x, labels, dy = torch.randn(5, 7).to(dtype), torch.rand(5, 7).to(dtype), torch.randn(5).to(dtype)
+    wanted, (dx, _) = gradients(lambda t, p: -(torch.log_softmax(t, -1) * p).sum(-1), [x, labels], dy)
+    near(plain.npu_softmax_cross_entropy_with_logits(x, labels), wanted)
+    near(plain.npu_softmax_cross_entropy_with_logits_backward(dy, x, labels), dx)
+    refused("labels is of shape [7]", plain.npu_softmax_cross_entropy_with_logits, x, labels[0])
+    refused("grad is of shape [7]", plain.npu_softmax_cross_entropy_with_logits_backward, labels[0], x, labels)

@@ -30,6 +30,11 @@ def pytest_configure(config: Any) -> None:
     for name in ("COLUMNS", "LINES"):  # pytest-xdist gives its workers a size, too
         os.environ.pop(name, None)
     config.addinivalue_line("markers", "cpu: about the CPU alone; left out with another --device")
+    config.addinivalue_line("markers", "long: takes 10 s and more; is begun first, so that no process waits for it")
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def test_no_references_are_lost(family):
     assert references(watched) == before
 
 
+@pytest.mark.long
 def test_no_memory_is_lost():
     call = inputs(rows=20)
     out = np.zeros((20, 32), np.float32)

@@ -15,6 +15,7 @@ pytest.importorskip("torch_npu")
 PROCESSES = Path(__file__).with_name("npu_processes.py")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "kernels"), [(4, ""), (2, "python")])
 def test_trainings_of_several_processes_have_the_losses_of_one(count, kernels):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}", PROCESSES]

@@ -14,6 +14,7 @@ pytest.importorskip("torch_npu")
 HERE = Path(__file__).parent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["test_npu_aten.py", "test_npu_programs.py"])
 def test_the_same_tests(file):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(HERE / file)]

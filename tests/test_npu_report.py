@@ -337,6 +337,7 @@ def test_a_report_that_cannot_be_written(environment, tmp_path, path):
 # --- several processes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_children(environment, tmp_path):
     """Spawned, forked by multiprocessing, and forked by hand: each is in the report once, with its own calls."""
     (tmp_path / "train.py").write_text("""
@@ -367,6 +368,7 @@ if __name__ == "__main__":
     assert "by 5 processes" in done.stderr
 
 
+@pytest.mark.long
 def test_torchrun(environment, tmp_path):
     (tmp_path / "train.py").write_text("""
 import torch

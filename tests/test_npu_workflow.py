@@ -75,6 +75,7 @@ def test_it_installs_the_releases_that_descend_names(steps):
         ("Run a training with two processes", "sum 2.0"),
     ],
 )
+@pytest.mark.long
 def test_its_commands_run(workflow, steps, step, printed, tmp_path):
     """In a repository with a test and a training, where PyTorch, torch_npu and Descend are installed."""
     (tmp_path / "tests").mkdir()

@@ -29,6 +29,7 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
 # --- in the interpreter -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_in_tritons_interpreter():
     """The tests of the CPU kernels, and those of the kernels' own, in one process: see triton_plugin.py for which."""
     options = ["-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]

@@ -53,7 +53,7 @@ bool covers(int64_t chunks, int64_t bytes = kLarge) {
 template <class Body>
 void run_on(int64_t chunks, int threads, Body&& body) {
   detail::run_chunks(
-      chunks, threads, 0,
+      chunks, threads,
       [](void* context, int64_t chunk) { (*static_cast<std::remove_reference_t<Body>*>(context))(chunk); }, &body);
 }
 

@@ -1,4 +1,4 @@
-/* What Descend offers C programs beyond CANN's interface. C99. */
+/* Functions that Descend offers in addition to CANN's. C99. */
 #ifndef DESCEND_DESCEND_H_
 #define DESCEND_DESCEND_H_
 
@@ -11,25 +11,28 @@ extern "C" {
 /* The library's version, e.g. "0.1.0". */
 ACL_FUNC_VISIBILITY const char* descendGetVersion(void);
 
-/* The product that calls are checked against, for the process: "atlas-a3", "atlas-a2-training" (where nothing else was
- * said), "atlas-a2-inference", "atlas-200i-500-a2", "atlas-inference", "atlas-training", "ascend-950" or "host".
- * The environment variable DESCEND_PRODUCT says it too. ACL_ERROR_INVALID_PARAM for any other name. */
+/* Sets the product that the process's calls are checked against: "atlas-a3", "atlas-a2-training" (the default),
+ * "atlas-a2-inference", "atlas-200i-500-a2", "atlas-inference", "atlas-training", "ascend-950" or "host". Any other
+ * name is ACL_ERROR_INVALID_PARAM. The environment variable DESCEND_PRODUCT sets the product, too. */
 ACL_FUNC_VISIBILITY aclError descendSetProduct(const char* name);
-/* The current product's name; an empty string where DESCEND_PRODUCT names none (aclGetRecentErrMsg says so). */
+/* The name of the current product. An empty string if DESCEND_PRODUCT names no known product; aclGetRecentErrMsg then
+ * reports that. */
 ACL_FUNC_VISIBILITY const char* descendGetProduct(void);
 
-/* Threads that one call may use; 0 returns to the default, a negative count is ACL_ERROR_INVALID_PARAM. */
+/* The number of threads that one call may use. 0 sets the default again. A negative number is
+ * ACL_ERROR_INVALID_PARAM. */
 ACL_FUNC_VISIBILITY aclError descendSetNumThreads(int count);
 ACL_FUNC_VISIBILITY int descendGetNumThreads(void);
 
-/* The instruction set that the kernels use: "AVX3", "AVX2", "NEON", "BASELINE". DESCEND_ISA holds it down. */
+/* The instruction set that the kernels use, such as "AVX3", "AVX2", "NEON" or "BASELINE". By default it is the best
+ * that this CPU has; the environment variable DESCEND_ISA chooses another. */
 ACL_FUNC_VISIBILITY const char* descendGetIsa(void);
 
-/* Called in a forked child. A child does not have its parent's threads, so a program whose threads call this library
- * cannot go on there. If aclInit was called before the fork, every first phase and every call of the runtime fails from
- * now on, with a sentence that says why. exit() then ends the child with its status, and skips what would wait for the
- * parent's threads: destructors of globals, and handlers that were registered earlier. Returns 1 if so. If aclInit was
- * not called, nothing happens, and it returns 0. */
+/* To be called in a forked child. A child does not have its parent's threads, so a program whose threads call this
+ * library cannot go on there. If aclInit was called before the fork, this function returns 1. Every first phase and
+ * every call of the runtime then fails, with a sentence that says why. exit() ends the child with its status, and skips
+ * everything that would wait for the parent's threads: destructors of globals, and handlers that were registered
+ * earlier. If aclInit was not called, nothing changes and this function returns 0. */
 ACL_FUNC_VISIBILITY int descendRefuseInChild(void);
 
 #ifdef __cplusplus

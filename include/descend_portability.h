@@ -11,22 +11,24 @@
 extern "C" {
 #endif
 
-/* What one product answers to a call. */
+/* The answer of one product to a call. */
 typedef struct {
   const char* product;  /* its name, as descendSetProduct takes it */
-  aclnnStatus status;   /* of the first phase there; 0: accepted */
-  const char* sentence; /* why not; empty where accepted. Lives until the thread asks again. */
+  aclnnStatus status;   /* the status of the first phase there; 0: accepted */
+  const char* sentence; /* why the product refuses the call; empty if it accepts it */
 } descendVerdict;
 
-/* Asks every product about the last call of a first phase (aclnnXxxGetWorkspaceSize), or by name
- * (aclopCompileAndExecute), that this thread made, accepted or refused: the same shapes, dtypes, formats, strides and
- * attributes. Writes up to `capacity` verdicts, in the order of the products' table, and their number to `count`;
- * verdicts may be null where capacity is 0, to learn the number.
+/* Checks this thread's last call against every product, with the same shapes, dtypes, formats, strides and attributes.
+ * The call is a first phase (aclnnXxxGetWorkspaceSize) or a call by name (aclopCompileAndExecute). It does not matter
+ * whether it was accepted.
  *
- * A call by name whose tensors or attributes are not those of its type has the same answer on all.
+ * Writes the number of products to `count`, and up to `capacity` verdicts, in the order of the products' table. The
+ * sentences are valid until this thread calls the function again. With a capacity of 0, `verdicts` may be null.
  *
- * ACL_ERROR_INVALID_PARAM where count is null, or verdicts with a capacity; ACL_ERROR_FAILURE where this thread has not
- * made such a call yet. */
+ * If a call by name does not have the tensors or attributes of its type, all products give the same answer.
+ *
+ * Returns ACL_ERROR_INVALID_PARAM if count is null, or if verdicts is null and capacity is not 0. Returns
+ * ACL_ERROR_FAILURE if this thread has made no such call yet. */
 ACL_FUNC_VISIBILITY aclError descendPortability(descendVerdict* verdicts, uint64_t capacity, uint64_t* count);
 
 #ifdef __cplusplus

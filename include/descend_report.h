@@ -1,4 +1,4 @@
-/* Which calls of operators a program made, and on which products they would be accepted. C99. */
+/* A report of a program's calls of operators, with the products that would accept them. C99. */
 #ifndef DESCEND_DESCEND_REPORT_H_
 #define DESCEND_DESCEND_REPORT_H_
 
@@ -11,37 +11,38 @@
 extern "C" {
 #endif
 
-/* An argument: "gamma" and "FLOAT16[4, 32]". Strides follow where a tensor is not contiguous, the format where it is
- * not ND. Arguments that were null are left out. */
+/* An argument: its name ("gamma") and its value ("FLOAT16[4, 32]"). The strides follow if a tensor is not contiguous,
+ * and the format if it is padded, such as NC1HWC0. Null arguments are left out. */
 typedef struct {
   const char* name;
   const char* value;
 } descendArgument;
 
-/* Calls with the same arguments and the same answer, whatever the memory of their tensors. */
+/* Calls with the same arguments and the same answer. The memory of their tensors may differ. */
 typedef struct {
-  const char* function; /* aclnnRmsNorm; of a call by name the type: ScaledMaskedSoftmax */
+  const char* function; /* aclnnRmsNorm; for calls by name the type: ScaledMaskedSoftmax */
   const char* product;  /* the product that the calls were checked against */
   const descendArgument* arguments;
   uint64_t argument_count;
   uint64_t calls;       /* first phases, or calls by name */
-  uint64_t runs;        /* second phases that have been computed */
-  uint64_t nanoseconds; /* what these took, on the thread that computed each of them */
+  uint64_t runs;        /* second phases that have run */
+  uint64_t nanoseconds; /* the time of these runs, each on the thread that computed it */
   aclnnStatus status;   /* the answer: 0, or why the calls were refused */
   const char* sentence; /* empty where they were accepted */
   const descendVerdict* verdicts;
   uint64_t verdict_count;
-  /* Of one function 256 kinds of calls are told apart. Those of all further kinds are added up, without arguments. A
-   * verdict is then the first refusal by the product, if it would refuse any of these calls. */
+  /* 1 for a sum of several kinds of calls, else 0. The first 256 kinds of a function are listed one by one. Calls of
+   * further kinds are added up, without arguments. A product's verdict is then its first refusal, if it would refuse
+   * any of these calls. */
   int32_t others;
 } descendRecordedCall;
 
-/* 1: forgets what was recorded, and records from now on the calls of all threads. 0: no more calls are recorded; those
- * that were stay. ACL_ERROR_INVALID_PARAM for any other number. A forked child goes on recording, from nothing. */
+/* 1: clears the record, and records the calls of all threads from now on. 0: stops recording, and keeps the record. Any
+ * other number is ACL_ERROR_INVALID_PARAM. A forked child continues to record, with an empty record. */
 ACL_FUNC_VISIBILITY aclError descendRecordCalls(int32_t on);
 
-/* Calls each(call, context) for what has been recorded, in no order. What a call points to lives until each returns.
- * ACL_ERROR_INVALID_PARAM where each is null. */
+/* Calls each(call, context) for every entry of the record, in no particular order. Everything that `call` points to is
+ * valid until `each` returns. Returns ACL_ERROR_INVALID_PARAM if `each` is null. */
 ACL_FUNC_VISIBILITY aclError descendRecordedCalls(void (*each)(const descendRecordedCall* call, void* context),
                                                   void* context);
 

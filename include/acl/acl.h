@@ -1,4 +1,4 @@
-/* All of the runtime. Usable from C99. */
+/* The whole runtime. Usable from C99. */
 #ifndef DESCEND_ACL_ACL_H_
 #define DESCEND_ACL_ACL_H_
 

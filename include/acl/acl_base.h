@@ -14,8 +14,9 @@
 #define ACL_FUNC_VISIBILITY
 #endif
 
-/* In C++ an enum holds any number of its type, as it does in C: what is none of its values is refused, and is not
- * undefined. The type is the one that compilers choose for CANN's: signed only where a value is negative. */
+/* Gives an enum a fixed underlying type in C++. A function can then refuse a number that is none of the enum's values;
+ * without the fixed type, passing such a number is undefined behaviour. The type is the one that compilers choose for
+ * CANN's enums: signed only if a value is negative. */
 #ifdef __cplusplus
 #define ACL_ANY_INT : int
 #define ACL_ANY_UNSIGNED : unsigned int
@@ -39,7 +40,7 @@ typedef struct aclTensorDesc aclTensorDesc;
 static const int ACL_ERROR_NONE ACL_MAYBE_UNUSED = 0;
 static const int ACL_SUCCESS ACL_MAYBE_UNUSED = 0;
 
-/* CANN's codes, most of which no function here returns: for programs that name what they get. */
+/* CANN's error codes. Functions here return only some of them. The others are for programs that use their names. */
 static const int ACL_ERROR_INVALID_PARAM ACL_MAYBE_UNUSED = 100000;
 static const int ACL_ERROR_UNINITIALIZE ACL_MAYBE_UNUSED = 100001;
 static const int ACL_ERROR_REPEAT_INITIALIZE ACL_MAYBE_UNUSED = 100002;
@@ -177,9 +178,10 @@ typedef enum ACL_ANY_INT {
   ACL_CANN_ATTR_JIT_COMPILE = 2
 } aclCannAttr;
 
-/* What there is here: infinities and NaN, and bfloat16, but no compiler of operators. The list is the library's. */
+/* This library has ACL_CANN_ATTR_INF_NAN and ACL_CANN_ATTR_BF16. It does not have ACL_CANN_ATTR_JIT_COMPILE, because
+ * operators are not compiled. The library owns the list: do not free it. */
 ACL_FUNC_VISIBILITY aclError aclGetCannAttributeList(const aclCannAttr** cannAttrList, size_t* num);
-ACL_FUNC_VISIBILITY aclError aclGetCannAttribute(aclCannAttr cannAttr, int32_t* value); /* 1 or 0 */
+ACL_FUNC_VISIBILITY aclError aclGetCannAttribute(aclCannAttr cannAttr, int32_t* value); /* 1 if it has it, else 0 */
 
 typedef enum ACL_ANY_INT {
   ACL_DEVICE_INFO_UNDEFINED = -1,
@@ -188,63 +190,66 @@ typedef enum ACL_ANY_INT {
   ACL_DEVICE_INFO_L2_SIZE = 2
 } aclDeviceInfo;
 
-/* The cores that this process may use; the bytes of the largest cache. */
+/* AI_CORE_NUM and VECTOR_CORE_NUM: the cores that this process may use. L2_SIZE: the size of the largest cache in
+ * bytes, or 0 if the system does not report it. */
 ACL_FUNC_VISIBILITY aclError aclGetDeviceCapability(uint32_t deviceId, aclDeviceInfo deviceInfo, int64_t* value);
 
-/* A pointer and a size in one object; the memory stays the caller's. */
+/* A data buffer is a pointer with a size. The caller still owns the memory. */
 ACL_FUNC_VISIBILITY aclDataBuffer* aclCreateDataBuffer(void* data, size_t size);
 ACL_FUNC_VISIBILITY aclError aclDestroyDataBuffer(const aclDataBuffer* dataBuffer);
 ACL_FUNC_VISIBILITY aclError aclUpdateDataBuffer(aclDataBuffer* dataBuffer, void* data, size_t size);
 ACL_FUNC_VISIBILITY void* aclGetDataBufferAddr(const aclDataBuffer* dataBuffer);
-ACL_FUNC_VISIBILITY uint32_t aclGetDataBufferSize(const aclDataBuffer* dataBuffer); /* sizes below 2^32 */
+ACL_FUNC_VISIBILITY uint32_t aclGetDataBufferSize(const aclDataBuffer* dataBuffer); /* at most UINT32_MAX */
 ACL_FUNC_VISIBILITY size_t aclGetDataBufferSizeV2(const aclDataBuffer* dataBuffer);
 
-/* A dtype, a shape and a format in one object, which calls of operators by name take. Null for a negative number of
- * dimensions, or null dimensions. */
+/* A tensor description holds a dtype, a shape and a format. Calls of operators by name take it. aclCreateTensorDesc
+ * returns null if there is no memory, if numDims is negative, or if dims is null and numDims is not 0. */
 ACL_FUNC_VISIBILITY aclTensorDesc* aclCreateTensorDesc(aclDataType dataType, int numDims, const int64_t* dims,
                                                        aclFormat format);
 ACL_FUNC_VISIBILITY void aclDestroyTensorDesc(const aclTensorDesc* desc);
 ACL_FUNC_VISIBILITY aclDataType aclGetTensorDescType(const aclTensorDesc* desc);
 ACL_FUNC_VISIBILITY aclFormat aclGetTensorDescFormat(const aclTensorDesc* desc);
-/* Bytes and elements: 0 where a dimension is not known, which -1 means, or where there would be more than size_t
- * counts. */
+/* The size in bytes, and the number of elements. Both are 0 if a dimension is unknown (-1), or if the number does not
+ * fit in size_t. */
 ACL_FUNC_VISIBILITY size_t aclGetTensorDescSize(const aclTensorDesc* desc);
 ACL_FUNC_VISIBILITY size_t aclGetTensorDescElementCount(const aclTensorDesc* desc);
 ACL_FUNC_VISIBILITY size_t aclGetTensorDescNumDims(const aclTensorDesc* desc);
-ACL_FUNC_VISIBILITY int64_t aclGetTensorDescDim(const aclTensorDesc* desc, size_t index); /* -1 where there is none */
+ACL_FUNC_VISIBILITY int64_t aclGetTensorDescDim(const aclTensorDesc* desc, size_t index); /* -1 if there is none */
 ACL_FUNC_VISIBILITY aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* dimSize);
 
-/* For operators by name. The name that an operator's definition gives the tensor; whoever sets one is held to it. */
+/* For calls of operators by name. A name is optional. If it is set, it must be the name that the operator's definition
+ * gives to this input or output: the call is refused otherwise. */
 ACL_FUNC_VISIBILITY void aclSetTensorDescName(aclTensorDesc* desc, const char* name);
-ACL_FUNC_VISIBILITY const char* aclGetTensorDescName(aclTensorDesc* desc); /* "" where there is none */
-/* How the processor would store the tensor: beside the shape and the format that the description was created with. */
+ACL_FUNC_VISIBILITY const char* aclGetTensorDescName(aclTensorDesc* desc); /* "" if it has none */
+/* The format and the shape of the tensor in device memory, if they differ from those given to aclCreateTensorDesc. */
 ACL_FUNC_VISIBILITY aclError aclSetTensorFormat(aclTensorDesc* desc, aclFormat format);
 ACL_FUNC_VISIBILITY aclError aclSetTensorShape(aclTensorDesc* desc, int numDims, const int64_t* dims);
-/* Where the data lies. All memory is the host's here; a call copies an input that the program places there. */
+/* Where the data is. A call copies an input that is placed in host memory, so that the program may free the memory as
+ * soon as the call returns. */
 typedef enum ACL_ANY_UNSIGNED {
   ACL_MEMTYPE_DEVICE = 0,
   ACL_MEMTYPE_HOST = 1,
   ACL_MEMTYPE_HOST_COMPILE_INDEPENDENT = 2
 } aclMemType;
 ACL_FUNC_VISIBILITY aclError aclSetTensorPlaceMent(aclTensorDesc* desc, aclMemType memType);
-/* The data of a constant input, in place of its buffer's; read when the operator is called. */
+/* Gives a constant input its data, in place of the data buffer. The data is read when the operator is called. */
 ACL_FUNC_VISIBILITY aclError aclSetTensorConst(aclTensorDesc* desc, void* dataBuffer, size_t length);
 
-/* float16 to float and back; rounds to nearest even. */
+/* Converts float16 to float and back, rounding to nearest even. */
 ACL_FUNC_VISIBILITY float aclFloat16ToFloat(aclFloat16 value);
 ACL_FUNC_VISIBILITY aclFloat16 aclFloatToFloat16(float value);
 
-/* Bytes of one element; 0 for a type that has no whole number of them. */
+/* The size of one element in bytes. 0 for a type whose elements are not whole bytes. */
 ACL_FUNC_VISIBILITY size_t aclDataTypeSize(aclDataType dataType);
 
-/* The current product's SoC name; null where DESCEND_PRODUCT names none. Needs no aclInit. */
+/* The SoC name of the current product. Null if DESCEND_PRODUCT names no known product. */
 ACL_FUNC_VISIBILITY const char* aclrtGetSocName(void);
 
-/* This thread's latest failure as one sentence; an empty string where nothing has failed. */
+/* The latest failure in this thread, as one sentence. An empty string if nothing has failed. */
 ACL_FUNC_VISIBILITY const char* aclGetRecentErrMsg(void);
 
-/* The program's own line of log, to stderr, from the level on that ASCEND_GLOBAL_LOG_LEVEL names (by its number;
- * ACL_ERROR where it is not set). */
+/* Writes a log line of the program to stderr, unless its level is below ASCEND_GLOBAL_LOG_LEVEL. That environment
+ * variable is the number of a level, and ACL_ERROR by default. */
 ACL_FUNC_VISIBILITY void aclAppLog(aclLogLevel logLevel, const char* func, const char* file, uint32_t line,
                                    const char* fmt, ...);
 #define ACL_APP_LOG(level, ...) aclAppLog(level, __func__, __FILE__, __LINE__, __VA_ARGS__)

@@ -1,4 +1,4 @@
-/* Models do not exist here; programs include this header beside acl.h, and need nothing of it. C99. */
+/* Empty: this library has no models. Programs include this header together with acl.h. */
 #ifndef DESCEND_ACL_ACL_MDL_H_
 #define DESCEND_ACL_ACL_MDL_H_
 

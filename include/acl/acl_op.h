@@ -1,4 +1,4 @@
-/* Operators by name: their attributes. C99. */
+/* Attributes, for calls of operators by name. C99. */
 #ifndef DESCEND_ACL_ACL_OP_H_
 #define DESCEND_ACL_ACL_OP_H_
 
@@ -10,19 +10,19 @@ extern "C" {
 
 typedef struct aclopAttr aclopAttr;
 
-/* Where an operator runs: read by nobody, for there is one place here. */
+/* The kind of core to run on. A call checks it, but it changes nothing: all operators run on the CPU. */
 typedef enum aclEngineType ACL_ANY_UNSIGNED {
   ACL_ENGINE_SYS = 0,
   ACL_ENGINE_AICORE = 1,
   ACL_ENGINE_VECTOR = 2
 } aclopEngineType;
 
-/* Null where there is no memory. */
+/* Null if there is no memory. */
 ACL_FUNC_VISIBILITY aclopAttr* aclopCreateAttr(void);
 ACL_FUNC_VISIBILITY void aclopDestroyAttr(const aclopAttr* attr);
 
-/* Names and values are copied; setting a name again replaces its value. Which names and types an operator has is judged
- * when it is called. */
+/* Names and values are copied. Setting a name again replaces its value. These functions accept any name and type: the
+ * call of the operator refuses those that the operator does not have. */
 ACL_FUNC_VISIBILITY aclError aclopSetAttrBool(aclopAttr* attr, const char* attrName, uint8_t attrValue);
 ACL_FUNC_VISIBILITY aclError aclopSetAttrInt(aclopAttr* attr, const char* attrName, int64_t attrValue);
 ACL_FUNC_VISIBILITY aclError aclopSetAttrFloat(aclopAttr* attr, const char* attrName, float attrValue);

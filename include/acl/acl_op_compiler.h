@@ -1,5 +1,5 @@
-/* Calls of operators by name, and options of their compiler, which does not exist here: they are kept and told again,
- * and change nothing. C99. */
+/* Calls of operators by name, and compile options. Operators are not compiled here: the options are stored and
+ * returned, and change nothing. C99. */
 #ifndef DESCEND_ACL_ACL_OP_COMPILER_H_
 #define DESCEND_ACL_ACL_OP_COMPILER_H_
 
@@ -30,27 +30,31 @@ typedef enum ACL_ANY_UNSIGNED {
   ACL_OP_DEBUG_OPTION = 16
 } aclCompileOpt;
 
-/* ACL_OP_JIT_COMPILE is "enable" or "disable", which it is where nobody has set it: operators are not compiled. */
+/* ACL_OP_JIT_COMPILE must be "enable" or "disable". Until it is set, it is "disable". */
 ACL_FUNC_VISIBILITY aclError aclSetCompileopt(aclCompileOpt opt, const char* value);
-/* Bytes of the value with the 0 that ends it; 0 where the option has none. */
+/* The size of the value in bytes, with its final 0. The size is 0 if the option has not been set. */
 ACL_FUNC_VISIBILITY size_t aclGetCompileoptSize(aclCompileOpt opt);
-/* `length` is the room at `value`. */
+/* `length` is the size of the buffer at `value`. */
 ACL_FUNC_VISIBILITY aclError aclGetCompileopt(aclCompileOpt opt, char* value, size_t length);
 
 typedef enum aclCompileType ACL_ANY_UNSIGNED { ACL_COMPILE_SYS = 0, ACL_COMPILE_UNREGISTERED = 1 } aclopCompileType;
 
-/* Runs an operator on a stream, by its type's name in CANN, with the contract and the arithmetic of its aclnn function;
- * docs/coming-from-cann.md lists the types. An optional input that is left out is described by ACL_DT_UNDEFINED, or
- * left off at the end. Descriptions, buffers and attributes may be destroyed as soon as the call has returned; the
- * memory must live until the stream is synchronised, but for that of inputs set by aclSetTensorConst or placed in host
- * memory, which the call copies. ACL_ERROR_OP_NOT_FOUND for any other type; where the contract refuses, its status. */
+/* Runs an operator on a stream, by the name of its type in CANN. It has the contract and the arithmetic of its aclnn
+ * function. docs/coming-from-cann.md lists the types. Any other type is ACL_ERROR_OP_NOT_FOUND. If the contract refuses
+ * the call, its status is returned.
+ *
+ * To leave out an optional input, give it the dtype ACL_DT_UNDEFINED, or leave it off at the end of the list.
+ *
+ * Descriptions, buffers and attributes may be destroyed as soon as the call has returned. The memory of the tensors
+ * must live until the stream is synchronized. The exception are inputs set by aclSetTensorConst or placed in host
+ * memory: the call copies them. */
 ACL_FUNC_VISIBILITY aclError aclopCompileAndExecute(
     const char* opType, int numInputs, const aclTensorDesc* const inputDesc[], const aclDataBuffer* const inputs[],
     int numOutputs, const aclTensorDesc* const outputDesc[], aclDataBuffer* const outputs[], const aclopAttr* attr,
     aclopEngineType engineType, aclopCompileType compileFlag, const char* opPath, aclrtStream stream);
 
-/* The same; an output whose description has a dimension of -1 gets the shape that follows from the inputs, which its
- * description then has. */
+/* The same, but an output may have an unknown shape: a dimension of -1. The output then gets the shape that follows
+ * from the inputs, and the call writes that shape into the description. */
 ACL_FUNC_VISIBILITY aclError aclopCompileAndExecuteV2(const char* opType, int numInputs, aclTensorDesc* inputDesc[],
                                                       aclDataBuffer* inputs[], int numOutputs,
                                                       aclTensorDesc* outputDesc[], aclDataBuffer* outputs[],

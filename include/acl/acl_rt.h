@@ -1,4 +1,4 @@
-/* The library's life and the runtime: device, memory, streams. Signatures as in CANN, usable from C99. */
+/* Initialization and the runtime: devices, memory, streams, events. Signatures as in CANN, usable from C99. */
 #ifndef DESCEND_ACL_ACL_RT_H_
 #define DESCEND_ACL_ACL_RT_H_
 
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* The version of the interface, which aclrtGetVersion tells, too. */
+/* The version of the interface. aclrtGetVersion returns the same. */
 #define ACL_MAJOR_VERSION 1
 #define ACL_MINOR_VERSION 13
 #define ACL_PATCH_VERSION 0
@@ -45,26 +45,34 @@ typedef enum aclrtLastErrLevel ACL_ANY_UNSIGNED { ACL_RT_THREAD_LEVEL = 0 } aclr
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
 
-/* configPath is not read. Every acl and aclrt function needs aclInit first, but for those that tell of failures, of
- * versions (aclsysGet..., aclrtGetVersion), of the product and of the devices (aclrtGetDeviceCount, aclrtSetDevice,
- * aclrtGetDevice), and those that create or destroy tensors, scalars, arrays, lists, buffers and descriptions; the
- * first phase of an operator does not. */
+/* configPath is not read. The acl and aclrt functions need aclInit first, except these:
+ * - functions that report failures, versions (aclsysGet..., aclrtGetVersion) or the product (aclrtGetSocName);
+ * - aclrtGetDeviceCount, aclrtSetDevice and aclrtGetDevice;
+ * - functions that create, read or destroy tensors, scalars, arrays, lists, data buffers, tensor descriptions and
+ *   attributes.
+ * The first phase of an operator does not need aclInit, its second phase does. */
 ACL_FUNC_VISIBILITY aclError aclInit(const char* configPath);
-/* Waits for the work in flight and frees all that is left. */
+/* Waits for the work in flight, then frees the memory and destroys the objects that are left. Data buffers and tensor
+ * descriptions stay, because threads of torch_npu may destroy theirs later. */
 ACL_FUNC_VISIBILITY aclError aclFinalize(void);
 
-/* This thread's latest failure of any function as a number, 0 where nothing has failed; Get forgets it. */
+/* The code of the latest failure in this thread, of any function. 0 if nothing has failed. Get sets it back to 0, Peek
+ * does not. */
 ACL_FUNC_VISIBILITY aclError aclrtGetLastError(aclrtLastErrLevel level);
 ACL_FUNC_VISIBILITY aclError aclrtPeekAtLastError(aclrtLastErrLevel level);
 
 ACL_FUNC_VISIBILITY aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion);
 
-/* There is one device, 0, or as many as the environment variable DESCEND_DEVICES says; of these the process sees those
- * that ASCEND_RT_VISIBLE_DEVICES lists, numbered from 0. All are this machine's CPU, but each has its own contexts,
- * streams and default stream. A thread's device is that of its current context. aclrtGetDevice answers
- * ACL_ERROR_RT_CONTEXT_NULL in a thread that has set neither; other functions work on device 0 there.
- * Resetting a device waits for its work. Where that answers the last aclrtSetDevice, or by force, it ends the default
- * context and the streams made in it; ACL_ERROR_RT_CONTEXT_RELEASE_ERROR where there is nothing to answer. */
+/* The machine has one device, or the number in the environment variable DESCEND_DEVICES. The process sees those that
+ * ASCEND_RT_VISIBLE_DEVICES lists (all by default), numbered from 0. All devices are this machine's CPU, but each has
+ * its own contexts, streams and default stream.
+ *
+ * A thread's device is the device of its current context. In a thread that has set neither a device nor a context,
+ * aclrtGetDevice returns ACL_ERROR_RT_CONTEXT_NULL, and other functions work on device 0.
+ *
+ * Resetting a device waits for its work. aclrtResetDevice undoes one aclrtSetDevice. When it has undone the last one,
+ * it destroys the default context and the streams created in it. aclrtResetDeviceForce undoes all of them at once. If
+ * there is none to undo, both return ACL_ERROR_RT_CONTEXT_RELEASE_ERROR. */
 ACL_FUNC_VISIBILITY aclError aclrtSetDevice(int32_t deviceId);
 ACL_FUNC_VISIBILITY aclError aclrtResetDevice(int32_t deviceId);
 ACL_FUNC_VISIBILITY aclError aclrtResetDeviceForce(int32_t deviceId);
@@ -74,22 +82,24 @@ ACL_FUNC_VISIBILITY aclError aclrtGetRunMode(aclrtRunMode* runMode);
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeDevice(void);
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout);
 
-/* A context belongs to a device, and each thread has a current one: the last that it created or set, or the default one
- * of the device that it set. Once destroyed it is the default one again. */
+/* A context belongs to a device. A thread's current context is the last one that it created or set, or the default
+ * context of the device that it set last. If the current context is destroyed, the thread goes back to the default
+ * context of its device, if there is one. */
 ACL_FUNC_VISIBILITY aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId);
 ACL_FUNC_VISIBILITY aclError aclrtDestroyContext(aclrtContext context);
 ACL_FUNC_VISIBILITY aclError aclrtSetCurrentContext(aclrtContext context);
 ACL_FUNC_VISIBILITY aclError aclrtGetCurrentContext(aclrtContext* context);
 
-/* Options. Results are always deterministic and the same bits, whatever they are set to. */
+/* Options of the current context and of the process. They are stored and returned. Results are always deterministic,
+ * bit for bit, whatever the options are. */
 ACL_FUNC_VISIBILITY aclError aclrtCtxGetSysParamOpt(aclSysParamOpt opt, int64_t* value);
 ACL_FUNC_VISIBILITY aclError aclrtCtxSetSysParamOpt(aclSysParamOpt opt, int64_t value);
 ACL_FUNC_VISIBILITY aclError aclrtGetSysParamOpt(aclSysParamOpt opt, int64_t* value);
 ACL_FUNC_VISIBILITY aclError aclrtSetSysParamOpt(aclSysParamOpt opt, int64_t value);
 
-/* Streams: work on one runs in order, different ones run side by side; a null stream is the device's default stream.
- * Destroying a stream waits for its work; the Force form drops what has not begun. A failed step is reported by the
- * stream's next synchronise, once. Timeouts are in milliseconds, -1 for none. */
+/* Work on one stream runs in order. Different streams run concurrently. A null stream is the device's default stream.
+ * aclrtDestroyStream waits for the stream's work. aclrtDestroyStreamForce drops the work that has not begun. When a
+ * step fails, the stream's next synchronize returns the failure, once. Timeouts are in milliseconds; -1 means none. */
 ACL_FUNC_VISIBILITY aclError aclrtCreateStream(aclrtStream* stream);
 ACL_FUNC_VISIBILITY aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t priority, uint32_t flag);
 ACL_FUNC_VISIBILITY aclError aclrtDestroyStream(aclrtStream stream);
@@ -99,8 +109,8 @@ ACL_FUNC_VISIBILITY aclError aclrtSynchronizeStreamWithTimeout(aclrtStream strea
 ACL_FUNC_VISIBILITY aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status);
 ACL_FUNC_VISIBILITY aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event);
 
-/* Events: points in a stream. One that is not recorded, never or since it was reset, is NOT_READY; a wait for it is no
- * wait. */
+/* An event marks a point in a stream. An event that was never recorded, or not since its last reset, is NOT_READY. A
+ * wait for such an event returns at once. */
 ACL_FUNC_VISIBILITY aclError aclrtCreateEvent(aclrtEvent* event);
 ACL_FUNC_VISIBILITY aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag);
 ACL_FUNC_VISIBILITY aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t flag);
@@ -112,7 +122,7 @@ ACL_FUNC_VISIBILITY aclError aclrtQueryEvent(aclrtEvent event, aclrtEventStatus*
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeEvent(aclrtEvent event);
 ACL_FUNC_VISIBILITY aclError aclrtSynchronizeEventWithTimeout(aclrtEvent event, int32_t timeout);
 ACL_FUNC_VISIBILITY aclError aclrtEventElapsedTime(float* ms, aclrtEvent startEvent, aclrtEvent endEvent);
-/* Microseconds from the machine's start to the event. */
+/* The time of the event in microseconds since the machine's start. */
 ACL_FUNC_VISIBILITY aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* timestamp);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Devices: what they are, what bounds them, which reaches which; and versions. Part of acl_rt.h, usable from C99. */
+/* Devices: properties, limits, errors, peer access; and versions of CANN. Part of acl_rt.h, usable from C99. */
 #ifndef DESCEND_ACL_ACL_RT_DEVICE_H_
 #define DESCEND_ACL_ACL_RT_DEVICE_H_
 
@@ -8,8 +8,9 @@
 extern "C" {
 #endif
 
-/* What a device has: the cores and the memory that this process may use, the largest cache. Of one device, and of all,
- * for they share the machine. ACL_ERROR_FEATURE_UNSUPPORTED for an attribute that it does not have. */
+/* Properties of a device. All devices have the same values, because they share the machine: the number of cores that
+ * this process may use, an equal share of the memory, and the size of the largest cache. An attribute that a device
+ * does not have is ACL_ERROR_FEATURE_UNSUPPORTED. */
 typedef enum ACL_ANY_UNSIGNED {
   ACL_DEV_ATTR_AICPU_CORE_NUM = 1,
   ACL_DEV_ATTR_AICORE_CORE_NUM = 101,
@@ -32,8 +33,8 @@ typedef enum ACL_ANY_UNSIGNED {
 } aclrtDevAttr;
 ACL_FUNC_VISIBILITY aclError aclrtGetDeviceInfo(uint32_t deviceId, aclrtDevAttr attr, int64_t* value);
 
-/* Percent of the machine's processors that are in use, over 50 ms that the call takes, -1 where the system does not
- * tell; of memory always -1. `utilizationExtend` is null. */
+/* How busy the machine's processors are, in percent. The call takes 50 ms to measure it. -1 if the system does not
+ * report it. memoryUtilization is always -1. `utilizationExtend` must be null. */
 typedef struct aclrtUtilizationExtendInfo aclrtUtilizationExtendInfo;
 typedef struct aclrtUtilizationInfo {
   int32_t cubeUtilization;
@@ -51,21 +52,23 @@ typedef enum aclrtDeviceStatus ACL_ANY_UNSIGNED {
 } aclrtDeviceStatus;
 ACL_FUNC_VISIBILITY aclError aclrtQueryDeviceStatus(int32_t deviceId, aclrtDeviceStatus* deviceStatus);
 
-/* The same for a device of a machine whenever it is asked. */
+/* An identifier of a device of this machine. It is the same in every process and at every call. */
 typedef struct aclrtUuid {
   char bytes[16];
 } aclrtUuid;
 ACL_FUNC_VISIBILITY aclError aclrtDeviceGetUuid(int32_t deviceId, aclrtUuid* uuid);
-/* The process's own number. */
+/* The pid of this process. */
 ACL_FUNC_VISIBILITY aclError aclrtDeviceGetBareTgid(int32_t* pid);
-/* From a device's number in this process to that in the machine, and back: ASCEND_RT_VISIBLE_DEVICES makes them
- * differ. */
+/* Convert a device's number in this process (user) to its number in the machine (logic), and back. The two can differ
+ * if ASCEND_RT_VISIBLE_DEVICES is set. */
 ACL_FUNC_VISIBILITY aclError aclrtGetLogicDevIdByUserDevId(const int32_t userDevid, int32_t* const logicDevId);
 ACL_FUNC_VISIBILITY aclError aclrtGetUserDevIdByLogicDevId(const int32_t logicDevId, int32_t* const userDevid);
-/* Whether a device's default context is there, which aclrtSetDevice makes. One of the addresses may be null. */
+/* `active`: whether the device has its default context, which aclrtSetDevice creates. `flags` is always 0. One of the
+ * two addresses may be null. */
 ACL_FUNC_VISIBILITY aclError aclrtGetPrimaryCtxState(int32_t deviceId, uint32_t* flags, int32_t* active);
 
-/* Results have infinities and NaN: ACL_RT_OVERFLOW_MODE_SATURATION is ACL_ERROR_FEATURE_UNSUPPORTED. */
+/* The mode is always INFNAN: a result that overflows is infinite or NaN. Setting ACL_RT_OVERFLOW_MODE_SATURATION is
+ * ACL_ERROR_FEATURE_UNSUPPORTED. */
 typedef enum aclrtFloatOverflowMode ACL_ANY_UNSIGNED {
   ACL_RT_OVERFLOW_MODE_SATURATION = 0,
   ACL_RT_OVERFLOW_MODE_INFNAN = 1,
@@ -74,9 +77,10 @@ typedef enum aclrtFloatOverflowMode ACL_ANY_UNSIGNED {
 ACL_FUNC_VISIBILITY aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode mode);
 ACL_FUNC_VISIBILITY aclError aclrtGetDeviceSatMode(aclrtFloatOverflowMode* mode);
 
-/* How many cores a device, a stream, or a thread that uses a stream's limit, is to use, from 1 to those that there are:
- * the stream's limit, else the device's, else all. They are kept and told; operators take the threads that
- * descendSetNumThreads says. */
+/* Limits on the cores of a device, a stream and a thread, from 1 to the cores of the device. A stream without a limit
+ * has the device's limit. A device without a limit has all cores. A thread has its device's limit, or that of the
+ * stream given to aclrtUseStreamResInCurrentThread. The limits are stored and returned, without effect:
+ * descendSetNumThreads sets the threads of operators. */
 typedef enum ACL_ANY_UNSIGNED { ACL_RT_DEV_RES_CUBE_CORE = 0, ACL_RT_DEV_RES_VECTOR_CORE = 1 } aclrtDevResLimitType;
 ACL_FUNC_VISIBILITY aclError aclrtGetDeviceResLimit(int32_t deviceId, aclrtDevResLimitType type, uint32_t* value);
 ACL_FUNC_VISIBILITY aclError aclrtSetDeviceResLimit(int32_t deviceId, aclrtDevResLimitType type, uint32_t value);
@@ -88,21 +92,23 @@ ACL_FUNC_VISIBILITY aclError aclrtUseStreamResInCurrentThread(aclrtStream stream
 ACL_FUNC_VISIBILITY aclError aclrtUnuseStreamResInCurrentThread(aclrtStream stream);
 ACL_FUNC_VISIBILITY aclError aclrtGetResInCurrentThread(aclrtDevResLimitType type, uint32_t* value);
 
-/* A wait of a stream for an event that lasts longer than so many seconds, counted from when its turn has come, ends as
- * a failure of the stream; 0 for no limit. It holds for waits that are put on a stream from then on. */
+/* The longest time that a stream may wait for an event, in seconds; 0 means no limit. The time counts from when the
+ * stream reaches the wait. A longer wait ends, which is a failure of the stream. The limit applies to waits that are
+ * put on a stream after this call. */
 ACL_FUNC_VISIBILITY aclError aclrtSetOpWaitTimeout(uint32_t timeout);
-/* No operator is ever stopped for its time, whatever it is set to: the actual limit is UINT64_MAX, CANN's word for
- * that, and UINT32_MAX in milliseconds. */
+/* No effect: an operator is never stopped because it takes too long. The actual timeout is therefore UINT64_MAX, which
+ * means no limit in CANN, and UINT32_MAX in milliseconds. */
 ACL_FUNC_VISIBILITY aclError aclrtSetOpExecuteTimeOut(uint32_t timeout);
 ACL_FUNC_VISIBILITY aclError aclrtSetOpExecuteTimeOutWithMs(uint32_t timeout);
 ACL_FUNC_VISIBILITY aclError aclrtSetOpExecuteTimeOutV2(uint64_t timeout, uint64_t* actualTimeout);
 ACL_FUNC_VISIBILITY aclError aclrtGetOpExecuteTimeout(uint32_t* const timeoutMs);
 
-/* Drops what has not begun on a device's streams, and waits for what has, so many milliseconds, or 0 for as long as it
- * takes. The streams go on. */
+/* Drops the work on a device's streams that has not begun, and waits for the work that has. `timeout` is in
+ * milliseconds; 0 means no limit. The streams can be used afterwards. */
 ACL_FUNC_VISIBILITY aclError aclrtDeviceTaskAbort(int32_t deviceId, uint32_t timeout);
 
-/* Errors of the hardware: there are none to tell (ACL_RT_NO_ERROR), and none but that can be repaired. */
+/* Hardware errors. None is ever reported (ACL_RT_NO_ERROR), because a process ends when its processor fails. An error
+ * other than ACL_RT_NO_ERROR cannot be repaired. */
 typedef enum ACL_ANY_UNSIGNED {
   ACL_RT_NO_ERROR = 0,
   ACL_RT_ERROR_MEMORY = 1,
@@ -142,10 +148,11 @@ typedef struct aclrtErrorInfo {
 ACL_FUNC_VISIBILITY aclError aclrtGetErrorVerbose(int32_t deviceId, aclrtErrorInfo* errorInfo);
 ACL_FUNC_VISIBILITY aclError aclrtRepairError(int32_t deviceId, const aclrtErrorInfo* errorInfo);
 
-/* Whether a device reaches another's memory: 1 for any two, which share the machine's. Copies need no permission; it is
- * kept, one way, and told again. A device and itself are ACL_ERROR_INVALID_PARAM. */
+/* Whether a device can access another device's memory: always 1, because devices share the machine's memory. Peer
+ * access is stored for one direction and returned, without effect: copies do not need it. A device cannot be its own
+ * peer (ACL_ERROR_INVALID_PARAM). */
 ACL_FUNC_VISIBILITY aclError aclrtDeviceCanAccessPeer(int32_t* canAccessPeer, int32_t deviceId, int32_t peerDeviceId);
-/* Of the calling thread's device. `flags` is 0. */
+/* These two set the access of the calling thread's device. `flags` must be 0. */
 ACL_FUNC_VISIBILITY aclError aclrtDeviceEnablePeerAccess(int32_t peerDeviceId, uint32_t flags);
 ACL_FUNC_VISIBILITY aclError aclrtDeviceDisablePeerAccess(int32_t peerDeviceId);
 ACL_FUNC_VISIBILITY aclError aclrtDevicePeerAccessStatus(int32_t deviceId, int32_t peerDeviceId, int32_t* status);
@@ -173,9 +180,9 @@ typedef struct aclCANNPackageVersion {
   char reserved[ACL_PKG_VERSION_MAX_SIZE];
 } aclCANNPackageVersion;
 
-/* The version of CANN whose interface this library offers, whichever of its packages is asked for, or that of the
- * driver that goes with it. ACL_ERROR_INVALID_FILE for a package that is none. `versionStr` has room for
- * ACL_PKG_VERSION_MAX_SIZE bytes; the number grows with the version. They need no aclInit. */
+/* The version of CANN whose interface this library offers. It is the version of all packages but the driver, which has
+ * the version that belongs to that CANN. A name that is no package is ACL_ERROR_INVALID_FILE. `versionStr` must have
+ * room for ACL_PKG_VERSION_MAX_SIZE bytes. A later version has a higher number. */
 ACL_FUNC_VISIBILITY aclError aclsysGetCANNVersion(aclCANNPackageName name, aclCANNPackageVersion* version);
 ACL_FUNC_VISIBILITY aclError aclsysGetVersionStr(char* pkgName, char* versionStr);
 ACL_FUNC_VISIBILITY aclError aclsysGetVersionNum(char* pkgName, int32_t* versionNum);

@@ -1,5 +1,5 @@
-/* Memory, a part of acl_rt.h: what is allocated, mapped, shared and registered, copies, what is known about it. Usable
- * from C99. */
+/* Memory: allocations, copies, virtual memory, memory that processes share, registered host memory, usage. Part of
+ * acl_rt.h, usable from C99. */
 #ifndef DESCEND_ACL_ACL_RT_MEMORY_H_
 #define DESCEND_ACL_ACL_RT_MEMORY_H_
 
@@ -55,10 +55,10 @@ typedef enum aclrtMemAttr ACL_ANY_UNSIGNED {
   ACL_MEM_P2P_HUGE1G
 } aclrtMemAttr;
 
-/* Memory. A copy or fill must fit: count <= the capacity given, and no range may pass the end of an allocation that it
- * begins in. Freeing memory waits for the work in flight. */
+/* Allocations, fills and copies. `count` must not exceed the capacity that is given (maxCount, destMax). A range that
+ * begins inside an allocation must end inside it. Freeing memory waits for the work in flight. */
 ACL_FUNC_VISIBILITY aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
-/* The same, but where there is no memory ACL_ERROR_RT_MEMORY_ALLOCATION, in place of ACL_ERROR_BAD_ALLOC. */
+/* The same, but if there is no memory it returns ACL_ERROR_RT_MEMORY_ALLOCATION instead of ACL_ERROR_BAD_ALLOC. */
 ACL_FUNC_VISIBILITY aclError aclrtMallocAlign32(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
 ACL_FUNC_VISIBILITY aclError aclrtMallocCached(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
 ACL_FUNC_VISIBILITY aclError aclrtFree(void* devPtr);
@@ -71,7 +71,8 @@ ACL_FUNC_VISIBILITY aclError aclrtMemcpy(void* dst, size_t destMax, const void* 
                                          aclrtMemcpyKind kind);
 ACL_FUNC_VISIBILITY aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t count,
                                               aclrtMemcpyKind kind, aclrtStream stream);
-/* `height` rows of `width` bytes, `dpitch` and `spitch` bytes apart, neither of which is less than width. */
+/* Copies `height` rows of `width` bytes. The rows begin `dpitch` and `spitch` bytes apart, which must be at least
+ * `width`. */
 ACL_FUNC_VISIBILITY aclError aclrtMemcpy2d(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,
                                            size_t height, aclrtMemcpyKind kind);
 ACL_FUNC_VISIBILITY aclError aclrtMemcpy2dAsync(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,
@@ -90,12 +91,19 @@ typedef struct aclrtMemLocation {
   aclrtMemLocationType type;
 } aclrtMemLocation;
 
-/* Addresses, and memory for them. What is reserved can be mapped to, piece by piece, and cannot be touched before. The
- * sizes and addresses of what is mapped are multiples of the granularity: a page (ACL_MEM_NORMAL and the host's normal
- * memory), 2 MB, or 1 GB (the attributes with HUGE1G), whether or not the machine has pages so large. A piece is mapped
- * whole. What is mapped to one reservation is of one device. Memory is freed when its handle is and nothing is mapped
- * of it; what stands in it stays as long. alignment and offset must be 0, and flags, but aclrtReserveMemAddress takes
- * 1, too. Physical memory that a device does not have left is ACL_ERROR_RT_MEMORY_ALLOCATION. */
+/* Virtual memory: reserved addresses, physical memory, and mappings between them.
+ *
+ * Reserved addresses cannot be read or written until physical memory is mapped to them. Several pieces of physical
+ * memory can be mapped to one reservation, each as a whole. All must be of one device, and either all imported or all
+ * this process's own.
+ *
+ * The address and the size of a mapping are multiples of the granularity: a page (ACL_MEM_NORMAL, and normal memory of
+ * the host), 2 MB, or 1 GB (attributes with HUGE1G). That holds whether or not the machine has pages of this size.
+ *
+ * Physical memory is freed when its handle has been freed and it is mapped nowhere. It keeps its contents until then.
+ * If the device does not have enough left, aclrtMallocPhysical returns ACL_ERROR_RT_MEMORY_ALLOCATION.
+ *
+ * alignment, offset and flags must be 0; for aclrtReserveMemAddress, flags may also be 1. */
 typedef void* aclrtDrvMemHandle;
 
 typedef enum aclrtMemAllocationType ACL_ANY_UNSIGNED { ACL_MEM_ALLOCATION_TYPE_PINNED = 0 } aclrtMemAllocationType;
@@ -110,7 +118,7 @@ typedef enum aclrtMemGranularityOptions ACL_ANY_UNSIGNED {
 } aclrtMemGranularityOptions;
 
 typedef struct aclrtPhysicalMemProp {
-  aclrtMemHandleType handleType; /* NONE */
+  aclrtMemHandleType handleType; /* must be NONE */
   aclrtMemAllocationType allocationType;
   aclrtMemAttr memAttr;
   aclrtMemLocation location; /* a device, or the host */
@@ -125,16 +133,21 @@ ACL_FUNC_VISIBILITY aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size
 ACL_FUNC_VISIBILITY aclError aclrtFreePhysical(aclrtDrvMemHandle handle);
 ACL_FUNC_VISIBILITY aclError aclrtMapMem(void* virPtr, size_t size, size_t offset, aclrtDrvMemHandle handle,
                                          uint64_t flags);
-/* Waits for the work in flight, as freeing does. */
+/* Waits for the work in flight, as aclrtFree does. */
 ACL_FUNC_VISIBILITY aclError aclrtUnmapMem(void* virPtr);
 ACL_FUNC_VISIBILITY aclError aclrtMemGetAllocationGranularity(aclrtPhysicalMemProp* prop,
                                                               aclrtMemGranularityOptions option, size_t* granularity);
 
-/* Memory that processes share. One exports it, tells another the key or the handle, which may import it if it is on
- * the list (SetImportPid, SetPid...; pids that aclrtDeviceGetBareTgid gives), or if the export asked for no list. Both
- * then read and write the same memory. The processes must be one user's and see each other's pids. Where the system
- * forbids it, that is an error with a sentence. The exporting process must be there when it is imported. A handle can
- * be exported once; another process can import it more than once. */
+/* Memory that processes share. One process exports it and sends the key or the handle to another, which imports it.
+ * Both then read and write the same memory.
+ *
+ * The importing process must be on the export's list (aclrtIpcMemSetImportPid, aclrtMemSetPidToShareableHandle), by the
+ * pid that aclrtDeviceGetBareTgid returns there. With a DISABLE_PID_VALIDATION flag any process may import.
+ *
+ * The processes must belong to the same user and see each other's pids, and the exporting process must still run at the
+ * import. If the system forbids the access, the import fails with a sentence that says so.
+ *
+ * A handle can be exported once. Another process can import it more than once. */
 #define ACL_RT_VMM_EXPORT_FLAG_DEFAULT 0x0UL
 #define ACL_RT_VMM_EXPORT_FLAG_DISABLE_PID_VALIDATION 0x1UL
 ACL_FUNC_VISIBILITY aclError aclrtMemExportToShareableHandle(aclrtDrvMemHandle handle, aclrtMemHandleType handleType,
@@ -147,17 +160,20 @@ ACL_FUNC_VISIBILITY aclError aclrtMemImportFromShareableHandle(uint64_t shareabl
 #define ACL_RT_IPC_MEM_EXPORT_FLAG_DISABLE_PID_VALIDATION 0x1UL
 #define ACL_RT_IPC_MEM_IMPORT_FLAG_DEFAULT 0x0UL
 #define ACL_RT_IPC_MEM_IMPORT_FLAG_ENABLE_PEER_ACCESS 0x1UL
-/* devPtr is where memory of aclrtMalloc begins, of at least a page; it stays where it is. len is at least 65. */
+/* devPtr is the start of an allocation of aclrtMalloc of at least one page. The memory keeps its address. `len` must be
+ * at least 65. */
 ACL_FUNC_VISIBILITY aclError aclrtIpcMemGetExportKey(void* devPtr, size_t size, char* key, size_t len, uint64_t flags);
 ACL_FUNC_VISIBILITY aclError aclrtIpcMemSetImportPid(const char* key, int32_t* pid, size_t num);
 ACL_FUNC_VISIBILITY aclError aclrtIpcMemImportByKey(void** devPtr, const char* key, uint64_t flags);
-/* For importing processes: unmaps it, after the work in flight. For the exporting one: nobody can import it any more.
- */
+/* In a process that imported the memory: unmaps it, after the work in flight. In the process that exported it: no
+ * process can import it any more. */
 ACL_FUNC_VISIBILITY aclError aclrtIpcMemClose(const char* key);
 
-/* Host memory. The module id of a configuration changes nothing, its device must be the current one; host memory has
- * one address for all (VA_FLAG). Registering makes memory known, such as to aclrtPointerGetAttributes; the device's
- * pointer is the host's. Memory is not locked: there is no device that reads past the processor. */
+/* Host memory. In a configuration, MODULE_ID has no effect, and DEVICE_ID must be the current device. VA_FLAG (0 or 1)
+ * has no effect, because host memory always has the same address for host and devices.
+ *
+ * Registering makes memory known to the runtime, for example to aclrtPointerGetAttributes. The device's pointer to it
+ * is the host's pointer. The pages are not locked: no device accesses memory without the processor. */
 typedef enum ACL_ANY_UNSIGNED {
   ACL_RT_MEM_ATTR_RSV = 0,
   ACL_RT_MEM_ATTR_MODULE_ID = 1,
@@ -190,11 +206,11 @@ typedef enum ACL_ANY_UNSIGNED {
 #define ACL_HOST_REG_PINNED 0x10000000UL
 
 ACL_FUNC_VISIBILITY aclError aclrtMallocHostWithCfg(void** ptr, uint64_t size, aclrtMallocConfig* cfg);
-/* MAPPED and PINNED alone. */
+/* Only MAPPED is supported; for aclrtHostRegisterV2 also PINNED. */
 ACL_FUNC_VISIBILITY aclError aclrtHostRegister(void* ptr, uint64_t size, aclrtHostRegisterType type, void** devPtr);
 ACL_FUNC_VISIBILITY aclError aclrtHostRegisterV2(void* ptr, uint64_t size, uint32_t flag);
 ACL_FUNC_VISIBILITY aclError aclrtHostUnregister(void* ptr);
-/* Of memory registered as MAPPED, and of any address in it. */
+/* pHost may be any address in memory registered as MAPPED. */
 ACL_FUNC_VISIBILITY aclError aclrtHostGetDevicePointer(void* pHost, void** pDevice, uint32_t flag);
 
 typedef struct aclrtPtrAttributes {
@@ -202,17 +218,19 @@ typedef struct aclrtPtrAttributes {
   uint32_t pageSize;
   uint32_t rsv[4];
 } aclrtPtrAttributes;
-/* DEVICE, HOST for memory of aclrtMallocHost and what is registered, UNREGISTERED for all else. */
+/* The location is DEVICE for memory of a device, HOST for memory of aclrtMallocHost and for registered memory, and
+ * UNREGISTERED for all other memory. */
 ACL_FUNC_VISIBILITY aclError aclrtPointerGetAttributes(const void* ptr, aclrtPtrAttributes* attributes);
 
-/* Copies. WithCondition returns when the copy is done, where the host's side is neither of aclrtMallocHost nor
- * registered; else as aclrtMemcpyAsync. */
+/* As aclrtMemcpyAsync. But if host memory is neither registered nor from aclrtMallocHost, it returns when the copy is
+ * done. */
 ACL_FUNC_VISIBILITY aclError aclrtMemcpyAsyncWithCondition(void* dst, size_t destMax, const void* src, size_t count,
                                                            aclrtMemcpyKind kind, aclrtStream stream);
 
-/* Many copies, all from host to device or all from device to host. attrs[k] says where those from attrsIndexes[k] on
- * lie, and must be right. All are checked before the first is made; failIndex is the one at fault, SIZE_MAX if it is
- * none of them. Async returns when they are done, where memory of the host is unregistered. */
+/* Many copies, all from host to device or all from device to host. attrs[k] gives the locations of the copies from
+ * attrsIndexes[k] on; a wrong location is refused. All copies are checked before the first one is made. failIndex is
+ * the copy that was refused, or SIZE_MAX if no single copy was. If host memory is unregistered, the Async form returns
+ * when the copies are done. */
 typedef struct {
   aclrtMemLocation dstLoc;
   aclrtMemLocation srcLoc;
@@ -225,7 +243,7 @@ ACL_FUNC_VISIBILITY aclError aclrtMemcpyBatchAsync(void** dsts, size_t* destMaxs
                                                    size_t numBatches, aclrtMemcpyBatchAttr* attrs, size_t* attrsIndexes,
                                                    size_t numAttrs, size_t* failIndex, aclrtStream stream);
 
-/* Takes memory into the cache, as much as fits there (PREFETCH, the one that there is). */
+/* Loads memory into the cache, 32 MiB at most. Only PREFETCH is supported. */
 typedef enum aclrtCmoType ACL_ANY_UNSIGNED {
   ACL_RT_CMO_TYPE_PREFETCH = 0,
   ACL_RT_CMO_TYPE_WRITEBACK = 1,
@@ -234,9 +252,9 @@ typedef enum aclrtCmoType ACL_ANY_UNSIGNED {
 } aclrtCmoType;
 ACL_FUNC_VISIBILITY aclError aclrtCmoAsync(void* src, size_t size, aclrtCmoType cmoType, aclrtStream stream);
 
-/* What a device has and what is taken of it, by this process. All devices share the machine's memory evenly, or that
- * which the control group may use; no more than its share can be allocated on one. free is never more than the system
- * has available. There is one component, APP, which is the program. */
+/* A device's memory, and how much of it this process has allocated. All devices have equal shares of the machine's
+ * memory, or of what the control group may use. A device cannot allocate more than its share. `free` is at most what
+ * the system has available. aclrtGetMemUsageInfo reports one component: "APP", the program. */
 ACL_FUNC_VISIBILITY aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t* free, size_t* total);
 typedef struct aclrtMemUsageInfo {
   char name[32];
@@ -247,8 +265,8 @@ typedef struct aclrtMemUsageInfo {
 ACL_FUNC_VISIBILITY aclError aclrtGetMemUsageInfo(int32_t deviceId, aclrtMemUsageInfo* memUsageInfo, size_t inputNum,
                                                   size_t* outputNum);
 
-/* Errors of the memory that hardware could not correct. None are ever found: where one strikes a process's memory, the
- * system ends the process. So there is nothing to repair, and what is asked to be is refused. */
+/* Memory errors that the hardware could not correct. None is ever reported: if one hits a process's memory, the system
+ * ends the process. So nothing can be repaired: aclrtMemUceRepair fails. */
 #define MAX_MEM_UCE_INFO_ARRAY_SIZE 128
 ACL_FUNC_VISIBILITY aclError aclrtGetMemUceInfo(int32_t deviceId, aclrtMemUceInfo* memUceInfoArray, size_t arraySize,
                                                 size_t* retSize);

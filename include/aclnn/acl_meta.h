@@ -2,7 +2,7 @@
 #ifndef DESCEND_ACLNN_ACL_META_H_
 #define DESCEND_ACLNN_ACL_META_H_
 
-/* What CANN's header includes, and programs then do not. */
+/* CANN's header includes these, and programs rely on it. */
 #ifdef __cplusplus
 #include <cstdint>
 #include <cstdlib>
@@ -54,18 +54,19 @@ typedef struct aclScalarList aclScalarList;
 #define ACLNN_ERR_INNER_STATIC_WORKSPACE_INVALID 561118
 #define ACLNN_ERR_INNER_STATIC_BLOCK_DIM_INVALID 561119
 
-/* A strided view (strides and offset in elements; null strides mean contiguous) of a storage at tensorData. Judges
- * nothing: the first phase of an operator does. Null only without memory. */
+/* A tensor is a strided view of a storage at tensorData. Strides and offset are in elements; null strides mean
+ * contiguous. The first phase of an operator checks the tensor, this function does not. It returns null only if there
+ * is no memory, or if viewDims or storageDims is null and its number is not 0. */
 ACL_FUNC_VISIBILITY aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType,
                                                const int64_t* stride, int64_t offset, aclFormat format,
                                                const int64_t* storageDims, uint64_t storageDimsNum, void* tensorData);
-/* The same for a tensor that is there already. */
+/* The same for a tensor that exists already. */
 ACL_FUNC_VISIBILITY aclnnStatus aclInitTensor(aclTensor* tensor, const int64_t* viewDims, uint64_t viewDimsNum,
                                               aclDataType dataType, const int64_t* stride, int64_t offset,
                                               aclFormat format, const int64_t* storageDims, uint64_t storageDimsNum,
                                               void* tensorDataAddr);
 
-/* Values are copied. Null for a null list with a count. */
+/* Values are copied. Null if there is no memory, or if `value` is null (for lists: and size is not 0). */
 ACL_FUNC_VISIBILITY aclScalar* aclCreateScalar(void* value, aclDataType dataType);
 ACL_FUNC_VISIBILITY aclIntArray* aclCreateIntArray(const int64_t* value, uint64_t size);
 ACL_FUNC_VISIBILITY aclFloatArray* aclCreateFloatArray(const float* value, uint64_t size);
@@ -73,7 +74,8 @@ ACL_FUNC_VISIBILITY aclBoolArray* aclCreateBoolArray(const bool* value, uint64_t
 ACL_FUNC_VISIBILITY aclTensorList* aclCreateTensorList(const aclTensor* const* value, uint64_t size);
 ACL_FUNC_VISIBILITY aclScalarList* aclCreateScalarList(const aclScalar* const* value, uint64_t size);
 
-/* Null is fine; what is not alive is ACLNN_ERR_PARAM_INVALID. A list takes its tensors or scalars with it. */
+/* Null is accepted. A handle that is not one, or was destroyed before, is ACLNN_ERR_PARAM_INVALID. Destroying a list
+ * also destroys the tensors or scalars in it. */
 ACL_FUNC_VISIBILITY aclnnStatus aclDestroyTensor(const aclTensor* tensor);
 ACL_FUNC_VISIBILITY aclnnStatus aclDestroyScalar(const aclScalar* scalar);
 ACL_FUNC_VISIBILITY aclnnStatus aclDestroyIntArray(const aclIntArray* array);
@@ -82,7 +84,7 @@ ACL_FUNC_VISIBILITY aclnnStatus aclDestroyBoolArray(const aclBoolArray* array);
 ACL_FUNC_VISIBILITY aclnnStatus aclDestroyTensorList(const aclTensorList* array);
 ACL_FUNC_VISIBILITY aclnnStatus aclDestroyScalarList(const aclScalarList* array);
 
-/* Shapes and strides come as new arrays: delete[] them. */
+/* Shapes and strides are returned in new arrays. The caller frees them with delete[]. */
 ACL_FUNC_VISIBILITY aclnnStatus aclGetViewShape(const aclTensor* tensor, int64_t** viewDims, uint64_t* viewDimsNum);
 ACL_FUNC_VISIBILITY aclnnStatus aclGetStorageShape(const aclTensor* tensor, int64_t** storageDims,
                                                    uint64_t* storageDimsNum);
@@ -99,13 +101,13 @@ ACL_FUNC_VISIBILITY aclnnStatus aclGetScalarListSize(const aclScalarList* scalar
 ACL_FUNC_VISIBILITY aclnnStatus aclSetRawTensorAddr(aclTensor* tensor, void* addr);
 ACL_FUNC_VISIBILITY aclnnStatus aclGetRawTensorAddr(const aclTensor* tensor, void** addr);
 
-/* A repeatable executor serves its second phase any number of times, until it is destroyed. */
+/* A repeatable executor can run its second phase any number of times, until it is destroyed. */
 ACL_FUNC_VISIBILITY aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* executor);
 ACL_FUNC_VISIBILITY aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor);
 
-/* New memory for an executor's tensor from the next run on. index counts the tensor parameters of that kind (inputs,
- * outputs, or all) in the order of the signature, null ones included; tensor must be what stood there in phase 1, or
- * one like it, and has the new memory from then on, too. */
+/* Gives an executor's tensor new memory, from the next run on. `index` counts the tensor parameters of that kind
+ * (inputs, outputs, or all) in the order of the signature, null ones included. `tensor` must be the tensor of phase 1,
+ * or one with the same dtype and shape. It gets the new memory, too. */
 ACL_FUNC_VISIBILITY aclnnStatus aclSetInputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor,
                                                       void* addr);
 ACL_FUNC_VISIBILITY aclnnStatus aclSetOutputTensorAddr(aclOpExecutor* executor, const size_t index, aclTensor* tensor,

@@ -1,4 +1,4 @@
-/* What every operator's header includes. */
+/* Included by the header of every operator. */
 #ifndef DESCEND_ACLNN_ACLNN_BASE_H_
 #define DESCEND_ACLNN_ACLNN_BASE_H_
 
@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 
+/* Both do nothing and succeed. */
 ACL_FUNC_VISIBILITY aclnnStatus aclnnInit(const char* configPath);
 ACL_FUNC_VISIBILITY aclnnStatus aclnnFinalize(void);
 

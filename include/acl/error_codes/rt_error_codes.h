@@ -1,5 +1,5 @@
-/* Codes of CANN's runtime, of which functions here return two, where a wait runs out of time: for programs that name
- * what they get. C99. */
+/* Error codes of CANN's runtime. Functions here return only some of them. The others are for programs that use their
+ * names. C99. */
 #ifndef DESCEND_ACL_ERROR_CODES_RT_ERROR_CODES_H_
 #define DESCEND_ACL_ERROR_CODES_RT_ERROR_CODES_H_
 

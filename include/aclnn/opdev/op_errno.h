@@ -1,4 +1,4 @@
-/* The operators' status codes, where programs look for them. */
+/* The status codes of operators: programs include them by this path. */
 #ifndef DESCEND_ACLNN_OPDEV_OP_ERRNO_H_
 #define DESCEND_ACLNN_OPDEV_OP_ERRNO_H_
 

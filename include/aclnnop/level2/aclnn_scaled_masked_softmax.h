@@ -1,4 +1,4 @@
-/* Where programs of CANN 8 look for it. */
+/* Programs for CANN 8 include the header by this path. */
 #ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_SCALED_MASKED_SOFTMAX_H_
 #define DESCEND_ACLNNOP_LEVEL2_ACLNN_SCALED_MASKED_SOFTMAX_H_
 

@@ -17,12 +17,12 @@ namespace {
 
 constexpr size_t kTensors = 3;
 
-// What the way back finds again.
+// What the backward function needs of the forward pass.
 struct Saved {
-  std::array<Tensor, kTensors> tensors;  // the forward's tensor arguments, undefined where there is none
-  variable_list results;                 // of the forward's results those that the link names
-  std::vector<IValue> attributes;        // the forward's arguments that are no tensors, in order
-  std::array<bool, kTensors> needs;      // which tensors' gradients are asked for
+  std::array<Tensor, kTensors> tensors;  // the forward's tensor arguments; undefined if not given
+  variable_list results;                 // the forward's results that Derivative::saved lists
+  std::vector<IValue> attributes;        // the forward's other arguments, in order
+  std::array<bool, kTensors> needs;      // whether each tensor's gradient is needed
 };
 
 using Arguments = std::vector<IValue>;
@@ -54,7 +54,8 @@ Arguments scaled_masked_softmax_arguments(const Tensor& dy, const Saved& s) {
 }
 
 Arguments nsa_compress_arguments(const Tensor& dy, const Saved& s) {
-  // act_seq_len; layout, W, S, act_seq_len_type of the forward: W, S, act_seq_len_type, layout of the backward
+  // The forward's attributes: act_seq_len, layout, compress_block_size, compress_stride, act_seq_len_type. The backward
+  // operator has layout last.
   return {dy,
           s.tensors[0],
           s.tensors[1],
@@ -65,25 +66,27 @@ Arguments nsa_compress_arguments(const Tensor& dy, const Saved& s) {
           s.attributes[1]};
 }
 
-// group_norm_swish without swish has no backward operator of its own.
-bool with_swish(at::ArrayRef<IValue> arguments) { return arguments[6].toBool(); }
+// Without swish, group_norm_swish has no backward operator.
+bool has_swish(at::ArrayRef<IValue> arguments) { return arguments[6].toBool(); }
 
 }  // namespace
 
-struct Link {
+struct Derivative {
   const char* forward;
   const char* backward;
-  std::array<int, kTensors> tensors;                             // their places among the forward's arguments; -1: none
-  std::vector<int> saved;                                        // which of the forward's results are saved
-  int mean = -1, rstd = -1;                                      // which of its results they are; -1: there is none
-  bool by_group = false;                                         // these are [N, groups], not shaped to broadcast
-  bool parameters_by_shape = false;                              // whose gradients do not ask for their values
-  Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // the backward's
-  bool (*ordinary)(at::ArrayRef<IValue> arguments) = nullptr;    // null: always
+  std::array<int, kTensors> tensors;  // which of the forward's arguments are tensors; -1: fewer than three
+  std::vector<int> saved;             // which of the forward's results are saved
+  int mean = -1, rstd = -1;           // which of its results these are; -1: it has none
+  bool by_group = false;              // mean and rstd have shape [N, groups], which does not broadcast to x
+  // The gradients of the parameters depend on the parameters' shapes, not on their values.
+  bool parameters_by_shape = false;
+  Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // of the backward operator
+  // Whether the backward operator can differentiate the call; null: always.
+  bool (*applies)(at::ArrayRef<IValue> arguments) = nullptr;
 
   bool is_tensor(int argument) const {
-    for (const int place : tensors) {
-      if (place == argument) return true;
+    for (const int index : tensors) {
+      if (index == argument) return true;
     }
     return false;
   }
@@ -91,8 +94,8 @@ struct Link {
 
 namespace {
 
-const std::array<Link, 5>& links() {
-  static const std::array<Link, 5> all{{
+const std::array<Derivative, 5>& derivatives() {
+  static const std::array<Derivative, 5> all{{
       {.forward = "rms_norm",
        .backward = "rms_norm_grad",
        .tensors = {0, 1, -1},
@@ -116,7 +119,7 @@ const std::array<Link, 5>& links() {
        .rstd = 2,
        .by_group = true,
        .arguments = group_norm_swish_arguments,
-       .ordinary = with_swish},
+       .applies = has_swish},
       {.forward = "scaled_masked_softmax",
        .backward = "scaled_masked_softmax_backward",
        .tensors = {0, 1, -1},
@@ -132,20 +135,23 @@ const std::array<Link, 5>& links() {
   return all;
 }
 
-// [N, groups] as it broadcasts to x: for each channel what its group has.
-Tensor by_channel(const Tensor& statistic, const Tensor& x) {
+// Turns [N, groups] into [N, channels, 1, ...], which broadcasts to x: each channel gets the value of its group.
+Tensor per_channel(const Tensor& statistic, const Tensor& x) {
   std::vector<c10::SymInt> shape(x.dim(), 1);
   shape[0] = x.sym_size(0);
   shape[1] = x.sym_size(1);
   return statistic.repeat_interleave_symint(x.sym_size(1) / statistic.sym_size(1), 1).reshape_symint(shape);
 }
 
-// dx + (dmean - drstd * rstd^3 * (x - mean)) / elements of a row: what comes through a norm's statistics. Multiplied in
-// an order in which no factor leaves its range.
-Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& x, const Tensor& mean,
-                              const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
+// Adds to dx the gradients that reach x through the results mean and rstd:
+//   dx + (dmean - drstd * rstd^3 * (x - mean)) / elements of a row
+// The factors are multiplied in an order in which no product leaves the range of its dtype.
+Tensor add_gradient_of_statistics(const Derivative& derivative, const Tensor& dx, const Tensor& x, const Tensor& mean,
+                                  const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
   const c10::Scalar elements(x.sym_numel() / rstd.sym_numel().max(1));
-  const auto spread = [&](const Tensor& statistic) { return link.by_group ? by_channel(statistic, x) : statistic; };
+  const auto spread = [&](const Tensor& statistic) {
+    return derivative.by_group ? per_channel(statistic, x) : statistic;
+  };
   const Tensor r = spread(rstd);
   Tensor part = dmean.defined() ? spread(dmean) / elements : at::zeros_like(r);
   if (drstd.defined()) {
@@ -156,78 +162,81 @@ Tensor add_through_statistics(const Link& link, const Tensor& dx, const Tensor& 
   return part.to(x.scalar_type());
 }
 
-// What is saved of a tensor: as `keep` of descend.torch.derivatives.
-Tensor keep(const std::optional<Tensor>& tensor, bool value = true) {
+// The tensor to save for the backward function, as `keep` in descend.torch.derivatives. If only its shape is needed,
+// that is an expanded scalar, so that the values can be freed. PyTorch does not save inference tensors: a copy is saved
+// instead if no gradient is needed.
+Tensor to_save(const std::optional<Tensor>& tensor, bool needs_values = true) {
   if (!tensor) return {};
-  if (!value) return at::ones({}, tensor->options()).expand(tensor->sizes());
+  if (!needs_values) return at::ones({}, tensor->options()).expand(tensor->sizes());
   return tensor->is_inference() && !tensor->requires_grad() ? tensor->clone() : *tensor;
 }
 
-// The engine refused, or the call is not for it: Python says what there is to say.
-struct OutOfTheOrdinary {};
+// Thrown if the engine did not compute the call. The call is then made in Python, which raises the error if there is
+// one.
+struct NotComputed {};
 
-// Attributes as a node keeps them. Compiled autograd looks for equal nodes by hash, which lists have none of.
-IValue keep(const IValue& attribute) {
+// A list as a tuple. Compiled autograd finds equal nodes by the hash of their attributes, and lists have no hash.
+IValue list_to_tuple(const IValue& attribute) {
   if (!attribute.isIntList()) return attribute;
   std::vector<IValue> numbers;
   for (const int64_t number : attribute.toIntVector()) numbers.emplace_back(number);
   return c10::ivalue::Tuple::create(std::move(numbers));
 }
 
-IValue give_back(const IValue& kept) {
-  if (!kept.isTuple()) return kept;
+IValue tuple_to_list(const IValue& attribute) {
+  if (!attribute.isTuple()) return attribute;
   c10::List<int64_t> list;
-  for (const IValue& number : kept.toTupleRef().elements()) list.push_back(number.toInt());
+  for (const IValue& number : attribute.toTupleRef().elements()) list.push_back(number.toInt());
   return list;
 }
 
 }  // namespace
 
-// A call on its way through Function::apply.
+// The forward call, as Function::apply passes it to forward().
 struct Request {
   const TorchOperator& op;
-  const Link& link;
+  const Derivative& derivative;
   at::ArrayRef<IValue> arguments;
-  Tensor result;  // the first
+  Tensor result;  // forward() sets it to the first result
 };
 
-// The name stands in PyTorch's error messages.
+// PyTorch's error messages show this name.
 class DescendBackward : public torch::autograd::Function<DescendBackward> {
  public:
-  static constexpr bool is_traceable = true;  // compiled autograd may call `backward` with tensors without data
+  static constexpr bool is_traceable = true;  // compiled autograd may call backward() with fake tensors
 
   static variable_list forward(AutogradContext* context, Request* request, const std::optional<Tensor>& first,
                                const std::optional<Tensor>& second, const std::optional<Tensor>& third) {
     auto results = request->op.run(request->arguments);
-    if (!results) throw OutOfTheOrdinary();
-    const Link& link = request->link;
+    if (!results) throw NotComputed();
+    const Derivative& derivative = request->derivative;
     request->result = results->front();
     variable_list save;
-    save.reserve(kTensors + link.saved.size());
-    const bool values = !link.parameters_by_shape || first->requires_grad();
-    save.push_back(keep(first));
-    save.push_back(keep(second, values));
-    save.push_back(keep(third, values));
-    for (const int k : link.saved) save.push_back((*results)[k]);
+    save.reserve(kTensors + derivative.saved.size());
+    const bool needs_values = !derivative.parameters_by_shape || first->requires_grad();
+    save.push_back(to_save(first));
+    save.push_back(to_save(second, needs_values));
+    save.push_back(to_save(third, needs_values));
+    for (const int k : derivative.saved) save.push_back((*results)[k]);
     context->save_for_backward(std::move(save));
     std::vector<IValue> attributes;
     for (size_t i = 0; i < request->arguments.size(); ++i) {
-      if (!link.is_tensor(static_cast<int>(i))) attributes.push_back(keep(request->arguments[i]));
+      if (!derivative.is_tensor(static_cast<int>(i))) attributes.push_back(list_to_tuple(request->arguments[i]));
     }
     context->saved_data["attributes"] = c10::ivalue::Tuple::create(std::move(attributes));
-    context->saved_data["link"] = static_cast<int64_t>(&link - links().data());
+    context->saved_data["derivative"] = static_cast<int64_t>(&derivative - derivatives().data());
     context->set_materialize_grads(false);
     return std::move(*results);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const Link& link = links()[context->saved_data.at("link").toInt()];
+    const Derivative& derivative = derivatives()[context->saved_data.at("derivative").toInt()];
     variable_list found = context->get_saved_variables();
     Saved saved;
-    for (const IValue& kept : context->saved_data.at("attributes").toTupleRef().elements()) {
-      saved.attributes.push_back(give_back(kept));
+    for (const IValue& attribute : context->saved_data.at("attributes").toTupleRef().elements()) {
+      saved.attributes.push_back(tuple_to_list(attribute));
     }
-    size_t edge = 0;  // only tensors that were given have one
+    size_t edge = 0;  // of the graph; a tensor that was not given has none
     for (size_t k = 0; k < kTensors; ++k) {
       saved.needs[k] = found[k].defined() && context->needs_input_grad(edge);
       edge += found[k].defined();
@@ -237,16 +246,17 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
 
     std::array<Tensor, kTensors> results;
     if (gradients[0].defined()) {
-      Arguments stack = link.arguments(gradients[0], saved);
-      operator_of(link).callBoxed(&stack);
-      // In the order of the forward's tensors; a mask has none.
+      Arguments stack = derivative.arguments(gradients[0], saved);
+      operator_of(derivative).callBoxed(&stack);
+      // The gradients come in the order of the forward's tensors. A mask is the last tensor, and has no gradient.
       for (size_t k = 0; k < stack.size(); ++k) results[k] = std::move(stack[k]).toTensor();
     }
-    const Tensor dmean = link.mean < 0 ? Tensor() : gradients[link.mean];
-    const Tensor drstd = link.rstd < 0 ? Tensor() : gradients[link.rstd];
+    const Tensor dmean = derivative.mean < 0 ? Tensor() : gradients[derivative.mean];
+    const Tensor drstd = derivative.rstd < 0 ? Tensor() : gradients[derivative.rstd];
     if (saved.needs[0] && (dmean.defined() || drstd.defined())) {
-      const Tensor mean = link.mean < 0 ? Tensor() : saved.results[0];
-      results[0] = add_through_statistics(link, results[0], saved.tensors[0], mean, saved.results.back(), dmean, drstd);
+      const Tensor mean = derivative.mean < 0 ? Tensor() : saved.results[0];
+      results[0] = add_gradient_of_statistics(derivative, results[0], saved.tensors[0], mean, saved.results.back(),
+                                              dmean, drstd);
     }
     variable_list all(1);  // the request has no gradient
     for (size_t k = 0; k < kTensors; ++k) all.push_back(saved.tensors[k].defined() ? results[k] : Tensor());
@@ -254,41 +264,42 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
   }
 
  private:
-  static const c10::OperatorHandle& operator_of(const Link& link) {
+  static const c10::OperatorHandle& operator_of(const Derivative& derivative) {
     static const auto handles = [] {
       std::vector<c10::OperatorHandle> list;
-      for (const Link& each : links()) {
+      for (const Derivative& each : derivatives()) {
         const std::string name = std::string("descend::") + each.backward;
         list.push_back(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), ""));
       }
       return list;
     }();
-    return handles[&link - links().data()];
+    return handles[&derivative - derivatives().data()];
   }
 };
 
-const Link* find_link(const char* forward) {
-  for (const Link& link : links()) {
-    if (std::string_view(link.forward) == forward) return &link;
+const Derivative* find_derivative(const char* forward) {
+  for (const Derivative& derivative : derivatives()) {
+    if (std::string_view(derivative.forward) == forward) return &derivative;
   }
   return nullptr;
 }
 
-std::optional<std::vector<Tensor>> differentiate(const TorchOperator& forward, const Link& link,
+std::optional<std::vector<Tensor>> differentiate(const TorchOperator& forward, const Derivative& derivative,
                                                  at::ArrayRef<IValue> arguments) {
-  if (link.ordinary != nullptr && !link.ordinary(arguments)) return std::nullopt;
+  if (derivative.applies != nullptr && !derivative.applies(arguments)) return std::nullopt;
   std::array<std::optional<Tensor>, kTensors> tensors;
   for (size_t k = 0; k < kTensors; ++k) {
-    if (link.tensors[k] >= 0) tensors[k] = arguments[link.tensors[k]].toOptional<Tensor>();
+    if (derivative.tensors[k] >= 0) tensors[k] = arguments[derivative.tensors[k]].toOptional<Tensor>();
     if (tensors[k] && !tensors[k]->defined()) tensors[k].reset();
   }
-  Request request{forward, link, arguments, {}};
+  Request request{forward, derivative, arguments, {}};
   try {
     return DescendBackward::apply(&request, tensors[0], tensors[1], tensors[2]);
-  } catch (const OutOfTheOrdinary&) {
+  } catch (const NotComputed&) {
     return std::nullopt;
   } catch (...) {
-    // A hook on what is saved has thrown, as checkpointing does. The node then holds results that hold the node.
+    // A hook on saved tensors threw, as checkpointing does to stop early. The node has saved results, and each result
+    // has the node as grad_fn: without this the cycle would never be freed.
     if (request.result.defined() && request.result.grad_fn()) request.result.grad_fn()->release_resources();
     throw;
   }

@@ -1,4 +1,4 @@
-// The forward operators' derivatives in reverse: each linked to its backward operator.
+// Reverse-mode derivatives of the forward operators: each calls its backward operator.
 #pragma once
 
 #include <optional>
@@ -8,14 +8,15 @@
 
 namespace descend::pytorch {
 
-// How a forward operator is differentiated; see derivative.cpp.
-struct Link;
+// How to differentiate a forward operator; see derivative.cpp.
+struct Derivative;
 
-// Null for an operator that has none: the backward operators, whose second derivatives are Python's.
-const Link* find_link(const char* forward);
+// Null for a backward operator: second derivatives are computed in Python.
+const Derivative* find_derivative(const char* forward);
 
-// Runs `forward` and records the way back. Nothing where the call is out of the ordinary.
-std::optional<std::vector<at::Tensor>> differentiate(const TorchOperator& forward, const Link& link,
+// Runs `forward` and records its backward function for autograd. Empty if the call is one for Python: if the engine
+// does not compute it, or if its backward operator does not.
+std::optional<std::vector<at::Tensor>> differentiate(const TorchOperator& forward, const Derivative& derivative,
                                                      at::ArrayRef<c10::IValue> arguments);
 
 }  // namespace descend::pytorch

@@ -20,14 +20,14 @@ namespace {
 
 const Engine* engine = nullptr;
 std::atomic<int> threads = 0;
-std::atomic<bool> forked = false;  // PyTorch's threads stay behind in the parent
+std::atomic<bool> forked = false;  // a forked process does not have PyTorch's threads
 
-// Whether this process was forked and has run no other program since, as Linux knows.
+// Whether this process was forked and has not called exec since. Linux has a flag for that.
 bool is_forked() {
   std::ifstream file("/proc/self/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  std::string skipped;  // state, parent, group, session, terminal, its group
+  std::string skipped;  // state, ppid, pgrp, session, tty_nr, tpgid
   for (int i = 0; i < 6; ++i) fields >> skipped;
   unsigned long flags = 0;
   fields >> flags;
@@ -38,14 +38,15 @@ bool is_forked() {
 #ifdef _OPENMP
 constexpr bool kHasThreads = true;
 #else
-constexpr bool kHasThreads = false;  // at::parallel_for is a loop then
+constexpr bool kHasThreads = false;  // at::parallel_for then runs in the calling thread
 #endif
 
 void team(int count, void (*work)(void* context), void* context) {
   at::parallel_for(0, count, 1, [&](int64_t, int64_t) { work(context); });
 }
 
-// While it lives, this thread's regions run on PyTorch's threads, which may still be awake from the operator before.
+// While it lives, this thread's parallel work runs on PyTorch's threads. They may still be spinning after the operator
+// before, so that they need no wake-up.
 class OnTorchThreads {
  public:
   OnTorchThreads() : before_(engine->set_team(kHasThreads && !forked ? team : nullptr)) {}
@@ -87,7 +88,8 @@ at::ScalarType torch_dtype(Dtype dtype) {
   }
 }
 
-// The engine's warm pages as PyTorch's storages know memory: a storage that has an allocator can be resized.
+// Gives the engine's pages to PyTorch's storages. It is an allocator, since a storage can be resized only if it has an
+// allocator.
 class Pages : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -113,8 +115,8 @@ class Pages : public c10::Allocator {
 
 }  // namespace
 
-void set_engine(const Engine* lent) {
-  engine = lent;
+void set_engine(const Engine* table) {
+  engine = table;
   forked = is_forked();
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
   threads = at::get_num_threads();
@@ -139,7 +141,7 @@ int find_parameter(const Operator& op, std::string_view name) {
 }
 
 at::Tensor allocate(at::IntArrayRef sizes, at::ScalarType dtype) {
-  static Pages& pages = *new Pages;  // results may outlive all else
+  static Pages& pages = *new Pages;  // never destroyed: results may be freed when the process ends
   size_t bytes = c10::elementSize(dtype);
   for (const int64_t size : sizes) bytes *= static_cast<size_t>(size);
   if (bytes >= kPageResult) {
@@ -173,7 +175,7 @@ bool EngineCall::give(int parameter, const at::Tensor& source) {
                     call_.op->parameters[parameter].python,
                     " is a view of a storage that is freed, or smaller than the view: ", storage.nbytes(),
                     " bytes, but must have ", needed, ".");
-  // Reading does not copy a tensor whose copy waits for a write.
+  // Not mutable_data_ptr(): that would copy a lazily cloned tensor.
   engine->set_memory(tensor, const_cast<void*>(source.const_data_ptr()));
   return true;
 }
@@ -209,7 +211,7 @@ at::Tensor EngineCall::allocate_result(int parameter) {
 }
 
 bool EngineCall::run() {
-  const OnTorchThreads lent;
+  const OnTorchThreads on_torch_threads;
   return engine->run(executor_).ok();
 }
 

@@ -1,5 +1,6 @@
-// The Python module descend._torch: the operators' kernels for PyTorch's dispatcher in C++, for plain CPU tensors. All
-// that is out of the ordinary goes to the kernels in Python (descend.torch.library), errors included.
+// The Python module descend._torch: the operators' kernels for PyTorch's dispatcher, in C++. They compute calls on
+// plain CPU tensors. All other calls go to the kernels in Python (descend.torch.library), also those that fail, so that
+// Python raises the error.
 #include <c10/core/GradMode.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -44,7 +45,7 @@ void call_python(const py::object& kernel, const c10::OperatorHandle& op, const 
       py::reinterpret_steal<py::object>(PyObject_Call(kernel.ptr(), py::tuple(positional).ptr(), named.ptr()));
   if (!result) {
     python_error error;
-    error.persist();  // with its sentence, also for callers that know no Python
+    error.persist();  // keeps the message for callers in C++
     throw error;
   }
   const auto push = [&](PyObject* object) {
@@ -62,11 +63,11 @@ void push_results(std::vector<at::Tensor> results, size_t arguments, Stack* stac
   for (at::Tensor& result : results) torch::jit::push(*stack, std::move(result));
 }
 
-// What both kernels of an operator have.
+// Common to both kernels of an operator: the engine's operator, and the Python kernel for all other calls.
 class Kernel : public c10::OperatorKernel {
  public:
   Kernel(std::shared_ptr<const TorchOperator> op, py::object python) : op_(std::move(op)), python_(std::move(python)) {}
-  ~Kernel() override { (void)python_.release(); }  // the interpreter may be gone
+  ~Kernel() override { (void)python_.release(); }  // not freed: the interpreter may have ended
 
  protected:
   std::shared_ptr<const TorchOperator> op_;
@@ -92,7 +93,7 @@ class CpuKernel : public Kernel {
 class AutogradKernel : public Kernel {
  public:
   AutogradKernel(std::shared_ptr<const TorchOperator> op, py::object python)
-      : Kernel(std::move(op), std::move(python)), link_(find_link(op_->definition().name)) {}
+      : Kernel(std::move(op), std::move(python)), derivative_(find_derivative(op_->definition().name)) {}
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     if (enabled && is_plain(keys)) {
@@ -112,22 +113,22 @@ class AutogradKernel : public Kernel {
       record = record || argument.toTensor().requires_grad();
     }
     if (!record || !c10::GradMode::is_enabled()) return op_->run(arguments);
-    return link_ == nullptr ? std::nullopt : differentiate(*op_, *link_, arguments);
+    return derivative_ == nullptr ? std::nullopt : differentiate(*op_, *derivative_, arguments);
   }
 
-  const Link* link_;
+  const Derivative* derivative_;
 };
 
 template <class K>
 void implement(const char* name, c10::DispatchKey key, std::shared_ptr<const TorchOperator> op, py::object python) {
   torch::Library library(torch::Library::IMPL, "descend", key, __FILE__, __LINE__);
   library.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<K>(std::move(op), std::move(python))));
-  static std::vector<torch::Library> kept;  // a library takes its kernels along when it goes
+  static std::vector<torch::Library> kept;  // a library that is destroyed removes its kernels
   kept.push_back(std::move(library));
 }
 
-// Registers operator `name`, defined in namespace descend: `kernel(*args, **named)` and `autograd(keys, *args,
-// **named)` are what is called for anything but plain CPU tensors.
+// Registers the kernels of operator descend::name. For anything but plain CPU tensors they call `kernel(*args,
+// **named)` and `autograd(keys, *args, **named)`.
 void implement_operator(const char* name, py::object kernel, py::object autograd) {
   const auto op = std::make_shared<const TorchOperator>(name);
   implement<CpuKernel>(name, c10::DispatchKey::CPU, op, std::move(kernel));
@@ -141,16 +142,19 @@ PYBIND11_MODULE(_torch, module) {
   using namespace descend::pytorch;
   module.doc() = "The kernels in C++ for PyTorch's dispatcher. Use descend.torch instead.";
   const py::object engine = py::module_::import("descend._native").attr("_engine");
-  const auto* lent = static_cast<const descend::Engine*>(PyCapsule_GetPointer(engine.ptr(), descend::Engine::kCapsule));
-  if (lent == nullptr) throw py::error_already_set();
-  set_engine(lent);
+  const auto* table =
+      static_cast<const descend::Engine*>(PyCapsule_GetPointer(engine.ptr(), descend::Engine::kCapsule));
+  if (table == nullptr) throw py::error_already_set();
+  set_engine(table);
   module.attr("built_for") = DESCEND_TORCH_VERSION;
-  module.def("implement", implement_operator, py::arg("name"), py::arg("kernel"), py::arg("autograd"),
-             "Registers an operator's kernels, and what in Python they leave all else to.");
-  module.def("follow_threads", follow_threads, "Gives the engine PyTorch's number of threads, if that has changed.");
+  module.def(
+      "implement", implement_operator, py::arg("name"), py::arg("kernel"), py::arg("autograd"),
+      "Registers an operator's kernels in C++, and the functions that they call for anything but plain CPU tensors.");
+  module.def("follow_threads", follow_threads,
+             "Sets the engine's number of threads to PyTorch's, if PyTorch's has changed.");
   module.def("override_norms", override_norms, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
              "Registers the engine's kernels for PyTorch's own norms on the CPU, or removes them.");
   module.def(
       "enable", [](bool on) { return enabled.exchange(on); }, py::arg("on"),
-      "Whether the kernels in C++ run, or all is left to Python; returns what it was.");
+      "Switches the kernels in C++ on or off; off, Python computes all calls. Returns whether they were on.");
 }

@@ -9,6 +9,7 @@
 
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "torch/engine_call.h"
 
@@ -24,12 +25,13 @@ bool is_floating(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kDouble;
 }
 
-// Whether a parameter may have this dtype beside such input: its own, or float32 beside 16-bit input.
+// Whether the engine takes a parameter of this dtype: the input's dtype, or float32 if the input has 16 bits.
 bool may_have(at::ScalarType parameter, at::ScalarType input) {
   return parameter == input || (parameter == at::kFloat && at::isReducedFloatingType(input));
 }
 
-// Whether `normalized_shape` is that of the last dimensions, of a tensor that has elements and a rank of the engine's.
+// Whether `normalized_shape` is the shape of the input's last dimensions. The input must have elements, and a rank that
+// the engine takes.
 bool is_normalized(const Tensor& input, at::IntArrayRef normalized_shape) {
   const auto count = normalized_shape.size();
   const at::IntArrayRef sizes = input.sizes();
@@ -37,14 +39,15 @@ bool is_normalized(const Tensor& input, at::IntArrayRef normalized_shape) {
          sizes.slice(sizes.size() - count).equals(normalized_shape);
 }
 
-// The input's sizes with 1 for each normalised dimension.
+// The input's sizes, with 1 for each normalized dimension.
 at::DimVector statistics_sizes(const Tensor& input, at::IntArrayRef normalized_shape) {
   at::DimVector sizes(input.sizes().begin(), input.sizes().end());
   std::fill(sizes.end() - static_cast<std::ptrdiff_t>(normalized_shape.size()), sizes.end(), 1);
   return sizes;
 }
 
-// What a weight of RMS norm is that is not given.
+// The number 1 in a dtype. The engine always needs a weight for RMS norm; this one stands for a weight that is not
+// given.
 const void* one(at::ScalarType dtype) {
   static const float single = 1;
   static const double wide = 1;
@@ -65,7 +68,29 @@ const void* one(at::ScalarType dtype) {
 using Two = std::tuple<Tensor, Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-// The engine's results. Nothing where it does not serve the call, or where memory runs out.
+// Calls the engine. fill(call) gives it the arguments and memory for the results, and returns the results. Empty if
+// fill() returns nothing, if the engine refuses the call, or if there is no memory.
+template <class Fill>
+auto run_operator(const Operator& op, Fill fill) -> decltype(fill(std::declval<EngineCall&>())) {
+  try {
+    EngineCall call(op);
+    auto results = fill(call);
+    if (!results || !call.prepare() || !call.run()) return std::nullopt;
+    return results;
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
+
+// Gives the weight of RMS norm, or ones if there is none. False if the engine does not take it.
+bool give_rms_norm_weight(EngineCall& call, int parameter, const OptionalTensor& weight, const Tensor& input,
+                          at::IntArrayRef normalized_shape) {
+  if (is_given(weight)) return call.give(parameter, *weight);
+  call.give_constant(parameter, input.scalar_type(), normalized_shape, one(input.scalar_type()));
+  return true;
+}
+
+// Each of these is empty if the engine does not compute the call.
 
 std::optional<Three> run_layer_norm(const Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight,
                                     const OptionalTensor& bias, double eps) {
@@ -74,7 +99,7 @@ std::optional<Three> run_layer_norm(const Tensor& input, at::IntArrayRef normali
     int input = find_parameter(op, "input"), normalized_shape = find_parameter(op, "normalized_shape"),
         weight = find_parameter(op, "weight"), bias = find_parameter(op, "bias"), eps = find_parameter(op, "eps"),
         out = find_parameter(op, "out"), mean = find_parameter(op, "mean_out"), rstd = find_parameter(op, "rstd_out");
-  } at_;
+  } index;
   const at::ScalarType dtype = input.scalar_type();
   if (!is_floating(dtype) || !is_normalized(input, normalized_shape)) return std::nullopt;
   at::ScalarType parameters = at::ScalarType::Undefined;
@@ -85,24 +110,20 @@ std::optional<Three> run_layer_norm(const Tensor& input, at::IntArrayRef normali
     if (!may_have(parameters, dtype) || !(*given)->sizes().equals(normalized_shape)) return std::nullopt;
   }
   const at::ScalarType statistics = parameters == at::ScalarType::Undefined ? dtype : parameters;
-  try {
-    EngineCall call(op);
-    if (!call.give(at_.input, input) || (is_given(weight) && !call.give(at_.weight, *weight)) ||
-        (is_given(bias) && !call.give(at_.bias, *bias))) {
+  return run_operator(op, [&](EngineCall& call) -> std::optional<Three> {
+    if (!call.give(index.input, input) || (is_given(weight) && !call.give(index.weight, *weight)) ||
+        (is_given(bias) && !call.give(index.bias, *bias))) {
       return std::nullopt;
     }
-    call.give(at_.normalized_shape, normalized_shape);
-    call.give(at_.eps, eps);
+    call.give(index.normalized_shape, normalized_shape);
+    call.give(index.eps, eps);
     const at::DimVector sizes = statistics_sizes(input, normalized_shape);
     Three results{allocate(input.sizes(), dtype), allocate(sizes, statistics), allocate(sizes, statistics)};
-    call.give(at_.out, std::get<0>(results));
-    call.give(at_.mean, std::get<1>(results));
-    call.give(at_.rstd, std::get<2>(results));
-    if (!call.prepare() || !call.run()) return std::nullopt;
+    call.give(index.out, std::get<0>(results));
+    call.give(index.mean, std::get<1>(results));
+    call.give(index.rstd, std::get<2>(results));
     return results;
-  } catch (const std::bad_alloc&) {
-    return std::nullopt;
-  }
+  });
 }
 
 std::optional<Three> run_layer_norm_backward(const Tensor& grad_out, const Tensor& input,
@@ -117,7 +138,7 @@ std::optional<Three> run_layer_norm_backward(const Tensor& grad_out, const Tenso
         output_mask = find_parameter(op, "output_mask");
     std::array<int, 3> results{find_parameter(op, "grad_input_out"), find_parameter(op, "grad_weight_out"),
                                find_parameter(op, "grad_bias_out")};
-  } at_;
+  } index;
   const at::ScalarType dtype = input.scalar_type();
   if (!is_floating(dtype) || grad_out.scalar_type() != dtype || !is_normalized(input, normalized_shape) ||
       !grad_out.sizes().equals(input.sizes()) || !may_have(mean.scalar_type(), dtype) ||
@@ -133,27 +154,23 @@ std::optional<Three> run_layer_norm_backward(const Tensor& grad_out, const Tenso
     }
     if (!may_have(given->scalar_type(), dtype) || !given->sizes().equals(normalized_shape)) return std::nullopt;
   }
-  try {
-    EngineCall call(op);
-    if (!call.give(at_.grad_out, grad_out) || !call.give(at_.input, input) || !call.give(at_.mean, mean) ||
-        !call.give(at_.rstd, rstd) || (is_given(weight) && !call.give(at_.weight, *weight))) {
+  return run_operator(op, [&](EngineCall& call) -> std::optional<Three> {
+    if (!call.give(index.grad_out, grad_out) || !call.give(index.input, input) || !call.give(index.mean, mean) ||
+        !call.give(index.rstd, rstd) || (is_given(weight) && !call.give(index.weight, *weight))) {
       return std::nullopt;
     }
-    call.give(at_.normalized_shape, normalized_shape);
+    call.give(index.normalized_shape, normalized_shape);
     const std::array<int64_t, 3> mask{output_mask[0], output_mask[1], output_mask[2]};
-    call.give(at_.output_mask, mask);
+    call.give(index.output_mask, mask);
     std::array<Tensor, 3> results;
     for (size_t k = 0; k < results.size(); ++k) {
       if (!output_mask[k]) continue;
       results[k] =
           k == 0 ? allocate(input.sizes(), dtype) : allocate(normalized_shape, (*parameters[k - 1])->scalar_type());
-      call.give(at_.results[k], results[k]);
+      call.give(index.results[k], results[k]);
     }
-    if (!call.prepare() || !call.run()) return std::nullopt;
     return Three{std::move(results[0]), std::move(results[1]), std::move(results[2])};
-  } catch (const std::bad_alloc&) {
-    return std::nullopt;
-  }
+  });
 }
 
 std::optional<Two> run_rms_norm(const Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight,
@@ -162,24 +179,21 @@ std::optional<Two> run_rms_norm(const Tensor& input, at::IntArrayRef normalized_
   static const struct {
     int x = find_parameter(op, "x"), gamma = find_parameter(op, "gamma"), epsilon = find_parameter(op, "epsilon"),
         y = find_parameter(op, "y_out"), rstd = find_parameter(op, "rstd_out");
-  } at_;
+  } index;
   if (!serves_rms_norm(input, normalized_shape, weight)) return std::nullopt;
   const at::ScalarType dtype = input.scalar_type();
   const at::ScalarType wide = at::toOpMathType(dtype);
-  try {
-    EngineCall call(op);
-    if (!call.give(at_.x, input) || (is_given(weight) && !call.give(at_.gamma, *weight))) return std::nullopt;
-    if (!is_given(weight)) call.give_constant(at_.gamma, dtype, normalized_shape, one(dtype));
+  return run_operator(op, [&](EngineCall& call) -> std::optional<Two> {
+    if (!call.give(index.x, input) || !give_rms_norm_weight(call, index.gamma, weight, input, normalized_shape)) {
+      return std::nullopt;
+    }
     constexpr double kSingle = std::numeric_limits<float>::epsilon(), kDouble = std::numeric_limits<double>::epsilon();
-    call.give(at_.epsilon, eps.value_or(wide == at::kDouble ? kDouble : kSingle));
+    call.give(index.epsilon, eps.value_or(wide == at::kDouble ? kDouble : kSingle));
     Two results{allocate(input.sizes(), dtype), allocate(statistics_sizes(input, normalized_shape), wide)};
-    call.give(at_.y, std::get<0>(results));
-    call.give(at_.rstd, std::get<1>(results));
-    if (!call.prepare() || !call.run()) return std::nullopt;
+    call.give(index.y, std::get<0>(results));
+    call.give(index.rstd, std::get<1>(results));
     return results;
-  } catch (const std::bad_alloc&) {
-    return std::nullopt;
-  }
+  });
 }
 
 std::optional<Two> run_rms_norm_backward(const Tensor& grad_out, const Tensor& input, at::IntArrayRef normalized_shape,
@@ -190,32 +204,29 @@ std::optional<Two> run_rms_norm_backward(const Tensor& grad_out, const Tensor& i
     int dy = find_parameter(op, "dy"), x = find_parameter(op, "x"), rstd = find_parameter(op, "rstd"),
         gamma = find_parameter(op, "gamma"), dx = find_parameter(op, "dx_out"),
         dgamma = find_parameter(op, "dgamma_out");
-  } at_;
+  } index;
   const at::ScalarType dtype = input.scalar_type();
   if (!serves_rms_norm(input, normalized_shape, weight) || grad_out.scalar_type() != dtype ||
       !grad_out.sizes().equals(input.sizes()) || !may_have(rstd.scalar_type(), dtype) ||
       (output_mask[1] && !is_given(weight))) {
     return std::nullopt;
   }
-  try {
-    EngineCall call(op);
-    if (!call.give(at_.dy, grad_out) || !call.give(at_.x, input) || !call.give(at_.rstd, rstd) ||
-        (is_given(weight) && !call.give(at_.gamma, *weight))) {
+  auto gradients = run_operator(op, [&](EngineCall& call) -> std::optional<Two> {
+    if (!call.give(index.dy, grad_out) || !call.give(index.x, input) || !call.give(index.rstd, rstd) ||
+        !give_rms_norm_weight(call, index.gamma, weight, input, normalized_shape)) {
       return std::nullopt;
     }
-    if (!is_given(weight)) call.give_constant(at_.gamma, dtype, normalized_shape, one(dtype));
     const at::ScalarType parameter = is_given(weight) ? weight->scalar_type() : dtype;
     Two results{allocate(input.sizes(), dtype), allocate(normalized_shape, parameter)};
-    call.give(at_.dx, std::get<0>(results));
-    call.give(at_.dgamma, std::get<1>(results));
-    if (!call.prepare() || !call.run()) return std::nullopt;
-    // The engine computes both.
-    if (!output_mask[0]) std::get<0>(results).reset();
-    if (!output_mask[1]) std::get<1>(results).reset();
+    call.give(index.dx, std::get<0>(results));
+    call.give(index.dgamma, std::get<1>(results));
     return results;
-  } catch (const std::bad_alloc&) {
-    return std::nullopt;
+  });
+  if (gradients) {  // the engine always computes both
+    if (!output_mask[0]) std::get<0>(*gradients).reset();
+    if (!output_mask[1]) std::get<1>(*gradients).reset();
   }
+  return gradients;
 }
 
 }  // namespace
@@ -237,7 +248,7 @@ Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, at
 bool serves_rms_norm(const Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight) {
   const at::ScalarType dtype = input.scalar_type();
   return is_floating(dtype) && is_normalized(input, normalized_shape) &&
-         // PyTorch keeps the order of the dimensions of channels-last input.
+         // For channels-last input PyTorch's result is channels-last, too; the engine's is not.
          input.suggest_memory_format() == at::MemoryFormat::Contiguous &&
          (!is_given(weight) || (may_have(weight->scalar_type(), dtype) && weight->sizes().equals(normalized_shape)));
 }

@@ -65,7 +65,7 @@ bool TorchOperator::give(EngineCall& call, at::ArrayRef<c10::IValue> arguments) 
   for (size_t k = 0; k < arguments.size(); ++k) {
     const c10::IValue& value = arguments[k];
     const int i = parameters_[k];
-    if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) continue;  // null from the beginning
+    if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) continue;  // arguments are null by default
     const Kind kind = definition_->parameters[i].kind;
     call[i].state = Argument::State::kGiven;
     if (kind == Kind::kTensor ? !value.isTensor() || !call.give(i, value.toTensor())

@@ -1,4 +1,4 @@
-// One of the engine's operators as PyTorch's dispatcher calls it: on a stack of boxed values.
+// One of the engine's operators, called as PyTorch's dispatcher calls it: with boxed arguments (IValues).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -13,21 +13,22 @@ namespace descend::pytorch {
 
 class TorchOperator {
  public:
-  // Throws c10::Error where engine and dispatcher do not both have the operator.
+  // Throws c10::Error if the engine or the dispatcher does not have the operator.
   explicit TorchOperator(const char* name);
 
   const Operator& definition() const { return *definition_; }
   size_t arguments() const { return parameters_.size(); }
 
-  // Calls the engine with plain CPU tensors. Nothing where any argument is out of the ordinary, where the engine
-  // refuses the call or where memory runs out: that is for Python to say.
+  // Calls the engine. Empty if an argument is anything but a plain CPU tensor or a value of the expected type, if the
+  // engine refuses the call, or if there is no memory. The caller then calls the kernel in Python, which raises the
+  // error.
   std::optional<std::vector<at::Tensor>> run(at::ArrayRef<c10::IValue> arguments) const;
 
  private:
   bool give(EngineCall& call, at::ArrayRef<c10::IValue> arguments) const;
 
   const Operator* definition_;
-  std::vector<int> parameters_;  // the schema's arguments as the engine's parameters
+  std::vector<int> parameters_;  // for each argument of the schema: the engine's parameter
   std::vector<int> outputs_;
 };
 

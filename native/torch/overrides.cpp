@@ -18,7 +18,8 @@
 #include "torch/plain.h"
 #include "torch/silence.h"
 
-// What is registered are functions without state: a thread that is about to call one that is being removed may do so.
+// The registered kernels are functions without state. So nothing breaks if a thread calls a kernel that another thread
+// is removing.
 
 namespace descend::pytorch {
 namespace {
@@ -29,15 +30,16 @@ using c10::DispatchKeySet;
 
 using Two = std::tuple<Tensor, Tensor>;
 
-// PyTorch's derivatives of _fused_rms_norm, which count only where a kernel for the CPU is registered.
+// PyTorch's autograd kernel of _fused_rms_norm. It needs a kernel for the CPU, which PyTorch itself does not have.
 const c10::SafeKernelFunction* derivatives = nullptr;
 
 bool is_recorded(const Tensor& tensor) {
   return (c10::GradMode::is_enabled() && tensor.requires_grad()) || torch::autograd::isFwGradDefined(tensor);
 }
 
-// Dispatch key AutogradCPU. Without a kernel for the CPU, PyTorch composes this operator here, and each part of it has
-// derivatives. So does this for all that the engine does not serve: other kinds of tensors, transforms, tracing.
+// Dispatch key AutogradCPU. PyTorch has no kernel of this operator for the CPU: it composes the operator of others at
+// this key, and autograd differentiates those. This function does the same for calls that the engine does not take:
+// other kinds of tensors, transforms, tracing.
 Two autograd_fused_rms_norm(DispatchKeySet keys, const Tensor& input, at::IntArrayRef normalized_shape,
                             const OptionalTensor& weight, std::optional<double> eps) {
   if (!is_plain(keys) || !serves_rms_norm(input, normalized_shape, weight)) {
@@ -51,16 +53,16 @@ Two autograd_fused_rms_norm(DispatchKeySet keys, const Tensor& input, at::IntArr
   return {std::move(stack[0]).toTensor(), std::move(stack[1]).toTensor()};
 }
 
-// Dispatch key Functionalize, which torch.compile and torch.export go through: the graph has the same operators as
+// Dispatch key Functionalize, which torch.compile and torch.export use. The composition keeps their graphs the same as
 // without the engine.
 Two functional_fused_rms_norm(const Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight,
                               std::optional<double> eps) {
   return at::compositeimplicitautograd::_fused_rms_norm(input, normalized_shape, weight, eps);
 }
 
-// Dispatch key AutogradCPU. PyTorch does not call _fused_rms_norm where the weight has another dtype than the input, as
-// it has under autocast. (With a kernel for the key CPU, which inference mode calls, torch.export would no longer take
-// this operator apart.)
+// Dispatch key AutogradCPU. If the weight has another dtype than the input, as under autocast, PyTorch does not call
+// _fused_rms_norm; this does. There is no kernel for key CPU, which inference mode would call: with one, torch.export
+// would no longer decompose this operator.
 Tensor rms_norm(DispatchKeySet keys, const Tensor& input, c10::SymIntArrayRef normalized_shape,
                 const OptionalTensor& weight, std::optional<double> eps) {
   if (weight && weight->defined() && weight->scalar_type() != input.scalar_type() && is_plain(keys)) {
@@ -74,7 +76,8 @@ Tensor rms_norm(DispatchKeySet keys, const Tensor& input, c10::SymIntArrayRef no
 
 torch::Library library_of(DispatchKey key) { return {torch::Library::IMPL, "aten", key, __FILE__, __LINE__}; }
 
-// What graphs that were recorded meanwhile need afterwards, too. PyTorch has none of these kernels.
+// Registers kernels that are never removed: a backward pass may need them after override_norms(false). PyTorch has no
+// kernels of its own here.
 void register_for_good() {
   static std::vector<torch::Library> kept;
   if (!kept.empty()) return;

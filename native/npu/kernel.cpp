@@ -84,7 +84,8 @@ bool is_or_optional(const c10::Type& type) {
   return optional != nullptr && optional->getElementType()->castRaw<T>() != nullptr;
 }
 
-// Whether an argument holds indices or classes, which Ascend takes as int32, too. As in src/descend/npu/rules.py.
+// Whether an argument holds indices or classes. Ascend takes them as int32, too. The same as in
+// src/descend/npu/rules.py.
 bool is_indices(const std::string& argument) { return argument == "index" || argument == "target"; }
 
 // The device that all tensors of a call are on. Tensors without dimensions may be on the CPU.
@@ -212,7 +213,7 @@ void CpuKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
   std::optional<AllocateOn> allocate;
   if (on_npu) allocate.emplace(device);
-  call_in_own_or_wide(op, cpu_keys(keys), stack, dtypes_);
+  call_cpu_kernel(op, cpu_keys(keys), stack, dtypes_);
 
   for (const IValue& value : written) {
     if (value.isTensor()) {

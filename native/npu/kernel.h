@@ -1,4 +1,4 @@
-// The kernel of device `npu` for operators that their CPU kernel computes, on the device's memory.
+// The kernel of device `npu` for operators that PyTorch's CPU kernels compute, on the device's memory.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,13 +14,13 @@ namespace descend::npu {
 // What is special about an operator. src/descend/npu/rules.py has the list.
 struct Special {
   bool mixes_devices;       // CPU tensors may be among the arguments
-  bool indexes;             // the tensors of its list, the indices, may be the CPU's
+  bool indexes;             // the tensors in its list are indices, and may be on the CPU
   uint32_t first_kept;      // this result and those after it stay on the CPU
-  bool asks_for_grad;       // the CPU kernel computes more if gradients are recorded
-  bool float16_in_float32;  // the CPU kernel adds in float16
+  bool asks_for_grad;       // the CPU kernel computes more if an argument requires a gradient
+  bool float16_in_float32;  // the CPU kernel accumulates in float16, so it gets float32
 };
 
-// One operator's kernel: what each argument needs is read once from the operator's schema.
+// One operator's kernel. The constructor reads from the operator's schema what each argument needs.
 class CpuKernel : public c10::OperatorKernel {
  public:
   CpuKernel(const c10::OperatorHandle& op, Special special);

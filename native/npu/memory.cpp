@@ -6,18 +6,22 @@
 namespace descend::npu {
 namespace {
 
-thread_local c10::Allocator* lent = nullptr;  // gives this thread's CPU tensors their memory; null: the CPU's does
+// Allocates this thread's CPU tensors; null: PyTorch's CPU allocator does.
+thread_local c10::Allocator* thread_allocator = nullptr;
 
-// PyTorch's CPU allocator from now on: passes requests to the one before it, or to the one that is lent.
+// Replaces PyTorch's CPU allocator. Passes requests to the thread's allocator if there is one, else to the replaced
+// one.
 class SwitchingAllocator final : public c10::Allocator {
  public:
   explicit SwitchingAllocator(c10::Allocator* cpu) : cpu_(cpu) {}
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (lent == nullptr) return cpu_->allocate(bytes);
-    return rename_device(lent->allocate(bytes), c10::kCPU);
+    if (thread_allocator == nullptr) return cpu_->allocate(bytes);
+    return rename_device(thread_allocator->allocate(bytes), c10::kCPU);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return lent == nullptr ? cpu_->raw_deleter() : lent->raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return thread_allocator == nullptr ? cpu_->raw_deleter() : thread_allocator->raw_deleter();
+  }
   void copy_data(void* to, const void* from, size_t bytes) const override { cpu_->copy_data(to, from, bytes); }
 
  private:
@@ -32,18 +36,18 @@ void install_allocator() {
   c10::SetCPUAllocator(&allocator, kAboveAll);
 }
 
-AllocateOn::AllocateOn(c10::Device device) : before_(lent), current_(device.type(), -1) {
+AllocateOn::AllocateOn(c10::Device device) : before_(thread_allocator), current_(device.type(), -1) {
   initialize();
   const auto* guard = c10::impl::getDeviceGuardImpl(kNpu);
   if (device.has_index() && guard->deviceCount() > 1) {
     const c10::Device current = guard->exchangeDevice(device);
     if (current != device) current_ = current;
   }
-  lent = allocator();
+  thread_allocator = allocator();
 }
 
 AllocateOn::~AllocateOn() {
-  lent = before_;
+  thread_allocator = before_;
   if (current_.has_index()) c10::impl::getDeviceGuardImpl(kNpu)->uncheckedSetDevice(current_);
 }
 

@@ -9,7 +9,8 @@
 
 namespace descend::npu {
 
-// Replaces PyTorch's CPU allocator by one that AllocateOn can direct to a device. Call it once, before any kernel runs.
+// Replaces PyTorch's CPU allocator with one that AllocateOn can direct to a device. Call it once, before any kernel
+// runs.
 void install_allocator();
 
 // While such an object lives, CPU tensors that this thread makes get memory from the allocator of `device`.

@@ -29,25 +29,24 @@ PYBIND11_MODULE(_npu, module) {
         serve(name, key, {mixes_devices, indexes, first_kept.value_or(UINT32_MAX), asks_for_grad, float16_in_float32});
       },
       py::arg("name"), py::arg("key"), py::arg("special"),
-      "Has the CPU's kernel compute an operator on the memory of the device's tensors.");
+      "Makes PyTorch's CPU kernel compute an operator on the memory of the device's tensors.");
   module.def("borrow", borrow, py::arg("name"), py::arg("key"), py::arg("owner"),
-             "Has the kernel of another dispatch key called with the device's tensors.");
+             "Makes the kernel of dispatch key `owner` compute an operator for `key`, too, with the device's tensors.");
   module.def(
       "draw",
       [] {
         const Draw drawn = draw();
         return py::make_tuple(drawn.seed, drawn.offset);
       },
-      "A seed and an offset from the current device's default generator, which moves on.");
+      "A seed and an offset from the current device's default generator. Advances its offset.");
   module.def(
       "wait_for_graphs",
       [](int8_t device) {
-        const py::gil_scoped_release others_may_need_it;
+        const py::gil_scoped_release without_gil;
         wait_for_graphs({c10::DeviceType::PrivateUse1, device});
       },
       py::arg("device"), "Waits until PyTorch's thread for a device's gradients has freed the graphs it has computed.");
-  module.def("record", record, py::arg("on"),
-             "Whether calls are recorded from now on; to switch it on forgets those before.");
+  module.def("record", record, py::arg("on"), "Starts or stops recording calls. Starting clears the record.");
   module.def(
       "recorded",
       [] {
@@ -57,6 +56,5 @@ PYBIND11_MODULE(_npu, module) {
         }
         return all;
       },
-      "What was recorded: operator, tensors (name, dtype and shape), whether these are all kinds beyond those that are "
-      "told apart, calls, those of them that raised, nanoseconds.");
+      "The record: operator, tensors (name, dtype, shape), whether it sums further kinds, calls, errors, nanoseconds.");
 }

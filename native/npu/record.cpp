@@ -20,7 +20,7 @@ struct Recording::Entry {
 namespace {
 
 constexpr size_t kMostKinds = 256;   // of one operator
-constexpr size_t kMostOfList = 8;    // tensors of a list are told apart and shown
+constexpr size_t kMostOfList = 8;    // the first tensors of a list are compared and shown
 constexpr size_t kMostLength = 200;  // of a shape that is shown
 
 struct Record {
@@ -55,7 +55,8 @@ bool may_hold_tensors(const c10::IValue& value) {
   return value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList();
 }
 
-// Calls `each` with every tensor of an argument, and with its place in the list where it is of one.
+// Calls each(tensor, index) for every tensor of an argument, but only for the first kMostOfList of a list. `index` is
+// the tensor's place in its list.
 template <class Each>
 void for_each_tensor(const c10::IValue& value, int64_t place, const Each& each) {
   if (value.isTensor()) {

@@ -26,7 +26,8 @@ class Borrowed : public c10::OperatorKernel {
   c10::SafeKernelFunction kernel_;
 };
 
-// One for each namespace and key, as long as the process: a library that is destroyed removes its kernels.
+// The library for a namespace and a key. It is kept until the process ends, since a library that is destroyed removes
+// its kernels.
 torch::Library& library_of(const std::string& space, DispatchKey key) {
   static std::map<std::pair<std::string, DispatchKey>, torch::Library> all;
   const auto found = all.find({space, key});

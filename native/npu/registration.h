@@ -10,14 +10,14 @@
 
 namespace descend::npu {
 
-// Has the CPU's kernel compute an operator, of any namespace, on the memory of the device's tensors. `key` is the
-// device's dispatch key for dense tensors or for sparse ones.
+// Makes PyTorch's CPU kernel compute an operator on the memory of the device's tensors. The operator may be of any
+// namespace. `key` is the device's dispatch key for dense or for sparse tensors.
 void serve(const std::string& name, const std::string& key, Special special);
 
-// Has the kernel that PyTorch has for the dispatch key `owner` called for `key`, with the device's tensors.
+// Makes PyTorch's kernel for dispatch key `owner` compute an operator for `key`, too. It gets the device's tensors.
 void borrow(const std::string& name, const std::string& key, const std::string& owner);
 
-// An operator by name and overload, as in aten::add.Tensor; throws where there is none.
+// Finds an operator by name and overload, such as aten::add.Tensor. Throws if there is none.
 c10::OperatorHandle find_operator(const std::string& name);
 
 // Registers a kernel for a dispatch key, without PyTorch's warning that it replaces another.

@@ -83,8 +83,8 @@ bool is_understood(const at::Tensor& tensor) {
          d.npu_format >= -1 && d.npu_format < 64 && d.data_type == tensor.dtype();
 }
 
-// While one lives, new memory is not filled, whatever torch.use_deterministic_algorithms asks for: it would be filled
-// by a kernel of ours, which needs what initialize() is about to find out. Threads may have one at the same time.
+// While one lives, new memory is not filled, even under torch.use_deterministic_algorithms. One of our kernels would
+// fill it, and that kernel needs what initialize() is about to find out. Several threads may have one at the same time.
 class Unfilled {
  public:
   Unfilled() {
@@ -124,7 +124,7 @@ void initialize() {
   Silence silence;  // torch_npu warns that the format asked for is its default
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   const Unfilled unfilled;
-  std::array<Formats, kRanks> seen;  // nothing is locked here: torch_npu may have to wait for Python
+  std::array<Formats, kRanks> seen;  // no lock is held: torch_npu may wait for the GIL
   std::vector<int64_t> sizes;
   for (size_t rank = 1; rank < kRanks; ++rank) {
     sizes.push_back(rank == 1 ? 0 : static_cast<int64_t>(rank));  // no elements: torch_npu reserves no memory for it
@@ -137,7 +137,7 @@ void initialize() {
     seen[rank] = {d.origin_format, d.npu_format};
     found = tensor.storage().allocator();
   }
-  seen[0] = seen[1];  // a tensor without dimensions would have an element
+  seen[0] = seen[1];  // none was made: a tensor without dimensions has an element, so it needs memory
   const std::lock_guard lock(initializing);
   formats = seen;
   npu_allocator.store(found, std::memory_order_release);

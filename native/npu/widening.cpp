@@ -13,7 +13,7 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-// What PyTorch's kernels say where a dtype is missing.
+// Parts of the errors that PyTorch's kernels raise for a dtype that they do not have.
 constexpr std::array<std::string_view, 4> kRefusals = {
     "not implemented for 'Half'",
     "not implemented for 'BFloat16'",
@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 4> kRefusals = {
     "Unsupported datatype for add_relu",
 };
 
-// What they say where indices or classes are not int64.
+// Parts of the errors that they raise for indices or classes that are not int64.
 constexpr std::array<std::string_view, 4> kRefusalsOfIndices = {
     "Expected dtype int64 for index",
     "Expected a long tensor for index",
@@ -74,7 +74,8 @@ IValue widened(const IValue& value) {
   return wide;
 }
 
-// One tensor that was widened, or one that the call made: the first is written back to, the second is rounded.
+// Takes the float32 tensors after a call. A tensor that was widened is copied back to the argument; a new one is
+// rounded.
 class Narrowing {
  public:
   explicit Narrowing(at::ScalarType narrow) : narrow_(narrow) {}
@@ -99,8 +100,8 @@ class Narrowing {
 
 }  // namespace
 
-void call_in_own_or_wide(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
-                         const Dtypes& dtypes) {
+void call_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                     const Dtypes& dtypes) {
   const auto arguments = torch::jit::last(*stack, dtypes.count);
   const auto narrow = narrow_of(arguments);
   const bool has_int32 = std::any_of(dtypes.indices.begin(), dtypes.indices.end(),
@@ -109,8 +110,8 @@ void call_in_own_or_wide(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     op.redispatchBoxed(keys, stack);
     return;
   }
-  const std::vector<IValue> given = arguments.vec();  // a kernel that refuses has moved some of them
-  std::vector<IValue> used;                           // in their place, once something must be changed
+  const std::vector<IValue> given = arguments.vec();  // copied: a kernel that refuses may have moved them
+  std::vector<IValue> used;                           // what is passed instead; empty until a dtype must change
   const size_t below = stack->size() - dtypes.count;
   const auto widen = [&](const std::vector<IValue>& values) {
     std::vector<IValue> wider;

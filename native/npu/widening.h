@@ -1,4 +1,4 @@
-// Some CPU kernels refuse dtypes that Ascend's kernels take, and some add in float16, which is slow and less exact.
+// Some CPU kernels refuse dtypes that Ascend's kernels take. Some accumulate in float16, which is slow and less exact.
 // Such calls are computed in float32 and rounded once, or with indices in int64.
 #pragma once
 
@@ -10,19 +10,20 @@
 
 namespace descend::npu {
 
-// What a call may need changed.
+// The arguments of an operator whose dtypes may have to change.
 struct Dtypes {
   uint32_t count;                 // of arguments
   std::vector<uint32_t> written;  // the arguments that are written to
   std::vector<uint32_t> indices;  // those that are indices or classes
-  bool float16_in_float32;        // the kernel adds in float16
+  bool float16_in_float32;        // the kernel accumulates in float16
 };
 
-// Calls the kernel of the CPU with the arguments on the stack.
-// - If it refuses the dtype of a float16 or bfloat16 tensor, it is called with float32 in its place. Results in float32
-//   are then rounded to that dtype. `float16_in_float32` does so at once where all floating-point tensors are float16.
-// - If it refuses indices in int32, it is called with int64 in their place.
-void call_in_own_or_wide(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
-                         const Dtypes& dtypes);
+// Calls the CPU kernel with the arguments on the stack.
+// - If it refuses float16 or bfloat16, it is called again with float32 tensors. Its float32 results are then rounded
+//   to the narrower dtype. With `float16_in_float32` it gets float32 at once, if all floating-point tensors are
+//   float16.
+// - If it refuses indices in int32, it is called again with indices in int64.
+void call_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                     const Dtypes& dtypes);
 
 }  // namespace descend::npu

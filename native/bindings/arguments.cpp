@@ -181,7 +181,7 @@ void Reader::remember(int i) {
   unread_.push_back({i, std::current_exception()});
 }
 
-Status Reader::judge(Status prepared) const {
+Status Reader::status_or_throw(Status prepared) const {
   if (const Unread* unread = first_unread(); unread != nullptr && prepared.sentence.empty()) {
     std::rethrow_exception(unread->why);
   }

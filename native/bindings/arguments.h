@@ -45,7 +45,7 @@ class Reader {
   }
 
   // `prepared` is the status of phase 1, for the arguments that could be read. Returns it, or throws the stored reason.
-  Status judge(Status prepared) const;
+  Status status_or_throw(Status prepared) const;
 
  private:
   struct Unread {

@@ -129,7 +129,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
         call[outputs[k]].tensor.data = nullptr;
       }
     }
-    check(reader.judge(executors->prepare()));
+    check(reader.status_or_throw(executors->prepare()));
 
     std::vector<Result> results;
     results.reserve(output_count);
@@ -225,7 +225,7 @@ PyObject* call_get_workspace_size(PyObject* self, PyObject* const* args, Py_ssiz
       }
     }
     reader.refuse_trace();
-    check(reader.judge(made->executor->prepare()));
+    check(reader.status_or_throw(made->executor->prepare()));
     const nb::object size = nb::cast(made->executor->workspace_bytes());
     const nb::object executor = nb::cast(made.release(), nb::rv_policy::take_ownership);
     return nb::make_tuple(size, executor).release().ptr();
@@ -318,7 +318,7 @@ nb::list infer_results(const nb::str& name, const nb::args& arguments) {
       reader.metadata(i, object.ptr(), keep);
     }
   }
-  (void)reader.judge({});
+  (void)reader.status_or_throw({});
   op.infer(call);
   nb::list results;
   for (int i = 0; i < parameter_count(op); ++i) {
@@ -353,7 +353,7 @@ nb::tuple verdict(const nb::str& name, const nb::str& product_name, const nb::ar
   }
   Status status;
   try {
-    status = reader.judge(verdict_on(call.product, call));
+    status = reader.status_or_throw(verdict_on(call.product, call));
   } catch (const StatusError& error) {
     status = error.status;
   }

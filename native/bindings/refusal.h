@@ -1,4 +1,4 @@
-// Refusals of an array that is an argument.
+// Errors for an array argument that is refused.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Results, as arrays of the caller's family.
+// Results, as arrays of the same library as the arguments.
 #pragma once
 
 #include "bindings/dlpack.h"

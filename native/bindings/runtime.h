@@ -16,7 +16,7 @@ struct PythonStream {
 
   ~PythonStream();
   void hold(const std::vector<nb::object>& arrays, nb::object workspace);
-  void release();  // of what is held, once the stream is idle
+  void release();  // drops what is held; the stream must be idle
   void synchronize(std::optional<double> seconds);
 };
 

@@ -1,4 +1,5 @@
-// What DLPack does not say of a PyTorch tensor. PyTorch is never imported here: before it is, no object is its tensor.
+// What DLPack does not report about a PyTorch tensor. PyTorch is never imported here: if the program has not imported
+// it, no object can be its tensor.
 #pragma once
 
 #include "bindings/python.h"

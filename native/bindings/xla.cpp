@@ -53,7 +53,7 @@ std::string_view find_text(const xla::Attributes& attributes, std::string_view n
   return text == nullptr ? std::string_view() : std::string_view(text->data, text->size);
 }
 
-// 64-bit integers, which flags are as well.
+// A list of 64-bit integers. Flags are passed as such a list, too.
 bool find_list(const xla::Attributes& attributes, std::string_view name, Dims* list) {
   const auto* array = static_cast<const xla::Array*>(find(attributes, name, xla::AttributeType::kArray));
   if (array == nullptr || array->dtype != xla::DataType::kInt64) return false;
@@ -153,13 +153,13 @@ xla::Error* execute(const xla::CallFrame& frame) {
   return error(frame, code, status.sentence.c_str());
 }
 
-// What XLA calls: for the handler's version, and in each stage of an execution.
+// XLA calls this to ask for the handler's version, and in each stage of an execution.
 xla::Error* handle(xla::CallFrame* frame) noexcept {
   for (xla::Extension* each = frame->extensions; each != nullptr; each = each->next) {
     if (each->type != xla::kMetadata) continue;
     xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(each)->metadata;
-    // Of major version 0 any minor version has what is used here, so the answer is this XLA's own. XLA of version 0.1
-    // does not say which it is.
+    // Every minor version of major version 0 has what is used here, so the answer is the version of this XLA. Version
+    // 0.1 of XLA does not report its version.
     const bool said = frame->api != nullptr && frame->api->version.major == 0;
     metadata.version.major = 0;
     metadata.version.minor = said ? frame->api->version.minor : 1;

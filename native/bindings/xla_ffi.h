@@ -8,7 +8,7 @@
 
 namespace descend::xla {
 
-// What a structure is given beyond its fields.
+// An extension of a structure, in a linked list.
 struct Extension {
   size_t struct_size;
   int32_t type;
@@ -25,7 +25,7 @@ struct Version {
 // XLA asks a handler for this in a call with a MetadataExtension.
 struct Metadata {
   size_t struct_size;
-  Version version;  // that the handler was written for
+  Version version;  // the version that the handler was written for
   uint32_t traits;
 };
 
@@ -34,7 +34,7 @@ struct MetadataExtension {
   Metadata* metadata;
 };
 
-struct Error;  // XLA's own; whoever gets one owns it
+struct Error;  // a class of XLA; its receiver owns it
 
 enum class ErrorCode : int32_t { kInvalidArgument = 3, kResourceExhausted = 8, kInternal = 13 };
 

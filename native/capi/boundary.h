@@ -1,4 +1,4 @@
-// What every C function is wrapped in: no exception leaves it, and a failure becomes a number and a sentence.
+// The wrapper of every C function. No exception leaves it. A failure becomes a code and a sentence.
 #pragma once
 
 #include <new>
@@ -32,7 +32,7 @@ inline Status null_argument(const char* name) {
   return failure(Code::kInvalidParam, name, " is null, but must be given.");
 }
 
-// A handle of a stream, an event or a context that names no live one.
+// The failure for a handle that names no live stream, event or context.
 inline Status stale(const char* name) {
   return failure(Code::kInvalidResourceHandle, name, " is not one, or has been destroyed already.");
 }

@@ -29,7 +29,7 @@ Status launch_callback(aclrtCallback function, void* data, bool blocks, const st
 // The next callback for the calling thread, of any of its streams. Waits for one until the deadline.
 Status next_callback(const Deadline& deadline, CallbackPtr* next);
 
-// For a stream that is destroyed: what it has still to call fails.
+// For a stream that is destroyed. Its callbacks that have not run fail.
 void abandon_callbacks(DeviceStream& stream);
 
 void forget_callbacks();  // for aclFinalize, while streams may still work

@@ -1,4 +1,4 @@
-// What the memory functions share.
+// Shared by the memory functions.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the functions on opaque objects share: to create one, to read it, to destroy it.
+// Shared by the functions that create, read and destroy opaque objects.
 #pragma once
 
 #include "capi/state.h"
@@ -13,7 +13,7 @@ inline Status null_parameter(const char* name) {
   return failure(Code::kParamNullptr, name, " is null, but must be given.");
 }
 
-// Runs make() -> handle; null and a sentence when it throws.
+// Runs make() -> handle. If it throws, returns null and keeps a sentence.
 template <class Handle, class Make>
 Handle* create(const char* function, Make make) noexcept {
   void* handle = nullptr;
@@ -24,7 +24,7 @@ Handle* create(const char* function, Make make) noexcept {
   return static_cast<Handle*>(handle);
 }
 
-// A getter: use(object) on what the handle names. Descriptions are read without aclInit.
+// For getters: calls use(object) on the object that the handle names. Needs no aclInit.
 template <class Table, class Use>
 int32_t get(const char* function, const char* name, Table& table, const void* handle, const void* result,
             Use use) noexcept {

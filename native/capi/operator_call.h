@@ -62,7 +62,7 @@ aclnnStatus operator_boundary(const Operator& op, Body body) noexcept {
 // The last call of this thread, accepted or not, which descendPortability asks about.
 struct LastCall {
   std::shared_ptr<Executor> call;
-  Status refusal;  // of a call by name that none of the products can read; there is no executor then
+  Status refusal;  // for a call by name whose arguments could not be read; `call` is null then
 };
 LastCall last_call();
 void remember_call(LastCall call);

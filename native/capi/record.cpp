@@ -1,4 +1,4 @@
-// The record of calls: what was called, how often, how long it took, and what each product says to it.
+// The record of calls: which, how often, how long they took, and which products accept them.
 #include "capi/record.h"
 
 #include <array>
@@ -62,7 +62,7 @@ void append(std::string& key, const std::string& text) {
   key += text;
 }
 
-// Calls with the same key are told the same by every product.
+// Every product gives the same answer to calls with the same key.
 std::string key_of(const Call& call, const Status& answer) {
   std::string key;
   key.reserve(512);
@@ -149,8 +149,8 @@ Texts describe_arguments(const Call& call) {
 }
 
 // Asks the products that have not refused such a call yet.
-void judge(Kept& kept, const Call& call, const Status& answer, bool is_read) {
-  // What keeps the call from being made at all, such as a workspaceSize that is null, does so everywhere.
+void update_verdicts(Kept& kept, const Call& call, const Status& answer, bool is_read) {
+  // A failure outside the contract, such as a null workspaceSize, is the same on every product.
   const bool of_contract = answer.ok() || (is_read && !verdict_on(call.product, call).ok());
   for (int i = 0; i < kProductCount; ++i) {
     if (!kept.verdicts[i].ok()) continue;
@@ -172,7 +172,7 @@ std::shared_ptr<Entry> find_entry(const Call& call, const Status& answer, bool i
     entry = std::make_shared<Entry>();
     entry->kept = {function, call.product, others ? Texts() : describe_arguments(call), answer, {}, others};
   }
-  judge(entry->kept, call, answer, is_read);
+  update_verdicts(entry->kept, call, answer, is_read);
   record->entries[key] = entry;
   if (!others) ++record->kinds[function];
   return entry;

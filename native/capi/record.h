@@ -12,8 +12,8 @@ namespace descend::capi {
 inline std::atomic<bool> recording_calls = false;
 inline bool is_recording() { return recording_calls.load(std::memory_order_relaxed); }
 
-// Records a first phase and its answer, which is every product's where the call could not even be read. What its second
-// phases take is added to the result, which is null where there is no memory to record with.
+// Records a first phase, or a call by name, and its answer. If its arguments could not be read, this is the answer of
+// every product. The time of the runs is to be added to the returned meter. Null if there is no memory.
 std::shared_ptr<Meter> record_call(const Call& call, const Status& answer, bool is_read = true) noexcept;
 
 // For a fork. The child's record is empty.

@@ -1,4 +1,4 @@
-// What the program has set for the whole process. aclFinalize sets it back.
+// Settings of the whole process. aclFinalize resets them.
 #pragma once
 
 #include <array>

@@ -76,13 +76,13 @@ struct State {
 };
 State& state();
 
-// What a fork of the process does with the locks of the C interface: `before` takes them, the others let them go.
+// The locks of the C interface at a fork of the process: `before` takes them, the others release them.
 struct ForkHandlers {
   void (*before)();
   void (*in_parent)();
   void (*in_child)();
 };
-// To be called before the first call of state(), which hands them to the system.
+// To be called before the first call of state(), which registers them.
 bool set_fork_handlers(const ForkHandlers& handlers);
 
 }  // namespace descend::capi

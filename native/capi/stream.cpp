@@ -11,7 +11,7 @@ namespace descend::capi {
 namespace {
 
 // If several streams failed, each synchronization of the device returns the failure of one of them.
-Status tell_failure(int32_t device) {
+Status take_failure(int32_t device) {
   for (const auto& stream : streams_of(device)) DESCEND_RETURN_IF_ERROR(stream->take_failure());
   return {};
 }
@@ -88,7 +88,7 @@ aclError aclrtSynchronizeDevice() {
   return runtime_call("aclrtSynchronizeDevice", [] {
     const int32_t device = current_device();
     (void)wait_for_device(device);
-    return tell_failure(device);
+    return take_failure(device);
   });
 }
 
@@ -97,7 +97,7 @@ aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) {
     std::optional<std::chrono::nanoseconds> limit;
     DESCEND_RETURN_IF_ERROR(read_timeout(timeout, &limit));
     const int32_t device = current_device();
-    if (wait_for_device(device, limit)) return tell_failure(device);
+    if (wait_for_device(device, limit)) return take_failure(device);
     return failure(Code::kStreamSyncTimeout, "the device still had work after ", timeout, " ms.");
   });
 }

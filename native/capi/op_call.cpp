@@ -131,8 +131,7 @@ Status read_numbers(const Call& call, int i, const OpTensor& expected, const Des
   const int64_t count = elements(desc.shape), size = dtype_size(dtype);
   if (count < 0 || static_cast<uint64_t>(count) > described.buffer.size / static_cast<uint64_t>(size) ||
       (described.buffer.data == nullptr && count > 0)) {
-    return refused(" has shape ", to_string(desc.shape), ", which does not match its ", described.buffer.size,
-                   " bytes hold.");
+    return refused(" has shape ", to_string(desc.shape), ", which its ", described.buffer.size, " bytes do not hold.");
   }
   list->clear();
   for (int64_t k = 0; k < count; ++k) {

@@ -11,7 +11,7 @@
 
 namespace descend {
 
-// Another process opens the event by this handle, as long as a process that has the event is alive.
+// Another process can open the event by this handle, as long as the process that gave the handle has the event.
 using IpcHandle = std::array<char, 64>;
 
 class IpcEvent {

@@ -319,7 +319,7 @@ def test_verdicts_are_printed_though_the_page_cannot_be_written(tmp_path, capsys
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     text = fails(capsys, "check", judged / "good.npz", judged / "golden.npz", "--html", tmp_path / "page.html")
     assert "2 of 2 tensors pass" in text
     assert text.endswith(f"descend: {tmp_path}/page.html cannot be written: No space left on device.\n")

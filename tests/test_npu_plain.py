@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import plain  # noqa: E402
+from descend.npu.composed import activations, plain  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any
@@ -50,7 +50,9 @@ def test_one_hot(dtype: Any) -> None:
     wanted = torch.full((2, 2, 3), -0.5)
     wanted[0, 0, 0] = wanted[0, 1, 2] = 4
     same(plain.npu_one_hot(classes, depth=3, on_value=4, off_value=-0.5), wanted)
+    same(plain.npu_one_hot(classes, 2, 3, 4, -0.5), wanted)
     refused("depth is 0", plain.npu_one_hot, classes, depth=0)
+    refused("num_classes is 3, but is -1 or 2", plain.npu_one_hot, classes, 3)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32], ids=str)
@@ -80,19 +82,19 @@ def test_extremes_of_a_number_and_order() -> None:
 def test_activations(dtype: Any) -> None:
     x, dy = (4 * torch.randn(3, 50)).to(dtype), torch.randn(3, 50).to(dtype)
     wanted, (dx,) = gradients(lambda t: t * torch.tanh(torch.log1p(torch.exp(t))), [x], dy)
-    near(plain.npu_mish(x), wanted)
-    near(plain.npu_mish_backward(dy, x), dx)
+    near(activations.npu_mish(x), wanted)
+    near(activations.npu_mish_backward(dy, x), dx)
     wanted, (dx,) = gradients(lambda t: t / (1 + torch.exp(-t)), [x], dy)
-    y = plain.npu_silu(x)
+    y = activations.npu_silu(x)
     near(y, wanted)
-    near(plain.npu_silu_backward(dy, x, y), dx)
+    near(activations.npu_silu_backward(dy, x, y), dx)
     given = x.clone()
-    assert plain.npu_silu_(given) is given
+    assert activations.npu_silu_(given) is given
     assert torch.equal(given, y)
-    for name, call in (("mish", plain.npu_mish), ("silu", plain.npu_silu)):
+    for name, call in (("mish", activations.npu_mish), ("silu", activations.npu_silu)):
         refused(f"npu_{name}: self is torch.int64", call, torch.ones(2, dtype=torch.int64))
-    refused("grad is of shape [2, 50]", plain.npu_mish_backward, dy[:2], x)
-    refused("grad_output is of shape [2, 50]", plain.npu_silu_backward, dy[:2], x, x)
+    refused("grad is of shape [2, 50]", activations.npu_mish_backward, dy[:2], x)
+    refused("grad_output is of shape [2, 50]", activations.npu_silu_backward, dy[:2], x, x)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -30,10 +30,11 @@ import zipfile
 import zlib
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -176,11 +177,21 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, npt.ArrayLike]) ->
     if path.suffix in (".npy", ".bin") and len(tensors) != 1:
         names = ", ".join(tensors) or "none"
         raise TensorFileError(f"{path}: a {path.suffix} file holds one tensor, and there are {len(tensors)} ({names}).")
+    with replacing(path) as file:
+        writer(file, {name: _native(np.asarray(array)) for name, array in tensors.items()})
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` when all of it is written, so that a failure leaves no half of one.
+
+    Raises the OSError of what the system refuses.
+    """
     part = path.with_name(f".{os.urandom(8).hex()}.part")  # without the name, which may be as long as a name can be
     try:
         try:
             with part.open("wb") as file:
-                writer(file, {name: _native(np.asarray(array)) for name, array in tensors.items()})
+                yield file
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)

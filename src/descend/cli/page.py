@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-import os
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -19,6 +18,7 @@ from descend import precision
 from descend.cli import output
 from descend.cli.profile import EDGES, Profile
 from descend.cli.verdicts import Judge, Row
+from descend.tensors import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,15 +69,8 @@ def write(path: Path, what: str, rows: Sequence[Row], sentences: Sequence[str], 
         "plots": "\n".join(plots),
     }
     template = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
-    part = path.with_name(f".{os.urandom(8).hex()}.part")  # so that a failure leaves no half of a page
-    try:
-        try:
-            part.write_text(template.substitute(texts), encoding="utf-8", errors="replace")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise type(error)(f"{path} cannot be written: {error.strerror or error}.") from None
+    with replacing(path) as file:
+        file.write(template.substitute(texts).encode("utf-8", errors="replace"))
 
 
 def _row(place: int, row: Row, measures: int, linked: bool) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from descend.npu import rules
+from descend.npu.composed.random import splitmix64
 from descend.npu.crossing import Crossing
 from descend.npu.record import recording
 
@@ -85,7 +86,7 @@ def wait_for_graphs(device: int) -> None:
         engine: Any = torch.autograd.Variable._execution_engine
         engine.run_backward((y,), (dy,), False, False, (), allow_unreachable=True, accumulate_grad=True)
     for each in (x, y, dy):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # nobody frees them
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # it is never freed, so not by that thread
 
 
 def _npu() -> Any:
@@ -348,8 +349,4 @@ def _generator(given: torch.Generator | None, device: torch.device, known: torch
 
 def _cpu_seed(seed: int, offset: int) -> int:
     """Of the 32 bits that the CPU generator uses: no two offsets give the same for one seed. As in native/npu."""
-    mask = 2**64 - 1
-    x = (seed + 0x9E3779B97F4A7C15) & mask
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-    return ((x ^ (x >> 31)) + offset * 0x9E3779B1) & (2**32 - 1)
+    return (splitmix64(seed + 0x9E3779B97F4A7C15) + offset * 0x9E3779B1) % 2**32

@@ -1,10 +1,12 @@
-"""npu_swiglu, npu_gelu, npu_fast_gelu and their gradients.
+"""npu_swiglu, npu_gelu, npu_fast_gelu, npu_mish, npu_silu and their gradients.
 
     swiglu(x)    = a * sigmoid(a) * b, where a and b are the halves of x
     gelu(x)      = x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh
     fast_gelu(x) = x / (1 + exp(-1.702 * x))
+    mish(x)      = x * tanh(log(1 + exp(x)))
+    silu(x)      = x / (1 + exp(-x))
 
-Documents: torch_npu.npu_swiglu, npu_gelu, npu_fast_gelu, fast_gelu; aclnnSwiGlu(Grad), aclnnGeluV2,
+Documents: torch_npu.npu_swiglu, npu_gelu, npu_fast_gelu, fast_gelu, npu_mish, npu_silu; aclnnSwiGlu(Grad), aclnnGeluV2,
 aclnnGeluBackwardV2, aclnnFastGelu(Backward).
 """
 
@@ -86,3 +88,38 @@ def npu_fast_gelu_backward(grad: Tensor, self: Tensor) -> Tensor:
     gate = (x * FAST).sigmoid_()
     slope = (1 - gate).mul_(x).mul_(FAST).add_(1).mul_(gate)
     return slope.mul_(grad).to(self.dtype)
+
+
+def npu_mish(self: Tensor) -> Tensor:
+    """The result, of the shape of ``self``."""
+    check_float("npu_mish", self=self)
+    return functional.mish(wide(self)).to(self.dtype)
+
+
+def npu_mish_backward(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of self."""
+    check_float("npu_mish_backward", grad=grad, input=input)
+    check_shape("npu_mish_backward", "grad", grad, input.shape, "input")
+    x = wide(input)
+    dx: Tensor = torch.ops.aten.mish_backward(grad.to(x.dtype), x)
+    return dx.to(input.dtype)
+
+
+def npu_silu(self: Tensor) -> Tensor:
+    """The result, of the shape of ``self``."""
+    check_float("npu_silu", self=self)
+    return functional.silu(wide(self)).to(self.dtype)
+
+
+def npu_silu_(self: Tensor) -> Tensor:
+    """`npu_silu` in place."""
+    return self.copy_(npu_silu(self))
+
+
+def npu_silu_backward(grad_output: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
+    """The gradient of self, which is ``x0``; ``x1`` is the result."""
+    check_float("npu_silu_backward", grad_output=grad_output, x0=x0)
+    check_shape("npu_silu_backward", "grad_output", grad_output, x0.shape, "x0")
+    x = wide(x0)
+    dx: Tensor = torch.ops.aten.silu_backward(grad_output.to(x.dtype), x)
+    return dx.to(x0.dtype)

@@ -222,20 +222,17 @@ class _Block:
 
     def kept(self, drawn: Kept) -> Tensor:
         """The factors of dropout, 0 or 1 / keep, shaped as the scores."""
-        _, heads, group, queries, _ = self.problem.query.shape
-        keys, rows = self.problem.key.shape[2], self.rows.stop - self.rows.start
-        batches, own_heads = (
-            range(*self.batches.indices(self.problem.query.shape[0])),
-            range(*self.heads.indices(heads)),
-        )
-        at_once = len(own_heads) * group if rows == queries else 1  # the heads of a batch follow each other
-        pieces = [
-            drawn.places(
-                self.problem.first + ((b * heads * group + n) * queries + self.rows.start) * keys, at_once * rows * keys
-            )
-            for b in batches
-            for n in range(own_heads.start * group, own_heads.stop * group, at_once)
+        batch, heads, group, rows = self.shape
+        all_heads, queries = group * self.problem.query.shape[1], self.problem.query.shape[3]
+        keys = self.problem.key.shape[2]
+        at_once = heads * group if rows == queries else 1  # the heads of a batch follow each other
+        first_head = self.heads.start * group
+        starts = [
+            self.problem.first + ((b * all_heads + head) * queries + self.rows.start) * keys
+            for b in range(self.batches.start, self.batches.start + batch)
+            for head in range(first_head, first_head + heads * group, at_once)
         ]
+        pieces = [drawn.places(start, at_once * rows * keys) for start in starts]
         kept = torch.stack(pieces).view(*self.shape, keys)[..., self.columns]
         return kept.to(self.problem.dtype).div_(drawn.dropout.keep)
 

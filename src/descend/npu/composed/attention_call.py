@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed import attention
+from descend.npu.composed.dropout import check_bits
 from descend.npu.composed.layouts import Sizes, sequences, sizes_of
 from descend.npu.composed.masks import Masking, Part
 from descend.npu.composed.random import Dropout, Kept, draw, from_bits
@@ -175,10 +176,7 @@ def dropout_of(operator: str, call: Call, keep_prob: float, seed: int, offset: i
         seed, offset = draw()
     dropout, count = Dropout(keep_prob, seed, offset), kept_count(call)
     if mask is not None:
-        least = -(-count // 8)
-        if mask.dtype != torch.uint8 or mask.numel() < least:
-            got = f"{mask.dtype} of {mask.numel()} elements"
-            refuse(operator, "dropout_mask", got, f"is torch.uint8 of at least {least}: a bit for each probability")
+        check_bits(operator, "dropout_mask", mask, count)
         if not torch.equal(from_bits(mask.flatten(), count), Kept(dropout).places(0, count)):
             own = f"must be what _npu_dropout_gen_mask gives for {count} numbers, seed {seed} and offset {offset}"
             refuse(operator, "dropout_mask", "another mask", f"{own}, as the gradient draws it from these")

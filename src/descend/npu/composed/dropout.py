@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import check_float, check_shape, wide
-from descend.npu.composed.random import ALIGNED, Dropout, Kept, bits, draw, from_bits
+from descend.npu.composed.random import Dropout, Kept, aligned, bits, draw, from_bits
 from descend.npu.composed.refusal import refuse
 
 
@@ -77,10 +77,9 @@ def npu_dropout_with_add_softmax(
     operator = "npu_dropout_with_add_softmax"
     check_float(operator, self=self, x1=x1)
     check_shape(operator, "x1", x1, self.shape, "self")
-    dropout, count = _drawn(operator, prob), self.numel()
-    mask = Kept(dropout).places(0, -(-count // ALIGNED) * ALIGNED)
+    mask = aligned(_drawn(operator, prob), self.numel())
     softmax = torch.softmax(wide(x1).add(wide(self), alpha=alpha), dim)
-    dropped = _dropped(operator, softmax, mask[:count].view(self.shape), prob)
+    dropped = _dropped(operator, softmax, mask[: self.numel()].view(self.shape), prob)
     return mask.to(torch.uint8), softmax.to(x1.dtype), dropped.to(x1.dtype)
 
 
@@ -104,7 +103,7 @@ def new_bits(operator: str, p: float, count: int) -> Tensor:
 
 def by_bits(operator: str, x: Tensor, mask: Tensor, p: float) -> Tensor:
     """Dropout by a mask of bits."""
-    _check_mask(operator, mask, -(-x.numel() // 8))
+    check_bits(operator, "mask", mask, x.numel())
     return _dropped(operator, x, from_bits(mask.flatten(), x.numel()).view(x.shape), p)
 
 
@@ -118,13 +117,18 @@ def _drawn(operator: str, p: float) -> Dropout:
     return Dropout(_keep(operator, p), *draw())
 
 
-def _check_mask(operator: str, mask: Tensor, least: int) -> None:
+def check_bits(operator: str, name: str, mask: Tensor, count: int) -> None:
+    """Refuses a mask that has not a bit for each of ``count`` numbers."""
+    _check_mask(operator, name, mask, -(-count // 8))
+
+
+def _check_mask(operator: str, name: str, mask: Tensor, least: int) -> None:
     if mask.dtype != torch.uint8 or mask.numel() < least:
-        refuse(operator, "mask", f"{mask.dtype} of {mask.numel()} elements", f"is torch.uint8 of at least {least}")
+        refuse(operator, name, f"{mask.dtype} of {mask.numel()} elements", f"is torch.uint8 of at least {least}")
 
 
 def _from_bytes(operator: str, mask: Tensor, like: Tensor) -> Tensor:
-    _check_mask(operator, mask, like.numel())
+    _check_mask(operator, "mask", mask, like.numel())
     return mask.flatten()[: like.numel()].view(like.shape).bool()
 
 

@@ -28,8 +28,12 @@ def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != input.dtype:
             refuse(operator, name, tensor.dtype, f"has the dtype of input, {input.dtype}")
-    wide_bias = None if bias is None else wide(bias)
-    return functional.linear(wide(input), wide(weight), wide_bias).to(input.dtype)
+    return wide_linear(input, weight, bias).to(input.dtype)
+
+
+def wide_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """torch.nn.functional.linear in the dtype of the arithmetic."""
+    return functional.linear(wide(input), wide(weight), None if bias is None else wide(bias))
 
 
 def npu_linear_backward(grad: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

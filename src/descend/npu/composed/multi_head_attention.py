@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from descend.npu.composed.arithmetic import check_float, check_shape, wide
 from descend.npu.composed.dropout import by_bits, new_bits
+from descend.npu.composed.matmul import wide_linear
 from descend.npu.composed.refusal import refuse
 
 
@@ -67,7 +67,7 @@ def npu_multi_head_attention(
     for name, bias in zip((*rows, "out_proj"), biases, strict=True):
         if bias is not None:
             check_shape(operator, f"{name}_bias", bias, (query.shape[1],), "a row")
-    q, k, v = (sizes.cut(_linear(x, w, b)) for x, w, b in zip(rows.values(), weights, biases, strict=False))
+    q, k, v = (sizes.cut(wide_linear(x, w, b)) for x, w, b in zip(rows.values(), weights, biases, strict=False))
     q = q / math.sqrt(sizes.size)
     scores = q @ k.transpose(2, 3)
     if attn_mask.dim() != 4 or torch.broadcast_shapes(attn_mask.shape, scores.shape) != scores.shape:
@@ -76,7 +76,7 @@ def npu_multi_head_attention(
     mask = new_bits(operator, dropout_prob, scores.numel()) if dropout_mask is None else dropout_mask
     used = by_bits(operator, scores, mask, dropout_prob)
     context = sizes.joined(used @ v)
-    y, dtype = _linear(context, out_proj_weight, out_proj_bias), query.dtype
+    y, dtype = wide_linear(context, out_proj_weight, out_proj_bias), query.dtype
     stored = scores if softmax_use_float else scores.to(dtype)
     return y.to(dtype), mask, q.to(dtype), k.to(dtype), v.to(dtype), stored, used.to(dtype), context.to(dtype)
 
@@ -150,7 +150,3 @@ def _checked(
     for name, weight in zip((*rows, "out_proj"), weights, strict=True):
         check_shape(operator, f"{name}_weight", weight, (width, width), "N * D rows and columns")
     return _Sizes(batch, heads, size)
-
-
-def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return functional.linear(wide(rows), wide(weight), None if bias is None else wide(bias))

@@ -1,9 +1,9 @@
-"""Operators of torch_npu that PyTorch has under other names: copies of parts, extremes, activations, a loss.
+"""Operators of torch_npu that PyTorch has under other names: copies of parts, extremes, a loss.
 
-    mish(x) = x * tanh(log(1 + exp(x)))     silu(x) = x * sigmoid(x)     loss = -sum(labels * log_softmax(x))
+    loss = -sum(labels * log_softmax(x))
 
 Documents: torch_npu.npu_slice, npu_transpose, npu_broadcast, npu_pad, npu_one_hot, npu_max, npu_min, npu_sort_v2,
-npu_mish, npu_silu, npu_softmax_cross_entropy_with_logits.
+npu_softmax_cross_entropy_with_logits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def npu_broadcast(self: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def npu_pad(input: Tensor, paddings: Sequence[int]) -> Tensor:
-    """``input`` with zeros around it: ``paddings`` has how many come before and behind, dimension by dimension."""
+    """``input`` with zeros around it: ``paddings`` tells how many come before and after, dimension by dimension."""
     if len(paddings) % 2 or len(paddings) > 2 * input.dim() or any(padding < 0 for padding in paddings):
         refuse("npu_pad", "paddings", list(paddings), f"has two numbers from 0 on for each of {input.dim()} dimensions")
     pairs = [*paddings, *[0] * (2 * input.dim() - len(paddings))]
@@ -51,10 +51,18 @@ def npu_pad(input: Tensor, paddings: Sequence[int]) -> Tensor:
 def npu_one_hot(
     self: Tensor, num_classes: int = -1, depth: int = 1, on_value: float = 1, off_value: float = 0
 ) -> Tensor:
-    """float32 [..., depth]: ``on_value`` at each class, ``off_value`` elsewhere. A class outside gets a row without."""
+    """float32 [..., depth]: ``on_value`` at each class, ``off_value`` elsewhere, also for classes that are not there.
+
+    In torch_npu's document ``num_classes`` is the dimension of the classes. Its results have it last.
+    """
     if depth < 1:
         refuse("npu_one_hot", "depth", depth, "is at least 1")
-    return torch.where(self.unsqueeze(-1) == torch.arange(depth), float(on_value), float(off_value))
+    if num_classes not in (-1, self.dim()):
+        refuse(
+            "npu_one_hot", "num_classes", num_classes, f"is -1 or {self.dim()}: depth says how many classes there are"
+        )
+    on, off = (torch.tensor(value, dtype=torch.float32) for value in (on_value, off_value))
+    return torch.where(self.unsqueeze(-1) == torch.arange(depth), on, off)
 
 
 def npu_max(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -85,41 +93,6 @@ def npu_min_backward(grad: Tensor, dim: int, indices: Tensor, sizes: Sequence[in
 def npu_sort_v2(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     """The numbers in order."""
     return self.sort(dim, descending).values
-
-
-def npu_mish(self: Tensor) -> Tensor:
-    """The result, of the shape of ``self``."""
-    check_float("npu_mish", self=self)
-    return functional.mish(wide(self)).to(self.dtype)
-
-
-def npu_mish_backward(grad: Tensor, input: Tensor) -> Tensor:
-    """The gradient of self."""
-    check_float("npu_mish_backward", grad=grad, input=input)
-    check_shape("npu_mish_backward", "grad", grad, input.shape, "input")
-    x = wide(input)
-    dx: Tensor = torch.ops.aten.mish_backward(grad.to(x.dtype), x)
-    return dx.to(input.dtype)
-
-
-def npu_silu(self: Tensor) -> Tensor:
-    """The result, of the shape of ``self``."""
-    check_float("npu_silu", self=self)
-    return functional.silu(wide(self)).to(self.dtype)
-
-
-def npu_silu_(self: Tensor) -> Tensor:
-    """`npu_silu` in place."""
-    return self.copy_(npu_silu(self))
-
-
-def npu_silu_backward(grad_output: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
-    """The gradient of self, which is ``x0``; ``x1`` is the result."""
-    check_float("npu_silu_backward", grad_output=grad_output, x0=x0)
-    check_shape("npu_silu_backward", "grad_output", grad_output, x0.shape, "x0")
-    x = wide(x0)
-    dx: Tensor = torch.ops.aten.silu_backward(grad_output.to(x.dtype), x)
-    return dx.to(x0.dtype)
 
 
 def npu_softmax_cross_entropy_with_logits(self: Tensor, labels: Tensor) -> Tensor:

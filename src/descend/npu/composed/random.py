@@ -14,7 +14,7 @@ from torch import Tensor
 CHUNK = 1 << 14
 """How many places of a mask are drawn at a time, each chunk from a generator of its own: 0.1 ms."""
 ALIGNED = 128
-"""Masks of bits have a multiple of so many bits."""
+"""The length of a mask is a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,29 @@ class Kept:
 
     def _chunk(self, chunk: int) -> Tensor:
         if self._drawn is None or self._drawn[0] != chunk:
-            mixed = (self.dropout.seed * 0x9E3779B97F4A7C15 + self.dropout.offset * 0xD1B54A32D192ED03) % 2**64
-            self._generator.manual_seed(_scrambled((mixed + chunk) % 2**64))
+            mixed = self.dropout.seed * 0x9E3779B97F4A7C15 + self.dropout.offset * 0xD1B54A32D192ED03 + chunk
+            self._generator.manual_seed(splitmix64(mixed) % 2**32)  # of more bits it uses no more
             words = torch.empty(CHUNK // 2, dtype=torch.int64).random_(-(2**63), None, generator=self._generator)
             self._drawn = chunk, words.view(torch.int32) < self._threshold
         return self._drawn[1]
 
 
-def _scrambled(x: int) -> int:
-    """Of 64 bits the 32 that the generator uses, as splitmix64 mixes them."""
+def splitmix64(x: int) -> int:
+    """A hash of 64 bits: the last step of the random number generator of this name, by Steele, Lea and Flood."""
+    x %= 2**64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) % 2**64
-    return (x ^ (x >> 31)) % 2**32
+    return x ^ (x >> 31)
+
+
+def aligned(dropout: Dropout, count: int) -> Tensor:
+    """The mask of ``count`` numbers, continued up to a multiple of `ALIGNED`: bool."""
+    return Kept(dropout).places(0, -(-count // ALIGNED) * ALIGNED)
 
 
 def bits(dropout: Dropout, count: int) -> Tensor:
     """The mask of ``count`` numbers, one bit each from the lowest on: uint8 [ceil(count / 128) * 16]."""
-    kept = Kept(dropout).places(0, -(-count // ALIGNED) * ALIGNED).view(torch.uint8).view(-1, 8)
+    kept = aligned(dropout, count).view(torch.uint8).view(-1, 8)
     return (kept << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
 
 

@@ -310,7 +310,7 @@ TABLE = (
         ("npu_transpose",),
         "none",
         "permute and a copy",
-        "orders that are none",
+        "a perm that is not an order of the dimensions",
         ("torch_npu.npu_transpose",),
     ),
     Composed(
@@ -337,7 +337,7 @@ TABLE = (
         ("npu_one_hot",),
         "none",
         "a comparison with 0, 1, ..., depth - 1",
-        "a depth below 1",
+        "a depth below 1; classes in another dimension than the last",
         ("torch_npu.npu_one_hot",),
     ),
     Composed(
@@ -369,7 +369,7 @@ TABLE = (
     ),
     Composed(
         "npu_mish",
-        "plain",
+        "activations",
         ("npu_mish", "npu_mish_backward"),
         "npu_mish_backward",
         "torch.nn.functional.mish in float32, rounded once",
@@ -378,7 +378,7 @@ TABLE = (
     ),
     Composed(
         "npu_silu",
-        "plain",
+        "activations",
         ("npu_silu", "npu_silu_", "npu_silu_backward"),
         "npu_silu_backward",
         "torch.nn.functional.silu in float32, rounded once",

@@ -47,7 +47,7 @@ function(add_torch_module name folder)
     target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX)
   endif()
   set_target_properties(${name} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
-  install(TARGETS ${name} LIBRARY DESTINATION descend)
+  install(TARGETS ${name} LIBRARY DESTINATION descend COMPONENT torch) # not in wheels for other environments
 endfunction()
 
 add_torch_module(_torch native/torch)

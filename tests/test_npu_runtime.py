@@ -56,6 +56,24 @@ def test_pytorchs_profiler_works_on_the_cpu():
     assert run(code + "print(any(e.name == 'aten::add' for e in p.events()))") == "True\n"
 
 
+def test_settings_of_python_hold_for_it():
+    code = """
+from descend import acl
+x, gamma = torch.ones(4, 16, device="npu"), torch.ones(16, device="npu")
+def refused():
+    try:
+        torch_npu.npu_rms_norm(x, gamma)
+    except RuntimeError as error:
+        return "561003" in str(error)  # the product has no such operator
+with acl.product("atlas-training"):
+    within = refused()
+after = refused()
+acl.set_product("atlas-training")
+print(within, after, refused())
+"""
+    assert run(code) == "True None True\n"
+
+
 def test_a_wrong_number_of_devices_is_named():
     code = "try: torch.ones(3).npu()\nexcept RuntimeError as e: print('DESCEND_DEVICES is \"x\"' in str(e))"
     assert run(code, DESCEND_DEVICES="x") == "True\n"

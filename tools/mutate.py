@@ -112,7 +112,7 @@ def build() -> str:
     interpreter = f"-DPython_EXECUTABLE={sys.executable}"
     for command in (
         ["cmake", "-S", COPY, "-B", COPY / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *options, interpreter],
-        ["cmake", "--build", COPY / "build"],
+        ["cmake", "--build", COPY / "build", "--target", "all", "native_tests"],
         ["cmake", "--install", COPY / "build", "--prefix", COPY / "src"],
     ):
         status, output = _run(command)

@@ -59,19 +59,18 @@ void read_list(Call& call, int i, PyObject* object, bool booleans) {
     list.push_back(single->value);
     return;
   }
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence.ptr());
+  const Py_ssize_t count = length(sequence.ptr());
   std::vector<int64_t> values(count);
   for (Py_ssize_t k = 0; k < count; ++k) {
     // Held, since the item's own code may change the list.
-    const nb::object item = nb::borrow(
-        k < PySequence_Fast_GET_SIZE(sequence.ptr()) ? PySequence_Fast_GET_ITEM(sequence.ptr(), k) : Py_None);
+    const nb::object held = nb::borrow(k < length(sequence.ptr()) ? item(sequence.ptr(), k) : Py_None);
     if (booleans) {
-      const auto value = as_bool(item.ptr());
+      const auto value = as_bool(held.ptr());
       if (!value) wrong_type(call, i, object, expected);
       values[k] = *value;
     } else {
-      const auto value = as_integer(item.ptr());
-      if (!value || has_length(item.ptr())) wrong_type(call, i, object, expected);
+      const auto value = as_integer(held.ptr());
+      if (!value || has_length(held.ptr())) wrong_type(call, i, object, expected);
       if (!value->fits) too_large(call, i, "holds a number that does not fit into 64 bits.");
       values[k] = value->value;
     }

@@ -69,14 +69,14 @@ GivenOutputs given_outputs(const Call& call, PyObject* out, size_t count) {
     throw Error{PyExc_TypeError, concat(call.operator_name(), ": out is ", what_is(out), ", but must be a tuple of ",
                                         count, " arrays, None for one that is to be allocated.")};
   }
-  const auto length = static_cast<size_t>(PySequence_Fast_GET_SIZE(out));
-  if (length != count) {
+  const auto given = static_cast<size_t>(length(out));
+  if (given != count) {
     throw Error{PyExc_ValueError,
-                concat(call.operator_name(), ": out has length ", length, ", but must have length ", count, ".")};
+                concat(call.operator_name(), ": out has length ", given, ", but must have length ", count, ".")};
   }
   for (size_t k = 0; k < count; ++k) {
-    PyObject* item = PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(k));
-    if (item != Py_None) arrays[k] = nb::borrow(item);
+    PyObject* array = item(out, static_cast<Py_ssize_t>(k));
+    if (array != Py_None) arrays[k] = nb::borrow(array);
   }
   return arrays;
 }
@@ -162,7 +162,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
     if (output_count == 1) return finish(0).release().ptr();
     nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(output_count)));
     for (size_t k = 0; k < output_count; ++k) {
-      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(k), finish(k).release().ptr());
+      (void)PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(k), finish(k).release().ptr());
     }
     return tuple.release().ptr();
   });

@@ -82,7 +82,7 @@ std::string utf8(PyObject* string) {
   PyErr_Clear();
   const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
   if (!bytes.is_valid()) throw nb::python_error();
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+  return {PyBytes_AsString(bytes.ptr()), static_cast<size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
 std::string text_argument(const std::string& name, nb::handle object) {

@@ -85,6 +85,14 @@ bool is_deleted(PyObject* object);
 // What messages call an object: "an int", "a numpy.ndarray", "a deleted jaxlib._jax.ArrayImpl", "None".
 std::string what_is(PyObject* object);
 
+// The length of a tuple or list, and an item, borrowed.
+inline Py_ssize_t length(PyObject* sequence) {
+  return PyTuple_Check(sequence) ? PyTuple_Size(sequence) : PyList_Size(sequence);
+}
+inline PyObject* item(PyObject* sequence, Py_ssize_t index) {
+  return PyTuple_Check(sequence) ? PyTuple_GetItem(sequence, index) : PyList_GetItem(sequence, index);
+}
+
 // The UTF-8 of a str. Lone surrogates, which UTF-8 cannot encode, are escaped.
 std::string utf8(PyObject* string);
 

@@ -23,8 +23,8 @@ void refuse_unreadable(const Call& call, int i, PyObject* object, const nb::pyth
   std::string_view reason(text);
   reason = reason.substr(0, reason.find('\n'));
   while (!reason.empty() && (reason.back() == '.' || reason.back() == ' ')) reason.remove_suffix(1);
-  if (reason.empty()) reason = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
-  refuse(call, i, concat("is ", what_is(object), " that cannot be read: ", reason, "."));
+  const std::string type = reason.empty() ? utf8(nb::str(error.type().attr("__name__")).ptr()) : "";
+  refuse(call, i, concat("is ", what_is(object), " that cannot be read: ", reason, type, "."));
 }
 
 }  // namespace descend::python

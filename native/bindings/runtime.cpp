@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "bindings/arguments.h"
+#include "bindings/buffer.h"
 #include "kernels/arithmetic.h"
 #include "kernels/element.h"
 #include "kernels/isa.h"
@@ -149,15 +150,19 @@ WorkspaceView view_workspace(const char* operator_name, PyObject* object) {
   }
   // As long as the view exists, a bytearray cannot be resized.
   const nb::object memory = nb::steal(PyMemoryView_GetContiguous(object, PyBUF_WRITE, 'C'));
-  const Py_buffer* view = memory.is_valid() ? PyMemoryView_GET_BUFFER(memory.ptr()) : nullptr;
+  Py_buffer view{};
+  const bool has_buffer = memory.is_valid() && PyObject_GetBuffer(memory.ptr(), &view, PyBUF_FULL_RO) == 0;
   // Scratch must not overwrite references: an array of objects has an 'O' in its format.
-  if (view == nullptr || (view->format != nullptr && std::strchr(view->format, 'O') != nullptr)) {
+  const bool has_objects = view.format != nullptr && std::strchr(view.format, 'O') != nullptr;
+  const WorkspaceView workspace{view.buf, static_cast<size_t>(view.len), memory};
+  if (has_buffer) PyBuffer_Release(&view);
+  if (!has_buffer || has_objects) {
     PyErr_Clear();
     throw Error{PyExc_TypeError,
                 concat(operator_name, ": workspace is ", what_is(object),
                        ", but must be None, an acl.Buffer or another writable, contiguous buffer without objects.")};
   }
-  return {view->buf, static_cast<size_t>(view->len), memory};
+  return workspace;
 }
 
 void bind_runtime(nb::module_& module) {

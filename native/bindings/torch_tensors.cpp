@@ -80,7 +80,7 @@ bool is_torch(PyObject* object) {
 void check_torch(const Call& call, int i, PyObject* object) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   check_recorded(call, i, object);
-  if (truth(nb::steal(PyObject_CallMethodNoArgs(object, is_neg)))) {
+  if (truth(nb::steal(PyObject_CallMethodObjArgs(object, is_neg, nullptr)))) {
     refuse(call, i, "is a lazily negated tensor; call resolve_neg() first.");
   }
 }

@@ -2,7 +2,8 @@
 #include "capi/record.h"
 
 #include <array>
-#include <charconv>
+#include <cstdlib>
+#include <iomanip>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -117,6 +118,14 @@ std::string describe(const Tensor& tensor) {
   return text;
 }
 
+// A number in as few digits as tell it from all others.
+std::string digits_of(double number) {
+  for (int digits = 6;; ++digits) {  // std::to_chars is not in GCC 8's library, for which wheels are built
+    std::string text = concat(std::setprecision(digits), number);
+    if (digits == 17 || std::strtod(text.c_str(), nullptr) == number) return text;
+  }
+}
+
 std::string describe(Kind kind, const Argument& argument) {
   if (argument.state == Argument::State::kForeign) return "not a handle of this library";
   switch (kind) {
@@ -127,10 +136,8 @@ std::string describe(Kind kind, const Argument& argument) {
       return to_string(argument.list);
     case Kind::kInt:
       return std::to_string(argument.integer);
-    case Kind::kFloat: {
-      std::array<char, 32> digits;
-      return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), argument.real).ptr};
-    }
+    case Kind::kFloat:
+      return digits_of(argument.real);
     case Kind::kBool:
       return argument.flag ? "true" : "false";
     case Kind::kString:

@@ -1,11 +1,11 @@
 #!/bin/sh
 # install.sh BUILD SOURCE CMAKE CXX: `cmake --install` gives a folder that programs build and run with, from any shell;
-# its library exports what the headers declare and what torch_npu looks up, and needs what every system has.
+# its library exports what the headers declare and what torch_npu looks up (and C++ functions for the Python module), and needs what every system has.
 set -eu
 build=$1 source=$2 cmake=$3 cxx=$4
 home=$(mktemp -d)
 trap 'rm -rf "$home"' EXIT
-"$cmake" --install "$build" --prefix "$home/sdk" >/dev/null
+"$cmake" --install "$build" --component sdk --prefix "$home/sdk" >/dev/null
 unset ASCEND_CUSTOM_PATH ASCEND_HOME_PATH ASCEND_TOOLKIT_HOME LD_LIBRARY_PATH CMAKE_PREFIX_PATH || true
 . "$home/sdk/set_env.sh"
 [ "$ASCEND_CUSTOM_PATH" = "$home/sdk" ]
@@ -21,12 +21,12 @@ if command -v bash >/dev/null; then
   [ "$sourced" = "$home/sdk" ]
 fi
 # Given as a relative path, and with an apostrophe in it.
-(cd "$home" && "$cmake" --install "$build" --prefix "it's/sdk" >/dev/null)
+(cd "$home" && "$cmake" --install "$build" --component sdk --prefix "it's/sdk" >/dev/null)
 [ "$(sh -c '. "$1/set_env.sh" && echo "$ASCEND_CUSTOM_PATH"' sh "$home/it's/sdk")" = "$home/it's/sdk" ]
 library=$home/sdk/lib64/libdescend.so
 
 if command -v nm >/dev/null; then
-  nm -D --defined-only "$library" | awk '{ print $NF }' | sort >"$home/exported"
+  nm -D --defined-only "$library" | awk '$NF !~ /^_Z[A-Za-z]*7descend/ { print $NF }' | sort >"$home/exported"
   find "$home/sdk/include" -name '*.h' -exec cat {} + | tr '\n' ' ' | grep -oE 'ACL_FUNC_VISIBILITY [^;(]*\(' |
     grep -oE '[A-Za-z0-9]+ *\($' | tr -d ' (' | sort >"$home/declared"
   [ "$(wc -l <"$home/declared")" -gt 100 ]

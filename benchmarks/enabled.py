@@ -3,11 +3,14 @@
 ``F.layer_norm`` and ``F.rms_norm`` are called alone, their gradients alone, and both in one step, with fresh results.
 The two ways take turns of some calls, and the best of many calls counts, so that what else the machine does falls on
 both and mostly on neither. The exit status is 1 where a call with Descend takes more than a microsecond longer.
+
+With ``--compile`` the norms are in functions that ``torch.compile`` compiled: alone, or between other operators.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -30,7 +33,9 @@ DTYPES = {
     "mixed": (torch.bfloat16, torch.float32),
 }
 KINDS = ("forward", "backward", "step")
+GRAPHS = ("alone", "between")
 Norm = Callable[[Tensor], Tensor]
+_count = itertools.count()
 
 
 def norm(operator: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Norm, list[Tensor]]:
@@ -42,9 +47,23 @@ def norm(operator: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Nor
     return lambda x: F.rms_norm(x, size, weight), [weight]
 
 
-def calls(operator: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, torch.dtype], way: int) -> list[Step]:
+def compiled(function: Norm, graph: str) -> Norm:
+    """The function as ``torch.compile`` compiles it at its first call, alone or with operators around it."""
+
+    def run(x: Tensor) -> Tensor:
+        return function(x) if graph == "alone" else F.gelu(function(x + x.sin())) * x
+
+    run.__code__ = run.__code__.replace(co_name=f"run_{next(_count)}")  # what PyTorch compiles, it knows by its code
+    return torch.compile(run)
+
+
+def calls(
+    operator: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, torch.dtype], way: int, graph: str | None
+) -> list[Step]:
     """The calls that are measured, one for each kind. ``way``: 1 with Descend, 0 without."""
     function, parameters = norm(operator, shape, dtypes[1])
+    if graph:
+        function = compiled(function, graph)
     x, dy = torch.randn(shape).to(dtypes[0]), torch.randn(shape).to(dtypes[0])
     leaves = [x.clone().requires_grad_(), *parameters]
     switch(way)
@@ -54,11 +73,17 @@ def calls(operator: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, torc
         with torch.no_grad():
             function(x)
 
-    return [
-        forward,
-        lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True),
-        lambda: torch.autograd.grad(function(leaves[0]), leaves, dy),
-    ]
+    def backward() -> None:
+        torch.autograd.grad(y, leaves, dy, retain_graph=True)
+
+    def step() -> None:
+        torch.autograd.grad(function(leaves[0]), leaves, dy)
+
+    if not graph:
+        return [forward, backward, step]
+    forward()  # compiles it
+    step()
+    return [forward, step]  # the backward pass of a compiled function runs once
 
 
 def switch(way: int) -> None:
@@ -72,6 +97,7 @@ def main() -> int:
     parser.add_argument("--op", choices=("layer_norm", "rms_norm"), action="append", help="(default: both)")
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="of input and parameters (default: all)")
     parser.add_argument("--shape", action="append", help="such as 512x1024 (default: all)")
+    parser.add_argument("--compile", choices=GRAPHS, help="in compiled functions")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="for each line")
     options = parser.parse_args()
@@ -88,8 +114,9 @@ def main() -> int:
         for dtype in options.dtype or DTYPES:
             for name in options.shape or names:
                 shape = names[name]
-                ways = [calls(operator, shape, DTYPES[dtype], way) for way in (0, 1)]
-                for kind, pair in zip(KINDS, zip(*ways, strict=True), strict=True):
+                ways = [calls(operator, shape, DTYPES[dtype], way, options.compile) for way in (0, 1)]
+                kinds = ("forward", "step") if options.compile else KINDS
+                for kind, pair in zip(kinds, zip(*ways, strict=True), strict=True):
                     without, with_ = best(list(pair), options.seconds, CALLS, switch)
                     most = max(most, with_ - without)
                     ratios[math.prod(shape) * DTYPES[dtype][0].itemsize >= 2**20].append(without / with_)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from descend.torch import library
+from descend.torch import compiling, library
 
 _lock = threading.Lock()  # a forked child gets it free
 _asked = False  # by enable()
@@ -43,6 +43,8 @@ def enable() -> None:
 
     PyTorch computes what Descend does not serve, or raises its own errors: other dtypes, empty tensors, other kinds of
     tensors and devices, wrong arguments. Graphs that are traced or exported have the same operators as without Descend.
+    In what ``torch.compile`` compiles with inductor, norms of 262,144 elements and more are Descend's; it stays so
+    after `disable`.
 
     A second call does nothing more. All threads share the setting, and a forked child has its parent's. Raises
     RuntimeError where Descend has no kernels in C++ (``descend.torch.registration()`` says why): kernels in Python
@@ -99,7 +101,9 @@ def _require_cpp() -> None:
 def _apply() -> None:
     if library._native is None:
         return
-    library._native.override_norms(_asked or _blocks > 0)
+    on = _asked or _blocks > 0
+    library._native.override_norms(on)
+    compiling.install(on)
     aten = torch.ops.aten
     for op in (aten.native_layer_norm, aten.native_layer_norm_backward, aten.rms_norm, aten._fused_rms_norm):
         op.default._dispatch_cache.clear()  # what PyTorch found for each dispatch key while it traced

@@ -25,12 +25,23 @@ SAVED = Path(__file__).parent.parent / "build" / "benchmarks.json"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+PICTURE: dict[str, tuple[Shape, str]] = {
+    "layer_norm_backward": ((4096, 1024), "float32"),
+    "rms_norm_grad": ((4096, 1024), "float32"),
+    "group_norm_swish_grad": ((8, 32, 10, 64 * 64), "float32"),
+    "scaled_masked_softmax_backward": ((4, 16, 512, 512), "float32"),
+    "nsa_compress_grad": ((32768, 4, 128, 32, 16), "float32"),
+}
+"""What the README's picture shows: each gradient once, at a size that training has."""
+
+
 class Grid(str, Enum):
     """Which shapes."""
 
     quick = "quick"
     full = "full"
     sweep = "sweep"
+    picture = "picture"
 
 
 class Peers(str, Enum):
@@ -52,7 +63,9 @@ class Peers(str, Enum):
 @app.command()
 def main(
     op: Annotated[list[str] | None, typer.Option(help="Operator; may be repeated. All, where none is given.")] = None,
-    grid: Annotated[Grid, typer.Option(help="A few shapes, more, or the operators' whole range.")] = Grid.quick,
+    grid: Annotated[
+        Grid, typer.Option(help="A few shapes, more, the operators' whole range, or the README's picture.")
+    ] = Grid.quick,
     shape: Annotated[list[str] | None, typer.Option(help="Only this shape, as 4096x4096; may be repeated.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; may be repeated.")] = None,
     threads: Annotated[
@@ -99,9 +112,10 @@ def main(
             console.print(remark, highlight=False)
         raise typer.Exit(any(change.regressed for change in changes))
     if report_from:
-        write(files.saved(Report.load, report_from), report_to or DOCS, console)
+        saved = files.saved(Report.load, report_from)
+        write(saved, report_to or DOCS, console, saved.grid == Grid.picture.value)
         return
-    names = op or list(OPERATORS)
+    names = op or list(PICTURE if grid is Grid.picture else OPERATORS)
     if unknown := [name for name in names if name not in OPERATORS]:
         raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(OPERATORS)}")
     if unknown := [name for name in dtype or () if name not in DTYPES]:
@@ -140,7 +154,7 @@ def main(
         console.print(f"Figures: {figures}", highlight=False)
         whole = not (op or shape or dtype or threads) and peers is not Peers.none
         if not code and (publish or report_to or whole):
-            write(measured, report_to or DOCS, console)
+            write(measured, report_to or DOCS, console, grid is Grid.picture)
     raise typer.Exit(code)
 
 
@@ -156,6 +170,8 @@ def plan(operators: list[Operator], grid: Grid, shapes: list[Shape], dtypes: lis
             raise typer.BadParameter(f"a shape of {operator.name} looks like {like}, not {given}")
     if grid is Grid.sweep and not shapes:
         return sweep.plan(operators, dtypes, machine.last_cache())
+    if grid is Grid.picture and not shapes:
+        return [(operator, *PICTURE[operator.name]) for operator in operators if operator.name in PICTURE]
     return [
         (operator, shape, dtype)
         for operator in operators
@@ -258,14 +274,14 @@ def parse_shape(text: str) -> Shape:
         raise typer.BadParameter(f"a shape looks like 4096x4096, not {text!r}") from None
 
 
-def write(measured: Report, folder: Path, console: Console) -> None:
-    """The document, its pictures and its figures."""
+def write(measured: Report, folder: Path, console: Console, picture: bool = False) -> None:
+    """The document, its pictures and its figures; or the README's picture and its figures."""
     try:
         from benchmarks import document
     except ImportError:
         console.print("No report: matplotlib is not installed.", style="yellow")
         return
-    for path in document.write(measured, folder):
+    for path in (document.write_bars if picture else document.write)(measured, folder):
         console.print(f"Report: {path}", highlight=False)
 
 

@@ -46,6 +46,14 @@ def write(report: Report, folder: Path) -> list[Path]:
     return [page, figures, *pictures]
 
 
+def write_bars(report: Report, folder: Path) -> list[Path]:
+    """The README's picture and its figures, in the folder ``benchmarks``; returns the paths."""
+    beside = folder / "benchmarks"
+    beside.mkdir(parents=True, exist_ok=True)
+    report.save(beside / "bars.json")
+    return [beside / "bars.json", plot.draw_bars(report, beside)]
+
+
 def text(report: Report, pictures: Sequence[str], accuracy: bool = False) -> str:
     """The page."""
     sections = [

@@ -57,6 +57,55 @@ def draw(report: Report, folder: Path) -> list[Path]:
     return paths
 
 
+def draw_bars(report: Report, folder: Path) -> Path:
+    """An SVG of the time that each library takes, a panel an operator; returns the path."""
+    return _save(bars(report), folder / "bars.svg")
+
+
+NAMES = {
+    "layer_norm_backward": "Layer norm",
+    "rms_norm_grad": "RMS norm",
+    "group_norm_swish_grad": "Group norm + swish",
+    "scaled_masked_softmax_backward": "Scale, mask, softmax",
+    "nsa_compress_grad": "NSA compression",
+}
+
+
+def bars(report: Report) -> Any:
+    """A panel an operator, a bar a library: its time, and how many times Descend's that is."""
+    results = report.results
+    with plt.rc_context(STYLE):
+        heights = [1 + len(result.peers) for result in results]
+        size = 7.2, 1.1 + 0.22 * sum(heights) + 0.38 * len(heights)
+        figure, axes = plt.subplots(len(heights), figsize=size, squeeze=False, height_ratios=heights)
+        for axis, result in zip(axes.flat, results, strict=True):
+            panel(axis, result)
+        title = f"Time of one gradient on {results[0].threads} cores: shorter is better"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+        figure.text(0.01, 0.008, in_words(report.machine).replace("; ", "\n", 1), fontsize=6.5, color=INK)
+        figure.tight_layout(rect=(0, 0.03, 1, 1))
+    return figure
+
+
+def panel(axis: Any, result: Result) -> None:
+    """The bars of one problem, the fastest above."""
+    ratios = {"Descend": 1.0} | {name: result.ratio(name) for name in result.peers}
+    names = sorted(ratios, key=lambda name: -ratios[name])
+    longest = max(ratios.values())
+    axis.barh(names, [ratios[name] for name in names], 0.74, color=[COLOURS[name] for name in names])
+    for row, name in enumerate(names):
+        words = f"{1e3 * result.seconds * ratios[name]:.3g} ms"
+        if name in result.peers:
+            words += f"    {ratios[name]:.1f} times as long"
+        axis.text(ratios[name] + longest / 100, row, words, va="center", fontsize=8.5, color=INK)
+    axis.set_xlim(0, longest * 1.4)
+    axis.set_xticks([])
+    axis.tick_params(length=0, labelsize=9)
+    axis.spines[:].set_visible(False)
+    shape = " x ".join(map(str, result.shape))
+    axis.set_title(f"{NAMES.get(result.operator, result.operator)}, {shape}, {result.dtype}", loc="left", fontsize=9.5)
+
+
 def _save(figure: Any, path: Path) -> Path:
     with plt.rc_context(STYLE):
         figure.savefig(path, transparent=True, metadata={"Date": None})

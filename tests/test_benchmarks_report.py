@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks import __main__, compare, frameworks, limit, machine, report, session
@@ -110,6 +111,12 @@ def test_norms_are_measured_with_descend_and_without(monkeypatch, capsys):
     assert out.count("mixed     1x8") == 6
     assert ways == 2 * ([0, 1] + 3 * [0, 1]) + [0]
     assert "the most that a call with Descend takes longer: 1.50 us" in out
+    compiled: list[Any] = []
+    monkeypatch.setattr(enabled.torch, "compile", lambda function: compiled.append(function) or function)
+    monkeypatch.setattr(sys, "argv", ["enabled", *arguments, "--compile", "between"])
+    assert enabled.main() == 1
+    assert capsys.readouterr().out.count("mixed     1x8") == 4
+    assert len({function.__code__ for function in compiled}) == 4
     monkeypatch.setattr(sys, "argv", ["enabled", "--shape", "7x7"])
     with pytest.raises(SystemExit, match="2"):
         enabled.main()
@@ -171,6 +178,31 @@ def test_the_document_names_what_falls_short(tmp_path):
     assert "All problems" in page
     with pytest.raises(ValueError, match="nothing was measured"):
         document.write(Report(machine_, "sweep"), tmp_path)
+
+
+def test_the_readmes_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks import document, plot
+
+    works = __main__.plan([__main__.load(name) for name in __main__.PICTURE], __main__.Grid.picture, [], ["float32"])
+    assert [(operator.name, shape, dtype) for operator, shape, dtype in works] == [
+        (name, *problem) for name, problem in __main__.PICTURE.items()
+    ]
+    faster, slower = made(2e-3), made(1e-3)
+    slower.operator = "layer_norm_backward"
+    report_ = Report({**machine.describe(), "cpu": "A"}, "picture", [faster, slower])
+    figures, picture = document.write_bars(report_, tmp_path)
+    assert Report.load(figures) == report_
+    assert "</svg>" in picture.read_text()
+    first, second = plot.bars(report_).axes
+    assert [axis.get_title(loc="left").split(",")[0] for axis in (first, second)] == ["RMS norm", "Layer norm"]
+    (peer,) = slower.peers
+    ratio = slower.ratio(peer)
+    assert sorted(bar.get_width() for bar in second.patches) == pytest.approx(sorted([1.0, ratio]))
+    assert {text.get_text() for text in second.texts} == {
+        f"{1e3 * slower.seconds:.3g} ms",
+        f"{1e3 * slower.seconds * ratio:.3g} ms    {ratio:.1f} times as long",
+    }
 
 
 def test_the_document_says_where_the_time_goes(tmp_path):

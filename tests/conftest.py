@@ -7,6 +7,7 @@ is not found. Libraries that look for it, such as transformers, would bring it i
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -81,3 +82,21 @@ def each_registration(request: Any) -> Iterator[None]:
         yield
     finally:
         library.leave_to_python(False)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium. Where there is none the tests are skipped, but on a CI runner they fail."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    try:
+        from playwright import sync_api
+    except ImportError:
+        found = None
+    if not found:
+        missing = "the page was not looked at: there is no Chromium, or no playwright (./dev test installs both)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield chromium
+        chromium.close()

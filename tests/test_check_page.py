@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,24 +54,6 @@ OUTSIDE = """source => {
     return texts.length > 8 ? wrong : ["few words"];
 }"""
 """The words in a picture that are cut off or lie on each other."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium. Where there is none the tests are skipped, but on a CI runner they fail."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    try:
-        from playwright import sync_api
-    except ImportError:
-        found = None
-    if not found:
-        missing = "the page was not looked at: there is no Chromium, or no playwright (./dev test installs both)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ HWY_INLINE void convert_pack(Extent extent, size_t n, const From* from, To* to) 
 
 // n neighbouring elements
 template <class From, class To>
-void convert_span(const void* from_bytes, void* to_bytes, int64_t n) {
+void convert_neighbours(const void* from_bytes, void* to_bytes, int64_t n) {
   const From* from = static_cast<const From*>(from_bytes);
   To* to = static_cast<To*>(to_bytes);
   constexpr int64_t kStep = kPackLanes<float>;
@@ -63,7 +63,7 @@ void copy_span(const void* from, void* to, int64_t n) {
 
 template <class From, class To>
 Span choose_converter() {
-  static const Span chosen = DESCEND_CHOOSE(convert_span<From, To>);
+  static const Span chosen = DESCEND_CHOOSE(convert_neighbours<From, To>);
   return chosen;
 }
 
@@ -230,6 +230,10 @@ void convert(const Strided& extent, Element from_type, const void* from, Element
       unit += steps;
     }
   });
+}
+
+void convert_span(Element from_type, const void* from, Element to_type, void* to, int64_t n) {
+  choose_span(from_type, to_type)(from, to, n);
 }
 
 void sum_slots(int64_t slots, int64_t columns, const double* partial, Element out_type, void* out, int64_t out_stride) {

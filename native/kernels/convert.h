@@ -21,6 +21,9 @@ struct Strided {
 // wider.
 void convert(const Strided& extent, Element from_type, const void* from, Element to_type, void* to);
 
+// The same of n neighbours, on this thread.
+void convert_span(Element from_type, const void* from, Element to_type, void* to, int64_t n);
+
 // out[c * out_stride] = slots[0][c] + slots[1][c] + ..., added in that order in double, rounded once to the output's
 // type.
 void sum_slots(int64_t slots, int64_t columns, const double* partial, Element out_type, void* out, int64_t out_stride);

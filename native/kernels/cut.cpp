@@ -96,7 +96,9 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes) {
   return cut;
 }
 
-int64_t chunks_to_take(int64_t chunks) { return std::max<int64_t>(chunks / (kTakes * num_threads()), 1); }
+int64_t chunks_to_take(int64_t chunks) {
+  return chunks < 2 * kTakes ? 1 : std::max<int64_t>(chunks / (kTakes * num_threads()), 1);
+}
 
 int64_t RowCut::chunks_taken() const { return chunks_to_take(chunks); }
 

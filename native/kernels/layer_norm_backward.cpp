@@ -1,40 +1,60 @@
 #include "kernels/layer_norm_backward.h"
 
+#include "kernels/rows/engine.h"
+
 #define HWY_TARGET_INCLUDE "kernels/layer_norm_backward.cpp"
 #include "kernels/dispatch.h"
-#include "kernels/norm_backward-inl.h"
+#include "kernels/norm_finish-inl.h"
+#include "kernels/rows/shared-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-template <class T>
-NormBackwardKernels<T> layer_norm_backward_kernels() {
-  return {norm_backward_rows<LayerNorm, T>, norm_backward_block_sums<LayerNorm, T>, norm_backward_results<LayerNorm, T>,
-          norm_backward_wild_sums<LayerNorm, T>};
-}
+//   g = dy * gamma, xc = x - mean
+//   slope = rstd^3 * mean(g * xc),  offset = rstd * mean(g)
+//   dx = rstd * dy * gamma - (slope * xc + offset),  dgamma = sum over rows of dy * rstd * xc,  dbeta = that of dy
+struct LayerNormBackwardProgram {
+  enum Input { kDy, kX, kInputs };
+  enum Parameter { kGamma, kParameters };
+  enum Term { kMean, kRstd, kNumbers, kSlope = kNumbers, kOffset, kTerms };
+  enum Sum { kGx, kG, kSums, kColumnSums = kSums };
+  static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
+  static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
+  static constexpr bool kKeepsLoaded = false;    // the sums need the registers
+  static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 
-// dx of rows [first, last) of one element. There g is its own mean, and what is left of dx is 0 where xhat is. Their
-// difference in the usual terms, each rounded on its own, would not be 0; nor is g computed, which might overflow. What
-// makes it infinite or NaN makes the difference NaN.
-template <class T>
-void layer_norm_backward_single(const NormBackward<T>& p, int64_t first, int64_t last) {
-  using W = Wide<T>;
-  constexpr int64_t kRows = kTileRows<W>, kRoom = kRows + static_cast<int64_t>(kPackLanes<W>);
-  HWY_ALIGN W dy[kRoom];
-  HWY_ALIGN W x[kRoom];
-  HWY_ALIGN W few[kPackLanes<W>];
-  const W gamma = *widened(p.gamma, 1, few);
-  for (int64_t row = first; row < last; row += kRows) {
-    const int64_t rows = HWY_MIN(kRows, last - row);
-    read_tile<T>({p.dy.row(row), p.dy.stride}, rows, 1, dy);
-    read_tile<T>({p.x.row(row), p.x.stride}, rows, 1, x);
-    for (int64_t r = 0; r < rows; ++r) {
-      const W rstd = p.rstd[row + r], xhat = (x[r] - p.mean[row + r]) * rstd;
-      const W difference = (dy[r] - dy[r]) + (gamma - gamma);
-      x[r] = rstd * (difference - xhat * (dy[r] * xhat * gamma));
-    }
-    write_tile<T>(x, rows, 1, {p.dx.row(row), p.dx.stride});
+  template <class V>
+  static HWY_INLINE void sum(const V* in, const V* column, const V* row, V* sums) {
+    const V g = hn::Mul(in[kDy], column[kGamma]);
+    sums[kGx] = hn::MulAdd(g, hn::Sub(in[kX], row[kMean]), sums[kGx]);
+    sums[kG] = hn::Add(sums[kG], g);
   }
+
+  template <class W, class V>
+  static HWY_INLINE auto finish(const V* means, V* row) {
+    const auto holds = norm_slope<W>(means[kGx], row[kRstd], row[kSlope]);
+    row[kOffset] = hn::Mul(means[kG], row[kRstd]);
+    return hn::And(holds, hn::Le(hn::Abs(row[kOffset]), splat(static_cast<double>(std::numeric_limits<W>::max()))));
+  }
+
+  template <class V>
+  static HWY_INLINE V map(const V* in, const V* column, const V* row, V* sums) {
+    const V xc = hn::Sub(in[kX], row[kMean]), scaled = hn::Mul(in[kDy], row[kRstd]);
+    sums[0] = hn::MulAdd(scaled, xc, sums[0]);
+    sums[1] = hn::Add(sums[1], in[kDy]);
+    return hn::MulSub(scaled, column[kGamma], hn::MulAdd(xc, row[kSlope], row[kOffset]));
+  }
+
+  // In a row of one element g is its own mean. The two must cancel without a rest: dx is exactly 0 where xc is.
+  template <class V>
+  static HWY_INLINE V map_single(const V* in, const V* row) {
+    return hn::NegMulAdd(hn::Sub(in[kX], row[kMean]), row[kSlope], hn::Zero(hn::DFromV<V>()));
+  }
+};
+
+template <class T>
+RowKernels<Wide<T>> layer_norm_backward_kernels() {
+  return row_kernels<LayerNormBackwardProgram, T>();
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -42,38 +62,59 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace descend::kernels {
+namespace {
+
+void exact_sums(int64_t n, const double* const* in, const double* const* column, const double* row, double* sums) {
+  for (int64_t c = 0; c < n; ++c) {
+    const double g = in[0][c] * column[0][c];
+    sums[0] += g * ((in[1][c] - row[0]) * row[1]);
+    sums[1] += g;
+  }
+}
+
+void exact_map(int64_t n, const double* const* in, const double* const* column, const double* row, const double* means,
+               double* dx, double* const* sums) {
+  for (int64_t c = 0; c < n; ++c) {
+    const double dy = in[0][c], xhat = (in[1][c] - row[0]) * row[1];
+    sums[0][c] = dy * xhat;
+    sums[1][c] = dy;
+    dx[c] = row[1] * (dy * column[0][c] - means[1] - xhat * means[0]);
+  }
+}
+
+}  // namespace
 
 template <class T>
 int64_t layer_norm_backward_slots(int64_t rows, int64_t columns) {
-  return norm_backward_slots<T>(rows, columns);
+  return gradient_slots(rows, columns, kElementOfType<T>);
 }
 
 template <class T>
 size_t layer_norm_backward_scratch(int64_t rows, int64_t columns) {
-  return norm_backward_scratch<T>(rows, columns);
+  return gradient_scratch(rows, columns, kElementOfType<T>);
 }
 
 template <class T>
 void layer_norm_backward(const LayerNormBackward<T>& p, void* scratch) {
-  static const NormBackwardKernels<T> kernels = DESCEND_CHOOSE(layer_norm_backward_kernels<T>)();
-  static const auto single = DESCEND_CHOOSE(layer_norm_backward_single<T>);
-  NormBackward<T> of{.rows = p.rows,
-                     .columns = p.columns,
-                     .dy = p.dy,
-                     .x = p.x,
-                     .mean = p.mean,
-                     .rstd = p.rstd,
-                     .gamma = p.gamma,
-                     .dx = p.dx,
-                     .dgamma = p.dgamma,
-                     .dbeta = p.dbeta};
-  if (p.columns != 1 || p.rows == 0 || p.dx.data == nullptr) return norm_backward(of, kernels, scratch);
-  of.dx.data = nullptr;
-  if (p.dgamma.wanted() || p.dbeta.wanted()) norm_backward(of, kernels, scratch);
-  of.dx = p.dx;  // last: it may be dy or x
-  const int64_t work = row_work<T>(3), bytes = 2 * static_cast<int64_t>(sizeof(T));
-  over_loose_rows(cut_loose_rows(p.rows, bytes, work), p.rows, work,
-                  [&](int64_t first, int64_t last) { single(of, first, last); });
+  using W = Wide<T>;
+  static const RowOperator<W> op{.inputs = 2,
+                                 .parameters = 1,
+                                 .numbers = 2,
+                                 .row_sums = 2,
+                                 .column_sums = 2,
+                                 .kernels = DESCEND_CHOOSE(layer_norm_backward_kernels<T>)(),
+                                 .exact_sums = exact_sums,
+                                 .exact_map = exact_map};
+  const RowProblem<W> problem{
+      .rows = p.rows,
+      .columns = p.columns,
+      .element = kElementOfType<T>,
+      .in = {stream_of(p.dy), stream_of(p.x)},
+      .out = stream_of(p.dx),
+      .numbers = {p.mean, p.rstd},
+      .parameters = {{p.gamma.wide, p.gamma.own}},
+      .sums = {{p.dgamma.slots, p.dgamma.wide, p.dgamma.own}, {p.dbeta.slots, p.dbeta.wide, p.dbeta.own}}};
+  run_gradient(problem, op, scratch);
 }
 
 #define DESCEND_INSTANTIATE(T)                                                   \

@@ -1,16 +1,48 @@
 #include "kernels/rms_norm_grad.h"
 
+#include "kernels/rows/engine.h"
+
 #define HWY_TARGET_INCLUDE "kernels/rms_norm_grad.cpp"
 #include "kernels/dispatch.h"
-#include "kernels/norm_backward-inl.h"
+#include "kernels/norm_finish-inl.h"
+#include "kernels/rows/shared-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
+//   slope = rstd^3 * mean(dy * gamma * x)
+//   dx = rstd * dy * gamma - slope * x,  dgamma = sum over rows of dy * rstd * x
+struct RmsNormGradProgram {
+  enum Input { kDy, kX, kInputs };
+  enum Parameter { kGamma, kParameters };
+  enum Term { kRstd, kNumbers, kSlope = kNumbers, kTerms };
+  enum Sum { kSums = 1, kColumnSums = 1 };
+  static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
+  static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
+  static constexpr bool kKeepsLoaded = true;
+  static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
+
+  template <class V>
+  static HWY_INLINE void sum(const V* in, const V* column, const V*, V* sums) {
+    sums[0] = hn::MulAdd(hn::Mul(in[kDy], column[kGamma]), in[kX], sums[0]);
+  }
+
+  template <class W, class V>
+  static HWY_INLINE auto finish(const V* means, V* row) {
+    return norm_slope<W>(means[0], row[kRstd], row[kSlope]);
+  }
+
+  template <class V>
+  static HWY_INLINE V map(const V* in, const V* column, const V* row, V* sums) {
+    const V scaled = hn::Mul(in[kDy], row[kRstd]);
+    sums[0] = hn::MulAdd(scaled, in[kX], sums[0]);
+    return hn::MulSub(scaled, column[kGamma], hn::Mul(in[kX], row[kSlope]));
+  }
+};
+
 template <class T>
-NormBackwardKernels<T> rms_norm_grad_kernels() {
-  return {norm_backward_rows<RmsNorm, T>, norm_backward_block_sums<RmsNorm, T>, norm_backward_results<RmsNorm, T>,
-          norm_backward_wild_sums<RmsNorm, T>};
+RowKernels<Wide<T>> rms_norm_grad_kernels() {
+  return row_kernels<RmsNormGradProgram, T>();
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -18,31 +50,53 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace descend::kernels {
+namespace {
+
+void exact_sums(int64_t n, const double* const* in, const double* const* column, const double* row, double* sums) {
+  for (int64_t c = 0; c < n; ++c) sums[0] += in[0][c] * column[0][c] * (in[1][c] * row[0]);
+}
+
+void exact_map(int64_t n, const double* const* in, const double* const* column, const double* row, const double* means,
+               double* dx, double* const* dgamma) {
+  for (int64_t c = 0; c < n; ++c) {
+    const double dy = in[0][c], xhat = in[1][c] * row[0];
+    dgamma[0][c] = dy * xhat;
+    dx[c] = row[0] * (dy * column[0][c] - xhat * means[0]);
+  }
+}
+
+}  // namespace
 
 template <class T>
 int64_t rms_norm_grad_slots(int64_t rows, int64_t columns) {
-  return norm_backward_slots<T>(rows, columns);
+  return gradient_slots(rows, columns, kElementOfType<T>);
 }
 
 template <class T>
 size_t rms_norm_grad_scratch(int64_t rows, int64_t columns) {
-  return norm_backward_scratch<T>(rows, columns);
+  return gradient_scratch(rows, columns, kElementOfType<T>);
 }
 
 template <class T>
 void rms_norm_grad(const RmsNormGrad<T>& p, void* scratch) {
-  static const NormBackwardKernels<T> kernels = DESCEND_CHOOSE(rms_norm_grad_kernels<T>)();
-  norm_backward<T>({.rows = p.rows,
-                    .columns = p.columns,
-                    .dy = p.dy,
-                    .x = p.x,
-                    .mean = nullptr,
-                    .rstd = p.rstd,
-                    .gamma = p.gamma,
-                    .dx = p.dx,
-                    .dgamma = p.dgamma,
-                    .dbeta = {}},
-                   kernels, scratch);
+  using W = Wide<T>;
+  static const RowOperator<W> op{.inputs = 2,
+                                 .parameters = 1,
+                                 .numbers = 1,
+                                 .row_sums = 1,
+                                 .column_sums = 1,
+                                 .kernels = DESCEND_CHOOSE(rms_norm_grad_kernels<T>)(),
+                                 .exact_sums = exact_sums,
+                                 .exact_map = exact_map};
+  const RowProblem<W> problem{.rows = p.rows,
+                              .columns = p.columns,
+                              .element = kElementOfType<T>,
+                              .in = {stream_of(p.dy), stream_of(p.x)},
+                              .out = stream_of(p.dx),
+                              .numbers = {p.rstd},
+                              .parameters = {{p.gamma.wide, p.gamma.own}},
+                              .sums = {{p.dgamma.slots, p.dgamma.wide, p.dgamma.own}}};
+  run_gradient(problem, op, scratch);
 }
 
 #define DESCEND_INSTANTIATE(T)                                             \

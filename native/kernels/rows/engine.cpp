@@ -1,0 +1,196 @@
+#include "kernels/rows/engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/convert.h"
+#include "kernels/cut.h"
+#include "kernels/stores.h"
+#include "runtime/fp_environment.h"
+#include "runtime/parallel.h"
+
+namespace descend::kernels {
+namespace {
+
+int64_t size_of(Element element) { return element == Element::kFloat64 ? 8 : element == Element::kFloat32 ? 4 : 2; }
+
+constexpr int64_t kPiece = 256;  // columns that are computed in double at a time
+
+template <class W>
+RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
+  const int64_t size = size_of(p.element);
+  const int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride;
+  const int64_t unit = address % 64 == 0 ? 64 : address % kQuarterLine == 0 ? kQuarterLine : 1;
+  return {
+      p.rows, p.columns, size, op.inputs, op.parameters + op.column_sums, op.kernels.together, p.out.data != nullptr,
+      unit};
+}
+
+// ---- Rows in double.
+
+template <class W>
+class ExactRows {
+ public:
+  ExactRows(const RowProblem<W>& p, const RowOperator<W>& op) : p_(p), op_(op), size_(size_of(p.element)) {}
+
+  void means(int64_t row, double* means) {
+    std::fill_n(means, kMostSums, 0.0);
+    for (int64_t c = 0; c < p_.columns; c += kPiece) {
+      const int64_t n = read(row, c, std::min(kPiece, p_.columns - c));
+      op_.exact_sums(n, in_, beside_, numbers_, means);
+    }
+    for (int i = 0; i < op_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
+  }
+
+  // To `out`, if it is not null; add(i, c, term) adds to sum i of column c of the part.
+  template <class Add>
+  void results(const RowPart& part, const double* means, char* out_row, const Add& add) {
+    const auto& [row, begin, end] = part;
+    double out[kPiece], terms[kMostSums][kPiece];
+    double* const column_terms[kMostSums] = {terms[0], terms[1]};
+    for (int64_t c = begin; c < end; c += kPiece) {
+      const int64_t n = read(row, c, std::min(kPiece, end - c));
+      op_.exact_map(n, in_, beside_, numbers_, means, out, column_terms);
+      if (out_row != nullptr) convert_span(Element::kFloat64, out, p_.element, out_row + (c - begin) * size_, n);
+      for (int i = 0; i < op_.column_sums; ++i) {
+        for (int64_t j = 0; j < n; ++j) add(i, c - begin + j, terms[i][j]);
+      }
+    }
+  }
+
+ private:
+  int64_t read(int64_t row, int64_t c, int64_t n) {
+    constexpr Element kWide = sizeof(W) == 8 ? Element::kFloat64 : Element::kFloat32;
+    for (int i = 0; i < op_.inputs; ++i) {
+      convert_span(p_.element, p_.in[i].row(row) + c * size_, Element::kFloat64, values_[i], n);
+      in_[i] = values_[i];
+    }
+    for (int i = 0; i < op_.parameters; ++i) {
+      const auto& [wide, own] = p_.parameters[i];
+      double* to = values_[kMostInputs + i];
+      if (wide != nullptr) {
+        convert_span(kWide, wide + c, Element::kFloat64, to, n);
+      } else {
+        convert_span(p_.element, static_cast<const char*>(own) + c * size_, Element::kFloat64, to, n);
+      }
+      beside_[i] = to;
+    }
+    for (int i = 0; i < op_.numbers; ++i) numbers_[i] = static_cast<double>(p_.numbers[i][row]);
+    return n;
+  }
+
+  const RowProblem<W>& p_;
+  const RowOperator<W>& op_;
+  int64_t size_;
+  double values_[kMostInputs + kMostParameters][kPiece];
+  const double* in_[kMostInputs];
+  const double* beside_[kMostParameters];
+  double numbers_[kMostNumbers];
+};
+
+// ---- Few rows with many columns: the threads share some rows, each taking blocks of columns.
+
+template <class W>
+void share_rows(const RowCall<W>& call, double* sums) {
+  const RowProblem<W>& p = call.problem;
+  const RowSchedule& s = call.schedule;
+  const RowKernels<W>& kernels = call.op.kernels;
+  const int64_t work = p.rows * row_work<float>(3 * p.columns);
+  SharedRows<W> shared;
+  shared.sums = sums;
+  const auto group_at = [&](int64_t row) { return RowGroup{row, std::min(s.together, p.rows - row)}; };
+  shared.below = group_at(0);
+  if (p.out.data != nullptr) {
+    parallel_for(blocks_in(p.columns), work, [&](int64_t b) { kernels.block_sums(call, shared, b); });
+  }
+  while (shared.below.rows > 0) {
+    shared.group = shared.below;
+    shared.below = group_at(shared.group.row + shared.group.rows);
+    {
+      const FixedFpEnvironment environment;
+      kernels.find_terms(call, shared);
+    }
+    // The sums of the group below come with the results.
+    const int64_t piece = shared.below.rows > 0 ? kBlockColumns : s.piece;
+    parallel_for(ceil_div(p.columns, piece), work,
+                 [&](int64_t i) { kernels.results(call, shared, i * piece, std::min(piece, p.columns - i * piece)); });
+  }
+}
+
+RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element) {
+  return gradient_schedule({rows, columns, size_of(element), 2, 0, 1, true, 64});
+}
+
+}  // namespace
+
+template <class W>
+void exact_means(const RowCall<W>& call, int64_t row, double* means) {
+  ExactRows<W>(call.problem, call.op).means(row, means);
+}
+
+template <class W>
+void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* out, W* const* column_sums,
+                   int64_t (*place)(int64_t column)) {
+  ExactRows<W> exact(call.problem, call.op);
+  double own[kMostSums];
+  if (means == nullptr) exact.means(part.row, own);
+  exact.results(part, means == nullptr ? own : means, out, [&](int i, int64_t c, double term) {
+    W& sum = column_sums[i][place(c)];
+    sum = static_cast<W>(static_cast<double>(sum) + term);
+  });
+}
+
+template <class W>
+void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains) {
+  ExactRows<W> exact(call.problem, call.op);
+  const Stream& out = call.problem.out;
+  double means[kMostSums];
+  exact.means(row, means);
+  exact.results({row, 0, call.problem.columns}, means, out.data == nullptr ? nullptr : out.row(row),
+                [&](int i, int64_t c, double term) { chains[i][c * kNarrowLanes] += term; });
+}
+
+int64_t gradient_slots(int64_t rows, int64_t columns, Element element) {
+  const RowSchedule s = shape_schedule(rows, columns, element);
+  if (!s.by_columns) return s.chunks;
+  return rows > s.together ? 1 : 0;
+}
+
+size_t gradient_scratch(int64_t rows, int64_t columns, Element element) {
+  const RowSchedule s = shape_schedule(rows, columns, element);
+  return s.by_columns ? static_cast<size_t>(blocks_in(columns) * s.together * kMostSums) * sizeof(double) : 0;
+}
+
+template <class W>
+void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch) {
+  if (p.columns <= 0) return;
+  const RowSchedule s = gradient_schedule(shape_of(p, op));
+  if (p.rows <= 0) {
+    for (int i = 0; i < op.column_sums; ++i) {
+      const auto& to = p.sums[i];
+      if (to.slots != nullptr) std::fill_n(to.slots, p.columns, 0.0);
+      if (to.wide != nullptr) std::fill_n(to.wide, p.columns, W{0});
+      if (to.own != nullptr) std::memset(to.own, 0, static_cast<size_t>(p.columns * size_of(p.element)));
+    }
+  } else if (s.by_columns) {
+    share_rows<W>({p, op, s}, static_cast<double*>(scratch));
+  } else {
+    const int64_t rows = s.taken * s.chunk;
+    const RowCall<W> call{p, op, s};
+    parallel_for(s.chunks == 1 ? 1 : ceil_div(s.chunks, s.taken), p.rows * row_work<W>(3 * p.columns),
+                 [&](int64_t i) { op.kernels.rows(call, i * rows, std::min((i + 1) * rows, p.rows)); });
+  }
+}
+
+template void exact_means(const RowCall<float>&, int64_t, double*);
+template void exact_results(const RowCall<float>&, const RowPart&, const double*, char*, float* const*,
+                            int64_t (*)(int64_t));
+template void exact_narrow(const RowCall<float>&, int64_t, double* const*);
+template void exact_means(const RowCall<double>&, int64_t, double*);
+template void exact_results(const RowCall<double>&, const RowPart&, const double*, char*, double* const*,
+                            int64_t (*)(int64_t));
+template void exact_narrow(const RowCall<double>&, int64_t, double* const*);
+template void run_gradient(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);
+template void run_gradient(const RowProblem<double>& p, const RowOperator<double>& op, void* scratch);
+
+}  // namespace descend::kernels

@@ -1,0 +1,119 @@
+// The engine for operators on rows: walks over them as the schedule says, with an operator's compiled loops.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/element.h"
+#include "kernels/rows/tile.h"
+#include "kernels/schedule/rows.h"
+
+namespace descend::kernels {
+
+template <class T>
+inline constexpr Element kElementOfType = std::is_same_v<T, float16>    ? Element::kFloat16
+                                          : std::is_same_v<T, bfloat16> ? Element::kBfloat16
+                                          : std::is_same_v<T, double>   ? Element::kFloat64
+                                                                        : Element::kFloat32;
+
+// A call: what is read and written.
+template <class W>
+struct RowProblem {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  Element element = Element::kFloat32;
+  Stream in[kMostInputs];
+  Stream out;  // data null: not wanted
+  const W* numbers[kMostNumbers] = {};
+  struct {
+    const W* wide = nullptr;
+    const void* own = nullptr;
+  } parameters[kMostParameters];
+  struct Sums {
+    double* slots = nullptr;
+    W* wide = nullptr;
+    void* own = nullptr;
+    bool wanted() const { return slots != nullptr || wide != nullptr || own != nullptr; }
+  } sums[kMostSums];
+};
+
+// Rows that threads work on together, each on some of the columns.
+struct RowGroup {
+  int64_t row = 0;
+  int64_t rows = 0;
+};
+
+inline constexpr int64_t kMostTogether = 256;  // rows that threads share at a time
+
+// What is known of two groups of such rows.
+template <class W>
+struct SharedRows {
+  RowGroup group, below;  // results are made of the first, sums of the second
+  double* sums;           // of each block and row of a group
+  W terms[kMostTerms][kMostTogether];
+  bool exact[kMostTogether];
+  double means[kMostSums][kMostTogether];  // of those
+};
+
+template <class W>
+struct RowOperator;
+
+// A call: what is computed, by which operator, and how.
+template <class W>
+struct RowCall {
+  const RowProblem<W>& problem;
+  const RowOperator<W>& op;
+  const RowSchedule& schedule;
+};
+
+// What is compiled of an operator, for one element type and instruction set.
+template <class W>
+struct RowKernels {
+  void (*rows)(const RowCall<W>& call, int64_t first, int64_t last);  // which are whole chunks
+  // Rows that threads share: a block's part of the sums of the group below; the terms of the group; its results of
+  // columns [begin, begin + n), and that part of the sums of the group below.
+  void (*block_sums)(const RowCall<W>& call, const SharedRows<W>& shared, int64_t block);
+  void (*find_terms)(const RowCall<W>& call, SharedRows<W>& shared);
+  void (*results)(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n);
+  int together;  // rows that share loads
+};
+
+// An operator: its compiled loops, and the plain ones in double for rows that leave the range of the fast ones.
+template <class W>
+struct RowOperator {
+  int inputs, parameters, numbers, row_sums, column_sums;
+  RowKernels<W> kernels;
+
+  // in[i], parameters[i]: n columns in double; adds to the row's sums.
+  void (*exact_sums)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
+                     double* sums);
+  // The result, and what is added to the column sums, from the means of the row's sums.
+  void (*exact_map)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
+                    const double* means, double* out, double* const* column_terms);
+};
+
+// Columns [begin, end) of a row.
+struct RowPart {
+  int64_t row, begin, end;
+};
+
+// A row in double. exact_means computes the means of its sums. exact_results writes its results to `out` and adds its
+// part to the sums over columns, of which that of a column lies at place(column). It computes the means if they are
+// null.
+template <class W>
+void exact_means(const RowCall<W>& call, int64_t row, double* means);
+template <class W>
+void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* out, W* const* column_sums,
+                   int64_t (*place)(int64_t column));
+// The same of a narrow row, whose part goes to the first of each column's chains.
+template <class W>
+void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains);
+
+// Gradients: rows with column sums.
+int64_t gradient_slots(int64_t rows, int64_t columns, Element element);
+size_t gradient_scratch(int64_t rows, int64_t columns, Element element);
+template <class W>
+void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch);
+
+}  // namespace descend::kernels

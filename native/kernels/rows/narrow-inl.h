@@ -1,0 +1,229 @@
+// Rows of at most four columns. A vector holds one column of as many rows as it has lanes. So the sums, terms and
+// results of a row stay in one lane.
+#if defined(DESCEND_KERNELS_ROWS_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_ROWS_NARROW_INL_H_
+#undef DESCEND_KERNELS_ROWS_NARROW_INL_H_
+#else
+#define DESCEND_KERNELS_ROWS_NARROW_INL_H_
+#endif
+
+#include "kernels/rows/columns-inl.h"
+#include "kernels/rows/loops-inl.h"
+#include "kernels/spread-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// Whether rows of very few columns go this way.
+template <class T>
+inline constexpr bool kHasNarrow = kHasVectors && sizeof(Wide<T>) == sizeof(float);
+
+#if HWY_TARGET != HWY_SCALAR
+
+inline constexpr int64_t kNarrowRoom = kNarrowRows * kNarrowColumns + 32;
+
+template <size_t kColumns, class W>
+HWY_INLINE void store_columns(const Vector<W> (&v)[kColumns], W* p) {
+  const Tag<W> d;
+  if constexpr (kColumns == 1) hn::StoreU(v[0], d, p);
+  if constexpr (kColumns == 2) hn::StoreInterleaved2(v[0], v[1], d, p);
+  if constexpr (kColumns == 3) hn::StoreInterleaved3(v[0], v[1], v[2], d, p);
+  if constexpr (kColumns == 4) hn::StoreInterleaved4(v[0], v[1], v[2], v[3], d, p);
+}
+
+// Elements of some rows and columns one behind the other; whole vectors of rows, filled up with zeros.
+template <class T, size_t kColumns, class W = Wide<T>>
+HWY_INLINE void read_narrow(const Stream& from, int64_t rows, W* to) {
+  const T* data = reinterpret_cast<const T*>(from.data);
+  read_tile<T>({data, from.stride / static_cast<int64_t>(sizeof(T))}, rows, kColumns, to);
+  const int64_t whole = ceil_div(rows, kNarrowLanes) * kNarrowLanes * static_cast<int64_t>(kColumns);
+  for (int64_t i = rows * static_cast<int64_t>(kColumns); i < whole; ++i) to[i] = W{0};
+}
+
+// The terms of a vector of rows from the sums over each one's columns; whether they hold, 1 or 0 a row.
+template <class P, class T, size_t kColumns, class W = Wide<T>>
+HWY_INLINE bool narrow_terms(const Divisor& count, const Vector<W> (&sums)[kColumns][P::kSums],
+                             Vector<W> (&terms)[P::kTerms], Vector<W>& holds) {
+  const Tag<double> d;
+  const hn::Half<Tag<W>> half;
+  constexpr size_t kWide = kVectorLanes<W> / kVectorLanes<double>;
+  static_assert(kWide == 2);
+  Vector<double> means[2][P::kSums], wide[2][P::kTerms];
+  DESCEND_UNROLL
+  for (int k = 0; k < P::kSums; ++k) {
+    Vector<double> columns[2][kColumns];
+    DESCEND_UNROLL
+    for (size_t c = 0; c < kColumns; ++c) {
+      Vector<double> both[2];
+      to_double<W, 1>(&sums[c][k], both);
+      columns[0][c] = both[0];
+      columns[1][c] = both[1];
+    }
+    DESCEND_UNROLL
+    for (size_t h = 0; h < 2; ++h) {
+      const auto sum = fold_columns<kSplits<T>, kColumns>(columns[h], Sum());
+      means[h][k] = kColumns == 3 ? count(sum) : hn::Mul(sum, splat(1.0 / kColumns));  // a power of 2: exact
+    }
+  }
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kNumbers; ++i) {
+    Vector<double> both[2];
+    to_double<W, 1>(&terms[i], both);
+    wide[0][i] = both[0];
+    wide[1][i] = both[1];
+  }
+  const auto low = P::template finish<W>(means[0], wide[0]);
+  const auto high = P::template finish<W>(means[1], wide[1]);
+  const auto narrowed = [&](Vector<double> lower, Vector<double> upper) DESCEND_INLINED {
+    return hn::Combine(Tag<W>(), hn::BitCast(half, narrow_double<W>(d, upper)),
+                       hn::BitCast(half, narrow_double<W>(d, lower)));
+  };
+  DESCEND_UNROLL
+  for (int i = P::kNumbers; i < P::kTerms; ++i) terms[i] = narrowed(wide[0][i], wide[1][i]);
+  if (HWY_LIKELY(hn::AllTrue(d, low) && hn::AllTrue(d, high))) return true;
+  holds = narrowed(hn::IfThenElseZero(low, splat(1.0)), hn::IfThenElseZero(high, splat(1.0)));
+  return false;
+}
+
+template <class P, class T, size_t kColumns, class W = Wide<T>>
+HWY_NOINLINE void narrow_rows_of(const Tile<W>& tile, uint64_t* exact) {
+  const Tag<W> d;
+  constexpr int64_t kLanes = kVectorLanes<W>, kParts = kNarrowLanes / kLanes, kStep = kColumns;
+  HWY_ALIGN W in[P::kInputs][kNarrowRoom];
+  HWY_ALIGN W out[kNarrowRoom];
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kInputs; ++i) read_narrow<T, kColumns>(tile.in[i], tile.rows, in[i]);
+  Vector<W> beside[kColumns][P::kParameters], column_sums[kParts][kColumns][P::kColumnSums];
+  DESCEND_UNROLL
+  for (size_t c = 0; c < kColumns; ++c) {
+    const size_t place = kSplits<T> ? c % 2 * (kPackLanes<W> / 2) + c / 2 : c;
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kParameters; ++i) beside[c][i] = splat(tile.parameters[i][place]);
+    DESCEND_UNROLL
+    for (int64_t part = 0; part < kParts; ++part) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) column_sums[part][c][i] = hn::Zero(d);
+    }
+  }
+  const Divisor count(static_cast<double>(kColumns));
+  for (int64_t group = 0; group < tile.rows; group += kNarrowLanes) {
+    DESCEND_UNROLL
+    for (int64_t part = 0; part < kParts; ++part) {
+      const int64_t row = group + part * kLanes, left = tile.rows - row;
+      if (left <= 0) break;
+      Vector<W> v[kColumns][P::kInputs], terms[P::kTerms], sums[kColumns][P::kSums];
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kInputs; ++i) {
+        Vector<W> columns[kColumns];
+        load_columns<kColumns>(d, in[i] + row * kStep, columns);
+        DESCEND_UNROLL
+        for (size_t c = 0; c < kColumns; ++c) v[c][i] = columns[c];
+      }
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kNumbers; ++i) {
+        terms[i] = left >= kLanes ? hn::LoadU(d, tile.numbers[i] + row)
+                                  : load_first(d, tile.numbers[i] + row, static_cast<size_t>(left));
+      }
+      DESCEND_UNROLL
+      for (size_t c = 0; c < kColumns; ++c) {
+        DESCEND_UNROLL
+        for (int k = 0; k < P::kSums; ++k) sums[c][k] = hn::Zero(d);
+        P::sum(v[c], beside[c], terms, sums[c]);
+      }
+      Vector<W> holds = splat(W{1});
+      const bool all = narrow_terms<P, T, kColumns>(count, sums, terms, holds);
+      const auto good = hn::And(hn::Ne(holds, hn::Zero(d)), hn::FirstN(d, static_cast<size_t>(HWY_MIN(left, kLanes))));
+      if (HWY_UNLIKELY(!all)) {
+        HWY_ALIGN W held[kVectorLanes<W>];
+        hn::Store(holds, d, held);
+        for (int64_t i = 0; i < HWY_MIN(left, kLanes); ++i) {
+          if (held[i] == 0) exact[(row + i) / 64] |= uint64_t{1} << (row + i) % 64;
+        }
+      }
+      Vector<W> result[kColumns];
+      DESCEND_UNROLL
+      for (size_t c = 0; c < kColumns; ++c) {
+        Vector<W> added[P::kColumnSums];
+        DESCEND_UNROLL
+        for (int i = 0; i < P::kColumnSums; ++i) added[i] = column_sums[part][c][i];
+        result[c] = P::map(v[c], beside[c], terms, added);
+        if constexpr (kColumns == 1 && kHasSingle<P>) result[c] = P::map_single(v[c], terms);
+        DESCEND_UNROLL
+        for (int i = 0; i < P::kColumnSums; ++i) {
+          column_sums[part][c][i] = hn::IfThenElse(good, added[i], column_sums[part][c][i]);
+        }
+      }
+      store_columns<kColumns>(result, out + row * kStep);
+    }
+  }
+  if (tile.out.data != nullptr) {
+    const int64_t stride = tile.out.stride / static_cast<int64_t>(sizeof(T));
+    write_tile<T>(out, tile.rows, kStep, {reinterpret_cast<T*>(tile.out.data), stride});
+  }
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kColumnSums; ++i) {
+    DESCEND_UNROLL
+    for (size_t c = 0; c < kColumns; ++c) {
+      DESCEND_UNROLL
+      for (int64_t part = 0; part < kParts; ++part) {
+        Vector<double> wide[2];
+        to_double<W, 1>(&column_sums[part][c][i], wide);
+        double* to = tile.chains[i] + static_cast<int64_t>(c) * kNarrowLanes + part * kLanes;
+        each<2>([&](size_t h) DESCEND_INLINED {
+          double* at = to + h * kVectorLanes<double>;
+          hn::StoreU(hn::Add(hn::LoadU(Tag<double>(), at), wide[h]), Tag<double>(), at);
+        });
+      }
+    }
+  }
+}
+
+template <class P, class T, class W = Wide<T>>
+void narrow_rows(const Tile<W>& tile, uint64_t* exact) {
+  with_columns(tile.columns, [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(tile, exact); });
+}
+
+// Rows [first, last) of very few columns, which are whole chunks.
+template <class P, class T, class W = Wide<T>>
+HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t last) {
+  const RowProblem<W>& p = call.problem;
+  const RowSchedule& s = call.schedule;
+  HWY_ALIGN W room[P::kParameters * kLanes<W>];
+  HWY_ALIGN double chains[P::kColumnSums][kMostNarrow * kNarrowLanes];
+  Tile<W> tile;
+  place_parameters<P, T>(p, 0, p.columns, room, kLanes<W>, tile.parameters);
+  for (int i = 0; i < P::kColumnSums; ++i) tile.chains[i] = chains[i];
+  for (int64_t chunk = first; chunk < last; chunk += s.chunk) {
+    const int64_t end = HWY_MIN(chunk + s.chunk, last);
+    for (int i = 0; i < P::kColumnSums; ++i) {
+      for (int64_t c = 0; c < p.columns * kNarrowLanes; ++c) chains[i][c] = 0;
+    }
+    for (int64_t row = chunk; row < end; row += kNarrowRows) {
+      place_tile<P, T>(p, row, HWY_MIN(kNarrowRows, end - row), 0, p.columns, tile);
+      uint64_t exact[kNarrowRows / 64] = {};
+      narrow_rows<P, T>(tile, exact);
+      for (int64_t r = 0; r < tile.rows; ++r) {
+        if (exact[r / 64] == 0) {
+          r |= 63;
+        } else if ((exact[r / 64] >> r % 64 & 1) != 0) {
+          exact_narrow<W>(call, row + r, tile.chains);
+        }
+      }
+    }
+    for (int i = 0; i < P::kColumnSums; ++i) {
+      if (p.sums[i].slots == nullptr) continue;
+      for (int64_t c = 0; c < p.columns; ++c) {
+        double sum = 0;
+        for (int64_t lane = 0; lane < kNarrowLanes; ++lane) sum += chains[i][c * kNarrowLanes + lane];
+        p.sums[i].slots[chunk / s.chunk * p.columns + c] = sum;
+      }
+    }
+  }
+}
+
+#endif
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_ROWS_NARROW_INL_H_

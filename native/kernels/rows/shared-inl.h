@@ -1,0 +1,217 @@
+// Few rows with many columns: the threads share some rows, each taking blocks of columns.
+#if defined(DESCEND_KERNELS_ROWS_SHARED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_ROWS_SHARED_INL_H_
+#undef DESCEND_KERNELS_ROWS_SHARED_INL_H_
+#else
+#define DESCEND_KERNELS_ROWS_SHARED_INL_H_
+#endif
+
+#include "kernels/rows/walk-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// What is asked for while rows [r, r + rows) of a group are read, n of their columns: what follows in the rows, then
+// the rows below or, of the last ones, the next columns of the first.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void place_prefetch(const RowCall<W>& call, const RowGroup& group, int64_t r, int64_t rows, int64_t n,
+                               Tile<W>& tile) {
+  const int64_t row_bytes = n * static_cast<int64_t>(sizeof(T));
+  tile.prefetch.inside = HWY_MIN(call.schedule.ahead, row_bytes);
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kInputs; ++i) {
+    const int64_t stride = call.problem.in[i].stride;
+    tile.prefetch.beyond[i] =
+        (r + rows < group.rows ? rows * stride : row_bytes - r * stride) + tile.prefetch.inside - row_bytes;
+  }
+}
+
+// Rows [r, r + rows) of the group below, n columns, whose sums are to be found.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void place_below(const RowCall<W>& call, const RowGroup& below, int64_t r, int64_t rows, int64_t begin,
+                            int64_t n, Tile<W>& tile) {
+  place_tile<P, T>(call.problem, below.row + r, rows, begin, n, tile);
+  if (call.schedule.ahead != 0) place_prefetch<P, T>(call, below, r, rows, n, tile);
+}
+
+// Sum k of row r of a group in a block.
+template <class P, class W>
+HWY_INLINE double& sum_of(const SharedRows<W>& shared, const RowGroup& group, int64_t block, int64_t r, int k) {
+  return shared.sums[(block * group.rows + r) * P::kSums + k];
+}
+
+template <class P, class W>
+HWY_INLINE void keep_sums(const SharedRows<W>& shared, int64_t block, int64_t r, const Tile<W>& tile) {
+  for (int64_t i = 0; i < tile.rows; ++i) {
+    DESCEND_UNROLL
+    for (int k = 0; k < P::kSums; ++k) sum_of<P>(shared, shared.below, block, r + i, k) = tile.sums[k][i];
+  }
+}
+
+template <class P, class T, class W = Wide<T>>
+void block_sums(const RowCall<W>& call, const SharedRows<W>& shared, int64_t block) {
+  const int64_t begin = block * kBlockColumns, n = HWY_MIN(kBlockColumns, call.problem.columns - begin);
+  HWY_ALIGN W room[P::kParameters * kBlockColumns];
+  Tile<W> tile;
+  place_parameters<P, T>(call.problem, begin, n, room, kBlockColumns, tile.parameters);
+  for (int64_t r = 0; r < shared.below.rows; r += tile.rows) {
+    place_below<P, T>(call, shared.below, r, HWY_MIN(kLongTileRows, shared.below.rows - r), begin, n, tile);
+    sum_rows<P, T, false>(tile);
+    keep_sums<P>(shared, block, r, tile);
+  }
+}
+
+template <class P, class T, class W = Wide<T>>
+void shared_terms(const RowCall<W>& call, SharedRows<W>& shared) {
+  const RowGroup& group = shared.group;
+  const int64_t columns = call.problem.columns, blocks = ceil_div(columns, kBlockColumns);
+  Tile<W> tile;
+  for (int64_t r = 0; r < group.rows; r += kMostTileRows) {
+    const int64_t rows = HWY_MIN(kMostTileRows, group.rows - r);
+    place_tile<P, T>(call.problem, group.row + r, rows, 0, columns, tile);
+    for (int64_t i = 0; i < rows; ++i) {
+      DESCEND_UNROLL
+      for (int k = 0; k < P::kSums; ++k) {
+        double sum = 0;
+        for (int64_t b = 0; b < blocks && call.problem.out.data != nullptr; ++b) {
+          sum += sum_of<P>(shared, group, b, r + i, k);
+        }
+        tile.sums[k][i] = sum;
+      }
+    }
+    finish_rows<P, T, false>(tile, columns);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int k = 0; k < kFoundTerms<P>; ++k) shared.terms[k][r + i] = tile.terms[k][i];
+      shared.exact[r + i] = (tile.exact >> i & 1) != 0;
+      if (!shared.exact[r + i]) continue;
+      double means[kMostSums];
+      exact_means<W>(call, group.row + r + i, means);
+      for (int k = 0; k < P::kSums; ++k) shared.means[k][r + i] = means[k];
+    }
+  }
+}
+
+// The results of rows of a tile, of which row r of the group is the first.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void map_shared(const RowCall<W>& call, const SharedRows<W>& shared, int64_t r, int64_t begin,
+                           const Tile<W>& tile, const Stream& to) {
+  for (int64_t i = 0; i < tile.rows;) {
+    int64_t until = i;
+    while (until < tile.rows && !shared.exact[r + until]) ++until;
+    map_some<P, T, false>(tile, i, until, to);
+    if (until < tile.rows) {
+      double means[kMostSums] = {};
+      for (int k = 0; k < P::kSums; ++k) means[k] = shared.means[k][r + until];
+      exact_results<W>(call, {shared.group.row + r + until, begin, begin + tile.columns}, means,
+                       to.data == nullptr ? nullptr : to.row(until), tile.column_sums, place_of<T>);
+      ++until;
+    }
+    i = until;
+  }
+}
+
+// The column sums of the stripe that ends before row r of the group, of columns [begin, begin + n).
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void leave_stripe(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n, int64_t r,
+                             const Tile<W>& tile, double (&totals)[P::kColumnSums][kBlockColumns]) {
+  const RowSchedule& s = call.schedule;
+  const bool first = r <= s.stripe, last = r == shared.group.rows;
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kColumnSums; ++i) {
+    const auto& to = call.problem.sums[i];
+    if (!to.wanted()) continue;
+    W* const wide = to.wide == nullptr ? nullptr : to.wide + begin;
+    T* const own = to.own == nullptr ? nullptr : static_cast<T*>(to.own) + begin;
+    W* const sums = tile.column_sums[i];
+    if (to.slots != nullptr) {
+      add_sums<T>(sums, n, first && shared.group.row == 0, to.slots + begin);
+    } else if (first && last) {
+      if constexpr (kSplits<T>) merge_row(sums, n);
+      write_columns<T>(sums, n, wide, own, s.streams);
+    } else {
+      add_sums<T>(sums, n, first, totals[i]);
+      if (last) write_columns<T>(&totals[i][0], n, wide, own, s.streams);
+    }
+  }
+}
+
+// n columns, a block at most.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n) {
+  const RowProblem<W>& p = call.problem;
+  const RowSchedule& s = call.schedule;
+  const RowGroup &group = shared.group, &below = shared.below;
+  constexpr int64_t kPage = 4096;
+  HWY_ALIGN W room[P::kParameters * kBlockColumns];
+  alignas(kPage) char sums[P::kColumnSums * kBlockColumns * sizeof(W) + kPage];
+  HWY_ALIGN double totals[P::kColumnSums][kBlockColumns];
+  // At the page offset of the inputs.
+  const int64_t offset =
+      reinterpret_cast<intptr_t>(p.in[0].data + begin * static_cast<int64_t>(sizeof(T))) % kPage / 64 * 64;
+  const bool has_output = p.out.data != nullptr;
+  Results<T, P::kRowsMapped * kBlockColumns + 64 * kLineElements<T>> results(
+      {has_output ? p.out.data + begin * int64_t{sizeof(T)} : nullptr, p.out.stride}, n, s);
+  Tile<W> tile, next;
+  place_parameters<P, T>(p, begin, n, room, whole_packs<W>(n), tile.parameters);
+  tile.streams = s.streams;
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kColumnSums; ++i) {
+    tile.column_sums[i] = reinterpret_cast<W*>(sums + offset) + i * kBlockColumns;
+  }
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kParameters; ++i) next.parameters[i] = tile.parameters[i];
+  for (int64_t r = 0; r < group.rows;) {
+    // Tiles end where stripes do.
+    const int64_t in_stripe = r % s.stripe;
+    if (in_stripe == 0) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) clear_sums(tile.column_sums[i], n);
+    }
+    const int64_t rows = HWY_MIN(int64_t{P::kRowsMapped}, HWY_MIN(group.rows - r, s.stripe - in_stripe));
+    place_tile<P, T>(p, group.row + r, rows, begin, n, tile);
+    bool exact = false;
+    for (int64_t i = 0; i < rows; ++i) {
+      DESCEND_UNROLL
+      for (int k = 0; k < kFoundTerms<P>; ++k) tile.terms[k][i] = shared.terms[k][r + i];
+      exact = exact || shared.exact[r + i];
+    }
+    if (s.ahead != 0 && below.rows == 0) {
+      place_prefetch<P, T>(call, group, r, rows, n, tile);
+      tile.prefetch.maps = true;
+    }
+    const int64_t rows_below = HWY_MAX(int64_t{0}, HWY_MIN(below.rows - r, rows));
+    if (rows_below > 0) place_below<P, T>(call, below, r, rows_below, begin, n, next);
+    const Stream to = has_output ? results.from(group.row + r) : Stream();
+    if (rows_below == rows && !exact && has_output) {
+      step_rows<P, T>(next, tile, to);
+    } else {
+      map_shared<P, T>(call, shared, r, begin, tile, to);
+      if (rows_below > 0) sum_rows<P, T, false>(next);
+    }
+    if (has_output) results.written(group.row + r, rows);
+    if (rows_below > 0) keep_sums<P>(shared, begin / kBlockColumns, r, next);
+    r += rows;
+    if (r % s.stripe == 0 || r == group.rows) {
+      leave_stripe<P, T>(call, shared, begin, n, r, tile, totals);
+    }
+  }
+  results.finish(group.row + group.rows);
+}
+
+template <class P, class T, class W = Wide<T>>
+void shared_results(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n) {
+  const int64_t piece = shared.below.rows > 0 ? kBlockColumns : kBlockColumns / 2;
+  for (int64_t c = 0; c < n; c += piece) {
+    results_of<P, T>(call, shared, begin + c, HWY_MIN(piece, n - c));
+  }
+}
+
+template <class P, class T>
+RowKernels<Wide<T>> row_kernels() {
+  return {run_rows<P, T>, block_sums<P, T>, shared_terms<P, T>, shared_results<P, T>, P::kRowsMapped};
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_ROWS_SHARED_INL_H_

@@ -1,0 +1,74 @@
+// What the engine for rows and the compiled loops of an operator hand each other: plain data, compiled once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/element.h"
+#include "kernels/schedule/rows.h"
+
+namespace descend::kernels {
+
+inline constexpr int kMostInputs = 2;      // row streams that are read
+inline constexpr int kMostParameters = 2;  // numbers a column
+inline constexpr int kMostNumbers = 2;     // numbers a row that are read
+inline constexpr int kMostTerms = 4;       // numbers a row that follow from its sums
+inline constexpr int kMostSums = 2;        // sums over a row, or over columns
+
+// Columns whose terms are summed in one chain of float; the chains are added in double. Columns of a block, whose lanes
+// are folded to one number. Both are parts of what a sum is: they hold on every machine.
+template <class W>
+inline constexpr int64_t kRunColumns = 1024 / static_cast<int64_t>(sizeof(W));
+inline constexpr int64_t kBlockColumns = 2048;
+
+template <class W>
+inline constexpr int64_t kLanes = 128 / static_cast<int64_t>(sizeof(W));  // of a sum in the making
+
+// Rows of at most so many columns are worked on by columns: so many rows at a time, each lane of a column's sum taking
+// every 16th row.
+inline constexpr int64_t kMostNarrow = 4;
+inline constexpr int64_t kNarrowRows = 256;
+inline constexpr int64_t kNarrowLanes = 16;
+
+// A row stream: strides are in bytes.
+struct Stream {
+  char* data = nullptr;
+  int64_t stride = 0;
+
+  char* row(int64_t i) const { return data + i * stride; }
+};
+
+template <class T>
+Stream stream_of(const Rows<T>& rows) {
+  return {reinterpret_cast<char*>(const_cast<std::remove_const_t<T>*>(rows.data)),
+          rows.stride * static_cast<int64_t>(sizeof(T))};
+}
+
+// What is prefetched while a column is read: how many bytes beyond it, for each input.
+struct Prefetch {
+  int64_t inside = 0;                // while that is in the same row; 0: nothing is prefetched
+  int64_t beyond[kMostInputs] = {};  // near the row's end: what is read next is elsewhere
+  bool maps = false;                 // the second pass prefetches, not the first
+  bool in_order = false;             // a few columns' reads are done before the next are begun
+};
+
+// Some rows that are worked on together, from one of their columns on.
+template <class W>
+struct Tile {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  Stream in[kMostInputs];
+  Stream out;
+  const W* numbers[kMostNumbers] = {};  // those of the rows that are read
+  const W* parameters[kMostParameters] = {};
+  W* column_sums[kMostSums] = {};
+  Prefetch prefetch;
+  bool streams = false;            // results are stored past the caches
+  double* chains[kMostSums] = {};  // of very few columns: the lanes of their sums
+  uint64_t exact = 0;              // rows that must be computed in double, a bit a row
+  alignas(64) W terms[kMostTerms][kMostTileRows];
+  alignas(64) double sums[kMostSums][kMostTileRows];
+};
+
+}  // namespace descend::kernels

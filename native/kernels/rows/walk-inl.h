@@ -1,0 +1,253 @@
+// How one thread walks over rows, with the loops of an operator: tile by tile, as the schedule says.
+#if defined(DESCEND_KERNELS_ROWS_WALK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_ROWS_WALK_INL_H_
+#undef DESCEND_KERNELS_ROWS_WALK_INL_H_
+#else
+#define DESCEND_KERNELS_ROWS_WALK_INL_H_
+#endif
+
+#include "kernels/rows/columns-inl.h"
+#include "kernels/rows/engine.h"
+#include "kernels/rows/loops-inl.h"
+#include "kernels/rows/narrow-inl.h"
+#include "kernels/stage-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+template <class P, class T, bool kShort, class W = Wide<T>>
+HWY_INLINE void find_terms(Tile<W>& tile, int64_t columns, bool summed) {
+  if (!summed) sum_rows<P, T, kShort>(tile);
+  finish_rows<P, T, kShort>(tile, columns);
+}
+
+// Where the second pass writes the results of a tile: to their place, or to a stage, from which 4 KB at a time are
+// stored past the caches. (They are not moved at once, since what was just written cannot be read yet.) The stage has
+// room for the rows that wait and those of a tile.
+template <class T, int64_t kElements>
+class Results {
+ public:
+  HWY_INLINE Results(const Stream& out, int64_t columns, const RowSchedule& s)
+      : columns_(columns), staged_(s.staged), flushes_(s.staged || s.streams) {
+    rows_.data = reinterpret_cast<T*>(out.data);
+    rows_.stride = out.stride / static_cast<int64_t>(sizeof(T));
+    row_room_ = rows_.stride == columns ? columns : ceil_div(columns, kLineElements<T>) * kLineElements<T>;
+  }
+
+  // Of the rows from this one on.
+  HWY_INLINE Stream from(int64_t row) {
+    if constexpr (kHasStage) {
+      if (staged_) {
+        const Rows<T> staged = stage_.rows(belonging(row - waiting_), columns_);
+        return {reinterpret_cast<char*>(staged.row(waiting_)), staged.stride * static_cast<int64_t>(sizeof(T))};
+      }
+    }
+    return {reinterpret_cast<char*>(rows_.row(row)), rows_.stride * static_cast<int64_t>(sizeof(T))};
+  }
+
+  // `rows` rows from this one on are written.
+  HWY_INLINE void written(int64_t row, int64_t rows) {
+    if constexpr (kHasStage) {
+      if (!staged_) return;
+      waiting_ += rows;
+      if (waiting_ * row_room_ >= kWaiting) move_on(row + rows);
+    }
+  }
+
+  // All rows above this one are written.
+  HWY_INLINE void finish(int64_t row) {
+    if constexpr (kHasStage) {
+      if (waiting_ > 0) move_on(row);
+      if (staged_) stage_.finish();
+    }
+    if (flushes_) flush_streams();
+  }
+
+ private:
+  static constexpr int64_t kWaiting = 4096 / sizeof(T);          // elements
+  static constexpr bool kHasStage = sizeof(T) < sizeof(double);  // in double it would take much of a thread's stack
+
+  HWY_INLINE Rows<T> belonging(int64_t row) const { return {rows_.row(row), rows_.stride}; }
+
+  HWY_INLINE void move_on(int64_t end) {
+    stage_.stream(belonging(end - waiting_), waiting_, columns_);
+    waiting_ = 0;
+  }
+
+  Rows<T> rows_;
+  int64_t columns_, row_room_;  // what a row takes of the stage
+  bool staged_, flushes_;
+  int64_t waiting_ = 0;  // rows
+  Stage<T, kHasStage ? kElements : 1> stage_;
+};
+
+// The second pass over rows [first, last) of a tile whose results go to `to`.
+template <class P, class T, bool kShort, class W = Wide<T>>
+HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const Stream& to) {
+  if (first == last) return;
+  if (to.data != nullptr) {
+    if constexpr (kShort && kHasSingle<P> && !kHasNarrow<T>) {
+      if (tile.columns == 1) return map_single_rows<P, T>(tile, first, last, {to.row(first), to.stride});
+    }
+    if constexpr (kShort) return map_short_rows<P, T>(tile, first, last, {to.row(first), to.stride});
+    return map_rows<P, T>(tile, first, last, 0, tile.columns, {to.row(first), to.stride});
+  }
+  // Where results are not wanted, they go to a few lines.
+  HWY_ALIGN T unused[kRunColumns<W>];
+  for (int64_t r = first; r < last; ++r) {
+    for (int64_t c = 0; c < tile.columns; c += kRunColumns<W>) {
+      map_rows<P, T>(tile, r, r + 1, c, HWY_MIN(c + kRunColumns<W>, tile.columns),
+                     {reinterpret_cast<char*>(unused), 0});
+    }
+  }
+}
+
+// The same, rows that must be in double by themselves; the tile begins with row `row`.
+template <class P, class T, bool kShort, class W = Wide<T>>
+HWY_INLINE void map_tile(const RowCall<W>& call, int64_t row, const Tile<W>& tile, int64_t first, int64_t last,
+                         const Stream& to) {
+  if (HWY_LIKELY(tile.exact == 0)) return map_some<P, T, kShort>(tile, first, last, to);
+  while (first < last) {
+    int64_t until = first;
+    while (until < last && (tile.exact >> until & 1) == 0) ++until;
+    map_some<P, T, kShort>(tile, first, until, to);
+    if (until < last) {
+      exact_results<W>(call, {row + until, 0, tile.columns}, nullptr, to.data == nullptr ? nullptr : to.row(until),
+                       tile.column_sums, place_of<T>);
+      ++until;
+    }
+    first = until;
+  }
+}
+
+// Prefetches `count` rows.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void prefetch_rows(const RowProblem<W>& p, int64_t row, int64_t count) {
+  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kInputs; ++i) {
+    const bool dense = p.in[i].stride == row_bytes;
+    const int64_t bytes = dense ? count * row_bytes : row_bytes;
+    for (int64_t r = row; r < row + count; r += dense ? count : 1) {
+      for (int64_t b = 0; b < bytes; b += 64) prefetch_distant(p.in[i].row(r) + b);
+    }
+  }
+}
+
+// Rows [first, last), which are whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
+// call, is most of what they take.
+template <class P, class T, bool kShort>
+HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last) {
+  using W = Wide<T>;
+  constexpr int64_t kColumns = kShort ? kRunColumns<W> : kStripeColumns;
+  const RowProblem<W>& p = call.problem;
+  const RowSchedule& s = call.schedule;
+  const int64_t each = whole_packs<W>(p.columns);
+  // The sums of a thread and its parameters, which are used as they are where they need not be widened.
+  constexpr int kArrays = int{P::kColumnSums} + (std::is_same_v<T, W> ? 0 : int{P::kParameters});
+  HWY_ALIGN W sums[kArrays * kColumns];
+  Tile<W> tiles[2];
+  // Two of the longest rows, or a tile.
+  Results<T, (kShort ? kTileBytes : 2 * kColumns * int64_t{sizeof(T)}) / int64_t{sizeof(T)} + 64 * kLineElements<T>>
+      results(p.out, p.columns, s);
+  const W* parameters[P::kParameters];
+  place_parameters<P, T>(p, 0, p.columns, sums + P::kColumnSums * each, each, parameters);
+  for (Tile<W>& tile : tiles) {
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kParameters; ++i) tile.parameters[i] = parameters[i];
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kColumnSums; ++i) tile.column_sums[i] = sums + i * each;
+    tile.streams = s.streams;
+    if (s.ahead == 0 || kShort) continue;
+    Prefetch& prefetch = tile.prefetch;
+    const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
+    prefetch.inside = HWY_MIN(s.ahead, row_bytes);
+    prefetch.in_order = s.in_order && s.in_step;
+    // Where results are stored through the caches, to prefetch more than the next tile slows the stores down.
+    const int64_t tiles_ahead = s.streams || s.staged ? ceil_div(s.ahead, row_bytes) : 1;
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) {
+      prefetch.beyond[i] = tiles_ahead * s.tile * p.in[i].stride + prefetch.inside - row_bytes;
+    }
+  }
+  const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
+  const int64_t rows_ahead = kShort && s.ahead != 0 ? (ceil_div(s.ahead, tile_bytes) + 1) * s.tile : 0;
+  const auto place = [&](int64_t row, Tile<W>& tile)
+                         HWY_ATTR { place_tile<P, T>(p, row, HWY_MIN(s.tile, last - row), 0, p.columns, tile); };
+  const bool has_output = p.out.data != nullptr;
+  bool summed = false, finished = false;  // what is known of a tile
+  place(first, tiles[0]);
+  int64_t in_stripe = 0, chunk = first == 0 ? 0 : first / s.chunk, in_chunk = 0;
+  for (int64_t row = first, t = 0; row < last; ++t) {
+    Tile<W>&tile = tiles[t % 2], &next = tiles[(t + 1) % 2];
+    const int64_t end = row + tile.rows;
+    if (!finished) find_terms<P, T, kShort>(tile, p.columns, summed);
+    summed = finished = false;
+    if (end < last) {
+      place(end, next);
+      if (s.early) {
+        find_terms<P, T, kShort>(next, p.columns, false);
+        finished = true;
+      }
+    }
+    if (kShort && rows_ahead != 0 && row + rows_ahead + s.tile <= last) {
+      prefetch_rows<P, T>(p, row + rows_ahead, s.tile);
+    }
+    const Stream to = has_output ? results.from(row) : Stream();
+    // A stripe or a chunk may end within a tile.
+    for (int64_t r = 0; r < tile.rows;) {
+      if (in_stripe == 0) {
+        DESCEND_UNROLL
+        for (int i = 0; i < P::kColumnSums; ++i) clear_sums(tile.column_sums[i], p.columns);
+      }
+      const int64_t taken = HWY_MIN(tile.rows - r, HWY_MIN(s.stripe - in_stripe, s.chunk - in_chunk));
+      if (!kShort && s.in_step && has_output && end < last && tile.exact == 0 && taken == tile.rows &&
+          next.rows == tile.rows) {
+        step_rows<P, T>(next, tile, to);
+        summed = true;
+      } else {
+        map_tile<P, T, kShort>(call, row, tile, r, r + taken, to);
+      }
+      r += taken;
+      in_stripe += taken;
+      in_chunk += taken;
+      const bool chunk_ends = in_chunk == s.chunk || row + r == last;
+      if (in_stripe == s.stripe || chunk_ends) {
+        DESCEND_UNROLL
+        for (int i = 0; i < P::kColumnSums; ++i) {
+          double* const slots = p.sums[i].slots;
+          if (slots == nullptr) continue;
+          add_sums<T>(tile.column_sums[i], p.columns, in_chunk == in_stripe, slots + chunk * p.columns);
+        }
+        in_stripe = 0;
+      }
+      if (chunk_ends) {
+        ++chunk;
+        in_chunk = 0;
+      }
+    }
+    if (has_output) results.written(row, tile.rows);
+    row = end;
+  }
+  results.finish(last);
+}
+
+template <class P, class T, class W = Wide<T>>
+void run_rows(const RowCall<W>& call, int64_t first, int64_t last) {
+  const int64_t columns = call.problem.columns;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kHasNarrow<T>) {
+    if (columns <= kMostNarrow) return walk_narrow<P, T>(call, first, last);
+  }
+#endif
+  if constexpr (kSplits<T>) {
+    if (columns <= kLanes<W> / 2) return walk<P, short_bfloat16, true>(call, first, last);
+  }
+  if (call.schedule.is_short) return walk<P, T, true>(call, first, last);
+  walk<P, T, false>(call, first, last);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_ROWS_WALK_INL_H_

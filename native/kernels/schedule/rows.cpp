@@ -1,0 +1,102 @@
+#include "kernels/schedule/rows.h"
+
+#include <algorithm>
+
+#include "kernels/cut.h"
+#include "kernels/stores.h"
+#include "runtime/parallel.h"
+
+namespace descend::kernels {
+namespace {
+
+constexpr int64_t kAheadBytes = 4096;  // of each input: enough to keep a fast memory busy
+constexpr int64_t kRunBytes = 1024;    // of a run of columns, in the type of the arithmetic
+
+constexpr int64_t kPiece = 1024;  // columns
+
+// Rows whose columns are cut that are worked on at a time: all of them where they are few, or where the second pass
+// finds them in the second-level cache.
+constexpr int64_t kMostTogether = 256, kBytesTogether = int64_t{4} << 20;
+constexpr int64_t kBytesInCache = int64_t{32} << 20;  // of more, groups are better small: two are in use at a time
+
+int64_t rows_together(int64_t rows, int64_t row_bytes) {
+  if (rows <= kMaxGroupRows || (rows <= kMostTogether && rows * row_bytes <= kBytesTogether)) return rows;
+  return group_rows(rows * row_bytes > kBytesInCache ? 2 * row_bytes : row_bytes);
+}
+
+int64_t stripe_of(int64_t rows, int64_t size) {
+  return size == 2 ? stripe_rows<float16>(rows) : stripe_rows<float>(rows);
+}
+
+// Whether rows of so many bytes, aligned to quarters of lines, are stored past the caches without a stage. They must
+// end at such a place, too, and must not be short: lines of short rows are not completed soon.
+bool leaves_by_quarters(int64_t row) {
+  constexpr int64_t kLeast = 512, kLeastOfQuarters = 1536;  // of one whose last line is not whole
+  return row > kLeast && (row % 64 == 0 || (row % kQuarterLine == 0 && row >= kLeastOfQuarters));
+}
+
+// Whether rows that are not aligned are best stored by way of a stage. Where the second-level cache is asked, as on Zen
+// 4, those that are not long are written so evenly that a stage would hold them up; on Zen 5 they took up to 1.36 times
+// as long without it. In double a stage would take more of the stack than some threads have.
+bool is_staged(int64_t columns, int64_t size, int64_t bytes) {
+  constexpr int64_t kLeast = 512, kMost = 2560;
+  const int64_t row = columns * size;
+  const bool even = kAsksSecondLevel && kLeast < row && row < kMost;
+  return size < 8 && !even && exceeds_last_cache(bytes) && (size > 2 || columns >= least_staged());
+}
+
+}  // namespace
+
+RowSchedule gradient_schedule(const RowShape& shape) {
+  // Not copied: a vector of what was just written number by number would wait for it.
+  const auto& [rows, columns, size, inputs, column_numbers, together, has_output, unit] = shape;
+  const int64_t wide = std::max<int64_t>(size, 4), read = inputs * columns * size;
+  const int64_t bytes = rows * (read + columns * size);
+  const RowCut cut = cut_rows(rows, read);
+  RowSchedule s{};
+  s.chunk = cut.chunk;
+  s.chunks = cut.chunks;
+  s.stripe = stripe_of(rows, size);
+  s.by_columns = split_columns(rows, columns);
+  if (s.by_columns) s.together = rows_together(rows, read);
+
+  // Longer rows that come from memory are better read in order.
+  const bool near = stays_near(bytes);
+  const bool is_short = columns * wide <= kRunBytes && (near || columns * size <= kRunBytes / 2);
+  s.is_short = is_short;
+  const Traffic traffic{bytes, bytes / (inputs + 1)};
+  s.streams = has_output && (unit == 64 || (!is_short && unit == kQuarterLine && leaves_by_quarters(columns * size))) &&
+              streams_results(traffic);
+  s.staged = has_output && !s.streams && unit != 64 && is_staged(columns, size, bytes);
+  const int64_t beside = columns * column_numbers * wide;
+  const int64_t room = near ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
+  if (is_short) {
+    const int64_t most = (cut.ask >= Ask::kSparing ? int64_t{4} << 10 : kTileBytes);
+    s.tile = std::clamp<int64_t>(most / read / 8 * 8, 8, kMostTileRows);
+  } else {
+    s.tile = read + beside <= room ? 1 : together;
+  }
+  const bool both_fit = 2 * s.tile * read + beside <= kFirstCacheRoom;
+  s.in_step = has_output && !is_short && (!near || both_fit || s.tile * read + beside > kFirstCacheRoom / 2 * 3);
+  // Where the first-level cache has room for two such tiles, two passes over each are better than going in step.
+  const bool some_fit = !is_short && near && 2 * kLongTileRows * read + beside <= kFirstCacheRoom;
+  if (some_fit) {
+    s.tile = kLongTileRows;
+    s.in_step = false;
+  }
+  // It also saves some 6% of the time where rows of less than a line come from memory (Zen 5).
+  s.early = some_fit || (is_short && !near && columns * size < 64);
+  s.taken = cut.chunks_taken();
+  if (s.by_columns) {
+    s.piece = kPiece * chunks_to_take(ceil_div(columns, kPiece));
+    // Of so few rows that all are read side by side, the processor foresees what comes.
+    if (exceeds_kept(bytes) && rows > s.stripe) s.ahead = kAheadBytes / together;
+  } else if (cut.ask != Ask::kNothing) {
+    s.ahead = kAheadBytes / (is_short ? 1 : s.tile);
+    const int64_t least_in_order = num_threads() == 1 ? int64_t{6} << 10 : 768;
+    s.in_order = size >= 4 && cut.ask == Ask::kInOrder && columns * size >= least_in_order;
+  }
+  return s;
+}
+
+}  // namespace descend::kernels

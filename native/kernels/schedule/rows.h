@@ -1,0 +1,49 @@
+// How a call on rows is carried out: plain data, made from its shape and the machine.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/element.h"
+
+namespace descend::kernels {
+
+inline constexpr int64_t kMostTileRows = 64;              // of a tile, at most: a bit each in a word
+inline constexpr int64_t kLongTileRows = 4;               // of a tile of rows of more than one run
+inline constexpr int64_t kTileBytes = int64_t{12} << 10;  // of short rows of all inputs, or one fold of rows
+
+struct RowShape {
+  int64_t rows;
+  int64_t columns;
+  int64_t size;        // bytes of an element
+  int inputs;          // row streams
+  int column_numbers;  // numbers a column beside them that stay in a cache: parameters and sums
+  int together;        // rows that share loads of those, at most
+  bool has_output;
+  int64_t unit;  // bytes that rows of results begin at multiples of: a line's, a quarter's, or 1
+};
+
+struct RowSchedule {
+  // What decides in which order sums are added: of the shape alone.
+  int64_t chunk;  // rows whose column sums go to a slot
+  int64_t chunks;
+  int64_t stripe;    // rows whose column sums run in float
+  bool by_columns;   // each thread takes some of the columns of the same rows
+  int64_t together;  // how many rows that is at a time
+
+  // What is up to the machine.
+  bool is_short;  // rows of one run: eight are folded together, and results are made column by column
+  int64_t tile;   // rows that are worked on together
+  bool in_step;   // the first pass over a tile takes turns with the second over the tile above it
+  bool early;     // the terms of a tile, which take long, are computed before the results of the tile above it
+  int64_t ahead;  // prefetch distance in bytes, for each row of a tile; 0: none
+  bool in_order;  // a few columns' reads are done before the next are begun
+  bool streams;   // results are stored past the caches
+  bool staged;    // the same by way of a small buffer, for results that are not aligned
+  int64_t piece;  // columns of shared rows that a thread takes at a time
+  int64_t taken;  // chunks that a thread takes at a time
+};
+
+// Of rows with column sums.
+RowSchedule gradient_schedule(const RowShape& shape);
+
+}  // namespace descend::kernels

@@ -34,7 +34,7 @@ def run(*command: Any, **more: Any) -> str:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    said = run(sys.executable, ROOT / "tools" / "wheel.py", folder, "--build", BUILD)
+    said = run(sys.executable, ROOT / "tools" / "wheel.py", folder)
     assert "Building CXX object" not in said  # what ./dev has built is packed, and not built again
     return folder
 
@@ -46,7 +46,7 @@ def wheel(dist: Path) -> Path:
 
 
 def test_the_wheel_is_for_every_python_and_old_systems(wheel):
-    assert re.fullmatch(r"descend-[\d.]+-cp310-abi3-(manylinux_2_\d+_\w+\.)*manylinux_2_28_\w+", wheel.stem)
+    assert re.fullmatch(r"descend-[\d.]+-cp310-abi3-manylinux_2_27_\w+", wheel.stem)
     assert wheel.stat().st_size < 7.5e6
 
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,3 +56,9 @@ def test_every_command_is_told_of():
     for command in commands:
         assert re.search(rf"^  {command}\b", dev("help").stdout, re.MULTILINE)
         assert f"./dev {command} " in contributing
+
+
+def test_the_workflow_runs_what_must_hold_before_a_change_lands():
+    stages = re.findall(r"^stage \./dev (.+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["dev"]["strategy"]["matrix"]["command"] == stages

@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from descend import _import_hook
+
 PACKAGE = "torch_npu"
 _executed = False  # whether torch_npu's own code has run in this process
 
@@ -39,35 +41,26 @@ def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | N
     """The spec of torch_npu, with a loader that loads Descend's libraries before torch_npu's code runs."""
     if name != PACKAGE:
         return None
-    for finder in sys.meta_path:
-        if not _is_ours(finder) and (spec := finder.find_spec(name, path, target)) is not None:
-            _wrap(spec.loader)
-            return spec
-    return None
+    return _import_hook.find_spec(name, path, target, _is_ours, _load)
 
 
-def _wrap(loader: Any) -> None:
-    execute = loader.exec_module
+def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
+    from descend import _cann, _npu_report
 
-    def exec_module(module: ModuleType) -> None:
-        from descend import _cann, _npu_report
-
-        global _executed
-        if _executed:
-            raise ImportError("torch_npu is in this process already, and PyTorch takes its device once: start anew.")
-        if _cann.other():
-            execute(module)
-            return
-        check_versions()
-        _cann.load()
-        # Without its queue torch_npu raises an error in the call that failed. With it, it drops what is called later.
-        os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
-        _npu_report.announce()
+    global _executed
+    if _executed:
+        raise ImportError("torch_npu is in this process already, and PyTorch takes its device once: start anew.")
+    if _cann.other():
         execute(module)
-        _executed = True
-        importlib.import_module("descend.npu").after_load()
-
-    loader.exec_module = exec_module
+        return
+    check_versions()
+    _cann.load()
+    # Without its queue torch_npu raises an error in the call that failed. With it, it drops what is called later.
+    os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
+    _npu_report.announce()
+    execute(module)
+    _executed = True
+    importlib.import_module("descend.npu").after_load()
 
 
 def check_versions() -> None:

@@ -1,6 +1,7 @@
 #!/bin/sh
 # install.sh BUILD SOURCE CMAKE CXX: `cmake --install` gives a folder that programs build and run with, from any shell;
-# its library exports what the headers declare and what torch_npu looks up (and C++ functions for the Python module), and needs what every system has.
+# its library exports what the headers declare and what torch_npu looks up, beside C++ functions for the Python module,
+# and needs what every system has.
 set -eu
 build=$1 source=$2 cmake=$3 cxx=$4
 home=$(mktemp -d)

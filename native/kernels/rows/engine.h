@@ -44,8 +44,6 @@ struct RowGroup {
   int64_t rows = 0;
 };
 
-inline constexpr int64_t kMostTogether = 256;  // rows that threads share at a time
-
 // What is known of two groups of such rows.
 template <class W>
 struct SharedRows {

@@ -287,12 +287,13 @@ template <class P, class T, bool kShort, class W = Wide<T>>
 HWY_INLINE void sum_rows(Tile<W>& tile) {
   constexpr int kSet = P::kRowsAtOnce;
   if constexpr (kShort) {
-    if (!kSplits<T> && tile.columns <= kLanes<W> / 2) {
-      constexpr Length kLength = kSplits<T> ? Length::kPack : Length::kHalf;
-      return sum_short_rows<P, T, kLength>(tile, tile.columns);
+    if constexpr (!kSplits<T>) {
+      if (tile.columns <= kLanes<W> / 2) return sum_short_rows<P, T, Length::kHalf>(tile, tile.columns);
     }
-    if (kIsShort<T> || tile.columns <= kLanes<W>) return sum_short_rows<P, T, Length::kPack>(tile, tile.columns);
-    return sum_short_rows<P, T, kIsShort<T> ? Length::kPack : Length::kRun>(tile, tile.columns);
+    if constexpr (!kIsShort<T>) {
+      if (tile.columns > kLanes<W>) return sum_short_rows<P, T, Length::kRun>(tile, tile.columns);
+    }
+    return sum_short_rows<P, T, Length::kPack>(tile, tile.columns);
   }
   int64_t r = 0;
   if constexpr (kSet > 1) {

@@ -16,7 +16,7 @@ constexpr int64_t kPiece = 1024;  // columns
 
 // Rows whose columns are cut that are worked on at a time: all of them where they are few, or where the second pass
 // finds them in the second-level cache.
-constexpr int64_t kMostTogether = 256, kBytesTogether = int64_t{4} << 20;
+constexpr int64_t kBytesTogether = int64_t{4} << 20;
 constexpr int64_t kBytesInCache = int64_t{32} << 20;  // of more, groups are better small: two are in use at a time
 
 int64_t rows_together(int64_t rows, int64_t row_bytes) {

@@ -9,6 +9,7 @@ namespace descend::kernels {
 
 inline constexpr int64_t kMostTileRows = 64;              // of a tile, at most: a bit each in a word
 inline constexpr int64_t kLongTileRows = 4;               // of a tile of rows of more than one run
+inline constexpr int64_t kMostTogether = 256;             // rows whose columns are cut, at a time
 inline constexpr int64_t kTileBytes = int64_t{12} << 10;  // of short rows of all inputs, or one fold of rows
 
 struct RowShape {

@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from descend import _import_hook
 from descend.torch import modules
 from descend.torch.layer_norm import layer_norm as _layer_norm
 from descend.torch.library import constant
@@ -135,21 +136,12 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != CONFIG:
             return None
-        for finder in sys.meta_path:
-            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
-                _install_after(spec.loader)
-                return spec
-        return None
+        return _import_hook.find_spec(name, path, target, lambda finder: finder is self, _load)
 
 
-def _install_after(loader: Any) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        _install(module)
-
-    loader.exec_module = exec_module
+def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
+    execute(module)
+    _install(module)
 
 
 _finder = _Finder()

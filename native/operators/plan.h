@@ -57,7 +57,8 @@ class Plan {
   // The memory of a tensor's first element.
   static Place tensor(const Call& call, int i) {
     const Tensor& tensor = call[i].tensor;
-    return {i, tensor.offset * dtype_size(tensor.dtype)};
+    // Without elements the offset means nothing: it may be any number, and there may be no memory to add it to.
+    return {i, tensor.empty() ? 0 : tensor.offset * dtype_size(tensor.dtype)};
   }
 
   // Adds a step: a trivially copyable closure that is called with the run's addresses. `bytes` estimates the memory

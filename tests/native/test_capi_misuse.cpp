@@ -664,6 +664,37 @@ TEST_CASE("data that is not there, or larger than its allocation") {
   CHECK(aclDestroyTensor(x) == 0);
 }
 
+// Under the sanitizers this shows whether anything is computed from such numbers.
+TEST_CASE("the offset of a tensor without elements, and the shape of one that is ignored, mean nothing") {
+  const Runtime runtime;
+  Array windowed({0, 1, 1}, ACL_FLOAT), weight({2, 1}, ACL_FLOAT), weight_grad({2, 1}, ACL_FLOAT);
+  const int64_t none[] = {0, 1, 1};
+  for (const int64_t offset : {int64_t{3}, INT64_MAX, INT64_MIN}) {
+    for (void* const data : {static_cast<void*>(nullptr), static_cast<void*>(host)}) {
+      aclTensor* const input = aclCreateTensor(none, 3, ACL_FLOAT, nullptr, offset, ACL_FORMAT_ND, none, 3, data);
+      CHECK(run(aclnnNsaCompressGradGetWorkspaceSize, aclnnNsaCompressGrad, nullptr, windowed, input, weight, nullptr,
+                2, 1, 0, nullptr, input, weight_grad) == 0);
+      CHECK(weight_grad.at(0) == 0);
+      CHECK(aclDestroyTensor(input) == 0);
+    }
+  }
+
+  Problem problem;
+  Array mean({8}, ACL_FLOAT), dx({8, 64}, ACL_FLOAT);
+  mean.normal(1);
+  const int64_t huge[] = {INT64_MAX, INT64_MAX, 3}, normalized[] = {64};
+  const bool parts[] = {true, false, false};
+  aclTensor* const ignored = aclCreateTensor(huge, 3, ACL_FLOAT, huge, INT64_MAX, ACL_FORMAT_ND, huge, 3, host);
+  aclIntArray* const row = aclCreateIntArray(normalized, 1);
+  aclBoolArray* const mask = aclCreateBoolArray(parts, 3);
+  CHECK(run(aclnnLayerNormBackwardGetWorkspaceSize, aclnnLayerNormBackward, nullptr, problem.dy, problem.x, row, mean,
+            problem.rstd, problem.gamma, nullptr, mask, dx, ignored, ignored) == 0);
+  CHECK(dx.finite());
+  CHECK(aclDestroyBoolArray(mask) == 0);
+  CHECK(aclDestroyIntArray(row) == 0);
+  CHECK(aclDestroyTensor(ignored) == 0);
+}
+
 TEST_CASE("copies and fills beyond an allocation") {
   const Runtime runtime;
   void* memory = nullptr;

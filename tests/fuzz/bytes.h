@@ -1,0 +1,87 @@
+// What a fuzzer's input decides, and how a fuzzer says what is wrong.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <set>
+#include <string>
+
+#include "acl/acl.h"
+
+namespace fuzz {
+
+// Whether no other thread makes calls: those that change the whole process are made only then.
+inline bool is_alone = true;
+
+// Choices, read from the input. At its end every choice is the first one.
+class Bytes {
+ public:
+  Bytes(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
+
+  bool left() const { return next_ != end_; }
+  int64_t below(int64_t count) {
+    if (count <= 1) return 0;
+    return static_cast<int64_t>(take(count <= 256 ? 1 : count <= 65536 ? 2 : 4) % static_cast<uint64_t>(count));
+  }
+  bool one_in(int64_t count) { return below(count) == 1; }
+  uint32_t number() { return static_cast<uint32_t>(take(4)); }
+  template <class T>
+  T pick(std::initializer_list<T> values) {
+    return values.begin()[below(static_cast<int64_t>(values.size()))];
+  }
+  // Numbers at which sizes overflow and signs change.
+  int64_t hostile() {
+    return pick<int64_t>({-1,
+                          0,
+                          1,
+                          2,
+                          3,
+                          15,
+                          17,
+                          4096,
+                          4097,
+                          INT32_MAX,
+                          int64_t{1} << 31,
+                          int64_t{1} << 32,
+                          int64_t{1} << 58,
+                          int64_t{1} << 59,
+                          (int64_t{1} << 61) + 1,
+                          int64_t{1} << 62,
+                          INT64_MAX,
+                          INT64_MAX - 1,
+                          INT64_MIN,
+                          INT64_MIN + 1,
+                          -2,
+                          -4096,
+                          -(int64_t{1} << 32)});
+  }
+
+ private:
+  const uint8_t *next_, *end_;
+
+  uint64_t take(int bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; ++i) value = value << 8 | (left() ? *next_++ : 0);
+    return value;
+  }
+};
+
+[[noreturn]] inline void fault(const std::string& what) {
+  std::fprintf(stderr, "fuzz: %s\nThe last sentence: %s\n", what.c_str(), aclGetRecentErrMsg());
+  std::abort();
+}
+
+// Checks a status, and that a refusal comes with a sentence.
+inline void expect(const std::string& who, int status, const std::set<int>& allowed) {
+  if (allowed.count(status) == 0) {
+    std::string list;
+    for (int code : allowed) list += (list.empty() ? "" : " or ") + std::to_string(code);
+    fault(who + " returned " + std::to_string(status) + ", but must return " + list);
+  }
+  const std::string sentence = status == 0 ? "" : aclGetRecentErrMsg();
+  if (status != 0 && (sentence.size() < 20 || sentence.back() != '.')) fault(who + " gave no sentence");
+}
+
+}  // namespace fuzz

@@ -1,0 +1,64 @@
+// One call of an operator, as a fuzzer makes it up: what the C functions are given, in a form that the contract's
+// model, the reference and the call itself all read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "acl/acl.h"
+
+namespace fuzz {
+
+enum class Op : uint8_t {
+  kRmsNorm,
+  kRmsNormGrad,
+  kLayerNorm,
+  kLayerNormBackward,
+  kGroupNormSwish,
+  kGroupNormSwishGrad,
+  kNsaCompress,
+  kNsaCompressGrad,
+  kSoftmax,
+  kSoftmaxBackward,
+};
+inline constexpr int kOps = 10;
+
+enum class Product : uint8_t { kHost, kA3, kA2Training, kA2Inference, k200I500A2, kInference, kTraining, kAscend950 };
+inline constexpr int kProducts = 8;
+
+using Shape = std::vector<int64_t>;
+
+enum class Handle : uint8_t { kNull, kAlive, kDead };
+
+struct TensorArgument {
+  Handle handle = Handle::kAlive;
+  int dtype = ACL_FLOAT;
+  int format = ACL_FORMAT_ND;
+  Shape shape, strides, storage;
+  int64_t offset = 0;
+  char* data = nullptr;
+  size_t room = SIZE_MAX;  // bytes from `data` to the end of the allocation, for memory of this library
+};
+
+struct ListArgument {
+  Handle handle = Handle::kNull;
+  Shape values;
+};
+
+// Tensors in the signature's order, which has all inputs before all outputs.
+struct Call {
+  Op op = Op::kRmsNorm;
+  Product product = Product::kHost;
+  std::vector<TensorArgument> tensors;
+  size_t inputs = 0;
+  ListArgument list;  // normalizedShape, actSeqLenOptional
+  ListArgument mask;  // outputMask
+  int64_t groups = 1, block = 1, stride = 1, lengths_type = 0;
+  double epsilon = 0, scale = 1;
+  bool flags[2] = {false, false};             // activateSwish; dgammaIsRequire and dbetaIsRequire; fixTriuMask
+  const char* text = nullptr;                 // dataFormatOptional, layoutOptional
+  bool no_size = false, no_executor = false;  // workspaceSize or executor is null
+};
+
+}  // namespace fuzz

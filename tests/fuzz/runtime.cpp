@@ -1,0 +1,512 @@
+#include "runtime.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "aclnn/acl_meta.h"
+#include "descend.h"
+#include "operators.h"
+
+namespace fuzz {
+namespace {
+
+const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+constexpr size_t kReserved = size_t{2} << 20;
+constexpr int kStale = 200005, kInvalid = 100000, kNoMemory = 200000;
+int foreign;  // its address is a handle of nothing
+
+std::set<int> only_if(bool fine, int code) { return {fine ? 0 : code}; }
+
+}  // namespace
+
+// An object, alive or not; a foreign address; or null, which is no object.
+Runtime::Object& Runtime::pick(std::vector<Object>& objects) {
+  static thread_local Object other;
+  const int64_t i = bytes_.below(static_cast<int64_t>(objects.size()) + 2);
+  if (i < static_cast<int64_t>(objects.size())) return objects[i];
+  other = {};
+  other.handle = i == static_cast<int64_t>(objects.size()) ? nullptr : &foreign;
+  return other;
+}
+
+// Null is a stream, too: the default one.
+Runtime::Object Runtime::pick_stream() {
+  Object stream = pick(streams_);
+  if (stream.handle == nullptr) stream.alive = true;
+  return stream;
+}
+
+Runtime::Block* Runtime::pick_block() {
+  return blocks_.empty() ? nullptr : blocks_[bytes_.below(static_cast<int64_t>(blocks_.size()))].get();
+}
+
+// Waits for all work. Here every block must hold what the model holds.
+void Runtime::settle() {
+  expect("aclrtSynchronizeDevice", aclrtSynchronizeDevice(), {0});
+  if (calls_ != calls_expected_) fault("host functions ran another number of times");
+  for (const auto& block : blocks_) {
+    if (std::memcmp(block->data, block->contents.data(), block->contents.size()) != 0)
+      fault("memory holds other bytes");
+  }
+}
+
+void Runtime::make(std::vector<Object>& objects, const char* who, const std::function<int(void**)>& create) {
+  if (objects.size() >= 16) return;
+  Object made;
+  expect(who, create(&made.handle), {0});
+  made.alive = true;
+  for (const Object& object : objects) {
+    if (object.handle == made.handle) fault(std::string(who) + " gave the handle of another object");
+  }
+  objects.push_back(made);
+}
+
+void Runtime::destroy(std::vector<Object>& objects, const char* who, const std::function<int(void*)>& end) {
+  Object& object = pick(objects);
+  const bool fine = object.alive || object.handle == nullptr;
+  expect(who, end(object.handle), only_if(fine, kStale));
+  object.alive = false;
+}
+
+void Runtime::step() {
+  switch (bytes_.below(24)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4: {
+      const Object stream = pick_stream();
+      return call_operator(bytes_, stream.handle, stream.alive);
+    }
+    case 5:
+    case 6:
+      return streams();
+    case 7:
+    case 8:
+      return events();
+    case 9:
+      return event_times();
+    case 10:
+      return contexts();
+    case 11:
+    case 12:
+      return allocate();
+    case 13:
+      return release();
+    case 14:
+      return fill();
+    case 15:
+    case 16:
+      return copy();
+    case 17:
+      return copy_rows();
+    case 18:
+      return reserve();
+    case 19:
+      return map();
+    case 20:
+      return functions();
+    case 21:
+      return numbers();
+    case 22:
+      return descriptions();
+    default:
+      if (!is_alone) return;
+      return bytes_.one_in(8) ? finish_and_begin() : settings();
+  }
+}
+
+void Runtime::streams() {
+  switch (bytes_.below(6)) {
+    case 0:
+      return make(streams_, "aclrtCreateStream", aclrtCreateStream);
+    case 1: {
+      const auto flags = bytes_.pick<uint32_t>({0, 1, 2, 3, 4, 0x80000000U});
+      const auto priority = bytes_.pick<uint32_t>({0, 1, 7});
+      aclrtStream none = nullptr;
+      if (flags > 3) {
+        return expect("aclrtCreateStreamWithConfig", aclrtCreateStreamWithConfig(&none, priority, flags), {kInvalid});
+      }
+      return make(streams_, "aclrtCreateStreamWithConfig",
+                  [&](void** stream) { return aclrtCreateStreamWithConfig(stream, priority, flags); });
+    }
+    case 2:
+      settle();
+      return destroy(streams_, "aclrtDestroyStream", bytes_.one_in(2) ? aclrtDestroyStreamForce : aclrtDestroyStream);
+    case 3: {
+      const Object stream = pick_stream();
+      return expect("aclrtSynchronizeStream", aclrtSynchronizeStream(stream.handle), only_if(stream.alive, kStale));
+    }
+    case 4: {
+      const Object stream = pick_stream();
+      const auto timeout = bytes_.pick<int32_t>({-1, 10000, INT32_MAX, -2, INT32_MIN});
+      std::set<int> expected = only_if(stream.alive, kStale);
+      if (timeout < -1) expected = stream.alive ? std::set<int>{kInvalid} : std::set<int>{kInvalid, kStale};
+      return expect("aclrtSynchronizeStreamWithTimeout", aclrtSynchronizeStreamWithTimeout(stream.handle, timeout),
+                    expected);
+    }
+    default: {
+      const Object stream = pick_stream();
+      aclrtStreamStatus status{};
+      int32_t id = 0;
+      expect("aclrtStreamQuery", aclrtStreamQuery(stream.handle, &status), only_if(stream.alive, kStale));
+      expect("aclrtStreamGetId", aclrtStreamGetId(stream.handle, &id), only_if(stream.alive, kStale));
+    }
+  }
+}
+
+void Runtime::events() {
+  const int64_t what = bytes_.below(7);
+  if (what == 0) {
+    const auto flag = bytes_.pick<uint32_t>({ACL_EVENT_TIME_LINE, ACL_EVENT_SYNC, ACL_EVENT_CAPTURE_STREAM_PROGRESS});
+    make(events_, "aclrtCreateEventWithFlag", [&](void** event) { return aclrtCreateEventWithFlag(event, flag); });
+    events_.back().timed = flag == ACL_EVENT_TIME_LINE;
+    return;
+  }
+  if (what == 1) return destroy(events_, "aclrtDestroyEvent", aclrtDestroyEvent);
+  Object& event = pick(events_);
+  const Object stream = pick_stream();
+  const bool null = event.handle == nullptr;
+  const auto needs = [&](bool fine) {
+    return fine ? std::set<int>{0} : null ? std::set<int>{kStale, kInvalid} : std::set<int>{kStale};
+  };
+  const bool both = event.alive && stream.alive;
+  switch (what) {
+    case 2:
+    case 3:
+      expect("aclrtRecordEvent", aclrtRecordEvent(event.handle, stream.handle), needs(both));
+      if (both) event.recorded = true;
+      return;
+    case 4:
+      return expect("aclrtStreamWaitEvent", aclrtStreamWaitEvent(stream.handle, event.handle), needs(both));
+    case 5:
+      expect("aclrtResetEvent", aclrtResetEvent(event.handle, stream.handle), needs(both));
+      if (both) event.recorded = false;
+      return;
+    default: {
+      aclrtEventRecordedStatus status{};
+      expect("aclrtSynchronizeEvent", aclrtSynchronizeEvent(event.handle), needs(event.alive));
+      expect("aclrtQueryEventStatus", aclrtQueryEventStatus(event.handle, &status), needs(event.alive));
+      const auto wanted = event.recorded ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
+      if (event.recorded && event.alive && status != wanted) fault("an event that was waited for is not complete");
+    }
+  }
+}
+
+void Runtime::event_times() {
+  settle();
+  const Object begin = pick(events_), end = pick(events_);
+  float milliseconds = 0;
+  std::set<int> expected{0};
+  if (!begin.alive || !end.alive) {
+    expected = {kStale, kInvalid};
+  } else if (!begin.recorded || !end.recorded || !begin.timed || !end.timed) {
+    expected = {kInvalid};
+  }
+  expect("aclrtEventElapsedTime", aclrtEventElapsedTime(&milliseconds, begin.handle, end.handle), expected);
+}
+
+void Runtime::contexts() {
+  const auto device = static_cast<int32_t>(bytes_.pick<int64_t>({0, 0, 1, -1, INT32_MAX}));
+  switch (bytes_.below(4)) {
+    case 0:
+      if (device == 0) {
+        return make(contexts_, "aclrtCreateContext", [](void** context) { return aclrtCreateContext(context, 0); });
+      }
+      expect("aclrtCreateContext", aclrtCreateContext(&contexts_.emplace_back().handle, device), {200002});
+      return contexts_.pop_back();
+    case 1: {
+      const Object& context = pick(contexts_);
+      const int code = context.handle == nullptr ? kInvalid : kStale;
+      const int status = aclrtSetCurrentContext(context.handle);
+      return expect("aclrtSetCurrentContext", status, context.alive ? std::set<int>{0} : std::set<int>{code, kStale});
+    }
+    case 2:
+      settle();
+      return expect("aclrtSetDevice", aclrtSetDevice(device), only_if(device == 0, 200002));
+    default:
+      // Streams of the context end with it, so a context without any is destroyed.
+      if (streams_.empty()) destroy(contexts_, "aclrtDestroyContext", aclrtDestroyContext);
+      return expect("aclrtSetDevice", aclrtSetDevice(0), {0});
+  }
+}
+
+void Runtime::allocate() {
+  const bool on_host = bytes_.below(2) != 0;
+  const auto size =
+      static_cast<size_t>(bytes_.pick<int64_t>({64, 1, 4096, 100, 5000, 0, INT64_MAX, -1, int64_t{1} << 60}));
+  void* data = &foreign;
+  const int status = on_host ? aclrtMallocHost(&data, size) : aclrtMalloc(&data, size, ACL_MEM_MALLOC_NORMAL_ONLY);
+  const bool fine = size > 0 && size <= 5000;
+  expect(on_host ? "aclrtMallocHost" : "aclrtMalloc", status, {fine ? 0 : size == 0 ? kInvalid : kNoMemory});
+  if (!fine) {
+    if (data != &foreign) fault("a refused allocation wrote its result");
+    return;
+  }
+  blocks_.push_back(std::make_unique<Block>());
+  blocks_.back()->data = static_cast<char*>(data);
+  blocks_.back()->on_host = on_host;
+  blocks_.back()->contents.assign(size, 7);
+  std::memset(data, 7, size);
+}
+
+void Runtime::release() {
+  const Block* block = pick_block();
+  if (block == nullptr) return;
+  settle();
+  char* const data = block->data;
+  const bool on_host = block->on_host, inside = bytes_.one_in(4) && block->contents.size() > 1;
+  const auto end = [&](char* place) { return on_host ? aclrtFreeHost(place) : aclrtFree(place); };
+  if (inside) return expect("aclrtFree", end(data + 1), {kInvalid});
+  expect("aclrtFree", end(data), {0});
+  expect("aclrtFree", end(data), {kInvalid});
+  blocks_.erase(std::find_if(blocks_.begin(), blocks_.end(), [&](const auto& other) { return other->data == data; }));
+}
+
+void Runtime::fill() {
+  Block* const block = pick_block();
+  if (block == nullptr) return;
+  settle();
+  const auto begin = static_cast<size_t>(bytes_.below(static_cast<int64_t>(block->contents.size())));
+  const size_t room = block->contents.size() - begin;
+  const auto count = bytes_.one_in(4) ? static_cast<size_t>(bytes_.hostile()) : room / 2;
+  const size_t most = bytes_.one_in(4) ? count / 2 : count;
+  const auto value = static_cast<int32_t>(bytes_.number());
+  const Object stream = pick_stream();
+  const bool async = bytes_.below(2) != 0, fine = count <= most && count <= room;
+  std::set<int> expected = only_if(fine, kInvalid);
+  if (async && !stream.alive) expected = fine ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  const int status = async ? aclrtMemsetAsync(block->data + begin, most, value, count, stream.handle)
+                           : aclrtMemset(block->data + begin, most, value, count);
+  expect("aclrtMemset", status, expected);
+  if (status == 0) std::memset(block->contents.data() + begin, value, count);
+}
+
+void Runtime::copy() {
+  Block *const to = pick_block(), *const from = pick_block();
+  if (to == nullptr || to == from) return;
+  settle();
+  const size_t begin = static_cast<size_t>(bytes_.below(static_cast<int64_t>(from->contents.size())));
+  const size_t room = std::min(to->contents.size(), from->contents.size() - begin);
+  const size_t count = bytes_.one_in(4) ? static_cast<size_t>(bytes_.hostile()) : room;
+  const size_t most = bytes_.one_in(4) ? room / 2 : std::max(room, count);
+  const auto kind = static_cast<aclrtMemcpyKind>(bytes_.pick<int>({4, 0, 1, 2, 3, 8, -1}));
+  const Object stream = pick_stream();
+  const bool async = bytes_.below(2) != 0, fine = count <= most && count <= room && kind <= 7;
+  std::set<int> expected = only_if(fine, kInvalid);
+  if (async && !stream.alive) expected = fine ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  const int status = async ? aclrtMemcpyAsync(to->data, most, from->data + begin, count, kind, stream.handle)
+                           : aclrtMemcpy(to->data, most, from->data + begin, count, kind);
+  expect("aclrtMemcpy", status, expected);
+  if (status == 0 && count > 0) std::memcpy(to->contents.data(), from->contents.data() + begin, count);
+}
+
+void Runtime::copy_rows() {
+  Block *const to = pick_block(), *const from = pick_block();
+  if (to == nullptr || to == from) return;
+  settle();
+  const auto number = [this] { return static_cast<size_t>(bytes_.pick<int64_t>({4, 1, 8, 16, bytes_.hostile()})); };
+  const size_t width = number(), height = number(), dpitch = number(), spitch = number();
+  const auto fits = [&](size_t pitch, size_t size) {
+    const auto end = static_cast<unsigned __int128>(pitch) * (height - 1) + width;
+    return end <= size;
+  };
+  const bool none = width == 0 || height == 0;
+  const bool fine =
+      width <= dpitch && width <= spitch && fits(dpitch, to->contents.size()) && fits(spitch, from->contents.size());
+  const int status = aclrtMemcpy2d(to->data, dpitch, from->data, spitch, width, height, ACL_MEMCPY_DEFAULT);
+  expect("aclrtMemcpy2d", status, none ? std::set<int>{0, kInvalid} : only_if(fine, kInvalid));
+  for (size_t row = 0; status == 0 && !none && row < height; ++row) {
+    std::memcpy(to->contents.data() + row * dpitch, from->contents.data() + row * spitch, width);
+  }
+}
+
+void Runtime::reserve() {
+  void* start = nullptr;
+  switch (bytes_.below(4)) {
+    case 0:
+      if (reservation_ != nullptr) return;
+      expect("aclrtReserveMemAddress", aclrtReserveMemAddress(&start, kReserved, 0, nullptr, 0), {0});
+      reservation_ = static_cast<char*>(start);
+      return;
+    case 1: {
+      const bool fine = reservation_ != nullptr && mapped_.empty();
+      expect("aclrtReleaseMemAddress", aclrtReleaseMemAddress(reservation_), only_if(fine, kInvalid));
+      if (fine) reservation_ = nullptr;
+      return;
+    }
+    case 2: {
+      if (physical_.size() >= 8) return;
+      const auto pages = static_cast<size_t>(1 + bytes_.below(3));
+      aclrtPhysicalMemProp prop{};
+      prop.memAttr = ACL_MEM_NORMAL;
+      prop.location.type = ACL_MEM_LOCATION_TYPE_DEVICE;
+      make(physical_, "aclrtMallocPhysical",
+           [&](void** handle) { return aclrtMallocPhysical(handle, pages * kPage, &prop, 0); });
+      physical_.back().pages = pages;
+      return;
+    }
+    default: {
+      Object& memory = pick(physical_);
+      const int code = memory.handle == nullptr ? kInvalid : kStale;
+      expect("aclrtFreePhysical", aclrtFreePhysical(memory.handle), only_if(memory.alive, code));
+      memory.alive = false;
+    }
+  }
+}
+
+void Runtime::map() {
+  if (reservation_ == nullptr) return;
+  const auto page = static_cast<size_t>(bytes_.pick<int64_t>({0, 1, 2, 3, 4, 510, 511, 512}));
+  char* const place = reservation_ + page * kPage;
+  const auto mapping = mapped_.find(page);
+  if (bytes_.below(3) == 2) {
+    const bool fine = mapping != mapped_.end();
+    expect("aclrtUnmapMem", aclrtUnmapMem(place), only_if(fine, kInvalid));
+    if (fine) mapped_.erase(mapping);
+    return;
+  }
+  if (physical_.empty()) return;
+  const auto index = static_cast<size_t>(bytes_.below(static_cast<int64_t>(physical_.size())));
+  const Object& memory = physical_[index];
+  const size_t pages = bytes_.one_in(6) ? 4 : memory.pages;
+  bool fine = pages == memory.pages && (page + pages) * kPage <= kReserved;
+  for (const auto& [first, other] : mapped_) {
+    fine = fine && (page + pages <= first || first + physical_[other].pages <= page);
+  }
+  std::set<int> expected = only_if(fine, kInvalid);
+  if (!memory.alive) expected = fine ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  const int status = aclrtMapMem(place, pages * kPage, 0, memory.handle, 0);
+  expect("aclrtMapMem", status, expected);
+  if (status != 0) return;
+  mapped_[page] = index;
+  expect("aclrtMemset", aclrtMemset(place, pages * kPage, 1, pages * kPage), {0});
+}
+
+void Runtime::functions() {
+  const Object stream = pick_stream();
+  const bool null = bytes_.one_in(6);
+  const auto count = [](void* calls) { ++*static_cast<std::atomic<int>*>(calls); };
+  std::set<int> expected = only_if(!null, kInvalid);
+  if (!stream.alive) expected = null ? std::set<int>{kStale, kInvalid} : std::set<int>{kStale};
+  const int status = aclrtLaunchHostFunc(stream.handle, null ? nullptr : +count, &calls_);
+  expect("aclrtLaunchHostFunc", status, expected);
+  calls_expected_ += status == 0;
+}
+
+void Runtime::numbers() {
+  Block* const block = pick_block();
+  if (block == nullptr || block->contents.size() < 32) return;
+  settle();
+  const auto place = static_cast<size_t>(bytes_.pick<int64_t>({0, 8, 16, 4, 1}));
+  const uint64_t value = bytes_.number();
+  const Object stream = pick_stream();
+  const bool aligned = reinterpret_cast<uintptr_t>(block->data + place) % 8 == 0;
+  std::set<int> expected = only_if(aligned, kInvalid);
+  if (!stream.alive) expected = aligned ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  const int status = aclrtValueWrite(block->data + place, value, 0, stream.handle);
+  expect("aclrtValueWrite", status, expected);
+  if (status != 0) return;
+  std::memcpy(block->contents.data() + place, &value, 8);
+  expect("aclrtValueWait", aclrtValueWait(block->data + place, value, ACL_STREAM_WAIT_VALUE_EQ, stream.handle), {0});
+}
+
+void Runtime::descriptions() {
+  const std::vector<int64_t> dims(static_cast<size_t>(bytes_.pick<int64_t>({1, 0, 3, 8, 40})), bytes_.hostile());
+  const auto dtype = static_cast<aclDataType>(bytes_.pick<int>({0, 1, 11, 16, 17, 29, -1, 5, 999, INT32_MIN}));
+  const auto rank = static_cast<int>(dims.size());
+  aclTensorDesc* const desc = aclCreateTensorDesc(dtype, rank, dims.data(), static_cast<aclFormat>(bytes_.hostile()));
+  (void)aclGetTensorDescSize(desc);
+  (void)aclGetTensorDescElementCount(desc);
+  if (aclGetTensorDescNumDims(desc) != dims.size()) fault("a description has another rank");
+  int64_t dim = 0;
+  const auto index = static_cast<size_t>(bytes_.hostile());
+  const int status = aclGetTensorDescDimV2(desc, index, &dim);
+  if ((status == 0) != (index < dims.size())) fault("a description has other dimensions");
+  aclDestroyTensorDesc(desc);
+
+  char number[16] = {};
+  aclScalar* const scalar = aclCreateScalar(number, dtype);
+  const aclScalar* const list[] = {scalar};
+  aclScalarList* const scalars = aclCreateScalarList(list, 1);
+  uint64_t size = 0;
+  expect("aclGetScalarListSize", aclGetScalarListSize(scalars, &size), {0});
+  expect("aclDestroyScalarList", aclDestroyScalarList(scalars), {0});
+  expect("aclDestroyScalar", aclDestroyScalar(scalar), {161002});  // gone with the list
+  expect("aclDestroyTensor", aclDestroyTensor(reinterpret_cast<aclTensor*>(scalar)), {161002});
+
+  aclDataBuffer* const buffer = aclCreateDataBuffer(number, index);
+  if (aclGetDataBufferSizeV2(buffer) != index) fault("a buffer has another size");
+  expect("aclUpdateDataBuffer", aclUpdateDataBuffer(buffer, nullptr, 0), {0});
+  expect("aclDestroyDataBuffer", aclDestroyDataBuffer(buffer), {0});
+  expect("aclDestroyDataBuffer", aclDestroyDataBuffer(buffer), {161002});
+}
+
+void Runtime::settings() {
+  const auto threads = bytes_.pick<int>({1, 2, 3, 0, -1, INT32_MIN});
+  expect("descendSetNumThreads", descendSetNumThreads(threads), only_if(threads >= 0, kInvalid));
+  expect("descendSetProduct", descendSetProduct("no product"), {kInvalid});
+  const auto option = static_cast<aclSysParamOpt>(bytes_.pick<int>({0, 1, 2, 3, -1}));
+  int64_t value = bytes_.below(2), got = -1;
+  const bool fine = option <= ACL_OPT_STRONG_CONSISTENCY;
+  expect("aclrtSetSysParamOpt", aclrtSetSysParamOpt(option, value), only_if(fine, kInvalid));
+  expect("aclrtGetSysParamOpt", aclrtGetSysParamOpt(option, &got), only_if(fine, kInvalid));
+  if (fine && got != value) fault("an option has another value");
+}
+
+// After aclFinalize nothing that was there is, and nothing can be made until the next aclInit.
+void Runtime::finish_and_begin() {
+  settle();
+  expect("aclFinalize", aclFinalize(), {0});
+  expect("aclFinalize", aclFinalize(), {100037});
+  void* none = nullptr;
+  expect("aclrtCreateStream", aclrtCreateStream(&none), {100001});
+  expect("aclInit", aclInit(nullptr), {0});
+  expect("aclInit", aclInit(nullptr), {100002});
+  expect("aclrtSetDevice", aclrtSetDevice(0), {0});
+  for (auto* objects : {&streams_, &events_, &contexts_, &physical_}) {
+    for (Object& object : *objects) object.alive = false;
+  }
+  blocks_.clear();
+  mapped_.clear();
+  reservation_ = nullptr;
+}
+
+Runtime::~Runtime() {
+  settle();
+  for (const Object& stream : streams_) {
+    if (stream.alive) expect("aclrtDestroyStream", aclrtDestroyStream(stream.handle), {0});
+  }
+  for (const Object& event : events_) {
+    if (event.alive) expect("aclrtDestroyEvent", aclrtDestroyEvent(event.handle), {0});
+  }
+  for (const auto& [page, index] : mapped_) {
+    expect("aclrtUnmapMem", aclrtUnmapMem(reservation_ + page * kPage), {0});
+  }
+  for (const Object& memory : physical_) {
+    if (memory.alive) expect("aclrtFreePhysical", aclrtFreePhysical(memory.handle), {0});
+  }
+  if (reservation_ != nullptr) expect("aclrtReleaseMemAddress", aclrtReleaseMemAddress(reservation_), {0});
+  for (const auto& block : blocks_) {
+    expect("aclrtFree", block->on_host ? aclrtFreeHost(block->data) : aclrtFree(block->data), {0});
+  }
+  expect("aclrtSetDevice", aclrtSetDevice(0), {0});
+  for (const Object& context : contexts_) {
+    if (context.alive) expect("aclrtDestroyContext", aclrtDestroyContext(context.handle), {0});
+  }
+}
+
+void begin() {
+  expect("aclInit", aclInit(nullptr), {0});
+  expect("aclrtSetDevice", aclrtSetDevice(0), {0});
+}
+
+void run(const uint8_t* data, size_t size) {
+  Bytes bytes(data, size);
+  Runtime runtime(bytes);
+  for (int steps = 0; steps < 40 && bytes.left(); ++steps) runtime.step();
+}
+
+}  // namespace fuzz

@@ -44,7 +44,7 @@ class Breaches {
 };
 
 // Orders of the checks.
-enum Order { kArguments, kMaskLength, kProduct, kEarly, kTensors, kPage, kPageLate };
+enum Order { kArguments, kProduct, kMaskLength, kEarly, kTensors, kPage, kPageLate };
 
 bool is_float(int dtype) { return dtype == ACL_FLOAT || dtype == ACL_FLOAT16 || dtype == ACL_BF16; }
 bool is_any_float(int dtype) { return is_float(dtype) || dtype == ACL_DOUBLE; }

@@ -160,6 +160,7 @@ void Runtime::streams() {
 void Runtime::events() {
   const int64_t what = bytes_.below(7);
   if (what == 0) {
+    if (events_.size() >= 16) return;
     const auto flag = bytes_.pick<uint32_t>({ACL_EVENT_TIME_LINE, ACL_EVENT_SYNC, ACL_EVENT_CAPTURE_STREAM_PROGRESS});
     make(events_, "aclrtCreateEventWithFlag", [&](void** event) { return aclrtCreateEventWithFlag(event, flag); });
     events_.back().timed = flag == ACL_EVENT_TIME_LINE;

@@ -299,6 +299,7 @@ Sharing sharing(const Tensor& a, const Tensor& b) {
 }
 
 std::optional<int64_t> row_stride(const Tensor& tensor, uint64_t leading) {
+  if (tensor.empty()) return 0;  // whose strides may be any numbers
   int64_t expected = 1;
   for (uint64_t i = tensor.rank(); i-- > leading;) {
     if (tensor.shape[i] == 1) continue;

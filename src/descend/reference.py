@@ -21,6 +21,21 @@ def _float64(array: npt.ArrayLike) -> Float64:
     return np.asarray(array, dtype=np.float64)
 
 
+# NumPy would repeat what is smaller, and the results would be others, and perhaps larger than memory.
+
+
+def _check_like(name: str, array: Float64, other_name: str, other: Float64) -> None:
+    """Raise ValueError for an array that is not shaped as another."""
+    if array.shape != other.shape:
+        raise ValueError(f"{name} of shape {array.shape} is not shaped as {other_name}, {other.shape}")
+
+
+def _check_row(x: Float64, gamma: Float64) -> None:
+    """Raise ValueError unless gamma has the last dimensions of x."""
+    if gamma.ndim > x.ndim or gamma.shape != x.shape[x.ndim - gamma.ndim :]:
+        raise ValueError(f"gamma of shape {gamma.shape} is not shaped as the last dimensions of x, {x.shape}")
+
+
 @np.errstate(all="ignore")
 def rms_norm_grad(
     dy: npt.ArrayLike, x: npt.ArrayLike, rstd: npt.ArrayLike, gamma: npt.ArrayLike
@@ -38,6 +53,8 @@ def rms_norm_grad(
     Raises ValueError where the shapes do not fit.
     """
     dy, x, rstd, gamma = _float64(dy), _float64(x), _float64(rstd), _float64(gamma)
+    _check_row(x, gamma)
+    _check_like("dy", dy, "x", x)
     split = x.ndim - gamma.ndim
     rows, row = tuple(range(split)), tuple(range(split, x.ndim))
     rstd = rstd.reshape(x.shape[:split] + (1,) * gamma.ndim)
@@ -62,6 +79,7 @@ def rms_norm(x: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6) -> t
     Raises ValueError where the shapes do not fit.
     """
     x, gamma = _float64(x), _float64(gamma)
+    _check_row(x, gamma)
     row = tuple(range(x.ndim - gamma.ndim, x.ndim))
     mean = (x * x).sum(axis=row, keepdims=True) / gamma.size
     rstd = 1.0 / np.sqrt(mean + epsilon)
@@ -96,6 +114,7 @@ def layer_norm_backward(
     Raises ValueError where the shapes do not fit.
     """
     grad_out, input = _float64(grad_out), _float64(input)
+    _check_like("grad_out", grad_out, "input", input)
     rows, row, normalized = _layer_norm_axes(input, normalized_shape)
     statistics, elements = input.shape[: len(rows)] + (1,) * len(row), max(math.prod(normalized), 1)
     mean, rstd = _float64(mean).reshape(statistics), _float64(rstd).reshape(statistics)
@@ -261,6 +280,7 @@ def scaled_masked_softmax_backward(
     Raises ValueError where the shapes do not fit.
     """
     grad_output, y = _float64(grad_output), _float64(y)
+    _check_like("grad_output", grad_output, "y", y)
     total = (grad_output * y).sum(axis=-1, keepdims=True)
     return np.where(_softmax_mask(mask, y.shape, fix_triu_mask), 0.0, scale * (grad_output * y - y * total))
 
@@ -316,11 +336,9 @@ def nsa_compress_grad(
     Raises ValueError where the shapes do not fit.
     """
     output_grad, input, weight = _float64(output_grad), _float64(input), _float64(weight)
-    starts = _window_starts(len(input), act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
-    if output_grad.shape != (len(starts), *input.shape[1:]) or weight.shape != (compress_block_size, input.shape[1]):
-        raise ValueError(
-            f"shapes {output_grad.shape}, {input.shape} and {weight.shape} do not fit {len(starts)} windows"
-        )
+    starts = _window_starts(input, weight, act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
+    if output_grad.shape != (len(starts), *input.shape[1:]):
+        raise ValueError(f"shapes {output_grad.shape} and {input.shape} do not fit {len(starts)} windows")
     input_grad, weight_grad = np.zeros_like(input), np.zeros_like(weight)
     for grad, start in zip(output_grad, starts, strict=True):
         window = slice(start, start + compress_block_size)
@@ -350,16 +368,20 @@ def nsa_compress(
     Raises ValueError where the shapes do not fit.
     """
     input, weight = _float64(input), _float64(weight)
-    starts = _window_starts(len(input), act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
-    if weight.shape != (compress_block_size, input.shape[1]):
-        raise ValueError(f"shapes {input.shape} and {weight.shape} do not fit a block size of {compress_block_size}")
+    starts = _window_starts(input, weight, act_seq_len, act_seq_len_type, compress_block_size, compress_stride)
     windows = [(weight[:, :, None] * input[s : s + compress_block_size]).sum(axis=0) for s in starts]
     return np.array(windows).reshape(len(starts), *input.shape[1:])
 
 
-def _window_starts(tokens: int, act_seq_len: Sequence[int] | None, kind: int, width: int, stride: int) -> list[int]:
-    """The first token of every window: none across two sequences."""
-    lengths = list(act_seq_len or [tokens])
+def _window_starts(
+    input: Float64, weight: Float64, act_seq_len: Sequence[int] | None, kind: int, width: int, stride: int
+) -> list[int]:
+    """The first token of every window: none across two sequences. ValueError where shapes or sequences do not fit."""
+    if weight.shape != (width, input.shape[1]):
+        raise ValueError(f"shapes {input.shape} and {weight.shape} do not fit a block size of {width}")
+    lengths = list(act_seq_len or [len(input)])
     ends = lengths if kind == 0 else list(itertools.accumulate(lengths))
     begins = [0, *ends[:-1]]
+    if any(begin > end for begin, end in zip(begins, ends, strict=True)) or ends[-1] > len(input):
+        raise ValueError(f"sequences that end at {ends} do not fit {len(input)} tokens")
     return [s for begin, end in zip(begins, ends, strict=True) for s in range(begin, end - width + 1, stride)]

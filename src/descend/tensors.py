@@ -21,13 +21,10 @@ neighbouring file first and then renamed, so that a failure leaves no half-writt
 from __future__ import annotations
 
 import json
-import lzma
 import math
 import os
-import tokenize
 import warnings
 import zipfile
-import zlib
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,12 +56,6 @@ _ALIASES = {
     **{"float": "float32", "fp32": "float32", "f32": "float32"},
     **{"double": "float64", "fp64": "float64", "f64": "float64"},
 }
-
-_DAMAGED = (
-    *(ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
-)
-"""What the parsers raise, one or another, when a file is not what its suffix says."""
 
 
 class TensorFileError(ValueError):
@@ -146,13 +137,15 @@ def read(
         raise TensorFileError(f"{path}: a shape is only for raw .bin files; a {path.suffix} file has its own.")
     try:
         tensors = reader(path)
+        return Contents({n: t if isinstance(t, TensorFileError) else _usable(t, wanted) for n, t in tensors.items()})
     except (TensorFileError, PermissionError, ImportError):
         raise
     except UnpicklingError:
         raise TensorFileError(f"{path} holds pickled Python objects, which are refused: they could run code.") from None
-    except _DAMAGED as error:
+    except MemoryError:
+        raise TensorFileError(f"{path} cannot be read: there is no memory for its tensors.") from None
+    except Exception as error:  # of a damaged file the parsers raise one or another
         raise TensorFileError(f"{path} is not a readable {path.suffix} file ({_first_line(error)}).") from None
-    return Contents({n: t if isinstance(t, TensorFileError) else _usable(t, wanted) for n, t in tensors.items()})
 
 
 def check_writable(path: Path) -> None:
@@ -268,8 +261,11 @@ def _read_npy(path: Path) -> _Found:
         version = np.lib.format.read_magic(file)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = header(file)
+        begin = file.tell()
     if dtype.hasobject:
         raise UnpicklingError
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > path.stat().st_size - begin:
+        raise TensorFileError(f"{path} is cut short or damaged: it has no room for {dtype} of shape {list(shape)}.")
     if 0 in shape or not shape:  # nothing to map
         return {path.stem: np.load(path, allow_pickle=False)}
     return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False)}

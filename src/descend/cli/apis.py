@@ -122,7 +122,7 @@ def _fused_rms_norm_backward(
 
 
 def _gamma(weight: Array | None, shape: Integers) -> Array:
-    return np.ones(shape) if weight is None else weight
+    return np.broadcast_to(1.0, shape) if weight is None else weight  # the shape may be too large for memory
 
 
 def _npu_rms_norm(self: Array, gamma: Array, epsilon: float = 1e-6) -> Results:

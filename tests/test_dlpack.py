@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from typing import Any
@@ -13,6 +14,7 @@ import descend
 from array_calls import OP, Producer, expected_of, inputs
 from cases import assert_same_bits, phase1, refused
 from descend import acl, aclnn
+from fuzz.dlpack import Description, Liar
 
 
 @pytest.mark.parametrize("versioned", [True, False])
@@ -208,6 +210,52 @@ def test_a_list_of_outputs_that_changes_meanwhile():
     del results
     gc.collect()
     assert not alive
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"shape": None}, "without a shape"),
+        ({"ndim": -1}, "-1 dimensions"),
+        ({"ndim": 65}, "65 dimensions"),
+        ({"ndim": 2**31 - 1}, "2147483647 dimensions"),
+        ({"data": 0}, "without memory"),
+        ({"shape": [4, -32]}, "negative"),
+        ({"shape": [2**62, 2**62]}, "2^62"),
+        ({"strides": [2**62, 1]}, "more than 2^62 bytes"),
+        ({"strides": [-(2**63), 1]}, "more than 2^62 bytes"),
+        ({"byte_offset": 2}, "multiple of its element size"),
+        ({"version": (2, 0)}, "version"),
+        ({"dtype": (2, 32, 4)}, "dtype"),
+    ],
+)
+def test_producers_that_lie(lie, said):
+    call = inputs()
+    what = {"data": call[1].ctypes.data, "shape": [4, 32], "strides": [32, 1], "ndim": 2}
+    with refused(161002, OP, "x", said):
+        descend.rms_norm_grad(call[0], Liar(Description(**(what | lie))), *call[2:])
+
+
+def test_functions_of_dlpack_that_are_null_or_give_nothing():
+    """A type may have C functions beside its methods. Without them the methods are used; what they give is checked."""
+    call = inputs()
+    nothing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: 0)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    for functions, works in (((0, 0, 0), True), ((0, ctypes.cast(nothing, ctypes.c_void_p).value, 0), False)):
+        # Version, previous, allocate, managed_from_object, object_from_managed, borrow_from_object, current_stream.
+        table = (ctypes.c_uint64 * 7)(1, 0, 0, functions[1], 0, 0, 0)
+
+        class WithTable(Producer):
+            kept = table
+            __dlpack_c_exchange_api__ = new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+
+        given = [call[0], WithTable(call[1]), *call[2:]]
+        if works:
+            assert_same_bits(descend.rms_norm_grad(*given), expected_of(call))
+            continue
+        with refused(161002, OP, "x", "no tensor of DLPack"):
+            descend.rms_norm_grad(*given)
 
 
 # --- JAX -----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def no_hang():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["readers", "arguments"])
+@pytest.mark.parametrize("name", ["readers", "arguments", "arrays"])
 def test_every_kept_input_is_answered(name, tmp_path, no_hang):
     target = importlib.import_module(f"fuzz.{name}")
     inputs = [(f"seed {n}", seed) for n, seed in enumerate(target.seeds(tmp_path))]

@@ -24,7 +24,7 @@ Family read_array(Call& call, int i, PyObject* object, bool output, Use use, std
   try {
     if (from_torch) check_torch(call, i, object);
     if (const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object))) {
-      import_exchange(call, i, object, *api, keep);
+      import_exchange(call, i, object, *api, output, keep);
     } else {
       import_protocol(call, i, object, output, keep);
     }

@@ -10,6 +10,8 @@
 namespace descend::python {
 namespace {
 
+constexpr int32_t kMostDimensions = 64;  // of NumPy's arrays; no more are read
+
 void import_dltensor(Call& call, int i, PyObject* object, const dlpack::Tensor& source) {
   const int32_t device = source.device.type;
   if (device != dlpack::kCpu && device != dlpack::kCudaHost && device != dlpack::kRocmHost) {
@@ -19,6 +21,13 @@ void import_dltensor(Call& call, int i, PyObject* object, const dlpack::Tensor& 
   tensor.dtype = dlpack_dtype(source.dtype);
   if (tensor.dtype == Dtype::kUndefined) {
     refuse(call, i, concat("is ", what_is(object), " whose dtype no operator takes."));
+  }
+  if (source.ndim < 0 || source.ndim > kMostDimensions) {
+    refuse(call, i,
+           concat("says that it has ", source.ndim, " dimensions, but must have 0 to ", Tensor::kMaxRank, "."));
+  }
+  if (source.ndim > 0 && source.shape == nullptr) {
+    refuse(call, i, concat("is ", what_is(object), " with dimensions, but without a shape."));
   }
   tensor.shape.assign(source.shape, source.ndim);
   if (source.strides != nullptr) {
@@ -30,7 +39,17 @@ void import_dltensor(Call& call, int i, PyObject* object, const dlpack::Tensor& 
   if (source.data == nullptr && !tensor.empty()) {
     refuse(call, i, concat("is ", what_is(object), " without memory of its own."));
   }
-  set_memory(tensor, static_cast<char*>(source.data) + source.byte_offset);
+  set_memory(tensor, reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(source.data) + source.byte_offset));
+}
+
+void import_managed(Call& call, int i, PyObject* object, const dlpack::ManagedTensorVersioned* managed, bool output) {
+  if (managed == nullptr) refuse(call, i, concat("is ", what_is(object), " that gave no tensor of DLPack."));
+  if (managed->version.major != 1) refuse(call, i, "comes with an unknown version of DLPack.");
+  if (output && (managed->flags & dlpack::kReadOnly)) refuse(call, i, "is read-only, but an output is written to.");
+  if (output && (managed->flags & dlpack::kCopied)) {
+    refuse(call, i, "comes as a copy of itself, but an output is written to in place.");
+  }
+  import_dltensor(call, i, object, managed->tensor);
 }
 
 }  // namespace
@@ -93,7 +112,7 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
     api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (api == nullptr) {
       PyErr_Clear();
-    } else if (api->version.major != 1) {
+    } else if (api->version.major != 1 || api->managed_from_object == nullptr) {
       api = nullptr;
     }
   }
@@ -103,7 +122,7 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
   return api;
 }
 
-void import_exchange(Call& call, int i, PyObject* object, const dlpack::ExchangeApi& api,
+void import_exchange(Call& call, int i, PyObject* object, const dlpack::ExchangeApi& api, bool output,
                      std::vector<nb::object>& keep) {
   if (api.borrow_from_object != nullptr) {
     dlpack::Tensor borrowed;
@@ -112,11 +131,13 @@ void import_exchange(Call& call, int i, PyObject* object, const dlpack::Exchange
   }
   dlpack::ManagedTensorVersioned* managed = nullptr;
   if (api.managed_from_object(object, &managed) != 0) throw nb::python_error();
-  keep.push_back(nb::capsule(managed, [](void* p) noexcept {
-    auto* tensor = static_cast<dlpack::ManagedTensorVersioned*>(p);
-    if (tensor->deleter != nullptr) tensor->deleter(tensor);
-  }));
-  import_dltensor(call, i, object, managed->tensor);
+  if (managed != nullptr) {
+    keep.push_back(nb::capsule(managed, [](void* p) noexcept {
+      auto* tensor = static_cast<dlpack::ManagedTensorVersioned*>(p);
+      if (tensor->deleter != nullptr) tensor->deleter(tensor);
+    }));
+  }
+  import_managed(call, i, object, managed, output);
 }
 
 void import_protocol(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep) {
@@ -150,14 +171,8 @@ void import_protocol(Call& call, int i, PyObject* object, bool output, std::vect
   // The capsule is kept and not consumed: its own destructor frees the tensor.
   keep.push_back(capsule);
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
-    const auto* managed =
-        static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-    if (managed->version.major != 1) refuse(call, i, "comes with an unknown version of DLPack.");
-    if (output && (managed->flags & dlpack::kReadOnly)) refuse(call, i, "is read-only, but an output is written to.");
-    if (output && (managed->flags & dlpack::kCopied)) {
-      refuse(call, i, "comes as a copy of itself, but an output is written to in place.");
-    }
-    return import_dltensor(call, i, object, managed->tensor);
+    const void* managed = PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned");
+    return import_managed(call, i, object, static_cast<const dlpack::ManagedTensorVersioned*>(managed), output);
   }
   if (!PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
     refuse(

@@ -18,7 +18,7 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type);
 // Describes an array as the tensor of parameter i: by the C functions, or by the methods __dlpack__ and
 // __dlpack_device__. `keep` receives what must live as long as the tensor is used. Throws if no operator can take the
 // array, or if an output must not be it.
-void import_exchange(Call& call, int i, PyObject* object, const dlpack::ExchangeApi& api,
+void import_exchange(Call& call, int i, PyObject* object, const dlpack::ExchangeApi& api, bool output,
                      std::vector<nb::object>& keep);
 void import_protocol(Call& call, int i, PyObject* object, bool output, std::vector<nb::object>& keep);
 

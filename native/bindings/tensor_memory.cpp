@@ -1,31 +1,23 @@
 #include "bindings/tensor_memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 
 namespace descend::python {
 
 void set_memory(Tensor& tensor, void* first_element) {
-  const int64_t size = dtype_size(tensor.dtype);
-  int64_t low = 0, high = 0;
-  for (uint64_t i = 0; i < tensor.rank(); ++i) {
-    if (tensor.shape[i] == 0) {
-      tensor.data = first_element;
-      tensor.offset = 0;
-      tensor.storage_shape = {0};
-      return;
-    }
-    (tensor.strides[i] < 0 ? low : high) += (tensor.shape[i] - 1) * tensor.strides[i];
-  }
-  tensor.data = static_cast<char*>(first_element) + low * size;
-  tensor.offset = -low;
-  tensor.storage_shape = {high - low + 1};
+  set_storage(tensor);
+  // As numbers: an array may lie about its shape and strides. What reaches too far is refused by check_layout.
+  const uintptr_t before = static_cast<uintptr_t>(tensor.offset) * dtype_size(tensor.dtype);
+  tensor.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(first_element) - before);
 }
 
 void set_storage(Tensor& tensor) {
   __int128 low = 0, high = 0;
   for (uint64_t i = 0; i < tensor.rank(); ++i) {
     if (tensor.shape[i] < 1) {
+      tensor.offset = 0;
       tensor.storage_shape = {0};
       return;
     }

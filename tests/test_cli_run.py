@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -431,3 +435,42 @@ def test_lists_have_examples_of_their_kind():
     text = " ".join(ok("run", "layer_norm_backward", "--help").split())
     assert "A list, as in true,true,false." in text[text.index("--output-mask") :]
     assert "A list, as in 0,128,272." in text[text.index("--normalized-shape") : text.index("--output-mask")]
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="a small disk cannot be mounted here")
+@pytest.mark.parametrize("name", ["npz", "npy", "bin", "safetensors", "pt", "html"])
+def test_outputs_on_a_full_disk(name, tmp_path):
+    """One sentence, no part of a file is left, and what the file held before is."""
+    if name == "pt":
+        pytest.importorskip("torch")
+    if name == "html":
+        pytest.importorskip("matplotlib")
+    tensors.write(tmp_path / "in.npz", inputs(shape=(64, 256)))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    target = disk / f"out.{name}"
+    command = ["run", "rms_norm_grad", tmp_path / "in.npz", "-o", f"dx={target}"]
+    if name == "html":
+        command = ["check", tmp_path / "in.npz", tmp_path / "in.npz", "--html", target]
+    script = """
+        mount -t tmpfs -o size=16k none "$0" || exit 77
+        target=$1
+        shift
+        printf old >"$target"
+        "$@"
+        status=$?
+        ls -A "$0"
+        cat "$target"
+        exit $status"""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
+        pytest.skip("a small disk cannot be mounted here")
+    words = ["unshare", "-rm", "sh", "-c", script, disk, target, sys.executable, "-m", "descend.cli", *command]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
+    if done.returncode == 77:
+        pytest.skip("a small disk cannot be mounted here")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"descend: {target} cannot be written: ")
+    assert re.search("No space left on device|full disk", done.stderr)
+    assert done.stderr.count("\n") == 1
+    assert done.stdout.endswith(f"out.{name}\nold")
+    assert ".part" not in done.stdout

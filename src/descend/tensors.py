@@ -189,7 +189,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:  # which names the neighbour
-        raise type(error)(f"{path} cannot be written: {error.strerror or error}.") from None
+        why = error.strerror or "only a part of it could be, as on a full disk"  # NumPy's error has numbers only
+        raise type(error)(f"{path} cannot be written: {why}.") from None
 
 
 def _unknown(path: Path) -> TensorFileError:
@@ -415,7 +416,10 @@ def _write_pt(file: IO[bytes], tensors: Tensors) -> None:
         except TypeError:
             raise _refusal(".pt", name, array) from None
         content[name] = tensor.view(torch.bfloat16) if brain else tensor
-    torch.save(content, file)
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:  # PyTorch's, which hides what the system said
+        raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 _READERS: dict[str, Callable[[Path], _Found]] = {

@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-#include "capi_runtime.h"
+#include "every_operator.h"
 
 namespace {
 
@@ -149,5 +149,59 @@ TEST_CASE("every allocation fails once, or from there on") {
       }
       CHECK(digest() == expected);
     }
+  }
+}
+
+TEST_CASE("every allocation of every operator's phases fails once, or from there on") {
+  const Runtime runtime;
+  for (const Operator& op : operators()) {
+    CAPTURE(op.name);
+    const auto digest = [&op] {
+      uint64_t hash = 0;
+      for (const auto& output : op.outputs) hash = output->digest(hash);
+      return hash;
+    };
+    std::vector<char> workspace(1 << 16);
+    uint64_t size = 0;
+    aclOpExecutor* executor = nullptr;
+    const auto compute = [&](Log& log) {
+      executor = nullptr;
+      log(op.first(&size, &executor));
+      if (executor == nullptr) return;
+      log(op.second(workspace.data(), size, executor, nullptr));
+      log(aclrtSynchronizeStream(nullptr));
+      if (log.statuses[1] != 0) log(aclDestroyAclOpExecutor(executor));
+    };
+    Log fine;
+    compute(fine);
+    REQUIRE(size <= workspace.size());
+    const uint64_t expected = digest();
+    int failures = 0;
+    for (const bool all : {false, true}) {
+      for (int64_t n = 0;; ++n) {
+        CAPTURE(n);
+        CAPTURE(all);
+        Log log;
+        for_good = all;
+        left = n;
+        compute(log);
+        const bool reached = left < 0;
+        left = INT64_MAX;
+        for_good = false;
+        CHECK_FALSE(log.nameless);
+        for (int i = 0; i < log.count; ++i) {
+          const int status = log.statuses[i];
+          CHECK_MESSAGE((status == 0 || status == ACLNN_ERR_RUNTIME_ERROR || status == ACL_ERROR_BAD_ALLOC), status);
+          failures += status != 0;
+        }
+        for (const auto& output : op.outputs) std::memset(output->data(), 0xFF, output->bytes());
+        Log after;
+        compute(after);
+        for (int i = 0; i < after.count; ++i) CHECK(after.statuses[i] == 0);
+        CHECK(digest() == expected);
+        if (!reached) break;
+      }
+    }
+    CHECK(failures > 0);
   }
 }

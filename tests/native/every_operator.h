@@ -1,0 +1,104 @@
+// Every operator with a small call of it, for tests of what holds for each of them.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aclnnop/aclnn_group_norm_swish.h"
+#include "aclnnop/aclnn_group_norm_swish_grad.h"
+#include "aclnnop/aclnn_layer_norm.h"
+#include "aclnnop/aclnn_layer_norm_backward.h"
+#include "aclnnop/aclnn_nsa_compress.h"
+#include "aclnnop/aclnn_nsa_compress_grad.h"
+#include "aclnnop/aclnn_rms_norm.h"
+#include "aclnnop/aclnn_rms_norm_grad.h"
+#include "aclnnop/aclnn_scaled_masked_softmax.h"
+#include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+#include "capi_runtime.h"
+
+using Arrays = std::vector<std::unique_ptr<Array>>;
+
+struct Operator {
+  std::string name;
+  std::function<int(uint64_t*, aclOpExecutor**)> first;
+  SecondPhase second;
+  Arrays inputs, outputs;
+};
+
+inline Arrays arrays(std::initializer_list<std::vector<int64_t>> shapes) {
+  Arrays made;
+  uint32_t seed = 1;
+  for (const auto& shape : shapes) {
+    made.push_back(std::make_unique<Array>(shape, ACL_FLOAT));
+    made.back()->positive(seed++);
+  }
+  return made;
+}
+
+// All ten, on FLOAT. The lists of integers belong to the library, which ends with the test.
+inline std::vector<Operator> operators() {
+  static const int64_t columns = 32, block = 16, stride = 16, ends[] = {16, 48};
+  static const bool all[] = {true, true, true};
+  static char layout[] = "TND", format[] = "NCHW";
+  aclIntArray* const normalized = aclCreateIntArray(&columns, 1);
+  aclIntArray* const lengths = aclCreateIntArray(ends, 2);
+  aclBoolArray* const wanted = aclCreateBoolArray(all, 3);
+  const std::vector<int64_t> matrix{40, 32}, row{32}, column{40, 1}, image{2, 4, 3, 5}, groups{2, 2}, channel{4};
+  const std::vector<int64_t> scores{2, 3, 8, 32}, tokens{48, 2, 16}, weight{16, 2}, windows{3, 2, 16};
+
+  std::vector<Operator> made;
+  const auto add = [&](const char* name, SecondPhase second, Arrays inputs, Arrays outputs, auto first) {
+    made.push_back({name, nullptr, second, std::move(inputs), std::move(outputs)});
+    made.back().first = [first, in = &made.back()](uint64_t* size, aclOpExecutor** executor) {
+      return first(*in, size, executor);
+    };
+  };
+  made.reserve(10);  // the calls hold addresses
+#define IN(i) *op.inputs[i]
+#define OUT(i) *op.outputs[i]
+#define FIRST(function, ...)                                                 \
+  [=](const Operator& op, uint64_t* size, aclOpExecutor** executor) -> int { \
+    return function(__VA_ARGS__, size, executor);                            \
+  }
+  add("aclnnRmsNorm", aclnnRmsNorm, arrays({matrix, row}), arrays({matrix, column}),
+      FIRST(aclnnRmsNormGetWorkspaceSize, IN(0), IN(1), 1e-6, OUT(0), OUT(1)));
+  add("aclnnRmsNormGrad", aclnnRmsNormGrad, arrays({matrix, matrix, column, row}), arrays({matrix, row}),
+      FIRST(aclnnRmsNormGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), OUT(0), OUT(1)));
+  add("aclnnLayerNorm", aclnnLayerNorm, arrays({matrix, row, row}), arrays({matrix, column, column}),
+      FIRST(aclnnLayerNormGetWorkspaceSize, IN(0), normalized, IN(1), IN(2), 1e-5, OUT(0), OUT(1), OUT(2)));
+  add("aclnnLayerNormBackward", aclnnLayerNormBackward, arrays({matrix, matrix, column, column, row, row}),
+      arrays({matrix, row, row}),
+      FIRST(aclnnLayerNormBackwardGetWorkspaceSize, IN(0), IN(1), normalized, IN(2), IN(3), IN(4), IN(5), wanted,
+            OUT(0), OUT(1), OUT(2)));
+  add("aclnnGroupNormSwish", aclnnGroupNormSwish, arrays({image, channel, channel}), arrays({image, groups, groups}),
+      FIRST(aclnnGroupNormSwishGetWorkspaceSize, IN(0), IN(1), IN(2), 2, format, 1e-5, true, 1.0, OUT(0), OUT(1),
+            OUT(2)));
+  add("aclnnGroupNormSwishGrad", aclnnGroupNormSwishGrad, arrays({image, groups, groups, image, channel, channel}),
+      arrays({image, channel, channel}),
+      FIRST(aclnnGroupNormSwishGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), 2, format, 1.0, true,
+            true, OUT(0), OUT(1), OUT(2)));
+  add("aclnnNsaCompress", aclnnNsaCompress, arrays({tokens, weight}), arrays({windows}),
+      FIRST(aclnnNsaCompressGetWorkspaceSize, IN(0), IN(1), lengths, layout, block, stride, 0, OUT(0)));
+  add("aclnnNsaCompressGrad", aclnnNsaCompressGrad, arrays({windows, tokens, weight}), arrays({tokens, weight}),
+      FIRST(aclnnNsaCompressGradGetWorkspaceSize, IN(0), IN(1), IN(2), lengths, block, stride, 0, layout, OUT(0),
+            OUT(1)));
+  const aclTensor* const mask = [] {
+    static const int64_t shape[] = {2, 1, 8, 32};
+    static unsigned char none[2 * 8 * 32];
+    return aclCreateTensor(shape, 4, ACL_BOOL, nullptr, 0, ACL_FORMAT_ND, shape, 4, none);
+  }();
+  add("aclnnScaledMaskedSoftmax", aclnnScaledMaskedSoftmax, arrays({scores}), arrays({scores}),
+      FIRST(aclnnScaledMaskedSoftmaxGetWorkspaceSize, IN(0), mask, 0.5, false, OUT(0)));
+  add("aclnnScaledMaskedSoftmaxBackward", aclnnScaledMaskedSoftmaxBackward, arrays({scores, scores}), arrays({scores}),
+      FIRST(aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize, IN(0), IN(1), mask, 0.5, false, OUT(0)));
+#undef FIRST
+#undef OUT
+#undef IN
+  for (const Operator& op : made) {
+    for (const auto& output : op.outputs) std::memset(output->data(), 0xFF, output->bytes());
+  }
+  return made;
+}

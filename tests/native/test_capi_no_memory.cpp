@@ -153,6 +153,12 @@ TEST_CASE("every allocation fails once, or from there on") {
 }
 
 TEST_CASE("every allocation of every operator's phases fails once, or from there on") {
+  const int64_t before = left;
+  operator delete(operator new(1));
+  if (left == before) {  // valgrind has its own operator new
+    MESSAGE("left out: allocations cannot fail here");
+    return;
+  }
   const Runtime runtime;
   for (const Operator& op : operators()) {
     CAPTURE(op.name);

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from importlib.util import find_spec
 
 import pytest
 
+import failing_allocator
 from cases import run_python
 from two_phase_calls import OP
 
@@ -49,34 +48,9 @@ print(kinds)
     assert eval(run_python(code, DESCEND_NUM_THREADS="1").stdout) == ["MemoryError"] * 7
 
 
-ALLOCATOR = """
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
-std::atomic<long> left{-1};  // allocations before the one that fails; negative: none does
-extern "C" long fail_after(long count) { return left.exchange(count); }
-
-void* operator new(std::size_t size) {
-  void* const pointer = left >= 0 && left-- == 0 ? nullptr : std::malloc(size > 0 ? size : 1);
-  if (pointer == nullptr) throw std::bad_alloc();
-  return pointer;
-}
-void operator delete(void* pointer) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
-"""
-
-
 @pytest.fixture(scope="module")
 def allocator(tmp_path_factory):
-    """A library for LD_PRELOAD whose allocations fail on demand."""
-    if not shutil.which("g++"):
-        pytest.skip("there is no compiler")
-    folder = tmp_path_factory.mktemp("allocator")
-    (folder / "allocator.cpp").write_text(ALLOCATOR)
-    library = folder / "allocator.so"
-    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", library, folder / "allocator.cpp"], check=True)
-    return str(library)
+    return failing_allocator.build(tmp_path_factory.mktemp("allocator"))
 
 
 def test_no_memory_for_a_step_is_a_memory_error(allocator):

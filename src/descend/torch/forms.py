@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import Proxy
-from torch.nn.modules import module as of_all_modules
 
 from descend.torch.annotated import with_types
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
 from descend.torch.library import constant
 from descend.torch.modules import default_epsilon
+from descend.torch.older import has_any_global_hook
 from descend.torch.rms_norm import rms_norm
 
 
@@ -301,7 +301,7 @@ class SwishSequential(Form):
     def forward(self, input: Any) -> Any:
         """Runs the modules one after the other."""
         modules = list(self._modules.values())
-        watched = of_all_modules._has_any_global_hook()
+        watched = has_any_global_hook()
         done = False
         for module, after in zip_longest(modules, modules[1:]):
             if done:

@@ -38,6 +38,7 @@ from descend._device_call import refuse_gradients
 from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS, Parameter
 from descend.errors import from_status
+from descend.torch.older import any_requires_grad
 
 Kernel = Callable[..., Any]
 Rule = Callable[..., tuple[Any, Any]]
@@ -242,7 +243,7 @@ class Operator:
         """
 
         def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
-            gradients = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
+            gradients = torch.is_grad_enabled() and any_requires_grad(*args)
             if _in_forward_mode():
                 duals = [_unpack(a) for a in args]
                 if any(tangent is not None for _, tangent in duals):

@@ -1,0 +1,31 @@
+"""Names that PyTorch 2.13 has, for releases that lack them: theirs where they exist, else a stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as of_all_modules
+
+
+def _any_requires_grad(*args: Any) -> bool:
+    tensors = (v for a in args for v in (a if isinstance(a, (list, tuple)) else (a,)))
+    return any(isinstance(v, Tensor) and v.requires_grad for v in tensors)
+
+
+def _has_any_global_hook() -> bool:
+    kinds = (
+        "backward_pre_hooks",
+        "backward_hooks",
+        "forward_pre_hooks",
+        "forward_hooks",
+        "forward_hooks_always_called",
+        "forward_hooks_with_kwargs",
+    )
+    return any(getattr(of_all_modules, f"_global_{kind}") for kind in kinds)
+
+
+any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", _any_requires_grad)
+has_any_global_hook: Callable[[], Any] = getattr(of_all_modules, "_has_any_global_hook", _has_any_global_hook)

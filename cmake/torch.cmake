@@ -37,8 +37,7 @@ function(add_torch_module name folder)
   Python_add_library(${name} MODULE WITH_SOABI ${sources})
   target_include_directories(${name} PRIVATE native)
   target_include_directories(${name} SYSTEM PRIVATE ${torch}/include ${torch}/include/torch/csrc/api/include)
-  target_compile_definitions(${name} PRIVATE DESCEND_TORCH_VERSION="${torch_version}" USE_RPC USE_DISTRIBUTED
-                                             _GLIBCXX_USE_CXX11_ABI=${torch_abi})
+  target_compile_definitions(${name} PRIVATE USE_RPC USE_DISTRIBUTED _GLIBCXX_USE_CXX11_ABI=${torch_abi})
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${DESCEND_WERROR}>:-Werror>)
   # Found by name at run time: who imports the module imports PyTorch first.
   target_link_libraries(${name} PRIVATE ${torch}/lib/libtorch_python.so ${torch}/lib/libtorch_cpu.so
@@ -52,3 +51,7 @@ endfunction()
 
 add_torch_module(_torch native/torch)
 add_torch_module(_npu native/npu)
+
+# Which release that is: descend/_torch_module.py reads it, and loads the modules with no other.
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_release CONTENT "${torch_version}")
+install(FILES ${CMAKE_BINARY_DIR}/torch_release DESTINATION descend COMPONENT torch)

@@ -67,6 +67,17 @@ def on_device(request: Any) -> Iterator[Any]:
         torch.set_default_device(None)
 
 
+@pytest.fixture
+def cpp() -> None:
+    """The kernels in C++. A release of PyTorch that they were not built for has none: the test is left out."""
+    from descend.torch import library
+
+    how = library.registration()
+    if "was built for PyTorch" in how:
+        pytest.skip(how)
+    assert how == "C++", "./dev test builds descend._torch; see cmake/torch.cmake"
+
+
 @pytest.fixture(params=("C++", "Python"))
 def each_registration(request: Any) -> Iterator[None]:
     """The test once with the kernels in C++ and once with those in Python, which CUDA tensors always have."""

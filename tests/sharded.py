@@ -132,10 +132,13 @@ def layout(tensor: DTensor) -> str:
 
 def place(whole: Tensor, mesh: str, layout: str) -> DTensor:
     """The tensor on a mesh. Sums are of equal terms: exact, for the sizes of the meshes are powers of two."""
-    on, start = MESHES[mesh], [Partial() if c == "+" else Replicate() for c in layout]
+    on = MESHES[mesh]
     for dim, c in enumerate(layout):
         whole = whole / on.size(dim) if c == "+" else whole
-    return DTensor.from_local(whole, on, start).redistribute(placements=placements(layout))
+    cut = DTensor.from_local(whole, on).redistribute(placements=placements(layout.replace("+", "-")))
+    if "+" not in layout:
+        return cut
+    return DTensor.from_local(cut.to_local(), on, placements(layout), shape=whole.shape, stride=whole.stride())
 
 
 def place_all(args: Sequence[Any], mesh: str, layouts: Sequence[str]) -> list[Any]:

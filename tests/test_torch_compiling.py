@@ -21,7 +21,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh(cpp: None) -> Iterator[None]:
     torch.compiler.reset()
     yield
     descend.torch.disable()

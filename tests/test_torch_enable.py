@@ -45,8 +45,7 @@ PYTORCHS = kernels()
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    assert library.registration() == "C++"
+def _restored(cpp: None) -> Iterator[None]:
     assert kernels() == PYTORCHS
     yield
     descend.torch.disable()

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import descend.torch  # noqa: E402
-from torch_cases import FORWARDS, NAMES, OPERATORS, calls, draw, scalar  # noqa: E402
+from torch_cases import FORWARDS, NAMES, OPERATORS, RELEASE, calls, draw, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 both = pytest.mark.usefixtures("each_registration")
@@ -153,7 +153,7 @@ def test_compiled_autograd_of_several_sizes(backend):
         results = gradients(rows, in_one_graph(graphs))
         for result, wanted in zip(results, gradients(rows, nullcontext()), strict=True):
             torch.testing.assert_close(result, wanted)
-    assert graphs.frame_count == 2
+    assert graphs.frame_count == (2 if RELEASE > (2, 7) else 3)  # PyTorch 2.7 compiles for the third, too
 
 
 # --- a swapped model -----------------------------------------------------------------------------------------------
@@ -256,6 +256,8 @@ TRAINED = [
 @pytest.mark.usefixtures("each_registration")
 def test_forces_can_be_trained(name, way):
     """A graph is traced on other numbers than it runs on."""
+    if way == "export" and RELEASE <= (2, 7):
+        pytest.skip("torch.export of PyTorch 2.7 takes no gradients in a model")
     torch._dynamo.reset()
     model = Model(name)
     close(train(model, WAYS[way](model, positions(7))), train(model, model))

@@ -18,7 +18,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
 from cases import run_python  # noqa: E402
-from torch_cases import draw  # noqa: E402
+from torch_cases import RELEASE, draw  # noqa: E402
 from torch_norms import SWAPPED, LlamaNorm, alike, inputs, run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
@@ -339,6 +339,8 @@ def test_onnx_has_what_the_classes_compute(dynamo, tmp_path):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)
+    if dynamo and RELEASE <= (2, 7):
+        pytest.skip("PyTorch 2.7 does not tell that torch.export makes ONNX")
     model, x = nn.Sequential(nn.LayerNorm(16), LlamaNorm(), nn.GroupNorm(2, 8), nn.SiLU()).eval(), torch.randn(4, 8, 16)
     wanted = model(x).detach()
     assert len(dt.patch(model).swapped) == 3
@@ -347,7 +349,7 @@ def test_onnx_has_what_the_classes_compute(dynamo, tmp_path):
     assert {entry.domain for entry in written.opset_import} == {""}
     session = importlib.import_module("onnx.reference").ReferenceEvaluator(written)
     torch.testing.assert_close(torch.from_numpy(session.run(None, {session.input_names[0]: x.numpy()})[0]), wanted)
-    assert "descend" in str(torch.export.export(model, (x,)).graph)  # once it is done, all is as before
+    assert "descend" in str(torch.export.export(model, (x,), strict=False).graph)  # once it is done, all is as before
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

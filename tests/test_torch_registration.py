@@ -16,6 +16,7 @@ from torch import nn
 
 import descend.torch
 import torch_cases
+from descend import _torch_module
 from descend.errors import AclnnError
 from descend.torch import library
 from torch_cases import FORWARDS
@@ -24,8 +25,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @pytest.fixture(autouse=True)
-def _cpp():
-    assert library.registration() == "C++", "./dev test builds descend._torch; see cmake/torch.cmake"
+def _cpp(cpp):
     yield
     library.leave_to_python(False)
 
@@ -392,19 +392,18 @@ def test_a_forked_child_has_threads_of_its_own(before):
     assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
 
 
-def test_why_the_registration_is_pythons(monkeypatch):
-    from descend import _torch
-
-    monkeypatch.setattr(_torch, "built_for", "1.0")
-    module, why = library._load_native()
-    assert module is None
-    assert "built for PyTorch 1.0" in why
-
-    monkeypatch.setitem(sys.modules, "descend._torch", None)  # as where there is no such file
-    assert library._load_native() == (None, "Python: descend was built without PyTorch")
+def test_why_the_registration_is_pythons(monkeypatch, tmp_path):
+    built_for = f"descend was built for PyTorch {torch.__version__}, but this is 1.0"
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "1.0")
+        assert _torch_module.load("descend._torch") == (None, built_for)
 
     def broken(name):
         raise ImportError("undefined symbol: at_nothing", name=name)
 
-    monkeypatch.setattr(library.importlib, "import_module", broken)
-    assert library._load_native() == (None, "Python: undefined symbol: at_nothing")
+    with monkeypatch.context() as patch:
+        patch.setattr(_torch_module.importlib, "import_module", broken)
+        assert _torch_module.load("descend._torch") == (None, "undefined symbol: at_nothing")
+
+    monkeypatch.setitem(sys.modules, "descend._torch", None)  # as where there is no such file
+    assert _torch_module.load("descend._torch") == (None, "descend was built without PyTorch")

@@ -23,7 +23,7 @@ import descend.torch
 import torch_cases
 from cases import run_python
 from sharded import MESHES, Pool, assert_whole, layout, place, place_all, takes_part
-from torch_cases import FORWARDS
+from torch_cases import FORWARDS, RELEASE
 
 # For each call the ways to split it: where each tensor is cut, and where each result then is; a blank for None.
 SPLITS: dict[str, list[tuple[str, str]]] = {
@@ -157,6 +157,8 @@ def check_gradients(name: str, mesh: str) -> None:
             for one, expected, at in zip(found, whole, itertools.compress(inputs, floats), strict=True):
                 # Where all have the whole of a tensor but a part of the call, their gradients are terms of a sum.
                 wanted = "".join("+" if c == "-" else c for c in at)
+                if RELEASE <= (2, 7) and name == "group_norm_swish-norm":
+                    wanted = at  # composed of PyTorch's operators, which add the terms up there
                 assert layout(one) == wanted, inputs
                 second = name not in FORWARDS  # computed by PyTorch's operators, which keep no bits
                 assert_whole(one, expected, summed="+" in wanted or second)
@@ -213,6 +215,8 @@ def check_other_placements() -> None:
     whole = descend.torch.rms_norm(x, gamma)[0]
     flat, grid, rank = MESHES["4"], MESHES["2x2"], distributed.get_rank()
     terms = {"avg": x, "max": x - rank, "min": x + rank, "product": x if rank == 0 else torch.ones_like(x)}
+    if RELEASE <= (2, 7):
+        terms = {}  # PyTorch 2.7 adds them all when it cuts them, with gloo
     made = {kind: DTensor.from_local(term, flat, [Partial(kind)]) for kind, term in terms.items()}
     made["negative"] = DTensor.from_local(x, flat).redistribute(placements=[Shard(-3)])
     made["on its way"] = place(x, "4", "1").redistribute(placements=[Replicate()], async_op=True)
@@ -437,8 +441,9 @@ def check_data_and_heads() -> None:
     x, mask = normal(torch.empty(4, 6, 8), 0), torch.rand(4, 1, 6, 6) < 0.3
     with CommDebugMode() as moved:
         y = model(place(x, "2x2", "0-"), place(mask, "2x2", "0-"))
-    assert moved.get_total_counts() == 0
-    assert layout(y) == "0+"
+    if RELEASE > (2, 7):  # which gathers heads in views and products
+        assert moved.get_total_counts() == 0
+        assert layout(y) == "0+"
     assert_whole(y, one(x, mask), summed=True)
     y.sin().sum().backward()
     one(x, mask).sin().sum().backward()

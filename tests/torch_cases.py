@@ -12,6 +12,8 @@ from torch import Tensor
 
 import descend.torch
 
+RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 
 def here(tensor: Tensor) -> Tensor:
     """The tensor on the device of the tests (conftest.py): random numbers are made on the CPU, the same for all."""
@@ -148,10 +150,8 @@ def at(call: Call, places: tuple[int, ...]) -> Callable[..., tuple[Tensor, ...]]
     """The call as a function of the tensors in some places."""
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
-        args = list(call.args)
-        for place, value in zip(places, values, strict=True):
-            args[place] = value
-        return present(call.run(*args))
+        given = dict(zip(places, values, strict=True))
+        return present(call.run(*(given.get(place, arg) for place, arg in enumerate(call.args))))
 
     return function
 

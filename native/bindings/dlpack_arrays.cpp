@@ -4,8 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "bindings/older_torch.h"
 #include "bindings/refusal.h"
 #include "bindings/tensor_memory.h"
+#include "bindings/torch_tensors.h"
 
 namespace descend::python {
 namespace {
@@ -115,6 +117,8 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
     } else if (api->version.major != 1 || api->managed_from_object == nullptr) {
       api = nullptr;
     }
+  } else if (is_torch_type(type)) {
+    api = &older_torch_api();
   }
   Py_INCREF(type);  // while its address is remembered, no other type may get it
   Known& entry = known[next++ % known.size()];

@@ -12,7 +12,7 @@ namespace descend::python {
 Dtype dlpack_dtype(const dlpack::DataType& type);  // kUndefined for one that CANN does not know
 dlpack::DataType dlpack_type(Dtype dtype);         // of a floating dtype
 
-// DLPack's C functions for tensors of a type; null if the type has none.
+// DLPack's C functions for tensors of a type; null if the type has none. Not all of them need be there.
 const dlpack::ExchangeApi* exchange_api(PyTypeObject* type);
 
 // Describes an array as the tensor of parameter i: by the C functions, or by the methods __dlpack__ and

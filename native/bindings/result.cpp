@@ -119,7 +119,8 @@ nb::object Result::finish() {
   const Dtype dtype = dlpack_dtype(managed_->tensor.dtype);
   if (family_ == Family::kNumpy) return numpy_from_managed(std::exchange(managed_, nullptr), dtype);
   if (family_ == Family::kTorch) {
-    if (const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(like_))) {
+    const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(like_));
+    if (api != nullptr && api->object_from_managed != nullptr) {
       void* object = nullptr;
       if (api->object_from_managed(std::exchange(managed_, nullptr), &object) != 0) throw nb::python_error();
       return nb::steal(static_cast<PyObject*>(object));

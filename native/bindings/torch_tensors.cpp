@@ -72,10 +72,12 @@ void check_recorded(const Call& call, int i, PyObject* object) {
 
 }  // namespace
 
-bool is_torch(PyObject* object) {
+bool is_torch_type(PyTypeObject* type) {
   const Torch* t = torch();
-  return t != nullptr && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(t->tensor_type.ptr()));
+  return t != nullptr && PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(t->tensor_type.ptr()));
 }
+
+bool is_torch(PyObject* object) { return is_torch_type(Py_TYPE(object)); }
 
 void check_torch(const Call& call, int i, PyObject* object) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");

@@ -7,6 +7,7 @@
 
 namespace descend::python {
 
+bool is_torch_type(PyTypeObject* type);
 bool is_torch(PyObject* object);
 
 // Throws if a PyTorch tensor cannot be an argument: if the call would lose its gradient or its tangent, or if DLPack

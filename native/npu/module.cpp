@@ -20,7 +20,6 @@ namespace py = pybind11;
 PYBIND11_MODULE(_npu, module) {
   using namespace descend::npu;
   module.doc() = "PyTorch's CPU kernels for device npu. Use descend.npu instead.";
-  module.attr("built_for") = DESCEND_TORCH_VERSION;
   module.def(
       "serve",
       [](const std::string& name, const std::string& key,

@@ -146,7 +146,6 @@ PYBIND11_MODULE(_torch, module) {
       static_cast<const descend::Engine*>(PyCapsule_GetPointer(engine.ptr(), descend::Engine::kCapsule));
   if (table == nullptr) throw py::error_already_set();
   set_engine(table);
-  module.attr("built_for") = DESCEND_TORCH_VERSION;
   module.def(
       "implement", implement_operator, py::arg("name"), py::arg("kernel"), py::arg("autograd"),
       "Registers an operator's kernels in C++, and the functions that they call for anything but plain CPU tensors.");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,15 +17,17 @@ def available() -> bool:
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """The operator on CUDA tensors: called as ``descend.<name>``. Raises ModuleNotFoundError without Triton."""
+    """The operator on CUDA tensors: called as ``descend.<name>``. Raises ImportError without Triton 3.6 or newer."""
     try:
         from descend.triton import operator
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if error.name != "triton":
             raise
-        raise ModuleNotFoundError(
-            f"{name} on CUDA tensors needs Triton, which is not installed: pip install descend[cuda].", name="triton"
-        ) from None
+        needs = f"{name} on CUDA tensors needs Triton"
+        if isinstance(error, ModuleNotFoundError):
+            sentence = f"{needs}, which is not installed: pip install descend[cuda]."
+            raise ModuleNotFoundError(sentence, name="triton") from None
+        raise ImportError(f"{needs} 3.6 or newer, but {version('triton')} is installed.", name="triton") from None
     return operator(name)
 
 

@@ -1,8 +1,5 @@
 from descend.npu.rules import Special
 
-built_for: str
-"""The version of PyTorch that the module was built for."""
-
 def serve(name: str, key: str, special: Special) -> None:
     """Makes PyTorch's CPU kernel compute an operator on the memory of the device's tensors."""
 

@@ -1,9 +1,6 @@
 from collections.abc import Callable
 from typing import Any
 
-built_for: str
-"""The version of PyTorch that the module was built for."""
-
 def implement(name: str, kernel: Callable[..., Any], autograd: Callable[..., Any]) -> None:
     """Registers an operator's kernels in C++, and the functions that they call for anything but plain CPU tensors."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from descend._registered_kernel import registered_kernel
 from descend.npu import rules
 from descend.npu.composed.random import splitmix64
 from descend.npu.crossing import Crossing
@@ -33,7 +34,7 @@ _REFUSALS_OF_INDICES = (
 )
 _ORDINARY = rules.Special()
 _STEP = 4  # torch_npu's offsets are multiples of it
-_libraries: list[torch.library.Library] = []  # one that is destroyed removes its kernels
+_libraries: dict[tuple[str, str], torch.library.Library] = {}  # one that is destroyed removes its kernel
 _local = threading.local()
 
 
@@ -46,21 +47,24 @@ def serve(name: str, key: str, special: rules.Special) -> None:
 
 def complete() -> None:
     """Registers what this form alone needs."""
-    empty: Any = torch.library.get_kernel(torch.ops.aten.empty.memory_format, "PrivateUse1")
-    implement("aten::empty.memory_format", _empty_or(empty.call_boxed), "PrivateUse1", with_keyset=True)
+    empty = registered_kernel(torch.ops.aten.empty.memory_format, "PrivateUse1")
+    if empty is not None:
+        implement("aten::empty.memory_format", _empty_or(empty), "PrivateUse1", with_keyset=True)
 
 
 def borrow(name: str, key: str, owner: str) -> None:
     """Has the kernel of another dispatch key called with the device's tensors."""
-    kernel: Any = torch.library.get_kernel(rules.operator(name), owner)
-    implement(name, kernel.call_boxed, key, with_keyset=True)
+    kernel = registered_kernel(rules.operator(name), owner)
+    if kernel is not None:
+        implement(name, kernel, key, with_keyset=True)
 
 
 def implement(name: str, kernel: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
-    """Registers a kernel for the device."""
+    """Registers a kernel for the device, in the place of the one that was registered here before."""
+    _libraries.pop((name, key), None)
     library = torch.library.Library(name.partition("::")[0], "IMPL")
     library.impl(name.partition("::")[2], kernel, key, with_keyset=with_keyset)
-    _libraries.append(library)
+    _libraries[name, key] = library
 
 
 def on_cpu(tensor: Tensor) -> Tensor:

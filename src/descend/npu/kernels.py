@@ -9,7 +9,6 @@ too. ``descend._npu`` (native/npu) takes tensors there and back, or `descend.npu
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import warnings
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from descend import _torch_module
 from descend.npu import boxed, collectives, own, record, rules
 from descend.npu.composed import device
 from descend.npu.composed.table import TABLE, Composed
@@ -47,15 +47,7 @@ def composed() -> frozenset[str]:
 @functools.cache
 def load_native() -> ModuleType | None:
     """The module ``descend._npu``, None where it was not built for this PyTorch."""
-    try:
-        module = importlib.import_module("descend._npu")
-    except ModuleNotFoundError as error:
-        if error.name != "descend._npu":
-            raise
-        return None
-    except ImportError:
-        return None
-    return module if module.built_for == torch.__version__ else None
+    return _torch_module.load("descend._npu")[0]
 
 
 def form() -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from descend.torch import sharding
 from descend.torch.library import Kernel, Operator, constant, recording, traced_before_dispatch
+from descend.torch.older import has_saved_tensors_hooks
 
 
 def differentiate_backward(operator: Operator, definition: Kernel) -> None:
@@ -116,8 +117,8 @@ def _pull_back(
     given = tuple(c for c in cotangents if c is not None)
     gradients: list[Tensor | None] = [None] * len(args)
     if given:
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-        pull = _by_transform if hooks is None and not traced_before_dispatch() else _by_autograd
+        by_autograd = has_saved_tensors_hooks() or traced_before_dispatch()
+        pull = _by_autograd if by_autograd else _by_transform
         for place, gradient in zip(places, pull(partial, inputs, given), strict=True):
             gradients[place] = gradient
     return gradients

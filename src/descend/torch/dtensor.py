@@ -257,5 +257,15 @@ def _register(operator: Operator) -> None:
     torch.library.register_torch_dispatch(f"descend::{operator.name}", DTensor, dispatch, lib=LIBRARY)
 
 
+def _complete_dtensor() -> None:
+    """Gives DTensor what PyTorch 2.7 lacks: a tensor without its tangent or its history lies as it does with them."""
+    strategies: dict[Any, Any] = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
+    aten = torch.ops.aten
+    if aten.detach.default in strategies:
+        for operator in (aten.alias.default, aten.detach_.default):
+            strategies.setdefault(operator, strategies[aten.detach.default])
+
+
 for _operator in RULES:
     _register(_operator)
+_complete_dtensor()

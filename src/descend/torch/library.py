@@ -21,7 +21,6 @@ well, and leave whatever is out of the ordinary, errors included, to those in Py
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 
 import descend
-from descend import _cuda, portability
+from descend import _cuda, _torch_module, portability
 from descend._device_call import refuse_gradients
 from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS, Parameter
@@ -56,22 +55,9 @@ _KINDS = {
 }
 
 
-def _load_native() -> tuple[Any, str]:
-    """The module ``descend._torch``, None where it cannot be used, and how the operators are registered."""
-    try:
-        module = importlib.import_module("descend._torch")
-    except ModuleNotFoundError as error:
-        if error.name != "descend._torch":
-            raise
-        return None, "Python: descend was built without PyTorch"
-    except ImportError as error:
-        return None, f"Python: {error}"
-    if module.built_for != torch.__version__:
-        return None, f"Python: descend was built for PyTorch {module.built_for}, but this is {torch.__version__}"
-    return module, "C++"
-
-
-_native, _registration = _load_native()
+_native: Any
+_native, _why_not = _torch_module.load("descend._torch")
+_registration = f"Python: {_why_not}" if _native is None else "C++"
 
 
 def registration() -> str:

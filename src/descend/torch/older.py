@@ -27,5 +27,27 @@ def _has_any_global_hook() -> bool:
     return any(getattr(of_all_modules, f"_global_{kind}") for kind in kinds)
 
 
+def _has_saved_tensors_hooks() -> bool:
+    # They are refused where there are some already.
+    before = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    if before is not None:
+        return False
+    try:
+        torch._C._autograd._saved_tensors_hooks_disable("")
+        return False
+    except RuntimeError:
+        return True
+    finally:
+        torch._C._autograd._saved_tensors_hooks_enable()
+
+
+def has_saved_tensors_hooks() -> bool:
+    """Whether default hooks on saved tensors are set: offloading, checkpoints."""
+    if _top_hooks is None:
+        return _has_saved_tensors_hooks()
+    return _top_hooks(False) is not None
+
+
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", _any_requires_grad)
 has_any_global_hook: Callable[[], Any] = getattr(of_all_modules, "_has_any_global_hook", _has_any_global_hook)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from descend._registered_kernel import registered_kernel
 from descend.npu.composed import masks
 from descend.npu.composed.dropout import npu_dropout_gen_mask
 from descend.npu.composed.grouped_matmul import npu_grouped_matmul
@@ -46,11 +47,13 @@ def causal_attention(library: torch.library.Library) -> None:
     """
     operator = torch.ops.aten.scaled_dot_product_attention.default
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
-        theirs = torch.library.get_kernel(operator, key)
+        theirs = registered_kernel(operator, key)
+        if theirs is None:
+            return
         library.impl("scaled_dot_product_attention", _causal_or(theirs), key, with_keyset=True)
 
 
-def _causal_or(theirs: Any) -> Callable[..., Tensor]:
+def _causal_or(theirs: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(
         keys: Any,
         query: Tensor,
@@ -69,8 +72,7 @@ def _causal_or(theirs: Any) -> Callable[..., Tensor]:
         traced = torch._C._len_torch_dispatch_stack() > 0
         if traced or not is_causal or attn_mask is not None or not whole or not _is_fused(query, key, value):
             given = (*tensors, attn_mask, dropout_p, is_causal)
-            result: Tensor = theirs.call_boxed(keys, *given, scale=scale, enable_gqa=enable_gqa)
-            return result
+            return theirs(keys, *given, scale=scale, enable_gqa=enable_gqa)
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         call_v3 = torch.ops.npu.npu_fusion_attention_v3
         shape = {"head_num": query.shape[1], "input_layout": "BNSD", "next_tockens": 0, "sparse_mode": 2}
@@ -135,13 +137,13 @@ def _add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-06)
 
 def _format_cast(name: str) -> Callable[..., Tensor]:
     """A cast to a processor's own format, a layout of memory that nothing here reads. The tensor keeps its format."""
-    theirs = torch.library.get_kernel(_operator(name), "PrivateUse1")
+    theirs = registered_kernel(_operator(name), "PrivateUse1")
     in_place = name.startswith("npu_format_cast_")
 
     def call(keys: Any, self: Tensor, acl_format: int, *more: Any, **named: Any) -> Tensor:
-        if acl_format in PRIVATE_FORMATS:
+        if acl_format in PRIVATE_FORMATS or theirs is None:
             return self if in_place else self.clone(memory_format=torch.contiguous_format)
-        result: Tensor = theirs.call_boxed(keys, self, acl_format, *more, **named)
+        result: Tensor = theirs(keys, self, acl_format, *more, **named)
         return result
 
     return call

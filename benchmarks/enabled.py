@@ -21,6 +21,7 @@ from torch import Tensor
 
 import descend.torch
 from benchmarks.autograd import ROWS, Step, best
+from descend.torch import overriding, stable
 
 CALLS = 20  # of one way in a turn: the first few after the change are slower
 MOST = 1.0  # microseconds that a call may take longer
@@ -98,9 +99,12 @@ def main() -> int:
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="of input and parameters (default: all)")
     parser.add_argument("--shape", action="append", help="such as 512x1024 (default: all)")
     parser.add_argument("--compile", choices=GRAPHS, help="in compiled functions")
+    parser.add_argument("--stable", action="store_true", help="by PyTorch's stable interface, as in a wheel")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="for each line")
     options = parser.parse_args()
+    if options.stable:
+        overriding._form = lambda: stable
     names = {"x".join(map(str, shape)): shape for shape in SHAPES}
     if unknown := [name for name in options.shape or () if name not in names]:
         parser.error(f"no such shape: {unknown[0]}; there are {', '.join(names)}")

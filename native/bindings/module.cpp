@@ -8,11 +8,12 @@
 
 namespace descend::python {
 
-void bind_calls(nb::module_& module);    // the operators: functional and two-phase
-void bind_engine(nb::module_& module);   // what descend._torch shares
-void bind_runtime(nb::module_& module);  // streams, memory, products, threads
-void bind_tables(nb::module_& module);   // the contracts as data
-void bind_xla(nb::module_& module);      // what descend.jax registers with XLA
+void bind_calls(nb::module_& module);         // the operators: functional and two-phase
+void bind_engine(nb::module_& module);        // what descend._torch shares
+void bind_runtime(nb::module_& module);       // streams, memory, products, threads
+void bind_tables(nb::module_& module);        // the contracts as data
+void bind_xla(nb::module_& module);           // what descend.jax registers with XLA
+void bind_stable_norms(nb::module_& module);  // what descend.torch.enable uses where descend._torch is not built
 
 }  // namespace descend::python
 
@@ -40,4 +41,5 @@ NB_MODULE(_native, module) {
   bind_runtime(module);
   bind_tables(module);
   bind_xla(module);
+  bind_stable_norms(module);
 }

@@ -125,6 +125,12 @@ def override_product(name: str) -> int:
 def restore_product(previous: int) -> None:
     """Undoes override_product."""
 
+def has_stable_torch() -> bool:
+    """Whether this process has loaded a PyTorch with the stable C interface that `override_norms` needs."""
+
+def override_norms(on: bool) -> None:
+    """Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them."""
+
 def set_num_threads(count: int) -> None:
     """
     Threads that one call may use, 1024 at most; 0 returns to the default: what the environment variable DESCEND_NUM_THREADS says, or else one a core, but no more than OMP_NUM_THREADS.

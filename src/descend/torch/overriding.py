@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-from descend.torch import compiling, library
+from descend.torch import compiling, library, stable
 
 _lock = threading.Lock()  # a forked child gets it free
 _asked = False  # by enable()
@@ -89,20 +90,29 @@ def enabled() -> Iterator[None]:
             _apply()
 
 
+def _form() -> Any:
+    """What registers the kernels: ``descend._torch``, else the stable interface of PyTorch, else None."""
+    if library._native is not None:
+        return library._native
+    return stable if stable.available() else None
+
+
 def _require_cpp() -> None:
-    if library._native is None:
+    if _form() is None:
         why = library.registration().removeprefix("Python: ")
         raise RuntimeError(
-            f"descend.torch.enable needs Descend's kernels in C++, which cannot be used here: {why}. Build Descend "
-            "where this PyTorch is installed, with --no-build-isolation, or call descend.torch.patch(model) instead."
+            f"descend.torch.enable needs PyTorch 2.13 or newer, or Descend's kernels in C++ for this release: {why}. "
+            "Build Descend where this PyTorch is installed, with --no-build-isolation, or call "
+            "descend.torch.patch(model) instead."
         )
 
 
 def _apply() -> None:
-    if library._native is None:
+    form = _form()
+    if form is None:
         return
     on = _asked or _blocks > 0
-    library._native.override_norms(on)
+    form.override_norms(on)
     compiling.install(on)
     aten = torch.ops.aten
     for op in (aten.native_layer_norm, aten.native_layer_norm_backward, aten.rms_norm, aten._fused_rms_norm):

@@ -1,0 +1,144 @@
+"""Descend under PyTorch's norms where ``descend._torch`` was not built for this release, as in a wheel.
+
+The kernels are in ``descend._native``, by PyTorch's stable C interface: one binary for PyTorch 2.13 and all later
+releases. That interface has neither autograd nor the keys of a call, nor the kernel that was replaced. So this module
+has what surrounds them: when RMS norm is one operator, and what computes the calls that the kernels leave.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from descend import _native
+from descend._registered_kernel import registered_kernel
+from descend.torch.library import _PLAIN, LIBRARY
+
+_aten: Any = torch.ops.aten
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_libraries: list[torch.library.Library] = []  # while Descend is on
+_kept: list[torch.library.Library] = []  # for good: a gradient may be computed when it is off again
+_theirs: dict[str, Callable[..., Any]] = {}
+
+
+def available() -> bool:
+    """Whether the PyTorch of this process has the stable interface: release 2.13 and newer."""
+    return _native.has_stable_torch()
+
+
+def override_norms(on: bool) -> None:
+    """Puts the engine's kernels in the place of PyTorch's for norms on the CPU, or PyTorch's back."""
+    if not on:
+        _libraries.clear()
+        if _theirs:
+            _native.override_norms(False)
+        return
+    if _libraries:
+        return
+    if not _theirs:
+        _prepare()
+    _native.override_norms(True)
+    recorded = registered_kernel(_aten._fused_rms_norm.default, "AutogradCPU")  # there is one for the CPU now
+    assert recorded is not None
+    library = torch.library.Library("aten", "IMPL")
+    fused = _recorded_or(recorded, _theirs["_fused_rms_norm"])
+    library.impl("_fused_rms_norm", fused, "AutogradCPU", with_keyset=True)
+    # So that it is one step in Python, and for a weight of another dtype: PyTorch then does not call _fused_rms_norm.
+    whole = _recorded_or(lambda *args: recorded(*args)[0], _theirs["rms_norm"])
+    library.impl("rms_norm", whole, "AutogradCPU", with_keyset=True)
+    library.impl("_fused_rms_norm", _theirs["_fused_rms_norm"], "Functionalize", with_keyset=True)
+    _libraries.append(library)
+
+
+def _prepare() -> None:
+    """Finds PyTorch's own kernels, while they are there, and defines the operators for calls that are left to them."""
+    for name, key in (
+        ("native_layer_norm", "CPU"),
+        ("native_layer_norm_backward", "CPU"),
+        ("_fused_rms_norm", "AutogradCPU"),  # which composes it
+    ):
+        kernel = registered_kernel(getattr(_aten, name).default, key)
+        assert kernel is not None
+        _theirs[name] = kernel
+        _define(name, lambda *args, _kernel=kernel: _kernel(_CPU, *args))
+    composed = registered_kernel(_aten.rms_norm.default, "AutogradCPU")
+    assert composed is not None
+    _theirs["rms_norm"] = composed
+    _define("_fused_rms_norm_backward", composed_rms_norm_backward)
+    batched = torch.library.Library("aten", "IMPL")
+    batched.impl("_fused_rms_norm_backward", composed_rms_norm_backward, "FuncTorchBatched")
+    _kept.append(batched)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns once of a kernel that replaces another: here nobody sees it
+        first = torch.library.Library("aten", "IMPL")
+        first.impl("native_layer_norm", _theirs["native_layer_norm"], "CPU", with_keyset=True)
+        first._destroy()
+
+
+def _define(name: str, compute: Callable[..., Any]) -> None:
+    schema = str(getattr(_aten, name).default._schema)
+    own = f"pytorchs_{name.lstrip('_')}"
+    LIBRARY.define(own + schema[schema.index("(") :])
+    LIBRARY.impl(own, compute, "CPU")
+
+
+def _recorded_or(recorded: Callable[..., Any], composed: Callable[..., Any]) -> Callable[..., Any]:
+    """RMS norm as one operator, for plain tensors that the engine serves, else as PyTorch composes it."""
+    transforms_active = torch._C._are_functorch_transforms_active
+
+    def autograd(
+        keys: Any,
+        input: Tensor,
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        eps: float | None = None,
+    ) -> Any:
+        plain = keys == _PLAIN and not transforms_active()
+        kernel = recorded if plain and _serves(input, normalized_shape, weight) else composed
+        return kernel(keys, input, normalized_shape, weight, eps)
+
+    return autograd
+
+
+def _serves(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None) -> bool:
+    dtype, sizes, count = input.dtype, input.shape, len(normalized_shape)
+    if dtype not in _FLOATS or not 0 < count <= len(sizes) <= 8 or not input.numel():
+        return False
+    if sizes[-count:] != tuple(normalized_shape):
+        return False
+    if not input.is_contiguous() and suggest_memory_format(input) is not torch.contiguous_format:
+        return False
+    if weight is None:
+        return True
+    narrow = dtype.itemsize == 2 and weight.dtype is torch.float32
+    return (weight.dtype is dtype or narrow) and weight.shape == sizes[-count:]
+
+
+def composed_rms_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    rstd: Tensor,
+    weight: Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradient of RMS norm, of which PyTorch has no kernel for the CPU, composed of other operators."""
+    wide = torch.float64 if input.dtype is torch.float64 else torch.float32
+    dims = list(range(input.dim()))
+    rows, row = dims[: len(dims) - len(normalized_shape)], dims[len(dims) - len(normalized_shape) :]
+    dy, r = grad_out.to(wide), rstd.to(wide)
+    xhat = input.to(wide) * r
+    g = dy if weight is None else dy * weight.to(wide)
+    dx = dweight = None
+    if output_mask[0]:
+        dx = (r * (g - xhat * (g * xhat).mean(row, True))).to(input.dtype)
+    if output_mask[1] and weight is not None:
+        product = dy * xhat
+        dweight = (product.sum(rows) if rows else product).to(weight.dtype)
+    return dx, dweight

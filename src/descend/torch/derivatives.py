@@ -13,7 +13,7 @@ from torch import Tensor
 
 from descend.torch import sharding
 from descend.torch.library import Kernel, Operator, constant, recording, traced_before_dispatch
-from descend.torch.older import has_saved_tensors_hooks
+from descend.torch.releases import has_saved_tensors_hooks
 
 
 def differentiate_backward(operator: Operator, definition: Kernel) -> None:

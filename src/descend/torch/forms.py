@@ -23,7 +23,7 @@ from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
 from descend.torch.library import constant
 from descend.torch.modules import default_epsilon
-from descend.torch.older import has_any_global_hook
+from descend.torch.releases import has_any_global_hook
 from descend.torch.rms_norm import rms_norm
 
 

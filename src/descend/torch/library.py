@@ -29,7 +29,6 @@ from torch import Tensor
 from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.fx import _symbolic_trace
 
 import descend
 from descend import _cuda, _torch_module, portability
@@ -37,7 +36,7 @@ from descend._device_call import refuse_gradients
 from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS, Parameter
 from descend.errors import from_status
-from descend.torch.older import any_requires_grad
+from descend.torch.releases import any_requires_grad, is_fx_tracing
 
 Kernel = Callable[..., Any]
 Rule = Callable[..., tuple[Any, Any]]
@@ -83,7 +82,7 @@ def recording() -> bool:
 
     What ``torch.compile`` makes is not: it takes all gradients while it traces.
     """
-    if not _symbolic_trace._is_fx_tracing_flag:
+    if not is_fx_tracing():
         return False
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is None
 

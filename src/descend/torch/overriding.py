@@ -48,8 +48,8 @@ def enable() -> None:
     after `disable`.
 
     A second call does nothing more. All threads share the setting, and a forked child has its parent's. Raises
-    RuntimeError where Descend has no kernels in C++ (``descend.torch.registration()`` says why): kernels in Python
-    would slow down small calls.
+    RuntimeError where PyTorch is older than 2.13 and Descend has no kernels in C++ for it
+    (``descend.torch.registration()`` says why).
     """
     global _asked
     with _lock:

@@ -1,4 +1,4 @@
-"""Names that PyTorch 2.13 has, for releases that lack them: theirs where they exist, else a stand-in."""
+"""What differs among the releases of PyTorch: names of 2.13 where they exist, else what stands in for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import _symbolic_trace
 from torch.nn.modules import module as of_all_modules
 
 
@@ -48,6 +49,11 @@ def has_saved_tensors_hooks() -> bool:
     return _top_hooks(False) is not None
 
 
+def _is_fx_tracing() -> bool:
+    return _symbolic_trace._is_fx_tracing_flag
+
+
+is_fx_tracing: Callable[[], bool] = getattr(_symbolic_trace, "_get_is_fx_tracing", _is_fx_tracing)  # from 2.14 on
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", _any_requires_grad)
 has_any_global_hook: Callable[[], Any] = getattr(of_all_modules, "_has_any_global_hook", _has_any_global_hook)

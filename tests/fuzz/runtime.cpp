@@ -388,7 +388,9 @@ void Runtime::map() {
 
 void Runtime::functions() {
   const Object stream = pick_stream();
-  const bool null = bytes_.one_in(6);
+  const int64_t kind = bytes_.below(6);
+  if (kind == 5) return callbacks(stream);
+  const bool null = kind == 1;
   const auto count = [](void* calls) { ++*static_cast<std::atomic<int>*>(calls); };
   std::set<int> expected = only_if(!null, kInvalid);
   if (!stream.alive) expected = null ? std::set<int>{kStale, kInvalid} : std::set<int>{kStale};

@@ -61,6 +61,7 @@ class Runtime {
   void reserve();
   void map();
   void functions();
+  void callbacks(const Object& stream);
   void numbers();
   void descriptions();
   void settings();

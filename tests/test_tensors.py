@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -230,6 +231,15 @@ def test_files_of_one_tensor_hold_one(tmp_path):
 class Dangerous:
     def __reduce__(self):
         return print, ("executed",)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".safetensors", ".pt", ".bin"])
+def test_named_pipes_are_refused(tmp_path, suffix):
+    """Opening one would wait until somebody writes."""
+    os.mkfifo(tmp_path / f"x{suffix}")
+    with pytest.raises(TensorFileError, match=r"is no regular file\.$"):
+        tensors.read(tmp_path / f"x{suffix}", np.float32)
 
 
 @pytest.mark.filterwarnings("error")

@@ -130,6 +130,8 @@ def read(
         raise TensorFileError(f"{path} is a folder, not a file of tensors.")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
+    if not path.is_file():  # a named pipe, say, at which a reader would wait
+        raise TensorFileError(f"{path} is no regular file.")
     wanted = None if dtype is None else np.dtype(dtype)
     if reader is None:
         return Contents({path.stem: _read_bin(path, wanted, shape)})

@@ -105,7 +105,6 @@ def processes(folder: Path) -> list[Process]:
 
 def read_one(file: Path) -> Array:
     """The tensor of a file that msprobe wrote."""
-    _check_regular(file)
     content = read(file)
     if len(content) != 1:
         raise TensorFileError(f"{file} holds {len(content)} tensors, but a dump has one a file.")
@@ -139,14 +138,9 @@ def _namer(folder: Path, files: list[Path]) -> Callable[[Path], str]:
     return lambda file: "/".join(renamed.get(p, p) for p in file.relative_to(folder).parts if p != TENSORS)
 
 
-def _check_regular(file: Path) -> None:
-    """TensorFileError for what would make a reader wait, such as a named pipe."""
-    if file.exists() and not file.is_file():
-        raise TensorFileError(f"{file} is no regular file.")
-
-
 def _json(file: Path) -> Any:
-    _check_regular(file)
+    if file.exists() and not file.is_file():  # a named pipe, say, at which a reader would wait
+        raise TensorFileError(f"{file} is no regular file.")
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -27,7 +27,8 @@ using stable_torch::Value;
 
 const stable_torch::Functions& torch() { return *stable_torch::functions(); }
 
-// Throws PyTorch's sentence, which a kernel in Python may have raised: then its name stands before, and its stack after.
+// Throws PyTorch's sentence, which a kernel in Python may have raised: then its name stands before, and its stack
+// after.
 [[noreturn]] void throw_torch_error() {
   std::string_view text(torch().torch_exception_get_what_without_backtrace());
   text = text.substr(0, text.find("\n\nAt:\n"));
@@ -455,8 +456,13 @@ class StableNorms {
 
 void bind_stable_norms(nb::module_& module) {
   module.def(
-      "has_stable_torch", [] { return stable_torch::functions() != nullptr; },
-      "Whether this process has loaded a PyTorch with the stable C interface that `override_norms` needs.");
+      "load_stable_torch",
+      [](const nb::callable& address) {
+        return stable_torch::load([&](const char* name) { return nb::cast<std::uintptr_t>(address(name)); });
+      },
+      nb::arg("address"),
+      "Finds the C functions of PyTorch's stable interface: `address(name)` gives one's address, or 0. Returns whether "
+      "all are there that `override_norms` needs.");
   module.def(
       "override_norms",
       [](bool on) {

@@ -1,23 +1,23 @@
 #include "bindings/stable_torch.h"
 
-#include <dlfcn.h>
+#include <type_traits>
 
 namespace descend::stable_torch {
 namespace {
 
-template <class Function>
-void find(void* library, const char* name, Function& function, bool& all) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  all = all && function != nullptr;
-}
+Functions found;
+bool complete = false;
 
-const Functions* load() {
-  // PyTorch's modules have loaded it, or there is none.
-  void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  static Functions f;
+}  // namespace
+
+bool load(const std::function<std::uintptr_t(const char* name)>& address) {
+  if (complete) return true;
   bool all = true;
-#define FIND(name) find(library, #name, f.name, all)
+  const auto find = [&](const char* name, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address(name));
+    all = all && function != nullptr;
+  };
+#define FIND(name) find(#name, found.name)
   FIND(aoti_torch_abi_version);
   FIND(aoti_torch_device_type_cpu);
   FIND(aoti_torch_layout_strided);
@@ -50,14 +50,10 @@ const Functions* load() {
   FIND(torch_get_num_threads);
   FIND(torch_exception_get_what_without_backtrace);
 #undef FIND
-  return all && f.aoti_torch_abi_version() >= kRelease ? &f : nullptr;
+  complete = all && found.aoti_torch_abi_version() >= kRelease;
+  return complete;
 }
 
-}  // namespace
-
-const Functions* functions() {
-  static const Functions* const found = load();
-  return found;
-}
+const Functions* functions() { return complete ? &found : nullptr; }
 
 }  // namespace descend::stable_torch

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace descend::stable_torch {
 
@@ -61,7 +62,11 @@ struct Functions {
   const char* (*torch_exception_get_what_without_backtrace)();
 };
 
-// Null where the process has no PyTorch, or one that lacks any of these.
+// Finds them by `address`, which gives 0 for a name that is not there. Returns whether PyTorch has all of them. A
+// release before kRelease is one that has not.
+bool load(const std::function<std::uintptr_t(const char* name)>& address);
+
+// Null before load() has found all.
 const Functions* functions();
 
 }  // namespace descend::stable_torch

@@ -125,8 +125,11 @@ def override_product(name: str) -> int:
 def restore_product(previous: int) -> None:
     """Undoes override_product."""
 
-def has_stable_torch() -> bool:
-    """Whether this process has loaded a PyTorch with the stable C interface that `override_norms` needs."""
+def load_stable_torch(address: Callable[[str], int]) -> bool:
+    """Finds the C functions of PyTorch's stable interface: ``address(name)`` gives one's address, or 0.
+
+    Returns whether all are there that `override_norms` needs.
+    """
 
 def override_norms(on: bool) -> None:
     """Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them."""

@@ -7,8 +7,11 @@ has what surrounds them: when RMS norm is one operator, and what computes the ca
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,9 +30,19 @@ _kept: list[torch.library.Library] = []  # for good: a gradient may be computed 
 _theirs: dict[str, Callable[..., Any]] = {}
 
 
+@cache
 def available() -> bool:
     """Whether the PyTorch of this process has the stable interface: release 2.13 and newer."""
-    return _native.has_stable_torch()
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))  # PyTorch has loaded it
+    except OSError:
+        return False
+
+    def address(name: str) -> int:
+        found = getattr(library, name, None)
+        return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+
+    return _native.load_stable_torch(address)
 
 
 def override_norms(on: bool) -> None:

@@ -228,8 +228,8 @@ def good(results):
     return all(np.array_equal(r, e) for r, e in zip(results, expected, strict=True))
 signal.signal(signal.SIGALRM, handle)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-end, forks = time.monotonic() + 2, 0
-while time.monotonic() < end:
+forks = 0
+while handled < 300 or {fork} and forks < 6:
     right = good(descend.rms_norm_grad(*a[:4]))
     a[4][...] = a[5][...] = np.nan
     fresh = acl.Stream()
@@ -249,9 +249,9 @@ while time.monotonic() < end:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         child, forks = None, forks + 1
 signal.setitimer(signal.ITIMER_REAL, 0)
-print(handled > 100 and (forks > 5) == {fork})
+print("done")
 """
-    assert run_python(code, DESCEND_NUM_THREADS="3").stdout == "True\n"
+    assert run_python(code, timeout=200, DESCEND_NUM_THREADS="3").stdout == "done\n"
 
 
 @pytest.mark.long
@@ -275,8 +275,9 @@ def change():
             time.sleep(0.001)
 changing = threading.Thread(target=change)
 changing.start()
-end = time.monotonic() + 2
-while time.monotonic() < end:
+calls = 0
+while calls < 100 or changes < 100:
+    calls += 1
     assert all(np.array_equal(r, e) for r, e in zip(descend.rms_norm_grad(*a[:4]), expected))
     a[4][...] = a[5][...] = np.nan
     start(2, a)
@@ -284,9 +285,9 @@ while time.monotonic() < end:
     assert all(np.array_equal(r, e) for r, e in zip(a[4:], expected))
 stop.set()
 changing.join()
-print(changes > 20)
+print("done")
 """
-    assert run_python(code).stdout == "True\n"
+    assert run_python(code, timeout=200).stdout == "done\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")

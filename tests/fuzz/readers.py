@@ -69,6 +69,7 @@ def _arrays() -> dict[str, np.ndarray]:
         "g": np.ones(8, np.float32),
         "r": np.ones((3, 1), np.float32),
         "n": np.arange(6).reshape(2, 3),
+        "n3": np.ones((6, 3, 4), np.float32),
     }
 
 
@@ -89,7 +90,7 @@ def seeds(folder: Path) -> list[bytes]:
 
 
 def _calls() -> dict[str, dict[str, object]]:
-    x, g, r, n = (
+    x, g, r, n, n3 = (
         {
             "type": "torch.Tensor",
             "dtype": f"torch.{array.dtype}",
@@ -113,8 +114,8 @@ def _calls() -> dict[str, dict[str, object]]:
             "output": [x, r, r],
         },
         "NPU.npu_nsa_compress.0.forward": {
-            "input_args": [n, n, {"type": "int", "value": 16}, {"type": "int", "value": 16}],
-            "input_kwargs": {},
-            "output": [n],
+            "input_args": [n3, n, {"type": "int", "value": 2}, {"type": "int", "value": 1}],
+            "input_kwargs": {"actual_seq_len": [{"type": "int", "value": 6}]},
+            "output": [n3],
         },
     }

@@ -128,7 +128,10 @@ nb::object Result::finish() {
   }
   const nb::object producer = nb::cast(new Producer(std::exchange(managed_, nullptr)), nb::rv_policy::take_ownership);
   const nb::handle like(like_);
-  if (family_ == Family::kTorch) return nb::module_::import_("torch").attr("from_dlpack")(producer);
+  if (family_ == Family::kTorch) {
+    // Not torch.from_dlpack(): torch_npu replaces it by one that asks for the memory twice.
+    return nb::module_::import_("torch._C").attr("_from_dlpack")(producer.attr("__dlpack__")());
+  }
   if (nb::hasattr(like, "__array_namespace__")) return like.attr("__array_namespace__")().attr("from_dlpack")(producer);
   // A library without __array_namespace__ gets a NumPy array.
   return nb::module_::import_("numpy").attr("from_dlpack")(producer);

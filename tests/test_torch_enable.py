@@ -470,6 +470,17 @@ def test_a_freed_storage_is_an_error():
                 norm(x, (8,))
 
 
+def test_no_call_keeps_its_tensors():
+    x, freed, empty, weight = torch.randn(4, 8), torch.randn(4, 8), torch.randn(0, 8), torch.randn(8)
+    freed.untyped_storage().resize_(0)
+    with descend.torch.enabled():
+        for tensor in (x, freed, empty):
+            for norm, size in itertools.product((F.layer_norm, F.rms_norm), (8, 7)):
+                before = tensor._use_count(), weight._use_count()
+                outcome(lambda t=tensor, n=norm, s=size: n(t, (s,), weight) and None)
+                assert (tensor._use_count(), weight._use_count()) == before, (norm, size)
+
+
 # --- the backward operators ----------------------------------------------------------------------------------------
 
 

@@ -424,12 +424,28 @@ const std::array<Norm, 4>& norms() {
   return all;
 }
 
+void free_arguments(const Norm& norm, const Value* stack) {
+  for (size_t i = 0; i < norm.arguments.size(); ++i) free_argument(norm.arguments[i], stack[i]);
+}
+
+// Empty if the engine does not compute the call, or has no memory for it.
+Results compute(const Norm& norm, const Value* stack) {
+  try {
+    return norm.compute(stack);
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  } catch (...) {
+    free_arguments(norm, stack);
+    throw;
+  }
+}
+
 template <size_t kIndex>
 void kernel(Value* stack, uint64_t, uint64_t) {
   const Norm& norm = norms()[kIndex];
-  Results results = norm.compute(stack);
+  Results results = compute(norm, stack);
   if (!results) return check_torch(torch().torch_call_dispatcher(norm.otherwise, "", stack, stable_torch::kRelease));
-  for (size_t i = 0; i < norm.arguments.size(); ++i) free_argument(norm.arguments[i], stack[i]);
+  free_arguments(norm, stack);
   for (size_t k = 0; k < results->size(); ++k) stack[k] = (*results)[k].release();
 }
 

@@ -23,7 +23,7 @@ struct LayerNorm {
 
 // Bytes of scratch that the kernel needs, aligned to 64.
 template <class T>
-size_t layer_norm_scratch(int64_t columns);
+size_t layer_norm_scratch(int64_t rows, int64_t columns);
 
 // A row without columns has mean 0 and rstd NaN.
 template <class T>

@@ -18,9 +18,11 @@ struct LayerNormBackwardProgram {
   enum Parameter { kGamma, kParameters };
   enum Term { kMean, kRstd, kNumbers, kSlope = kNumbers, kOffset, kTerms };
   enum Sum { kGx, kG, kSums, kColumnSums = kSums };
+  static constexpr int kStatistics = 0;
   static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kKeepsLoaded = false;    // the sums need the registers
+  static constexpr bool kKeepsLoaded = false;  // the sums need the registers
+  static constexpr bool kFoldsInDouble = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 
   template <class V>
@@ -31,7 +33,7 @@ struct LayerNormBackwardProgram {
   }
 
   template <class W, class V>
-  static HWY_INLINE auto finish(const V* means, V* row) {
+  static HWY_INLINE auto finish(const V* means, const double*, V* row) {
     const auto holds = norm_slope<W>(means[kGx], row[kRstd], row[kSlope]);
     row[kOffset] = hn::Mul(means[kG], row[kRstd]);
     return hn::And(holds, hn::Le(hn::Abs(row[kOffset]), splat(static_cast<double>(std::numeric_limits<W>::max()))));

@@ -1,4 +1,4 @@
-// What the gradients of norms have in common: a row's terms, and when they hold.
+// What norms and their gradients have in common: a row's terms, and when they hold.
 #if defined(DESCEND_KERNELS_NORM_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_NORM_FINISH_INL_H_
 #undef DESCEND_KERNELS_NORM_FINISH_INL_H_
@@ -27,6 +27,24 @@ HWY_INLINE hn::Mask<Tag<double>> norm_slope(Vector<double> mean_gx, Vector<doubl
   const auto near = hn::And(hn::Ge(scale, splat(static_cast<double>(kTameLeast<W>))),
                             hn::Le(scale, splat(static_cast<double>(kTameMost<W>))));
   return hn::And(hn::And(hn::Le(size, most), exact), near);
+}
+
+// The double nearest v among those that W has.
+template <class W>
+HWY_INLINE Vector<double> round_to(Vector<double> v) {
+  return widen_to_double(Tag<double>(), narrow_double<W>(Tag<double>(), v));
+}
+
+// rstd = 1 / sqrt(variance + epsilon). It holds where the mean of what was squared has neither left the range of W nor,
+// with an epsilon as small, lost bits to underflow. In double there is nowhere else to compute it.
+template <class W>
+HWY_INLINE hn::Mask<Tag<double>> norm_rstd(Vector<double> squares, Vector<double> variance, double epsilon,
+                                           Vector<double>& rstd) {
+  constexpr double kLeast = sizeof(W) == sizeof(double) ? 0 : 0x1p-80;
+  const auto scale = splat(epsilon);
+  rstd = hn::Div(splat(1.0), hn::Sqrt(hn::Add(variance, scale)));
+  return hn::And(hn::Ge(hn::Add(squares, scale), splat(kLeast)),
+                 hn::Le(squares, splat(std::numeric_limits<double>::max())));
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -21,7 +21,7 @@ struct RmsNorm {
 
 // Bytes of scratch that the kernel needs, aligned to 64.
 template <class T>
-size_t rms_norm_scratch(int64_t columns);
+size_t rms_norm_scratch(int64_t rows, int64_t columns);
 
 template <class T>
 void rms_norm(const RmsNorm<T>& problem, void* scratch);

@@ -17,9 +17,11 @@ struct RmsNormGradProgram {
   enum Parameter { kGamma, kParameters };
   enum Term { kRstd, kNumbers, kSlope = kNumbers, kTerms };
   enum Sum { kSums = 1, kColumnSums = 1 };
+  static constexpr int kStatistics = 0;
   static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
   static constexpr bool kKeepsLoaded = true;
+  static constexpr bool kFoldsInDouble = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 
   template <class V>
@@ -28,7 +30,7 @@ struct RmsNormGradProgram {
   }
 
   template <class W, class V>
-  static HWY_INLINE auto finish(const V* means, V* row) {
+  static HWY_INLINE auto finish(const V* means, const double*, V* row) {
     return norm_slope<W>(means[0], row[kRstd], row[kSlope]);
   }
 

@@ -113,16 +113,16 @@ class SplitPack {
 #endif
 };
 
-// Vector k of a split pack of T with 0 in the lanes beyond the row.
+// Vector k of a split pack of T with `rest` in the lanes beyond the row.
 template <class T>
-HWY_INLINE Vector<Wide<T>> in_row(Full, Vector<Wide<T>> v, size_t) {
+HWY_INLINE Vector<Wide<T>> in_row(Full, Vector<Wide<T>> v, size_t, Vector<Wide<T>>) {
   return v;
 }
 template <class T>
-HWY_INLINE Vector<Wide<T>> in_row(Part part, Vector<Wide<T>> v, size_t k) {
+HWY_INLINE Vector<Wide<T>> in_row(Part part, Vector<Wide<T>> v, size_t k, Vector<Wide<T>> rest) {
   const size_t columns = !kSplits<T> ? part.n : k < kVectorPairs<T> ? (part.n + 1) / 2 : part.n / 2;
   const size_t first = (kSplits<T> ? k % kVectorPairs<T> : k) * kVectorLanes<Wide<T>>;
-  return hn::IfThenElseZero(hn::FirstN(Tag<Wide<T>>(), columns > first ? columns - first : 0), v);
+  return hn::IfThenElse(hn::FirstN(Tag<Wide<T>>(), columns > first ? columns - first : 0), v, rest);
 }
 
 template <class T, class Extent>

@@ -53,7 +53,7 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
   StagedOutput mean, rstd;
   if (mean_wanted) mean = StagedOutput::vector(call, plan, kMean, kElementOf<W>);
   if (rstd_wanted) rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<W>);
-  const Place scratch = plan.scratch(kernels::layer_norm_scratch<T>(columns));
+  const Place scratch = plan.scratch(kernels::layer_norm_scratch<T>(rows, columns));
   plan.step("layer_norm", 2.0 * rows * columns * sizeof(T),
             [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), mean_place = mean.place(),
              rstd_place = rstd.place()](const Addresses& addresses) {

@@ -73,7 +73,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma);
   const StagedOutput y = StagedOutput::rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
-  const Place scratch = plan.scratch(kernels::rms_norm_scratch<T>(columns));
+  const Place scratch = plan.scratch(kernels::rms_norm_scratch<T>(rows, columns));
   plan.step(
       "rms_norm", 2.0 * rows * columns * sizeof(T),
       [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), rstd_place = rstd.place()](const Addresses& addresses) {

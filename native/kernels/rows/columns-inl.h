@@ -45,10 +45,11 @@ HWY_INLINE void prepare_parameter(const W* wide, const T* own, int64_t n, W* to)
   }
 }
 
-// Parameters of columns [begin, begin + n) as the loops read them; `room` has some for whole packs of each.
+// Parameters of columns [begin, begin + n) as the loops read them; `room` has some for whole packs of each. ready: what
+// belongs into the room is there.
 template <class P, class T, class W = Wide<T>>
 HWY_INLINE void place_parameters(const RowProblem<W>& p, int64_t begin, int64_t n, W* room, int64_t each,
-                                 const W** parameters) {
+                                 const W** parameters, bool ready = false) {
   DESCEND_UNROLL
   for (int i = 0; i < P::kParameters; ++i) {
     const W* const wide = p.parameters[i].wide;
@@ -58,8 +59,9 @@ HWY_INLINE void place_parameters(const RowProblem<W>& p, int64_t begin, int64_t 
     } else if (wide != nullptr && !kSplits<T> && !kIsShort<T>) {
       parameters[i] = wide + begin;
     } else {
-      prepare_parameter<T>(wide == nullptr ? nullptr : wide + begin, wide == nullptr ? own + begin : nullptr, n,
-                           room + i * each);
+      if (!ready)
+        prepare_parameter<T>(wide == nullptr ? nullptr : wide + begin, wide == nullptr ? own + begin : nullptr, n,
+                             room + i * each);
       parameters[i] = room + i * each;
     }
   }

@@ -1,6 +1,7 @@
 #include "kernels/rows/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/convert.h"
@@ -20,7 +21,7 @@ template <class W>
 RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
   const int64_t size = size_of(p.element);
   const int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride;
-  const int64_t unit = address % 64 == 0 ? 64 : address % kQuarterLine == 0 ? kQuarterLine : 1;
+  const int64_t unit = address % 64 == 0 ? 64 : address & -address;
   return {
       p.rows, p.columns, size, op.inputs, op.parameters + op.column_sums, op.kernels.together, p.out.data != nullptr,
       unit};
@@ -33,13 +34,16 @@ class ExactRows {
  public:
   ExactRows(const RowProblem<W>& p, const RowOperator<W>& op) : p_(p), op_(op), size_(size_of(p.element)) {}
 
+  // Also writes the row's statistics.
   void means(int64_t row, double* means) {
-    std::fill_n(means, kMostSums, 0.0);
-    for (int64_t c = 0; c < p_.columns; c += kPiece) {
-      const int64_t n = read(row, c, std::min(kPiece, p_.columns - c));
-      op_.exact_sums(n, in_, beside_, numbers_, means);
+    means_from(0.0, row, means);
+    if (op_.has_pivot && std::isfinite(means[0])) means_from(means[0], row, means);
+    if (op_.statistics == 0) return;
+    double statistics[kMostNumbers];
+    op_.exact_statistics(numbers_, means, statistics);
+    for (int i = 0; i < op_.statistics; ++i) {
+      if (p_.statistics[i] != nullptr) p_.statistics[i][row] = static_cast<W>(statistics[i]);
     }
-    for (int i = 0; i < op_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
   }
 
   // To `out`, if it is not null; add(i, c, term) adds to sum i of column c of the part.
@@ -59,6 +63,16 @@ class ExactRows {
   }
 
  private:
+  void means_from(double pivot, int64_t row, double* means) {
+    std::fill_n(means, kMostMeans, 0.0);
+    means[op_.row_sums] = pivot;
+    for (int64_t c = 0; c < p_.columns; c += kPiece) {
+      const int64_t n = read(row, c, std::min(kPiece, p_.columns - c));
+      op_.exact_sums(n, in_, beside_, numbers_, means);
+    }
+    for (int i = 0; i < op_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
+  }
+
   int64_t read(int64_t row, int64_t c, int64_t n) {
     constexpr Element kWide = sizeof(W) == 8 ? Element::kFloat64 : Element::kFloat32;
     for (int i = 0; i < op_.inputs; ++i) {
@@ -76,6 +90,7 @@ class ExactRows {
       beside_[i] = to;
     }
     for (int i = 0; i < op_.numbers; ++i) numbers_[i] = static_cast<double>(p_.numbers[i][row]);
+    std::copy_n(p_.scalars, op_.scalars, numbers_ + op_.numbers);
     return n;
   }
 
@@ -85,7 +100,7 @@ class ExactRows {
   double values_[kMostInputs + kMostParameters][kPiece];
   const double* in_[kMostInputs];
   const double* beside_[kMostParameters];
-  double numbers_[kMostNumbers];
+  double numbers_[kMostNumbers + kMostScalars];
 };
 
 // ---- Few rows with many columns: the threads share some rows, each taking blocks of columns.
@@ -99,17 +114,27 @@ void share_rows(const RowCall<W>& call, double* sums) {
   SharedRows<W> shared;
   shared.sums = sums;
   const auto group_at = [&](int64_t row) { return RowGroup{row, std::min(s.together, p.rows - row)}; };
-  shared.below = group_at(0);
-  if (p.out.data != nullptr) {
+  const auto begin_group = [&](int64_t row) {
+    const FixedFpEnvironment environment;
+    shared.below = group_at(row);
+    kernels.find_pivots(call, shared);
+  };
+  const auto sum_blocks = [&] {
     parallel_for(blocks_in(p.columns), work, [&](int64_t b) { kernels.block_sums(call, shared, b); });
-  }
+  };
+  const auto find_terms = [&](bool again) {
+    const FixedFpEnvironment environment;
+    return kernels.find_terms(call, shared, again);
+  };
+  begin_group(0);
+  if (p.out.data != nullptr) sum_blocks();
   while (shared.below.rows > 0) {
-    shared.group = shared.below;
-    shared.below = group_at(shared.group.row + shared.group.rows);
-    {
-      const FixedFpEnvironment environment;
-      kernels.find_terms(call, shared);
+    if (!find_terms(false)) {
+      sum_blocks();
+      find_terms(true);
     }
+    shared.group = shared.below;
+    begin_group(shared.group.row + shared.group.rows);
     // The sums of the group below come with the results.
     const int64_t piece = shared.below.rows > 0 ? kBlockColumns : s.piece;
     parallel_for(ceil_div(p.columns, piece), work,
@@ -132,7 +157,7 @@ template <class W>
 void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* out, W* const* column_sums,
                    int64_t (*place)(int64_t column)) {
   ExactRows<W> exact(call.problem, call.op);
-  double own[kMostSums];
+  double own[kMostMeans];
   if (means == nullptr) exact.means(part.row, own);
   exact.results(part, means == nullptr ? own : means, out, [&](int i, int64_t c, double term) {
     W& sum = column_sums[i][place(c)];
@@ -144,7 +169,7 @@ template <class W>
 void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains) {
   ExactRows<W> exact(call.problem, call.op);
   const Stream& out = call.problem.out;
-  double means[kMostSums];
+  double means[kMostMeans];
   exact.means(row, means);
   exact.results({row, 0, call.problem.columns}, means, out.data == nullptr ? nullptr : out.row(row),
                 [&](int i, int64_t c, double term) { chains[i][c * kNarrowLanes] += term; });
@@ -182,6 +207,35 @@ void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratc
   }
 }
 
+size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters) {
+  if (!may_cut_columns(columns)) return 0;
+  const int64_t size = size_of(element), together = rows_together(rows, columns * size);
+  const int64_t shared = shares_parameters(columns, size) ? parameters * whole_packs<float>(columns) : 0;
+  return static_cast<size_t>(
+      std::max<int64_t>(blocks_in(columns) * together * kMostSums * sizeof(double), shared * sizeof(float)));
+}
+
+template <class W>
+void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch) {
+  if (p.rows <= 0 || p.columns <= 0) return;
+  const RowSchedule s = forward_schedule(shape_of(p, op));
+  RowCall<W> call{p, op, s};
+  if (s.by_columns) return share_rows<W>(call, static_cast<double*>(scratch));
+  if (shares_parameters(p.columns, size_of(p.element))) {
+    call.parameters = static_cast<W*>(scratch);
+    parallel_for(blocks_in(p.columns), op.parameters * p.columns * static_cast<int64_t>(sizeof(W)),
+                 [&](int64_t b) { op.kernels.share_parameters(call, b); });
+  }
+  int64_t chunk = s.taken;
+  parallel_for(
+      ceil_div(p.rows, chunk), p.rows * row_work<W>(2 * p.columns),
+      [&](int threads) {
+        if (threads == 1) chunk = p.rows;
+        return ceil_div(p.rows, chunk);
+      },
+      [&](int64_t i) { op.kernels.rows(call, i * chunk, std::min((i + 1) * chunk, p.rows)); });
+}
+
 template void exact_means(const RowCall<float>&, int64_t, double*);
 template void exact_results(const RowCall<float>&, const RowPart&, const double*, char*, float* const*,
                             int64_t (*)(int64_t));
@@ -192,5 +246,7 @@ template void exact_results(const RowCall<double>&, const RowPart&, const double
 template void exact_narrow(const RowCall<double>&, int64_t, double* const*);
 template void run_gradient(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);
 template void run_gradient(const RowProblem<double>& p, const RowOperator<double>& op, void* scratch);
+template void run_forward(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);
+template void run_forward(const RowProblem<double>& p, const RowOperator<double>& op, void* scratch);
 
 }  // namespace descend::kernels

@@ -26,6 +26,8 @@ struct RowProblem {
   Stream in[kMostInputs];
   Stream out;  // data null: not wanted
   const W* numbers[kMostNumbers] = {};
+  W* statistics[kMostNumbers] = {};  // terms of rows that are results; null: not wanted
+  double scalars[kMostScalars] = {};
   struct {
     const W* wide = nullptr;
     const void* own = nullptr;
@@ -47,11 +49,12 @@ struct RowGroup {
 // What is known of two groups of such rows.
 template <class W>
 struct SharedRows {
-  RowGroup group, below;  // results are made of the first, sums of the second
-  double* sums;           // of each block and row of a group
+  RowGroup group, below;    // results are made of the first, sums of the second
+  double* sums;             // of each block and row of a group
+  W pivots[kMostTogether];  // of the rows that are summed
   W terms[kMostTerms][kMostTogether];
   bool exact[kMostTogether];
-  double means[kMostSums][kMostTogether];  // of those
+  double means[kMostMeans][kMostTogether];  // of those
 };
 
 template <class W>
@@ -63,16 +66,20 @@ struct RowCall {
   const RowProblem<W>& problem;
   const RowOperator<W>& op;
   const RowSchedule& schedule;
+  W* parameters = nullptr;  // which all threads share, in whole packs, where no thread has room for its own
 };
 
 // What is compiled of an operator, for one element type and instruction set.
 template <class W>
 struct RowKernels {
   void (*rows)(const RowCall<W>& call, int64_t first, int64_t last);  // which are whole chunks
-  // Rows that threads share: a block's part of the sums of the group below; the terms of the group; its results of
-  // columns [begin, begin + n), and that part of the sums of the group below.
+  void (*share_parameters)(const RowCall<W>& call, int64_t block);
+  // Rows that threads share: the pivots of the group below; a block's part of its sums; its terms, unless some pivots
+  // had to be moved; the results of columns [begin, begin + n) of the group, and that part of the sums of the group
+  // below.
+  void (*find_pivots)(const RowCall<W>& call, SharedRows<W>& shared);
   void (*block_sums)(const RowCall<W>& call, const SharedRows<W>& shared, int64_t block);
-  void (*find_terms)(const RowCall<W>& call, SharedRows<W>& shared);
+  bool (*find_terms)(const RowCall<W>& call, SharedRows<W>& shared, bool again);
   void (*results)(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n);
   int together;  // rows that share loads
 };
@@ -81,12 +88,17 @@ struct RowKernels {
 template <class W>
 struct RowOperator {
   int inputs, parameters, numbers, row_sums, column_sums;
+  int scalars = 0, statistics = 0;
+  bool has_pivot = false;
   RowKernels<W> kernels;
 
-  // in[i], parameters[i]: n columns in double; adds to the row's sums.
+  // in[i], parameters[i]: n columns in double; numbers: those of the row, then those of the call. Adds to the row's
+  // sums, behind which is the pivot.
   void (*exact_sums)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
                      double* sums);
-  // The result, and what is added to the column sums, from the means of the row's sums.
+  // The statistics, from the means of the row's sums and the pivot.
+  void (*exact_statistics)(const double* numbers, const double* means, double* statistics) = nullptr;
+  // The result, and what is added to the column sums, from the same.
   void (*exact_map)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
                     const double* means, double* out, double* const* column_terms);
 };
@@ -96,9 +108,9 @@ struct RowPart {
   int64_t row, begin, end;
 };
 
-// A row in double. exact_means computes the means of its sums. exact_results writes its results to `out` and adds its
-// part to the sums over columns, of which that of a column lies at place(column). It computes the means if they are
-// null.
+// A row in double. exact_means computes the means of its sums and writes its statistics. exact_results writes its
+// results to `out` and adds its part to the sums over columns, of which that of a column lies at place(column). It
+// computes the means if they are null.
 template <class W>
 void exact_means(const RowCall<W>& call, int64_t row, double* means);
 template <class W>
@@ -113,5 +125,10 @@ int64_t gradient_slots(int64_t rows, int64_t columns, Element element);
 size_t gradient_scratch(int64_t rows, int64_t columns, Element element);
 template <class W>
 void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch);
+
+// Forwards: rows without column sums.
+size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters);
+template <class W>
+void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch);
 
 }  // namespace descend::kernels

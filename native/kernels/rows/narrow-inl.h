@@ -8,7 +8,7 @@
 #endif
 
 #include "kernels/rows/columns-inl.h"
-#include "kernels/rows/loops-inl.h"
+#include "kernels/rows/results-inl.h"
 #include "kernels/spread-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,7 +42,7 @@ HWY_INLINE void read_narrow(const Stream& from, int64_t rows, W* to) {
 
 // The terms of a vector of rows from the sums over each one's columns; whether they hold, 1 or 0 a row.
 template <class P, class T, size_t kColumns, class W = Wide<T>>
-HWY_INLINE bool narrow_terms(const Divisor& count, const Vector<W> (&sums)[kColumns][P::kSums],
+HWY_INLINE bool narrow_terms(const Divisor& count, const double* scalars, const Vector<W> (&sums)[kColumns][P::kSums],
                              Vector<W> (&terms)[P::kTerms], Vector<W>& holds) {
   const Tag<double> d;
   const hn::Half<Tag<W>> half;
@@ -66,14 +66,14 @@ HWY_INLINE bool narrow_terms(const Divisor& count, const Vector<W> (&sums)[kColu
     }
   }
   DESCEND_UNROLL
-  for (int i = 0; i < P::kNumbers; ++i) {
+  for (int i = 0; i < kKnownTerms<P>; ++i) {
     Vector<double> both[2];
     to_double<W, 1>(&terms[i], both);
     wide[0][i] = both[0];
     wide[1][i] = both[1];
   }
-  const auto low = P::template finish<W>(means[0], wide[0]);
-  const auto high = P::template finish<W>(means[1], wide[1]);
+  const auto low = P::template finish<W>(means[0], scalars, wide[0]);
+  const auto high = P::template finish<W>(means[1], scalars, wide[1]);
   const auto narrowed = [&](Vector<double> lower, Vector<double> upper) DESCEND_INLINED {
     return hn::Combine(Tag<W>(), hn::BitCast(half, narrow_double<W>(d, upper)),
                        hn::BitCast(half, narrow_double<W>(d, lower)));
@@ -86,14 +86,14 @@ HWY_INLINE bool narrow_terms(const Divisor& count, const Vector<W> (&sums)[kColu
 }
 
 template <class P, class T, size_t kColumns, class W = Wide<T>>
-HWY_NOINLINE void narrow_rows_of(const Tile<W>& tile, uint64_t* exact) {
+HWY_NOINLINE void narrow_rows_of(const RowProblem<W>& p, const Tile<W>& tile, int64_t first, uint64_t* exact) {
   const Tag<W> d;
   constexpr int64_t kLanes = kVectorLanes<W>, kParts = kNarrowLanes / kLanes, kStep = kColumns;
   HWY_ALIGN W in[P::kInputs][kNarrowRoom];
   HWY_ALIGN W out[kNarrowRoom];
   DESCEND_UNROLL
   for (int i = 0; i < P::kInputs; ++i) read_narrow<T, kColumns>(tile.in[i], tile.rows, in[i]);
-  Vector<W> beside[kColumns][P::kParameters], column_sums[kParts][kColumns][P::kColumnSums];
+  Vector<W> beside[kColumns][kSome<P::kParameters>], column_sums[kParts][kColumns][kSome<P::kColumnSums>];
   DESCEND_UNROLL
   for (size_t c = 0; c < kColumns; ++c) {
     const size_t place = kSplits<T> ? c % 2 * (kPackLanes<W> / 2) + c / 2 : c;
@@ -124,6 +124,13 @@ HWY_NOINLINE void narrow_rows_of(const Tile<W>& tile, uint64_t* exact) {
         terms[i] = left >= kLanes ? hn::LoadU(d, tile.numbers[i] + row)
                                   : load_first(d, tile.numbers[i] + row, static_cast<size_t>(left));
       }
+      if constexpr (kHasPivot<P>) {
+        Vector<W> columns[kColumns];
+        DESCEND_UNROLL
+        for (size_t c = 0; c < kColumns; ++c) columns[c] = v[c][0];
+        const auto sum = fold_columns<false, kColumns>(columns, Sum());
+        terms[P::kPivot] = kColumns == 1 ? sum : hn::Mul(sum, splat(W{1} / W{kColumns}));
+      }
       DESCEND_UNROLL
       for (size_t c = 0; c < kColumns; ++c) {
         DESCEND_UNROLL
@@ -131,7 +138,7 @@ HWY_NOINLINE void narrow_rows_of(const Tile<W>& tile, uint64_t* exact) {
         P::sum(v[c], beside[c], terms, sums[c]);
       }
       Vector<W> holds = splat(W{1});
-      const bool all = narrow_terms<P, T, kColumns>(count, sums, terms, holds);
+      const bool all = narrow_terms<P, T, kColumns>(count, p.scalars, sums, terms, holds);
       const auto good = hn::And(hn::Ne(holds, hn::Zero(d)), hn::FirstN(d, static_cast<size_t>(HWY_MIN(left, kLanes))));
       if (HWY_UNLIKELY(!all)) {
         HWY_ALIGN W held[kVectorLanes<W>];
@@ -140,10 +147,16 @@ HWY_NOINLINE void narrow_rows_of(const Tile<W>& tile, uint64_t* exact) {
           if (held[i] == 0) exact[(row + i) / 64] |= uint64_t{1} << (row + i) % 64;
         }
       }
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kStatistics; ++i) {
+        W* const to = p.statistics[i];
+        const auto found = terms[P::kTerms - P::kStatistics + i];
+        if (to != nullptr) store_first(d, found, to + first + row, static_cast<size_t>(HWY_MIN(left, kLanes)));
+      }
       Vector<W> result[kColumns];
       DESCEND_UNROLL
       for (size_t c = 0; c < kColumns; ++c) {
-        Vector<W> added[P::kColumnSums];
+        Vector<W> added[kSome<P::kColumnSums>];
         DESCEND_UNROLL
         for (int i = 0; i < P::kColumnSums; ++i) added[i] = column_sums[part][c][i];
         result[c] = P::map(v[c], beside[c], terms, added);
@@ -179,8 +192,9 @@ HWY_NOINLINE void narrow_rows_of(const Tile<W>& tile, uint64_t* exact) {
 }
 
 template <class P, class T, class W = Wide<T>>
-void narrow_rows(const Tile<W>& tile, uint64_t* exact) {
-  with_columns(tile.columns, [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(tile, exact); });
+void narrow_rows(const RowProblem<W>& p, const Tile<W>& tile, int64_t first, uint64_t* exact) {
+  with_columns(tile.columns,
+               [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(p, tile, first, exact); });
 }
 
 // Rows [first, last) of very few columns, which are whole chunks.
@@ -189,7 +203,7 @@ HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t las
   const RowProblem<W>& p = call.problem;
   const RowSchedule& s = call.schedule;
   HWY_ALIGN W room[P::kParameters * kLanes<W>];
-  HWY_ALIGN double chains[P::kColumnSums][kMostNarrow * kNarrowLanes];
+  HWY_ALIGN double chains[kSome<P::kColumnSums>][kMostNarrow * kNarrowLanes];
   Tile<W> tile;
   place_parameters<P, T>(p, 0, p.columns, room, kLanes<W>, tile.parameters);
   for (int i = 0; i < P::kColumnSums; ++i) tile.chains[i] = chains[i];
@@ -201,7 +215,7 @@ HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t las
     for (int64_t row = chunk; row < end; row += kNarrowRows) {
       place_tile<P, T>(p, row, HWY_MIN(kNarrowRows, end - row), 0, p.columns, tile);
       uint64_t exact[kNarrowRows / 64] = {};
-      narrow_rows<P, T>(tile, exact);
+      narrow_rows<P, T>(p, tile, row, exact);
       for (int64_t r = 0; r < tile.rows; ++r) {
         if (exact[r / 64] == 0) {
           r |= 63;

@@ -28,9 +28,11 @@ HWY_INLINE void place_prefetch(const RowCall<W>& call, const RowGroup& group, in
 
 // Rows [r, r + rows) of the group below, n columns, whose sums are to be found.
 template <class P, class T, class W = Wide<T>>
-HWY_INLINE void place_below(const RowCall<W>& call, const RowGroup& below, int64_t r, int64_t rows, int64_t begin,
+HWY_INLINE void place_below(const RowCall<W>& call, const SharedRows<W>& shared, int64_t r, int64_t rows, int64_t begin,
                             int64_t n, Tile<W>& tile) {
+  const RowGroup& below = shared.below;
   place_tile<P, T>(call.problem, below.row + r, rows, begin, n, tile);
+  if constexpr (kHasPivot<P>) copy_few(shared.pivots + r, rows, tile.terms[0]);
   if (call.schedule.ahead != 0) place_prefetch<P, T>(call, below, r, rows, n, tile);
 }
 
@@ -51,24 +53,44 @@ HWY_INLINE void keep_sums(const SharedRows<W>& shared, int64_t block, int64_t r,
 template <class P, class T, class W = Wide<T>>
 void block_sums(const RowCall<W>& call, const SharedRows<W>& shared, int64_t block) {
   const int64_t begin = block * kBlockColumns, n = HWY_MIN(kBlockColumns, call.problem.columns - begin);
-  HWY_ALIGN W room[P::kParameters * kBlockColumns];
+  HWY_ALIGN W room[kSome<P::kParameters> * kBlockColumns];
   Tile<W> tile;
-  place_parameters<P, T>(call.problem, begin, n, room, kBlockColumns, tile.parameters);
+  if constexpr (!kIsForward<P>) {
+    place_parameters<P, T>(call.problem, begin, n, room, kBlockColumns, tile.parameters);
+  }
   for (int64_t r = 0; r < shared.below.rows; r += tile.rows) {
-    place_below<P, T>(call, shared.below, r, HWY_MIN(kLongTileRows, shared.below.rows - r), begin, n, tile);
+    place_below<P, T>(call, shared, r, HWY_MIN(kLongTileRows, shared.below.rows - r), begin, n, tile);
     sum_rows<P, T, false>(tile);
     keep_sums<P>(shared, block, r, tile);
   }
 }
 
+// The pivots of the group below.
 template <class P, class T, class W = Wide<T>>
-void shared_terms(const RowCall<W>& call, SharedRows<W>& shared) {
-  const RowGroup& group = shared.group;
+void shared_pivots(const RowCall<W>& call, SharedRows<W>& shared) {
+  if constexpr (kHasPivot<P>) {
+    const Stream& in = call.problem.in[0];
+    for (int64_t r = 0; r < shared.below.rows; r += kMostTileRows) {
+      const int64_t rows = HWY_MIN(kMostTileRows, shared.below.rows - r);
+      alignas(64) W pivots[kMostTileRows];
+      find_pivots<T>({in.row(shared.below.row + r), in.stride}, rows, call.problem.columns, pivots);
+      copy_few(pivots, rows, shared.pivots + r);
+    }
+  }
+}
+
+// The terms of the group below. If there are rows whose pivot was far off, they get one that is near, and the answer is
+// false, unless this was done before.
+template <class P, class T, class W = Wide<T>>
+bool shared_terms(const RowCall<W>& call, SharedRows<W>& shared, bool again) {
+  const RowGroup& group = shared.below;
   const int64_t columns = call.problem.columns, blocks = ceil_div(columns, kBlockColumns);
+  bool near = true;
   Tile<W> tile;
   for (int64_t r = 0; r < group.rows; r += kMostTileRows) {
     const int64_t rows = HWY_MIN(kMostTileRows, group.rows - r);
     place_tile<P, T>(call.problem, group.row + r, rows, 0, columns, tile);
+    if constexpr (kHasPivot<P>) copy_few(shared.pivots + r, rows, tile.terms[0]);
     for (int64_t i = 0; i < rows; ++i) {
       DESCEND_UNROLL
       for (int k = 0; k < P::kSums; ++k) {
@@ -79,16 +101,25 @@ void shared_terms(const RowCall<W>& call, SharedRows<W>& shared) {
         tile.sums[k][i] = sum;
       }
     }
-    finish_rows<P, T, false>(tile, columns);
+    finish_rows<P, T, false>(call.problem, tile);
+    leave_statistics<P>(call.problem, group.row + r, tile);
     for (int64_t i = 0; i < rows; ++i) {
       for (int k = 0; k < kFoundTerms<P>; ++k) shared.terms[k][r + i] = tile.terms[k][i];
       shared.exact[r + i] = (tile.exact >> i & 1) != 0;
       if (!shared.exact[r + i]) continue;
-      double means[kMostSums];
+      if constexpr (kHasPivot<P>) {
+        if (!again) {
+          shared.pivots[r + i] = tile.terms[P::kNearer - P::kNumbers][i];
+          near = false;
+          continue;
+        }
+      }
+      double means[kMostMeans];
       exact_means<W>(call, group.row + r + i, means);
-      for (int k = 0; k < P::kSums; ++k) shared.means[k][r + i] = means[k];
+      for (int k = 0; k < kMostMeans; ++k) shared.means[k][r + i] = means[k];
     }
   }
+  return near;
 }
 
 // The results of rows of a tile, of which row r of the group is the first.
@@ -100,8 +131,8 @@ HWY_INLINE void map_shared(const RowCall<W>& call, const SharedRows<W>& shared, 
     while (until < tile.rows && !shared.exact[r + until]) ++until;
     map_some<P, T, false>(tile, i, until, to);
     if (until < tile.rows) {
-      double means[kMostSums] = {};
-      for (int k = 0; k < P::kSums; ++k) means[k] = shared.means[k][r + until];
+      double means[kMostMeans];
+      for (int k = 0; k < kMostMeans; ++k) means[k] = shared.means[k][r + until];
       exact_results<W>(call, {shared.group.row + r + until, begin, begin + tile.columns}, means,
                        to.data == nullptr ? nullptr : to.row(until), tile.column_sums, place_of<T>);
       ++until;
@@ -113,7 +144,7 @@ HWY_INLINE void map_shared(const RowCall<W>& call, const SharedRows<W>& shared, 
 // The column sums of the stripe that ends before row r of the group, of columns [begin, begin + n).
 template <class P, class T, class W = Wide<T>>
 HWY_INLINE void leave_stripe(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n, int64_t r,
-                             const Tile<W>& tile, double (&totals)[P::kColumnSums][kBlockColumns]) {
+                             const Tile<W>& tile, double (&totals)[kSome<P::kColumnSums>][kBlockColumns]) {
   const RowSchedule& s = call.schedule;
   const bool first = r <= s.stripe, last = r == shared.group.rows;
   DESCEND_UNROLL
@@ -135,16 +166,16 @@ HWY_INLINE void leave_stripe(const RowCall<W>& call, const SharedRows<W>& shared
   }
 }
 
-// n columns, a block at most.
-template <class P, class T, class W = Wide<T>>
+// n columns, a block at most. M: as what elements are loaded for the results.
+template <class P, class T, class M, class W = Wide<T>>
 HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n) {
   const RowProblem<W>& p = call.problem;
   const RowSchedule& s = call.schedule;
   const RowGroup &group = shared.group, &below = shared.below;
   constexpr int64_t kPage = 4096;
-  HWY_ALIGN W room[P::kParameters * kBlockColumns];
+  HWY_ALIGN W room[kSome<P::kParameters> * kBlockColumns];
   alignas(kPage) char sums[P::kColumnSums * kBlockColumns * sizeof(W) + kPage];
-  HWY_ALIGN double totals[P::kColumnSums][kBlockColumns];
+  HWY_ALIGN double totals[kSome<P::kColumnSums>][kBlockColumns];
   // At the page offset of the inputs.
   const int64_t offset =
       reinterpret_cast<intptr_t>(p.in[0].data + begin * static_cast<int64_t>(sizeof(T))) % kPage / 64 * 64;
@@ -152,8 +183,9 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
   Results<T, P::kRowsMapped * kBlockColumns + 64 * kLineElements<T>> results(
       {has_output ? p.out.data + begin * int64_t{sizeof(T)} : nullptr, p.out.stride}, n, s);
   Tile<W> tile, next;
-  place_parameters<P, T>(p, begin, n, room, whole_packs<W>(n), tile.parameters);
+  place_parameters<P, M>(p, begin, n, room, whole_packs<W>(n), tile.parameters);
   tile.streams = s.streams;
+  tile.in_lines = s.in_lines;
   DESCEND_UNROLL
   for (int i = 0; i < P::kColumnSums; ++i) {
     tile.column_sums[i] = reinterpret_cast<W*>(sums + offset) + i * kBlockColumns;
@@ -167,7 +199,8 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
       DESCEND_UNROLL
       for (int i = 0; i < P::kColumnSums; ++i) clear_sums(tile.column_sums[i], n);
     }
-    const int64_t rows = HWY_MIN(int64_t{P::kRowsMapped}, HWY_MIN(group.rows - r, s.stripe - in_stripe));
+    const int64_t most = s.in_lines ? 1 : P::kRowsMapped;  // each row has its own first line
+    const int64_t rows = HWY_MIN(most, HWY_MIN(group.rows - r, s.stripe - in_stripe));
     place_tile<P, T>(p, group.row + r, rows, begin, n, tile);
     bool exact = false;
     for (int64_t i = 0; i < rows; ++i) {
@@ -180,12 +213,12 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
       tile.prefetch.maps = true;
     }
     const int64_t rows_below = HWY_MAX(int64_t{0}, HWY_MIN(below.rows - r, rows));
-    if (rows_below > 0) place_below<P, T>(call, below, r, rows_below, begin, n, next);
+    if (rows_below > 0) place_below<P, T>(call, shared, r, rows_below, begin, n, next);
     const Stream to = has_output ? results.from(group.row + r) : Stream();
     if (rows_below == rows && !exact && has_output) {
-      step_rows<P, T>(next, tile, to);
+      step_rows<P, T, M>(next, tile, to);
     } else {
-      map_shared<P, T>(call, shared, r, begin, tile, to);
+      map_shared<P, M>(call, shared, r, begin, tile, to);
       if (rows_below > 0) sum_rows<P, T, false>(next);
     }
     if (has_output) results.written(group.row + r, rows);
@@ -200,15 +233,23 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
 
 template <class P, class T, class W = Wide<T>>
 void shared_results(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n) {
-  const int64_t piece = shared.below.rows > 0 ? kBlockColumns : kBlockColumns / 2;
+  const int64_t piece = kIsForward<P> || shared.below.rows > 0 ? kBlockColumns : kBlockColumns / 2;
   for (int64_t c = 0; c < n; c += piece) {
-    results_of<P, T>(call, shared, begin + c, HWY_MIN(piece, n - c));
+    const int64_t columns = HWY_MIN(piece, n - c);
+    if constexpr (!std::is_same_v<T, InLines<P, T>>) {
+      if (call.schedule.in_lines) {
+        results_of<P, T, InLines<P, T>>(call, shared, begin + c, columns);
+        continue;
+      }
+    }
+    results_of<P, T, T>(call, shared, begin + c, columns);
   }
 }
 
 template <class P, class T>
 RowKernels<Wide<T>> row_kernels() {
-  return {run_rows<P, T>, block_sums<P, T>, shared_terms<P, T>, shared_results<P, T>, P::kRowsMapped};
+  return {run_rows<P, T>,     share_parameters<P, T>, shared_pivots<P, T>, block_sums<P, T>,
+          shared_terms<P, T>, shared_results<P, T>,   P::kRowsMapped};
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

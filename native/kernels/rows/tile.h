@@ -10,11 +10,13 @@
 
 namespace descend::kernels {
 
-inline constexpr int kMostInputs = 2;      // row streams that are read
-inline constexpr int kMostParameters = 2;  // numbers a column
-inline constexpr int kMostNumbers = 2;     // numbers a row that are read
-inline constexpr int kMostTerms = 4;       // numbers a row that follow from its sums
-inline constexpr int kMostSums = 2;        // sums over a row, or over columns
+inline constexpr int kMostInputs = 2;             // row streams that are read
+inline constexpr int kMostParameters = 2;         // numbers a column
+inline constexpr int kMostNumbers = 2;            // numbers a row that are read
+inline constexpr int kMostTerms = 5;              // numbers a row that follow from its sums
+inline constexpr int kMostScalars = 1;            // numbers of a call
+inline constexpr int kMostSums = 2;               // sums over a row, or over columns
+inline constexpr int kMostMeans = kMostSums + 1;  // of the former, in double, and the pivot
 
 // Columns whose terms are summed in one chain of float; the chains are added in double. Columns of a block, whose lanes
 // are folded to one number. Both are parts of what a sum is: they hold on every machine.
@@ -65,6 +67,7 @@ struct Tile {
   W* column_sums[kMostSums] = {};
   Prefetch prefetch;
   bool streams = false;            // results are stored past the caches
+  bool in_lines = false;           // and vectors of them begin where lines do, wherever the row begins
   double* chains[kMostSums] = {};  // of very few columns: the lanes of their sums
   uint64_t exact = 0;              // rows that must be computed in double, a bit a row
   alignas(64) W terms[kMostTerms][kMostTileRows];

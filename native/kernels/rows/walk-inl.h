@@ -8,17 +8,49 @@
 
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/engine.h"
-#include "kernels/rows/loops-inl.h"
 #include "kernels/rows/narrow-inl.h"
+#include "kernels/rows/results-inl.h"
 #include "kernels/stage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
+// The rows whose pivot was far off, once more from one that is near.
 template <class P, class T, bool kShort, class W = Wide<T>>
-HWY_INLINE void find_terms(Tile<W>& tile, int64_t columns, bool summed) {
+HWY_NOINLINE void sum_nearer(const RowProblem<W>& p, int64_t row, Tile<W>& tile) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    if ((tile.exact >> r & 1) == 0) continue;
+    Tile<W> one;
+    place_tile<P, T>(p, row + r, 1, 0, p.columns, one);
+    for (int i = 0; i < P::kParameters; ++i) one.parameters[i] = tile.parameters[i];
+    one.terms[0][0] = tile.terms[P::kNearer - P::kNumbers][r];
+    sum_rows<P, T, kShort>(one);
+    finish_rows<P, T, kShort>(p, one);
+    for (int i = 0; i < kFoundTerms<P>; ++i) tile.terms[i][r] = one.terms[i][0];
+    if (one.exact == 0) tile.exact &= ~(uint64_t{1} << r);
+  }
+}
+
+// The terms of a tile that are results.
+template <class P, class W>
+HWY_INLINE void leave_statistics(const RowProblem<W>& p, int64_t row, const Tile<W>& tile) {
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kStatistics; ++i) {
+    if (p.statistics[i] != nullptr) {
+      copy_few(tile.terms[kFoundTerms<P> - P::kStatistics + i], tile.rows, p.statistics[i] + row);
+    }
+  }
+}
+
+// Of a tile that begins with row `row`; summed: its sums are there.
+template <class P, class T, bool kShort, class W = Wide<T>>
+HWY_INLINE void find_terms(const RowProblem<W>& p, int64_t row, Tile<W>& tile, bool summed) {
   if (!summed) sum_rows<P, T, kShort>(tile);
-  finish_rows<P, T, kShort>(tile, columns);
+  finish_rows<P, T, kShort>(p, tile);
+  if constexpr (kHasPivot<P>) {
+    if (HWY_UNLIKELY(tile.exact != 0)) sum_nearer<P, T, kShort>(p, row, tile);
+  }
+  leave_statistics<P>(p, row, tile);
 }
 
 // Where the second pass writes the results of a tile: to their place, or to a stage, from which 4 KB at a time are
@@ -89,7 +121,9 @@ HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const
     if constexpr (kShort && kHasSingle<P> && !kHasNarrow<T>) {
       if (tile.columns == 1) return map_single_rows<P, T>(tile, first, last, {to.row(first), to.stride});
     }
-    if constexpr (kShort) return map_short_rows<P, T>(tile, first, last, {to.row(first), to.stride});
+    if (kShort && !(kIsForward<P> && tile.columns > kRunColumns<W>)) {
+      return map_short_rows<P, T>(tile, first, last, {to.row(first), to.stride});
+    }
     return map_rows<P, T>(tile, first, last, 0, tile.columns, {to.row(first), to.stride});
   }
   // Where results are not wanted, they go to a few lines.
@@ -136,28 +170,32 @@ HWY_INLINE void prefetch_rows(const RowProblem<W>& p, int64_t row, int64_t count
 
 // Rows [first, last), which are whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
 // call, is most of what they take.
-template <class P, class T, bool kShort>
+// M: as what elements are loaded for the results.
+template <class P, class T, bool kShort, class M = T>
 HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last) {
   using W = Wide<T>;
-  constexpr int64_t kColumns = kShort ? kRunColumns<W> : kStripeColumns;
+  constexpr int64_t kColumns = !kShort ? kStripeColumns : kIsForward<P> ? kBlockColumns : kRunColumns<W>;
   const RowProblem<W>& p = call.problem;
   const RowSchedule& s = call.schedule;
   const int64_t each = whole_packs<W>(p.columns);
   // The sums of a thread and its parameters, which are used as they are where they need not be widened.
   constexpr int kArrays = int{P::kColumnSums} + (std::is_same_v<T, W> ? 0 : int{P::kParameters});
-  HWY_ALIGN W sums[kArrays * kColumns];
+  HWY_ALIGN W sums[kSome<kArrays> * kColumns];
   Tile<W> tiles[2];
   // Two of the longest rows, or a tile.
   Results<T, (kShort ? kTileBytes : 2 * kColumns * int64_t{sizeof(T)}) / int64_t{sizeof(T)} + 64 * kLineElements<T>>
       results(p.out, p.columns, s);
-  const W* parameters[P::kParameters];
-  place_parameters<P, T>(p, 0, p.columns, sums + P::kColumnSums * each, each, parameters);
+  const W* parameters[kSome<P::kParameters>];
+  const bool shared = call.parameters != nullptr;
+  place_parameters<P, M>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
+                         shared);
   for (Tile<W>& tile : tiles) {
     DESCEND_UNROLL
     for (int i = 0; i < P::kParameters; ++i) tile.parameters[i] = parameters[i];
     DESCEND_UNROLL
     for (int i = 0; i < P::kColumnSums; ++i) tile.column_sums[i] = sums + i * each;
     tile.streams = s.streams;
+    tile.in_lines = s.in_lines;
     if (s.ahead == 0 || kShort) continue;
     Prefetch& prefetch = tile.prefetch;
     const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
@@ -172,8 +210,10 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   }
   const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t rows_ahead = kShort && s.ahead != 0 ? (ceil_div(s.ahead, tile_bytes) + 1) * s.tile : 0;
-  const auto place = [&](int64_t row, Tile<W>& tile)
-                         HWY_ATTR { place_tile<P, T>(p, row, HWY_MIN(s.tile, last - row), 0, p.columns, tile); };
+  const auto place = [&](int64_t row, Tile<W>& tile) HWY_ATTR {
+    place_tile<P, T>(p, row, HWY_MIN(s.tile, last - row), 0, p.columns, tile);
+    if constexpr (kHasPivot<P>) find_pivots<T>(tile.in[0], tile.rows, p.columns, tile.terms[0]);
+  };
   const bool has_output = p.out.data != nullptr;
   bool summed = false, finished = false;  // what is known of a tile
   place(first, tiles[0]);
@@ -181,12 +221,12 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   for (int64_t row = first, t = 0; row < last; ++t) {
     Tile<W>&tile = tiles[t % 2], &next = tiles[(t + 1) % 2];
     const int64_t end = row + tile.rows;
-    if (!finished) find_terms<P, T, kShort>(tile, p.columns, summed);
+    if (!finished) find_terms<P, T, kShort>(p, row, tile, summed);
     summed = finished = false;
     if (end < last) {
       place(end, next);
       if (s.early) {
-        find_terms<P, T, kShort>(next, p.columns, false);
+        find_terms<P, T, kShort>(p, end, next, false);
         finished = true;
       }
     }
@@ -203,10 +243,10 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
       const int64_t taken = HWY_MIN(tile.rows - r, HWY_MIN(s.stripe - in_stripe, s.chunk - in_chunk));
       if (!kShort && s.in_step && has_output && end < last && tile.exact == 0 && taken == tile.rows &&
           next.rows == tile.rows) {
-        step_rows<P, T>(next, tile, to);
+        step_rows<P, T, M>(next, tile, to);
         summed = true;
       } else {
-        map_tile<P, T, kShort>(call, row, tile, r, r + taken, to);
+        map_tile<P, M, kShort>(call, row, tile, r, r + taken, to);
       }
       r += taken;
       in_stripe += taken;
@@ -232,6 +272,20 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   results.finish(last);
 }
 
+// A block of the parameters of long rows, for all threads.
+template <class P, class T, class W = Wide<T>>
+void share_parameters(const RowCall<W>& call, int64_t block) {
+  const RowProblem<W>& p = call.problem;
+  const int64_t begin = block * kBlockColumns, n = HWY_MIN(kBlockColumns, p.columns - begin);
+  const int64_t each = whole_packs<W>(p.columns);
+  const W* parameters[kSome<P::kParameters>];
+  if (call.schedule.in_lines) {
+    place_parameters<P, InLines<P, T>>(p, begin, n, call.parameters + begin, each, parameters);
+  } else {
+    place_parameters<P, T>(p, begin, n, call.parameters + begin, each, parameters);
+  }
+}
+
 template <class P, class T, class W = Wide<T>>
 void run_rows(const RowCall<W>& call, int64_t first, int64_t last) {
   const int64_t columns = call.problem.columns;
@@ -244,6 +298,9 @@ void run_rows(const RowCall<W>& call, int64_t first, int64_t last) {
     if (columns <= kLanes<W> / 2) return walk<P, short_bfloat16, true>(call, first, last);
   }
   if (call.schedule.is_short) return walk<P, T, true>(call, first, last);
+  if constexpr (!std::is_same_v<T, InLines<P, T>>) {
+    if (call.schedule.in_lines) return walk<P, T, false, InLines<P, T>>(call, first, last);
+  }
   walk<P, T, false>(call, first, last);
 }
 

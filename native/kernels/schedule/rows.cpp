@@ -9,20 +9,22 @@
 namespace descend::kernels {
 namespace {
 
-constexpr int64_t kAheadBytes = 4096;  // of each input: enough to keep a fast memory busy
+constexpr int64_t kAheadBytes = 8192;  // of all inputs: enough to keep a fast memory busy
 constexpr int64_t kRunBytes = 1024;    // of a run of columns, in the type of the arithmetic
 
-constexpr int64_t kPiece = 1024;  // columns
+// Rows of results of so many bytes that begin anywhere are stored past the caches line by line, not by way of a stage,
+// where all columns are read in order anyway. Where rows begin in the middle of words, the lines that they share are
+// fetched, and they have to be longer: most so where the second-level cache is asked, as on Zen 4.
+constexpr int64_t kLeastOfWords = 1280;
+int64_t least_of_others() { return kAsksSecondLevel ? 4096 : 2560; }
+
+constexpr int64_t kPiece = 1024;      // columns
+constexpr int64_t kMostShort = 2048;  // columns of rows that are folded together, in a block
 
 // Rows whose columns are cut that are worked on at a time: all of them where they are few, or where the second pass
 // finds them in the second-level cache.
 constexpr int64_t kBytesTogether = int64_t{4} << 20;
 constexpr int64_t kBytesInCache = int64_t{32} << 20;  // of more, groups are better small: two are in use at a time
-
-int64_t rows_together(int64_t rows, int64_t row_bytes) {
-  if (rows <= kMaxGroupRows || (rows <= kMostTogether && rows * row_bytes <= kBytesTogether)) return rows;
-  return group_rows(rows * row_bytes > kBytesInCache ? 2 * row_bytes : row_bytes);
-}
 
 int64_t stripe_of(int64_t rows, int64_t size) {
   return size == 2 ? stripe_rows<float16>(rows) : stripe_rows<float>(rows);
@@ -45,33 +47,32 @@ bool is_staged(int64_t columns, int64_t size, int64_t bytes) {
   return size < 8 && !even && exceeds_last_cache(bytes) && (size > 2 || columns >= least_staged());
 }
 
-}  // namespace
-
-RowSchedule gradient_schedule(const RowShape& shape) {
+// What is up to the machine, but for the rows that a thread takes.
+void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // Not copied: a vector of what was just written number by number would wait for it.
   const auto& [rows, columns, size, inputs, column_numbers, together, has_output, unit] = shape;
   const int64_t wide = std::max<int64_t>(size, 4), read = inputs * columns * size;
   const int64_t bytes = rows * (read + columns * size);
-  const RowCut cut = cut_rows(rows, read);
-  RowSchedule s{};
-  s.chunk = cut.chunk;
-  s.chunks = cut.chunks;
-  s.stripe = stripe_of(rows, size);
-  s.by_columns = split_columns(rows, columns);
-  if (s.by_columns) s.together = rows_together(rows, read);
 
   // Longer rows that come from memory are better read in order.
   const bool near = stays_near(bytes);
-  const bool is_short = columns * wide <= kRunBytes && (near || columns * size <= kRunBytes / 2);
+  // Some that know nothing of each other are better folded together, since they wait less: those that the caches keep,
+  // and those whose results would not be stored line by line.
+  const int64_t beside = columns * column_numbers * wide;
+  const bool of_one_run = columns * wide <= kRunBytes && (near || inputs == 1 || columns * size <= kRunBytes / 2);
+  const bool is_short =
+      of_one_run ||
+      (inputs == 1 && (near && !exceeds_kept(bytes) ? columns <= kMostShort && 8 * read + beside <= kFirstCacheRoom
+                                                    : columns * size < kLeastOfWords));
   s.is_short = is_short;
   const Traffic traffic{bytes, bytes / (inputs + 1)};
-  s.streams = has_output && (unit == 64 || (!is_short && unit == kQuarterLine && leaves_by_quarters(columns * size))) &&
+  s.streams = has_output && (unit == 64 || (!is_short && unit >= kQuarterLine && leaves_by_quarters(columns * size))) &&
               streams_results(traffic);
   s.staged = has_output && !s.streams && unit != 64 && is_staged(columns, size, bytes);
-  const int64_t beside = columns * column_numbers * wide;
   const int64_t room = near ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
   if (is_short) {
-    const int64_t most = (cut.ask >= Ask::kSparing ? int64_t{4} << 10 : kTileBytes);
+    const bool sparing = cut.ask >= Ask::kSparing && !(inputs == 1 && near);
+    const int64_t most = sparing ? int64_t{4} << 10 : kTileBytes;
     s.tile = std::clamp<int64_t>(most / read / 8 * 8, 8, kMostTileRows);
   } else {
     s.tile = read + beside <= room ? 1 : together;
@@ -86,16 +87,61 @@ RowSchedule gradient_schedule(const RowShape& shape) {
   }
   // It also saves some 6% of the time where rows of less than a line come from memory (Zen 5).
   s.early = some_fit || (is_short && !near && columns * size < 64);
-  s.taken = cut.chunks_taken();
   if (s.by_columns) {
     s.piece = kPiece * chunks_to_take(ceil_div(columns, kPiece));
     // Of so few rows that all are read side by side, the processor foresees what comes.
-    if (exceeds_kept(bytes) && rows > s.stripe) s.ahead = kAheadBytes / together;
+    if (exceeds_kept(bytes) && rows > s.stripe) s.ahead = kAheadBytes / inputs / together;
   } else if (cut.ask != Ask::kNothing) {
-    s.ahead = kAheadBytes / (is_short ? 1 : s.tile);
+    s.ahead = kAheadBytes / inputs / (is_short ? 1 : s.tile);
     const int64_t least_in_order = num_threads() == 1 ? int64_t{6} << 10 : 768;
     s.in_order = size >= 4 && cut.ask == Ask::kInOrder && columns * size >= least_in_order;
   }
+}
+
+}  // namespace
+
+int64_t rows_together(int64_t rows, int64_t row_bytes) {
+  if (rows <= kMaxGroupRows || (rows <= kMostTogether && rows * row_bytes <= kBytesTogether)) return rows;
+  return group_rows(rows * row_bytes > kBytesInCache ? 2 * row_bytes : row_bytes);
+}
+
+RowSchedule gradient_schedule(const RowShape& shape) {
+  const int64_t rows = shape.rows, read = shape.inputs * shape.columns * shape.size;
+  const RowCut cut = cut_rows(rows, read);
+  RowSchedule s{};
+  s.chunk = cut.chunk;
+  s.chunks = cut.chunks;
+  s.taken = cut.chunks_taken();
+  s.stripe = stripe_of(rows, shape.size);
+  s.by_columns = split_columns(rows, shape.columns);
+  if (s.by_columns) s.together = rows_together(rows, read);
+  suit_machine(shape, cut, s);
+  return s;
+}
+
+bool shares_parameters(int64_t columns, int64_t size) { return size == 2 && columns > kStripeColumns; }
+
+bool may_cut_columns(int64_t columns) { return may_split_loose_columns(columns); }
+
+RowSchedule forward_schedule(const RowShape& shape) {
+  const auto& [rows, columns, size, inputs, column_numbers, together, has_output, unit] = shape;
+  const int64_t read = inputs * columns * size;
+  const RowCut cut = cut_loose_rows(rows, read, (read + columns * size) + 64);
+  RowSchedule s{};
+  s.chunk = s.stripe = rows;
+  s.chunks = 1;
+  s.taken = cut.chunk;
+  s.by_columns = split_loose_columns(rows, columns, shares_parameters(columns, size));
+  if (s.by_columns) s.together = rows_together(rows, read);
+  suit_machine(shape, cut, s);
+  if (s.staged && unit >= size && columns * size >= (unit >= kWord ? kLeastOfWords : least_of_others())) {
+    s.staged = false;
+    s.streams = s.in_lines = true;
+    s.is_short = false;
+    s.tile = 1;
+  }
+  // There is no stage for more.
+  if (s.is_short ? s.tile * columns * size > kTileBytes : !s.by_columns && columns > kStripeColumns) s.staged = false;
   return s;
 }
 

@@ -20,7 +20,7 @@ struct RowShape {
   int column_numbers;  // numbers a column beside them that stay in a cache: parameters and sums
   int together;        // rows that share loads of those, at most
   bool has_output;
-  int64_t unit;  // bytes that rows of results begin at multiples of: a line's, a quarter's, or 1
+  int64_t unit;  // bytes that rows of results begin at multiples of: a power of 2, at most a line's
 };
 
 struct RowSchedule {
@@ -39,6 +39,7 @@ struct RowSchedule {
   int64_t ahead;  // prefetch distance in bytes, for each row of a tile; 0: none
   bool in_order;  // a few columns' reads are done before the next are begun
   bool streams;   // results are stored past the caches
+  bool in_lines;  // and rows of them may begin anywhere: the first vector of one ends where a line begins
   bool staged;    // the same by way of a small buffer, for results that are not aligned
   int64_t piece;  // columns of shared rows that a thread takes at a time
   int64_t taken;  // chunks that a thread takes at a time
@@ -46,5 +47,16 @@ struct RowSchedule {
 
 // Of rows with column sums.
 RowSchedule gradient_schedule(const RowShape& shape);
+
+// Of rows without, which know nothing of each other: no sum depends on how they are cut. A thread takes `taken` rows at
+// a time.
+RowSchedule forward_schedule(const RowShape& shape);
+
+// Whether the columns of such rows may be cut, with some number of threads; and how many rows are then worked on at a
+// time. row_bytes: of all inputs.
+bool may_cut_columns(int64_t columns);
+// Whether the threads share the parameters of such rows, which have size bytes an element: no thread has room for them.
+bool shares_parameters(int64_t columns, int64_t size);
+int64_t rows_together(int64_t rows, int64_t row_bytes);
 
 }  // namespace descend::kernels

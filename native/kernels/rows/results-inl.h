@@ -1,0 +1,288 @@
+// The second pass over rows, and both passes in step: see sums-inl.h, which says what a program is.
+#if defined(DESCEND_KERNELS_ROWS_RESULTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_ROWS_RESULTS_INL_H_
+#undef DESCEND_KERNELS_ROWS_RESULTS_INL_H_
+#else
+#define DESCEND_KERNELS_ROWS_RESULTS_INL_H_
+#endif
+
+#include "kernels/rows/sums-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// As what elements are loaded where vectors of results may begin at any column: the parameters beside them must be in
+// the columns' order then, as those of short rows are.
+template <class P, class T>
+using InLines = std::conditional_t<kIsForward<P> && kSplits<T>, short_bfloat16, T>;
+
+// Columns of a row before the first line of its results, if vectors are to begin there.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE int64_t lead_of(const Tile<W>& tile, const T* out) {
+  return kIsForward<P> && !kSplits<T> && tile.in_lines ? before_line(out, tile.columns) : 0;
+}
+
+// A pair of vectors of a pack of results.
+template <class P, class T, class Extent>
+HWY_INLINE void store_results(Extent extent, bool streams, Vector<Wide<T>> first, Vector<Wide<T>> second, T* p,
+                              size_t pair) {
+  if (streams) return store_split<true, P::kNan, true>(extent, first, second, p, pair);
+  store_split<false, P::kNan>(extent, first, second, p, pair);
+}
+
+// All rows are read before any is written: where rows are multiples of a page apart, the processor would hold a load
+// back that follows the store to the like place.
+template <class P, class T, int kRows, class Extent, class W = Wide<T>>
+HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t c, T* const (&out)[kRows]) {
+  SplitPack<T, Extent> in[kRows][P::kInputs];
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) in[r][i] = {extent, set.in[r][i] + c};
+  }
+  DESCEND_UNROLL
+  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+    Vector<W> result[kRows][2];
+    DESCEND_UNROLL
+    for (size_t j = 0; j < 2; ++j) {
+      const size_t k = pair_vector<T>(pair, j);
+      const size_t at = static_cast<size_t>(c) + k * kVectorLanes<W>;
+      Vector<W> beside[kSome<P::kParameters>], sums[kSome<P::kColumnSums>];
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kParameters; ++i) beside[i] = load_beside<T>(extent, set.parameters[i] + c, k);
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) sums[i] = hn::Load(Tag<W>(), set.column_sums[i] + at);
+      DESCEND_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        Vector<W> v[P::kInputs];
+        DESCEND_UNROLL
+        for (int i = 0; i < P::kInputs; ++i) v[i] = in[r][i][k];
+        result[r][j] = P::map(v, beside, set.terms[r], sums);
+      }
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) hn::Store(sums[i], Tag<W>(), set.column_sums[i] + at);
+    }
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      store_results<P>(extent, set.streams, result[r][0], result[r][1], out[r] + c, pair);
+    }
+  }
+}
+
+template <class P, class T, int kRows, class W = Wide<T>>
+HWY_INLINE void map_set(const Tile<W>& tile, int64_t row, int64_t begin, int64_t end, const Stream& to) {
+  constexpr int64_t kStep = kPackLanes<W>;
+  const RowSet<P, T, kRows> set(tile, row, P::kTerms);
+  T* out[kRows];
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) out[r] = reinterpret_cast<T*>(to.row(r)) - begin;
+  int64_t c = begin;
+  if (const int64_t lead = kRows == 1 ? lead_of<P>(tile, out[0] + begin) : 0; lead > 0) {
+    map_pack<P, T, kRows>(Part{static_cast<size_t>(lead)}, set, c, out);
+    c += lead;
+  }
+  if (tile.prefetch.maps) {
+    const int64_t inside = tile.columns - tile.prefetch.inside / static_cast<int64_t>(sizeof(T));
+    int64_t ahead[P::kInputs];
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) ahead[i] = tile.prefetch.inside;
+    for (; c + kStep <= end; c += kStep) {
+      prefetch_set<P, T, kRows>(set, c, c < inside ? ahead : tile.prefetch.beyond);
+      map_pack<P, T, kRows>(Full(), set, c, out);
+    }
+  }
+  for (; c + kStep <= end; c += kStep) map_pack<P, T, kRows>(Full(), set, c, out);
+  if (c < end) map_pack<P, T, kRows>(Part{static_cast<size_t>(end - c)}, set, c, out);
+}
+
+// Where short rows lie, row after row.
+template <class P, class T>
+struct ShortRows {
+  using W = Wide<T>;
+  const T* in[P::kInputs];
+  T* out;
+  int64_t strides[P::kInputs], out_stride;  // in bytes
+  const W* numbers[kSome<P::kNumbers>];
+  const W* terms;  // those that were found, kMostTileRows apart
+
+  HWY_INLINE ShortRows(const Tile<W>& tile, int64_t row, int64_t c, const Stream& to)
+      : out(reinterpret_cast<T*>(to.data) + c), out_stride(to.stride), terms(tile.terms[0] + row) {
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) {
+      in[i] = reinterpret_cast<const T*>(tile.in[i].row(row)) + c;
+      strides[i] = tile.in[i].stride;
+    }
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kNumbers; ++i) numbers[i] = tile.numbers[i] + row;
+  }
+
+  HWY_INLINE Vector<W> term(int i) const {
+    return splat(i < P::kNumbers ? *numbers[i] : terms[(i - P::kNumbers) * kMostTileRows]);
+  }
+
+  HWY_INLINE void next_row() {
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) {
+      in[i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(in[i]) + strides[i]);
+    }
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kNumbers; ++i) ++numbers[i];
+    ++terms;
+  }
+
+  HWY_INLINE void next_result() { out = reinterpret_cast<T*>(reinterpret_cast<char*>(out) + out_stride); }
+};
+
+// Short rows: columns by columns, so that parameters and sums of columns stay in registers for all rows.
+template <class P, class T, int kRows, size_t kCount, class Extent, class W = Wide<T>>
+HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams, size_t pair,
+                              const Vector<W> (&beside)[kCount][kSome<P::kParameters>],
+                              Vector<W> (&sums)[kCount][kSome<P::kColumnSums>]) {
+  Vector<W> result[kRows][kCount];
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    Vector<W> terms[P::kTerms];
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kTerms; ++i) terms[i] = rows.term(i);
+    DESCEND_UNROLL
+    for (size_t j = 0; j < kCount; ++j) {
+      Vector<W> v[P::kInputs];
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kInputs; ++i) v[i] = load_split(extent, rows.in[i], pair_vector<T>(pair, j));
+      result[r][j] = P::map(v, beside[j], terms, sums[j]);
+    }
+    rows.next_row();
+  }
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (kCount == 1) {
+      if (streams) {
+        store_vector<true, P::kNan>(extent, result[r][0], rows.out, pair_first<T>(pair));
+      } else {
+        store_vector<false, P::kNan>(extent, result[r][0], rows.out, pair_first<T>(pair));
+      }
+    } else {
+      store_results<P>(extent, streams, result[r][0], result[r][1], rows.out, pair);
+    }
+    rows.next_result();
+  }
+}
+
+template <class P, class T, size_t kCount, class Extent, class W = Wide<T>>
+HWY_INLINE void map_short_pack(Extent extent, const Tile<W>& tile, int64_t first, int64_t last, int64_t c,
+                               const Stream& out) {
+  constexpr int kSet = HWY_TARGET == HWY_AVX3 ? 4 : 1;
+  const bool streams = tile.streams;
+  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+    if (!reaches<T>(extent, pair_first<T>(pair))) break;
+    Vector<W> beside[kCount][kSome<P::kParameters>], sums[kCount][kSome<P::kColumnSums>];
+    const auto at = [&](size_t j)
+                        HWY_ATTR { return static_cast<size_t>(c) + pair_vector<T>(pair, j) * kVectorLanes<W>; };
+    DESCEND_UNROLL
+    for (size_t j = 0; j < kCount; ++j) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kParameters; ++i) {
+        beside[j][i] = load_beside<T>(extent, tile.parameters[i] + c, pair_vector<T>(pair, j));
+      }
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) sums[j][i] = hn::Load(Tag<W>(), tile.column_sums[i] + at(j));
+    }
+    ShortRows<P, T> rows(tile, first, c, out);
+    int64_t left = last - first;
+    for (; left >= kSet; left -= kSet) map_short_set<P, T, kSet, kCount>(extent, rows, streams, pair, beside, sums);
+    for (; left > 0; --left) map_short_set<P, T, 1, kCount>(extent, rows, streams, pair, beside, sums);
+    DESCEND_UNROLL
+    for (size_t j = 0; j < kCount; ++j) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) hn::Store(sums[j][i], Tag<W>(), tile.column_sums[i] + at(j));
+    }
+  }
+}
+
+template <class P, class T, class W = Wide<T>>
+HWY_NOINLINE void map_short_rows(const Tile<W>& tile, int64_t first, int64_t last, const Stream& out) {
+  constexpr int64_t kStep = kPackLanes<W>;
+  int64_t c = 0;
+  for (; c + kStep <= tile.columns; c += kStep) map_short_pack<P, T, 2>(Full(), tile, first, last, c, out);
+  if (c == tile.columns) return;
+  const Part part{static_cast<size_t>(tile.columns - c)};
+  if constexpr (!kSplits<T>) {  // where a vector is enough, the other of a pair is not touched
+    if (kVectorPairs<T> == 1 && !reaches<T>(part, 1)) return map_short_pack<P, T, 1>(part, tile, first, last, c, out);
+  }
+  map_short_pack<P, T, 2>(part, tile, first, last, c, out);
+}
+
+// Rows of one element that narrow_rows does not take, those of double, where they have a formula of their own.
+template <class P, class T, class W = Wide<T>>
+HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t last, const Stream& out) {
+  const Part one{1};
+  Vector<W> beside[kSome<P::kParameters>], sums[kSome<P::kColumnSums>], v[P::kInputs], terms[P::kTerms];
+  each<P::kParameters>([&](size_t i) DESCEND_INLINED { beside[i] = load_beside<T>(one, tile.parameters[i], 0); });
+  each<P::kColumnSums>([&](size_t i) DESCEND_INLINED { sums[i] = hn::Load(Tag<W>(), tile.column_sums[i]); });
+  ShortRows<P, T> rows(tile, first, 0, out);
+  for (; first < last; ++first) {
+    each<P::kInputs>([&](size_t i) DESCEND_INLINED { v[i] = load_split(one, rows.in[i], 0); });
+    each<P::kTerms>([&](size_t i) DESCEND_INLINED { terms[i] = rows.term(static_cast<int>(i)); });
+    P::map(v, beside, terms, sums);
+    store_vector<false, P::kNan>(one, P::map_single(v, terms), rows.out, 0);
+    rows.next_row();
+    rows.next_result();
+  }
+  each<P::kColumnSums>([&](size_t i) DESCEND_INLINED { hn::Store(sums[i], Tag<W>(), tile.column_sums[i]); });
+}
+
+template <class P, class T, class W = Wide<T>>
+HWY_NOINLINE void map_rows(const Tile<W>& tile, int64_t first, int64_t last, int64_t begin, int64_t end,
+                           const Stream& out) {
+  constexpr int kSet = P::kRowsMapped;
+  int64_t r = first;
+  if constexpr (kSet > 1) {
+    for (; r + kSet <= last; r += kSet) {
+      map_set<P, T, kSet>(tile, r, begin, end, {out.row(r - first), out.stride});
+    }
+  }
+  for (; r < last; ++r) map_set<P, T, 1>(tile, r, begin, end, {out.row(r - first), out.stride});
+}
+
+// ---- Both passes: the second over a tile takes turns of a few columns with the first over the next one. Reads,
+// arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
+
+template <class P, class T, class M, int kRows, class W = Wide<T>>
+HWY_INLINE void step_set(Tile<W>& next, const Tile<W>& tile, const Stream& to) {
+  constexpr int64_t kStep = kPackLanes<W>, kTurn = kRows == 1 ? 512 / static_cast<int64_t>(sizeof(T)) : 64;
+  RunSums<P, T, kRows> sums(next, 0);
+  const RowSet<P, M, kRows> set(tile, 0, P::kTerms);
+  const int64_t columns = tile.columns;
+  M* out[kRows];
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) out[r] = reinterpret_cast<M*>(to.row(r));
+  int64_t mapped = kRows == 1 ? lead_of<P>(tile, out[0]) : 0;
+  if (mapped > 0) map_pack<P, M, kRows>(Part{static_cast<size_t>(mapped)}, set, 0, out);
+  for (int64_t c = 0; c < columns;) {
+    const int64_t run_end = HWY_MIN(c + kRunColumns<W>, columns);
+    sums.start_run();
+    while (c < run_end) {
+      const int64_t turn_end = HWY_MIN(c + kTurn, run_end);
+      sums.add(c, turn_end);
+      for (; mapped + kStep <= turn_end; mapped += kStep) map_pack<P, M, kRows>(Full(), set, mapped, out);
+      c = turn_end;
+    }
+    sums.end_run(run_end);
+  }
+  if (mapped < columns) map_pack<P, M, kRows>(Part{static_cast<size_t>(columns - mapped)}, set, mapped, out);
+  sums.finish(columns, next, 0);
+}
+
+// M: as what the elements are loaded for the results.
+template <class P, class T, class M, class W = Wide<T>>
+HWY_NOINLINE void step_rows(Tile<W>& next, const Tile<W>& tile, const Stream& to) {
+  if constexpr (P::kRowsMapped > 1) {
+    if (tile.rows > 1) return step_set<P, T, M, 2>(next, tile, to);
+  }
+  step_set<P, T, M, 1>(next, tile, to);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_ROWS_RESULTS_INL_H_

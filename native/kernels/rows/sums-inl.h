@@ -1,0 +1,464 @@
+// The loops over rows, written once for all operators: a program says what is done to a vector.
+//
+// A program is a struct of numbers and of functions on vectors:
+//   kInputs, kParameters, kNumbers, kTerms (numbers included), kSums, kColumnSums
+//   kFoldsInDouble                            whether the lanes of a row of one run are added in double
+//   kStatistics                               the last so many terms are results, too
+//   kPivot, kNearer                           if sums are of distances: the term from which they are taken, which is
+//                                             the first one found; and the term that is taken for it if it was far off
+//   kRowsAtOnce                               rows that the registers hold in the first pass
+//   kRowsMapped                               and in the second
+//   kKeepsLoaded                              whether the first pass keeps a loaded pack of bfloat16 in registers
+//   kNan                                      where NaNs in results of 16 bits come from
+//   sum(in, parameters, numbers, sums)        adds to a row's sums; beyond the row inputs are 0, or the pivot
+//   finish(means, scalars, terms)             a row's terms, in double, from the means of its sums; whether they hold
+//   map(in, parameters, terms, column_sums)   the result; adds to the column sums
+//   map_single(in, terms)                     the result in rows of one element, where it is not map's; optional
+#if defined(DESCEND_KERNELS_ROWS_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DESCEND_KERNELS_ROWS_SUMS_INL_H_
+#undef DESCEND_KERNELS_ROWS_SUMS_INL_H_
+#else
+#define DESCEND_KERNELS_ROWS_SUMS_INL_H_
+#endif
+
+#include "kernels/fold_rows-inl.h"
+#include "kernels/pack-inl.h"
+#include "kernels/rows/engine.h"
+#include "kernels/split_pack-inl.h"
+#include "kernels/spread-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// Whether the result in rows of one element has a formula of its own.
+template <class P>
+inline constexpr bool kHasSingle = requires(const Vector<float>* v) { P::map_single(v, v); };
+
+// Whether the sums are of distances from a pivot: the mean of a row's first columns, so that nothing cancels however
+// far from 0 the row lies.
+template <class P>
+inline constexpr bool kHasPivot = requires { P::kPivot; };
+
+// Terms that are known before the sums; and those that are not read.
+template <class P>
+inline constexpr int kKnownTerms = int{P::kNumbers} + (kHasPivot<P> ? 1 : 0);
+template <class P>
+inline constexpr int kFoundTerms = int{P::kTerms} - int{P::kNumbers};
+
+// Whether rows know nothing of each other: there are no sums of columns, and those of rows need no parameters.
+template <class P>
+inline constexpr bool kIsForward = P::kColumnSums == 0;
+
+// The bound of an array that may be empty.
+template <int kN>
+inline constexpr int kSome = kN > 0 ? kN : 1;
+
+// A row's numbers and the terms that follow from its sums, as vectors; known: so many of them.
+template <class P, class W>
+HWY_INLINE void load_terms(const Tile<W>& tile, int64_t row, int known, Vector<W> (&terms)[P::kTerms]) {
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kTerms; ++i) {
+    if (i < known) terms[i] = splat(i < P::kNumbers ? tile.numbers[i][row] : tile.terms[i - P::kNumbers][row]);
+  }
+}
+
+// Rows that are worked on side by side.
+template <class P, class T, int kRows>
+struct RowSet {
+  using W = Wide<T>;
+  const T* in[kRows][P::kInputs];
+  Vector<W> terms[kRows][P::kTerms];
+  // Copies: the compiler must think that a vector that is stored may change those of the tile.
+  const W* parameters[kSome<P::kParameters>];
+  W* column_sums[kSome<P::kColumnSums>];
+  bool streams;
+
+  HWY_INLINE RowSet(const Tile<W>& tile, int64_t row, int known) : streams(tile.streams) {
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kParameters; ++i) parameters[i] = tile.parameters[i];
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kColumnSums; ++i) column_sums[i] = tile.column_sums[i];
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kInputs; ++i) in[r][i] = reinterpret_cast<const T*>(tile.in[i].row(row + r));
+      load_terms<P>(tile, row + r, known, terms[r]);
+    }
+  }
+};
+
+// Rows [row, row + rows) from column `begin` on.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void place_tile(const RowProblem<W>& p, int64_t row, int64_t rows, int64_t begin, int64_t columns,
+                           Tile<W>& tile) {
+  const int64_t offset = begin * static_cast<int64_t>(sizeof(T));
+  tile.rows = rows;
+  tile.columns = columns;
+  tile.exact = 0;
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kInputs; ++i) {
+    tile.in[i].data = p.in[i].row(row) + offset;
+    tile.in[i].stride = p.in[i].stride;
+  }
+  tile.out.data = p.out.data == nullptr ? nullptr : p.out.row(row) + offset;
+  tile.out.stride = p.out.stride;
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kNumbers; ++i) tile.numbers[i] = p.numbers[i] + row;
+}
+
+// ---- Sums over a row.
+
+template <class P, class T, int kRows, class Extent, class W = Wide<T>>
+HWY_INLINE void sum_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t c, Pack<W> (&sums)[P::kSums][kRows]) {
+  SplitPack<T, Extent, P::kKeepsLoaded> in[kRows][P::kInputs];
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) in[r][i] = {extent, set.in[r][i] + c};
+  }
+  DESCEND_UNROLL
+  for (size_t k = 0; k < kPackVectors<W>; ++k) {
+    if (!reaches<T>(extent, k)) break;
+    Vector<W> beside[kSome<P::kParameters>];
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kParameters; ++i) beside[i] = load_beside<T>(extent, set.parameters[i] + c, k);
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Vector<W> v[P::kInputs], sum[P::kSums];
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kInputs; ++i) v[i] = in[r][i][k];
+      if constexpr (kHasPivot<P>) v[0] = in_row<T>(extent, v[0], k, set.terms[r][P::kPivot]);
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kSums; ++i) sum[i] = sums[i][r].v[k];
+      P::sum(v, beside, set.terms[r], sum);
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kSums; ++i) sums[i][r].v[k] = sum[i];
+    }
+  }
+}
+
+// Prefetches the lines that lie so many bytes beyond the pack at c of these rows.
+template <class P, class T, int kRows>
+HWY_INLINE void prefetch_set(const RowSet<P, T, kRows>& set, int64_t c, const int64_t* bytes) {
+  DESCEND_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) {
+      const char* p = reinterpret_cast<const char*>(set.in[r][i] + c) + bytes[i];
+      DESCEND_UNROLL
+      for (size_t line = 0; line < kPackLanes<Wide<T>> * sizeof(T); line += 64) prefetch_distant(p + line);
+    }
+  }
+}
+
+// What the first pass prefetches. A copy of what the tile says: the compiler must assume that storing a vector changes
+// the tile.
+template <class P, class T>
+struct Foresight {
+  int64_t ahead;    // bytes
+  int64_t columns;  // below this one, what lies `ahead` is in the same row
+  int64_t beyond[P::kInputs];
+  bool in_order;
+
+  template <class W>
+  HWY_INLINE explicit Foresight(const Tile<W>& tile)
+      : ahead(tile.prefetch.inside),
+        columns(tile.columns - ahead / static_cast<int64_t>(sizeof(T))),
+        in_order(tile.prefetch.in_order) {
+    each<P::kInputs>([&](size_t i) DESCEND_INLINED { beyond[i] = tile.prefetch.beyond[i]; });
+  }
+
+  // The distance at column c.
+  HWY_INLINE void at(int64_t c, int64_t (&bytes)[P::kInputs]) const {
+    each<P::kInputs>([&](size_t i) DESCEND_INLINED { bytes[i] = c < columns ? ahead : beyond[i]; });
+  }
+};
+
+template <class P, int kRows, class W>
+HWY_INLINE void zero_sums(Pack<W> (&sums)[P::kSums][kRows]) {
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kSums; ++i) {
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) sums[i][r] = zero_pack<W>();
+  }
+}
+
+// Sums of a few rows, run by run. The lanes of a run are added in double; where a block ends, they are folded.
+template <class P, class T, int kRows, class W = Wide<T>>
+class RunSums {
+ public:
+  HWY_INLINE explicit RunSums(const Tile<W>& tile, int64_t row) : set_(tile, row, kKnownTerms<P>), foresight_(tile) {
+    each<P::kSums>([&](size_t i) DESCEND_INLINED {
+      each<kRows>([&](size_t r) DESCEND_INLINED {
+        lanes_[i][r] = zero_lanes<W>();
+        totals_[i][r] = 0;
+      });
+    });
+  }
+
+  HWY_INLINE void start_run() { zero_sums<P, kRows>(sums_); }
+
+  // Adds columns of a run.
+  HWY_INLINE void add(int64_t begin, int64_t end) {
+    constexpr int64_t kStep = kPackLanes<W>;
+    int64_t c = begin;
+    if (foresight_.in_order) await_reads();
+    if (foresight_.ahead != 0) {
+      int64_t bytes[P::kInputs];
+      foresight_.at(begin, bytes);
+      for (; c + kStep <= end; c += kStep) {
+        prefetch_set<P, T, kRows>(set_, c, bytes);
+        sum_pack<P, T, kRows>(Full(), set_, c, sums_);
+      }
+    }
+    for (; c + kStep <= end; c += kStep) sum_pack<P, T, kRows>(Full(), set_, c, sums_);
+    if (c < end) sum_pack<P, T, kRows>(Part{static_cast<size_t>(end - c)}, set_, c, sums_);
+  }
+
+  // Two whole runs of one row side by side, so that none of their chains waits.
+  HWY_INLINE void add_two_runs(int64_t begin) {
+    constexpr int64_t kStep = kPackLanes<W>;
+    Pack<W> second[P::kSums][kRows];
+    zero_sums<P, kRows>(sums_);
+    zero_sums<P, kRows>(second);
+    int64_t bytes[P::kInputs];
+    foresight_.at(begin, bytes);
+    if (foresight_.in_order) await_reads();
+    for (int64_t c = begin; c < begin + kRunColumns<W>; c += kStep) {
+      if (foresight_.ahead != 0) {
+        prefetch_set<P, T, kRows>(set_, c, bytes);
+        prefetch_set<P, T, kRows>(set_, c + kRunColumns<W>, bytes);
+      }
+      sum_pack<P, T, kRows>(Full(), set_, c, sums_);
+      sum_pack<P, T, kRows>(Full(), set_, c + kRunColumns<W>, second);
+    }
+    end_run(begin + kRunColumns<W>);
+    each<P::kSums>([&](size_t i) DESCEND_INLINED { sums_[i][0] = second[i][0]; });
+    end_run(begin + 2 * kRunColumns<W>);
+  }
+
+  HWY_INLINE void end_run(int64_t end) {
+    each<P::kSums>([&](size_t i) DESCEND_INLINED {
+      each<kRows>([&](size_t r) DESCEND_INLINED { add_lanes(sums_[i][r], lanes_[i][r]); });
+    });
+    if (end % kBlockColumns == 0) end_block();
+  }
+
+  HWY_INLINE void finish(int64_t end, Tile<W>& tile, int64_t row) {
+    if (end % kBlockColumns != 0) end_block();
+    each<P::kSums>([&](size_t i) DESCEND_INLINED {
+      each<kRows>([&](size_t r) DESCEND_INLINED { tile.sums[i][row + static_cast<int64_t>(r)] = totals_[i][r]; });
+    });
+  }
+
+ private:
+  HWY_INLINE void end_block() {
+    each<P::kSums>([&](size_t i) DESCEND_INLINED {
+      each<kRows>([&](size_t r) DESCEND_INLINED {
+        totals_[i][r] += fold(lanes_[i][r]);
+        lanes_[i][r] = zero_lanes<W>();
+      });
+    });
+  }
+
+  const RowSet<P, T, kRows> set_;
+  const Foresight<P, T> foresight_;
+  Pack<W> sums_[P::kSums][kRows];
+  DoubleLanes<W> lanes_[P::kSums][kRows];
+  double totals_[P::kSums][kRows];
+};
+
+// Rows of several runs.
+template <class P, class T, int kRows, class W = Wide<T>>
+HWY_NOINLINE void sum_long_rows(Tile<W>& tile, int64_t row) {
+  RunSums<P, T, kRows> sums(tile, row);
+  int64_t c = 0;
+  if constexpr (kRows == 1) {
+    for (; c + 2 * kRunColumns<W> <= tile.columns; c += 2 * kRunColumns<W>) sums.add_two_runs(c);
+  }
+  for (; c < tile.columns; c += kRunColumns<W>) {
+    const int64_t end = HWY_MIN(c + kRunColumns<W>, tile.columns);
+    sums.start_run();
+    sums.add(c, end);
+    sums.end_run(end);
+  }
+  sums.finish(tile.columns, tile, row);
+}
+
+// How long short rows are: half a pack or less, a pack, a run, or several of these.
+enum class Length { kHalf, kPack, kRun, kRuns };
+
+// As what the lanes of short rows are added: those of one run as what they are, if the program says so.
+template <class P, Length kLength, class W>
+using Folded = std::conditional_t<P::kFoldsInDouble || kLength == Length::kRuns, double, W>;
+
+// The sums of a short row, each down to one vector.
+template <class P, class T, Length kLength, class F, class W = Wide<T>>
+HWY_INLINE void sum_short_row(const RowSet<P, T, 1>& set, int64_t columns, Vector<F> (&folded)[P::kSums]) {
+  constexpr int64_t kStep = kPackLanes<W>;
+  DoubleLanes<W> lanes[P::kSums];
+  if constexpr (kLength == Length::kRuns) {
+    each<P::kSums>([&](size_t i) DESCEND_INLINED { lanes[i] = zero_lanes<W>(); });
+  }
+  int64_t c = 0;
+  do {
+    Pack<W> sums[P::kSums][1];
+    zero_sums<P, 1>(sums);
+    if constexpr (kLength == Length::kRun || kLength == Length::kRuns) {
+      const int64_t end = kLength == Length::kRun ? columns : HWY_MIN(c + kRunColumns<W>, columns);
+      for (; c + kStep <= end; c += kStep) sum_pack<P, T, 1>(Full(), set, c, sums);
+      if (c < end) sum_pack<P, T, 1>(Part{static_cast<size_t>(end - c)}, set, c, sums);
+      c = end;
+    } else {
+      sum_pack<P, T, 1>(Part{static_cast<size_t>(columns)}, set, 0, sums);
+    }
+    each<P::kSums>([&](size_t i) DESCEND_INLINED {
+      if constexpr (kLength == Length::kRuns) {
+        add_lanes(sums[i][0], lanes[i]);
+      } else if constexpr (std::is_same_v<F, double>) {
+        folded[i] = fold_as_double < kLength == Length::kHalf > (sums[i][0]);
+      } else {
+        folded[i] = fold_to_vector<W>(sums[i][0].v);
+      }
+    });
+  } while (kLength == Length::kRuns && c < columns);
+  if constexpr (kLength == Length::kRuns) {
+    each<P::kSums>([&](size_t i) DESCEND_INLINED { folded[i] = fold_to_vector<double>(lanes[i].v); });
+  }
+}
+
+// Short rows: each leaves one vector, and the vectors of several rows are folded together.
+template <class P, class T, Length kLength, class W = Wide<T>>
+HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
+  using F = Folded<P, kLength, W>;
+  constexpr int64_t kFolded = kFoldRows<F>;
+  RowSet<P, T, 1> set(tile, 0, 0);
+  int64_t strides[P::kInputs];
+  each<P::kInputs>([&](size_t i) DESCEND_INLINED { strides[i] = tile.in[i].stride; });
+  for (int64_t row = 0; row < tile.rows; row += kFolded) {
+    Vector<F> folded[P::kSums][kFolded];
+    const auto sum_row = [&](int64_t r) DESCEND_INLINED {
+      load_terms<P>(tile, row + r, kKnownTerms<P>, set.terms[0]);
+      Vector<F> sums[P::kSums];
+      sum_short_row<P, T, kLength, F>(set, columns, sums);
+      each<P::kSums>([&](size_t i) DESCEND_INLINED { folded[i][r] = sums[i]; });
+      each<P::kInputs>([&](size_t i) DESCEND_INLINED {
+        set.in[0][i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(set.in[0][i]) + strides[i]);
+      });
+    };
+    if (HWY_TARGET == HWY_AVX3 && row + static_cast<int64_t>(kFolded) <= tile.rows) {
+      each<kFolded>([&](size_t r) DESCEND_INLINED { sum_row(static_cast<int64_t>(r)); });
+    } else {
+      for (int64_t r = 0; r < kFolded; ++r) {
+        if (row + r < tile.rows) {
+          sum_row(r);
+        } else {
+          each<P::kSums>([&](size_t i) DESCEND_INLINED { folded[i][r] = hn::Zero(Tag<F>()); });
+        }
+      }
+    }
+    each<P::kSums>([&](size_t i) DESCEND_INLINED {
+      double* const to = tile.sums[i] + row;
+      if constexpr (std::is_same_v<F, double>) {
+        fold_rows<double>(folded[i], to);
+      } else {
+        alignas(64) F sums[kFolded];
+        fold_rows<F>(folded[i], sums);
+        for_each_row_vector(kFolded,
+                            [&](int64_t r) HWY_ATTR { hn::Store(load_as_double(sums + r), Tag<double>(), to + r); });
+      }
+    });
+  }
+}
+
+// The sums of a tile's rows. kShort: they are short ones.
+template <class P, class T, bool kShort, class W = Wide<T>>
+HWY_INLINE void sum_rows(Tile<W>& tile) {
+  if constexpr (kShort) {
+    if constexpr (!kSplits<T>) {
+      if (tile.columns <= kLanes<W> / 2) return sum_short_rows<P, T, Length::kHalf>(tile, tile.columns);
+    }
+    if constexpr (kIsForward<P> && !kIsShort<T>) {
+      if (tile.columns > kRunColumns<W>) return sum_short_rows<P, T, Length::kRuns>(tile, tile.columns);
+    }
+    if constexpr (!kIsShort<T>) {
+      if (tile.columns > kLanes<W>) return sum_short_rows<P, T, Length::kRun>(tile, tile.columns);
+    }
+    sum_short_rows<P, T, Length::kPack>(tile, tile.columns);
+  } else {
+    constexpr int kSet = P::kRowsAtOnce;
+    int64_t r = 0;
+    if constexpr (kSet > 1) {
+      for (; r + kSet <= tile.rows; r += kSet) sum_long_rows<P, T, kSet>(tile, r);
+    }
+    for (; r < tile.rows; ++r) sum_long_rows<P, T, 1>(tile, r);
+  }
+}
+
+// ---- Terms.
+
+// Rows' pivots: the mean of each one's first columns. starts: where the rows begin.
+template <class T, class W = Wide<T>>
+HWY_NOINLINE void find_pivots(const Stream& starts, int64_t rows, int64_t columns, W* pivots) {
+  const auto find = [&](auto extent, double count) DESCEND_INLINED {
+    alignas(64) W sums[kMostTileRows];
+    for_each_fold<W>(rows, [&](int64_t r, int64_t n, Vector<W>* lanes) DESCEND_INLINED {
+      for (int64_t i = 0; i < n; ++i) {
+        Pack<W> pack = load_split(extent, reinterpret_cast<const T*>(starts.row(r + i)));
+        lanes[i] = fold_to_vector<W>(pack.v);
+      }
+      fold_rows<W>(lanes, sums + r);
+    });
+    const Divisor divisor(count);
+    for (int64_t r = 0; r < rows; r += kVectorLanes<double>) {
+      store_rounded(Tag<double>(), divisor(load_as_double(sums + r)), pivots + r);
+    }
+  };
+  if (columns >= kLanes<W>) return find(Full(), static_cast<double>(kLanes<W>));
+  find(Part{static_cast<size_t>(columns)}, static_cast<double>(columns));
+}
+
+// What was just written number by number is read so, too: to load it as a vector would wait for all of the stores.
+template <class P, class T, bool kShort, class W = Wide<T>>
+HWY_NOINLINE void finish_rows(const RowProblem<W>& p, Tile<W>& tile) {
+  const Tag<double> d;
+  const hn::Rebind<W, Tag<double>> dw;
+  constexpr int64_t kStep = kVectorLanes<double>;
+  const Divisor count(static_cast<double>(p.columns));
+  tile.exact = 0;
+  int64_t r = 0;
+  // Sums of short rows were stored as whole vectors. There are no numbers beyond the last row.
+  for (; kShort && r < tile.rows; r += kStep) {
+    const size_t rows = static_cast<size_t>(HWY_MIN(kStep, tile.rows - r));
+    Vector<double> means[P::kSums], terms[P::kTerms];
+    each<P::kSums>([&](size_t i) DESCEND_INLINED { means[i] = count(hn::Load(d, tile.sums[i] + r)); });
+    each<P::kNumbers>(
+        [&](size_t i) DESCEND_INLINED { terms[i] = widen_to_double(d, load_first(dw, tile.numbers[i] + r, rows)); });
+    if constexpr (kHasPivot<P>) terms[P::kPivot] = load_as_double(tile.terms[0] + r);
+    const auto holds = P::template finish<W>(means, p.scalars, terms);
+    each<P::kTerms - P::kNumbers>([&](size_t i) DESCEND_INLINED {
+      hn::Store(narrow_double<W>(d, terms[i + P::kNumbers]), dw, tile.terms[i] + r);
+    });
+    if (HWY_LIKELY(hn::AllTrue(d, hn::Or(holds, hn::Not(hn::FirstN(d, rows)))))) continue;
+    HWY_ALIGN double good[kStep];
+    hn::Store(hn::IfThenElseZero(holds, splat(1.0)), d, good);
+    for (size_t i = 0; i < rows; ++i) {
+      if (good[i] == 0) tile.exact |= uint64_t{1} << (r + static_cast<int64_t>(i));
+    }
+  }
+  for (; !kShort && r < tile.rows; ++r) {
+    Vector<double> means[P::kSums], terms[P::kTerms];
+    each<P::kSums>([&](size_t i) DESCEND_INLINED { means[i] = count(splat(tile.sums[i][r])); });
+    each<P::kNumbers>([&](size_t i) DESCEND_INLINED { terms[i] = splat(static_cast<double>(tile.numbers[i][r])); });
+    if constexpr (kHasPivot<P>) terms[P::kPivot] = splat(static_cast<double>(tile.terms[0][r]));
+    const auto holds = P::template finish<W>(means, p.scalars, terms);
+    each<P::kTerms - P::kNumbers>(
+        [&](size_t i) DESCEND_INLINED { tile.terms[i][r] = static_cast<W>(hn::GetLane(terms[i + P::kNumbers])); });
+    if (!hn::AllTrue(d, holds)) tile.exact |= uint64_t{1} << r;
+  }
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DESCEND_KERNELS_ROWS_SUMS_INL_H_

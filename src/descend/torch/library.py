@@ -36,7 +36,7 @@ from descend._device_call import refuse_gradients
 from descend._torch_dtypes import DTYPES
 from descend.contract import OPERATORS, Parameter
 from descend.errors import from_status
-from descend.torch.releases import any_requires_grad, is_fx_tracing
+from descend.torch.releases import any_requires_grad, apply_at_one_level, is_fx_tracing
 
 Kernel = Callable[..., Any]
 Rule = Callable[..., tuple[Any, Any]]
@@ -305,11 +305,10 @@ def _in_float64(value: Any) -> Any:
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Any:
     """``function.apply`` within a kernel: the dispatcher has dealt with all of torch.func's levels but this one."""
-    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function():
-            return apply(*args)
-    return apply(*args)
+            return apply_at_one_level(function)(*args)
+    return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
 
 
 class _Stand(torch.autograd.Function):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as of_all_modules
 
@@ -47,6 +49,19 @@ def has_saved_tensors_hooks() -> bool:
     if _top_hooks is None:
         return _has_saved_tensors_hooks()
     return _top_hooks(False) is not None
+
+
+@cache
+def apply_at_one_level(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` without what it does at each level of torch.func's transforms."""
+    if isinstance(vars(torch.autograd.Function)["apply"], classmethod):
+        apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+        return apply
+    # From 2.14 on the method that both classes share looks at the class that it is called for.
+    methods = {name: value for name, value in vars(function).items() if isinstance(value, staticmethod)}
+    one_level: Any = type(function.__name__, (_SingleLevelFunction,), methods)
+    apply = one_level.apply
+    return apply
 
 
 def _is_fx_tracing() -> bool:

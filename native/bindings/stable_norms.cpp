@@ -1,5 +1,6 @@
 // PyTorch's own operators for layer norm and RMS norm on the CPU, computed by the engine: kernels for PyTorch's stable
-// C interface. native/torch has the same for one release of PyTorch, where calls take 1 us less and RMS norm is faster.
+// C interface. native/torch has the same for one release of PyTorch, where calls take less time (docs/pytorch.md,
+// Speed).
 //
 // Autograd stays PyTorch's, and what is not served here is computed by operators that descend.torch.stable defines.
 #include <algorithm>
@@ -332,12 +333,17 @@ Results layer_norm_backward(const Value* stack) {
   return call.run() ? std::move(results) : std::nullopt;
 }
 
-// Whether PyTorch's result could be channels-last. The engine's never is.
+// Whether PyTorch's result could be channels-last. The engine's never is. True for all that PyTorch takes for
+// channels-last, and for some more: with several channels their stride is then smaller than the last axis's, with one
+// channel it may be the same.
 bool may_be_channels_last(const Input& input) {
   const uint64_t rank = input.shape.size();
-  return (rank == 4 || rank == 5) && input.strides[1] < input.strides[rank - 1];
+  if (rank != 4 && rank != 5) return false;
+  const int64_t channel = input.strides[1], last = input.strides[rank - 1];
+  return channel < last || (channel == last && input.shape[1] == 1);
 }
 
+// The same rule as in native/torch/norms.cpp and descend.torch.stable, which ask PyTorch for the memory format.
 bool serves_rms_norm(const Input& input, const Numbers& shape, const std::optional<Input>& weight) {
   return ends_with(input, shape) && !may_be_channels_last(input) &&
          (!weight || (may_have(weight->dtype, input.dtype) && is_of(*weight, shape)));
@@ -451,7 +457,8 @@ void kernel(Value* stack, uint64_t, uint64_t) {
 
 constexpr std::array<stable_torch::Kernel, 4> kKernels{kernel<0>, kernel<1>, kernel<2>, kernel<3>};
 
-// Registers the first `count` kernels for PyTorch's operators on the CPU. They are removed when it is destroyed.
+// Registers the kernels [first, first + count) for PyTorch's operators on the CPU. They are removed when it is
+// destroyed.
 class StableNorms {
  public:
   explicit StableNorms(size_t first, size_t count) {

@@ -245,6 +245,7 @@ Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, at
   return at::native::layer_norm_backward_cpu(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
 }
 
+// The same rule as in native/bindings/stable_norms.cpp and descend.torch.stable.
 bool serves_rms_norm(const Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight) {
   const at::ScalarType dtype = input.scalar_type();
   return is_floating(dtype) && is_normalized(input, normalized_shape) &&
@@ -266,6 +267,7 @@ Two fused_rms_norm_backward(const Tensor& grad_out, const Tensor& input, at::Int
   return composed_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask);
 }
 
+// The same steps as in descend.torch.stable.
 Two composed_rms_norm_backward(const Tensor& grad_out, const Tensor& input, at::IntArrayRef normalized_shape,
                                const Tensor& rstd, const OptionalTensor& weight, std::array<bool, 2> output_mask) {
   const at::ScalarType wide = at::toOpMathType(input.scalar_type());

@@ -57,12 +57,11 @@ def override_norms(on: bool) -> None:
     if not _theirs:
         _prepare()
     _native.override_norms(True)
-    recorded = registered_kernel(_aten._fused_rms_norm.default, "AutogradCPU")  # there is one for the CPU now
-    assert recorded is not None
+    recorded = _kernel_of("_fused_rms_norm", "AutogradCPU")  # PyTorch's for operators that have a kernel for the CPU
     library = torch.library.Library("aten", "IMPL")
     fused = _recorded_or(recorded, _theirs["_fused_rms_norm"])
     library.impl("_fused_rms_norm", fused, "AutogradCPU", with_keyset=True)
-    # So that it is one step in Python, and for a weight of another dtype: PyTorch then does not call _fused_rms_norm.
+    # PyTorch's own rms_norm does not call _fused_rms_norm for a weight of another dtype. This one does, in one step.
     whole = _recorded_or(lambda *args: recorded(*args)[0], _theirs["rms_norm"])
     library.impl("rms_norm", whole, "AutogradCPU", with_keyset=True)
     library.impl("_fused_rms_norm", _theirs["_fused_rms_norm"], "Functionalize", with_keyset=True)
@@ -76,13 +75,10 @@ def _prepare() -> None:
         ("native_layer_norm_backward", "CPU"),
         ("_fused_rms_norm", "AutogradCPU"),  # which composes it
     ):
-        kernel = registered_kernel(getattr(_aten, name).default, key)
-        assert kernel is not None
+        kernel = _kernel_of(name, key)
         _theirs[name] = kernel
         _define(name, lambda *args, _kernel=kernel: _kernel(_CPU, *args))
-    composed = registered_kernel(_aten.rms_norm.default, "AutogradCPU")
-    assert composed is not None
-    _theirs["rms_norm"] = composed
+    _theirs["rms_norm"] = _kernel_of("rms_norm", "AutogradCPU")
     _define("_fused_rms_norm_backward", composed_rms_norm_backward)
     batched = torch.library.Library("aten", "IMPL")
     batched.impl("_fused_rms_norm_backward", composed_rms_norm_backward, "FuncTorchBatched")
@@ -92,6 +88,13 @@ def _prepare() -> None:
         first = torch.library.Library("aten", "IMPL")
         first.impl("native_layer_norm", _theirs["native_layer_norm"], "CPU", with_keyset=True)
         first._destroy()
+
+
+def _kernel_of(name: str, key: str) -> Callable[..., Any]:
+    kernel = registered_kernel(getattr(_aten, name).default, key)
+    if kernel is None:
+        raise RuntimeError(f"PyTorch {torch.__version__} does not give its kernel of {name} for {key}.")
+    return kernel
 
 
 def _define(name: str, compute: Callable[..., Any]) -> None:
@@ -120,13 +123,16 @@ def _recorded_or(recorded: Callable[..., Any], composed: Callable[..., Any]) -> 
 
 
 def _serves(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None) -> bool:
+    """The same rule as serves_rms_norm in native/torch/norms.cpp and in native/bindings/stable_norms.cpp."""
     dtype, sizes, count = input.dtype, input.shape, len(normalized_shape)
     if dtype not in _FLOATS or not 0 < count <= len(sizes) <= 8 or not input.numel():
         return False
     if sizes[-count:] != tuple(normalized_shape):
         return False
-    if not input.is_contiguous() and suggest_memory_format(input) is not torch.contiguous_format:
-        return False
+    if len(sizes) in (4, 5):  # PyTorch's result may be channels-last; the engine's is not
+        strides = input.stride()
+        if strides[1] <= strides[-1] and suggest_memory_format(input) is not torch.contiguous_format:
+            return False
     if weight is None:
         return True
     narrow = dtype.itemsize == 2 and weight.dtype is torch.float32
@@ -141,7 +147,10 @@ def composed_rms_norm_backward(
     weight: Tensor | None,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradient of RMS norm, of which PyTorch has no kernel for the CPU, composed of other operators."""
+    """The gradient of RMS norm, of which PyTorch has no kernel for the CPU, composed of other operators.
+
+    The same steps as in native/torch/norms.cpp.
+    """
     wide = torch.float64 if input.dtype is torch.float64 else torch.float32
     dims = list(range(input.dim()))
     rows, row = dims[: len(dims) - len(normalized_shape)], dims[len(dims) - len(normalized_shape) :]

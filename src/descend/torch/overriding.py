@@ -48,12 +48,11 @@ def enable() -> None:
     after `disable`.
 
     A second call does nothing more. All threads share the setting, and a forked child has its parent's. Raises
-    RuntimeError where PyTorch is older than 2.13 and Descend has no kernels in C++ for it
-    (``descend.torch.registration()`` says why).
+    RuntimeError where PyTorch is older than 2.13.
     """
     global _asked
     with _lock:
-        _require_cpp()
+        _require_torch_2_13()
         _asked = True
         _apply()
 
@@ -79,7 +78,7 @@ def enabled() -> Iterator[None]:
     """
     global _blocks
     with _lock:
-        _require_cpp()
+        _require_torch_2_13()
         _blocks += 1
         _apply()
     try:
@@ -97,13 +96,11 @@ def _form() -> Any:
     return stable if stable.available() else None
 
 
-def _require_cpp() -> None:
+def _require_torch_2_13() -> None:
     if _form() is None:
-        why = library.registration().removeprefix("Python: ")
         raise RuntimeError(
-            f"descend.torch.enable needs PyTorch 2.13 or newer, or Descend's kernels in C++ for this release: {why}. "
-            "Build Descend where this PyTorch is installed, with --no-build-isolation, or call "
-            "descend.torch.patch(model) instead."
+            f"descend.torch.enable needs PyTorch 2.13 or newer; this is {torch.__version__}. "
+            "Call descend.torch.patch(model) instead."
         )
 
 

@@ -1,4 +1,4 @@
-"""What differs among the releases of PyTorch: names of 2.13 where they exist, else what stands in for them."""
+"""What differs among the releases of PyTorch: names of newer ones where they exist, else what stands in for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _has_any_global_hook() -> bool:
 
 
 def _has_saved_tensors_hooks() -> bool:
-    # They are refused where there are some already.
+    # Disabling hooks fails if some are set.
     before = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     if before is not None:
         return False

@@ -17,7 +17,6 @@ from descend import aclnn
 from fuzz.commands import check_sentence
 from fuzz.dlpack import MOST_DIMENSIONS, Description, Liar
 
-NAMES = ("dy", "x", "rstd", "gamma")
 SHAPES = ((4, 32), (4, 32), (4,), (32,))
 HOSTILE = (
     0,
@@ -134,8 +133,6 @@ def _liar(numbers: Iterator[int], memory: np.ndarray, shape: tuple[int, ...]) ->
             said.flags = (0, 1, 2, 3, 1 << 63)[take(5)]
         elif kind == 14:
             said.name = (b"used_dltensor", b"dltensor", b"dltensor_versioned", b"", b"x")[take(5)]
-            if said.name == (b"dltensor_versioned" if said.version is None else b"dltensor"):
-                return None  # the other kind of capsule than it is: nothing tells them apart
         else:
             other = take(18)
             if other < len(NOT_ARRAYS):
@@ -144,6 +141,8 @@ def _liar(numbers: Iterator[int], memory: np.ndarray, shape: tuple[int, ...]) ->
             liar.error = error(*message)  # a new one: each time that one is raised its traceback gets longer
             if other > 15:
                 return Interface((3, 2, 0)[take(3)], address)
+    if said.name == (b"dltensor_versioned" if said.version is None else b"dltensor"):
+        return None  # the other kind of capsule than it is: nothing tells them apart
     if _is_believed(said, memory, shape):
         return None
     return liar

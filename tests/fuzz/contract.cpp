@@ -24,7 +24,7 @@ class Breaches {
   void doubt_if(bool broken, int order, int code) {
     if (broken) doubt(order, code);
   }
-  // The codes of the first order that has a breach; and of all doubts before it.
+  // The codes of the first order that has a breach; and of all doubts up to and including that order.
   std::set<int> codes() const {
     std::set<int> result;
     const int first = found_.empty() ? 100 : found_.begin()->first;
@@ -43,13 +43,14 @@ class Breaches {
   std::map<int, std::set<int>> found_, doubts_;
 };
 
-// Orders of the checks.
-enum Order { kArguments, kProduct, kMaskLength, kEarly, kTensors, kPage, kPageLate };
+// Orders of the checks: kNsaRanks comes before what is the same for all tensors, kNsaValues after the other rules of
+// the page.
+enum Order { kArguments, kProduct, kMaskLength, kNsaRanks, kTensors, kPage, kNsaValues };
 
 bool is_float(int dtype) { return dtype == ACL_FLOAT || dtype == ACL_FLOAT16 || dtype == ACL_BF16; }
 bool is_any_float(int dtype) { return is_float(dtype) || dtype == ACL_DOUBLE; }
 
-Big product_of(const Shape& shape) {  // up to 2^100, as if it were not empty
+Big product_of(const Shape& shape) {  // below 2^125, as if it were not empty; exact up to 2^62
   Big value = 1;
   for (int64_t dim : shape) {
     if (dim > 0 && value < (Big{1} << 62)) value *= dim;
@@ -105,7 +106,7 @@ void check_layout(const TensorArgument& tensor, int size, Breaches& breaches) {
   if (is_negative(tensor.shape) || is_negative(tensor.storage)) return breaches.add(kTensors, kInvalid);
   if (size == 0) return;
   for (const Shape* shape : {&tensor.shape, &tensor.storage}) {
-    const bool large = product_of(*shape) * size > kLimit;
+    const bool large = product_of(*shape) > kLimit / size;
     // "A size that overflows is refused": said of sizes, and a tensor without elements has none.
     breaches.add_if(large && !is_empty(*shape), kTensors, kInvalid);
     breaches.doubt_if(large, kTensors, kInvalid);
@@ -172,7 +173,7 @@ class Rules {
   std::set<int> run() {
     check_arguments();
     check_product();
-    if (breaches_.codes() != std::set<int>{0} && arguments_missing_) return breaches_.codes();
+    if (arguments_missing_) return breaches_.codes();
     if (is_nsa()) check_nsa_ranks();
     check_dtypes();
     check_tensors();
@@ -249,7 +250,7 @@ class Rules {
   void check_nsa_ranks() {
     for (size_t i = 0; i < call_.tensors.size(); ++i) {
       const bool weight = call_.op == Op::kNsaCompress ? i == 1 : i == 2 || i == 4;
-      breaches_.add_if(at(i).shape.size() != (weight ? 2 : 3), kEarly, kTiling);
+      breaches_.add_if(at(i).shape.size() != (weight ? 2 : 3), kNsaRanks, kTiling);
     }
   }
 
@@ -430,7 +431,7 @@ class Rules {
     const int64_t tokens = input.shape[0], heads = input.shape[1], size = input.shape[2], W = call_.block,
                   S = call_.stride;
     breaches_.add_if(weight.shape != Shape{W, heads}, kPage, kInvalid);
-    const auto late = [&](bool fine) { breaches_.add_if(!fine, kPageLate, kTiling); };
+    const auto late = [&](bool fine) { breaches_.add_if(!fine, kNsaValues, kTiling); };
     late(W >= 1 && S >= 1);
     if (!host()) {
       late(W % 16 == 0 && S % 16 == 0 && (grad ? W > S : W >= S) && size % 16 == 0 && call_.lengths_type == 0);
@@ -441,7 +442,7 @@ class Rules {
     std::vector<int64_t> starts;
     if (W < 1 || S < 1 || tokens < 0) return;
     const bool listed = call_.list.handle == Handle::kAlive && !call_.list.values.empty();
-    if (tokens > kMany) return breaches_.doubt(kPageLate, kTiling);  // windows of long inputs are not listed here
+    if (tokens > kMany) return breaches_.doubt(kNsaValues, kTiling);  // windows of long inputs are not listed here
     late(windows(call_, tokens, &starts));
     if (listed && !host()) late(call_.list.values.back() == tokens);
     late(windowed.shape == Shape{static_cast<int64_t>(starts.size()), heads, size});

@@ -37,7 +37,8 @@ struct LayerNormProgram {
     sums[kSquare] = hn::MulAdd(distance, distance, sums[kSquare]);
   }
 
-  // The terms hold if the pivot is inside the data: there, what is taken from the squares is no more than what is left.
+  // The terms hold if the pivot is within a standard deviation of the mean: what is taken from the squares is then no
+  // more than what is left.
   template <class W, class V>
   static HWY_INLINE auto finish(const V* means, const double* scalars, V* row) {
     const Tag<double> d;
@@ -81,7 +82,7 @@ void exact_sums(int64_t n, const double* const* in, const double* const*, const 
 }
 
 void exact_statistics(const double* numbers, const double* means, double* statistics) {
-  const bool too_large = std::isinf(means[1]) && std::isfinite(means[0]);  // and so is what would be taken from it
+  const bool too_large = std::isinf(means[1]) && std::isfinite(means[0]);  // what is taken from it may be, too
   const double variance = too_large ? means[1] : means[1] - means[0] * means[0];
   statistics[0] = means[2] + means[0];
   statistics[1] = 1 / std::sqrt((variance < 0 ? 0 : variance) + numbers[0]);

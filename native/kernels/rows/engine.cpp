@@ -22,9 +22,21 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
   const int64_t size = size_of(p.element);
   const int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride;
   const int64_t unit = address % 64 == 0 ? 64 : address & -address;
-  return {
-      p.rows, p.columns, size, op.inputs, op.parameters + op.column_sums, op.kernels.together, p.out.data != nullptr,
-      unit};
+  return {.rows = p.rows,
+          .columns = p.columns,
+          .size = size,
+          .inputs = op.inputs,
+          .column_numbers = op.parameters + op.column_sums,
+          .together = op.kernels.together,
+          .is_forward = op.column_sums == 0,
+          .has_output = p.out.data != nullptr,
+          .unit = unit};
+}
+
+// What all rows take: what is read and written of each, in bytes.
+template <class W>
+int64_t work_of(const RowProblem<W>& p, const RowOperator<W>& op) {
+  return p.rows * row_work<W>((op.inputs + 1) * p.columns);
 }
 
 // ---- Rows in double.
@@ -110,7 +122,7 @@ void share_rows(const RowCall<W>& call, double* sums) {
   const RowProblem<W>& p = call.problem;
   const RowSchedule& s = call.schedule;
   const RowKernels<W>& kernels = call.op.kernels;
-  const int64_t work = p.rows * row_work<float>(3 * p.columns);
+  const int64_t work = work_of(p, call.op);
   SharedRows<W> shared;
   shared.sums = sums;
   const auto group_at = [&](int64_t row) { return RowGroup{row, std::min(s.together, p.rows - row)}; };
@@ -142,8 +154,17 @@ void share_rows(const RowCall<W>& call, double* sums) {
   }
 }
 
+// The part of a gradient's schedule that follows from the shape alone; a gradient has two inputs.
 RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element) {
-  return gradient_schedule({rows, columns, size_of(element), 2, 0, 1, true, 64});
+  return gradient_schedule({.rows = rows,
+                            .columns = columns,
+                            .size = size_of(element),
+                            .inputs = 2,
+                            .column_numbers = 0,
+                            .together = 1,
+                            .is_forward = false,
+                            .has_output = true,
+                            .unit = 64});
 }
 
 }  // namespace
@@ -202,11 +223,12 @@ void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratc
   } else {
     const int64_t rows = s.taken * s.chunk;
     const RowCall<W> call{p, op, s};
-    parallel_for(s.chunks == 1 ? 1 : ceil_div(s.chunks, s.taken), p.rows * row_work<W>(3 * p.columns),
+    parallel_for(s.chunks == 1 ? 1 : ceil_div(s.chunks, s.taken), work_of(p, op),
                  [&](int64_t i) { op.kernels.rows(call, i * rows, std::min((i + 1) * rows, p.rows)); });
   }
 }
 
+// A forward has one input.
 size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters) {
   if (!may_cut_columns(columns)) return 0;
   const int64_t size = size_of(element), together = rows_together(rows, columns * size);
@@ -228,7 +250,7 @@ void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch
   }
   int64_t chunk = s.taken;
   parallel_for(
-      ceil_div(p.rows, chunk), p.rows * row_work<W>(2 * p.columns),
+      ceil_div(p.rows, chunk), work_of(p, op),
       [&](int threads) {
         if (threads == 1) chunk = p.rows;
         return ceil_div(p.rows, chunk);

@@ -1,4 +1,4 @@
-// The engine for operators on rows: walks over them as the schedule says, with an operator's compiled loops.
+// The engine for operators on rows: what a call is, what is compiled of an operator, and how a call is run.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ struct RowCall {
 // What is compiled of an operator, for one element type and instruction set.
 template <class W>
 struct RowKernels {
-  void (*rows)(const RowCall<W>& call, int64_t first, int64_t last);  // which are whole chunks
+  void (*rows)(const RowCall<W>& call, int64_t first, int64_t last);  // of gradients, whole chunks
   void (*share_parameters)(const RowCall<W>& call, int64_t block);
   // Rows that threads share: the pivots of the group below; a block's part of its sums; its terms, unless some pivots
   // had to be moved; the results of columns [begin, begin + n) of the group, and that part of the sums of the group

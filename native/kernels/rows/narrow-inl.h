@@ -197,7 +197,7 @@ void narrow_rows(const RowProblem<W>& p, const Tile<W>& tile, int64_t first, uin
                [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(p, tile, first, exact); });
 }
 
-// Rows [first, last) of very few columns, which are whole chunks.
+// Rows [first, last) of very few columns, of gradients whole chunks.
 template <class P, class T, class W = Wide<T>>
 HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t last) {
   const RowProblem<W>& p = call.problem;

@@ -39,7 +39,8 @@ inline constexpr bool kHasSingle = requires(const Vector<float>* v) { P::map_sin
 template <class P>
 inline constexpr bool kHasPivot = requires { P::kPivot; };
 
-// Terms that are known before the sums; and those that are not read.
+// Numbers that are known before the sums: those that are read, and the pivot. Those that are not read: the pivot and
+// what follows from the sums.
 template <class P>
 inline constexpr int kKnownTerms = int{P::kNumbers} + (kHasPivot<P> ? 1 : 0);
 template <class P>
@@ -120,8 +121,10 @@ HWY_INLINE void sum_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
   for (size_t k = 0; k < kPackVectors<W>; ++k) {
     if (!reaches<T>(extent, k)) break;
     Vector<W> beside[kSome<P::kParameters>];
-    DESCEND_UNROLL
-    for (int i = 0; i < P::kParameters; ++i) beside[i] = load_beside<T>(extent, set.parameters[i] + c, k);
+    if constexpr (!kIsForward<P>) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kParameters; ++i) beside[i] = load_beside<T>(extent, set.parameters[i] + c, k);
+    }
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
       Vector<W> v[P::kInputs], sum[P::kSums];
@@ -288,7 +291,8 @@ HWY_NOINLINE void sum_long_rows(Tile<W>& tile, int64_t row) {
 // How long short rows are: half a pack or less, a pack, a run, or several of these.
 enum class Length { kHalf, kPack, kRun, kRuns };
 
-// As what the lanes of short rows are added: those of one run as what they are, if the program says so.
+// The type in which the lanes of a short row are folded: double, unless the row is one run and the program says that
+// the type of the arithmetic will do.
 template <class P, Length kLength, class W>
 using Folded = std::conditional_t<P::kFoldsInDouble || kLength == Length::kRuns, double, W>;
 

@@ -1,4 +1,4 @@
-// What the engine for rows and the compiled loops of an operator hand each other: plain data, compiled once.
+// What the compiled loops over rows hand each other: plain data.
 #pragma once
 
 #include <cstddef>

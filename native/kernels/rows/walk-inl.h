@@ -168,7 +168,7 @@ HWY_INLINE void prefetch_rows(const RowProblem<W>& p, int64_t row, int64_t count
   }
 }
 
-// Rows [first, last), which are whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
+// Rows [first, last), of gradients whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
 // call, is most of what they take.
 // M: as what elements are loaded for the results.
 template <class P, class T, bool kShort, class M = T>

@@ -50,20 +50,19 @@ bool is_staged(int64_t columns, int64_t size, int64_t bytes) {
 // What is up to the machine, but for the rows that a thread takes.
 void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // Not copied: a vector of what was just written number by number would wait for it.
-  const auto& [rows, columns, size, inputs, column_numbers, together, has_output, unit] = shape;
+  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, unit] = shape;
   const int64_t wide = std::max<int64_t>(size, 4), read = inputs * columns * size;
   const int64_t bytes = rows * (read + columns * size);
 
-  // Longer rows that come from memory are better read in order.
   const bool near = stays_near(bytes);
   // Some that know nothing of each other are better folded together, since they wait less: those that the caches keep,
   // and those whose results would not be stored line by line.
   const int64_t beside = columns * column_numbers * wide;
-  const bool of_one_run = columns * wide <= kRunBytes && (near || inputs == 1 || columns * size <= kRunBytes / 2);
+  const bool of_one_run = columns * wide <= kRunBytes && (near || is_forward || columns * size <= kRunBytes / 2);
   const bool is_short =
       of_one_run ||
-      (inputs == 1 && (near && !exceeds_kept(bytes) ? columns <= kMostShort && 8 * read + beside <= kFirstCacheRoom
-                                                    : columns * size < kLeastOfWords));
+      (is_forward && (near && !exceeds_kept(bytes) ? columns <= kMostShort && 8 * read + beside <= kFirstCacheRoom
+                                                   : columns * size < kLeastOfWords));
   s.is_short = is_short;
   const Traffic traffic{bytes, bytes / (inputs + 1)};
   s.streams = has_output && (unit == 64 || (!is_short && unit >= kQuarterLine && leaves_by_quarters(columns * size))) &&
@@ -71,7 +70,7 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   s.staged = has_output && !s.streams && unit != 64 && is_staged(columns, size, bytes);
   const int64_t room = near ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
   if (is_short) {
-    const bool sparing = cut.ask >= Ask::kSparing && !(inputs == 1 && near);
+    const bool sparing = cut.ask >= Ask::kSparing && !(is_forward && near);
     const int64_t most = sparing ? int64_t{4} << 10 : kTileBytes;
     s.tile = std::clamp<int64_t>(most / read / 8 * 8, 8, kMostTileRows);
   } else {
@@ -124,7 +123,7 @@ bool shares_parameters(int64_t columns, int64_t size) { return size == 2 && colu
 bool may_cut_columns(int64_t columns) { return may_split_loose_columns(columns); }
 
 RowSchedule forward_schedule(const RowShape& shape) {
-  const auto& [rows, columns, size, inputs, column_numbers, together, has_output, unit] = shape;
+  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, unit] = shape;
   const int64_t read = inputs * columns * size;
   const RowCut cut = cut_loose_rows(rows, read, (read + columns * size) + 64);
   RowSchedule s{};

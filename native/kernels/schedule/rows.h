@@ -19,12 +19,13 @@ struct RowShape {
   int inputs;          // row streams
   int column_numbers;  // numbers a column beside them that stay in a cache: parameters and sums
   int together;        // rows that share loads of those, at most
+  bool is_forward;     // without sums of columns
   bool has_output;
   int64_t unit;  // bytes that rows of results begin at multiples of: a power of 2, at most a line's
 };
 
 struct RowSchedule {
-  // What decides in which order sums are added: of the shape alone.
+  // What decides in which order sums of columns are added: of the shape alone. Where there are none it changes no bit.
   int64_t chunk;  // rows whose column sums go to a slot
   int64_t chunks;
   int64_t stripe;    // rows whose column sums run in float
@@ -32,7 +33,7 @@ struct RowSchedule {
   int64_t together;  // how many rows that is at a time
 
   // What is up to the machine.
-  bool is_short;  // rows of one run: eight are folded together, and results are made column by column
+  bool is_short;  // rows are summed one by one and folded together
   int64_t tile;   // rows that are worked on together
   bool in_step;   // the first pass over a tile takes turns with the second over the tile above it
   bool early;     // the terms of a tile, which take long, are computed before the results of the tile above it
@@ -40,9 +41,9 @@ struct RowSchedule {
   bool in_order;  // a few columns' reads are done before the next are begun
   bool streams;   // results are stored past the caches
   bool in_lines;  // and rows of them may begin anywhere: the first vector of one ends where a line begins
-  bool staged;    // the same by way of a small buffer, for results that are not aligned
+  bool staged;    // results go past the caches by way of a small buffer, since they are not aligned
   int64_t piece;  // columns of shared rows that a thread takes at a time
-  int64_t taken;  // chunks that a thread takes at a time
+  int64_t taken;  // chunks that a thread takes at a time; of forwards, rows
 };
 
 // Of rows with column sums.
@@ -52,11 +53,12 @@ RowSchedule gradient_schedule(const RowShape& shape);
 // a time.
 RowSchedule forward_schedule(const RowShape& shape);
 
-// Whether the columns of such rows may be cut, with some number of threads; and how many rows are then worked on at a
-// time. row_bytes: of all inputs.
+// Whether the columns of such rows may be cut, with some number of threads.
 bool may_cut_columns(int64_t columns);
-// Whether the threads share the parameters of such rows, which have size bytes an element: no thread has room for them.
-bool shares_parameters(int64_t columns, int64_t size);
+// How many rows are worked on at a time where columns are cut. row_bytes: of all inputs.
 int64_t rows_together(int64_t rows, int64_t row_bytes);
+// Whether the threads share the parameters of forwards' rows, which have size bytes an element: no thread has room for
+// them.
+bool shares_parameters(int64_t columns, int64_t size);
 
 }  // namespace descend::kernels

@@ -520,6 +520,25 @@ def test_in_place(data):
     place.check_guards()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 17, 300, 2500])
+def test_in_place_where_rows_must_be_computed_in_double(columns, dtype):
+    """Infinities, what float32 cannot square, and rows whose elements are all alike. The statistics may lie on rows of
+    one element."""
+    rng = np.random.default_rng(columns)
+    x = normal(rng, (600, columns), dtype)
+    x[::3] = normal(rng, (200, 1), dtype)
+    x[1::7, -1], x[2::7, 0] = np.inf, 3e38 if dtype in (F32, BF16) else 1
+    weight, bias = normal(rng, (columns,)), normal(rng, (columns,))
+    expected = descend.layer_norm(x, columns, weight, bias)
+    y = x.copy()
+    assert_same_bits(descend.layer_norm(y, columns, weight, bias, out=(y, None, None)), expected)
+    for place in (1, 2) if columns == 1 and expected[1].dtype == x.dtype else ():
+        out: list[Any] = [None, None, None]
+        out[place] = x.copy()
+        assert_same_bits(descend.layer_norm(out[place], columns, weight, bias, out=tuple(out)), expected)
+
+
 def test_overlaps_are_refused():
     buffer = normal(np.random.default_rng(31), (40, 64))
     call = tensors((8, 32)) | {"input": buffer[:8, :32]}

@@ -161,6 +161,17 @@ def test_in_place_on_every_path(operator, shape, dtype, source):
     assert_same_bits(results, expected)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 17, 300, 5000])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("source", [0, 1])
+def test_in_place_where_rows_must_be_computed_in_double(operator, columns, dtype, source):
+    call = realistic(operator, (600, columns), dtype)
+    call[3][::5] = 2.0**-41
+    call[0][1::7, 0] = np.inf
+    expected = compute(operator, *call)
+    assert_same_bits(compute(operator, *call, out=(call[source], None, None)), expected)
+
+
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 

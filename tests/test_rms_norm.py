@@ -453,6 +453,20 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
         place.check_guards()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 17, 300, 2500])
+def test_in_place_where_rows_must_be_computed_in_double(columns, dtype):
+    """Infinities, and what float32 cannot square. rstd may lie on rows of one element."""
+    x, gamma = normal(np.random.default_rng(columns), (600, columns), dtype), normal(np.random.default_rng(1), (columns,))
+    x[1::7, -1], x[2::7, 0] = np.inf, 3e38 if dtype in (F32, BF16) else 1
+    expected = descend.rms_norm(x, gamma, 1e-6)
+    y = x.copy()
+    assert_same_bits(descend.rms_norm(y, gamma, 1e-6, out=(y, None)), expected)
+    if columns == 1 and expected[1].dtype == x.dtype:
+        rstd = x.copy()
+        assert_same_bits(descend.rms_norm(rstd, gamma, 1e-6, out=(None, rstd)), expected)
+
+
 def test_overlaps_are_refused():
     buffer = normal(np.random.default_rng(31), (40, 64))
     x, gamma, rstd = buffer[:8, :32], np.ones(32, np.float32), np.zeros(8, np.float32)

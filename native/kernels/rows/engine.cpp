@@ -15,6 +15,9 @@ namespace {
 
 int64_t size_of(Element element) { return element == Element::kFloat64 ? 8 : element == Element::kFloat32 ? 4 : 2; }
 
+template <class W>
+constexpr Element kWideElement = sizeof(W) == sizeof(double) ? Element::kFloat64 : Element::kFloat32;
+
 constexpr int64_t kPiece = 256;  // columns that are computed in double at a time
 
 template <class W>
@@ -86,7 +89,6 @@ class ExactRows {
   }
 
   int64_t read(int64_t row, int64_t c, int64_t n) {
-    constexpr Element kWide = sizeof(W) == 8 ? Element::kFloat64 : Element::kFloat32;
     for (int i = 0; i < op_.inputs; ++i) {
       convert_span(p_.element, p_.in[i].row(row) + c * size_, Element::kFloat64, values_[i], n);
       in_[i] = values_[i];
@@ -95,7 +97,7 @@ class ExactRows {
       const auto& [wide, own] = p_.parameters[i];
       double* to = values_[kMostInputs + i];
       if (wide != nullptr) {
-        convert_span(kWide, wide + c, Element::kFloat64, to, n);
+        convert_span(kWideElement<W>, wide + c, Element::kFloat64, to, n);
       } else {
         convert_span(p_.element, static_cast<const char*>(own) + c * size_, Element::kFloat64, to, n);
       }
@@ -187,13 +189,15 @@ void exact_results(const RowCall<W>& call, const RowPart& part, const double* me
 }
 
 template <class W>
-void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains) {
-  ExactRows<W> exact(call.problem, call.op);
-  const Stream& out = call.problem.out;
+void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W* results) {
+  const RowProblem<W>& p = call.problem;
+  ExactRows<W> exact(p, call.op);
+  alignas(8) char rounded[kMostNarrow * sizeof(double)];
   double means[kMostMeans];
   exact.means(row, means);
-  exact.results({row, 0, call.problem.columns}, means, out.data == nullptr ? nullptr : out.row(row),
+  exact.results({row, 0, p.columns}, means, results == nullptr ? nullptr : rounded,
                 [&](int i, int64_t c, double term) { chains[i][c * kNarrowLanes] += term; });
+  if (results != nullptr) convert_span(p.element, rounded, kWideElement<W>, results, p.columns);
 }
 
 int64_t gradient_slots(int64_t rows, int64_t columns, Element element) {
@@ -261,11 +265,11 @@ void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch
 template void exact_means(const RowCall<float>&, int64_t, double*);
 template void exact_results(const RowCall<float>&, const RowPart&, const double*, char*, float* const*,
                             int64_t (*)(int64_t));
-template void exact_narrow(const RowCall<float>&, int64_t, double* const*);
+template void exact_narrow(const RowCall<float>&, int64_t, double* const*, float*);
 template void exact_means(const RowCall<double>&, int64_t, double*);
 template void exact_results(const RowCall<double>&, const RowPart&, const double*, char*, double* const*,
                             int64_t (*)(int64_t));
-template void exact_narrow(const RowCall<double>&, int64_t, double* const*);
+template void exact_narrow(const RowCall<double>&, int64_t, double* const*, double*);
 template void run_gradient(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);
 template void run_gradient(const RowProblem<double>& p, const RowOperator<double>& op, void* scratch);
 template void run_forward(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);

@@ -116,9 +116,10 @@ void exact_means(const RowCall<W>& call, int64_t row, double* means);
 template <class W>
 void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* out, W* const* column_sums,
                    int64_t (*place)(int64_t column));
-// The same of a narrow row, whose part goes to the first of each column's chains.
+// The same of a narrow row: its part goes to the first of each column's chains, its results, already rounded to the
+// elements' type, to `results`, if that is not null. Nothing is written to where they belong: an input may lie there.
 template <class W>
-void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains);
+void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W* results);
 
 // Gradients: rows with column sums.
 int64_t gradient_slots(int64_t rows, int64_t columns, Element element);

@@ -86,9 +86,11 @@ HWY_INLINE bool narrow_terms(const Divisor& count, const double* scalars, const 
 }
 
 template <class P, class T, size_t kColumns, class W = Wide<T>>
-HWY_NOINLINE void narrow_rows_of(const RowProblem<W>& p, const Tile<W>& tile, int64_t first, uint64_t* exact) {
+HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, int64_t first) {
   const Tag<W> d;
   constexpr int64_t kLanes = kVectorLanes<W>, kParts = kNarrowLanes / kLanes, kStep = kColumns;
+  const RowProblem<W>& p = call.problem;
+  uint64_t exact[kNarrowRows / 64] = {};
   HWY_ALIGN W in[P::kInputs][kNarrowRoom];
   HWY_ALIGN W out[kNarrowRoom];
   DESCEND_UNROLL
@@ -169,7 +171,16 @@ HWY_NOINLINE void narrow_rows_of(const RowProblem<W>& p, const Tile<W>& tile, in
       store_columns<kColumns>(result, out + row * kStep);
     }
   }
-  if (tile.out.data != nullptr) {
+  const bool has_output = tile.out.data != nullptr;
+  // Before anything is written, since results may take the place of inputs.
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    if (exact[r / 64] == 0) {
+      r |= 63;
+    } else if ((exact[r / 64] >> r % 64 & 1) != 0) {
+      exact_narrow<W>(call, first + r, tile.chains, has_output ? out + r * kStep : nullptr);
+    }
+  }
+  if (has_output) {
     const int64_t stride = tile.out.stride / static_cast<int64_t>(sizeof(T));
     write_tile<T>(out, tile.rows, kStep, {reinterpret_cast<T*>(tile.out.data), stride});
   }
@@ -191,10 +202,11 @@ HWY_NOINLINE void narrow_rows_of(const RowProblem<W>& p, const Tile<W>& tile, in
   }
 }
 
+// A tile that begins with row `first`.
 template <class P, class T, class W = Wide<T>>
-void narrow_rows(const RowProblem<W>& p, const Tile<W>& tile, int64_t first, uint64_t* exact) {
+void narrow_rows(const RowCall<W>& call, const Tile<W>& tile, int64_t first) {
   with_columns(tile.columns,
-               [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(p, tile, first, exact); });
+               [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(call, tile, first); });
 }
 
 // Rows [first, last) of very few columns, of gradients whole chunks.
@@ -214,15 +226,7 @@ HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t las
     }
     for (int64_t row = chunk; row < end; row += kNarrowRows) {
       place_tile<P, T>(p, row, HWY_MIN(kNarrowRows, end - row), 0, p.columns, tile);
-      uint64_t exact[kNarrowRows / 64] = {};
-      narrow_rows<P, T>(p, tile, row, exact);
-      for (int64_t r = 0; r < tile.rows; ++r) {
-        if (exact[r / 64] == 0) {
-          r |= 63;
-        } else if ((exact[r / 64] >> r % 64 & 1) != 0) {
-          exact_narrow<W>(call, row + r, tile.chains);
-        }
-      }
+      narrow_rows<P, T>(call, tile, row);
     }
     for (int i = 0; i < P::kColumnSums; ++i) {
       if (p.sums[i].slots == nullptr) continue;

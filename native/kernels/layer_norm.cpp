@@ -21,7 +21,7 @@ namespace descend::kernels::HWY_NAMESPACE {
 struct LayerNormProgram {
   enum Input { kX, kInputs };
   enum Parameter { kGamma, kBeta, kParameters };
-  enum Scalar { kEpsilon };
+  enum Scalar { kEpsilon, kScalars };
   enum Term { kNumbers = 0, kPivot = 0, kCentre, kLevel, kMean, kRstd, kTerms, kStatistics = 2, kNearer = kMean };
   enum Sum { kDistance, kSquare, kSums, kColumnSums = 0 };
   static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
@@ -105,15 +105,7 @@ size_t layer_norm_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void layer_norm(const LayerNorm<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.inputs = 1,
-                                 .parameters = 2,
-                                 .numbers = 0,
-                                 .row_sums = 2,
-                                 .column_sums = 0,
-                                 .scalars = 1,
-                                 .statistics = 2,
-                                 .has_pivot = true,
-                                 .kernels = DESCEND_CHOOSE(layer_norm_kernels<T>)(),
+  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE(layer_norm_kernels<T>)(),
                                  .exact_sums = exact_sums,
                                  .exact_statistics = exact_statistics,
                                  .exact_map = exact_map};

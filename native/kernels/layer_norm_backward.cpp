@@ -18,7 +18,7 @@ struct LayerNormBackwardProgram {
   enum Parameter { kGamma, kParameters };
   enum Term { kMean, kRstd, kNumbers, kSlope = kNumbers, kOffset, kTerms };
   enum Sum { kGx, kG, kSums, kColumnSums = kSums };
-  static constexpr int kStatistics = 0;
+  static constexpr int kScalars = 0, kStatistics = 0;
   static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
   static constexpr bool kKeepsLoaded = false;  // the sums need the registers
@@ -99,14 +99,8 @@ size_t layer_norm_backward_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void layer_norm_backward(const LayerNormBackward<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.inputs = 2,
-                                 .parameters = 1,
-                                 .numbers = 2,
-                                 .row_sums = 2,
-                                 .column_sums = 2,
-                                 .kernels = DESCEND_CHOOSE(layer_norm_backward_kernels<T>)(),
-                                 .exact_sums = exact_sums,
-                                 .exact_map = exact_map};
+  static const RowOperator<W> op{
+      .kernels = DESCEND_CHOOSE(layer_norm_backward_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
   const RowProblem<W> problem{
       .rows = p.rows,
       .columns = p.columns,

@@ -18,7 +18,7 @@ namespace descend::kernels::HWY_NAMESPACE {
 struct RmsNormProgram {
   enum Input { kX, kInputs };
   enum Parameter { kGamma, kParameters };
-  enum Scalar { kEpsilon };
+  enum Scalar { kEpsilon, kScalars };
   enum Term { kNumbers = 0, kRstd = 0, kTerms, kStatistics = 1 };
   enum Sum { kSums = 1, kColumnSums = 0 };
   static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
@@ -80,14 +80,7 @@ size_t rms_norm_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void rms_norm(const RmsNorm<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.inputs = 1,
-                                 .parameters = 1,
-                                 .numbers = 0,
-                                 .row_sums = 1,
-                                 .column_sums = 0,
-                                 .scalars = 1,
-                                 .statistics = 1,
-                                 .kernels = DESCEND_CHOOSE(rms_norm_kernels<T>)(),
+  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE(rms_norm_kernels<T>)(),
                                  .exact_sums = exact_sums,
                                  .exact_statistics = exact_statistics,
                                  .exact_map = exact_map};

@@ -17,7 +17,7 @@ struct RmsNormGradProgram {
   enum Parameter { kGamma, kParameters };
   enum Term { kRstd, kNumbers, kSlope = kNumbers, kTerms };
   enum Sum { kSums = 1, kColumnSums = 1 };
-  static constexpr int kStatistics = 0;
+  static constexpr int kScalars = 0, kStatistics = 0;
   static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
   static constexpr bool kKeepsLoaded = true;
@@ -82,14 +82,8 @@ size_t rms_norm_grad_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void rms_norm_grad(const RmsNormGrad<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.inputs = 2,
-                                 .parameters = 1,
-                                 .numbers = 1,
-                                 .row_sums = 1,
-                                 .column_sums = 1,
-                                 .kernels = DESCEND_CHOOSE(rms_norm_grad_kernels<T>)(),
-                                 .exact_sums = exact_sums,
-                                 .exact_map = exact_map};
+  static const RowOperator<W> op{
+      .kernels = DESCEND_CHOOSE(rms_norm_grad_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,
                               .element = kElementOfType<T>,

@@ -59,9 +59,10 @@ HWY_INLINE void place_parameters(const RowProblem<W>& p, int64_t begin, int64_t 
     } else if (wide != nullptr && !kSplits<T> && !kIsShort<T>) {
       parameters[i] = wide + begin;
     } else {
-      if (!ready)
+      if (!ready) {
         prepare_parameter<T>(wide == nullptr ? nullptr : wide + begin, wide == nullptr ? own + begin : nullptr, n,
                              room + i * each);
+      }
       parameters[i] = room + i * each;
     }
   }

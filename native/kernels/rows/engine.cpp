@@ -22,16 +22,17 @@ constexpr int64_t kPiece = 256;  // columns that are computed in double at a tim
 
 template <class W>
 RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
+  const RowCounts& counts = op.kernels.counts;
   const int64_t size = size_of(p.element);
   const int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride;
   const int64_t unit = address % 64 == 0 ? 64 : address & -address;
   return {.rows = p.rows,
           .columns = p.columns,
           .size = size,
-          .inputs = op.inputs,
-          .column_numbers = op.parameters + op.column_sums,
-          .together = op.kernels.together,
-          .is_forward = op.column_sums == 0,
+          .inputs = counts.inputs,
+          .column_numbers = counts.parameters + counts.column_sums,
+          .together = counts.together,
+          .is_forward = counts.column_sums == 0,
           .has_output = p.out.data != nullptr,
           .unit = unit};
 }
@@ -39,7 +40,7 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
 // What all rows take: what is read and written of each, in bytes.
 template <class W>
 int64_t work_of(const RowProblem<W>& p, const RowOperator<W>& op) {
-  return p.rows * row_work<W>((op.inputs + 1) * p.columns);
+  return p.rows * row_work<W>((op.kernels.counts.inputs + 1) * p.columns);
 }
 
 // ---- Rows in double.
@@ -47,16 +48,17 @@ int64_t work_of(const RowProblem<W>& p, const RowOperator<W>& op) {
 template <class W>
 class ExactRows {
  public:
-  ExactRows(const RowProblem<W>& p, const RowOperator<W>& op) : p_(p), op_(op), size_(size_of(p.element)) {}
+  ExactRows(const RowProblem<W>& p, const RowOperator<W>& op)
+      : p_(p), op_(op), counts_(op.kernels.counts), size_(size_of(p.element)) {}
 
   // Also writes the row's statistics.
   void means(int64_t row, double* means) {
     means_from(0.0, row, means);
-    if (op_.has_pivot && std::isfinite(means[0])) means_from(means[0], row, means);
-    if (op_.statistics == 0) return;
+    if (counts_.has_pivot && std::isfinite(means[0])) means_from(means[0], row, means);
+    if (counts_.statistics == 0) return;
     double statistics[kMostNumbers];
     op_.exact_statistics(numbers_, means, statistics);
-    for (int i = 0; i < op_.statistics; ++i) {
+    for (int i = 0; i < counts_.statistics; ++i) {
       if (p_.statistics[i] != nullptr) p_.statistics[i][row] = static_cast<W>(statistics[i]);
     }
   }
@@ -71,7 +73,7 @@ class ExactRows {
       const int64_t n = read(row, c, std::min(kPiece, end - c));
       op_.exact_map(n, in_, beside_, numbers_, means, out, column_terms);
       if (out_row != nullptr) convert_span(Element::kFloat64, out, p_.element, out_row + (c - begin) * size_, n);
-      for (int i = 0; i < op_.column_sums; ++i) {
+      for (int i = 0; i < counts_.column_sums; ++i) {
         for (int64_t j = 0; j < n; ++j) add(i, c - begin + j, terms[i][j]);
       }
     }
@@ -80,20 +82,20 @@ class ExactRows {
  private:
   void means_from(double pivot, int64_t row, double* means) {
     std::fill_n(means, kMostMeans, 0.0);
-    means[op_.row_sums] = pivot;
+    means[counts_.row_sums] = pivot;
     for (int64_t c = 0; c < p_.columns; c += kPiece) {
       const int64_t n = read(row, c, std::min(kPiece, p_.columns - c));
       op_.exact_sums(n, in_, beside_, numbers_, means);
     }
-    for (int i = 0; i < op_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
+    for (int i = 0; i < counts_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
   }
 
   int64_t read(int64_t row, int64_t c, int64_t n) {
-    for (int i = 0; i < op_.inputs; ++i) {
+    for (int i = 0; i < counts_.inputs; ++i) {
       convert_span(p_.element, p_.in[i].row(row) + c * size_, Element::kFloat64, values_[i], n);
       in_[i] = values_[i];
     }
-    for (int i = 0; i < op_.parameters; ++i) {
+    for (int i = 0; i < counts_.parameters; ++i) {
       const auto& [wide, own] = p_.parameters[i];
       double* to = values_[kMostInputs + i];
       if (wide != nullptr) {
@@ -103,13 +105,14 @@ class ExactRows {
       }
       beside_[i] = to;
     }
-    for (int i = 0; i < op_.numbers; ++i) numbers_[i] = static_cast<double>(p_.numbers[i][row]);
-    std::copy_n(p_.scalars, op_.scalars, numbers_ + op_.numbers);
+    for (int i = 0; i < counts_.numbers; ++i) numbers_[i] = static_cast<double>(p_.numbers[i][row]);
+    std::copy_n(p_.scalars, counts_.scalars, numbers_ + counts_.numbers);
     return n;
   }
 
   const RowProblem<W>& p_;
   const RowOperator<W>& op_;
+  const RowCounts& counts_;
   int64_t size_;
   double values_[kMostInputs + kMostParameters][kPiece];
   const double* in_[kMostInputs];
@@ -216,7 +219,7 @@ void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratc
   if (p.columns <= 0) return;
   const RowSchedule s = gradient_schedule(shape_of(p, op));
   if (p.rows <= 0) {
-    for (int i = 0; i < op.column_sums; ++i) {
+    for (int i = 0; i < op.kernels.counts.column_sums; ++i) {
       const auto& to = p.sums[i];
       if (to.slots != nullptr) std::fill_n(to.slots, p.columns, 0.0);
       if (to.wide != nullptr) std::fill_n(to.wide, p.columns, W{0});
@@ -234,7 +237,7 @@ void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratc
 
 // A forward has one input.
 size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters) {
-  if (!may_cut_columns(columns)) return 0;
+  if (!may_split_loose_columns(columns)) return 0;
   const int64_t size = size_of(element), together = rows_together(rows, columns * size);
   const int64_t shared = shares_parameters(columns, size) ? parameters * whole_packs<float>(columns) : 0;
   return static_cast<size_t>(
@@ -249,7 +252,7 @@ void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch
   if (s.by_columns) return share_rows<W>(call, static_cast<double*>(scratch));
   if (shares_parameters(p.columns, size_of(p.element))) {
     call.parameters = static_cast<W*>(scratch);
-    parallel_for(blocks_in(p.columns), op.parameters * p.columns * static_cast<int64_t>(sizeof(W)),
+    parallel_for(blocks_in(p.columns), op.kernels.counts.parameters * p.columns * static_cast<int64_t>(sizeof(W)),
                  [&](int64_t b) { op.kernels.share_parameters(call, b); });
   }
   int64_t chunk = s.taken;

@@ -69,9 +69,17 @@ struct RowCall {
   W* parameters = nullptr;  // which all threads share, in whole packs, where no thread has room for its own
 };
 
+// How many of each an operator's program has.
+struct RowCounts {
+  int inputs, parameters, numbers, scalars, row_sums, column_sums, statistics;
+  int together;  // rows that share loads
+  bool has_pivot;
+};
+
 // What is compiled of an operator, for one element type and instruction set.
 template <class W>
 struct RowKernels {
+  RowCounts counts;
   void (*rows)(const RowCall<W>& call, int64_t first, int64_t last);  // of gradients, whole chunks
   void (*share_parameters)(const RowCall<W>& call, int64_t block);
   // Rows that threads share: the pivots of the group below; a block's part of its sums; its terms, unless some pivots
@@ -81,15 +89,11 @@ struct RowKernels {
   void (*block_sums)(const RowCall<W>& call, const SharedRows<W>& shared, int64_t block);
   bool (*find_terms)(const RowCall<W>& call, SharedRows<W>& shared, bool again);
   void (*results)(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n);
-  int together;  // rows that share loads
 };
 
 // An operator: its compiled loops, and the plain ones in double for rows that leave the range of the fast ones.
 template <class W>
 struct RowOperator {
-  int inputs, parameters, numbers, row_sums, column_sums;
-  int scalars = 0, statistics = 0;
-  bool has_pivot = false;
   RowKernels<W> kernels;
 
   // in[i], parameters[i]: n columns in double; numbers: those of the row, then those of the call. Adds to the row's

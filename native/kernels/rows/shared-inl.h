@@ -248,8 +248,21 @@ void shared_results(const RowCall<W>& call, const SharedRows<W>& shared, int64_t
 
 template <class P, class T>
 RowKernels<Wide<T>> row_kernels() {
-  return {run_rows<P, T>,     share_parameters<P, T>, shared_pivots<P, T>, block_sums<P, T>,
-          shared_terms<P, T>, shared_results<P, T>,   P::kRowsMapped};
+  return {.counts = {.inputs = P::kInputs,
+                     .parameters = P::kParameters,
+                     .numbers = P::kNumbers,
+                     .scalars = P::kScalars,
+                     .row_sums = P::kSums,
+                     .column_sums = P::kColumnSums,
+                     .statistics = P::kStatistics,
+                     .together = P::kRowsMapped,
+                     .has_pivot = kHasPivot<P>},
+          .rows = run_rows<P, T>,
+          .share_parameters = share_parameters<P, T>,
+          .find_pivots = shared_pivots<P, T>,
+          .block_sums = block_sums<P, T>,
+          .find_terms = shared_terms<P, T>,
+          .results = shared_results<P, T>};
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -1,7 +1,7 @@
 // The loops over rows, written once for all operators: a program says what is done to a vector.
 //
 // A program is a struct of numbers and of functions on vectors:
-//   kInputs, kParameters, kNumbers, kTerms (numbers included), kSums, kColumnSums
+//   kInputs, kParameters, kNumbers, kScalars, kTerms (numbers included), kSums, kColumnSums
 //   kFoldsInDouble                            whether the lanes of a row of one run are added in double
 //   kStatistics                               the last so many terms are results, too
 //   kPivot, kNearer                           if sums are of distances: the term from which they are taken, which is

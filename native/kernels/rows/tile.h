@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cut.h"
 #include "kernels/element.h"
 #include "kernels/schedule/rows.h"
 
@@ -22,7 +23,7 @@ inline constexpr int kMostMeans = kMostSums + 1;  // of the former, in double, a
 // are folded to one number. Both are parts of what a sum is: they hold on every machine.
 template <class W>
 inline constexpr int64_t kRunColumns = 1024 / static_cast<int64_t>(sizeof(W));
-inline constexpr int64_t kBlockColumns = 2048;
+inline constexpr int64_t kBlockColumns = kBlock;
 
 template <class W>
 inline constexpr int64_t kLanes = 128 / static_cast<int64_t>(sizeof(W));  // of a sum in the making

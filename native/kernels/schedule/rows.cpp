@@ -18,8 +18,7 @@ constexpr int64_t kRunBytes = 1024;    // of a run of columns, in the type of th
 constexpr int64_t kLeastOfWords = 1280;
 int64_t least_of_others() { return kAsksSecondLevel ? 4096 : 2560; }
 
-constexpr int64_t kPiece = 1024;      // columns
-constexpr int64_t kMostShort = 2048;  // columns of rows that are folded together, in a block
+constexpr int64_t kPiece = 1024;  // columns
 
 // Rows whose columns are cut that are worked on at a time: all of them where they are few, or where the second pass
 // finds them in the second-level cache.
@@ -59,10 +58,9 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // and those whose results would not be stored line by line.
   const int64_t beside = columns * column_numbers * wide;
   const bool of_one_run = columns * wide <= kRunBytes && (near || is_forward || columns * size <= kRunBytes / 2);
-  const bool is_short =
-      of_one_run ||
-      (is_forward && (near && !exceeds_kept(bytes) ? columns <= kMostShort && 8 * read + beside <= kFirstCacheRoom
-                                                   : columns * size < kLeastOfWords));
+  const bool is_short = of_one_run || (is_forward && (near && !exceeds_kept(bytes)
+                                                          ? columns <= kBlock && 8 * read + beside <= kFirstCacheRoom
+                                                          : columns * size < kLeastOfWords));
   s.is_short = is_short;
   const Traffic traffic{bytes, bytes / (inputs + 1)};
   s.streams = has_output && (unit == 64 || (!is_short && unit >= kQuarterLine && leaves_by_quarters(columns * size))) &&
@@ -119,8 +117,6 @@ RowSchedule gradient_schedule(const RowShape& shape) {
 }
 
 bool shares_parameters(int64_t columns, int64_t size) { return size == 2 && columns > kStripeColumns; }
-
-bool may_cut_columns(int64_t columns) { return may_split_loose_columns(columns); }
 
 RowSchedule forward_schedule(const RowShape& shape) {
   const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, unit] = shape;

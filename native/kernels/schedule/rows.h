@@ -53,8 +53,6 @@ RowSchedule gradient_schedule(const RowShape& shape);
 // a time.
 RowSchedule forward_schedule(const RowShape& shape);
 
-// Whether the columns of such rows may be cut, with some number of threads.
-bool may_cut_columns(int64_t columns);
 // How many rows are worked on at a time where columns are cut. row_bytes: of all inputs.
 int64_t rows_together(int64_t rows, int64_t row_bytes);
 // Whether the threads share the parameters of forwards' rows, which have size bytes an element: no thread has room for

@@ -7,6 +7,8 @@ import functools
 import itertools
 import math
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -57,6 +59,12 @@ def _restored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     yield
     descend.torch.disable()
     assert kernels() == PYTORCHS
+
+
+def test_kernels_of_the_stable_interface_are_not_registered_before_it_is_found():
+    program = "from descend import _native; _native.override_norms(True)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "RuntimeError: PyTorch's stable interface was not found" in ended.stderr
 
 
 def is_stable() -> bool:

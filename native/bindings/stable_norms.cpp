@@ -489,6 +489,9 @@ void bind_stable_norms(nb::module_& module) {
   module.def(
       "override_norms",
       [](bool on) {
+        if (stable_torch::functions() == nullptr) {
+          throw std::runtime_error("PyTorch's stable interface was not found: call load_stable_torch first.");
+        }
         static StableNorms* libraries = nullptr;
         static StableNorms* const for_good = new StableNorms(3, 1);  // a gradient may be computed when all is off again
         (void)for_good;
@@ -500,7 +503,8 @@ void bind_stable_norms(nb::module_& module) {
         }
       },
       nb::arg("on"), nb::call_guard<nb::gil_scoped_release>(),
-      "Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them.");
+      "Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them. Raises RuntimeError "
+      "before load_stable_torch has found it.");
 }
 
 }  // namespace descend::python

@@ -132,7 +132,10 @@ def load_stable_torch(address: Callable[[str], int]) -> bool:
     """
 
 def override_norms(on: bool) -> None:
-    """Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them."""
+    """Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them.
+
+    Raises RuntimeError before `load_stable_torch` has found it.
+    """
 
 def set_num_threads(count: int) -> None:
     """

@@ -70,6 +70,8 @@ def override_norms(on: bool) -> None:
 
 def _prepare() -> None:
     """Finds PyTorch's own kernels, while they are there, and defines the operators for calls that are left to them."""
+    if not available():
+        raise RuntimeError(f"PyTorch {torch.__version__} has no stable interface that suffices.")
     for name, key in (
         ("native_layer_norm", "CPU"),
         ("native_layer_norm_backward", "CPU"),

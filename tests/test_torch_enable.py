@@ -64,7 +64,8 @@ def _restored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_kernels_of_the_stable_interface_are_not_registered_before_it_is_found():
     program = "from descend import _native; _native.override_norms(True)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1 and "RuntimeError: PyTorch's stable interface was not found" in ended.stderr
+    assert ended.returncode == 1
+    assert "RuntimeError: PyTorch's stable interface was not found" in ended.stderr
 
 
 def is_stable() -> bool:

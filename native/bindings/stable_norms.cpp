@@ -504,8 +504,7 @@ void bind_stable_norms(nb::module_& module) {
       },
       nb::arg("on"), nb::call_guard<nb::gil_scoped_release>(),
       "Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them. Raises "
-      "RuntimeError "
-      "before load_stable_torch has found it.");
+      "RuntimeError before load_stable_torch has found it.");
 }
 
 }  // namespace descend::python

@@ -226,6 +226,7 @@ int ensure_workers(int wanted) {
   const auto now = Clock::now();
   if (count >= wanted || pool->stopping.load() || now < pool->retry) return count;
   if (!pool->exit_registered) pool->exit_registered = std::atexit(stop_workers) == 0;
+  cores();  // counted here: a worker that moved to another core may no longer run on all of them
   for (; count < wanted; ++count) {
     void* const argument = reinterpret_cast<void*>(static_cast<intptr_t>(count));
     if (!pool->threads[static_cast<size_t>(count)].start("descend-pool", worker_main, argument)) {

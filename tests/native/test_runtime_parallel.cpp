@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -62,6 +63,27 @@ bool covers_on(int64_t chunks, int threads) {
 }
 
 }  // namespace
+
+// The first test, since a process counts its cores once.
+TEST_CASE("a worker that may no longer run on all cores does not change how many there are" * FORKS) {
+  if (usable_cores() < 2) return;
+  CHECK(in_child([] {
+          set_num_threads(2);
+          // The worker has its part done long before the caller, and is the first to wait.
+          const auto caller = std::this_thread::get_id();
+          run_on(2, 2, [caller](int64_t) {
+            if (std::this_thread::get_id() == caller) return std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(static_cast<size_t>(current_core()), &one);
+            sched_setaffinity(0, sizeof one, &one);
+          });
+          constexpr int64_t kMedium = int64_t{256} << 10;  // bytes that a worker is not woken for, but in a loop
+          const auto alone = [] { return detail::useful_threads(16, kMedium) == 1; };
+          for (int i = 0; i < 10000 && alone(); ++i) parallel_for(16, kMedium, [](int64_t) {});
+          return !alone();
+        }) == 0);
+}
 
 TEST_CASE("every chunk runs once, whatever the number of threads") {
   for (int threads : {1, 2, 3, 8, 64}) {

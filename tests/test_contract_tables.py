@@ -11,13 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools import generate
 
 import descend
 from cases import A2_TO_950, CODES, DTYPES, FLOATS, PRODUCTS, phase1
 from descend import _native, acl, aclnn, errors
-from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
 from descend.contract import PRODUCTS as PRODUCT_TABLE
+from pages import PAGES, WITH_INFERENCE
+from pages import parameters as parameters_of
 
 # The page of products: name, in the documents, SoC.
 PRODUCT_PAGE = {
@@ -31,73 +33,6 @@ PRODUCT_PAGE = {
     "host": ((), "Descend"),
 }
 
-WITH_INFERENCE = (*A2_TO_950, "atlas-inference")
-
-# The pages of the operators: name, products besides host, signature. A name alone is an input, name:kind an attribute,
-# name> an output; ? marks what may be null.
-GROUP_NORM = "numGroups:int dataFormatOptional:str?"
-WINDOWS = "compressBlockSize:int compressStride:int actSeqLenType:int"
-PAGES = {
-    "rms_norm_grad": ("aclnnRmsNormGrad", WITH_INFERENCE, "dy x rstd gamma dxOut> dgammaOut>"),
-    "rms_norm": ("aclnnRmsNorm", WITH_INFERENCE, "x gamma epsilon:float yOut> rstdOut>"),
-    "layer_norm_backward": (
-        "aclnnLayerNormBackward",
-        (*WITH_INFERENCE, "atlas-training"),
-        "gradOut input normalizedShape:int_array mean rstd weightOptional? biasOptional? outputMask:bool_array "
-        "gradInputOut>? gradWeightOut>? gradBiasOut>?",
-    ),
-    "layer_norm": (
-        "aclnnLayerNorm",
-        (*WITH_INFERENCE, "atlas-training"),
-        "input normalizedShape:int_array weightOptional? biasOptional? eps:float "
-        "out> meanOutOptional>? rstdOutOptional>?",
-    ),
-    "group_norm_swish_grad": (
-        "aclnnGroupNormSwishGrad",
-        A2_TO_950,
-        f"dy mean rstd x gamma beta {GROUP_NORM} swishScale:float dgammaIsRequire:bool dbetaIsRequire:bool "
-        "dxOut> dgammaOut> dbetaOut>",
-    ),
-    "group_norm_swish": (
-        "aclnnGroupNormSwish",
-        A2_TO_950,
-        f"x gamma beta {GROUP_NORM} eps:float activateSwish:bool swishScale:float yOut> meanOut> rstdOut>",
-    ),
-    "scaled_masked_softmax_backward": (
-        "aclnnScaledMaskedSoftmaxBackward",
-        A2_TO_950,
-        "gradOutput y mask? scale:float fixTriuMask:bool out>",
-    ),
-    "scaled_masked_softmax": ("aclnnScaledMaskedSoftmax", A2_TO_950, "x mask? scale:float fixTriuMask:bool y>"),
-    "nsa_compress_grad": (
-        "aclnnNsaCompressGrad",
-        ("atlas-a2-training",),
-        f"outputGrad input weight actSeqLenOptional:int_array? {WINDOWS} layoutOptional:str? inputGrad> weightGrad>",
-    ),
-    "nsa_compress": (
-        "aclnnNsaCompress",
-        ("atlas-a2-training",),
-        f"input weight actSeqLenOptional:int_array? layoutOptional:str? {WINDOWS} output>",
-    ),
-}
-# The functional forms of the design; of what is passed by keyword the order does not matter.
-SIGNATURES = {
-    "rms_norm_grad": "dy, x, rstd, gamma",
-    "rms_norm": "x, gamma, epsilon=1e-06",
-    "layer_norm_backward": "grad_out, input, normalized_shape, mean, rstd, weight=None, bias=None, "
-    "output_mask=(True, True, True)",
-    "layer_norm": "input, normalized_shape, weight=None, bias=None, eps=1e-05",
-    "group_norm_swish_grad": "dy, mean, rstd, x, gamma, beta, num_groups, data_format='NCHW', swish_scale=1.0, "
-    "dgamma_is_require=True, dbeta_is_require=True",
-    "group_norm_swish": "x, gamma, beta, num_groups, data_format='NCHW', eps=1e-05, activate_swish=True, "
-    "swish_scale=1.0",
-    "scaled_masked_softmax_backward": "grad_output, y, mask, scale=1.0, fix_triu_mask=False",
-    "scaled_masked_softmax": "x, mask, scale=1.0, fix_triu_mask=False",
-    "nsa_compress_grad": "output_grad, input, weight, act_seq_len=None",
-    "nsa_compress": "input, weight, act_seq_len=None",
-}
-NSA_KEYWORDS = {"compress_block_size", "compress_stride", "act_seq_len_type=0", "layout='TND'"}
-KEYWORDS = {"nsa_compress_grad": NSA_KEYWORDS, "nsa_compress": NSA_KEYWORDS}
 F32, F16, BF16 = "FLOAT", "FLOAT16", "BFLOAT16"
 # Combinations in the order of the tensors, with the products that have them; the other operators' files have theirs.
 GRAD_ROWS = {
@@ -126,21 +61,16 @@ def test_products():
 
 
 def test_every_operator_has_a_page():
-    assert set(OPERATORS) == set(PAGES) == set(SIGNATURES)
+    assert set(OPERATORS) == set(PAGES)
 
 
 @every_page
 def test_signatures_are_the_pages(name):
-    c_name, _, text = PAGES[name]
+    page = PAGES[name]
     operator = OPERATORS[name]
-    assert (operator.name, operator.c_name) == (name, c_name)
-    page = []
-    for word in text.split():
-        optional, word = word.endswith("?"), word.removesuffix("?")
-        parameter, _, kind = word.partition(":")
-        role = "attribute" if kind else "output" if word.endswith(">") else "input"
-        page.append((parameter.removesuffix(">"), kind or "tensor", role, optional))
-    assert [(p.name, p.kind, p.role, p.optional) for p in operator.parameters] == page
+    assert (operator.name, operator.c_name) == (name, page.c_name)
+    wanted = [parameter[:4] for parameter in parameters_of(page.parameters)]
+    assert [(p.name, p.kind, p.role, p.optional) for p in operator.parameters] == wanted
     assert operator.inputs == tuple(p for p in operator.parameters if p.role == "input")
     assert operator.attributes == tuple(p for p in operator.parameters if p.role == "attribute")
     assert operator.outputs == tuple(p for p in operator.parameters if p.role == "output")
@@ -148,15 +78,14 @@ def test_signatures_are_the_pages(name):
 
 @every_page
 def test_functional_signatures_are_the_designs(name):
-    parameters = inspect.signature(getattr(descend, name)).parameters.values()
-    assert ", ".join(str(p) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD) == SIGNATURES[name]
-    keywords = {str(p) for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert keywords == KEYWORDS.get(name, set()) | {"out=None"}
+    found = inspect.signature(getattr(descend, name)).parameters.values()
+    assert ", ".join(str(p) for p in found if p.kind is p.POSITIONAL_OR_KEYWORD) == PAGES[name].python
+    assert {str(p) for p in found if p.kind is p.KEYWORD_ONLY} == PAGES[name].keywords | {"out=None"}
 
 
 @every_page
 def test_products_of_the_operators(name):
-    assert sorted(OPERATORS[name].products) == sorted((*PAGES[name][1], "host"))
+    assert sorted(OPERATORS[name].products) == sorted((*PAGES[name].products, "host"))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -316,8 +245,17 @@ def test_the_table_is_what_the_engine_checks():
 
 def test_the_stubs_are_those_of_the_tables():
     package = Path(descend.__file__).parent
-    for file, text in (("__init__", functional_stubs(OPERATORS)), ("aclnn", two_phase_stubs(OPERATORS))):
-        assert (package / f"{file}.pyi").read_text(encoding="utf-8") == text
+    for path, text in generate.stubs().items():
+        assert (package / Path(path).name).read_text(encoding="utf-8") == text, "run python -m tools.generate"
+
+
+def test_the_c_files_are_those_of_the_tables():
+    """But for their layout, which is clang-format's; and there are no others."""
+    files = generate.c_files()
+    for path, text in files.items():
+        assert "".join((generate.ROOT / path).read_text(encoding="utf-8").split()) == "".join(text.split()), path
+    found = {*generate.ROOT.glob("include/aclnnop/**/*.h"), *generate.ROOT.glob("native/capi/aclnn_*.cpp")}
+    assert {str(path.relative_to(generate.ROOT)) for path in found} == set(files)
 
 
 def test_the_stubs_take_what_the_functions_take(tmp_path):

@@ -1,4 +1,6 @@
-/* Group norm followed by swish; see docs/operators/group_norm_swish.md. */
+/* Group norm, then swish: z * sigmoid(swish_scale * z). See docs/operators/group_norm_swish.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_GROUP_NORM_SWISH_H_
 #define DESCEND_ACLNNOP_ACLNN_GROUP_NORM_SWISH_H_
 

@@ -1,4 +1,7 @@
-/* Gradients of group norm followed by swish; see docs/operators/group_norm_swish_grad.md. */
+/* Gradients of group norm followed by swish, with respect to its input, weight and bias. See
+   docs/operators/group_norm_swish_grad.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_GROUP_NORM_SWISH_GRAD_H_
 #define DESCEND_ACLNNOP_ACLNN_GROUP_NORM_SWISH_GRAD_H_
 

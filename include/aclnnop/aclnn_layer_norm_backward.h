@@ -1,4 +1,7 @@
-/* Gradients of layer norm; see docs/operators/layer_norm_backward.md. */
+/* Gradients of layer norm with respect to its input, its weight and its bias. See
+   docs/operators/layer_norm_backward.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_LAYER_NORM_BACKWARD_H_
 #define DESCEND_ACLNNOP_ACLNN_LAYER_NORM_BACKWARD_H_
 

@@ -1,4 +1,7 @@
-/* Compression of native sparse attention; see docs/operators/nsa_compress.md. */
+/* The compression of native sparse attention: windows of tokens, each reduced to one by a learned weight. See
+   docs/operators/nsa_compress.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_NSA_COMPRESS_H_
 #define DESCEND_ACLNNOP_ACLNN_NSA_COMPRESS_H_
 

@@ -1,4 +1,7 @@
-/* Gradients of the compression of native sparse attention; see docs/operators/nsa_compress_grad.md. */
+/* Gradients of the compression of native sparse attention with respect to its input and its weight. See
+   docs/operators/nsa_compress_grad.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_NSA_COMPRESS_GRAD_H_
 #define DESCEND_ACLNNOP_ACLNN_NSA_COMPRESS_GRAD_H_
 

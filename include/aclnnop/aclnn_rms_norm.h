@@ -1,4 +1,6 @@
-/* RMS norm; see docs/operators/rms_norm.md. */
+/* RMS norm: each row divided by its root mean square, times a weight. See docs/operators/rms_norm.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_RMS_NORM_H_
 #define DESCEND_ACLNNOP_ACLNN_RMS_NORM_H_
 

@@ -1,4 +1,6 @@
-/* Gradients of RMS norm; see docs/operators/rms_norm_grad.md. */
+/* Gradients of RMS norm with respect to its input and its weight. See docs/operators/rms_norm_grad.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_RMS_NORM_GRAD_H_
 #define DESCEND_ACLNNOP_ACLNN_RMS_NORM_GRAD_H_
 

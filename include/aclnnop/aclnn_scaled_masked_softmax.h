@@ -1,4 +1,6 @@
-/* Scaled, masked softmax; see docs/operators/scaled_masked_softmax.md. */
+/* Softmax over the last axis of a scaled input, some positions masked. See docs/operators/scaled_masked_softmax.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_SCALED_MASKED_SOFTMAX_H_
 #define DESCEND_ACLNNOP_ACLNN_SCALED_MASKED_SOFTMAX_H_
 

@@ -1,4 +1,7 @@
-/* Gradient of the scaled, masked softmax; see docs/operators/scaled_masked_softmax_backward.md. */
+/* Gradient of the scaled, masked softmax with respect to its input. See
+   docs/operators/scaled_masked_softmax_backward.md.
+
+   Written by `python -m tools.generate` from the operator's table; do not edit. */
 #ifndef DESCEND_ACLNNOP_ACLNN_SCALED_MASKED_SOFTMAX_BACKWARD_H_
 #define DESCEND_ACLNNOP_ACLNN_SCALED_MASKED_SOFTMAX_BACKWARD_H_
 

@@ -32,6 +32,43 @@ const char* role_name(Role role) {
   return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "attribute";
 }
 
+const char* c_type(const Operator& op, const Parameter& p) {
+  if (p.c_type != nullptr) return p.c_type;
+  switch (p.kind) {
+    case Kind::kTensor:
+      return p.role == Role::kOutput && !op.const_outputs ? "aclTensor*" : "const aclTensor*";
+    case Kind::kIntArray:
+      return "const aclIntArray*";
+    case Kind::kBoolArray:
+      return "const aclBoolArray*";
+    case Kind::kInt:
+      return "int64_t";
+    case Kind::kFloat:
+      return "double";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kString:
+      return "char*";
+  }
+  return "";
+}
+
+// The operator's first phase in C, and those of its variants; `object` is the C++ name.
+void describe_c(const Operator& op, const std::string& object, nb::list& functions) {
+  nb::list parameters;
+  for (const Parameter& p : op.parameters) parameters.append(nb::make_tuple(c_type(op, p), p.name));
+  nb::dict entry;
+  entry["name"] = op.c_name;
+  entry["summary"] = op.summary;
+  entry["object"] = object;
+  entry["parameters"] = parameters;
+  functions.append(entry);
+  if (op.variants == nullptr) return;
+  for (size_t i = 0; i < op.variants().size(); ++i) {
+    describe_c(*op.variants()[i], "*" + object + ".variants()[" + std::to_string(i) + "]", functions);
+  }
+}
+
 nb::list product_names(ProductSet set) {
   nb::list names;
   for (const ProductInfo& entry : products()) {
@@ -122,6 +159,22 @@ void bind_tables(nb::module_& module) {
         return list;
       },
       "The operators' contracts, as dictionaries.");
+  module.def(
+      "c_interface",
+      [] {
+        nb::list list;
+        for (const Operator* op : operators()) {
+          nb::list functions;
+          describe_c(*op, std::string("descend::") + op->name, functions);
+          nb::dict header;
+          header["name"] = op->name;
+          header["in_level2"] = op->in_level2;
+          header["functions"] = functions;
+          list.append(header);
+        }
+        return list;
+      },
+      "The headers of the operators' C functions, as dictionaries.");
 }
 
 }  // namespace descend::python

@@ -1,3 +1,4 @@
+// Written by `python -m tools.generate` from the operator's table; do not edit.
 #include "aclnnop/aclnn_group_norm_swish.h"
 
 #include "capi/operator_call.h"
@@ -9,8 +10,8 @@ aclnnStatus aclnnGroupNormSwishGetWorkspaceSize(const aclTensor* x, const aclTen
                                                 const aclTensor* meanOut, const aclTensor* rstdOut,
                                                 uint64_t* workspaceSize, aclOpExecutor** executor) {
   return descend::capi::get_workspace_size(descend::group_norm_swish, workspaceSize, executor, x, gamma, beta,
-                                           numGroups, descend::capi::Text{dataFormatOptional, nullptr}, eps,
-                                           activateSwish, swishScale, yOut, meanOut, rstdOut);
+                                           numGroups, dataFormatOptional, eps, activateSwish, swishScale, yOut, meanOut,
+                                           rstdOut);
 }
 
 aclnnStatus aclnnGroupNormSwish(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {

@@ -1,3 +1,4 @@
+// Written by `python -m tools.generate` from the operator's table; do not edit.
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 
 #include "capi/operator_call.h"
@@ -10,8 +11,8 @@ aclnnStatus aclnnGroupNormSwishGradGetWorkspaceSize(const aclTensor* dy, const a
                                                     const aclTensor* dgammaOut, const aclTensor* dbetaOut,
                                                     uint64_t* workspaceSize, aclOpExecutor** executor) {
   return descend::capi::get_workspace_size(descend::group_norm_swish_grad, workspaceSize, executor, dy, mean, rstd, x,
-                                           gamma, beta, numGroups, descend::capi::Text{dataFormatOptional, nullptr},
-                                           swishScale, dgammaIsRequire, dbetaIsRequire, dxOut, dgammaOut, dbetaOut);
+                                           gamma, beta, numGroups, dataFormatOptional, swishScale, dgammaIsRequire,
+                                           dbetaIsRequire, dxOut, dgammaOut, dbetaOut);
 }
 
 aclnnStatus aclnnGroupNormSwishGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,

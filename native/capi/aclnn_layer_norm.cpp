@@ -1,7 +1,7 @@
+// Written by `python -m tools.generate` from the operator's table; do not edit.
 #include "aclnnop/aclnn_layer_norm.h"
 
 #include "capi/operator_call.h"
-#include "operators/layer_norm_variants.h"
 #include "operators/registry.h"
 
 aclnnStatus aclnnLayerNormGetWorkspaceSize(const aclTensor* input, const aclIntArray* normalizedShape,
@@ -21,14 +21,14 @@ aclnnStatus aclnnLayerNormWithImplModeGetWorkspaceSize(const aclTensor* input, c
                                                        double eps, aclTensor* out, aclTensor* meanOutOptional,
                                                        aclTensor* rstdOutOptional, int32_t implMode,
                                                        uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return descend::capi::get_workspace_size(descend::layer_norm_with_impl_mode(), workspaceSize, executor, input,
+  return descend::capi::get_workspace_size(*descend::layer_norm.variants()[0], workspaceSize, executor, input,
                                            normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
-                                           rstdOutOptional, int64_t{implMode});
+                                           rstdOutOptional, implMode);
 }
 
 aclnnStatus aclnnLayerNormWithImplMode(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                        aclrtStream stream) {
-  return descend::capi::launch(descend::layer_norm_with_impl_mode(), workspace, workspaceSize, executor, stream);
+  return descend::capi::launch(*descend::layer_norm.variants()[0], workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFastLayerNormGetWorkspaceSize(const aclTensor* input, const aclIntArray* normalizedShape,
@@ -36,10 +36,11 @@ aclnnStatus aclnnFastLayerNormGetWorkspaceSize(const aclTensor* input, const acl
                                                double eps, aclTensor* out, aclTensor* meanOutOptional,
                                                aclTensor* rstdOutOptional, uint64_t* workspaceSize,
                                                aclOpExecutor** executor) {
-  return descend::capi::get_workspace_size(descend::fast_layer_norm(), workspaceSize, executor, input, normalizedShape,
-                                           weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional);
+  return descend::capi::get_workspace_size(*descend::layer_norm.variants()[1], workspaceSize, executor, input,
+                                           normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
+                                           rstdOutOptional);
 }
 
 aclnnStatus aclnnFastLayerNorm(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
-  return descend::capi::launch(descend::fast_layer_norm(), workspace, workspaceSize, executor, stream);
+  return descend::capi::launch(*descend::layer_norm.variants()[1], workspace, workspaceSize, executor, stream);
 }

@@ -1,3 +1,4 @@
+// Written by `python -m tools.generate` from the operator's table; do not edit.
 #include "aclnnop/aclnn_layer_norm_backward.h"
 
 #include "capi/operator_call.h"

@@ -1,7 +1,7 @@
+// Written by `python -m tools.generate` from the operator's table; do not edit.
 #include "aclnnop/aclnn_nsa_compress_grad.h"
 
 #include "capi/operator_call.h"
-#include "operators/nsa_windows.h"
 #include "operators/registry.h"
 
 aclnnStatus aclnnNsaCompressGradGetWorkspaceSize(const aclTensor* outputGrad, const aclTensor* input,
@@ -12,8 +12,7 @@ aclnnStatus aclnnNsaCompressGradGetWorkspaceSize(const aclTensor* outputGrad, co
                                                  uint64_t* workspaceSize, aclOpExecutor** executor) {
   return descend::capi::get_workspace_size(descend::nsa_compress_grad, workspaceSize, executor, outputGrad, input,
                                            weight, actSeqLenOptional, compressBlockSize, compressStride, actSeqLenType,
-                                           descend::capi::Text{layoutOptional, descend::kNsaLayout}, inputGrad,
-                                           weightGrad);
+                                           layoutOptional, inputGrad, weightGrad);
 }
 
 aclnnStatus aclnnNsaCompressGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {

@@ -1,3 +1,4 @@
+// Written by `python -m tools.generate` from the operator's table; do not edit.
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
 
 #include "capi/operator_call.h"

@@ -1,6 +1,9 @@
 // The two phases of any operator, from C arguments.
 #pragma once
 
+#include <string>
+#include <type_traits>
+
 #include "aclnn/aclnn_base.h"
 #include "capi/record.h"
 #include "capi/stream.h"
@@ -22,24 +25,6 @@ inline void read(Argument& argument, const aclTensor* handle) {
 }
 inline void read(Argument& argument, const aclIntArray* handle) { read_list(state().int_arrays, handle, argument); }
 inline void read(Argument& argument, const aclBoolArray* handle) { read_list(state().bool_arrays, handle, argument); }
-// A string argument, and the one value that the operator takes. `taken` is null if the operator does not read it.
-struct Text {
-  const char* given;
-  const char* taken;
-};
-
-// Reads no further than the first difference: an invalid string may have no end.
-inline void read(Argument& argument, const Text& text) {
-  if (text.given == nullptr) return;
-  argument.state = Argument::State::kGiven;
-  if (text.taken == nullptr) return;
-  size_t same = 0;
-  while (text.given[same] == text.taken[same] && text.taken[same] != '\0') ++same;
-  argument.text.assign(text.taken, same);
-  if (text.given[same] != text.taken[same] && text.given[same] != '\0') {
-    argument.text += std::string(1, text.given[same]) + "...";
-  }
-}
 inline void read(Argument& argument, double value) {
   argument.real = value;
   argument.state = Argument::State::kGiven;
@@ -48,9 +33,32 @@ inline void read(Argument& argument, int64_t value) {
   argument.integer = value;
   argument.state = Argument::State::kGiven;
 }
+inline void read(Argument& argument, int32_t value) { read(argument, int64_t{value}); }
 inline void read(Argument& argument, bool value) {
   argument.flag = value;
   argument.state = Argument::State::kGiven;
+}
+
+// A string, of which the operator takes the one value `taken`, or reads none. It is read no further than the first
+// difference: an invalid string may have no end.
+inline void read_text(Argument& argument, const char* text, const char* taken) {
+  if (text == nullptr) return;
+  argument.state = Argument::State::kGiven;
+  if (taken == nullptr) return;
+  size_t same = 0;
+  while (text[same] == taken[same] && taken[same] != '\0') ++same;
+  argument.text.assign(taken, same);
+  if (text[same] != taken[same] && text[same] != '\0') argument.text += std::string(1, text[same]) + "...";
+}
+
+// Argument i of a call.
+template <class Value>
+void read_argument(Call& call, int i, Value value) {
+  if constexpr (std::is_same_v<Value, char*>) {
+    read_text(call[i], value, call.op->parameters[i].taken);
+  } else {
+    read(call[i], value);
+  }
 }
 
 // The boundary for operators, which have other codes for failures that are not the caller's fault.
@@ -79,7 +87,7 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
     made->reset(op, Product::kHost, Naming::kDocuments);
     Call& call = made->call();
     int i = 0;
-    (read(call[i++], arguments), ...);
+    (read_argument(call, i++, arguments), ...);
     remember_call({made, {}});
     const Status answer = check_and_plan(*made, workspace_size, executor);
     if (is_recording()) made->set_meter(record_call(call, answer));

@@ -149,6 +149,7 @@ extern const Operator group_norm_swish{
         },
     .infer = infer,
     .validate_and_plan = validate_then_plan<kernels::GroupShape, validate, make_plan>,
+    .const_outputs = true,
 };
 
 }  // namespace descend

@@ -207,6 +207,7 @@ extern const Operator group_norm_swish_grad{
     .infer = infer,
     .validate_and_plan = validate_then_plan<kernels::GroupShape, validate, make_plan>,
     .computes = computes,
+    .const_outputs = true,
 };
 
 }  // namespace descend

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "operators/layer_norm_shape.h"
+#include "operators/layer_norm_variants.h"
 
 namespace descend {
 namespace {
@@ -129,6 +130,8 @@ extern const Operator layer_norm{
         },
     .infer = infer,
     .validate_and_plan = validate_then_plan<LayerNormShape, validate, make_plan>,
+    .in_level2 = true,
+    .variants = layer_norm_variants,
 };
 
 }  // namespace descend

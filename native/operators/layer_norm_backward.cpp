@@ -192,6 +192,7 @@ extern const Operator layer_norm_backward{
     .counts = counts,
     .computes = computes,
     .validate_first = validate_first,
+    .in_level2 = true,
 };
 
 }  // namespace descend

@@ -43,16 +43,19 @@ Status plan_fast(const Call& call, Plan* plan) {
   return plan == nullptr ? Status{} : layer_norm.validate_and_plan(call, plan);
 }
 
-}  // namespace
-
 const Operator& layer_norm_with_impl_mode() {
   static const Operator variant = [] {
     Operator op = layer_norm;
+    op.variants = nullptr;
     op.name = "layer_norm_with_impl_mode";
     op.c_name = "aclnnLayerNormWithImplMode";
+    op.summary =
+        "The same with a mode: implMode is 0 (high precision), 1 (high performance) or 2 (all in FLOAT16, only for "
+        "inputs of that type). Each mode is computed with the precision of mode 0.";
     op.source = op.c_name;
     op.parameters.push_back({"implMode", "impl_mode", Kind::kInt, Role::kAttribute, false, "0", false, "",
-                             "0: high precision, 1: high performance, 2: all in FLOAT16. Each is computed as 0."});
+                             "0: high precision, 1: high performance, 2: all in FLOAT16. Each is computed as 0.", false,
+                             false, nullptr, "int32_t"});
     op.validate_and_plan = plan_with_impl_mode;
     return op;
   }();
@@ -62,14 +65,23 @@ const Operator& layer_norm_with_impl_mode() {
 const Operator& fast_layer_norm() {
   static const Operator variant = [] {
     Operator op = layer_norm;
+    op.variants = nullptr;
     op.name = "fast_layer_norm";
     op.c_name = "aclnnFastLayerNorm";
+    op.summary = "The same operator. Fewer products have it.";
     op.source = op.c_name;
     op.products = ProductSet(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference, Product::kHost);
     op.validate_and_plan = plan_fast;
     return op;
   }();
   return variant;
+}
+
+}  // namespace
+
+std::span<const Operator* const> layer_norm_variants() {
+  static const Operator* const variants[] = {&layer_norm_with_impl_mode(), &fast_layer_norm()};
+  return variants;
 }
 
 }  // namespace descend

@@ -5,7 +5,7 @@
 
 namespace descend {
 
-const Operator& layer_norm_with_impl_mode();  // the parameters of layer norm, then implMode
-const Operator& fast_layer_norm();
+// aclnnLayerNormWithImplMode, which has the parameters of layer norm, then implMode; aclnnFastLayerNorm.
+std::span<const Operator* const> layer_norm_variants();
 
 }  // namespace descend

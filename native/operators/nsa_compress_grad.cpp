@@ -110,7 +110,8 @@ extern const Operator nsa_compress_grad{
              "S, tokens from one window to the next."},
             {"actSeqLenType", "act_seq_len_type", Kind::kInt, Role::kAttribute, false, "0", true, "",
              "0: the numbers are cumulative; 1, on host only: each sequence's length."},
-            {"layoutOptional", "layout", Kind::kString, Role::kAttribute, true, "\"TND\"", true, "", "'TND' or null."},
+            {"layoutOptional", "layout", Kind::kString, Role::kAttribute, true, "\"TND\"", true, "", "'TND' or null.",
+             false, false, kNsaLayout},
             {"inputGrad", "input_grad", Kind::kTensor, Role::kOutput, false, nullptr, false, "as input",
              "Gradient with respect to input."},
             {"weightGrad", "weight_grad", Kind::kTensor, Role::kOutput, false, nullptr, false, "as weight",
@@ -133,6 +134,7 @@ extern const Operator nsa_compress_grad{
     .infer = infer,
     .validate_and_plan = validate_then_plan<NsaShape, validate, make_plan>,
     .validate_first = validate_first,
+    .const_outputs = true,
 };
 
 }  // namespace descend

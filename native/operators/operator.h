@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "operators/argument.h"
@@ -28,6 +29,8 @@ struct Parameter {
   const char* description;
   bool optional_on_host = false;    // null is accepted on host only
   bool optional_if_unused = false;  // null is accepted if the call ignores the parameter
+  const char* taken = nullptr;      // of a string: the one value that the operator takes; null: it reads none
+  const char* c_type = nullptr;     // in C, where it is not the usual type of its kind
 };
 
 // One accepted combination: a set of dtypes for every tensor parameter, in order.
@@ -64,6 +67,11 @@ struct Operator {
   bool (*computes)(const Call& call, int i) = nullptr;
   // Rules that the operator's page puts before the dtypes. Layouts are not checked yet. Null: there are none.
   Status (*validate_first)(const Call& call) = nullptr;
+
+  // The C interface, which is written from this table.
+  bool const_outputs = false;  // whether the documents declare outputs as const aclTensor*
+  bool in_level2 = false;      // whether programs for CANN 7 include its header from the folder level2
+  std::span<const Operator* const> (*variants)() = nullptr;  // C functions beside it that have rules of their own
 };
 
 // Which names messages use: the documents' in C, Python's in Python.

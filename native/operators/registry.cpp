@@ -4,16 +4,9 @@ namespace descend {
 
 std::span<const Operator* const> operators() {
   static constexpr const Operator* list[] = {
-      &rms_norm_grad,
-      &rms_norm,
-      &layer_norm_backward,
-      &layer_norm,
-      &group_norm_swish_grad,
-      &group_norm_swish,
-      &scaled_masked_softmax_backward,
-      &scaled_masked_softmax,
-      &nsa_compress_grad,
-      &nsa_compress,
+#define DESCEND_OPERATOR(name) &name,
+#include "operators/list.inc"
+#undef DESCEND_OPERATOR
   };
   return list;
 }

@@ -1,4 +1,4 @@
-// Every operator by its name.
+// Every operator by its name. The list is made by CMake: an operator is what a file of this folder defines.
 #pragma once
 
 #include <span>
@@ -8,18 +8,11 @@
 
 namespace descend {
 
-extern const Operator group_norm_swish;
-extern const Operator group_norm_swish_grad;
-extern const Operator layer_norm;
-extern const Operator layer_norm_backward;
-extern const Operator nsa_compress;
-extern const Operator nsa_compress_grad;
-extern const Operator rms_norm;
-extern const Operator rms_norm_grad;
-extern const Operator scaled_masked_softmax;
-extern const Operator scaled_masked_softmax_backward;
+#define DESCEND_OPERATOR(name) extern const Operator name;
+#include "operators/list.inc"
+#undef DESCEND_OPERATOR
 
-// All of them.
+// All of them, by the alphabet.
 std::span<const Operator* const> operators();
 const Operator* find_operator(std::string_view name);  // by either name; null if there is none
 

@@ -136,6 +136,7 @@ extern const Operator rms_norm{
         },
     .infer = infer,
     .validate_and_plan = validate_then_plan<RmsNormShape, validate, make_plan>,
+    .const_outputs = true,
 };
 
 }  // namespace descend

@@ -163,6 +163,7 @@ extern const Operator rms_norm_grad{
         },
     .infer = infer,
     .validate_and_plan = validate_then_plan<RmsNormShape, validate, make_plan>,
+    .const_outputs = true,
 };
 
 }  // namespace descend

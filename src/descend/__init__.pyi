@@ -1,4 +1,4 @@
-# Written by `python -m descend._stubs` from the engine's tables; do not edit.
+# Written by `python -m tools.generate` from the engine's tables; do not edit.
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -15,295 +15,77 @@ _Array = TypeVar("_Array", bound=_SupportsDlpack)
 
 __version__: str
 
-def rms_norm_grad(
-    dy: _Array,
+def group_norm_swish(
     x: _Array,
-    rstd: _Array,
     gamma: _Array,
+    beta: _Array,
+    num_groups: int,
+    data_format: str | None = "NCHW",
+    eps: float = 1e-05,
+    activate_swish: bool = True,
+    swish_scale: float = 1.0,
     *,
     out: Sequence[_Array | None] | None = None,
-) -> tuple[_Array, _Array]:
-    """Gradients of RMS norm with respect to its input and its weight.
+) -> tuple[_Array, _Array, _Array]:
+    """Group norm, then swish: z * sigmoid(swish_scale * z).
 
     Formula:
-        xhat   = x * rstd
-        g      = dy * gamma
-        dx     = rstd * (g - xhat * mean(g * xhat over the row))
-        dgamma = sum over rows of dy * xhat
+        mean, var = mean and biased variance of each group of x
+        rstd = 1 / sqrt(var + eps)
+        z    = (x - mean) * rstd * gamma + beta
+        y    = z / (1 + exp(-swish_scale * z)) if activate_swish else z
 
     Parameters:
-        dy: Gradient of the loss with respect to the forward's output. (Array, shape as x)
-        x: Input of the forward. (Array, shape [A1, ..., An, R1, ..., Rk], rank 1 to 8)
-        rstd: 1 / sqrt(mean(x * x) + epsilon) of each row, from the forward. (Array, shape [A1, ..., An], trailing
-            dimensions of 1 aside)
-        gamma: Weight of the forward. (Array, shape [R1, ..., Rk])
+        x: What is normalised. (Array, shape [N, C, ...], rank 2 to 8)
+        gamma: Weight. (Array, shape [C])
+        beta: Bias. (Array, shape [C])
+        num_groups: Groups that the channels fall into; divides C. (int)
+        data_format: Not read. (str or None)
+        eps: Added to the variance; at least 0. (float)
+        activate_swish: Whether swish follows. (bool)
+        swish_scale: What z is multiplied by in the sigmoid. (float)
 
     Returns:
-        dx: Gradient with respect to x. (shape as x)
-        dgamma: Gradient with respect to gamma; FLOAT, DOUBLE for DOUBLE input where it is allocated. (shape as
-            gamma)
+        y: The result. (shape as x)
+        mean: Mean of each group, which the gradient needs. (shape N * num_groups elements)
+        rstd: 1 / sqrt(variance + eps) of each group, which the gradient needs. (shape N * num_groups elements)
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
     values, a MemoryError where there is no memory), TypeError for wrong types.
 
-    gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows.
-    atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. ascend-950 also takes
-    empty tensors (dgamma is then 0) and strided inputs, x of rank 2 to 8, rstd and gamma of rank 1 to 7: so says
-    the page aclnnRmsNormGrad of the public repository cann/ops-nn, the one document that has it. host also takes
-    DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors and strided ones.
+    x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
+    / num_groups neighbouring channels of one sample. The variance does not cancel, however far from 0 the data
+    lies. Where mean and rstd are allocated they are FLOAT [N, num_groups], DOUBLE for DOUBLE input. Strided and
+    empty tensors are fine; a group without elements has mean 0 and rstd NaN. ascend-950 is as atlas-a3, by the
+    page aclnnGroupNormSwish of the public repository cann/ops-nn. host also takes DOUBLE and any mix of floating
+    dtypes.
 
     Dtypes:
-        dy FLOAT16, x FLOAT16, rstd FLOAT, gamma FLOAT, dx_out FLOAT16, dgamma_out FLOAT (atlas-a3,
+        x FLOAT, gamma FLOAT, beta FLOAT, y_out FLOAT, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
             atlas-a2-training, atlas-a2-inference, ascend-950)
-        dy BFLOAT16, x BFLOAT16, rstd FLOAT, gamma FLOAT, dx_out BFLOAT16, dgamma_out FLOAT (atlas-a3,
+        x FLOAT16, gamma FLOAT16, beta FLOAT16, y_out FLOAT16, mean_out FLOAT16, rstd_out FLOAT16 (atlas-a3,
             atlas-a2-training, atlas-a2-inference, ascend-950)
-        dy FLOAT16, x FLOAT16, rstd FLOAT, gamma FLOAT16, dx_out FLOAT16, dgamma_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
-        dy FLOAT, x FLOAT, rstd FLOAT, gamma FLOAT, dx_out FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training,
-            atlas-a2-inference, atlas-inference, ascend-950)
-        dy BFLOAT16, x BFLOAT16, rstd FLOAT, gamma BFLOAT16, dx_out BFLOAT16, dgamma_out FLOAT (atlas-a3,
+        x FLOAT16, gamma FLOAT, beta FLOAT, y_out FLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
             atlas-a2-training, atlas-a2-inference, ascend-950)
-        dy FLOAT, x FLOAT, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-        dy FLOAT16, x FLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-        dy BFLOAT16, x BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-        dy DOUBLE, x DOUBLE, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        x BFLOAT16, gamma BFLOAT16, beta BFLOAT16, y_out BFLOAT16, mean_out BFLOAT16, rstd_out BFLOAT16 (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, ascend-950)
+        x BFLOAT16, gamma FLOAT, beta FLOAT, y_out BFLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, ascend-950)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16,
+            y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
 
     Errors:
         161001 ACLNN_ERR_PARAM_NULLPTR: any of the six tensors is null.
         161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
             no row; a private format; a view outside its storage; an output that overlaps another tensor other
             than exactly.
-        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; on the Atlas products an empty tensor or a
-            non-contiguous input, and on atlas-inference a last axis of dy, x or gamma shorter than 32 bytes.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; num_groups not positive or no divisor of C; a
+            negative eps.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
-    Source: the documentation of aclnnRmsNormGrad in CANN's aclnn library.
-    """
-
-def rms_norm(
-    x: _Array,
-    gamma: _Array,
-    epsilon: float = 1e-06,
-    *,
-    out: Sequence[_Array | None] | None = None,
-) -> tuple[_Array, _Array]:
-    """RMS norm: each row divided by its root mean square, times a weight.
-
-    Formula:
-        rstd = 1 / sqrt(mean(x * x over the row) + epsilon)
-        y    = x * rstd * gamma
-
-    Parameters:
-        x: What is normalised. (Array, shape [A1, ..., An, R1, ..., Rk], rank 1 to 8)
-        gamma: Weight. (Array, shape [R1, ..., Rk])
-        epsilon: Added to the mean of the squares; at least 0. (float)
-
-    Returns:
-        y: The result. (shape as x)
-        rstd: What the gradient needs. (shape [A1, ..., An], or followed by 1s to x's rank)
-        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
-
-    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values, a MemoryError where there is no memory), TypeError for wrong types.
-
-    gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE for
-    DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine, but for
-    an empty gamma on ascend-950, where rstd must have x's rank: so says the page aclnnRmsNorm of the public
-    repository cann/ops-nn, the one document that has it. host also takes DOUBLE and any mix of floating dtypes
-    for gamma and the outputs.
-
-    Dtypes:
-        x FLOAT16, gamma FLOAT, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            ascend-950)
-        x BFLOAT16, gamma FLOAT, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            ascend-950)
-        x FLOAT16, gamma FLOAT16, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            atlas-inference, ascend-950)
-        x FLOAT, gamma FLOAT, y_out FLOAT, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            atlas-inference, ascend-950)
-        x BFLOAT16, gamma BFLOAT16, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training,
-            atlas-a2-inference, ascend-950)
-        x FLOAT, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-        x FLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-        x BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-        x DOUBLE, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-
-    Errors:
-        161001 ACLNN_ERR_PARAM_NULLPTR: x, gamma, yOut or rstdOut is null.
-        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
-            no row; a private format; a view outside its storage; an output that overlaps another tensor other
-            than exactly.
-        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; a negative epsilon; on ascend-950 an empty gamma.
-        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
-
-    Source: the documentation of aclnnRmsNorm in CANN's aclnn library.
-    """
-
-def layer_norm_backward(
-    grad_out: _Array,
-    input: _Array,
-    normalized_shape: int | Sequence[int] | _SupportsDlpack,
-    mean: _Array,
-    rstd: _Array,
-    weight: _Array | None = None,
-    bias: _Array | None = None,
-    output_mask: Sequence[bool] | _SupportsDlpack = (True, True, True),
-    *,
-    out: Sequence[_Array | None] | None = None,
-) -> tuple[_Array, _Array, _Array]:
-    """Gradients of layer norm with respect to its input, its weight and its bias.
-
-    Formula:
-        xhat       = (input - mean) * rstd
-        g          = gradOut * weight
-        gradInput  = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))
-        gradWeight = sum over rows of gradOut * xhat
-        gradBias   = sum over rows of gradOut
-
-    Parameters:
-        grad_out: Gradient of the loss with respect to the forward's output. (Array, shape as input)
-        input: Input of the forward. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
-        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
-        mean: Mean of each row, from the forward. (Array, shape M elements, usually [A1, ..., Ai, 1, ..., 1])
-        rstd: 1 / sqrt(variance + eps) of each row, from the forward. (Array, shape as mean)
-        weight: Weight of the forward; null: all ones. (Array or None, shape [R1, ..., Rk])
-        bias: Bias of the forward; not read. (Array or None, shape [R1, ..., Rk])
-        output_mask: Which of the three outputs are computed. (Sequence[bool] | Array)
-
-    Returns:
-        grad_input: Gradient with respect to input. (shape as input)
-        grad_weight: Gradient with respect to weight. (shape N elements, usually [R1, ..., Rk])
-        grad_bias: Gradient with respect to bias. (shape as gradWeightOut)
-        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
-
-    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values, a MemoryError where there is no memory), TypeError for wrong types.
-
-    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows.
-    Without weight g is gradOut; bias is not read. An output whose mask is false is ignored altogether: it may be
-    null, is not touched, and the functional form returns None for it. Results are computed once and rounded once,
-    in each output's own dtype; where they are allocated, gradWeight and gradBias have the dtypes of weight and
-    bias (of the other where there is only one, else FLOAT, DOUBLE for DOUBLE input). Strided and empty tensors
-    are fine: without rows gradWeight and gradBias are 0. ascend-950 is as atlas-a3: the errors that the page
-    aclnnLayerNormBackward of the public repository cann/ops-nn lists are the same for both. host also takes
-    DOUBLE and any mix of floating dtypes.
-
-    Dtypes:
-        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT, bias
-            FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out FLOAT/FLOAT16/BFLOAT16,
-            grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
-        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
-            FLOAT/FLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
-            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference, ascend-950)
-        grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
-            FLOAT/BFLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
-            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference, ascend-950)
-        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
-            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16
-            (atlas-inference, atlas-training)
-        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT/FLOAT16, bias
-            FLOAT/FLOAT16, grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out
-            FLOAT/FLOAT16 (atlas-inference, atlas-training)
-        grad_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, input FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_input_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_weight_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_bias_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-
-    Errors:
-        161001 ACLNN_ERR_PARAM_NULLPTR: gradOut, input, normalizedShape, mean, rstd or outputMask is null; an
-            output whose mask is true is null.
-        161002 ACLNN_ERR_PARAM_INVALID: an outputMask that has not 3 entries, which is looked at before any
-            output; a dtype that no row of the table has in that place; a combination that is no row; a private
-            format; a view outside its storage; an output that overlaps another tensor other than exactly;
-            normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes that do not
-            match.
-        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
-
-    Source: the documentation of aclnnLayerNormBackward in CANN's aclnn library.
-    """
-
-def layer_norm(
-    input: _Array,
-    normalized_shape: int | Sequence[int] | _SupportsDlpack,
-    weight: _Array | None = None,
-    bias: _Array | None = None,
-    eps: float = 1e-05,
-    *,
-    out: Sequence[_Array | None] | None = None,
-) -> tuple[_Array, _Array, _Array]:
-    """Layer norm: each row less its mean, divided by its standard deviation, times a weight, plus a bias.
-
-    Formula:
-        mean, var = mean and biased variance of each row
-        rstd      = 1 / sqrt(var + eps)
-        out       = (input - mean) * rstd * weight + bias
-
-    Parameters:
-        input: What is normalised. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
-        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
-        weight: Weight; null: all ones. (Array or None, shape [R1, ..., Rk])
-        bias: Bias; null: all zeros. (Array or None, shape [R1, ..., Rk])
-        eps: Added to the variance; at least 0. (float)
-
-    Returns:
-        out: The result. (shape as input)
-        mean: Mean of each row, which the gradient needs; may be null. (shape M elements, usually [A1, ..., Ai, 1,
-            ..., 1])
-        rstd: 1 / sqrt(variance + eps) of each row, which the gradient needs; may be null. (shape M elements,
-            usually [A1, ..., Ai, 1, ..., 1])
-        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
-
-    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values, a MemoryError where there is no memory), TypeError for wrong types.
-
-    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. The
-    variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are FLOAT,
-    DOUBLE for DOUBLE input, and have input's rank with 1 for each dimension of normalizedShape. Strided and empty
-    tensors are fine; a row without elements has mean 0 and rstd NaN. ascend-950 is as atlas-a3, by the page
-    aclnnLayerNorm of the public repository cann/ops-nn. host also takes DOUBLE and any mix of floating dtypes.
-
-    Dtypes:
-        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
-        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
-        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
-        input BFLOAT16, weight BFLOAT16, bias BFLOAT16, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
-        input BFLOAT16, weight FLOAT, bias FLOAT, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
-            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
-        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
-            (atlas-inference, atlas-training)
-        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
-            (atlas-inference, atlas-training)
-        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
-            (atlas-inference, atlas-training)
-        input FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out
-            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
-
-    Errors:
-        161001 ACLNN_ERR_PARAM_NULLPTR: input, normalizedShape or out is null.
-        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
-            no row; a private format; a view outside its storage; an output that overlaps another tensor other
-            than exactly; normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes
-            that do not match; a negative eps.
-        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
-
-    Source: the documentation of aclnnLayerNorm in CANN's aclnn library.
+    Source: the documentation of aclnnGroupNormSwish in CANN's aclnn library.
     """
 
 def group_norm_swish_grad(
@@ -398,184 +180,220 @@ def group_norm_swish_grad(
     Source: the documentation of aclnnGroupNormSwishGrad in CANN's aclnn library.
     """
 
-def group_norm_swish(
-    x: _Array,
-    gamma: _Array,
-    beta: _Array,
-    num_groups: int,
-    data_format: str | None = "NCHW",
+def layer_norm(
+    input: _Array,
+    normalized_shape: int | Sequence[int] | _SupportsDlpack,
+    weight: _Array | None = None,
+    bias: _Array | None = None,
     eps: float = 1e-05,
-    activate_swish: bool = True,
-    swish_scale: float = 1.0,
     *,
     out: Sequence[_Array | None] | None = None,
 ) -> tuple[_Array, _Array, _Array]:
-    """Group norm, then swish: z * sigmoid(swish_scale * z).
+    """Layer norm: each row less its mean, divided by its standard deviation, times a weight, plus a bias.
 
     Formula:
-        mean, var = mean and biased variance of each group of x
-        rstd = 1 / sqrt(var + eps)
-        z    = (x - mean) * rstd * gamma + beta
-        y    = z / (1 + exp(-swish_scale * z)) if activate_swish else z
+        mean, var = mean and biased variance of each row
+        rstd      = 1 / sqrt(var + eps)
+        out       = (input - mean) * rstd * weight + bias
 
     Parameters:
-        x: What is normalised. (Array, shape [N, C, ...], rank 2 to 8)
-        gamma: Weight. (Array, shape [C])
-        beta: Bias. (Array, shape [C])
-        num_groups: Groups that the channels fall into; divides C. (int)
-        data_format: Not read. (str or None)
+        input: What is normalised. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
+        weight: Weight; null: all ones. (Array or None, shape [R1, ..., Rk])
+        bias: Bias; null: all zeros. (Array or None, shape [R1, ..., Rk])
         eps: Added to the variance; at least 0. (float)
-        activate_swish: Whether swish follows. (bool)
-        swish_scale: What z is multiplied by in the sigmoid. (float)
 
     Returns:
-        y: The result. (shape as x)
-        mean: Mean of each group, which the gradient needs. (shape N * num_groups elements)
-        rstd: 1 / sqrt(variance + eps) of each group, which the gradient needs. (shape N * num_groups elements)
+        out: The result. (shape as input)
+        mean: Mean of each row, which the gradient needs; may be null. (shape M elements, usually [A1, ..., Ai, 1,
+            ..., 1])
+        rstd: 1 / sqrt(variance + eps) of each row, which the gradient needs; may be null. (shape M elements,
+            usually [A1, ..., Ai, 1, ..., 1])
         Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
     values, a MemoryError where there is no memory), TypeError for wrong types.
 
-    x is seen as [N, C, HxW]: dimension 0 is N, dimension 1 is C, the rest HxW (1 if there is none); a group is C
-    / num_groups neighbouring channels of one sample. The variance does not cancel, however far from 0 the data
-    lies. Where mean and rstd are allocated they are FLOAT [N, num_groups], DOUBLE for DOUBLE input. Strided and
-    empty tensors are fine; a group without elements has mean 0 and rstd NaN. ascend-950 is as atlas-a3, by the
-    page aclnnGroupNormSwish of the public repository cann/ops-nn. host also takes DOUBLE and any mix of floating
-    dtypes.
+    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows. The
+    variance does not cancel, however far from 0 the data lies. Where mean and rstd are allocated they are FLOAT,
+    DOUBLE for DOUBLE input, and have input's rank with 1 for each dimension of normalizedShape. Strided and empty
+    tensors are fine; a row without elements has mean 0 and rstd NaN. ascend-950 is as atlas-a3, by the page
+    aclnnLayerNorm of the public repository cann/ops-nn. host also takes DOUBLE and any mix of floating dtypes.
 
     Dtypes:
-        x FLOAT, gamma FLOAT, beta FLOAT, y_out FLOAT, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference, ascend-950)
-        x FLOAT16, gamma FLOAT16, beta FLOAT16, y_out FLOAT16, mean_out FLOAT16, rstd_out FLOAT16 (atlas-a3,
-            atlas-a2-training, atlas-a2-inference, ascend-950)
-        x FLOAT16, gamma FLOAT, beta FLOAT, y_out FLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference, ascend-950)
-        x BFLOAT16, gamma BFLOAT16, beta BFLOAT16, y_out BFLOAT16, mean_out BFLOAT16, rstd_out BFLOAT16 (atlas-a3,
-            atlas-a2-training, atlas-a2-inference, ascend-950)
-        x BFLOAT16, gamma FLOAT, beta FLOAT, y_out BFLOAT16, mean_out FLOAT, rstd_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference, ascend-950)
-        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, beta FLOAT/FLOAT16/DOUBLE/BFLOAT16,
-            y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
+        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        input BFLOAT16, weight BFLOAT16, bias BFLOAT16, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        input BFLOAT16, weight FLOAT, bias FLOAT, out BFLOAT16, mean_out FLOAT/FLOAT16/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        input FLOAT, weight FLOAT, bias FLOAT, out FLOAT, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        input FLOAT16, weight FLOAT16, bias FLOAT16, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        input FLOAT16, weight FLOAT, bias FLOAT, out FLOAT16, mean_out FLOAT/FLOAT16, rstd_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        input FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: input, normalizedShape or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly; normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes
+            that do not match; a negative eps.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnLayerNorm in CANN's aclnn library.
+    """
+
+def layer_norm_backward(
+    grad_out: _Array,
+    input: _Array,
+    normalized_shape: int | Sequence[int] | _SupportsDlpack,
+    mean: _Array,
+    rstd: _Array,
+    weight: _Array | None = None,
+    bias: _Array | None = None,
+    output_mask: Sequence[bool] | _SupportsDlpack = (True, True, True),
+    *,
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array, _Array]:
+    """Gradients of layer norm with respect to its input, its weight and its bias.
+
+    Formula:
+        xhat       = (input - mean) * rstd
+        g          = gradOut * weight
+        gradInput  = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))
+        gradWeight = sum over rows of gradOut * xhat
+        gradBias   = sum over rows of gradOut
+
+    Parameters:
+        grad_out: Gradient of the loss with respect to the forward's output. (Array, shape as input)
+        input: Input of the forward. (Array, shape [A1, ..., Ai, R1, ..., Rk], rank 1 to 8)
+        normalized_shape: [R1, ..., Rk], 1 to 8 numbers. (int | Sequence[int] | Array)
+        mean: Mean of each row, from the forward. (Array, shape M elements, usually [A1, ..., Ai, 1, ..., 1])
+        rstd: 1 / sqrt(variance + eps) of each row, from the forward. (Array, shape as mean)
+        weight: Weight of the forward; null: all ones. (Array or None, shape [R1, ..., Rk])
+        bias: Bias of the forward; not read. (Array or None, shape [R1, ..., Rk])
+        output_mask: Which of the three outputs are computed. (Sequence[bool] | Array)
+
+    Returns:
+        grad_input: Gradient with respect to input. (shape as input)
+        grad_weight: Gradient with respect to weight. (shape N elements, usually [R1, ..., Rk])
+        grad_bias: Gradient with respect to bias. (shape as gradWeightOut)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    normalizedShape is the last dimensions of input, and everything is a matrix [M, N]: N its product, M rows.
+    Without weight g is gradOut; bias is not read. An output whose mask is false is ignored altogether: it may be
+    null, is not touched, and the functional form returns None for it. Results are computed once and rounded once,
+    in each output's own dtype; where they are allocated, gradWeight and gradBias have the dtypes of weight and
+    bias (of the other where there is only one, else FLOAT, DOUBLE for DOUBLE input). Strided and empty tensors
+    are fine: without rows gradWeight and gradBias are 0. ascend-950 is as atlas-a3: the errors that the page
+    aclnnLayerNormBackward of the public repository cann/ops-nn lists are the same for both. host also takes
+    DOUBLE and any mix of floating dtypes.
+
+    Dtypes:
+        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight FLOAT, bias
+            FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out FLOAT/FLOAT16/BFLOAT16,
+            grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
+            FLOAT/FLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, ascend-950)
+        grad_out BFLOAT16, input BFLOAT16, mean FLOAT/FLOAT16/BFLOAT16, rstd FLOAT/FLOAT16/BFLOAT16, weight
+            FLOAT/BFLOAT16, bias FLOAT/FLOAT16/BFLOAT16, grad_input_out FLOAT/FLOAT16/BFLOAT16, grad_weight_out
+            FLOAT/FLOAT16/BFLOAT16, grad_bias_out FLOAT/FLOAT16/BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, ascend-950)
+        grad_out FLOAT, input FLOAT, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT, bias FLOAT/FLOAT16,
+            grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out FLOAT/FLOAT16
+            (atlas-inference, atlas-training)
+        grad_out FLOAT16, input FLOAT16, mean FLOAT/FLOAT16, rstd FLOAT/FLOAT16, weight FLOAT/FLOAT16, bias
+            FLOAT/FLOAT16, grad_input_out FLOAT/FLOAT16, grad_weight_out FLOAT/FLOAT16, grad_bias_out
+            FLOAT/FLOAT16 (atlas-inference, atlas-training)
+        grad_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, input FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, weight
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, bias FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_input_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_weight_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_bias_out
             FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
 
     Errors:
-        161001 ACLNN_ERR_PARAM_NULLPTR: any of the six tensors is null.
-        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
-            no row; a private format; a view outside its storage; an output that overlaps another tensor other
-            than exactly.
-        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; num_groups not positive or no divisor of C; a
-            negative eps.
+        161001 ACLNN_ERR_PARAM_NULLPTR: gradOut, input, normalizedShape, mean, rstd or outputMask is null; an
+            output whose mask is true is null.
+        161002 ACLNN_ERR_PARAM_INVALID: an outputMask that has not 3 entries, which is looked at before any
+            output; a dtype that no row of the table has in that place; a combination that is no row; a private
+            format; a view outside its storage; an output that overlaps another tensor other than exactly;
+            normalizedShape of no or more than 8 numbers or not the last dimensions of input; shapes that do not
+            match.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
-    Source: the documentation of aclnnGroupNormSwish in CANN's aclnn library.
+    Source: the documentation of aclnnLayerNormBackward in CANN's aclnn library.
     """
 
-def scaled_masked_softmax_backward(
-    grad_output: _Array,
-    y: _Array,
-    mask: _Array | None,
-    scale: float = 1.0,
-    fix_triu_mask: bool = False,
+def nsa_compress(
+    input: _Array,
+    weight: _Array,
+    act_seq_len: int | Sequence[int] | _SupportsDlpack | None = None,
     *,
+    layout: str | None = "TND",
+    compress_block_size: int,
+    compress_stride: int,
+    act_seq_len_type: int = 0,
     out: _Array | None = None,
 ) -> _Array:
-    """Gradient of the scaled, masked softmax with respect to its input.
+    """The compression of native sparse attention: windows of tokens, each reduced to one by a learned weight.
 
     Formula:
-        out = 0                                                       where mask is true
-        out = scale * (gradOutput * y - y * sum(gradOutput * y))      elsewhere
+        output[c, n, :] = sum over w < W of weight[w, n] * input[start(c) + w, n, :]
 
     Parameters:
-        grad_output: Gradient of the loss with respect to the forward's output. (Array, shape [B, N, S1, S2], S2
-            from 0 to 4096)
-        y: Output of the forward. (Array, shape as gradOutput)
-        mask: True where the forward masked; on host null masks nothing. (Array or None, shape [B or 1, N or 1,
-            S1, S2])
-        scale: The forward's scale. (float)
-        fix_triu_mask: Mask what lies above the diagonal instead; on host only. (bool)
+        input: Tokens of all sequences, one sequence after the other. (Array, shape [T, N, D])
+        weight: Weight of each position and head. (Array, shape [W, N])
+        act_seq_len: Where the sequences end, not decreasing, the last at T; empty, and on host null: one
+            sequence. (int | Sequence[int] | Array or None)
+        layout: 'TND' or null. (str or None)
+        compress_block_size: W, tokens in a window. (int)
+        compress_stride: S, tokens from one window to the next. (int)
+        act_seq_len_type: 0: the numbers are cumulative; 1, on host only: each sequence's length. (int)
 
     Returns:
-        out: Gradient with respect to the forward's input. (shape as gradOutput)
+        output: One token for each window. (shape [windows, N, D])
         Arrays of the first argument's library; with `out`, the array to write to.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
     values, a MemoryError where there is no memory), TypeError for wrong types.
 
-    The sum runs over the whole last axis, masked positions included: a NaN there makes the rest of its row NaN.
-    Where mask is true the result is 0, whatever gradOutput and y hold. Strided and empty tensors are fine.
-    ascend-950, of which the page aclnnScaledMaskedSoftmaxBackward of the public repository cann/ops-nn says
-    nothing and the operator's definition there does, is as atlas-a3. host also takes DOUBLE, any rank from 1, any
-    length of the last axis, any mask that broadcasts, no mask (None: nothing is masked), and fixTriuMask true:
-    mask is then ignored, and element (i, j) of the last two axes masked where j > i.
+    Windows of W = compressBlockSize tokens, one every S = compressStride, in each sequence of len tokens: 0 if
+    len < W, else (len - W) / S + 1. c numbers the windows of all sequences, start(c) is the first token of window
+    c. W and S are multiples of 16, W >= S, and D is a multiple of 16. host also takes FLOAT and DOUBLE, any W and
+    S from 1, any D, actSeqLenType 1, lengths that end before T, empty tensors, and no windows at all.
 
     Dtypes:
-        grad_output FLOAT, y FLOAT, mask BOOL, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            ascend-950, host)
-        grad_output FLOAT16, y FLOAT16, mask BOOL, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
-            ascend-950, host)
-        grad_output BFLOAT16, y BFLOAT16, mask BOOL, out BFLOAT16 (atlas-a3, atlas-a2-training,
-            atlas-a2-inference, ascend-950, host)
-        grad_output DOUBLE, y DOUBLE, mask BOOL, out DOUBLE (host)
+        input FLOAT16, weight FLOAT16, output FLOAT16 (atlas-a2-training, host)
+        input BFLOAT16, weight BFLOAT16, output BFLOAT16 (atlas-a2-training, host)
+        input FLOAT, weight FLOAT, output FLOAT (host)
+        input DOUBLE, weight DOUBLE, output DOUBLE (host)
 
     Errors:
-        161001 ACLNN_ERR_PARAM_NULLPTR: gradOutput, y, mask or out is null.
+        161001 ACLNN_ERR_PARAM_NULLPTR: input, weight or output is null; on Atlas products actSeqLenOptional is
+            null.
         161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
-            view outside its storage; an output that overlaps another tensor other than exactly; shapes;
-            fixTriuMask true, but for host.
+            view outside its storage; an output that overlaps another tensor other than exactly; layoutOptional
+            neither null nor 'TND'; weight that is not [W, N].
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks, which are looked at first; W, S, D, actSeqLenType; lengths
+            that are negative, decrease or do not end at T; output whose first dimension is not the number of
+            windows; on Atlas products an empty tensor.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
-    Source: the documentation of aclnnScaledMaskedSoftmaxBackward in CANN's aclnn library.
-    """
-
-def scaled_masked_softmax(
-    x: _Array,
-    mask: _Array | None,
-    scale: float = 1.0,
-    fix_triu_mask: bool = False,
-    *,
-    out: _Array | None = None,
-) -> _Array:
-    """Softmax over the last axis of a scaled input, some positions masked.
-
-    Formula:
-        z = -10000       where mask is true
-        z = scale * x    elsewhere
-        y = exp(z - max(z)) / sum(exp(z - max(z)))
-
-    Parameters:
-        x: Input, such as attention scores. (Array, shape [B, N, S1, S2], S2 from 1 to 4096)
-        mask: True where x is masked; on host null masks nothing. (Array or None, shape [B or 1, N or 1, S1, S2])
-        scale: What x is multiplied by. (float)
-        fix_triu_mask: Mask what lies above the diagonal instead; on host only. (bool)
-
-    Returns:
-        y: The softmax. (shape as x)
-        Arrays of the first argument's library; with `out`, the array to write to.
-
-    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
-    values, a MemoryError where there is no memory), TypeError for wrong types.
-
-    A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. ascend-950, of which
-    the page aclnnScaledMaskedSoftmax of the public repository cann/ops-nn says nothing and the operator's
-    definition there does, is as atlas-a3. host also takes DOUBLE, any rank from 1, any length of the last axis,
-    any mask that broadcasts, no mask (None: nothing is masked), and fixTriuMask true: mask is then ignored, and
-    element (i, j) of the last two axes masked where j > i.
-
-    Dtypes:
-        x FLOAT, mask BOOL, y FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
-        x FLOAT16, mask BOOL, y FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
-        x BFLOAT16, mask BOOL, y BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
-        x DOUBLE, mask BOOL, y DOUBLE (host)
-
-    Errors:
-        161001 ACLNN_ERR_PARAM_NULLPTR: x, mask or y is null.
-        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
-            view outside its storage; an output that overlaps another tensor other than exactly; shapes;
-            fixTriuMask true, but for host.
-        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
-
-    Source: the documentation of aclnnScaledMaskedSoftmax in CANN's aclnn library.
+    Source: the documentation of aclnnNsaCompress in CANN's aclnn library.
     """
 
 def nsa_compress_grad(
@@ -642,60 +460,242 @@ def nsa_compress_grad(
     Source: the documentation of aclnnNsaCompressGrad in CANN's aclnn library.
     """
 
-def nsa_compress(
-    input: _Array,
-    weight: _Array,
-    act_seq_len: int | Sequence[int] | _SupportsDlpack | None = None,
+def rms_norm(
+    x: _Array,
+    gamma: _Array,
+    epsilon: float = 1e-06,
     *,
-    layout: str | None = "TND",
-    compress_block_size: int,
-    compress_stride: int,
-    act_seq_len_type: int = 0,
-    out: _Array | None = None,
-) -> _Array:
-    """The compression of native sparse attention: windows of tokens, each reduced to one by a learned weight.
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array]:
+    """RMS norm: each row divided by its root mean square, times a weight.
 
     Formula:
-        output[c, n, :] = sum over w < W of weight[w, n] * input[start(c) + w, n, :]
+        rstd = 1 / sqrt(mean(x * x over the row) + epsilon)
+        y    = x * rstd * gamma
 
     Parameters:
-        input: Tokens of all sequences, one sequence after the other. (Array, shape [T, N, D])
-        weight: Weight of each position and head. (Array, shape [W, N])
-        act_seq_len: Where the sequences end, not decreasing, the last at T; empty, and on host null: one
-            sequence. (int | Sequence[int] | Array or None)
-        layout: 'TND' or null. (str or None)
-        compress_block_size: W, tokens in a window. (int)
-        compress_stride: S, tokens from one window to the next. (int)
-        act_seq_len_type: 0: the numbers are cumulative; 1, on host only: each sequence's length. (int)
+        x: What is normalised. (Array, shape [A1, ..., An, R1, ..., Rk], rank 1 to 8)
+        gamma: Weight. (Array, shape [R1, ..., Rk])
+        epsilon: Added to the mean of the squares; at least 0. (float)
 
     Returns:
-        output: One token for each window. (shape [windows, N, D])
+        y: The result. (shape as x)
+        rstd: What the gradient needs. (shape [A1, ..., An], or followed by 1s to x's rank)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    gamma has the last dimensions of x; the rest counts the rows. Where rstd is allocated it is FLOAT, DOUBLE for
+    DOUBLE input, and has x's rank with 1 for each dimension of gamma. Strided and empty tensors are fine, but for
+    an empty gamma on ascend-950, where rstd must have x's rank: so says the page aclnnRmsNorm of the public
+    repository cann/ops-nn, the one document that has it. host also takes DOUBLE and any mix of floating dtypes
+    for gamma and the outputs.
+
+    Dtypes:
+        x FLOAT16, gamma FLOAT, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        x BFLOAT16, gamma FLOAT, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        x FLOAT16, gamma FLOAT16, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            atlas-inference, ascend-950)
+        x FLOAT, gamma FLOAT, y_out FLOAT, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            atlas-inference, ascend-950)
+        x BFLOAT16, gamma BFLOAT16, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, ascend-950)
+        x FLOAT, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        x FLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        x BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        x DOUBLE, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x, gamma, yOut or rstdOut is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; a negative epsilon; on ascend-950 an empty gamma.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnRmsNorm in CANN's aclnn library.
+    """
+
+def rms_norm_grad(
+    dy: _Array,
+    x: _Array,
+    rstd: _Array,
+    gamma: _Array,
+    *,
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array]:
+    """Gradients of RMS norm with respect to its input and its weight.
+
+    Formula:
+        xhat   = x * rstd
+        g      = dy * gamma
+        dx     = rstd * (g - xhat * mean(g * xhat over the row))
+        dgamma = sum over rows of dy * xhat
+
+    Parameters:
+        dy: Gradient of the loss with respect to the forward's output. (Array, shape as x)
+        x: Input of the forward. (Array, shape [A1, ..., An, R1, ..., Rk], rank 1 to 8)
+        rstd: 1 / sqrt(mean(x * x) + epsilon) of each row, from the forward. (Array, shape [A1, ..., An], trailing
+            dimensions of 1 aside)
+        gamma: Weight of the forward. (Array, shape [R1, ..., Rk])
+
+    Returns:
+        dx: Gradient with respect to x. (shape as x)
+        dgamma: Gradient with respect to gamma; FLOAT, DOUBLE for DOUBLE input where it is allocated. (shape as
+            gamma)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows.
+    atlas-inference does not take infinities or NaN in its inputs; phase 1 cannot see that. ascend-950 also takes
+    empty tensors (dgamma is then 0) and strided inputs, x of rank 2 to 8, rstd and gamma of rank 1 to 7: so says
+    the page aclnnRmsNormGrad of the public repository cann/ops-nn, the one document that has it. host also takes
+    DOUBLE, any mix of floating dtypes for rstd, gamma and the outputs, empty tensors and strided ones.
+
+    Dtypes:
+        dy FLOAT16, x FLOAT16, rstd FLOAT, gamma FLOAT, dx_out FLOAT16, dgamma_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, ascend-950)
+        dy BFLOAT16, x BFLOAT16, rstd FLOAT, gamma FLOAT, dx_out BFLOAT16, dgamma_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, ascend-950)
+        dy FLOAT16, x FLOAT16, rstd FLOAT, gamma FLOAT16, dx_out FLOAT16, dgamma_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
+        dy FLOAT, x FLOAT, rstd FLOAT, gamma FLOAT, dx_out FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, atlas-inference, ascend-950)
+        dy BFLOAT16, x BFLOAT16, rstd FLOAT, gamma BFLOAT16, dx_out BFLOAT16, dgamma_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, ascend-950)
+        dy FLOAT, x FLOAT, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        dy FLOAT16, x FLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        dy BFLOAT16, x BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+        dy DOUBLE, x DOUBLE, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: any of the six tensors is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; on the Atlas products an empty tensor or a
+            non-contiguous input, and on atlas-inference a last axis of dy, x or gamma shorter than 32 bytes.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnRmsNormGrad in CANN's aclnn library.
+    """
+
+def scaled_masked_softmax(
+    x: _Array,
+    mask: _Array | None,
+    scale: float = 1.0,
+    fix_triu_mask: bool = False,
+    *,
+    out: _Array | None = None,
+) -> _Array:
+    """Softmax over the last axis of a scaled input, some positions masked.
+
+    Formula:
+        z = -10000       where mask is true
+        z = scale * x    elsewhere
+        y = exp(z - max(z)) / sum(exp(z - max(z)))
+
+    Parameters:
+        x: Input, such as attention scores. (Array, shape [B, N, S1, S2], S2 from 1 to 4096)
+        mask: True where x is masked; on host null masks nothing. (Array or None, shape [B or 1, N or 1, S1, S2])
+        scale: What x is multiplied by. (float)
+        fix_triu_mask: Mask what lies above the diagonal instead; on host only. (bool)
+
+    Returns:
+        y: The softmax. (shape as x)
         Arrays of the first argument's library; with `out`, the array to write to.
 
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
     values, a MemoryError where there is no memory), TypeError for wrong types.
 
-    Windows of W = compressBlockSize tokens, one every S = compressStride, in each sequence of len tokens: 0 if
-    len < W, else (len - W) / S + 1. c numbers the windows of all sequences, start(c) is the first token of window
-    c. W and S are multiples of 16, W >= S, and D is a multiple of 16. host also takes FLOAT and DOUBLE, any W and
-    S from 1, any D, actSeqLenType 1, lengths that end before T, empty tensors, and no windows at all.
+    A row that is masked as a whole gives equal numbers. Strided and empty tensors are fine. ascend-950, of which
+    the page aclnnScaledMaskedSoftmax of the public repository cann/ops-nn says nothing and the operator's
+    definition there does, is as atlas-a3. host also takes DOUBLE, any rank from 1, any length of the last axis,
+    any mask that broadcasts, no mask (None: nothing is masked), and fixTriuMask true: mask is then ignored, and
+    element (i, j) of the last two axes masked where j > i.
 
     Dtypes:
-        input FLOAT16, weight FLOAT16, output FLOAT16 (atlas-a2-training, host)
-        input BFLOAT16, weight BFLOAT16, output BFLOAT16 (atlas-a2-training, host)
-        input FLOAT, weight FLOAT, output FLOAT (host)
-        input DOUBLE, weight DOUBLE, output DOUBLE (host)
+        x FLOAT, mask BOOL, y FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
+        x FLOAT16, mask BOOL, y FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
+        x BFLOAT16, mask BOOL, y BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950, host)
+        x DOUBLE, mask BOOL, y DOUBLE (host)
 
     Errors:
-        161001 ACLNN_ERR_PARAM_NULLPTR: input, weight or output is null; on Atlas products actSeqLenOptional is
-            null.
+        161001 ACLNN_ERR_PARAM_NULLPTR: x, mask or y is null.
         161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
-            view outside its storage; an output that overlaps another tensor other than exactly; layoutOptional
-            neither null nor 'TND'; weight that is not [W, N].
-        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks, which are looked at first; W, S, D, actSeqLenType; lengths
-            that are negative, decrease or do not end at T; output whose first dimension is not the number of
-            windows; on Atlas products an empty tensor.
+            view outside its storage; an output that overlaps another tensor other than exactly; shapes;
+            fixTriuMask true, but for host.
         561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
 
-    Source: the documentation of aclnnNsaCompress in CANN's aclnn library.
+    Source: the documentation of aclnnScaledMaskedSoftmax in CANN's aclnn library.
+    """
+
+def scaled_masked_softmax_backward(
+    grad_output: _Array,
+    y: _Array,
+    mask: _Array | None,
+    scale: float = 1.0,
+    fix_triu_mask: bool = False,
+    *,
+    out: _Array | None = None,
+) -> _Array:
+    """Gradient of the scaled, masked softmax with respect to its input.
+
+    Formula:
+        out = 0                                                       where mask is true
+        out = scale * (gradOutput * y - y * sum(gradOutput * y))      elsewhere
+
+    Parameters:
+        grad_output: Gradient of the loss with respect to the forward's output. (Array, shape [B, N, S1, S2], S2
+            from 0 to 4096)
+        y: Output of the forward. (Array, shape as gradOutput)
+        mask: True where the forward masked; on host null masks nothing. (Array or None, shape [B or 1, N or 1,
+            S1, S2])
+        scale: The forward's scale. (float)
+        fix_triu_mask: Mask what lies above the diagonal instead; on host only. (bool)
+
+    Returns:
+        out: Gradient with respect to the forward's input. (shape as gradOutput)
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    The sum runs over the whole last axis, masked positions included: a NaN there makes the rest of its row NaN.
+    Where mask is true the result is 0, whatever gradOutput and y hold. Strided and empty tensors are fine.
+    ascend-950, of which the page aclnnScaledMaskedSoftmaxBackward of the public repository cann/ops-nn says
+    nothing and the operator's definition there does, is as atlas-a3. host also takes DOUBLE, any rank from 1, any
+    length of the last axis, any mask that broadcasts, no mask (None: nothing is masked), and fixTriuMask true:
+    mask is then ignored, and element (i, j) of the last two axes masked where j > i.
+
+    Dtypes:
+        grad_output FLOAT, y FLOAT, mask BOOL, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950, host)
+        grad_output FLOAT16, y FLOAT16, mask BOOL, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950, host)
+        grad_output BFLOAT16, y BFLOAT16, mask BOOL, out BFLOAT16 (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, ascend-950, host)
+        grad_output DOUBLE, y DOUBLE, mask BOOL, out DOUBLE (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: gradOutput, y, mask or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly; shapes;
+            fixTriuMask true, but for host.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnScaledMaskedSoftmaxBackward in CANN's aclnn library.
     """

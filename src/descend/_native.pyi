@@ -175,5 +175,8 @@ def products() -> list[dict[str, Any]]:
 def operators() -> list[dict[str, Any]]:
     """The operators' contracts, as dictionaries."""
 
+def c_interface() -> list[dict[str, Any]]:
+    """The headers of the operators' C functions, as dictionaries."""
+
 _xla_handler: object
 """The function that XLA's programs call, as a capsule."""

@@ -1,19 +1,14 @@
-"""Writes the stubs that type checkers and editors read for the functions made at import.
-
-``python -m descend._stubs [PACKAGE]`` writes ``__init__.pyi`` and ``aclnn.pyi`` into the package's source folder.
-"""
+"""The stubs that type checkers and editors read for the functions made at import; tools/generate.py writes them."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
-from pathlib import Path
 
 from descend._generate import KINDS, functional, get_workspace_size, launch
 from descend._generate import signature as signature_of
-from descend.contract import OPERATORS, Operator
+from descend.contract import Operator
 
-_HEADER = """# Written by `python -m descend._stubs` from the engine's tables; do not edit.
+_HEADER = """# Written by `python -m tools.generate` from the engine's tables; do not edit.
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 """
@@ -84,14 +79,3 @@ def two_phase_stubs(operators: dict[str, Operator]) -> str:
         texts.append(_stub(first.__name__, signature, "tuple[int, Executor]", first.__doc__))
         texts.append(_stub(operator.name, _LAUNCH, "None", launch(operator).__doc__))
     return "\n".join(texts)
-
-
-def main() -> None:
-    """Writes the stubs into the package's source, given as the only argument."""
-    package = Path(sys.argv[1] if len(sys.argv) > 1 else "src/descend")
-    (package / "__init__.pyi").write_text(functional_stubs(OPERATORS), encoding="utf-8")
-    (package / "aclnn.pyi").write_text(two_phase_stubs(OPERATORS), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

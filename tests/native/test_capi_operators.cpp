@@ -22,7 +22,6 @@ bool untouched(const Operator& op) {
 TEST_CASE("every operator runs once, and only as itself") {
   const Runtime runtime;
   const std::vector<Operator> all = operators();
-  REQUIRE(all.size() == 10);
   for (const Operator& op : all) {
     CAPTURE(op.name);
     uint64_t size = 99;

@@ -1,0 +1,12 @@
+# The list of the operators, for native/operators/registry.h: each file of that folder that defines one is in it.
+file(GLOB OPERATOR_SOURCES CONFIGURE_DEPENDS native/operators/*.cpp)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${OPERATOR_SOURCES})
+set(OPERATOR_LIST "")
+foreach(source ${OPERATOR_SOURCES})
+  file(STRINGS ${source} definitions REGEX "^extern const Operator [a-z0-9_]+{")
+  foreach(definition ${definitions})
+    string(REGEX REPLACE "^extern const Operator ([a-z0-9_]+){.*" "DESCEND_OPERATOR(\\1)\n" definition "${definition}")
+    string(APPEND OPERATOR_LIST "${definition}")
+  endforeach()
+endforeach()
+file(CONFIGURE OUTPUT generated/operators/list.inc CONTENT "${OPERATOR_LIST}" @ONLY)

@@ -1,0 +1,148 @@
+"""The pages of Huawei's documents, transcribed by hand: what the engine's tables are compared with.
+
+An operator's entry has its C name, its products besides ``host``, the parameters of its first phase in their order, and
+the signature of its functional form in Python. A name alone is an input, ``name>`` an output (``aclTensor *``),
+``name>const`` one that is declared as ``const aclTensor *``, ``name:kind`` an attribute; ? marks what may be null.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cases import A2_TO_950
+
+WITH_INFERENCE = (*A2_TO_950, "atlas-inference")
+
+
+class Page(NamedTuple):
+    """One operator's page."""
+
+    c_name: str
+    products: tuple[str, ...]
+    parameters: str
+    python: str
+    keywords: frozenset[str] = frozenset()
+    """Of the Python form, in any order."""
+
+
+_GROUPS = "numGroups:int dataFormatOptional:str?"
+_WINDOWS = "compressBlockSize:int compressStride:int actSeqLenType:int"
+_LAYER_NORM = (
+    "input normalizedShape:int_array weightOptional? biasOptional? eps:float out> meanOutOptional>? rstdOutOptional>?"
+)
+_NSA = frozenset({"compress_block_size", "compress_stride", "act_seq_len_type=0", "layout='TND'"})
+PAGES = {
+    "rms_norm_grad": Page(
+        "aclnnRmsNormGrad",
+        WITH_INFERENCE,
+        "dy x rstd gamma dxOut>const dgammaOut>const",
+        "dy, x, rstd, gamma",
+    ),
+    "rms_norm": Page(
+        "aclnnRmsNorm",
+        WITH_INFERENCE,
+        "x gamma epsilon:float yOut>const rstdOut>const",
+        "x, gamma, epsilon=1e-06",
+    ),
+    "layer_norm_backward": Page(
+        "aclnnLayerNormBackward",
+        (*WITH_INFERENCE, "atlas-training"),
+        "gradOut input normalizedShape:int_array mean rstd weightOptional? biasOptional? outputMask:bool_array "
+        "gradInputOut>? gradWeightOut>? gradBiasOut>?",
+        "grad_out, input, normalized_shape, mean, rstd, weight=None, bias=None, output_mask=(True, True, True)",
+    ),
+    "layer_norm": Page(
+        "aclnnLayerNorm",
+        (*WITH_INFERENCE, "atlas-training"),
+        _LAYER_NORM,
+        "input, normalized_shape, weight=None, bias=None, eps=1e-05",
+    ),
+    "group_norm_swish_grad": Page(
+        "aclnnGroupNormSwishGrad",
+        A2_TO_950,
+        f"dy mean rstd x gamma beta {_GROUPS} swishScale:float dgammaIsRequire:bool dbetaIsRequire:bool "
+        "dxOut>const dgammaOut>const dbetaOut>const",
+        "dy, mean, rstd, x, gamma, beta, num_groups, data_format='NCHW', swish_scale=1.0, dgamma_is_require=True, "
+        "dbeta_is_require=True",
+    ),
+    "group_norm_swish": Page(
+        "aclnnGroupNormSwish",
+        A2_TO_950,
+        f"x gamma beta {_GROUPS} eps:float activateSwish:bool swishScale:float yOut>const meanOut>const rstdOut>const",
+        "x, gamma, beta, num_groups, data_format='NCHW', eps=1e-05, activate_swish=True, swish_scale=1.0",
+    ),
+    "scaled_masked_softmax_backward": Page(
+        "aclnnScaledMaskedSoftmaxBackward",
+        A2_TO_950,
+        "gradOutput y mask? scale:float fixTriuMask:bool out>",
+        "grad_output, y, mask, scale=1.0, fix_triu_mask=False",
+    ),
+    "scaled_masked_softmax": Page(
+        "aclnnScaledMaskedSoftmax",
+        A2_TO_950,
+        "x mask? scale:float fixTriuMask:bool y>",
+        "x, mask, scale=1.0, fix_triu_mask=False",
+    ),
+    "nsa_compress_grad": Page(
+        "aclnnNsaCompressGrad",
+        ("atlas-a2-training",),
+        f"outputGrad input weight actSeqLenOptional:int_array? {_WINDOWS} layoutOptional:str? "
+        "inputGrad>const weightGrad>const",
+        "output_grad, input, weight, act_seq_len=None",
+        _NSA,
+    ),
+    "nsa_compress": Page(
+        "aclnnNsaCompress",
+        ("atlas-a2-training",),
+        f"input weight actSeqLenOptional:int_array? layoutOptional:str? {_WINDOWS} output>",
+        "input, weight, act_seq_len=None",
+        _NSA,
+    ),
+}
+# C functions in the headers of these, which Python does not have.
+VARIANTS = {
+    "aclnnLayerNormWithImplMode": f"{_LAYER_NORM} implMode:int32",
+    "aclnnFastLayerNorm": _LAYER_NORM,
+}
+
+_C_TYPES = {
+    "int": "int64_t",
+    "int32": "int32_t",
+    "float": "double",
+    "bool": "bool",
+    "str": "char *",
+    "int_array": "const aclIntArray *",
+    "bool_array": "const aclBoolArray *",
+}
+
+
+class Parameter(NamedTuple):
+    """One parameter of a page."""
+
+    name: str
+    kind: str
+    role: str
+    optional: bool
+    c_type: str
+
+
+def parameters(text: str) -> list[Parameter]:
+    """The parameters of a line."""
+    made = []
+    for word in text.split():
+        name, _, kind = word.rstrip("?").partition(":")
+        name, output, const = name.partition(">")
+        role = "attribute" if kind else "output" if output else "input"
+        c_type = _C_TYPES[kind] if kind else "aclTensor *" if output and not const else "const aclTensor *"
+        made.append(Parameter(name, kind or "tensor", role, word.endswith("?"), c_type))
+    return made
+
+
+def c_signatures() -> list[str]:
+    """The declarations of all operators' C functions."""
+    lines = []
+    for name, text in ({page.c_name: page.parameters for page in PAGES.values()} | VARIANTS).items():
+        given = ", ".join(p.c_type for p in parameters(text))
+        lines.append(f"aclnnStatus {name}GetWorkspaceSize({given}, uint64_t *, aclOpExecutor **)")
+        lines.append(f"aclnnStatus {name}(void *, uint64_t, aclOpExecutor *, aclrtStream)")
+    return lines

@@ -1,0 +1,123 @@
+"""Writes what follows from the operators' tables: the C headers and functions, and the type stubs.
+
+``python -m tools.generate`` rewrites them in this repository. The engine must be built with the operator before
+(``./dev run``), and once more after it for the C functions.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from descend import _native
+from descend._stubs import functional_stubs, two_phase_stubs
+from descend.contract import OPERATORS
+
+ROOT = Path(__file__).resolve().parent.parent
+MADE = "Written by `python -m tools.generate` from the operator's table; do not edit."
+
+_HEADER = """/* {title}
+
+   {made} */
+#ifndef {guard}
+#define {guard}
+
+#include "../aclnn/aclnn_base.h"
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{declarations}#ifdef __cplusplus
+}}
+#endif
+
+#endif /* {guard} */
+"""
+
+_LEVEL2 = """/* Programs for CANN 7 and 8 include the header by this path. */
+#ifndef {guard}
+#define {guard}
+
+#include "../aclnn_{name}.h"
+
+#endif /* {guard} */
+"""
+
+_SOURCE = """// {made}
+#include "aclnnop/aclnn_{name}.h"
+
+#include "capi/operator_call.h"
+#include "operators/registry.h"
+{definitions}"""
+
+_FIRST = "aclnnStatus {name}GetWorkspaceSize({parameters}, uint64_t* workspaceSize, aclOpExecutor** executor)"
+_SECOND = "aclnnStatus {name}(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream)"
+
+
+def _declarations(function: dict[str, Any]) -> tuple[str, str]:
+    """The two phases of a C function."""
+    parameters = ", ".join(f"{kind} {name}" for kind, name in function["parameters"])
+    return _FIRST.format(name=function["name"], parameters=parameters), _SECOND.format(name=function["name"])
+
+
+def _definitions(function: dict[str, Any]) -> str:
+    first, second = _declarations(function)
+    op, given = function["object"], ", ".join(name for _, name in function["parameters"])
+    return (
+        f"\n{first} {{\n  return descend::capi::get_workspace_size({op}, workspaceSize, executor, {given});\n}}\n"
+        f"\n{second} {{\n  return descend::capi::launch({op}, workspace, workspaceSize, executor, stream);\n}}\n"
+    )
+
+
+def _wrapped(comment: str) -> str:
+    return textwrap.fill(comment, 114, subsequent_indent="   ")
+
+
+def c_files() -> dict[str, str]:
+    """The C headers and functions of all operators by their paths, before clang-format."""
+    files = {}
+    for entry in _native.c_interface():
+        name, functions = entry["name"], entry["functions"]
+        title = _wrapped(f"{functions[0]['summary']} See docs/operators/{name}.md.")
+        guard = f"ACLNNOP_ACLNN_{name.upper()}_H_"
+        declarations = ""
+        for i, function in enumerate(functions):
+            declarations += f"/* {_wrapped(function['summary'])} */\n" if i > 0 else ""
+            declarations += "".join(f"ACL_FUNC_VISIBILITY {d};\n\n" for d in _declarations(function))
+        files[f"include/aclnnop/aclnn_{name}.h"] = _HEADER.format(
+            title=title, made=MADE, guard=f"DESCEND_{guard}", declarations=declarations
+        )
+        if entry["in_level2"]:
+            level2 = f"DESCEND_{guard.replace('ACLNNOP_', 'ACLNNOP_LEVEL2_')}"
+            files[f"include/aclnnop/level2/aclnn_{name}.h"] = _LEVEL2.format(guard=level2, name=name)
+        definitions = "".join(map(_definitions, functions))
+        files[f"native/capi/aclnn_{name}.cpp"] = _SOURCE.format(made=MADE, name=name, definitions=definitions)
+    return files
+
+
+def stubs() -> dict[str, str]:
+    """The type stubs by their paths."""
+    return {
+        "src/descend/__init__.pyi": functional_stubs(OPERATORS),
+        "src/descend/aclnn.pyi": two_phase_stubs(OPERATORS),
+    }
+
+
+def main() -> None:
+    """Writes all of it into the repository."""
+    c = c_files()
+    for path, text in {**c, **stubs()}.items():
+        (ROOT / path).write_text(text, encoding="utf-8")
+    formatter = Path(sys.executable).with_name("clang-format")
+    if formatter.exists():
+        subprocess.run([formatter, "-i", *(ROOT / path for path in c)], check=True)
+    else:
+        print("clang-format is missing: ./dev format will settle the format of the C files.")
+
+
+if __name__ == "__main__":
+    main()

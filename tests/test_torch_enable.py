@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -492,6 +493,50 @@ def test_no_call_keeps_its_tensors():
                 assert (tensor._use_count(), weight._use_count()) == before, (norm, size)
 
 
+# --- memory of large results ---------------------------------------------------------------------------------------
+
+
+def test_large_results_can_be_resized():
+    """Some programs free the results of norms until the gradient is computed, and then compute them again."""
+    x = torch.randn(1024, 2048)
+    with descend.torch.enabled():
+        for norm in (F.layer_norm, F.rms_norm):
+            y = norm(x, (2048,))
+            expected = y.clone()
+            y.untyped_storage().resize_(0)
+            y.untyped_storage().resize_(expected.untyped_storage().nbytes())
+            assert_close(y.copy_(expected), expected)
+            assert torch.equal(y.resize_(2048, 2048)[:1024], expected)
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm])
+def test_memory_of_large_results(norm):
+    """Gradients have pages that are kept when they are freed. Results have those, or huge ones."""
+    x = torch.randn(256, 16384, requires_grad=True)
+    info = descend._native.info
+
+    def mapping(tensor: Tensor) -> str:
+        found = ""
+        with open("/proc/self/smaps") as file:
+            for line in file:
+                if re.match(r"[0-9a-f]+-", line):
+                    low, high = (int(end, 16) for end in line.split()[0].split("-"))
+                    inside = low <= tensor.data_ptr() + (1 << 22) < high
+                found += line if inside else ""
+        return found
+
+    with descend.torch.enabled():
+        y = norm(x, (16384,))
+        if os.path.exists("/sys/kernel/mm/transparent_hugepage"):
+            assert re.search(r"^VmFlags:.*\bhg\b", mapping(y), re.MULTILINE)
+        dx = torch.autograd.grad(y, x, x.detach())[0]
+    descend.empty_cache()
+    assert info()["cached_bytes"] == 0
+    del dx
+    assert info()["cached_bytes"] >= 16 << 20
+    descend.empty_cache()
+
+
 # --- the backward operators ----------------------------------------------------------------------------------------
 
 
@@ -525,6 +570,35 @@ def test_rms_norms_backward(dtype, mask):
             assert_close(composed[place].reshape(found[place].shape), found[place])
     without = aten._fused_rms_norm_backward(dy, x, (16,), rstd, None, (True, False))
     assert_close(without[0], definitions.rms_norm_grad(dy, x, rstd, torch.ones(16, dtype=dtype))[0])
+
+
+@pytest.mark.parametrize("operator", ["layer_norm", "rms_norm"])
+def test_gradients_of_norms_without_parameters_are_descends(operator):
+    """Their bits are those of Descend's operator, and the strides PyTorch's, which its kernels do not always have."""
+    torch.manual_seed(0)
+    for x, size in ((torch.randn(5, 40), (40,)), (torch.randn(24).as_strided((2, 3, 4, 1), (12, 1, 3, 1)), (4, 1))):
+        dy = torch.randn(x.shape)
+        same(lambda x=x, n=size, dy=dy: gradients(getattr(F, operator), x, n, [], dy))
+        for parameters in ([None, torch.randn(size)], [torch.randn(size)], []):
+            if operator == "rms_norm" and None in parameters:
+                continue
+            with descend.torch.enabled():
+                found = gradients(getattr(F, operator), x, size, parameters, dy)
+            if operator == "layer_norm":
+                _, mean, rstd = descend.torch.layer_norm(x, size, *parameters)
+                given = [*parameters, None, None][:2]
+                mask = [True, *(p is not None for p in given)]
+                expected = descend.torch.layer_norm_backward(dy, x, size, mean, rstd, *given, mask)
+            else:
+                weight = parameters[0] if parameters else torch.ones(size)
+                rstd = descend.torch.rms_norm(x, weight, torch.finfo(torch.float32).eps)[1]
+                expected = descend.torch.rms_norm_grad(dy, x, rstd, weight)[: 1 + len(parameters)]
+            assert_close(found, [g for g in expected if g is not None], rtol=0, atol=0)
+
+
+def gradients(norm: Callable[..., Tensor], x: Tensor, size: Any, parameters: list[Any], dy: Tensor) -> list[Tensor]:
+    leaves = [t.detach().requires_grad_() if t is not None else None for t in (x, *parameters)]
+    return list(torch.autograd.grad(norm(leaves[0], size, *leaves[1:]), [t for t in leaves if t is not None], dy))
 
 
 @pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm])

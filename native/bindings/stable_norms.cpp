@@ -6,73 +6,21 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "bindings/engine.h"
 #include "bindings/python.h"
-#include "bindings/stable_torch.h"
+#include "bindings/stable_tensors.h"
 
 namespace descend::python {
 namespace {
 
-using stable_torch::Handle;
-using stable_torch::List;
-using stable_torch::Value;
-
-const stable_torch::Functions& torch() { return *stable_torch::functions(); }
-
-// Throws PyTorch's sentence, which a kernel in Python may have raised: then its name stands before, and its stack
-// after.
-[[noreturn]] void throw_torch_error() {
-  std::string_view text(torch().torch_exception_get_what_without_backtrace());
-  text = text.substr(0, text.find("\n\nAt:\n"));
-  constexpr std::string_view kError = "Error: ";
-  const size_t name = text.find(kError);
-  if (name < text.find(' ')) text.remove_prefix(name + kError.size());
-  throw std::runtime_error(std::string(text));
-}
-
-void check_torch(stable_torch::Error error) {
-  if (error != 0) throw_torch_error();
-}
-
-template <class T>
-T as(Value value) {
-  T result;
-  std::memcpy(&result, &value, sizeof result);
-  return result;
-}
-
-template <class T>
-Value to_value(T object) {
-  Value value = 0;
-  std::memcpy(&value, &object, sizeof object);
-  return value;
-}
-
-Dtype dtype_of(int32_t number) {
-  static const int32_t kSingle = torch().aoti_torch_dtype_float32(), kWide = torch().aoti_torch_dtype_float64(),
-                       kHalf = torch().aoti_torch_dtype_float16(), kBrain = torch().aoti_torch_dtype_bfloat16();
-  return number == kSingle  ? Dtype::kFloat
-         : number == kWide  ? Dtype::kDouble
-         : number == kHalf  ? Dtype::kFloat16
-         : number == kBrain ? Dtype::kBfloat16
-                            : Dtype::kUndefined;
-}
-
-int32_t number_of(Dtype dtype) {
-  return dtype == Dtype::kDouble     ? torch().aoti_torch_dtype_float64()
-         : dtype == Dtype::kFloat16  ? torch().aoti_torch_dtype_float16()
-         : dtype == Dtype::kBfloat16 ? torch().aoti_torch_dtype_bfloat16()
-                                     : torch().aoti_torch_dtype_float32();
-}
+using namespace stable_torch;
 
 bool is_narrow(Dtype dtype) { return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16; }
 
@@ -80,75 +28,6 @@ bool is_narrow(Dtype dtype) { return dtype == Dtype::kFloat16 || dtype == Dtype:
 bool may_have(Dtype parameter, Dtype input) {
   return parameter == input || (parameter == Dtype::kFloat && is_narrow(input));
 }
-
-// A tensor argument. It is defined, and one that the engine takes, if `served`.
-struct Input {
-  Dtype dtype = Dtype::kUndefined;
-  Dims shape, strides;
-  void* data = nullptr;
-  bool served = false;
-
-  Input(const char* name, Handle handle) {
-    bool defined = false;
-    check_torch(torch().aoti_torch_is_defined(handle, &defined));
-    if (!defined) return;
-    int32_t number = 0, device = 0, layout = 0;
-    check_torch(torch().aoti_torch_get_dtype(handle, &number));
-    check_torch(torch().aoti_torch_get_device_type(handle, &device));
-    check_torch(torch().aoti_torch_get_layout(handle, &layout));
-    dtype = dtype_of(number);
-    int64_t rank = 0;
-    check_torch(torch().aoti_torch_get_dim(handle, &rank));
-    if (dtype == Dtype::kUndefined || device != torch().aoti_torch_device_type_cpu() ||
-        layout != torch().aoti_torch_layout_strided() || rank > static_cast<int64_t>(Tensor::kMaxRank)) {
-      return;
-    }
-    int64_t *sizes = nullptr, *steps = nullptr, bytes = 0, offset = 0;
-    check_torch(torch().aoti_torch_get_sizes(handle, &sizes));
-    check_torch(torch().aoti_torch_get_strides(handle, &steps));
-    check_torch(torch().aoti_torch_get_storage_size(handle, &bytes));
-    check_torch(torch().aoti_torch_get_storage_offset(handle, &offset));
-    shape.assign(sizes, rank);
-    strides.assign(steps, rank);
-    int64_t last = offset;
-    for (int64_t i = 0; i < rank; ++i) {
-      if (sizes[i] == 0) return;
-      last += (sizes[i] - 1) * steps[i];
-    }
-    const void* first = nullptr;
-    check_torch(torch().torch_get_const_data_ptr(handle, &first));
-    if (first == nullptr || bytes < (last + 1) * dtype_size(dtype)) {
-      throw std::runtime_error(concat(name, " is a view of a storage that is freed, or smaller than the view: ", bytes,
-                                      " bytes, but must have ", (last + 1) * dtype_size(dtype), "."));
-    }
-    data = const_cast<void*>(first);
-    served = true;
-  }
-
-  bool is_like(const Input& other) const {
-    return served && dtype == other.dtype &&
-           std::equal(shape.begin(), shape.end(), other.shape.begin(), other.shape.end());
-  }
-};
-
-// The list that an argument is.
-struct Numbers {
-  static constexpr size_t kMost = Tensor::kMaxRank;
-  std::array<int64_t, kMost> values{};
-  size_t count = 0;
-  bool fits = true;
-
-  explicit Numbers(Value argument) {
-    const List list = as<List>(argument);
-    check_torch(torch().torch_list_size(list, &count));
-    fits = count <= kMost;
-    for (size_t i = 0; fits && i < count; ++i) {
-      Value item = 0;
-      check_torch(torch().torch_list_get_item(list, i, &item));
-      values[i] = as<int64_t>(item);
-    }
-  }
-};
 
 bool ends_with(const Input& input, const Numbers& shape) {
   return input.served && shape.fits && shape.count > 0 && shape.count <= input.shape.size() &&
@@ -159,43 +38,12 @@ bool is_of(const Input& parameter, const Numbers& shape) {
   return parameter.served && parameter.shape.size() == shape.count && ends_with(parameter, shape);
 }
 
-std::optional<Input> optional_input(const char* name, Value argument) {
-  if (argument == 0) return std::nullopt;
-  return Input(name, as<Handle>(*as<Value*>(argument)));
-}
-
-// A result on its way to PyTorch.
-class Result {
- public:
-  Result() { check_torch(torch().aoti_torch_new_uninitialized_tensor(&handle_)); }
-  Result(const Dims& shape, Dtype dtype) {
-    const Dims strides = contiguous_strides(shape);
-    check_torch(torch().aoti_torch_empty_strided(static_cast<int64_t>(shape.size()), shape.begin(), strides.begin(),
-                                                 number_of(dtype), torch().aoti_torch_device_type_cpu(), 0, &handle_));
-  }
-  Result(Result&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Result& operator=(Result&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-  }
-  ~Result() {
-    if (handle_ != nullptr) (void)torch().aoti_torch_delete_tensor_object(handle_);
-  }
-
-  void* data() const {
-    void* memory = nullptr;
-    check_torch(torch().torch_get_mutable_data_ptr(handle_, &memory));
-    return memory;
-  }
-  Value release() { return to_value(std::exchange(handle_, nullptr)); }
-
- private:
-  Handle handle_ = nullptr;
-};
-
 class EngineCall {
  public:
-  explicit EngineCall(const Operator& op) : executor_(the_engine().begin(op)), call_(the_engine().call(executor_)) {
+  EngineCall(const char* name, Memory memory)
+      : executor_(the_engine().begin(*the_engine().find_operator(name))),
+        call_(the_engine().call(executor_)),
+        memory_(memory) {
     static std::atomic<uint32_t> threads = 0;
     uint32_t now = 0;
     check_torch(torch().torch_get_num_threads(&now));
@@ -221,7 +69,7 @@ class EngineCall {
   }
 
   Result make(std::string_view name, const Dims& shape, Dtype dtype) {
-    Result result(shape, dtype);
+    Result result(shape, dtype, memory_);
     Tensor& tensor = (*this)[name].tensor;
     tensor.dtype = dtype;
     tensor.shape = shape;
@@ -236,6 +84,7 @@ class EngineCall {
  private:
   Executor& executor_;
   Call& call_;
+  Memory memory_;
 };
 
 using Results = std::optional<std::vector<Result>>;
@@ -289,7 +138,7 @@ Results layer_norm(const Value* stack) {
     if (!may_have(parameters, input.dtype) || !is_of(*parameter, shape)) return std::nullopt;
   }
   const Dtype statistics = parameters == Dtype::kUndefined ? input.dtype : parameters;
-  EngineCall call(*the_engine().find_operator("layer_norm"));
+  EngineCall call("layer_norm", Memory::kPytorchs);
   call.give("input", input);
   call["normalized_shape"].list = dims_of(shape);
   call["eps"].real = as<double>(stack[4]);
@@ -316,7 +165,7 @@ Results layer_norm_backward(const Value* stack) {
     if (!given[k] && mask.values[k + 1] != 0) return std::nullopt;
     if (given[k] && (!may_have(given[k]->dtype, input.dtype) || !is_of(*given[k], shape))) return std::nullopt;
   }
-  EngineCall call(*the_engine().find_operator("layer_norm_backward"));
+  EngineCall call("layer_norm_backward", Memory::kKept);
   call.give("grad_out", grad_out);
   call.give("input", input);
   call["normalized_shape"].list = dims_of(shape);
@@ -358,7 +207,7 @@ Results rms_norm(const Value* stack) {
   const Dtype wide = is_narrow(input.dtype) ? Dtype::kFloat : input.dtype;
   const double least =
       wide == Dtype::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
-  EngineCall call(*the_engine().find_operator("rms_norm"));
+  EngineCall call("rms_norm", Memory::kPytorchs);
   call.give("x", input);
   call.give("gamma", weight ? *weight : ones(input, shape));
   call["epsilon"].real = stack[3] == 0 ? least : as<double>(*as<Value*>(stack[3]));
@@ -378,7 +227,7 @@ Results rms_norm_backward(const Value* stack) {
       !may_have(rstd.dtype, input.dtype) || (mask.values[1] != 0 && !weight)) {
     return std::nullopt;
   }
-  EngineCall call(*the_engine().find_operator("rms_norm_grad"));
+  EngineCall call("rms_norm_grad", Memory::kKept);
   call.give("dy", grad_out);
   call.give("x", input);
   call.give("rstd", rstd);
@@ -450,12 +299,12 @@ template <size_t kIndex>
 void kernel(Value* stack, uint64_t, uint64_t) {
   const Norm& norm = norms()[kIndex];
   Results results = compute(norm, stack);
-  if (!results) return check_torch(torch().torch_call_dispatcher(norm.otherwise, "", stack, stable_torch::kRelease));
+  if (!results) return check_torch(torch().torch_call_dispatcher(norm.otherwise, "", stack, kRelease));
   free_arguments(norm, stack);
   for (size_t k = 0; k < results->size(); ++k) stack[k] = (*results)[k].release();
 }
 
-constexpr std::array<stable_torch::Kernel, 4> kKernels{kernel<0>, kernel<1>, kernel<2>, kernel<3>};
+constexpr std::array<Kernel, 4> kKernels{kernel<0>, kernel<1>, kernel<2>, kernel<3>};
 
 // Registers the kernels [first, first + count) for PyTorch's operators on the CPU. They are removed when it is
 // destroyed.
@@ -464,7 +313,7 @@ class StableNorms {
   explicit StableNorms(size_t first, size_t count) {
     check_torch(torch().aoti_torch_library_init_impl("aten", "CPU", __FILE__, __LINE__, &library_));
     for (size_t i = first; i < first + count; ++i) {
-      check_torch(torch().torch_library_impl(library_, norms()[i].name, kKernels[i], stable_torch::kRelease));
+      check_torch(torch().torch_library_impl(library_, norms()[i].name, kKernels[i], kRelease));
     }
   }
   StableNorms(const StableNorms&) = delete;
@@ -472,7 +321,7 @@ class StableNorms {
   ~StableNorms() { (void)torch().aoti_torch_delete_library_object(library_); }
 
  private:
-  stable_torch::LibraryObject* library_ = nullptr;
+  LibraryObject* library_ = nullptr;
 };
 
 }  // namespace
@@ -489,7 +338,7 @@ void bind_stable_norms(nb::module_& module) {
   module.def(
       "override_norms",
       [](bool on) {
-        if (stable_torch::functions() == nullptr) {
+        if (functions() == nullptr) {
           throw std::runtime_error("PyTorch's stable interface was not found: call load_stable_torch first.");
         }
         static StableNorms* libraries = nullptr;

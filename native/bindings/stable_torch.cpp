@@ -37,6 +37,7 @@ bool load(const std::function<std::uintptr_t(const char* name)>& address) {
   FIND(torch_get_const_data_ptr);
   FIND(torch_get_mutable_data_ptr);
   FIND(aoti_torch_empty_strided);
+  FIND(torch_from_blob);
   FIND(aoti_torch_new_uninitialized_tensor);
   FIND(aoti_torch_delete_tensor_object);
   FIND(torch_list_size);

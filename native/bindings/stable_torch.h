@@ -45,6 +45,10 @@ struct Functions {
   Error (*torch_get_mutable_data_ptr)(Handle, void**);
   Error (*aoti_torch_empty_strided)(int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                     int32_t device_type, int32_t device_index, Handle*);
+  Error (*torch_from_blob)(void* data, int64_t rank, const int64_t* sizes, const int64_t* strides, int64_t offset,
+                           int32_t dtype, int32_t device_type, int32_t device_index, Handle*, int32_t layout,
+                           const uint8_t* metadata, int64_t metadata_size, void (*deleter)(void* data, void* context),
+                           void* context);
   Error (*aoti_torch_new_uninitialized_tensor)(Handle*);  // one that is not defined
   Error (*aoti_torch_delete_tensor_object)(Handle);
 

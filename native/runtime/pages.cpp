@@ -53,9 +53,7 @@ void* map(size_t bytes) {
   const size_t before = -reinterpret_cast<uintptr_t>(begin) % kHugePage;
   if (before != 0) munmap(begin, before);
   if (before != slack) munmap(begin + before + bytes, slack - before);
-#if defined(MADV_HUGEPAGE)
-  madvise(begin + before, bytes, MADV_HUGEPAGE);
-#endif
+  prefer_huge_pages(begin + before, bytes);
   return begin + before;
 }
 
@@ -91,6 +89,14 @@ size_t page_class(size_t bytes) {
 }
 
 }  // namespace detail
+
+void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  if (bytes < kHugeFrom) return;
+  const size_t before = -reinterpret_cast<uintptr_t>(memory) % page_bytes;  // whole pages: the others have neighbours
+  madvise(static_cast<char*>(memory) + before, (bytes - before) / page_bytes * page_bytes, MADV_HUGEPAGE);
+#endif
+}
 
 void* take_pages(size_t bytes) {
   const size_t size = detail::page_class(bytes);

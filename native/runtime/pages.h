@@ -15,6 +15,10 @@ void* take_pages(size_t bytes);
 // `bytes` as given to take_pages. Null is ignored.
 void give_pages(void* pointer, size_t bytes);
 
+// Asks the system to map huge pages where this memory has not been touched yet. One page fault then stands for
+// hundreds. Only for sizes that have some huge pages in them; else it does nothing.
+void prefer_huge_pages(void* memory, size_t bytes);
+
 void trim_pages();  // gives the cached pages back to the system
 size_t cached_page_bytes();
 void set_page_cache_limit(size_t bytes);  // the default is 1 GiB, or an eighth of the memory if that is less

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
-#include <set>
 #include <string>
+#include <string_view>
 
 #include "acl/acl.h"
 
@@ -73,15 +73,49 @@ class Bytes {
   std::abort();
 }
 
-// Checks a status, and that a refusal comes with a sentence.
-inline void expect(const std::string& who, int status, const std::set<int>& allowed) {
-  if (allowed.count(status) == 0) {
+// The statuses that a call may return: a few, in no order. It allocates nothing, since there is one for each call.
+class Codes {
+ public:
+  Codes(std::initializer_list<int> codes) {
+    for (int code : codes) insert(code);
+  }
+  void insert(int code) {
+    if (has(code)) return;
+    if (count_ == kMost) fault("the model allows too many statuses");
+    codes_[count_++] = code;
+  }
+  void insert(const Codes& others) {
+    for (int code : others) insert(code);
+  }
+  bool has(int code) const {
+    for (int one : *this) {
+      if (one == code) return true;
+    }
+    return false;
+  }
+  bool is_only(int code) const { return count_ == 1 && codes_[0] == code; }
+  bool empty() const { return count_ == 0; }
+  size_t size() const { return count_; }
+  const int* begin() const { return codes_; }
+  const int* end() const { return codes_ + count_; }
+
+ private:
+  static constexpr size_t kMost = 8;
+  int codes_[kMost] = {};
+  size_t count_ = 0;
+};
+
+// Checks a status, and that a refusal comes with a sentence. `detail` is added to the name of the function.
+inline void expect(const char* who, int status, const Codes& allowed, const char* detail = "") {
+  if (!allowed.has(status)) {
     std::string list;
     for (int code : allowed) list += (list.empty() ? "" : " or ") + std::to_string(code);
-    fault(who + " returned " + std::to_string(status) + ", but must return " + list);
+    fault(std::string(who) + detail + " returned " + std::to_string(status) + ", but must return " + list);
   }
-  const std::string sentence = status == 0 ? "" : aclGetRecentErrMsg();
-  if (status != 0 && (sentence.size() < 20 || sentence.back() != '.')) fault(who + " gave no sentence");
+  const std::string_view sentence = status == 0 ? "" : aclGetRecentErrMsg();
+  if (status != 0 && (sentence.size() < 20 || sentence.back() != '.')) {
+    fault(std::string(who) + detail + " gave no sentence");
+  }
 }
 
 }  // namespace fuzz

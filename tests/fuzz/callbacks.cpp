@@ -2,8 +2,6 @@
 // step.
 #include <pthread.h>
 
-#include <set>
-
 #include "runtime.h"
 
 namespace fuzz {
@@ -20,14 +18,14 @@ void Runtime::callbacks(const Object& stream) {
   if (stream.handle == nullptr && !is_alone) return;  // the default stream belongs to all threads
   settle();
   const auto self = static_cast<uint64_t>(pthread_self());
-  const auto codes = [&stream](int code) { return std::set<int>{stream.alive ? code : kStale}; };
+  const auto codes = [&stream](int code) { return Codes{stream.alive ? code : kStale}; };
   int calls = 0, launched = 0;
   const auto launch = [&](int code) {
     const auto type = bytes_.pick<int>({0, 1, 2, -1});
     const bool null = bytes_.one_in(8), fine = !null && (type == 0 || type == 1);
     const int status =
         aclrtLaunchCallback(null ? nullptr : count, &calls, static_cast<aclrtCallbackBlockType>(type), stream.handle);
-    expect("aclrtLaunchCallback", status, fine ? codes(code) : std::set<int>{kInvalid});
+    expect("aclrtLaunchCallback", status, fine ? codes(code) : Codes{kInvalid});
     launched += status == 0;
   };
   launch(kNoCallbackThread);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 
 namespace fuzz {
 namespace {
@@ -13,10 +12,18 @@ using Big = __int128;
 constexpr int kNull = 161001, kInvalid = 161002, kTiling = 561002, kNoKernel = 561003;
 constexpr Big kLimit = Big{1} << 62;
 
+// Orders of the checks: kNsaRanks comes before what is the same for all tensors, kNsaValues after the other rules of
+// the page.
+enum Order { kArguments, kProduct, kMaskLength, kNsaRanks, kTensors, kPage, kNsaValues };
+constexpr int kOrders = kNsaValues + 1;
+
 // The broken rules, each with the place that the contract gives it in the order of checks.
 class Breaches {
  public:
-  void add(int order, int code) { found_[order].insert(code); }
+  void add(int order, int code) {
+    found_[order].insert(code);
+    first_ = std::min(first_, order);
+  }
   void add_if(bool broken, int order, int code) {
     if (broken) add(order, code);
   }
@@ -25,27 +32,17 @@ class Breaches {
     if (broken) doubt(order, code);
   }
   // The codes of the first order that has a breach; and of all doubts up to and including that order.
-  std::set<int> codes() const {
-    std::set<int> result;
-    const int first = found_.empty() ? 100 : found_.begin()->first;
-    for (const auto& [order, codes] : doubts_) {
-      if (order <= first) result.insert(codes.begin(), codes.end());
-    }
-    if (found_.empty()) {
-      result.insert(0);
-    } else {
-      result.insert(found_.begin()->second.begin(), found_.begin()->second.end());
-    }
+  Codes codes() const {
+    Codes result = first_ < kOrders ? found_[first_] : Codes{0};
+    for (int order = 0; order < kOrders && order <= first_; ++order) result.insert(doubts_[order]);
     return result;
   }
 
  private:
-  std::map<int, std::set<int>> found_, doubts_;
+  using List = Codes[kOrders];
+  List found_ = {{}, {}, {}, {}, {}, {}, {}}, doubts_ = {{}, {}, {}, {}, {}, {}, {}};
+  int first_ = kOrders;
 };
-
-// Orders of the checks: kNsaRanks comes before what is the same for all tensors, kNsaValues after the other rules of
-// the page.
-enum Order { kArguments, kProduct, kMaskLength, kNsaRanks, kTensors, kPage, kNsaValues };
 
 bool is_float(int dtype) { return dtype == ACL_FLOAT || dtype == ACL_FLOAT16 || dtype == ACL_BF16; }
 bool is_any_float(int dtype) { return is_float(dtype) || dtype == ACL_DOUBLE; }
@@ -126,19 +123,21 @@ void check_layout(const TensorArgument& tensor, int size, Breaches& breaches) {
 
 // Whether no two elements share a place: 1 yes, 0 no, -1 too many to try.
 int is_injective(const TensorArgument& tensor) {
-  std::vector<int64_t> all;
-  if (!places(tensor, &all)) return is_contiguous(tensor) ? 1 : -1;
+  const std::vector<int64_t>* const found = places(tensor);
+  if (found == nullptr) return is_contiguous(tensor) ? 1 : -1;
+  std::vector<int64_t> all = *found;
   std::sort(all.begin(), all.end());
   return std::adjacent_find(all.begin(), all.end()) == all.end();
 }
 
 // The bytes that a tensor's elements lie in.
 std::vector<intptr_t> addresses(const TensorArgument& tensor) {
-  std::vector<int64_t> all;
-  (void)places(tensor, &all);
+  const std::vector<int64_t>* const all = places(tensor);
   std::vector<intptr_t> result;
+  if (all == nullptr) return result;
+  result.reserve(all->size());
   const int64_t size = element_size(tensor.dtype);
-  for (int64_t place : all) result.push_back(reinterpret_cast<intptr_t>(tensor.data) + place * size);
+  for (int64_t place : *all) result.push_back(reinterpret_cast<intptr_t>(tensor.data) + place * size);
   return result;
 }
 
@@ -160,17 +159,19 @@ bool may_share(const TensorArgument& output, const TensorArgument& other, bool o
     const bool matters = output.shape[i] != 1 && other.shape[i] != 1;
     if (matters && output.strides[i] != other.strides[i]) return false;
   }
-  const auto mine = addresses(output), theirs = addresses(other);
+  const auto mine = addresses(output);
+  auto theirs = addresses(other);
   if (other_is_input && output.shape == other.shape && mine == theirs) return true;
-  const std::set<intptr_t> taken(theirs.begin(), theirs.end());
-  return std::none_of(mine.begin(), mine.end(), [&](intptr_t place) { return taken.count(place) > 0; });
+  std::sort(theirs.begin(), theirs.end());
+  return std::none_of(mine.begin(), mine.end(),
+                      [&](intptr_t place) { return std::binary_search(theirs.begin(), theirs.end(), place); });
 }
 
 class Rules {
  public:
   explicit Rules(const Call& call) : call_(call) {}
 
-  std::set<int> run() {
+  Codes run() {
     check_arguments();
     check_product();
     if (arguments_missing_) return breaches_.codes();
@@ -312,7 +313,7 @@ class Rules {
     for (size_t i = 0; i < call_.tensors.size(); ++i) {
       if (given(i)) check_layout(at(i), static_cast<int>(element_size(at(i).dtype)), breaches_);
     }
-    if (breaches_.codes() != std::set<int>{0}) return;  // what follows needs views inside their storage
+    if (!breaches_.codes().is_only(0)) return;  // what follows needs views inside their storage
     for (size_t out = call_.inputs; out < call_.tensors.size(); ++out) {
       if (!given(out)) continue;
       const int injective = is_injective(at(out));
@@ -476,6 +477,6 @@ class Rules {
 
 }  // namespace
 
-std::set<int> first_phase(const Call& call) { return Rules(call).run(); }
+Codes first_phase(const Call& call) { return Rules(call).run(); }
 
 }  // namespace fuzz

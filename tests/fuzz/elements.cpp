@@ -8,16 +8,17 @@ namespace {
 
 bool is_empty(const Shape& shape) { return std::count(shape.begin(), shape.end(), 0) > 0; }
 
-bool is_countable(const Shape& shape) {
+}  // namespace
+
+int64_t count_of(const Shape& shape) {
+  const bool empty = is_empty(shape);
   int64_t count = 1;
   for (int64_t dim : shape) {
-    if (dim < 0) return false;
-    if (!is_empty(shape) && (__builtin_mul_overflow(count, dim, &count) || count >= kMany)) return false;
+    if (dim < 0) return -1;
+    if (!empty && (__builtin_mul_overflow(count, dim, &count) || count >= kMany)) return -1;
   }
-  return true;
+  return empty ? 0 : count;
 }
-
-}  // namespace
 
 bool uses(const Call& call, size_t i) {
   if (call.op == Op::kLayerNormBackward) {
@@ -30,18 +31,23 @@ bool uses(const Call& call, size_t i) {
   return !(softmax && i + 1 == call.inputs && call.flags[0]);
 }
 
-bool places(const TensorArgument& tensor, std::vector<int64_t>* result) {
-  if (!is_countable(tensor.shape)) return false;
-  result->assign(1, tensor.offset);
-  if (is_empty(tensor.shape)) result->clear();
-  for (size_t axis = 0; axis < tensor.shape.size() && !result->empty(); ++axis) {
-    std::vector<int64_t> longer;
-    for (int64_t place : *result) {
-      for (int64_t i = 0; i < tensor.shape[axis]; ++i) longer.push_back(place + i * tensor.strides[axis]);
+const std::vector<int64_t>* places(const TensorArgument& tensor) {
+  thread_local std::vector<int64_t> result;
+  const int64_t count = count_of(tensor.shape);
+  if (count < 0) return nullptr;
+  result.resize(static_cast<size_t>(count));
+  if (count == 0) return &result;
+  result[0] = tensor.offset;
+  int64_t known = 1;  // the places along the axes so far; each becomes as many as the next axis is long, from the last
+  for (size_t axis = 0; axis < tensor.shape.size(); ++axis) {
+    const int64_t length = tensor.shape[axis];
+    for (int64_t k = known - 1; k >= 0; --k) {
+      const int64_t place = result[k];
+      for (int64_t i = length - 1; i >= 0; --i) result[k * length + i] = place + i * tensor.strides[axis];
     }
-    *result = std::move(longer);
+    known *= length;
   }
-  return true;
+  return &result;
 }
 
 int64_t element_size(int dtype) { return static_cast<int64_t>(aclDataTypeSize(static_cast<aclDataType>(dtype))); }

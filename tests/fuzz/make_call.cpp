@@ -25,7 +25,7 @@ class Maker {
     for (TensorArgument& tensor : call_.tensors) lay_out(tensor, &tensor - call_.tensors.data() >= inputs());
     const int64_t wrongs = bytes_.pick<int64_t>({0, 0, 0, 1, 1, 2, 3});
     for (int64_t i = 0; i < wrongs; ++i) spoil();
-    return call_;
+    return std::move(call_);
   }
 
  private:

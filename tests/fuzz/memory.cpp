@@ -153,7 +153,8 @@ char* Memory::move(Call& call, size_t i) {
   const int64_t need = storage_bytes(tensor);
   if (need < 0 || tensor.data == nullptr) return nullptr;
   char* const data = allocate(need, false);
-  std::memcpy(data, tensor.data, need);
+  // A tensor without elements may have a storage beyond its memory.
+  std::memcpy(data, tensor.data, std::min(static_cast<size_t>(need), tensor.room));
   tensor.data = data, tensor.room = SIZE_MAX;
   return data;
 }
@@ -167,9 +168,10 @@ void Memory::fill(const Call& call, uint32_t seed) {
   };
   for (size_t i = 0; i < call.inputs; ++i) {
     const TensorArgument& tensor = call.tensors[i];
-    std::vector<int64_t> all;
-    if (tensor.handle != Handle::kAlive || tensor.data == nullptr || !uses(call, i) || !places(tensor, &all)) continue;
-    for (int64_t place : all) {
+    if (tensor.handle != Handle::kAlive || tensor.data == nullptr || !uses(call, i)) continue;
+    const std::vector<int64_t>* const all = places(tensor);
+    if (all == nullptr) continue;
+    for (int64_t place : *all) {
       double number = next() * 4 - 2;
       // One seed of 16 has numbers that nothing is computed well from; nothing may break.
       if (seed % 16 == 15) {
@@ -182,16 +184,19 @@ void Memory::fill(const Call& call, uint32_t seed) {
 }
 
 std::vector<char> Memory::bytes() const {
+  size_t size = 0;
+  for (const Block& block : blocks_) size += block.size;
   std::vector<char> result;
+  result.reserve(size);
   for (const Block& block : blocks_) result.insert(result.end(), block.data, block.data + block.size);
   return result;
 }
 
 void Memory::clear(const TensorArgument& tensor, std::vector<char>& copy) const {
-  std::vector<int64_t> all;
-  if (tensor.data == nullptr || !places(tensor, &all)) return;
+  const std::vector<int64_t>* const all = tensor.data != nullptr ? places(tensor) : nullptr;
+  if (all == nullptr) return;
   const int64_t size = element_size(tensor.dtype);
-  for (int64_t place : all) {
+  for (int64_t place : *all) {
     const char* const element = tensor.data + place * size;
     size_t before = 0;
     for (const Block& block : blocks_) {
@@ -204,10 +209,11 @@ void Memory::clear(const TensorArgument& tensor, std::vector<char>& copy) const 
 }
 
 Numbers read(const TensorArgument& tensor) {
-  std::vector<int64_t> all;
   Numbers result;
-  if (tensor.data == nullptr || !places(tensor, &all)) return result;
-  for (int64_t place : all) result.push_back(decode(tensor.dtype, tensor.data + place * element_size(tensor.dtype)));
+  const std::vector<int64_t>* const all = tensor.data != nullptr ? places(tensor) : nullptr;
+  if (all == nullptr) return result;
+  result.reserve(all->size());
+  for (int64_t place : *all) result.push_back(decode(tensor.dtype, tensor.data + place * element_size(tensor.dtype)));
   return result;
 }
 

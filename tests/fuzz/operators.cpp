@@ -179,7 +179,7 @@ class Executor {
 
   // Whether the call was accepted.
   bool run_once(aclrtStream stream, bool stream_alive) {
-    std::set<int> expected;
+    Codes expected{};
     int used = op();
     uint64_t given = size_;
     const uint32_t seed = bytes_.number();
@@ -209,7 +209,7 @@ class Executor {
     if (used != op()) expected.insert(ACLNN_ERR_PARAM_INVALID);
     if (!stream_alive) expected.insert(ACLNN_ERR_RUNTIME_ERROR);
     if (addresses_missing()) expected.insert(ACLNN_ERR_RUNTIME_ERROR);
-    const std::set<int> now = moved_ ? first_phase(call_) : std::set<int>{0};  // what new addresses break
+    const Codes now = moved_ ? first_phase(call_) : Codes{0};  // what new addresses break
     for (int code : now) {
       if (code != 0 || expected.empty()) expected.insert(code);
     }
@@ -299,7 +299,7 @@ class Executor {
       other = call_.tensors[i];
     }
     moved_ = true;
-    std::set<int> expected{0};
+    Codes expected{0};
     const bool wrong = bytes_.one_in(8);
     if (wrong) other.shape.push_back(2), other.strides.push_back(1);
     if (wrong || index >= number || other.handle != Handle::kAlive) expected = {ACLNN_ERR_PARAM_INVALID};
@@ -321,10 +321,10 @@ class Executor {
 int64_t work(const Call& call) {
   int64_t sum = 0;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
-    std::vector<int64_t> all;
     if (call.tensors[i].handle != Handle::kAlive || !uses(call, i)) continue;
-    if (!places(call.tensors[i], &all)) return INT64_MAX;
-    sum += static_cast<int64_t>(all.size());
+    const int64_t count = count_of(call.tensors[i].shape);
+    if (count < 0) return INT64_MAX;
+    sum += count;
   }
   return sum;
 }
@@ -346,8 +346,7 @@ void call_operator(Bytes& bytes, aclrtStream stream, bool stream_alive) {
   {
     Handles handles(call);
     status = handles.first_phase(call.no_size ? nullptr : &size, call.no_executor ? nullptr : &executor);
-    expect(std::string(kNames[static_cast<int>(call.op)]) + "GetWorkspaceSize on " + product, status,
-           first_phase(call));
+    expect(kNames[static_cast<int>(call.op)], status, first_phase(call), "GetWorkspaceSize");
   }
   if (status != 0) {
     if (size != kUntouched || executor != nothing) fault("a refused first phase wrote its results");

@@ -67,7 +67,9 @@ struct Statistics {
 Statistics statistics(int64_t rows, int64_t columns, const Numbers& x, double epsilon) {
   Statistics result{Numbers(rows), Numbers(rows)};
   const auto n = static_cast<double>(columns);
-  for_matrix(rows, columns, [&](int64_t r, int64_t, int64_t i) { result.mean[r] += x[i] / n; });
+  // First the sum, then the quotient: the variance of equal numbers is exactly 0.
+  for_matrix(rows, columns, [&](int64_t r, int64_t, int64_t i) { result.mean[r] += x[i]; });
+  for (double& value : result.mean) value /= n;
   for_matrix(rows, columns, [&](int64_t r, int64_t, int64_t i) {
     result.rstd[r] += (x[i] - result.mean[r]) * (x[i] - result.mean[r]);
   });

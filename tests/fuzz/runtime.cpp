@@ -17,7 +17,7 @@ constexpr size_t kReserved = size_t{2} << 20;
 constexpr int kStale = 200005, kInvalid = 100000, kNoMemory = 200000;
 int foreign;  // its address is a handle of nothing
 
-std::set<int> only_if(bool fine, int code) { return {fine ? 0 : code}; }
+Codes only_if(bool fine, int code) { return {fine ? 0 : code}; }
 
 }  // namespace
 
@@ -142,8 +142,8 @@ void Runtime::streams() {
     case 4: {
       const Object stream = pick_stream();
       const auto timeout = bytes_.pick<int32_t>({-1, 10000, INT32_MAX, -2, INT32_MIN});
-      std::set<int> expected = only_if(stream.alive, kStale);
-      if (timeout < -1) expected = stream.alive ? std::set<int>{kInvalid} : std::set<int>{kInvalid, kStale};
+      Codes expected = only_if(stream.alive, kStale);
+      if (timeout < -1) expected = stream.alive ? Codes{kInvalid} : Codes{kInvalid, kStale};
       return expect("aclrtSynchronizeStreamWithTimeout", aclrtSynchronizeStreamWithTimeout(stream.handle, timeout),
                     expected);
     }
@@ -170,9 +170,7 @@ void Runtime::events() {
   Object& event = pick(events_);
   const Object stream = pick_stream();
   const bool null = event.handle == nullptr;
-  const auto needs = [&](bool fine) {
-    return fine ? std::set<int>{0} : null ? std::set<int>{kStale, kInvalid} : std::set<int>{kStale};
-  };
+  const auto needs = [&](bool fine) { return fine ? Codes{0} : null ? Codes{kStale, kInvalid} : Codes{kStale}; };
   const bool both = event.alive && stream.alive;
   switch (what) {
     case 2:
@@ -200,7 +198,7 @@ void Runtime::event_times() {
   settle();
   const Object begin = pick(events_), end = pick(events_);
   float milliseconds = 0;
-  std::set<int> expected{0};
+  Codes expected{0};
   if (!begin.alive || !end.alive) {
     expected = {kStale, kInvalid};
   } else if (!begin.recorded || !end.recorded || !begin.timed || !end.timed) {
@@ -222,7 +220,7 @@ void Runtime::contexts() {
       const Object& context = pick(contexts_);
       const int code = context.handle == nullptr ? kInvalid : kStale;
       const int status = aclrtSetCurrentContext(context.handle);
-      return expect("aclrtSetCurrentContext", status, context.alive ? std::set<int>{0} : std::set<int>{code, kStale});
+      return expect("aclrtSetCurrentContext", status, context.alive ? Codes{0} : Codes{code, kStale});
     }
     case 2:
       settle();
@@ -277,8 +275,8 @@ void Runtime::fill() {
   const auto value = static_cast<int32_t>(bytes_.number());
   const Object stream = pick_stream();
   const bool async = bytes_.below(2) != 0, fine = count <= most && count <= room;
-  std::set<int> expected = only_if(fine, kInvalid);
-  if (async && !stream.alive) expected = fine ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  Codes expected = only_if(fine, kInvalid);
+  if (async && !stream.alive) expected = fine ? Codes{kStale} : Codes{kStale, kInvalid};
   const int status = async ? aclrtMemsetAsync(block->data + begin, most, value, count, stream.handle)
                            : aclrtMemset(block->data + begin, most, value, count);
   expect("aclrtMemset", status, expected);
@@ -296,8 +294,8 @@ void Runtime::copy() {
   const auto kind = static_cast<aclrtMemcpyKind>(bytes_.pick<int>({4, 0, 1, 2, 3, 8, -1}));
   const Object stream = pick_stream();
   const bool async = bytes_.below(2) != 0, fine = count <= most && count <= room && kind <= 7;
-  std::set<int> expected = only_if(fine, kInvalid);
-  if (async && !stream.alive) expected = fine ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  Codes expected = only_if(fine, kInvalid);
+  if (async && !stream.alive) expected = fine ? Codes{kStale} : Codes{kStale, kInvalid};
   const int status = async ? aclrtMemcpyAsync(to->data, most, from->data + begin, count, kind, stream.handle)
                            : aclrtMemcpy(to->data, most, from->data + begin, count, kind);
   expect("aclrtMemcpy", status, expected);
@@ -318,7 +316,7 @@ void Runtime::copy_rows() {
   const bool fine =
       width <= dpitch && width <= spitch && fits(dpitch, to->contents.size()) && fits(spitch, from->contents.size());
   const int status = aclrtMemcpy2d(to->data, dpitch, from->data, spitch, width, height, ACL_MEMCPY_DEFAULT);
-  expect("aclrtMemcpy2d", status, none ? std::set<int>{0, kInvalid} : only_if(fine, kInvalid));
+  expect("aclrtMemcpy2d", status, none ? Codes{0, kInvalid} : only_if(fine, kInvalid));
   for (size_t row = 0; status == 0 && !none && row < height; ++row) {
     std::memcpy(to->contents.data() + row * dpitch, from->contents.data() + row * spitch, width);
   }
@@ -377,8 +375,8 @@ void Runtime::map() {
   for (const auto& [first, other] : mapped_) {
     fine = fine && (page + pages <= first || first + physical_[other].pages <= page);
   }
-  std::set<int> expected = only_if(fine, kInvalid);
-  if (!memory.alive) expected = fine ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  Codes expected = only_if(fine, kInvalid);
+  if (!memory.alive) expected = fine ? Codes{kStale} : Codes{kStale, kInvalid};
   const int status = aclrtMapMem(place, pages * kPage, 0, memory.handle, 0);
   expect("aclrtMapMem", status, expected);
   if (status != 0) return;
@@ -392,8 +390,8 @@ void Runtime::functions() {
   if (kind == 5) return callbacks(stream);
   const bool null = kind == 1;
   const auto count = [](void* calls) { ++*static_cast<std::atomic<int>*>(calls); };
-  std::set<int> expected = only_if(!null, kInvalid);
-  if (!stream.alive) expected = null ? std::set<int>{kStale, kInvalid} : std::set<int>{kStale};
+  Codes expected = only_if(!null, kInvalid);
+  if (!stream.alive) expected = null ? Codes{kStale, kInvalid} : Codes{kStale};
   const int status = aclrtLaunchHostFunc(stream.handle, null ? nullptr : +count, &calls_);
   expect("aclrtLaunchHostFunc", status, expected);
   calls_expected_ += status == 0;
@@ -407,8 +405,8 @@ void Runtime::numbers() {
   const uint64_t value = bytes_.number();
   const Object stream = pick_stream();
   const bool aligned = reinterpret_cast<uintptr_t>(block->data + place) % 8 == 0;
-  std::set<int> expected = only_if(aligned, kInvalid);
-  if (!stream.alive) expected = aligned ? std::set<int>{kStale} : std::set<int>{kStale, kInvalid};
+  Codes expected = only_if(aligned, kInvalid);
+  if (!stream.alive) expected = aligned ? Codes{kStale} : Codes{kStale, kInvalid};
   const int status = aclrtValueWrite(block->data + place, value, 0, stream.handle);
   expect("aclrtValueWrite", status, expected);
   if (status != 0) return;

@@ -72,7 +72,7 @@ class Build:
             return c_double(value)
         if kind == "bool":
             return c_bool(value)
-        return ctypes.c_char_p(value.encode()) if kind == "string" else c_int64(value)
+        return ctypes.c_char_p(value.encode()) if kind == "str" else c_int64(value)
 
     def call(self, operator: Operator, problem: Problem) -> Callable[[], None]:
         """The call on the problem's arrays, planned once."""

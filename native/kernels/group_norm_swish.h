@@ -8,7 +8,7 @@
 
 namespace descend::kernels {
 
-// Elements that the path for short channels works on at a time: whole channels, or whole groups where they are small.
+// Elements of short channels that are worked on at a time.
 inline constexpr int64_t kForwardTile = 512;
 
 //   mean, rstd = 1 / sqrt(variance + epsilon) of each group,  z = (x - mean) * rstd * gamma + beta

@@ -1,9 +1,9 @@
 #include "kernels/layer_norm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
+#include "kernels/moments.h"
 #include "kernels/rows/engine.h"
 
 #define HWY_TARGET_INCLUDE "kernels/layer_norm.cpp"
@@ -14,49 +14,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-//   d = x - pivot,  mean = pivot + mean(d),  rstd = 1 / sqrt(mean(d * d) - mean(d)^2 + epsilon)
 //   y = ((x - centre) * rstd + level) * gamma + beta
-// Data farther from 0 than it is wide is brought near it first, where the difference is exact: its centre is its mean,
-// rounded, and what that lacks goes into the level. Other data has centre 0: one rounding less.
-struct LayerNormProgram {
-  enum Input { kX, kInputs };
+struct LayerNormProgram : MomentsProgram {
   enum Parameter { kGamma, kBeta, kParameters };
   enum Scalar { kEpsilon, kScalars };
-  enum Term { kNumbers = 0, kPivot = 0, kCentre, kLevel, kMean, kRstd, kTerms, kStatistics = 2, kNearer = kMean };
-  enum Sum { kDistance, kSquare, kSums, kColumnSums = 0 };
-  static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
-  static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kKeepsLoaded = false;  // the sums need the registers
-  static constexpr bool kFoldsInDouble = false;
-  static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
-
-  template <class V>
-  static HWY_INLINE void sum(const V* in, const V*, const V* row, V* sums) {
-    const V distance = hn::Sub(in[kX], row[kPivot]);
-    sums[kDistance] = hn::Add(sums[kDistance], distance);
-    sums[kSquare] = hn::MulAdd(distance, distance, sums[kSquare]);
-  }
-
-  // The terms hold if the pivot is within a standard deviation of the mean: what is taken from the squares is then no
-  // more than what is left.
-  template <class W, class V>
-  static HWY_INLINE auto finish(const V* means, const double* scalars, V* row) {
-    const Tag<double> d;
-    const auto excess = hn::Mul(means[kDistance], means[kDistance]);
-    const auto left = hn::Sub(means[kSquare], excess);
-    const auto variance = hn::IfThenZeroElse(hn::Lt(left, hn::Zero(d)), left);
-    const auto holds = norm_rstd<W>(means[kSquare], variance, scalars[kEpsilon], row[kRstd]);
-    const auto mean = hn::Add(row[kPivot], means[kDistance]), rounded = round_to<W>(mean);
-    row[kMean] = mean;
-    row[kCentre] = hn::IfThenZeroElse(hn::Lt(hn::Mul(mean, mean), variance), rounded);
-    row[kLevel] = hn::Mul(hn::Sub(row[kCentre], mean), round_to<W>(row[kRstd]));
-    return hn::And(holds, hn::Le(excess, hn::Mul(splat(0.5), means[kSquare])));
-  }
 
   template <class V>
   static HWY_INLINE V map(const V* in, const V* column, const V* row, V*) {
-    const V xhat = hn::MulAdd(hn::Sub(in[kX], row[kCentre]), row[kRstd], row[kLevel]);
-    return hn::MulAdd(xhat, column[kGamma], column[kBeta]);
+    return hn::MulAdd(normalised(in, row), column[kGamma], column[kBeta]);
   }
 };
 
@@ -72,26 +37,10 @@ HWY_AFTER_NAMESPACE();
 namespace descend::kernels {
 namespace {
 
-// Behind the two sums is the pivot.
-void exact_sums(int64_t n, const double* const* in, const double* const*, const double*, double* sums) {
-  for (int64_t c = 0; c < n; ++c) {
-    const double distance = in[0][c] - sums[2];
-    sums[0] += distance;
-    sums[1] += distance * distance;
-  }
-}
-
-void exact_statistics(const double* numbers, const double* means, double* statistics) {
-  const bool too_large = std::isinf(means[1]) && std::isfinite(means[0]);  // what is taken from it may be, too
-  const double variance = too_large ? means[1] : means[1] - means[0] * means[0];
-  statistics[0] = means[2] + means[0];
-  statistics[1] = 1 / std::sqrt((variance < 0 ? 0 : variance) + numbers[0]);
-}
-
 void exact_map(int64_t n, const double* const* in, const double* const* column, const double* numbers,
                const double* means, double* y, double* const*) {
   double of_row[2];
-  exact_statistics(numbers, means, of_row);
+  exact_moments(numbers, means, of_row);
   for (int64_t c = 0; c < n; ++c) y[c] = (in[0][c] - of_row[0]) * of_row[1] * column[0][c] + column[1][c];
 }
 
@@ -106,8 +55,8 @@ template <class T>
 void layer_norm(const LayerNorm<T>& p, void* scratch) {
   using W = Wide<T>;
   static const RowOperator<W> op{.kernels = DESCEND_CHOOSE(layer_norm_kernels<T>)(),
-                                 .exact_sums = exact_sums,
-                                 .exact_statistics = exact_statistics,
+                                 .exact_sums = sum_moments,
+                                 .exact_statistics = exact_moments,
                                  .exact_map = exact_map};
   if (p.columns <= 0) {
     if (p.mean != nullptr) std::fill_n(p.mean, p.rows, W{0});

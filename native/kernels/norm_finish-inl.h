@@ -47,6 +47,50 @@ HWY_INLINE hn::Mask<Tag<double>> norm_rstd(Vector<double> squares, Vector<double
                  hn::Le(squares, splat(std::numeric_limits<double>::max())));
 }
 
+// Mean and variance of a row; what layer norm and group norm have in common.
+//   d = x - pivot,  mean = pivot + mean(d),  rstd = 1 / sqrt(mean(d * d) - mean(d)^2 + epsilon)
+//   xhat = (x - centre) * rstd + level
+// Data farther from 0 than it is wide is brought near it first, where the difference is exact: its centre is its mean,
+// rounded, and what that lacks goes into the level. Other data has centre 0: one rounding less.
+struct MomentsProgram {
+  enum Input { kX, kInputs };
+  enum Term { kNumbers = 0, kPivot = 0, kCentre, kLevel, kMean, kRstd, kTerms, kStatistics = 2, kNearer = kMean };
+  enum Sum { kDistance, kSquare, kSums, kColumnSums = 0 };
+  static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
+  static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
+  static constexpr bool kKeepsLoaded = false;  // the sums need the registers
+  static constexpr bool kFoldsInDouble = false;
+  static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
+
+  template <class V>
+  static HWY_INLINE void sum(const V* in, const V*, const V* row, V* sums) {
+    const V distance = hn::Sub(in[kX], row[kPivot]);
+    sums[kDistance] = hn::Add(sums[kDistance], distance);
+    sums[kSquare] = hn::MulAdd(distance, distance, sums[kSquare]);
+  }
+
+  // The terms hold if the pivot is within a standard deviation of the mean: what is taken from the squares is then no
+  // more than what is left. Epsilon is the first of the call's numbers.
+  template <class W, class V>
+  static HWY_INLINE auto finish(const V* means, const double* epsilon, V* row) {
+    const Tag<double> d;
+    const auto excess = hn::Mul(means[kDistance], means[kDistance]);
+    const auto left = hn::Sub(means[kSquare], excess);
+    const auto variance = hn::IfThenZeroElse(hn::Lt(left, hn::Zero(d)), left);
+    const auto holds = norm_rstd<W>(means[kSquare], variance, epsilon[0], row[kRstd]);
+    const auto mean = hn::Add(row[kPivot], means[kDistance]), rounded = round_to<W>(mean);
+    row[kMean] = mean;
+    row[kCentre] = hn::IfThenZeroElse(hn::Lt(hn::Mul(mean, mean), variance), rounded);
+    row[kLevel] = hn::Mul(hn::Sub(row[kCentre], mean), round_to<W>(row[kRstd]));
+    return hn::And(holds, hn::Le(excess, hn::Mul(splat(0.5), means[kSquare])));
+  }
+
+  template <class V>
+  static HWY_INLINE V normalised(const V* in, const V* row) {
+    return hn::MulAdd(hn::Sub(in[kX], row[kCentre]), row[kRstd], row[kLevel]);
+  }
+};
+
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

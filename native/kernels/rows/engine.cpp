@@ -24,7 +24,8 @@ template <class W>
 RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
   const RowCounts& counts = op.kernels.counts;
   const int64_t size = size_of(p.element);
-  const int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride;
+  const int64_t address =
+      static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride | (p.stretch * size);
   const int64_t unit = address % 64 == 0 ? 64 : address & -address;
   return {.rows = p.rows,
           .columns = p.columns,
@@ -34,6 +35,7 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
           .together = counts.together,
           .is_forward = counts.column_sums == 0,
           .has_output = p.out.data != nullptr,
+          .in_stretches = p.stretch > 0,
           .unit = unit};
 }
 
@@ -98,7 +100,9 @@ class ExactRows {
     for (int i = 0; i < counts_.parameters; ++i) {
       const auto& [wide, own] = p_.parameters[i];
       double* to = values_[kMostInputs + i];
-      if (wide != nullptr) {
+      if (p_.stretch > 0) {
+        for (int64_t j = 0; j < n; ++j) to[j] = static_cast<double>(wide[p_.stretch_of(row, c + j)]);
+      } else if (wide != nullptr) {
         convert_span(kWideElement<W>, wide + c, Element::kFloat64, to, n);
       } else {
         convert_span(p_.element, static_cast<const char*>(own) + c * size_, Element::kFloat64, to, n);
@@ -169,6 +173,7 @@ RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element) {
                             .together = 1,
                             .is_forward = false,
                             .has_output = true,
+                            .in_stretches = false,
                             .unit = 64});
 }
 
@@ -250,7 +255,7 @@ void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch
   const RowSchedule s = forward_schedule(shape_of(p, op));
   RowCall<W> call{p, op, s};
   if (s.by_columns) return share_rows<W>(call, static_cast<double*>(scratch));
-  if (shares_parameters(p.columns, size_of(p.element))) {
+  if (p.stretch == 0 && shares_parameters(p.columns, size_of(p.element))) {
     call.parameters = static_cast<W*>(scratch);
     parallel_for(blocks_in(p.columns), op.kernels.counts.parameters * p.columns * static_cast<int64_t>(sizeof(W)),
                  [&](int64_t b) { op.kernels.share_parameters(call, b); });

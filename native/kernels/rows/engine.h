@@ -22,6 +22,9 @@ template <class W>
 struct RowProblem {
   int64_t rows = 0;
   int64_t columns = 0;
+  // Parameters that change every so many columns, and come again after so many rows; 0: they are numbers a column.
+  int64_t stretch = 0;
+  int64_t period = 1;
   Element element = Element::kFloat32;
   Stream in[kMostInputs];
   Stream out;  // data null: not wanted
@@ -38,6 +41,11 @@ struct RowProblem {
     void* own = nullptr;
     bool wanted() const { return slots != nullptr || wide != nullptr || own != nullptr; }
   } sums[kMostSums];
+
+  // The stretch that a column of a row belongs to, among those of all rows until the parameters come again.
+  int64_t stretch_of(int64_t row, int64_t column) const {
+    return row % period * (columns / stretch) + column / stretch;
+  }
 };
 
 // Rows that threads work on together, each on some of the columns.

@@ -246,17 +246,22 @@ void shared_results(const RowCall<W>& call, const SharedRows<W>& shared, int64_t
   }
 }
 
+template <class P>
+constexpr RowCounts counts_of() {
+  return {.inputs = P::kInputs,
+          .parameters = P::kParameters,
+          .numbers = P::kNumbers,
+          .scalars = P::kScalars,
+          .row_sums = P::kSums,
+          .column_sums = P::kColumnSums,
+          .statistics = P::kStatistics,
+          .together = P::kRowsMapped,
+          .has_pivot = kHasPivot<P>};
+}
+
 template <class P, class T>
 RowKernels<Wide<T>> row_kernels() {
-  return {.counts = {.inputs = P::kInputs,
-                     .parameters = P::kParameters,
-                     .numbers = P::kNumbers,
-                     .scalars = P::kScalars,
-                     .row_sums = P::kSums,
-                     .column_sums = P::kColumnSums,
-                     .statistics = P::kStatistics,
-                     .together = P::kRowsMapped,
-                     .has_pivot = kHasPivot<P>},
+  return {.counts = counts_of<P>(),
           .rows = run_rows<P, T>,
           .share_parameters = share_parameters<P, T>,
           .find_pivots = shared_pivots<P, T>,

@@ -15,7 +15,7 @@ inline constexpr int kMostInputs = 2;             // row streams that are read
 inline constexpr int kMostParameters = 2;         // numbers a column
 inline constexpr int kMostNumbers = 2;            // numbers a row that are read
 inline constexpr int kMostTerms = 5;              // numbers a row that follow from its sums
-inline constexpr int kMostScalars = 1;            // numbers of a call
+inline constexpr int kMostScalars = 3;            // numbers of a call
 inline constexpr int kMostSums = 2;               // sums over a row, or over columns
 inline constexpr int kMostMeans = kMostSums + 1;  // of the former, in double, and the pivot
 

@@ -168,6 +168,21 @@ HWY_INLINE void prefetch_rows(const RowProblem<W>& p, int64_t row, int64_t count
   }
 }
 
+// What is prefetched while the rows of a tile are read.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE void place_foresight(const RowProblem<W>& p, const RowSchedule& s, Prefetch& prefetch) {
+  if (s.ahead == 0) return;
+  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
+  prefetch.inside = HWY_MIN(s.ahead, row_bytes);
+  prefetch.in_order = s.in_order && s.in_step;
+  // Where results are stored through the caches, to prefetch more than the next tile slows the stores down.
+  const int64_t tiles_ahead = s.streams || s.staged ? ceil_div(s.ahead, row_bytes) : 1;
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kInputs; ++i) {
+    prefetch.beyond[i] = tiles_ahead * s.tile * p.in[i].stride + prefetch.inside - row_bytes;
+  }
+}
+
 // Rows [first, last), of gradients whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
 // call, is most of what they take.
 // M: as what elements are loaded for the results.
@@ -196,17 +211,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     for (int i = 0; i < P::kColumnSums; ++i) tile.column_sums[i] = sums + i * each;
     tile.streams = s.streams;
     tile.in_lines = s.in_lines;
-    if (s.ahead == 0 || kShort) continue;
-    Prefetch& prefetch = tile.prefetch;
-    const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
-    prefetch.inside = HWY_MIN(s.ahead, row_bytes);
-    prefetch.in_order = s.in_order && s.in_step;
-    // Where results are stored through the caches, to prefetch more than the next tile slows the stores down.
-    const int64_t tiles_ahead = s.streams || s.staged ? ceil_div(s.ahead, row_bytes) : 1;
-    DESCEND_UNROLL
-    for (int i = 0; i < P::kInputs; ++i) {
-      prefetch.beyond[i] = tiles_ahead * s.tile * p.in[i].stride + prefetch.inside - row_bytes;
-    }
+    if (!kShort) place_foresight<P, T>(p, s, tile.prefetch);
   }
   const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
   const int64_t rows_ahead = kShort && s.ahead != 0 ? (ceil_div(s.ahead, tile_bytes) + 1) * s.tile : 0;

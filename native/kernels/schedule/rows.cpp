@@ -46,10 +46,17 @@ bool is_staged(int64_t columns, int64_t size, int64_t bytes) {
   return size < 8 && !even && exceeds_last_cache(bytes) && (size > 2 || columns >= least_staged());
 }
 
+// Whether the threads share rows whose parameters change every few columns, of which a thread could take any number:
+// there are too few to give every thread some.
+bool shares_stretches(int64_t rows, int64_t columns) {
+  return num_threads() > 1 && rows < 2 * num_threads() && may_split_loose_columns(columns);
+}
+
 // What is up to the machine, but for the rows that a thread takes.
 void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // Not copied: a vector of what was just written number by number would wait for it.
-  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, unit] = shape;
+  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, in_stretches, unit] =
+      shape;
   const int64_t wide = std::max<int64_t>(size, 4), read = inputs * columns * size;
   const int64_t bytes = rows * (read + columns * size);
 
@@ -65,7 +72,7 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   const Traffic traffic{bytes, bytes / (inputs + 1)};
   s.streams = has_output && (unit == 64 || (!is_short && unit >= kQuarterLine && leaves_by_quarters(columns * size))) &&
               streams_results(traffic);
-  s.staged = has_output && !s.streams && unit != 64 && is_staged(columns, size, bytes);
+  s.staged = has_output && !in_stretches && !s.streams && unit != 64 && is_staged(columns, size, bytes);
   const int64_t room = near ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
   if (is_short) {
     const bool sparing = cut.ask >= Ask::kSparing && !(is_forward && near);
@@ -119,14 +126,16 @@ RowSchedule gradient_schedule(const RowShape& shape) {
 bool shares_parameters(int64_t columns, int64_t size) { return size == 2 && columns > kStripeColumns; }
 
 RowSchedule forward_schedule(const RowShape& shape) {
-  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, unit] = shape;
+  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, in_stretches, unit] =
+      shape;
   const int64_t read = inputs * columns * size;
   const RowCut cut = cut_loose_rows(rows, read, (read + columns * size) + 64);
   RowSchedule s{};
   s.chunk = s.stripe = rows;
   s.chunks = 1;
   s.taken = cut.chunk;
-  s.by_columns = split_loose_columns(rows, columns, shares_parameters(columns, size));
+  s.by_columns = in_stretches ? shares_stretches(rows, columns)
+                              : split_loose_columns(rows, columns, shares_parameters(columns, size));
   if (s.by_columns) s.together = rows_together(rows, read);
   suit_machine(shape, cut, s);
   if (s.staged && unit >= size && columns * size >= (unit >= kWord ? kLeastOfWords : least_of_others())) {

@@ -21,6 +21,7 @@ struct RowShape {
   int together;        // rows that share loads of those, at most
   bool is_forward;     // without sums of columns
   bool has_output;
+  bool in_stretches;  // parameters change every few columns: results are stored stretch by stretch, or as they come
   int64_t unit;  // bytes that rows of results begin at multiples of: a power of 2, at most a line's
 };
 

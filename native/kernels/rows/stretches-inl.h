@@ -28,7 +28,8 @@ inline constexpr int64_t kStrip = 512;       // elements of a strip of what is s
 template <class T>
 using InOrder = std::conditional_t<kSplits<T>, short_bfloat16, T>;
 
-// How a thread makes the results of such rows.
+// How a thread makes the results of such rows. Strips are functions of their own: inlined, the loops would be compiled
+// eight times instead of twice, and be no faster.
 template <class P, class T>
 class Strips {
   using W = Wide<T>;
@@ -85,7 +86,7 @@ class Strips {
   }
 
   // n elements of short stretches, from `at` elements behind the beginning of one on. Their terms are spread.
-  HWY_INLINE void map_short(const T* in, int64_t stretch, int64_t at, int64_t n, T* out) {
+  HWY_NOINLINE void map_short(const T* in, int64_t stretch, int64_t at, int64_t n, T* out) {
     using M = InOrder<T>;
     for (int64_t done = 0, count; done < n; done += count) {
       count = HWY_MIN(n - done, kStrip);
@@ -115,7 +116,7 @@ class Strips {
 
   // n elements. kSpread: each has its own numbers, its parameters from place `at` on; or all have the same.
   template <bool kSpread, class M>
-  HWY_INLINE void map_strip(const M* in, int64_t at, int64_t n, M* out) const {
+  HWY_NOINLINE void map_strip(const M* in, int64_t at, int64_t n, M* out) const {
     // Copies: the compiler must think that a vector that is stored may change what the strips have.
     const auto swish = swish_;
     const bool streams = streams_;

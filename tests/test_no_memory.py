@@ -151,3 +151,137 @@ def test_every_allocation_of_every_operator_fails_once(whose, allocator):
     assert len(first) == 10
     assert min(first + again) >= 1
     assert lost < 100  # of some hundred failures
+
+
+# The results of each call, while its n-th allocation in one library fails, until that is more than it makes.
+FAILS_ONCE = """
+import ctypes
+allocator = ctypes.CDLL(None)
+def fails_once(call, same):
+    "The sentences of the failures."
+    expected, said, good, n = call(), [], 0, 0
+    while good < 20:
+        result = error = None  # freed before, since PyTorch's graph may not fail while it is freed
+        allocator.fail_after(n)
+        try:
+            result = call()
+        except (MemoryError, RuntimeError, ValueError) as caught:
+            error = caught
+        allocator.fail_after(-1)
+        assert error is not None or same(result, expected)
+        good = good + 1 if error is None else 0
+        said += [] if error is None else [f"{type(error).__name__}: {error}"]
+        error = None
+        assert same(call(), expected)
+        n += 1
+    return said
+"""
+
+
+@pytest.mark.long
+def test_every_allocation_of_descend_torch_fails_once(allocator):
+    """With gradients. PyTorch makes a MemoryError of it, or a RuntimeError where its own threads compute."""
+    pytest.importorskip("torch")
+    code = """
+import torch
+import descend.torch as dt
+torch.manual_seed(0)
+x, g, c, image = torch.randn(2, 3, 8, 6), torch.ones(6), torch.ones(8), torch.randn(2, 8, 5)
+tokens, weight, cut = torch.randn(40, 2, 16), torch.randn(4, 2), {"compress_block_size": 4, "compress_stride": 4}
+def with_gradients(call, *inputs):
+    inputs = [t.clone().requires_grad_() for t in inputs]
+    out = call(*inputs)
+    out = out[0] if isinstance(out, tuple) else out
+    return (out, *torch.autograd.grad(out, inputs, torch.ones_like(out)))
+CALLS = [
+    lambda: with_gradients(dt.rms_norm, x, g),
+    lambda: with_gradients(lambda a, b, d: dt.layer_norm(a, (6,), b, d), x, g, g),
+    lambda: with_gradients(lambda a, b, d: dt.group_norm_swish(a, b, d, 2), image, c, c),
+    lambda: with_gradients(lambda a: dt.scaled_masked_softmax(a, None), x),
+    lambda: with_gradients(lambda a, b: dt.nsa_compress(a, b, **cut), tokens, weight),
+]
+same = lambda a, b: all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
+[call() for call in CALLS]
+assert allocator.only(b"/descend/_torch.")
+print([fails_once(call, same) for call in CALLS])
+"""
+    said = eval(run_python(FAILS_ONCE + code, LD_PRELOAD=allocator, timeout=300).stdout)
+    assert min(map(len, said)) >= 5
+    assert {s for each in said for s in each} <= {"MemoryError: std::bad_alloc", "RuntimeError: std::bad_alloc"}
+
+
+@pytest.mark.long
+def test_every_allocation_of_descend_jax_fails_once(allocator):
+    """JAX raises a ValueError for every failure of a call."""
+    pytest.importorskip("jax")
+    code = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import descend.jax as dj
+x, g = jnp.linspace(-1, 1, 288, dtype="float32").reshape(6, 48), jnp.ones(48)
+def gradient(call, *inputs):
+    made = jax.jit(jax.value_and_grad(lambda *a: call(*a)[0].sum(), argnums=tuple(range(len(inputs)))))
+    return lambda: jax.block_until_ready(made(*inputs))
+softmax = jax.jit(lambda a: dj.scaled_masked_softmax(a, None))
+CALLS = [
+    gradient(dj.rms_norm, x, g),
+    gradient(lambda a, b: dj.layer_norm(a, (48,), b, b), x, g),
+    lambda: jax.block_until_ready(softmax(x)),
+]
+def same(a, b):
+    return all(np.array_equal(p, q) for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+[call() for call in CALLS]
+assert allocator.only(b"/descend/_native.")
+print([fails_once(call, same) for call in CALLS])
+"""
+    environment = {"LD_PRELOAD": allocator, "JAX_PLATFORMS": "cpu"}
+    said = [s for each in eval(run_python(FAILS_ONCE + code, **environment).stdout) for s in each]
+    assert said
+    assert set(said) == {"ValueError: RESOURCE_EXHAUSTED: There is no memory for a call of Descend's."}
+
+
+def test_allocations_of_the_command_line_fail(tmp_path):
+    """Every few thousandth of Python's, each once: the result, or one sentence, and no half of a file."""
+    pytest.importorskip("typer")
+    if find_spec("_testcapi") is None:
+        pytest.skip("this Python has no _testcapi, which lets its allocations fail")
+    code = f"""
+import io, sys, _testcapi
+from pathlib import Path
+from cli_calls import inputs
+from descend import tensors
+from descend.cli import main
+folder = Path({str(tmp_path)!r})
+tensors.write(folder / "in.npz", inputs())
+arguments = ["run", "rms_norm_grad", str(folder / "in.npz"), "-o", str(folder / "out.npz")]
+def run(n):
+    (folder / "out.npz").unlink(missing_ok=True)
+    sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+    if n is not None:
+        _testcapi.set_nomemory(n, n + 1)
+    try:
+        status = main(arguments)
+    finally:
+        _testcapi.remove_mem_hooks()
+        error = sys.stderr.getvalue()
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    files = sorted(path.name for path in folder.iterdir())
+    if status == 0:
+        assert not error and (folder / "out.npz").read_bytes() == expected, error
+    else:
+        assert status == 2 and error.startswith("descend: ") and error.count(chr(10)) == 1, (status, error)
+        assert "memory" in error or "SystemError" in error, error  # Python's own compiler raises that
+    assert files in (["in.npz"], ["in.npz", "out.npz"]), files
+    return status
+expected = b""
+main(arguments)
+expected = (folder / "out.npz").read_bytes()
+statuses, n = [], 0
+while statuses[-3:] != [0, 0, 0]:
+    statuses.append(run(n))
+    n += 4999
+assert run(None) == 0
+print(statuses.count(2), file=sys.stderr)
+"""
+    assert int(run_python(code).stderr.split()[-1]) >= 5

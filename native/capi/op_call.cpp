@@ -11,6 +11,7 @@
 #include "capi/operator_call.h"
 #include "capi/stream.h"
 #include "operators/prepare.h"
+#include "runtime/memory_registry.h"
 #include "runtime/product.h"
 
 using namespace descend;
@@ -114,6 +115,12 @@ Tensor tensor_of(const Described& described) {
   return tensor;
 }
 
+// Whether memory of this library, if it is that, has so many bytes from the address on. Other memory is believed.
+bool has_bytes(const void* data, size_t bytes) {
+  const Allocation around = find_allocation(data);
+  return !around || bytes <= around.room(data);
+}
+
 // The values of an input that the operator takes as a list of numbers.
 Status read_numbers(const Call& call, int i, const OpTensor& expected, const Described& described, Dims* list) {
   const TensorDesc& desc = described.desc;
@@ -130,8 +137,9 @@ Status read_numbers(const Call& call, int i, const OpTensor& expected, const Des
   }
   const int64_t count = elements(desc.shape), size = dtype_size(dtype);
   if (count < 0 || static_cast<uint64_t>(count) > described.buffer.size / static_cast<uint64_t>(size) ||
-      (described.buffer.data == nullptr && count > 0)) {
-    return refused(" has shape ", to_string(desc.shape), ", which its ", described.buffer.size, " bytes do not hold.");
+      (described.buffer.data == nullptr && count > 0) ||
+      !has_bytes(described.buffer.data, static_cast<size_t>(count * size))) {
+    return refused(" has shape ", to_string(desc.shape), ", which its memory does not hold.");
   }
   list->clear();
   for (int64_t k = 0; k < count; ++k) {
@@ -151,6 +159,7 @@ void copy_from_host(OpCall& call, Tensor& tensor) {
   const int64_t count = elements(tensor.shape), size = dtype_size(tensor.dtype);
   if (tensor.data == nullptr || count <= 0 || size == 0 || count > tensor.storage_shape[0]) return;
   const auto bytes = static_cast<size_t>(count * size);
+  if (!has_bytes(tensor.data, bytes)) return;
   const auto copy = std::make_shared<std::vector<std::max_align_t>>(bytes / sizeof(std::max_align_t) + 1);
   std::memcpy(copy->data(), tensor.data, bytes);
   tensor.data = copy->data();

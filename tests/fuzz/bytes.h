@@ -105,6 +105,8 @@ class Codes {
   size_t count_ = 0;
 };
 
+inline Codes only_if(bool fine, int code) { return {fine ? 0 : code}; }
+
 // Checks a status, and that a refusal comes with a sentence. `detail` is added to the name of the function.
 inline void expect(const char* who, int status, const Codes& allowed, const char* detail = "") {
   if (!allowed.has(status)) {

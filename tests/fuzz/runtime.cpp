@@ -1,23 +1,18 @@
 #include "runtime.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "aclnn/acl_meta.h"
+#include "by_name.h"
 #include "descend.h"
 #include "operators.h"
 
 namespace fuzz {
 namespace {
 
-const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-constexpr size_t kReserved = size_t{2} << 20;
-constexpr int kStale = 200005, kInvalid = 100000, kNoMemory = 200000;
+constexpr int kStale = 200005, kInvalid = 100000, kNoDevice = 200002;
 int foreign;  // its address is a handle of nothing
-
-Codes only_if(bool fine, int code) { return {fine ? 0 : code}; }
 
 }  // namespace
 
@@ -45,6 +40,10 @@ Runtime::Block* Runtime::pick_block() {
 // Waits for all work. Here every block must hold what the model holds.
 void Runtime::settle() {
   expect("aclrtSynchronizeDevice", aclrtSynchronizeDevice(), {0});
+  for (const Object& stream : streams_) {
+    if (!stream.alive || stream.device == device_) continue;
+    expect("aclrtSynchronizeStream", aclrtSynchronizeStream(stream.handle), {0});
+  }
   if (calls_ != calls_expected_) fault("host functions ran another number of times");
   for (const auto& block : blocks_) {
     if (std::memcmp(block->data, block->contents.data(), block->contents.size()) != 0)
@@ -57,6 +56,7 @@ void Runtime::make(std::vector<Object>& objects, const char* who, const std::fun
   Object made;
   expect(who, create(&made.handle), {0});
   made.alive = true;
+  made.device = device_, made.in_default = context_ == nullptr;
   for (const Object& object : objects) {
     if (object.handle == made.handle) fault(std::string(who) + " gave the handle of another object");
   }
@@ -71,7 +71,9 @@ void Runtime::destroy(std::vector<Object>& objects, const char* who, const std::
 }
 
 void Runtime::step() {
-  switch (bytes_.below(24)) {
+  const int64_t kind = bytes_.below(256);
+  if (kind >= 240) return rarer_step(kind - 240);
+  switch (kind % 24) {
     case 0:
     case 1:
     case 2:
@@ -115,6 +117,34 @@ void Runtime::step() {
     default:
       if (!is_alone) return;
       return bytes_.one_in(8) ? finish_and_begin() : settings();
+  }
+}
+
+void Runtime::rarer_step(int64_t kind) {
+  switch (kind) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4: {
+      const Object stream = pick_stream();
+      return call_by_name(bytes_, stream.handle, stream.alive);
+    }
+    case 5:
+    case 6:
+    case 7:
+      return devices();
+    case 8:
+    case 9:
+    case 10:
+    case 11:
+      return share_memory();
+    case 12:
+      return share_events();
+    case 13:
+      return collectives();
+    default:
+      return profiling();
   }
 }
 
@@ -208,180 +238,37 @@ void Runtime::event_times() {
 }
 
 void Runtime::contexts() {
-  const auto device = static_cast<int32_t>(bytes_.pick<int64_t>({0, 0, 1, -1, INT32_MAX}));
+  settle();  // the work on the default stream of this device, too
+  const auto device = bytes_.pick<int32_t>({0, 0, is_alone ? 1 : 0, -1, INT32_MAX});
+  const bool exists = device >= 0 && device < kDevices;
   switch (bytes_.below(4)) {
-    case 0:
-      if (device == 0) {
-        return make(contexts_, "aclrtCreateContext", [](void** context) { return aclrtCreateContext(context, 0); });
+    case 0: {
+      if (!exists) {
+        void* none = nullptr;
+        return expect("aclrtCreateContext", aclrtCreateContext(&none, device), {kNoDevice});
       }
-      expect("aclrtCreateContext", aclrtCreateContext(&contexts_.emplace_back().handle, device), {200002});
-      return contexts_.pop_back();
+      const size_t before = contexts_.size();
+      make(contexts_, "aclrtCreateContext", [&](void** context) { return aclrtCreateContext(context, device); });
+      if (contexts_.size() == before) return;
+      contexts_.back().device = device_ = device;
+      context_ = contexts_.back().handle;
+      return;
+    }
     case 1: {
       const Object& context = pick(contexts_);
       const int code = context.handle == nullptr ? kInvalid : kStale;
       const int status = aclrtSetCurrentContext(context.handle);
-      return expect("aclrtSetCurrentContext", status, context.alive ? Codes{0} : Codes{code, kStale});
+      expect("aclrtSetCurrentContext", status, context.alive ? Codes{0} : Codes{code, kStale});
+      if (context.alive) device_ = context.device, context_ = context.handle;
+      return;
     }
     case 2:
-      settle();
-      return expect("aclrtSetDevice", aclrtSetDevice(device), only_if(device == 0, 200002));
+      return set_device(device);
     default:
       // Streams of the context end with it, so a context without any is destroyed.
       if (streams_.empty()) destroy(contexts_, "aclrtDestroyContext", aclrtDestroyContext);
-      return expect("aclrtSetDevice", aclrtSetDevice(0), {0});
+      return set_device(0);
   }
-}
-
-void Runtime::allocate() {
-  const bool on_host = bytes_.below(2) != 0;
-  const auto size =
-      static_cast<size_t>(bytes_.pick<int64_t>({64, 1, 4096, 100, 5000, 0, INT64_MAX, -1, int64_t{1} << 60}));
-  void* data = &foreign;
-  const int status = on_host ? aclrtMallocHost(&data, size) : aclrtMalloc(&data, size, ACL_MEM_MALLOC_NORMAL_ONLY);
-  const bool fine = size > 0 && size <= 5000;
-  expect(on_host ? "aclrtMallocHost" : "aclrtMalloc", status, {fine ? 0 : size == 0 ? kInvalid : kNoMemory});
-  if (!fine) {
-    if (data != &foreign) fault("a refused allocation wrote its result");
-    return;
-  }
-  blocks_.push_back(std::make_unique<Block>());
-  blocks_.back()->data = static_cast<char*>(data);
-  blocks_.back()->on_host = on_host;
-  blocks_.back()->contents.assign(size, 7);
-  std::memset(data, 7, size);
-}
-
-void Runtime::release() {
-  const Block* block = pick_block();
-  if (block == nullptr) return;
-  settle();
-  char* const data = block->data;
-  const bool on_host = block->on_host, inside = bytes_.one_in(4) && block->contents.size() > 1;
-  const auto end = [&](char* place) { return on_host ? aclrtFreeHost(place) : aclrtFree(place); };
-  if (inside) return expect("aclrtFree", end(data + 1), {kInvalid});
-  expect("aclrtFree", end(data), {0});
-  expect("aclrtFree", end(data), {kInvalid});
-  blocks_.erase(std::find_if(blocks_.begin(), blocks_.end(), [&](const auto& other) { return other->data == data; }));
-}
-
-void Runtime::fill() {
-  Block* const block = pick_block();
-  if (block == nullptr) return;
-  settle();
-  const auto begin = static_cast<size_t>(bytes_.below(static_cast<int64_t>(block->contents.size())));
-  const size_t room = block->contents.size() - begin;
-  const auto count = bytes_.one_in(4) ? static_cast<size_t>(bytes_.hostile()) : room / 2;
-  const size_t most = bytes_.one_in(4) ? count / 2 : count;
-  const auto value = static_cast<int32_t>(bytes_.number());
-  const Object stream = pick_stream();
-  const bool async = bytes_.below(2) != 0, fine = count <= most && count <= room;
-  Codes expected = only_if(fine, kInvalid);
-  if (async && !stream.alive) expected = fine ? Codes{kStale} : Codes{kStale, kInvalid};
-  const int status = async ? aclrtMemsetAsync(block->data + begin, most, value, count, stream.handle)
-                           : aclrtMemset(block->data + begin, most, value, count);
-  expect("aclrtMemset", status, expected);
-  if (status == 0) std::memset(block->contents.data() + begin, value, count);
-}
-
-void Runtime::copy() {
-  Block *const to = pick_block(), *const from = pick_block();
-  if (to == nullptr || to == from) return;
-  settle();
-  const size_t begin = static_cast<size_t>(bytes_.below(static_cast<int64_t>(from->contents.size())));
-  const size_t room = std::min(to->contents.size(), from->contents.size() - begin);
-  const size_t count = bytes_.one_in(4) ? static_cast<size_t>(bytes_.hostile()) : room;
-  const size_t most = bytes_.one_in(4) ? room / 2 : std::max(room, count);
-  const auto kind = static_cast<aclrtMemcpyKind>(bytes_.pick<int>({4, 0, 1, 2, 3, 8, -1}));
-  const Object stream = pick_stream();
-  const bool async = bytes_.below(2) != 0, fine = count <= most && count <= room && kind <= 7;
-  Codes expected = only_if(fine, kInvalid);
-  if (async && !stream.alive) expected = fine ? Codes{kStale} : Codes{kStale, kInvalid};
-  const int status = async ? aclrtMemcpyAsync(to->data, most, from->data + begin, count, kind, stream.handle)
-                           : aclrtMemcpy(to->data, most, from->data + begin, count, kind);
-  expect("aclrtMemcpy", status, expected);
-  if (status == 0 && count > 0) std::memcpy(to->contents.data(), from->contents.data() + begin, count);
-}
-
-void Runtime::copy_rows() {
-  Block *const to = pick_block(), *const from = pick_block();
-  if (to == nullptr || to == from) return;
-  settle();
-  const auto number = [this] { return static_cast<size_t>(bytes_.pick<int64_t>({4, 1, 8, 16, bytes_.hostile()})); };
-  const size_t width = number(), height = number(), dpitch = number(), spitch = number();
-  const auto fits = [&](size_t pitch, size_t size) {
-    const auto end = static_cast<unsigned __int128>(pitch) * (height - 1) + width;
-    return end <= size;
-  };
-  const bool none = width == 0 || height == 0;
-  const bool fine =
-      width <= dpitch && width <= spitch && fits(dpitch, to->contents.size()) && fits(spitch, from->contents.size());
-  const int status = aclrtMemcpy2d(to->data, dpitch, from->data, spitch, width, height, ACL_MEMCPY_DEFAULT);
-  expect("aclrtMemcpy2d", status, none ? Codes{0, kInvalid} : only_if(fine, kInvalid));
-  for (size_t row = 0; status == 0 && !none && row < height; ++row) {
-    std::memcpy(to->contents.data() + row * dpitch, from->contents.data() + row * spitch, width);
-  }
-}
-
-void Runtime::reserve() {
-  void* start = nullptr;
-  switch (bytes_.below(4)) {
-    case 0:
-      if (reservation_ != nullptr) return;
-      expect("aclrtReserveMemAddress", aclrtReserveMemAddress(&start, kReserved, 0, nullptr, 0), {0});
-      reservation_ = static_cast<char*>(start);
-      return;
-    case 1: {
-      const bool fine = reservation_ != nullptr && mapped_.empty();
-      expect("aclrtReleaseMemAddress", aclrtReleaseMemAddress(reservation_), only_if(fine, kInvalid));
-      if (fine) reservation_ = nullptr;
-      return;
-    }
-    case 2: {
-      if (physical_.size() >= 8) return;
-      const auto pages = static_cast<size_t>(1 + bytes_.below(3));
-      aclrtPhysicalMemProp prop{};
-      prop.memAttr = ACL_MEM_NORMAL;
-      prop.location.type = ACL_MEM_LOCATION_TYPE_DEVICE;
-      make(physical_, "aclrtMallocPhysical",
-           [&](void** handle) { return aclrtMallocPhysical(handle, pages * kPage, &prop, 0); });
-      physical_.back().pages = pages;
-      return;
-    }
-    default: {
-      Object& memory = pick(physical_);
-      const int code = memory.handle == nullptr ? kInvalid : kStale;
-      expect("aclrtFreePhysical", aclrtFreePhysical(memory.handle), only_if(memory.alive, code));
-      memory.alive = false;
-    }
-  }
-}
-
-void Runtime::map() {
-  if (reservation_ == nullptr) return;
-  const auto page = static_cast<size_t>(bytes_.pick<int64_t>({0, 1, 2, 3, 4, 510, 511, 512}));
-  char* const place = reservation_ + page * kPage;
-  const auto mapping = mapped_.find(page);
-  if (bytes_.below(3) == 2) {
-    const bool fine = mapping != mapped_.end();
-    expect("aclrtUnmapMem", aclrtUnmapMem(place), only_if(fine, kInvalid));
-    if (fine) mapped_.erase(mapping);
-    return;
-  }
-  if (physical_.empty()) return;
-  const auto index = static_cast<size_t>(bytes_.below(static_cast<int64_t>(physical_.size())));
-  const Object& memory = physical_[index];
-  const size_t pages = bytes_.one_in(6) ? 4 : memory.pages;
-  bool fine = pages == memory.pages && (page + pages) * kPage <= kReserved;
-  for (const auto& [first, other] : mapped_) {
-    fine = fine && (page + pages <= first || first + physical_[other].pages <= page);
-  }
-  Codes expected = only_if(fine, kInvalid);
-  if (!memory.alive) expected = fine ? Codes{kStale} : Codes{kStale, kInvalid};
-  const int status = aclrtMapMem(place, pages * kPage, 0, memory.handle, 0);
-  expect("aclrtMapMem", status, expected);
-  if (status != 0) return;
-  mapped_[page] = index;
-  expect("aclrtMemset", aclrtMemset(place, pages * kPage, 1, pages * kPage), {0});
 }
 
 void Runtime::functions() {
@@ -470,6 +357,9 @@ void Runtime::finish_and_begin() {
   for (auto* objects : {&streams_, &events_, &contexts_, &physical_}) {
     for (Object& object : *objects) object.alive = false;
   }
+  device_ = 0, context_ = nullptr;
+  for (int32_t device = 0; device < kDevices; ++device) uses_[device] = device == 0, end_device(device);
+  shares_.clear();
   blocks_.clear();
   mapped_.clear();
   reservation_ = nullptr;
@@ -490,6 +380,9 @@ Runtime::~Runtime() {
     if (memory.alive) expect("aclrtFreePhysical", aclrtFreePhysical(memory.handle), {0});
   }
   if (reservation_ != nullptr) expect("aclrtReleaseMemAddress", aclrtReleaseMemAddress(reservation_), {0});
+  for (const auto& share : shares_) {
+    if (share->imported != nullptr) expect("aclrtIpcMemClose", aclrtIpcMemClose(share->key), {0});
+  }
   for (const auto& block : blocks_) {
     expect("aclrtFree", block->on_host ? aclrtFreeHost(block->data) : aclrtFree(block->data), {0});
   }
@@ -497,9 +390,14 @@ Runtime::~Runtime() {
   for (const Object& context : contexts_) {
     if (context.alive) expect("aclrtDestroyContext", aclrtDestroyContext(context.handle), {0});
   }
+  for (int32_t device = 1; device < kDevices; ++device) {
+    if (uses_[device] > 0) expect("aclrtResetDeviceForce", aclrtResetDeviceForce(device), {0});
+    if (peers_[0][device]) expect("aclrtDeviceDisablePeerAccess", aclrtDeviceDisablePeerAccess(device), {0});
+  }
 }
 
 void begin() {
+  setenv("DESCEND_DEVICES", std::to_string(kDevices).c_str(), 1);
   expect("aclInit", aclInit(nullptr), {0});
   expect("aclrtSetDevice", aclrtSetDevice(0), {0});
 }

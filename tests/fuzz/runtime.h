@@ -1,6 +1,8 @@
 // The runtime under a fuzzer: every object that the input makes, and what each call must return because of that.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
@@ -10,6 +12,10 @@
 #include "bytes.h"
 
 namespace fuzz {
+
+inline const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+inline constexpr size_t kReserved = size_t{2} << 20;  // of addresses
+inline constexpr int kDevices = 3;                    // where one thread makes all calls; else 1 is used
 
 class Runtime {
  public:
@@ -27,11 +33,22 @@ class Runtime {
     bool alive = false;
     bool recorded = false, timed = true;  // of events
     size_t pages = 0, mappings = 0;       // of physical memory
+    int32_t device = 0;                   // of streams and contexts
+    bool in_default = true;               // of streams: in the default context of their device
   };
   struct Block {
     char* data = nullptr;
     bool on_host = false;
+    int32_t device = 0;
     std::vector<char> contents;  // what must be there
+  };
+  // Memory that is shared by a key.
+  struct Share {
+    Block* block = nullptr;
+    char key[65] = {};
+    size_t size = 0, exports = 0, pids = 0;
+    bool anyone = false, for_self = false;
+    char* imported = nullptr;
   };
 
   Bytes& bytes_;
@@ -39,6 +56,11 @@ class Runtime {
   std::vector<std::unique_ptr<Block>> blocks_;
   char* reservation_ = nullptr;
   std::map<size_t, size_t> mapped_;  // first page in the reservation -> index of the physical memory
+  std::vector<std::unique_ptr<Share>> shares_;
+  int32_t device_ = 0;       // the current one
+  void* context_ = nullptr;  // the current one; null: the default one of the device
+  int uses_[kDevices] = {};  // calls of aclrtSetDevice that no reset has undone
+  bool peers_[kDevices][kDevices] = {};
   int calls_expected_ = 0;
   std::atomic<int> calls_{0};
 
@@ -49,10 +71,28 @@ class Runtime {
   void make(std::vector<Object>& objects, const char* who, const std::function<int(void**)>& create);
   void destroy(std::vector<Object>& objects, const char* who, const std::function<int(void*)>& end);
 
+  void rarer_step(int64_t kind);
   void streams();
   void events();
   void event_times();
   void contexts();
+  void devices();
+  void set_device(int32_t device);
+  void reset_device(int32_t device);
+  void end_device(int32_t device);
+  void peers();
+  void ask_devices();
+  void share_memory();
+  const char* pick_key(Share** share);
+  void export_memory();
+  void allow_import();
+  void import_memory();
+  void close_shared();
+  void forget_shares(const Block* block);
+  void share_events();
+  void collectives();
+  void profiling();
+  void capture();
   void allocate();
   void release();
   void fill();

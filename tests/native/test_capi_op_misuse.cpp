@@ -251,6 +251,19 @@ TEST_CASE("descriptions that lie") {
     with_x(dims, ACL_FLOAT, 256, "x ",
            [](aclTensorDesc* desc) { CHECK(aclSetTensorPlaceMent(desc, ACL_MEMTYPE_HOST) == 0); });
   }
+  // Nor beyond the end of an allocation, whatever the buffer says.
+  void* memory = nullptr;
+  REQUIRE(aclrtMallocHost(&memory, 100) == 0);
+  {
+    OpTensors in({}), out({&call.y, &call.rstd});
+    const int64_t dims[] = {4, 16};
+    in.add({aclCreateTensorDesc(ACL_FLOAT, 2, dims, ACL_FORMAT_ND), aclCreateDataBuffer(memory, 256)});
+    in.add(described(&call.gamma));
+    CHECK(aclSetTensorPlaceMent(in.descs[0], ACL_MEMTYPE_HOST) == 0);
+    REFUSED(ACLNN_ERR_PARAM_INVALID, kWho, execute("RmsNorm", in, out, nullptr));
+    CHECK_MESSAGE(says("x "), sentence());
+  }
+  CHECK(aclrtFreeHost(memory) == 0);
   // Elements without memory.
   OpTensors in({&call.x}), out({&call.y, &call.rstd});
   const int64_t columns = 16;

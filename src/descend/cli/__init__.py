@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+_NO_MEMORY = "descend: there is no memory left."
 _MISSING = 'descend: the command line needs {name}, which is not installed: pip install "descend[cli]"'
 _INTERRUPTED = 130
 _CLOSED_PIPE = 141
@@ -21,11 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  None where the caller has closed it
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # product names are Chinese, and not every terminal can print them
     streams = sys.stdout, sys.stderr
     try:
+        for stream in streams:
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # product names are Chinese, and not every terminal can print them
         return _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
     except KeyboardInterrupt:
         print("descend: interrupted", file=sys.stderr)
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         return _CLOSED_PIPE
+    except MemoryError:  # outside of the command, or while its error was being told
+        print(_NO_MEMORY, file=sys.stderr)
+        return 2
     finally:
         for stream in streams:
             _drain(stream)
@@ -59,6 +63,9 @@ def _run(arguments: list[str]) -> int:
         raise KeyboardInterrupt from None
     except BrokenPipeError:  # not an error of the command
         raise
+    except MemoryError as error:  # Python's own says nothing
+        print(f"descend: {_sentence(error)}" if str(error) else _NO_MEMORY, file=sys.stderr)
+        return 2
     except Exception as error:
         print(f"descend: {_sentence(error)}", file=sys.stderr)
         return 2

@@ -1,0 +1,44 @@
+// What an accepted call may change, and what its outputs must be.
+#pragma once
+
+#include <vector>
+
+#include "call.h"
+#include "memory.h"
+
+namespace fuzz {
+
+const char* name_of(Op op);
+
+// Makes a call's product the current one, where no other thread makes calls.
+void set_product(Product product);
+
+// With FUZZ_SHOW in the environment, each call is printed before it is made: what an input stands for.
+void show(const Call& call);
+
+// Whether the call is too large to be computed under a fuzzer.
+bool is_too_much(const Call& call);
+
+// Whether a tensor that is used has elements, but no memory.
+bool addresses_missing(const Call& call);
+
+// The inputs and all memory before a call.
+class Results {
+ public:
+  Results(const Call& call, const Memory& memory, const char* name);
+  // Nothing but the outputs' elements has changed, and these are what they must be. `numbers`: whether the reference
+  // knows what the call computes.
+  void compare(bool accepted, bool numbers = true);
+
+ private:
+  const Call& call_;
+  const Memory& memory_;
+  const char* name_;
+  std::vector<Numbers> inputs_;
+  std::vector<char> before_;
+
+  bool is_tame() const;
+  void compare(const Numbers& got, const Numbers& expected, int dtype, size_t i) const;
+};
+
+}  // namespace fuzz

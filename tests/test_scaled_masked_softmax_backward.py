@@ -288,6 +288,20 @@ def test_triangle_of_any_shape(rows, columns):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [8193, 140_000])
+def test_few_rows_whose_columns_threads_share(columns, dtype):
+    grad, y, mask, *_ = arrays(dtype, (3, columns), (3, columns))
+    grad[1, columns // 2] = np.inf  # its row is computed in double
+    for some in (mask, mask[:, :1], mask[:1], mask[:, ::-1], None):
+        expected = compute(grad, y, some, 0.5, False)
+        check(expected, grad, y, some, 0.5)
+        out = grad.copy()
+        descend.scaled_masked_softmax_backward(out, y, some, 0.5, out=out)
+        assert_same_bits([out], [expected])
+    check(compute(grad[::2], y[::2], None, 17.0, True), grad[::2], y[::2], None, 17.0, True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_scales_of_any_size(dtype):
     """A scale of moderate size is multiplied into the difference, any other separately."""
     grad, y, mask, *_ = arrays(dtype, shape=(1, 2, 3, 70))
@@ -392,8 +406,10 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns,
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_in_place(which, dtype):
-    call = arrays(dtype, (2, 3, 40, 70))
+@pytest.mark.parametrize("columns", [1, 3, 70, 300, 3000])
+def test_in_place(which, dtype, columns):
+    call = arrays(dtype, (2, 3, 40, columns))
+    call[0][1, 1, 7, 0] = np.inf  # its row is computed in double
     expected = compute(*call)
     out = call[which]
     descend.scaled_masked_softmax_backward(*call[:5], out=out)

@@ -45,26 +45,21 @@ HWY_INLINE Lanes<W> load_open(Extent extent, const uint8_t* p, size_t k) {
   return zero_bytes(Tag<W>(), load_bits(extent, hn::Rebind<uint8_t, Tag<W>>(), p, k));
 }
 
-// Stores a pack as store_split() does, but for zeros where the mask's byte is not 0.
-template <bool kStream, class T, class Extent>
-HWY_INLINE void store_unmasked(Extent extent, const Pack<Wide<T>>& pack, const uint8_t* mask, T* p) {
+// Stores a pair of vectors of a pack as store_split() does, but for zeros where the mask's byte is not 0.
+template <bool kStream, Nan kNan, bool kQuarters = false, class T, class Extent>
+HWY_INLINE void store_unmasked(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>> second, const uint8_t* mask, T* p,
+                               size_t pair) {
   using W = Wide<T>;
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kSplits<T>) {
-    const hn::Rebind<uint8_t, Bits16x2> d8;
-    DESCEND_UNROLL
-    for (size_t i = 0; i < kVectorPairs<T>; ++i) {
-      const auto bits = merge<Nan::kOfBfloat16>(pack.v[pair_first<T>(i)], pack.v[pair_second<T>(i)]);
-      const auto open = zero_bytes(Bits16x2(), load_bits(extent, d8, mask, i));
-      store_bits16<kStream>(extent, hn::IfThenElseZero(open, bits), reinterpret_cast<uint16_t*>(p), i);
-    }
-    return;
+    const auto open = zero_bytes(Bits16x2(), load_bits(extent, hn::Rebind<uint8_t, Bits16x2>(), mask, pair));
+    const auto bits = hn::IfThenElseZero(open, merge<kNan>(first, second));
+    return store_bits16<kStream, kQuarters>(extent, bits, reinterpret_cast<uint16_t*>(p), pair);
   }
 #endif
-  Pack<W> open;
-  DESCEND_UNROLL
-  for (size_t k = 0; k < kPackVectors<W>; ++k) open.v[k] = hn::IfThenElseZero(load_open<W>(extent, mask, k), pack.v[k]);
-  store_split<kStream>(extent, open, p);
+  first = hn::IfThenElseZero(load_open<W>(extent, mask, 2 * pair), first);
+  second = hn::IfThenElseZero(load_open<W>(extent, mask, 2 * pair + 1), second);
+  store_split<kStream, kNan, kQuarters>(extent, first, second, p, pair);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

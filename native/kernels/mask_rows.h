@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "hwy/base.h"
 #include "kernels/cut.h"
@@ -20,6 +21,32 @@ struct MaskRows {
   int64_t triangle = 0;  // if not 0: the mask is none of this, but every column beyond the row's number modulo it
 };
 
+// A row of the mask, as packs of columns read it.
+struct MaskRow {
+  static constexpr int64_t kPack = 32;  // columns at most
+
+  const uint8_t* first;  // the byte of its first column; null: the first `open` columns are not masked, all others are
+  int64_t step;          // from one column to the next
+  int64_t open;
+
+  // Its columns from c on.
+  HWY_INLINE MaskRow from(int64_t c) const { return {first == nullptr ? nullptr : first + c * step, step, open - c}; }
+
+  // The bytes of columns [c, c + n), a pack at most; where they are not neighbours in memory, in `buffer`.
+  HWY_INLINE const uint8_t* pack(int64_t c, int64_t n, uint8_t* buffer) const {
+    if (first == nullptr) return kEdge + kPack - std::clamp<int64_t>(open - c, 0, kPack);
+    if (HWY_LIKELY(step == 1)) return first + c;
+    for (int64_t i = 0; i < n; ++i) buffer[i] = first[(c + i) * step];
+    return buffer;
+  }
+
+ private:
+  static constexpr uint8_t kEdge[2 * kPack] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
+                                               0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
+                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  //
+                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+};
+
 // One row of the mask after the other. Inlined by force, into each instruction set's kernels.
 class MaskCursor {
  public:
@@ -32,6 +59,15 @@ class MaskCursor {
   }
 
   HWY_INLINE void next() { advance(1); }
+
+  HWY_INLINE MaskRow row() const {
+    constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+    if (mask_.triangle > 0) return {nullptr, 0, row_ % mask_.triangle + 1};
+    if (mask_.data == nullptr) return {nullptr, 0, kAll};
+    const uint8_t* first = mask_.data + offset_;
+    if (mask_.column_stride == 0) return {nullptr, 0, *first == 0 ? kAll : 0};
+    return {first, mask_.column_stride, 0};
+  }
 
   // The bytes of a tile of short rows, one row after the other, of this row and those behind it; moves on behind them.
   // Where they do not lie so in memory they are brought into `buffer`.

@@ -19,13 +19,11 @@ struct ScaledMaskedSoftmaxBackward {
   Rows<T> dx;  // may be dy or y themselves
 };
 
-// Whether its rows lie one behind the other without gaps.
+// Bytes of scratch that the kernel needs, aligned to 64.
 template <class T>
-bool has_no_gaps(const ScaledMaskedSoftmaxBackward<T>& p) {
-  return p.dy.stride == p.columns && p.y.stride == p.columns && p.dx.stride == p.columns;
-}
+size_t scaled_masked_softmax_backward_scratch(int64_t rows, int64_t columns);
 
 template <class T>
-void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& problem);
+void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& problem, void* scratch);
 
 }  // namespace descend::kernels

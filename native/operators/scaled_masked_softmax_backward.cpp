@@ -27,6 +27,7 @@ void plan_kernel(const Call& call, const SoftmaxShape& shape, Plan& plan) {
   const StagedRows y = stage_rows(call, plan, kY, leading, columns, kElementOf<T>);
   const StagedOutput dx = StagedOutput::rows(call, plan, kOut, leading, columns, kElementOf<T>);
   const StagedMask mask(call, kParameters);
+  const Place scratch = plan.scratch(kernels::scaled_masked_softmax_backward_scratch<T>(rows, columns));
   plan.step("scaled_masked_softmax_backward", 3.0 * rows * columns * sizeof(T),
             [=, scale = call[kScale].real, out = dx.staged()](const Addresses& addresses) {
               kernels::scaled_masked_softmax_backward<T>({.rows = rows,
@@ -35,7 +36,8 @@ void plan_kernel(const Call& call, const SoftmaxShape& shape, Plan& plan) {
                                                           .y = y.at<const T>(addresses),
                                                           .mask = mask.at(addresses),
                                                           .scale = scale,
-                                                          .dx = out.at<T>(addresses)});
+                                                          .dx = out.at<T>(addresses)},
+                                                         addresses.at<void>(scratch));
             });
   dx.finish(call, plan);
 }

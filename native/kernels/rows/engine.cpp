@@ -74,6 +74,7 @@ class ExactRows {
     for (int64_t c = begin; c < end; c += kPiece) {
       const int64_t n = read(row, c, std::min(kPiece, end - c));
       op_.exact_map(n, in_, beside_, numbers_, means, out, column_terms);
+      if (counts_.masks_results) clear_masked(MaskCursor(p_.mask, row).row().from(c), n, out);
       if (out_row != nullptr) convert_span(Element::kFloat64, out, p_.element, out_row + (c - begin) * size_, n);
       for (int i = 0; i < counts_.column_sums; ++i) {
         for (int64_t j = 0; j < n; ++j) add(i, c - begin + j, terms[i][j]);
@@ -89,7 +90,15 @@ class ExactRows {
       const int64_t n = read(row, c, std::min(kPiece, p_.columns - c));
       op_.exact_sums(n, in_, beside_, numbers_, means);
     }
+    if (counts_.takes_totals) return;
     for (int i = 0; i < counts_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
+  }
+
+  static void clear_masked(const MaskRow& mask, int64_t n, double* out) {
+    uint8_t buffer[1];
+    for (int64_t c = 0; c < n; ++c) {
+      if (*mask.pack(c, 1, buffer) != 0) out[c] = 0;
+    }
   }
 
   int64_t read(int64_t row, int64_t c, int64_t n) {
@@ -240,10 +249,9 @@ void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratc
   }
 }
 
-// A forward has one input.
-size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters) {
+size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters, int inputs) {
   if (!may_split_loose_columns(columns)) return 0;
-  const int64_t size = size_of(element), together = rows_together(rows, columns * size);
+  const int64_t size = size_of(element), together = rows_together(rows, inputs * columns * size);
   const int64_t shared = shares_parameters(columns, size) ? parameters * whole_packs<float>(columns) : 0;
   return static_cast<size_t>(
       std::max<int64_t>(blocks_in(columns) * together * kMostSums * sizeof(double), shared * sizeof(float)));

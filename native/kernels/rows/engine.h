@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/element.h"
+#include "kernels/mask_rows.h"
 #include "kernels/rows/tile.h"
 #include "kernels/schedule/rows.h"
 
@@ -31,6 +32,7 @@ struct RowProblem {
   const W* numbers[kMostNumbers] = {};
   W* statistics[kMostNumbers] = {};  // terms of rows that are results; null: not wanted
   double scalars[kMostScalars] = {};
+  MaskRows mask = {};
   struct {
     const W* wide = nullptr;
     const void* own = nullptr;
@@ -82,6 +84,8 @@ struct RowCounts {
   int inputs, parameters, numbers, scalars, row_sums, column_sums, statistics;
   int together;  // rows that share loads
   bool has_pivot;
+  bool takes_totals;   // terms follow from the sums of a row, not from their means
+  bool masks_results;  // what the mask hides is 0
 };
 
 // What is compiled of an operator, for one element type and instruction set.
@@ -108,7 +112,7 @@ struct RowOperator {
   // sums, behind which is the pivot.
   void (*exact_sums)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
                      double* sums);
-  // The statistics, from the means of the row's sums and the pivot.
+  // The statistics, from the means of the row's sums and the pivot. (Programs that take totals get these for means.)
   void (*exact_statistics)(const double* numbers, const double* means, double* statistics) = nullptr;
   // The result, and what is added to the column sums, from the same.
   void (*exact_map)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
@@ -140,7 +144,7 @@ template <class W>
 void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch);
 
 // Forwards: rows without column sums.
-size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters);
+size_t forward_scratch(int64_t rows, int64_t columns, Element element, int parameters, int inputs = 1);
 template <class W>
 void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch);
 

@@ -42,8 +42,8 @@ HWY_INLINE void read_narrow(const Stream& from, int64_t rows, W* to) {
 
 // The terms of a vector of rows from the sums over each one's columns; whether they hold, 1 or 0 a row.
 template <class P, class T, size_t kColumns, class W = Wide<T>>
-HWY_INLINE bool narrow_terms(const Divisor& count, const double* scalars, const Vector<W> (&sums)[kColumns][P::kSums],
-                             Vector<W> (&terms)[P::kTerms], Vector<W>& holds) {
+HWY_INLINE bool narrow_terms(const Divisor& divisor, const double* scalars, const Vector<W> (&sums)[kColumns][P::kSums],
+                             Vector<W> (&terms)[kMapTerms<P>], Vector<W>& holds) {
   const Tag<double> d;
   const hn::Half<Tag<W>> half;
   constexpr size_t kWide = kVectorLanes<W> / kVectorLanes<double>;
@@ -62,7 +62,9 @@ HWY_INLINE bool narrow_terms(const Divisor& count, const double* scalars, const 
     DESCEND_UNROLL
     for (size_t h = 0; h < 2; ++h) {
       const auto sum = fold_columns<kSplits<T>, kColumns>(columns[h], Sum());
-      means[h][k] = kColumns == 3 ? count(sum) : hn::Mul(sum, splat(1.0 / kColumns));  // a power of 2: exact
+      means[h][k] = kTakesTotals<P> ? sum
+                    : kColumns == 3 ? divisor(sum)
+                                    : hn::Mul(sum, splat(1.0 / kColumns));  // a power of 2: exact
     }
   }
   DESCEND_UNROLL
@@ -85,8 +87,10 @@ HWY_INLINE bool narrow_terms(const Divisor& count, const double* scalars, const 
   return false;
 }
 
+// mask: the bytes of the rows' elements, if there is one.
 template <class P, class T, size_t kColumns, class W = Wide<T>>
-HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, int64_t first) {
+HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, int64_t first,
+                                 [[maybe_unused]] const uint8_t* mask) {
   const Tag<W> d;
   constexpr int64_t kLanes = kVectorLanes<W>, kParts = kNarrowLanes / kLanes, kStep = kColumns;
   const RowProblem<W>& p = call.problem;
@@ -113,7 +117,8 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
     for (int64_t part = 0; part < kParts; ++part) {
       const int64_t row = group + part * kLanes, left = tile.rows - row;
       if (left <= 0) break;
-      Vector<W> v[kColumns][P::kInputs], terms[P::kTerms], sums[kColumns][P::kSums];
+      Vector<W> v[kColumns][P::kInputs], terms[kMapTerms<P>], sums[kColumns][P::kSums];
+      load_scalars<P>(tile, terms);
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) {
         Vector<W> columns[kColumns];
@@ -180,6 +185,14 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
       exact_narrow<W>(call, first + r, tile.chains, has_output ? out + r * kStep : nullptr);
     }
   }
+  if constexpr (kHasMask<P>) {
+    for_each_pack<W>(0, tile.rows * kStep, [&](auto extent, int64_t c) HWY_ATTR {
+      each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
+        W* const at = out + c + k * kVectorLanes<W>;
+        hn::Store(hn::IfThenElseZero(load_open<W>(extent, mask + c, k), hn::Load(d, at)), d, at);
+      });
+    });
+  }
   if (has_output) {
     const int64_t stride = tile.out.stride / static_cast<int64_t>(sizeof(T));
     write_tile<T>(out, tile.rows, kStep, {reinterpret_cast<T*>(tile.out.data), stride});
@@ -204,9 +217,9 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
 
 // A tile that begins with row `first`.
 template <class P, class T, class W = Wide<T>>
-void narrow_rows(const RowCall<W>& call, const Tile<W>& tile, int64_t first) {
+void narrow_rows(const RowCall<W>& call, const Tile<W>& tile, int64_t first, const uint8_t* mask) {
   with_columns(tile.columns,
-               [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(call, tile, first); });
+               [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(call, tile, first, mask); });
 }
 
 // Rows [first, last) of very few columns, of gradients whole chunks.
@@ -214,9 +227,11 @@ template <class P, class T, class W = Wide<T>>
 HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t last) {
   const RowProblem<W>& p = call.problem;
   const RowSchedule& s = call.schedule;
-  HWY_ALIGN W room[P::kParameters * kLanes<W>];
+  HWY_ALIGN W room[kSome<P::kParameters> * kLanes<W>];
   HWY_ALIGN double chains[kSome<P::kColumnSums>][kMostNarrow * kNarrowLanes];
   Tile<W> tile;
+  MaskCursor mask(p.mask, first);
+  uint8_t bytes[kHasMask<P> ? kNarrowRows * kMostNarrow : 1];
   place_parameters<P, T>(p, 0, p.columns, room, kLanes<W>, tile.parameters);
   for (int i = 0; i < P::kColumnSums; ++i) tile.chains[i] = chains[i];
   for (int64_t chunk = first; chunk < last; chunk += s.chunk) {
@@ -226,7 +241,7 @@ HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t las
     }
     for (int64_t row = chunk; row < end; row += kNarrowRows) {
       place_tile<P, T>(p, row, HWY_MIN(kNarrowRows, end - row), 0, p.columns, tile);
-      narrow_rows<P, T>(call, tile, row);
+      narrow_rows<P, T>(call, tile, row, kHasMask<P> ? mask.tile(tile.rows, p.columns, bytes) : nullptr);
     }
     for (int i = 0; i < P::kColumnSums; ++i) {
       if (p.sums[i].slots == nullptr) continue;

@@ -6,26 +6,41 @@
 #define DESCEND_KERNELS_ROWS_RESULTS_INL_H_
 #endif
 
+#include "kernels/mask-inl.h"
 #include "kernels/rows/sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// As what elements are loaded where vectors of results may begin at any column: the parameters beside them must be in
-// the columns' order then, as those of short rows are.
+// As what elements are loaded where vectors of results may begin at any column: parameters beside them must be in the
+// columns' order then, as those of short rows are.
 template <class P, class T>
-using InLines = std::conditional_t<kIsForward<P> && kSplits<T>, short_bfloat16, T>;
+using InLines = std::conditional_t<kIsForward<P> && !kStandsAlone<P> && kSplits<T>, short_bfloat16, T>;
 
 // Columns of a row before the first line of its results, if vectors are to begin there.
 template <class P, class T, class W = Wide<T>>
 HWY_INLINE int64_t lead_of(const Tile<W>& tile, const T* out) {
-  return kIsForward<P> && !kSplits<T> && tile.in_lines ? before_line(out, tile.columns) : 0;
+  return kIsForward<P> && (kStandsAlone<P> || !kSplits<T>) && tile.in_lines ? before_line(out, tile.columns) : 0;
 }
 
-// A pair of vectors of a pack of results.
+// The columns of a pack.
+template <class W>
+HWY_INLINE int64_t columns_of(Full) {
+  return kPackLanes<W>;
+}
+template <class W>
+HWY_INLINE int64_t columns_of(Part part) {
+  return static_cast<int64_t>(part.n);
+}
+
+// A pair of vectors of a pack of results; mask: the bytes of the pack's columns, if there is one.
 template <class P, class T, class Extent>
 HWY_INLINE void store_results(Extent extent, bool streams, Vector<Wide<T>> first, Vector<Wide<T>> second, T* p,
-                              size_t pair) {
+                              size_t pair, [[maybe_unused]] const uint8_t* mask = nullptr) {
+  if constexpr (kHasMask<P>) {
+    if (streams) return store_unmasked<true, P::kNan, true>(extent, first, second, mask, p, pair);
+    return store_unmasked<false, P::kNan>(extent, first, second, mask, p, pair);
+  }
   if (streams) return store_split<true, P::kNan, true>(extent, first, second, p, pair);
   store_split<false, P::kNan>(extent, first, second, p, pair);
 }
@@ -39,6 +54,12 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
   for (int r = 0; r < kRows; ++r) {
     DESCEND_UNROLL
     for (int i = 0; i < P::kInputs; ++i) in[r][i] = {extent, set.in[r][i] + c};
+  }
+  uint8_t bytes[kRows][kHasMask<P> ? MaskRow::kPack : 1];
+  const uint8_t* mask[kRows] = {};
+  if constexpr (kHasMask<P>) {
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) mask[r] = set.mask[r].pack(c, columns_of<W>(extent), bytes[r]);
   }
   DESCEND_UNROLL
   for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
@@ -64,7 +85,7 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
     }
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      store_results<P>(extent, set.streams, result[r][0], result[r][1], out[r] + c, pair);
+      store_results<P>(extent, set.streams, result[r][0], result[r][1], out[r] + c, pair, mask[r]);
     }
   }
 }
@@ -104,9 +125,18 @@ struct ShortRows {
   int64_t strides[P::kInputs], out_stride;  // in bytes
   const W* numbers[kSome<P::kNumbers>];
   const W* terms;  // those that were found, kMostTileRows apart
+  const MaskRow* mask;
+  int64_t column;
+  Vector<W> scalars[kMapTerms<P> - P::kTerms + 1];
 
   HWY_INLINE ShortRows(const Tile<W>& tile, int64_t row, int64_t c, const Stream& to)
-      : out(reinterpret_cast<T*>(to.data) + c), out_stride(to.stride), terms(tile.terms[0] + row) {
+      : out(reinterpret_cast<T*>(to.data) + c),
+        out_stride(to.stride),
+        terms(tile.terms[0] + row),
+        mask(tile.mask + row),
+        column(c) {
+    DESCEND_UNROLL
+    for (int i = 0; i < kMapTerms<P> - P::kTerms; ++i) scalars[i] = splat(tile.scalars[i]);
     DESCEND_UNROLL
     for (int i = 0; i < P::kInputs; ++i) {
       in[i] = reinterpret_cast<const T*>(tile.in[i].row(row)) + c;
@@ -130,7 +160,16 @@ struct ShortRows {
     ++terms;
   }
 
-  HWY_INLINE void next_result() { out = reinterpret_cast<T*>(reinterpret_cast<char*>(out) + out_stride); }
+  // The bytes of the mask beside a pack of results.
+  template <class Extent>
+  HWY_INLINE const uint8_t* mask_bytes(Extent extent, uint8_t* buffer) const {
+    return kHasMask<P> ? mask->pack(column, columns_of<W>(extent), buffer) : nullptr;
+  }
+
+  HWY_INLINE void next_result() {
+    out = reinterpret_cast<T*>(reinterpret_cast<char*>(out) + out_stride);
+    if constexpr (kHasMask<P>) ++mask;
+  }
 };
 
 // Short rows: columns by columns, so that parameters and sums of columns stay in registers for all rows.
@@ -141,9 +180,11 @@ HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams
   Vector<W> result[kRows][kCount];
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    Vector<W> terms[P::kTerms];
+    Vector<W> terms[kMapTerms<P>];
     DESCEND_UNROLL
     for (int i = 0; i < P::kTerms; ++i) terms[i] = rows.term(i);
+    DESCEND_UNROLL
+    for (int i = P::kTerms; i < kMapTerms<P>; ++i) terms[i] = rows.scalars[i - P::kTerms];
     DESCEND_UNROLL
     for (size_t j = 0; j < kCount; ++j) {
       Vector<W> v[P::kInputs];
@@ -153,16 +194,20 @@ HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams
     }
     rows.next_row();
   }
+  uint8_t bytes[kHasMask<P> ? MaskRow::kPack : 1];
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    const uint8_t* const mask = rows.mask_bytes(extent, bytes);
     if constexpr (kCount == 1) {
+      const size_t k = pair_first<T>(pair);
+      if constexpr (kHasMask<P>) result[r][0] = hn::IfThenElseZero(load_open<W>(extent, mask, k), result[r][0]);
       if (streams) {
-        store_vector<true, P::kNan>(extent, result[r][0], rows.out, pair_first<T>(pair));
+        store_vector<true, P::kNan>(extent, result[r][0], rows.out, k);
       } else {
-        store_vector<false, P::kNan>(extent, result[r][0], rows.out, pair_first<T>(pair));
+        store_vector<false, P::kNan>(extent, result[r][0], rows.out, k);
       }
     } else {
-      store_results<P>(extent, streams, result[r][0], result[r][1], rows.out, pair);
+      store_results<P>(extent, streams, result[r][0], result[r][1], rows.out, pair, mask);
     }
     rows.next_result();
   }
@@ -212,11 +257,64 @@ HWY_NOINLINE void map_short_rows(const Tile<W>& tile, int64_t first, int64_t las
   map_short_pack<P, T, 2>(part, tile, first, last, c, out);
 }
 
+// Rows of at most so many bytes that lie one behind the other may be mapped as if they were one: in longer ones what is
+// done once for a row, and the columns behind the last whole pack, take less than to set each term beside its elements.
+inline constexpr int64_t kDenseBytes = 384;
+inline constexpr int64_t kDenseElements = 4096;  // of a tile of these, at most
+
+// Such rows: each term of a row stands beside all of its elements.
+template <class P, class T, class W = Wide<T>>
+HWY_NOINLINE void map_dense_rows(const Tile<W>& tile, int64_t first, int64_t last, char* to) {
+  const int64_t begin = first * tile.columns, n = (last - first) * tile.columns;
+  Spread<T, kDenseElements> found[kFoundTerms<P>];
+  DESCEND_UNROLL
+  for (int i = 0; i < kFoundTerms<P>; ++i) found[i].fill(tile.terms[i] + first, last - first, tile.columns);
+  static_assert(P::kNumbers == 0);
+  const T* from[P::kInputs];
+  int64_t ahead[P::kInputs];
+  const bool prefetches = tile.prefetch.maps;
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kInputs; ++i) {
+    from[i] = reinterpret_cast<const T*>(tile.in[i].data) + begin;
+    ahead[i] = tile.prefetch.beyond[i] / static_cast<int64_t>(sizeof(T));
+  }
+  T* const out = reinterpret_cast<T*>(to);
+  const uint8_t* const mask = kHasMask<P> ? tile.mask_bytes + begin : nullptr;
+  const bool streams = tile.streams;
+  Vector<W>* const none = nullptr;  // beside the rows
+  Vector<W> terms[kMapTerms<P>];
+  load_scalars<P>(tile, terms);
+  for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
+    SplitPack<T, decltype(extent)> in[P::kInputs];
+    if (prefetches) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kInputs; ++i) prefetch_pack<prefetch_distant>(from[i] + c, ahead[i]);
+    }
+    DESCEND_UNROLL
+    for (int i = 0; i < P::kInputs; ++i) in[i] = {extent, from[i] + c};
+    DESCEND_UNROLL
+    for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+      Vector<W> result[2];
+      DESCEND_UNROLL
+      for (size_t j = 0; j < 2; ++j) {
+        const size_t k = pair_vector<T>(pair, j);
+        Vector<W> v[P::kInputs];
+        DESCEND_UNROLL
+        for (int i = 0; i < P::kInputs; ++i) v[i] = in[i][k];
+        DESCEND_UNROLL
+        for (int i = 0; i < kFoundTerms<P>; ++i) terms[i] = found[i].at(c, k);
+        result[j] = P::template map<Vector<W>>(v, none, terms, none);
+      }
+      store_results<P>(extent, streams, result[0], result[1], out + c, pair, mask + c);
+    }
+  });
+}
+
 // Rows of one element that narrow_rows does not take, those of double, where they have a formula of their own.
 template <class P, class T, class W = Wide<T>>
 HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t last, const Stream& out) {
   const Part one{1};
-  Vector<W> beside[kSome<P::kParameters>], sums[kSome<P::kColumnSums>], v[P::kInputs], terms[P::kTerms];
+  Vector<W> beside[kSome<P::kParameters>], sums[kSome<P::kColumnSums>], v[P::kInputs], terms[kMapTerms<P>];
   each<P::kParameters>([&](size_t i) DESCEND_INLINED { beside[i] = load_beside<T>(one, tile.parameters[i], 0); });
   each<P::kColumnSums>([&](size_t i) DESCEND_INLINED { sums[i] = hn::Load(Tag<W>(), tile.column_sums[i]); });
   ShortRows<P, T> rows(tile, first, 0, out);
@@ -260,6 +358,15 @@ HWY_INLINE void step_set(Tile<W>& next, const Tile<W>& tile, const Stream& to) {
   if (mapped > 0) map_pack<P, M, kRows>(Part{static_cast<size_t>(mapped)}, set, 0, out);
   for (int64_t c = 0; c < columns;) {
     const int64_t run_end = HWY_MIN(c + kRunColumns<W>, columns);
+    if constexpr (kRows == 1 && kStandsAlone<P>) {
+      if (!sums.in_order() && run_end - c == kRunColumns<W> && mapped + kRunColumns<W> <= run_end) {
+        sums.add_run(c, [&](int64_t done) DESCEND_INLINED { map_pack<P, M, 1>(Full(), set, mapped + done, out); });
+        sums.end_run(run_end);
+        mapped += kRunColumns<W>;
+        c = run_end;
+        continue;
+      }
+    }
     sums.start_run();
     while (c < run_end) {
       const int64_t turn_end = HWY_MIN(c + kTurn, run_end);

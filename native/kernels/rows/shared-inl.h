@@ -202,6 +202,8 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
     const int64_t most = s.in_lines ? 1 : P::kRowsMapped;  // each row has its own first line
     const int64_t rows = HWY_MIN(most, HWY_MIN(group.rows - r, s.stripe - in_stripe));
     place_tile<P, T>(p, group.row + r, rows, begin, n, tile);
+    MaskCursor mask(p.mask, group.row + r);
+    place_mask<P>(mask, begin, tile);
     bool exact = false;
     for (int64_t i = 0; i < rows; ++i) {
       DESCEND_UNROLL
@@ -256,7 +258,9 @@ constexpr RowCounts counts_of() {
           .column_sums = P::kColumnSums,
           .statistics = P::kStatistics,
           .together = P::kRowsMapped,
-          .has_pivot = kHasPivot<P>};
+          .has_pivot = kHasPivot<P>,
+          .takes_totals = kTakesTotals<P>,
+          .masks_results = kHasMask<P>};
 }
 
 template <class P, class T>

@@ -14,6 +14,9 @@
 //   finish(means, scalars, terms)             a row's terms, in double, from the means of its sums; whether they hold
 //   map(in, parameters, terms, column_sums)   the result; adds to the column sums
 //   map_single(in, terms)                     the result in rows of one element, where it is not map's; optional
+//   kMapsScalars                              map's terms end with the numbers of the call; optional
+//   kTotals                                   finish takes the sums themselves, not their means; optional
+//   kMasksResults                             results are 0 where the call's mask is not; optional
 #if defined(DESCEND_KERNELS_ROWS_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_ROWS_SUMS_INL_H_
 #undef DESCEND_KERNELS_ROWS_SUMS_INL_H_
@@ -39,6 +42,12 @@ inline constexpr bool kHasSingle = requires(const Vector<float>* v) { P::map_sin
 template <class P>
 inline constexpr bool kHasPivot = requires { P::kPivot; };
 
+// Whether terms follow from the sums themselves; and whether results are masked.
+template <class P>
+inline constexpr bool kTakesTotals = requires { P::kTotals; };
+template <class P>
+inline constexpr bool kHasMask = requires { P::kMasksResults; };
+
 // Numbers that are known before the sums: those that are read, and the pivot. Those that are not read: the pivot and
 // what follows from the sums.
 template <class P>
@@ -50,17 +59,33 @@ inline constexpr int kFoundTerms = int{P::kTerms} - int{P::kNumbers};
 template <class P>
 inline constexpr bool kIsForward = P::kColumnSums == 0;
 
+// Whether a result depends on nothing but its row: there is neither a parameter nor a sum of its column.
+template <class P>
+inline constexpr bool kStandsAlone = int{P::kParameters} + int{P::kColumnSums} == 0;
+
+// What map gets of a row: its terms and, behind them, the numbers of the call if the program asks for these.
+template <class P>
+inline constexpr int kMapTerms = int{P::kTerms} + (requires { P::kMapsScalars; } ? int{P::kScalars} : 0);
+
 // The bound of an array that may be empty.
 template <int kN>
 inline constexpr int kSome = kN > 0 ? kN : 1;
 
+// The numbers of the call, where map gets them.
+template <class P, class W>
+HWY_INLINE void load_scalars(const Tile<W>& tile, Vector<W> (&terms)[kMapTerms<P>]) {
+  DESCEND_UNROLL
+  for (int i = P::kTerms; i < kMapTerms<P>; ++i) terms[i] = splat(tile.scalars[i - P::kTerms]);
+}
+
 // A row's numbers and the terms that follow from its sums, as vectors; known: so many of them.
 template <class P, class W>
-HWY_INLINE void load_terms(const Tile<W>& tile, int64_t row, int known, Vector<W> (&terms)[P::kTerms]) {
+HWY_INLINE void load_terms(const Tile<W>& tile, int64_t row, int known, Vector<W> (&terms)[kMapTerms<P>]) {
   DESCEND_UNROLL
   for (int i = 0; i < P::kTerms; ++i) {
     if (i < known) terms[i] = splat(i < P::kNumbers ? tile.numbers[i][row] : tile.terms[i - P::kNumbers][row]);
   }
+  if (known == P::kTerms) load_scalars<P>(tile, terms);
 }
 
 // Rows that are worked on side by side.
@@ -68,7 +93,8 @@ template <class P, class T, int kRows>
 struct RowSet {
   using W = Wide<T>;
   const T* in[kRows][P::kInputs];
-  Vector<W> terms[kRows][P::kTerms];
+  Vector<W> terms[kRows][kMapTerms<P>];
+  MaskRow mask[kHasMask<P> ? kRows : 1];
   // Copies: the compiler must think that a vector that is stored may change those of the tile.
   const W* parameters[kSome<P::kParameters>];
   W* column_sums[kSome<P::kColumnSums>];
@@ -84,6 +110,7 @@ struct RowSet {
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) in[r][i] = reinterpret_cast<const T*>(tile.in[i].row(row + r));
       load_terms<P>(tile, row + r, known, terms[r]);
+      if constexpr (kHasMask<P>) mask[r] = tile.mask[row + r];
     }
   }
 };
@@ -105,6 +132,18 @@ HWY_INLINE void place_tile(const RowProblem<W>& p, int64_t row, int64_t rows, in
   tile.out.stride = p.out.stride;
   DESCEND_UNROLL
   for (int i = 0; i < P::kNumbers; ++i) tile.numbers[i] = p.numbers[i] + row;
+  DESCEND_UNROLL
+  for (int i = P::kTerms; i < kMapTerms<P>; ++i) {
+    tile.scalars[i - P::kTerms] = static_cast<W>(p.scalars[i - P::kTerms]);
+  }
+}
+
+// The mask of a tile's rows from column `begin` on; the cursor moves on behind them.
+template <class P, class W>
+HWY_INLINE void place_mask(MaskCursor& cursor, int64_t begin, Tile<W>& tile) {
+  if constexpr (kHasMask<P>) {
+    for (int64_t r = 0; r < tile.rows; ++r, cursor.next()) tile.mask[r] = cursor.row().from(begin);
+  }
 }
 
 // ---- Sums over a row.
@@ -239,6 +278,20 @@ class RunSums {
     each<P::kSums>([&](size_t i) DESCEND_INLINED { sums_[i][0] = second[i][0]; });
     end_run(begin + 2 * kRunColumns<W>);
   }
+
+  // A whole run, in turns with also(columns of the run that are done), pack by pack.
+  template <class Also>
+  HWY_INLINE void add_run(int64_t begin, Also also) {
+    int64_t bytes[P::kInputs];
+    foresight_.at(begin, bytes);
+    zero_sums<P, kRows>(sums_);
+    for (int64_t c = 0; c < kRunColumns<W>; c += kPackLanes<W>) {
+      if (foresight_.ahead != 0) prefetch_set<P, T, kRows>(set_, begin + c, bytes);
+      sum_pack<P, T, kRows>(Full(), set_, begin + c, sums_);
+      also(c);
+    }
+  }
+  HWY_INLINE bool in_order() const { return foresight_.in_order; }
 
   HWY_INLINE void end_run(int64_t end) {
     each<P::kSums>([&](size_t i) DESCEND_INLINED {
@@ -428,7 +481,8 @@ HWY_NOINLINE void finish_rows(const RowProblem<W>& p, Tile<W>& tile) {
   const Tag<double> d;
   const hn::Rebind<W, Tag<double>> dw;
   constexpr int64_t kStep = kVectorLanes<double>;
-  const Divisor count(static_cast<double>(p.columns));
+  const Divisor divisor(static_cast<double>(p.columns));
+  const auto count = [&](Vector<double> sum) DESCEND_INLINED { return kTakesTotals<P> ? sum : divisor(sum); };
   tile.exact = 0;
   int64_t r = 0;
   // Sums of short rows were stored as whole vectors. There are no numbers beyond the last row.

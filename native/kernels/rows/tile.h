@@ -7,6 +7,7 @@
 
 #include "kernels/cut.h"
 #include "kernels/element.h"
+#include "kernels/mask_rows.h"
 #include "kernels/schedule/rows.h"
 
 namespace descend::kernels {
@@ -71,6 +72,10 @@ struct Tile {
   bool in_lines = false;           // and vectors of them begin where lines do, wherever the row begins
   double* chains[kMostSums] = {};  // of very few columns: the lanes of their sums
   uint64_t exact = 0;              // rows that must be computed in double, a bit a row
+  bool dense = false;              // the rows lie one behind the other, and are so short that they are mapped as one
+  const uint8_t* mask_bytes = nullptr;  // of operators that have a mask: of all the rows' elements where these are so,
+  MaskRow mask[kMostTileRows];          // else of each row
+  W scalars[kMostScalars];              // of the call
   alignas(64) W terms[kMostTerms][kMostTileRows];
   alignas(64) double sums[kMostSums][kMostTileRows];
 };

@@ -121,7 +121,9 @@ HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const
     if constexpr (kShort && kHasSingle<P> && !kHasNarrow<T>) {
       if (tile.columns == 1) return map_single_rows<P, T>(tile, first, last, {to.row(first), to.stride});
     }
-    if (kShort && !(kIsForward<P> && tile.columns > kRunColumns<W>)) {
+    if constexpr (kShort && kStandsAlone<P>) {
+      if (tile.dense) return map_dense_rows<P, T>(tile, first, last, to.row(first));
+    } else if (kShort && !(kIsForward<P> && tile.columns > kRunColumns<W>)) {
       return map_short_rows<P, T>(tile, first, last, {to.row(first), to.stride});
     }
     return map_rows<P, T>(tile, first, last, 0, tile.columns, {to.row(first), to.stride});
@@ -183,6 +185,16 @@ HWY_INLINE void place_foresight(const RowProblem<W>& p, const RowSchedule& s, Pr
   }
 }
 
+// Whether the rows of a tile, inputs and results, are mapped as one.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE bool are_dense(const RowProblem<W>& p, int64_t rows) {
+  const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
+  bool dense = row_bytes <= kDenseBytes && rows * p.columns <= kDenseElements && p.out.data != nullptr &&
+               p.out.stride == row_bytes;
+  for (int i = 0; i < P::kInputs; ++i) dense = dense && p.in[i].stride == row_bytes;
+  return dense;
+}
+
 // Rows [first, last), of gradients whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
 // call, is most of what they take.
 // M: as what elements are loaded for the results.
@@ -204,6 +216,10 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   const bool shared = call.parameters != nullptr;
   place_parameters<P, M>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
                          shared);
+  const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
+  // What is mapped row by row comes while the tile above it is.
+  const int64_t rows_ahead =
+      kShort && s.ahead != 0 ? (ceil_div(s.ahead, tile_bytes) + (kStandsAlone<P> ? 0 : 1)) * s.tile : 0;
   for (Tile<W>& tile : tiles) {
     DESCEND_UNROLL
     for (int i = 0; i < P::kParameters; ++i) tile.parameters[i] = parameters[i];
@@ -211,12 +227,28 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     for (int i = 0; i < P::kColumnSums; ++i) tile.column_sums[i] = sums + i * each;
     tile.streams = s.streams;
     tile.in_lines = s.in_lines;
-    if (!kShort) place_foresight<P, T>(p, s, tile.prefetch);
+    if constexpr (kShort && kStandsAlone<P>) {
+      if (s.ahead != 0) {
+        tile.prefetch.maps = true;
+        tile.prefetch.inside = p.columns * static_cast<int64_t>(sizeof(T));
+        DESCEND_UNROLL
+        for (int i = 0; i < P::kInputs; ++i) tile.prefetch.beyond[i] = rows_ahead * p.in[i].stride;
+      }
+    } else if (!kShort) {
+      place_foresight<P, T>(p, s, tile.prefetch);
+    }
   }
-  const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
-  const int64_t rows_ahead = kShort && s.ahead != 0 ? (ceil_div(s.ahead, tile_bytes) + 1) * s.tile : 0;
+  const bool dense = kShort && kStandsAlone<P> && are_dense<P, T>(p, s.tile);
+  MaskCursor mask(p.mask, first);
+  uint8_t mask_bytes[2][kHasMask<P> && kShort ? kDenseElements : 1];
   const auto place = [&](int64_t row, Tile<W>& tile) HWY_ATTR {
     place_tile<P, T>(p, row, HWY_MIN(s.tile, last - row), 0, p.columns, tile);
+    tile.dense = dense;
+    if (kHasMask<P> && dense) {
+      tile.mask_bytes = mask.tile(tile.rows, p.columns, mask_bytes[&tile - tiles]);
+    } else {
+      place_mask<P>(mask, 0, tile);
+    }
     if constexpr (kHasPivot<P>) find_pivots<T>(tile.in[0], tile.rows, p.columns, tile.terms[0]);
   };
   const bool has_output = p.out.data != nullptr;
@@ -235,7 +267,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
         finished = true;
       }
     }
-    if (kShort && rows_ahead != 0 && row + rows_ahead + s.tile <= last) {
+    if (kShort && !kStandsAlone<P> && rows_ahead != 0 && row + rows_ahead + s.tile <= last) {
       prefetch_rows<P, T>(p, row + rows_ahead, s.tile);
     }
     const Stream to = has_output ? results.from(row) : Stream();

@@ -1,4 +1,4 @@
-"""Calls of the ten operators in JAX that the tests share: those of the PyTorch tests, as NumPy arrays."""
+"""Calls of the operators in JAX that the tests share: those of the PyTorch tests, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import torch
 import descend.jax
 import torch_cases
 from cases import DTYPES
+from pages import MISSING
 
-FORWARDS, NAMES = torch_cases.FORWARDS, torch_cases.NAMES
+OPERATORS = tuple(name for name in torch_cases.OPERATORS if name not in MISSING["jax"])
+FORWARDS, NAMES = torch_cases.FORWARDS, tuple(n for n in torch_cases.NAMES if n not in MISSING["jax"])
 BACKWARDS = tuple(name for name in NAMES if name not in FORWARDS)
 
 
@@ -75,4 +77,5 @@ def calls(dtype: str = "DOUBLE") -> dict[str, Call]:
     return {
         name: Call(call.name, tuple(map(convert, call.args)), call.named)
         for name, call in torch_cases.calls(torch.float64).items()
+        if name in NAMES
     }

@@ -32,6 +32,12 @@ _LAYER_NORM = (
 )
 _NSA = frozenset({"compress_block_size", "compress_stride", "act_seq_len_type=0", "layout='TND'"})
 PAGES = {
+    "deep_norm_grad": Page(
+        "aclnnDeepNormGrad",
+        ("atlas-a3", "atlas-a2-training", "atlas-inference", "ascend-950"),
+        "dy x gx gamma mean rstd alpha:float dxOut>const dgxOut>const dbetaOut>const dgammaOut>const",
+        "dy, x, gx, gamma, mean, rstd, alpha=0.3",
+    ),
     "rms_norm_grad": Page(
         "aclnnRmsNormGrad",
         WITH_INFERENCE,
@@ -99,6 +105,8 @@ PAGES = {
         _NSA,
     ),
 }
+# Operators that a layer does not have yet, as docs/operators/ says of each.
+MISSING = {layer: {"deep_norm_grad"} for layer in ("jax", "triton", "benchmarks", "accuracy")}
 # C functions in the headers of these, which Python does not have.
 VARIANTS = {
     "aclnnLayerNormWithImplMode": f"{_LAYER_NORM} implMode:int32",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import descend
 from cases import DTYPES, FLOATS, Array, dtype_name, phase1
 from descend import acl
 from descend.contract import OPERATORS
+from row_operator import shapes_of
 from test_group_norm_swish_grad import PATHS
 
 F32, F16, BF16, F64 = "FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"
@@ -394,6 +396,35 @@ WINDOWS = [
 ]
 
 
+def of_table(name: str) -> Callable[..., Call]:
+    """How to make a call of an operator on rows of which no more is known than its table says."""
+    operator = OPERATORS[name]
+
+    def make(shape: tuple[int, int], dtype: str) -> Call:
+        inputs: dict[str, Any] = {}
+        outputs, rows = {}, []
+        for seed, p in enumerate(operator.parameters):
+            if p.kind != "tensor":
+                inputs[p.python] = ast.literal_eval(p.default or "None")
+                continue
+            extents = shapes_of(operator, shape, 1)[p.python]
+            if len(extents) > 1:
+                rows.append(p.python)
+            # What is FLOAT beside 16-bit tensors on every product.
+            kept = {next(iter(r.dtypes[p.python])) for r in operator.dtypes if r.products != ("host",)} == {F32}
+            of = wide_of(dtype) if kept else dtype
+            if p.role == "output":
+                outputs[p.python] = np.empty(extents, DTYPES[of])
+            else:
+                inputs[p.python] = (statistic if p.python == "rstd" else numbers)(seed, extents, of)
+        first = operator.inputs[0].python
+        inputs[first][7::11] *= inputs[first].dtype.type(smallest_normal(dtype))  # for results that are subnormal
+        return with_pieces(Call(name, inputs, outputs), rows, shape[0])
+
+    make.__name__ = name
+    return make
+
+
 def dtypes_for(elements: int) -> Sequence[str]:
     return FLOATS if elements < BIG else (F32, BF16)
 
@@ -455,6 +486,11 @@ def made_problems() -> dict[str, Callable[[], Call]]:
         for d in dtypes_for(case.tokens * case.heads * case.depth):
             add(nsa_compress, case, d, note=d)
             add(nsa_compress_grad, case, d, note=d)
+    known = {name.split()[0] for name in made}
+    for name in sorted(OPERATORS.keys() - known):
+        for shape in ROWS:
+            for d in dtypes_for(int(np.prod(shape))):
+                add(of_table(name), shape, d, note=d)
     return made
 
 

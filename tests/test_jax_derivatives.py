@@ -14,8 +14,7 @@ import descend.jax  # noqa: E402
 from cases import assert_same_bits  # noqa: E402
 from descend.jax import definitions  # noqa: E402
 from descend.portability import default  # noqa: E402
-from jax_cases import BACKWARDS, FORWARDS, calls, x64  # noqa: E402
-from torch_cases import OPERATORS  # noqa: E402
+from jax_cases import BACKWARDS, FORWARDS, OPERATORS, calls, x64  # noqa: E402
 
 GRADIENT = {
     "rms_norm": "rms_norm_grad",

@@ -15,8 +15,7 @@ import jax.numpy as jnp  # noqa: E402
 import descend  # noqa: E402
 import descend.jax  # noqa: E402
 from cases import assert_same_bits, run_python  # noqa: E402
-from jax_cases import NAMES, calls  # noqa: E402
-from torch_cases import OPERATORS  # noqa: E402
+from jax_cases import NAMES, OPERATORS, calls  # noqa: E402
 
 SIZE = 3
 

@@ -22,6 +22,8 @@ import descend.aclnn
 import descend.torch
 import torch_cases
 from cases import run_python
+from descend.contract import OPERATORS, Operator
+from row_operator import shapes_of
 from sharded import MESHES, Pool, assert_whole, layout, place, place_all, takes_part
 from torch_cases import FORWARDS, RELEASE
 
@@ -52,6 +54,19 @@ SPLITS: dict[str, list[tuple[str, str]]] = {
     "nsa_compress_grad": [("111", "11"), ("22-", "2+")],
     "nsa_compress_grad-lengths": [("111", "11"), ("22-", "2+")],
 }
+
+
+def of_rows(operator: Operator) -> list[tuple[str, str]]:
+    """Where an operator on rows is cut, by its table: all that has rows along these, and sums over rows are added."""
+    shapes = shapes_of(operator, (2, 3, 4), 1)
+    marks = {name: "-" if len(shape) == 1 else "d" for name, shape in shapes.items()}
+    tensors = "".join(marks[p.python] for p in operator.inputs)
+    results = "".join("+" if marks[p.python] == "-" else "d" for p in operator.outputs)
+    return [(tensors.replace("d", d), results.replace("d", d)) for d in "01"]
+
+
+for _name in OPERATORS.keys() - SPLITS.keys():
+    SPLITS[_name] = of_rows(OPERATORS[_name])
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 

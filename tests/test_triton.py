@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -17,9 +18,11 @@ pytest.importorskip("triton")
 
 import descend.triton  # noqa: E402
 from cases import run_python  # noqa: E402
-from descend.contract import OPERATORS  # noqa: E402
+from descend import contract  # noqa: E402
 from descend.triton import windows  # noqa: E402
 from descend.triton.work import Work  # noqa: E402
+from pages import MISSING  # noqa: E402
+from triton_calls import OPERATORS  # noqa: E402
 from triton_compiler import Kernel, compiling  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -121,6 +124,14 @@ def test_every_kernel_compiles_for_awkward_sizes_and_other_dtypes(name):
     for size, dtype in ((1, F32), (1000, F64), (5001, F16)):
         for kernel in kernels(name, 90, size, dtype):
             assert kernel.spilled_bytes <= 512, (size, dtype, kernel)
+
+
+def test_which_operators_have_kernels():
+    found = {module.name for module in pkgutil.iter_modules(descend.triton.__path__)}
+    assert {name for name in contract.OPERATORS if name not in found} == MISSING["triton"]
+    for name in MISSING["triton"]:
+        with pytest.raises(NotImplementedError, match=f"^{name} has no kernels for CUDA tensors; move the tensors"):
+            descend.triton.operator(name)
 
 
 def test_no_kernel_has_atomics_or_fast_subnormals():

@@ -20,7 +20,8 @@ import descend  # noqa: E402
 import descend.torch  # noqa: E402
 from cases import refused  # noqa: E402
 from descend import acl, aclnn  # noqa: E402
-from torch_cases import NAMES, OPERATORS, Call, calls  # noqa: E402
+from torch_cases import Call, calls  # noqa: E402
+from triton_calls import NAMES, OPERATORS  # noqa: E402
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 

@@ -24,8 +24,8 @@ import descend.triton
 from cases import assert_same_bits
 from descend.triton import tiles
 from descend.triton.work import Work
-from torch_cases import NAMES, OPERATORS, calls
-from triton_calls import kernel_calls
+from torch_cases import calls
+from triton_calls import NAMES, OPERATORS, kernel_calls
 from triton_plugin import array
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

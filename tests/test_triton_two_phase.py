@@ -23,7 +23,8 @@ from descend.contract import OPERATORS
 from descend.portability import default
 from descend.triton import windows
 from test_triton_kernels import row_calls, same
-from torch_cases import NAMES, Call, calls
+from torch_cases import Call, calls
+from triton_calls import NAMES
 from triton_plugin import check_guards, two_phase, workspace_of
 
 OP = "rms_norm_grad"

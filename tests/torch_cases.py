@@ -1,7 +1,8 @@
-"""Calls of the ten PyTorch operators that the tests share."""
+"""Calls of the PyTorch operators that the tests share."""
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor
 
 import descend.torch
+from descend.contract import OPERATORS as TABLES
+from descend.contract import Operator
+from row_operator import shapes_of
 
 RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -134,7 +138,18 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
             {**nsa, "act_seq_len_type": 1},
         ),
     }
+    for name in sorted(TABLES.keys() - made.keys()):
+        made[name] = from_table(TABLES[name], normal, positive)
     return made
+
+
+def from_table(operator: Operator, normal: Callable[..., Tensor], positive: Callable[..., Tensor]) -> Call:
+    """A call of an operator on rows, of shapes that its table says."""
+    shapes, args = shapes_of(operator, (2, 3, 4), 1), []
+    for p in operator.functional_parameters:
+        make = positive if p.python == "rstd" else normal
+        args.append(make(*shapes[p.python]) if p.kind == "tensor" else ast.literal_eval(p.default or "None"))
+    return Call(operator.name, tuple(args))
 
 
 NAMES = tuple(calls())

@@ -14,6 +14,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
+// Whether a factor is so near to 1 that it takes no bits from what it multiplies.
+template <class W>
+HWY_INLINE hn::Mask<Tag<double>> norm_near(Vector<double> factor) {
+  const auto scale = hn::Abs(factor);
+  return hn::And(hn::Ge(scale, splat(static_cast<double>(kTameLeast<W>))),
+                 hn::Le(scale, splat(static_cast<double>(kTameMost<W>))));
+}
+
 // slope = mean(g * xc) * rstd^3. It holds where rstd is near 1 and neither an infinity, a NaN nor a subnormal number
 // shows: rstd could bring the bits that such a number has lost back into the range.
 template <class W>
@@ -22,11 +30,9 @@ HWY_INLINE hn::Mask<Tag<double>> norm_slope(Vector<double> mean_gx, Vector<doubl
   const auto least = splat(static_cast<double>(std::numeric_limits<W>::min()));
   const auto most = splat(static_cast<double>(std::numeric_limits<W>::max()));
   slope = hn::Mul(hn::Mul(hn::Mul(mean_gx, rstd), rstd), rstd);
-  const auto size = hn::Abs(slope), scale = hn::Abs(rstd);
+  const auto size = hn::Abs(slope);
   const auto exact = hn::Or(hn::Ge(hn::Min(size, hn::Abs(mean_gx)), least), hn::Eq(size, hn::Zero(d)));
-  const auto near = hn::And(hn::Ge(scale, splat(static_cast<double>(kTameLeast<W>))),
-                            hn::Le(scale, splat(static_cast<double>(kTameMost<W>))));
-  return hn::And(hn::And(hn::Le(size, most), exact), near);
+  return hn::And(hn::And(hn::Le(size, most), exact), norm_near<W>(rstd));
 }
 
 // The double nearest v among those that W has.

@@ -33,6 +33,17 @@ struct Parameter {
   const char* c_type = nullptr;     // in C, where it is not the usual type of its kind
 };
 
+// Parameters as most operators have them: required, and those that are read of one name in all languages.
+inline Parameter input_of(const char* name, const char* shape, const char* description) {
+  return {name, name, Kind::kTensor, Role::kInput, false, nullptr, false, shape, description};
+}
+inline Parameter number_of(const char* name, const char* default_value, const char* description) {
+  return {name, name, Kind::kFloat, Role::kAttribute, false, default_value, false, "", description};
+}
+inline Parameter output_of(const char* name, const char* python, const char* shape, const char* description) {
+  return {name, python, Kind::kTensor, Role::kOutput, false, nullptr, false, shape, description};
+}
+
 // One accepted combination: a set of dtypes for every tensor parameter, in order.
 struct DtypeRow {
   ProductSet products;
@@ -43,6 +54,13 @@ struct ErrorRule {
   Code code;
   const char* when;
 };
+
+// The statuses of an operator whose own rules have the code of an invalid argument.
+inline std::vector<ErrorRule> errors_of(const char* null, const char* invalid) {
+  return {{Code::kParamNullptr, null},
+          {Code::kParamInvalid, invalid},
+          {Code::kFindKernelError, "the product has no such operator"}};
+}
 
 struct Operator {
   const char* name;    // rms_norm_grad

@@ -15,6 +15,73 @@ _Array = TypeVar("_Array", bound=_SupportsDlpack)
 
 __version__: str
 
+def deep_norm_grad(
+    dy: _Array,
+    x: _Array,
+    gx: _Array,
+    gamma: _Array,
+    mean: _Array,
+    rstd: _Array,
+    alpha: float = 0.3,
+    *,
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array, _Array, _Array]:
+    """Gradients of deep norm, which is layer norm of alpha * x + gx.
+
+    Formula:
+        xhat   = (alpha * x + gx - mean) * rstd
+        g      = dy * gamma
+        dgx    = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))
+        dx     = alpha * dgx
+        dbeta  = sum over rows of dy
+        dgamma = sum over rows of dy * xhat
+
+    Parameters:
+        dy: Gradient of the loss with respect to the forward's output. (Array, shape as x)
+        x: Input of the forward that alpha scales. (Array, shape [A1, ..., An, R1, ..., Rk], rank 2 to 8)
+        gx: The forward's other input. (Array, shape as x)
+        gamma: Weight of the forward. (Array, shape [R1, ..., Rk])
+        mean: Mean of each row of alpha * x + gx. (Array, shape [A1, ..., An, 1, ..., 1])
+        rstd: 1 / sqrt(variance + epsilon) of each such row, from the forward. (Array, shape as mean)
+        alpha: Factor of x in the forward. (float)
+
+    Returns:
+        dx: Gradient with respect to x. (shape as x)
+        dgx: Gradient with respect to gx. (shape as x)
+        dbeta: Gradient with respect to the forward's bias. (shape as gamma)
+        dgamma: Gradient with respect to gamma. (shape as gamma)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows. alpha is
+    rounded to FLOAT unless a tensor is DOUBLE. Strided and empty tensors are fine: without rows dbeta and dgamma
+    are 0. host also takes DOUBLE, any mix of floating dtypes, x of rank 1, gamma of all its dimensions, and mean
+    and rstd of any shape with M elements.
+
+    Dtypes:
+        dy FLOAT, x FLOAT, gx FLOAT, gamma FLOAT, mean FLOAT, rstd FLOAT, dx_out FLOAT, dgx_out FLOAT, dbeta_out
+            FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training, atlas-inference, ascend-950)
+        dy FLOAT16, x FLOAT16, gx FLOAT16, gamma FLOAT16, mean FLOAT, rstd FLOAT, dx_out FLOAT16, dgx_out FLOAT16,
+            dbeta_out FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training, atlas-inference, ascend-950)
+        dy BFLOAT16, x BFLOAT16, gx BFLOAT16, gamma BFLOAT16, mean FLOAT, rstd FLOAT, dx_out BFLOAT16, dgx_out
+            BFLOAT16, dbeta_out FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training, ascend-950)
+        dy FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT/FLOAT16/DOUBLE/BFLOAT16, gx FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16,
+            dx_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgx_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dbeta_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: any of the ten tensors is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly; ranks and shapes.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnDeepNormGrad in CANN's aclnn library.
+    """
+
 def group_norm_swish(
     x: _Array,
     gamma: _Array,

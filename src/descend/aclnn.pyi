@@ -10,6 +10,94 @@ from descend.portability import TensorSpec as TensorSpec
 from descend.portability import Verdict as Verdict
 from descend.portability import portability as portability
 
+def deep_norm_grad_get_workspace_size(
+    dy: _SupportsDlpack,
+    x: _SupportsDlpack,
+    gx: _SupportsDlpack,
+    gamma: _SupportsDlpack,
+    mean: _SupportsDlpack,
+    rstd: _SupportsDlpack,
+    alpha: float,
+    dx_out: _SupportsDlpack,
+    dgx_out: _SupportsDlpack,
+    dbeta_out: _SupportsDlpack,
+    dgamma_out: _SupportsDlpack,
+) -> tuple[int, Executor]:
+    """Gradients of deep norm, which is layer norm of alpha * x + gx.
+
+    Formula:
+        xhat   = (alpha * x + gx - mean) * rstd
+        g      = dy * gamma
+        dgx    = rstd * (g - mean(g over the row) - xhat * mean(g * xhat over the row))
+        dx     = alpha * dgx
+        dbeta  = sum over rows of dy
+        dgamma = sum over rows of dy * xhat
+
+    Parameters:
+        dy: Gradient of the loss with respect to the forward's output. (Array, shape as x)
+        x: Input of the forward that alpha scales. (Array, shape [A1, ..., An, R1, ..., Rk], rank 2 to 8)
+        gx: The forward's other input. (Array, shape as x)
+        gamma: Weight of the forward. (Array, shape [R1, ..., Rk])
+        mean: Mean of each row of alpha * x + gx. (Array, shape [A1, ..., An, 1, ..., 1])
+        rstd: 1 / sqrt(variance + epsilon) of each such row, from the forward. (Array, shape as mean)
+        alpha: Factor of x in the forward. (float)
+        dx_out: Gradient with respect to x. (Array, shape as x)
+        dgx_out: Gradient with respect to gx. (Array, shape as x)
+        dbeta_out: Gradient with respect to the forward's bias. (Array, shape as gamma)
+        dgamma_out: Gradient with respect to gamma. (Array, shape as gamma)
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    gamma has the last dimensions of x, and everything is a matrix [M, N]: N elements of gamma, M rows. alpha is
+    rounded to FLOAT unless a tensor is DOUBLE. Strided and empty tensors are fine: without rows dbeta and dgamma
+    are 0. host also takes DOUBLE, any mix of floating dtypes, x of rank 1, gamma of all its dimensions, and mean
+    and rstd of any shape with M elements.
+
+    Dtypes:
+        dy FLOAT, x FLOAT, gx FLOAT, gamma FLOAT, mean FLOAT, rstd FLOAT, dx_out FLOAT, dgx_out FLOAT, dbeta_out
+            FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training, atlas-inference, ascend-950)
+        dy FLOAT16, x FLOAT16, gx FLOAT16, gamma FLOAT16, mean FLOAT, rstd FLOAT, dx_out FLOAT16, dgx_out FLOAT16,
+            dbeta_out FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training, atlas-inference, ascend-950)
+        dy BFLOAT16, x BFLOAT16, gx BFLOAT16, gamma BFLOAT16, mean FLOAT, rstd FLOAT, dx_out BFLOAT16, dgx_out
+            BFLOAT16, dbeta_out FLOAT, dgamma_out FLOAT (atlas-a3, atlas-a2-training, ascend-950)
+        dy FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT/FLOAT16/DOUBLE/BFLOAT16, gx FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, mean FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd FLOAT/FLOAT16/DOUBLE/BFLOAT16,
+            dx_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgx_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dbeta_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dgamma_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: any of the ten tensors is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly; ranks and shapes.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnDeepNormGrad in CANN's aclnn library.
+    """
+
+def deep_norm_grad(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | Any | None,
+) -> None:
+    """Second phase of aclnnDeepNormGrad: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
+    """
+
 def group_norm_swish_get_workspace_size(
     x: _SupportsDlpack,
     gamma: _SupportsDlpack,

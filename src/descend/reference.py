@@ -129,6 +129,36 @@ def layer_norm_backward(
 
 
 @np.errstate(all="ignore")
+def deep_norm_grad(
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    gx: npt.ArrayLike,
+    gamma: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    rstd: npt.ArrayLike,
+    alpha: float = 0.3,
+) -> tuple[Float64, Float64, Float64, Float64]:
+    """Gradients of deep norm, which is layer norm of ``alpha * x + gx``, as aclnnDeepNormGrad defines them.
+
+    Shapes: ``dy`` and ``gx`` as ``x``; ``gamma`` the last dimensions of ``x``; ``mean`` and ``rstd`` one number a row,
+    in any shape. Returns ``dx`` and ``dgx`` shaped as ``x``, ``dbeta`` and ``dgamma`` shaped as ``gamma``, all
+    float64::
+
+        dgx = the gradient of layer norm at alpha * x + gx, with respect to its input
+        dx  = alpha * dgx
+
+    Raises ValueError where the shapes do not fit.
+    """
+    x, gx, gamma = _float64(x), _float64(gx), _float64(gamma)
+    _check_like("gx", gx, "x", x)
+    dgx, dgamma, dbeta = layer_norm_backward(dy, alpha * x + gx, gamma.shape, mean, rstd, gamma)
+    assert dgx is not None
+    assert dbeta is not None
+    assert dgamma is not None
+    return alpha * dgx, dgx, dbeta, dgamma
+
+
+@np.errstate(all="ignore")
 def layer_norm(
     input: npt.ArrayLike,
     normalized_shape: int | Sequence[int],

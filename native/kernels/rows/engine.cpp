@@ -18,19 +18,20 @@ int64_t size_of(Element element) { return element == Element::kFloat64 ? 8 : ele
 template <class W>
 constexpr Element kWideElement = sizeof(W) == sizeof(double) ? Element::kFloat64 : Element::kFloat32;
 
-constexpr int64_t kPiece = 256;  // columns that are computed in double at a time
+constexpr int64_t kPiece = kExactColumns;
 
 template <class W>
 RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
   const RowCounts& counts = op.kernels.counts;
   const int64_t size = size_of(p.element);
-  const int64_t address =
-      static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride | (p.stretch * size);
+  int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride | (p.stretch * size);
+  if (counts.outputs > 1) address |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.second.data)) | p.second.stride;
   const int64_t unit = address % 64 == 0 ? 64 : address & -address;
   return {.rows = p.rows,
           .columns = p.columns,
           .size = size,
           .inputs = counts.inputs,
+          .outputs = counts.outputs,
           .column_numbers = counts.parameters + counts.column_sums,
           .together = counts.together,
           .is_forward = counts.column_sums == 0,
@@ -42,7 +43,7 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
 // What all rows take: what is read and written of each, in bytes.
 template <class W>
 int64_t work_of(const RowProblem<W>& p, const RowOperator<W>& op) {
-  return p.rows * row_work<W>((op.kernels.counts.inputs + 1) * p.columns);
+  return p.rows * row_work<W>((op.kernels.counts.inputs + op.kernels.counts.outputs) * p.columns);
 }
 
 // ---- Rows in double.
@@ -65,17 +66,19 @@ class ExactRows {
     }
   }
 
-  // To `out`, if it is not null; add(i, c, term) adds to sum i of column c of the part.
+  // To `to`, if it is not null; add(i, c, term) adds to sum i of column c of the part.
   template <class Add>
-  void results(const RowPart& part, const double* means, char* out_row, const Add& add) {
+  void results(const RowPart& part, const double* means, char* const* to, const Add& add) {
     const auto& [row, begin, end] = part;
-    double out[kPiece], terms[kMostSums][kPiece];
+    double out[kMostOutputs * kPiece], terms[kMostSums][kPiece];
     double* const column_terms[kMostSums] = {terms[0], terms[1]};
     for (int64_t c = begin; c < end; c += kPiece) {
       const int64_t n = read(row, c, std::min(kPiece, end - c));
       op_.exact_map(n, in_, beside_, numbers_, means, out, column_terms);
       if (counts_.masks_results) clear_masked(MaskCursor(p_.mask, row).row().from(c), n, out);
-      if (out_row != nullptr) convert_span(Element::kFloat64, out, p_.element, out_row + (c - begin) * size_, n);
+      for (int i = 0; to != nullptr && i < counts_.outputs; ++i) {
+        convert_span(Element::kFloat64, out + i * kPiece, p_.element, to[i] + (c - begin) * size_, n);
+      }
       for (int i = 0; i < counts_.column_sums; ++i) {
         for (int64_t j = 0; j < n; ++j) add(i, c - begin + j, terms[i][j]);
       }
@@ -172,12 +175,13 @@ void share_rows(const RowCall<W>& call, double* sums) {
   }
 }
 
-// The part of a gradient's schedule that follows from the shape alone; a gradient has two inputs.
-RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element) {
+// The part of a gradient's schedule that follows from the shape alone.
+RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element, int inputs) {
   return gradient_schedule({.rows = rows,
                             .columns = columns,
                             .size = size_of(element),
-                            .inputs = 2,
+                            .inputs = inputs,
+                            .outputs = 1,
                             .column_numbers = 0,
                             .together = 1,
                             .is_forward = false,
@@ -194,8 +198,8 @@ void exact_means(const RowCall<W>& call, int64_t row, double* means) {
 }
 
 template <class W>
-void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* out, W* const* column_sums,
-                   int64_t (*place)(int64_t column)) {
+void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* const* out,
+                   W* const* column_sums, int64_t (*place)(int64_t column)) {
   ExactRows<W> exact(call.problem, call.op);
   double own[kMostMeans];
   if (means == nullptr) exact.means(part.row, own);
@@ -206,25 +210,28 @@ void exact_results(const RowCall<W>& call, const RowPart& part, const double* me
 }
 
 template <class W>
-void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W* results) {
+void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W* const* results) {
   const RowProblem<W>& p = call.problem;
   ExactRows<W> exact(p, call.op);
-  alignas(8) char rounded[kMostNarrow * sizeof(double)];
+  alignas(8) char rounded[kMostOutputs][kMostNarrow * sizeof(double)];
+  char* const to[kMostOutputs] = {rounded[0], rounded[1]};
   double means[kMostMeans];
   exact.means(row, means);
-  exact.results({row, 0, p.columns}, means, results == nullptr ? nullptr : rounded,
+  exact.results({row, 0, p.columns}, means, results == nullptr ? nullptr : to,
                 [&](int i, int64_t c, double term) { chains[i][c * kNarrowLanes] += term; });
-  if (results != nullptr) convert_span(p.element, rounded, kWideElement<W>, results, p.columns);
+  for (int i = 0; results != nullptr && i < call.op.kernels.counts.outputs; ++i) {
+    convert_span(p.element, rounded[i], kWideElement<W>, results[i], p.columns);
+  }
 }
 
-int64_t gradient_slots(int64_t rows, int64_t columns, Element element) {
-  const RowSchedule s = shape_schedule(rows, columns, element);
+int64_t gradient_slots(int64_t rows, int64_t columns, Element element, int inputs) {
+  const RowSchedule s = shape_schedule(rows, columns, element, inputs);
   if (!s.by_columns) return s.chunks;
   return rows > s.together ? 1 : 0;
 }
 
-size_t gradient_scratch(int64_t rows, int64_t columns, Element element) {
-  const RowSchedule s = shape_schedule(rows, columns, element);
+size_t gradient_scratch(int64_t rows, int64_t columns, Element element, int inputs) {
+  const RowSchedule s = shape_schedule(rows, columns, element, inputs);
   return s.by_columns ? static_cast<size_t>(blocks_in(columns) * s.together * kMostSums) * sizeof(double) : 0;
 }
 
@@ -279,13 +286,13 @@ void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch
 }
 
 template void exact_means(const RowCall<float>&, int64_t, double*);
-template void exact_results(const RowCall<float>&, const RowPart&, const double*, char*, float* const*,
+template void exact_results(const RowCall<float>&, const RowPart&, const double*, char* const*, float* const*,
                             int64_t (*)(int64_t));
-template void exact_narrow(const RowCall<float>&, int64_t, double* const*, float*);
+template void exact_narrow(const RowCall<float>&, int64_t, double* const*, float* const*);
 template void exact_means(const RowCall<double>&, int64_t, double*);
-template void exact_results(const RowCall<double>&, const RowPart&, const double*, char*, double* const*,
+template void exact_results(const RowCall<double>&, const RowPart&, const double*, char* const*, double* const*,
                             int64_t (*)(int64_t));
-template void exact_narrow(const RowCall<double>&, int64_t, double* const*, double*);
+template void exact_narrow(const RowCall<double>&, int64_t, double* const*, double* const*);
 template void run_gradient(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);
 template void run_gradient(const RowProblem<double>& p, const RowOperator<double>& op, void* scratch);
 template void run_forward(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);

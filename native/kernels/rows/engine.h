@@ -28,7 +28,8 @@ struct RowProblem {
   int64_t period = 1;
   Element element = Element::kFloat32;
   Stream in[kMostInputs];
-  Stream out;  // data null: not wanted
+  Stream out;       // data null: not wanted
+  Stream second{};  // of programs with two results; wanted if the first is
   const W* numbers[kMostNumbers] = {};
   W* statistics[kMostNumbers] = {};  // terms of rows that are results; null: not wanted
   double scalars[kMostScalars] = {};
@@ -81,7 +82,7 @@ struct RowCall {
 
 // How many of each an operator's program has.
 struct RowCounts {
-  int inputs, parameters, numbers, scalars, row_sums, column_sums, statistics;
+  int inputs, outputs, parameters, numbers, scalars, row_sums, column_sums, statistics;
   int together;  // rows that share loads
   bool has_pivot;
   bool takes_totals;   // terms follow from the sums of a row, not from their means
@@ -114,10 +115,12 @@ struct RowOperator {
                      double* sums);
   // The statistics, from the means of the row's sums and the pivot. (Programs that take totals get these for means.)
   void (*exact_statistics)(const double* numbers, const double* means, double* statistics) = nullptr;
-  // The result, and what is added to the column sums, from the same.
+  // The result, and what is added to the column sums, from the same. A second result lies kExactColumns further on.
   void (*exact_map)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
                     const double* means, double* out, double* const* column_terms);
 };
+
+inline constexpr int64_t kExactColumns = 256;  // that are computed in double at a time
 
 // Columns [begin, end) of a row.
 struct RowPart {
@@ -125,21 +128,21 @@ struct RowPart {
 };
 
 // A row in double. exact_means computes the means of its sums and writes its statistics. exact_results writes its
-// results to `out` and adds its part to the sums over columns, of which that of a column lies at place(column). It
-// computes the means if they are null.
+// results, one after the other, to where `out` says, if that is not null, and adds its part to the sums over columns,
+// of which that of a column lies at place(column). It computes the means if they are null.
 template <class W>
 void exact_means(const RowCall<W>& call, int64_t row, double* means);
 template <class W>
-void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* out, W* const* column_sums,
-                   int64_t (*place)(int64_t column));
+void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* const* out,
+                   W* const* column_sums, int64_t (*place)(int64_t column));
 // The same of a narrow row: its part goes to the first of each column's chains, its results, already rounded to the
 // elements' type, to `results`, if that is not null. Nothing is written to where they belong: an input may lie there.
 template <class W>
-void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W* results);
+void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W* const* results);
 
 // Gradients: rows with column sums.
-int64_t gradient_slots(int64_t rows, int64_t columns, Element element);
-size_t gradient_scratch(int64_t rows, int64_t columns, Element element);
+int64_t gradient_slots(int64_t rows, int64_t columns, Element element, int inputs = 2);
+size_t gradient_scratch(int64_t rows, int64_t columns, Element element, int inputs = 2);
 template <class W>
 void run_gradient(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch);
 

@@ -96,7 +96,7 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
   const RowProblem<W>& p = call.problem;
   uint64_t exact[kNarrowRows / 64] = {};
   HWY_ALIGN W in[P::kInputs][kNarrowRoom];
-  HWY_ALIGN W out[kNarrowRoom];
+  HWY_ALIGN W out[kOutputs<P>][kNarrowRoom];
   DESCEND_UNROLL
   for (int i = 0; i < P::kInputs; ++i) read_narrow<T, kColumns>(tile.in[i], tile.rows, in[i]);
   Vector<W> beside[kColumns][kSome<P::kParameters>], column_sums[kParts][kColumns][kSome<P::kColumnSums>];
@@ -160,42 +160,50 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
         const auto found = terms[P::kTerms - P::kStatistics + i];
         if (to != nullptr) store_first(d, found, to + first + row, static_cast<size_t>(HWY_MIN(left, kLanes)));
       }
-      Vector<W> result[kColumns];
+      Vector<W> result[kOutputs<P>][kColumns];
       DESCEND_UNROLL
       for (size_t c = 0; c < kColumns; ++c) {
         Vector<W> added[kSome<P::kColumnSums>];
         DESCEND_UNROLL
         for (int i = 0; i < P::kColumnSums; ++i) added[i] = column_sums[part][c][i];
-        result[c] = P::map(v[c], beside[c], terms, added);
-        if constexpr (kColumns == 1 && kHasSingle<P>) result[c] = P::map_single(v[c], terms);
+        Vector<W> found[kOutputs<P>];
+        map_element<P>(v[c], beside[c], terms, added, found);
+        if constexpr (kColumns == 1 && kHasSingle<P>) map_only_element<P>(v[c], terms, found);
+        DESCEND_UNROLL
+        for (int o = 0; o < kOutputs<P>; ++o) result[o][c] = found[o];
         DESCEND_UNROLL
         for (int i = 0; i < P::kColumnSums; ++i) {
           column_sums[part][c][i] = hn::IfThenElse(good, added[i], column_sums[part][c][i]);
         }
       }
-      store_columns<kColumns>(result, out + row * kStep);
+      DESCEND_UNROLL
+      for (int o = 0; o < kOutputs<P>; ++o) store_columns<kColumns>(result[o], out[o] + row * kStep);
     }
   }
-  const bool has_output = tile.out.data != nullptr;
+  const Targets<P> targets = targets_of<P, T>(p, 0);
+  const bool has_output = targets.wanted();
   // Before anything is written, since results may take the place of inputs.
   for (int64_t r = 0; r < tile.rows; ++r) {
     if (exact[r / 64] == 0) {
       r |= 63;
     } else if ((exact[r / 64] >> r % 64 & 1) != 0) {
-      exact_narrow<W>(call, first + r, tile.chains, has_output ? out + r * kStep : nullptr);
+      W* row[kOutputs<P>];
+      for (int o = 0; o < kOutputs<P>; ++o) row[o] = out[o] + r * kStep;
+      exact_narrow<W>(call, first + r, tile.chains, has_output ? row : nullptr);
     }
   }
   if constexpr (kHasMask<P>) {
+    static_assert(kOutputs<P> == 1);
     for_each_pack<W>(0, tile.rows * kStep, [&](auto extent, int64_t c) HWY_ATTR {
       each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
-        W* const at = out + c + k * kVectorLanes<W>;
+        W* const at = out[0] + c + k * kVectorLanes<W>;
         hn::Store(hn::IfThenElseZero(load_open<W>(extent, mask + c, k), hn::Load(d, at)), d, at);
       });
     });
   }
-  if (has_output) {
-    const int64_t stride = tile.out.stride / static_cast<int64_t>(sizeof(T));
-    write_tile<T>(out, tile.rows, kStep, {reinterpret_cast<T*>(tile.out.data), stride});
+  for (int o = 0; has_output && o < kOutputs<P>; ++o) {
+    const int64_t stride = targets.at[o].stride / static_cast<int64_t>(sizeof(T));
+    write_tile<T>(out[o], tile.rows, kStep, {reinterpret_cast<T*>(targets.at[o].row(first)), stride});
   }
   DESCEND_UNROLL
   for (int i = 0; i < P::kColumnSums; ++i) {

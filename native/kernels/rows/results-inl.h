@@ -12,6 +12,53 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
+// Where results go.
+template <class P>
+struct Targets {
+  Stream at[kOutputs<P>];
+
+  HWY_INLINE bool wanted() const { return at[0].data != nullptr; }
+  HWY_INLINE Targets from(int64_t row) const {
+    Targets below;
+    DESCEND_UNROLL
+    for (int i = 0; i < kOutputs<P>; ++i) below.at[i] = {at[i].row(row), at[i].stride};
+    return below;
+  }
+  HWY_INLINE void rows(int64_t row, char* (&to)[kOutputs<P>]) const {
+    DESCEND_UNROLL
+    for (int i = 0; i < kOutputs<P>; ++i) to[i] = at[i].row(row);
+  }
+};
+
+// Of a call, from a column on.
+template <class P, class T, class W = Wide<T>>
+HWY_INLINE Targets<P> targets_of(const RowProblem<W>& p, int64_t begin) {
+  Targets<P> targets;
+  if (p.out.data == nullptr) return targets;
+  const int64_t offset = begin * static_cast<int64_t>(sizeof(T));
+  targets.at[0] = {p.out.data + offset, p.out.stride};
+  if constexpr (kOutputs<P> > 1) targets.at[1] = {p.second.data + offset, p.second.stride};
+  return targets;
+}
+
+template <class P, class V>
+HWY_INLINE void map_element(const V* in, const V* beside, const V* terms, V* sums, V (&results)[kOutputs<P>]) {
+  if constexpr (kOutputs<P> == 1) {
+    results[0] = P::map(in, beside, terms, sums);
+  } else {
+    P::map(in, beside, terms, sums, results);
+  }
+}
+
+template <class P, class V>
+HWY_INLINE void map_only_element(const V* in, const V* terms, V (&results)[kOutputs<P>]) {
+  if constexpr (kOutputs<P> == 1) {
+    results[0] = P::map_single(in, terms);
+  } else {
+    P::map_single(in, terms, results);
+  }
+}
+
 // As what elements are loaded where vectors of results may begin at any column: parameters beside them must be in the
 // columns' order then, as those of short rows are.
 template <class P, class T>
@@ -48,7 +95,8 @@ HWY_INLINE void store_results(Extent extent, bool streams, Vector<Wide<T>> first
 // All rows are read before any is written: where rows are multiples of a page apart, the processor would hold a load
 // back that follows the store to the like place.
 template <class P, class T, int kRows, class Extent, class W = Wide<T>>
-HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t c, T* const (&out)[kRows]) {
+HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t c,
+                         T* const (&out)[kOutputs<P>][kRows]) {
   SplitPack<T, Extent> in[kRows][P::kInputs];
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -63,7 +111,7 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
   }
   DESCEND_UNROLL
   for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
-    Vector<W> result[kRows][2];
+    Vector<W> result[kOutputs<P>][kRows][2];
     DESCEND_UNROLL
     for (size_t j = 0; j < 2; ++j) {
       const size_t k = pair_vector<T>(pair, j);
@@ -78,27 +126,42 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
         Vector<W> v[P::kInputs];
         DESCEND_UNROLL
         for (int i = 0; i < P::kInputs; ++i) v[i] = in[r][i][k];
-        result[r][j] = P::map(v, beside, set.terms[r], sums);
+        Vector<W> found[kOutputs<P>];
+        map_element<P>(v, beside, set.terms[r], sums, found);
+        DESCEND_UNROLL
+        for (int o = 0; o < kOutputs<P>; ++o) result[o][r][j] = found[o];
       }
       DESCEND_UNROLL
       for (int i = 0; i < P::kColumnSums; ++i) hn::Store(sums[i], Tag<W>(), set.column_sums[i] + at);
     }
     DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      store_results<P>(extent, set.streams, result[r][0], result[r][1], out[r] + c, pair, mask[r]);
+    for (int o = 0; o < kOutputs<P>; ++o) {
+      DESCEND_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        store_results<P>(extent, set.streams, result[o][r][0], result[o][r][1], out[o][r] + c, pair, mask[r]);
+      }
     }
   }
 }
 
+// Where column 0 of rows is whose column `begin` belongs to the targets.
+template <class T, int kRows, class P>
+HWY_INLINE void place_rows(const Targets<P>& to, T* (&out)[kOutputs<P>][kRows], int64_t begin = 0) {
+  DESCEND_UNROLL
+  for (int o = 0; o < kOutputs<P>; ++o) {
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) out[o][r] = reinterpret_cast<T*>(to.at[o].row(r)) - begin;
+  }
+}
+
 template <class P, class T, int kRows, class W = Wide<T>>
-HWY_INLINE void map_set(const Tile<W>& tile, int64_t row, int64_t begin, int64_t end, const Stream& to) {
+HWY_INLINE void map_set(const Tile<W>& tile, int64_t row, int64_t begin, int64_t end, const Targets<P>& to) {
   constexpr int64_t kStep = kPackLanes<W>;
   const RowSet<P, T, kRows> set(tile, row, P::kTerms);
-  T* out[kRows];
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) out[r] = reinterpret_cast<T*>(to.row(r)) - begin;
+  T* out[kOutputs<P>][kRows];
+  place_rows<T, kRows>(to, out, begin);
   int64_t c = begin;
-  if (const int64_t lead = kRows == 1 ? lead_of<P>(tile, out[0] + begin) : 0; lead > 0) {
+  if (const int64_t lead = kRows == 1 ? lead_of<P>(tile, out[0][0] + begin) : 0; lead > 0) {
     map_pack<P, T, kRows>(Part{static_cast<size_t>(lead)}, set, c, out);
     c += lead;
   }
@@ -121,20 +184,21 @@ template <class P, class T>
 struct ShortRows {
   using W = Wide<T>;
   const T* in[P::kInputs];
-  T* out;
-  int64_t strides[P::kInputs], out_stride;  // in bytes
+  T* out[kOutputs<P>];
+  int64_t strides[P::kInputs], out_strides[kOutputs<P>];  // in bytes
   const W* numbers[kSome<P::kNumbers>];
   const W* terms;  // those that were found, kMostTileRows apart
   const MaskRow* mask;
   int64_t column;
   Vector<W> scalars[kMapTerms<P> - P::kTerms + 1];
 
-  HWY_INLINE ShortRows(const Tile<W>& tile, int64_t row, int64_t c, const Stream& to)
-      : out(reinterpret_cast<T*>(to.data) + c),
-        out_stride(to.stride),
-        terms(tile.terms[0] + row),
-        mask(tile.mask + row),
-        column(c) {
+  HWY_INLINE ShortRows(const Tile<W>& tile, int64_t row, int64_t c, const Targets<P>& to)
+      : terms(tile.terms[0] + row), mask(tile.mask + row), column(c) {
+    DESCEND_UNROLL
+    for (int o = 0; o < kOutputs<P>; ++o) {
+      out[o] = reinterpret_cast<T*>(to.at[o].data) + c;
+      out_strides[o] = to.at[o].stride;
+    }
     DESCEND_UNROLL
     for (int i = 0; i < kMapTerms<P> - P::kTerms; ++i) scalars[i] = splat(tile.scalars[i]);
     DESCEND_UNROLL
@@ -166,8 +230,8 @@ struct ShortRows {
     return kHasMask<P> ? mask->pack(column, columns_of<W>(extent), buffer) : nullptr;
   }
 
-  HWY_INLINE void next_result() {
-    out = reinterpret_cast<T*>(reinterpret_cast<char*>(out) + out_stride);
+  HWY_INLINE void next_result(int o) {
+    out[o] = reinterpret_cast<T*>(reinterpret_cast<char*>(out[o]) + out_strides[o]);
     if constexpr (kHasMask<P>) ++mask;
   }
 };
@@ -177,7 +241,7 @@ template <class P, class T, int kRows, size_t kCount, class Extent, class W = Wi
 HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams, size_t pair,
                               const Vector<W> (&beside)[kCount][kSome<P::kParameters>],
                               Vector<W> (&sums)[kCount][kSome<P::kColumnSums>]) {
-  Vector<W> result[kRows][kCount];
+  Vector<W> result[kOutputs<P>][kRows][kCount];
   DESCEND_UNROLL
   for (int r = 0; r < kRows; ++r) {
     Vector<W> terms[kMapTerms<P>];
@@ -190,32 +254,39 @@ HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams
       Vector<W> v[P::kInputs];
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) v[i] = load_split(extent, rows.in[i], pair_vector<T>(pair, j));
-      result[r][j] = P::map(v, beside[j], terms, sums[j]);
+      Vector<W> found[kOutputs<P>];
+      map_element<P>(v, beside[j], terms, sums[j], found);
+      DESCEND_UNROLL
+      for (int o = 0; o < kOutputs<P>; ++o) result[o][r][j] = found[o];
     }
     rows.next_row();
   }
   uint8_t bytes[kHasMask<P> ? MaskRow::kPack : 1];
   DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    const uint8_t* const mask = rows.mask_bytes(extent, bytes);
-    if constexpr (kCount == 1) {
-      const size_t k = pair_first<T>(pair);
-      if constexpr (kHasMask<P>) result[r][0] = hn::IfThenElseZero(load_open<W>(extent, mask, k), result[r][0]);
-      if (streams) {
-        store_vector<true, P::kNan>(extent, result[r][0], rows.out, k);
+  for (int o = 0; o < kOutputs<P>; ++o) {
+    DESCEND_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const uint8_t* const mask = rows.mask_bytes(extent, bytes);
+      Vector<W>(&found)[kCount] = result[o][r];
+      if constexpr (kCount == 1) {
+        const size_t k = pair_first<T>(pair);
+        if constexpr (kHasMask<P>) found[0] = hn::IfThenElseZero(load_open<W>(extent, mask, k), found[0]);
+        if (streams) {
+          store_vector<true, P::kNan>(extent, found[0], rows.out[o], k);
+        } else {
+          store_vector<false, P::kNan>(extent, found[0], rows.out[o], k);
+        }
       } else {
-        store_vector<false, P::kNan>(extent, result[r][0], rows.out, k);
+        store_results<P>(extent, streams, found[0], found[1], rows.out[o], pair, mask);
       }
-    } else {
-      store_results<P>(extent, streams, result[r][0], result[r][1], rows.out, pair, mask);
+      rows.next_result(o);
     }
-    rows.next_result();
   }
 }
 
 template <class P, class T, size_t kCount, class Extent, class W = Wide<T>>
 HWY_INLINE void map_short_pack(Extent extent, const Tile<W>& tile, int64_t first, int64_t last, int64_t c,
-                               const Stream& out) {
+                               const Targets<P>& out) {
   constexpr int kSet = HWY_TARGET == HWY_AVX3 ? 4 : 1;
   const bool streams = tile.streams;
   for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
@@ -245,7 +316,7 @@ HWY_INLINE void map_short_pack(Extent extent, const Tile<W>& tile, int64_t first
 }
 
 template <class P, class T, class W = Wide<T>>
-HWY_NOINLINE void map_short_rows(const Tile<W>& tile, int64_t first, int64_t last, const Stream& out) {
+HWY_NOINLINE void map_short_rows(const Tile<W>& tile, int64_t first, int64_t last, const Targets<P>& out) {
   constexpr int64_t kStep = kPackLanes<W>;
   int64_t c = 0;
   for (; c + kStep <= tile.columns; c += kStep) map_short_pack<P, T, 2>(Full(), tile, first, last, c, out);
@@ -312,7 +383,7 @@ HWY_NOINLINE void map_dense_rows(const Tile<W>& tile, int64_t first, int64_t las
 
 // Rows of one element that narrow_rows does not take, those of double, where they have a formula of their own.
 template <class P, class T, class W = Wide<T>>
-HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t last, const Stream& out) {
+HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t last, const Targets<P>& out) {
   const Part one{1};
   Vector<W> beside[kSome<P::kParameters>], sums[kSome<P::kColumnSums>], v[P::kInputs], terms[kMapTerms<P>];
   each<P::kParameters>([&](size_t i) DESCEND_INLINED { beside[i] = load_beside<T>(one, tile.parameters[i], 0); });
@@ -321,40 +392,44 @@ HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t la
   for (; first < last; ++first) {
     each<P::kInputs>([&](size_t i) DESCEND_INLINED { v[i] = load_split(one, rows.in[i], 0); });
     each<P::kTerms>([&](size_t i) DESCEND_INLINED { terms[i] = rows.term(static_cast<int>(i)); });
-    P::map(v, beside, terms, sums);
-    store_vector<false, P::kNan>(one, P::map_single(v, terms), rows.out, 0);
+    Vector<W> found[kOutputs<P>];
+    map_element<P>(v, beside, terms, sums, found);
+    map_only_element<P>(v, terms, found);
     rows.next_row();
-    rows.next_result();
+    DESCEND_UNROLL
+    for (int o = 0; o < kOutputs<P>; ++o) {
+      store_vector<false, P::kNan>(one, found[o], rows.out[o], 0);
+      rows.next_result(o);
+    }
   }
   each<P::kColumnSums>([&](size_t i) DESCEND_INLINED { hn::Store(sums[i], Tag<W>(), tile.column_sums[i]); });
 }
 
 template <class P, class T, class W = Wide<T>>
 HWY_NOINLINE void map_rows(const Tile<W>& tile, int64_t first, int64_t last, int64_t begin, int64_t end,
-                           const Stream& out) {
+                           const Targets<P>& out) {
   constexpr int kSet = P::kRowsMapped;
   int64_t r = first;
   if constexpr (kSet > 1) {
     for (; r + kSet <= last; r += kSet) {
-      map_set<P, T, kSet>(tile, r, begin, end, {out.row(r - first), out.stride});
+      map_set<P, T, kSet>(tile, r, begin, end, out.from(r - first));
     }
   }
-  for (; r < last; ++r) map_set<P, T, 1>(tile, r, begin, end, {out.row(r - first), out.stride});
+  for (; r < last; ++r) map_set<P, T, 1>(tile, r, begin, end, out.from(r - first));
 }
 
 // ---- Both passes: the second over a tile takes turns of a few columns with the first over the next one. Reads,
 // arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
 
 template <class P, class T, class M, int kRows, class W = Wide<T>>
-HWY_INLINE void step_set(Tile<W>& next, const Tile<W>& tile, const Stream& to) {
+HWY_INLINE void step_set(Tile<W>& next, const Tile<W>& tile, const Targets<P>& to) {
   constexpr int64_t kStep = kPackLanes<W>, kTurn = kRows == 1 ? 512 / static_cast<int64_t>(sizeof(T)) : 64;
   RunSums<P, T, kRows> sums(next, 0);
   const RowSet<P, M, kRows> set(tile, 0, P::kTerms);
   const int64_t columns = tile.columns;
-  M* out[kRows];
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) out[r] = reinterpret_cast<M*>(to.row(r));
-  int64_t mapped = kRows == 1 ? lead_of<P>(tile, out[0]) : 0;
+  M* out[kOutputs<P>][kRows];
+  place_rows<M, kRows>(to, out);
+  int64_t mapped = kRows == 1 ? lead_of<P>(tile, out[0][0]) : 0;
   if (mapped > 0) map_pack<P, M, kRows>(Part{static_cast<size_t>(mapped)}, set, 0, out);
   for (int64_t c = 0; c < columns;) {
     const int64_t run_end = HWY_MIN(c + kRunColumns<W>, columns);
@@ -382,7 +457,7 @@ HWY_INLINE void step_set(Tile<W>& next, const Tile<W>& tile, const Stream& to) {
 
 // M: as what the elements are loaded for the results.
 template <class P, class T, class M, class W = Wide<T>>
-HWY_NOINLINE void step_rows(Tile<W>& next, const Tile<W>& tile, const Stream& to) {
+HWY_NOINLINE void step_rows(Tile<W>& next, const Tile<W>& tile, const Targets<P>& to) {
   if constexpr (P::kRowsMapped > 1) {
     if (tile.rows > 1) return step_set<P, T, M, 2>(next, tile, to);
   }

@@ -125,7 +125,7 @@ bool shared_terms(const RowCall<W>& call, SharedRows<W>& shared, bool again) {
 // The results of rows of a tile, of which row r of the group is the first.
 template <class P, class T, class W = Wide<T>>
 HWY_INLINE void map_shared(const RowCall<W>& call, const SharedRows<W>& shared, int64_t r, int64_t begin,
-                           const Tile<W>& tile, const Stream& to) {
+                           const Tile<W>& tile, const Targets<P>& to) {
   for (int64_t i = 0; i < tile.rows;) {
     int64_t until = i;
     while (until < tile.rows && !shared.exact[r + until]) ++until;
@@ -133,8 +133,10 @@ HWY_INLINE void map_shared(const RowCall<W>& call, const SharedRows<W>& shared, 
     if (until < tile.rows) {
       double means[kMostMeans];
       for (int k = 0; k < kMostMeans; ++k) means[k] = shared.means[k][r + until];
+      char* out[kOutputs<P>];
+      to.rows(until, out);
       exact_results<W>(call, {shared.group.row + r + until, begin, begin + tile.columns}, means,
-                       to.data == nullptr ? nullptr : to.row(until), tile.column_sums, place_of<T>);
+                       to.wanted() ? out : nullptr, tile.column_sums, place_of<T>);
       ++until;
     }
     i = until;
@@ -180,8 +182,7 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
   const int64_t offset =
       reinterpret_cast<intptr_t>(p.in[0].data + begin * static_cast<int64_t>(sizeof(T))) % kPage / 64 * 64;
   const bool has_output = p.out.data != nullptr;
-  Results<T, P::kRowsMapped * kBlockColumns + 64 * kLineElements<T>> results(
-      {has_output ? p.out.data + begin * int64_t{sizeof(T)} : nullptr, p.out.stride}, n, s);
+  Results<P, T, P::kRowsMapped * kBlockColumns + 64 * kLineElements<T>> results(targets_of<P, T>(p, begin), n, s);
   Tile<W> tile, next;
   place_parameters<P, M>(p, begin, n, room, whole_packs<W>(n), tile.parameters);
   tile.streams = s.streams;
@@ -216,7 +217,7 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
     }
     const int64_t rows_below = HWY_MAX(int64_t{0}, HWY_MIN(below.rows - r, rows));
     if (rows_below > 0) place_below<P, T>(call, shared, r, rows_below, begin, n, next);
-    const Stream to = has_output ? results.from(group.row + r) : Stream();
+    const Targets<P> to = has_output ? results.from(group.row + r) : Targets<P>();
     if (rows_below == rows && !exact && has_output) {
       step_rows<P, T, M>(next, tile, to);
     } else {
@@ -251,6 +252,7 @@ void shared_results(const RowCall<W>& call, const SharedRows<W>& shared, int64_t
 template <class P>
 constexpr RowCounts counts_of() {
   return {.inputs = P::kInputs,
+          .outputs = kOutputs<P>,
           .parameters = P::kParameters,
           .numbers = P::kNumbers,
           .scalars = P::kScalars,

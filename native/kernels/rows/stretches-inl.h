@@ -224,7 +224,8 @@ HWY_NOINLINE void walk_stretches(const RowCall<Wide<T>>& call, int64_t first, in
       const auto is_exact = [&](int64_t i) HWY_ATTR { return (tile.exact >> i & 1) != 0; };
       rows = 1;
       if (is_exact(r)) {
-        exact_results<W>(call, {row + r, 0, p.columns}, nullptr, tile.out.row(r), nullptr, place_of<T>);
+        char* const to[] = {tile.out.row(r)};
+        exact_results<W>(call, {row + r, 0, p.columns}, nullptr, to, nullptr, place_of<T>);
       } else if (most < 2) {
         strips.map_row(tile, r, row + r, 0, p.columns, out);
       } else {
@@ -256,7 +257,8 @@ void shared_stretches(const RowCall<W>& call, const SharedRows<W>& shared, int64
     if (shared.exact[r]) {
       double means[kMostMeans];
       for (int k = 0; k < kMostMeans; ++k) means[k] = shared.means[k][r];
-      exact_results<W>(call, {row, begin, begin + n}, means, tile.out.data, nullptr, place_of<T>);
+      char* const to[] = {tile.out.data};
+      exact_results<W>(call, {row, begin, begin + n}, means, to, nullptr, place_of<T>);
       continue;
     }
     for (int k = 0; k < kFoundTerms<P>; ++k) tile.terms[k][0] = shared.terms[k][r];

@@ -17,6 +17,8 @@
 //   kMapsScalars                              map's terms end with the numbers of the call; optional
 //   kTotals                                   finish takes the sums themselves, not their means; optional
 //   kMasksResults                             results are 0 where the call's mask is not; optional
+//   kOutputs                                  how many results there are, if not one; map and map_single then return
+//                                             none, and write them to a last argument
 #if defined(DESCEND_KERNELS_ROWS_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_ROWS_SUMS_INL_H_
 #undef DESCEND_KERNELS_ROWS_SUMS_INL_H_
@@ -33,9 +35,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
+// Results of an element.
+template <class P>
+inline constexpr int kOutputs = [] {
+  if constexpr (requires { P::kOutputs; }) return int{P::kOutputs};
+  return 1;
+}();
+
 // Whether the result in rows of one element has a formula of its own.
 template <class P>
-inline constexpr bool kHasSingle = requires(const Vector<float>* v) { P::map_single(v, v); };
+inline constexpr bool kHasSingle = requires(const Vector<float>* v) { P::map_single(v, v); } ||
+                                   requires(const Vector<float>* v, Vector<float>* to) { P::map_single(v, v, to); };
 
 // Whether the sums are of distances from a pivot: the mean of a row's first columns, so that nothing cancels however
 // far from 0 the row lies.

@@ -12,9 +12,10 @@
 
 namespace descend::kernels {
 
-inline constexpr int kMostInputs = 2;             // row streams that are read
+inline constexpr int kMostInputs = 3;             // row streams that are read
+inline constexpr int kMostOutputs = 2;            // row streams that are written
 inline constexpr int kMostParameters = 2;         // numbers a column
-inline constexpr int kMostNumbers = 2;            // numbers a row that are read
+inline constexpr int kMostNumbers = 3;            // numbers a row that are read
 inline constexpr int kMostTerms = 5;              // numbers a row that follow from its sums
 inline constexpr int kMostScalars = 3;            // numbers of a call
 inline constexpr int kMostSums = 2;               // sums over a row, or over columns

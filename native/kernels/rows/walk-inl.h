@@ -55,26 +55,25 @@ HWY_INLINE void find_terms(const RowProblem<W>& p, int64_t row, Tile<W>& tile, b
 
 // Where the second pass writes the results of a tile: to their place, or to a stage, from which 4 KB at a time are
 // stored past the caches. (They are not moved at once, since what was just written cannot be read yet.) The stage has
-// room for the rows that wait and those of a tile.
-template <class T, int64_t kElements>
+// room for the rows that wait and those of a tile. Of two results none has a stage.
+template <class P, class T, int64_t kElements>
 class Results {
  public:
-  HWY_INLINE Results(const Stream& out, int64_t columns, const RowSchedule& s)
-      : columns_(columns), staged_(s.staged), flushes_(s.staged || s.streams) {
-    rows_.data = reinterpret_cast<T*>(out.data);
-    rows_.stride = out.stride / static_cast<int64_t>(sizeof(T));
-    row_room_ = rows_.stride == columns ? columns : ceil_div(columns, kLineElements<T>) * kLineElements<T>;
+  HWY_INLINE Results(const Targets<P>& to, int64_t columns, const RowSchedule& s)
+      : to_(to), columns_(columns), staged_(kHasStage && s.staged), flushes_(s.staged || s.streams) {
+    const int64_t stride = to.at[0].stride / static_cast<int64_t>(sizeof(T));
+    row_room_ = stride == columns ? columns : ceil_div(columns, kLineElements<T>) * kLineElements<T>;
   }
 
   // Of the rows from this one on.
-  HWY_INLINE Stream from(int64_t row) {
+  HWY_INLINE Targets<P> from(int64_t row) {
     if constexpr (kHasStage) {
       if (staged_) {
         const Rows<T> staged = stage_.rows(belonging(row - waiting_), columns_);
-        return {reinterpret_cast<char*>(staged.row(waiting_)), staged.stride * static_cast<int64_t>(sizeof(T))};
+        return {{{reinterpret_cast<char*>(staged.row(waiting_)), staged.stride * static_cast<int64_t>(sizeof(T))}}};
       }
     }
-    return {reinterpret_cast<char*>(rows_.row(row)), rows_.stride * static_cast<int64_t>(sizeof(T))};
+    return to_.from(row);
   }
 
   // `rows` rows from this one on are written.
@@ -96,17 +95,20 @@ class Results {
   }
 
  private:
-  static constexpr int64_t kWaiting = 4096 / sizeof(T);          // elements
-  static constexpr bool kHasStage = sizeof(T) < sizeof(double);  // in double it would take much of a thread's stack
+  static constexpr int64_t kWaiting = 4096 / sizeof(T);  // elements
+  // In double it would take much of a thread's stack.
+  static constexpr bool kHasStage = sizeof(T) < sizeof(double) && kOutputs<P> == 1;
 
-  HWY_INLINE Rows<T> belonging(int64_t row) const { return {rows_.row(row), rows_.stride}; }
+  HWY_INLINE Rows<T> belonging(int64_t row) const {
+    return {reinterpret_cast<T*>(to_.at[0].row(row)), to_.at[0].stride / static_cast<int64_t>(sizeof(T))};
+  }
 
   HWY_INLINE void move_on(int64_t end) {
     stage_.stream(belonging(end - waiting_), waiting_, columns_);
     waiting_ = 0;
   }
 
-  Rows<T> rows_;
+  const Targets<P> to_;
   int64_t columns_, row_room_;  // what a row takes of the stage
   bool staged_, flushes_;
   int64_t waiting_ = 0;  // rows
@@ -115,25 +117,26 @@ class Results {
 
 // The second pass over rows [first, last) of a tile whose results go to `to`.
 template <class P, class T, bool kShort, class W = Wide<T>>
-HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const Stream& to) {
+HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const Targets<P>& to) {
   if (first == last) return;
-  if (to.data != nullptr) {
+  if (to.wanted()) {
     if constexpr (kShort && kHasSingle<P> && !kHasNarrow<T>) {
-      if (tile.columns == 1) return map_single_rows<P, T>(tile, first, last, {to.row(first), to.stride});
+      if (tile.columns == 1) return map_single_rows<P, T>(tile, first, last, to.from(first));
     }
     if constexpr (kShort && kStandsAlone<P>) {
-      if (tile.dense) return map_dense_rows<P, T>(tile, first, last, to.row(first));
+      if (tile.dense) return map_dense_rows<P, T>(tile, first, last, to.at[0].row(first));
     } else if (kShort && !(kIsForward<P> && tile.columns > kRunColumns<W>)) {
-      return map_short_rows<P, T>(tile, first, last, {to.row(first), to.stride});
+      return map_short_rows<P, T>(tile, first, last, to.from(first));
     }
-    return map_rows<P, T>(tile, first, last, 0, tile.columns, {to.row(first), to.stride});
+    return map_rows<P, T>(tile, first, last, 0, tile.columns, to.from(first));
   }
   // Where results are not wanted, they go to a few lines.
   HWY_ALIGN T unused[kRunColumns<W>];
+  Targets<P> nowhere;
+  for (Stream& out : nowhere.at) out = {reinterpret_cast<char*>(unused), 0};
   for (int64_t r = first; r < last; ++r) {
     for (int64_t c = 0; c < tile.columns; c += kRunColumns<W>) {
-      map_rows<P, T>(tile, r, r + 1, c, HWY_MIN(c + kRunColumns<W>, tile.columns),
-                     {reinterpret_cast<char*>(unused), 0});
+      map_rows<P, T>(tile, r, r + 1, c, HWY_MIN(c + kRunColumns<W>, tile.columns), nowhere);
     }
   }
 }
@@ -141,15 +144,17 @@ HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const
 // The same, rows that must be in double by themselves; the tile begins with row `row`.
 template <class P, class T, bool kShort, class W = Wide<T>>
 HWY_INLINE void map_tile(const RowCall<W>& call, int64_t row, const Tile<W>& tile, int64_t first, int64_t last,
-                         const Stream& to) {
+                         const Targets<P>& to) {
   if (HWY_LIKELY(tile.exact == 0)) return map_some<P, T, kShort>(tile, first, last, to);
   while (first < last) {
     int64_t until = first;
     while (until < last && (tile.exact >> until & 1) == 0) ++until;
     map_some<P, T, kShort>(tile, first, until, to);
     if (until < last) {
-      exact_results<W>(call, {row + until, 0, tile.columns}, nullptr, to.data == nullptr ? nullptr : to.row(until),
-                       tile.column_sums, place_of<T>);
+      char* out[kOutputs<P>];
+      to.rows(until, out);
+      exact_results<W>(call, {row + until, 0, tile.columns}, nullptr, to.wanted() ? out : nullptr, tile.column_sums,
+                       place_of<T>);
       ++until;
     }
     first = until;
@@ -210,8 +215,8 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   HWY_ALIGN W sums[kSome<kArrays> * kColumns];
   Tile<W> tiles[2];
   // Two of the longest rows, or a tile.
-  Results<T, (kShort ? kTileBytes : 2 * kColumns * int64_t{sizeof(T)}) / int64_t{sizeof(T)} + 64 * kLineElements<T>>
-      results(p.out, p.columns, s);
+  Results<P, T, (kShort ? kTileBytes : 2 * kColumns * int64_t{sizeof(T)}) / int64_t{sizeof(T)} + 64 * kLineElements<T>>
+      results(targets_of<P, T>(p, 0), p.columns, s);
   const W* parameters[kSome<P::kParameters>];
   const bool shared = call.parameters != nullptr;
   place_parameters<P, M>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
@@ -270,7 +275,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     if (kShort && !kStandsAlone<P> && rows_ahead != 0 && row + rows_ahead + s.tile <= last) {
       prefetch_rows<P, T>(p, row + rows_ahead, s.tile);
     }
-    const Stream to = has_output ? results.from(row) : Stream();
+    const Targets<P> to = has_output ? results.from(row) : Targets<P>();
     // A stripe or a chunk may end within a tile.
     for (int64_t r = 0; r < tile.rows;) {
       if (in_stripe == 0) {

@@ -55,10 +55,10 @@ bool shares_stretches(int64_t rows, int64_t columns) {
 // What is up to the machine, but for the rows that a thread takes.
 void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // Not copied: a vector of what was just written number by number would wait for it.
-  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, in_stretches, unit] =
-      shape;
+  const auto& [rows, columns, size, inputs, outputs, column_numbers, together, is_forward, has_output, in_stretches,
+               unit] = shape;
   const int64_t wide = std::max<int64_t>(size, 4), read = inputs * columns * size;
-  const int64_t bytes = rows * (read + columns * size);
+  const int64_t written = rows * outputs * columns * size, bytes = rows * read + written;
 
   const bool near = stays_near(bytes);
   // Some that know nothing of each other are better folded together, since they wait less: those that the caches keep,
@@ -69,10 +69,10 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
                                                           ? columns <= kBlock && 8 * read + beside <= kFirstCacheRoom
                                                           : columns * size < kLeastOfWords));
   s.is_short = is_short;
-  const Traffic traffic{bytes, bytes / (inputs + 1)};
+  const Traffic traffic{bytes, written};
   s.streams = has_output && (unit == 64 || (!is_short && unit >= kQuarterLine && leaves_by_quarters(columns * size))) &&
               streams_results(traffic);
-  s.staged = has_output && !in_stretches && !s.streams && unit != 64 && is_staged(columns, size, bytes);
+  s.staged = has_output && outputs == 1 && !in_stretches && !s.streams && unit != 64 && is_staged(columns, size, bytes);
   const int64_t room = near ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
   if (is_short) {
     const bool sparing = cut.ask >= Ask::kSparing && !(is_forward && near);
@@ -126,10 +126,10 @@ RowSchedule gradient_schedule(const RowShape& shape) {
 bool shares_parameters(int64_t columns, int64_t size) { return size == 2 && columns > kStripeColumns; }
 
 RowSchedule forward_schedule(const RowShape& shape) {
-  const auto& [rows, columns, size, inputs, column_numbers, together, is_forward, has_output, in_stretches, unit] =
-      shape;
+  const auto& [rows, columns, size, inputs, outputs, column_numbers, together, is_forward, has_output, in_stretches,
+               unit] = shape;
   const int64_t read = inputs * columns * size;
-  const RowCut cut = cut_loose_rows(rows, read, (read + columns * size) + 64);
+  const RowCut cut = cut_loose_rows(rows, read, (read + outputs * columns * size) + 64);
   RowSchedule s{};
   s.chunk = s.stripe = rows;
   s.chunks = 1;

@@ -16,7 +16,8 @@ struct RowShape {
   int64_t rows;
   int64_t columns;
   int64_t size;        // bytes of an element
-  int inputs;          // row streams
+  int inputs;          // row streams that are read
+  int outputs;         // and written
   int column_numbers;  // numbers a column beside them that stay in a cache: parameters and sums
   int together;        // rows that share loads of those, at most
   bool is_forward;     // without sums of columns

@@ -12,6 +12,7 @@ descend[cuda]``); nothing is moved to the CPU silently.
 from __future__ import annotations
 
 from descend.torch import sharding
+from descend.torch.deep_norm import deep_norm_grad
 from descend.torch.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.torch.layer_norm import layer_norm, layer_norm_backward
 from descend.torch.library import registration
@@ -29,6 +30,7 @@ __all__ = [
     "RMSNorm",
     "Report",
     "ScaledMaskedSoftmax",
+    "deep_norm_grad",
     "disable",
     "enable",
     "enabled",

@@ -7,6 +7,7 @@ is no GPU.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from descend.contract import OPERATORS
@@ -14,9 +15,14 @@ from descend.triton.calls import Operator
 
 
 def operator(name: str) -> Operator:
-    """The operator of that name, from the module of that name. Raises KeyError for an unknown one."""
+    """The operator of that name, from the module of that name.
+
+    Raises KeyError for an unknown one, NotImplementedError for one that has no kernels for CUDA tensors.
+    """
     if name not in OPERATORS:
         raise KeyError(f"there is no operator {name!r}; known are {', '.join(OPERATORS)}.")
+    if find_spec(f"descend.triton.{name}") is None:
+        raise NotImplementedError(f"{name} has no kernels for CUDA tensors; move the tensors to the CPU.")
     found: Operator = getattr(import_module(f"descend.triton.{name}"), name)
     return found
 

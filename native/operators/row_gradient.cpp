@@ -1,0 +1,87 @@
+#include "operators/row_gradient.h"
+
+namespace descend {
+namespace {
+
+int64_t product(const Dims& dims) {
+  int64_t value = 1;
+  for (const int64_t dim : dims) value *= dim;
+  return value;
+}
+
+Status has_shape(const Call& call, int i, int other) {
+  const Dims &shape = call[i].tensor.shape, &expected = call[other].tensor.shape;
+  if (shape == expected) return {};
+  return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(shape), ", but must have that of ",
+                   call.name(other), ", ", to_string(expected), ".");
+}
+
+Status check_numbers(const Call& call, int i, int x, const RowGradientShape& shape) {
+  const Dims &given = call[i].tensor.shape, &rows = call[x].tensor.shape;
+  Dims expected = rows.slice(0, shape.leading);
+  const auto refused = [&](const auto&... rule) {
+    return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(given), ", but must have ", rule...);
+  };
+  if (call.on_host()) {
+    if (call[i].tensor.elements() == shape.rows) return {};
+    return refused("as many elements as the first dimensions of ", call.name(x), ", ", to_string(expected), ".");
+  }
+  while (expected.size() < rows.size()) expected.push_back(1);
+  if (given == expected) return {};
+  return refused("shape ", to_string(expected), ", that of ", call.name(x), " with 1 for each normalised dimension.");
+}
+
+}  // namespace
+
+Status check_row_gradient(const Call& call, const RowGradient& at, RowGradientShape* shape) {
+  const int first = at.parameters[0];
+  const Dims &x = call[at.x].tensor.shape, &normalized = call[first].tensor.shape;
+  const uint64_t least = call.on_host() ? 1 : 2;
+  if (x.size() < least) {
+    return call.fail(Code::kParamInvalid, call.name(at.x), " has shape ", to_string(x), ", but must have rank ", least,
+                     " to 8.");
+  }
+  for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
+    for (const int i : *rows) DESCEND_RETURN_IF_ERROR(has_shape(call, i, at.x));
+  }
+  const uint64_t most = call.on_host() ? x.size() : x.size() - 1;
+  if (normalized.empty() || normalized.size() > most || normalized != x.slice(x.size() - normalized.size(), x.size())) {
+    return call.fail(Code::kParamInvalid, call.name(first), " has shape ", to_string(normalized),
+                     ", but must equal the last 1 to ", most, " dimensions of ", call.name(at.x), ", whose shape is ",
+                     to_string(x), ".");
+  }
+  shape->leading = x.size() - normalized.size();
+  shape->rows = product(x.slice(0, shape->leading));
+  shape->columns = product(normalized);
+  for (const std::vector<int>* columns : {&at.parameters, &at.sums}) {
+    for (const int i : *columns) DESCEND_RETURN_IF_ERROR(has_shape(call, i, first));
+  }
+  for (const int i : at.numbers) {
+    if (call.op->parameters[i].kind == Kind::kTensor) DESCEND_RETURN_IF_ERROR(check_numbers(call, i, at.x, *shape));
+  }
+  return {};
+}
+
+void infer_row_gradient(Call& call, const RowGradient& at) {
+  const Tensor& x = call[at.x].tensor;
+  for (const int i : at.results) {
+    if (!call.given(i)) call[i].tensor = contiguous_tensor(x.dtype, x.shape);
+  }
+  const Dtype wide = x.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
+  for (const int i : at.sums) {
+    if (!call.given(i)) call[i].tensor = contiguous_tensor(wide, call[at.parameters[0]].tensor.shape);
+  }
+}
+
+kernels::Element row_gradient_element(const Call& call, const RowGradient& at) {
+  const kernels::Element element = kernel_element(call, at.x, {});  // unless another tensor of rows has another type
+  if (element == kernels::Element::kFloat64) return element;
+  for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
+    for (const int i : *rows) {
+      if (call[i].tensor.dtype != call[at.x].tensor.dtype) return kernels::Element::kFloat32;
+    }
+  }
+  return element;
+}
+
+}  // namespace descend

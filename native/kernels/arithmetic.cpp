@@ -12,7 +12,6 @@
 #define HWY_TARGET_INCLUDE "kernels/arithmetic.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
-#include "kernels/split_pack-inl.h"
 #include "kernels/swish-inl.h"
 
 namespace descend::kernels {
@@ -45,12 +44,12 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
       constexpr size_t kPacks = decltype(packs)::value, kAll = kPacks * kN;
       Pack<float> x[kPacks];
       Vector<float> slope[kAll];
-      each<kPacks>([&](size_t i) DESCEND_INLINED { x[i] = load_split(Full(), at.x + j + i * kStep); });
+      each<kPacks>([&](size_t i) DESCEND_INLINED { x[i] = load_pack(Full(), at.x + j + i * kStep); });
       each<kAll>([&](size_t k) DESCEND_INLINED { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], steepness, level); });
       swish_slopes<true, float, kAll>(slope, slope,
                                       [&](size_t k) DESCEND_INLINED { return hn::IsFinite(x[k / kN].v[k % kN]); });
       each<kPacks>([&](size_t i) DESCEND_INLINED {
-        Pack<float> dz = load_split(Full(), at.dy + j + i * kStep);
+        Pack<float> dz = load_pack(Full(), at.dy + j + i * kStep);
         each<kN>([&](size_t k) DESCEND_INLINED { dz.v[k] = hn::Mul(dz.v[k], slope[i * kN + k]); });
         store(Full(), dz, at.dz + j + i * kStep);
         each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], dz.v[k]); });
@@ -59,11 +58,11 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
     });
     const auto base = splat(fold(add(dz_sum, dzx_sum)) * 1e-6f);
     for (int64_t j = 0; j < kCachedElements; j += kStep) {
-      const Pack<float> dz = load_pack(Full(), at.dz + j), elements = load_split(Full(), at.x + j);
+      const Pack<float> dz = load_pack(Full(), at.dz + j), elements = load_pack(Full(), at.x + j);
       Pack<float> dx;
       each<kN>([&](size_t k)
                    DESCEND_INLINED { dx.v[k] = hn::MulSub(dz.v[k], weight, hn::MulAdd(elements.v[k], tilt, base)); });
-      store_split<false>(Full(), dx, at.dx + j);
+      store<false, Nan::kOfBfloat16>(Full(), dx, at.dx + j);
     }
   }
 }

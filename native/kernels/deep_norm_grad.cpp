@@ -20,7 +20,7 @@ struct DeepNormGradProgram {
   enum Sum { kProducts, kG, kSums };
   enum ColumnSum { kDbeta, kDgamma, kColumnSums };
   static constexpr int kScalars = 0, kStatistics = 0, kRowsAtOnce = 1, kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kKeepsLoaded = false, kFoldsInDouble = true;
+  static constexpr bool kFoldsInDouble = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 
   template <class T>

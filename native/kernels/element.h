@@ -14,8 +14,6 @@ struct float16 {
 struct bfloat16 {
   uint16_t bits;
 };
-// The same in rows of so few columns that their packs are better not split: see split_pack-inl.h.
-struct short_bfloat16 : bfloat16 {};
 
 // 16-bit and 32-bit elements are computed in float, double in double.
 template <class T>

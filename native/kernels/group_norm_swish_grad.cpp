@@ -15,7 +15,6 @@
 #include "kernels/dispatch.h"
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
-#include "kernels/split_pack-inl.h"
 #include "kernels/spread-inl.h"
 #include "kernels/swish-inl.h"
 
@@ -104,7 +103,7 @@ HWY_INLINE Frame frame_of(const GradGroup<T>& group) {
   return {static_cast<double>(group.mean), static_cast<double>(group.rstd)};
 }
 
-// A NaN is the one that store_split() takes.
+// A NaN is the one that store() takes for bfloat16.
 template <class W>
 HWY_INLINE W rounded(double value) {
   return std::isnan(value) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(value);
@@ -260,7 +259,7 @@ HWY_INLINE int64_t entries_abreast(const GroupShape& shape) {
 
 template <bool kNormalised, class T, class Extent>
 HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T>>& mean, const Vector<Wide<T>>& rstd) {
-  Pack<Wide<T>> pack = load_split(extent, x);
+  Pack<Wide<T>> pack = load_pack(extent, x);
   if constexpr (kNormalised) {
     each<kPackVectors<Wide<T>>>([&](size_t k) DESCEND_INLINED { pack.v[k] = hn::Mul(hn::Sub(pack.v[k], mean), rstd); });
   }
@@ -287,7 +286,7 @@ struct Slopes {
       return hn::And(hn::IsFinite(x[k / kN].v[k % kN]), hn::IsFinite(line.level));
     });
     each<kPacks>([&](size_t i) DESCEND_INLINED {
-      dz[i] = load_split(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
+      dz[i] = load_pack(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
       each<kN>([&](size_t k) DESCEND_INLINED { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
     });
   }
@@ -389,7 +388,7 @@ struct EntryResults {
       result.v[k] = hn::MulSub(at_dz.v[k], dz_weight, rest);
       if constexpr (kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
     });
-    store_split<kStream, kInQuarters<T>>(extent, result, dx + j);
+    store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
   }
 };
 

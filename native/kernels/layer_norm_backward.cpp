@@ -21,7 +21,6 @@ struct LayerNormBackwardProgram {
   static constexpr int kScalars = 0, kStatistics = 0;
   static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kKeepsLoaded = false;  // the sums need the registers
   static constexpr bool kFoldsInDouble = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 

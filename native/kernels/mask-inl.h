@@ -8,7 +8,6 @@
 
 #include "hwy/highway.h"
 #include "kernels/pack-inl.h"
-#include "kernels/split_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -45,21 +44,14 @@ HWY_INLINE Lanes<W> load_open(Extent extent, const uint8_t* p, size_t k) {
   return zero_bytes(Tag<W>(), load_bits(extent, hn::Rebind<uint8_t, Tag<W>>(), p, k));
 }
 
-// Stores a pair of vectors of a pack as store_split() does, but for zeros where the mask's byte is not 0.
+// Stores a pair of vectors of a pack as store_pair() does, but for zeros where the mask's byte is not 0.
 template <bool kStream, Nan kNan, bool kQuarters = false, class T, class Extent>
 HWY_INLINE void store_unmasked(Extent extent, Vector<Wide<T>> first, Vector<Wide<T>> second, const uint8_t* mask, T* p,
                                size_t pair) {
   using W = Wide<T>;
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kSplits<T>) {
-    const auto open = zero_bytes(Bits16x2(), load_bits(extent, hn::Rebind<uint8_t, Bits16x2>(), mask, pair));
-    const auto bits = hn::IfThenElseZero(open, merge<kNan>(first, second));
-    return store_bits16<kStream, kQuarters>(extent, bits, reinterpret_cast<uint16_t*>(p), pair);
-  }
-#endif
   first = hn::IfThenElseZero(load_open<W>(extent, mask, 2 * pair), first);
   second = hn::IfThenElseZero(load_open<W>(extent, mask, 2 * pair + 1), second);
-  store_split<kStream, kNan, kQuarters>(extent, first, second, p, pair);
+  store_pair<kStream, kNan, kQuarters>(extent, first, second, p, 2 * pair);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

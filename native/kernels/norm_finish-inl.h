@@ -64,7 +64,6 @@ struct MomentsProgram {
   enum Sum { kDistance, kSquare, kSums, kColumnSums = 0 };
   static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kKeepsLoaded = false;  // the sums need the registers
   static constexpr bool kFoldsInDouble = false;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 

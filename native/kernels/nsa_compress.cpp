@@ -10,7 +10,6 @@
 #define HWY_TARGET_INCLUDE "kernels/nsa_compress.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
-#include "kernels/split_pack-inl.h"
 
 #ifndef DESCEND_KERNELS_NSA_COMPRESS_PART_
 #define DESCEND_KERNELS_NSA_COMPRESS_PART_
@@ -46,7 +45,7 @@ namespace descend::kernels::HWY_NAMESPACE {
 inline constexpr int kPositions = 8;
 inline constexpr int kChain = 4;
 
-// Columns are worked on in pairs of vectors, as split packs have them, and in order in the last vector of a head.
+// Columns are worked on in pairs of vectors, but for the last vector of a head.
 template <class W>
 inline constexpr int64_t kPairLanes = 2 * kVectorLanes<W>;
 
@@ -87,11 +86,7 @@ struct Tokens {
       DESCEND_UNROLL
       for (int i = 0; i < kCount; ++i) {
         const T* from = input + i * stride;
-        if constexpr (kVectors == 1) {
-          x[i][k] = load(extent, from, 0);
-        } else {
-          x[i][k] = load_split(extent, from, pair_vector<T>(0, k));
-        }
+        x[i][k] = load(extent, from, k);
       }
     }
   }
@@ -295,8 +290,8 @@ class WindowSums {
     for (int64_t n = 0; n < covered_.heads; ++n, from += covered_.padded, to += p_.depth) {
       int64_t d = 0;
       for (; d + kPairLanes<W> <= depth; d += kPairLanes<W>) {
-        store_split<kStream, Nan::kOfBfloat16, true>(Full(), vector(from, d), vector(from, d + kVectorLanes<W>), to + d,
-                                                     0);
+        store_pair<kStream, Nan::kOfBfloat16, true>(Full(), vector(from, d), vector(from, d + kVectorLanes<W>), to + d,
+                                                    0);
       }
       const Part rest{static_cast<size_t>(depth - d)};
       if (rest.n == kVectorLanes<W> && sizeof(T) == sizeof(W)) {
@@ -304,7 +299,7 @@ class WindowSums {
       } else if (rest.n == kVectorLanes<W>) {
         store_pair(rest, vector(from, d), vector(from, d), to + d, 0);
       } else if (rest.n > 0) {
-        store_split<false, Nan::kOfBfloat16>(rest, vector(from, d), vector(from, d + kVectorLanes<W>), to + d, 0);
+        store_pair<false, Nan::kOfBfloat16>(rest, vector(from, d), vector(from, d + kVectorLanes<W>), to + d, 0);
       }
     }
   }

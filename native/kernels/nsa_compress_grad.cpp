@@ -11,7 +11,6 @@
 #include "kernels/dispatch.h"
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
-#include "kernels/split_pack-inl.h"
 
 #ifndef DESCEND_KERNELS_NSA_COMPRESS_GRAD_PART_
 #define DESCEND_KERNELS_NSA_COMPRESS_GRAD_PART_
@@ -145,16 +144,16 @@ HWY_INLINE void store_half(const Vector<Wide<T>>* v, T* p) {
 template <size_t kPacks, class T, class Extent>
 HWY_INLINE Vector<Wide<T>> load_of(Extent extent, const T* p, size_t i, size_t k) {
   if constexpr (!std::is_same_v<Extent, Full>) {
-    if (i + 1 < kPacks) return load_split(Full(), p, k);
+    if (i + 1 < kPacks) return load(Full(), p, k);
   }
-  return load_split(extent, p, k);
+  return load(extent, p, k);
 }
 template <size_t kPacks, bool kStream, class T, class Extent>
 HWY_INLINE void store_of(Extent extent, const Pack<Wide<T>>& pack, T* p, size_t i) {
   if constexpr (!std::is_same_v<Extent, Full>) {
-    if (i + 1 < kPacks) return store_split<kStream, kInQuarters<T>>(Full(), pack, p);
+    if (i + 1 < kPacks) return store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(Full(), pack, p);
   }
-  store_split<kStream, kInQuarters<T>>(extent, pack, p);
+  store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(extent, pack, p);
 }
 
 // kPacks packs, of which kVectors vectors are not all zero, of one head of kTokens neighbouring tokens; the last one
@@ -316,7 +315,7 @@ HWY_INLINE void add_stretch(const Stretch<T>& s) {
   constexpr int64_t kStep = kPackLanes<W>;
   constexpr size_t kVectors = kPackVectors<W>, kHalf = kVectors / 2;
   constexpr size_t kMany = HWY_MAX(8 / kVectors, 1);
-  if (!kSplits<T> && 2 * s.depth == kStep) return add_heads<kMany, 1, kHalf, kStream>(Full(), s);
+  if (2 * s.depth == kStep) return add_heads<kMany, 1, kHalf, kStream>(Full(), s);
   if (s.depth < kStep) return add_heads<kMany, 1, kVectors, kStream>(Part{static_cast<size_t>(s.depth)}, s);
   if (s.depth == kStep) return add_heads<kMany, 1, kVectors, kStream>(Full(), s);
 #if HWY_TARGET == HWY_AVX3
@@ -359,7 +358,7 @@ HWY_INLINE void add_products(const Covered<T>& c, int64_t depth) {
     const T* grad = c.output_grad + i * c.grad_stride;
     Pack<W> products = zero_pack<W>();
     for_each_pack<W>(0, depth, [&](auto extent, int64_t d) HWY_ATTR {
-      const Pack<W> g = load_split(extent, grad + d), x = load_split(extent, c.input + d);
+      const Pack<W> g = load_pack(extent, grad + d), x = load_pack(extent, c.input + d);
       DESCEND_UNROLL
       for (size_t k = 0; k < kPackVectors<W>; ++k) products.v[k] = hn::MulAdd(g.v[k], x.v[k], products.v[k]);
     });
@@ -378,7 +377,7 @@ HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
       for (int64_t i = block; i < stop; ++i) {
         const T* grad = c.output_grad + i * c.grad_stride + d;
         const auto weight = splat(c.weight[i * c.weight_stride]);
-        const Pack<W> g = load_split(extent, grad);
+        const Pack<W> g = load_pack(extent, grad);
         DESCEND_UNROLL
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
           part.v[k] = i == block ? hn::Mul(g.v[k], weight) : hn::MulAdd(g.v[k], weight, part.v[k]);
@@ -386,7 +385,7 @@ HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
       }
       result = block == 0 ? part : add(result, part);
     }
-    store_split<kStream, kInQuarters<T>>(extent, result, c.input_grad + d);
+    store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, c.input_grad + d);
   });
 }
 
@@ -553,7 +552,7 @@ class PartWork {
       for_each_pack<W>(0, p_.depth, [&](auto extent, int64_t d) HWY_ATTR {
         const T* grad = from + n * p_.depth + d;
         fetch<kPackLanes<W>>(grad + p_.output_grad.stride);
-        store(Full(), load_split(extent, grad), to + n * stretch_.output_grad_head + d);
+        store(Full(), load_pack(extent, grad), to + n * stretch_.output_grad_head + d);
       });
     }
   }

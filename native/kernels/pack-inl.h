@@ -33,6 +33,8 @@ template <class W>
 inline constexpr size_t kPackLanes = kPackBytes / sizeof(W);
 template <class W>
 inline constexpr size_t kPackVectors = kPackLanes<W> / kVectorLanes<W>;
+template <class W>
+inline constexpr size_t kPackPairs = kPackVectors<W> / 2;  // of vectors that are stored together
 
 // The loops over a pack's vectors must be unrolled for the pack to live in registers.
 #undef DESCEND_UNROLL
@@ -376,6 +378,12 @@ HWY_INLINE void store_pair(Full, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T* p, s
     hn::StoreU(narrow<kNan>(T(), lo), Bits16<W>(), bits);
     hn::StoreU(narrow<kNan>(T(), hi), Bits16<W>(), bits + 1);
 #else
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (std::is_same_v<T, float16> && !kStream) {  // the conversion stores by itself
+      hn::StoreU(narrow(T(), lo), Bits16<W>(), bits);
+      return hn::StoreU(narrow(T(), hi), Bits16<W>(), bits + kVectorLanes<W>);
+    }
+#endif
     store_bits<kStream, kQuarters>(Bits16x2(), narrow_two<kNan>(T(), lo, hi), bits);
 #endif
   } else {
@@ -401,6 +409,18 @@ HWY_INLINE void store_pair(Part part, Vector<Wide<T>> lo, Vector<Wide<T>> hi, T*
     if (n > kLanes) store_some<kStream>(Tag<T>(), hi, p + first + kLanes, n - kLanes);
   }
 #endif
+}
+
+// Vector k alone.
+template <bool kStream, Nan kNan, class T>
+HWY_INLINE void store_vector(Part part, Vector<Wide<T>> v, T* p, size_t k) {
+  using W = Wide<T>;
+  const size_t first = k * kVectorLanes<W>, n = HWY_MIN(part.n > first ? part.n - first : 0, kVectorLanes<W>);
+  if constexpr (sizeof(T) == 2) {
+    store_some<kStream>(Bits16<W>(), narrow<kNan>(T(), v), reinterpret_cast<uint16_t*>(p + first), n);
+  } else {
+    store_some<kStream>(Tag<W>(), v, p + first, n);
+  }
 }
 
 template <bool kStream = false, Nan kNan = Nan::kAny, bool kQuarters = false, class Extent, class T>

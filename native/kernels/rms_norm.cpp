@@ -23,7 +23,6 @@ struct RmsNormProgram {
   enum Sum { kSums = 1, kColumnSums = 0 };
   static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kKeepsLoaded = true;
   static constexpr bool kFoldsInDouble = false;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 

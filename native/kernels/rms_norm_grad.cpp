@@ -20,7 +20,6 @@ struct RmsNormGradProgram {
   static constexpr int kScalars = 0, kStatistics = 0;
   static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kKeepsLoaded = true;
   static constexpr bool kFoldsInDouble = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 

@@ -16,7 +16,6 @@
 #include "kernels/fold_rows-inl.h"
 #include "kernels/mask-inl.h"
 #include "kernels/pack-inl.h"
-#include "kernels/split_pack-inl.h"
 #include "kernels/spread-inl.h"
 #include "kernels/stage-inl.h"
 
@@ -281,11 +280,7 @@ HWY_INLINE void store_quotients(Extent extent, Pack<Wide<T>> e, const Number& to
     e.v[k] =
         sizeof(T) == 2 ? hn::Mul(e.v[k], reciprocal.at(c, k)) : divided<W>(e.v[k], total.at(c, k), reciprocal.at(c, k));
   }
-  if constexpr (kSplits<T>) {
-    store<kStream, Nan::kOfBfloat16>(extent, e, y);
-  } else {
-    store_split<kStream>(extent, e, y);
-  }
+  store<kStream, Nan::kOfBfloat16>(extent, e, y);
 }
 
 template <class T>

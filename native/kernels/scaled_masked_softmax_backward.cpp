@@ -25,7 +25,6 @@ struct SoftmaxBackwardProgram {
   enum Sum { kSums = 1, kColumnSums = 0 };
   static constexpr int kParameters = 0, kStatistics = 0;
   static constexpr int kRowsAtOnce = 1, kRowsMapped = 1;  // they share no loads
-  static constexpr bool kKeepsLoaded = true;
   static constexpr bool kFoldsInDouble = false;
   static constexpr bool kTotals = true, kMapsScalars = true, kMasksResults = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double

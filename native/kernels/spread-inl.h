@@ -12,7 +12,6 @@
 
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
-#include "kernels/split_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -43,7 +42,7 @@ HWY_INLINE void zero_sums(double* sums) {
 template <class T>
 struct Tail {
 #if HWY_TARGET == HWY_AVX3
-  using D = std::conditional_t<kSplits<T>, Bits16x2, std::conditional_t<sizeof(T) == 2, Bits16<float>, Tag<Wide<T>>>>;
+  using D = std::conditional_t<sizeof(T) == 2, Bits16<float>, Tag<Wide<T>>>;
   static constexpr size_t kCount = kPackLanes<Wide<T>> / hn::MaxLanes(D());
 
   HWY_INLINE explicit Tail(int64_t columns) : n(static_cast<size_t>(columns) % kPackLanes<Wide<T>>) {
@@ -71,14 +70,14 @@ HWY_INLINE hn::Vec<D> load_bits(const Tail<T>& tail, D d, const R* p, size_t k) 
 }
 #endif
 
-// Whether vector k of a split pack has any column of the row.
-template <class T>
+// Whether vector k of a pack has any column of the row.
+template <class W>
 HWY_INLINE constexpr bool reaches(Full, size_t) {
   return true;
 }
-template <class T, class Rest>
+template <class W, class Rest>
 HWY_INLINE bool reaches(const Rest& rest, size_t k) {
-  return kSplits<T> || rest.n > k * kVectorLanes<Wide<T>>;
+  return rest.n > k * kVectorLanes<W>;
 }
 
 // One number for every element.
@@ -133,15 +132,13 @@ HWY_INLINE void fill_columns(Vector<W> v, W* p) {
   if constexpr (kColumns == 4) hn::StoreInterleaved4(v, v, v, v, d, p);
 }
 
-// The tree over a row's columns that fold() has for a pack in order or, kSplit, for a split pack, where the even
-// columns and the odd ones meet first. Columns that the row has not are neutral.
-template <bool kSplit, size_t kColumns, class V, class Op>
+// The tree over a row's columns that fold() has for a pack. Columns that the row has not are neutral.
+template <size_t kColumns, class V, class Op>
 HWY_INLINE V fold_columns(const V* v, Op op) {
-  constexpr size_t kOther = kSplit ? 1 : 2, kLast = kSplit ? 2 : 1;  // what column 0 meets first; the one that is left
   if constexpr (kColumns == 1) return v[0];
   if constexpr (kColumns == 2) return op(v[0], v[1]);
-  if constexpr (kColumns == 3) return op(op(v[0], v[kOther]), v[kLast]);
-  if constexpr (kColumns == 4) return op(op(v[0], v[kOther]), op(v[kLast], v[3]));
+  if constexpr (kColumns == 3) return op(op(v[0], v[2]), v[1]);
+  if constexpr (kColumns == 4) return op(op(v[0], v[2]), op(v[1], v[3]));
 }
 
 // ---- A tile in the type of its arithmetic, row behind row without gaps. It has room for a pack behind its last row.
@@ -220,8 +217,7 @@ HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, W o
 
 // to[r] = what is put together of row r: step(a, v) adds elements v to lanes a, which begin with `neutral`; op puts the
 // lanes together. `to`, which is aligned, has room for whole folds of rows.
-// kSplit: as fold_columns has it.
-template <bool kSplit = false, class W, class Step, class Op>
+template <class W, class Step, class Op>
 HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral, Step step, Op op, W* to) {
   const Tag<W> d;
   with_columns(columns, [&](auto count) HWY_ATTR {
@@ -230,14 +226,14 @@ HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral
       Vector<W> v[kColumns];
       load_columns<kColumns>(d, p + r * static_cast<int64_t>(kColumns), v);
       each<kColumns>([&](size_t c) DESCEND_INLINED { v[c] = step(splat(neutral), v[c]); });
-      hn::Store(fold_columns<kSplit, kColumns>(v, op), d, to + r);
+      hn::Store(fold_columns<kColumns>(v, op), d, to + r);
     }
   });
   for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) to[r] = W{0};
 }
 
 // to[r] = the sum of row r, added in double. `to` has room for a whole tile.
-template <bool kSplit, class W>
+template <class W>
 HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to) {
   const Tag<double> d;
   with_columns(columns, [&](auto count) HWY_ATTR {
@@ -248,7 +244,7 @@ HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to
       Vector<double> wide[kColumns];
       load_columns<kColumns>(D(), p + r * static_cast<int64_t>(kColumns), v);
       each<kColumns>([&](size_t c) DESCEND_INLINED { wide[c] = widen_to_double(d, v[c]); });
-      hn::Store(fold_columns<kSplit, kColumns>(wide, Sum()), d, to + r);
+      hn::Store(fold_columns<kColumns>(wide, Sum()), d, to + r);
     });
   });
   std::fill(to + rows, to + kTileRows<W>, 0.0);
@@ -303,7 +299,7 @@ HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, W* to) {
 
 // ---- Numbers of rows and of columns beside the elements of a tile.
 
-// A number for each element of a tile of short rows, in the order of T's split packs.
+// A number for each element of a tile of short rows.
 template <class T, int64_t kElements = kTileElements<Wide<T>>>
 class Spread {
   using W = Wide<T>;
@@ -314,25 +310,19 @@ class Spread {
   // A row's number for each of its elements. of_row has room for whole packs, and is used as it is where that does.
   HWY_INLINE void fill(const W* of_row, int64_t rows, int64_t columns) {
     from_ = values_;
-    if (columns == 1 && !kSplits<T>) {
+    if (columns == 1) {
       from_ = of_row;
       return;
     }
     if (columns <= kNarrowColumns) return fill_narrow(of_row, rows, columns);
     for (int64_t r = 0; r < rows; ++r) {
       const auto value = splat(of_row[r]);
-      if constexpr (kSplits<T>) {
-        fill(value, (r * columns + 1) / 2, (columns + 1) / 2, values_);
-        fill(value, r * columns / 2, (columns + 1) / 2, values_ + kSize / 2);
-      } else {
-        fill(value, r * columns, columns, values_);
-      }
+      fill(value, r * columns, columns, values_);
     }
   }
 
   // A column's number for each of its elements.
   HWY_INLINE void repeat(const W* of_column, int64_t rows, int64_t columns) {
-    static_assert(!kSplits<T>);
     copy_few(of_column, columns, values_);
     for (int64_t done = columns, n = rows * columns; done < n; done *= 2) {
       copy_few(values_, HWY_MIN(done, n - done), values_ + done);
@@ -341,12 +331,7 @@ class Spread {
 
   // Of vector k of the pack that begins at an element.
   HWY_INLINE Vector<W> at(int64_t element, size_t k) const {
-    const W* p = from_ + element + k * kVectorLanes<W>;
-    if constexpr (kSplits<T>) {
-      p = from_ + element / 2 + (k % kVectorPairs<T>)*kVectorLanes<W>;
-      if (k >= kVectorPairs<T>) p += kSize / 2;
-    }
-    return hn::LoadU(Tag<W>(), p);
+    return hn::LoadU(Tag<W>(), from_ + element + k * kVectorLanes<W>);
   }
 
  private:
@@ -358,22 +343,12 @@ class Spread {
   }
 
   HWY_INLINE void fill_narrow(const W* of_row, int64_t rows, int64_t columns) {
-    HWY_ALIGN W in_order[kSplits<T> ? kSize : 1];
-    W* to = kSplits<T> ? in_order : values_;
     with_columns(columns, [&](auto count) HWY_ATTR {
       constexpr size_t kColumns = decltype(count)::value;
       for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
-        fill_columns<kColumns>(hn::LoadU(Tag<W>(), of_row + r), to + r * static_cast<int64_t>(kColumns));
+        fill_columns<kColumns>(hn::LoadU(Tag<W>(), of_row + r), values_ + r * static_cast<int64_t>(kColumns));
       }
     });
-    if constexpr (kSplits<T>) {
-      for (int64_t c = 0; c < rows * columns; c += 2 * kVectorLanes<W>) {
-        Vector<W> even, odd;
-        hn::LoadInterleaved2(Tag<W>(), to + c, even, odd);
-        hn::StoreU(even, Tag<W>(), values_ + c / 2);
-        hn::StoreU(odd, Tag<W>(), values_ + kSize / 2 + c / 2);
-      }
-    }
   }
 
   const W* from_ = values_;

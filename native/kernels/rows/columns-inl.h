@@ -1,4 +1,4 @@
-// Parameters and sums of columns, in the order in which vectors of elements are taken apart.
+// Parameters and sums of columns.
 #if defined(DESCEND_KERNELS_ROWS_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_ROWS_COLUMNS_INL_H_
 #undef DESCEND_KERNELS_ROWS_COLUMNS_INL_H_
@@ -8,12 +8,10 @@
 
 #include "kernels/pack-inl.h"
 #include "kernels/rows/engine.h"
-#include "kernels/split_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET != HWY_SCALAR
 // As a conversion to bfloat16 does: quiet, and without the lower bits. See Nan.
 HWY_INLINE Vector<float> shorten_nan(Vector<float> v) {
   const Tag<float> d;
@@ -21,7 +19,6 @@ HWY_INLINE Vector<float> shorten_nan(Vector<float> v) {
   const auto quiet = hn::Or(hn::BitCast(du, v), hn::Set(du, 0x400000));
   return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, hn::And(quiet, hn::Set(du, 0xFFFF0000))), v);
 }
-#endif
 
 // n parameters, of which one of the two is given; made up to whole packs.
 template <class T, class W = Wide<T>>
@@ -29,14 +26,9 @@ HWY_INLINE void prepare_parameter(const W* wide, const T* own, int64_t n, W* to)
   if (wide == nullptr) {
     for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
       prefetch_pack<prefetch_distant>(own + c, n);  // of the next columns
-      store(Full(), load_split(extent, own + c), to + c);
+      store(Full(), load_pack(extent, own + c), to + c);
     });
-  } else if constexpr (kSplits<T>) {
-    split_row(wide, n, to);
-    for (int64_t c = 0; c < whole_packs<float>(n); c += kVectorLanes<float>) {
-      hn::StoreU(shorten_nan(hn::LoadU(Tag<float>(), to + c)), Tag<float>(), to + c);
-    }
-  } else if constexpr (kIsShort<T>) {
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
     for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
       Pack<W> pack = load_pack(extent, wide + c);
       for (auto& v : pack.v) v = shorten_nan(v);
@@ -56,7 +48,7 @@ HWY_INLINE void place_parameters(const RowProblem<W>& p, int64_t begin, int64_t 
     const T* const own = static_cast<const T*>(p.parameters[i].own);
     if constexpr (std::is_same_v<T, W>) {
       parameters[i] = (wide != nullptr ? wide : own) + begin;
-    } else if (wide != nullptr && !kSplits<T> && !kIsShort<T>) {
+    } else if (wide != nullptr && !std::is_same_v<T, bfloat16>) {
       parameters[i] = wide + begin;
     } else {
       if (!ready) {
@@ -68,27 +60,12 @@ HWY_INLINE void place_parameters(const RowProblem<W>& p, int64_t begin, int64_t 
   }
 }
 
-// Where a column's sum lies.
-template <class T>
-int64_t place_of(int64_t column) {
-  constexpr int64_t kPack = kPackLanes<Wide<T>>;
-  if (!kSplits<T>) return column;
-  return column / kPack * kPack + column % 2 * (kPack / 2) + column % kPack / 2;
-}
-
 template <class W>
 HWY_INLINE void clear_sums(W* sums, int64_t n) {
   for (int64_t c = 0; c < n; c += kPackLanes<W>) store(Full(), zero_pack<W>(), sums + c);
 }
 
-// Adds n sums to a slot (fresh: nothing is in it). They are in order then.
-template <class T, class W = Wide<T>>
-HWY_INLINE void add_sums(W* sums, int64_t n, bool fresh, double* slot) {
-  if constexpr (kSplits<T>) merge_row(sums, n);
-  add_columns(sums, n, fresh, slot);
-}
-
-// Writes n sums, which are in order, where they end.
+// Writes n sums where they end.
 template <class T, class V>
 HWY_INLINE void write_columns(const V* sums, int64_t n, Wide<T>* wide, void* own, bool stream) {
   leave_sums<T>(sums, n, {.slots = nullptr, .wide = wide, .own = static_cast<T*>(own)}, true, stream);

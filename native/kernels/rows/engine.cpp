@@ -199,12 +199,12 @@ void exact_means(const RowCall<W>& call, int64_t row, double* means) {
 
 template <class W>
 void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* const* out,
-                   W* const* column_sums, int64_t (*place)(int64_t column)) {
+                   W* const* column_sums) {
   ExactRows<W> exact(call.problem, call.op);
   double own[kMostMeans];
   if (means == nullptr) exact.means(part.row, own);
   exact.results(part, means == nullptr ? own : means, out, [&](int i, int64_t c, double term) {
-    W& sum = column_sums[i][place(c)];
+    W& sum = column_sums[i][c];
     sum = static_cast<W>(static_cast<double>(sum) + term);
   });
 }
@@ -286,12 +286,10 @@ void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch
 }
 
 template void exact_means(const RowCall<float>&, int64_t, double*);
-template void exact_results(const RowCall<float>&, const RowPart&, const double*, char* const*, float* const*,
-                            int64_t (*)(int64_t));
+template void exact_results(const RowCall<float>&, const RowPart&, const double*, char* const*, float* const*);
 template void exact_narrow(const RowCall<float>&, int64_t, double* const*, float* const*);
 template void exact_means(const RowCall<double>&, int64_t, double*);
-template void exact_results(const RowCall<double>&, const RowPart&, const double*, char* const*, double* const*,
-                            int64_t (*)(int64_t));
+template void exact_results(const RowCall<double>&, const RowPart&, const double*, char* const*, double* const*);
 template void exact_narrow(const RowCall<double>&, int64_t, double* const*, double* const*);
 template void run_gradient(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);
 template void run_gradient(const RowProblem<double>& p, const RowOperator<double>& op, void* scratch);

@@ -128,13 +128,13 @@ struct RowPart {
 };
 
 // A row in double. exact_means computes the means of its sums and writes its statistics. exact_results writes its
-// results, one after the other, to where `out` says, if that is not null, and adds its part to the sums over columns,
-// of which that of a column lies at place(column). It computes the means if they are null.
+// results, one after the other, to where `out` says, if that is not null, and adds its part to the sums over columns.
+// It computes the means if they are null.
 template <class W>
 void exact_means(const RowCall<W>& call, int64_t row, double* means);
 template <class W>
 void exact_results(const RowCall<W>& call, const RowPart& part, const double* means, char* const* out,
-                   W* const* column_sums, int64_t (*place)(int64_t column));
+                   W* const* column_sums);
 // The same of a narrow row: its part goes to the first of each column's chains, its results, already rounded to the
 // elements' type, to `results`, if that is not null. Nothing is written to where they belong: an input may lie there.
 template <class W>

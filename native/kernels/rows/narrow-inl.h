@@ -61,7 +61,7 @@ HWY_INLINE bool narrow_terms(const Divisor& divisor, const double* scalars, cons
     }
     DESCEND_UNROLL
     for (size_t h = 0; h < 2; ++h) {
-      const auto sum = fold_columns<kSplits<T>, kColumns>(columns[h], Sum());
+      const auto sum = fold_columns<kColumns>(columns[h], Sum());
       means[h][k] = kTakesTotals<P> ? sum
                     : kColumns == 3 ? divisor(sum)
                                     : hn::Mul(sum, splat(1.0 / kColumns));  // a power of 2: exact
@@ -102,9 +102,8 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
   Vector<W> beside[kColumns][kSome<P::kParameters>], column_sums[kParts][kColumns][kSome<P::kColumnSums>];
   DESCEND_UNROLL
   for (size_t c = 0; c < kColumns; ++c) {
-    const size_t place = kSplits<T> ? c % 2 * (kPackLanes<W> / 2) + c / 2 : c;
     DESCEND_UNROLL
-    for (int i = 0; i < P::kParameters; ++i) beside[c][i] = splat(tile.parameters[i][place]);
+    for (int i = 0; i < P::kParameters; ++i) beside[c][i] = splat(tile.parameters[i][c]);
     DESCEND_UNROLL
     for (int64_t part = 0; part < kParts; ++part) {
       DESCEND_UNROLL
@@ -135,7 +134,7 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
         Vector<W> columns[kColumns];
         DESCEND_UNROLL
         for (size_t c = 0; c < kColumns; ++c) columns[c] = v[c][0];
-        const auto sum = fold_columns<false, kColumns>(columns, Sum());
+        const auto sum = fold_columns<kColumns>(columns, Sum());
         terms[P::kPivot] = kColumns == 1 ? sum : hn::Mul(sum, splat(W{1} / W{kColumns}));
       }
       DESCEND_UNROLL

@@ -59,15 +59,10 @@ HWY_INLINE void map_only_element(const V* in, const V* terms, V (&results)[kOutp
   }
 }
 
-// As what elements are loaded where vectors of results may begin at any column: parameters beside them must be in the
-// columns' order then, as those of short rows are.
-template <class P, class T>
-using InLines = std::conditional_t<kIsForward<P> && !kStandsAlone<P> && kSplits<T>, short_bfloat16, T>;
-
 // Columns of a row before the first line of its results, if vectors are to begin there.
 template <class P, class T, class W = Wide<T>>
 HWY_INLINE int64_t lead_of(const Tile<W>& tile, const T* out) {
-  return kIsForward<P> && (kStandsAlone<P> || !kSplits<T>) && tile.in_lines ? before_line(out, tile.columns) : 0;
+  return kIsForward<P> && tile.in_lines ? before_line(out, tile.columns) : 0;
 }
 
 // The columns of a pack.
@@ -88,8 +83,8 @@ HWY_INLINE void store_results(Extent extent, bool streams, Vector<Wide<T>> first
     if (streams) return store_unmasked<true, P::kNan, true>(extent, first, second, mask, p, pair);
     return store_unmasked<false, P::kNan>(extent, first, second, mask, p, pair);
   }
-  if (streams) return store_split<true, P::kNan, true>(extent, first, second, p, pair);
-  store_split<false, P::kNan>(extent, first, second, p, pair);
+  if (streams) return store_pair<true, P::kNan, true>(extent, first, second, p, 2 * pair);
+  store_pair<false, P::kNan>(extent, first, second, p, 2 * pair);
 }
 
 // All rows are read before any is written: where rows are multiples of a page apart, the processor would hold a load
@@ -97,12 +92,6 @@ HWY_INLINE void store_results(Extent extent, bool streams, Vector<Wide<T>> first
 template <class P, class T, int kRows, class Extent, class W = Wide<T>>
 HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t c,
                          T* const (&out)[kOutputs<P>][kRows]) {
-  SplitPack<T, Extent> in[kRows][P::kInputs];
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    DESCEND_UNROLL
-    for (int i = 0; i < P::kInputs; ++i) in[r][i] = {extent, set.in[r][i] + c};
-  }
   uint8_t bytes[kRows][kHasMask<P> ? MaskRow::kPack : 1];
   const uint8_t* mask[kRows] = {};
   if constexpr (kHasMask<P>) {
@@ -110,22 +99,22 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
     for (int r = 0; r < kRows; ++r) mask[r] = set.mask[r].pack(c, columns_of<W>(extent), bytes[r]);
   }
   DESCEND_UNROLL
-  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+  for (size_t pair = 0; pair < kPackPairs<W>; ++pair) {
     Vector<W> result[kOutputs<P>][kRows][2];
     DESCEND_UNROLL
     for (size_t j = 0; j < 2; ++j) {
-      const size_t k = pair_vector<T>(pair, j);
+      const size_t k = 2 * pair + j;
       const size_t at = static_cast<size_t>(c) + k * kVectorLanes<W>;
       Vector<W> beside[kSome<P::kParameters>], sums[kSome<P::kColumnSums>];
       DESCEND_UNROLL
-      for (int i = 0; i < P::kParameters; ++i) beside[i] = load_beside<T>(extent, set.parameters[i] + c, k);
+      for (int i = 0; i < P::kParameters; ++i) beside[i] = load(extent, set.parameters[i] + c, k);
       DESCEND_UNROLL
       for (int i = 0; i < P::kColumnSums; ++i) sums[i] = hn::Load(Tag<W>(), set.column_sums[i] + at);
       DESCEND_UNROLL
       for (int r = 0; r < kRows; ++r) {
         Vector<W> v[P::kInputs];
         DESCEND_UNROLL
-        for (int i = 0; i < P::kInputs; ++i) v[i] = in[r][i][k];
+        for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, set.in[r][i] + c, k);
         Vector<W> found[kOutputs<P>];
         map_element<P>(v, beside, set.terms[r], sums, found);
         DESCEND_UNROLL
@@ -253,7 +242,7 @@ HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams
     for (size_t j = 0; j < kCount; ++j) {
       Vector<W> v[P::kInputs];
       DESCEND_UNROLL
-      for (int i = 0; i < P::kInputs; ++i) v[i] = load_split(extent, rows.in[i], pair_vector<T>(pair, j));
+      for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, rows.in[i], 2 * pair + j);
       Vector<W> found[kOutputs<P>];
       map_element<P>(v, beside[j], terms, sums[j], found);
       DESCEND_UNROLL
@@ -269,7 +258,7 @@ HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams
       const uint8_t* const mask = rows.mask_bytes(extent, bytes);
       Vector<W>(&found)[kCount] = result[o][r];
       if constexpr (kCount == 1) {
-        const size_t k = pair_first<T>(pair);
+        const size_t k = 2 * pair;
         if constexpr (kHasMask<P>) found[0] = hn::IfThenElseZero(load_open<W>(extent, mask, k), found[0]);
         if (streams) {
           store_vector<true, P::kNan>(extent, found[0], rows.out[o], k);
@@ -289,16 +278,15 @@ HWY_INLINE void map_short_pack(Extent extent, const Tile<W>& tile, int64_t first
                                const Targets<P>& out) {
   constexpr int kSet = HWY_TARGET == HWY_AVX3 ? 4 : 1;
   const bool streams = tile.streams;
-  for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
-    if (!reaches<T>(extent, pair_first<T>(pair))) break;
+  for (size_t pair = 0; pair < kPackPairs<W>; ++pair) {
+    if (!reaches<W>(extent, 2 * pair)) break;
     Vector<W> beside[kCount][kSome<P::kParameters>], sums[kCount][kSome<P::kColumnSums>];
-    const auto at = [&](size_t j)
-                        HWY_ATTR { return static_cast<size_t>(c) + pair_vector<T>(pair, j) * kVectorLanes<W>; };
+    const auto at = [&](size_t j) HWY_ATTR { return static_cast<size_t>(c) + (2 * pair + j) * kVectorLanes<W>; };
     DESCEND_UNROLL
     for (size_t j = 0; j < kCount; ++j) {
       DESCEND_UNROLL
       for (int i = 0; i < P::kParameters; ++i) {
-        beside[j][i] = load_beside<T>(extent, tile.parameters[i] + c, pair_vector<T>(pair, j));
+        beside[j][i] = load(extent, tile.parameters[i] + c, 2 * pair + j);
       }
       DESCEND_UNROLL
       for (int i = 0; i < P::kColumnSums; ++i) sums[j][i] = hn::Load(Tag<W>(), tile.column_sums[i] + at(j));
@@ -322,9 +310,8 @@ HWY_NOINLINE void map_short_rows(const Tile<W>& tile, int64_t first, int64_t las
   for (; c + kStep <= tile.columns; c += kStep) map_short_pack<P, T, 2>(Full(), tile, first, last, c, out);
   if (c == tile.columns) return;
   const Part part{static_cast<size_t>(tile.columns - c)};
-  if constexpr (!kSplits<T>) {  // where a vector is enough, the other of a pair is not touched
-    if (kVectorPairs<T> == 1 && !reaches<T>(part, 1)) return map_short_pack<P, T, 1>(part, tile, first, last, c, out);
-  }
+  // Where a vector is enough, the other of a pair is not touched.
+  if (kPackPairs<W> == 1 && !reaches<W>(part, 1)) return map_short_pack<P, T, 1>(part, tile, first, last, c, out);
   map_short_pack<P, T, 2>(part, tile, first, last, c, out);
 }
 
@@ -356,22 +343,19 @@ HWY_NOINLINE void map_dense_rows(const Tile<W>& tile, int64_t first, int64_t las
   Vector<W> terms[kMapTerms<P>];
   load_scalars<P>(tile, terms);
   for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
-    SplitPack<T, decltype(extent)> in[P::kInputs];
     if (prefetches) {
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) prefetch_pack<prefetch_distant>(from[i] + c, ahead[i]);
     }
     DESCEND_UNROLL
-    for (int i = 0; i < P::kInputs; ++i) in[i] = {extent, from[i] + c};
-    DESCEND_UNROLL
-    for (size_t pair = 0; pair < kVectorPairs<T>; ++pair) {
+    for (size_t pair = 0; pair < kPackPairs<W>; ++pair) {
       Vector<W> result[2];
       DESCEND_UNROLL
       for (size_t j = 0; j < 2; ++j) {
-        const size_t k = pair_vector<T>(pair, j);
+        const size_t k = 2 * pair + j;
         Vector<W> v[P::kInputs];
         DESCEND_UNROLL
-        for (int i = 0; i < P::kInputs; ++i) v[i] = in[i][k];
+        for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, from[i] + c, k);
         DESCEND_UNROLL
         for (int i = 0; i < kFoundTerms<P>; ++i) terms[i] = found[i].at(c, k);
         result[j] = P::template map<Vector<W>>(v, none, terms, none);
@@ -386,11 +370,11 @@ template <class P, class T, class W = Wide<T>>
 HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t last, const Targets<P>& out) {
   const Part one{1};
   Vector<W> beside[kSome<P::kParameters>], sums[kSome<P::kColumnSums>], v[P::kInputs], terms[kMapTerms<P>];
-  each<P::kParameters>([&](size_t i) DESCEND_INLINED { beside[i] = load_beside<T>(one, tile.parameters[i], 0); });
+  each<P::kParameters>([&](size_t i) DESCEND_INLINED { beside[i] = load(one, tile.parameters[i], 0); });
   each<P::kColumnSums>([&](size_t i) DESCEND_INLINED { sums[i] = hn::Load(Tag<W>(), tile.column_sums[i]); });
   ShortRows<P, T> rows(tile, first, 0, out);
   for (; first < last; ++first) {
-    each<P::kInputs>([&](size_t i) DESCEND_INLINED { v[i] = load_split(one, rows.in[i], 0); });
+    each<P::kInputs>([&](size_t i) DESCEND_INLINED { v[i] = load(one, rows.in[i], 0); });
     each<P::kTerms>([&](size_t i) DESCEND_INLINED { terms[i] = rows.term(static_cast<int>(i)); });
     Vector<W> found[kOutputs<P>];
     map_element<P>(v, beside, terms, sums, found);
@@ -421,21 +405,21 @@ HWY_NOINLINE void map_rows(const Tile<W>& tile, int64_t first, int64_t last, int
 // ---- Both passes: the second over a tile takes turns of a few columns with the first over the next one. Reads,
 // arithmetic and writes then run side by side, where one pass after the other would leave memory idle now and then.
 
-template <class P, class T, class M, int kRows, class W = Wide<T>>
+template <class P, class T, int kRows, class W = Wide<T>>
 HWY_INLINE void step_set(Tile<W>& next, const Tile<W>& tile, const Targets<P>& to) {
   constexpr int64_t kStep = kPackLanes<W>, kTurn = kRows == 1 ? 512 / static_cast<int64_t>(sizeof(T)) : 64;
   RunSums<P, T, kRows> sums(next, 0);
-  const RowSet<P, M, kRows> set(tile, 0, P::kTerms);
+  const RowSet<P, T, kRows> set(tile, 0, P::kTerms);
   const int64_t columns = tile.columns;
-  M* out[kOutputs<P>][kRows];
-  place_rows<M, kRows>(to, out);
+  T* out[kOutputs<P>][kRows];
+  place_rows<T, kRows>(to, out);
   int64_t mapped = kRows == 1 ? lead_of<P>(tile, out[0][0]) : 0;
-  if (mapped > 0) map_pack<P, M, kRows>(Part{static_cast<size_t>(mapped)}, set, 0, out);
+  if (mapped > 0) map_pack<P, T, kRows>(Part{static_cast<size_t>(mapped)}, set, 0, out);
   for (int64_t c = 0; c < columns;) {
     const int64_t run_end = HWY_MIN(c + kRunColumns<W>, columns);
     if constexpr (kRows == 1 && kStandsAlone<P>) {
       if (!sums.in_order() && run_end - c == kRunColumns<W> && mapped + kRunColumns<W> <= run_end) {
-        sums.add_run(c, [&](int64_t done) DESCEND_INLINED { map_pack<P, M, 1>(Full(), set, mapped + done, out); });
+        sums.add_run(c, [&](int64_t done) DESCEND_INLINED { map_pack<P, T, 1>(Full(), set, mapped + done, out); });
         sums.end_run(run_end);
         mapped += kRunColumns<W>;
         c = run_end;
@@ -446,22 +430,21 @@ HWY_INLINE void step_set(Tile<W>& next, const Tile<W>& tile, const Targets<P>& t
     while (c < run_end) {
       const int64_t turn_end = HWY_MIN(c + kTurn, run_end);
       sums.add(c, turn_end);
-      for (; mapped + kStep <= turn_end; mapped += kStep) map_pack<P, M, kRows>(Full(), set, mapped, out);
+      for (; mapped + kStep <= turn_end; mapped += kStep) map_pack<P, T, kRows>(Full(), set, mapped, out);
       c = turn_end;
     }
     sums.end_run(run_end);
   }
-  if (mapped < columns) map_pack<P, M, kRows>(Part{static_cast<size_t>(columns - mapped)}, set, mapped, out);
+  if (mapped < columns) map_pack<P, T, kRows>(Part{static_cast<size_t>(columns - mapped)}, set, mapped, out);
   sums.finish(columns, next, 0);
 }
 
-// M: as what the elements are loaded for the results.
-template <class P, class T, class M, class W = Wide<T>>
+template <class P, class T, class W = Wide<T>>
 HWY_NOINLINE void step_rows(Tile<W>& next, const Tile<W>& tile, const Targets<P>& to) {
   if constexpr (P::kRowsMapped > 1) {
-    if (tile.rows > 1) return step_set<P, T, M, 2>(next, tile, to);
+    if (tile.rows > 1) return step_set<P, T, 2>(next, tile, to);
   }
-  step_set<P, T, M, 1>(next, tile, to);
+  step_set<P, T, 1>(next, tile, to);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

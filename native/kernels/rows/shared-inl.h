@@ -136,7 +136,7 @@ HWY_INLINE void map_shared(const RowCall<W>& call, const SharedRows<W>& shared, 
       char* out[kOutputs<P>];
       to.rows(until, out);
       exact_results<W>(call, {shared.group.row + r + until, begin, begin + tile.columns}, means,
-                       to.wanted() ? out : nullptr, tile.column_sums, place_of<T>);
+                       to.wanted() ? out : nullptr, tile.column_sums);
       ++until;
     }
     i = until;
@@ -157,19 +157,18 @@ HWY_INLINE void leave_stripe(const RowCall<W>& call, const SharedRows<W>& shared
     T* const own = to.own == nullptr ? nullptr : static_cast<T*>(to.own) + begin;
     W* const sums = tile.column_sums[i];
     if (to.slots != nullptr) {
-      add_sums<T>(sums, n, first && shared.group.row == 0, to.slots + begin);
+      add_columns(sums, n, first && shared.group.row == 0, to.slots + begin);
     } else if (first && last) {
-      if constexpr (kSplits<T>) merge_row(sums, n);
       write_columns<T>(sums, n, wide, own, s.streams);
     } else {
-      add_sums<T>(sums, n, first, totals[i]);
+      add_columns(sums, n, first, totals[i]);
       if (last) write_columns<T>(&totals[i][0], n, wide, own, s.streams);
     }
   }
 }
 
-// n columns, a block at most. M: as what elements are loaded for the results.
-template <class P, class T, class M, class W = Wide<T>>
+// n columns, a block at most.
+template <class P, class T, class W = Wide<T>>
 HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n) {
   const RowProblem<W>& p = call.problem;
   const RowSchedule& s = call.schedule;
@@ -184,7 +183,7 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
   const bool has_output = p.out.data != nullptr;
   Results<P, T, P::kRowsMapped * kBlockColumns + 64 * kLineElements<T>> results(targets_of<P, T>(p, begin), n, s);
   Tile<W> tile, next;
-  place_parameters<P, M>(p, begin, n, room, whole_packs<W>(n), tile.parameters);
+  place_parameters<P, T>(p, begin, n, room, whole_packs<W>(n), tile.parameters);
   tile.streams = s.streams;
   tile.in_lines = s.in_lines;
   DESCEND_UNROLL
@@ -219,9 +218,9 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
     if (rows_below > 0) place_below<P, T>(call, shared, r, rows_below, begin, n, next);
     const Targets<P> to = has_output ? results.from(group.row + r) : Targets<P>();
     if (rows_below == rows && !exact && has_output) {
-      step_rows<P, T, M>(next, tile, to);
+      step_rows<P, T>(next, tile, to);
     } else {
-      map_shared<P, M>(call, shared, r, begin, tile, to);
+      map_shared<P, T>(call, shared, r, begin, tile, to);
       if (rows_below > 0) sum_rows<P, T, false>(next);
     }
     if (has_output) results.written(group.row + r, rows);
@@ -238,14 +237,7 @@ template <class P, class T, class W = Wide<T>>
 void shared_results(const RowCall<W>& call, const SharedRows<W>& shared, int64_t begin, int64_t n) {
   const int64_t piece = kIsForward<P> || shared.below.rows > 0 ? kBlockColumns : kBlockColumns / 2;
   for (int64_t c = 0; c < n; c += piece) {
-    const int64_t columns = HWY_MIN(piece, n - c);
-    if constexpr (!std::is_same_v<T, InLines<P, T>>) {
-      if (call.schedule.in_lines) {
-        results_of<P, T, InLines<P, T>>(call, shared, begin + c, columns);
-        continue;
-      }
-    }
-    results_of<P, T, T>(call, shared, begin + c, columns);
+    results_of<P, T>(call, shared, begin + c, HWY_MIN(piece, n - c));
   }
 }
 

@@ -24,10 +24,6 @@ namespace descend::kernels::HWY_NAMESPACE {
 inline constexpr int64_t kLongStretch = 48;  // columns; of shorter ones too many lanes would be empty
 inline constexpr int64_t kStrip = 512;       // elements of a strip of what is short
 
-// As what elements are loaded where the numbers beside them are in order.
-template <class T>
-using InOrder = std::conditional_t<kSplits<T>, short_bfloat16, T>;
-
 // How a thread makes the results of such rows. Strips are functions of their own: inlined, the loops would be compiled
 // eight times instead of twice, and be no faster.
 template <class P, class T>
@@ -87,7 +83,6 @@ class Strips {
 
   // n elements of short stretches, from `at` elements behind the beginning of one on. Their terms are spread.
   HWY_NOINLINE void map_short(const T* in, int64_t stretch, int64_t at, int64_t n, T* out) {
-    using M = InOrder<T>;
     for (int64_t done = 0, count; done < n; done += count) {
       count = HWY_MIN(n - done, kStrip);
       each<P::kParameters>([&](size_t i) DESCEND_INLINED {
@@ -107,7 +102,7 @@ class Strips {
           hn::StoreU(hn::Zero(Tag<W>()), Tag<W>(), numbers + at + count + c);
         }
       }
-      map_strip<true>(reinterpret_cast<const M*>(in + done), at, count, reinterpret_cast<M*>(out + done));
+      map_strip<true>(in + done, at, count, out + done);
       at += count;
       stretch += at / p_.stretch;
       at %= p_.stretch;
@@ -115,8 +110,8 @@ class Strips {
   }
 
   // n elements. kSpread: each has its own numbers, its parameters from place `at` on; or all have the same.
-  template <bool kSpread, class M>
-  HWY_NOINLINE void map_strip(const M* in, int64_t at, int64_t n, M* out) const {
+  template <bool kSpread>
+  HWY_NOINLINE void map_strip(const T* in, int64_t at, int64_t n, T* out) const {
     // Copies: the compiler must think that a vector that is stored may change what the strips have.
     const auto swish = swish_;
     const bool streams = streams_;
@@ -135,7 +130,7 @@ class Strips {
       for (size_t first = 0; first < kAll; first += kN) {
         each<kN>([&](size_t k) DESCEND_INLINED {
           const size_t pack = (first + k) / kCount;
-          const Vector<W> v = load_split(part_of<W>(extent, pack), in + j + pack * kPackLanes<W>, (first + k) % kCount);
+          const Vector<W> v = load(part_of<W>(extent, pack), in + j + pack * kPackLanes<W>, (first + k) % kCount);
           Vector<W> beside[P::kParameters], terms[P::kTerms];
           each<P::kParameters>([&](size_t i) DESCEND_INLINED { beside[i] = number(i, first + k); });
           each<kTerms>([&](size_t i)
@@ -151,12 +146,12 @@ class Strips {
       }
       DESCEND_UNROLL
       for (size_t i = 0; i < decltype(packs)::value; ++i) {
-        M* const to = out + j + i * kPackLanes<W>;
+        T* const to = out + j + i * kPackLanes<W>;
         if (ahead != 0) prefetch_pack<prefetch_near>(in + j + i * kPackLanes<W>, ahead);
         DESCEND_UNROLL
-        for (size_t pair = 0; pair < kVectorPairs<M>; ++pair) {
+        for (size_t pair = 0; pair < kPackPairs<W>; ++pair) {
           const Vector<W>* const v = result + i * kCount;
-          store_results<P>(part_of<W>(extent, i), streams, v[pair_first<M>(pair)], v[pair_second<M>(pair)], to, pair);
+          store_results<P>(part_of<W>(extent, i), streams, v[2 * pair], v[2 * pair + 1], to, pair);
         }
       }
     });
@@ -182,7 +177,7 @@ HWY_NOINLINE void sum_narrow_rows(Tile<W>& tile) {
     for (int64_t r = 0; r < tile.rows; r += kVectorLanes<W>) {
       Vector<W> v[kColumns], sums[P::kSums], terms[P::kTerms];
       load_columns<kColumns>(d, values + r * static_cast<int64_t>(kColumns), v);
-      terms[P::kPivot] = hn::Mul(fold_columns<false, kColumns>(v, Sum()), splat(W{1} / W{kColumns}));
+      terms[P::kPivot] = hn::Mul(fold_columns<kColumns>(v, Sum()), splat(W{1} / W{kColumns}));
       hn::Store(terms[P::kPivot], d, tile.terms[0] + r);
       each<P::kSums>([&](size_t i) DESCEND_INLINED { sums[i] = hn::Zero(d); });
       each<kColumns>([&](size_t c)
@@ -225,7 +220,7 @@ HWY_NOINLINE void walk_stretches(const RowCall<Wide<T>>& call, int64_t first, in
       rows = 1;
       if (is_exact(r)) {
         char* const to[] = {tile.out.row(r)};
-        exact_results<W>(call, {row + r, 0, p.columns}, nullptr, to, nullptr, place_of<T>);
+        exact_results<W>(call, {row + r, 0, p.columns}, nullptr, to, nullptr);
       } else if (most < 2) {
         strips.map_row(tile, r, row + r, 0, p.columns, out);
       } else {
@@ -239,9 +234,6 @@ HWY_NOINLINE void walk_stretches(const RowCall<Wide<T>>& call, int64_t first, in
 
 template <class P, class T, class W = Wide<T>>
 void run_stretches(const RowCall<W>& call, int64_t first, int64_t last) {
-  if constexpr (kSplits<T>) {
-    if (call.problem.columns <= kLanes<W> / 2) return walk_stretches<P, short_bfloat16, true>(call, first, last);
-  }
   call.schedule.is_short ? walk_stretches<P, T, true>(call, first, last)
                          : walk_stretches<P, T, false>(call, first, last);
 }
@@ -258,7 +250,7 @@ void shared_stretches(const RowCall<W>& call, const SharedRows<W>& shared, int64
       double means[kMostMeans];
       for (int k = 0; k < kMostMeans; ++k) means[k] = shared.means[k][r];
       char* const to[] = {tile.out.data};
-      exact_results<W>(call, {row, begin, begin + n}, means, to, nullptr, place_of<T>);
+      exact_results<W>(call, {row, begin, begin + n}, means, to, nullptr);
       continue;
     }
     for (int k = 0; k < kFoundTerms<P>; ++k) tile.terms[k][0] = shared.terms[k][r];

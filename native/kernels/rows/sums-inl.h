@@ -8,7 +8,6 @@
 //                                             the first one found; and the term that is taken for it if it was far off
 //   kRowsAtOnce                               rows that the registers hold in the first pass
 //   kRowsMapped                               and in the second
-//   kKeepsLoaded                              whether the first pass keeps a loaded pack of bfloat16 in registers
 //   kNan                                      where NaNs in results of 16 bits come from
 //   sum(in, parameters, numbers, sums)        adds to a row's sums; beyond the row inputs are 0, or the pivot
 //   finish(means, scalars, terms)             a row's terms, in double, from the means of its sums; whether they hold
@@ -29,7 +28,6 @@
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/rows/engine.h"
-#include "kernels/split_pack-inl.h"
 #include "kernels/spread-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -158,28 +156,34 @@ HWY_INLINE void place_mask(MaskCursor& cursor, int64_t begin, Tile<W>& tile) {
 
 // ---- Sums over a row.
 
+// Vector k of a pack with `rest` in the lanes beyond the row.
+template <class V>
+HWY_INLINE V in_row(Full, V v, size_t, V) {
+  return v;
+}
+template <class V>
+HWY_INLINE V in_row(Part part, V v, size_t k, V rest) {
+  const hn::DFromV<V> d;
+  const size_t first = k * hn::MaxLanes(d);
+  return hn::IfThenElse(hn::FirstN(d, part.n > first ? part.n - first : 0), v, rest);
+}
+
 template <class P, class T, int kRows, class Extent, class W = Wide<T>>
 HWY_INLINE void sum_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t c, Pack<W> (&sums)[P::kSums][kRows]) {
-  SplitPack<T, Extent, P::kKeepsLoaded> in[kRows][P::kInputs];
-  DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    DESCEND_UNROLL
-    for (int i = 0; i < P::kInputs; ++i) in[r][i] = {extent, set.in[r][i] + c};
-  }
   DESCEND_UNROLL
   for (size_t k = 0; k < kPackVectors<W>; ++k) {
-    if (!reaches<T>(extent, k)) break;
+    if (!reaches<W>(extent, k)) break;
     Vector<W> beside[kSome<P::kParameters>];
     if constexpr (!kIsForward<P>) {
       DESCEND_UNROLL
-      for (int i = 0; i < P::kParameters; ++i) beside[i] = load_beside<T>(extent, set.parameters[i] + c, k);
+      for (int i = 0; i < P::kParameters; ++i) beside[i] = load(extent, set.parameters[i] + c, k);
     }
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) {
       Vector<W> v[P::kInputs], sum[P::kSums];
       DESCEND_UNROLL
-      for (int i = 0; i < P::kInputs; ++i) v[i] = in[r][i][k];
-      if constexpr (kHasPivot<P>) v[0] = in_row<T>(extent, v[0], k, set.terms[r][P::kPivot]);
+      for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, set.in[r][i] + c, k);
+      if constexpr (kHasPivot<P>) v[0] = in_row(extent, v[0], k, set.terms[r][P::kPivot]);
       DESCEND_UNROLL
       for (int i = 0; i < P::kSums; ++i) sum[i] = sums[i][r].v[k];
       P::sum(v, beside, set.terms[r], sum);
@@ -442,15 +446,11 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
 template <class P, class T, bool kShort, class W = Wide<T>>
 HWY_INLINE void sum_rows(Tile<W>& tile) {
   if constexpr (kShort) {
-    if constexpr (!kSplits<T>) {
-      if (tile.columns <= kLanes<W> / 2) return sum_short_rows<P, T, Length::kHalf>(tile, tile.columns);
-    }
-    if constexpr (kIsForward<P> && !kIsShort<T>) {
+    if (tile.columns <= kLanes<W> / 2) return sum_short_rows<P, T, Length::kHalf>(tile, tile.columns);
+    if constexpr (kIsForward<P>) {
       if (tile.columns > kRunColumns<W>) return sum_short_rows<P, T, Length::kRuns>(tile, tile.columns);
     }
-    if constexpr (!kIsShort<T>) {
-      if (tile.columns > kLanes<W>) return sum_short_rows<P, T, Length::kRun>(tile, tile.columns);
-    }
+    if (tile.columns > kLanes<W>) return sum_short_rows<P, T, Length::kRun>(tile, tile.columns);
     sum_short_rows<P, T, Length::kPack>(tile, tile.columns);
   } else {
     constexpr int kSet = P::kRowsAtOnce;
@@ -471,7 +471,7 @@ HWY_NOINLINE void find_pivots(const Stream& starts, int64_t rows, int64_t column
     alignas(64) W sums[kMostTileRows];
     for_each_fold<W>(rows, [&](int64_t r, int64_t n, Vector<W>* lanes) DESCEND_INLINED {
       for (int64_t i = 0; i < n; ++i) {
-        Pack<W> pack = load_split(extent, reinterpret_cast<const T*>(starts.row(r + i)));
+        Pack<W> pack = load_pack(extent, reinterpret_cast<const T*>(starts.row(r + i)));
         lanes[i] = fold_to_vector<W>(pack.v);
       }
       fold_rows<W>(lanes, sums + r);

@@ -153,8 +153,7 @@ HWY_INLINE void map_tile(const RowCall<W>& call, int64_t row, const Tile<W>& til
     if (until < last) {
       char* out[kOutputs<P>];
       to.rows(until, out);
-      exact_results<W>(call, {row + until, 0, tile.columns}, nullptr, to.wanted() ? out : nullptr, tile.column_sums,
-                       place_of<T>);
+      exact_results<W>(call, {row + until, 0, tile.columns}, nullptr, to.wanted() ? out : nullptr, tile.column_sums);
       ++until;
     }
     first = until;
@@ -202,8 +201,7 @@ HWY_INLINE bool are_dense(const RowProblem<W>& p, int64_t rows) {
 
 // Rows [first, last), of gradients whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
 // call, is most of what they take.
-// M: as what elements are loaded for the results.
-template <class P, class T, bool kShort, class M = T>
+template <class P, class T, bool kShort>
 HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last) {
   using W = Wide<T>;
   constexpr int64_t kColumns = !kShort ? kStripeColumns : kIsForward<P> ? kBlockColumns : kRunColumns<W>;
@@ -219,7 +217,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
       results(targets_of<P, T>(p, 0), p.columns, s);
   const W* parameters[kSome<P::kParameters>];
   const bool shared = call.parameters != nullptr;
-  place_parameters<P, M>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
+  place_parameters<P, T>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
                          shared);
   const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
   // What is mapped row by row comes while the tile above it is.
@@ -285,10 +283,10 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
       const int64_t taken = HWY_MIN(tile.rows - r, HWY_MIN(s.stripe - in_stripe, s.chunk - in_chunk));
       if (!kShort && s.in_step && has_output && end < last && tile.exact == 0 && taken == tile.rows &&
           next.rows == tile.rows) {
-        step_rows<P, T, M>(next, tile, to);
+        step_rows<P, T>(next, tile, to);
         summed = true;
       } else {
-        map_tile<P, M, kShort>(call, row, tile, r, r + taken, to);
+        map_tile<P, T, kShort>(call, row, tile, r, r + taken, to);
       }
       r += taken;
       in_stripe += taken;
@@ -299,7 +297,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
         for (int i = 0; i < P::kColumnSums; ++i) {
           double* const slots = p.sums[i].slots;
           if (slots == nullptr) continue;
-          add_sums<T>(tile.column_sums[i], p.columns, in_chunk == in_stripe, slots + chunk * p.columns);
+          add_columns(tile.column_sums[i], p.columns, in_chunk == in_stripe, slots + chunk * p.columns);
         }
         in_stripe = 0;
       }
@@ -321,28 +319,17 @@ void share_parameters(const RowCall<W>& call, int64_t block) {
   const int64_t begin = block * kBlockColumns, n = HWY_MIN(kBlockColumns, p.columns - begin);
   const int64_t each = whole_packs<W>(p.columns);
   const W* parameters[kSome<P::kParameters>];
-  if (call.schedule.in_lines) {
-    place_parameters<P, InLines<P, T>>(p, begin, n, call.parameters + begin, each, parameters);
-  } else {
-    place_parameters<P, T>(p, begin, n, call.parameters + begin, each, parameters);
-  }
+  place_parameters<P, T>(p, begin, n, call.parameters + begin, each, parameters);
 }
 
 template <class P, class T, class W = Wide<T>>
 void run_rows(const RowCall<W>& call, int64_t first, int64_t last) {
-  const int64_t columns = call.problem.columns;
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kHasNarrow<T>) {
-    if (columns <= kMostNarrow) return walk_narrow<P, T>(call, first, last);
+    if (call.problem.columns <= kMostNarrow) return walk_narrow<P, T>(call, first, last);
   }
 #endif
-  if constexpr (kSplits<T>) {
-    if (columns <= kLanes<W> / 2) return walk<P, short_bfloat16, true>(call, first, last);
-  }
   if (call.schedule.is_short) return walk<P, T, true>(call, first, last);
-  if constexpr (!std::is_same_v<T, InLines<P, T>>) {
-    if (call.schedule.in_lines) return walk<P, T, false, InLines<P, T>>(call, first, last);
-  }
   walk<P, T, false>(call, first, last);
 }
 

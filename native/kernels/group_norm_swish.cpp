@@ -42,6 +42,9 @@ struct GroupNormSwishProgram : MomentsProgram {
   }
 };
 
+// Of a number at most 0, for rows in double: that of the C library is not the same on every machine.
+double exp_of_one(double x) { return hn::GetLane(exp<double>(splat(x))); }
+
 template <class T>
 RowKernels<Wide<T>> group_norm_swish_kernels() {
   return stretch_kernels<GroupNormSwishProgram, T>();
@@ -56,7 +59,8 @@ namespace {
 
 // z * sigmoid(u), also where z has overflowed; are_finite: whether what z was computed from is.
 double exact_swish(double z, double u, bool are_finite) {
-  const double e = std::exp(-std::abs(u)), factor = u < 0 ? e : 1;
+  static const auto exp = DESCEND_CHOOSE(exp_of_one);
+  const double e = exp(-std::abs(u)), factor = u < 0 ? e : 1;
   return (factor == 0 && are_finite ? 0 : z * factor) / (1 + e);
 }
 

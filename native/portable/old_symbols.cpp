@@ -52,12 +52,6 @@ int old_pthread_setname_np(pthread_t, const char*);
 int new_pthread_setname_np(pthread_t, const char*) asm("pthread_setname_np");
 int new_pthread_setname_np(pthread_t thread, const char* name) { return old_pthread_setname_np(thread, name); }
 
-// glibc 2.29. The older one sets errno besides.
-OLD(exp);
-double old_exp(double);
-double new_exp(double) asm("exp");
-double new_exp(double x) { return old_exp(x); }
-
 // glibc 2.33 made functions of what were macros around these.
 int __fxstat(int, int, struct stat*) noexcept;
 int new_fstat(int, struct stat*) asm("fstat");

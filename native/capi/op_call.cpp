@@ -137,9 +137,11 @@ Status read_numbers(const Call& call, int i, const OpTensor& expected, const Des
   }
   const int64_t count = elements(desc.shape), size = dtype_size(dtype);
   if (count < 0 || static_cast<uint64_t>(count) > described.buffer.size / static_cast<uint64_t>(size) ||
-      (described.buffer.data == nullptr && count > 0) ||
-      !has_bytes(described.buffer.data, static_cast<size_t>(count * size))) {
-    return refused(" has shape ", to_string(desc.shape), ", which its memory does not hold.");
+      (described.buffer.data == nullptr && count > 0)) {
+    return refused(" has shape ", to_string(desc.shape), ", which its ", described.buffer.size, " bytes do not hold.");
+  }
+  if (!has_bytes(described.buffer.data, static_cast<size_t>(count * size))) {
+    return refused(" has shape ", to_string(desc.shape), ", but its memory ends before.");
   }
   list->clear();
   for (int64_t k = 0; k < count; ++k) {

@@ -37,8 +37,10 @@ struct SoftmaxBackwardProgram {
   template <class W, class V>
   static HWY_INLINE auto finish(const V* totals, const double* scalars, V* row) {
     const Tag<double> d;
-    const auto most = splat(static_cast<double>(std::numeric_limits<W>::max())), factor = splat(scalars[kScaleFactor]);
-    row[kTotal] = widen_to_double(d, narrow_double<W>(d, hn::Mul(totals[0], factor)));
+    const auto rounded = [&](Vector<double> v) HWY_ATTR { return widen_to_double(d, narrow_double<W>(d, v)); };
+    const auto most = splat(static_cast<double>(std::numeric_limits<W>::max()));
+    const auto factor = rounded(splat(scalars[kScaleFactor]));  // as map gets it
+    row[kTotal] = rounded(hn::Mul(totals[0], factor));
     if constexpr (kRest < kTerms) row[kRest] = hn::MulSub(totals[0], factor, row[kTotal]);
     return hn::Le(hn::Abs(row[kTotal]), most);
   }
@@ -94,13 +96,13 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p, voi
   using W = Wide<T>;
   static const RowOperator<W> op{
       .kernels = DESCEND_CHOOSE(softmax_backward_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
-  const double scale = static_cast<W>(p.scale), power = power_of<W>(scale);
+  const double power = power_of<W>(p.scale);
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,
                               .element = kElementOfType<T>,
                               .in = {stream_of(p.dy), stream_of(p.y)},
                               .out = stream_of(p.dx),
-                              .scalars = {scale / power, power},
+                              .scalars = {p.scale / power, power},  // exact: the caller may round in any way
                               .mask = p.mask,
                               .parameters = {},
                               .sums = {}};

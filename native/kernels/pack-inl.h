@@ -638,12 +638,6 @@ struct Sum {
     return hn::Add(a, b);
   }
 };
-struct SumOfSquares {
-  template <class V>
-  HWY_INLINE V operator()(V sum, V v) const {
-    return hn::MulAdd(v, v, sum);
-  }
-};
 struct Largest {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {

@@ -38,38 +38,6 @@ HWY_INLINE void zero_sums(double* sums) {
   for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
 }
 
-// The columns behind the last whole pack of rows of T, as Part has them, but found once for many rows.
-template <class T>
-struct Tail {
-#if HWY_TARGET == HWY_AVX3
-  using D = std::conditional_t<sizeof(T) == 2, Bits16<float>, Tag<Wide<T>>>;
-  static constexpr size_t kCount = kPackLanes<Wide<T>> / hn::MaxLanes(D());
-
-  HWY_INLINE explicit Tail(int64_t columns) : n(static_cast<size_t>(columns) % kPackLanes<Wide<T>>) {
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kCount; ++k) {
-      const size_t first = k * hn::MaxLanes(D());
-      inside[k] = hn::FirstN(D(), n > first ? n - first : 0);
-    }
-  }
-  hn::Mask<D> inside[kCount];
-#else
-  HWY_INLINE explicit Tail(int64_t columns) : n(static_cast<size_t>(columns) % kPackLanes<Wide<T>>) {}
-#endif
-  size_t n;
-};
-#if HWY_TARGET == HWY_AVX3
-template <class D, class T, class R = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> load_bits(const Tail<T>& tail, D d, const R* p, size_t k) {
-  return hn::MaskedLoad(tail.inside[k], d, p + k * hn::MaxLanes(d));
-}
-#else
-template <class D, class T, class R = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> load_bits(const Tail<T>& tail, D d, const R* p, size_t k) {
-  return load_bits(Part{tail.n}, d, p, k);
-}
-#endif
-
 // Whether vector k of a pack has any column of the row.
 template <class W>
 HWY_INLINE constexpr bool reaches(Full, size_t) {
@@ -143,9 +111,6 @@ HWY_INLINE V fold_columns(const V* v, Op op) {
 
 // ---- A tile in the type of its arithmetic, row behind row without gaps. It has room for a pack behind its last row.
 
-template <class W>
-inline constexpr int64_t kTileRoom = kTileElements<W> + static_cast<int64_t>(kPackLanes<W>);
-
 template <class T>
 HWY_INLINE void read_tile(const Rows<const T>& from, int64_t rows, int64_t columns, Wide<T>* to) {
   if (from.stride == columns) return widen_packs(from.data, rows * columns, to);
@@ -167,16 +132,7 @@ HWY_INLINE void write_tile(const Wide<T>* from, int64_t rows, int64_t columns, c
   }
 }
 
-// to[c] = f(c, k), for vector k of every pack of n elements; room for whole packs.
-template <class W, class F>
-HWY_INLINE void for_each_vector(int64_t n, W* to, F f) {
-  for (int64_t c = 0; c < n; c += kPackLanes<W>) {
-    DESCEND_UNROLL
-    for (size_t k = 0; k < kPackVectors<W>; ++k) hn::StoreU(f(c, k), Tag<W>(), to + c + k * kVectorLanes<W>);
-  }
-}
-
-// The same of n elements behind which there may be no more: f is told of the extent, too.
+// to[c] = f(extent, c, k), for vector k of every pack of n elements.
 template <class W, class F>
 HWY_INLINE void for_each_vector_of(int64_t n, W* to, F f) {
   for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
@@ -230,24 +186,6 @@ HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral
     }
   });
   for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) to[r] = W{0};
-}
-
-// to[r] = the sum of row r, added in double. `to` has room for a whole tile.
-template <class W>
-HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, double* to) {
-  const Tag<double> d;
-  with_columns(columns, [&](auto count) HWY_ATTR {
-    constexpr size_t kColumns = decltype(count)::value;
-    using D = hn::Rebind<W, Tag<double>>;
-    for_each_row_vector(rows, [&](int64_t r) HWY_ATTR {
-      hn::Vec<D> v[kColumns];
-      Vector<double> wide[kColumns];
-      load_columns<kColumns>(D(), p + r * static_cast<int64_t>(kColumns), v);
-      each<kColumns>([&](size_t c) DESCEND_INLINED { wide[c] = widen_to_double(d, v[c]); });
-      hn::Store(fold_columns<kColumns>(wide, Sum()), d, to + r);
-    });
-  });
-  std::fill(to + rows, to + kTileRows<W>, 0.0);
 }
 
 // to[r] = the sum of row r, in the tree of a pack's lanes. `to`, which is aligned, has room for whole folds of rows.
@@ -318,14 +256,6 @@ class Spread {
     for (int64_t r = 0; r < rows; ++r) {
       const auto value = splat(of_row[r]);
       fill(value, r * columns, columns, values_);
-    }
-  }
-
-  // A column's number for each of its elements.
-  HWY_INLINE void repeat(const W* of_column, int64_t rows, int64_t columns) {
-    copy_few(of_column, columns, values_);
-    for (int64_t done = columns, n = rows * columns; done < n; done *= 2) {
-      copy_few(values_, HWY_MIN(done, n - done), values_ + done);
     }
   }
 

@@ -107,15 +107,6 @@ class Stage {
   alignas(64) T lines_[kElements + 2 * kLineElements<T>];
 };
 
-// write(rows, kStream) stores `rows` rows of n columns that belong at `to`.
-template <class T, class Stage, class Write>
-HWY_INLINE void store_rows(Stores stores, const Rows<T>& to, int64_t rows, int64_t n, Stage& stage, Write write) {
-  if (stores == Stores::kStream) return write(to, std::true_type());
-  if (stores == Stores::kPlain) return write(to, std::false_type());
-  write(stage.rows(to, n), std::false_type());
-  stage.stream(to, rows, n);
-}
-
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

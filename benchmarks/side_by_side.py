@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import descend  # noqa: F401  # its own library first: a build with the same name would be taken for it
 from benchmarks import OPERATORS, sweep
 from benchmarks.operator import Operator, Problem, Shape, load
 from benchmarks.ours import _arguments

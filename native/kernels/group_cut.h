@@ -67,17 +67,17 @@ inline int64_t group_work(const GroupShape& shape, int64_t elements) {
   return elements * (has_short_channels(shape) ? 16 : 8);
 }
 
-// has_sums: each chunk of samples has its own sums of all channels, in double, which of short ones cost as much as the
+// Each chunk of samples has its own sums of all channels, in double, which of short ones cost as much as the
 // elements of several samples. A chunk then has enough samples for that: samples are cut into groups as well, as far as
 // each chunk keeps enough of a sample, and otherwise there are fewer chunks.
-inline GroupCut cut_groups(const GroupShape& shape, bool has_sums) {
+inline GroupCut cut_groups(const GroupShape& shape) {
   constexpr int64_t kSmallWork = int64_t{128} << 10;  // not worth a second thread
   constexpr int64_t kChunkWork = int64_t{32} << 10;   // of a chunk, if not more
   const int64_t work = group_work(shape, shape.elements());
   if (work <= kSmallWork) return {shape.samples, shape.groups, 1, 1};
   const int64_t chunks = std::min(ceil_div(work, kChunkWork), kMaxGroupChunks);
   int64_t sample_chunks = chunks;
-  if (has_sums && has_short_channels(shape)) {
+  if (has_short_channels(shape)) {
     constexpr int64_t kEnough = 512, kEnoughOfAll = 16;  // elements of a sample, and of a channel in all samples
     constexpr int64_t kChunks = 16;                      // for so many, rather more sums
     const int64_t samples = ceil_div(kEnoughOfAll, shape.inner);

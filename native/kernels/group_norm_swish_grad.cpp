@@ -40,6 +40,12 @@ struct Plane {
   W tilt, level;
 };
 
+// A NaN is the one that store() takes for bfloat16.
+template <class W>
+HWY_INLINE W rounded(double value) {
+  return std::isnan(value) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(value);
+}
+
 // One group, and where its sums go. An entry is a channel, or a block of one where channels are long; where they are
 // short, a tile of them.
 template <class T>
@@ -70,8 +76,8 @@ struct GradGroup {
     dy = p.dy.row(sample) + offset;
     x = p.x.row(sample) + offset;
     dx = p.dx.row(sample) + offset;
-    mean = p.mean[sample * p.shape.groups + index];
-    rstd = p.rstd[sample * p.shape.groups + index];
+    mean = rounded<Wide<T>>(p.mean[sample * p.shape.groups + index]);
+    rstd = rounded<Wide<T>>(p.rstd[sample * p.shape.groups + index]);
     wild = false;
     channel = index * p.shape.group_channels();
     const int64_t at = slot * p.shape.channels + channel;
@@ -101,12 +107,6 @@ template <bool kNormalised, class T>
 HWY_INLINE Frame frame_of(const GradGroup<T>& group) {
   if constexpr (kNormalised) return {};
   return {static_cast<double>(group.mean), static_cast<double>(group.rstd)};
-}
-
-// A NaN is the one that store() takes for bfloat16.
-template <class W>
-HWY_INLINE W rounded(double value) {
-  return std::isnan(value) ? std::numeric_limits<W>::quiet_NaN() : static_cast<W>(value);
 }
 
 // The plane of xhat as one of elements that are read in a frame, times its unit.
@@ -1083,7 +1083,7 @@ bool work_in_step(const GroupShape& shape, bool stream) {
 
 template <class T>
 Scratch scratch_of(const GroupShape& shape) {
-  const int64_t chunks = split_groups(shape) ? 1 : cut_groups(shape, true).chunks();
+  const int64_t chunks = split_groups(shape) ? 1 : cut_groups(shape).chunks();
   return Scratch::of<Wide<T>>(shape, chunks);
 }
 
@@ -1099,7 +1099,7 @@ void spread_channels(const Wide<T>* from, const GroupShape& shape, Wide<T>* to) 
 template <class T>
 void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, const GradGroup<T>& each) {
   static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_chunks<T>);
-  const GroupCut cut = cut_groups(p.shape, true);
+  const GroupCut cut = cut_groups(p.shape);
   const int64_t chunks = cut.chunks(), take = each.in_step ? chunks_to_take(chunks) : 1;
   Buffers buffers(memory, scratch.buffer());
   parallel_for(ceil_div(chunks, take), group_work(p.shape, p.shape.elements()), [&](int64_t i) {
@@ -1142,7 +1142,7 @@ void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
 template <class T>
 int64_t group_norm_swish_grad_slots(const GroupShape& shape) {
   if (shape.elements() == 0 || split_groups(shape)) return 1;
-  return cut_groups(shape, true).sample_chunks;
+  return cut_groups(shape).sample_chunks;
 }
 
 template <class T>
@@ -1162,7 +1162,7 @@ void group_norm_swish_grad(const GroupNormSwishGrad<T>& p, void* memory) {
   const bool split = split_groups(shape);
   const auto threads = [&] {
     if (split) return num_threads();
-    return detail::useful_threads(cut_groups(shape, true).chunks(), group_work(shape, shape.elements()));
+    return detail::useful_threads(cut_groups(shape).chunks(), group_work(shape, shape.elements()));
   };
   char* rest = static_cast<char*>(memory) + 2 * scratch.each;
   GradGroup<T> each{};

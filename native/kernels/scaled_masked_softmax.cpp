@@ -155,7 +155,7 @@ class ExtremeOf {
       const auto closed = load_bits(extent, D8(), bytes, k);
       closed_ = hn::Or(closed_, closed);
       const auto v = hn::IfThenElse(zero_bytes(Tag<W>(), closed), load(extent, x, k), splat(kNone));
-      best_.v[k] = Op()(best_.v[k], inside_or(extent, k, v, kNone));
+      best_.v[k] = Op()(best_.v[k], inside_or<W>(extent, k, v, splat(kNone)));
     }
   }
 
@@ -262,7 +262,7 @@ HWY_NOINLINE Vector<Wide<T>> exp_block(const T* x, int64_t ahead, const uint8_t*
     prefetch_pack<prefetch_distant>(x + c, ahead);
     DESCEND_UNROLL
     for (size_t k = 0; k < kPackVectors<W>; ++k) {
-      const auto e = inside_or(extent, k, exps<kFar>(extent, x + c, bytes + c, k, scale, top), W{0});
+      const auto e = inside_or<W>(extent, k, exps<kFar>(extent, x + c, bytes + c, k, scale, top), splat(W{0}));
       acc.v[k] = hn::Add(acc.v[k], e);
       hn::StoreU(e, Tag<W>(), kept + c + k * kVectorLanes<W>);
     }
@@ -406,8 +406,8 @@ HWY_INLINE hn::Vec<D> load_bits(const Front<W>& front, D d, const R* p, size_t k
 #endif
 }
 template <class W>
-HWY_INLINE Vector<W> inside_or(const Front<W>& front, size_t, Vector<W> v, W outside) {
-  return hn::IfThenElse(front.lanes, v, splat(outside));
+HWY_INLINE Vector<W> inside_or(const Front<W>& front, size_t, Vector<W> v, Vector<W> outside) {
+  return hn::IfThenElse(front.lanes, v, outside);
 }
 
 // f(kRest), a constant: how many vectors a row has behind its whole packs.
@@ -451,7 +451,7 @@ HWY_INLINE void fold_rows_of(const Tile<T>& t, Wide<T> neutral, Op op, Wide<T>* 
       each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { acc[k] = splat(neutral); });
       front.readable = begin + last + kLanes <= end;
       for_each_vector_in_row<W, kRest>(columns, front, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-        acc[k] = op(acc[k], inside_or(extent, 0, vector_of(extent, begin + c, k), neutral));
+        acc[k] = op(acc[k], inside_or<W>(extent, 0, vector_of(extent, begin + c, k), splat(neutral)));
       });
       lanes[r] = fold_to_vector<W>(acc, op);
     }

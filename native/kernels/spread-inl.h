@@ -157,18 +157,17 @@ struct Inside {
 
 // v in the lanes of vector k that lie inside the row, `outside` in the others.
 template <class W>
-HWY_INLINE Vector<W> inside_or(Full, size_t, Vector<W> v, W) {
+HWY_INLINE Vector<W> inside_or(Full, size_t, Vector<W> v, Vector<W>) {
   return v;
 }
 template <class W>
-HWY_INLINE Vector<W> inside_or(Part part, size_t k, Vector<W> v, W outside) {
-  const Tag<W> d;
+HWY_INLINE Vector<W> inside_or(Part part, size_t k, Vector<W> v, Vector<W> outside) {
   const size_t first = k * kVectorLanes<W>;
-  return hn::IfThenElse(hn::FirstN(d, part.n > first ? part.n - first : 0), v, hn::Set(d, outside));
+  return hn::IfThenElse(hn::FirstN(Tag<W>(), part.n > first ? part.n - first : 0), v, outside);
 }
 template <class W>
-HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, W outside) {
-  return hn::IfThenElse(tail.lanes[k], v, splat(outside));
+HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, Vector<W> outside) {
+  return hn::IfThenElse(tail.lanes[k], v, outside);
 }
 
 // to[r] = what is put together of row r: step(a, v) adds elements v to lanes a, which begin with `neutral`; op puts the
@@ -226,7 +225,7 @@ HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, W* to) {
         for (size_t k = 0; k < kPackVectors<W>; ++k) {
           if (!reaches<W>(extent, k)) break;
           const auto v = hn::LoadU(d, p + c + k * kVectorLanes<W>);
-          acc.v[k] = hn::Add(acc.v[k], inside_or(extent, k, v, W{0}));
+          acc.v[k] = hn::Add(acc.v[k], inside_or<W>(extent, k, v, hn::Zero(d)));
         }
       });
       lanes[r] = fold_to_vector<W>(acc.v, Sum());

@@ -90,7 +90,7 @@ class Strips {
         W* const numbers = p_.stretch == 1 ? spread_[i] : room;
         for_each_pack<W>(0, ceil_div(at + count, p_.stretch), [&](auto extent, int64_t c) HWY_ATTR {
           Pack<W> pack = load_pack(extent, p_.parameters[i].wide + stretch + c);
-          if constexpr (sizeof(T) == 2 && kHasVectors) {
+          if constexpr (sizeof(T) == 2) {
             for (auto& v : pack.v) v = shorten_nan(v);
           }
           store(Full(), pack, numbers + c);

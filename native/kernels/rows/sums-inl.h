@@ -156,18 +156,6 @@ HWY_INLINE void place_mask(MaskCursor& cursor, int64_t begin, Tile<W>& tile) {
 
 // ---- Sums over a row.
 
-// Vector k of a pack with `rest` in the lanes beyond the row.
-template <class V>
-HWY_INLINE V in_row(Full, V v, size_t, V) {
-  return v;
-}
-template <class V>
-HWY_INLINE V in_row(Part part, V v, size_t k, V rest) {
-  const hn::DFromV<V> d;
-  const size_t first = k * hn::MaxLanes(d);
-  return hn::IfThenElse(hn::FirstN(d, part.n > first ? part.n - first : 0), v, rest);
-}
-
 template <class P, class T, int kRows, class Extent, class W = Wide<T>>
 HWY_INLINE void sum_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t c, Pack<W> (&sums)[P::kSums][kRows]) {
   DESCEND_UNROLL
@@ -183,7 +171,7 @@ HWY_INLINE void sum_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
       Vector<W> v[P::kInputs], sum[P::kSums];
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, set.in[r][i] + c, k);
-      if constexpr (kHasPivot<P>) v[0] = in_row(extent, v[0], k, set.terms[r][P::kPivot]);
+      if constexpr (kHasPivot<P>) v[0] = inside_or<W>(extent, k, v[0], set.terms[r][P::kPivot]);
       DESCEND_UNROLL
       for (int i = 0; i < P::kSums; ++i) sum[i] = sums[i][r].v[k];
       P::sum(v, beside, set.terms[r], sum);

@@ -34,8 +34,8 @@ constexpr int64_t kBytesPerThread = 64 << 10;
 constexpr int64_t kAloneIfParked = 1 << 20;
 constexpr int64_t kAloneIfLent = 512 << 10;
 // Bytes of all threads but the caller below which it runs alone, if their cores are far: a region costs 2.5 us or more
-// then.
-constexpr int64_t kAloneIfFar = 512 << 10;
+// then. docs/machines.md has what this and the other rules bring.
+constexpr int64_t kAloneIfFar = 192 << 10;
 // So many regions in quick succession are a loop: a worker that is woken for one spins until the next.
 constexpr int kLoop = 8;
 
@@ -163,7 +163,6 @@ bool help(int worker, bool was_spinning) {
   for (int i = 0; i < used; ++i) {
     // Each worker begins its search elsewhere, which spreads them over the callers.
     Region& region = pool->regions[static_cast<size_t>((worker + i) % used)];
-    if (was_spinning && used == 1) __builtin_prefetch(&region.state, 1);
     uint32_t state = region.state.load(std::memory_order_relaxed);
     while (Region::openings(state) > 0 && !region.shares.all_begun()) {
       const uint32_t joined = state - Region::kOpening + Region::kWorker;
@@ -340,7 +339,6 @@ void run_chunks(int64_t chunks, int threads, Chunk body, void* context) {
   Region* region = nullptr;
   int workers = 0;
   if (threads > 1 && !in_region) {
-    __builtin_prefetch(&pool->epoch, 1);
     workers = std::min(threads - 1, ensure_workers(threads - 1));
     if (workers > 0) region = take_region();
   }

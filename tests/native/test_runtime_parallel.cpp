@@ -273,7 +273,7 @@ TEST_CASE("threads are far once several helpers in a row came late, and for a wh
 
 TEST_CASE("threads that are far get no part of what takes them longer") {
   using namespace std::chrono_literals;
-  constexpr int64_t kSmall = int64_t{1000} << 10, kMore = int64_t{1} << 20;
+  constexpr int64_t kSmall = int64_t{380} << 10, kMore = int64_t{1} << 20;
   Threads set(2);
   Distance& distance = detail::distance();
   const auto caller = std::this_thread::get_id();
@@ -289,7 +289,7 @@ TEST_CASE("threads that are far get no part of what takes them longer") {
   }
   set_num_threads(8);  // each has less to do
   CHECK(detail::useful_threads(16, kMore) == 8);
-  CHECK(detail::useful_threads(16, kMore / 2) == 1);
+  CHECK(detail::useful_threads(16, int64_t{200} << 10) == 1);
   make(false);
 }
 

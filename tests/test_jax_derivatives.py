@@ -13,6 +13,7 @@ from jax.test_util import check_grads  # noqa: E402
 import descend.jax  # noqa: E402
 from cases import assert_same_bits  # noqa: E402
 from descend.jax import definitions  # noqa: E402
+from descend.jax.library import DEFINITIONS  # noqa: E402
 from descend.portability import default  # noqa: E402
 from jax_cases import BACKWARDS, FORWARDS, OPERATORS, calls, x64  # noqa: E402
 
@@ -38,7 +39,7 @@ def definition(call):
     names = [parameters[place].python for place in call.floats]
 
     def function(*arrays):
-        results = getattr(definitions, call.name)(**values | dict(zip(names, arrays, strict=True)))
+        results = DEFINITIONS[call.name](**values | dict(zip(names, arrays, strict=True)))
         return tuple(r for r in results if r is not None)
 
     return function

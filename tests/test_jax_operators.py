@@ -20,7 +20,7 @@ from cases import DTYPES, FLOATS, assert_same_bits, in_threads, python_value  # 
 from descend import reference  # noqa: E402
 from descend.contract import OPERATORS as TABLES  # noqa: E402
 from descend.errors import AclnnError  # noqa: E402
-from descend.jax import definitions  # noqa: E402
+from descend.jax.library import DEFINITIONS  # noqa: E402
 from descend.portability import default  # noqa: E402
 from jax_cases import BACKWARDS, FORWARDS, NAMES, OPERATORS, calls, x64  # noqa: E402
 from pages import MISSING  # noqa: E402
@@ -73,7 +73,7 @@ def test_definitions(name, dtype):
     with x64(dtype == "DOUBLE"):
         for p, value in zip(parameters, call.args, strict=False):
             values[p.python] = jnp.asarray(value) if isinstance(value, np.ndarray) else value
-        results = jax.jit(lambda: getattr(definitions, call.name)(**values))()
+        results = jax.jit(lambda: DEFINITIONS[call.name](**values))()
     found = [r for r in results if r is not None]
     assert [(r.shape, r.dtype) for r in found] == [(r.shape, r.dtype) for r in expected]
     error = 16 * EPS[dtype]

@@ -7,6 +7,7 @@ in ``jax.numpy``. On devices other than the CPU these definitions compute everyt
 
 from __future__ import annotations
 
+from descend.jax.deep_norm import deep_norm_grad
 from descend.jax.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.jax.layer_norm import layer_norm, layer_norm_backward
 from descend.jax.nsa_compress import nsa_compress, nsa_compress_grad
@@ -14,6 +15,7 @@ from descend.jax.rms_norm import rms_norm, rms_norm_grad
 from descend.jax.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
 
 __all__ = [
+    "deep_norm_grad",
     "group_norm_swish",
     "group_norm_swish_grad",
     "layer_norm",

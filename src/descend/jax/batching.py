@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-
-from descend.jax.library import Operator, Results, Values
 
 
 def batch_first(array: jax.Array, dim: int | None, size: int) -> jax.Array:
@@ -27,14 +22,3 @@ def apart(array: jax.Array | None, dim: int, size: int) -> jax.Array | None:
     if array is None:
         return None
     return array.reshape(*array.shape[:dim], size, array.shape[dim] // size, *array.shape[dim + 1 :])
-
-
-def call_each(operator: Operator, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
-    """One call a sample, one after the other, where the samples' sums over rows must not mix."""
-    moved = {name: jnp.moveaxis(values[name], dim, 0) for name, dim in dims.items()}
-
-    def one(sample: Mapping[str, Any]) -> Results:
-        return operator(**{**values, **sample})
-
-    results: Results = jax.lax.map(one, moved)
-    return results, [0] * len(results)

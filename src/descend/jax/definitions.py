@@ -23,7 +23,8 @@ def statistics_dtype(x: Array) -> Any:
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
 
 
-def _wide(array: Array) -> Array:
+def widened(array: Array) -> Array:
+    """The array in the dtype of the arithmetic."""
     return array if array.dtype == jnp.float64 else array.astype(jnp.float32)
 
 
@@ -47,32 +48,32 @@ def _sum_of_terms(like: Array, terms: Sequence[Array]) -> Array:
 def rms_norm(x: Array, gamma: Array, epsilon: float) -> tuple[Array, Array]:
     """``y`` and ``rstd`` of RMS norm."""
     _, row, _ = _split(x, gamma.ndim)
-    wide = _wide(x)
+    wide = widened(x)
     rstd = jax.lax.rsqrt(_mean(wide * wide, row) + epsilon)
-    return (wide * rstd * _wide(gamma)).astype(x.dtype), rstd.astype(statistics_dtype(x))
+    return (wide * rstd * widened(gamma)).astype(x.dtype), rstd.astype(statistics_dtype(x))
 
 
 def rms_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array]:
     """The tangents of ``y`` and ``rstd``."""
-    x, gamma, r = _wide(values["x"]), _wide(values["gamma"]), _wide(values["rstd"])
+    x, gamma, r = widened(values["x"]), widened(values["gamma"]), widened(values["rstd"])
     _, row, _ = _split(x, gamma.ndim)
     xhat = x * r
     ys, rs = [], []
     if "x" in moving:
-        tx = _wide(moving["x"])
+        tx = widened(moving["x"])
         along = _mean(xhat * tx, row)
         ys.append(r * (tx - xhat * along) * gamma)
         rs.append(-r * r * along)
     if "gamma" in moving:
-        ys.append(xhat * _wide(moving["gamma"]))
+        ys.append(xhat * widened(moving["gamma"]))
     return _sum_of_terms(x, ys), _sum_of_terms(r, rs)
 
 
 def rms_norm_grad(dy: Array, x: Array, rstd: Array, gamma: Array) -> tuple[Array, Array]:
     """``dx`` and ``dgamma`` of RMS norm."""
     rows, row, statistics = _split(x, gamma.ndim)
-    wide_dy, r = _wide(dy), _wide(rstd).reshape(statistics)
-    xhat, g = _wide(x) * r, wide_dy * _wide(gamma)
+    wide_dy, r = widened(dy), widened(rstd).reshape(statistics)
+    xhat, g = widened(x) * r, wide_dy * widened(gamma)
     dx = r * (g - xhat * _mean(g * xhat, row))
     return dx.astype(x.dtype), jnp.sum(wide_dy * xhat, rows).astype(statistics_dtype(x))
 
@@ -85,35 +86,35 @@ def layer_norm(
 ) -> tuple[Array, Array, Array]:
     """``out``, ``mean`` and ``rstd`` of layer norm."""
     _, row, _ = _split(input, len(normalized_shape))
-    wide = _wide(input)
+    wide = widened(input)
     mean = _mean(wide, row)
     centred = wide - mean
     rstd = jax.lax.rsqrt(_mean(centred * centred, row) + eps)
     out = centred * rstd
     if weight is not None:
-        out = out * _wide(weight)
+        out = out * widened(weight)
     if bias is not None:
-        out = out + _wide(bias)
+        out = out + widened(bias)
     return out.astype(input.dtype), mean.astype(statistics_dtype(input)), rstd.astype(statistics_dtype(input))
 
 
 def layer_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     """The tangents of ``out``, ``mean`` and ``rstd``."""
-    x, mean, r = (_wide(values[name]) for name in ("input", "mean", "rstd"))
+    x, mean, r = (widened(values[name]) for name in ("input", "mean", "rstd"))
     _, row, _ = _split(x, len(values["normalized_shape"]))
     xhat = (x - mean) * r
     outs, means, rs = [], [], []
     if "input" in moving:
-        tx = _wide(moving["input"])
+        tx = widened(moving["input"])
         level, along = _mean(tx, row), _mean(xhat * tx, row)
         t = r * (tx - level - xhat * along)
-        outs.append(t if values["weight"] is None else t * _wide(values["weight"]))
+        outs.append(t if values["weight"] is None else t * widened(values["weight"]))
         means.append(level)
         rs.append(-r * r * along)
     if "weight" in moving:
-        outs.append(xhat * _wide(moving["weight"]))
+        outs.append(xhat * widened(moving["weight"]))
     if "bias" in moving:
-        outs.append(jnp.broadcast_to(_wide(moving["bias"]), x.shape))
+        outs.append(jnp.broadcast_to(widened(moving["bias"]), x.shape))
     return _sum_of_terms(x, outs), _sum_of_terms(r, means), _sum_of_terms(r, rs)
 
 
@@ -129,9 +130,9 @@ def layer_norm_backward(
 ) -> tuple[Array | None, Array | None, Array | None]:
     """``grad_input``, ``grad_weight`` and ``grad_bias`` of layer norm, None where masked out."""
     rows, row, statistics = _split(input, len(normalized_shape))
-    grad, r = _wide(grad_out), _wide(rstd).reshape(statistics)
-    xhat = (_wide(input) - _wide(mean).reshape(statistics)) * r
-    g = grad if weight is None else grad * _wide(weight)
+    grad, r = widened(grad_out), widened(rstd).reshape(statistics)
+    xhat = (widened(input) - widened(mean).reshape(statistics)) * r
+    g = grad if weight is None else grad * widened(weight)
     dtypes = parameter_dtypes(input, weight, bias)
     return (
         (r * (g - _mean(g, row) - xhat * _mean(g * xhat, row))).astype(input.dtype) if output_mask[0] else None,
@@ -161,7 +162,7 @@ def group_norm_swish(
     swish_scale: float,
 ) -> tuple[Array, Array, Array]:
     """``y``, ``mean`` and ``rstd`` of group norm + swish."""
-    wide = _grouped(_wide(x), num_groups)
+    wide = _grouped(widened(x), num_groups)
     mean = _mean(wide, (2, 3))
     centred = wide - mean
     rstd = jax.lax.rsqrt(_mean(centred * centred, (2, 3)) + eps)
@@ -175,11 +176,11 @@ def group_norm_swish_tangents(values: Mapping[str, Any], moving: Mapping[str, Ar
     """The tangents of ``y``, ``mean`` and ``rstd``."""
     x, groups = values["x"], values["num_groups"]
     statistics = (x.shape[0], groups, 1, 1)
-    r, gamma = _wide(values["rstd"]).reshape(statistics), _by_channel(values["gamma"], groups)
-    xhat = (_grouped(_wide(x), groups) - _wide(values["mean"]).reshape(statistics)) * r
+    r, gamma = widened(values["rstd"]).reshape(statistics), _by_channel(values["gamma"], groups)
+    xhat = (_grouped(widened(x), groups) - widened(values["mean"]).reshape(statistics)) * r
     zs, means, rs = [], [], []
     if "x" in moving:
-        tx = _grouped(_wide(moving["x"]), groups)
+        tx = _grouped(widened(moving["x"]), groups)
         level, along = _mean(tx, (2, 3)), _mean(xhat * tx, (2, 3))
         zs.append(r * (tx - level - xhat * along) * gamma)
         means.append(level)
@@ -210,9 +211,9 @@ def group_norm_swish_grad(
 ) -> tuple[Array, Array | None, Array | None]:
     """``dx``, ``dgamma`` and ``dbeta`` of group norm + swish, None where not required."""
     statistics = (x.shape[0], num_groups, 1, 1)
-    r, weight = _wide(rstd).reshape(statistics), _by_channel(gamma, num_groups)
-    xhat = (_grouped(_wide(x), num_groups) - _wide(mean).reshape(statistics)) * r
-    dz = _grouped(_wide(dy), num_groups) * _slope(xhat * weight + _by_channel(beta, num_groups), swish_scale)
+    r, weight = widened(rstd).reshape(statistics), _by_channel(gamma, num_groups)
+    xhat = (_grouped(widened(x), num_groups) - widened(mean).reshape(statistics)) * r
+    dz = _grouped(widened(dy), num_groups) * _slope(xhat * weight + _by_channel(beta, num_groups), swish_scale)
     g = dz * weight
     dx = r * (g - _mean(g, (2, 3)) - xhat * _mean(g * xhat, (2, 3)))
     return (
@@ -234,7 +235,7 @@ def _grouped(x: Array, num_groups: int) -> Array:
 
 
 def _by_channel(parameter: Array, num_groups: int) -> Array:
-    return _wide(parameter).reshape(1, num_groups, parameter.size // num_groups, 1)
+    return widened(parameter).reshape(1, num_groups, parameter.size // num_groups, 1)
 
 
 # --- softmax ---------------------------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ def _by_channel(parameter: Array, num_groups: int) -> Array:
 
 def scaled_masked_softmax(x: Array, mask: Array | None, scale: float, fix_triu_mask: bool) -> tuple[Array]:
     """``y`` of the scaled, masked softmax."""
-    z = scale * _wide(x)
+    z = scale * widened(x)
     masked = _masked(x, mask, fix_triu_mask)
     if masked is not None:
         z = jnp.where(masked, -10000.0, z)
@@ -251,7 +252,7 @@ def scaled_masked_softmax(x: Array, mask: Array | None, scale: float, fix_triu_m
 
 def scaled_masked_softmax_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
     """The tangent of ``y``."""
-    y, tx = _wide(values["y"]), values["scale"] * _wide(moving["x"])
+    y, tx = widened(values["y"]), values["scale"] * widened(moving["x"])
     masked = _masked(y, values["mask"], values["fix_triu_mask"])
     if masked is not None:
         tx = jnp.where(masked, 0.0, tx)
@@ -263,8 +264,8 @@ def scaled_masked_softmax_backward(
     grad_output: Array, y: Array, mask: Array | None, scale: float, fix_triu_mask: bool
 ) -> tuple[Array]:
     """The gradient of the scaled, masked softmax."""
-    product = _wide(grad_output) * _wide(y)
-    out = scale * (product - _wide(y) * jnp.sum(product, -1, keepdims=True))
+    product = widened(grad_output) * widened(y)
+    out = scale * (product - widened(y) * jnp.sum(product, -1, keepdims=True))
     masked = _masked(y, mask, fix_triu_mask)
     if masked is not None:
         out = jnp.where(masked, 0.0, out)
@@ -289,19 +290,19 @@ def nsa_compress(
 ) -> tuple[Array]:
     """``output`` of the compression of native sparse attention."""
     windows = _windows(input, act_seq_len, compress_block_size, compress_stride, act_seq_len_type)
-    return (jnp.sum(_wide(input)[windows] * _wide(weight)[:, :, None], 1).astype(input.dtype),)
+    return (jnp.sum(widened(input)[windows] * widened(weight)[:, :, None], 1).astype(input.dtype),)
 
 
 def nsa_compress_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
     """The tangent of ``output``, which is linear in either input."""
     names = ("act_seq_len", "compress_block_size", "compress_stride", "act_seq_len_type")
     windows = _windows(values["input"], *(values[name] for name in names))
-    tokens, weight = _wide(values["input"]), _wide(values["weight"])[:, :, None]
+    tokens, weight = widened(values["input"]), widened(values["weight"])[:, :, None]
     terms = []
     if "input" in moving:
-        terms.append(jnp.sum(_wide(moving["input"])[windows] * weight, 1))
+        terms.append(jnp.sum(widened(moving["input"])[windows] * weight, 1))
     if "weight" in moving:
-        terms.append(jnp.sum(tokens[windows] * _wide(moving["weight"])[:, :, None], 1))
+        terms.append(jnp.sum(tokens[windows] * widened(moving["weight"])[:, :, None], 1))
     return (sum(terms[1:], start=terms[0]),)
 
 
@@ -317,9 +318,9 @@ def nsa_compress_grad(
 ) -> tuple[Array, Array]:
     """``input_grad`` and ``weight_grad`` of the compression of native sparse attention."""
     windows = _windows(input, act_seq_len, compress_block_size, compress_stride, act_seq_len_type)
-    grad = _wide(output_grad)[:, None]
-    input_grad = jnp.zeros_like(_wide(input)).at[windows].add(grad * _wide(weight)[:, :, None])
-    weight_grad = jnp.sum(grad * _wide(input)[windows], (0, 3))
+    grad = widened(output_grad)[:, None]
+    input_grad = jnp.zeros_like(widened(input)).at[windows].add(grad * widened(weight)[:, :, None])
+    weight_grad = jnp.sum(grad * widened(input)[windows], (0, 3))
     return input_grad.astype(input.dtype), weight_grad.astype(weight.dtype)
 
 

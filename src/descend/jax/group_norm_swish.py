@@ -140,7 +140,6 @@ def _transpose(values: Values, cotangents: Sequence[Array | None], wanted: Seque
 
 _SAVED = ("x", "gamma", "beta", "mean", "rstd")
 _FORWARD.differentiable(_SAVED, definitions.group_norm_swish_tangents, _transpose)
-_BACKWARD.differentiable_by_definition()
 
 # A batch becomes more channels in more groups: each sample then keeps gradients of its own for gamma and beta.
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from jax import Array
 
 from descend.jax import definitions
-from descend.jax.batching import batch_first, call_each
+from descend.jax.batching import batch_first
 from descend.jax.derivatives import add_through_statistics
-from descend.jax.library import Operator, Results, Values
+from descend.jax.library import Operator, Results, Values, call_each
 
 _FORWARD = Operator("layer_norm", definitions.layer_norm)
 _BACKWARD = Operator("layer_norm_backward", definitions.layer_norm_backward, lambda values: values["output_mask"])
@@ -90,7 +90,6 @@ def _transpose(values: Values, cotangents: Sequence[Array | None], wanted: Seque
 
 _SAVED = ("input", "weight", "bias", "mean", "rstd")
 _FORWARD.differentiable(_SAVED, definitions.layer_norm_tangents, _transpose)
-_BACKWARD.differentiable_by_definition()
 
 
 @_FORWARD.batched
@@ -98,8 +97,3 @@ def _batched_forward(size: int, values: Values, dims: Mapping[str, int]) -> tupl
     if "weight" in dims or "bias" in dims:
         return call_each(_FORWARD, values, dims)
     return _FORWARD(**values | {"input": batch_first(values["input"], dims.get("input"), size)}), (0, 0, 0)
-
-
-@_BACKWARD.batched
-def _batched_backward(size: int, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
-    return call_each(_BACKWARD, values, dims)

@@ -1,25 +1,27 @@
 """The engine's operators as primitives of JAX: types, errors, CPU calls, derivatives, batches.
 
-What the operators take and return, and their errors, come from the engine's tables. An operator's own file adds how it
-is differentiated, and how a batch of calls becomes one.
+What the operators take and return, and their errors, come from the engine's tables. An operator's own file adds its
+definition in ``jax.numpy``, which `operator` makes a function of. Where there is more to say, as of a forward and its
+gradient, the file has an `Operator`, and says how that is differentiated and how a batch of calls becomes one.
 
 ===================  ===============================================================================================
 JAX asks for         and gets
 ===================  ===============================================================================================
 types of results     the engine's answer, after it has checked the call: errors come while JAX traces
 code for the CPU     a call of the engine (native/bindings/xla.cpp), on XLA's own buffers
-code for the rest    the operator's definition in ``jax.numpy``, `descend.jax.definitions`
-derivatives          `Operator.differentiable`: a forward's tangents are a primitive of their own, whose transpose is
-                     the backward operator. All further ones are those of the definitions.
-batches              `Operator.batched`
+code for the rest    the operator's definition in ``jax.numpy``
+derivatives          those of the definition. With `Operator.differentiable` a forward's tangents are a primitive of
+                     their own, whose transpose is the backward operator; all further ones are those of the definitions.
+batches              one call a sample, or what `Operator.batched` says
 ===================  ===============================================================================================
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +42,10 @@ Results = tuple[Any, ...]
 Kernel = Callable[..., Results]
 
 _DTYPES = {"FLOAT": jnp.float32, "FLOAT16": jnp.float16, "BFLOAT16": jnp.bfloat16, "DOUBLE": jnp.float64}
+DEFINITIONS: dict[str, Callable[..., Any]] = {}
+"""The operators in ``jax.numpy``, by name."""
+P = ParamSpec("P")
+R = TypeVar("R")
 Rule = Callable[[int, Values, Mapping[str, int]], tuple[Results, Sequence[Any]]]
 
 
@@ -64,6 +70,9 @@ class Operator:
         jax.ffi.register_ffi_target(f"descend_{name}", _native._xla_handler, platform="cpu")
         mlir.register_lowering(self._primitive, self._lower, platform="cpu")
         mlir.register_lowering(self._primitive, mlir.lower_fun(self._define, multiple_results=True))
+        ad.primitive_jvps[self._primitive] = self._tangents_of_definition
+        self.batched(lambda _, values, dims: call_each(self, values, dims))
+        DEFINITIONS[name] = definition
 
     def __call__(self, **values: Any) -> Results:
         """The results. Raises AclnnError, or TypeError, for what the operator does not take."""
@@ -146,14 +155,11 @@ class Operator:
 
     # --- derivatives and batches -------------------------------------------------------------------------------------
 
-    def differentiable_by_definition(self) -> None:
-        """Registers the derivatives of the definition."""
-
-        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-            results = self._primitive.bind(*primals, **params)
-            return results, push(functools.partial(self._define, **params), primals, tangents)
-
-        ad.primitive_jvps[self._primitive] = jvp
+    def _tangents_of_definition(
+        self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+    ) -> tuple[Any, Any]:
+        results = self._primitive.bind(*primals, **params)
+        return results, push(functools.partial(self._define, **params), primals, tangents)
 
     def differentiable(self, saved: Sequence[str], tangents: Kernel, transpose: Callable[..., Values]) -> None:
         """Registers a forward's derivatives.
@@ -239,6 +245,31 @@ class Operator:
         one = [jnp.zeros(_without(values[n].shape, dims.get(n)), values[n].dtype) for n in operands]
         avals = jax.eval_shape(functools.partial(self._define, operands=operands, attributes=attributes), *one)
         return [jnp.zeros((0, *a.shape), a.dtype) for a in avals], [0] * len(avals)
+
+
+def operator(definition: Callable[P, R]) -> Callable[P, R]:
+    """The operator with the name of a definition, called as the definition is."""
+    made = Operator(definition.__name__, definition)  # type: ignore[arg-type]
+    signature = inspect.signature(definition)
+
+    @functools.wraps(definition)
+    def function(*args: P.args, **named: P.kwargs) -> R:
+        given = signature.bind(*args, **named)
+        given.apply_defaults()
+        return made(**given.arguments)  # type: ignore[return-value]
+
+    return function
+
+
+def call_each(operator: Operator, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
+    """One call a sample, one after the other, where the samples' sums over rows must not mix."""
+    moved = {name: jnp.moveaxis(values[name], dim, 0) for name, dim in dims.items()}
+
+    def one(sample: Mapping[str, Any]) -> Results:
+        return operator(**{**values, **sample})
+
+    results: Results = jax.lax.map(one, moved)
+    return results, [0] * len(results)
 
 
 _KNOWN = frozenset(portability.DTYPES) | {"FLOAT32", "FLOAT64"}

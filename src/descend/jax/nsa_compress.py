@@ -94,7 +94,6 @@ def _transpose(values: Values, cotangents: Sequence[Array | None], wanted: Seque
 
 
 _FORWARD.differentiable(("input", "weight"), definitions.nsa_compress_tangents, _transpose)
-_BACKWARD.differentiable_by_definition()
 
 # A batch becomes more heads: heads share neither weights nor sums.
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from jax import Array
 
 from descend.jax import definitions
-from descend.jax.batching import batch_first, call_each
+from descend.jax.batching import batch_first
 from descend.jax.derivatives import add_through_statistics
-from descend.jax.library import Operator, Results, Values
+from descend.jax.library import Operator, Results, Values, call_each
 
 _FORWARD = Operator("rms_norm", definitions.rms_norm)
 _BACKWARD = Operator("rms_norm_grad", definitions.rms_norm_grad)
@@ -60,7 +60,6 @@ def _transpose(values: Values, cotangents: Sequence[Array | None], wanted: Seque
 
 
 _FORWARD.differentiable(("x", "gamma", "rstd"), definitions.rms_norm_tangents, _transpose)
-_BACKWARD.differentiable_by_definition()
 
 
 @_FORWARD.batched
@@ -68,8 +67,3 @@ def _batched_forward(size: int, values: Values, dims: Mapping[str, int]) -> tupl
     if "gamma" in dims:
         return call_each(_FORWARD, values, dims)
     return _FORWARD(**values | {"x": batch_first(values["x"], dims.get("x"), size)}), (0, 0)
-
-
-@_BACKWARD.batched
-def _batched_backward(size: int, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
-    return call_each(_BACKWARD, values, dims)

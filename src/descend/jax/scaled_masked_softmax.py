@@ -56,7 +56,6 @@ def _transpose(values: Values, cotangents: Sequence[Array | None], wanted: Seque
 
 
 _FORWARD.differentiable(("y", "mask"), definitions.scaled_masked_softmax_tangents, _transpose)
-_BACKWARD.differentiable_by_definition()
 
 
 def _batched(size: int, values: Values, dims: Mapping[str, int], scores: Sequence[str]) -> Values:

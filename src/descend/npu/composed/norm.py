@@ -4,7 +4,7 @@ npu_add_rms_norm: x = x1 + x2, y = x * rstd * gamma, rstd = 1 / sqrt(mean(x^2) +
 before it is normalized, so that y is the norm of the x that is returned. npu_gemma_rms_norm has 1 + gamma for gamma.
 npu_add_layer_norm is the layer norm of x1 + x2, npu_deep_norm that of alpha * x + gx, and npu_group_norm_silu is
 silu(group norm). Documents: those of torch_npu under these names; aclnnAddRmsNorm, aclnnGemmaRmsNorm,
-aclnnAddLayerNorm, aclnnAddLayerNormGrad, aclnnDeepNorm, aclnnDeepNormGrad, aclnnGroupNormSilu.
+aclnnAddLayerNorm, aclnnAddLayerNormGrad, aclnnDeepNorm, aclnnGroupNormSilu.
 """
 
 from __future__ import annotations
@@ -82,15 +82,6 @@ def npu_deep_norm(
     _check("npu_deep_norm", x, gamma, beta, gx=gx)
     y, mean, rstd = _layer_norm(wide(x) * alpha + wide(gx), gamma, beta, epsilon)
     return mean, rstd, y.to(x.dtype)
-
-
-def npu_deep_norm_backward(
-    dy: Tensor, x: Tensor, gx: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, alpha: float = 0.3
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of x, gx, beta and gamma."""
-    _check("npu_deep_norm_backward", x, gamma, gx=gx, dy=dy)
-    dgx, dgamma, dbeta = _layer_norm_backward(wide(dy), wide(x) * alpha + wide(gx), mean, rstd, gamma)
-    return (dgx * alpha).to(x.dtype), dgx.to(gx.dtype), dbeta, dgamma
 
 
 def npu_group_norm_silu(

@@ -133,11 +133,11 @@ TABLE = (
     Composed(
         "npu_deep_norm",
         "norm",
-        ("npu_deep_norm", "npu_deep_norm_backward"),
-        "npu_deep_norm_backward",
+        ("npu_deep_norm",),
+        "npu_deep_norm_backward, by Descend's aclnnDeepNormGrad",
         "alpha * x + gx and its layer norm in float32, rounded once",
         "x and gx of different shapes",
-        ("torch_npu.npu_deep_norm", "aclnnDeepNorm", "aclnnDeepNormGrad"),
+        ("torch_npu.npu_deep_norm", "aclnnDeepNorm"),
     ),
     Composed(
         "npu_group_norm_silu",

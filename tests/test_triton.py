@@ -71,6 +71,9 @@ def launch(name: str, columns: int, dtype: Any) -> None:
         operator.launch(work, x, [columns], gamma, gamma, 1e-5, x, rstd, rstd)
     elif name == "layer_norm_backward":
         operator.launch(work, x, x, [columns], rstd, rstd, gamma, gamma, (True,) * 3, x, gamma, gamma)
+    elif name == "deep_norm_grad":
+        sums = gamma.to(statistic)
+        operator.launch(work, x, x, x, gamma, rstd, rstd, 0.3, x, x, sums, sums)
     elif name.startswith("group_norm_swish"):
         side = max(math.isqrt(columns // 2), 1)
         x, gamma, rstd = meta(16, 64, side, side, dtype=dtype), meta(64, dtype=dtype), meta(16, 32, dtype=statistic)

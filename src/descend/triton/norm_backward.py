@@ -1,5 +1,6 @@
-"""What the backward passes of layer norm and RMS norm share: RMS norm's is layer norm's without the mean."""
+"""What the backward passes of norms share: RMS norm's is layer norm's without the mean, deep norm's that of a sum."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import triton
@@ -14,10 +15,36 @@ _MOST = 8192
 """Columns of rows that a program holds whole, with their column sums."""
 
 
+@dataclass(frozen=True)
+class Sum:
+    """What deep norm has beside x: the other term of the sum alpha * x + gx, and the sum's gradient."""
+
+    gx: Tensor
+    dgx: Tensor
+    alpha: float
+
+
 @triton.jit
-def xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED: tl.constexpr, WIDE: tl.constexpr):
-    """(x - mean) * rstd of a tile, 0 outside, and rstd."""
+def xhat_of(
+    x_ptr,
+    gx_ptr,
+    mean_ptr,
+    rstd_ptr,
+    r,
+    c,
+    rows,
+    x_stride,
+    gx_stride,
+    alpha,
+    inside,
+    CENTERED: tl.constexpr,
+    SUMMED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """(x - mean) * rstd of a tile, 0 outside, and rstd; where gx is given, of alpha * x + gx."""
     x = load_rows(x_ptr, r, c, x_stride, inside, WIDE)
+    if SUMMED:
+        x = x * tl.full([], alpha, WIDE) + load_rows(gx_ptr, r, c, gx_stride, inside, WIDE)
     rstd = tl.load(rstd_ptr + r, mask=r < rows, other=0).to(WIDE)
     if CENTERED:
         x = x - tl.load(mean_ptr + r, mask=r < rows, other=0).to(WIDE)[:, None]
@@ -37,10 +64,12 @@ def load_gamma(gamma_ptr, c, columns, WEIGHTED: tl.constexpr, WIDE: tl.constexpr
 def rows_kernel(
     dy_ptr,
     x_ptr,
+    gx_ptr,
     mean_ptr,
     rstd_ptr,
     gamma_ptr,
     dx_ptr,
+    dgx_ptr,
     dgamma_ptr,
     dbeta_ptr,
     rows,
@@ -48,8 +77,12 @@ def rows_kernel(
     slab_rows,
     dy_stride,
     x_stride,
+    gx_stride,
     dx_stride,
+    dgx_stride,
+    alpha: "fp64",  # noqa: F821  Triton's name of the type
     CENTERED: tl.constexpr,
+    SUMMED: tl.constexpr,
     WEIGHTED: tl.constexpr,
     DX: tl.constexpr,
     DGAMMA: tl.constexpr,
@@ -70,7 +103,10 @@ def rows_kernel(
     for _ in range(0, slab_rows, ROWS):
         inside = (r < rows)[:, None] & (c < columns)[None, :]
         dy = load_rows(dy_ptr, r, c, dy_stride, inside, WIDE)
-        xhat, rstd = xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED, WIDE)
+        xhat, rstd = xhat_of(
+            *(x_ptr, gx_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, gx_stride, alpha, inside),
+            *(CENTERED, SUMMED, WIDE),
+        )
         if DGAMMA:
             dgamma += dy * xhat
         if DBETA:
@@ -81,7 +117,11 @@ def rows_kernel(
             difference = g - xhat * slope[:, None]
             if CENTERED:
                 difference -= (tl.sum(g, axis=1).to(tl.float64) / columns).to(WIDE)[:, None]
-            store_rows(dx_ptr, r, c, dx_stride, inside, rstd[:, None] * difference)
+            gradient = rstd[:, None] * difference
+            if SUMMED:
+                store_rows(dgx_ptr, r, c, dgx_stride, inside, gradient)
+                gradient *= tl.full([], alpha, WIDE)
+            store_rows(dx_ptr, r, c, dx_stride, inside, gradient)
         r += ROWS
     if DGAMMA:
         tl.store(dgamma_ptr + slot * columns + c, narrow_sum(dgamma, dgamma_ptr), mask=c < columns)
@@ -99,6 +139,7 @@ def narrow_sum(terms, pointer):
 def sums_kernel(
     dy_ptr,
     x_ptr,
+    gx_ptr,
     mean_ptr,
     rstd_ptr,
     gamma_ptr,
@@ -108,7 +149,10 @@ def sums_kernel(
     chunks,
     dy_stride,
     x_stride,
+    gx_stride,
+    alpha: "fp64",  # noqa: F821
     CENTERED: tl.constexpr,
+    SUMMED: tl.constexpr,
     WEIGHTED: tl.constexpr,
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
@@ -116,7 +160,9 @@ def sums_kernel(
     """The row sums of g * xhat and g of every chunk of every row, [chunks, 2, rows], float64."""
     part, r, c, inside = chunk_of_row(columns, chunks, COLUMNS)
     g = load_rows(dy_ptr, r, c, dy_stride, inside, WIDE) * load_gamma(gamma_ptr, c, columns, WEIGHTED, WIDE)
-    xhat, _ = xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED, WIDE)
+    xhat, _ = xhat_of(
+        *(x_ptr, gx_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, gx_stride, alpha, inside), *(CENTERED, SUMMED, WIDE)
+    )
     place = sums_ptr + part * 2 * rows + r
     tl.store(place, tl.sum(g * xhat, axis=1).to(tl.float64))
     tl.store(place + rows, tl.sum(g, axis=1).to(tl.float64))
@@ -126,11 +172,13 @@ def sums_kernel(
 def apply_kernel(
     dy_ptr,
     x_ptr,
+    gx_ptr,
     mean_ptr,
     rstd_ptr,
     gamma_ptr,
     sums_ptr,
     dx_ptr,
+    dgx_ptr,
     dgamma_ptr,
     dbeta_ptr,
     rows,
@@ -139,8 +187,12 @@ def apply_kernel(
     slab_rows,
     dy_stride,
     x_stride,
+    gx_stride,
     dx_stride,
+    dgx_stride,
+    alpha: "fp64",  # noqa: F821  Triton's name of the type
     CENTERED: tl.constexpr,
+    SUMMED: tl.constexpr,
     WEIGHTED: tl.constexpr,
     DX: tl.constexpr,
     DGAMMA: tl.constexpr,
@@ -158,7 +210,10 @@ def apply_kernel(
     for _ in range(0, slab_rows):
         inside = (r < rows)[:, None] & (c < columns)[None, :]
         dy = load_rows(dy_ptr, r, c, dy_stride, inside, WIDE)
-        xhat, rstd = xhat_of(x_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, inside, CENTERED, WIDE)
+        xhat, rstd = xhat_of(
+            *(x_ptr, gx_ptr, mean_ptr, rstd_ptr, r, c, rows, x_stride, gx_stride, alpha, inside),
+            *(CENTERED, SUMMED, WIDE),
+        )
         if DGAMMA:
             dgamma += dy * xhat
         if DBETA:
@@ -169,12 +224,23 @@ def apply_kernel(
             difference = g - xhat * slope[:, None]
             if CENTERED:
                 difference -= (tl.load(sums_ptr + rows + r, mask=r < rows, other=0) / columns).to(WIDE)[:, None]
-            store_rows(dx_ptr, r, c, dx_stride, inside, rstd[:, None] * difference)
+            gradient = rstd[:, None] * difference
+            if SUMMED:
+                store_rows(dgx_ptr, r, c, dgx_stride, inside, gradient)
+                gradient *= tl.full([], alpha, WIDE)
+            store_rows(dx_ptr, r, c, dx_stride, inside, gradient)
         r += 1
     if DGAMMA:
         tl.store(dgamma_ptr + slot * columns + c, narrow_sum(dgamma, dgamma_ptr), mask=c < columns)
     if DBETA:
         tl.store(dbeta_ptr + slot * columns + c, narrow_sum(dbeta, dbeta_ptr), mask=c < columns)
+
+
+def _name(mean: Tensor | None, gx: Tensor | None) -> str:
+    """The operator's, by which the table of tiles is asked."""
+    if gx is not None:
+        return "deep_norm_grad"
+    return "rms_norm_grad" if mean is None else "layer_norm_backward"
 
 
 def norm_backward(
@@ -189,10 +255,12 @@ def norm_backward(
     dx: Tensor | None,
     dgamma: Tensor | None,
     dbeta: Tensor | None,
+    sum_with: Sum | None = None,
 ) -> None:
     """Starts the kernels on the matrix [rows, columns] that ``dy`` and ``x`` are; outputs that are None are left out.
 
-    Without ``mean`` it is RMS norm's backward pass, without ``gamma`` all weights are 1.
+    Without ``mean`` it is RMS norm's backward pass, without ``gamma`` all weights are 1. With ``sum_with`` it is deep
+    norm's: of alpha * x + gx in place of x.
     """
     if columns == 0:
         return
@@ -203,34 +271,37 @@ def norm_backward(
                 output.matrix.zero_()
                 output.finish()
         return
-    arithmetic: Any = wide(dy, x, mean, rstd, gamma, dx, dgamma, dbeta)
+    gx, dgx, alpha = (None, None, 1.0) if sum_with is None else (sum_with.gx, sum_with.dgx, sum_with.alpha)
+    arithmetic: Any = wide(dy, x, gx, mean, rstd, gamma, dx, dgx, dgamma, dbeta)
     dy, x = work.rows_of(dy, rows, columns), work.rows_of(x, rows, columns)
+    gx = None if gx is None else work.rows_of(gx, rows, columns)
     vectors = [None if t is None else work.vector(t) for t in (mean, rstd, gamma)]
-    dx_out = None if dx is None else work.output(dx, rows, columns)
-    dx_matrix, dx_stride = (None, 0) if dx_out is None else (dx_out.matrix, dx_out.stride)
-    whole = tile(columns, _MOST, arithmetic, "rms_norm_grad" if mean is None else "layer_norm_backward", x)
+    rows_out = [None if t is None else work.output(t, rows, columns) for t in (dx, dgx)]
+    matrices = [None if output is None else output.matrix for output in rows_out]
+    strides = (dy.stride(0), x.stride(0), 0 if gx is None else gx.stride(0))
+    strides_out = [0 if output is None else output.stride for output in rows_out]
+    whole = tile(columns, _MOST, arithmetic, _name(mean, gx), x)
     split = columns > whole.columns
     cut = chunk(arithmetic) if split else whole
     parts = slabs(rows, 1 if split else cut.rows, cut.slabs)
     slots = [None if t is None else work.empty((parts.count, columns), torch_dtype(arithmetic)) for t in columns_out]
     form = {
-        **{"CENTERED": mean is not None, "WEIGHTED": gamma is not None, "WIDE": arithmetic},
+        **{"CENTERED": mean is not None, "SUMMED": gx is not None, "WEIGHTED": gamma is not None, "WIDE": arithmetic},
         **{"COLUMNS": cut.columns, "num_warps": cut.warps},
     }
     wanted = {"DX": dx is not None, "DGAMMA": dgamma is not None, "DBETA": dbeta is not None}
-    inputs = (dy, x, *vectors)
-    strides = (dy.stride(0), x.stride(0))
+    inputs = (dy, x, gx, *vectors)
     if split:
         chunks = triton.cdiv(columns, cut.columns)
         sums = None
         if dx is not None:
             partial, sums = work.empty((chunks, 2 * rows)), work.empty((2 * rows,))
-            work.start(sums_kernel, rows * chunks, *inputs, partial, rows, columns, chunks, *strides, **form)
+            work.start(sums_kernel, rows * chunks, *inputs, partial, rows, columns, chunks, *strides, alpha, **form)
             add_slots(work, partial, sums)
         work.start(
             apply_kernel,
             parts.count * chunks,
-            *(*inputs, sums, dx_matrix, *slots, rows, columns, chunks, parts.rows, *strides, dx_stride),
+            *(*inputs, sums, *matrices, *slots, rows, columns, chunks, parts.rows, *strides, *strides_out, alpha),
             **form,
             **wanted,
         )
@@ -238,11 +309,12 @@ def norm_backward(
         work.start(
             rows_kernel,
             parts.count,
-            *(*inputs, dx_matrix, *slots, rows, columns, parts.rows, *strides, dx_stride),
+            *(*inputs, *matrices, *slots, rows, columns, parts.rows, *strides, *strides_out, alpha),
             **{"ROWS": cut.rows, "FULL": columns == cut.columns, **form, **wanted},
         )
-    if dx_out is not None:
-        dx_out.finish()
+    for output in rows_out:
+        if output is not None:
+            output.finish()
     for output, sums_of_slabs in zip(columns_out, slots, strict=True):
         if output is not None and sums_of_slabs is not None:
             add_slots(work, sums_of_slabs, output.matrix)

@@ -3,6 +3,7 @@
 OPERATORS = (
     "rms_norm_grad",
     "layer_norm_backward",
+    "deep_norm_grad",
     "group_norm_swish_grad",
     "scaled_masked_softmax_backward",
     "nsa_compress_grad",

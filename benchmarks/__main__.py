@@ -27,6 +27,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 PICTURE: dict[str, tuple[Shape, str]] = {
     "layer_norm_backward": ((4096, 1024), "float32"),
+    "deep_norm_grad": ((4096, 1024), "float32"),
     "rms_norm_grad": ((4096, 1024), "float32"),
     "group_norm_swish_grad": ((8, 32, 10, 64 * 64), "float32"),
     "scaled_masked_softmax_backward": ((4, 16, 512, 512), "float32"),

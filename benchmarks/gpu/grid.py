@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks import OPERATORS
 from benchmarks.operator import Shape
 
 HIDDEN = (512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -18,17 +19,10 @@ SCORES: tuple[Shape, ...] = tuple((8, 32, 1024, keys) for keys in (1024, 2048, 4
 TOKENS: tuple[Shape, ...] = ((131072, 8, 128, 32, 16), (131072, 4, 64, 32, 16))
 """Tokens, heads, head size, width and stride of a window."""
 
+OTHERS = {"group_norm": IMAGES, "softmax": SCORES, "nsa": TOKENS}
+"""By a part of the operator's name; all others work on rows."""
 GRID: dict[str, tuple[Shape, ...]] = {
-    "rms_norm_grad": ROWS,
-    "layer_norm_backward": ROWS,
-    "group_norm_swish_grad": IMAGES,
-    "scaled_masked_softmax_backward": SCORES,
-    "nsa_compress_grad": TOKENS,
-    "rms_norm": ROWS,
-    "layer_norm": ROWS,
-    "group_norm_swish": IMAGES,
-    "scaled_masked_softmax": SCORES,
-    "nsa_compress": TOKENS,
+    name: next((shapes for part, shapes in OTHERS.items() if part in name), ROWS) for name in OPERATORS
 }
 DTYPES = ("bfloat16", "float32")
 """What is measured where none is asked for."""

@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from benchmarks import ours
+from benchmarks import OPERATORS, ours
 from benchmarks.accuracy import WrongResultError
 from benchmarks.gpu import session
 from benchmarks.gpu.device import NOTHING, Cuda, Device, NoGpuError, describe, refusal
@@ -40,25 +40,23 @@ MOST_ELEMENTS = 16384
 FASTER = 0.98
 """Of the seconds of the tile that is there: what another must stay below to take its place."""
 ROWS = (512, 1024, 2048, 4096, 8192, 16384)
-BLOCKS: Mapping[str, tuple[int, ...]] = {
-    "rms_norm": ROWS,
-    "layer_norm": ROWS,
-    "rms_norm_grad": ROWS[:-1],
-    "layer_norm_backward": ROWS[:-1],
-    "scaled_masked_softmax": ROWS,
-    "scaled_masked_softmax_backward": ROWS,
-    "group_norm_swish": (256, 1024, 4096),
-    "group_norm_swish_grad": (256, 1024, 4096),
-    "nsa_compress": (64, 128, 256),
-    "nsa_compress_grad": (64, 128, 256),
-}
-"""Elements of the rows that each operator's tiles are made of: hidden sizes, scores, pixels of a channel, a head."""
-SUMS_COLUMNS = ("rms_norm_grad", "layer_norm_backward", "nsa_compress_grad")
+SUMS_COLUMNS = tuple(
+    name for name in OPERATORS if name.endswith(("grad", "backward")) and not ("softmax" in name or "group" in name)
+)
+
+
+def blocks(name: str) -> tuple[int, ...]:
+    """Elements of the rows that an operator's tiles are made of: hidden sizes, scores, pixels of a channel, a head."""
+    if "group_norm" in name:
+        return (256, 1024, 4096)
+    if "nsa" in name:
+        return (64, 128, 256)
+    return ROWS[:-1] if name in SUMS_COLUMNS else ROWS
 
 
 def entries() -> list[Key]:
     """Every entry of the table."""
-    return [(name, block, size) for name, blocks in BLOCKS.items() for block in blocks for size in SIZES.values()]
+    return [(name, block, size) for name in OPERATORS for block in blocks(name) for size in SIZES.values()]
 
 
 def problem(name: str, block: int) -> Shape:
@@ -195,7 +193,7 @@ def main(
     dtypes = {size: dtype for dtype, size in SIZES.items()}
     about = describe()
     for key in found:
-        if key[0] in (op or BLOCKS):
+        if key[0] in (op or OPERATORS):
             try:
                 found[key] = tune(key, dtypes[key[2]], device, rounds)
             except WrongResultError as wrong:

@@ -1,4 +1,4 @@
-"""The ten operators: inputs, Descend's call, PyTorch's way to the same, and the golden value with its largest terms."""
+"""The operators: inputs, Descend's call, PyTorch's way to the same, and the golden value with its largest terms."""
 
 from __future__ import annotations
 
@@ -228,6 +228,45 @@ def golden_layer_norm_grad(
         "dgamma": Golden(dgamma, largest(gradient * xhat)),
         "dbeta": Golden(dbeta, largest(gradient)),
     }
+
+
+ALPHA = float(np.float32(0.3))
+"""Deep norm's default, as the operator rounds it."""
+
+
+def deep_norm_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """Both libraries are given the same statistics, as the operator is."""
+    inputs = {"dy": draw.gradient(*shape), **forward_inputs(shape, draw), "gx": draw.data(*shape)}
+    total = ALPHA * inputs["x"].float() + inputs["gx"].float()
+    _, mean, rstd = torch.native_layer_norm(total, shape[-1:], None, None, EPSILON)
+    return {**inputs, "mean": mean, "rstd": rstd}
+
+
+def ours_deep_norm_grad(
+    dy: Tensor, x: Tensor, gamma: Tensor, gx: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, ...]:
+    return tuple(descend.deep_norm_grad(dy, x, gx, gamma, mean, rstd, ALPHA))
+
+
+def torch_deep_norm_grad(
+    dy: Tensor, x: Tensor, gamma: Tensor, gx: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, ...]:
+    """Layer norm's gradient of the sum, in float32."""
+    weight = gamma.float()
+    dgx, dgamma, dbeta = torch_layer_norm_grad(
+        dy.float(), ALPHA * x.float() + gx.float(), weight, torch.zeros_like(weight), mean, rstd
+    )
+    return (ALPHA * dgx).to(x.dtype), dgx.to(x.dtype), dbeta, dgamma
+
+
+def golden_deep_norm_grad(
+    dy: Tensor, x: Tensor, gamma: Tensor, gx: Tensor, mean: Tensor, rstd: Tensor
+) -> dict[str, Golden]:
+    found = golden_layer_norm_grad(dy, ALPHA * x.double() + gx.double(), gamma, gamma, mean, rstd)
+    dgx = found.pop("dx", None)
+    if dgx is not None and dgx.terms is not None:
+        found |= {"dx": Golden(ALPHA * dgx.values, ALPHA * dgx.terms), "dgx": dgx}
+    return found
 
 
 # --- group norm and swish -----------------------------------------------------------------------------------------
@@ -477,6 +516,10 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "layer_norm_backward", ("dx", "dgamma", "dbeta"), ("dx",), (*ROWS, MILLION), layer_norm_grad_inputs,
             ours_layer_norm_grad, torch_layer_norm_grad, golden_layer_norm_grad, row_of,
+        ),
+        Operator(
+            "deep_norm_grad", ("dx", "dgx", "dbeta", "dgamma"), ("dx", "dgx"), (*ROWS, MILLION), deep_norm_grad_inputs,
+            ours_deep_norm_grad, torch_deep_norm_grad, golden_deep_norm_grad, row_of,
         ),
         Operator(
             "group_norm_swish", ("y",), ("y",), IMAGES, image_inputs,

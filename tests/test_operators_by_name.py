@@ -112,6 +112,18 @@ def test_rms_norm(lib, shape, dtype, seed, epsilon):
     assert_same_bits([*got_forward, *got_backward], [*forward, *backward])
 
 
+@pytest.mark.parametrize("alpha", [None, 0.75])
+def test_deep_norm_grad(lib, alpha):
+    """alpha has a default, which the C function has not."""
+    rng = np.random.default_rng(1)
+    dy, x, gx = (normal(rng, (5, 3, 7), "FLOAT") for _ in range(3))
+    gamma, mean, rstd = (normal(rng, shape, "FLOAT") for shape in ((7,), (5, 3, 1), (5, 3, 1)))
+    results = descend.deep_norm_grad(dy, x, gx, gamma, mean, rstd, alpha or 0.3)
+    got = like(*results)
+    call(lib, "DeepNormGrad", [dy, x, gx, gamma, mean, rstd], got, **({"alpha": alpha} if alpha else {}))
+    assert_same_bits(got, results)
+
+
 @settings(max_examples=60, deadline=None)
 @given(shape=shapes, axis=st.integers(-4, 3), dtype=dtypes, seed=seeds, epsilon=st.floats(0, 1, width=32))
 def test_layer_norm(lib, shape, axis, dtype, seed, epsilon):

@@ -1,7 +1,10 @@
 #include "capi/op_types.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
+#include <list>
+#include <string>
 
 #include "capi/state.h"
 #include "operators/layer_norm_variance.h"
@@ -22,6 +25,23 @@ int find_parameter(const Operator& op, std::string_view name) {
 class Row {
  public:
   Row(const char* name, const Operator& op) : type_{.name = name, .op = &op} { type_.names.op = name; }
+
+  // A type whose names are Python's, with the operator's own order and defaults.
+  static Row of_table(const char* name, const Operator& op) {
+    static std::list<std::string> outputs;
+    Row row(name, op);
+    for (const Parameter& p : op.parameters) {
+      if (p.role == Role::kInput) {
+        row.input(p.python, p.name);
+      } else if (p.role == Role::kOutput) {
+        outputs.emplace_back(p.python, std::strlen(p.python) - std::strlen("_out"));
+        row.output(outputs.back().c_str(), p.name);
+      } else {
+        row.attribute(p.python, p.name, p.kind, p.default_value == nullptr, default_of(p));
+      }
+    }
+    return row;
+  }
 
   Row& input(const char* name, const char* parameter) { return tensor(type_.inputs, name, parameter, false); }
   Row& optional_input(const char* name, const char* parameter) { return tensor(type_.inputs, name, parameter, true); }
@@ -61,6 +81,23 @@ class Row {
   operator OpType() const { return type_; }
 
  private:
+  // The table has it as Python source; the type has numbers as float.
+  static Argument default_of(const Parameter& p) {
+    if (p.default_value == nullptr) return {};
+    const std::string text = p.default_value;
+    switch (p.kind) {
+      case Kind::kInt:
+        return with(&Argument::integer, int64_t{std::strtoll(text.c_str(), nullptr, 10)});
+      case Kind::kFloat:
+        return with(&Argument::real, double{std::strtof(text.c_str(), nullptr)});
+      case Kind::kBool:
+        return with(&Argument::flag, text == "True");
+      case Kind::kString:
+        return with(&Argument::text, text.substr(1, text.size() - 2));  // without its quotes
+      default:
+        std::abort();  // no type has a default of this kind
+    }
+  }
   template <class T>
   static Argument with(T Argument::* member, T value) {
     Argument argument;
@@ -245,46 +282,11 @@ const std::vector<OpType>& op_types() {
           .optional_output("pd_beta", "gradBiasOut")
           .flags("output_mask", "outputMask", {1, 1, 1})
           .complete(complete_grad_v3),
-      Row("RmsNorm", rms_norm)
-          .input("x", "x")
-          .input("gamma", "gamma")
-          .output("y", "yOut")
-          .output("rstd", "rstdOut")
-          .real("epsilon", "epsilon", 1e-6f),
-      Row("RmsNormGrad", rms_norm_grad)
-          .input("dy", "dy")
-          .input("x", "x")
-          .input("rstd", "rstd")
-          .input("gamma", "gamma")
-          .output("dx", "dxOut")
-          .output("dgamma", "dgammaOut"),
-      Row("GroupNormSwish", group_norm_swish)
-          .input("x", "x")
-          .input("gamma", "gamma")
-          .input("beta", "beta")
-          .output("y", "yOut")
-          .output("mean", "meanOut")
-          .output("rstd", "rstdOut")
-          .required_integer("num_groups", "numGroups")
-          .text("data_format", "dataFormatOptional", "NCHW")
-          .real("eps", "eps", 1e-5f)
-          .flag("activate_swish", "activateSwish", true)
-          .real("swish_scale", "swishScale", 1),
-      Row("GroupNormSwishGrad", group_norm_swish_grad)
-          .input("dy", "dy")
-          .input("mean", "mean")
-          .input("rstd", "rstd")
-          .input("x", "x")
-          .input("gamma", "gamma")
-          .input("beta", "beta")
-          .output("dx", "dxOut")
-          .output("dgamma", "dgammaOut")
-          .output("dbeta", "dbetaOut")
-          .required_integer("num_groups", "numGroups")
-          .text("data_format", "dataFormatOptional", "NCHW")
-          .real("swish_scale", "swishScale", 1)
-          .flag("dgamma_is_require", "dgammaIsRequire", true)
-          .flag("dbeta_is_require", "dbetaIsRequire", true),
+      Row::of_table("RmsNorm", rms_norm),
+      Row::of_table("RmsNormGrad", rms_norm_grad),
+      Row::of_table("DeepNormGrad", deep_norm_grad),
+      Row::of_table("GroupNormSwish", group_norm_swish),
+      Row::of_table("GroupNormSwishGrad", group_norm_swish_grad),
       Row("NsaCompress", nsa_compress)
           .input("input", "input")
           .input("weight", "weight")

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "aclnnop/aclnn_deep_norm_grad.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 #include "aclnnop/aclnn_layer_norm.h"
@@ -79,6 +80,17 @@ void layer_norm(aclDataType dtype, int64_t rows, int64_t columns) {
   aclDestroyBoolArray(mask);
 }
 
+void deep_norm(aclDataType dtype, int64_t rows, int64_t columns) {
+  Array x({rows, columns}, dtype), gx({rows, columns}, dtype), dy({rows, columns}, dtype), gamma({columns}, dtype);
+  Array mean({rows, 1}, statistic(dtype)), rstd({rows, 1}, statistic(dtype));
+  x.normal(1), gx.normal(2), dy.normal(3), gamma.normal(4), mean.normal(5), rstd.normal(6);
+  Array dx({rows, columns}, dtype), dgx({rows, columns}, dtype);
+  Array dbeta({columns}, statistic(dtype)), dgamma({columns}, statistic(dtype));
+  const int status = run(aclnnDeepNormGradGetWorkspaceSize, aclnnDeepNormGrad, stream, dy, x, gx, gamma, mean, rstd,
+                         0.3, dx, dgx, dbeta, dgamma);
+  report("deep_norm_grad", dtype, {rows, columns}, status, {&dx, &dgx, &dbeta, &dgamma});
+}
+
 void softmax(aclDataType dtype, int64_t heads, int64_t rows, int64_t columns) {
   Array x({2, heads, rows, columns}, dtype), dy({2, heads, rows, columns}, dtype),
       mask({2, 1, rows, columns}, ACL_BOOL);
@@ -133,6 +145,7 @@ int main() {
          {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {70, 13}, {37, 64}, {5, 333}, {300, 130}, {2, 5000}, {3, 40000}}) {
       rms_norm(dtype, rows, columns);
       layer_norm(dtype, rows, columns);
+      deep_norm(dtype, rows, columns);
     }
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 31}, {16, 64}, {2, 1000}, {1, 9000}}) {
       softmax(dtype, 3, rows, columns);

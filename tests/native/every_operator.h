@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "aclnnop/aclnn_deep_norm_grad.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 #include "aclnnop/aclnn_layer_norm.h"
@@ -73,6 +74,10 @@ inline std::vector<Operator> operators() {
       arrays({matrix, row, row}),
       FIRST(aclnnLayerNormBackwardGetWorkspaceSize, IN(0), IN(1), normalized, IN(2), IN(3), IN(4), IN(5), wanted,
             OUT(0), OUT(1), OUT(2)));
+  add("aclnnDeepNormGrad", aclnnDeepNormGrad, arrays({matrix, matrix, matrix, row, column, column}),
+      arrays({matrix, matrix, row, row}),
+      FIRST(aclnnDeepNormGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), 0.3, OUT(0), OUT(1), OUT(2),
+            OUT(3)));
   add("aclnnGroupNormSwish", aclnnGroupNormSwish, arrays({image, channel, channel}), arrays({image, groups, groups}),
       FIRST(aclnnGroupNormSwishGetWorkspaceSize, IN(0), IN(1), IN(2), 2, format, 1e-5, true, 1.0, OUT(0), OUT(1),
             OUT(2)));

@@ -75,7 +75,7 @@ namespace descend::kernels {
 
 template <class T>
 double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double seconds) {
-  static const auto run = DESCEND_CHOOSE(swish_arithmetic<T>);
+  static const auto run = DESCEND_CHOOSE_FOR(T, swish_arithmetic<T>);
   std::vector<Cached<T>> data(static_cast<size_t>(threads));
   // Normal numbers near 1: their bits 0x3C00 and some of the lower ones.
   constexpr uint16_t kOne = std::is_same_v<T, float16> ? 0x3C00 : 0x3F80;

@@ -93,7 +93,7 @@ size_t group_norm_swish_scratch(const GroupShape& shape) {
 template <class T>
 void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE(group_norm_swish_kernels<T>)(),
+  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, group_norm_swish_kernels<T>)(),
                                  .exact_sums = sum_moments,
                                  .exact_statistics = exact_moments,
                                  .exact_map = exact_map};

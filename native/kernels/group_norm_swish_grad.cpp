@@ -1089,7 +1089,7 @@ Scratch scratch_of(const GroupShape& shape) {
 
 template <class T>
 void spread_channels(const Wide<T>* from, const GroupShape& shape, Wide<T>* to) {
-  static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_spread<T>);
+  static const auto run = DESCEND_CHOOSE_FOR(T, group_norm_swish_grad_spread<T>);
   constexpr int64_t kChannels = 4096;  // many vectors
   parallel_for(ceil_div(shape.channels, kChannels), shape.channels * shape.inner * 4, [&](int64_t chunk) {
     run(from, shape.inner, chunk * kChannels, std::min((chunk + 1) * kChannels, shape.channels), to);
@@ -1098,7 +1098,7 @@ void spread_channels(const Wide<T>* from, const GroupShape& shape, Wide<T>* to) 
 
 template <class T>
 void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, const GradGroup<T>& each) {
-  static const auto run = DESCEND_CHOOSE(group_norm_swish_grad_chunks<T>);
+  static const auto run = DESCEND_CHOOSE_FOR(T, group_norm_swish_grad_chunks<T>);
   const GroupCut cut = cut_groups(p.shape);
   const int64_t chunks = cut.chunks(), take = each.in_step ? chunks_to_take(chunks) : 1;
   Buffers buffers(memory, scratch.buffer());
@@ -1113,9 +1113,9 @@ void by_groups(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* mem
 // The threads share one group after the other; one slot is enough.
 template <class T>
 void by_pieces(const GroupNormSwishGrad<T>& p, const Scratch& scratch, void* memory, GradGroup<T> group) {
-  static const auto sums = DESCEND_CHOOSE(group_norm_swish_grad_sums<T>);
-  static const auto means = DESCEND_CHOOSE(group_norm_swish_grad_means<T>);
-  static const auto apply = DESCEND_CHOOSE(group_norm_swish_grad_apply<T>);
+  static const auto sums = DESCEND_CHOOSE_FOR(T, group_norm_swish_grad_sums<T>);
+  static const auto means = DESCEND_CHOOSE_FOR(T, group_norm_swish_grad_means<T>);
+  static const auto apply = DESCEND_CHOOSE_FOR(T, group_norm_swish_grad_apply<T>);
   const int64_t entries = grad_entries(p.shape);
   const int64_t entry_elements = has_short_channels(p.shape) ? kFlatTile : std::min(p.shape.inner, kBlock);
   const int64_t piece = std::max<int64_t>(kPieceElements / entry_elements, 1);

@@ -54,7 +54,7 @@ size_t layer_norm_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void layer_norm(const LayerNorm<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE(layer_norm_kernels<T>)(),
+  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, layer_norm_kernels<T>)(),
                                  .exact_sums = sum_moments,
                                  .exact_statistics = exact_moments,
                                  .exact_map = exact_map};

@@ -98,8 +98,9 @@ size_t layer_norm_backward_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void layer_norm_backward(const LayerNormBackward<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{
-      .kernels = DESCEND_CHOOSE(layer_norm_backward_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
+  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, layer_norm_backward_kernels<T>)(),
+                                 .exact_sums = exact_sums,
+                                 .exact_map = exact_map};
   const RowProblem<W> problem{
       .rows = p.rows,
       .columns = p.columns,

@@ -342,7 +342,7 @@ namespace descend::kernels {
 
 template <class T>
 void nsa_compress(const NsaCompress<T>& p) {
-  static const auto run = DESCEND_CHOOSE(nsa_windows<T>);
+  static const auto run = DESCEND_CHOOSE_FOR(T, nsa_windows<T>);
   if (p.blocks == 0 || p.heads == 0 || p.depth == 0) return;
   constexpr int64_t kTakes = 8;     // of each thread
   constexpr int64_t kOverlaps = 4;  // windows of a chunk, at least, for each that covers the same token

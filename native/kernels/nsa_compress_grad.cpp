@@ -645,8 +645,8 @@ int64_t nsa_compress_grad_slots(int64_t tokens, int64_t heads, int64_t depth, in
 
 template <class T>
 void nsa_compress_grad(const NsaCompressGrad<T>& p) {
-  static const auto run = DESCEND_CHOOSE(nsa_part<T>);
-  static const auto input_grad = DESCEND_CHOOSE(nsa_input_grad<T>);
+  static const auto run = DESCEND_CHOOSE_FOR(T, nsa_part<T>);
+  static const auto input_grad = DESCEND_CHOOSE_FOR(T, nsa_input_grad<T>);
   const int64_t width = p.windows.width;
   if (p.tokens == 0 || p.heads == 0 || p.depth == 0) {
     std::fill_n(p.weight_slots, width * p.heads, 0.0);

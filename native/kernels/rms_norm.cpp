@@ -79,7 +79,7 @@ size_t rms_norm_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void rms_norm(const RmsNorm<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE(rms_norm_kernels<T>)(),
+  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, rms_norm_kernels<T>)(),
                                  .exact_sums = exact_sums,
                                  .exact_statistics = exact_statistics,
                                  .exact_map = exact_map};

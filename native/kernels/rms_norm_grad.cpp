@@ -82,7 +82,7 @@ template <class T>
 void rms_norm_grad(const RmsNormGrad<T>& p, void* scratch) {
   using W = Wide<T>;
   static const RowOperator<W> op{
-      .kernels = DESCEND_CHOOSE(rms_norm_grad_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
+      .kernels = DESCEND_CHOOSE_FOR(T, rms_norm_grad_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,
                               .element = kElementOfType<T>,

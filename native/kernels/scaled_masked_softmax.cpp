@@ -612,7 +612,7 @@ int64_t least_in_lines(const ScaledMaskedSoftmax<T>& p) {
 
 template <class T>
 void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
-  static const auto run = DESCEND_CHOOSE(softmax_rows<T>);
+  static const auto run = DESCEND_CHOOSE_FOR(T, softmax_rows<T>);
   if (p.rows <= 0 || p.columns <= 0) return;
   const int64_t size = static_cast<int64_t>(sizeof(T));
   const Stores stores = row_stores_of(p.y, p.columns, even_traffic(2 * p.rows * p.columns * size), least_in_lines(p));

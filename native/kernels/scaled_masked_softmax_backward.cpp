@@ -94,8 +94,9 @@ size_t scaled_masked_softmax_backward_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{
-      .kernels = DESCEND_CHOOSE(softmax_backward_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
+  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, softmax_backward_kernels<T>)(),
+                                 .exact_sums = exact_sums,
+                                 .exact_map = exact_map};
   const double power = power_of<W>(p.scale);
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,

@@ -7,14 +7,14 @@
 // descend::kernels under HWY_ONCE, below the plain functions exact_sums and exact_map; Program is compiled for each
 // instruction set (kernels/dispatch.h), whose row_kernels it takes from rows/shared-inl.h. Whoever runs the operator
 // declares it: template <class T> void name(const RowProblem<Wide<T>>& problem, void* scratch).
-#define DESCEND_ROW_GRADIENT(name, Program)                                                                  \
-  template <class T>                                                                                         \
-  void name(const RowProblem<Wide<T>>& problem, void* scratch) {                                             \
-    static const RowOperator<Wide<T>> op{                                                                    \
-        .kernels = DESCEND_CHOOSE(Program::kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map}; \
-    run_gradient(problem, op, scratch);                                                                      \
-  }                                                                                                          \
-  template void name<float16>(const RowProblem<float>&, void*);                                              \
-  template void name<bfloat16>(const RowProblem<float>&, void*);                                             \
-  template void name<float>(const RowProblem<float>&, void*);                                                \
+#define DESCEND_ROW_GRADIENT(name, Program)                                                                         \
+  template <class T>                                                                                                \
+  void name(const RowProblem<Wide<T>>& problem, void* scratch) {                                                    \
+    static const RowOperator<Wide<T>> op{                                                                           \
+        .kernels = DESCEND_CHOOSE_FOR(T, Program::kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map}; \
+    run_gradient(problem, op, scratch);                                                                             \
+  }                                                                                                                 \
+  template void name<float16>(const RowProblem<float>&, void*);                                                     \
+  template void name<bfloat16>(const RowProblem<float>&, void*);                                                    \
+  template void name<float>(const RowProblem<float>&, void*);                                                       \
   template void name<double>(const RowProblem<double>&, void*);

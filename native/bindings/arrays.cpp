@@ -40,7 +40,7 @@ bool is_still(const Tensor& tensor, PyObject* object) {
   const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object));
   if (api == nullptr || api->borrow_from_object == nullptr) return true;
   dlpack::Tensor now;
-  if (api->borrow_from_object(object, &now) != 0) throw nb::python_error();
+  if (api->borrow_from_object(object, &now) != 0) throw_python_error();
   const auto same = [&](const int64_t* numbers, const Dims& as) {
     return std::equal(as.begin(), as.end(), numbers, numbers + now.ndim);
   };

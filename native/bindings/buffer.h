@@ -28,8 +28,7 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer* view);
 }
 
 #define PyBUF_FORMAT 0x0004
-#define PyBUF_STRIDES (0x0010 | 0x0008)
-#define PyBUF_FULL_RO (0x0100 | PyBUF_STRIDES | PyBUF_FORMAT)
-#define PyBUF_WRITE 0x200
+#define PyBUF_WRITABLE 0x0001
+#define PyBUF_C_CONTIGUOUS (0x0020 | 0x0010 | 0x0008)
 
 #endif

@@ -130,11 +130,11 @@ void import_exchange(Call& call, int i, PyObject* object, const dlpack::Exchange
                      std::vector<nb::object>& keep) {
   if (api.borrow_from_object != nullptr) {
     dlpack::Tensor borrowed;
-    if (api.borrow_from_object(object, &borrowed) != 0) throw nb::python_error();
+    if (api.borrow_from_object(object, &borrowed) != 0) throw_python_error();
     return import_dltensor(call, i, object, borrowed);
   }
   dlpack::ManagedTensorVersioned* managed = nullptr;
-  if (api.managed_from_object(object, &managed) != 0) throw nb::python_error();
+  if (api.managed_from_object(object, &managed) != 0) throw_python_error();
   if (managed != nullptr) {
     keep.push_back(nb::capsule(managed, [](void* p) noexcept {
       auto* tensor = static_cast<dlpack::ManagedTensorVersioned*>(p);

@@ -30,7 +30,17 @@ nb::object text(const std::string& sentence) {
 
 void set_exception_factory(nb::object factory) { exception_factory = factory.release().ptr(); }
 
+void throw_python_error() {
+  if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_SystemError, "it failed and did not say why");
+  throw nb::python_error();
+}
+
+void report_left_exception() noexcept {
+  if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(nullptr);
+}
+
 void set_python_error() noexcept {
+  report_left_exception();
   try {
     throw;
   } catch (nb::python_error& error) {

@@ -38,12 +38,20 @@ nb::object text(const std::string& sentence);
 // Sets the Python error for the current C++ exception. To be called inside catch (...).
 void set_python_error() noexcept;
 
+// Throws the exception with which a function of another library has failed, or one that says that it set none.
+[[noreturn]] void throw_python_error();
+
+// Reports an exception that nobody raises: the deleter of another library's array may have left one behind.
+void report_left_exception() noexcept;
+
 // Runs body. If it throws, sets a Python error and returns null, as functions of CPython's C API do. The exception with
 // which an ending interpreter unwinds threads is passed on.
 template <class Body>
 PyObject* guarded(Body body) {
   try {
-    return body();
+    PyObject* const result = body();
+    if (result != nullptr) report_left_exception();
+    return result;
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (...) {

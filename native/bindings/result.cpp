@@ -122,7 +122,7 @@ nb::object Result::finish() {
     const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(like_));
     if (api != nullptr && api->object_from_managed != nullptr) {
       void* object = nullptr;
-      if (api->object_from_managed(std::exchange(managed_, nullptr), &object) != 0) throw nb::python_error();
+      if (api->object_from_managed(std::exchange(managed_, nullptr), &object) != 0) throw_python_error();
       return nb::steal(static_cast<PyObject*>(object));
     }
   }

@@ -79,6 +79,29 @@ int get_buffer(PyObject* object, Py_buffer* view, int flags) {
                            0, flags);
 }
 
+// Whether a buffer can be written to, its bytes lie one after the other, and all that it says goes together: extensions
+// in C may say anything. Scratch must not overwrite references: an array of objects has an 'O' in its format.
+bool is_plain(const Py_buffer& view) {
+  constexpr int kMostDimensions = 64;
+  if (view.readonly != 0 || view.len < 0 || (view.buf == nullptr && view.len > 0)) return false;
+  if (view.suboffsets != nullptr || (view.format != nullptr && std::strchr(view.format, 'O') != nullptr)) return false;
+  if (view.shape == nullptr) return view.strides == nullptr;
+  if (view.ndim < 0 || view.ndim > kMostDimensions) return false;
+  Py_ssize_t bytes = view.itemsize;
+  for (int i = view.ndim; i-- > 0;) {
+    const bool jumps = view.strides != nullptr && view.shape[i] != 1 && view.strides[i] != bytes;
+    if (view.shape[i] < 0 || (jumps && view.len > 0)) return false;
+    if (__builtin_mul_overflow(bytes, view.shape[i], &bytes)) return false;
+  }
+  return bytes == view.len;
+}
+
+// What PyObject_GetBuffer gave, until it is released.
+struct BufferView {
+  Py_buffer view{};
+  ~BufferView() { PyBuffer_Release(&view); }
+};
+
 PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
 nb::dict info_dict() {
@@ -110,7 +133,9 @@ void PythonStream::hold(const std::vector<nb::object>& arrays, nb::object worksp
 
 void PythonStream::release() {
   // Moved out first, since an array's own Python code may use this stream again while it is released.
-  const std::vector<nb::object> done = std::exchange(held, {});
+  std::vector<nb::object> done = std::exchange(held, {});
+  done.clear();
+  report_left_exception();
 }
 
 void PythonStream::synchronize(std::optional<double> seconds) {
@@ -148,21 +173,21 @@ WorkspaceView view_workspace(const char* operator_name, PyObject* object) {
   if (nb::try_cast(nb::handle(object), buffer) && buffer != nullptr) {
     return {buffer->pointer, buffer->bytes, nb::borrow(object)};
   }
-  // As long as the view exists, a bytearray cannot be resized.
-  const nb::object memory = nb::steal(PyMemoryView_GetContiguous(object, PyBUF_WRITE, 'C'));
-  Py_buffer view{};
-  const bool has_buffer = memory.is_valid() && PyObject_GetBuffer(memory.ptr(), &view, PyBUF_FULL_RO) == 0;
-  // Scratch must not overwrite references: an array of objects has an 'O' in its format.
-  const bool has_objects = view.format != nullptr && std::strchr(view.format, 'O') != nullptr;
-  const WorkspaceView workspace{view.buf, static_cast<size_t>(view.len), memory};
-  if (has_buffer) PyBuffer_Release(&view);
-  if (!has_buffer || has_objects) {
+  // As long as the view exists, a bytearray cannot be resized. A memoryview would believe what the exporter says.
+  auto held = std::make_unique<BufferView>();
+  Py_buffer& view = held->view;
+  if (PyObject_GetBuffer(object, &view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
     PyErr_Clear();
+    view.obj = nullptr;  // there is nothing to release
+  }
+  if (view.obj == nullptr || !is_plain(view)) {
     throw Error{PyExc_TypeError,
                 concat(operator_name, ": workspace is ", what_is(object),
                        ", but must be None, an acl.Buffer or another writable, contiguous buffer without objects.")};
   }
-  return workspace;
+  const nb::capsule keep(held.get(), [](void* p) noexcept { delete static_cast<BufferView*>(p); });
+  (void)held.release();
+  return {view.buf, static_cast<size_t>(view.len), keep};
 }
 
 void bind_runtime(nb::module_& module) {

@@ -1,7 +1,8 @@
 """Arrays that lie about themselves: a call with one gives right results, or a sentence.
 
-An input describes one argument of a call, in DLPack or otherwise. Where the description is of other memory than there
-is and nothing else is wrong with it, no library can know. Such an input is left out.
+An input describes one argument of a call, in DLPack or otherwise. With a first byte from IN_C on, the exporter is
+written in C, and from BUFFERS on it is a workspace by the buffer protocol. Where the description is of other memory
+than there is and nothing else is wrong with it, no library can know. Such an input is left out.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import numpy as np
 
 import descend
 from descend import aclnn
+from fuzz import exporter
 from fuzz.commands import check_sentence
 from fuzz.dlpack import MOST_DIMENSIONS, Description, Liar
 
+IN_C, BUFFERS = b"\x80", b"\xe0"
 SHAPES = ((4, 32), (4, 32), (4,), (32,))
 HOSTILE = (
     0,
@@ -60,6 +63,14 @@ class Interface:
 
 def check(data: bytes, folder: Path) -> None:
     """AssertionError if a call with the array that an input describes is not answered as it must be."""
+    if data[:1] < IN_C:
+        _check_array(data)
+    elif exporter.compiler() is not None:
+        with exporter.exceptions_left():
+            (exporter.check_workspace if data[:1] >= BUFFERS else _check_array)(data)
+
+
+def _check_array(data: bytes) -> None:
     numbers = iter(data)
     take = lambda count: next(numbers, 0) % count  # noqa: E731
     place, is_output = take(4), take(4) == 1
@@ -69,6 +80,8 @@ def check(data: bytes, folder: Path) -> None:
     if is_output:
         place = 1 if place % 2 == 0 else 3
     liar = _liar(numbers, memory, SHAPES[place])
+    if data[:1] >= IN_C and isinstance(liar, Liar):
+        liar = exporter.make(numbers, liar)
     if liar is None:
         return
     given: list[Any] = list(arrays)
@@ -84,13 +97,14 @@ def check(data: bytes, folder: Path) -> None:
         refusal: Exception | None = error
     else:
         refusal = None
+    exporter.check_counts(liar)
     if refusal is not None:
         assert not isinstance(refusal, MemoryError), refusal
         assert str(refusal).startswith("rms_norm_grad: "), refusal
         check_sentence(str(refusal))
         assert np.array_equal(memory, before), "a refused call wrote"
         return
-    assert isinstance(liar, Liar), "what is no array was taken for one"
+    assert isinstance(liar, Liar | exporter.Exchange), "what is no array was taken for one"
     seen = _view(liar.says, memory, SHAPES[place])
     if is_output:
         results = [seen if result is liar else result for result in results]
@@ -188,4 +202,10 @@ def seeds(folder: Path) -> list[bytes]:
         for out in (0, 1)
         for kind in range(16)
         for choice in (1, 3)
+    ] + [
+        bytes([first + 4 * choice, 0, 0, kind, choice, way, 0, choice, choice])
+        for first in (IN_C[0], BUFFERS[0])
+        for kind in range(16)
+        for choice in range(4)
+        for way in range(3)
     ]

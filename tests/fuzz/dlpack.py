@@ -77,24 +77,32 @@ class Liar:
         if self.error is not None:
             raise self.error
         says = self.says
-        tensor = Tensor(
-            data=says.data,
-            device_type=says.device[0] if isinstance(says.device[0], int) else 1,
-            device_id=0,
-            ndim=says.ndim,
-            code=says.dtype[0],
-            bits=says.dtype[1],
-            lanes=says.dtype[2],
-            shape=_numbers(says.shape),
-            strides=_numbers(says.strides),
-            byte_offset=says.byte_offset,
-        )
-        managed: Managed | Versioned = Managed(tensor)
-        if says.version is not None:
-            managed = Versioned(*says.version, None, None, says.flags, tensor)
-        name = ctypes.c_char_p(says.name or (b"dltensor" if says.version is None else b"dltensor_versioned"))
-        self._alive += [tensor, managed, name]
-        return _new(ctypes.addressof(managed), name, None)
+        return self.make(managed(says), says.name or (b"dltensor" if says.version is None else b"dltensor_versioned"))
+
+    def make(self, structure: Managed | Versioned, name: bytes) -> Any:
+        """The capsule of a structure."""
+        text = ctypes.c_char_p(name)
+        self._alive += [structure, text]
+        return _new(ctypes.addressof(structure), text, None)
+
+
+def managed(says: Description) -> Managed | Versioned:
+    """The structure that a capsule holds."""
+    tensor = Tensor(
+        data=says.data,
+        device_type=says.device[0] if isinstance(says.device[0], int) else 1,
+        device_id=0,
+        ndim=says.ndim,
+        code=says.dtype[0],
+        bits=says.dtype[1],
+        lanes=says.dtype[2],
+        shape=_numbers(says.shape),
+        strides=_numbers(says.strides),
+        byte_offset=says.byte_offset,
+    )
+    if says.version is None:
+        return Managed(tensor)
+    return Versioned(*says.version, None, None, says.flags, tensor)
 
 
 def _numbers(values: Sequence[int] | None) -> Any:

@@ -1,6 +1,7 @@
 // What a fuzzer's input decides, and how a fuzzer says what is wrong.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -68,6 +69,9 @@ class Bytes {
   }
 };
 
+// The calls whose statuses were compared, in all inputs.
+inline std::atomic<uint64_t> calls_checked{0};
+
 [[noreturn]] inline void fault(const std::string& what) {
   std::fprintf(stderr, "fuzz: %s\nThe last sentence: %s\n", what.c_str(), aclGetRecentErrMsg());
   std::abort();
@@ -109,6 +113,7 @@ inline Codes only_if(bool fine, int code) { return {fine ? 0 : code}; }
 
 // Checks a status, and that a refusal comes with a sentence. `detail` is added to the name of the function.
 inline void expect(const char* who, int status, const Codes& allowed, const char* detail = "") {
+  calls_checked.fetch_add(1, std::memory_order_relaxed);
   if (!allowed.has(status)) {
     std::string list;
     for (int code : allowed) list += (list.empty() ? "" : " or ") + std::to_string(code);

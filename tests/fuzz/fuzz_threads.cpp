@@ -1,12 +1,13 @@
 // The fuzzer of the C interface with several threads, for libFuzzer and ThreadSanitizer: each thread makes the calls
 // that its part of the input stands for, all at once. The threads live as long as the program, since ThreadSanitizer
 // takes long to start one.
+#include <cinttypes>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "results.h"
+#include "descend.h"
 #include "runtime.h"
 
 namespace fuzz {
@@ -49,9 +50,11 @@ class Crew {
 }  // namespace fuzz
 
 extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
-  fuzz::begin();
-  fuzz::set_product(fuzz::Product::kHost);
   fuzz::is_alone = false;
+  fuzz::begin();
+  fuzz::expect("descendSetProduct", descendSetProduct("host"), {0});
+  std::atexit(
+      [] { std::fprintf(stderr, "calls whose statuses were compared: %" PRIu64 "\n", fuzz::calls_checked.load()); });
   return 0;
 }
 

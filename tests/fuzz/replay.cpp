@@ -33,8 +33,8 @@ int main(int argc, char** argv) {
     std::ifstream stream(file, std::ios::binary);
     inputs.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
   }
-  fuzz::begin();
   fuzz::is_alone = threads == 1;
+  fuzz::begin();
   if (!fuzz::is_alone) fuzz::expect("descendSetProduct", descendSetProduct("host"), {0});
   std::vector<std::thread> all;
   for (size_t t = 0; t < threads; ++t) {

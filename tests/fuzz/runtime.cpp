@@ -7,6 +7,7 @@
 #include "by_name.h"
 #include "descend.h"
 #include "operators.h"
+#include "peer.h"
 
 namespace fuzz {
 namespace {
@@ -137,8 +138,9 @@ void Runtime::rarer_step(int64_t kind) {
     case 8:
     case 9:
     case 10:
-    case 11:
       return share_memory();
+    case 11:
+      return share_handles();
     case 12:
       return share_events();
     case 13:
@@ -386,6 +388,7 @@ Runtime::~Runtime() {
   for (const auto& block : blocks_) {
     expect("aclrtFree", block->on_host ? aclrtFreeHost(block->data) : aclrtFree(block->data), {0});
   }
+  if (has_imports_) (void)ask({Request::kFree});
   expect("aclrtSetDevice", aclrtSetDevice(0), {0});
   for (const Object& context : contexts_) {
     if (context.alive) expect("aclrtDestroyContext", aclrtDestroyContext(context.handle), {0});
@@ -398,6 +401,7 @@ Runtime::~Runtime() {
 
 void begin() {
   setenv("DESCEND_DEVICES", std::to_string(kDevices).c_str(), 1);
+  if (is_alone) start_peer();
   expect("aclInit", aclInit(nullptr), {0});
   expect("aclrtSetDevice", aclrtSetDevice(0), {0});
 }

@@ -32,9 +32,11 @@ class Runtime {
     void* handle = nullptr;
     bool alive = false;
     bool recorded = false, timed = true;  // of events
-    size_t pages = 0, mappings = 0;       // of physical memory
-    int32_t device = 0;                   // of streams and contexts
-    bool in_default = true;               // of streams: in the default context of their device
+    size_t pages = 0, pids = 0;           // of physical memory
+    uint64_t shareable = 0;               // of physical memory that was exported
+    bool for_anyone = false, for_peer = false;
+    int32_t device = 0;      // of streams and contexts
+    bool in_default = true;  // of streams: in the default context of their device
   };
   struct Block {
     char* data = nullptr;
@@ -61,6 +63,7 @@ class Runtime {
   void* context_ = nullptr;  // the current one; null: the default one of the device
   int uses_[kDevices] = {};  // calls of aclrtSetDevice that no reset has undone
   bool peers_[kDevices][kDevices] = {};
+  bool has_imports_ = false;  // in the second process
   int calls_expected_ = 0;
   std::atomic<int> calls_{0};
 
@@ -89,6 +92,13 @@ class Runtime {
   void import_memory();
   void close_shared();
   void forget_shares(const Block* block);
+  void share_handles();
+  bool is_there(const Object& memory) const;
+  uint64_t pick_shareable(Object** memory);
+  void export_handle();
+  void allow_handle();
+  void import_own_handle();
+  void import_handle();
   void share_events();
   void collectives();
   void profiling();
@@ -108,7 +118,8 @@ class Runtime {
   void finish_and_begin();
 };
 
-// Initializes the library, once in a program. Then makes the calls that an input stands for.
+// Initializes the library, once in a program, and starts the second process if no other thread will make calls. Then
+// makes the calls that an input stands for.
 void begin();
 void run(const uint8_t* data, size_t size);
 

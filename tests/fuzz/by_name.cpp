@@ -199,6 +199,8 @@ class ByName {
       if (call_.text != nullptr) expect("aclopSetAttrString", aclopSetAttrString(attr_, name, call_.text), {0});
     };
     switch (call_.op) {
+      case Op::kOfTable:
+        return;
       case Op::kRmsNorm:
       case Op::kLayerNorm:
         return real("epsilon", call_.epsilon);

@@ -8,6 +8,10 @@
 
 #include "acl/acl.h"
 
+namespace descend {
+struct Operator;
+}
+
 namespace fuzz {
 
 enum class Op : uint8_t {
@@ -21,8 +25,9 @@ enum class Op : uint8_t {
   kNsaCompressGrad,
   kSoftmax,
   kSoftmaxBackward,
+  kOfTable,  // one that is known by its table alone (table.h)
 };
-inline constexpr int kOps = 10;
+inline constexpr int kOps = 10;  // those before kOfTable
 
 enum class Product : uint8_t { kHost, kA3, kA2Training, kA2Inference, k200I500A2, kInference, kTraining, kAscend950 };
 inline constexpr int kProducts = 8;
@@ -46,9 +51,16 @@ struct ListArgument {
   Shape values;
 };
 
+// A number of an operator that is known by its table alone.
+struct Attribute {
+  double real = 0;
+  int64_t integer = 0;
+};
+
 // Tensors in the signature's order, which has all inputs before all outputs.
 struct Call {
   Op op = Op::kRmsNorm;
+  const descend::Operator* table = nullptr;
   Product product = Product::kHost;
   std::vector<TensorArgument> tensors;
   size_t inputs = 0;
@@ -58,6 +70,8 @@ struct Call {
   double epsilon = 0, scale = 1;
   bool flags[2] = {false, false};             // activateSwish; dgammaIsRequire and dbetaIsRequire; fixTriuMask
   const char* text = nullptr;                 // dataFormatOptional, layoutOptional
+  std::vector<Attribute> attributes;          // of kOfTable, in the signature's order
+  bool certain = false;                       // of kOfTable: all shapes and attributes are as the table says
   bool no_size = false, no_executor = false;  // workspaceSize or executor is null
 };
 

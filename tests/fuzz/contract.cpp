@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "table.h"
+
 namespace fuzz {
 namespace {
 
@@ -44,10 +46,7 @@ class Breaches {
   int first_ = kOrders;
 };
 
-bool is_float(int dtype) { return dtype == ACL_FLOAT || dtype == ACL_FLOAT16 || dtype == ACL_BF16; }
-bool is_any_float(int dtype) { return is_float(dtype) || dtype == ACL_DOUBLE; }
-
-Big product_of(const Shape& shape) {  // below 2^125, as if it were not empty; exact up to 2^62
+Big size_of(const Shape& shape) {  // below 2^125, as if it were not empty; exact up to 2^62
   Big value = 1;
   for (int64_t dim : shape) {
     if (dim > 0 && value < (Big{1} << 62)) value *= dim;
@@ -55,7 +54,7 @@ Big product_of(const Shape& shape) {  // below 2^125, as if it were not empty; e
   return value;
 }
 bool is_empty(const Shape& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
-Big elements(const Shape& shape) { return is_empty(shape) ? 0 : product_of(shape); }
+Big elements(const Shape& shape) { return is_empty(shape) ? 0 : size_of(shape); }
 bool is_negative(const Shape& shape) {
   return std::any_of(shape.begin(), shape.end(), [](int64_t dim) { return dim < 0; });
 }
@@ -103,7 +102,7 @@ void check_layout(const TensorArgument& tensor, int size, Breaches& breaches) {
   if (is_negative(tensor.shape) || is_negative(tensor.storage)) return breaches.add(kTensors, kInvalid);
   if (size == 0) return;
   for (const Shape* shape : {&tensor.shape, &tensor.storage}) {
-    const bool large = product_of(*shape) > kLimit / size;
+    const bool large = size_of(*shape) > kLimit / size;
     // "A size that overflows is refused": said of sizes, and a tensor without elements has none.
     breaches.add_if(large && !is_empty(*shape), kTensors, kInvalid);
     breaches.doubt_if(large, kTensors, kInvalid);
@@ -173,7 +172,7 @@ class Rules {
 
   Codes run() {
     check_arguments();
-    check_product();
+    breaches_.add_if(!exists(call_), kProduct, kNoKernel);
     if (arguments_missing_) return breaches_.codes();
     if (is_nsa()) check_nsa_ranks();
     check_dtypes();
@@ -196,17 +195,14 @@ class Rules {
 
   // Whether the call looks at tensor i.
   bool counts(size_t i) const {
+    if (call_.op == Op::kOfTable) return table_counts(call_, i);
     if (call_.op == Op::kLayerNormBackward && is_output(i)) {
       return call_.mask.values.size() != 3 || call_.mask.values[i - call_.inputs] != 0;
     }
     if (is_softmax() && i + 1 == call_.inputs) return !(host() && call_.flags[0]);
     return true;
   }
-  bool is_optional(size_t i) const {
-    if (call_.op == Op::kLayerNorm) return i == 1 || i == 2 || i == 4 || i == 5;
-    if (call_.op == Op::kLayerNormBackward) return i == 4 || i == 5;
-    return is_softmax() && i + 1 == call_.inputs && host();
-  }
+  bool is_optional(size_t i) const { return fuzz::is_optional(call_, parameter(call_, i)); }
 
   void missing(bool is, int code, int order = kArguments) {
     breaches_.add_if(is, order, code);
@@ -214,18 +210,14 @@ class Rules {
   }
 
   void check_arguments() {
-    const bool layer = call_.op == Op::kLayerNorm || call_.op == Op::kLayerNormBackward;
-    const bool backward = call_.op == Op::kLayerNormBackward;
     missing(call_.no_size || call_.no_executor, kNull);
-    missing(layer && call_.list.handle == Handle::kNull, kNull);
-    missing(backward && call_.mask.handle == Handle::kNull, kNull);
-    missing((layer || is_nsa()) && call_.list.handle == Handle::kDead, kInvalid);
-    missing(backward && call_.mask.handle == Handle::kDead, kInvalid);
+    check_list(descend::Kind::kIntArray, call_.list);
+    check_list(descend::Kind::kBoolArray, call_.mask);
+    const bool backward = call_.op == Op::kLayerNormBackward;
     const bool bad_mask = backward && call_.mask.handle == Handle::kAlive && call_.mask.values.size() != 3;
     missing(bad_mask, kInvalid, kMaskLength);
     // Not said for an empty one.
     const bool needs_lengths = call_.op == Op::kNsaCompress && !host();
-    missing(needs_lengths && call_.list.handle == Handle::kNull, kNull);
     if (needs_lengths && call_.list.values.empty()) breaches_.doubt(kArguments, kNull);
     for (size_t i = 0; i < call_.tensors.size(); ++i) {
       if (is_output(i) && bad_mask) continue;
@@ -235,17 +227,11 @@ class Rules {
     }
   }
 
-  void check_product() {
-    using enum Product;
-    const auto has = [&](std::initializer_list<Product> list) {
-      return std::find(list.begin(), list.end(), call_.product) != list.end();
-    };
-    bool exists = host() || has({kA3, kA2Training, kA2Inference, kAscend950});
-    if (is_nsa()) exists = has({kHost, kA2Training});
-    if (call_.op == Op::kRmsNorm || call_.op == Op::kRmsNormGrad) exists = exists || has({kInference});
-    if (call_.op == Op::kLayerNorm || call_.op == Op::kLayerNormBackward)
-      exists = exists || has({kInference, kTraining});
-    breaches_.add_if(!exists, kProduct, kNoKernel);
+  void check_list(descend::Kind kind, const ListArgument& list) {
+    const descend::Parameter* const one = find_parameter(call_, kind);
+    if (one == nullptr) return;
+    missing(list.handle == Handle::kNull && !fuzz::is_optional(call_, *one), kNull);
+    missing(list.handle == Handle::kDead, kInvalid);
   }
 
   void check_nsa_ranks() {
@@ -256,57 +242,9 @@ class Rules {
   }
 
   void check_dtypes() {
-    bool fine = true;
-    const auto all = [&](auto allowed) {
-      for (size_t i = 0; i < call_.tensors.size(); ++i) fine = fine && (!given(i) || allowed(i, at(i).dtype));
-    };
-    const auto dtype = [&](size_t i) { return at(i).dtype; };
-    if (is_softmax()) {
-      const size_t mask = call_.inputs - 1;
-      all([&](size_t i, int t) {
-        return i == mask ? t == ACL_BOOL : t == dtype(0) && (is_float(t) || (host() && t == ACL_DOUBLE));
-      });
-    } else if (is_nsa()) {
-      all([&](size_t, int t) {
-        return t == dtype(0) && (t == ACL_FLOAT16 || t == ACL_BF16 || (host() && is_any_float(t)));
-      });
-    } else if (host()) {
-      all([&](size_t, int t) { return is_any_float(t); });
-      if (call_.op == Op::kRmsNormGrad) fine = fine && dtype(0) == dtype(1);
-      if (call_.op == Op::kGroupNormSwishGrad) fine = fine && dtype(0) == dtype(3);
-    } else {
-      all([&](size_t, int t) { return is_float(t); });
-      switch (call_.op) {
-        case Op::kRmsNorm:
-        case Op::kRmsNormGrad: {
-          const bool grad = call_.op == Op::kRmsNormGrad;
-          const size_t x = grad ? 1 : 0, gamma = grad ? 3 : 1, y = grad ? 4 : 2;
-          fine = fine && dtype(0) == dtype(x) && dtype(y) == dtype(x);
-          fine = fine && (grad ? dtype(2) == ACL_FLOAT && dtype(5) == ACL_FLOAT : dtype(3) == ACL_FLOAT);
-          fine =
-              fine && (dtype(gamma) == dtype(x) || (dtype(gamma) == ACL_FLOAT && call_.product != Product::kInference));
-          break;
-        }
-        case Op::kLayerNorm:
-          fine = fine && dtype(3) == dtype(0);
-          for (size_t i : {1, 2}) fine = fine && (!given(i) || dtype(i) == dtype(0) || dtype(i) == ACL_FLOAT);
-          fine = fine && !(given(1) && given(2) && dtype(1) != dtype(2));
-          break;
-        case Op::kLayerNormBackward:
-          fine = fine && dtype(0) == dtype(1) && (!given(4) || dtype(4) == dtype(1) || dtype(4) == ACL_FLOAT);
-          break;
-        case Op::kGroupNormSwish:
-          fine = fine && dtype(3) == dtype(0) && dtype(1) == dtype(2) && dtype(4) == dtype(1) && dtype(5) == dtype(1) &&
-                 (dtype(1) == dtype(0) || dtype(1) == ACL_FLOAT);
-          break;
-        default:
-          all([&](size_t, int t) { return t == dtype(0); });
-      }
-    }
-    if (call_.product == Product::kInference || call_.product == Product::kTraining) {
-      all([](size_t, int t) { return t != ACL_BF16; });
-    }
-    breaches_.add_if(!fine, kTensors, kInvalid);
+    std::vector<bool> looked_at;
+    for (size_t i = 0; i < call_.tensors.size(); ++i) looked_at.push_back(given(i));
+    breaches_.add_if(!has_row(call_, looked_at), kTensors, kInvalid);
   }
 
   void check_tensors() {
@@ -338,6 +276,8 @@ class Rules {
 
   void check_page() {
     switch (call_.op) {
+      case Op::kOfTable:
+        return check_other();
       case Op::kRmsNorm:
         return check_rms_norm(0, 1, 3, 2);
       case Op::kRmsNormGrad:
@@ -355,6 +295,15 @@ class Rules {
       case Op::kSoftmax:
       case Op::kSoftmaxBackward:
         return check_softmax();
+    }
+  }
+
+  // The rules of an operator that is known by its table alone are not known. What has the table's shapes is accepted.
+  void check_other() {
+    if (call_.certain) return;
+    for (const descend::ErrorRule& rule : call_.table->errors) {
+      const int code = static_cast<int>(rule.code);
+      if (code == kInvalid || code == kTiling) breaches_.doubt(kNsaRanks, code);
     }
   }
 

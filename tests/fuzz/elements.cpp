@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "contract.h"
+#include "table.h"
 
 namespace fuzz {
 namespace {
@@ -21,6 +22,7 @@ int64_t count_of(const Shape& shape) {
 }
 
 bool uses(const Call& call, size_t i) {
+  if (call.op == Op::kOfTable) return table_uses(call, i);
   if (call.op == Op::kLayerNormBackward) {
     if (i == 5) return false;  // biasOptional is not read
     const size_t output = i - call.inputs;

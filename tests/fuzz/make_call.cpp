@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "contract.h"
+#include "shapes.h"
+#include "table.h"
 
 namespace fuzz {
 namespace {
@@ -14,17 +16,23 @@ class Maker {
 
   Call make() {
     call_.op = static_cast<Op>(bytes_.below(kOps));
-    // Most calls are for a product with the operator.
-    call_.product = bytes_.pick({Product::kHost, Product::kA2Training, Product::kHost, Product::kA2Training,
-                                 static_cast<Product>(bytes_.below(kProducts))});
-    if (!is_alone) call_.product = Product::kHost;
+    call_.table = table_of(call_.op);
+    choose_product();
     base_ = bytes_.pick({ACL_FLOAT, ACL_FLOAT16, ACL_BF16, host() ? ACL_DOUBLE : ACL_FLOAT16});
     call_.epsilon = bytes_.pick({0.25, 1e-5, 0.01, 1.0});
     call_.scale = bytes_.pick({1.0, 0.5, -2.0, 0.0});
     make_operator();
-    for (TensorArgument& tensor : call_.tensors) lay_out(tensor, &tensor - call_.tensors.data() >= inputs());
-    const int64_t wrongs = bytes_.pick<int64_t>({0, 0, 0, 1, 1, 2, 3});
-    for (int64_t i = 0; i < wrongs; ++i) spoil();
+    lay_out_and_spoil();
+    return std::move(call_);
+  }
+
+  Call make_of_table() {
+    if (other_operators().empty()) return {};
+    call_.op = Op::kOfTable;
+    call_.table = other_operators()[bytes_.below(static_cast<int64_t>(other_operators().size()))];
+    choose_product();
+    make_parameters(*call_.table);
+    lay_out_and_spoil();
     return std::move(call_);
   }
 
@@ -61,8 +69,73 @@ class Maker {
   }
   void outputs_follow() { call_.inputs = call_.tensors.size(); }
 
+  // Most calls are for a product with the operator.
+  void choose_product() {
+    call_.product = bytes_.pick({Product::kHost, Product::kA2Training, Product::kHost, Product::kA2Training,
+                                 static_cast<Product>(bytes_.below(kProducts))});
+    if (!is_alone) call_.product = Product::kHost;
+  }
+
+  void lay_out_and_spoil() {
+    for (TensorArgument& tensor : call_.tensors) lay_out(tensor, &tensor - call_.tensors.data() >= inputs());
+    const int64_t wrongs = bytes_.pick<int64_t>({0, 0, 0, 1, 1, 2, 3});
+    for (int64_t i = 0; i < wrongs; ++i) spoil();
+    if (wrongs > 0) call_.certain = false;
+  }
+
+  // Dtypes of a row of the table, shapes of its texts, and the attributes' defaults or other numbers.
+  void make_parameters(const descend::Operator& op) {
+    Shapes shapes(bytes_, op);
+    std::vector<const descend::DtypeRow*> rows;
+    for (const descend::DtypeRow& row : op.dtypes) {
+      if (row.products.has(product_of(call_.product))) rows.push_back(&row);
+    }
+    if (rows.empty()) rows.push_back(&op.dtypes[0]);
+    const descend::DtypeRow& row = *rows[bytes_.below(static_cast<int64_t>(rows.size()))];
+    call_.certain = op.validate_first == nullptr;
+    for (const descend::Parameter& one : op.parameters) {
+      switch (one.kind) {
+        case descend::Kind::kTensor: {
+          if (one.role == descend::Role::kInput) call_.inputs = call_.tensors.size() + 1;
+          const std::vector<int> dtypes = dtypes_of(row.sets[call_.tensors.size()]);
+          add(static_cast<aclDataType>(dtypes[bytes_.below(static_cast<int64_t>(dtypes.size()))]), shapes.of(one.shape),
+              is_optional(call_, one) ? 4 : 0);
+          break;
+        }
+        case descend::Kind::kIntArray:
+          call_.list.handle = Handle::kAlive;
+          break;
+        case descend::Kind::kBoolArray:
+          call_.mask = {Handle::kAlive, {1, 1, 1}};
+          break;
+        case descend::Kind::kString:
+          call_.text = one.taken;
+          break;
+        default:
+          call_.attributes.push_back(make_attribute(one));
+      }
+    }
+    call_.list.values = shapes.normalized();
+    call_.certain = call_.certain && shapes.certain() && call_.mask.handle == Handle::kNull;
+  }
+
+  Attribute make_attribute(const descend::Parameter& one) {
+    const std::string_view given = one.default_value != nullptr ? one.default_value : "1";
+    const double usual = given == "True" ? 1 : given == "False" ? 0 : std::strtod(given.data(), nullptr);
+    Attribute attribute{usual, static_cast<int64_t>(usual)};
+    if (one.kind == descend::Kind::kBool) return {0, bytes_.below(2)};
+    const bool is_real = one.kind == descend::Kind::kFloat, odd = bytes_.one_in(8);
+    if (is_real && !odd) attribute.real = bytes_.pick<double>({usual, usual, 1.0, 0.5, 2.0, 0.25});
+    if (is_real && odd) attribute.real = bytes_.pick<double>({0.0, -1.0, NAN, HUGE_VAL, 1e300, -1e-300, 5e-39});
+    if (!is_real && odd) attribute.integer = hostile();
+    call_.certain = call_.certain && !odd && (is_real || one.default_value != nullptr);
+    return attribute;
+  }
+
   void make_operator() {
     switch (call_.op) {
+      case Op::kOfTable:
+        return;
       case Op::kRmsNorm:
       case Op::kRmsNormGrad:
       case Op::kLayerNorm:
@@ -272,5 +345,6 @@ class Maker {
 }  // namespace
 
 Call make_call(Bytes& bytes) { return Maker(bytes).make(); }
+Call make_call_of_table(Bytes& bytes) { return Maker(bytes).make_of_table(); }
 
 }  // namespace fuzz

@@ -217,6 +217,13 @@ Numbers read(const TensorArgument& tensor) {
   return result;
 }
 
+void write(const TensorArgument& tensor, const Numbers& numbers) {
+  const std::vector<int64_t>& all = *places(tensor);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    encode(tensor.dtype, numbers[i], tensor.data + all[i] * element_size(tensor.dtype));
+  }
+}
+
 double largest(int dtype) { return dtype == ACL_FLOAT16 ? 65504 : dtype == ACL_DOUBLE ? 1e300 : 3e38; }
 
 double rounding(int dtype) {

@@ -18,21 +18,10 @@
 #include "make_call.h"
 #include "memory.h"
 #include "results.h"
+#include "table.h"
 
 namespace fuzz {
 namespace {
-
-using SecondPhase = aclnnStatus (*)(void*, uint64_t, aclOpExecutor*, aclrtStream);
-const SecondPhase kSecondPhases[kOps] = {aclnnRmsNorm,
-                                         aclnnRmsNormGrad,
-                                         aclnnLayerNorm,
-                                         aclnnLayerNormBackward,
-                                         aclnnGroupNormSwish,
-                                         aclnnGroupNormSwishGrad,
-                                         aclnnNsaCompress,
-                                         aclnnNsaCompressGrad,
-                                         aclnnScaledMaskedSoftmax,
-                                         aclnnScaledMaskedSoftmaxBackward};
 
 aclTensor* make_tensor(const TensorArgument& tensor) {
   return aclCreateTensor(tensor.shape.data(), tensor.shape.size(), static_cast<aclDataType>(tensor.dtype),
@@ -70,6 +59,8 @@ class Handles {
     const auto t = [this](size_t i) { return tensors_[i]; };
     const auto text = const_cast<char*>(c.text);
     switch (c.op) {
+      case Op::kOfTable:
+        return first_phase_of_table(size, executor);
       case Op::kRmsNorm:
         return aclnnRmsNormGetWorkspaceSize(t(0), t(1), c.epsilon, t(2), t(3), size, executor);
       case Op::kRmsNormGrad:
@@ -101,6 +92,44 @@ class Handles {
   }
 
  private:
+  // By the calling convention a function finds its integers and addresses in their order, and its floating-point
+  // numbers in theirs, whatever stands between them; and it does not see more of either. Eight are passed in registers.
+  int first_phase_of_table(uint64_t* size, aclOpExecutor** executor) {
+    constexpr size_t kWords = descend::kMaxParameters + 2, kReals = 8;
+    int64_t words[kWords] = {};
+    double reals[kReals] = {};
+    size_t word = 0, real = 0, tensor = 0, attribute = 0;
+    const auto give = [&](const void* pointer) { words[word++] = reinterpret_cast<int64_t>(pointer); };
+    for (const descend::Parameter& one : call_.table->parameters) {
+      switch (one.kind) {
+        case descend::Kind::kTensor:
+          give(tensors_[tensor++]);
+          break;
+        case descend::Kind::kIntArray:
+          give(list_);
+          break;
+        case descend::Kind::kBoolArray:
+          give(mask_);
+          break;
+        case descend::Kind::kString:
+          give(call_.text);
+          break;
+        case descend::Kind::kFloat:
+          if (real == kReals) fault("an operator has too many numbers");
+          reals[real++] = call_.attributes[attribute++].real;
+          break;
+        default:
+          words[word++] = call_.attributes[attribute++].integer;
+      }
+    }
+    give(size), give(executor);
+    return [&]<size_t... w, size_t... r>(std::index_sequence<w...>, std::index_sequence<r...>) {
+      using Function =
+          aclnnStatus (*)(std::conditional_t<w >= 0, int64_t, void>..., std::conditional_t<r >= 0, double, void>...);
+      return reinterpret_cast<Function>(first_phase_of(*call_.table))(words[w]..., reals[r]...);
+    }(std::make_index_sequence<kWords>(), std::make_index_sequence<kReals>());
+  }
+
   static int status(Handle handle) { return handle == Handle::kDead ? ACLNN_ERR_PARAM_INVALID : 0; }
 
   const Call& call_;
@@ -124,7 +153,7 @@ class Executor {
       if (repeatable) change_address();
     }
     if (spent) {  // a handle that is none any more
-      expect(name_of(call_.op), kSecondPhases[op()](nullptr, 0, executor_, nullptr), {ACLNN_ERR_PARAM_INVALID});
+      expect(name_of(call_), second_(nullptr, 0, executor_, nullptr), {ACLNN_ERR_PARAM_INVALID});
     }
     expect("aclDestroyAclOpExecutor", aclDestroyAclOpExecutor(executor_), {spent ? ACLNN_ERR_PARAM_INVALID : 0});
   }
@@ -135,21 +164,20 @@ class Executor {
   Memory& memory_;
   aclOpExecutor* executor_;
   uint64_t size_;
+  const SecondPhase second_ = second_phase_of(*call_.table);
   bool moved_ = false;  // an address has changed since phase 1
-
-  int op() const { return static_cast<int>(call_.op); }
 
   // Whether the call was accepted.
   bool run_once(aclrtStream stream, bool stream_alive) {
     Codes expected{};
-    int used = op();
+    const descend::Operator* used = call_.table;
     uint64_t given = size_;
     const uint32_t seed = bytes_.number();
     std::unique_ptr<char[]> workspace(size_ > 0 ? new char[size_] : nullptr);
     char* place = workspace.get();
     switch (bytes_.below(12)) {
       case 7:
-        used = static_cast<int>(bytes_.below(kOps));
+        used = table_of(static_cast<Op>(bytes_.below(kOps)));
         break;
       case 8:
         if (size_ > 0) place = nullptr, expected.insert(ACLNN_ERR_PARAM_NULLPTR);
@@ -158,17 +186,17 @@ class Executor {
         if (size_ > 0) given = bytes_.below(static_cast<int64_t>(size_)), expected.insert(ACLNN_ERR_PARAM_INVALID);
         break;
       case 10:  // an executor that is null
-        expect(name_of(call_.op), kSecondPhases[op()](place, given, nullptr, stream), {ACLNN_ERR_PARAM_NULLPTR});
+        expect(name_of(call_), second_(place, given, nullptr, stream), {ACLNN_ERR_PARAM_NULLPTR});
         break;
       case 11:  // or none
-        expect(name_of(call_.op), kSecondPhases[op()](place, given, reinterpret_cast<aclOpExecutor*>(&used), stream),
+        expect(name_of(call_), second_(place, given, reinterpret_cast<aclOpExecutor*>(&used), stream),
                {ACLNN_ERR_PARAM_INVALID});
         break;
       default:
         break;
     }
     const bool needs_less = moved_ && !expected.empty();  // at other addresses it may need no workspace
-    if (used != op()) expected.insert(ACLNN_ERR_PARAM_INVALID);
+    if (used != call_.table) expected.insert(ACLNN_ERR_PARAM_INVALID);
     if (!stream_alive) expected.insert(ACLNN_ERR_RUNTIME_ERROR);
     if (addresses_missing(call_)) expected.insert(ACLNN_ERR_RUNTIME_ERROR);
     const Codes now = moved_ ? first_phase(call_) : Codes{0};  // what new addresses break
@@ -177,9 +205,9 @@ class Executor {
     }
     if (needs_less && expected.size() == 1) expected.insert(0);
     memory_.fill(call_, seed);
-    Results results(call_, memory_, name_of(call_.op));
-    const int status = kSecondPhases[used](place, given, executor_, stream);
-    expect(name_of(static_cast<Op>(used)), status, expected);
+    Results results(call_, memory_, name_of(call_));
+    const int status = second_phase_of(*used)(place, given, executor_, stream);
+    expect(used->c_name, status, expected);
     if (status == 0) expect("aclrtSynchronizeStream", aclrtSynchronizeStream(stream), {0});
     results.compare(status == 0);
     return status == 0;
@@ -225,8 +253,7 @@ class Executor {
 
 }  // namespace
 
-void call_operator(Bytes& bytes, aclrtStream stream, bool stream_alive) {
-  Call call = make_call(bytes);
+void call_operator(Bytes& bytes, Call call, aclrtStream stream, bool stream_alive) {
   Memory memory;
   memory.place(bytes, call);
   set_product(call.product);
@@ -239,7 +266,7 @@ void call_operator(Bytes& bytes, aclrtStream stream, bool stream_alive) {
   {
     Handles handles(call);
     status = handles.first_phase(call.no_size ? nullptr : &size, call.no_executor ? nullptr : &executor);
-    expect(name_of(call.op), status, first_phase(call), "GetWorkspaceSize");
+    expect(name_of(call), status, first_phase(call), "GetWorkspaceSize");
   }
   if (status != 0) {
     if (size != kUntouched || executor != nothing) fault("a refused first phase wrote its results");
@@ -251,6 +278,40 @@ void call_operator(Bytes& bytes, aclrtStream stream, bool stream_alive) {
     return;
   }
   Executor(bytes, call, memory, executor, size).run(stream, stream_alive);
+}
+
+std::vector<Numbers> compute_in_double(const Call& call, const std::vector<Numbers>& inputs) {
+  Call plain = call;
+  plain.product = Product::kHost;
+  std::vector<std::unique_ptr<double[]>> memory;  // large enough for all dtypes
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    TensorArgument& tensor = plain.tensors[i];
+    if (tensor.handle != Handle::kAlive) continue;
+    if (tensor.dtype != ACL_BOOL) tensor.dtype = ACL_DOUBLE;
+    tensor.offset = 0;
+    tensor.storage = tensor.shape;
+    int64_t stride = 1;
+    for (size_t axis = tensor.shape.size(); axis-- > 0;) {
+      tensor.strides[axis] = stride;
+      (void)__builtin_mul_overflow(stride, tensor.shape[axis], &stride);
+    }
+    tensor.data = nullptr;
+    if (!uses(call, i)) continue;  // of any size
+    memory.push_back(std::make_unique<double[]>(static_cast<size_t>(count_of(tensor.shape)) + 1));
+    tensor.data = reinterpret_cast<char*>(memory.back().get());
+    if (i < call.inputs) write(tensor, inputs[i]);
+  }
+  set_product(plain.product);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  expect(name_of(call), Handles(plain).first_phase(&size, &executor), {0}, " in double");
+  std::vector<char> workspace(size);
+  expect(name_of(call), second_phase_of(*call.table)(workspace.data(), size, executor, nullptr), {0}, " in double");
+  expect("aclrtSynchronizeStream", aclrtSynchronizeStream(nullptr), {0});
+  set_product(call.product);
+  std::vector<Numbers> results;
+  for (size_t i = call.inputs; i < plain.tensors.size(); ++i) results.push_back(read(plain.tensors[i]));
+  return results;
 }
 
 }  // namespace fuzz

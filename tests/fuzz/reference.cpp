@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "contract.h"
+#include "operators.h"
 
 namespace fuzz {
 namespace {
@@ -240,6 +241,8 @@ std::vector<Numbers> reference(const Call& call, const std::vector<Numbers>& inp
     case Op::kSoftmax:
     case Op::kSoftmaxBackward:
       return softmax(call, inputs);
+    case Op::kOfTable:
+      return compute_in_double(call, inputs);
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include "contract.h"
 #include "descend.h"
 #include "reference.h"
+#include "table.h"
 
 namespace fuzz {
 namespace {
@@ -14,22 +15,9 @@ namespace {
 const char* const kProductNames[kProducts] = {
     "host",           "atlas-a3",  "atlas-a2-training", "atlas-a2-inference", "atlas-200i-500-a2", "atlas-inference",
     "atlas-training", "ascend-950"};
-const char* const kNames[kOps] = {"aclnnRmsNorm",
-                                  "aclnnRmsNormGrad",
-                                  "aclnnLayerNorm",
-                                  "aclnnLayerNormBackward",
-                                  "aclnnGroupNormSwish",
-                                  "aclnnGroupNormSwishGrad",
-                                  "aclnnNsaCompress",
-                                  "aclnnNsaCompressGrad",
-                                  "aclnnScaledMaskedSoftmax",
-                                  "aclnnScaledMaskedSoftmaxBackward"};
-
 const char* product_name(const Call& call) { return kProductNames[static_cast<int>(call.product)]; }
 
 }  // namespace
-
-const char* name_of(Op op) { return kNames[static_cast<int>(op)]; }
 
 void set_product(Product product) {
   if (is_alone) expect("descendSetProduct", descendSetProduct(kProductNames[static_cast<int>(product)]), {0});
@@ -44,11 +32,14 @@ void show(const Call& call) {
     return "[" + text + "]";
   };
   std::fprintf(stderr, "%s on %s: epsilon %g, scale %g, groups %ld, block %ld, stride %ld, type %ld, text %s\n",
-               name_of(call.op), product_name(call), call.epsilon, call.scale, call.groups, call.block, call.stride,
+               name_of(call), product_name(call), call.epsilon, call.scale, call.groups, call.block, call.stride,
                call.lengths_type, call.text != nullptr ? call.text : "null");
   std::fprintf(stderr, "  list %d %s, mask %d %s, flags %d %d\n", static_cast<int>(call.list.handle),
                list(call.list.values).c_str(), static_cast<int>(call.mask.handle), list(call.mask.values).c_str(),
                call.flags[0], call.flags[1]);
+  for (const Attribute& one : call.attributes) {
+    std::fprintf(stderr, "  attribute: %g or %ld\n", one.real, one.integer);
+  }
   for (const TensorArgument& tensor : call.tensors) {
     std::fprintf(
         stderr, "  tensor: handle %d, dtype %d, format %d, shape %s, strides %s, offset %ld, storage %s at %p\n",
@@ -109,6 +100,9 @@ bool Results::is_tame() const {
     for (double value : inputs_[i]) {
       if (!(std::abs(value) < 8)) return false;
     }
+  }
+  for (const Attribute& one : call_.attributes) {
+    if (!(one.real == 0 || (one.real > 1e-7 && one.real <= 2))) return false;
   }
   return std::abs(call_.scale) <= 2 && call_.epsilon < 2 && (call_.scale == 0 || std::abs(call_.scale) > 0.1);
 }

@@ -8,8 +8,6 @@
 
 namespace fuzz {
 
-const char* name_of(Op op);
-
 // Makes a call's product the current one, where no other thread makes calls.
 void set_product(Product product);
 

@@ -6,6 +6,7 @@
 #include "aclnn/acl_meta.h"
 #include "by_name.h"
 #include "descend.h"
+#include "make_call.h"
 #include "operators.h"
 #include "peer.h"
 
@@ -81,7 +82,7 @@ void Runtime::step() {
     case 3:
     case 4: {
       const Object stream = pick_stream();
-      return call_operator(bytes_, stream.handle, stream.alive);
+      return call_operator(bytes_, make_call(bytes_), stream.handle, stream.alive);
     }
     case 5:
     case 6:
@@ -145,8 +146,15 @@ void Runtime::rarer_step(int64_t kind) {
       return share_events();
     case 13:
       return collectives();
-    default:
+    case 14:
       return profiling();
+    default: {
+      const Object stream = pick_stream();
+      for (int64_t i = bytes_.below(3); i >= 0; --i) {
+        Call call = make_call_of_table(bytes_);
+        if (call.table != nullptr) call_operator(bytes_, std::move(call), stream.handle, stream.alive);
+      }
+    }
   }
 }
 

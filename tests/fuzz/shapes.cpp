@@ -1,0 +1,68 @@
+#include "shapes.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace fuzz {
+
+// The dimensions that a name stands for, 1 to `most` of them.
+const Shape& Shapes::block(std::string_view name, int64_t most) {
+  const auto found = known_.find(name);
+  if (found != known_.end()) return found->second;
+  Shape dims(static_cast<size_t>(1 + bytes_.below(most)));
+  int64_t product = 1;
+  for (int64_t& dim : dims) {
+    dim = bytes_.pick<int64_t>({2, 1, 3, 4, 5, 8, 17, 1, 2, 3, 4, 0});
+    if (product * dim > 60) dim = 1;
+    product *= std::max<int64_t>(dim, 1);
+    certain_ = certain_ && dim > 0;
+  }
+  return known_.emplace(name, std::move(dims)).first->second;
+}
+
+Shape Shapes::list(std::string_view text) {
+  std::vector<std::string_view> items;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(", "), text.size());
+    items.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 2, text.size()));
+  }
+  Shape shape;
+  const auto add = [&shape](const Shape& dims) { shape.insert(shape.end(), dims.begin(), dims.end()); };
+  for (size_t i = 0; i < items.size(); ++i) {
+    const bool some = i + 2 < items.size() && items[i + 1] == "...";
+    if (some && items[i] == "1") {
+      shape.insert(shape.end(), normalized().size(), 1);
+    } else if (some) {
+      add(block(items[i], items[i] == "R1" ? 2 : 3));
+    } else if (items[i] == "...") {
+      add(block(items[i], 2));
+    } else if (const size_t end = items[i].find(" or 1"); end != items[i].npos) {
+      const Shape& dim = block(items[i].substr(0, end), 1);
+      add(bytes_.one_in(3) ? Shape{1} : dim);
+    } else {
+      add(block(items[i], 1));
+    }
+    if (some) i += 2;
+  }
+  return shape;
+}
+
+Shape Shapes::of(std::string_view text) {
+  if (text.starts_with("as ")) {
+    for (const descend::Parameter& one : op_.parameters) {
+      if (text.substr(3) == one.name || text.substr(3) == one.python) return of(one.shape);
+    }
+  }
+  const size_t begin = text.find('['), end = text.find(']');
+  certain_ = certain_ && begin == 0 && end != text.npos;
+  if (begin == text.npos || end == text.npos) return {1};
+  return list(text.substr(begin + 1, end - begin - 1));
+}
+
+Shape Shapes::normalized() const {
+  const auto found = known_.find("R1");
+  return found == known_.end() ? Shape{} : found->second;
+}
+
+}  // namespace fuzz

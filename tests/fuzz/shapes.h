@@ -1,0 +1,35 @@
+// Shapes that an operator's table asks for: the text of each parameter, "[A1, ..., An, R1, ..., Rk], rank 2 to 8" or
+// "as x", is read. A name stands for a dimension, "A1, ..., An" for some; each is the same in all texts of a call.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "bytes.h"
+#include "call.h"
+#include "operators/operator.h"
+
+namespace fuzz {
+
+class Shapes {
+ public:
+  Shapes(Bytes& bytes, const descend::Operator& op) : bytes_(bytes), op_(op) {}
+
+  Shape of(std::string_view text);
+  // The normalised dimensions, "R1, ..., Rk"; empty where no text has them.
+  Shape normalized() const;
+  // Whether all texts were understood, and no dimension is 0: then the operator must take the shapes.
+  bool certain() const { return certain_; }
+
+ private:
+  Bytes& bytes_;
+  const descend::Operator& op_;
+  std::map<std::string, Shape, std::less<>> known_;
+  bool certain_ = true;
+
+  const Shape& block(std::string_view name, int64_t most);
+  Shape list(std::string_view text);
+};
+
+}  // namespace fuzz

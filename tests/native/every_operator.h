@@ -99,10 +99,6 @@ inline std::vector<Operator> operators() {
       FIRST(aclnnScaledMaskedSoftmaxGetWorkspaceSize, IN(0), mask, 0.5, false, OUT(0)));
   add("aclnnScaledMaskedSoftmaxBackward", aclnnScaledMaskedSoftmaxBackward, arrays({scores, scores}), arrays({scores}),
       FIRST(aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize, IN(0), IN(1), mask, 0.5, false, OUT(0)));
-  add("aclnnDeepNormGrad", aclnnDeepNormGrad, arrays({matrix, matrix, matrix, row, column, column}),
-      arrays({matrix, matrix, row, row}),
-      FIRST(aclnnDeepNormGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), 0.3, OUT(0), OUT(1), OUT(2),
-            OUT(3)));
 #undef FIRST
 #undef OUT
 #undef IN

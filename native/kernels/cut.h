@@ -103,19 +103,6 @@ RowCut cut_rows(int64_t rows, int64_t row_bytes);
 // work: on one row. least: rows of a chunk that are worth what it takes to begin one.
 RowCut cut_loose_rows(int64_t rows, int64_t row_bytes, int64_t work, int64_t least = 1);
 
-// Calls run(first, last) for the chunks of rows that are cut so; with one thread, once for all.
-template <class Run>
-void over_loose_rows(const RowCut& cut, int64_t rows, int64_t work, Run&& run) {
-  int64_t chunk = cut.chunk;
-  parallel_for(
-      cut.chunks, rows * work,
-      [&](int threads) {
-        if (threads == 1) chunk = rows;
-        return ceil_div(rows, chunk);
-      },
-      [&](int64_t i) { run(i * chunk, std::min((i + 1) * chunk, rows)); });
-}
-
 // Whether rows are cut along the columns instead: they are long, or too few to give every thread some.
 bool split_columns(int64_t rows, int64_t columns);
 

@@ -101,17 +101,6 @@ HWY_INLINE void fold_each_row(int64_t rows, F of_row, W* to) {
   }
 }
 
-// sums[i] += the sum of v[i]'s lanes, likewise.
-template <class W>
-HWY_INLINE void add_rows(Vector<W>* v, double* sums) {
-  const Tag<double> d;
-  HWY_ALIGN W folded[kFoldRows<W>];
-  fold_rows(v, folded);
-  for_each_row_vector(kFoldRows<W>, [&](int64_t r) HWY_ATTR {
-    hn::Store(hn::Add(hn::Load(d, sums + r), load_as_double(folded + r)), d, sums + r);
-  });
-}
-
 // Division by the same number again and again: a product with its reciprocal, and a correction that makes it what a
 // division, which is slow, would give. (Of what is subnormal the last bit may differ.)
 class Divisor {

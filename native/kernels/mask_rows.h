@@ -40,7 +40,20 @@ struct MaskRow {
     return buffer;
   }
 
+  // The same of a block at most.
+  HWY_INLINE const uint8_t* columns(int64_t c, int64_t n, uint8_t* buffer) const {
+    if (first == nullptr) {
+      if (open - c >= n) return kNone;
+      for (int64_t i = 0; i < n; ++i) buffer[i] = i >= open - c;
+      return buffer;
+    }
+    if (step == 1) return first + c;
+    for (int64_t i = 0; i < n; ++i) buffer[i] = first[(c + i) * step];
+    return buffer;
+  }
+
  private:
+  static constexpr uint8_t kNone[kBlock] = {};
   static constexpr uint8_t kEdge[2 * kPack] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
                                                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
                                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  //
@@ -85,29 +98,11 @@ class MaskCursor {
         std::memcpy(to, bytes, static_cast<size_t>(run * columns));
         done += run;
       } else {
-        const uint8_t* bytes = this->columns(0, columns, to);
+        const uint8_t* bytes = row().columns(0, columns, to);
         if (bytes != to) std::memcpy(to, bytes, static_cast<size_t>(columns));
         next();
         ++done;
       }
-    }
-    return buffer;
-  }
-
-  // The bytes of columns [begin, begin + n), n <= kBlock; where they are not neighbours in memory, in `buffer`.
-  HWY_INLINE const uint8_t* columns(int64_t begin, int64_t n, uint8_t* buffer) const {
-    if (mask_.triangle > 0) {
-      const int64_t open = row_ % mask_.triangle + 1 - begin;  // columns that are not masked
-      for (int64_t i = 0; i < n; ++i) buffer[i] = i >= open;
-      return buffer;
-    }
-    if (mask_.data == nullptr) return kNone;
-    const uint8_t* first = mask_.data + offset_ + begin * mask_.column_stride;
-    if (mask_.column_stride == 1) return first;
-    if (mask_.column_stride == 0) {
-      for (int64_t i = 0, value = *first; i < n; ++i) buffer[i] = static_cast<uint8_t>(value);
-    } else {
-      for (int64_t i = 0; i < n; ++i) buffer[i] = first[i * mask_.column_stride];
     }
     return buffer;
   }
@@ -125,7 +120,6 @@ class MaskCursor {
     }
   }
 
-  static constexpr uint8_t kNone[kBlock] = {};
   const MaskRows& mask_;
   int64_t row_;
   int64_t offset_ = 0;

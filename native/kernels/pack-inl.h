@@ -602,20 +602,6 @@ HWY_INLINE void prefetch_pack(const T* p, int64_t ahead) {
   for (size_t i = 0; i < kPackLanes<Wide<T>>; i += 64 / sizeof(T)) kPrefetch(p + ahead + i);
 }
 
-// Asks for the lines that rows of n elements share with others and that are not stored past the caches: what is stored
-// after them must wait for them. (Not in RMS norm forward, which was slower with it.)
-template <class T>
-HWY_INLINE void prefetch_shared(const T* first, int64_t stride, int64_t rows, int64_t n) {
-  const auto prefetch = [](const T* end, const T* inside) HWY_ATTR {
-    const auto address = reinterpret_cast<uintptr_t>(end);
-    if (address % 64 != 0 && !(kStreamsWords && address % 4 == 0)) prefetch_near(inside);
-  };
-  for (; rows > 0; --rows, first += stride) {
-    prefetch(first, first);
-    prefetch(first + n, first + n - 1);
-  }
-}
-
 // No read below is begun before those above are served.
 HWY_INLINE void await_reads() { hwy::LoadFence(); }
 
@@ -642,12 +628,6 @@ struct Largest {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
     return hn::Max(a, b);
-  }
-};
-struct Smallest {
-  template <class V>
-  HWY_INLINE V operator()(V a, V b) const {
-    return hn::Min(a, b);
   }
 };
 

@@ -18,12 +18,6 @@ struct ScaledMaskedSoftmax {
   Rows<T> y;  // may be x itself
 };
 
-// Whether its rows lie one behind the other without gaps.
-template <class T>
-bool has_no_gaps(const ScaledMaskedSoftmax<T>& p) {
-  return p.x.stride == p.columns && p.y.stride == p.columns;
-}
-
 template <class T>
 void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& problem);
 

@@ -16,28 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// Columns of a short row: of longer ones the part of a vector that a row may leave empty costs little.
-inline constexpr int64_t kShortColumns = 64;
-
-// Rows and elements of a tile of short rows: enough that what is done to all of them one after the other hides how long
-// each step takes, few enough for a first-level cache.
-template <class W>
-inline constexpr int64_t kTileRows = 4 * kFoldRows<W>;
-template <class W>
-inline constexpr int64_t kTileElements = kFoldRows<W> * kShortColumns;
-template <class W>
-HWY_INLINE int64_t short_tile(int64_t columns) {
-  const int64_t rows = kTileElements<W> / columns / kFoldRows<W> * kFoldRows<W>;
-  return HWY_MIN(rows, kTileRows<W>);
-}
-
-// The sums of a tile's rows.
-template <class W>
-HWY_INLINE void zero_sums(double* sums) {
-  const Tag<double> d;
-  for_each_row_vector(kTileRows<W>, [&](int64_t r) HWY_ATTR { hn::Store(hn::Zero(d), d, sums + r); });
-}
-
 // Whether vector k of a pack has any column of the row.
 template <class W>
 HWY_INLINE constexpr bool reaches(Full, size_t) {
@@ -47,17 +25,6 @@ template <class W, class Rest>
 HWY_INLINE bool reaches(const Rest& rest, size_t k) {
   return rest.n > k * kVectorLanes<W>;
 }
-
-// One number for every element.
-template <class W>
-class Uniform {
- public:
-  HWY_INLINE explicit Uniform(W value) : value_(splat(value)) {}
-  HWY_INLINE Vector<W> at(int64_t, size_t) const { return value_; }
-
- private:
-  Vector<W> value_;
-};
 
 // ---- Columns across rows: where a row has very few columns, a vector holds one column of as many rows as it has
 // lanes.
@@ -132,15 +99,6 @@ HWY_INLINE void write_tile(const Wide<T>* from, int64_t rows, int64_t columns, c
   }
 }
 
-// to[c] = f(extent, c, k), for vector k of every pack of n elements.
-template <class W, class F>
-HWY_INLINE void for_each_vector_of(int64_t n, W* to, F f) {
-  for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
-    each<kPackVectors<W>>([&](size_t k)
-                              DESCEND_INLINED { hn::StoreU(f(extent, c, k), Tag<W>(), to + c + k * kVectorLanes<W>); });
-  });
-}
-
 // The columns behind the last whole pack of many rows of a tile.
 template <class W>
 struct Inside {
@@ -170,18 +128,17 @@ HWY_INLINE Vector<W> inside_or(const Inside<W>& tail, size_t k, Vector<W> v, Vec
   return hn::IfThenElse(tail.lanes[k], v, outside);
 }
 
-// to[r] = what is put together of row r: step(a, v) adds elements v to lanes a, which begin with `neutral`; op puts the
-// lanes together. `to`, which is aligned, has room for whole folds of rows.
-template <class W, class Step, class Op>
-HWY_INLINE void fold_narrow(const W* p, int64_t rows, int64_t columns, W neutral, Step step, Op op, W* to) {
+// to[r] = the sum of row r, of very few columns. `to`, which is aligned, has room for whole folds of rows.
+template <class W>
+HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, W* to) {
   const Tag<W> d;
   with_columns(columns, [&](auto count) HWY_ATTR {
     constexpr size_t kColumns = decltype(count)::value;
     for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
       Vector<W> v[kColumns];
       load_columns<kColumns>(d, p + r * static_cast<int64_t>(kColumns), v);
-      each<kColumns>([&](size_t c) DESCEND_INLINED { v[c] = step(splat(neutral), v[c]); });
-      hn::Store(fold_columns<kColumns>(v, op), d, to + r);
+      each<kColumns>([&](size_t c) DESCEND_INLINED { v[c] = hn::Add(hn::Zero(d), v[c]); });  // of -0 it makes 0
+      hn::Store(fold_columns<kColumns>(v, Sum()), d, to + r);
     }
   });
   for (int64_t r = rows; r % kFoldRows<W> != 0; ++r) to[r] = W{0};
@@ -192,7 +149,7 @@ template <class W>
 HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, W* to) {
   const Tag<W> d;
   constexpr int64_t kLanes = kVectorLanes<W>;
-  if (columns <= kNarrowColumns) return fold_narrow(p, rows, columns, W{0}, Sum(), Sum(), to);
+  if (columns <= kNarrowColumns) return sum_narrow(p, rows, columns, to);
   // Of so few vectors the tree is the same whether a pack has them or two, and whatever else a pack has is 0.
   const auto of_vectors = [&](auto count) DESCEND_INLINED {
     constexpr size_t kCount = decltype(count)::value;
@@ -237,7 +194,7 @@ HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, W* to) {
 // ---- Numbers of rows and of columns beside the elements of a tile.
 
 // A number for each element of a tile of short rows.
-template <class T, int64_t kElements = kTileElements<Wide<T>>>
+template <class T, int64_t kElements>
 class Spread {
   using W = Wide<T>;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/convert.h"
 #include "kernels/cut.h"
@@ -37,13 +38,15 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
           .is_forward = counts.column_sums == 0,
           .has_output = p.out.data != nullptr,
           .in_stretches = p.stretch > 0,
+          .keeps = counts.keeps,
           .unit = unit};
 }
 
-// What all rows take: what is read and written of each, in bytes.
+// What all rows take: what is read and written of each, in bytes. What is kept is exponentials, which take as long.
 template <class W>
 int64_t work_of(const RowProblem<W>& p, const RowOperator<W>& op) {
-  return p.rows * row_work<W>((op.kernels.counts.inputs + op.kernels.counts.outputs) * p.columns);
+  const RowCounts& counts = op.kernels.counts;
+  return p.rows * row_work<W>((counts.keeps ? 2 : 1) * (counts.inputs + counts.outputs) * p.columns);
 }
 
 // ---- Rows in double.
@@ -56,7 +59,7 @@ class ExactRows {
 
   // Also writes the row's statistics.
   void means(int64_t row, double* means) {
-    means_from(0.0, row, means);
+    means_from(counts_.keeps ? std::numeric_limits<double>::lowest() : 0.0, row, means);
     if (counts_.has_pivot && std::isfinite(means[0])) means_from(means[0], row, means);
     if (counts_.statistics == 0) return;
     double statistics[kMostNumbers];
@@ -75,7 +78,13 @@ class ExactRows {
     for (int64_t c = begin; c < end; c += kPiece) {
       const int64_t n = read(row, c, std::min(kPiece, end - c));
       op_.exact_map(n, in_, beside_, numbers_, means, out, column_terms);
-      if (counts_.masks_results) clear_masked(MaskCursor(p_.mask, row).row().from(c), n, out);
+      if (counts_.masks_results) {
+        uint8_t buffer[kPiece];
+        const uint8_t* const mask = MaskCursor(p_.mask, row).row().columns(c, n, buffer);
+        for (int64_t j = 0; j < n; ++j) {
+          if (mask[j] != 0) out[j] = 0;
+        }
+      }
       for (int i = 0; to != nullptr && i < counts_.outputs; ++i) {
         convert_span(Element::kFloat64, out + i * kPiece, p_.element, to[i] + (c - begin) * size_, n);
       }
@@ -97,17 +106,16 @@ class ExactRows {
     for (int i = 0; i < counts_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
   }
 
-  static void clear_masked(const MaskRow& mask, int64_t n, double* out) {
-    uint8_t buffer[1];
-    for (int64_t c = 0; c < n; ++c) {
-      if (*mask.pack(c, 1, buffer) != 0) out[c] = 0;
-    }
-  }
-
   int64_t read(int64_t row, int64_t c, int64_t n) {
     for (int i = 0; i < counts_.inputs; ++i) {
       convert_span(p_.element, p_.in[i].row(row) + c * size_, Element::kFloat64, values_[i], n);
       in_[i] = values_[i];
+    }
+    if (counts_.keeps) {
+      uint8_t buffer[kPiece];
+      const uint8_t* const mask = MaskCursor(p_.mask, row).row().columns(c, n, buffer);
+      for (int64_t j = 0; j < n; ++j) values_[counts_.inputs][j] = mask[j] != 0;
+      in_[counts_.inputs] = values_[counts_.inputs];
     }
     for (int i = 0; i < counts_.parameters; ++i) {
       const auto& [wide, own] = p_.parameters[i];
@@ -187,6 +195,7 @@ RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element, int i
                             .is_forward = false,
                             .has_output = true,
                             .in_stretches = false,
+                            .keeps = false,
                             .unit = 64});
 }
 
@@ -270,9 +279,10 @@ void run_forward(const RowProblem<W>& p, const RowOperator<W>& op, void* scratch
   const RowSchedule s = forward_schedule(shape_of(p, op));
   RowCall<W> call{p, op, s};
   if (s.by_columns) return share_rows<W>(call, static_cast<double*>(scratch));
-  if (p.stretch == 0 && shares_parameters(p.columns, size_of(p.element))) {
+  const int parameters = op.kernels.counts.parameters;
+  if (p.stretch == 0 && parameters > 0 && shares_parameters(p.columns, size_of(p.element))) {
     call.parameters = static_cast<W*>(scratch);
-    parallel_for(blocks_in(p.columns), op.kernels.counts.parameters * p.columns * static_cast<int64_t>(sizeof(W)),
+    parallel_for(blocks_in(p.columns), parameters * p.columns * static_cast<int64_t>(sizeof(W)),
                  [&](int64_t b) { op.kernels.share_parameters(call, b); });
   }
   int64_t chunk = s.taken;

@@ -87,6 +87,7 @@ struct RowCounts {
   bool has_pivot;
   bool takes_totals;   // terms follow from the sums of a row, not from their means
   bool masks_results;  // what the mask hides is 0
+  bool keeps;          // what the sums are made of is kept for the results, and never shared
 };
 
 // What is compiled of an operator, for one element type and instruction set.
@@ -110,7 +111,8 @@ struct RowOperator {
   RowKernels<W> kernels;
 
   // in[i], parameters[i]: n columns in double; numbers: those of the row, then those of the call. Adds to the row's
-  // sums, behind which is the pivot.
+  // sums, behind which is the pivot. (Of programs that keep what they sum, the last input is 1 where the mask is not 0,
+  // and the pivot, which is at first the least number, is the largest score so far.)
   void (*exact_sums)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
                      double* sums);
   // The statistics, from the means of the row's sums and the pivot. (Programs that take totals get these for means.)

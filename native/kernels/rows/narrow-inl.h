@@ -7,6 +7,7 @@
 #define DESCEND_KERNELS_ROWS_NARROW_INL_H_
 #endif
 
+#include "kernels/mask-inl.h"
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/results-inl.h"
 #include "kernels/spread-inl.h"
@@ -87,6 +88,21 @@ HWY_INLINE bool narrow_terms(const Divisor& divisor, const double* scalars, cons
   return false;
 }
 
+// Elements become what is kept of them; the pivot is their largest score. Their sum.
+template <class P, size_t kColumns, class W>
+HWY_INLINE Vector<W> keep_columns(const W* open, const double* scalars, Vector<W> (&v)[kColumns][1], Vector<W>& pivot) {
+  Vector<W> are_open[kColumns], scores[kColumns];
+  const typename P::Scale scale(scalars);
+  load_columns<kColumns>(Tag<W>(), open, are_open);
+  each<kColumns>([&](size_t c) DESCEND_INLINED { scores[c] = P::score(v[c][0], hn::MaskFromVec(are_open[c]), scale); });
+  pivot = fold_columns<kColumns>(scores, Largest());
+  Vector<W> kept[kColumns];
+  each<kColumns>([&](size_t c) DESCEND_INLINED {
+    v[c][0] = kept[c] = P::kept(v[c][0], hn::MaskFromVec(are_open[c]), pivot, scale);
+  });
+  return fold_columns<kColumns>(kept, Sum());
+}
+
 // mask: the bytes of the rows' elements, if there is one.
 template <class P, class T, size_t kColumns, class W = Wide<T>>
 HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, int64_t first,
@@ -99,6 +115,14 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
   HWY_ALIGN W out[kOutputs<P>][kNarrowRoom];
   DESCEND_UNROLL
   for (int i = 0; i < P::kInputs; ++i) read_narrow<T, kColumns>(tile.in[i], tile.rows, in[i]);
+  HWY_ALIGN W open[kKeeps<P> ? kNarrowRoom : 1];  // lanes of 1s and 0s, as of a comparison
+  if constexpr (kKeeps<P>) {
+    for_each_pack<W>(0, tile.rows * kStep, [&](auto extent, int64_t c) DESCEND_INLINED {
+      each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
+        hn::Store(hn::VecFromMask(d, load_open<W>(extent, mask + c, k)), d, open + c + k * kVectorLanes<W>);
+      });
+    });
+  }
   Vector<W> beside[kColumns][kSome<P::kParameters>], column_sums[kParts][kColumns][kSome<P::kColumnSums>];
   DESCEND_UNROLL
   for (size_t c = 0; c < kColumns; ++c) {
@@ -112,6 +136,10 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
   }
   const Divisor count(static_cast<double>(kColumns));
   for (int64_t group = 0; group < tile.rows; group += kNarrowLanes) {
+    if constexpr (kKeeps<P>) {  // of the tile that follows; not measured with other programs
+      const char* const next = tile.in[0].row(group + kNarrowRows);
+      for (size_t b = 0; b < kNarrowLanes * kColumns * sizeof(T); b += 64) prefetch_distant(next + b);
+    }
     DESCEND_UNROLL
     for (int64_t part = 0; part < kParts; ++part) {
       const int64_t row = group + part * kLanes, left = tile.rows - row;
@@ -130,21 +158,32 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
         terms[i] = left >= kLanes ? hn::LoadU(d, tile.numbers[i] + row)
                                   : load_first(d, tile.numbers[i] + row, static_cast<size_t>(left));
       }
-      if constexpr (kHasPivot<P>) {
+      if constexpr (kKeeps<P>) {
+        sums[0][0] = keep_columns<P, kColumns>(open + row * kStep, p.scalars, v, terms[P::kPivot]);
+      } else if constexpr (kHasPivot<P>) {
         Vector<W> columns[kColumns];
         DESCEND_UNROLL
         for (size_t c = 0; c < kColumns; ++c) columns[c] = v[c][0];
         const auto sum = fold_columns<kColumns>(columns, Sum());
         terms[P::kPivot] = kColumns == 1 ? sum : hn::Mul(sum, splat(W{1} / W{kColumns}));
       }
-      DESCEND_UNROLL
-      for (size_t c = 0; c < kColumns; ++c) {
+      if constexpr (!kKeeps<P>) {
         DESCEND_UNROLL
-        for (int k = 0; k < P::kSums; ++k) sums[c][k] = hn::Zero(d);
-        P::sum(v[c], beside[c], terms, sums[c]);
+        for (size_t c = 0; c < kColumns; ++c) {
+          DESCEND_UNROLL
+          for (int k = 0; k < P::kSums; ++k) sums[c][k] = hn::Zero(d);
+          P::sum(v[c], beside[c], terms, sums[c]);
+        }
       }
       Vector<W> holds = splat(W{1});
-      const bool all = narrow_terms<P, T, kColumns>(count, p.scalars, sums, terms, holds);
+      bool all;
+      if constexpr (kKeeps<P>) {
+        const auto hold = P::template finish<W>(sums[0], p.scalars, terms);
+        all = hn::AllTrue(d, hold);
+        holds = hn::IfThenElseZero(hold, holds);
+      } else {
+        all = narrow_terms<P, T, kColumns>(count, p.scalars, sums, terms, holds);
+      }
       const auto good = hn::And(hn::Ne(holds, hn::Zero(d)), hn::FirstN(d, static_cast<size_t>(HWY_MIN(left, kLanes))));
       if (HWY_UNLIKELY(!all)) {
         HWY_ALIGN W held[kVectorLanes<W>];
@@ -238,7 +277,7 @@ HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t las
   HWY_ALIGN double chains[kSome<P::kColumnSums>][kMostNarrow * kNarrowLanes];
   Tile<W> tile;
   MaskCursor mask(p.mask, first);
-  uint8_t bytes[kHasMask<P> ? kNarrowRows * kMostNarrow : 1];
+  uint8_t bytes[kReadsMask<P> ? kNarrowRows * kMostNarrow : 1];
   place_parameters<P, T>(p, 0, p.columns, room, kLanes<W>, tile.parameters);
   for (int i = 0; i < P::kColumnSums; ++i) tile.chains[i] = chains[i];
   for (int64_t chunk = first; chunk < last; chunk += s.chunk) {
@@ -248,7 +287,7 @@ HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t las
     }
     for (int64_t row = chunk; row < end; row += kNarrowRows) {
       place_tile<P, T>(p, row, HWY_MIN(kNarrowRows, end - row), 0, p.columns, tile);
-      narrow_rows<P, T>(call, tile, row, kHasMask<P> ? mask.tile(tile.rows, p.columns, bytes) : nullptr);
+      narrow_rows<P, T>(call, tile, row, kReadsMask<P> ? mask.tile(tile.rows, p.columns, bytes) : nullptr);
     }
     for (int i = 0; i < P::kColumnSums; ++i) {
       if (p.sums[i].slots == nullptr) continue;

@@ -129,7 +129,7 @@ HWY_INLINE void map_shared(const RowCall<W>& call, const SharedRows<W>& shared, 
   for (int64_t i = 0; i < tile.rows;) {
     int64_t until = i;
     while (until < tile.rows && !shared.exact[r + until]) ++until;
-    map_some<P, T, false>(tile, i, until, to);
+    map_some<P, T, false>(call.problem, tile, i, until, to);
     if (until < tile.rows) {
       double means[kMostMeans];
       for (int k = 0; k < kMostMeans; ++k) means[k] = shared.means[k][r + until];
@@ -252,20 +252,31 @@ constexpr RowCounts counts_of() {
           .column_sums = P::kColumnSums,
           .statistics = P::kStatistics,
           .together = P::kRowsMapped,
-          .has_pivot = kHasPivot<P>,
+          .has_pivot = kMovesPivot<P>,
           .takes_totals = kTakesTotals<P>,
-          .masks_results = kHasMask<P>};
+          .masks_results = kHasMask<P>,
+          .keeps = kKeeps<P>};
 }
 
 template <class P, class T>
 RowKernels<Wide<T>> row_kernels() {
-  return {.counts = counts_of<P>(),
-          .rows = run_rows<P, T>,
-          .share_parameters = share_parameters<P, T>,
-          .find_pivots = shared_pivots<P, T>,
-          .block_sums = block_sums<P, T>,
-          .find_terms = shared_terms<P, T>,
-          .results = shared_results<P, T>};
+  if constexpr (kKeeps<P>) {
+    return {.counts = counts_of<P>(),
+            .rows = run_rows<P, T>,
+            .share_parameters = nullptr,
+            .find_pivots = nullptr,
+            .block_sums = nullptr,
+            .find_terms = nullptr,
+            .results = nullptr};
+  } else {
+    return {.counts = counts_of<P>(),
+            .rows = run_rows<P, T>,
+            .share_parameters = share_parameters<P, T>,
+            .find_pivots = shared_pivots<P, T>,
+            .block_sums = block_sums<P, T>,
+            .find_terms = shared_terms<P, T>,
+            .results = shared_results<P, T>};
+  }
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

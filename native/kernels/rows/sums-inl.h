@@ -16,6 +16,8 @@
 //   kMapsScalars                              map's terms end with the numbers of the call; optional
 //   kTotals                                   finish takes the sums themselves, not their means; optional
 //   kMasksResults                             results are 0 where the call's mask is not; optional
+//   kKeeps                                    map reads what the first pass has kept, not the input; with it sum() is
+//                                             something else: see kept-inl.h; optional
 //   kOutputs                                  how many results there are, if not one; map and map_single then return
 //                                             none, and write them to a last argument
 #if defined(DESCEND_KERNELS_ROWS_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -50,11 +52,21 @@ inline constexpr bool kHasSingle = requires(const Vector<float>* v) { P::map_sin
 template <class P>
 inline constexpr bool kHasPivot = requires { P::kPivot; };
 
+// Whether it is another one where it was far off.
+template <class P>
+inline constexpr bool kMovesPivot = requires { P::kNearer; };
+
 // Whether terms follow from the sums themselves; and whether results are masked.
 template <class P>
 inline constexpr bool kTakesTotals = requires { P::kTotals; };
 template <class P>
 inline constexpr bool kHasMask = requires { P::kMasksResults; };
+
+// Whether the first pass leaves what it makes of the elements to the second: see kept-inl.h.
+template <class P>
+inline constexpr bool kKeeps = requires { P::kKeeps; };
+template <class P>
+inline constexpr bool kReadsMask = kHasMask<P> || kKeeps<P>;
 
 // Numbers that are known before the sums: those that are read, and the pivot. Those that are not read: the pivot and
 // what follows from the sums.
@@ -149,7 +161,7 @@ HWY_INLINE void place_tile(const RowProblem<W>& p, int64_t row, int64_t rows, in
 // The mask of a tile's rows from column `begin` on; the cursor moves on behind them.
 template <class P, class W>
 HWY_INLINE void place_mask(MaskCursor& cursor, int64_t begin, Tile<W>& tile) {
-  if constexpr (kHasMask<P>) {
+  if constexpr (kReadsMask<P>) {
     for (int64_t r = 0; r < tile.rows; ++r, cursor.next()) tile.mask[r] = cursor.row().from(begin);
   }
 }

@@ -36,6 +36,9 @@ inline constexpr int64_t kMostNarrow = 4;
 inline constexpr int64_t kNarrowRows = 256;
 inline constexpr int64_t kNarrowLanes = 16;
 
+// Of longer rows what the sums are made of is not kept, but made again.
+inline constexpr int64_t kKeptColumns = 8192;
+
 // A row stream: strides are in bytes.
 struct Stream {
   char* data = nullptr;
@@ -77,6 +80,8 @@ struct Tile {
   const uint8_t* mask_bytes = nullptr;  // of operators that have a mask: of all the rows' elements where these are so,
   MaskRow mask[kMostTileRows];          // else of each row
   W scalars[kMostScalars];              // of the call
+  W* kept = nullptr;                    // of operators that keep what is summed: that, so many columns a row
+  int64_t kept_columns = 0;
   alignas(64) W terms[kMostTerms][kMostTileRows];
   alignas(64) double sums[kMostSums][kMostTileRows];
 };

@@ -8,6 +8,7 @@
 
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/engine.h"
+#include "kernels/rows/kept-inl.h"
 #include "kernels/rows/narrow-inl.h"
 #include "kernels/rows/results-inl.h"
 #include "kernels/stage-inl.h"
@@ -45,9 +46,13 @@ HWY_INLINE void leave_statistics(const RowProblem<W>& p, int64_t row, const Tile
 // Of a tile that begins with row `row`; summed: its sums are there.
 template <class P, class T, bool kShort, class W = Wide<T>>
 HWY_INLINE void find_terms(const RowProblem<W>& p, int64_t row, Tile<W>& tile, bool summed) {
-  if (!summed) sum_rows<P, T, kShort>(tile);
+  if constexpr (kKeeps<P>) {
+    keep_rows<P, T>(p, tile);
+  } else if (!summed) {
+    sum_rows<P, T, kShort>(tile);
+  }
   finish_rows<P, T, kShort>(p, tile);
-  if constexpr (kHasPivot<P>) {
+  if constexpr (kMovesPivot<P>) {
     if (HWY_UNLIKELY(tile.exact != 0)) sum_nearer<P, T, kShort>(p, row, tile);
   }
   leave_statistics<P>(p, row, tile);
@@ -117,7 +122,7 @@ class Results {
 
 // The second pass over rows [first, last) of a tile whose results go to `to`.
 template <class P, class T, bool kShort, class W = Wide<T>>
-HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const Targets<P>& to) {
+HWY_INLINE void map_some(const RowProblem<W>&, const Tile<W>& tile, int64_t first, int64_t last, const Targets<P>& to) {
   if (first == last) return;
   if (to.wanted()) {
     if constexpr (kShort && kHasSingle<P> && !kHasNarrow<T>) {
@@ -141,15 +146,24 @@ HWY_INLINE void map_some(const Tile<W>& tile, int64_t first, int64_t last, const
   }
 }
 
+template <class P, class T, bool kShort, class W = Wide<T>>
+  requires kKeeps<P>
+HWY_INLINE void map_some(const RowProblem<W>& p, const Tile<W>& tile, int64_t first, int64_t last,
+                         const Targets<P>& to) {
+  if (first == last) return;
+  const auto map = tile.streams ? map_kept_rows<P, T, true> : map_kept_rows<P, T, false>;
+  map(p, tile, first, last, to.at[0]);
+}
+
 // The same, rows that must be in double by themselves; the tile begins with row `row`.
 template <class P, class T, bool kShort, class W = Wide<T>>
 HWY_INLINE void map_tile(const RowCall<W>& call, int64_t row, const Tile<W>& tile, int64_t first, int64_t last,
                          const Targets<P>& to) {
-  if (HWY_LIKELY(tile.exact == 0)) return map_some<P, T, kShort>(tile, first, last, to);
+  if (HWY_LIKELY(tile.exact == 0)) return map_some<P, T, kShort>(call.problem, tile, first, last, to);
   while (first < last) {
     int64_t until = first;
     while (until < last && (tile.exact >> until & 1) == 0) ++until;
-    map_some<P, T, kShort>(tile, first, until, to);
+    map_some<P, T, kShort>(call.problem, tile, first, until, to);
     if (until < last) {
       char* out[kOutputs<P>];
       to.rows(until, out);
@@ -193,8 +207,8 @@ HWY_INLINE void place_foresight(const RowProblem<W>& p, const RowSchedule& s, Pr
 template <class P, class T, class W = Wide<T>>
 HWY_INLINE bool are_dense(const RowProblem<W>& p, int64_t rows) {
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
-  bool dense = row_bytes <= kDenseBytes && rows * p.columns <= kDenseElements && p.out.data != nullptr &&
-               p.out.stride == row_bytes;
+  bool dense = (kKeeps<P> ? p.columns <= kBlockColumns : row_bytes <= kDenseBytes) &&
+               rows * p.columns <= kDenseElements && p.out.data != nullptr && p.out.stride == row_bytes;
   for (int i = 0; i < P::kInputs; ++i) dense = dense && p.in[i].stride == row_bytes;
   return dense;
 }
@@ -243,16 +257,21 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   }
   const bool dense = kShort && kStandsAlone<P> && are_dense<P, T>(p, s.tile);
   MaskCursor mask(p.mask, first);
-  uint8_t mask_bytes[2][kHasMask<P> && kShort ? kDenseElements : 1];
+  uint8_t mask_bytes[2][kReadsMask<P> && kShort ? kDenseElements : 1];
+  HWY_ALIGN W kept[kKeeps<P> ? kKeptColumns + kPackLanes<W> : 1];
   const auto place = [&](int64_t row, Tile<W>& tile) HWY_ATTR {
     place_tile<P, T>(p, row, HWY_MIN(s.tile, last - row), 0, p.columns, tile);
     tile.dense = dense;
-    if (kHasMask<P> && dense) {
+    if (kReadsMask<P> && dense) {
       tile.mask_bytes = mask.tile(tile.rows, p.columns, mask_bytes[&tile - tiles]);
     } else {
       place_mask<P>(mask, 0, tile);
     }
-    if constexpr (kHasPivot<P>) find_pivots<T>(tile.in[0], tile.rows, p.columns, tile.terms[0]);
+    if constexpr (kMovesPivot<P>) find_pivots<T>(tile.in[0], tile.rows, p.columns, tile.terms[0]);
+    if constexpr (kKeeps<P>) {
+      tile.kept = kept;
+      tile.kept_columns = kept_columns_of<T>(p.columns, dense);
+    }
   };
   const bool has_output = p.out.data != nullptr;
   bool summed = false, finished = false;  // what is known of a tile
@@ -281,13 +300,13 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
         for (int i = 0; i < P::kColumnSums; ++i) clear_sums(tile.column_sums[i], p.columns);
       }
       const int64_t taken = HWY_MIN(tile.rows - r, HWY_MIN(s.stripe - in_stripe, s.chunk - in_chunk));
-      if (!kShort && s.in_step && has_output && end < last && tile.exact == 0 && taken == tile.rows &&
-          next.rows == tile.rows) {
-        step_rows<P, T>(next, tile, to);
-        summed = true;
-      } else {
-        map_tile<P, T, kShort>(call, row, tile, r, r + taken, to);
+      const bool in_step = !kShort && s.in_step && has_output && end < last && tile.exact == 0 && taken == tile.rows &&
+                           next.rows == tile.rows;
+      if constexpr (!kShort) {
+        if (in_step) step_rows<P, T>(next, tile, to);
+        summed = summed || in_step;
       }
+      if (!in_step) map_tile<P, T, kShort>(call, row, tile, r, r + taken, to);
       r += taken;
       in_stripe += taken;
       in_chunk += taken;
@@ -329,8 +348,10 @@ void run_rows(const RowCall<W>& call, int64_t first, int64_t last) {
     if (call.problem.columns <= kMostNarrow) return walk_narrow<P, T>(call, first, last);
   }
 #endif
-  if (call.schedule.is_short) return walk<P, T, true>(call, first, last);
-  walk<P, T, false>(call, first, last);
+  if constexpr (!kKeeps<P>) {
+    if (!call.schedule.is_short) return walk<P, T, false>(call, first, last);
+  }
+  walk<P, T, true>(call, first, last);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

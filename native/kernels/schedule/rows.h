@@ -23,6 +23,7 @@ struct RowShape {
   bool is_forward;     // without sums of columns
   bool has_output;
   bool in_stretches;  // parameters change every few columns: results are stored stretch by stretch, or as they come
+  bool keeps;         // the first pass keeps what it sums
   int64_t unit;       // bytes that rows of results begin at multiples of: a power of 2, at most a line's
 };
 

@@ -1,34 +1,85 @@
-"""Processes forked from one that has imported PyTorch but not Descend. The import takes seconds."""
+"""Programs that begin as forks of a process which has imported PyTorch, but not Descend. The import takes seconds."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch.distributed.tensor", "pytest"])
 
+# Reads a line for each program, and forks. The child leaves the loop and runs the program at the top level, so that it
+# ends as `python -c` does. What torch_npu imports of PyTorch is imported here, torch_npu is not.
+_SERVER = """
+import json, os, sys
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+import torch.distributed.tensor, torch.fx.experimental.symbolic_shapes, torch.testing, torch.utils.data
+for _line in sys.stdin:
+    _program = json.loads(_line)
+    _child = os.fork()
+    if _child == 0:
+        break
+    print(_child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(_child, 0)[1]), flush=True)
+else:
+    sys.exit()
+for _number, _file in enumerate(_program["files"]):
+    os.dup2(os.open(_file, os.O_RDWR | os.O_CREAT), _number)
+os.environ.clear()
+os.environ.update(_program["environment"])
+os.chdir(_program["folder"])
+sys.path[:] = _program["path"]
+sys.argv = ["-c", *_program["arguments"]]
+exec(compile(_program["code"], "<string>", "exec"), {"__name__": "__main__"})
+"""
 
-def run(code: str, *arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Like ``python -c code arguments`` in a folder, with this process's module search path."""
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    server = subprocess.Popen([sys.executable, "-c", _SERVER], stdin=-1, stdout=-1, text=True)
+    atexit.register(server.communicate)  # the end of its input ends it
+    return server
+
+
+def run(
+    code: str,
+    *arguments: object,
+    folder: Path | None = None,
+    timeout: float = 300,
+    check: bool = False,
+    environment: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Like ``python -c code arguments`` in a folder, with this process's module search path.
+
+    To import torch alone does not bring torch_npu: `code` imports it.
+    """
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
     with tempfile.TemporaryDirectory() as outputs:
-        out, err = Path(outputs, "out"), Path(outputs, "err")
-        process = CONTEXT.Process(target=_program, args=(code, [*map(str, arguments)], folder or Path.cwd(), out, err))
-        process.start()
-        process.join(300)
-        if process.is_alive():
-            process.kill()
-            raise TimeoutError(f"still running: {code}")
-        return subprocess.CompletedProcess(code, process.exitcode or 0, out.read_text(), err.read_text())
-
-
-def _program(code: str, arguments: list[str], folder: Path, out: Path, err: Path) -> None:
-    for number, path in enumerate((out, err), 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    os.chdir(folder)
-    sys.argv = ["-c", *arguments]
-    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        files = ["/dev/null", *(os.path.join(outputs, name) for name in ("out", "err"))]
+        program = {
+            "code": code,
+            "arguments": [*map(str, arguments)],
+            "folder": str(folder or Path.cwd()),
+            "path": [path or os.getcwd() for path in sys.path],
+            "environment": os.environ | (environment or {}),
+            "files": files,
+        }
+        server.stdin.write(json.dumps(program) + "\n")
+        server.stdin.flush()
+        limit = threading.Timer(timeout, os.kill, (int(server.stdout.readline()), 9))
+        limit.start()
+        status = int(server.stdout.readline())
+        limit.cancel()
+        done = subprocess.CompletedProcess(code, status, *(Path(file).read_text() for file in files[1:]))
+    assert status == 0 or not check, f"exit status {status}\n{done.stdout}\n{done.stderr}"
+    return done

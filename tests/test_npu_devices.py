@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
+import forks
 from cases import run_python
 
 pytest.importorskip("torch")
@@ -12,8 +15,12 @@ pytest.importorskip("torch_npu")
 
 def run(code: str, **environment: str) -> list[str]:
     """The lines that the code prints, without torch_npu's own."""
-    lines = run_python("import torch, torch_npu\n" + code, timeout=120, **environment).stdout.splitlines()
-    return [line for line in lines if not line.startswith("[WARN]")]
+    done = forks.run("import torch, torch_npu\n" + code, check=True, environment=environment)
+    return printed(done)
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stdout.splitlines() if not line.startswith("[WARN]")]
 
 
 def test_devices():
@@ -128,4 +135,5 @@ for task in map(int, os.listdir("/proc/self/task")):
 sys.setswitchinterval(10)
 torch.autograd.backward([x * 2 for _ in range(100)], [torch.ones(4, 16).npu() for _ in range(100)])
 """
-    assert run(code, DESCEND_NPU_KERNELS=kernels) == ["found"]  # without the wait two of three abort
+    done = run_python("import torch, torch_npu\n" + code, timeout=120, DESCEND_NPU_KERNELS=kernels)
+    assert printed(done) == ["found"]  # without the wait two of three abort

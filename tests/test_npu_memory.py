@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_npu")
 
-from cases import run_python  # noqa: E402
+import forks  # noqa: E402
 from test_npu_runtime import START, run  # noqa: E402
 
 ALLOCATOR = """
@@ -71,7 +71,8 @@ except torch.OutOfMemoryError as error:
     print("out of memory" in str(error))
 print(torch.ones(3).npu().cpu().tolist())
 """
-    done = run_python(START + code, timeout=300, PYTORCH_NPU_ALLOC_CONF=f"expandable_segments:{segments}")
+    settings = {"PYTORCH_NPU_ALLOC_CONF": f"expandable_segments:{segments}"}
+    done = forks.run(START + code, check=True, environment=settings)
     assert done.stdout == "True\n[1.0, 1.0, 1.0]\n"
 
 
@@ -80,13 +81,13 @@ def test_a_first_tensor_that_is_filled():
 torch.use_deterministic_algorithms(True)
 print(torch.empty(3, device="npu").tolist(), torch.empty((), dtype=torch.int32, device="npu").item())
 """
-    done = run_python(START + code, timeout=300)
+    done = forks.run(START + code, check=True)
     assert done.stdout == "[nan, nan, nan] 2147483647\n"
 
 
 def test_a_device_says_its_share_of_the_memory_everywhere():
     code = "print(torch.npu.get_device_properties(1).total_memory == torch.npu.mem_get_info(1)[1])"
-    assert run_python(START + code, timeout=300, DESCEND_DEVICES="2").stdout == "True\n"
+    assert run(code, DESCEND_DEVICES="2") == "True\n"
 
 
 def test_pinned_memory():

@@ -11,7 +11,7 @@ torch_npu = pytest.importorskip("torch_npu")
 
 from torch import Tensor, nn  # noqa: E402
 
-from cases import run_python  # noqa: E402
+import forks  # noqa: E402
 from test_torch_npu import close, group_norm_swish, leaves, normal, nsa_compress, rms_norm  # noqa: E402
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -150,7 +150,7 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    done = run_python(code, timeout=300, TASK_QUEUE_ENABLE=queue)
+    done = forks.run(code, check=True, environment={"TASK_QUEUE_ENABLE": queue})
     assert "aclnnRmsNorm: gamma has shape [7]" in done.stdout
 
 
@@ -168,7 +168,7 @@ try:
 except RuntimeError as error:
     print("dy has strides [0, 0] for shape [4, 16], but must be contiguous" in str(error))
 """
-    done = run_python(code, timeout=120, TASK_QUEUE_ENABLE="0", DESCEND_PRODUCT=product)
+    done = forks.run(code, check=True, environment={"TASK_QUEUE_ENABLE": "0", "DESCEND_PRODUCT": product})
     assert done.stdout.split() == ["taken" if product == "ascend-950" else "True"]
 
 
@@ -203,4 +203,4 @@ torch.testing.assert_close(on_npu, on_cpu, rtol=1e-4, atol=1e-4)
 torch.npu.synchronize()
 """
     for when in ("before", "after"):
-        run_python(code, when, timeout=300)
+        forks.run(code, when, check=True)

@@ -1,11 +1,13 @@
 """torch_npu's own use of the runtime: streams, events, devices, processes, the end.
 
-Data is made on the CPU and moved. Each test that changes what a process has is in a process of its own.
+Data is made on the CPU and moved. Each test that changes what a process has is in a process of its own: a fork, if it
+is not about the start or the end.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 torch_npu = pytest.importorskip("torch_npu")
 
+import forks  # noqa: E402
 from cases import run_python  # noqa: E402
 from descend import _symbols, sdk  # noqa: E402
 
@@ -25,7 +28,10 @@ START = "import torch, torch_npu\nnpu = torch.npu\n"
 
 def run(code: str, **environment: str) -> str:
     """What a process prints that begins with torch_npu; it must end well, and say nothing but torch_npu's warnings."""
-    done = run_python(START + code, timeout=300, **environment)
+    return printed(forks.run(START + code, check=True, environment=environment))
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> str:
     assert "rror" not in done.stderr, done.stderr
     return done.stdout
 
@@ -181,7 +187,7 @@ stream.synchronize()
 torch_npu.npu._unsubscribe_report(stream)
 print(seen)
 """
-    done = run_python(START + code, timeout=300)
+    done = forks.run(START + code, check=True)
     assert done.stdout == "[0, 1, 2]\n", done.stderr
 
 
@@ -212,7 +218,7 @@ try:
 except RuntimeError as error:
     print("device" in str(error))
 """
-    done = run_python(START + code, timeout=300, DESCEND_DEVICES="3")
+    done = forks.run(START + code, check=True, environment={"DESCEND_DEVICES": "3"})
     assert done.stdout == "True\nTrue\n", done.stderr
 
 
@@ -269,7 +275,7 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), torch_npu.npu_rms_norm(x, gamma)[0].cpu().shape)
 """
-    done = run_python(START + code, timeout=300, TASK_QUEUE_ENABLE=queue)
+    done = forks.run(START + code, check=True, environment={"TASK_QUEUE_ENABLE": queue})
     assert done.stdout == "True 7 torch.Size([2048, 1024])\n"
     assert not re.search("terminate called|shutdown", done.stderr)
 
@@ -285,13 +291,13 @@ with npu.stream(side):
     y, _ = torch_npu.npu_rms_norm(x, gamma)
 print("end")
 """
-    assert run(code, TASK_QUEUE_ENABLE=queue) == "end\n"
+    assert printed(run_python(START + code, timeout=300, TASK_QUEUE_ENABLE=queue)) == "end\n"
 
 
 @pytest.mark.parametrize("way", ["raise ValueError('its own')", "import sys; sys.exit(3)", "import os; os._exit(3)"])
 def test_the_end_by_an_exception_or_a_status(way):
     code = "x = torch.rand(64, 64).npu()\ntorch_npu.npu_rms_norm(x, torch.ones(64).npu())\n" + way
-    done = run_python(START + code, timeout=300, check=False)
+    done = forks.run(START + code)
     assert done.returncode == (1 if "raise" in way else 3), done.stderr
     assert ("its own" in done.stderr) == ("raise" in way)
 

@@ -286,6 +286,7 @@ std::vector<Numbers> compute_in_double(const Call& call, const std::vector<Numbe
   std::vector<std::unique_ptr<double[]>> memory;  // large enough for all dtypes
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& tensor = plain.tensors[i];
+    tensor.data = nullptr;
     if (tensor.handle != Handle::kAlive) continue;
     if (tensor.dtype != ACL_BOOL) tensor.dtype = ACL_DOUBLE;
     tensor.offset = 0;
@@ -295,7 +296,6 @@ std::vector<Numbers> compute_in_double(const Call& call, const std::vector<Numbe
       tensor.strides[axis] = stride;
       (void)__builtin_mul_overflow(stride, tensor.shape[axis], &stride);
     }
-    tensor.data = nullptr;
     if (!uses(call, i)) continue;  // of any size
     memory.push_back(std::make_unique<double[]>(static_cast<size_t>(count_of(tensor.shape)) + 1));
     tensor.data = reinterpret_cast<char*>(memory.back().get());

@@ -4,10 +4,10 @@
     python examples/capture_gradients.py layer_norm_backward --steps 100 --out /tmp/captured.safetensors
 
 Byte-level language models in miniature learn the text of Python's own language reference: a Llama (RMS norm), a GPT
-(layer norm, masked softmax), one with compressed attention over packed sequences (NSA). A convolutional network with
-group norm and swish learns scikit-learn's handwritten digits. Each trains once in float32 and once with bfloat16
-weights and activations. At the first, a middle and the last step the chosen layers' inputs, statistics and incoming
-gradients are kept.
+(layer norm, masked softmax), a GPT with deep norm, one with compressed attention over packed sequences (NSA). A
+convolutional network with group norm and swish learns scikit-learn's handwritten digits. Each trains once in float32
+and once with bfloat16 weights and activations. At the first, a middle and the last step the chosen layers' inputs,
+statistics and incoming gradients are kept.
 
 Another operator is one more entry in OPERATORS: a layer in networks.py that derives from Captured, a network that uses
 it, the data that it learns from, and the layers and steps worth keeping. Needs torch and safetensors; scikit-learn for
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from networks import LENGTH, Captured, ConvolutionalNetwork, Gpt, LanguageModel, SparseLanguageModel
+from networks import LENGTH, Captured, ConvolutionalNetwork, DeepGpt, Gpt, LanguageModel, SparseLanguageModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -149,6 +149,11 @@ OPERATORS = {
             "blocks.2.mlp_norm": ("middle",),
             "final_norm": ("first", "middle", "last"),
         },
+    ),
+    "deep_norm_grad": Operator(
+        DeepGpt,
+        text,
+        {"blocks.0.attention_norm": ("first", "last"), "blocks.2.mlp_norm": ("middle", "last")},
     ),
     "scaled_masked_softmax_backward": Operator(
         Gpt,

@@ -61,6 +61,23 @@ class LayerNorm(Captured):
         return ((wide - mean) * rstd * self.weight.float() + self.bias.float()).to(x.dtype)
 
 
+class DeepNorm(LayerNorm):
+    """Layer norm of alpha * x + gx, a residual connection that deep networks scale up."""
+
+    result_gradient = "dy"
+
+    def __init__(self, columns: int, alpha: float) -> None:
+        super().__init__(columns)
+        self.alpha = alpha
+
+    def forward(self, x: Tensor, gx: Tensor) -> Tensor:
+        """Normalise the sum; `saved` holds what deep_norm_grad takes besides dy."""
+        y = super().forward(self.alpha * x.float() + gx.float())
+        numbers = {name: self.saved[name] for name in ("mean", "rstd")}
+        self.saved = {"x": x, "gx": gx, "gamma": self.weight, **numbers, "alpha": torch.tensor(self.alpha)}
+        return y.to(x.dtype)
+
+
 class MaskedSoftmax(Captured):
     """The scaled, masked softmax of attention: computed in float32, one rounding to x's dtype."""
 
@@ -259,6 +276,40 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.final_norm(x.flatten(0, 1)))
+
+
+class DeepBlock(nn.Module):
+    """Attention and MLP, each before a deep norm, which has the residual connection in it."""
+
+    def __init__(self, columns: int, heads: int, alpha: float) -> None:
+        super().__init__()
+        self.attention = GptAttention(columns, heads)
+        self.attention_norm = DeepNorm(columns, alpha)
+        self.mlp = nn.Sequential(nn.Linear(columns, 4 * columns), nn.GELU(), nn.Linear(4 * columns, columns))
+        self.mlp_norm = DeepNorm(columns, alpha)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One block of the residual stream."""
+        x = self.attention_norm(x, self.attention(x))
+        return self.mlp_norm(x, self.mlp(x))
+
+
+class DeepGpt(nn.Module):
+    """Bytes in, logits of the next byte out; alpha is DeepNet's of a decoder with so many blocks."""
+
+    def __init__(self, columns: int = 72, heads: int = 3, blocks: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, columns)
+        self.positions = nn.Embedding(LENGTH, columns)
+        self.blocks = nn.ModuleList(DeepBlock(columns, heads, (2 * blocks) ** 0.25) for _ in range(blocks))
+        self.head = nn.Linear(columns, 256, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, sequence] to [batch * sequence, 256]."""
+        x = self.embedding(tokens) + self.positions.weight
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.flatten(0, 1))
 
 
 class SparseAttention(nn.Module):

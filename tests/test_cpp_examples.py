@@ -75,6 +75,13 @@ def layer_norm_backward() -> dict[str, Array]:
     return {"dx": dx, "dweight": dweight}
 
 
+def deep_norm_grad() -> dict[str, Array]:
+    x, gx, gamma, beta = numbers(24).reshape(3, 8), numbers(24, 1).reshape(3, 8), numbers(8, 2), numbers(8, 3)
+    y, mean, rstd = reference.layer_norm(0.5 * x + gx, 8, gamma, beta, 1e-5)
+    dx, _, _, dgamma = reference.deep_norm_grad(y, x, gx, gamma, mean, rstd, 0.5)
+    return {"dx": dx, "dgamma": dgamma}
+
+
 def group_norm_swish_grad() -> dict[str, Array]:
     x, gamma, beta = numbers(48).reshape(2, 4, 2, 3), np.array([1, 2, 1, 2]), np.array([0, 0, 1, -1])
     y, mean, rstd = reference.group_norm_swish(x, gamma, beta, 2, "NCHW", 1e-5, True, 1.0)
@@ -101,6 +108,7 @@ EXPECTED: dict[str, Callable[[], dict[str, Array]]] = {
     for function in (
         rms_norm_grad,
         layer_norm_backward,
+        deep_norm_grad,
         group_norm_swish_grad,
         scaled_masked_softmax_backward,
         nsa_compress_grad,

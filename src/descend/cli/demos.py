@@ -34,6 +34,13 @@ def _layer_norm_backward() -> dict[str, Any]:
     return {"grad_out": np.cos(x), "input": x, "normalized_shape": (8,), "mean": mean, "rstd": rstd, "weight": weight}
 
 
+def _deep_norm_grad() -> dict[str, Any]:
+    numbers = np.arange(1, 13, dtype=np.float32).reshape(3, 1, 4)
+    gx, statistics = np.repeat(np.array([2, 4, 6, 8], np.float32), 3), np.arange(3, dtype=np.float32)
+    return {"dy": numbers, "x": numbers, "gx": gx.reshape(3, 1, 4), "gamma": np.arange(4, dtype=np.float32),
+            "mean": statistics.reshape(3, 1, 1), "rstd": statistics.reshape(3, 1, 1)}  # fmt: skip
+
+
 def _group_norm_swish_grad() -> dict[str, Any]:
     x = np.linspace(-3, 3, 32, dtype=np.float32).reshape(2, 4, 2, 2)
     gamma, beta = np.array([1, 2, 1, 2], np.float32), np.array([0, 0, 1, -1], np.float32)
@@ -68,6 +75,7 @@ def _windows(tensors: Tensors) -> dict[str, Any]:
 DEMOS = {
     "rms_norm_grad": Demo(_rms_norm_grad),
     "layer_norm_backward": Demo(_layer_norm_backward, lambda tensors: {"normalized_shape": tensors["weight"].shape}),
+    "deep_norm_grad": Demo(_deep_norm_grad, lambda tensors: {"alpha": float(tensors["alpha"])}),
     "group_norm_swish_grad": Demo(
         _group_norm_swish_grad, lambda tensors: {"num_groups": tensors["mean"].size // len(tensors["x"])}
     ),

@@ -14,7 +14,7 @@ namespace fuzz {
 void call_operator(Bytes& bytes, Call call, aclrtStream stream, bool stream_alive);
 
 // What the operator itself computes from these inputs on host, where all tensors are contiguous and in double. It is
-// the reference of operators that have no other one here.
+// the reference of operators that have no other one here. Empty if the operator does not take DOUBLE in this call.
 std::vector<Numbers> compute_in_double(const Call& call, const std::vector<Numbers>& inputs);
 
 }  // namespace fuzz

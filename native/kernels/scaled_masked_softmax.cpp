@@ -31,9 +31,8 @@ struct SoftmaxProgram {
 
   static constexpr double kUnits = kBrief ? std::numbers::log2e : 1;
 
-  // The rounding of a largest score as far from 0 may take exponentials out of the range, and that of the others, where
-  // a difference is not rounded once, would show in 16 bits.
-  static constexpr double kFar = kBrief ? (HWY_NATIVE_FMA ? 0x1p28 : 0x1p10) : sizeof(T) == 4 ? 0x1p30 : 0x1p59;
+  // The rounding of a largest score as far from 0 may take exponentials out of the range.
+  static constexpr double kFar = kBrief ? 0x1p28 : sizeof(T) == 4 ? 0x1p30 : 0x1p59;
 
   struct Scale {
     using W = Wide<T>;
@@ -48,9 +47,11 @@ struct SoftmaxProgram {
     return hn::IfThenElse(open, hn::Mul(x, scale.factor), scale.masked);
   }
 
-  template <class V, class M>
+  // Far from 0 the product is rounded as the largest score was, lest none of them be near it.
+  template <bool kRounded, class V, class M>
   static HWY_INLINE V kept(V x, M open, V max, const Scale& scale) {
-    const V difference = hn::IfThenElse(open, hn::MulSub(x, scale.factor, max), hn::Sub(scale.masked, max));
+    const V unmasked = kRounded ? hn::Sub(hn::Mul(x, scale.factor), max) : hn::MulSub(x, scale.factor, max);
+    const V difference = hn::IfThenElse(open, unmasked, hn::Sub(scale.masked, max));
     if constexpr (kBrief) {
       return brief_power_of_two(difference);
     } else {
@@ -58,17 +59,20 @@ struct SoftmaxProgram {
     }
   }
 
-  // Near the score of what is masked the rounding of that, in units of ln 2, would show, unless all elements are even.
+  // Near the score of what is masked the rounding of that, in units of ln 2, would show, and so would that of any score
+  // where the product is rounded before the difference; unless all elements are even.
   template <class W, class V>
   static HWY_INLINE auto finish(const V* totals, const double* scalars, V* row) {
     const hn::DFromV<V> d;
     const auto number = [&](double v) HWY_ATTR { return hn::Set(d, static_cast<hn::TFromV<V>>(v)); };
     row[kTotal] = totals[0];
     row[kReciprocal] = hn::Div(number(1), totals[0]);
-    const auto holds = hn::And(hn::Lt(hn::Abs(row[kPivot]), number(kFar)), hn::Gt(totals[0], number(0)));
-    if constexpr (!kBrief) return holds;
+    const auto is_number = hn::Gt(totals[0], number(0));
+    if constexpr (!kBrief) return is_number;
     const auto are_even = hn::Ge(totals[0], number(scalars[kColumns] * (1 - 0x1p-18)));
-    return hn::And(holds, hn::Or(are_even, hn::Gt(row[kPivot], number(-9000 * kUnits))));
+    auto is_exact = hn::Gt(row[kPivot], number(-9000 * kUnits));
+    if (!HWY_NATIVE_FMA) is_exact = hn::And(is_exact, hn::Lt(hn::Abs(row[kPivot]), number(0x1p10)));
+    return hn::And(is_number, hn::Or(are_even, is_exact));
   }
 
   // One correction makes the product with the reciprocal what a division, which is slow, would give. The last bit of

@@ -7,7 +7,8 @@
 // which elements are not masked:
 //   Scale                             what the following need of the call, made of its numbers
 //   score(v, open, scale)             what the pivot is the largest of
-//   kept(v, open, pivot, scale)       what is summed, and kept; map() gets it for the input
+//   kept<kFar>(v, open, pivot, scale) what is summed, and kept; map() gets it for the input. Far: the pivot
+//                                     is at least so far from 0 as the program's kFar
 //   kMapped                           the first of the terms that map() reads, and behind the last
 #if defined(DESCEND_KERNELS_ROWS_KEPT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_ROWS_KEPT_INL_H_
@@ -16,7 +17,9 @@
 #define DESCEND_KERNELS_ROWS_KEPT_INL_H_
 #endif
 
+#include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/rows/results-inl.h"
 #include "kernels/spread-inl.h"
@@ -69,8 +72,9 @@ HWY_INLINE void for_each_block(int64_t columns, F f) {
   for (int64_t c = 0; c < columns; c += kBlockColumns) f(Block{c, HWY_MIN(kBlockColumns, columns - c)});
 }
 
-// to[r] = what op puts together of a block of each row of a tile: of(r)(extent, x, bytes, c, k) is vector k of a pack,
-// which begins with column c of the block; x and bytes are the elements and the mask from there on.
+// to[r] = what op puts together of a block of each row of a tile. of(r, fold) calls fold(vector_of) once:
+// vector_of(extent, x, bytes, c, k) is vector k of a pack, which begins with column c of the block; x and bytes are the
+// elements and the mask from there on.
 template <size_t kRest, class T, class Op, class F, class W = Wide<T>>
 HWY_INLINE void fold_block(const Tile<W>& tile, const Block& block, W neutral, Op op, W* to, F of) {
   constexpr int64_t kLanes = kVectorLanes<W>, kStep = kPackLanes<W>;
@@ -88,23 +92,24 @@ HWY_INLINE void fold_block(const Tile<W>& tile, const Block& block, W neutral, O
       const T* const x = reinterpret_cast<const T*>(in.row(r));
       const uint8_t* const bytes =
           dense_bytes != nullptr ? dense_bytes + r * columns : tile.mask[r].columns(block.begin, columns, buffer);
-      const auto vector_of = of(r);
-      Vector<W> acc[kPackVectors<W>];
-      each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { acc[k] = splat(neutral); });
-      const auto add = [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-        c += static_cast<int64_t>(k) * kLanes;
-        acc[k] = op(acc[k], inside_or<W>(extent, 0, vector_of(extent, x + c, bytes + c, c, k), splat(neutral)));
-      };
-      int64_t c = 0;
-      for (; c + kStep <= columns; c += kStep) {
-        each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });
-      }
-      if constexpr (kRest > 0) {
-        front.readable = dense_bytes != nullptr && (tile_rows - r) * columns >= last + kLanes;
-        each<kRest - 1>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });
-        add(front, c, kRest - 1);
-      }
-      lanes[i] = fold_to_vector<W>(acc, op);
+      of(r, [&](auto vector_of) DESCEND_INLINED {
+        Vector<W> acc[kPackVectors<W>];
+        each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { acc[k] = splat(neutral); });
+        const auto add = [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+          c += static_cast<int64_t>(k) * kLanes;
+          acc[k] = op(acc[k], inside_or<W>(extent, 0, vector_of(extent, x + c, bytes + c, c, k), splat(neutral)));
+        };
+        int64_t c = 0;
+        for (; c + kStep <= columns; c += kStep) {
+          each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });
+        }
+        if constexpr (kRest > 0) {
+          front.readable = dense_bytes != nullptr && (tile_rows - r) * columns >= last + kLanes;
+          each<kRest - 1>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });
+          add(front, c, kRest - 1);
+        }
+        lanes[i] = fold_to_vector<W>(acc, op);
+      });
     }
     fold_rows<W>(lanes, to + first, op);
   });
@@ -114,28 +119,34 @@ HWY_INLINE void fold_block(const Tile<W>& tile, const Block& block, W neutral, O
 template <class P, class T, size_t kRest, class W = Wide<T>>
 HWY_NOINLINE void find_largest(const RowProblem<W>& p, const Tile<W>& tile, const Block& block, W* largest) {
   const typename P::Scale scale(p.scalars);
-  fold_block<kRest, T>(tile, block, std::numeric_limits<W>::lowest(), Largest(), largest, [&](int64_t) DESCEND_INLINED {
-    return [&](auto extent, const T* x, const uint8_t* bytes, int64_t, size_t)
-               DESCEND_INLINED { return P::score(load(extent, x, 0), load_open<W>(extent, bytes, 0), scale); };
-  });
+  fold_block<kRest, T>(
+      tile, block, std::numeric_limits<W>::lowest(), Largest(), largest, [&](int64_t, auto fold) DESCEND_INLINED {
+        fold([&](auto extent, const T* x, const uint8_t* bytes, int64_t, size_t)
+                 DESCEND_INLINED { return P::score(load(extent, x, 0), load_open<W>(extent, bytes, 0), scale); });
+      });
 }
 
 // What is kept of a block of each row, and its sum.
 template <class P, class T, size_t kRest, class W = Wide<T>>
 HWY_NOINLINE void keep_block(const RowProblem<W>& p, const Tile<W>& tile, const Block& block, W* kept, W* sums) {
   const typename P::Scale scale(p.scalars);
+  const W far = static_cast<W>(P::kFar);
   const W* const pivots = tile.terms[0];
   const int64_t step = tile.kept_columns;
   const int64_t ahead = tile.prefetch.maps ? tile.prefetch.beyond[0] / static_cast<int64_t>(sizeof(T)) : 0;
-  fold_block<kRest, T>(tile, block, W{0}, Sum(), sums, [&](int64_t r) DESCEND_INLINED {
+  fold_block<kRest, T>(tile, block, W{0}, Sum(), sums, [&](int64_t r, auto fold) DESCEND_INLINED {
     const auto pivot = splat(pivots[r]);
     W* const to = kept + r * step;
-    return [&, pivot, to](auto extent, const T* x, const uint8_t* bytes, int64_t c, size_t k) DESCEND_INLINED {
-      if (k == 0) prefetch_pack<prefetch_distant>(x, ahead);
-      const auto v = P::kept(load(extent, x, 0), load_open<W>(extent, bytes, 0), pivot, scale);
-      hn::StoreU(v, Tag<W>(), to + c);  // what it writes behind the row is the next row's, and written after it
-      return v;
+    const auto keep = [&](auto is_far) DESCEND_INLINED {
+      fold([&](auto extent, const T* x, const uint8_t* bytes, int64_t c, size_t k) DESCEND_INLINED {
+        if (k == 0) prefetch_pack<prefetch_distant>(x, ahead);
+        const auto open = load_open<W>(extent, bytes, 0);
+        const auto v = P::template kept<is_far()>(load(extent, x, 0), open, pivot, scale);
+        hn::StoreU(v, Tag<W>(), to + c);  // what it writes behind the row is the next row's, and written after it
+        return v;
+      });
     };
+    HWY_UNLIKELY(std::abs(pivots[r]) >= far) ? keep(std::true_type()) : keep(std::false_type());
   });
 }
 

@@ -27,9 +27,9 @@ struct Reply {
   char read = 0;
 };
 
-// Starts it. To be called before the library has threads.
+// Starts it. To be called before the library has threads. qemu-user, which forks badly, has none.
 void start_peer();
-pid_t peer();
+pid_t peer();  // 0 if there is none
 Reply ask(const Request& request);
 
 }  // namespace fuzz

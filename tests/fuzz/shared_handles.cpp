@@ -13,7 +13,7 @@ constexpr size_t kMostPids = 900;
 }  // namespace
 
 void Runtime::share_handles() {
-  if (!is_alone) return;  // the second process serves one thread
+  if (peer() == 0) return;  // it serves one thread, so several have none
   switch (bytes_.below(4)) {
     case 0:
       return export_handle();

@@ -1,6 +1,4 @@
-#include "kernels/layer_norm_backward.h"
-
-#include "kernels/rows/engine.h"
+#include "kernels/rows/operator.h"
 
 #define HWY_TARGET_INCLUDE "kernels/layer_norm_backward.cpp"
 #include "kernels/dispatch.h"
@@ -23,6 +21,11 @@ struct LayerNormBackwardProgram {
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
   static constexpr bool kFoldsInDouble = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
+
+  template <class T>
+  static RowKernels<Wide<T>> kernels() {
+    return row_kernels<LayerNormBackwardProgram, T>();
+  }
 
   template <class V>
   static HWY_INLINE void sum(const V* in, const V* column, const V* row, V* sums) {
@@ -53,11 +56,6 @@ struct LayerNormBackwardProgram {
   }
 };
 
-template <class T>
-RowKernels<Wide<T>> layer_norm_backward_kernels() {
-  return row_kernels<LayerNormBackwardProgram, T>();
-}
-
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -85,42 +83,7 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace
 
-template <class T>
-int64_t layer_norm_backward_slots(int64_t rows, int64_t columns) {
-  return gradient_slots(rows, columns, kElementOfType<T>);
-}
-
-template <class T>
-size_t layer_norm_backward_scratch(int64_t rows, int64_t columns) {
-  return gradient_scratch(rows, columns, kElementOfType<T>);
-}
-
-template <class T>
-void layer_norm_backward(const LayerNormBackward<T>& p, void* scratch) {
-  using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, layer_norm_backward_kernels<T>)(),
-                                 .exact_sums = exact_sums,
-                                 .exact_map = exact_map};
-  const RowProblem<W> problem{
-      .rows = p.rows,
-      .columns = p.columns,
-      .element = kElementOfType<T>,
-      .in = {stream_of(p.dy), stream_of(p.x)},
-      .out = stream_of(p.dx),
-      .numbers = {p.mean, p.rstd},
-      .parameters = {{p.gamma.wide, p.gamma.own}},
-      .sums = {{p.dgamma.slots, p.dgamma.wide, p.dgamma.own}, {p.dbeta.slots, p.dbeta.wide, p.dbeta.own}}};
-  run_gradient(problem, op, scratch);
-}
-
-#define DESCEND_INSTANTIATE(T)                                                   \
-  template int64_t layer_norm_backward_slots<T>(int64_t rows, int64_t columns);  \
-  template size_t layer_norm_backward_scratch<T>(int64_t rows, int64_t columns); \
-  template void layer_norm_backward<T>(const LayerNormBackward<T>& problem, void* scratch);
-DESCEND_INSTANTIATE(float16)
-DESCEND_INSTANTIATE(bfloat16)
-DESCEND_INSTANTIATE(float)
-DESCEND_INSTANTIATE(double)
+DESCEND_ROW_GRADIENT(layer_norm_backward, LayerNormBackwardProgram)
 
 }  // namespace descend::kernels
 #endif  // HWY_ONCE

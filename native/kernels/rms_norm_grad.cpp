@@ -1,6 +1,4 @@
-#include "kernels/rms_norm_grad.h"
-
-#include "kernels/rows/engine.h"
+#include "kernels/rows/operator.h"
 
 #define HWY_TARGET_INCLUDE "kernels/rms_norm_grad.cpp"
 #include "kernels/dispatch.h"
@@ -23,6 +21,11 @@ struct RmsNormGradProgram {
   static constexpr bool kFoldsInDouble = true;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 
+  template <class T>
+  static RowKernels<Wide<T>> kernels() {
+    return row_kernels<RmsNormGradProgram, T>();
+  }
+
   template <class V>
   static HWY_INLINE void sum(const V* in, const V* column, const V*, V* sums) {
     sums[0] = hn::MulAdd(hn::Mul(in[kDy], column[kGamma]), in[kX], sums[0]);
@@ -40,11 +43,6 @@ struct RmsNormGradProgram {
     return hn::MulSub(scaled, column[kGamma], hn::Mul(in[kX], row[kSlope]));
   }
 };
-
-template <class T>
-RowKernels<Wide<T>> rms_norm_grad_kernels() {
-  return row_kernels<RmsNormGradProgram, T>();
-}
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -68,40 +66,7 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace
 
-template <class T>
-int64_t rms_norm_grad_slots(int64_t rows, int64_t columns) {
-  return gradient_slots(rows, columns, kElementOfType<T>);
-}
-
-template <class T>
-size_t rms_norm_grad_scratch(int64_t rows, int64_t columns) {
-  return gradient_scratch(rows, columns, kElementOfType<T>);
-}
-
-template <class T>
-void rms_norm_grad(const RmsNormGrad<T>& p, void* scratch) {
-  using W = Wide<T>;
-  static const RowOperator<W> op{
-      .kernels = DESCEND_CHOOSE_FOR(T, rms_norm_grad_kernels<T>)(), .exact_sums = exact_sums, .exact_map = exact_map};
-  const RowProblem<W> problem{.rows = p.rows,
-                              .columns = p.columns,
-                              .element = kElementOfType<T>,
-                              .in = {stream_of(p.dy), stream_of(p.x)},
-                              .out = stream_of(p.dx),
-                              .numbers = {p.rstd},
-                              .parameters = {{p.gamma.wide, p.gamma.own}},
-                              .sums = {{p.dgamma.slots, p.dgamma.wide, p.dgamma.own}}};
-  run_gradient(problem, op, scratch);
-}
-
-#define DESCEND_INSTANTIATE(T)                                             \
-  template int64_t rms_norm_grad_slots<T>(int64_t rows, int64_t columns);  \
-  template size_t rms_norm_grad_scratch<T>(int64_t rows, int64_t columns); \
-  template void rms_norm_grad<T>(const RmsNormGrad<T>& problem, void* scratch);
-DESCEND_INSTANTIATE(float16)
-DESCEND_INSTANTIATE(bfloat16)
-DESCEND_INSTANTIATE(float)
-DESCEND_INSTANTIATE(double)
+DESCEND_ROW_GRADIENT(rms_norm_grad, RmsNormGradProgram)
 
 }  // namespace descend::kernels
 #endif  // HWY_ONCE

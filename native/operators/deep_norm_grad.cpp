@@ -17,7 +17,7 @@ const RowGradient& parts() {
 }
 
 Status validate_and_plan(const Call& call, Plan* plan) {
-  RowGradientShape shape;
+  RowShape shape;
   DESCEND_RETURN_IF_ERROR(check_row_gradient(call, parts(), &shape));
   if (plan == nullptr || shape.columns == 0) return {};
   with_element_type(row_gradient_element(call, parts()),

@@ -31,7 +31,7 @@ void infer(Call& call) {
   }
 }
 
-Status validate(const Call& call, LayerNormShape* shape) {
+Status validate(const Call& call, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(
       check_layer_norm_shape(call, {kInput, kNormalizedShape, kWeight, kBias, kMean, kRstd}, shape));
   DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kOut, kInput));
@@ -43,7 +43,7 @@ Status validate(const Call& call, LayerNormShape* shape) {
 }
 
 template <class T>
-void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
+void plan_kernel(const Call& call, const RowShape& shape, Plan& plan) {
   using W = kernels::Wide<T>;
   const auto [leading, rows, columns] = shape;
   const StagedRows x = stage_rows(call, plan, kInput, leading, columns, kElementOf<T>);
@@ -74,7 +74,7 @@ void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
   if (rstd_wanted) rstd.finish(call, plan);
 }
 
-void make_plan(const Call& call, const LayerNormShape& shape, Plan& plan) {
+void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   if (shape.rows == 0) return;
   with_element_type(kernel_element(call, kInput, {kOut}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
 }
@@ -129,7 +129,7 @@ extern const Operator layer_norm{
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,
-    .validate_and_plan = validate_then_plan<LayerNormShape, validate, make_plan>,
+    .validate_and_plan = validate_then_plan<RowShape, validate, make_plan>,
     .in_level2 = true,
     .variants = layer_norm_variants,
 };

@@ -1,9 +1,13 @@
 // aclnnLayerNormBackward: contract and plan.
-#include "kernels/layer_norm_backward.h"
-
 #include <algorithm>
 
 #include "operators/layer_norm_shape.h"
+#include "operators/row_gradient.h"
+
+namespace descend::kernels {
+template <class T>
+void layer_norm_backward(const RowProblem<Wide<T>>& problem, void* scratch);
+}
 
 namespace descend {
 namespace {
@@ -64,7 +68,7 @@ Status validate_first(const Call& call) {
                    ", but must have length ", kOutputs, ", an entry for each output.");
 }
 
-Status validate(const Call& call, LayerNormShape* shape) {
+Status validate(const Call& call, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kGradOut, kInput));
   DESCEND_RETURN_IF_ERROR(
       check_layer_norm_shape(call, {kInput, kNormalizedShape, kWeight, kBias, kMean, kRstd}, shape));
@@ -80,49 +84,18 @@ Status validate(const Call& call, LayerNormShape* shape) {
   return both ? check_layer_norm_same_shape(call, kGradBias, kGradWeight) : Status{};
 }
 
-template <class T>
-void plan_kernel(const Call& call, const LayerNormShape& shape, Plan& plan) {
-  using W = kernels::Wide<T>;
-  const auto [leading, rows, columns] = shape;
-  const StagedRows dy = stage_rows(call, plan, kGradOut, leading, columns, kElementOf<T>);
-  const StagedRows x = stage_rows(call, plan, kInput, leading, columns, kElementOf<T>);
-  const Place mean = stage_vector(call, plan, kMean, kElementOf<W>);
-  const Place rstd = stage_vector(call, plan, kRstd, kElementOf<W>);
-  const StagedParameter<T> gamma = stage_parameter<T>(call, plan, kWeight, columns, 1);
-  const bool dx_wanted = counts(call, kGradInput);
-  StagedOutput dx;
-  if (dx_wanted) dx = StagedOutput::rows(call, plan, kGradInput, leading, columns, kElementOf<T>);
-
-  const int64_t slots = kernels::layer_norm_backward_slots<T>(rows, columns);
-  StagedSums dgamma, dbeta;
-  if (counts(call, kGradWeight)) dgamma = StagedSums(call, plan, kGradWeight, slots, columns, kElementOf<T>);
-  if (counts(call, kGradBias)) dbeta = StagedSums(call, plan, kGradBias, slots, columns, kElementOf<T>);
-  const Place scratch = plan.scratch(kernels::layer_norm_backward_scratch<T>(rows, columns));
-  plan.step("layer_norm_backward", (dx_wanted ? 3.0 : 2.0) * rows * columns * sizeof(T),
-            [=, out = dx.staged()](const Addresses& addresses) {
-              kernels::layer_norm_backward<T>({.rows = rows,
-                                               .columns = columns,
-                                               .dy = dy.at<const T>(addresses),
-                                               .x = x.at<const T>(addresses),
-                                               .mean = addresses.at<const W>(mean),
-                                               .rstd = addresses.at<const W>(rstd),
-                                               .gamma = gamma.at(addresses),
-                                               .dx = dx_wanted ? out.at<T>(addresses) : kernels::Rows<T>{},
-                                               .dgamma = dgamma.at<T>(addresses),
-                                               .dbeta = dbeta.at<T>(addresses)},
-                                              addresses.at<void>(scratch));
-            });
-  if (dx_wanted) dx.finish(call, plan);
-  dgamma.finish(call, plan);
-  dbeta.finish(call, plan);
+const RowGradient& parts() {
+  static const RowGradient at{kInput,         {kGradOut, kInput}, {kWeight},
+                              {kMean, kRstd}, {kGradInput},       {kGradWeight, kGradBias}};
+  return at;
 }
 
-void make_plan(const Call& call, const LayerNormShape& shape, Plan& plan) {
+void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   const Dims& mask = call[kOutputMask].list;
   if (shape.columns == 0 || std::none_of(mask.begin(), mask.end(), [](int64_t wanted) { return wanted != 0; })) return;
-  const kernels::Element element = counts(call, kGradInput) ? kernel_element(call, kInput, {kGradOut, kGradInput})
-                                                            : kernel_element(call, kInput, {kGradOut});
-  with_element_type(element, [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  with_element_type(row_gradient_element(call, parts()), [&]<class T>(T) {
+    plan_row_gradient<T>(call, parts(), shape, kernels::layer_norm_backward<T>, plan);
+  });
 }
 
 }  // namespace
@@ -188,7 +161,7 @@ extern const Operator layer_norm_backward{
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,
-    .validate_and_plan = validate_then_plan<LayerNormShape, validate, make_plan>,
+    .validate_and_plan = validate_then_plan<RowShape, validate, make_plan>,
     .counts = counts,
     .computes = computes,
     .validate_first = validate_first,

@@ -48,7 +48,7 @@ Status check_layer_norm_same_shape(const Call& call, int i, int other) {
                  ", ", to_string(expected), ".");
 }
 
-Status check_layer_norm_shape(const Call& call, const LayerNormParameters& at, LayerNormShape* shape) {
+Status check_layer_norm_shape(const Call& call, const LayerNormParameters& at, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_normalized_shape(call, at));
   const Dims& input = call[at.input].tensor.shape;
   const Dims& normalized = call[at.normalized_shape].list;

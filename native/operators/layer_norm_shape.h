@@ -2,20 +2,9 @@
 // rows of the dtype table, the products.
 #pragma once
 
-#include <algorithm>
-
-#include "operators/operator.h"
-#include "operators/plan.h"
 #include "operators/staging.h"
 
 namespace descend {
-
-// input as a matrix: normalizedShape has its last dimensions, the others count the rows.
-struct LayerNormShape {
-  uint64_t leading = 0;  // dimensions of input that count rows
-  int64_t rows = 0;
-  int64_t columns = 0;
-};
 
 // The numbers of the parameters that both operators have.
 struct LayerNormParameters {
@@ -23,24 +12,13 @@ struct LayerNormParameters {
 };
 
 // Checks input's rank, normalizedShape, and the shapes of weight, bias, mean and rstd if given (161002).
-Status check_layer_norm_shape(const Call& call, const LayerNormParameters& at, LayerNormShape* shape);
+Status check_layer_norm_shape(const Call& call, const LayerNormParameters& at, RowShape* shape);
 
 // Checks that tensor i has the shape of tensor `other` (161002).
 Status check_layer_norm_same_shape(const Call& call, int i, int other);
 
 // How many of input's last dimensions normalizedShape has, for infer, where neither is checked yet.
 uint64_t normalized_dimensions(const Call& call, int input, int normalized_shape);
-
-// weight or bias. If it is null, `columns` copies of its default.
-template <class T>
-StagedParameter<T> stage_parameter(const Call& call, Plan& plan, int i, int64_t columns, int missing) {
-  using W = kernels::Wide<T>;
-  if (call.given(i)) return stage_column_parameter<T>(call, plan, i);
-  const Place same = plan.scratch(columns, sizeof(W));
-  plan.step("fill", 1.0 * columns * sizeof(W),
-            [=](const Addresses& addresses) { std::fill_n(addresses.at<W>(same), columns, static_cast<W>(missing)); });
-  return {same, false};
-}
 
 // The documents' combinations and that of `host`: dtypes of input, of a parameter, and of tensors that take any.
 struct LayerNormDtypes {

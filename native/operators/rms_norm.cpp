@@ -44,7 +44,7 @@ Status check_ascend_950(const Call& call) {
                    call.name(kX), ", ", x.size(), ", on ", product, ".");
 }
 
-Status validate(const Call& call, RmsNormShape* shape) {
+Status validate(const Call& call, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
   const Dims& x = call[kX].tensor.shape;
   const Dims& rstd = call[kRstd].tensor.shape;
@@ -67,7 +67,7 @@ Status validate(const Call& call, RmsNormShape* shape) {
 }
 
 template <class T>
-void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
+void plan_kernel(const Call& call, const RowShape& shape, Plan& plan) {
   const auto [leading, rows, columns] = shape;
   const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
   const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma);
@@ -90,7 +90,7 @@ void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
   rstd.finish(call, plan);
 }
 
-void make_plan(const Call& call, const RmsNormShape& shape, Plan& plan) {
+void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   if (shape.rows == 0) return;
   with_element_type(kernel_element(call, kX, {kY}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
 }
@@ -135,7 +135,7 @@ extern const Operator rms_norm{
             {Code::kFindKernelError, "the product has no such operator"},
         },
     .infer = infer,
-    .validate_and_plan = validate_then_plan<RmsNormShape, validate, make_plan>,
+    .validate_and_plan = validate_then_plan<RowShape, validate, make_plan>,
     .const_outputs = true,
 };
 

@@ -1,8 +1,11 @@
 // aclnnRmsNormGrad: contract and plan.
-#include "kernels/rms_norm_grad.h"
-
 #include "operators/rms_norm_shape.h"
-#include "operators/staging.h"
+#include "operators/row_gradient.h"
+
+namespace descend::kernels {
+template <class T>
+void rms_norm_grad(const RowProblem<Wide<T>>& problem, void* scratch);
+}
 
 namespace descend {
 namespace {
@@ -19,13 +22,9 @@ std::vector<DtypeRow> dtype_rows() {
   return rows;
 }
 
-void infer(Call& call) {
-  const Tensor& x = call[kX].tensor;
-  if (!call.given(kDx)) call[kDx].tensor = contiguous_tensor(x.dtype, x.shape);
-  if (!call.given(kDgamma)) {
-    const Dtype wide = x.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
-    call[kDgamma].tensor = contiguous_tensor(wide, call[kGamma].tensor.shape);
-  }
+const RowGradient& parts() {
+  static const RowGradient at{kX, {kDy, kX}, {kGamma}, {kRstd}, {kDx}, {kDgamma}};
+  return at;
 }
 
 Status equal_shapes(const Call& call, int i, int other) {
@@ -74,7 +73,7 @@ Status check_atlas(const Call& call) {
   return {};
 }
 
-Status validate(const Call& call, RmsNormShape* shape) {
+Status validate(const Call& call, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDy, kX));
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
   DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDx, kX));
@@ -83,35 +82,10 @@ Status validate(const Call& call, RmsNormShape* shape) {
   return call.product == Product::kAscend950 ? check_ascend_950(call) : check_atlas(call);
 }
 
-template <class T>
-void plan_kernel(const Call& call, const RmsNormShape& shape, Plan& plan) {
-  const auto [leading, rows, columns] = shape;
-  const StagedRows dy = stage_rows(call, plan, kDy, leading, columns, kElementOf<T>);
-  const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
-  const Place rstd = stage_vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
-  const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma);
-  const StagedOutput dx = StagedOutput::rows(call, plan, kDx, leading, columns, kElementOf<T>);
-
-  const StagedSums dgamma(call, plan, kDgamma, kernels::rms_norm_grad_slots<T>(rows, columns), columns, kElementOf<T>);
-  const Place scratch = plan.scratch(kernels::rms_norm_grad_scratch<T>(rows, columns));
-  plan.step("rms_norm_grad", 3.0 * rows * columns * sizeof(T), [=, out = dx.staged()](const Addresses& addresses) {
-    kernels::rms_norm_grad<T>({.rows = rows,
-                               .columns = columns,
-                               .dy = dy.at<const T>(addresses),
-                               .x = x.at<const T>(addresses),
-                               .rstd = addresses.at<const kernels::Wide<T>>(rstd),
-                               .gamma = gamma.at(addresses),
-                               .dx = out.at<T>(addresses),
-                               .dgamma = dgamma.at<T>(addresses)},
-                              addresses.at<void>(scratch));
-  });
-  dx.finish(call, plan);
-  dgamma.finish(call, plan);
-}
-
-void make_plan(const Call& call, const RmsNormShape& shape, Plan& plan) {
+void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   if (shape.columns == 0) return;
-  with_element_type(kernel_element(call, kX, {kDy, kDx}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  with_element_type(row_gradient_element(call, parts()),
+                    [&]<class T>(T) { plan_row_gradient<T>(call, parts(), shape, kernels::rms_norm_grad<T>, plan); });
 }
 
 }  // namespace
@@ -161,8 +135,8 @@ extern const Operator rms_norm_grad{
              "atlas-inference a last axis of dy, x or gamma shorter than 32 bytes"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
-    .infer = infer,
-    .validate_and_plan = validate_then_plan<RmsNormShape, validate, make_plan>,
+    .infer = [](Call& call) { infer_row_gradient(call, parts()); },
+    .validate_and_plan = validate_then_plan<RowShape, validate, make_plan>,
     .const_outputs = true,
 };
 

@@ -17,7 +17,7 @@ int64_t product(const Dims& dims) {
 
 }  // namespace
 
-Status check_rms_norm_shape(const Call& call, int x, int gamma, int rstd, RmsNormShape* shape) {
+Status check_rms_norm_shape(const Call& call, int x, int gamma, int rstd, RowShape* shape) {
   const Dims& x_shape = call[x].tensor.shape;
   const Dims& gamma_shape = call[gamma].tensor.shape;
   const Dims& rstd_shape = call[rstd].tensor.shape;

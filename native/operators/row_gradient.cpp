@@ -16,7 +16,7 @@ Status has_shape(const Call& call, int i, int other) {
                    call.name(other), ", ", to_string(expected), ".");
 }
 
-Status check_numbers(const Call& call, int i, int x, const RowGradientShape& shape) {
+Status check_numbers(const Call& call, int i, int x, const RowShape& shape) {
   const Dims &given = call[i].tensor.shape, &rows = call[x].tensor.shape;
   Dims expected = rows.slice(0, shape.leading);
   const auto refused = [&](const auto&... rule) {
@@ -33,7 +33,7 @@ Status check_numbers(const Call& call, int i, int x, const RowGradientShape& sha
 
 }  // namespace
 
-Status check_row_gradient(const Call& call, const RowGradient& at, RowGradientShape* shape) {
+Status check_row_gradient(const Call& call, const RowGradient& at, RowShape* shape) {
   const int first = at.parameters[0];
   const Dims &x = call[at.x].tensor.shape, &normalized = call[first].tensor.shape;
   const uint64_t least = call.on_host() ? 1 : 2;
@@ -78,7 +78,7 @@ kernels::Element row_gradient_element(const Call& call, const RowGradient& at) {
   if (element == kernels::Element::kFloat64) return element;
   for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
     for (const int i : *rows) {
-      if (call[i].tensor.dtype != call[at.x].tensor.dtype) return kernels::Element::kFloat32;
+      if (is_used(call, i) && call[i].tensor.dtype != call[at.x].tensor.dtype) return kernels::Element::kFloat32;
     }
   }
   return element;

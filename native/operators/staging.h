@@ -1,6 +1,8 @@
 // Steps before and after a kernel: an operand that the kernel cannot take directly is copied through the workspace.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/element.h"
 #include "operators/operator.h"
 #include "operators/plan.h"
@@ -35,6 +37,13 @@ void with_element_type(kernels::Element element, F f) {
 // The element type of the kernel: that of `main` if all of `rows` have it. Else float, or double if any tensor that the
 // call uses is DOUBLE; tensors of other types are then converted before and after the kernel.
 kernels::Element kernel_element(const Call& call, int main, std::initializer_list<int> rows);
+
+// A tensor as a matrix: its last dimensions are the columns.
+struct RowShape {
+  uint64_t leading = 0;  // dimensions that count rows
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
 
 // Rows of a matrix as a kernel takes them.
 struct StagedRows {
@@ -73,6 +82,17 @@ StagedParameter<T> stage_column_parameter(const Call& call, Plan& plan, int i) {
     return {Plan::tensor(call, i), true};
   }
   return {stage_vector(call, plan, i, kElementOf<kernels::Wide<T>>), false};
+}
+
+// A parameter that may be null: then it is `columns` copies of `missing`.
+template <class T>
+StagedParameter<T> stage_parameter(const Call& call, Plan& plan, int i, int64_t columns, int missing) {
+  using W = kernels::Wide<T>;
+  if (call.given(i)) return stage_column_parameter<T>(call, plan, i);
+  const Place same = plan.scratch(columns, sizeof(W));
+  plan.step("fill", 1.0 * columns * sizeof(W),
+            [=](const Addresses& addresses) { std::fill_n(addresses.at<W>(same), columns, static_cast<W>(missing)); });
+  return {same, false};
 }
 
 // Output i likewise. The kernel writes to `place`. If that is a copy, finish() adds the step that writes it to the

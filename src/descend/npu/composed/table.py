@@ -134,7 +134,7 @@ TABLE = (
         "npu_deep_norm",
         "norm",
         ("npu_deep_norm",),
-        "npu_deep_norm_backward, by Descend's aclnnDeepNormGrad",
+        "by torch_npu's npu_deep_norm_backward, on Descend's aclnnDeepNormGrad",
         "alpha * x + gx and its layer norm in float32, rounded once",
         "x and gx of different shapes",
         ("torch_npu.npu_deep_norm", "aclnnDeepNorm"),

@@ -89,7 +89,7 @@ HWY_INLINE Vector<W> clamp_keeping_nan(Vector<W> x, W low, W high) {
 }
 
 // Within one unit in the last place over the whole range: overflow gives infinity, what is too small subnormals and 0.
-// Of what is never large (kBounded: 40 at most, and softmax has up to 32, see kFar there) nothing is done about
+// Of what is never large (kBounded: 40 at most, and softmax has up to 32, see kRounds there) nothing is done about
 // overflow.
 template <class W, bool kBounded = false>
 HWY_INLINE Vector<W> exp(Vector<W> x) {
@@ -145,13 +145,13 @@ HWY_INLINE Vector<float> nearest_integer(Vector<float> t) {
 #endif
 }
 
-// 2^t of t that is 60 at most, as exact as elements of 16 bits can show.
-HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t) {
+// 2^t of t that is 60 at most, as exact as elements of 16 bits can show; 0 where it is not wanted.
+HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t, hn::Mask<Tag<float>> wanted) {
   const Tag<float> d;
   const auto lowest = hn::Set(d, -150.5f);  // as kLowest
 #if HWY_TARGET == HWY_AVX3
   const auto n = nearest_integer(t), mantissa = polynomial<float>(kBriefPowerOfTwo, hn::Sub(t, n));
-  const auto kept = _mm512_cmp_ps_mask(t.raw, lowest.raw, _CMP_NLT_UQ);
+  const auto kept = _mm512_mask_cmp_ps_mask(wanted.raw, t.raw, lowest.raw, _CMP_NLT_UQ);
   return Vector<float>{_mm512_maskz_scalef_ps(kept, mantissa.raw, n.raw)};
 #else
   using C = ExpConstants<float>;
@@ -159,7 +159,8 @@ HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t) {
   const auto shifted = hn::Add(t, magic);
   const auto mantissa = polynomial<float>(kBriefPowerOfTwo, hn::Sub(t, hn::Sub(shifted, magic)));
   const auto lift = hn::BitCast(d, hn::ShiftLeft<C::kMantissaBits>(hn::BitCast(Tag<C::Integer>(), shifted)));
-  return hn::Mul(hn::IfThenZeroElse(hn::Lt(t, lowest), hn::Mul(mantissa, lift)), hn::Set(d, C::kLower));
+  const auto kept = hn::AndNot(hn::Lt(t, lowest), wanted);
+  return hn::Mul(hn::IfThenElseZero(kept, hn::Mul(mantissa, lift)), hn::Set(d, C::kLower));
 #endif
 }
 

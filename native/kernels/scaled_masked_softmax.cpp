@@ -31,8 +31,10 @@ struct SoftmaxProgram {
 
   static constexpr double kUnits = kBrief ? std::numbers::log2e : 1;
 
-  // The rounding of a largest score as far from 0 may take exponentials out of the range.
-  static constexpr double kFar = kBrief ? 0x1p28 : sizeof(T) == 4 ? 0x1p30 : 0x1p59;
+  // The rounding of a largest score as far from 0 may take exponentials out of the range. Of 16 bits, what is masked is
+  // nothing beside a largest score nearer to 0.
+  static constexpr double kRounds = kBrief ? 0x1p28 : sizeof(T) == 4 ? 0x1p30 : 0x1p59;
+  static constexpr double kFar = kBrief ? 9000 * kUnits : kRounds;
 
   struct Scale {
     using W = Wide<T>;
@@ -48,12 +50,17 @@ struct SoftmaxProgram {
   }
 
   // Far from 0 the product is rounded as the largest score was, lest none of them be near it.
-  template <bool kRounded, class V, class M>
+  template <bool kIsFar, class V, class M>
   static HWY_INLINE V kept(V x, M open, V max, const Scale& scale) {
-    const V unmasked = kRounded ? hn::Sub(hn::Mul(x, scale.factor), max) : hn::MulSub(x, scale.factor, max);
-    const V difference = hn::IfThenElse(open, unmasked, hn::Sub(scale.masked, max));
+    const Tag<Wide<T>> d;
+    V difference = hn::MulSub(x, scale.factor, max);
+    if constexpr (kIsFar) {
+      const auto rounds = hn::Ge(hn::Abs(max), hn::Set(d, static_cast<Wide<T>>(kRounds)));
+      difference = hn::IfThenElse(rounds, hn::Sub(hn::Mul(x, scale.factor), max), difference);
+    }
+    if constexpr (!kBrief || kIsFar) difference = hn::IfThenElse(open, difference, hn::Sub(scale.masked, max));
     if constexpr (kBrief) {
-      return brief_power_of_two(difference);
+      return brief_power_of_two(difference, kIsFar ? hn::FirstN(d, hn::Lanes(d)) : open);
     } else {
       return exp<T, true>(difference);
     }

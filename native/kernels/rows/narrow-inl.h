@@ -97,9 +97,13 @@ HWY_INLINE Vector<W> keep_columns(const W* open, const double* scalars, Vector<W
   each<kColumns>([&](size_t c) DESCEND_INLINED { scores[c] = P::score(v[c][0], hn::MaskFromVec(are_open[c]), scale); });
   pivot = fold_columns<kColumns>(scores, Largest());
   Vector<W> kept[kColumns];
-  each<kColumns>([&](size_t c) DESCEND_INLINED {
-    v[c][0] = kept[c] = P::template kept<false>(v[c][0], hn::MaskFromVec(are_open[c]), pivot, scale);
-  });
+  const auto keep = [&](auto may_be_far) DESCEND_INLINED {
+    each<kColumns>([&](size_t c) DESCEND_INLINED {
+      v[c][0] = kept[c] = P::template kept<may_be_far()>(v[c][0], hn::MaskFromVec(are_open[c]), pivot, scale);
+    });
+  };
+  const bool near = hn::AllTrue(Tag<W>(), hn::Lt(hn::Abs(pivot), splat(static_cast<W>(P::kFar))));
+  near ? keep(std::false_type()) : keep(std::true_type());
   return fold_columns<kColumns>(kept, Sum());
 }
 
@@ -178,8 +182,7 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
       Vector<W> holds = splat(W{1});
       bool all;
       if constexpr (kKeeps<P>) {
-        const auto near = hn::Lt(hn::Abs(terms[P::kPivot]), splat(static_cast<W>(P::kFar)));
-        const auto hold = hn::And(near, P::template finish<W>(sums[0], p.scalars, terms));
+        const auto hold = P::template finish<W>(sums[0], p.scalars, terms);
         all = hn::AllTrue(d, hold);
         holds = hn::IfThenElseZero(hold, holds);
       } else {

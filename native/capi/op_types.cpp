@@ -201,7 +201,8 @@ Status take_variance(OpCall& call) {
   const double epsilon = call.call.product == Product::kAscend950 && !wide ? 1e-5f : 1e-12f;
   const Dtype dtype = variance.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
   const auto memory = std::make_shared<std::vector<double>>(static_cast<size_t>(variance.elements()));
-  rstd = contiguous_tensor(dtype, variance.shape, memory->data());
+  // A variance without memory is refused as any tensor is, so it stays without.
+  rstd = contiguous_tensor(dtype, variance.shape, variance.data != nullptr ? memory->data() : nullptr);
   call.around.kept.push_back(memory);
   call.around.before = [=, to = memory->data()] {
     reciprocal_deviations(variance.elements(), variance.dtype, variance.data, epsilon, dtype, to);

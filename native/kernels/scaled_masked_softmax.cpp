@@ -26,7 +26,7 @@ struct SoftmaxProgram {
   enum Sum { kSums = 1, kColumnSums = 0 };
   static constexpr int kParameters = 0, kStatistics = 0, kRowsMapped = 1;
   static constexpr bool kKeeps = true, kTotals = true, kBrief = sizeof(T) == 2;
-  static constexpr int kMapped[] = {kBrief ? kReciprocal : kTotal, kTerms};
+  static constexpr int kMapped[2] = {kBrief ? kReciprocal : kTotal, kTerms};
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 
   static constexpr double kUnits = kBrief ? std::numbers::log2e : 1;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,16 +131,12 @@ def native(dy: Tensor, x: Tensor, gx: Tensor, gamma: Tensor, mean: Tensor, rstd:
 
 def formula(dy: Tensor, x: Tensor, gx: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, ...]:
     """The operator as one would write it in PyTorch, computed in float32."""
-    wide = dy.float()
-    xhat = (ALPHA * x.float() + gx.float() - mean) * rstd
-    g = wide * gamma.float()
-    dgx = rstd * (g - g.mean(-1, keepdim=True) - xhat * (g * xhat).mean(-1, keepdim=True))
-    return (ALPHA * dgx).to(x.dtype), dgx.to(x.dtype), wide.sum(0), (wide * xhat).sum(0)
+    total = ALPHA * x.float() + gx.float()
+    dgx, dgamma, dbeta = layer_norm_backward.formula(dy, total, mean, rstd, gamma, gamma)
+    return (ALPHA * dgx).to(x.dtype), dgx.to(x.dtype), dbeta, dgamma
 
 
-def formula_call(*tensors: Tensor, function: Any = formula) -> Call:
-    """The formula on these tensors."""
-    return lambda: function(*tensors)
+formula_call = partial(layer_norm_backward.formula_call, function=formula)
 
 
 def jax_formula(*arrays: Any) -> Call:
@@ -150,11 +147,9 @@ def jax_formula(*arrays: Any) -> Call:
     from benchmarks.frameworks import jax_wait
 
     def backward(dy: Any, x: Any, gx: Any, gamma: Any, mean: Any, rstd: Any) -> Any:
-        wide = dy.astype(jnp.float32)
-        xhat = (ALPHA * x.astype(jnp.float32) + gx.astype(jnp.float32) - mean) * rstd
-        g = wide * gamma.astype(jnp.float32)
-        dgx = rstd * (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True))
-        return (ALPHA * dgx).astype(x.dtype), dgx.astype(x.dtype), wide.sum(0), (wide * xhat).sum(0)
+        total = ALPHA * x.astype(jnp.float32) + gx.astype(jnp.float32)
+        dgx, dgamma, dbeta = layer_norm_backward.jax_backward(dy, total, mean, rstd, gamma)
+        return (ALPHA * dgx).astype(x.dtype), dgx.astype(x.dtype), dbeta, dgamma
 
     run, wait = jax.jit(backward), jax_wait()
     return lambda: wait(run(*arrays))

@@ -165,18 +165,21 @@ def formula_call(*tensors: Tensor, function: Any = formula) -> Call:
 def jax_formula(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) -> Call:
     """The same formula in JAX."""
     import jax
-    import jax.numpy as jnp
 
     from benchmarks.frameworks import jax_wait
 
-    def backward(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any) -> Any:
-        wide, xhat = dy.astype(jnp.float32), (x.astype(jnp.float32) - mean) * rstd
-        g = wide * weight.astype(jnp.float32)
-        dx = rstd * (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True))
-        return dx.astype(x.dtype), (wide * xhat).sum(0).astype(x.dtype), wide.sum(0).astype(x.dtype)
-
-    run, wait = jax.jit(backward), jax_wait()
+    run, wait = jax.jit(jax_backward), jax_wait()
     return lambda: wait(run(dy, x, mean, rstd, weight))
+
+
+def jax_backward(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any) -> Any:
+    """The formula of `formula`."""
+    import jax.numpy as jnp
+
+    wide, xhat = dy.astype(jnp.float32), (x.astype(jnp.float32) - mean) * rstd
+    g = wide * weight.astype(jnp.float32)
+    dx = rstd * (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True))
+    return dx.astype(x.dtype), (wide * xhat).sum(0).astype(x.dtype), wide.sum(0).astype(x.dtype)
 
 
 def jax_vjp(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) -> Call:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import descend
+from benchmarks.deep_norm_grad import ALPHA
 from descend import reference
 
 Float64: TypeAlias = NDArray[np.float64]
@@ -228,10 +229,6 @@ def golden_layer_norm_grad(
         "dgamma": Golden(dgamma, largest(gradient * xhat)),
         "dbeta": Golden(dbeta, largest(gradient)),
     }
-
-
-ALPHA = float(np.float32(0.3))
-"""Deep norm's default, as the operator rounds it."""
 
 
 def deep_norm_grad_inputs(shape: Shape, draw: Draw) -> Inputs:

@@ -79,8 +79,7 @@ class ExactRows {
       const int64_t n = read(row, c, std::min(kPiece, end - c));
       op_.exact_map(n, in_, beside_, numbers_, means, out, column_terms);
       if (counts_.masks_results) {
-        uint8_t buffer[kPiece];
-        const uint8_t* const mask = MaskCursor(p_.mask, row).row().columns(c, n, buffer);
+        const uint8_t* const mask = mask_of(row, c, n);
         for (int64_t j = 0; j < n; ++j) {
           if (mask[j] != 0) out[j] = 0;
         }
@@ -106,14 +105,18 @@ class ExactRows {
     for (int i = 0; i < counts_.row_sums; ++i) means[i] /= static_cast<double>(p_.columns);
   }
 
+  // n columns, until the next call.
+  const uint8_t* mask_of(int64_t row, int64_t c, int64_t n) {
+    return MaskCursor(p_.mask, row).row().columns(c, n, mask_);
+  }
+
   int64_t read(int64_t row, int64_t c, int64_t n) {
     for (int i = 0; i < counts_.inputs; ++i) {
       convert_span(p_.element, p_.in[i].row(row) + c * size_, Element::kFloat64, values_[i], n);
       in_[i] = values_[i];
     }
     if (counts_.keeps) {
-      uint8_t buffer[kPiece];
-      const uint8_t* const mask = MaskCursor(p_.mask, row).row().columns(c, n, buffer);
+      const uint8_t* const mask = mask_of(row, c, n);
       for (int64_t j = 0; j < n; ++j) values_[counts_.inputs][j] = mask[j] != 0;
       in_[counts_.inputs] = values_[counts_.inputs];
     }
@@ -142,6 +145,7 @@ class ExactRows {
   const double* in_[kMostInputs];
   const double* beside_[kMostParameters];
   double numbers_[kMostNumbers + kMostScalars];
+  uint8_t mask_[kPiece];
 };
 
 // ---- Few rows with many columns: the threads share some rows, each taking blocks of columns.

@@ -74,7 +74,8 @@ def test_links_and_pictures(site, browser):
     assert readme["title"].startswith("Descend")
     assert readme["pictures"] >= 1
     tab.goto(address)
-    tab.get_by_placeholder("Search").fill("portability")
+    tab.get_by_text("Type to start searching").wait_for(state="attached")  # before, nobody listens
+    tab.get_by_placeholder("Search").press_sequentially("portability")  # it listens to keys
     tab.locator(".md-search-result__link").first.wait_for()
     tab.close()
 

@@ -238,8 +238,7 @@ class WindowSums {
     covered_.rows = slots * covered_.row;
   }
 
-  template <bool kStream>
-  void compute(const Sequence& sequence, int64_t first, int64_t last) {
+  void compute(const Sequence& sequence, int64_t first, int64_t last, bool streams) {
     const int64_t stride = p_.windows.stride, width = p_.windows.width;
     int64_t begun = first, begun_place = 0;
     covered_.place = 0;
@@ -254,7 +253,8 @@ class WindowSums {
                        covered_.windows = newest - oldest + 1;
                        add_tokens(sequence.token + t, t - oldest * stride, end - t);
                        if (end == oldest * stride + width) {
-                         finish<kStream>(sequence.window + oldest);
+                         streams ? finish<kHasVectors>(sequence.window + oldest)
+                                 : finish<false>(sequence.window + oldest);
                          covered_.place = next(covered_.place);
                        }
                      });
@@ -326,8 +326,7 @@ void nsa_windows(const NsaCompress<T>& p, int64_t begin, int64_t end, const NsaC
     while (begin < stop) {
       const int64_t first = begin - sequence.window;
       const int64_t last = slots == overlap ? stop - sequence.window : HWY_MIN(first + slots, stop - sequence.window);
-      (kHasVectors && stream) ? windows.template compute<kHasVectors>(sequence, first, last)
-                              : windows.template compute<false>(sequence, first, last);
+      windows.compute(sequence, first, last, stream);
       begin = sequence.window + last;
     }
   }

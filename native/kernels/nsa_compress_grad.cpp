@@ -39,7 +39,8 @@ struct NsaPart {
   int64_t token = 0, token_end = 0;
   int64_t head = 0, head_end = 0;
   int64_t position = 0, position_end = 0;
-  bool input_grad = true;  // or the sums for weight_grad alone
+  bool input_grad = true;  // of all positions; or the sums for weight_grad alone
+  bool streams = false;    // whether input_grad is stored past the caches
 
   int64_t heads() const { return head_end - head; }
 };
@@ -93,6 +94,7 @@ struct Steps {
   int64_t windows;
   int64_t window_output_grad, window_weight, window_sums;
   int64_t input_ahead, input_grad_ahead;  // what will be wanted soon
+  bool streams;                           // whether input_grad is stored past the caches
 };
 
 // Neighbouring tokens, and the windows that cover all of them: from the oldest on, their positions descend by the
@@ -140,6 +142,13 @@ HWY_INLINE void store_half(const Vector<Wide<T>>* v, T* p) {
   }
 }
 
+// A pack of input_grad, past the caches or not.
+template <class T, class Extent>
+HWY_INLINE void store_results(Extent extent, bool streams, const Pack<Wide<T>>& pack, T* p) {
+  if (kHasVectors && streams) return store<true, Nan::kOfBfloat16, kInQuarters<T>>(extent, pack, p);
+  store<false, Nan::kOfBfloat16>(extent, pack, p);
+}
+
 // Vector k of pack i of kPacks, of which the last has an extent; and the same for the results.
 template <size_t kPacks, class T, class Extent>
 HWY_INLINE Vector<Wide<T>> load_of(Extent extent, const T* p, size_t i, size_t k) {
@@ -148,18 +157,18 @@ HWY_INLINE Vector<Wide<T>> load_of(Extent extent, const T* p, size_t i, size_t k
   }
   return load(extent, p, k);
 }
-template <size_t kPacks, bool kStream, class T, class Extent>
-HWY_INLINE void store_of(Extent extent, const Pack<Wide<T>>& pack, T* p, size_t i) {
+template <size_t kPacks, class T, class Extent>
+HWY_INLINE void store_of(Extent extent, bool streams, const Pack<Wide<T>>& pack, T* p, size_t i) {
   if constexpr (!std::is_same_v<Extent, Full>) {
-    if (i + 1 < kPacks) return store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(Full(), pack, p);
+    if (i + 1 < kPacks) return store_results(Full(), streams, pack, p);
   }
-  store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(extent, pack, p);
+  store_results(extent, streams, pack, p);
 }
 
 // kPacks packs, of which kVectors vectors are not all zero, of one head of kTokens neighbouring tokens; the last one
 // has an extent. Their products are added to the sums for weight_grad, or, where the head has more columns, to the
 // head's own packs.
-template <size_t kTokens, size_t kPacks, size_t kVectors, bool kWhole, bool kStream, class T, class Extent>
+template <size_t kTokens, size_t kPacks, size_t kVectors, bool kWhole, class T, class Extent>
 HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
   using W = Wide<T>;
   constexpr size_t kPack = kPackLanes<W>, kLanes = kVectorLanes<W>, kHalf = kPackVectors<W> / 2;
@@ -174,7 +183,7 @@ HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
     for (size_t i = 0; i < kPacks; ++i) {
       // Stores to the sums must not wait behind one to a line that is far away: those lines are asked for, too.
       fetch<kUsed>(input + step.input_ahead + i * kPack);
-      if (!kStream) fetch<kUsed>(input_grad + step.input_grad_ahead + i * kPack);
+      if (kVectors < kPackVectors<W> || !step.streams) fetch<kUsed>(input_grad + step.input_grad_ahead + i * kPack);
       DESCEND_UNROLL
       for (size_t k = 0; k < kVectors; ++k) {
         x[t][i][k] = load_of<kPacks>(extent, input + i * kPack, i, k);
@@ -232,14 +241,14 @@ HWY_INLINE void strip(Extent extent, Head<T> head, const Steps& step) {
         Pack<W> pack;
         DESCEND_UNROLL
         for (size_t k = 0; k < kVectors; ++k) pack.v[k] = result[t][i][k];
-        store_of<kPacks, kStream>(extent, pack, input_grad + i * kPack, i);
+        store_of<kPacks>(extent, step.streams, pack, input_grad + i * kPack, i);
       }
     }
   }
 }
 
 // A head of any depth, strip after strip.
-template <bool kStream, class T>
+template <class T>
 HWY_INLINE void long_head(const Head<T>& head, int64_t depth, Steps step) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
@@ -255,31 +264,28 @@ HWY_INLINE void long_head(const Head<T>& head, int64_t depth, Steps step) {
     return Head<T>{head.input + d, head.input_grad + d, head.output_grad + d, head.weight, products};
   };
   int64_t d = 0;
-  for (; d + kStrip <= depth; d += kStrip) strip<1, kPacks, kVectors, false, kStream>(Full(), from(d), step);
-  for (; d + kStep <= depth; d += kStep) strip<1, 1, kVectors, false, kStream>(Full(), from(d), step);
-  if (d < depth) strip<1, 1, kVectors, false, kStream>(Part{static_cast<size_t>(depth - d)}, from(d), step);
+  for (; d + kStrip <= depth; d += kStrip) strip<1, kPacks, kVectors, false>(Full(), from(d), step);
+  for (; d + kStep <= depth; d += kStep) strip<1, 1, kVectors, false>(Full(), from(d), step);
+  if (d < depth) strip<1, 1, kVectors, false>(Part{static_cast<size_t>(depth - d)}, from(d), step);
   for (int64_t c = 0; c < step.windows; ++c) {
     add_sums<T>(load_pack(Full(), products + c * kStep), head.sums + c * window_sums);
   }
 }
 
 // A stretch, kTokens rows after the other from end to end. kPacks: of a head; 0: any depth.
-template <size_t kTokens, size_t kPacks, size_t kVectors, bool kStream, class T, class Extent>
+template <size_t kTokens, size_t kPacks, size_t kVectors, class T, class Extent>
 HWY_NOINLINE void add_heads(Extent extent, const Stretch<T>& s) {
   const int64_t heads = s.heads, depth = s.depth, output_grad_head = s.output_grad_head;
-  const Steps& from = s.step;
-  const Steps step{from.input,       from.input_grad,         from.weight,        from.sums,
-                   from.windows,     from.window_output_grad, from.window_weight, from.window_sums,
-                   from.input_ahead, from.input_grad_ahead};
+  const Steps step = s.step;
   Head<T> first{s.input, s.input_grad, s.output_grad, s.weight, s.sums};
   const auto add = [&](auto count) HWY_ATTR {
     constexpr int64_t kCount = decltype(count)::value;
     Head<T> head = first;
     for (int64_t n = 0; n < heads; ++n) {
       if constexpr (kPacks == 0) {
-        long_head<kStream>(head, depth, step);
+        long_head(head, depth, step);
       } else {
-        strip<kCount, kPacks, kVectors, true, kStream>(extent, head, step);
+        strip<kCount, kPacks, kVectors, true>(extent, head, step);
       }
       head.input += depth;
       head.input_grad += depth;
@@ -300,124 +306,41 @@ HWY_NOINLINE void add_heads(Extent extent, const Stretch<T>& s) {
 }
 
 // Heads of kPacks packs, the last of which may be a part.
-template <size_t kPacks, bool kStream, class T>
+template <size_t kPacks, class T>
 HWY_INLINE void add_packs(const Stretch<T>& s) {
   constexpr size_t kVectors = kPackVectors<Wide<T>>, kTokens = kPacks > 2 ? 1 : 2;
   const auto rest = static_cast<size_t>(s.depth) % kPackLanes<Wide<T>>;
-  if (rest == 0) return add_heads<kTokens, kPacks, kVectors, kStream>(Full(), s);
-  add_heads<kTokens, kPacks, kVectors, kStream>(Part{rest}, s);
+  if (rest == 0) return add_heads<kTokens, kPacks, kVectors>(Full(), s);
+  add_heads<kTokens, kPacks, kVectors>(Part{rest}, s);
 }
 
 // A few tokens at a time, where a head leaves registers for them.
-template <bool kStream, class T>
+template <class T>
 HWY_INLINE void add_stretch(const Stretch<T>& s) {
   using W = Wide<T>;
   constexpr int64_t kStep = kPackLanes<W>;
   constexpr size_t kVectors = kPackVectors<W>, kHalf = kVectors / 2;
   constexpr size_t kMany = HWY_MAX(8 / kVectors, 1);
-  if (2 * s.depth == kStep) return add_heads<kMany, 1, kHalf, kStream>(Full(), s);
-  if (s.depth < kStep) return add_heads<kMany, 1, kVectors, kStream>(Part{static_cast<size_t>(s.depth)}, s);
-  if (s.depth == kStep) return add_heads<kMany, 1, kVectors, kStream>(Full(), s);
+  if (2 * s.depth == kStep) return add_heads<kMany, 1, kHalf>(Full(), s);
+  if (s.depth < kStep) return add_heads<kMany, 1, kVectors>(Part{static_cast<size_t>(s.depth)}, s);
+  if (s.depth == kStep) return add_heads<kMany, 1, kVectors>(Full(), s);
 #if HWY_TARGET == HWY_AVX3
   switch (ceil_div(s.depth, kStep)) {
     case 2:
-      return add_packs<2, kStream>(s);
+      return add_packs<2>(s);
     case 3:
-      return add_packs<3, kStream>(s);
+      return add_packs<3>(s);
     case 4:
-      return add_packs<4, kStream>(s);
+      return add_packs<4>(s);
     case 5:
-      return add_packs<5, kStream>(s);
+      return add_packs<5>(s);
     case 6:
-      return add_packs<6, kStream>(s);
+      return add_packs<6>(s);
     case 7:
-      return add_packs<7, kStream>(s);
+      return add_packs<7>(s);
   }
 #endif
-  add_heads<1, 0, kVectors, kStream>(Full(), s);
-}
-
-// One token of one head, and the windows that cover it: from the first on, their positions descend by the stride.
-template <class T>
-struct Covered {
-  const T* input;
-  T* input_grad;
-  const T* output_grad;  // of the first window
-  int64_t grad_stride;   // to the next window
-  const Wide<T>* weight;
-  int64_t weight_stride;
-  Wide<T>* sums;  // lanes
-  int64_t sums_stride;
-  int64_t count;
-};
-
-template <class T>
-HWY_INLINE void add_products(const Covered<T>& c, int64_t depth) {
-  using W = Wide<T>;
-  for (int64_t i = 0; i < c.count; ++i) {
-    const T* grad = c.output_grad + i * c.grad_stride;
-    Pack<W> products = zero_pack<W>();
-    for_each_pack<W>(0, depth, [&](auto extent, int64_t d) HWY_ATTR {
-      const Pack<W> g = load_pack(extent, grad + d), x = load_pack(extent, c.input + d);
-      DESCEND_UNROLL
-      for (size_t k = 0; k < kPackVectors<W>; ++k) products.v[k] = hn::MulAdd(g.v[k], x.v[k], products.v[k]);
-    });
-    add_sums<T>(products, c.sums + i * c.sums_stride);
-  }
-}
-
-template <bool kStream, class T>
-HWY_INLINE void gather(const Covered<T>& c, int64_t depth) {
-  using W = Wide<T>;
-  for_each_pack<W>(0, depth, [&](auto extent, int64_t d) HWY_ATTR {
-    Pack<W> result = zero_pack<W>();
-    for (int64_t block = 0; block < c.count; block += kWindowBlock) {
-      const int64_t stop = HWY_MIN(block + kWindowBlock, c.count);
-      Pack<W> part = zero_pack<W>();
-      for (int64_t i = block; i < stop; ++i) {
-        const T* grad = c.output_grad + i * c.grad_stride + d;
-        const auto weight = splat(c.weight[i * c.weight_stride]);
-        const Pack<W> g = load_pack(extent, grad);
-        DESCEND_UNROLL
-        for (size_t k = 0; k < kPackVectors<W>; ++k) {
-          part.v[k] = i == block ? hn::Mul(g.v[k], weight) : hn::MulAdd(g.v[k], weight, part.v[k]);
-        }
-      }
-      result = block == 0 ? part : add(result, part);
-    }
-    store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, c.input_grad + d);
-  });
-}
-
-// One token.
-template <bool kStream, class T>
-HWY_INLINE void one_token(const NsaCompressGrad<T>& p, const NsaPart& part, const Sequence& sequence, int64_t t,
-                          int64_t oldest, int64_t newest, Wide<T>* sums) {
-  constexpr int64_t kLanes = kSumLanes<Wide<T>>;
-  const int64_t position = t - oldest * p.windows.stride;  // in the first window
-  // Windows whose position is not this part's: only where a window has more positions than kPairs.
-  int64_t skipped = 0, count = newest - oldest + 1;
-  if (!part.input_grad) {
-    if (position >= part.position_end) skipped = (position - part.position_end) / p.windows.stride + 1;
-    count = position < part.position ? 0 : HWY_MIN(count, (position - part.position) / p.windows.stride + 1);
-  }
-  const int64_t first = position - skipped * p.windows.stride;
-  Covered<T> c;
-  c.grad_stride = p.output_grad.stride;
-  c.weight_stride = -p.windows.stride * p.heads;
-  c.sums_stride = -p.windows.stride * part.heads() * kLanes;
-  c.count = count - skipped;
-  if (c.count <= 0) return;
-  const T* grad = p.output_grad.row(sequence.window + oldest + skipped);
-  for (int64_t n = part.head; n < part.head_end; ++n) {
-    c.input = p.input.row(sequence.token + t) + n * p.depth;
-    c.input_grad = p.input_grad.row(sequence.token + t) + n * p.depth;
-    c.output_grad = grad + n * p.depth;
-    c.weight = p.weight + first * p.heads + n;
-    c.sums = sums + ((first - part.position) * part.heads() + n - part.head) * kLanes;
-    add_products(c, p.depth);
-    if (part.input_grad) gather<kStream>(c, p.depth);
-  }
+  add_heads<1, 0, kVectors>(Full(), s);
 }
 
 // Calls covered(sequence, begin, end, oldest, newest), for tokens of a sequence that have the same windows, or
@@ -437,19 +360,8 @@ HWY_INLINE void walk(const NsaCompressGrad<T>& p, int64_t token, int64_t end, Co
   for (; token < end; ++token) uncovered(token);
 }
 
-template <bool kStream, class T>
-HWY_INLINE void zero(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t t) {
-  using W = Wide<T>;
-  T* row = p.input_grad.row(t);
-  for (int64_t n = part.head; n < part.head_end; ++n) {
-    for_each_pack<W>(0, p.depth, [&](auto extent, int64_t d) HWY_ATTR {
-      store<kStream, Nan::kAny, kInQuarters<T>>(extent, zero_pack<W>(), row + n * p.depth + d);
-    });
-  }
-}
-
 // The work on a part: it keeps the sums for weight_grad, and the rows of output_grad of the windows that overlap.
-template <bool kStream, class T>
+template <class T>
 class PartWork {
   using W = Wide<T>;
   static constexpr int64_t kLanes = kSumLanes<W>;
@@ -471,7 +383,9 @@ class PartWork {
     s.step.input_ahead = ahead * p.input.stride;
     s.step.input_grad_ahead = ahead * p.input_grad.stride;
     const int64_t overlap = overlap_windows(p.windows);
-    together_ = part.input_grad && 2 * overlap * s.step.window_output_grad <= kWidened && overlap <= kWindowBlock;
+    s.step.streams = part.streams;
+    const bool has_all_positions = part.position_end - part.position == p.windows.width;
+    together_ = has_all_positions && 2 * overlap * s.step.window_output_grad <= kWidened && overlap <= kWindowBlock;
     kept_ = 2 * overlap;
     // Sums that are added to one after the other must not lie a multiple of 4096 bytes apart.
     s.step.window_sums = -(p.windows.stride * s.step.sums + (together_ ? kLanes : 0));
@@ -487,7 +401,7 @@ class PartWork {
         [&](const Sequence& sequence, int64_t t, int64_t stop, int64_t oldest, int64_t newest)
             HWY_ATTR { covered(sequence, t, stop, oldest, newest); },
         [&](int64_t t) HWY_ATTR {
-          if (part_.input_grad) zero<kStream>(p_, part_, t);
+          if (part_.input_grad) zero(t);
         });
   }
 
@@ -513,7 +427,7 @@ class PartWork {
   // Tokens that the same windows cover.
   void covered(const Sequence& sequence, int64_t t, int64_t end, int64_t oldest, int64_t newest) {
     if (!together_) {
-      for (; t < end; ++t) one_token<kStream>(p_, part_, sequence, t, oldest, newest, sums_);
+      for (; t < end; ++t) one_token(sequence, t, oldest, newest);
       return;
     }
     const int64_t token = sequence.token + t, position = t - oldest * p_.windows.stride;
@@ -527,7 +441,63 @@ class PartWork {
     s.weight = p_.weight + position * p_.heads + part_.head;
     s.sums = sums_ - back * s.step.window_sums + (position - back * p_.windows.stride) * s.step.sums;
     s.step.windows = newest - oldest + 1;
-    add_stretch<kStream>(s);
+    add_stretch(s);
+  }
+
+  // One token. Of the windows that cover it, from the oldest on, its positions descend by the stride.
+  void one_token(const Sequence& sequence, int64_t t, int64_t oldest, int64_t newest) {
+    const int64_t stride = p_.windows.stride, position = t - oldest * stride, count = newest - oldest + 1;
+    // The windows where its position is one of the part's.
+    const int64_t first = position < part_.position_end ? 0 : (position - part_.position_end) / stride + 1;
+    const int64_t last = position < part_.position ? 0 : HWY_MIN(count, (position - part_.position) / stride + 1);
+    for (int64_t n = part_.head; n < part_.head_end; ++n) {
+      const T* const input = p_.input.row(sequence.token + t) + n * p_.depth;
+      const T* const grad = p_.output_grad.row(sequence.window + oldest) + n * p_.depth;
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t place = (position - i * stride - part_.position) * part_.heads() + n - part_.head;
+        add_products(input, grad + i * p_.output_grad.stride, sums_ + place * kLanes);
+      }
+      if (part_.input_grad) {
+        gather(grad, p_.weight + position * p_.heads + n, count, p_.input_grad.row(sequence.token + t) + n * p_.depth);
+      }
+    }
+  }
+
+  HWY_INLINE void add_products(const T* input, const T* grad, W* sums) const {
+    Pack<W> products = zero_pack<W>();
+    for_each_pack<W>(0, p_.depth, [&](auto extent, int64_t d) HWY_ATTR {
+      const Pack<W> g = load_pack(extent, grad + d), x = load_pack(extent, input + d);
+      each<kPackVectors<W>>([&](size_t k)
+                                DESCEND_INLINED { products.v[k] = hn::MulAdd(g.v[k], x.v[k], products.v[k]); });
+    });
+    add_sums<T>(products, sums);
+  }
+
+  // The gradient of one token and head, which `count` windows cover.
+  HWY_INLINE void gather(const T* grad, const W* weight, int64_t count, T* input_grad) const {
+    for_each_pack<W>(0, p_.depth, [&](auto extent, int64_t d) HWY_ATTR {
+      Pack<W> result = zero_pack<W>();
+      for (int64_t block = 0; block < count; block += kWindowBlock) {
+        Pack<W> part = zero_pack<W>();
+        for (int64_t i = block; i < HWY_MIN(block + kWindowBlock, count); ++i) {
+          const auto w = splat(weight[-i * p_.windows.stride * p_.heads]);
+          const Pack<W> g = load_pack(extent, grad + i * p_.output_grad.stride + d);
+          each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
+            part.v[k] = i == block ? hn::Mul(g.v[k], w) : hn::MulAdd(g.v[k], w, part.v[k]);
+          });
+        }
+        result = block == 0 ? part : add(result, part);
+      }
+      store_results(extent, part_.streams, result, input_grad + d);
+    });
+  }
+
+  // Of a token that no window covers.
+  void zero(int64_t t) const {
+    T* const to = p_.input_grad.row(t) + part_.head * p_.depth;
+    for_each_pack<W>(0, part_.heads() * p_.depth, [&](auto extent, int64_t d) HWY_ATTR {
+      store_results(extent, part_.streams, zero_pack<W>(), to + d);
+    });
   }
 
   W* row(int64_t window) { return rows_ + (window - first_) * stretch_.step.window_output_grad; }
@@ -567,45 +537,14 @@ class PartWork {
   HWY_ALIGN W sums_[2 * kPairs * kLanes];
 };
 
-template <bool kStream, class T>
-HWY_INLINE void compute_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, double* slot) {
-  PartWork<kStream, T> work(p, part);
+template <class T>
+void nsa_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, double* slot) {
+  PartWork<T> work(p, part);
   for (int64_t begin = part.token; begin < part.token_end; begin += stripe) {
     work.compute(begin, HWY_MIN(begin + stripe, part.token_end));
     work.add_to(slot, begin == part.token);
   }
-  if (kStream) flush_streams();
-}
-
-template <class T>
-void nsa_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, double* slot, bool stream) {
-  (kHasVectors && stream) ? compute_part<kHasVectors>(p, part, stripe, slot)
-                          : compute_part<false>(p, part, stripe, slot);
-}
-
-// input_grad alone, where the sums for weight_grad take several parts.
-template <class T>
-void nsa_input_grad(const NsaCompressGrad<T>& p, int64_t begin, int64_t end) {
-  NsaPart all_heads;
-  all_heads.head_end = p.heads;
-  walk(
-      p, begin, end,
-      [&](const Sequence& sequence, int64_t t, int64_t stop, int64_t oldest, int64_t newest) HWY_ATTR {
-        Covered<T> c{};
-        c.grad_stride = p.output_grad.stride;
-        c.weight_stride = -p.windows.stride * p.heads;
-        c.count = newest - oldest + 1;
-        for (; t < stop; ++t) {
-          const int64_t position = t - oldest * p.windows.stride;
-          for (int64_t n = 0; n < p.heads; ++n) {
-            c.input_grad = p.input_grad.row(sequence.token + t) + n * p.depth;
-            c.output_grad = p.output_grad.row(sequence.window + oldest) + n * p.depth;
-            c.weight = p.weight + position * p.heads + n;
-            gather<false>(c, p.depth);
-          }
-        }
-      },
-      [&](int64_t t) HWY_ATTR { zero<false>(p, all_heads, t); });
+  if (part.streams) flush_streams();
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -646,7 +585,6 @@ int64_t nsa_compress_grad_slots(int64_t tokens, int64_t heads, int64_t depth, in
 template <class T>
 void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   static const auto run = DESCEND_CHOOSE_FOR(T, nsa_part<T>);
-  static const auto input_grad = DESCEND_CHOOSE_FOR(T, nsa_input_grad<T>);
   const int64_t width = p.windows.width;
   if (p.tokens == 0 || p.heads == 0 || p.depth == 0) {
     std::fill_n(p.weight_slots, width * p.heads, 0.0);
@@ -675,8 +613,9 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
     part.head_end = std::min(part.head + heads, p.heads);
     part.position = i % position_parts * positions;
     part.position_end = std::min(part.position + positions, width);
-    part.input_grad = position_parts == 1;
-    run(p, part, stripe, p.weight_slots + c * width * p.heads, stream);
+    part.input_grad = part.position == 0;
+    part.streams = stream;
+    run(p, part, stripe, p.weight_slots + c * width * p.heads);
   };
   // The parts of a chunk lie side by side in the same rows, where processors prefetch what other threads write: one
   // thread takes them all where that leaves no other one idle, or where there are a few parts only and not far apart.
@@ -687,11 +626,6 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   parallel_for(chunks * parts / taken, bytes * position_parts, [&](int64_t i) {
     for (int64_t k = i * taken; k < (i + 1) * taken; ++k) run_part(k / parts, k % parts);
   });
-  if (position_parts > 1) {
-    const int64_t piece = std::max<int64_t>(ceil_div(p.tokens, 4 * kMaxChunks), 1);
-    parallel_for(ceil_div(p.tokens, piece), bytes,
-                 [&](int64_t i) { input_grad(p, i * piece, std::min((i + 1) * piece, p.tokens)); });
-  }
 }
 
 #define DESCEND_INSTANTIATE(T)                                                                              \

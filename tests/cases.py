@@ -43,6 +43,15 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "COMPLEX128": np.dtype(np.complex128),
 }
 FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
+
+
+def extended(*values: Any) -> list[Any]:
+    """Parameters of tests that take long and check again what those of others do: `./dev test-extended` runs them."""
+    return [pytest.param(value, marks=pytest.mark.extended) for value in values]
+
+
+# Of tests with arrays that no cache holds.
+FLOATS_OF_LARGE = ("FLOAT", "BFLOAT16", *extended("FLOAT16", "DOUBLE"))
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 PRODUCTS = (

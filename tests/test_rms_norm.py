@@ -15,6 +15,7 @@ from cases import (
     A2_TO_950,
     DTYPES,
     FLOATS,
+    FLOATS_OF_LARGE,
     PRODUCTS,
     UNIT,
     Array,
@@ -273,7 +274,7 @@ def test_strided_inputs_are_fine_everywhere(product):
     check(call[3], call[4], call[0], call[1])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
 @pytest.mark.parametrize("shape", [(1, 1_000_003), (300_000, 3), (2, 262_144), (70_001, 1), (33, 16_385), (513, 8192)])
 def test_very_long_and_very_many_rows(shape, dtype):
     rng = np.random.default_rng(7)
@@ -414,7 +415,7 @@ def test_in_place(data):
     place.check_guards()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
 @pytest.mark.parametrize("columns", [100, 255, 680, 701, 1024, 1360, 2049, 8323, 16_385, 140_001])
 @pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):

@@ -15,6 +15,7 @@ from cases import (
     A2_TO_950,
     DTYPES,
     FLOATS,
+    FLOATS_OF_LARGE,
     HUAWEI,
     PRODUCTS,
     Array,
@@ -372,7 +373,7 @@ def test_infinities_and_nan(dtype, bad, place):
     assert np.isfinite(out[:, :, [0, 2]].astype(np.float32)).all()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
 @pytest.mark.parametrize("columns", [48, 65, 100, 127, 160, 255, 256, 257, 384, 512, 513, 700, 2049, 4100])
 @pytest.mark.parametrize("forward", [False, True])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns, dtype):

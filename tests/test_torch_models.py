@@ -18,6 +18,7 @@ from compare_models import MODELS, compare  # noqa: E402
 from torch import nn  # noqa: E402
 
 import descend.torch  # noqa: E402
+from cases import extended  # noqa: E402
 from descend.torch import layer_norm, library, rms_norm  # noqa: E402
 from test_examples import call  # noqa: E402
 
@@ -51,7 +52,7 @@ def _needed(request):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *extended(torch.float64)])
 def test_every_gradient(name, dtype):
     batches = 1 if dtype is torch.float64 else 3  # in float64 the gradients are compared, not their errors
     found = compare(MODELS[name], dtype, batches=batches)

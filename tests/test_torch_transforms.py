@@ -16,12 +16,15 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import descend.torch  # noqa: E402
+from cases import extended  # noqa: E402
 from torch_cases import NAMES, OPERATORS, RELEASE, assert_all_close, at, calls, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 SAMPLES = 3
 each_call = pytest.mark.parametrize("name", NAMES)
 each_operator = pytest.mark.parametrize("name", OPERATORS)
+GRADIENTS = [name for name in OPERATORS if name.endswith(("grad", "backward"))]
+FORWARDS = [name for name in OPERATORS if name not in GRADIENTS]
 
 
 def samples(name: str, places: tuple[int, ...]) -> list[Tensor]:
@@ -246,7 +249,7 @@ def test_hessian_in_forward_mode(name):
         assert_all_close(found, wanted)
 
 
-@each_operator
+@pytest.mark.parametrize("name", [*FORWARDS, *extended(*GRADIENTS)])
 def test_compile_of_forward_mode(name):
     torch._dynamo.reset()
     function, inputs = scalar(calls()[name])
@@ -350,6 +353,7 @@ def test_compile_with_symbolic_sizes(name):
     check_compiled(name, backend="aot_eager", dynamic=True)
 
 
+@pytest.mark.extended
 def test_inductor():
     check_compiled("layer_norm", backend="inductor")
 

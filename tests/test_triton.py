@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import descend.triton  # noqa: E402
-from cases import run_python  # noqa: E402
+from cases import extended, run_python  # noqa: E402
 from descend import contract  # noqa: E402
 from descend.triton import windows  # noqa: E402
 from descend.triton.work import Work  # noqa: E402
@@ -32,6 +32,7 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
 # --- in the interpreter -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.long
 def test_in_tritons_interpreter():
     """The tests of the CPU kernels, and those of the kernels' own, in one process: see triton_plugin.py for which."""
@@ -110,7 +111,7 @@ def kernels(name: str, capability: int, size: int, dtype: Any) -> list[Kernel]:
     return found
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [*extended(80), 90])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_no_register_is_spilled_and_accesses_are_wide(name, capability):
     """Of rows as hidden sizes are: what ptxas says of each kernel."""

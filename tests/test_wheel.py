@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "python"
 EXAMPLE = ROOT / "examples" / "cpp" / "rms_norm_grad.cpp"
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.extended, pytest.mark.long]
 if not (BUILD / "CMakeCache.txt").is_file():
     pytest.skip("there is no build by ./dev to pack", allow_module_level=True)
 if shutil.which("readelf") is None:

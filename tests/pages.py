@@ -89,6 +89,8 @@ PAGES = {
         "x mask? scale:float fixTriuMask:bool y>",
         "x, mask, scale=1.0, fix_triu_mask=False",
     ),
+    "swi_glu": Page("aclnnSwiGlu", WITH_INFERENCE, "x dim:int out>const", "x, dim=-1"),
+    "swi_glu_grad": Page("aclnnSwiGluGrad", WITH_INFERENCE, "yGrad x dim:int out>const", "y_grad, x, dim=-1"),
     "nsa_compress_grad": Page(
         "aclnnNsaCompressGrad",
         ("atlas-a2-training",),
@@ -106,7 +108,12 @@ PAGES = {
     ),
 }
 # Operators that a layer does not have yet, as docs/operators/ says of each.
-MISSING: dict[str, set[str]] = {"jax": set(), "triton": set(), "benchmarks": set(), "accuracy": set()}
+MISSING: dict[str, set[str]] = {
+    "jax": set(),
+    "triton": set(),
+    "benchmarks": {"swi_glu", "swi_glu_grad"},
+    "accuracy": {"swi_glu", "swi_glu_grad"},
+}
 # C functions in the headers of these, which Python does not have.
 VARIANTS = {
     "aclnnLayerNormWithImplMode": f"{_LAYER_NORM} implMode:int32",

@@ -113,21 +113,6 @@ def test_rotary_mul_refuses() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(("shape", "dim"), [((3, 8), -1), ((2, 6, 5), 1), ((4,), 0), ((2, 0), 1), ((0, 4), -1)])
-def test_swiglu(dtype: Any, shape: tuple[int, ...], dim: int) -> None:
-    x = (torch.randn(shape) * 3).to(dtype)
-    dy = torch.randn(x.chunk(2, dim)[0].shape).to(dtype)
-
-    def defined(x: Tensor) -> Tensor:
-        a, b = x.narrow(dim, 0, x.shape[dim] // 2), x.narrow(dim, x.shape[dim] // 2, x.shape[dim] // 2)
-        return a / (1 + (-a).exp()) * b
-
-    wanted, (dx,) = gradients(defined, [x], dy)
-    near(activations.npu_swiglu(x, dim), wanted)
-    near(activations.npu_swiglu_backward(dy, x, dim), dx)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("approximate", ["none", "tanh", "fast"])
 @pytest.mark.parametrize("shape", [(3, 7), (), (0, 2), (2, 3, 4, 5)])
 def test_gelu(dtype: Any, approximate: str, shape: tuple[int, ...]) -> None:
@@ -153,9 +138,6 @@ def test_activations_at_their_ends_and_refused() -> None:
     assert torch.equal(activations.npu_fast_gelu(far), torch.tensor([-0.0, -0.0, 100.0, 1e4]).half())
     assert activations.npu_fast_gelu_backward(torch.ones(4).half(), far).tolist() == [0.0, 0.0, 1.0, 1.0]
     x = torch.randn(2, 3)
-    refused("npu_swiglu: self is of shape [2, 3], but has an even size along dimension -1", activations.npu_swiglu, x)
-    refused("dim is 2", activations.npu_swiglu, x, 2)
-    refused("grad_output is of shape [2, 3]", activations.npu_swiglu_backward, x, x, 0)
     refused("npu_gelu: approximate is 'erf'", activations.npu_gelu, x, approximate="erf")
     refused("npu_fast_gelu: self is torch.int32", activations.npu_fast_gelu, x.int())
 

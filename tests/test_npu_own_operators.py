@@ -377,8 +377,8 @@ def test_a_refusal_is_a_runtime_error_with_a_sentence() -> None:
     q = torch.randn(2, 4, 5, 8).npu()
     with pytest.raises(RuntimeError, match="npu_fusion_attention: sparse_mode is 9, but may be one of"):
         torch_npu.npu_fusion_attention(q, q, q, 4, "BNSD", sparse_mode=9)
-    with pytest.raises(RuntimeError, match="npu_swiglu: self is of shape"):
-        torch_npu.npu_swiglu(q[..., :7])
+    with pytest.raises(RuntimeError, match="npu_gelu: approximate is"):
+        torch_npu.npu_gelu(q, approximate="erf")
     assert torch.equal((q + 1).cpu(), q.cpu() + 1)
 
 

@@ -26,7 +26,7 @@ torch.manual_seed(0)
 x, gamma = torch.randn(4, 16).npu().requires_grad_(), torch.ones(16).npu().requires_grad_()
 for _ in range(3):
     y = torch_npu.npu_rms_norm(x, gamma)[0]
-    torch_npu.npu_swiglu(y, dim=-1).sum().backward()
+    torch_npu.npu_fast_gelu(y).sum().backward()
 mask = torch.zeros(2, 1, 32, 32).bool().npu()
 torch_npu.npu_scaled_masked_softmax(torch.randn(2, 2, 32, 32).npu().half(), mask)
 torch.npu.synchronize()
@@ -89,9 +89,9 @@ def test_what_ran_and_where(environment, tmp_path):
     done = launch(environment, "--report", tmp_path / "r.json", "-c", TRAIN)
     assert done.stdout.splitlines()[-1] == "done"  # the table is not among what the program prints
     rows = operators(tmp_path / "r.json")
-    places = {name: rows[name]["place"] for name in ("aclnnRmsNorm", "aten::sum", "npu::npu_swiglu")}
-    assert places == {"aclnnRmsNorm": "aclnn", "aten::sum": "cpu", "npu::npu_swiglu": "composed"}
-    assert rows["aclnnRmsNorm"]["calls"] == rows[SECOND]["calls"] == rows["npu::npu_swiglu_backward"]["calls"] == 3
+    places = {name: rows[name]["place"] for name in ("aclnnRmsNorm", "aten::sum", "npu::npu_fast_gelu")}
+    assert places == {"aclnnRmsNorm": "aclnn", "aten::sum": "cpu", "npu::npu_fast_gelu": "composed"}
+    assert rows["aclnnRmsNorm"]["calls"] == rows[SECOND]["calls"] == rows["npu::npu_fast_gelu_backward"]["calls"] == 3
     (kind,) = rows[SECOND]["kinds"]
     assert kind["arguments"]["x"] == "FLOAT[4, 16]"
     assert (kind["runs"], kind["product"], kind["status"], kind["errors"]) == (3, "atlas-a2-training", 0, 0)
@@ -99,15 +99,15 @@ def test_what_ran_and_where(environment, tmp_path):
     assert set(kind["refused_on"]) == {"atlas-200i-500-a2", "atlas-training"}
     assert "does not exist on atlas-training" in kind["refused_on"]["atlas-training"]["sentence"]
     assert {"atlas-a3", "ascend-950", "host"} < set(kind["accepted_on"])
-    (swiglu,) = rows["npu::npu_swiglu"]["kinds"]
-    assert swiglu["arguments"] == {"input": "float32[4, 16]"}
+    (gelu,) = rows["npu::npu_fast_gelu"]["kinds"]
+    assert gelu["arguments"] == {"input": "float32[4, 16]"}
     softmax = rows["ScaledMaskedSoftmax"]  # called by name
     assert softmax["place"] == "aclnn"
     assert softmax["kinds"][0]["arguments"]["x"] == "FLOAT16[2, 2, 32, 32]"
     assert softmax["kinds"][0]["runs"] == 1
     table = done.stderr
     assert f"{SECOND}: does not exist there, only on atlas-a3" in table
-    assert "npu::npu_swiglu_backward" in table
+    assert "npu::npu_fast_gelu_backward" in table
     assert len(table.splitlines()) < 60
     totals = [line.split()[1] for line in table.splitlines() if line.startswith("total")]
     assert totals == ["aclnn", "cpu", "composed"]

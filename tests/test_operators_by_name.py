@@ -124,6 +124,20 @@ def test_deep_norm_grad(lib, alpha):
     assert_same_bits(got, results)
 
 
+@pytest.mark.parametrize("dim", [None, -1, 1, -3])
+def test_swi_glu(lib, dim):
+    rng = np.random.default_rng(1)
+    x = normal(rng, (4, 6, 10), "FLOAT")
+    out = descend.swi_glu(x, dim or -1)
+    dy = normal(rng, out.shape, "FLOAT")
+    dx = descend.swi_glu_grad(dy, x, dim or -1)
+    got_out, got_dx = like(out, dx)
+    attributes = {} if dim is None else {"dim": dim}
+    call(lib, "SwiGlu", [x], [got_out], **attributes)
+    call(lib, "SwiGluGrad", [dy, x], [got_dx], **attributes)
+    assert_same_bits([got_out, got_dx], [out, dx])
+
+
 @settings(max_examples=60, deadline=None)
 @given(shape=shapes, axis=st.integers(-4, 3), dtype=dtypes, seed=seeds, epsilon=st.floats(0, 1, width=32))
 def test_layer_norm(lib, shape, axis, dtype, seed, epsilon):

@@ -26,6 +26,8 @@ SIGNATURES = {
     ),
     "npu_scaled_masked_softmax": "(x, mask, scale=1, fixed_triu_mask=False)",
     "npu_scaled_masked_softmax_backward": "(y_grad, y, mask, scale, fixed_triu_mask)",
+    "npu_swiglu": "(self, dim=-1)",
+    "npu_swiglu_backward": "(grad_output, self, dim=-1)",
     "npu_nsa_compress": "(input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
     "npu_nsa_compress_grad": "(grad, input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
 }
@@ -157,6 +159,23 @@ def test_scaled_masked_softmax(dtype, triangle):
 def test_softmax_without_a_scale():
     x, mask = normal(1, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.bool)
     close([torch_npu.npu_scaled_masked_softmax(x, mask)], [x.softmax(-1)], torch.float64)
+
+
+@each_dtype
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_swiglu(dtype, dim):
+    x = normal(4, 3, 6, dtype=dtype)
+    (held,) = leaves(x)
+    a, b = held.chunk(2, dim)
+    golden = nn.functional.silu(a) * b
+    given = normal(*golden.shape, dtype=dtype, seed=1)
+    wanted = gradients(golden, given.double(), held)
+    x.requires_grad_()
+    y = torch_npu.npu_swiglu(x, dim)
+    assert y.dtype is dtype
+    close([y], [golden], dtype)
+    close(gradients(y, given, x), wanted, dtype)
+    close([torch_npu.npu_swiglu_backward(given, x, dim)], wanted, dtype)
 
 
 @each_dtype

@@ -75,6 +75,10 @@ def launch(name: str, columns: int, dtype: Any) -> None:
     elif name == "deep_norm_grad":
         sums = gamma.to(statistic)
         operator.launch(work, x, x, x, gamma, rstd, rstd, 0.3, x, x, sums, sums)
+    elif name.startswith("swi_glu"):
+        both = meta(4096, 2 * columns, dtype=dtype)
+        tensors = (both, -1, x) if name == "swi_glu" else (x, both, -1, both)
+        operator.launch(work, *tensors)
     elif name.startswith("group_norm_swish"):
         side = max(math.isqrt(columns // 2), 1)
         x, gamma, rstd = meta(16, 64, side, side, dtype=dtype), meta(64, dtype=dtype), meta(16, 32, dtype=statistic)

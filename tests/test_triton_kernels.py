@@ -94,6 +94,8 @@ def row_calls(rows: int, columns: int, dtype: Any) -> dict[str, list[Any]]:
         "layer_norm": [x, [columns], gamma, gamma],
         "layer_norm_backward": [dy, x, [columns], mean, rstd, gamma, None, (True, False, False)],
         "deep_norm_grad": [dy, x, dy, gamma, mean, rstd],
+        "swi_glu": [torch.cat((x, dy), 1)],
+        "swi_glu_grad": [dy, torch.cat((x, dy), 1)],
         "scaled_masked_softmax": [x, mask, 0.5],
         "scaled_masked_softmax_backward": [dy, x.float().softmax(-1).to(dtype), mask, 0.5],
     }

@@ -31,6 +31,8 @@ def kernel_calls(dtype: torch.dtype) -> list[Call]:
             Call("layer_norm", (x, [columns], weight, weight)),
             Call("layer_norm_backward", (x, x, [columns], row, row, weight, weight)),
             Call("deep_norm_grad", (x, x, x, weight, row, row)),
+            Call("swi_glu", (torch.cat((x, x), 1),)),
+            Call("swi_glu_grad", (x, torch.cat((x, x), 1))),
             Call("group_norm_swish", (images, channels, channels, 1)),
             Call("group_norm_swish_grad", (images, group, group, images, channels, channels, 1)),
             Call("scaled_masked_softmax", (x, None, 0.5, True)),

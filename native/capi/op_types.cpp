@@ -288,6 +288,12 @@ const std::vector<OpType>& op_types() {
       Row::of_table("DeepNormGrad", deep_norm_grad),
       Row::of_table("GroupNormSwish", group_norm_swish),
       Row::of_table("GroupNormSwishGrad", group_norm_swish_grad),
+      Row("SwiGlu", swi_glu).input("x", "x").output("y", "out").integer("dim", "dim", -1),
+      Row("SwiGluGrad", swi_glu_grad)
+          .input("y_grad", "yGrad")
+          .input("x", "x")
+          .output("x_grad", "out")
+          .integer("dim", "dim", -1),
       Row("NsaCompress", nsa_compress)
           .input("input", "input")
           .input("weight", "weight")

@@ -66,6 +66,8 @@ Arguments nsa_compress_arguments(const Tensor& dy, const Saved& s) {
           s.attributes[1]};
 }
 
+Arguments swi_glu_arguments(const Tensor& dy, const Saved& s) { return {dy, s.tensors[0], s.attributes[0]}; }
+
 // Without swish, group_norm_swish has no backward operator.
 bool has_swish(at::ArrayRef<IValue> arguments) { return arguments[6].toBool(); }
 
@@ -94,8 +96,8 @@ struct Derivative {
 
 namespace {
 
-const std::array<Derivative, 5>& derivatives() {
-  static const std::array<Derivative, 5> all{{
+const std::array<Derivative, 6>& derivatives() {
+  static const std::array<Derivative, 6> all{{
       {.forward = "rms_norm",
        .backward = "rms_norm_grad",
        .tensors = {0, 1, -1},
@@ -131,6 +133,11 @@ const std::array<Derivative, 5>& derivatives() {
        .saved = {},
        .parameters_by_shape = true,
        .arguments = nsa_compress_arguments},
+      {.forward = "swi_glu",
+       .backward = "swi_glu_grad",
+       .tensors = {0, -1, -1},
+       .saved = {},
+       .arguments = swi_glu_arguments},
   }};
   return all;
 }

@@ -766,3 +766,97 @@ def scaled_masked_softmax_backward(
 
     Source: the documentation of aclnnScaledMaskedSoftmaxBackward in CANN's aclnn library.
     """
+
+def swi_glu(
+    x: _Array,
+    dim: int = -1,
+    *,
+    out: _Array | None = None,
+) -> _Array:
+    """The gated unit of Llama and others: swish of one half of x, times the other half.
+
+    Formula:
+        out = a * sigmoid(a) * b        a, b: the first and second half of x along dim
+
+    Parameters:
+        x: Both halves along dim, here the last dimension. (Array, shape [A1, ..., An, 2 H], rank 1 to 8; on
+            atlas-inference H has whole 64 bytes)
+        dim: Dimension of x that is cut in two, from -n to n - 1. (int)
+
+    Returns:
+        out: The result. (shape [A1, ..., An, H])
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    Strided and empty tensors are fine, the latter but for atlas-inference. There half of what dim and the
+    dimensions after it have must also be a multiple of 64 bytes. host also takes DOUBLE and any mix of floating
+    dtypes.
+
+    Dtypes:
+        x FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
+        x FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
+        x BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor; dim; a size along dim that is odd;
+            shapes; on atlas-inference an empty tensor, and halves that are no multiple of 64 bytes.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnSwiGlu in CANN's aclnn library.
+    """
+
+def swi_glu_grad(
+    y_grad: _Array,
+    x: _Array,
+    dim: int = -1,
+    *,
+    out: _Array | None = None,
+) -> _Array:
+    """Gradient of SwiGLU with respect to its input.
+
+    Formula:
+        sig   = sigmoid(a)                      a, b: the first and second half of x along dim
+        out_a = yGrad * (sig + sig * (1 - sig) * a) * b
+        out_b = yGrad * sig * a                 out_a, out_b: the halves of out
+
+    Parameters:
+        y_grad: Gradient of the loss with respect to the forward's result. (Array, shape [A1, ..., An, H])
+        x: Input of the forward. (Array, shape [A1, ..., An, 2 H], rank 1 to 8; on atlas-inference H has whole 64
+            bytes)
+        dim: Dimension of x that the forward cut in two, from -n to n - 1. (int)
+
+    Returns:
+        out: Gradient with respect to x. (shape as x)
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    Strided tensors are fine. Empty ones are refused but for host. On atlas-inference half of what dim and the
+    dimensions after it have must be a multiple of 64 bytes. host also takes DOUBLE and any mix of floating
+    dtypes.
+
+    Dtypes:
+        y_grad FLOAT, x FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference,
+            ascend-950)
+        y_grad FLOAT16, x FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference,
+            ascend-950)
+        y_grad BFLOAT16, x BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        y_grad FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16
+            (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: yGrad, x or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly; dim; a size along
+            dim that is odd; shapes; but for host an empty tensor; on atlas-inference halves that are no multiple
+            of 64 bytes.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnSwiGluGrad in CANN's aclnn library.
+    """

@@ -974,3 +974,133 @@ def scaled_masked_softmax_backward(
     (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
     after the first phase), 361001 (runtime).
     """
+
+def swi_glu_get_workspace_size(
+    x: _SupportsDlpack,
+    dim: int,
+    out: _SupportsDlpack,
+) -> tuple[int, Executor]:
+    """The gated unit of Llama and others: swish of one half of x, times the other half.
+
+    Formula:
+        out = a * sigmoid(a) * b        a, b: the first and second half of x along dim
+
+    Parameters:
+        x: Both halves along dim, here the last dimension. (Array, shape [A1, ..., An, 2 H], rank 1 to 8; on
+            atlas-inference H has whole 64 bytes)
+        dim: Dimension of x that is cut in two, from -n to n - 1. (int)
+        out: The result. (Array, shape [A1, ..., An, H])
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    Strided and empty tensors are fine, the latter but for atlas-inference. There half of what dim and the
+    dimensions after it have must also be a multiple of 64 bytes. host also takes DOUBLE and any mix of floating
+    dtypes.
+
+    Dtypes:
+        x FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
+        x FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
+        x BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor; dim; a size along dim that is odd;
+            shapes; on atlas-inference an empty tensor, and halves that are no multiple of 64 bytes.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnSwiGlu in CANN's aclnn library.
+    """
+
+def swi_glu(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | Any | None,
+) -> None:
+    """Second phase of aclnnSwiGlu: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
+    """
+
+def swi_glu_grad_get_workspace_size(
+    y_grad: _SupportsDlpack,
+    x: _SupportsDlpack,
+    dim: int,
+    out: _SupportsDlpack,
+) -> tuple[int, Executor]:
+    """Gradient of SwiGLU with respect to its input.
+
+    Formula:
+        sig   = sigmoid(a)                      a, b: the first and second half of x along dim
+        out_a = yGrad * (sig + sig * (1 - sig) * a) * b
+        out_b = yGrad * sig * a                 out_a, out_b: the halves of out
+
+    Parameters:
+        y_grad: Gradient of the loss with respect to the forward's result. (Array, shape [A1, ..., An, H])
+        x: Input of the forward. (Array, shape [A1, ..., An, 2 H], rank 1 to 8; on atlas-inference H has whole 64
+            bytes)
+        dim: Dimension of x that the forward cut in two, from -n to n - 1. (int)
+        out: Gradient with respect to x. (Array, shape as x)
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    Strided tensors are fine. Empty ones are refused but for host. On atlas-inference half of what dim and the
+    dimensions after it have must be a multiple of 64 bytes. host also takes DOUBLE and any mix of floating
+    dtypes.
+
+    Dtypes:
+        y_grad FLOAT, x FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference,
+            ascend-950)
+        y_grad FLOAT16, x FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference,
+            ascend-950)
+        y_grad BFLOAT16, x BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        y_grad FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT/FLOAT16/DOUBLE/BFLOAT16, out FLOAT/FLOAT16/DOUBLE/BFLOAT16
+            (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: yGrad, x or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly; dim; a size along
+            dim that is odd; shapes; but for host an empty tensor; on atlas-inference halves that are no multiple
+            of 64 bytes.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnSwiGluGrad in CANN's aclnn library.
+    """
+
+def swi_glu_grad(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | Any | None,
+) -> None:
+    """Second phase of aclnnSwiGluGrad: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
+    """

@@ -343,6 +343,42 @@ def _softmax_mask(mask: npt.ArrayLike | None, shape: tuple[int, ...], triangle: 
 
 
 @np.errstate(all="ignore")
+def swi_glu(x: npt.ArrayLike, dim: int = -1) -> Float64:
+    """SwiGLU, as aclnnSwiGlu defines it.
+
+    Shapes: ``x`` has an even size along ``dim``. Returns an array of half of that size along ``dim``, float64::
+
+        a, b = the first and the second half of x along dim
+        out  = a * sigmoid(a) * b
+
+    Raises ValueError where the shape does not fit.
+    """
+    a, b = np.split(_float64(x), 2, dim)
+    out: Float64 = a / (1 + np.exp(-a)) * b
+    return out
+
+
+@np.errstate(all="ignore")
+def swi_glu_grad(y_grad: npt.ArrayLike, x: npt.ArrayLike, dim: int = -1) -> Float64:
+    """The gradient of SwiGLU, as aclnnSwiGluGrad defines it.
+
+    Shapes: ``x`` has an even size along ``dim``, ``y_grad`` half of that. Returns an array shaped as ``x``, float64::
+
+        a, b  = the first and the second half of x along dim
+        out_a = y_grad * (sigmoid(a) + sigmoid(a) * (1 - sigmoid(a)) * a) * b
+        out_b = y_grad * sigmoid(a) * a
+
+    Raises ValueError where the shapes do not fit.
+    """
+    y_grad = _float64(y_grad)
+    a, b = np.split(_float64(x), 2, dim)
+    _check_like("y_grad", y_grad, "half of x", a)
+    # sigmoid(-a) by itself: 1 - sig would cancel. exp() may overflow to infinity, and 1 / infinity is 0.
+    sig, rest = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
+    return np.concatenate((y_grad * (sig + sig * rest * a) * b, y_grad * sig * a), dim)
+
+
+@np.errstate(all="ignore")
 def nsa_compress_grad(
     output_grad: npt.ArrayLike,
     input: npt.ArrayLike,

@@ -27,6 +27,8 @@ __all__ = [
     "npu_rms_norm_backward",
     "npu_scaled_masked_softmax",
     "npu_scaled_masked_softmax_backward",
+    "npu_swiglu",
+    "npu_swiglu_backward",
 ]
 
 Given = ParamSpec("Given")
@@ -130,6 +132,18 @@ def npu_scaled_masked_softmax_backward(
 ) -> Tensor:
     """Gradient of the scaled, masked softmax: `descend.torch.scaled_masked_softmax_backward`."""
     return operators.scaled_masked_softmax_backward(y_grad, y, mask, scale, fixed_triu_mask)
+
+
+@_says("swi_glu", x="self")
+def npu_swiglu(self: Tensor, dim: int = -1) -> Tensor:
+    """Swish of one half of ``self`` along ``dim``, times the other half: `descend.torch.swi_glu`."""
+    return operators.swi_glu(self, dim)
+
+
+@_says("swi_glu_grad", y_grad="grad_output", x="self")
+def npu_swiglu_backward(grad_output: Tensor, self: Tensor, dim: int = -1) -> Tensor:
+    """The gradient of `npu_swiglu` for ``self``: `descend.torch.swi_glu_grad`."""
+    return operators.swi_glu_grad(grad_output, self, dim)
 
 
 @_says("nsa_compress", act_seq_len="actual_seq_len")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "contract.h"
 #include "shapes.h"
@@ -98,6 +99,8 @@ class Maker {
         case descend::Kind::kTensor: {
           if (one.role == descend::Role::kInput) call_.inputs = call_.tensors.size() + 1;
           const std::vector<int> dtypes = dtypes_of(row.sets[call_.tensors.size()]);
+          const std::string_view text = one.shape;  // which may say that the product takes fewer
+          call_.certain = call_.certain && text.find(info(product_of(call_.product)).name) == text.npos;
           add(static_cast<aclDataType>(dtypes[bytes_.below(static_cast<int64_t>(dtypes.size()))]), shapes.of(one.shape),
               is_optional(call_, one) ? 4 : 0);
           break;

@@ -40,6 +40,8 @@ Shape Shapes::list(std::string_view text) {
     } else if (const size_t end = items[i].find(" or 1"); end != items[i].npos) {
       const Shape& dim = block(items[i].substr(0, end), 1);
       add(bytes_.one_in(3) ? Shape{1} : dim);
+    } else if (items[i].starts_with("2 ")) {
+      add({2 * block(items[i].substr(2), 1)[0]});
     } else {
       add(block(items[i], 1));
     }

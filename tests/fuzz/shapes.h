@@ -1,5 +1,6 @@
 // Shapes that an operator's table asks for: the text of each parameter, "[A1, ..., An, R1, ..., Rk], rank 2 to 8" or
-// "as x", is read. A name stands for a dimension, "A1, ..., An" for some; each is the same in all texts of a call.
+// "as x", is read. A name stands for a dimension, "2 H" for twice one, "A1, ..., An" for some; each is the same in all
+// texts of a call.
 #pragma once
 
 #include <map>

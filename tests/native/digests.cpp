@@ -16,6 +16,8 @@
 #include "aclnnop/aclnn_rms_norm_grad.h"
 #include "aclnnop/aclnn_scaled_masked_softmax.h"
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+#include "aclnnop/aclnn_swi_glu.h"
+#include "aclnnop/aclnn_swi_glu_grad.h"
 #include "capi.h"
 #include "descend.h"
 
@@ -91,6 +93,16 @@ void deep_norm(aclDataType dtype, int64_t rows, int64_t columns) {
   report("deep_norm_grad", dtype, {rows, columns}, status, {&dx, &dgx, &dbeta, &dgamma});
 }
 
+void swi_glu(aclDataType dtype, int64_t rows, int64_t columns) {
+  Array x({rows, 2 * columns}, dtype), dy({rows, columns}, dtype), y({rows, columns}, dtype);
+  Array dx({rows, 2 * columns}, dtype);
+  x.normal(1), dy.normal(2);
+  int status = run(aclnnSwiGluGetWorkspaceSize, aclnnSwiGlu, stream, x, int64_t{-1}, y);
+  report("swi_glu", dtype, {rows, columns}, status, {&y});
+  status = run(aclnnSwiGluGradGetWorkspaceSize, aclnnSwiGluGrad, stream, dy, x, int64_t{-1}, dx);
+  report("swi_glu_grad", dtype, {rows, columns}, status, {&dx});
+}
+
 void softmax(aclDataType dtype, int64_t heads, int64_t rows, int64_t columns) {
   Array x({2, heads, rows, columns}, dtype), dy({2, heads, rows, columns}, dtype),
       mask({2, 1, rows, columns}, ACL_BOOL);
@@ -146,6 +158,7 @@ int main() {
       rms_norm(dtype, rows, columns);
       layer_norm(dtype, rows, columns);
       deep_norm(dtype, rows, columns);
+      swi_glu(dtype, rows, columns);
     }
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 31}, {16, 64}, {2, 1000}, {1, 9000}}) {
       softmax(dtype, 3, rows, columns);

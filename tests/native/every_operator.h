@@ -18,6 +18,8 @@
 #include "aclnnop/aclnn_rms_norm_grad.h"
 #include "aclnnop/aclnn_scaled_masked_softmax.h"
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+#include "aclnnop/aclnn_swi_glu.h"
+#include "aclnnop/aclnn_swi_glu_grad.h"
 #include "capi_runtime.h"
 
 using Arrays = std::vector<std::unique_ptr<Array>>;
@@ -99,6 +101,11 @@ inline std::vector<Operator> operators() {
       FIRST(aclnnScaledMaskedSoftmaxGetWorkspaceSize, IN(0), mask, 0.5, false, OUT(0)));
   add("aclnnScaledMaskedSoftmaxBackward", aclnnScaledMaskedSoftmaxBackward, arrays({scores, scores}), arrays({scores}),
       FIRST(aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize, IN(0), IN(1), mask, 0.5, false, OUT(0)));
+  const std::vector<int64_t> both{40, 64};
+  add("aclnnSwiGlu", aclnnSwiGlu, arrays({both}), arrays({matrix}),
+      FIRST(aclnnSwiGluGetWorkspaceSize, IN(0), -1, OUT(0)));
+  add("aclnnSwiGluGrad", aclnnSwiGluGrad, arrays({matrix, both}), arrays({both}),
+      FIRST(aclnnSwiGluGradGetWorkspaceSize, IN(0), IN(1), -1, OUT(0)));
 #undef FIRST
 #undef OUT
 #undef IN

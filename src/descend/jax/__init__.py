@@ -13,6 +13,7 @@ from descend.jax.layer_norm import layer_norm, layer_norm_backward
 from descend.jax.nsa_compress import nsa_compress, nsa_compress_grad
 from descend.jax.rms_norm import rms_norm, rms_norm_grad
 from descend.jax.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
+from descend.jax.swi_glu import swi_glu, swi_glu_grad
 
 __all__ = [
     "deep_norm_grad",
@@ -26,4 +27,6 @@ __all__ = [
     "rms_norm_grad",
     "scaled_masked_softmax",
     "scaled_masked_softmax_backward",
+    "swi_glu",
+    "swi_glu_grad",
 ]

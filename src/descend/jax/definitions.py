@@ -276,6 +276,30 @@ def _masked(x: Array, mask: Array | None, triangle: bool) -> Array | None:
     return jnp.triu(jnp.ones(x.shape[-2:], bool), 1) if triangle else mask
 
 
+# --- SwiGLU ----------------------------------------------------------------------------------------------------------
+
+
+def swi_glu(x: Array, dim: int) -> tuple[Array]:
+    """SwiGLU of the halves of ``x``."""
+    a, b = jnp.split(widened(x), 2, dim)
+    return ((a * jax.nn.sigmoid(a) * b).astype(x.dtype),)
+
+
+def swi_glu_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
+    """The tangent of the result."""
+    a, b = jnp.split(widened(values["x"]), 2, values["dim"])
+    ta, tb = jnp.split(widened(moving["x"]), 2, values["dim"])
+    sig = jax.nn.sigmoid(a)
+    return (sig * (1 + a * (1 - sig)) * b * ta + a * sig * tb,)
+
+
+def swi_glu_grad(y_grad: Array, x: Array, dim: int) -> tuple[Array]:
+    """The gradient of SwiGLU."""
+    a, b = jnp.split(widened(x), 2, dim)
+    sig, dy = jax.nn.sigmoid(a), widened(y_grad)
+    return (jnp.concatenate((dy * sig * (1 + a * (1 - sig)) * b, dy * sig * a), dim).astype(x.dtype),)
+
+
 # --- NSA compression -------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from descend.torch.overriding import disable, enable, enabled
 from descend.torch.patching import Report, patch, unpatch
 from descend.torch.rms_norm import rms_norm, rms_norm_grad
 from descend.torch.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
+from descend.torch.swi_glu import swi_glu, swi_glu_grad
 
 __all__ = [
     "GroupNormSwish",
@@ -46,6 +47,8 @@ __all__ = [
     "rms_norm_grad",
     "scaled_masked_softmax",
     "scaled_masked_softmax_backward",
+    "swi_glu",
+    "swi_glu_grad",
     "unpatch",
 ]
 

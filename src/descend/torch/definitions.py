@@ -217,6 +217,19 @@ def _softmax_mask(x: Tensor, mask: Tensor | None, triangle: bool) -> Tensor | No
     return mask
 
 
+def swi_glu(x: Tensor, dim: int = -1) -> Tensor:
+    """SwiGLU of the halves of ``x``."""
+    a, b = _wide(x).chunk(2, dim)
+    return (a * _sigmoid(a) * b).to(x.dtype)
+
+
+def swi_glu_grad(y_grad: Tensor, x: Tensor, dim: int = -1) -> Tensor:
+    """The gradient of SwiGLU."""
+    a, b = _wide(x).chunk(2, dim)
+    sig, dy = _sigmoid(a), _wide(y_grad)
+    return torch.cat((dy * sig * (1 + a * (1 - sig)) * b, dy * sig * a), dim).to(x.dtype)
+
+
 def nsa_compress(
     input: Tensor,
     weight: Tensor,

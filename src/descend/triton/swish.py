@@ -32,3 +32,11 @@ def slope_of_swish(z, scale, WIDE: tl.constexpr):
     larger = 1.0 / (1.0 + e)
     smaller = e * larger
     return tl.where(u < 0, smaller, larger) + u * (smaller * larger)
+
+
+@triton.jit
+def sigmoid(u, WIDE: tl.constexpr):
+    """1 / (1 + exp(-u)), to the last bits."""
+    u = bounded(u, WIDE)
+    e = exp_of_negative(-tl.abs(u), WIDE)
+    return tl.where(u < 0, e, 1.0) / (1.0 + e)

@@ -1,13 +1,12 @@
-"""npu_swiglu, npu_gelu, npu_fast_gelu, npu_mish, npu_silu and their gradients.
+"""npu_gelu, npu_fast_gelu, npu_mish, npu_silu and their gradients.
 
-    swiglu(x)    = a * sigmoid(a) * b, where a and b are the halves of x
     gelu(x)      = x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh
     fast_gelu(x) = x / (1 + exp(-1.702 * x))
     mish(x)      = x * tanh(log(1 + exp(x)))
     silu(x)      = x / (1 + exp(-x))
 
-Documents: torch_npu.npu_swiglu, npu_gelu, npu_fast_gelu, fast_gelu, npu_mish, npu_silu; aclnnSwiGlu(Grad), aclnnGeluV2,
-aclnnGeluBackwardV2, aclnnFastGelu(Backward).
+Documents: torch_npu.npu_gelu, npu_fast_gelu, fast_gelu, npu_mish, npu_silu; aclnnGeluV2, aclnnGeluBackwardV2,
+aclnnFastGelu(Backward).
 """
 
 from __future__ import annotations
@@ -20,32 +19,6 @@ from descend.npu.composed.arithmetic import check_float, check_shape, wide
 from descend.npu.composed.refusal import refuse
 
 FAST = 1.702
-
-
-def npu_swiglu(self: Tensor, dim: int = -1) -> Tensor:
-    """The result, half as long as ``self`` along ``dim``."""
-    a, b = _halves("npu_swiglu", self, dim)
-    return functional.silu(a).mul_(b).to(self.dtype)
-
-
-def npu_swiglu_backward(grad_output: Tensor, self: Tensor, dim: int = -1) -> Tensor:
-    """The gradient of self."""
-    a, b = _halves("npu_swiglu_backward", self, dim)
-    check_float("npu_swiglu_backward", grad_output=grad_output)
-    check_shape("npu_swiglu_backward", "grad_output", grad_output, a.shape, "half of self")
-    dy = wide(grad_output).to(a.dtype)
-    da = torch.ops.aten.silu_backward(dy * b, a)
-    return torch.cat((da, functional.silu(a).mul_(dy)), dim).to(self.dtype)
-
-
-def _halves(operator: str, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    check_float(operator, self=self)
-    if not -self.dim() <= dim < self.dim():
-        refuse(operator, "dim", dim, f"is one of the {self.dim()} dimensions of self")
-    if self.shape[dim] % 2:
-        refuse(operator, "self", f"of shape {list(self.shape)}", f"has an even size along dimension {dim}")
-    a, b = wide(self).chunk(2, dim)
-    return a, b
 
 
 def npu_gelu(self: Tensor, *, approximate: str = "none") -> Tensor:

@@ -77,15 +77,6 @@ TABLE = (
         ("torch_npu.npu_rotary_mul", "aclnnRotaryPositionEmbedding", "aclnnRotaryPositionEmbeddingGrad"),
     ),
     Composed(
-        "npu_swiglu",
-        "activations",
-        ("npu_swiglu", "npu_swiglu_backward"),
-        "npu_swiglu_backward",
-        "silu and a product in float32, rounded once",
-        "an odd size along dim",
-        ("torch_npu.npu_swiglu", "aclnnSwiGlu", "aclnnSwiGluGrad"),
-    ),
-    Composed(
         "npu_gelu",
         "activations",
         ("npu_gelu", "npu_gelu_backward"),

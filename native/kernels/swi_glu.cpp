@@ -1,0 +1,44 @@
+// SwiGLU: a * sigmoid(a) * b, of the two halves a and b of each row.
+#define HWY_TARGET_INCLUDE "kernels/swi_glu.cpp"
+#include "kernels/dispatch.h"
+#include "kernels/elements-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+struct SwiGluProgram {
+  static constexpr int kInputs = 2, kOutputs = 1;
+
+  template <class T, class V, size_t kN>
+  static HWY_INLINE void map(const V (&in)[kInputs][kN], V (&out)[kOutputs][kN]) {
+    using W = Wide<T>;
+    V sigmoid[kN];
+    sigmoids<sizeof(T) == 2, false, W, kN>(in[0], sigmoid, nullptr);
+    each<kN>([&](size_t k) DESCEND_INLINED { out[0][k] = product<W>(sigmoid[k], in[0][k], in[1][k]); });
+  }
+};
+
+template <class T>
+void swi_glu_part(const Elements<T, 2, 1>& problem, const ElementPart& part) {
+  walk_elements<SwiGluProgram>(problem, part);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+
+template <class T>
+void swi_glu(const Elements<T, 2, 1>& problem) {
+  static const auto part = DESCEND_CHOOSE_FOR(T, swi_glu_part<T>);
+  run_elements(problem, part);
+}
+
+template void swi_glu<float16>(const Elements<float16, 2, 1>&);
+template void swi_glu<bfloat16>(const Elements<bfloat16, 2, 1>&);
+template void swi_glu<float>(const Elements<float, 2, 1>&);
+template void swi_glu<double>(const Elements<double, 2, 1>&);
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,48 @@
+// The gradient of SwiGLU, a * sigmoid(a) * b: that of a, dy * b times the slope of a * sigmoid(a), and that of b.
+#define HWY_TARGET_INCLUDE "kernels/swi_glu_grad.cpp"
+#include "kernels/dispatch.h"
+#include "kernels/elements-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+struct SwiGluGradProgram {
+  static constexpr int kInputs = 3, kOutputs = 2;  // dy, a, b; the gradients of a and b
+
+  template <class T, class V, size_t kN>
+  static HWY_INLINE void map(const V (&in)[kInputs][kN], V (&out)[kOutputs][kN]) {
+    using W = Wide<T>;
+    const auto half = splat(W{0.5}), two = splat(W{2});
+    V sigmoid[kN], slope[kN];
+    sigmoids<sizeof(T) == 2, true, W, kN>(in[1], sigmoid, slope);
+    each<kN>([&](size_t k) DESCEND_INLINED {  // a slope is at most 1.1
+      out[0][k] = hn::Mul(product<W>(hn::Mul(slope[k], half), in[0][k], in[2][k]), two);
+      out[1][k] = product<W>(sigmoid[k], in[0][k], in[1][k]);
+    });
+  }
+};
+
+template <class T>
+void swi_glu_grad_part(const Elements<T, 3, 2>& problem, const ElementPart& part) {
+  walk_elements<SwiGluGradProgram>(problem, part);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+
+template <class T>
+void swi_glu_grad(const Elements<T, 3, 2>& problem) {
+  static const auto part = DESCEND_CHOOSE_FOR(T, swi_glu_grad_part<T>);
+  run_elements(problem, part);
+}
+
+template void swi_glu_grad<float16>(const Elements<float16, 3, 2>&);
+template void swi_glu_grad<bfloat16>(const Elements<bfloat16, 3, 2>&);
+template void swi_glu_grad<float>(const Elements<float, 3, 2>&);
+template void swi_glu_grad<double>(const Elements<double, 3, 2>&);
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

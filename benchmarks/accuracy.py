@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 
 from benchmarks.operator import Array, Golden, root_mean_square
@@ -29,12 +30,16 @@ def poison(outputs: Sequence[Array]) -> None:
 
 
 def check(who: str, outputs: Sequence[Array], golden: Sequence[Golden], dtype: str | None = None) -> None:
-    """Raises unless each sampled element's error is within the threshold, relative to its size or its terms' size."""
+    """Raises unless each sampled element's error is within the threshold, relative to its size or its terms' size.
+
+    What is subnormal in its dtype may be off by the smallest of these numbers.
+    """
     for number, (actual, part) in enumerate(zip(outputs, golden, strict=True)):
         threshold = precision.threshold(dtype or actual.dtype)
+        least = float(ml_dtypes.finfo(actual.dtype).smallest_subnormal)  # type: ignore[no-untyped-call]
         size = max(root_mean_square(part.values), part.terms)
         difference = np.abs(actual[part.index].astype(np.float64) - part.values)
-        wrong = ~(difference <= threshold * (np.abs(part.values) + 4 * size))
+        wrong = ~(difference <= threshold * (np.abs(part.values) + 4 * size) + least)
         if wrong.any():
             where = tuple(int(i) for i in np.argwhere(wrong)[0])
             raise WrongResultError(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -25,6 +28,7 @@ import torch  # noqa: E402
 from benchmarks import OPERATORS, accuracy, frameworks  # noqa: E402
 from benchmarks.frameworks import Library  # noqa: E402
 from benchmarks.gpu import __main__, grid, results, session, timing  # noqa: E402
+from benchmarks.gpu import check as gpu_check  # noqa: E402
 from benchmarks.gpu.peers import LIBRARIES  # noqa: E402
 from benchmarks.gpu.results import Launch, Report, Result  # noqa: E402
 from benchmarks.gpu.timing import Contender, copies, measure  # noqa: E402
@@ -311,6 +315,112 @@ def test_a_wrong_result_of_ours_ends_it(monkeypatch):
 def test_what_the_device_has_no_room_for_is_left_out():
     with pytest.raises(session.TooLargeError, match="rms_norm_grad"):
         session.run(load("rms_norm_grad"), (12, 64), "float32", OnCpu(room=1 << 16), 3, (), on_cpu)
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+class Beside:
+    """The CPU's ways: no streams, no graphs."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def beside(self) -> Any:
+        self.calls.append("beside")
+        return contextlib.nullcontext()
+
+    def captured(self, call: Any) -> Any:
+        self.calls.append("captured")
+        return call
+
+    def wait(self) -> None:
+        self.calls.append("wait")
+
+
+@pytest.mark.parametrize("operator", grid.GRID)
+def test_every_case_of_an_operator_is_checked(operator, tmp_path):
+    """On CPU tensors: the engine's results are right, so that the shapes and the reference are."""
+    ways = Beside()
+    saved = tmp_path / "checks.json"
+    assert gpu_check.check_all([operator], saved, 1e9, ways, {"gpu": "none"}, on_cpu) == 0
+    found = json.loads(saved.read_text())
+    cases = {(tuple(each["shape"]), each["dtype"]) for each in found["results"]}
+    assert cases == set(itertools.product(gpu_check.shapes(operator), load(operator).dtypes))
+    assert (found["checks"], found["failed"], found["left out"]) == (len(cases), 0, 0)
+    for each in found["results"]:
+        assert each["passed"] == ["float64", "second run", "another stream", "CUDA graph"]
+    assert ways.calls.count("beside") == ways.calls.count("captured") == len(cases)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "failed"),
+    [(1, "float64"), (2, "second run"), (3, "another stream"), (4, "CUDA graph")],
+)
+def test_a_case_that_fails_says_in_what(monkeypatch, wrong, failed):
+    from benchmarks import ours
+
+    made = ours.allocating
+
+    def sometimes_wrong(operator: Any, problem: Any) -> Any:
+        call, count = made(operator, problem), itertools.count(1)
+
+        def run() -> Any:
+            results = call()
+            if next(count) == wrong:
+                results[0][0, 0] = 1e6
+            return results
+
+        return run
+
+    monkeypatch.setattr(ours, "allocating", sometimes_wrong)
+    found = gpu_check.run(load("rms_norm_grad"), (12, 64), "float32", Beside(), on_cpu)
+    questions = ["float64", "second run", "another stream", "CUDA graph"]
+    if wrong == 1:  # what is wrong at first is compared with what comes later
+        assert set(found.failed) == set(questions)
+        assert found.failed["float64"].startswith("WrongResultError: rms_norm_grad (12, 64) float32: 1 of")
+    else:
+        assert found.failed == {failed: "AssertionError: output 0 has other bits than in the first run"}
+        assert found.passed == [question for question in questions if question != failed]
+
+
+def test_an_operator_that_raises_is_a_failed_check(monkeypatch):
+    from benchmarks import ours
+
+    def raises(operator: Any, problem: Any) -> Any:
+        def run() -> Any:
+            raise RuntimeError("no kernel")
+
+        return run
+
+    monkeypatch.setattr(ours, "allocating", raises)
+    found = gpu_check.run(load("rms_norm"), (12, 64), "float32", Beside(), on_cpu)
+    assert (found.passed, found.failed) == ([], {"float64": "RuntimeError: no kernel"})
+
+
+def test_cases_that_the_time_is_too_short_for_are_counted(tmp_path):
+    gpu_check.check_all(["rms_norm", "layer_norm"], tmp_path / "checks.json", -1, Beside(), {}, on_cpu)
+    found = json.loads((tmp_path / "checks.json").read_text())
+    assert (found["checks"], found["left out"]) == (0, len(list(gpu_check.cases(["rms_norm", "layer_norm"]))))
+
+
+def test_the_answers_of_all_processes_are_one_file(tmp_path):
+    parts = [tmp_path / f"{name}.json" for name in ("rms_norm", "layer_norm")]
+    for part in parts:
+        done = [gpu_check.Check(part.stem, (2, 3), "float32", ["float64"])]
+        gpu_check.save(part, {"gpu": "one"}, done, 5)
+    found, left_out = gpu_check.merge(parts, tmp_path / "all.json")
+    assert ([each.operator for each in found], left_out) == (["rms_norm", "layer_norm"], 10)
+    assert json.loads((tmp_path / "all.json").read_text())["device"] == {"gpu": "one"}
+
+
+@WITHOUT_GPU
+def test_a_session_without_a_gpu_says_so(tmp_path):
+    command = [sys.executable, ROOT / "tools" / "gpu_session.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert re.findall(r"status (-?\d+)", done.stdout) == ["2", "2"]
+    assert (tmp_path / "log").read_text().count("Nothing was measured.") == 2
 
 
 def test_the_cost_of_a_call(monkeypatch):

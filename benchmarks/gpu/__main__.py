@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ def main(
     dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; may be repeated.")] = None,
     json: Annotated[Path, typer.Option(help="Where the figures go, as they come.")] = SAVED,
     rounds: Annotated[int, typer.Option(min=3, help="In which everyone takes a turn.")] = 25,
+    seconds: Annotated[float | None, typer.Option(min=1, help="After which no more problems are begun.")] = None,
     peers: Annotated[bool, typer.Option(help="Measure the other libraries too.")] = True,
     docs: Annotated[bool, typer.Option(help="Write the tables into docs/design-gpu.md.")] = False,
     docs_from: Annotated[Path | None, typer.Option(help="Write them from this file; measure nothing.")] = None,
@@ -51,27 +53,29 @@ def main(
     except NoGpuError as error:
         console.print(refusal("bench-gpu", error), highlight=False, soft_wrap=True)
         raise typer.Exit(NOTHING) from None
-    report, code = Report(describe()), 0
+    report, code, begin = Report(describe()), 0, time.monotonic()
     libraries = LIBRARIES if peers else ()
     for library in libraries:
         if not library.installed:
             console.print(f"{library.name} is not installed and does not take part.", style="yellow")
     try:
-        for name in op or GRID:
-            operator = load(name)
-            if found := session.launch(operator, device, rounds):
-                report.launches.append(found)
-            for each, kind in work(operator, shapes, dtype):
-                title = f"{name} {' × '.join(map(str, each))} {kind}"
-                try:
-                    result = session.run(operator, each, kind, device, rounds, libraries)
-                except session.TooLargeError as error:
-                    report.left_out.append(str(error))
-                    console.print(str(error), style="yellow", highlight=False)
-                    continue
-                report.results.append(result)
-                report.save(json)
-                console.print(f"{title}: {result.speed / 1e9:.0f} GB/s, {result.share:.2f} of the copy's rate")
+        problems = work([load(name) for name in op or GRID], shapes, dtype)
+        for number, (operator, each, kind) in enumerate(problems):
+            if seconds and time.monotonic() - begin > seconds:
+                report.left_out.append(f"{len(problems) - number} problems, for want of time.")
+                break
+            if operator.name not in {launch.operator for launch in report.launches}:
+                report.launches += filter(None, [session.launch(operator, device, rounds)])
+            title = f"{operator.name} {' × '.join(map(str, each))} {kind}"
+            try:
+                result = session.run(operator, each, kind, device, rounds, libraries)
+            except session.TooLargeError as error:
+                report.left_out.append(str(error))
+                console.print(str(error), style="yellow", highlight=False)
+                continue
+            report.results.append(result)
+            report.save(json)
+            console.print(f"{title}: {result.speed / 1e9:.0f} GB/s, {result.share:.2f} of the copy's rate")
     except KeyboardInterrupt:
         console.print("Interrupted; what was measured is kept.", style="yellow")
         code = 130
@@ -87,14 +91,16 @@ def main(
     raise typer.Exit(code)
 
 
-def work(operator: Operator, shapes: list[Shape], dtypes: list[str] | None) -> list[tuple[Shape, str]]:
-    """The problems of one operator."""
-    return [
-        (shape, dtype)
-        for shape in shapes or GRID[operator.name]
+def work(operators: list[Operator], shapes: list[Shape], dtypes: list[str] | None) -> list[tuple[Operator, Shape, str]]:
+    """The problems, the first shapes of all operators first."""
+    numbered = [
+        (number, operator, shape, dtype)
+        for operator in operators
+        for number, shape in enumerate(shapes or GRID[operator.name])
         for dtype in operator.dtypes
         if dtype in (dtypes or USUAL)
     ]
+    return [problem[1:] for problem in sorted(numbered, key=lambda problem: problem[0])]
 
 
 def parse_shape(text: str) -> Shape:

@@ -116,6 +116,7 @@ def describe() -> dict[str, Any]:
         "torch",
         "triton",
         "liger-kernel",
+        "quack-kernels",
         "flash-linear-attention",
         "apex",
         "transformer-engine",

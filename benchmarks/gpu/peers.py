@@ -1,7 +1,8 @@
 """The other libraries on a GPU, where they are installed and have the operator.
 
 PyTorch's ways are those of the operators' files. Liger-Kernel, flash-linear-attention, Apex and Transformer Engine have
-forwards with a backward of their own behind autograd: that is how they take part in both.
+forwards with a backward of their own behind autograd: that is how they take part in both. quack-kernels' backwards are
+functions.
 """
 
 from __future__ import annotations
@@ -92,6 +93,34 @@ def _liger_softmax_backward(grad: Any, y: Any, mask: Any) -> Any:
     return _softmax_backward(grad, y, block, warps, y.shape[-1] > block).masked_fill(mask, 0.0) * SCALE
 
 
+# --- quack-kernels ----------------------------------------------------------------------------------------------------
+
+
+def _quack_rms_norm(x: Any, gamma: Any) -> Any:
+    from quack.rmsnorm import rmsnorm_fwd
+
+    return rmsnorm_fwd(x, gamma, eps=RMS_EPSILON, store_rstd=True)[0]
+
+
+def _quack_rms_norm_grad(dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+    from quack.rmsnorm import rmsnorm_bwd
+
+    return rmsnorm_bwd(x, gamma, dy, rstd.flatten())[:2]
+
+
+def _quack_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    from quack.rmsnorm import layernorm_fwd
+
+    # It takes parameters in float32 alone: the casts are part of the job.
+    return layernorm_fwd(x, weight.float(), bias.float(), EPSILON)
+
+
+def _quack_layer_norm_backward(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) -> Any:
+    from quack.rmsnorm import layernorm_bwd
+
+    return layernorm_bwd(x, weight, dy, rstd.flatten(), mean.flatten())
+
+
 # --- flash-linear-attention -------------------------------------------------------------------------------------------
 
 
@@ -169,6 +198,16 @@ LIBRARIES: tuple[Library, ...] = (
                 "scaled_masked_softmax": _liger_softmax,
             },
             {"scaled_masked_softmax_backward": _liger_softmax_backward},
+        ),
+        torch_arrays,
+    ),
+    Library(
+        "quack-kernels",
+        "quack",
+        _routes(
+            "quack-kernels",
+            {"rms_norm": _quack_rms_norm, "layer_norm": _quack_layer_norm},
+            {"rms_norm_grad": _quack_rms_norm_grad, "layer_norm_backward": _quack_layer_norm_backward},
         ),
         torch_arrays,
     ),

@@ -1,8 +1,8 @@
 """A short stay on a machine with a GPU and without a network: python tools/gpu_session.py OUT [--wheels FOLDER].
 
-Descend's wheel and those of other libraries are brought along (`./dev wheel here`; `pip download --no-deps ...`). In
-its first minutes it checks every operator (benchmarks/gpu/check.py), then it measures them (benchmarks/gpu). Answers and figures
-are in OUT/checks.json and OUT/figures.json from the first one on: nothing is lost where the stay ends early.
+Descend's wheel and those of other libraries are brought along (`./dev wheel here`; `pip download --no-deps ...`).
+First it checks every operator (benchmarks/gpu/check.py), then it measures them (benchmarks/gpu), a few minutes each.
+OUT/checks.json and OUT/figures.json have the answers from the first one on: nothing is lost where the stay ends early.
 What was printed is in OUT/log. It needs PyTorch, Triton, NumPy, ml_dtypes, rich and typer there.
 """
 

@@ -113,6 +113,10 @@ def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, rows, columns, 
     wild[0][0, 1], wild[0][-1, -2], wild[0][:, 3] = np.inf, np.nan, -0.0
     wild[3][-1] = 2.0**-41
 
+    beyond = [a.copy() for a in tame]  # a row whose sums leave the range of float32, and whose terms do not
+    if dtype in (F32, BF16):
+        beyond[0][-1, 4] = beyond[4][4] = 3e19
+
     def sums(call: list[Any], out: str, layout: Layout | None = None, mask: Sequence[bool] = (True, True)) -> list[Any]:
         places = [Place((columns,), out, layout) if wanted else None for wanted in mask]
         results = [None if place is None else place.array for place in places]
@@ -127,8 +131,10 @@ def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, rows, columns, 
             place.check_guards()
         return results
 
-    for call, out in itertools.product([tame, wild], dict.fromkeys([dtype, F32, F16, BF16])):
+    for call, out in itertools.product([tame, wild, beyond], dict.fromkeys([dtype, F32, F16, BF16])):
         direct = sums(call, out)
+        with_dx = (np.empty_like(call[0]), *(np.empty(columns, DTYPES[out]) for _ in range(2)))
+        assert_same_bits(compute(operator, *call, out=with_dx)[1:], direct)
         if call is tame and operator == "layer_norm_backward":
             check(operator, [None, *direct], *call)
         for layout in (Layout((0,), (2,)), Layout((0,), (-1,))):

@@ -172,7 +172,7 @@ void share_rows(const RowCall<W>& call, double* sums) {
     return kernels.find_terms(call, shared, again);
   };
   begin_group(0);
-  if (p.out.data != nullptr) sum_blocks();
+  sum_blocks();  // without results, too: they say which rows are computed in double, and so are their column sums
   while (shared.below.rows > 0) {
     if (!find_terms(false)) {
       sum_blocks();

@@ -95,9 +95,7 @@ bool shared_terms(const RowCall<W>& call, SharedRows<W>& shared, bool again) {
       DESCEND_UNROLL
       for (int k = 0; k < P::kSums; ++k) {
         double sum = 0;
-        for (int64_t b = 0; b < blocks && call.problem.out.data != nullptr; ++b) {
-          sum += sum_of<P>(shared, group, b, r + i, k);
-        }
+        for (int64_t b = 0; b < blocks; ++b) sum += sum_of<P>(shared, group, b, r + i, k);
         tile.sums[k][i] = sum;
       }
     }

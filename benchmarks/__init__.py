@@ -6,11 +6,13 @@ OPERATORS = (
     "deep_norm_grad",
     "group_norm_swish_grad",
     "scaled_masked_softmax_backward",
+    "swi_glu_grad",
     "nsa_compress_grad",
     "rms_norm",
     "layer_norm",
     "group_norm_swish",
     "scaled_masked_softmax",
+    "swi_glu",
     "nsa_compress",
 )
 """Every operator that has a file here, in the order of the reports."""

@@ -31,6 +31,7 @@ PICTURE: dict[str, tuple[Shape, str]] = {
     "rms_norm_grad": ((4096, 1024), "float32"),
     "group_norm_swish_grad": ((8, 32, 10, 64 * 64), "float32"),
     "scaled_masked_softmax_backward": ((4, 16, 512, 512), "float32"),
+    "swi_glu_grad": ((4096, 2752), "float32"),
     "nsa_compress_grad": ((32768, 4, 128, 32, 16), "float32"),
 }
 """What the README's picture shows: each gradient once, at a size that training has."""

@@ -68,6 +68,7 @@ NAMES = {
     "rms_norm_grad": "RMS norm",
     "group_norm_swish_grad": "Group norm + swish",
     "scaled_masked_softmax_backward": "Scale, mask, softmax",
+    "swi_glu_grad": "SwiGLU",
     "nsa_compress_grad": "NSA compression",
 }
 

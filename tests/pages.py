@@ -111,7 +111,7 @@ PAGES = {
 MISSING: dict[str, set[str]] = {
     "jax": set(),
     "triton": set(),
-    "benchmarks": {"swi_glu", "swi_glu_grad"},
+    "benchmarks": set(),
     "accuracy": {"swi_glu", "swi_glu_grad"},
 }
 # C functions in the headers of these, which Python does not have.

@@ -60,7 +60,8 @@ def least_bytes(operator: str, shape: tuple[int, ...], dtype: str) -> float:
         tokens, heads, depth, width, stride = shape
         windows = (tokens - width) // stride + 1
         return ((2 if operator.endswith("grad") else 1) * tokens + windows) * heads * depth * size
-    tensors = 5 if operator == "deep_norm_grad" else 3 if operator.endswith(("grad", "backward")) else 2
+    usual = 3 if operator.endswith(("grad", "backward")) else 2
+    tensors = {"deep_norm_grad": 5, "swi_glu": 3, "swi_glu_grad": 5}.get(operator, usual)
     mask = math.prod(shape) / shape[1] if "softmax" in operator else 0
     return tensors * math.prod(shape) * size + mask
 
@@ -441,7 +442,9 @@ def test_peers_take_part_where_they_have_the_operator():
     assert have["PyTorch"] == have["torch.compile"] == list(grid.GRID)
     norms = ["rms_norm_grad", "layer_norm_backward", "rms_norm", "layer_norm"]
     assert set(have["flash-linear-attention"]) == set(norms)
-    assert set(have["Liger-Kernel"]) == set(grid.GRID) - {"nsa_compress", "nsa_compress_grad", "deep_norm_grad"}
+    assert set(have["Liger-Kernel"]) == set(grid.GRID) - {
+        *("nsa_compress", "nsa_compress_grad", "deep_norm_grad", "swi_glu", "swi_glu_grad")
+    }
     for name in ("Apex", "Transformer Engine"):
         assert set(norms) < set(have[name])
 

@@ -41,7 +41,9 @@ FASTER = 0.98
 """Of the seconds of the tile that is there: what another must stay below to take its place."""
 ROWS = (512, 1024, 2048, 4096, 8192, 16384)
 SUMS_COLUMNS = tuple(
-    name for name in OPERATORS if name.endswith(("grad", "backward")) and not ("softmax" in name or "group" in name)
+    name
+    for name in OPERATORS
+    if name.endswith(("grad", "backward")) and not any(part in name for part in ("softmax", "group", "swi_glu"))
 )
 
 
@@ -51,6 +53,8 @@ def blocks(name: str) -> tuple[int, ...]:
         return (256, 1024, 4096)
     if "nsa" in name:
         return (64, 128, 256)
+    if "swi_glu" in name:
+        return ROWS[:3]
     return ROWS[:-1] if name in SUMS_COLUMNS else ROWS
 
 

@@ -22,13 +22,21 @@ inline constexpr int64_t kBatchElements = 1024;
 // Shorter rows are brought together first, so that vectors are full.
 inline constexpr int64_t kShortRow = 64;
 
-// n neighbours of each stream.
-template <class Program, class T, size_t kIn, size_t kOut>
+// n neighbours of each stream. kAhead: those that come some way behind them are asked for.
+template <class Program, bool kAhead, class T, size_t kIn, size_t kOut>
 HWY_INLINE void map_span(const T* const (&in)[kIn], T* const (&out)[kOut], int64_t n) {
   using W = Wide<T>;
   over_packs<W>(0, n, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
     constexpr size_t kN = decltype(packs)::value * kPackVectors<W>;
     Vector<W> x[kIn][kN], y[kOut][kN];
+    if constexpr (kAhead) {
+      each<kIn>([&](size_t i) DESCEND_INLINED {
+        each<decltype(packs)::value>([&](size_t p) DESCEND_INLINED {
+          constexpr int64_t kDistance = kAheadBytes / static_cast<int64_t>(sizeof(T));
+          prefetch_pack<prefetch_distant>(in[i] + j + p * kPackLanes<W>, kDistance);
+        });
+      });
+    }
     each<kIn>([&](size_t i) DESCEND_INLINED {
       each<kN>([&](size_t k) DESCEND_INLINED { x[i][k] = load(extent, in[i] + j, k); });
     });
@@ -73,7 +81,7 @@ HWY_INLINE void walk_elements(const Elements<T, kIn, kOut>& p, const ElementPart
       to[i] = {p.out[i].row(r) + c, has_gaps[i] ? p.out[i].stride : rows * n};
       out[i] = has_gaps[i] ? scattered[i] : part.streams ? stages[i].rows(to[i], rows * n).data : to[i].data;
     }
-    map_span<Program, T>(in, out, rows * n);
+    part.streams ? map_span<Program, true>(in, out, rows * n) : map_span<Program, false>(in, out, rows * n);
     for (int i = 0; i < kOut; ++i) {
       if (has_gaps[i]) {
         copy_rows(Rows<const T>{scattered[i], n}, to[i], rows, n);

@@ -9,6 +9,8 @@ OPERATORS = (
     "swi_glu_grad",
     "nsa_compress_grad",
     "rms_norm",
+    "add_rms_norm",
+    "gemma_rms_norm",
     "layer_norm",
     "group_norm_swish",
     "scaled_masked_softmax",

@@ -96,8 +96,8 @@ def formula(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * rstd * gamma.float()).to(x.dtype), rstd
 
 
-def jax_formula(x: Any, gamma: Any) -> Call:
-    """The same formula in JAX."""
+def jax_formula(x: Any, gamma: Any, added: float = 0.0) -> Call:
+    """The same formula in JAX, by a weight of gamma + ``added``."""
     import jax
     import jax.numpy as jnp
 
@@ -106,7 +106,7 @@ def jax_formula(x: Any, gamma: Any) -> Call:
     def forward(x: Any, gamma: Any) -> Any:
         wide = x.astype(jnp.float32)
         rstd = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + EPSILON)
-        return (wide * rstd * gamma.astype(jnp.float32)).astype(x.dtype), rstd
+        return (wide * rstd * (gamma.astype(jnp.float32) + added)).astype(x.dtype), rstd
 
     run, wait = jax.jit(forward), jax_wait()
     return lambda: wait(run(x, gamma))

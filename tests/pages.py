@@ -32,11 +32,23 @@ _LAYER_NORM = (
 )
 _NSA = frozenset({"compress_block_size", "compress_stride", "act_seq_len_type=0", "layout='TND'"})
 PAGES = {
+    "add_rms_norm": Page(
+        "aclnnAddRmsNorm",
+        WITH_INFERENCE,
+        "x1 x2 gamma epsilon:float yOut> rstdOut>? xOut>?",
+        "x1, x2, gamma, epsilon=1e-06",
+    ),
     "deep_norm_grad": Page(
         "aclnnDeepNormGrad",
         ("atlas-a3", "atlas-a2-training", "atlas-inference", "ascend-950"),
         "dy x gx gamma mean rstd alpha:float dxOut>const dgxOut>const dbetaOut>const dgammaOut>const",
         "dy, x, gx, gamma, mean, rstd, alpha=0.3",
+    ),
+    "gemma_rms_norm": Page(
+        "aclnnGemmaRmsNorm",
+        A2_TO_950,
+        "x gamma epsilon:float yOut>const rstdOut>const",
+        "x, gamma, epsilon=1e-06",
     ),
     "rms_norm_grad": Page(
         "aclnnRmsNormGrad",
@@ -116,9 +128,13 @@ MISSING: dict[str, set[str]] = {
 }
 # C functions in the headers of these, which Python does not have.
 VARIANTS = {
+    "aclnnInplaceAddRmsNorm": "x1Ref> x2Ref> gamma epsilon:float rstdOut>const",
     "aclnnLayerNormWithImplMode": f"{_LAYER_NORM} implMode:int32",
     "aclnnFastLayerNorm": _LAYER_NORM,
 }
+
+VARIANT_HEADERS = {"inplace_add_rms_norm"}
+"""Those of them that programs include from a header of their own."""
 
 _C_TYPES = {
     "int": "int64_t",

@@ -1,4 +1,4 @@
-"""What holds for every gradient on rows, as tests that a class of an operator inherits.
+"""What holds for every operator on rows, as tests that a class of an operator inherits.
 
 The arguments are made from the operator's table: what it says about a parameter's shape is read here. An operator's
 class says which dtypes its page has, and how large the terms are that its results are made of.
@@ -54,6 +54,7 @@ def shapes_of(operator: Operator, shape: tuple[int, ...], normalized: int) -> di
         "[A1, ..., An, 1, ..., 1]": shape[:split] + (1,) * normalized,
         "[A1, ..., An, H]": shape,
         "[A1, ..., An, 2 H]": (*shape[:-1], 2 * shape[-1]),
+        "[A1, ..., An], or followed by 1s to x's rank": shape[:split] + (1,) * normalized,
     }
 
     def of(parameter: Parameter) -> tuple[int, ...]:
@@ -77,6 +78,8 @@ class RowOperatorTests:
     """One that every product takes."""
     POSITIVE: ClassVar[tuple[str, ...]] = ("rstd",)
     ROUNDINGS: ClassVar[float] = 8.0
+    OF_SHAPES: ClassVar[int] = 161002
+    """The status of a wrong shape."""
 
     def terms(self, call: dict[str, Any]) -> tuple[Array, ...]:
         """The sizes of the largest terms of the results."""
@@ -244,7 +247,7 @@ print(json.dumps(found[0]))
                     continue
                 phase1(self.OP, *call.values())
                 for p in self.operator.parameters:
-                    if p.kind == "tensor":
+                    if p.kind == "tensor" and not p.optional:
                         with refused(161001, self.OP, p.python):
                             phase1(self.OP, *{**call, p.python: None}.values())
 
@@ -256,15 +259,15 @@ print(json.dumps(found[0]))
                     if p.kind != "tensor":
                         continue
                     array = call[p.python]
-                    for wrong in (
-                        np.zeros((*array.shape[:-1], array.shape[-1] + 1), array.dtype),
-                        np.zeros(array.shape, "i4"),
+                    for wrong, status in (
+                        (np.zeros((*array.shape[:-1], array.shape[-1] + 1), array.dtype), self.OF_SHAPES),
+                        (np.zeros(array.shape, "i4"), 161002),
                     ):
-                        with refused(161002, self.OP):
+                        with refused(status, self.OP):
                             phase1(self.OP, *{**call, p.python: wrong}.values())
                     if product != "host":
                         with refused(161002, self.OP, p.python):
                             phase1(self.OP, *{**call, p.python: array.astype(np.float64)}.values())
                         flat = array.reshape(-1) if array.ndim > 1 else array.reshape(1, -1)
-                        with refused(161002, self.OP):
+                        with refused(self.OF_SHAPES, self.OP):
                             phase1(self.OP, *{**call, p.python: flat}.values())

@@ -30,6 +30,8 @@ def calls(n: int, bits: int) -> Iterator[tuple[str, Any]]:
         return np.ones(shape, np.float32)
 
     yield "rms_norm gamma", descend.rms_norm(x, nan(n))[0]
+    yield "add_rms_norm gamma", descend.add_rms_norm(x, x, nan(n))[0]
+    yield "gemma_rms_norm gamma", descend.gemma_rms_norm(x, nan(n))[0]
     yield "layer_norm weight", descend.layer_norm(x, (n,), nan(n), ones(n))[0]
     yield "layer_norm bias", descend.layer_norm(x, (n,), ones(n), nan(n))[0]
     yield "rms_norm_grad rstd", descend.rms_norm_grad(x, x, nan(7), ones(n))[0]

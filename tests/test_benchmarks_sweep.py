@@ -102,6 +102,7 @@ WIDER = {
     "rms_norm_grad": 24,
     "layer_norm_backward": 24,
     "deep_norm_grad": 40,
+    "add_rms_norm": 1.5,
     "swi_glu_grad": 2,
     "nsa_compress": 24,
     "nsa_compress_grad": 48,

@@ -19,6 +19,8 @@ from jax_cases import BACKWARDS, FORWARDS, OPERATORS, calls, x64  # noqa: E402
 
 GRADIENT = {
     "rms_norm": "rms_norm_grad",
+    "add_rms_norm": "rms_norm_grad",
+    "gemma_rms_norm": "rms_norm_grad",
     "layer_norm": "layer_norm_backward",
     "group_norm_swish": "group_norm_swish_grad",
     "scaled_masked_softmax": "scaled_masked_softmax_backward",

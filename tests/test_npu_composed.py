@@ -142,22 +142,6 @@ def test_activations_at_their_ends_and_refused() -> None:
     refused("npu_fast_gelu: self is torch.int32", activations.npu_fast_gelu, x.int())
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_add_rms_norm(dtype: Any) -> None:
-    for shape, normalized in (((3, 4, 8), (8,)), ((3, 4, 8), (4, 8)), ((5, 16), (16,))):
-        x1, x2, gamma = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.randn(normalized).to(dtype)
-        y, rstd, x = norm.npu_add_rms_norm(x1, x2, gamma, 1e-5)
-        assert torch.equal(x, (x1.double() + x2.double()).to(dtype))
-        assert y.dtype == dtype
-        axes = tuple(range(-len(normalized), 0))
-        wanted = (x.double().square().mean(axes, keepdim=True) + 1e-5).rsqrt()
-        assert rstd.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-        near(rstd, wanted)
-        near(y, x.double() * wanted * gamma.double())
-    refused("x2 is of shape [3]", norm.npu_add_rms_norm, x1, torch.zeros(3).to(dtype), gamma)
-    refused("gamma", norm.npu_add_rms_norm, x1, x2, gamma[:3])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("maximize", [False, True, None])
@@ -517,12 +501,6 @@ def test_norms(dtype: Any) -> None:
     gamma, beta = (torch.rand(4, 5).to(dtype) for _ in range(2))
     kept = torch.promote_types(dtype, torch.float32)
 
-    y, rstd = norm.npu_gemma_rms_norm(x, gamma, 1e-3)
-    wanted = (x.double().square().mean((-1, -2), keepdim=True) + 1e-3).rsqrt()
-    near(rstd, wanted)
-    near(y, x.double() * wanted * (1 + gamma.double()))
-    assert (y.dtype, rstd.dtype) == (dtype, kept)
-
     deep = norm.npu_deep_norm(x, other, beta, gamma, 0.3, 1e-5)
     for total, results, shape in (
         (x.double() + other.double(), norm.npu_add_layer_norm(x, other, gamma, beta)[:3], (2, 6, 1)),
@@ -553,7 +531,7 @@ def test_norms(dtype: Any) -> None:
 
 def test_norms_that_are_refused() -> None:
     x, last = torch.ones(2, 6, 4), torch.ones(4)
-    refused("gamma is of shape [3]", norm.npu_gemma_rms_norm, x, last[:3])
+    refused("gamma is of shape [3]", norm.npu_deep_norm, x, x, last, last[:3])
     refused("x2 is of shape [2, 6, 1]", norm.npu_add_layer_norm, x, x[..., :1], last, last)
     refused("beta is of shape [2]", norm.npu_deep_norm, x, x, last[:2], last)
     refused("x is torch.int64", norm.npu_deep_norm, x.long(), x, last, last)

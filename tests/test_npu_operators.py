@@ -66,6 +66,38 @@ def test_rms_norm_backward(dtype):
 
 
 @each_float
+def test_add_rms_norm(dtype):
+    """Its own function, the gradients that Descend adds to it, and the one in place."""
+    x1, x2, dy, dx = (normal(6, 48, dtype=dtype, seed=i) for i in range(4))
+    gamma = normal(48, dtype=dtype, seed=4)
+    inputs, exact = on_npu(x1, x2, gamma), leaves(x1, x2, gamma)
+    y, rstd, x = torch_npu.npu_add_rms_norm(*inputs, epsilon=1e-3)
+    total = exact[0] + exact[1]
+    expected = rms_norm(total, exact[2], 1e-3)
+    check([y, x], [expected, total], dtype)
+    check([rstd], [(total.square().mean(-1, keepdim=True) + 1e-3).rsqrt()], torch.float32)
+    wanted = torch.autograd.grad([expected, total], exact, [dy.double(), dx.double()])
+    check(torch.autograd.grad([y, x], inputs, [dy.npu(), dx.npu()]), wanted, dtype)
+    if hasattr(torch_npu, "npu_add_rms_norm_v2"):
+        first, second = x1.npu(), x2.npu()
+        of_v2 = torch_npu.npu_add_rms_norm_v2(first, second, gamma.npu(), 1e-3)
+        for a, b in ((of_v2, rstd), (first, y), (second, x)):
+            assert torch.equal(a.cpu(), b.detach().cpu())
+
+
+@each_float
+def test_gemma_rms_norm(dtype):
+    x, dy = (normal(6, 48, dtype=dtype, seed=i) for i in range(2))
+    gamma = normal(48, dtype=dtype, seed=2)
+    inputs, exact = on_npu(x, gamma), leaves(x, gamma)
+    y, rstd = torch_npu.npu_gemma_rms_norm(*inputs, 1e-3)
+    expected = rms_norm(exact[0], 1 + exact[1], 1e-3)
+    check([y], [expected], dtype)
+    check([rstd], [(exact[0].square().mean(-1, keepdim=True) + 1e-3).rsqrt()], torch.float32)
+    check(gradients(y, dy.npu(), inputs), gradients(expected, dy.double(), exact), dtype)
+
+
+@each_float
 def test_layer_norm_module(dtype):
     x, dy = (normal(2, 3, 32, dtype=dtype, seed=i) for i in range(2))
     weight, bias = (normal(32, dtype=torch.float32, seed=i) for i in (2, 3))

@@ -156,6 +156,16 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
         [(3, 7), (3, 7)],
     ),
     "add_rms_norm": (first(torch_npu.npu_add_rms_norm), normalized, [(3, 16), (3, 16), (16,)]),
+    "add_rms_norm and its sum": (
+        lambda *t: torch.cat(torch_npu.npu_add_rms_norm(*t)[::2]),
+        lambda a, b, gamma: torch.cat((functional.rms_norm(a + b, gamma.shape, gamma, 1e-6), a + b)),
+        [(3, 2, 16), (3, 2, 16), (2, 16)],
+    ),
+    "gemma_rms_norm": (
+        first(torch_npu.npu_gemma_rms_norm),
+        lambda x, gamma: functional.rms_norm(x, gamma.shape, gamma + 1, 1e-6),
+        [(3, 2, 16), (2, 16)],
+    ),
     "add_layer_norm": (first(torch_npu.npu_add_layer_norm), of_sum, [(3, 2, 16), (3, 2, 16), (16,), (16,)]),
     "add_layer_norm and its sum": (
         lambda *t: torch.cat(torch_npu.npu_add_layer_norm(*t, 1e-5, True)[::3]),

@@ -18,6 +18,8 @@ from torch_cases import draw  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 SIGNATURES = {
+    "npu_add_rms_norm": "(x1, x2, gamma, epsilon=1e-06)",
+    "npu_gemma_rms_norm": "(self, gamma, epsilon=1e-06)",
     "npu_rms_norm": "(self, gamma, epsilon=1e-06)",
     "npu_rms_norm_backward": "(dy, self, gamma, rstd)",
     "npu_group_norm_swish": "(input, num_groups, weight, bias, eps=1e-05, swish_scale=1.0)",
@@ -108,6 +110,37 @@ def test_rms_norm(dtype):
     dx, dgamma = torch_npu.npu_rms_norm_backward(given, x, gamma, rstd)
     assert dgamma.dtype is rstd.dtype
     close([dx, dgamma], wanted, dtype)
+
+
+@each_dtype
+def test_add_rms_norm(dtype):
+    """The gradient that comes in for the sum is added to that of its norm."""
+    x1, x2, given, more = (normal(3, 4, 8, dtype=dtype, seed=seed) for seed in range(4))
+    gamma = normal(8, dtype=dtype)
+    held = leaves(x1, x2, gamma)
+    total = held[0] + held[1]
+    golden = rms_norm(total, held[2])
+    wanted = torch.autograd.grad([golden, total], held, [given.double(), more.double()])
+    for tensor in (x1, x2, gamma):
+        tensor.requires_grad_()
+    y, rstd, x = torch_npu.npu_add_rms_norm(x1, x2, gamma)
+    assert (y.dtype, x.dtype, tuple(rstd.shape)) == (dtype, dtype, (3, 4, 1))
+    close([y, x], [golden, total], dtype)
+    close(torch.autograd.grad([y, x], [x1, x2, gamma], [given, more]), wanted, dtype)
+
+
+@each_dtype
+def test_gemma_rms_norm(dtype):
+    x, gamma, given = normal(3, 4, 8, dtype=dtype), normal(8, dtype=dtype), normal(3, 4, 8, dtype=dtype, seed=1)
+    a, b = leaves(x, gamma)
+    golden = rms_norm(a, 1 + b)
+    wanted = gradients(golden, given.double(), a, b)
+    x.requires_grad_()
+    gamma.requires_grad_()
+    y, rstd = torch_npu.npu_gemma_rms_norm(x, gamma)
+    assert (y.dtype, tuple(rstd.shape)) == (dtype, (3, 4, 1))
+    close([y], [golden], dtype)
+    close(gradients(y, given, x, gamma), wanted, dtype)
 
 
 @each_dtype

@@ -64,8 +64,10 @@ def launch(name: str, columns: int, dtype: Any) -> None:
     operator, work = descend.triton.operator(name), Work(torch.device("meta"))
     statistic = F64 if dtype is F64 else F32
     x, gamma, rstd = meta(4096, columns, dtype=dtype), meta(columns, dtype=dtype), meta(4096, dtype=statistic)
-    if name == "rms_norm":
+    if name in ("rms_norm", "gemma_rms_norm"):
         operator.launch(work, x, gamma, 1e-6, x, rstd)
+    elif name == "add_rms_norm":
+        operator.launch(work, x, x, gamma, 1e-6, x, rstd, x)
     elif name == "rms_norm_grad":
         operator.launch(work, x, x, rstd, gamma, x, gamma.to(statistic))
     elif name == "layer_norm":

@@ -90,6 +90,8 @@ def row_calls(rows: int, columns: int, dtype: Any) -> dict[str, list[Any]]:
     mask = normal(rows, columns, seed=6) > 1
     return {
         "rms_norm": [x, gamma],
+        "gemma_rms_norm": [x, gamma],
+        "add_rms_norm": [x, dy, gamma],
         "rms_norm_grad": [dy, x, rstd, gamma],
         "layer_norm": [x, [columns], gamma, gamma],
         "layer_norm_backward": [dy, x, [columns], mean, rstd, gamma, None, (True, False, False)],

@@ -27,6 +27,8 @@ def kernel_calls(dtype: torch.dtype) -> list[Call]:
         images, group = x.view(1, rows, columns), row[:1].view(1, 1)
         found += [
             Call("rms_norm", (x, weight)),
+            Call("gemma_rms_norm", (x, weight)),
+            Call("add_rms_norm", (x, x, weight)),
             Call("rms_norm_grad", (x, x, row, weight)),
             Call("layer_norm", (x, [columns], weight, weight)),
             Call("layer_norm_backward", (x, x, [columns], row, row, weight, weight)),

@@ -19,7 +19,7 @@ def numbers(shape: tuple[int, ...], seed: int, dtype: type) -> np.ndarray:
 
 
 def results(dtype: type) -> dict[str, tuple[np.ndarray, ...]]:
-    """The results of all ten operators."""
+    """The results of the operators."""
     x, dy, gamma, beta = (numbers(s, i, dtype) for i, s in enumerate([(6, 40), (6, 40), (40,), (40,)]))
     image, dimage = numbers((2, 8, 5, 7), 4, dtype), numbers((2, 8, 5, 7), 5, dtype)
     tokens, weight = numbers((64, 4, 16), 6, dtype), numbers((16, 4), 7, dtype)
@@ -33,6 +33,8 @@ def results(dtype: type) -> dict[str, tuple[np.ndarray, ...]]:
     compressed = descend.nsa_compress(tokens, weight, **blocks)
     return {
         "rms_norm": (normed, rms_rstd),
+        "add_rms_norm": descend.add_rms_norm(x, dy, gamma),
+        "gemma_rms_norm": descend.gemma_rms_norm(x, gamma),
         "rms_norm_grad": descend.rms_norm_grad(dy, x, rms_rstd, gamma),
         "layer_norm": (layered, mean, rstd),
         "layer_norm_backward": descend.layer_norm_backward(dy, x, 40, mean, rstd, gamma, beta),

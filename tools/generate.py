@@ -16,6 +16,8 @@ from descend import _native
 from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
 
+OWN_HEADERS = {"aclnnInplaceAddRmsNorm": "inplace_add_rms_norm"}
+"""Functions beside an operator that programs include from a header of their own."""
 ROOT = Path(__file__).resolve().parent.parent
 MADE = "Written by `python -m tools.generate` from the operator's table; do not edit."
 
@@ -38,11 +40,11 @@ extern "C" {{
 #endif /* {guard} */
 """
 
-_LEVEL2 = """/* Programs for CANN 7 and 8 include the header by this path. */
+_OTHER = """/* {who} include the header by this path. */
 #ifndef {guard}
 #define {guard}
 
-#include "../aclnn_{name}.h"
+#include "{name}"
 
 #endif /* {guard} */
 """
@@ -93,7 +95,16 @@ def c_files() -> dict[str, str]:
         )
         if entry["in_level2"]:
             level2 = f"DESCEND_{guard.replace('ACLNNOP_', 'ACLNNOP_LEVEL2_')}"
-            files[f"include/aclnnop/level2/aclnn_{name}.h"] = _LEVEL2.format(guard=level2, name=name)
+            files[f"include/aclnnop/level2/aclnn_{name}.h"] = _OTHER.format(
+                who="Programs for CANN 7 and 8", guard=level2, name=f"../aclnn_{name}.h"
+            )
+        for function in functions:
+            if other := OWN_HEADERS.get(function["name"]):
+                files[f"include/aclnnop/aclnn_{other}.h"] = _OTHER.format(
+                    who=f"Programs that call {function['name']}",
+                    guard=f"DESCEND_ACLNNOP_ACLNN_{other.upper()}_H_",
+                    name=f"aclnn_{name}.h",
+                )
         definitions = "".join(map(_definitions, functions))
         files[f"native/capi/aclnn_{name}.cpp"] = _SOURCE.format(made=MADE, name=name, definitions=definitions)
     return files

@@ -139,6 +139,30 @@ def golden_rms_norm(x: Tensor, gamma: Tensor) -> dict[str, Golden]:
     return {"y": Golden(reference.rms_norm(exact(x), exact(gamma), EPSILON)[0])}
 
 
+def sum_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"x1": draw.data(*shape), "x2": draw.data(*shape), "gamma": draw.normal(shape[-1])}
+
+
+def ours_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
+    y, _, x = descend.add_rms_norm(x1, x2, gamma, EPSILON)
+    return y, x
+
+
+def torch_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
+    """The norm of the rounded sum."""
+    x = x1 + x2
+    return torch_rms_norm(x, gamma), x
+
+
+def golden_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor) -> dict[str, Golden]:
+    y, _, x = reference.add_rms_norm(exact(x1), exact(x2), exact(gamma), EPSILON)
+    return {"y": Golden(y), "x": Golden(x)}
+
+
+def golden_gemma_rms_norm(x: Tensor, gamma: Tensor) -> dict[str, Golden]:
+    return {"y": Golden(reference.gemma_rms_norm(exact(x), exact(gamma), EPSILON)[0])}
+
+
 def ours_rms_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
     """Each library with the rstd that it computes itself."""
     return tuple(descend.rms_norm_grad(dy, x, descend.rms_norm(x, gamma, EPSILON)[1], gamma))
@@ -499,6 +523,15 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "rms_norm", ("y",), ("y",), ROWS, forward_inputs,
             lambda x, gamma: (descend.rms_norm(x, gamma, EPSILON)[0],), alone(torch_rms_norm), golden_rms_norm, row_of,
+        ),
+        Operator(
+            "add_rms_norm", ("y", "x"), ("y", "x"), ROWS, sum_inputs,
+            ours_add_rms_norm, torch_add_rms_norm, golden_add_rms_norm, row_of,
+        ),
+        Operator(
+            "gemma_rms_norm", ("y",), ("y",), ROWS, forward_inputs,
+            lambda x, gamma: (descend.gemma_rms_norm(x, gamma, EPSILON)[0],),
+            lambda x, gamma: (torch_rms_norm(x, 1 + gamma),), golden_gemma_rms_norm, row_of,
         ),
         Operator(
             "rms_norm_grad", ("dx", "dgamma"), ("dx",), (*ROWS, MILLION), rms_norm_inputs,

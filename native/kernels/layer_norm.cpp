@@ -1,10 +1,7 @@
-#include "kernels/layer_norm.h"
-
-#include <algorithm>
 #include <limits>
 
 #include "kernels/moments.h"
-#include "kernels/rows/engine.h"
+#include "kernels/rows/operator.h"
 
 #define HWY_TARGET_INCLUDE "kernels/layer_norm.cpp"
 #include "kernels/dispatch.h"
@@ -19,16 +16,16 @@ struct LayerNormProgram : MomentsProgram {
   enum Parameter { kGamma, kBeta, kParameters };
   enum Scalar { kEpsilon, kScalars };
 
+  template <class T>
+  static RowKernels<Wide<T>> kernels() {
+    return row_kernels<LayerNormProgram, T>();
+  }
+
   template <class V>
   static HWY_INLINE V map(const V* in, const V* column, const V* row, V*) {
     return hn::MulAdd(normalised(in, row), column[kGamma], column[kBeta]);
   }
 };
-
-template <class T>
-RowKernels<Wide<T>> layer_norm_kernels() {
-  return row_kernels<LayerNormProgram, T>();
-}
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -36,6 +33,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace descend::kernels {
 namespace {
+
+constexpr double of_nothing[] = {0, std::numeric_limits<double>::quiet_NaN()};
+constexpr auto exact_sums = sum_moments;
+constexpr auto exact_statistics = exact_moments;
 
 void exact_map(int64_t n, const double* const* in, const double* const* column, const double* numbers,
                const double* means, double* y, double* const*) {
@@ -46,41 +47,7 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace
 
-template <class T>
-size_t layer_norm_scratch(int64_t rows, int64_t columns) {
-  return forward_scratch(rows, columns, kElementOfType<T>, 2);
-}
-
-template <class T>
-void layer_norm(const LayerNorm<T>& p, void* scratch) {
-  using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, layer_norm_kernels<T>)(),
-                                 .exact_sums = sum_moments,
-                                 .exact_statistics = exact_moments,
-                                 .exact_map = exact_map};
-  if (p.columns <= 0) {
-    if (p.mean != nullptr) std::fill_n(p.mean, p.rows, W{0});
-    if (p.rstd != nullptr) std::fill_n(p.rstd, p.rows, std::numeric_limits<W>::quiet_NaN());
-  }
-  const RowProblem<W> problem{.rows = p.rows,
-                              .columns = p.columns,
-                              .element = kElementOfType<T>,
-                              .in = {stream_of(p.x)},
-                              .out = stream_of(p.y),
-                              .statistics = {p.mean, p.rstd},
-                              .scalars = {p.epsilon},
-                              .parameters = {{p.gamma.wide, p.gamma.own}, {p.beta.wide, p.beta.own}},
-                              .sums = {}};
-  run_forward(problem, op, scratch);
-}
-
-#define DESCEND_INSTANTIATE(T)                                          \
-  template size_t layer_norm_scratch<T>(int64_t rows, int64_t columns); \
-  template void layer_norm<T>(const LayerNorm<T>& problem, void* scratch);
-DESCEND_INSTANTIATE(float16)
-DESCEND_INSTANTIATE(bfloat16)
-DESCEND_INSTANTIATE(float)
-DESCEND_INSTANTIATE(double)
+DESCEND_ROW_FORWARD(layer_norm, LayerNormProgram)
 
 }  // namespace descend::kernels
 #endif  // HWY_ONCE

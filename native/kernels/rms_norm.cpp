@@ -1,10 +1,7 @@
-#include "kernels/rms_norm.h"
-
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "kernels/rows/engine.h"
+#include "kernels/rows/operator.h"
 
 #define HWY_TARGET_INCLUDE "kernels/rms_norm.cpp"
 #include "kernels/dispatch.h"
@@ -26,6 +23,11 @@ struct RmsNormProgram {
   static constexpr bool kFoldsInDouble = false;
   static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
 
+  template <class T>
+  static RowKernels<Wide<T>> kernels() {
+    return row_kernels<RmsNormProgram, T>();
+  }
+
   template <class V>
   static HWY_INLINE void sum(const V* in, const V*, const V*, V* sums) {
     sums[0] = hn::MulAdd(in[kX], in[kX], sums[0]);
@@ -42,17 +44,14 @@ struct RmsNormProgram {
   }
 };
 
-template <class T>
-RowKernels<Wide<T>> rms_norm_kernels() {
-  return row_kernels<RmsNormProgram, T>();
-}
-
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace descend::kernels {
 namespace {
+
+constexpr double of_nothing[] = {std::numeric_limits<double>::quiet_NaN()};
 
 void exact_sums(int64_t n, const double* const* in, const double* const*, const double*, double* sums) {
   for (int64_t c = 0; c < n; ++c) sums[0] += in[0][c] * in[0][c];
@@ -71,38 +70,7 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace
 
-template <class T>
-size_t rms_norm_scratch(int64_t rows, int64_t columns) {
-  return forward_scratch(rows, columns, kElementOfType<T>, 1);
-}
-
-template <class T>
-void rms_norm(const RmsNorm<T>& p, void* scratch) {
-  using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, rms_norm_kernels<T>)(),
-                                 .exact_sums = exact_sums,
-                                 .exact_statistics = exact_statistics,
-                                 .exact_map = exact_map};
-  if (p.columns <= 0) std::fill_n(p.rstd, p.rows, std::numeric_limits<W>::quiet_NaN());  // the mean of nothing
-  const RowProblem<W> problem{.rows = p.rows,
-                              .columns = p.columns,
-                              .element = kElementOfType<T>,
-                              .in = {stream_of(p.x)},
-                              .out = stream_of(p.y),
-                              .statistics = {p.rstd},
-                              .scalars = {p.epsilon},
-                              .parameters = {{p.gamma.wide, p.gamma.own}},
-                              .sums = {}};
-  run_forward(problem, op, scratch);
-}
-
-#define DESCEND_INSTANTIATE(T)                                        \
-  template size_t rms_norm_scratch<T>(int64_t rows, int64_t columns); \
-  template void rms_norm<T>(const RmsNorm<T>& problem, void* scratch);
-DESCEND_INSTANTIATE(float16)
-DESCEND_INSTANTIATE(bfloat16)
-DESCEND_INSTANTIATE(float)
-DESCEND_INSTANTIATE(double)
+DESCEND_ROW_FORWARD(rms_norm, RmsNormProgram)
 
 }  // namespace descend::kernels
 #endif  // HWY_ONCE

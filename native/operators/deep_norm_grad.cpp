@@ -1,5 +1,5 @@
 // aclnnDeepNormGrad: contract and plan.
-#include "operators/row_gradient.h"
+#include "operators/row_operator.h"
 
 namespace descend::kernels {
 template <class T>
@@ -11,17 +11,17 @@ namespace {
 
 enum { kDy, kX, kGx, kGamma, kMean, kRstd, kAlpha, kDx, kDgx, kDbeta, kDgamma };
 
-const RowGradient& parts() {
-  static const RowGradient at{kX, {kDy, kX, kGx}, {kGamma}, {kMean, kRstd, kAlpha}, {kDx, kDgx}, {kDbeta, kDgamma}};
+const RowOperands& parts() {
+  static const RowOperands at{kX, {kDy, kX, kGx}, {kGamma}, {kMean, kRstd, kAlpha}, {kDx, kDgx}, {kDbeta, kDgamma}};
   return at;
 }
 
 Status validate_and_plan(const Call& call, Plan* plan) {
   RowShape shape;
-  DESCEND_RETURN_IF_ERROR(check_row_gradient(call, parts(), &shape));
+  DESCEND_RETURN_IF_ERROR(check_row_operands(call, parts(), &shape));
   if (plan == nullptr || shape.columns == 0) return {};
-  with_element_type(row_gradient_element(call, parts()),
-                    [&]<class T>(T) { plan_row_gradient<T>(call, parts(), shape, kernels::deep_norm_grad<T>, *plan); });
+  with_element_type(row_element(call, parts()),
+                    [&]<class T>(T) { plan_row_operator<T>(call, parts(), shape, kernels::deep_norm_grad<T>, *plan); });
   return {};
 }
 
@@ -70,7 +70,7 @@ extern const Operator deep_norm_grad{
                         "a dtype that no row of the table has in that place; a combination that is no row; a private "
                         "format; a view outside its storage; an output that overlaps another tensor other than "
                         "exactly; ranks and shapes"),
-    .infer = [](Call& call) { infer_row_gradient(call, parts()); },
+    .infer = [](Call& call) { infer_row_operands(call, parts()); },
     .validate_and_plan = validate_and_plan,
     .const_outputs = true,
 };

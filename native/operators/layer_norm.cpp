@@ -1,10 +1,14 @@
 // aclnnLayerNorm: contract and plan.
-#include "kernels/layer_norm.h"
-
 #include <algorithm>
 
 #include "operators/layer_norm_shape.h"
 #include "operators/layer_norm_variants.h"
+#include "operators/row_operator.h"
+
+namespace descend::kernels {
+template <class T>
+void layer_norm(const RowProblem<Wide<T>>& problem, void* scratch);
+}
 
 namespace descend {
 namespace {
@@ -35,48 +39,23 @@ Status validate(const Call& call, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(
       check_layer_norm_shape(call, {kInput, kNormalizedShape, kWeight, kBias, kMean, kRstd}, shape));
   DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kOut, kInput));
-  if (!(call[kEpsilon].real >= 0)) {
-    return call.fail(Code::kParamInvalid, call.name(kEpsilon), " is ", call[kEpsilon].real,
-                     ", but must be 0 or greater.");
-  }
-  return {};
+  return check_epsilon(call, kEpsilon, Code::kParamInvalid);
 }
 
-template <class T>
-void plan_kernel(const Call& call, const RowShape& shape, Plan& plan) {
-  using W = kernels::Wide<T>;
-  const auto [leading, rows, columns] = shape;
-  const StagedRows x = stage_rows(call, plan, kInput, leading, columns, kElementOf<T>);
-  const StagedParameter<T> gamma = stage_parameter<T>(call, plan, kWeight, columns, 1);
-  const StagedParameter<T> beta = stage_parameter<T>(call, plan, kBias, columns, 0);
-  const StagedOutput y = StagedOutput::rows(call, plan, kOut, leading, columns, kElementOf<T>);
-  const bool mean_wanted = call.given(kMean), rstd_wanted = call.given(kRstd);
-  StagedOutput mean, rstd;
-  if (mean_wanted) mean = StagedOutput::vector(call, plan, kMean, kElementOf<W>);
-  if (rstd_wanted) rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<W>);
-  const Place scratch = plan.scratch(kernels::layer_norm_scratch<T>(rows, columns));
-  plan.step("layer_norm", 2.0 * rows * columns * sizeof(T),
-            [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), mean_place = mean.place(),
-             rstd_place = rstd.place()](const Addresses& addresses) {
-              kernels::layer_norm<T>({.rows = rows,
-                                      .columns = columns,
-                                      .x = x.at<const T>(addresses),
-                                      .gamma = gamma.at(addresses),
-                                      .beta = beta.at(addresses),
-                                      .epsilon = epsilon,
-                                      .y = y_rows.at<T>(addresses),
-                                      .mean = mean_wanted ? addresses.at<W>(mean_place) : nullptr,
-                                      .rstd = rstd_wanted ? addresses.at<W>(rstd_place) : nullptr},
-                                     addresses.at<void>(scratch));
-            });
-  y.finish(call, plan);
-  if (mean_wanted) mean.finish(call, plan);
-  if (rstd_wanted) rstd.finish(call, plan);
+const RowOperands& parts() {
+  static const RowOperands at{.x = kInput,
+                              .inputs = {kInput},
+                              .parameters = {kWeight, kBias},
+                              .results = {kOut},
+                              .statistics = {kMean, kRstd},
+                              .scalars = {kEpsilon}};
+  return at;
 }
 
 void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   if (shape.rows == 0) return;
-  with_element_type(kernel_element(call, kInput, {kOut}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  with_element_type(row_element(call, parts()),
+                    [&]<class T>(T) { plan_row_operator<T>(call, parts(), shape, kernels::layer_norm<T>, plan); });
 }
 
 }  // namespace

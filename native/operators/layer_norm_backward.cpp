@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "operators/layer_norm_shape.h"
-#include "operators/row_gradient.h"
+#include "operators/row_operator.h"
 
 namespace descend::kernels {
 template <class T>
@@ -84,8 +84,8 @@ Status validate(const Call& call, RowShape* shape) {
   return both ? check_layer_norm_same_shape(call, kGradBias, kGradWeight) : Status{};
 }
 
-const RowGradient& parts() {
-  static const RowGradient at{kInput,         {kGradOut, kInput}, {kWeight},
+const RowOperands& parts() {
+  static const RowOperands at{kInput,         {kGradOut, kInput}, {kWeight},
                               {kMean, kRstd}, {kGradInput},       {kGradWeight, kGradBias}};
   return at;
 }
@@ -93,8 +93,8 @@ const RowGradient& parts() {
 void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   const Dims& mask = call[kOutputMask].list;
   if (shape.columns == 0 || std::none_of(mask.begin(), mask.end(), [](int64_t wanted) { return wanted != 0; })) return;
-  with_element_type(row_gradient_element(call, parts()), [&]<class T>(T) {
-    plan_row_gradient<T>(call, parts(), shape, kernels::layer_norm_backward<T>, plan);
+  with_element_type(row_element(call, parts()), [&]<class T>(T) {
+    plan_row_operator<T>(call, parts(), shape, kernels::layer_norm_backward<T>, plan);
   });
 }
 

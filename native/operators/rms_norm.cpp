@@ -1,15 +1,16 @@
 // aclnnRmsNorm: contract and plan.
-#include "kernels/rms_norm.h"
-
-#include <algorithm>
-
 #include "operators/rms_norm_shape.h"
-#include "operators/staging.h"
+#include "operators/row_operator.h"
+
+namespace descend::kernels {
+template <class T>
+void rms_norm(const RowProblem<Wide<T>>& problem, void* scratch);
+}
 
 namespace descend {
 namespace {
 
-enum { kX, kGamma, kEpsilon, kY, kRstd };
+using namespace rms_norm_parameters;
 
 std::vector<DtypeRow> dtype_rows() {
   std::vector<DtypeRow> rows;
@@ -19,16 +20,9 @@ std::vector<DtypeRow> dtype_rows() {
   return rows;
 }
 
-void infer(Call& call) {
-  const Tensor& x = call[kX].tensor;
-  if (!call.given(kY)) call[kY].tensor = contiguous_tensor(x.dtype, x.shape);
-  if (!call.given(kRstd)) {
-    Dims shape = x.shape;
-    const uint64_t k = std::min(call[kGamma].tensor.rank(), x.rank());
-    std::fill(shape.data() + (x.rank() - k), shape.data() + x.rank(), 1);
-    const Dtype wide = x.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
-    call[kRstd].tensor = contiguous_tensor(wide, shape);
-  }
+const RowOperands& parts() {
+  static const RowOperands at = rms_norm_operands();
+  return at;
 }
 
 // The rules of the public page, the only document that has this product.
@@ -45,54 +39,14 @@ Status check_ascend_950(const Call& call) {
 }
 
 Status validate(const Call& call, RowShape* shape) {
-  DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
-  const Dims& x = call[kX].tensor.shape;
-  const Dims& rstd = call[kRstd].tensor.shape;
-  if (call.product == Product::kAscend950) DESCEND_RETURN_IF_ERROR(check_ascend_950(call));
-  if (!call.on_host() && rstd.size() != shape->leading && rstd.size() != x.size()) {
-    return call.fail(Code::kTilingError, call.name(kRstd), " has shape ", to_string(rstd), ", but must be ",
-                     to_string(x.slice(0, shape->leading)), ", or that followed by 1s to the rank of ", call.name(kX),
-                     ", ", x.size(), ".");
-  }
-  const Dims& y = call[kY].tensor.shape;
-  if (y != x) {
-    return call.fail(Code::kTilingError, call.name(kY), " has shape ", to_string(y), ", but must have that of ",
-                     call.name(kX), ", ", to_string(x), ".");
-  }
-  if (!(call[kEpsilon].real >= 0)) {
-    return call.fail(Code::kTilingError, call.name(kEpsilon), " is ", call[kEpsilon].real,
-                     ", but must be 0 or greater.");
-  }
-  return {};
-}
-
-template <class T>
-void plan_kernel(const Call& call, const RowShape& shape, Plan& plan) {
-  const auto [leading, rows, columns] = shape;
-  const StagedRows x = stage_rows(call, plan, kX, leading, columns, kElementOf<T>);
-  const StagedParameter<T> gamma = stage_column_parameter<T>(call, plan, kGamma);
-  const StagedOutput y = StagedOutput::rows(call, plan, kY, leading, columns, kElementOf<T>);
-  const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<kernels::Wide<T>>);
-  const Place scratch = plan.scratch(kernels::rms_norm_scratch<T>(rows, columns));
-  plan.step(
-      "rms_norm", 2.0 * rows * columns * sizeof(T),
-      [=, epsilon = call[kEpsilon].real, y_rows = y.staged(), rstd_place = rstd.place()](const Addresses& addresses) {
-        kernels::rms_norm<T>({.rows = rows,
-                              .columns = columns,
-                              .x = x.at<const T>(addresses),
-                              .gamma = gamma.at(addresses),
-                              .epsilon = epsilon,
-                              .y = y_rows.at<T>(addresses),
-                              .rstd = addresses.at<kernels::Wide<T>>(rstd_place)},
-                             addresses.at<void>(scratch));
-      });
-  y.finish(call, plan);
-  rstd.finish(call, plan);
+  DESCEND_RETURN_IF_ERROR(check_rms_norm(call, shape));
+  return call.product == Product::kAscend950 ? check_ascend_950(call) : Status{};
 }
 
 void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   if (shape.rows == 0) return;
-  with_element_type(kernel_element(call, kX, {kY}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  with_element_type(row_element(call, parts()),
+                    [&]<class T>(T) { plan_row_operator<T>(call, parts(), shape, kernels::rms_norm<T>, plan); });
 }
 
 }  // namespace
@@ -134,7 +88,7 @@ extern const Operator rms_norm{
             {Code::kTilingError, "ranks and shapes; a negative epsilon; on ascend-950 an empty gamma"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
-    .infer = infer,
+    .infer = [](Call& call) { infer_row_operands(call, parts()); },
     .validate_and_plan = validate_then_plan<RowShape, validate, make_plan>,
     .const_outputs = true,
 };

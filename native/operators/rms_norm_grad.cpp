@@ -1,6 +1,6 @@
 // aclnnRmsNormGrad: contract and plan.
 #include "operators/rms_norm_shape.h"
-#include "operators/row_gradient.h"
+#include "operators/row_operator.h"
 
 namespace descend::kernels {
 template <class T>
@@ -22,8 +22,8 @@ std::vector<DtypeRow> dtype_rows() {
   return rows;
 }
 
-const RowGradient& parts() {
-  static const RowGradient at{kX, {kDy, kX}, {kGamma}, {kRstd}, {kDx}, {kDgamma}};
+const RowOperands& parts() {
+  static const RowOperands at{kX, {kDy, kX}, {kGamma}, {kRstd}, {kDx}, {kDgamma}};
   return at;
 }
 
@@ -84,8 +84,8 @@ Status validate(const Call& call, RowShape* shape) {
 
 void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   if (shape.columns == 0) return;
-  with_element_type(row_gradient_element(call, parts()),
-                    [&]<class T>(T) { plan_row_gradient<T>(call, parts(), shape, kernels::rms_norm_grad<T>, plan); });
+  with_element_type(row_element(call, parts()),
+                    [&]<class T>(T) { plan_row_operator<T>(call, parts(), shape, kernels::rms_norm_grad<T>, plan); });
 }
 
 }  // namespace
@@ -135,7 +135,7 @@ extern const Operator rms_norm_grad{
              "atlas-inference a last axis of dy, x or gamma shorter than 32 bytes"},
             {Code::kFindKernelError, "the product has no such operator"},
         },
-    .infer = [](Call& call) { infer_row_gradient(call, parts()); },
+    .infer = [](Call& call) { infer_row_operands(call, parts()); },
     .validate_and_plan = validate_then_plan<RowShape, validate, make_plan>,
     .const_outputs = true,
 };

@@ -9,12 +9,6 @@ Dims without_trailing_ones(const Dims& dims) {
   return dims.slice(0, rank);
 }
 
-int64_t product(const Dims& dims) {
-  int64_t value = 1;
-  for (int64_t dim : dims) value *= dim;
-  return value;
-}
-
 }  // namespace
 
 Status check_rms_norm_shape(const Call& call, int x, int gamma, int rstd, RowShape* shape) {
@@ -40,11 +34,30 @@ Status check_rms_norm_shape(const Call& call, int x, int gamma, int rstd, RowSha
   return {};
 }
 
+RowOperands rms_norm_operands() {
+  using namespace rms_norm_parameters;
+  return {
+      .x = kX, .inputs = {kX}, .parameters = {kGamma}, .results = {kY}, .statistics = {kRstd}, .scalars = {kEpsilon}};
+}
+
+Status check_rms_norm(const Call& call, RowShape* shape) {
+  using namespace rms_norm_parameters;
+  DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
+  const Dims &x = call[kX].tensor.shape, &y = call[kY].tensor.shape, &rstd = call[kRstd].tensor.shape;
+  if (!call.on_host() && rstd.size() != shape->leading && rstd.size() != x.size()) {
+    return call.fail(Code::kTilingError, call.name(kRstd), " has shape ", to_string(rstd), ", but must be ",
+                     to_string(x.slice(0, shape->leading)), ", or that followed by 1s to the rank of ", call.name(kX),
+                     ", ", x.size(), ".");
+  }
+  if (y != x) {
+    return call.fail(Code::kTilingError, call.name(kY), " has shape ", to_string(y), ", but must have that of ",
+                     call.name(kX), ", ", to_string(x), ".");
+  }
+  return check_epsilon(call, kEpsilon, Code::kTilingError);
+}
+
 const std::vector<RmsNormDtypes>& rms_norm_dtypes() {
-  using enum Product;
-  static constexpr ProductSet with_bfloat16(kAtlasA3, kAtlasA2Training, kAtlasA2Inference, kAscend950);
-  static constexpr ProductSet with_inference = with_bfloat16 | ProductSet(kAtlasInference);
-  static constexpr ProductSet host(kHost);
+  static constexpr ProductSet with_bfloat16 = kRmsNormBfloat16, with_inference = kRmsNormHuawei, host(Product::kHost);
   static constexpr DtypeSet f32{Dtype::kFloat}, f16{Dtype::kFloat16}, bf16{Dtype::kBfloat16}, f64{Dtype::kDouble};
   static const std::vector<RmsNormDtypes> rows{
       {with_bfloat16, f16, f32, f32},      {with_bfloat16, bf16, f32, f32},      {with_inference, f16, f32, f16},

@@ -31,6 +31,15 @@ Arguments rms_norm_arguments(const Tensor& dy, const Saved& s) {
   return {dy, s.tensors[0], s.results[0], s.tensors[1]};
 }
 
+Arguments add_rms_norm_arguments(const Tensor& dy, const Saved& s) {
+  return {dy, s.results[0], s.results[1], s.tensors[2]};
+}
+
+Arguments gemma_rms_norm_arguments(const Tensor& dy, const Saved& s) {
+  const Tensor& gamma = s.tensors[1];
+  return {dy, s.tensors[0], s.results[0], gamma.to(gamma.scalar_type() == at::kDouble ? at::kDouble : at::kFloat) + 1};
+}
+
 Arguments layer_norm_arguments(const Tensor& dy, const Saved& s) {
   const auto optional = [](const Tensor& t) { return t.defined() ? IValue(t) : IValue(); };
   return {dy,
@@ -79,7 +88,10 @@ struct Derivative {
   std::array<int, kTensors> tensors;  // which of the forward's arguments are tensors; -1: fewer than three
   std::vector<int> saved;             // which of the forward's results are saved
   int mean = -1, rstd = -1;           // which of its results these are; -1: it has none
-  bool by_group = false;              // mean and rstd have shape [N, groups], which does not broadcast to x
+  // Which of its results is the sum of its first two tensors. The backward operator is that of the sum, which is saved
+  // first, in the place of these two; its gradient and what comes in for the sum are the gradient of both.
+  int sum = -1;
+  bool by_group = false;  // mean and rstd have shape [N, groups], which does not broadcast to x
   // The gradients of the parameters depend on the parameters' shapes, not on their values.
   bool parameters_by_shape = false;
   Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // of the backward operator
@@ -96,8 +108,8 @@ struct Derivative {
 
 namespace {
 
-const std::array<Derivative, 6>& derivatives() {
-  static const std::array<Derivative, 6> all{{
+const std::array<Derivative, 8>& derivatives() {
+  static const std::array<Derivative, 8> all{{
       {.forward = "rms_norm",
        .backward = "rms_norm_grad",
        .tensors = {0, 1, -1},
@@ -105,6 +117,21 @@ const std::array<Derivative, 6>& derivatives() {
        .rstd = 1,
        .parameters_by_shape = true,
        .arguments = rms_norm_arguments},
+      {.forward = "add_rms_norm",
+       .backward = "rms_norm_grad",
+       .tensors = {0, 1, 2},
+       .saved = {2, 1},
+       .rstd = 1,
+       .sum = 2,
+       .parameters_by_shape = true,
+       .arguments = add_rms_norm_arguments},
+      {.forward = "gemma_rms_norm",
+       .backward = "rms_norm_grad",
+       .tensors = {0, 1, -1},
+       .saved = {1},
+       .rstd = 1,
+       .parameters_by_shape = true,
+       .arguments = gemma_rms_norm_arguments},
       {.forward = "layer_norm",
        .backward = "layer_norm_backward",
        .tensors = {0, 2, 3},
@@ -220,9 +247,11 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
     request->result = results->front();
     variable_list save;
     save.reserve(kTensors + derivative.saved.size());
-    const bool needs_values = !derivative.parameters_by_shape || first->requires_grad();
-    save.push_back(to_save(first));
-    save.push_back(to_save(second, needs_values));
+    const bool of_sum = derivative.sum >= 0;
+    const bool needs_values =
+        !derivative.parameters_by_shape || first->requires_grad() || (of_sum && second->requires_grad());
+    save.push_back(to_save(first, !of_sum));
+    save.push_back(to_save(second, needs_values && !of_sum));
     save.push_back(to_save(third, needs_values));
     for (const int k : derivative.saved) save.push_back((*results)[k]);
     context->save_for_backward(std::move(save));
@@ -251,20 +280,27 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
     }
     saved.results.assign(found.begin() + kTensors, found.end());
 
+    const bool of_sum = derivative.sum >= 0;
     std::array<Tensor, kTensors> results;
     if (gradients[0].defined()) {
       Arguments stack = derivative.arguments(gradients[0], saved);
       operator_of(derivative).callBoxed(&stack);
       // The gradients come in the order of the forward's tensors. A mask is the last tensor, and has no gradient.
       for (size_t k = 0; k < stack.size(); ++k) results[k] = std::move(stack[k]).toTensor();
+      if (of_sum) results[2] = std::move(results[1]);
+    }
+    if (of_sum && gradients[derivative.sum].defined()) {
+      const Tensor& given = gradients[derivative.sum];
+      results[0] = results[0].defined() ? results[0] + given : given;
     }
     const Tensor dmean = derivative.mean < 0 ? Tensor() : gradients[derivative.mean];
     const Tensor drstd = derivative.rstd < 0 ? Tensor() : gradients[derivative.rstd];
-    if (saved.needs[0] && (dmean.defined() || drstd.defined())) {
+    if ((saved.needs[0] || (of_sum && saved.needs[1])) && (dmean.defined() || drstd.defined())) {
       const Tensor mean = derivative.mean < 0 ? Tensor() : saved.results[0];
-      results[0] = add_gradient_of_statistics(derivative, results[0], saved.tensors[0], mean, saved.results.back(),
-                                              dmean, drstd);
+      const Tensor& x = of_sum ? saved.results[0] : saved.tensors[0];
+      results[0] = add_gradient_of_statistics(derivative, results[0], x, mean, saved.results.back(), dmean, drstd);
     }
+    if (of_sum) results[1] = results[0];
     variable_list all(1);  // the request has no gradient
     for (size_t k = 0; k < kTensors; ++k) all.push_back(saved.tensors[k].defined() ? results[k] : Tensor());
     return all;

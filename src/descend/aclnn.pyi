@@ -10,6 +10,84 @@ from descend.portability import TensorSpec as TensorSpec
 from descend.portability import Verdict as Verdict
 from descend.portability import portability as portability
 
+def add_rms_norm_get_workspace_size(
+    x1: _SupportsDlpack,
+    x2: _SupportsDlpack,
+    gamma: _SupportsDlpack,
+    epsilon: float,
+    y_out: _SupportsDlpack,
+    rstd_out: _SupportsDlpack | None,
+    x_out: _SupportsDlpack | None,
+) -> tuple[int, Executor]:
+    """RMS norm of a sum: each row divided by its root mean square, times a weight; and the sum.
+
+    Formula:
+        x    = x1 + x2
+        rstd = 1 / sqrt(mean(x * x over the row) + epsilon)
+        y    = x * rstd * gamma
+
+    Parameters:
+        x1: One term of the sum. (Array, shape [A1, ..., An, R1, ..., Rk], rank 1 to 8)
+        x2: The other. (Array, shape as x1)
+        gamma: Weight. (Array, shape [R1, ..., Rk])
+        epsilon: Added to the mean of the squares; at least 0. (float)
+        y_out: The result. (Array, shape as x1)
+        rstd_out: What the gradient needs. (Array or None, shape [A1, ..., An, 1, ..., 1])
+        x_out: The sum, rounded. (Array or None, shape as x1)
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    gamma has the last dimensions of x1; the rest counts the rows. y is computed from the sum before it is rounded
+    to xOut. Without rstdOut the documents have gamma of shape [1, N], N the last dimension of x1, and 16 bits;
+    xOut may then be null, too. Strided and empty tensors are fine; the rstd of a row without elements is NaN.
+    host also takes DOUBLE, any mix of floating dtypes, rstdOut and xOut null or not, and rstdOut of any shape
+    with an element a row.
+
+    Dtypes:
+        x1 FLOAT, x2 FLOAT, gamma FLOAT, y_out FLOAT, rstd_out FLOAT, x_out FLOAT (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, atlas-inference, ascend-950)
+        x1 FLOAT16, x2 FLOAT16, gamma FLOAT16, y_out FLOAT16, rstd_out FLOAT, x_out FLOAT16 (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, atlas-inference, ascend-950)
+        x1 BFLOAT16, x2 BFLOAT16, gamma BFLOAT16, y_out BFLOAT16, rstd_out FLOAT, x_out BFLOAT16 (atlas-a3,
+            atlas-a2-training, atlas-a2-inference, ascend-950)
+        x1 FLOAT/FLOAT16/DOUBLE/BFLOAT16, x2 FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16,
+            y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, rstd_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, x_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x1, x2, gamma or yOut is null; on Huawei's products xOut is null and
+            rstdOut is not.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly; ranks and shapes; a negative epsilon; on Huawei's products FLOAT without rstdOut.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnAddRmsNorm in CANN's aclnn library.
+    """
+
+def add_rms_norm(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | Any | None,
+) -> None:
+    """Second phase of aclnnAddRmsNorm: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
+    """
+
 def deep_norm_grad_get_workspace_size(
     dy: _SupportsDlpack,
     x: _SupportsDlpack,
@@ -83,6 +161,77 @@ def deep_norm_grad(
     stream: Stream | Any | None,
 ) -> None:
     """Second phase of aclnnDeepNormGrad: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
+    """
+
+def gemma_rms_norm_get_workspace_size(
+    x: _SupportsDlpack,
+    gamma: _SupportsDlpack,
+    epsilon: float,
+    y_out: _SupportsDlpack,
+    rstd_out: _SupportsDlpack,
+) -> tuple[int, Executor]:
+    """RMS norm as Gemma has it: each row divided by its root mean square, times a weight plus 1.
+
+    Formula:
+        rstd = 1 / sqrt(mean(x * x over the row) + epsilon)
+        y    = x * rstd * (1 + gamma)
+
+    Parameters:
+        x: What is normalised. (Array, shape [A1, ..., An, R1, ..., Rk], rank 1 to 8)
+        gamma: Weight, less 1. (Array, shape [R1, ..., Rk])
+        epsilon: Added to the mean of the squares; at least 0. (float)
+        y_out: The result. (Array, shape as x)
+        rstd_out: What the gradient needs. (Array, shape [A1, ..., An], or followed by 1s to x's rank)
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is rounded to FLOAT, DOUBLE where a
+    tensor is. Where rstd is allocated it is FLOAT, DOUBLE for DOUBLE input, and has x's rank with 1 for each
+    dimension of gamma. Strided and empty tensors are fine. host also takes DOUBLE and any mix of floating dtypes
+    for gamma and the outputs.
+
+    Dtypes:
+        x FLOAT, gamma FLOAT, y_out FLOAT, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        x FLOAT16, gamma FLOAT16, y_out FLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        x BFLOAT16, gamma BFLOAT16, y_out BFLOAT16, rstd_out FLOAT (atlas-a3, atlas-a2-training,
+            atlas-a2-inference, ascend-950)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, gamma FLOAT/FLOAT16/DOUBLE/BFLOAT16, y_out FLOAT/FLOAT16/DOUBLE/BFLOAT16,
+            rstd_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x, gamma, yOut or rstdOut is null.
+        161002 ACLNN_ERR_PARAM_INVALID: a dtype that no row of the table has in that place; a combination that is
+            no row; a private format; a view outside its storage; an output that overlaps another tensor other
+            than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: ranks and shapes; a negative epsilon.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnGemmaRmsNorm in CANN's aclnn library.
+    """
+
+def gemma_rms_norm(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | Any | None,
+) -> None:
+    """Second phase of aclnnGemmaRmsNorm: puts the executor's plan on a stream.
 
     Parameters:
         workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA

@@ -88,6 +88,41 @@ def rms_norm(x: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6) -> t
 
 
 @np.errstate(all="ignore")
+def add_rms_norm(
+    x1: npt.ArrayLike, x2: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6
+) -> tuple[Float64, Float64, Float64]:
+    """RMS norm of a sum, as aclnnAddRmsNorm defines it.
+
+    Shapes: ``x2`` as ``x1``; ``gamma`` has the last ``k`` dimensions of ``x1``. Returns ``y`` shaped as ``x1``,
+    ``rstd`` shaped ``x1.shape[:-k] + (1,) * k``, and the sum ``x``, all float64::
+
+        x    = x1 + x2
+        rstd = 1 / sqrt(mean(x * x over the row) + epsilon)
+        y    = x * rstd * gamma
+
+    Raises ValueError where the shapes do not fit.
+    """
+    x1, x2 = _float64(x1), _float64(x2)
+    _check_like("x2", x2, "x1", x1)
+    x = x1 + x2
+    y, rstd = rms_norm(x, gamma, epsilon)
+    return y, rstd, x
+
+
+def gemma_rms_norm(x: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6) -> tuple[Float64, Float64]:
+    """RMS norm with a weight that is 1 + gamma, as aclnnGemmaRmsNorm defines it.
+
+    Shapes and results are those of `rms_norm`::
+
+        rstd = 1 / sqrt(mean(x * x over the row) + epsilon)
+        y    = x * rstd * (1 + gamma)
+
+    Raises ValueError where the shapes do not fit.
+    """
+    return rms_norm(x, 1.0 + _float64(gamma), epsilon)
+
+
+@np.errstate(all="ignore")
 def layer_norm_backward(
     grad_out: npt.ArrayLike,
     input: npt.ArrayLike,

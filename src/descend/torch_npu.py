@@ -19,6 +19,8 @@ from descend import torch as operators
 from descend.errors import AclnnError
 
 __all__ = [
+    "npu_add_rms_norm",
+    "npu_gemma_rms_norm",
     "npu_group_norm_swish",
     "npu_group_norm_swish_grad",
     "npu_nsa_compress",
@@ -68,6 +70,25 @@ def npu_rms_norm(self: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[T
 def npu_rms_norm_backward(dy: Tensor, self: Tensor, gamma: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of RMS norm: ``(dx, dgamma)``, see `descend.torch.rms_norm_grad`. ``dgamma`` is float32."""
     return operators.rms_norm_grad(dy, self, rstd, gamma)
+
+
+@_says("add_rms_norm")
+def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor, Tensor]:
+    """RMS norm of ``x1 + x2`` over the dimensions of ``gamma``: ``(y, rstd, x)``, see `descend.torch.add_rms_norm`.
+
+    ``y`` and the sum ``x`` are like ``x1``; ``rstd`` is float32, of ``x1``'s rank with 1 for each dimension of
+    ``gamma``.
+    """
+    return operators.add_rms_norm(x1, x2, gamma, epsilon)
+
+
+@_says("gemma_rms_norm", x="self")
+def npu_gemma_rms_norm(self: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor]:
+    """RMS norm of ``self`` with the weight ``1 + gamma``: ``(y, rstd)``, see `descend.torch.gemma_rms_norm`.
+
+    ``y`` is like ``self``; ``rstd`` is float32, of ``self``'s rank with 1 for each dimension of ``gamma``.
+    """
+    return operators.gemma_rms_norm(self, gamma, epsilon)
 
 
 @_says("group_norm_swish", x="input", gamma="weight", beta="bias")

@@ -301,6 +301,7 @@ class Rules {
   // The rules of an operator that is known by its table alone are not known. What has the table's shapes is accepted.
   void check_other() {
     if (call_.certain) return;
+    if (call_.table->validate_first != nullptr) breaches_.doubt(kArguments, kNull);  // of what goes together
     for (const descend::ErrorRule& rule : call_.table->errors) {
       const int code = static_cast<int>(rule.code);
       if (code == kInvalid || code == kTiling) breaches_.doubt(kNsaRanks, code);

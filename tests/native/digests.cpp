@@ -5,7 +5,9 @@
 #include <initializer_list>
 #include <string>
 
+#include "aclnnop/aclnn_add_rms_norm.h"
 #include "aclnnop/aclnn_deep_norm_grad.h"
+#include "aclnnop/aclnn_gemma_rms_norm.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 #include "aclnnop/aclnn_layer_norm.h"
@@ -62,6 +64,10 @@ void rms_norm(aclDataType dtype, int64_t rows, int64_t columns) {
   Array dx({rows, columns}, dtype), dgamma({columns}, statistic(dtype));
   status = run(aclnnRmsNormGradGetWorkspaceSize, aclnnRmsNormGrad, stream, dy, x, rstd, gamma, dx, dgamma);
   report("rms_norm_grad", dtype, {rows, columns}, status, {&dx, &dgamma});
+  status = run(aclnnGemmaRmsNormGetWorkspaceSize, aclnnGemmaRmsNorm, stream, x, gamma, 1e-6, y, rstd);
+  report("gemma_rms_norm", dtype, {rows, columns}, status, {&y, &rstd});
+  status = run(aclnnAddRmsNormGetWorkspaceSize, aclnnAddRmsNorm, stream, x, dy, gamma, 1e-6, y, rstd, dx);
+  report("add_rms_norm", dtype, {rows, columns}, status, {&y, &rstd, &dx});
 }
 
 void layer_norm(aclDataType dtype, int64_t rows, int64_t columns) {

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "aclnnop/aclnn_add_rms_norm.h"
 #include "aclnnop/aclnn_deep_norm_grad.h"
+#include "aclnnop/aclnn_gemma_rms_norm.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 #include "aclnnop/aclnn_layer_norm.h"
@@ -68,6 +70,10 @@ inline std::vector<Operator> operators() {
   }
   add("aclnnRmsNorm", aclnnRmsNorm, arrays({matrix, row}), arrays({matrix, column}),
       FIRST(aclnnRmsNormGetWorkspaceSize, IN(0), IN(1), 1e-6, OUT(0), OUT(1)));
+  add("aclnnAddRmsNorm", aclnnAddRmsNorm, arrays({matrix, matrix, row}), arrays({matrix, column, matrix}),
+      FIRST(aclnnAddRmsNormGetWorkspaceSize, IN(0), IN(1), IN(2), 1e-6, OUT(0), OUT(1), OUT(2)));
+  add("aclnnGemmaRmsNorm", aclnnGemmaRmsNorm, arrays({matrix, row}), arrays({matrix, column}),
+      FIRST(aclnnGemmaRmsNormGetWorkspaceSize, IN(0), IN(1), 1e-6, OUT(0), OUT(1)));
   add("aclnnRmsNormGrad", aclnnRmsNormGrad, arrays({matrix, matrix, column, row}), arrays({matrix, row}),
       FIRST(aclnnRmsNormGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), OUT(0), OUT(1)));
   add("aclnnLayerNorm", aclnnLayerNorm, arrays({matrix, row, row}), arrays({matrix, column, column}),

@@ -1,9 +1,10 @@
-// All ten operators through both phases, and every rule of the second phase for each of them.
+// All operators through both phases, and every rule of the second phase for each of them.
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
 
+#include "aclnnop/aclnn_inplace_add_rms_norm.h"
 #include "every_operator.h"
 
 namespace {
@@ -196,4 +197,55 @@ TEST_CASE("layer norm under its other names: the same bits, and a rule more each
   REQUIRE(descendSetProduct("host") == 0);
   CHECK(aclnnFastLayerNormGetWorkspaceSize(wide, too_many, nullptr, nullptr, 1e-5, wide_out, nullptr, nullptr, &size,
                                            &executor) == 0);
+}
+
+TEST_CASE("add + RMS norm in place: the bits of the other, over its inputs") {
+  const Runtime runtime;
+  for (const aclDataType dtype : {ACL_FLOAT, ACL_FLOAT16, ACL_BF16}) {
+    for (const char* product : {"atlas-a2-training", "atlas-a3", "ascend-950", "host"}) {
+      REQUIRE(descendSetProduct(product) == 0);
+      Array x1({5, 300}, dtype), x2({5, 300}, dtype), gamma({300}, dtype);
+      Array y({5, 300}, dtype), rstd({5, 1}, ACL_FLOAT), x({5, 300}, dtype), again({5, 1}, ACL_FLOAT);
+      x1.normal(1), x2.normal(2), gamma.normal(3);
+      REQUIRE_MESSAGE(
+          run(aclnnAddRmsNormGetWorkspaceSize, aclnnAddRmsNorm, nullptr, x1, x2, gamma, 1e-6, y, rstd, x) == 0,
+          sentence());
+      REQUIRE_MESSAGE(
+          run(aclnnInplaceAddRmsNormGetWorkspaceSize, aclnnInplaceAddRmsNorm, nullptr, x1, x2, gamma, 1e-6, again) == 0,
+          sentence());
+      CHECK(x1.digest() == y.digest());
+      CHECK(x2.digest() == x.digest());
+      CHECK(again.digest() == rstd.digest());
+    }
+  }
+  Array x({5, 32}, ACL_FLOAT), other({5, 32}, ACL_FLOAT), gamma({32}, ACL_FLOAT), rstd({5, 1}, ACL_FLOAT);
+  Array empty({0, 32}, ACL_FLOAT), also_empty({0, 32}, ACL_FLOAT), no_rstd({0, 1}, ACL_FLOAT), wide({4, 32}, ACL_FLOAT),
+      half({5, 32}, ACL_FLOAT16);
+  x.normal(1), other.normal(2), gamma.normal(3);
+  const auto call = [](const aclTensor* x1, const aclTensor* x2, const aclTensor* weight, double epsilon,
+                       const aclTensor* statistic) {
+    uint64_t size = 0;
+    aclOpExecutor* executor = nullptr;
+    const int status = aclnnInplaceAddRmsNormGetWorkspaceSize(const_cast<aclTensor*>(x1), const_cast<aclTensor*>(x2),
+                                                              weight, epsilon, statistic, &size, &executor);
+    if (status == 0) aclDestroyAclOpExecutor(executor);
+    return status;
+  };
+  const char* const name = "aclnnInplaceAddRmsNorm";
+  for (const char* product : {"atlas-a2-training", "host"}) {
+    REQUIRE(descendSetProduct(product) == 0);
+    CHECK(call(x, other, gamma, 0.0, rstd) == 0);
+    REFUSED(ACLNN_ERR_PARAM_NULLPTR, name, call(nullptr, other, gamma, 0.0, rstd));
+    REFUSED(ACLNN_ERR_PARAM_NULLPTR, name, call(x, other, gamma, 0.0, nullptr));
+    REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(x, x, gamma, 0.0, rstd));  // the sum would be the norm
+    REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(x, wide, gamma, 0.0, rstd));
+    REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(x, other, gamma, -1.0, rstd));
+    const bool host = std::string(product) == "host";
+    CHECK((call(x, half, gamma, 0.0, rstd) == 0) == host);
+    CHECK((call(empty, also_empty, gamma, 0.0, no_rstd) == 0) == host);
+  }
+  for (const char* product : {"atlas-training", "atlas-200i-500-a2"}) {
+    REQUIRE(descendSetProduct(product) == 0);
+    REFUSED(ACLNN_ERR_INNER_FIND_KERNEL_ERROR, name, call(x, other, gamma, 0.0, rstd));
+  }
 }

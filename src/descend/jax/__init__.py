@@ -7,7 +7,9 @@ in ``jax.numpy``. On devices other than the CPU these definitions compute everyt
 
 from __future__ import annotations
 
+from descend.jax.add_rms_norm import add_rms_norm
 from descend.jax.deep_norm import deep_norm_grad
+from descend.jax.gemma_rms_norm import gemma_rms_norm
 from descend.jax.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.jax.layer_norm import layer_norm, layer_norm_backward
 from descend.jax.nsa_compress import nsa_compress, nsa_compress_grad
@@ -16,7 +18,9 @@ from descend.jax.scaled_masked_softmax import scaled_masked_softmax, scaled_mask
 from descend.jax.swi_glu import swi_glu, swi_glu_grad
 
 __all__ = [
+    "add_rms_norm",
     "deep_norm_grad",
+    "gemma_rms_norm",
     "group_norm_swish",
     "group_norm_swish_grad",
     "layer_norm",

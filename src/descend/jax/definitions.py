@@ -69,6 +69,31 @@ def rms_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) ->
     return _sum_of_terms(x, ys), _sum_of_terms(r, rs)
 
 
+def add_rms_norm(x1: Array, x2: Array, gamma: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """``y``, ``rstd`` and ``x`` of the RMS norm of ``x1 + x2``."""
+    x = widened(x1) + widened(x2)
+    y, rstd = rms_norm(x, gamma, epsilon)
+    return y.astype(x1.dtype), rstd.astype(statistics_dtype(x1)), x.astype(x1.dtype)
+
+
+def add_rms_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """The tangents of ``y``, ``rstd`` and ``x``."""
+    terms = [widened(moving[name]) for name in ("x1", "x2") if name in moving]
+    x = _sum_of_terms(widened(values["x"]), terms)
+    others = {name: moving[name] for name in moving if name == "gamma"}
+    return *rms_norm_tangents(values, others | ({"x": x} if terms else {})), x
+
+
+def gemma_rms_norm(x: Array, gamma: Array, epsilon: float) -> tuple[Array, Array]:
+    """``y`` and ``rstd`` of the RMS norm with ``1 + gamma``."""
+    return rms_norm(x, 1 + widened(gamma), epsilon)
+
+
+def gemma_rms_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array]:
+    """The tangents of ``y`` and ``rstd``."""
+    return rms_norm_tangents({**values, "gamma": 1 + widened(values["gamma"])}, moving)
+
+
 def rms_norm_grad(dy: Array, x: Array, rstd: Array, gamma: Array) -> tuple[Array, Array]:
     """``dx`` and ``dgamma`` of RMS norm."""
     rows, row, statistics = _split(x, gamma.ndim)

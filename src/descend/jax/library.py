@@ -166,8 +166,8 @@ class Operator:
 
         ``saved`` names the inputs and results that they are computed of. ``tangents(values, moving)`` are the tangents
         of all results, from those of the inputs; ``values`` are what is saved, and the attributes.
-        ``transpose(values, cotangents, names)`` are the gradients of the inputs of these names, from those of the
-        results, where None is zero.
+        ``transpose(values, cotangents, names)`` are the gradients of the inputs of these names, in any dtype, from
+        those of the results, where None is zero.
         """
         tangent = Primitive(f"descend_{self.name}_tangents")
         tangent.multiple_results = True
@@ -203,7 +203,8 @@ class Operator:
             values, given = split(arrays, kept, moving, attributes)
             wanted = [name for name in moving if ad.is_undefined_primal(given[name])]
             found = transpose(values, [None if type(c) is ad.Zero else c for c in cotangents], wanted)
-            return [None] * len(kept) + [found[name] if name in wanted else None for name in moving]
+            gradients = {n: g.astype(given[n].aval.dtype) for n, g in found.items() if n in wanted and g is not None}
+            return [None] * len(kept) + [gradients.get(name) for name in moving]
 
         def abstract(*avals: Any, types: Any, **_: Any) -> list[Any]:
             return [like(avals[0], shape, dtype) for shape, dtype in types]

@@ -12,7 +12,9 @@ descend[cuda]``); nothing is moved to the CPU silently.
 from __future__ import annotations
 
 from descend.torch import sharding
+from descend.torch.add_rms_norm import add_rms_norm
 from descend.torch.deep_norm import deep_norm_grad
+from descend.torch.gemma_rms_norm import gemma_rms_norm
 from descend.torch.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.torch.layer_norm import layer_norm, layer_norm_backward
 from descend.torch.library import registration
@@ -31,10 +33,12 @@ __all__ = [
     "RMSNorm",
     "Report",
     "ScaledMaskedSoftmax",
+    "add_rms_norm",
     "deep_norm_grad",
     "disable",
     "enable",
     "enabled",
+    "gemma_rms_norm",
     "group_norm_swish",
     "group_norm_swish_grad",
     "layer_norm",

@@ -43,6 +43,18 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, T
     return (wide * rstd * _wide(gamma)).to(x.dtype), rstd.to(statistics_dtype(x))
 
 
+def add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+    """``y``, ``rstd`` and ``x`` of the RMS norm of ``x1 + x2``."""
+    x = _wide(x1) + _wide(x2)
+    y, rstd = rms_norm(x, gamma, epsilon)
+    return y.to(x1.dtype), rstd.to(statistics_dtype(x1)), x.to(x1.dtype)
+
+
+def gemma_rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """``y`` and ``rstd`` of the RMS norm with ``1 + gamma``."""
+    return rms_norm(x, 1 + _wide(gamma), epsilon)
+
+
 def rms_norm_grad(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     """``dx`` and ``dgamma`` of RMS norm."""
     rows, row, statistics = _axes(x, gamma.dim())

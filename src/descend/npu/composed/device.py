@@ -27,7 +27,8 @@ FORMAT_CASTS = (
 
 def complete(library: torch.library.Library) -> None:
     """Registers them for torch_npu's operators, in ``library``, whose namespace is npu."""
-    _derive(library, "npu_add_rms_norm", _add_rms_norm)
+    _derive(library, "npu_add_rms_norm", _AddRmsNorm.apply)
+    _derive(library, "npu_gemma_rms_norm", _GemmaRmsNorm.apply)
     for name in ("npu_grouped_matmul", "npu_grouped_matmul.List"):
         _derive(library, name, npu_grouped_matmul)
     for name in FORMAT_CASTS:
@@ -129,10 +130,45 @@ def _wants_gradient(given: Any) -> bool:
     return isinstance(given, Sequence) and any(isinstance(each, Tensor) and each.requires_grad for each in given)
 
 
-def _add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor, Tensor]:
-    x = x1 + x2
-    y, rstd = torch.ops.npu.npu_rms_norm(x, gamma, epsilon)
-    return y, rstd, x
+class _AddRmsNorm(torch.autograd.Function):
+    """npu_add_rms_norm, whose gradient is npu_rms_norm's of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, ...]:
+        y, rstd, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma, epsilon)
+        ctx.save_for_backward(x, gamma, rstd)
+        ctx.mark_non_differentiable(rstd)
+        ctx.set_materialize_grads(False)
+        return y, rstd, x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor | None, _: Any, dx: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, gamma, rstd = ctx.saved_tensors
+        dgamma = None
+        if dy is not None:
+            through_y, dgamma = torch.ops.npu.npu_rms_norm_backward(dy.contiguous(), x, gamma, rstd)
+            dx = through_y if dx is None else dx + through_y
+        return dx, dx, None if dgamma is None else dgamma.to(gamma.dtype), None
+
+
+class _GemmaRmsNorm(torch.autograd.Function):
+    """npu_gemma_rms_norm, whose gradient is npu_rms_norm's with 1 + gamma."""
+
+    @staticmethod
+    def forward(ctx: Any, self: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor]:
+        y, rstd = torch.ops.npu.npu_gemma_rms_norm(self, gamma, epsilon)
+        ctx.save_for_backward(self, gamma, rstd)
+        ctx.mark_non_differentiable(rstd)
+        return y, rstd
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Tensor, Tensor, None]:
+        x, gamma, rstd = ctx.saved_tensors
+        weight = gamma.float() + 1
+        dx, dgamma = torch.ops.npu.npu_rms_norm_backward(dy.contiguous(), x.contiguous(), weight, rstd)
+        return dx, dgamma.to(gamma.dtype), None
 
 
 def _format_cast(name: str) -> Callable[..., Tensor]:

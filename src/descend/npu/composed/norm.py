@@ -1,10 +1,8 @@
 """Norms of sums, and norms with an activation.
 
-npu_add_rms_norm: x = x1 + x2, y = x * rstd * gamma, rstd = 1 / sqrt(mean(x^2) + epsilon). x is rounded to its dtype
-before it is normalized, so that y is the norm of the x that is returned. npu_gemma_rms_norm has 1 + gamma for gamma.
 npu_add_layer_norm is the layer norm of x1 + x2, npu_deep_norm that of alpha * x + gx, and npu_group_norm_silu is
-silu(group norm). Documents: those of torch_npu under these names; aclnnAddRmsNorm, aclnnGemmaRmsNorm,
-aclnnAddLayerNorm, aclnnAddLayerNormGrad, aclnnDeepNorm, aclnnGroupNormSilu.
+silu(group norm). Documents: those of torch_npu under these names; aclnnAddLayerNorm, aclnnAddLayerNormGrad,
+aclnnDeepNorm, aclnnGroupNormSilu.
 """
 
 from __future__ import annotations
@@ -14,34 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from descend.errors import AclnnError
 from descend.npu.composed.arithmetic import check_float, check_shape, wide
-from descend.npu.composed.refusal import RefusedError, refuse
-from descend.torch import rms_norm
-
-
-def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor, Tensor]:
-    """y, rstd (float32) and x. ``x1`` and ``x2`` have one shape; ``gamma`` has its last dimensions, in rstd all 1."""
-    operator = "npu_add_rms_norm"
-    check_float(operator, x1=x1, x2=x2, gamma=gamma)
-    check_shape(operator, "x2", x2, x1.shape, "x1")
-    for name, tensor in (("x2", x2), ("gamma", gamma)):
-        if tensor.dtype != x1.dtype:
-            refuse(operator, name, tensor.dtype, f"has the dtype of x1, {x1.dtype}")
-    x = x1 + x2
-    try:
-        y, rstd = rms_norm(x, gamma, epsilon)
-    except AclnnError as error:
-        raise RefusedError(f"{operator}: {error}") from None
-    return y, rstd, x
-
-
-def npu_gemma_rms_norm(self: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor]:
-    """``gamma`` of the last dimensions: y, and rstd with 1 for those."""
-    _check("npu_gemma_rms_norm", self, gamma)
-    x = wide(self)
-    rstd = (x.square().mean(_last(gamma), keepdim=True) + epsilon).rsqrt()
-    return (x * rstd * (1 + wide(gamma))).to(self.dtype), rstd
+from descend.npu.composed.refusal import refuse
 
 
 def npu_add_layer_norm(
@@ -115,10 +87,6 @@ def _check(operator: str, x: Tensor, gamma: Tensor, beta: Tensor | None = None, 
     for name, tensor in others.items():
         if tensor is not None:
             check_shape(operator, name, tensor, x.shape, "x")
-
-
-def _last(gamma: Tensor) -> list[int]:
-    return list(range(-gamma.dim(), 0))
 
 
 def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:

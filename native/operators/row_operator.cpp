@@ -1,13 +1,7 @@
-#include "operators/row_gradient.h"
+#include "operators/row_operator.h"
 
 namespace descend {
 namespace {
-
-int64_t product(const Dims& dims) {
-  int64_t value = 1;
-  for (const int64_t dim : dims) value *= dim;
-  return value;
-}
 
 Status has_shape(const Call& call, int i, int other) {
   const Dims &shape = call[i].tensor.shape, &expected = call[other].tensor.shape;
@@ -33,18 +27,25 @@ Status check_numbers(const Call& call, int i, int x, const RowShape& shape) {
 
 }  // namespace
 
-Status check_row_gradient(const Call& call, const RowGradient& at, RowShape* shape) {
+Status check_rows_alike(const Call& call, const RowOperands& at) {
+  for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
+    for (const int i : *rows) {
+      if (call.given(i)) DESCEND_RETURN_IF_ERROR(has_shape(call, i, at.x));
+    }
+  }
+  return {};
+}
+
+Status check_row_operands(const Call& call, const RowOperands& at, RowShape* shape) {
   const int first = at.parameters[0];
   const Dims &x = call[at.x].tensor.shape, &normalized = call[first].tensor.shape;
-  const uint64_t least = call.on_host() ? 1 : 2;
+  const uint64_t least = call.on_host() || at.may_be_one_row ? 1 : 2;
   if (x.size() < least) {
     return call.fail(Code::kParamInvalid, call.name(at.x), " has shape ", to_string(x), ", but must have rank ", least,
                      " to 8.");
   }
-  for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
-    for (const int i : *rows) DESCEND_RETURN_IF_ERROR(has_shape(call, i, at.x));
-  }
-  const uint64_t most = call.on_host() ? x.size() : x.size() - 1;
+  DESCEND_RETURN_IF_ERROR(check_rows_alike(call, at));
+  const uint64_t most = x.size() + 1 - least;
   if (normalized.empty() || normalized.size() > most || normalized != x.slice(x.size() - normalized.size(), x.size())) {
     return call.fail(Code::kParamInvalid, call.name(first), " has shape ", to_string(normalized),
                      ", but must equal the last 1 to ", most, " dimensions of ", call.name(at.x), ", whose shape is ",
@@ -56,29 +57,44 @@ Status check_row_gradient(const Call& call, const RowGradient& at, RowShape* sha
   for (const std::vector<int>* columns : {&at.parameters, &at.sums}) {
     for (const int i : *columns) DESCEND_RETURN_IF_ERROR(has_shape(call, i, first));
   }
-  for (const int i : at.numbers) {
-    if (call.op->parameters[i].kind == Kind::kTensor) DESCEND_RETURN_IF_ERROR(check_numbers(call, i, at.x, *shape));
+  for (const std::vector<int>* numbers : {&at.numbers, &at.statistics}) {
+    for (const int i : *numbers) {
+      if (call.tensor(i) != nullptr && call.op->parameters[i].kind == Kind::kTensor) {
+        DESCEND_RETURN_IF_ERROR(check_numbers(call, i, at.x, *shape));
+      }
+    }
   }
   return {};
 }
 
-void infer_row_gradient(Call& call, const RowGradient& at) {
-  const Tensor& x = call[at.x].tensor;
-  for (const int i : at.results) {
-    if (!call.given(i)) call[i].tensor = contiguous_tensor(x.dtype, x.shape);
-  }
-  const Dtype wide = x.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
-  for (const int i : at.sums) {
-    if (!call.given(i)) call[i].tensor = contiguous_tensor(wide, call[at.parameters[0]].tensor.shape);
-  }
+Status check_epsilon(const Call& call, int epsilon, Code code) {
+  if (call[epsilon].real >= 0) return {};
+  return call.fail(code, call.name(epsilon), " is ", call[epsilon].real, ", but must be 0 or greater.");
 }
 
-kernels::Element row_gradient_element(const Call& call, const RowGradient& at) {
+void infer_row_operands(Call& call, const RowOperands& at) {
+  const Tensor& x = call[at.x].tensor;
+  const Dims& normalized = call[at.parameters[0]].tensor.shape;
+  const auto take = [&](const std::vector<int>& list, Dtype dtype, const Dims& shape) {
+    for (const int i : list) {
+      if (!call.given(i)) call[i].tensor = contiguous_tensor(dtype, shape);
+    }
+  };
+  const Dtype wide = x.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
+  Dims numbers = x.shape;
+  const uint64_t k = std::min(normalized.size(), x.rank());
+  std::fill(numbers.data() + (x.rank() - k), numbers.data() + x.rank(), 1);
+  take(at.results, x.dtype, x.shape);
+  take(at.sums, wide, normalized);
+  take(at.statistics, wide, numbers);
+}
+
+kernels::Element row_element(const Call& call, const RowOperands& at) {
   const kernels::Element element = kernel_element(call, at.x, {});  // unless another tensor of rows has another type
   if (element == kernels::Element::kFloat64) return element;
   for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
     for (const int i : *rows) {
-      if (is_used(call, i) && call[i].tensor.dtype != call[at.x].tensor.dtype) return kernels::Element::kFloat32;
+      if (is_touched(call, i) && call[i].tensor.dtype != call[at.x].tensor.dtype) return kernels::Element::kFloat32;
     }
   }
   return element;

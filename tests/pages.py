@@ -120,12 +120,7 @@ PAGES = {
     ),
 }
 # Operators that a layer does not have yet, as docs/operators/ says of each.
-MISSING: dict[str, set[str]] = {
-    "jax": set(),
-    "triton": set(),
-    "benchmarks": set(),
-    "accuracy": {"swi_glu", "swi_glu_grad"},
-}
+MISSING: dict[str, set[str]] = {"jax": set(), "triton": set(), "benchmarks": set(), "accuracy": set()}
 # C functions in the headers of these, which Python does not have.
 VARIANTS = {
     "aclnnInplaceAddRmsNorm": "x1Ref> x2Ref> gamma epsilon:float rstdOut>const",

@@ -504,6 +504,37 @@ def golden_nsa_grad(dy: Tensor, x: Tensor, weight: Tensor, stride: Tensor) -> di
     return weights_found if many else {"input_grad": Golden(input_grad, input_terms), **weights_found}
 
 
+# --- SwiGLU -------------------------------------------------------------------------------------------------------
+
+
+def swi_glu_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """Rows of both halves."""
+    return {"x": draw.data(*shape[:-1], 2 * shape[-1])}
+
+
+def swi_glu_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"dy": draw.gradient(*shape), **swi_glu_inputs(shape, draw)}
+
+
+def torch_swi_glu(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return functional.silu(a) * b
+
+
+def golden_swi_glu(x: Tensor) -> dict[str, Golden]:
+    return {"out": Golden(reference.swi_glu(exact(x)))}
+
+
+@np.errstate(over="ignore")
+def golden_swi_glu_grad(dy: Tensor, x: Tensor) -> dict[str, Golden]:
+    """The slope of swish is a difference, which crosses 0."""
+    (a, b), gradient = np.split(exact(x), 2, axis=-1), exact(dy)
+    sig, rest = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
+    slope = sig * np.maximum(1, np.abs(a * rest))
+    terms = np.concatenate((np.abs(gradient * b) * slope, np.abs(gradient * a) * sig), axis=-1)
+    return {"out": Golden(reference.swi_glu_grad(gradient, exact(x)), terms)}
+
+
 # --- all of them --------------------------------------------------------------------------------------------------
 
 
@@ -566,6 +597,14 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "scaled_masked_softmax_backward", ("dx",), ("dx",), SCORES, score_grad_inputs,
             ours_softmax_grad, alone(torch_softmax_grad), golden_softmax_grad, row_of,
+        ),
+        Operator(
+            "swi_glu", ("out",), ("out",), ROWS, swi_glu_inputs,
+            alone(descend.swi_glu), alone(torch_swi_glu), golden_swi_glu, row_of,
+        ),
+        Operator(
+            "swi_glu_grad", ("out",), ("out",), ROWS, swi_glu_grad_inputs,
+            alone(descend.swi_glu_grad), gradients(torch_swi_glu), golden_swi_glu_grad, row_of,
         ),
         Operator(
             "nsa_compress", ("output",), ("output",), TOKENS, token_inputs,

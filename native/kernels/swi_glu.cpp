@@ -2,6 +2,7 @@
 #define HWY_TARGET_INCLUDE "kernels/swi_glu.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/elements-inl.h"
+#include "kernels/sigmoid-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -12,9 +13,9 @@ struct SwiGluProgram {
   template <class T, class V, size_t kN>
   static HWY_INLINE void map(const V (&in)[kInputs][kN], V (&out)[kOutputs][kN]) {
     using W = Wide<T>;
-    V sigmoid[kN];
-    sigmoids<sizeof(T) == 2, false, W, kN>(in[0], sigmoid, nullptr);
-    each<kN>([&](size_t k) DESCEND_INLINED { out[0][k] = product<W>(sigmoid[k], in[0][k], in[1][k]); });
+    V power[kN];
+    powers_of_negatives<sizeof(T) == 2, W, kN>(in[0], power);
+    times_sigmoids<W, kN>(in[0], power, in[0], in[1], out[0]);
   }
 };
 

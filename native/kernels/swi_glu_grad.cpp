@@ -2,6 +2,7 @@
 #define HWY_TARGET_INCLUDE "kernels/swi_glu_grad.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/elements-inl.h"
+#include "kernels/sigmoid-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -12,13 +13,10 @@ struct SwiGluGradProgram {
   template <class T, class V, size_t kN>
   static HWY_INLINE void map(const V (&in)[kInputs][kN], V (&out)[kOutputs][kN]) {
     using W = Wide<T>;
-    const auto half = splat(W{0.5}), two = splat(W{2});
-    V sigmoid[kN], slope[kN];
-    sigmoids<sizeof(T) == 2, true, W, kN>(in[1], sigmoid, slope);
-    each<kN>([&](size_t k) DESCEND_INLINED {  // a slope is at most 1.1
-      out[0][k] = hn::Mul(product<W>(hn::Mul(slope[k], half), in[0][k], in[2][k]), two);
-      out[1][k] = product<W>(sigmoid[k], in[0][k], in[1][k]);
-    });
+    V power[kN];
+    powers_of_negatives<sizeof(T) == 2, W, kN>(in[1], power);
+    times_slopes<W, kN>(in[1], power, in[0], in[2], out[0]);
+    times_sigmoids<W, kN>(in[1], power, in[0], in[1], out[1]);
   }
 };
 

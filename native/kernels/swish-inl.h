@@ -340,58 +340,6 @@ HWY_INLINE void swish_slopes(const Vector<W>* u, Vector<W>* slope, F are_finite)
   each<kN>([&](size_t k) DESCEND_INLINED { slope[k] = result[k]; });
 }
 
-// ---- Sigmoid apart from what it is multiplied by, as gated units need it.
-
-template <class W>
-HWY_NOINLINE Vector<W> careful_sigmoid(Vector<W> u) {
-  const Tag<W> d;
-  const auto one = hn::Set(d, W{1});
-  const auto e = exp<W>(hn::Neg(bounded_magnitude<W>(u)));
-  return hn::Div(hn::IfThenElse(hn::Lt(u, hn::Zero(d)), e, one), hn::Add(one, e));
-}
-
-// sigmoid[k] = sigmoid(u[k]) and, with kSlope, slope[k] = sigmoid * (1 + u * (1 - sigmoid)), the slope of swish, which
-// is NaN at an infinite u, as this formula is. kBrief: as exact as elements of 16 bits can show.
-template <bool kBrief, bool kSlope, class W, size_t kN>
-HWY_INLINE void sigmoids(const Vector<W>* u, Vector<W>* sigmoid, [[maybe_unused]] Vector<W>* slope) {
-  const Tag<W> d;
-  const auto one = hn::Set(d, W{1});
-  const auto reach = hn::Set(d, kLargestPower<W> * static_cast<W>(kLn2));
-  constexpr auto kHigh = static_cast<W>(-kPerLn2High);
-  Vector<W> power[kN];
-  if constexpr (kBrief) {
-    each<kN>([&](size_t k) DESCEND_INLINED { power[k] = hn::Mul(u[k], hn::Set(d, kHigh)); });
-    brief_powers_of_two<kN>(power, power);
-  } else {
-    constexpr auto kLow = static_cast<W>(-kPerLn2High - static_cast<double>(kHigh) - kPerLn2Low);
-    powers_of_two<W, kN>(u, hn::Set(d, kHigh), hn::Set(d, kLow), power);
-  }
-  each<kN>([&](size_t k) DESCEND_INLINED { sigmoid[k] = hn::Div(one, hn::Add(one, power[k])); });
-  if constexpr (kSlope) {
-    each<kN>([&](size_t k) DESCEND_INLINED { slope[k] = hn::Mul(power[k], sigmoid[k]); });
-    each<kN>([&](size_t k) DESCEND_INLINED { slope[k] = hn::Mul(slope[k], sigmoid[k]); });
-    each<kN>([&](size_t k) DESCEND_INLINED { slope[k] = hn::MulAdd(u[k], slope[k], sigmoid[k]); });
-  }
-  if (HWY_LIKELY((all_within<W, kN>(u, reach)))) return;
-  each<kN>([&](size_t k) DESCEND_INLINED {
-    const auto is_within = hn::Le(hn::Abs(u[k]), reach);
-    sigmoid[k] = hn::IfThenElse(is_within, sigmoid[k], careful_sigmoid<W>(u[k]));
-    if constexpr (kSlope) {
-      const auto nan = splat(std::numeric_limits<W>::quiet_NaN());
-      const auto careful = hn::IfThenElse(hn::IsFinite(u[k]), careful_slope<W>(u[k]), nan);
-      slope[k] = hn::IfThenElse(is_within, slope[k], careful);
-    }
-  });
-}
-
-// factor * a * b, for a factor of at most 1: the larger of a and b first, so that nothing overflows or becomes 0 on the
-// way to a product that does not.
-template <class W>
-HWY_INLINE Vector<W> product(Vector<W> factor, Vector<W> a, Vector<W> b) {
-  const auto is_b = hn::Lt(hn::Abs(a), hn::Abs(b));
-  return hn::Mul(hn::Mul(factor, hn::IfThenElse(is_b, b, a)), hn::IfThenElse(is_b, a, b));
-}
-
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -28,7 +28,7 @@ inline bool is_touched(const Call& call, int i) { return call.given(i) && is_use
 struct RowOperands {
   int x;                             // the tensor whose shape the inputs and results have
   std::vector<int> inputs = {};      // rows
-  std::vector<int> parameters = {};  // a number a column; 1 where null
+  std::vector<int> parameters = {};  // a number a column: a weight, 1 where null, and a bias, 0 where null
   std::vector<int> numbers = {};     // a number a row, or attributes, which are the same in every row
   std::vector<int> results = {};     // rows; the first of two may be null
   std::vector<int> sums = {};        // over the columns; forwards have none
@@ -80,8 +80,10 @@ void plan_row_operator(const Call& call, const RowOperands& at, const RowShape& 
     made.in[i] = stage_rows(call, plan, at.inputs[i], leading, columns, kElementOf<T>);
   }
   for (size_t i = 0; i < at.parameters.size(); ++i) {
-    made.parameters[i] = stage_parameter<T>(call, plan, at.parameters[i], columns, 1);
-    if (at.added == 0) continue;
+    if (at.added == 0) {
+      made.parameters[i] = stage_parameter<T>(call, plan, at.parameters[i], columns, i == 0 ? 1 : 0);
+      continue;
+    }
     const Place from = stage_vector(call, plan, at.parameters[i], kElementOf<W>), to = plan.scratch(columns, sizeof(W));
     plan.step("add", 2.0 * columns * sizeof(W), [=, added = static_cast<W>(at.added)](const Addresses& addresses) {
       const W* const given = addresses.at<const W>(from);

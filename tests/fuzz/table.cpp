@@ -117,6 +117,10 @@ const std::vector<const descend::Operator*>& other_operators() {
       if (std::none_of(kNames, kNames + kOps, known)) found.push_back(op);
       if (op->variants != nullptr) found.insert(found.end(), op->variants().begin(), op->variants().end());
     }
+    std::erase_if(found, [](const descend::Operator* op) {
+      return std::any_of(op->parameters.begin(), op->parameters.end(),
+                         [](const descend::Parameter& one) { return std::string_view(one.name).ends_with("Ref"); });
+    });
     return found;
   }();
   return others;

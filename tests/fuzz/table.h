@@ -11,8 +11,9 @@
 namespace fuzz {
 
 const descend::Operator* table_of(Op op);  // null for kOfTable
-// The operators that have no rules of their own in contract.cpp, and no reference: calls of them are kOfTable. Those that
-// work in place, on tensors named ...Ref, are left out: what an output held before counts, and each run changes it.
+// The operators that have no rules of their own in contract.cpp, and no reference: calls of them are kOfTable. Those
+// that work in place, on tensors named ...Ref, are left out: what an output held before counts, and each run changes
+// it.
 const std::vector<const descend::Operator*>& other_operators();
 
 const char* name_of(const Call& call);

@@ -7,6 +7,7 @@
 
 #include "kernels/rows/engine.h"
 #include "operators/staging.h"
+#include "runtime/fp_environment.h"
 
 namespace descend {
 
@@ -86,6 +87,7 @@ void plan_row_operator(const Call& call, const RowOperands& at, const RowShape& 
     }
     const Place from = stage_vector(call, plan, at.parameters[i], kElementOf<W>), to = plan.scratch(columns, sizeof(W));
     plan.step("add", 2.0 * columns * sizeof(W), [=, added = static_cast<W>(at.added)](const Addresses& addresses) {
+      const FixedFpEnvironment environment;
       const W* const given = addresses.at<const W>(from);
       std::transform(given, given + columns, addresses.at<W>(to), [added](W number) { return number + added; });
     });

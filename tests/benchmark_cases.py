@@ -7,9 +7,19 @@ from benchmarks import OPERATORS, frameworks, harness, limit, machine, session
 from benchmarks.harness import Effort
 from benchmarks.results import FORMS, Peer, Result, Timing
 
+from descend import acl
+
 HASTE = Effort(seconds=0.05, fewest=2, most=3, warm_up=0.002)
 PYTORCH = frameworks.LIBRARIES[:1]
 THREADS = len(machine.processors())
+
+
+@pytest.fixture(autouse=True)
+def own_product():
+    """The benchmark is a program of its own and sets the product for the process."""
+    before = acl.get_product()
+    yield
+    acl.set_product(before)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -225,13 +225,15 @@ class Library:
         return status, -1 if size.value == 2**64 - 1 else size.value, executor.value or 0
 
 
-def started() -> Library:
-    """The library after aclInit (an earlier test may have called it), with the product ``host``."""
+def started() -> Iterator[Library]:
+    """The library after aclInit (an earlier test may have called it), with the product ``host`` as long as it lives."""
     library = Library()
     assert library.aclInit(None) in (0, 100002)
     assert library.aclrtSetDevice(0) == 0
+    before = library.descendGetProduct()
     assert library.descendSetProduct(b"host") == 0
-    return library
+    yield library
+    assert library.descendSetProduct(before) == 0
 
 
 __all__ = [

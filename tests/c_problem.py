@@ -17,8 +17,8 @@ NAMES = ("dy", "x", "rstd", "gamma", "dxOut", "dgammaOut")
 
 
 @pytest.fixture(scope="module")
-def lib() -> Library:
-    return started()
+def lib() -> Iterator[Library]:
+    yield from started()
 
 
 @pytest.fixture

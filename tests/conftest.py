@@ -39,14 +39,6 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-@pytest.fixture(autouse=True)
-def _own_product() -> Iterator[None]:
-    """A test may leave another product than the process began with: benchmarks, programs of their own, set host."""
-    yield
-    if engine := sys.modules.get("descend._native"):
-        engine.set_product(os.environ.get("DESCEND_PRODUCT", "atlas-a2-training"))
-
-
 @pytest.fixture
 def host() -> Iterator[None]:
     """The calls of this thread obey the rules of this machine, not those of a product."""

@@ -15,7 +15,7 @@ from benchmarks.operator import DTYPES, aligned, load, normal, sample
 from benchmarks.results import FORMS, ONE_THREAD, Timing
 
 import descend
-from benchmark_cases import FORWARDS, HASTE, PYTORCH, THREADS, hurried, made, timing  # noqa: F401
+from benchmark_cases import FORWARDS, HASTE, PYTORCH, THREADS, hurried, made, own_product, timing  # noqa: F401
 from descend import reference
 
 # --- one problem --------------------------------------------------------------------------------------------------

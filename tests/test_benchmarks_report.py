@@ -13,7 +13,7 @@ from benchmarks.results import HINDRANCES, ONE_THREAD, Report, Result, SmallCall
 from rich.console import Console
 from typer.testing import CliRunner
 
-from benchmark_cases import PYTORCH, THREADS, hurried, made, timing  # noqa: F401
+from benchmark_cases import PYTORCH, THREADS, hurried, made, own_product, timing  # noqa: F401
 
 
 def test_interrupted_runs_keep_what_they_have(monkeypatch, tmp_path):

@@ -15,7 +15,7 @@ from benchmarks.results import HINDRANCES, ONE_THREAD, Report
 from typer.testing import CliRunner
 
 import descend
-from benchmark_cases import CACHE, HASTE, THREADS, hurried, made, timing  # noqa: F401
+from benchmark_cases import CACHE, HASTE, THREADS, hurried, made, own_product, timing  # noqa: F401
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ seeds = st.integers(0, 2**32)
 
 
 @pytest.fixture(scope="module")
-def lib() -> Library:
-    return started()
+def lib() -> Iterator[Library]:
+    yield from started()
 
 
 def number(array: Array) -> int:

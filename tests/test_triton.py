@@ -38,7 +38,7 @@ def test_in_tritons_interpreter():
     """The tests of the CPU kernels, and those of the kernels' own, in one process: see triton_plugin.py for which."""
     options = ["-x", "-q", "--tb=short", "-p", "triton_plugin", "-p", "no:cacheprovider"]
     names = (*OPERATORS, "norm_gradients", "triton_kernels", "triton_two_phase")
-    modules = [str(HERE / f"test_{name}.py") for name in names]
+    modules = [str(path) for name in names if (path := HERE / f"test_{name}.py").exists()]  # swi_glu has its gradient's
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *modules],

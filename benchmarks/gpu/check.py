@@ -24,6 +24,7 @@ import typer
 
 from benchmarks import OPERATORS, files, ours
 from benchmarks.gpu.device import NOTHING, Cuda, NoGpuError, describe, refusal
+from benchmarks.gpu.grid import of_operator
 from benchmarks.gpu.session import Place, check, to_cuda
 from benchmarks.operator import DTYPES, Call, Operator, Shape, load
 
@@ -32,8 +33,6 @@ ROWS: tuple[Shape, ...] = ((64, 512), (3, 5), (4097, 128), (33, 1000), (7, 8192)
 GROUPS: tuple[Shape, ...] = ((2, 4, 2, 2048), (1, 3, 5, 7), (2, 8, 4, 33), (1, 2, 3, 16384))
 SCORES: tuple[Shape, ...] = ((2, 8, 16, 256), (1, 2, 5, 33), (1, 1, 3, 20001))
 TOKENS: tuple[Shape, ...] = ((512, 2, 64, 32, 16), (300, 1, 192, 48, 16), (130, 3, 40, 32, 32))
-SHAPES = {"group_norm": GROUPS, "softmax": SCORES, "nsa": TOKENS}
-"""By a part of the operator's name; all others work on rows."""
 MOST = 16
 """Processes at a time: each takes about a GiB of the GPU's memory."""
 
@@ -101,7 +100,7 @@ class OnCuda:
 
 def shapes(operator: str) -> tuple[Shape, ...]:
     """Those on which an operator is checked."""
-    return next((found for part, found in SHAPES.items() if part in operator), ROWS)
+    return of_operator(operator, ROWS, GROUPS, SCORES, TOKENS)
 
 
 def cases(operators: list[str]) -> Iterator[tuple[Operator, Shape, str]]:

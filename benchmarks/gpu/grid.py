@@ -19,10 +19,15 @@ SCORES: tuple[Shape, ...] = tuple((8, 32, 1024, keys) for keys in (1024, 2048, 4
 TOKENS: tuple[Shape, ...] = ((131072, 8, 128, 32, 16), (131072, 4, 64, 32, 16))
 """Tokens, heads, head size, width and stride of a window."""
 
-OTHERS = {"group_norm": IMAGES, "softmax": SCORES, "nsa": TOKENS}
-"""By a part of the operator's name; all others work on rows."""
-GRID: dict[str, tuple[Shape, ...]] = {
-    name: next((shapes for part, shapes in OTHERS.items() if part in name), ROWS) for name in OPERATORS
-}
+
+def of_operator(
+    name: str, rows: tuple[Shape, ...], images: tuple[Shape, ...], scores: tuple[Shape, ...], tokens: tuple[Shape, ...]
+) -> tuple[Shape, ...]:
+    """Those of these shapes that the operator takes."""
+    others = {"group_norm": images, "softmax": scores, "nsa": tokens}
+    return next((shapes for part, shapes in others.items() if part in name), rows)
+
+
+GRID = {name: of_operator(name, ROWS, IMAGES, SCORES, TOKENS) for name in OPERATORS}
 DTYPES = ("bfloat16", "float32")
 """What is measured where none is asked for."""

@@ -1,5 +1,4 @@
-// Sigmoid times something else than its argument, and the slope of swish beside it, from one exp: as gated units need
-// them.
+// Products with sigmoid and with the slope of swish, from one exp, for gated units.
 #if defined(DESCEND_KERNELS_SIGMOID_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_SIGMOID_INL_H_
 #undef DESCEND_KERNELS_SIGMOID_INL_H_
@@ -40,19 +39,22 @@ HWY_INLINE void powers_of_negatives(const Vector<W>* u, Vector<W>* power) {
   }
 }
 
-// result[k] = sigmoid(u[k]) * a[k] * b[k], power as above: the larger of a and b first, so that nothing overflows or
-// becomes 0 on the way to a product that does not.
+// Factors are multiplied the larger one first: nothing overflows or becomes 0 on the way to a product that does not.
+template <class V>
+HWY_INLINE void by_size(V a, V b, V& larger, V& smaller) {
+  const auto is_b = hn::Lt(hn::Abs(a), hn::Abs(b));
+  larger = hn::IfThenElse(is_b, b, a);
+  smaller = hn::IfThenElse(is_b, a, b);
+}
+
+// result[k] = sigmoid(u[k]) * a[k] * b[k], power as above.
 template <class W, size_t kN>
 HWY_INLINE void times_sigmoids(const Vector<W>* u, const Vector<W>* power, const Vector<W>* a, const Vector<W>* b,
                                Vector<W>* result) {
   const Tag<W> d;
   const auto one = hn::Set(d, W{1}), reach = hn::Set(d, kSigmoidReach<W>);
   Vector<W> larger[kN], smaller[kN];
-  each<kN>([&](size_t k) DESCEND_INLINED {
-    const auto is_b = hn::Lt(hn::Abs(a[k]), hn::Abs(b[k]));
-    larger[k] = hn::IfThenElse(is_b, b[k], a[k]);
-    smaller[k] = hn::IfThenElse(is_b, a[k], b[k]);
-  });
+  each<kN>([&](size_t k) DESCEND_INLINED { by_size(a[k], b[k], larger[k], smaller[k]); });
   each<kN>([&](size_t k) DESCEND_INLINED { result[k] = hn::Div(larger[k], hn::Add(one, power[k])); });
   if (HWY_UNLIKELY(!(all_within<W, kN>(u, reach)))) {
     each<kN>([&](size_t k) DESCEND_INLINED {
@@ -64,7 +66,7 @@ HWY_INLINE void times_sigmoids(const Vector<W>* u, const Vector<W>* power, const
 }
 
 // result[k] = a[k] * b[k] times the slope of swish at u[k], sig * (1 + u * (1 - sig)), which is NaN at an infinite u,
-// as this formula is. It is at most 1.1: half of it lets nothing overflow on the way.
+// as this formula is. The slope is at most 1.1: half of it lets nothing overflow on the way.
 template <class W, size_t kN>
 HWY_INLINE void times_slopes(const Vector<W>* u, const Vector<W>* power, const Vector<W>* a, const Vector<W>* b,
                              Vector<W>* result) {
@@ -87,9 +89,10 @@ HWY_INLINE void times_slopes(const Vector<W>* u, const Vector<W>* power, const V
     });
   }
   each<kN>([&](size_t k) DESCEND_INLINED {
-    const auto is_b = hn::Lt(hn::Abs(a[k]), hn::Abs(b[k]));
-    const auto product = hn::Mul(hn::Mul(slope[k], half), hn::IfThenElse(is_b, b[k], a[k]));
-    result[k] = hn::Mul(hn::Mul(product, hn::IfThenElse(is_b, a[k], b[k])), hn::Set(d, W{2}));
+    Vector<W> larger, smaller;
+    by_size(a[k], b[k], larger, smaller);
+    const auto product = hn::Mul(hn::Mul(hn::Mul(slope[k], half), larger), smaller);
+    result[k] = hn::Mul(product, hn::Set(d, W{2}));
   });
 }
 

@@ -113,9 +113,7 @@ def _gradients(dy: Array, values: Values, wanted: Sequence[str]) -> tuple[Array,
     dx, *halves = group_norm_swish_grad(
         dy, mean, rstd, x, gamma.astype(wide) * 2, beta.astype(wide), groups, "NCHW", 0.0, *needs
     )
-    dgamma, dbeta = (
-        None if half is None else (half * 2).astype(p.dtype) for half, p in zip(halves, (gamma, beta), strict=True)
-    )
+    dgamma, dbeta = (None if half is None else half * 2 for half in halves)
     return dx, dgamma, dbeta
 
 

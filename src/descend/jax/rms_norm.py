@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jax import Array
 
 from descend.jax import definitions
 from descend.jax.batching import batch_first
 from descend.jax.derivatives import add_through_statistics
-from descend.jax.library import Operator, Results, Values, call_each
+from descend.jax.library import Kernel, Operator, Results, Values, call_each
 
 _FORWARD = Operator("rms_norm", definitions.rms_norm)
 _BACKWARD = Operator("rms_norm_grad", definitions.rms_norm_grad)
@@ -47,23 +47,26 @@ def rms_norm_grad(dy: Array, x: Array, rstd: Array, gamma: Array) -> tuple[Array
     return dx, dgamma
 
 
-def _transpose(values: Values, cotangents: Sequence[Array | None], wanted: Sequence[str]) -> Values:
-    x, gamma, rstd = values["x"], values["gamma"], values["rstd"]
-    dy, drstd = cotangents
-    dx = dgamma = None
-    if dy is not None:
-        dx, dgamma = rms_norm_grad(dy, x, rstd, gamma)
-        dgamma = dgamma.astype(gamma.dtype)
-    if drstd is not None and "x" in wanted:
-        dx = add_through_statistics(dx, x, None, rstd, None, drstd, gamma.size)
-    return {"x": dx, "gamma": dgamma}
+def define(operator: Operator, tangents: Kernel, weight: Callable[[Array], Array]) -> None:
+    """Defines the derivatives and batches of RMS norm with the weight ``weight(gamma)``."""
+
+    def transpose(values: Values, cotangents: Sequence[Array | None], wanted: Sequence[str]) -> Values:
+        x, gamma, rstd = values["x"], values["gamma"], values["rstd"]
+        dy, drstd = cotangents
+        dx = dgamma = None
+        if dy is not None:
+            dx, dgamma = rms_norm_grad(dy, x, rstd, weight(gamma))
+        if drstd is not None and "x" in wanted:
+            dx = add_through_statistics(dx, x, None, rstd, None, drstd, gamma.size)
+        return {"x": dx, "gamma": dgamma}
+
+    operator.differentiable(("x", "gamma", "rstd"), tangents, transpose)
+
+    @operator.batched
+    def _batched(size: int, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
+        if "gamma" in dims:
+            return call_each(operator, values, dims)
+        return operator(**values | {"x": batch_first(values["x"], dims.get("x"), size)}), (0, 0)
 
 
-_FORWARD.differentiable(("x", "gamma", "rstd"), definitions.rms_norm_tangents, _transpose)
-
-
-@_FORWARD.batched
-def _batched_forward(size: int, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
-    if "gamma" in dims:
-        return call_each(_FORWARD, values, dims)
-    return _FORWARD(**values | {"x": batch_first(values["x"], dims.get("x"), size)}), (0, 0)
+define(_FORWARD, definitions.rms_norm_tangents, lambda gamma: gamma)

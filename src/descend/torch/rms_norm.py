@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -50,47 +50,12 @@ def rms_norm_grad(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[T
     return result
 
 
-@_FORWARD.fake
-def _fake_forward(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
-    statistics = [*x.shape[: x.dim() - gamma.dim()], *[1] * gamma.dim()]
-    return x.new_empty(x.shape), x.new_empty(statistics, dtype=statistics_dtype(x))
-
-
 @_BACKWARD.fake
 def _fake_backward(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(gamma.shape, dtype=statistics_dtype(x))
 
 
-class _RmsNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, keyset: Any, named: dict[str, Any], x: Tensor, gamma: Tensor, epsilon: float) -> Any:
-        y, rstd = _FORWARD.forward(keyset, (x, gamma, epsilon), named)
-        ctx.save_for_backward(keep(x), keep(gamma, ctx.needs_input_grad[2]), rstd)  # dgamma does not ask for gamma
-        ctx.epsilon = epsilon
-        ctx.set_materialize_grads(False)
-        return y, rstd
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, drstd: Tensor | None) -> Any:
-        x, gamma, rstd = ctx.saved_tensors
-        (rstd,) = results_again(_FORWARD, (x, gamma, ctx.epsilon), (rstd,))
-        dx = dgamma = None
-        if dy is not None:
-            dx, dgamma = _BACKWARD.overload(dy, x, rstd, gamma)
-        if drstd is not None and ctx.needs_input_grad[2]:
-            dx = add_through_statistics(dx, x, None, rstd, None, drstd, gamma.numel())
-        return None, None, dx, dgamma, None
-
-
-_FORWARD.differentiable(_RmsNorm, definitions.rms_norm)
 differentiate_backward(_BACKWARD, definitions.rms_norm_grad)
-
-
-@_FORWARD.batched
-def _batched_forward(size: int, dims: list[int | None], x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Any, Any]:
-    if dims[1] is not None:
-        return call_each(_FORWARD, size, dims, (x, gamma, epsilon))
-    return _FORWARD.overload(batch_first(x, dims[0], size), gamma, epsilon), (0, 0)
 
 
 @_BACKWARD.batched
@@ -100,11 +65,50 @@ def _batched_backward(
     return call_each(_BACKWARD, size, dims, (dy, x, rstd, gamma))
 
 
-@sharded(_FORWARD)
-def _sharded_forward(x: Tensor, gamma: Tensor, epsilon: float) -> Iterable[Split]:
-    return [Split((d, None), (d, d)) for d in rows(x, gamma.dim())]
-
-
 @sharded(_BACKWARD)
 def _sharded_backward(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> Iterable[Split]:
     return [Split((d, d, d, None), (d, "sum")) for d in rows(x, gamma.dim(), rstd)]
+
+
+def define(operator: Operator, definition: Any, weight: Callable[[Tensor], Tensor]) -> None:
+    """Defines shapes, gradients, batches and shards of RMS norm with the weight ``weight(gamma)``."""
+
+    @operator.fake
+    def _fake(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+        statistics = [*x.shape[: x.dim() - gamma.dim()], *[1] * gamma.dim()]
+        return x.new_empty(x.shape), x.new_empty(statistics, dtype=statistics_dtype(x))
+
+    class _RmsNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, keyset: Any, named: dict[str, Any], x: Tensor, gamma: Tensor, epsilon: float) -> Any:
+            y, rstd = operator.forward(keyset, (x, gamma, epsilon), named)
+            ctx.save_for_backward(keep(x), keep(gamma, ctx.needs_input_grad[2]), rstd)  # dgamma does not ask for gamma
+            ctx.epsilon = epsilon
+            ctx.set_materialize_grads(False)
+            return y, rstd
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor | None, drstd: Tensor | None) -> Any:
+            x, gamma, rstd = ctx.saved_tensors
+            (rstd,) = results_again(operator, (x, gamma, ctx.epsilon), (rstd,))
+            dx = dgamma = None
+            if dy is not None:
+                dx, dgamma = _BACKWARD.overload(dy, x, rstd, weight(gamma))
+            if drstd is not None and ctx.needs_input_grad[2]:
+                dx = add_through_statistics(dx, x, None, rstd, None, drstd, gamma.numel())
+            return None, None, dx, dgamma, None
+
+    operator.differentiable(_RmsNorm, definition)
+
+    @operator.batched
+    def _batched(size: int, dims: list[int | None], x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Any, Any]:
+        if dims[1] is not None:
+            return call_each(operator, size, dims, (x, gamma, epsilon))
+        return operator.overload(batch_first(x, dims[0], size), gamma, epsilon), (0, 0)
+
+    @sharded(operator)
+    def _sharded(x: Tensor, gamma: Tensor, epsilon: float) -> Iterable[Split]:
+        return [Split((d, None), (d, d)) for d in rows(x, gamma.dim())]
+
+
+define(_FORWARD, definitions.rms_norm, lambda gamma: gamma)

@@ -179,7 +179,7 @@ def norm(
             squares_kernel,
             rows * chunks,
             *(matrix, other, partial, rows, columns, chunks, *strides[:2]),
-            **{"SUMMED": kind["SUMMED"]},
+            SUMMED=kind["SUMMED"],
             **form,
         )
         add_slots(work, partial, squares)

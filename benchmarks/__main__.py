@@ -25,18 +25,6 @@ SAVED = Path(__file__).parent.parent / "build" / "benchmarks.json"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-PICTURE: dict[str, tuple[Shape, str]] = {
-    "layer_norm_backward": ((4096, 1024), "float32"),
-    "deep_norm_grad": ((4096, 1024), "float32"),
-    "rms_norm_grad": ((4096, 1024), "float32"),
-    "group_norm_swish_grad": ((8, 32, 10, 64 * 64), "float32"),
-    "scaled_masked_softmax_backward": ((4, 16, 512, 512), "float32"),
-    "swi_glu_grad": ((4096, 2752), "float32"),
-    "nsa_compress_grad": ((32768, 4, 128, 32, 16), "float32"),
-}
-"""What the README's picture shows: each gradient once, at a size that training has."""
-
-
 class Grid(str, Enum):
     """Which shapes."""
 
@@ -117,7 +105,7 @@ def main(
         saved = files.saved(Report.load, report_from)
         write(saved, report_to or DOCS, console, saved.grid == Grid.picture.value)
         return
-    names = op or list(PICTURE if grid is Grid.picture else OPERATORS)
+    names = op or list(OPERATORS)
     if unknown := [name for name in names if name not in OPERATORS]:
         raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(OPERATORS)}")
     if unknown := [name for name in dtype or () if name not in DTYPES]:
@@ -173,7 +161,7 @@ def plan(operators: list[Operator], grid: Grid, shapes: list[Shape], dtypes: lis
     if grid is Grid.sweep and not shapes:
         return sweep.plan(operators, dtypes, machine.last_cache())
     if grid is Grid.picture and not shapes:
-        return [(operator, *PICTURE[operator.name]) for operator in operators if operator.name in PICTURE]
+        return [(operator, operator.picture[1], "float32") for operator in operators if operator.picture]
     return [
         (operator, shape, dtype)
         for operator in operators

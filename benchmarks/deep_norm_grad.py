@@ -23,6 +23,7 @@ class DeepNormGrad(layer_norm_backward.LayerNormBackward):
     """Rows and columns; gamma in the dtype of x, the statistics, dbeta and dgamma in float32."""
 
     name = "deep_norm_grad"
+    picture = "Deep norm", (4096, 1024)
 
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """dy, x, gx, dx and dgx."""

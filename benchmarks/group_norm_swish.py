@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import group_norm_swish_grad, near, near_time, sweep
+from benchmarks import group_norm_swish_grad, kinds, near, near_time, sweep
 from benchmarks.group_norm_swish_grad import EPSILON
 from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
@@ -25,6 +25,7 @@ class GroupNormSwish(Operator):
     """Samples, groups, channels of a group, pixels; the parameters in the dtype of x, the statistics in float32."""
 
     name = "group_norm_swish"
+    kind = kinds.IMAGES
     quick, full = group_norm_swish_grad.OPERATOR.quick, group_norm_swish_grad.OPERATOR.full
     small = ((2, 32, 2, 4 * 4), "float32")
     nothing = (0, 32, 1, 1)

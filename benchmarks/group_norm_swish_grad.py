@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import near, sweep
+from benchmarks import kinds, near, sweep
 from benchmarks.near import Room
 from benchmarks.operator import (
     Array,
@@ -51,6 +51,8 @@ class GroupNormSwishGrad(Operator):
     """Samples, groups, channels of a group, pixels; every tensor in one dtype but for the statistics: float32."""
 
     name = "group_norm_swish_grad"
+    kind = kinds.IMAGES
+    picture = "Group norm + swish", (8, 32, 10, 64 * 64)
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=math.prod))
     small = ((2, 32, 2, 4 * 4), "float32")

@@ -34,6 +34,8 @@ class LayerNormBackward(Operator):
     """Rows and columns; the parameters and their gradients in the dtype of the input, the statistics in float32."""
 
     name = "layer_norm_backward"
+    sums_columns = True
+    picture = "Layer norm", (4096, 1024)
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=lambda shape: (shape[0] * shape[1], shape[1])))
     small = ((8, 64), "float32")

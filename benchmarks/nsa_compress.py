@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import near, nsa_compress_grad, sweep
+from benchmarks import kinds, near, nsa_compress_grad, sweep
 from benchmarks.near import Room
 from benchmarks.nsa_compress_grad import compress, some_heads, windows
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal
@@ -20,6 +20,7 @@ class NsaCompress(Operator):
     """Tokens, heads, head size, width and stride: one sequence, windows of `width` tokens, one every `stride`."""
 
     name = "nsa_compress"
+    kind = kinds.WINDOWS
     quick, full = nsa_compress_grad.OPERATOR.quick, nsa_compress_grad.OPERATOR.full
     small = ((256, 2, 64, 32, 16), "float32")
     nothing = (0, 1, 16, 32, 16)

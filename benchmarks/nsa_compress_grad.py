@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import near, sweep
+from benchmarks import kinds, near, sweep
 from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 
@@ -28,6 +28,9 @@ class NsaCompressGrad(Operator):
     """Tokens, heads, head size, width and stride: one sequence, windows of `width` tokens, one every `stride`."""
 
     name = "nsa_compress_grad"
+    kind = kinds.WINDOWS
+    sums_columns = True
+    picture = "NSA compression", (32768, 4, 128, 32, 16)
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=lambda shape: int(np.prod(shape))))
     small = ((256, 2, 64, 32, 16), "float32")

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.kinds import MATRICES, Kind
 from benchmarks.near import Room
 from benchmarks.near import Shape as Shape
 
@@ -62,6 +63,11 @@ class Operator(ABC):
     """One operator to measure. Descend is called by the operator's name; subclasses say how the peers compute it."""
 
     name: str
+    kind: Kind = MATRICES
+    sums_columns: bool = False
+    """Whether results are sums over rows, which Triton's kernels make of several parts."""
+    picture: tuple[str, Shape] | None = None
+    """What the README's picture shows of it, in float32: a title, and a shape that training has."""
     quick: Sequence[Shape]
     """A few typical shapes."""
     full: Sequence[Shape]

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 
 from benchmarks import OPERATORS
 from benchmarks.machine import in_words
-from benchmarks.operator import DTYPES
+from benchmarks.operator import DTYPES, load
 from benchmarks.results import Report, Result
 
 INK = "#7d8590"
@@ -62,17 +62,6 @@ def draw_bars(report: Report, folder: Path) -> Path:
     return _save(bars(report), folder / "bars.svg")
 
 
-NAMES = {
-    "layer_norm_backward": "Layer norm",
-    "deep_norm_grad": "Deep norm",
-    "rms_norm_grad": "RMS norm",
-    "group_norm_swish_grad": "Group norm + swish",
-    "scaled_masked_softmax_backward": "Scale, mask, softmax",
-    "swi_glu_grad": "SwiGLU",
-    "nsa_compress_grad": "NSA compression",
-}
-
-
 def bars(report: Report) -> Any:
     """A panel an operator, a bar a library: its time, and how many times Descend's that is."""
     results = report.results
@@ -105,7 +94,8 @@ def panel(axis: Any, result: Result) -> None:
     axis.tick_params(length=0, labelsize=9)
     axis.spines[:].set_visible(False)
     shape = " x ".join(map(str, result.shape))
-    axis.set_title(f"{NAMES.get(result.operator, result.operator)}, {shape}, {result.dtype}", loc="left", fontsize=9.5)
+    title, _ = load(result.operator).picture or (result.operator, None)
+    axis.set_title(f"{title}, {shape}, {result.dtype}", loc="left", fontsize=9.5)
 
 
 def _save(figure: Any, path: Path) -> Path:

@@ -47,6 +47,8 @@ class RmsNormGrad(Operator):
     """Rows and columns; gamma in the dtype of x, rstd and dgamma in float32."""
 
     name = "rms_norm_grad"
+    sums_columns = True
+    picture = "RMS norm", (4096, 1024)
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=lambda shape: (shape[0] * shape[1], shape[1])))
     small = ((8, 64), "float32")

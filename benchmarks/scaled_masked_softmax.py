@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import near, scaled_masked_softmax_backward, sweep
+from benchmarks import kinds, near, scaled_masked_softmax_backward, sweep
 from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 from benchmarks.rms_norm import call
@@ -24,6 +24,7 @@ class ScaledMaskedSoftmax(Operator):
     """Scores of attention, [B, N, S1, S2]; a mask of [B, 1, S1, S2] that hides three in ten."""
 
     name = "scaled_masked_softmax"
+    kind = kinds.SCORES
     quick, full = scaled_masked_softmax_backward.OPERATOR.quick, scaled_masked_softmax_backward.OPERATOR.full
     small = ((1, 2, 16, 64), "float32")
     nothing = (0, 1, 1, 8)

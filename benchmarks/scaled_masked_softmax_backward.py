@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import near, sweep
+from benchmarks import kinds, near, sweep
 from benchmarks.near import Room
 from benchmarks.operator import (
     PERIOD,
@@ -43,6 +43,8 @@ class ScaledMaskedSoftmaxBackward(Operator):
     """Scores of attention, [B, N, S1, S2]; a mask of [B, 1, S1, S2] that hides three in ten."""
 
     name = "scaled_masked_softmax_backward"
+    kind = kinds.SCORES
+    picture = "Scale, mask, softmax", (4, 16, 512, 512)
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=lambda shape: (int(np.prod(shape)), shape[3])))
     small = ((1, 2, 16, 64), "float32")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import near, sweep
+from benchmarks import kinds, near, sweep
 from benchmarks.near import Room
 from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 from benchmarks.rms_norm import call
@@ -20,6 +20,7 @@ class SwiGlu(Operator):
     """Rows and columns of a half; x has twice as many columns. The widths are those of feed-forward layers."""
 
     name = "swi_glu"
+    kind = kinds.ELEMENTS_ALONE
     quick = ((64, 688), (512, 1376), (4096, 2752), (2048, 11008))
     full = (*quick, (8, 11008), (16384, 688), (4096, 5504), (1024, 14336))
     small = ((8, 64), "float32")

@@ -19,6 +19,7 @@ class SwiGluGrad(swi_glu.SwiGlu):
     """Rows and columns of a half; x and the result have twice as many columns."""
 
     name = "swi_glu_grad"
+    picture = "SwiGLU", (4096, 2752)
 
     def sweep(self, size: int, itemsize: int) -> Iterator[Shape]:
         """The gradient, and both halves of x and of the result."""

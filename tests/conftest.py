@@ -31,7 +31,9 @@ def pytest_configure(config: Any) -> None:
     for name in ("COLUMNS", "LINES"):  # pytest-xdist gives its workers a size, too
         os.environ.pop(name, None)
     config.addinivalue_line("markers", "cpu: about the CPU alone; left out with another --device")
-    config.addinivalue_line("markers", "extended: takes long, and seldom finds what others do not; for ./dev test-extended")
+    config.addinivalue_line(
+        "markers", "extended: takes long, and seldom finds what others do not; for ./dev test-extended"
+    )
     config.addinivalue_line("markers", "long: takes 10 s and more; is begun first, so that no process waits for it")
 
 

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ pytest.importorskip("typer")
 ROOT = Path(__file__).resolve().parent.parent
 
 import torch  # noqa: E402
-from benchmarks import OPERATORS, accuracy, frameworks  # noqa: E402
+from benchmarks import OPERATORS, accuracy, frameworks, kinds  # noqa: E402
 from benchmarks.frameworks import Library  # noqa: E402
-from benchmarks.gpu import __main__, grid, results, session, timing  # noqa: E402
+from benchmarks.gpu import __main__, results, session, timing  # noqa: E402
 from benchmarks.gpu import check as gpu_check  # noqa: E402
 from benchmarks.gpu.peers import LIBRARIES  # noqa: E402
 from benchmarks.gpu.results import Launch, Report, Result  # noqa: E402
@@ -45,12 +45,14 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
-TINY = {
-    **dict.fromkeys(OPERATORS, (256, 512)),
-    **dict.fromkeys(("group_norm_swish", "group_norm_swish_grad"), (2, 4, 2, 2048)),
-    **dict.fromkeys(("scaled_masked_softmax", "scaled_masked_softmax_backward"), (2, 8, 16, 256)),
-    **dict.fromkeys(("nsa_compress", "nsa_compress_grad"), (512, 2, 64, 32, 16)),
+TINY_OF = {
+    kinds.MATRICES: (256, 512),
+    kinds.ELEMENTS_ALONE: (256, 512),
+    kinds.IMAGES: (2, 4, 2, 2048),
+    kinds.SCORES: (2, 8, 16, 256),
+    kinds.WINDOWS: (512, 2, 64, 32, 16),
 }
+TINY = {name: TINY_OF[load(name).kind] for name in OPERATORS}
 
 
 def least_bytes(operator: str, shape: tuple[int, ...], dtype: str) -> float:
@@ -66,29 +68,29 @@ def least_bytes(operator: str, shape: tuple[int, ...], dtype: str) -> float:
     return tensors * math.prod(shape) * size + mask
 
 
-def test_the_grid_is_of_every_operator():
-    assert set(grid.GRID) == set(OPERATORS) == set(TABLES) - MISSING["benchmarks"]
+def test_every_operator_is_measured():
+    assert set(OPERATORS) == set(TABLES) - MISSING["benchmarks"]
 
 
-@pytest.mark.parametrize("operator", grid.GRID)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_problems_are_of_64_mb_and_more(operator):
-    for shape in grid.GRID[operator]:
-        for dtype in grid.DTYPES:
+    for shape in load(operator).kind.large:
+        for dtype in __main__.USUAL:
             assert least_bytes(operator, shape, dtype) >= 64e6, (shape, dtype)
 
 
 def test_the_problems_that_were_asked_for_are_there():
     for operator in ("rms_norm", "rms_norm_grad", "layer_norm", "layer_norm_backward"):
-        assert {shape[1] for shape in grid.GRID[operator]} >= {2**n for n in range(9, 16)}
+        assert {shape[1] for shape in load(operator).kind.large} >= {2**n for n in range(9, 16)}
     for operator in ("group_norm_swish", "group_norm_swish_grad"):
-        assert any((n, g * c, p) == (16, 320, 128 * 128) for n, g, c, p in grid.GRID[operator])
+        assert any((n, g * c, p) == (16, 320, 128 * 128) for n, g, c, p in load(operator).kind.large)
     for operator in ("scaled_masked_softmax", "scaled_masked_softmax_backward"):
-        assert {(8, 32, 1024, keys) for keys in (1024, 2048, 4096)} <= set(grid.GRID[operator])
+        assert {(8, 32, 1024, keys) for keys in (1024, 2048, 4096)} <= set(load(operator).kind.large)
     for operator in ("nsa_compress", "nsa_compress_grad"):
-        assert any(shape[:3] == (131072, 8, 128) for shape in grid.GRID[operator])
+        assert any(shape[:3] == (131072, 8, 128) for shape in load(operator).kind.large)
 
 
-@pytest.mark.parametrize("operator", grid.GRID)
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_bytes_of_a_problem_are_those_of_the_document(operator, dtype):
     problem = load(operator).make(TINY[operator], dtype, np.random.default_rng(0))
@@ -268,7 +270,7 @@ SMALL = {**TINY, **dict.fromkeys(("rms_norm_grad", "layer_norm_backward", "deep_
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("operator", grid.GRID)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_a_problem_is_measured_and_checked(operator):
     """Beside PyTorch's own ways, on CPU tensors."""
     made = session.run(load(operator), SMALL[operator], "bfloat16", OnCpu(), 3, LIBRARIES[:1], on_cpu)
@@ -339,7 +341,7 @@ class Beside:
         self.calls.append("wait")
 
 
-@pytest.mark.parametrize("operator", grid.GRID)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_every_case_of_an_operator_is_checked(operator, tmp_path):
     """On CPU tensors: the engine's results are right, so that the shapes and the reference are."""
     ways = Beside()
@@ -347,7 +349,7 @@ def test_every_case_of_an_operator_is_checked(operator, tmp_path):
     assert gpu_check.check_all([operator], saved, 1e9, ways, {"gpu": "none"}, on_cpu) == 0
     found = json.loads(saved.read_text())
     cases = {(tuple(each["shape"]), each["dtype"]) for each in found["results"]}
-    assert cases == set(itertools.product(gpu_check.shapes(operator), load(operator).dtypes))
+    assert cases == set(itertools.product(load(operator).kind.checked, load(operator).dtypes))
     assert (found["checks"], found["failed"], found["left out"]) == (len(cases), 0, 0)
     for each in found["results"]:
         assert each["passed"] == ["float64", "second run", "another stream", "CUDA graph"]
@@ -428,7 +430,7 @@ def test_a_session_without_a_gpu_says_so(tmp_path):
 def test_the_cost_of_a_call(monkeypatch):
     monkeypatch.setattr(session, "second_phase", session.through_pytorch)  # whose workspace would be on a GPU
     monkeypatch.setattr(session, "launch_seconds", lambda device, call: timing.launch_seconds(device, call, 3))
-    for operator in grid.GRID:
+    for operator in OPERATORS:
         found = session.launch(load(operator), OnCpu(), 3, on_cpu)
         assert found is not None
         assert {"descend", "descend, out=", "descend.torch", "a repeatable executor", found.yardstick} == set(
@@ -439,12 +441,12 @@ def test_the_cost_of_a_call(monkeypatch):
 
 
 def test_peers_take_part_where_they_have_the_operator():
-    have = {each.name: [op for op in grid.GRID if each.routes(load(op))] for each in LIBRARIES}
-    assert have["PyTorch"] == have["torch.compile"] == list(grid.GRID)
+    have = {each.name: [op for op in OPERATORS if each.routes(load(op))] for each in LIBRARIES}
+    assert have["PyTorch"] == have["torch.compile"] == list(OPERATORS)
     norms = ["rms_norm_grad", "layer_norm_backward", "rms_norm", "layer_norm"]
     assert set(have["flash-linear-attention"]) == set(norms)
     without = {"nsa_compress", "nsa_compress_grad", "deep_norm_grad", "swi_glu", "swi_glu_grad"}
-    assert set(have["Liger-Kernel"]) == set(grid.GRID) - without - {"add_rms_norm", "gemma_rms_norm"}
+    assert set(have["Liger-Kernel"]) == set(OPERATORS) - without - {"add_rms_norm", "gemma_rms_norm"}
     for name in ("Apex", "Transformer Engine"):
         assert set(norms) < set(have[name])
 
@@ -601,8 +603,8 @@ def test_candidates_are_tiles(key):
         tile = tiles.Tile.of(choice[0], block, *choice[1:])
         assert all(number & (number - 1) == 0 for number in (*choice, tile.rows))
         assert tile.rows * tile.columns == choice[0] <= 32 * 32 * tile.warps
-        assert (len(choice) == 3) == (name in tune.SUMS_COLUMNS)
-    assert least_bytes(name, tune.problem(name, block), "bfloat16") * size / 2 >= 64e6
+        assert (len(choice) == 3) == load(name).sums_columns
+    assert least_bytes(name, load(name).kind.of_rows(block), "bfloat16") * size / 2 >= 64e6
 
 
 def test_calls_take_the_tables_tiles():
@@ -639,7 +641,8 @@ def test_a_tile_gives_way_to_a_faster_one_alone():
 def test_an_entry_is_tuned(monkeypatch):
     """On the CPU, where every candidate is the same call: all are checked and take part, the table is left alone."""
     seen: list[Any] = []
-    monkeypatch.setattr(tune, "problem", lambda name, block: (8, block))
+    small = replace(kinds.MATRICES, of_rows=lambda row: (8, row))
+    monkeypatch.setattr(load("rms_norm_grad"), "kind", small)
     monkeypatch.setattr(tune, "choose", lambda now, timings: seen.append((now, timings)) or now)
     before = dict(table.TILES)
     choice = tune.tune(("rms_norm_grad", 512, 4), "float32", OnCpu(), 3, on_cpu)

@@ -9,18 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import files
+from benchmarks import OPERATORS, files
 from benchmarks.accuracy import WrongResultError
 from benchmarks.gpu import results, session
 from benchmarks.gpu.device import NOTHING, Cuda, NoGpuError, describe, refusal
-from benchmarks.gpu.grid import DTYPES as USUAL
-from benchmarks.gpu.grid import GRID
 from benchmarks.gpu.peers import LIBRARIES
 from benchmarks.gpu.results import Report
 from benchmarks.operator import DTYPES, Operator, Shape, load
 
 SAVED = Path(__file__).parent.parent.parent / "build" / "benchmarks-gpu.json"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "design-gpu.md"
+USUAL = ("bfloat16", "float32")
+"""The dtypes that are measured where none is asked for."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -43,8 +43,8 @@ def main(
     if docs_from:
         results.write_section(files.saved(Report.load, docs_from), PAGE)
         return
-    if unknown := [name for name in op or () if name not in GRID]:
-        raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(GRID)}")
+    if unknown := [name for name in op or () if name not in OPERATORS]:
+        raise typer.BadParameter(f"no such operator: {unknown[0]}; there are {', '.join(OPERATORS)}")
     if unknown := [name for name in dtype or () if name not in DTYPES]:
         raise typer.BadParameter(f"no such dtype: {unknown[0]}; there are {', '.join(DTYPES)}")
     shapes = [parse_shape(text) for text in shape or ()]
@@ -59,7 +59,7 @@ def main(
         if not library.installed:
             console.print(f"{library.name} is not installed and does not take part.", style="yellow")
     try:
-        problems = work([load(name) for name in op or GRID], shapes, dtype)
+        problems = work([load(name) for name in op or OPERATORS], shapes, dtype)
         for number, (operator, each, kind) in enumerate(problems):
             if seconds and time.monotonic() - begin > seconds:
                 report.left_out.append(f"{len(problems) - number} problems, for want of time.")
@@ -96,7 +96,7 @@ def work(operators: list[Operator], shapes: list[Shape], dtypes: list[str] | Non
     numbered = [
         (number, operator, shape, dtype)
         for operator in operators
-        for number, shape in enumerate(shapes or GRID[operator.name])
+        for number, shape in enumerate(shapes or operator.kind.large)
         for dtype in operator.dtypes
         if dtype in (dtypes or USUAL)
     ]

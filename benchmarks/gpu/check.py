@@ -24,15 +24,10 @@ import typer
 
 from benchmarks import OPERATORS, files, ours
 from benchmarks.gpu.device import NOTHING, Cuda, NoGpuError, describe, refusal
-from benchmarks.gpu.grid import of_operator
 from benchmarks.gpu.session import Place, check, to_cuda
 from benchmarks.operator import DTYPES, Call, Operator, Shape, load
 
 SAVED = Path(__file__).parent.parent.parent / "build" / "checks-gpu.json"
-ROWS: tuple[Shape, ...] = ((64, 512), (3, 5), (4097, 128), (33, 1000), (7, 8192), (5, 16385), (2, 70001))
-GROUPS: tuple[Shape, ...] = ((2, 4, 2, 2048), (1, 3, 5, 7), (2, 8, 4, 33), (1, 2, 3, 16384))
-SCORES: tuple[Shape, ...] = ((2, 8, 16, 256), (1, 2, 5, 33), (1, 1, 3, 20001))
-TOKENS: tuple[Shape, ...] = ((512, 2, 64, 32, 16), (300, 1, 192, 48, 16), (130, 3, 40, 32, 32))
 MOST = 16
 """Processes at a time: each has memory of its own on the GPU."""
 
@@ -98,17 +93,12 @@ class OnCuda:
         torch.cuda.synchronize()
 
 
-def shapes(operator: str) -> tuple[Shape, ...]:
-    """Those on which an operator is checked."""
-    return of_operator(operator, ROWS, GROUPS, SCORES, TOKENS)
-
-
 def cases(operators: list[str]) -> Iterator[tuple[Operator, Shape, str]]:
     """All of them, the first shapes of all operators first: what the time is too short for are the rarer ones."""
     found = [load(name) for name in operators]
-    for number in range(max(len(shapes(operator.name)) for operator in found)):
+    for number in range(max(len(operator.kind.checked) for operator in found)):
         for operator in found:
-            for shape in shapes(operator.name)[number : number + 1]:
+            for shape in operator.kind.checked[number : number + 1]:
                 yield from ((operator, shape, dtype) for dtype in DTYPES if dtype in operator.dtypes)
 
 

@@ -21,9 +21,8 @@ from benchmarks import OPERATORS, ours
 from benchmarks.accuracy import WrongResultError
 from benchmarks.gpu import session
 from benchmarks.gpu.device import NOTHING, Cuda, Device, NoGpuError, describe, refusal
-from benchmarks.gpu.grid import ELEMENTS
 from benchmarks.gpu.timing import Contender, copies, measure
-from benchmarks.operator import Shape, load
+from benchmarks.operator import Operator, load
 from benchmarks.results import Timing
 
 Key: TypeAlias = tuple[str, int, int]
@@ -39,40 +38,17 @@ WARPS = (4, 8, 16)
 MOST_ELEMENTS = 16384
 FASTER = 0.98
 """Of the seconds of the tile that is there: what another must stay below to take its place."""
-ROWS = (512, 1024, 2048, 4096, 8192, 16384)
-SUMS_COLUMNS = tuple(
-    name
-    for name in OPERATORS
-    if name.endswith(("grad", "backward")) and not any(part in name for part in ("softmax", "group", "swi_glu"))
-)
 
 
-def blocks(name: str) -> tuple[int, ...]:
-    """Elements of the rows that an operator's tiles are made of: hidden sizes, scores, pixels of a channel, a head."""
-    if "group_norm" in name:
-        return (256, 1024, 4096)
-    if "nsa" in name:
-        return (64, 128, 256)
-    if "swi_glu" in name:
-        return ROWS[:3]
-    return ROWS[:-1] if name in SUMS_COLUMNS else ROWS
+def rows(operator: Operator) -> tuple[int, ...]:
+    """Elements of the rows for which the table has tiles. Sums over rows keep another row, so the longest is left out."""
+    found = operator.kind.rows
+    return tuple(row for row in found if row < MOST_ELEMENTS) if operator.sums_columns else found
 
 
 def entries() -> list[Key]:
     """Every entry of the table."""
-    return [(name, block, size) for name in OPERATORS for block in blocks(name) for size in SIZES.values()]
-
-
-def problem(name: str, block: int) -> Shape:
-    """The shape that an entry is measured on."""
-    if "softmax" in name:
-        return (8, 32, ELEMENTS // (256 * block) or 1, block)
-    if "group_norm" in name:
-        channels = 4 * max(1, 4096 // block)  # groups too large for one program
-        return (max(ELEMENTS // (32 * channels * block), 1), 32, channels, block)
-    if "nsa" in name:
-        return (ELEMENTS // (4 * block), 4, block, 32, 16)
-    return (ELEMENTS // block, block)
+    return [(name, block, size) for name in OPERATORS for block in rows(load(name)) for size in SIZES.values()]
 
 
 def by_rule(name: str, block: int) -> Choice:
@@ -80,7 +56,7 @@ def by_rule(name: str, block: int) -> Choice:
     from descend.triton import tiles
 
     tile = tiles.by_rule(block, 1)
-    return (max(block, tile.rows * block), tile.warps, *((tile.slabs,) if name in SUMS_COLUMNS else ()))
+    return (max(block, tile.rows * block), tile.warps, *((tile.slabs,) if load(name).sums_columns else ()))
 
 
 def candidates(name: str, block: int) -> list[Choice]:
@@ -91,7 +67,7 @@ def candidates(name: str, block: int) -> list[Choice]:
         for warps in WARPS:
             if 4 <= elements // (32 * warps) <= 32:
                 found += [
-                    (elements, warps, *more) for more in ([(n,) for n in SLABS] if name in SUMS_COLUMNS else [()])
+                    (elements, warps, *more) for more in ([(n,) for n in SLABS] if load(name).sums_columns else [()])
                 ]
         elements *= 2
     return found
@@ -124,7 +100,7 @@ def tune(key: Key, dtype: str, device: Device, rounds: int, place: session.Place
     """The choice for one entry, measured. Raises WrongResultError where a candidate computes something else."""
     name, block, _ = key
     operator, rng = load(name), np.random.default_rng()
-    data = operator.make(problem(name, block), dtype, rng)
+    data = operator.make(operator.kind.of_rows(block), dtype, rng)
     golden = operator.golden(data, rng)
     first = {parameter: place(array) for parameter, array in data.inputs.items()}
     count = copies(data.bytes, device.cache)

@@ -41,7 +41,7 @@ FASTER = 0.98
 
 
 def rows(operator: Operator) -> tuple[int, ...]:
-    """Elements of the rows for which the table has tiles. Sums over rows keep another row, so the longest is left out."""
+    """Elements of the rows that the table has tiles for. Sums over rows keep another row: not the longest then."""
     found = operator.kind.rows
     return tuple(row for row in found if row < MOST_ELEMENTS) if operator.sums_columns else found
 

@@ -196,8 +196,9 @@ class Comparison:
     @property
     def fault(self) -> str:
         """What is wrong, in a sentence; empty if nothing is."""
-        if not self.report.swapped or self.report.left:
-            return f"{len(self.report.swapped)} norms were swapped and {len(self.report.left)} were not"
+        norms = [text for text in self.report.left.values() if "Norm" in text.split(":")[0]]
+        if not self.report.swapped or norms:
+            return f"{len(self.report.swapped)} modules were swapped, and {len(norms)} norms were not"
         if self.dtype is torch.float64:
             name = max(self.apart, key=self.apart.__getitem__)
             return f"{name} is {self.apart[name]:.1e} off" if self.apart[name] > EXACT else ""
@@ -246,8 +247,8 @@ def main(
             raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(known)}.")
     hold(threads)
     console = terminal()
-    columns = ("model", "parameters", "norms swapped", "dtype", *HEADINGS)
-    lines = table(*columns, left=("norms swapped", "dtype"))
+    columns = ("model", "parameters", "swapped", "dtype", *HEADINGS)
+    lines = table(*columns, left=("swapped", "dtype"))
     faults = []
     for name in models or MODELS:
         for each in dtype or DTYPES:

@@ -315,7 +315,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
         {
             "model.layers.0.linear_attn.norm":
                 "Qwen3NextRMSNormGated -> rms_norm, rounded before the weight, times silu of the gate",
-            "model.norm": "Qwen3NextRMSNorm -> rms_norm by 1 + weight",
+            "model.norm": "Qwen3NextRMSNorm -> gemma_rms_norm",
         },
     ),
 }  # fmt: skip

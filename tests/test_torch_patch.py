@@ -493,7 +493,7 @@ def test_probing_does_not_depend_on_where_it_is_called(name):
     with CONTEXTS[name]():
         report = dt.patch(module)
     assert repr(report) == (
-        "1 norm swapped, 0 left alone\n  swapped\n"
+        "1 module swapped, 0 left alone\n  swapped\n"
         "    (the model itself)    1 x  LlamaNorm -> rms_norm, rounded before the weight"
     )
 

@@ -470,24 +470,38 @@ def test_data_and_heads(pool: Pool) -> None:
     pool.run(check_data_and_heads)
 
 
+class Mlp(nn.Module):
+    """A gated MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
 class Network(nn.Module):
-    """A model with all norms that patch recognises, and the softmax."""
+    """A model with all that patch recognises, and the softmax."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU())
         self.norm = nn.LayerNorm(8)
         self.attention = Attention(8, 2)
+        self.mlp = Mlp()
         self.last = nn.RMSNorm(8)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.last(self.attention(self.norm(self.stem(x).transpose(1, 2)), mask))
+        x = self.attention(self.norm(self.stem(x).transpose(1, 2)), mask)
+        x = x + self.mlp(x)
+        return self.last(x)
 
 
 def network() -> Network:
     torch.manual_seed(1)
     made = Network()
-    assert set(descend.torch.patch(made).swapped) == {"stem.1", "norm", "last"}
+    assert set(descend.torch.patch(made).swapped) == {"", "stem.1", "norm", "mlp", "last"}
     return made
 
 

@@ -125,7 +125,7 @@ SWAPPED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Llama-narrow": (lambda: LlamaNorm(3), "LlamaNorm -> rms_norm, rounded before the weight"),
     "Llama-wide": (lambda: LlamaNorm(1500), "LlamaNorm -> rms_norm, rounded before the weight"),
     "Olmo": (OlmoNorm, "OlmoNorm -> rms_norm"),
-    "Gemma": (GemmaNorm, "GemmaNorm -> rms_norm by 1 + weight"),
+    "Gemma": (GemmaNorm, "GemmaNorm -> gemma_rms_norm"),
     "T5": (T5Norm, "T5Norm -> rms_norm, rounded to the weight's dtype before it"),
     "Weightless": (WeightlessNorm, "WeightlessNorm -> rms_norm"),
     "scale": (ScaleNorm, "ScaleNorm -> rms_norm"),

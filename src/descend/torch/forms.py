@@ -1,4 +1,4 @@
-"""Forms of a norm: forwards of Descend that are mixed into the classes of live modules.
+"""Forms: forwards of Descend that are mixed into the classes of live modules. Here are those of norms.
 
 A module keeps its parameters, attributes, hooks and place; its class becomes a subclass of the one it had, with the
 form's forward in front. ``isinstance``, state dicts and optimisers see no difference.
@@ -18,10 +18,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import Proxy
 
+from descend.torch.add_rms_norm import add_rms_norm
 from descend.torch.annotated import with_types
+from descend.torch.gemma_rms_norm import gemma_rms_norm
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
-from descend.torch.library import constant
+from descend.torch.library import constant, statistics_dtype
 from descend.torch.modules import default_epsilon
 from descend.torch.releases import has_any_global_hook
 from descend.torch.rms_norm import rms_norm
@@ -38,7 +40,8 @@ class Parts(NamedTuple):
     groups: int = 1
 
 
-Origin = tuple[type[nn.Module], "type[Form]", Parts]
+Origin = tuple[type[nn.Module], "type[Form]", Any]
+"""A module's class before, the form, and the form's parts: a named tuple, `Parts` for norms."""
 
 _mixed: dict[Origin, type[nn.Module]] = {}
 _metaclasses: dict[type, type] = {}
@@ -59,7 +62,12 @@ class Form:
     title: ClassVar[str]
     """What computes it, and how it rounds, in a few words; fields of `Parts` stand in braces."""
     _origin: ClassVar[Origin]
-    _parts: ClassVar[Parts]
+    _parts: ClassVar[Any]
+
+    @classmethod
+    def made_of(cls, base: type[nn.Module], parts: Any) -> dict[str, Any]:
+        """What a class that is mixed of this form and ``base`` has besides."""
+        return {}
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # The class is made at run time, so that pickle does not find it by its name: what makes a module of the class
@@ -81,7 +89,7 @@ class SubclassError(TypeError):
     """A class that lets nobody subclass it, and so has no place for a form."""
 
 
-def mix(base: type[nn.Module], form: type[Form], parts: Parts | None = None) -> type[nn.Module]:
+def mix(base: type[nn.Module], form: type[Form], parts: Any = None) -> type[nn.Module]:
     """The subclass of ``base`` with the forward of ``form``; without ``parts`` they have the names of PyTorch's norms.
 
     Raises SubclassError where ``base`` refuses it.
@@ -90,6 +98,7 @@ def mix(base: type[nn.Module], form: type[Form], parts: Parts | None = None) -> 
     if key not in _mixed:
         body = {"__module__": base.__module__, "__doc__": form.__doc__, "_origin": key, "_parts": key[2]}
         body["title"] = form.title.format(**key[2]._asdict())
+        body |= form.made_of(base, key[2])
         try:
             _mixed[key] = _metaclass(type(base))(f"Descend{base.__name__}", (form, base), body)
         except Exception as error:  # whatever its __init_subclass__ or metaclass raises
@@ -213,22 +222,41 @@ class LayerNorm(Norm):
         return layer_norm(x, shape, weight, bias, self._epsilon(x))[0]
 
 
+def _rms_norm(terms: tuple[Tensor, ...], gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """RMS norm of the sum of one or two terms, and the sum."""
+    if len(terms) == 1:
+        return rms_norm(terms[0], gamma, epsilon)[0], terms[0]
+    one, other = terms
+    y, _, total = add_rms_norm(one, other, gamma, epsilon)
+    return y, total
+
+
 class RMSNorm(Norm):
     """RMS norm in float32, rounded once."""
 
     title = "rms_norm"
+    adds: ClassVar[bool] = True
+    """Whether it can be the norm of a sum, as one operator: `normalise_sum`."""
 
     def _normalise(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self._gamma(x), self._epsilon(x))[0]
+        return self.normalise_sum(x)[0]
+
+    def normalise_sum(self, *terms: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of the sum of one or two terms of one shape and dtype, and the sum."""
+        return _rms_norm(terms, self._gamma(terms[0]), self._epsilon(terms[0]))
 
 
 class OffsetRMSNorm(RMSNorm):
     """RMS norm in float32 by one plus the weight, rounded once: Gemma's."""
 
-    title = "rms_norm by 1 + weight"
+    title = "gemma_rms_norm"
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        return gemma_rms_norm(x, super()._gamma(x), self._epsilon(x))[0]
 
     def _gamma(self, x: Tensor) -> Tensor:
-        return 1.0 + super()._gamma(x).float()
+        gamma = super()._gamma(x)
+        return 1.0 + gamma.to(statistics_dtype(gamma))
 
 
 class RoundedRMSNorm(RMSNorm):
@@ -236,17 +264,20 @@ class RoundedRMSNorm(RMSNorm):
 
     title = "rms_norm, rounded before the weight"
 
-    def _normalise(self, x: Tensor) -> Tensor:
-        gamma = self._gamma(x)
+    def normalise_sum(self, *terms: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, rounded before the weight."""
+        x, gamma = terms[0], self._gamma(terms[0])
         if x.dtype not in _NARROW and torch.promote_types(x.dtype, gamma.dtype) is x.dtype:
-            return rms_norm(x, gamma, self._epsilon(x))[0]  # there is nothing to round
-        return gamma * rms_norm(x, constant(1.0, gamma.shape, x), self._epsilon(x))[0]
+            return _rms_norm(terms, gamma, self._epsilon(x))  # there is nothing to round
+        y, total = _rms_norm(terms, constant(1.0, gamma.shape, x), self._epsilon(x))
+        return gamma * y, total
 
 
 class WeightRMSNorm(RMSNorm):
     """RMS norm that is rounded to the weight's dtype before the weight: T5's."""
 
     title = "rms_norm, rounded to the weight's dtype before it"
+    adds = False
 
     def _normalise(self, x: Tensor) -> Tensor:
         gamma = self._gamma(x)
@@ -263,10 +294,12 @@ class TorchRMSNorm(RMSNorm):
     weight: Tensor | None
     eps: float | None
 
-    def _normalise(self, x: Tensor) -> Tensor:
-        if self.weight is not None and self.weight.dtype is not x.dtype:
-            return self._own(x)
-        return super()._normalise(x)
+    def normalise_sum(self, *terms: Tensor) -> tuple[Tensor, Tensor]:
+        """The same; what mixes two dtypes is left to PyTorch."""
+        if self.weight is None or self.weight.dtype is terms[0].dtype:
+            return super().normalise_sum(*terms)
+        total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+        return self._own(total), total
 
     def _epsilon(self, x: Tensor) -> float:
         return default_epsilon(x) if self.eps is None else self.eps

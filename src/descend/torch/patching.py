@@ -1,4 +1,4 @@
-"""Swaps the norms of a live model for Descend's, in place: `patch`, and `unpatch`, which undoes it."""
+"""Swaps norms and gated MLPs of a live model for Descend's, in place: `patch`, and `unpatch`, which undoes it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import inspect
 import itertools
 import math
 import re
-import sys
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from descend import _cuda
-from descend.torch import forms, gated
+from descend.torch import forms, gated, mlps, sums
 from descend.torch.forms import Form, Parts, mix
+from descend.torch.probing import attributes, obstacle, run, same, same_gradients, undisturbed
 
 _PROBED = (torch.float32, torch.bfloat16, torch.float16)
 _STANDARD: dict[Any, type[Form]] = {
@@ -30,23 +28,22 @@ _STANDARD: dict[Any, type[Form]] = {
 _UNPAIRED = "no plain SiLU follows it in an nn.Sequential"
 _WEIGHTS = ("weight", "scale", "gamma", "gain")
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
-_COMMON = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
     """What `patch` did, by the modules' names within the model; a shared module has several, and the model itself "".
 
-    ``swapped`` says what each swapped module was and what computes it now, ``left`` why each other norm was left alone.
-    Printed, it counts modules whose names differ in their indices alone.
+    ``swapped`` says what each swapped module was and what computes it now, ``left`` why other norms, gated MLPs and
+    sums before norms were left alone. Printed, it counts modules whose names differ in their indices alone.
     """
 
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        norms = "norm" if len(self.swapped) == 1 else "norms"
-        lines = [f"{len(self.swapped)} {norms} swapped, {len(self.left)} left alone"]
+        modules = "module" if len(self.swapped) == 1 else "modules"
+        lines = [f"{len(self.swapped)} {modules} swapped, {len(self.left)} left alone"]
         for title, entries in (("swapped", self.swapped), ("left alone", self.left)):
             counts = Counter((_pattern(name), text) for name, text in entries.items())
             width = max((len(name) for name, _ in counts), default=0)
@@ -56,7 +53,7 @@ class Report:
 
 
 def patch(model: nn.Module) -> Report:
-    """Swaps, in place, the norms that it recognises, and says what was swapped and what was not and why.
+    """Swaps, in place, the modules that it recognises, and says what was swapped and what was not and why.
 
     ===================================  ==========================================================================
     recognised                           computed by
@@ -64,16 +61,20 @@ def patch(model: nn.Module) -> Report:
     ``nn.LayerNorm``, ``nn.RMSNorm``     ``layer_norm``, ``rms_norm``
     ``nn.GroupNorm`` before ``nn.SiLU``  ``group_norm_swish``, within an ``nn.Sequential``
     other classes of norms               ``layer_norm`` or ``rms_norm`` in the form that gives the class's results:
-                                         rounded once, before the weight (Llama), to the weight's dtype (T5), or
-                                         with 1 + weight (Gemma)
+                                         rounded once, before the weight (Llama), or to the weight's dtype (T5);
+                                         ``gemma_rms_norm`` for those with 1 + weight
     those with a gate                    the same ``rms_norm``, and PyTorch's products with ``silu`` or ``sigmoid`` of
                                          a second input, after the norm (Qwen3-Next) or before it (Mamba 2)
+    gated MLPs with SiLU (Llama, Qwen)   ``swi_glu`` between the ``nn.Linear`` modules, which stay
+    a sum before a swapped RMS norm      ``add_rms_norm``, where the forward of the module that has the norm has both
+                                         as one statement after the other
     ===================================  ==========================================================================
 
     Other classes are recognised by what they do: a copy with a weight of its own is run on small inputs of several
     dtypes, and results and gradients are compared. What differs in any of them is left alone; so is what has hooks,
-    buffers, submodules, parametrizations, an instance's own forward, attributes whose part is unknown, a class that
-    refuses to be subclassed, or parameters that are not plain floating tensors on the CPU or CUDA (or without data).
+    parametrizations, an instance's own forward, a class that refuses to be subclassed; a norm with buffers, submodules,
+    attributes whose part is unknown, or parameters that are not plain floating tensors on the CPU or CUDA (or without
+    data). Of a module whose forward has a sum before a norm the two statements alone are changed.
 
     The modules stay: only their class becomes a subclass of the one that they had. Parameters, their requires_grad,
     state dicts, optimisers, training mode and sharing are untouched; copies and pickles of the model are patched, too.
@@ -83,27 +84,34 @@ def patch(model: nn.Module) -> Report:
         raise TypeError(f"patch: model is of the type {type(model).__name__}, but must be a torch.nn.Module.")
     report = Report()
     pairs = _pair(model)
-    verdicts: dict[nn.Module, type[nn.Module] | str | None] = {}
     probed: dict[Any, tuple[type[Form], Parts] | None] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        before = forms.origin(type(module))
-        if module not in verdicts:
-            try:
-                verdicts[module] = verdict = _judge(module, pairs.get(module, _UNPAIRED), probed)
-            except forms.SubclassError as error:
-                verdicts[module] = verdict = f"its class cannot be subclassed: {error.__cause__!r}"
-            if isinstance(verdict, type):
-                _change(module, verdict)
-        verdict = verdicts[module]
-        if isinstance(verdict, type):
-            report.swapped[name] = f"{before.__name__} -> {verdict.title}"  # type: ignore[attr-defined]
-        elif verdict is not None:
-            report.left[name] = f"{before.__name__}: {verdict}"
+    _swap(model, report, lambda module: _judge(module, pairs.get(module, _UNPAIRED), probed))
+    _swap(model, report, sums.judge)  # which looks at the classes of the norms
     return report
 
 
+def _swap(model: nn.Module, report: Report, judge: Callable[[nn.Module], type[nn.Module] | str | None]) -> None:
+    """Gives each module the class that ``judge`` says, and writes down what it said."""
+    verdicts: dict[nn.Module, tuple[str, type[nn.Module] | str | None]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if module not in verdicts:
+            before = forms.origin(type(module)).__name__
+            try:
+                verdict = judge(module)
+            except forms.SubclassError as error:
+                verdict = f"its class cannot be subclassed: {error.__cause__!r}"
+            verdicts[module] = before, verdict
+            if isinstance(verdict, type):
+                _change(module, verdict)
+        before, verdict = verdicts[module]
+        if isinstance(verdict, type):
+            report.swapped[name] = f"{before} -> {verdict.title}"  # type: ignore[attr-defined]
+        elif verdict is not None:
+            report.left[name] = f"{before}: {verdict}"
+
+
 def unpatch(model: nn.Module) -> list[str]:
-    """Gives all modules that `patch` swapped the class that they had; returns the norms' names.
+    """Gives all modules that `patch` swapped the class that they had; returns their names.
 
     What has changed since, parameters and parametrizations above all, stays as it is; a ``forward`` of the swapped
     module that someone holds, compiled or not, computes what the module does now. Raises TypeError for what is not a
@@ -149,7 +157,7 @@ def _pair(model: nn.Module) -> dict[nn.Module, str | None]:
 def _judge(
     module: nn.Module, unpaired: str | None, probed: dict[Any, tuple[type[Form], Parts] | None]
 ) -> type[nn.Module] | str | None:
-    """The class that the module is to have, or why it is left alone; None for what is no norm.
+    """The class that the module is to have, or why it is left alone; None for what is no norm and no gated MLP.
 
     ``unpaired`` is why a group norm makes no pair with a SiLU, None where it does.
     """
@@ -158,12 +166,12 @@ def _judge(
         return None if isinstance(module, forms.SwishSequential) else "swapped before"
     standard = _standard(module)
     if standard is None and not _may_be_a_norm(module):
-        return None
+        return mlps.judge(module)
     if standard is None and kind.__module__.startswith("torch.nn.") and not _parametrized(module):
         return "it has no counterpart here"
-    obstacle = _obstacle(module)
-    if obstacle is not None:
-        return obstacle
+    reason = _obstacle(module)
+    if reason is not None:
+        return reason
     if standard is nn.GroupNorm and unpaired is not None:
         return unpaired
     if standard is not None:
@@ -197,25 +205,14 @@ def _parametrized(module: nn.Module) -> bool:
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """Why a module can not be swapped, whatever it computes."""
-    kind, held = type(module), vars(module)
-    if forms.hooked(module):
-        return "it has hooks"
-    if _parametrized(module):
-        return "it is parametrized"
+    """Why a norm can not be swapped, whatever it computes."""
+    reason = obstacle(module)
+    if reason is not None:
+        return reason
     if module._modules:
         return "it has submodules"
     if module._buffers:
         return "it has buffers"
-    if "forward" in held:
-        return "its forward was replaced on the instance"
-    for name in ("__call__", "__getattr__", "__getattribute__"):
-        if getattr(kind, name) is not getattr(nn.Module, name):
-            return f"its class has a {name} of its own"
-    if held.get("qconfig") is not None:
-        return "it is prepared for quantization"
-    if module._compiled_call_impl is not None:
-        return "it is compiled on its own"
     held = {name: parameter for name, parameter in module._parameters.items() if parameter is not None}
     if len(held) > 2 or _standard(module) is not None:
         for name in held:
@@ -233,13 +230,8 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """What the module's class adds to a module."""
-    return {name: value for name, value in vars(module).items() if name not in _COMMON}
-
-
 def _epsilons(module: nn.Module) -> list[str]:
-    return [n for n, v in _attributes(module).items() if type(v) is float and 0 <= v < 1]
+    return [n for n, v in attributes(module).items() if type(v) is float and 0 <= v < 1]
 
 
 def _recognise(module: nn.Module, probed: dict[Any, tuple[type[Form], Parts] | None]) -> type[nn.Module] | str:
@@ -254,14 +246,14 @@ def _recognise(module: nn.Module, probed: dict[Any, tuple[type[Form], Parts] | N
     epsilons = _epsilons(module)
     if len(epsilons) != 1:
         return "no single attribute of it can be the epsilon"
-    attributes = _attributes(module)
-    for name, value in attributes.items():
+    held = attributes(module)
+    for name, value in held.items():
         if not all(isinstance(v, _PLAIN) for v in (value if isinstance(value, tuple) else (value,))):
             return f"it has an attribute whose part is unknown: {name}"
     shapes = {name: tuple(p.shape) for name, p in module._parameters.items() if p is not None}
     if len(set(shapes.values())) > 1:
         return "its parameters differ in shape"
-    key = (kind, *attributes.items(), *shapes.items())
+    key = (kind, *held.items(), *shapes.items())
     if key not in probed:
         probed[key] = _probe(module, Parts(epsilons[0], inputs=tuple(i.name for i in inputs)))
     found = probed[key]
@@ -293,7 +285,7 @@ def _candidates(module: nn.Module, parts: Parts) -> Iterator[tuple[type[Form], P
 def _gated_candidates(module: nn.Module, parts: Parts) -> Iterator[tuple[type[Form], Parts]]:
     """The same of a norm with a gate: a number that it holds may be that of its groups, or how many each has."""
     (size,) = module._parameters[parts.weight].shape  # type: ignore[union-attr]
-    numbers = [v for v in _attributes(module).values() if type(v) is int and v > 0 and size % v == 0]
+    numbers = [v for v in attributes(module).values() if type(v) is int and v > 0 and size % v == 0]
     groups = dict.fromkeys([1, *(g for v in numbers for g in (size // v, v))])
     for count, activation, form in itertools.product(groups, gated.ACTIVATIONS, gated.FORMS):
         yield form, parts._replace(activation=activation, groups=count)
@@ -301,29 +293,13 @@ def _gated_candidates(module: nn.Module, parts: Parts) -> Iterator[tuple[type[Fo
 
 def _probe(module: nn.Module, parts: Parts) -> tuple[type[Form], Parts] | None:
     """The form whose results are those of the module's class, on small inputs of several shapes and dtypes."""
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast("cpu", enabled=False),
-        _uncompiled(),
-        torch.random.fork_rng(devices=[]),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
+    with undisturbed():
         calls = list(_calls(module, len(parts.inputs)))
         for candidate in _candidates(module, parts):
             swapped = mix(type(module), *candidate)
             if all(_agree(module, swapped, *call) for call in calls):
                 return candidate
     return None
-
-
-def _uncompiled() -> AbstractContextManager[object]:
-    """Within it, functions that ``torch.compile`` made run as they are written, and nothing is compiled.
-
-    Whoever made one has imported ``torch._dynamo``, which takes seconds.
-    """
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _calls(module: nn.Module, count: int) -> Iterator[tuple[bool, list[Tensor], dict[str, Tensor | None]]]:
@@ -370,46 +346,18 @@ def _agree(
     unit = max(torch.finfo(t.dtype).eps for t in tensors)
     wide = unit == torch.finfo(torch.float32).eps
     leaves = [t.requires_grad_() for t in tensors]
+    held: dict[str, Any] = {"training": training, "_parameters": dict(parameters)}
     try:
-        theirs = _run(module, type(module), training, inputs, parameters)
+        theirs = run(module, type(module), *inputs, **held)
     except Exception:  # whatever the class raises
         return not wide
     try:
-        ours = _run(module, swapped, training, inputs, parameters)
+        ours = run(module, swapped, *inputs, **held)
     except Exception:
         return False
-    if not isinstance(theirs, Tensor) or not theirs.requires_grad or not _same(ours, theirs, unit):
+    if not isinstance(theirs, Tensor) or not theirs.requires_grad or not same(ours, theirs, unit):
         return False
-    if not (wide and all(x.isfinite().all() for x in inputs)):
-        return True
-    given = 1 + theirs.detach().cos()
-    gradients = (torch.autograd.grad((y * given).sum(), leaves, materialize_grads=True) for y in (ours, theirs))
-    return all(_same(a, b, unit) for a, b in zip(*gradients, strict=True))
-
-
-def _run(
-    module: nn.Module,
-    kind: type[nn.Module],
-    training: bool,
-    inputs: list[Tensor],
-    parameters: dict[str, Tensor | None],
-) -> Any:
-    """The forward of a copy of the module with another class, mode and parameters."""
-    copy = kind.__new__(kind)
-    vars(copy).update(vars(module), training=training, _parameters=dict(parameters))
-    return copy.forward(*inputs)
-
-
-def _same(ours: Tensor, theirs: Tensor, unit: float) -> bool:
-    """Equal up to float32's errors, of which a few may have moved a rounding to a coarser unit to the next number."""
-    if ours.dtype is not theirs.dtype or ours.shape != theirs.shape:
-        return False
-    a, b = ours.detach().double(), theirs.detach().double()
-    fine, finite = 64 * torch.finfo(torch.float32).eps, b[b.isfinite()].abs()
-    largest = finite.max().item() if finite.numel() else 0.0
-    apart = ~a.isclose(b, rtol=fine, atol=fine * largest, equal_nan=True)
-    moved = ((a - b).abs() / b.abs())[apart]
-    return moved.numel() <= (0 if unit < fine else 0.02 * b.numel()) and bool((moved <= 2 * unit).all())
+    return not (wide and all(x.isfinite().all() for x in inputs)) or same_gradients(ours, theirs, leaves, unit)
 
 
 def _pattern(name: str) -> str:

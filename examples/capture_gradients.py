@@ -1,13 +1,13 @@
-"""Capture the inputs of an operator's backward pass while a small network trains.
+"""Capture the inputs of a backward operator, or of a forward one, while a small network trains.
 
     python examples/capture_gradients.py                     # writes examples/data/rms_norm_grad.safetensors
     python examples/capture_gradients.py layer_norm_backward --steps 100 --out /tmp/captured.safetensors
 
-Byte-level language models in miniature learn the text of Python's own language reference: a Llama (RMS norm), a GPT
-(layer norm, masked softmax), a GPT with deep norm, one with compressed attention over packed sequences (NSA). A
-convolutional network with group norm and swish learns scikit-learn's handwritten digits. Each trains once in float32
-and once with bfloat16 weights and activations. At the first, a middle and the last step the chosen layers' inputs,
-statistics and incoming gradients are kept.
+Byte-level language models in miniature learn the text of Python's own language reference: a Llama (RMS norm, SwiGLU),
+one whose norms have the sums of the residuals in them, a Gemma, a GPT (layer norm, masked softmax), a GPT with deep
+norm, one with compressed attention over packed sequences (NSA). A convolutional network with group norm and swish
+learns scikit-learn's handwritten digits. Each trains once in float32 and once with bfloat16 weights and activations. At
+the first, a middle and the last step the chosen layers' inputs, statistics and incoming gradients are kept.
 
 Another operator is one more entry in OPERATORS: a layer in networks.py that derives from Captured, a network that uses
 it, the data that it learns from, and the layers and steps worth keeping. Needs torch and safetensors; scikit-learn for
@@ -17,15 +17,27 @@ the digits.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import platform
 import pydoc_data.topics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from networks import LENGTH, Captured, ConvolutionalNetwork, DeepGpt, Gpt, LanguageModel, SparseLanguageModel
+from networks import (
+    LENGTH,
+    AddingLanguageModel,
+    Captured,
+    ConvolutionalNetwork,
+    DeepGpt,
+    Gemma,
+    Gpt,
+    LanguageModel,
+    SparseLanguageModel,
+)
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -169,6 +181,25 @@ OPERATORS = {
         digits,
         {"norms.0": ("last",), "norms.1": ("middle", "last"), "norms.2": ("first", "last")},
     ),
+    "add_rms_norm": Operator(
+        AddingLanguageModel,
+        text,
+        {"blocks.0.mlp_norm": ("first", "last"), "blocks.2.attention_norm": ("middle",), "final_norm": ("last",)},
+    ),
+    "gemma_rms_norm": Operator(
+        Gemma,
+        text,
+        {
+            "blocks.0.attention_norm": ("first", "last"),
+            "blocks.1.mlp_post_norm": ("middle", "last"),
+            "final_norm": ("last",),
+        },
+    ),
+    "swi_glu_grad": Operator(
+        functools.partial(LanguageModel, 48),
+        text,
+        {"blocks.0.mlp.swi_glu": ("first",), "blocks.2.mlp.swi_glu": ("middle", "last")},
+    ),
     "nsa_compress_grad": Operator(
         SparseLanguageModel,
         packed_text,
@@ -181,16 +212,17 @@ OPERATORS = {
 
 
 def keep(layer: nn.Module, case: str, into: dict[str, Tensor]) -> torch.utils.hooks.RemovableHandle:
-    """Copy the tensors of the layer's forward and backward pass into `into`, as `<case>.<parameter>`."""
+    """Copy the tensors of the layer's forward pass, and the gradient, into `into`, as `<case>.<parameter>`."""
     assert isinstance(layer, Captured)
 
     def backward(gradient: Tensor) -> None:
         into[f"{case}.{layer.result_gradient}"] = gradient.detach().clone().contiguous()
 
-    def forward(layer: Captured, _arguments: object, result: Tensor) -> None:
+    def forward(layer: Captured, _arguments: object, result: Any) -> None:
         for name, tensor in layer.saved.items():
             into[f"{case}.{name}"] = tensor.detach().clone().contiguous()
-        result.register_hook(backward)
+        if layer.result_gradient:
+            result.register_hook(backward)
 
     return layer.register_forward_hook(forward)
 
@@ -254,7 +286,7 @@ def train(
 
 def main() -> None:
     """Train in both dtypes and write one file."""
-    parser = argparse.ArgumentParser(description="Capture real inputs of a backward operator from a training run.")
+    parser = argparse.ArgumentParser(description="Capture real inputs of an operator from a training run.")
     parser.add_argument("operator", nargs="?", default="rms_norm_grad", choices=sorted(OPERATORS))
     parser.add_argument("--out", type=Path, help="the file to write (default: examples/data/OPERATOR.safetensors)")
     parser.add_argument("--steps", type=int, default=600, help="steps to train (default: %(default)s)")

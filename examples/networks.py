@@ -1,4 +1,4 @@
-"""The networks that capture_gradients.py trains, with the layers whose backward pass is an operator."""
+"""The networks that capture_gradients.py trains, with the layers whose forward or backward pass is an operator."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LENGTH = 32  # bytes of a sequence
 
 
 class Captured(nn.Module):
-    """A layer whose backward pass is an operator; its forward pass fills `saved`."""
+    """A layer whose forward or backward pass is an operator; its forward pass fills `saved`."""
 
-    result_gradient: ClassVar[str]
-    """The operator's name for the gradient of the layer's result."""
+    result_gradient: ClassVar[str] = ""
+    """The backward operator's name for the gradient of the layer's result; a forward operator has none."""
     saved: dict[str, Tensor]
     """The operator's other inputs, by parameter name."""
     in_float32: bool = False
@@ -39,6 +39,47 @@ class RmsNorm(Captured):
         rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
         self.saved = {"x": x, "rstd": rstd, "gamma": self.gamma}
         return (wide * rstd * self.gamma.float()).to(x.dtype)
+
+
+class AddRmsNorm(Captured):
+    """RMS norm of a sum, which is a result, too: each rounded once."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(columns))
+
+    def forward(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise the sum; `saved` holds what add_rms_norm takes."""
+        self.saved = {"x1": x1, "x2": x2, "gamma": self.gamma}
+        x = x1.float() + x2.float()
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        return (x * rstd * self.gamma.float()).to(x1.dtype), x.to(x1.dtype)
+
+
+class GemmaRmsNorm(Captured):
+    """RMS norm with the weight 1 + gamma, in float32, one rounding to x's dtype."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.zeros(columns))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x; `saved` holds what gemma_rms_norm takes."""
+        self.saved = {"x": x, "gamma": self.gamma}
+        wide = x.float()
+        rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        return (wide * rstd * (1 + self.gamma.float())).to(x.dtype)
+
+
+class SwiGlu(Captured):
+    """SwiGLU as Llama has it: swish, rounded to the dtype, times another factor."""
+
+    result_gradient = "y_grad"
+
+    def forward(self, gate: Tensor, up: Tensor) -> Tensor:
+        """The product; `saved` holds what swi_glu takes, and swi_glu_grad besides y_grad: both factors in one."""
+        self.saved = {"x": torch.cat([gate, up], -1)}
+        return functional.silu(gate) * up
 
 
 class LayerNorm(Captured):
@@ -182,10 +223,11 @@ class Mlp(nn.Module):
         self.gate = nn.Linear(columns, 3 * columns, bias=False)
         self.up = nn.Linear(columns, 3 * columns, bias=False)
         self.down = nn.Linear(3 * columns, columns, bias=False)
+        self.swi_glu = SwiGlu()
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply it to the last axis."""
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
+        return self.down(self.swi_glu(self.gate(x), self.up(x)))
 
 
 class Block(nn.Module):
@@ -215,6 +257,78 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(256, columns)
         self.blocks = nn.ModuleList(Block(columns, heads) for _ in range(blocks))
         self.final_norm = RmsNorm(columns, in_float32=True)
+        self.head = nn.Linear(columns, 256, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, sequence] to [batch * sequence, 256]."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.final_norm(x.flatten(0, 1)))
+
+
+class AddingBlock(nn.Module):
+    """The same, with the sums of the residuals in the norms after them."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = AddRmsNorm(columns)
+        self.attention = Attention(columns, heads)
+        self.mlp_norm = AddRmsNorm(columns)
+        self.mlp = Mlp(columns)
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """What is to be added to the residual stream, and the stream."""
+        x, residual = self.attention_norm(x, residual)
+        x, residual = self.mlp_norm(self.attention(x), residual)
+        return self.mlp(x), residual
+
+
+class AddingLanguageModel(nn.Module):
+    """The small Llama as inference engines run it, with each sum in the norm after it; bytes in, logits out."""
+
+    def __init__(self, columns: int = 72, heads: int = 3, blocks: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, columns)
+        self.blocks = nn.ModuleList(AddingBlock(columns, heads) for _ in range(blocks))
+        self.final_norm = AddRmsNorm(columns)
+        self.head = nn.Linear(columns, 256, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, sequence] to [batch * sequence, 256]."""
+        x = self.embedding(tokens)
+        residual = torch.zeros_like(x)
+        for block in self.blocks:
+            x, residual = block(x, residual)
+        return self.head(self.final_norm(x, residual)[0].flatten(0, 1))
+
+
+class GemmaBlock(nn.Module):
+    """Attention and an MLP gated by GELU, with Gemma's norms before and after each, and residuals."""
+
+    def __init__(self, columns: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm, self.attention_post_norm = GemmaRmsNorm(columns), GemmaRmsNorm(columns)
+        self.attention = Attention(columns, heads)
+        self.mlp_norm, self.mlp_post_norm = GemmaRmsNorm(columns), GemmaRmsNorm(columns)
+        self.gate, self.up = (nn.Linear(columns, 3 * columns, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * columns, columns, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One block of the residual stream."""
+        x = x + self.attention_post_norm(self.attention(self.attention_norm(x)))
+        inner = self.mlp_norm(x)
+        return x + self.mlp_post_norm(self.down(functional.gelu(self.gate(inner)) * self.up(inner)))
+
+
+class Gemma(nn.Module):
+    """Bytes in, logits of the next byte out."""
+
+    def __init__(self, columns: int = 72, heads: int = 3, blocks: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, columns)
+        self.blocks = nn.ModuleList(GemmaBlock(columns, heads) for _ in range(blocks))
+        self.final_norm = GemmaRmsNorm(columns)
         self.head = nn.Linear(columns, 256, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def demo(
 ) -> None:
     """Show the operators at work, compared with float64.
 
-    Each document's worked example is run in two phases, and gradients of a real training run are computed. One line
+    Each document's worked example is run in two phases, and calls of real training runs are computed. One line
     an operator tells how that went; OPERATOR or --all prints every call.
     """
     names = [operators.find(operator).name] if operator else list(DEMOS)
@@ -58,7 +58,7 @@ def demo(
     runs = []
     console = output.console()
     for name in names:
-        run = _run(OPERATORS[name], DEMOS[name], folder and folder / f"{name}.safetensors")
+        run = _run(OPERATORS[name], DEMOS[name], folder)
         runs.append(run)
         if operator or everything:
             _print_example(console, run)
@@ -123,7 +123,7 @@ class Run:
         return sum(array.size for array in self.example.values())
 
 
-def _run(operator: Operator, demo: Demo, file: Path | None) -> Run:
+def _run(operator: Operator, demo: Demo, folder: Path | None) -> Run:
     """Run the document's example in two phases, and measure every captured call."""
     arguments = demo.example()
     with acl.product(_PRODUCT):
@@ -131,6 +131,7 @@ def _run(operator: Operator, demo: Demo, file: Path | None) -> Run:
         example = operators.two_phase(operator, arguments, outputs)
     empty = _seconds(operator, arguments, operators.allocate(operator, arguments, "host"))
     captures = []
+    file = folder and folder / f"{demo.file or operator.name}.safetensors"
     if file and not file.exists():
         file = None
     if file:
@@ -138,6 +139,7 @@ def _run(operator: Operator, demo: Demo, file: Path | None) -> Run:
         limit = functools.cache(lambda size: memory_limit(size, threads, _SECONDS))
         with output.progress() as bar:
             for name, inputs in bar.track(list(_captures(read(file))), description=f"measuring {operator.name}"):
+                inputs.pop(demo.without, None)
                 captures.append(_measure(operator, name, inputs | demo.attributes(inputs), limit, empty))
     return Run(operator, example, operators.golden(operator, arguments), empty, captures, file)
 
@@ -174,7 +176,7 @@ def _print_captures(console: Console, run: Run) -> None:
     table = output.table(*columns, right=[*columns[4:7], *columns[8:]])
     for captured in run.captures:
         _add_rows(table, captured)
-    console.print(output.heading(f"{run.operator.name}: gradients of a real training run ({run.file.name})"))
+    console.print(output.heading(f"{run.operator.name}: calls of a real training run ({run.file.name})"))
     output.show(console, table)
     console.print()
     console.print(f"Errors are against float64. {_LIMIT} ({output.seconds(run.empty)}: the worked example).\n")
@@ -188,7 +190,7 @@ def _print_summary(console: Console, runs: list[Run]) -> None:
         if run.captures:
             table.add_row(*_summary(run))
     if table.row_count:
-        console.print(output.heading("Gradients of real training runs, beside float64"))
+        console.print(output.heading("Calls of real training runs, beside float64"))
         output.show(console, table)
         console.print()
         console.print(

@@ -14,12 +14,16 @@ from descend.tensors import Tensors
 
 @dataclass(frozen=True)
 class Demo:
-    """One operator's demonstration; its captured tensors are in ``examples/data/<operator>.safetensors``."""
+    """One operator's demonstration."""
 
     example: Callable[[], dict[str, Any]]
     """The arguments of the document's worked example, by the functional API's names."""
     attributes: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
     """The attributes that go with captured inputs, such as a normalized_shape."""
+    file: str = ""
+    """Of which operator the captured tensors are, in ``examples/data/<operator>.safetensors``; its own if empty."""
+    without: str = ""
+    """What this operator does not take of them."""
 
 
 def _rms_norm_grad() -> dict[str, Any]:
@@ -46,6 +50,25 @@ def _group_norm_swish_grad() -> dict[str, Any]:
     gamma, beta = np.array([1, 2, 1, 2], np.float32), np.array([0, 0, 1, -1], np.float32)
     _, mean, rstd = descend.group_norm_swish(x, gamma, beta, 2)
     return {"dy": np.cos(x), "mean": mean, "rstd": rstd, "x": x, "gamma": gamma, "beta": beta, "num_groups": 2}
+
+
+def _add_rms_norm() -> dict[str, Any]:
+    numbers = np.tile(np.arange(8, dtype=np.float32), 4).reshape(2, 16)
+    return {"x1": numbers, "x2": numbers, "gamma": numbers[0]}
+
+
+def _gemma_rms_norm() -> dict[str, Any]:
+    x = np.arange(32, dtype=np.float32).reshape(2, 16)
+    return {"x": x, "gamma": np.tile(np.array([0, 1], np.float32), 8)}
+
+
+def _swi_glu() -> dict[str, Any]:
+    return {"x": np.arange(64, dtype=np.float32).reshape(2, 32)}
+
+
+def _swi_glu_grad() -> dict[str, Any]:
+    y_grad, x = np.arange(-2, 30, dtype=np.float32), np.arange(-2, 62, dtype=np.float32)
+    return {"y_grad": y_grad.reshape(2, 16), "x": x.reshape(2, 32)}
 
 
 def _scaled_masked_softmax_backward() -> dict[str, Any]:
@@ -82,5 +105,9 @@ DEMOS = {
     "scaled_masked_softmax_backward": Demo(
         _scaled_masked_softmax_backward, lambda tensors: {"scale": float(tensors["scale"])}
     ),
+    "add_rms_norm": Demo(_add_rms_norm),
+    "gemma_rms_norm": Demo(_gemma_rms_norm),
+    "swi_glu": Demo(_swi_glu, file="swi_glu_grad", without="y_grad"),
+    "swi_glu_grad": Demo(_swi_glu_grad),
     "nsa_compress_grad": Demo(_nsa_compress_grad, _windows),
 }

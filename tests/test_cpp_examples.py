@@ -96,6 +96,30 @@ def scaled_masked_softmax_backward() -> dict[str, Array]:
     return {"y": y, "out": reference.scaled_masked_softmax_backward(grad, y, future, 0.5)}
 
 
+def add_rms_norm() -> dict[str, Array]:
+    x1, x2, gamma = numbers(24).reshape(3, 8), numbers(24, 1).reshape(3, 8), numbers(8, 2)
+    y, rstd, x = reference.add_rms_norm(x1, x2, gamma, 1e-6)
+    dx, dgamma = reference.rms_norm_grad(y, x, rstd, gamma)
+    return {"x": x, "dx": dx, "dgamma": dgamma, "y": y, "x2": x}
+
+
+def gemma_rms_norm() -> dict[str, Array]:
+    x, gamma = numbers(24).reshape(3, 8), numbers(8, 1)
+    y, rstd = reference.gemma_rms_norm(x, gamma, 1e-6)
+    return {"y": y, **dict(zip(("dx", "dgamma"), reference.rms_norm_grad(y, x, rstd, 1.0 + gamma), strict=True))}
+
+
+def swi_glu() -> dict[str, Array]:
+    x = numbers(64).reshape(4, 16)
+    return {"of_columns": reference.swi_glu(x), "of_rows": reference.swi_glu(x, 0)}
+
+
+def swi_glu_grad() -> dict[str, Array]:
+    x = numbers(48).reshape(3, 16)
+    y = reference.swi_glu(x)
+    return {"y": y, "out": reference.swi_glu_grad(y, x)}
+
+
 def nsa_compress_grad() -> dict[str, Array]:
     x, weight = numbers(96 * 16, 0, np.float16).reshape(96, 1, 16), numbers(32, 1, np.float16).reshape(32, 1)
     windows = {"compress_block_size": 32, "compress_stride": 16}
@@ -111,6 +135,10 @@ EXPECTED: dict[str, Callable[[], dict[str, Array]]] = {
         deep_norm_grad,
         group_norm_swish_grad,
         scaled_masked_softmax_backward,
+        add_rms_norm,
+        gemma_rms_norm,
+        swi_glu,
+        swi_glu_grad,
         nsa_compress_grad,
     )
 }

@@ -4,9 +4,10 @@
     python examples/train_text.py --dtype bfloat16 --steps 300 --out /tmp/text
 
 The model reads bytes: RMS norm, rotary attention whose masked softmax is written out, gated MLP. The text is Python's
-language reference, as CPython ships it. With Descend, `descend.torch.patch` swaps the norms and one more line the
-softmax. Printed and drawn: both loss curves and how far they are apart, the time of a step, and the share of it that
-norms and softmax take. Needs the extra `examples` of the package.
+language reference, as CPython ships it. With Descend, `descend.torch.patch` swaps the norms, the SwiGLU of the MLPs and
+the sums before norms, and one more line the softmax. Printed and drawn: both loss curves and how far they are apart,
+the time of a step, and the share of it that norms and softmax take, without the sums. Needs the extra `examples` of the
+package.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def text(batch: int) -> Task:
 
 
 def operators(model: nn.Module) -> Mapping[str, Sequence[nn.Module]]:
-    """The modules that Descend computes, or PyTorch's at the same places."""
+    """The modules that Descend computes whole, or PyTorch's at the same places."""
     blocks = list(model.blocks)
     return {
         "RMS norm": [model.norm, *(norm for block in blocks for norm in (block.attention_norm, block.mlp_norm))],

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -72,6 +73,16 @@ def test_the_curves_agree(outcomes, name, dtype):
         assert max(outcome.differences(run, outcome.wider)) <= limit
         assert outcome.validation[run] == pytest.approx(outcome.validation[outcome.wider], rel=2 * limit)
     assert outcome.agree
+
+
+def test_what_is_swapped_in_the_llama():
+    report = descend.torch.patch(train_text.Llama(blocks=2))
+    assert Counter(report.swapped.values()) == {
+        "RMSNorm -> rms_norm": 5,
+        "Mlp -> swi_glu": 2,
+        "Block -> add_rms_norm at mlp_norm": 2,
+    }
+    assert not report.left
 
 
 @pytest.mark.parametrize("name", TASKS)

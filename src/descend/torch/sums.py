@@ -167,7 +167,10 @@ class _Source:
         code: Any = compile(outer, before.co_filename, "exec", before.co_flags & _FUTURES, dont_inherit=True)
         for _ in range(2):
             code = next(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-        made: types.CodeType = code.replace(co_firstlineno=before.co_firstlineno)
+        # Up to Python 3.10 the full names of functions within are constants.
+        here, there = f"outer.<locals>.{before.co_name}.", f"{self._function.__qualname__}."
+        constants = (c.replace(here, there) if isinstance(c, str) else c for c in code.co_consts)
+        made: types.CodeType = code.replace(co_firstlineno=before.co_firstlineno, co_consts=tuple(constants))
         return made
 
 

@@ -85,6 +85,7 @@ class WrittenOut(nn.Module):
 SWAPPED: dict[str, Callable[[], nn.Module]] = {
     "Llama": LlamaMlp,
     "activation of another class": lambda: LlamaMlp(WrittenOut()),
+    "in place": lambda: LlamaMlp(nn.SiLU(inplace=True)),
     "function": FunctionMlp,
     "expert": Expert,
     "halves": Halves,

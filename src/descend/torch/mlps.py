@@ -59,7 +59,7 @@ class GatedMlp(Form):
         name, kind = self._parts.activation, self._parts.activation_kind
         if name is None:
             return True
-        activation = self._modules[name]
+        activation: Any = self._modules.get(name)
         changed = type(activation) is not kind or "forward" in vars(activation) or hooked(activation)
         return not (changed or has_any_global_hook())
 
@@ -173,13 +173,15 @@ class _Call:
 
     def answer(self, name: str, x: Tensor) -> Tensor:
         """What the map of this name gives."""
-        width = x.shape[-1] // (len(self.maps) - 1)
-        start = width * len(self.names)
-        answer = x[..., start : start + width] if x is self.x else x.flip(-1)
+        answer = self._columns(len(self.names)).clone() if x is self.x else x.flip(-1)
         self.names.append(name)
         self.inputs.append(x)
         self.answers.append(answer)
         return answer
+
+    def _columns(self, place: int) -> Tensor:
+        width = self.x.shape[-1] // (len(self.maps) - 1)
+        return self.x[..., place * width : (place + 1) * width]
 
     @property
     def is_gated(self) -> bool:
@@ -193,11 +195,9 @@ class _Call:
 
     def product(self, gate: str) -> Tensor:
         """The product as PyTorch computes it: SiLU is rounded to the dtype first."""
-        first = dict(zip(self.names[:-1], self.answers[:-1], strict=True))
-        if len(first) == 1:
-            a, b = first[gate].chunk(2, -1)
-        else:
-            a, b = first.pop(gate), *first.values()
+        a, b = self.x.chunk(2, -1)
+        if len(self.maps) == 3 and self.names.index(gate) == 1:
+            a, b = b, a
         return nn.functional.silu(a) * b
 
 

@@ -6,6 +6,7 @@ OPERATORS = (
     "deep_norm_grad",
     "group_norm_swish_grad",
     "scaled_masked_softmax_backward",
+    "rotary_position_embedding_grad",
     "swi_glu_grad",
     "nsa_compress_grad",
     "rms_norm",
@@ -14,6 +15,7 @@ OPERATORS = (
     "layer_norm",
     "group_norm_swish",
     "scaled_masked_softmax",
+    "rotary_position_embedding",
     "swi_glu",
     "nsa_compress",
 )

@@ -63,6 +63,14 @@ WINDOWS = Kind(
 )
 """Tokens, heads, head size, width and stride of a window."""
 
+HEADS = Kind(
+    large=((4, 2048, 32, 128), (8, 4096, 16, 64)),
+    checked=((2, 64, 4, 64), (1, 5, 3, 10), (3, 7, 2, 2080), (16, 3, 33, 128)),
+    rows=(32, 64, 128),  # pairs
+    of_rows=lambda row: (4, ELEMENTS // (4 * 16 * 2 * row), 16, 2 * row),
+)
+"""Batches, positions, heads, head size."""
+
 
 def _channels(pixels: int) -> int:
     """Of a group too large for one program."""

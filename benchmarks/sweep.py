@@ -69,6 +69,16 @@ def images(elements: int) -> Iterator[Shape]:
                 yield _times(groups, together), together, channels, pixels
 
 
+def heads(elements: int) -> Iterator[Shape]:
+    """Batches, positions, heads and their columns: every even number of these, with as many rows as make the size."""
+    for columns in (n for n in lengths(1024) if n % 2 == 0):
+        rows = _times(elements, columns)
+        if 1 <= rows <= 2 * MOST_ROWS:
+            together = next(count for count in (32, 8, 2, 1) if rows >= 4 * count or count == 1)
+            batches = 4 if rows >= 64 * together else 1
+            yield batches, _times(rows, batches * together), together, columns
+
+
 def scores(elements: int) -> Iterator[Shape]:
     """Batches, heads, queries and keys: every number of keys, with as many rows as make the size."""
     for keys in lengths(KEYS):

@@ -89,6 +89,18 @@ PAGES = {
         f"x gamma beta {_GROUPS} eps:float activateSwish:bool swishScale:float yOut>const meanOut>const rstdOut>const",
         "x, gamma, beta, num_groups, data_format='NCHW', eps=1e-05, activate_swish=True, swish_scale=1.0",
     ),
+    "rotary_position_embedding": Page(
+        "aclnnRotaryPositionEmbedding",
+        ("atlas-a3", "atlas-a2-training", "atlas-a2-inference"),
+        "x cos sin mode:int out>",
+        "x, cos, sin, mode=0",
+    ),
+    "rotary_position_embedding_grad": Page(
+        "aclnnRotaryPositionEmbeddingGrad",
+        ("atlas-a3", "atlas-a2-training", "atlas-a2-inference"),
+        "dy cos sin xOptional? mode:int dxOut>const dcosOut>const dsinOut>const",
+        "dy, cos, sin, x=None, mode=0",
+    ),
     "scaled_masked_softmax_backward": Page(
         "aclnnScaledMaskedSoftmaxBackward",
         A2_TO_950,

@@ -45,7 +45,8 @@ ISAS = ("AVX2", "AVX3")
 def shapes_of(operator: Operator, shape: tuple[int, ...], normalized: int) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor where x has `shape`, of which the last `normalized` dimensions are a row's.
 
-    Where x has two halves along its last dimension, each of them has this shape.
+    Where x has two halves along its last dimension, or rows of pairs, each of them, or one member of each, has this
+    shape.
     """
     split, made = len(shape) - normalized, {}
     forms = {
@@ -54,13 +55,15 @@ def shapes_of(operator: Operator, shape: tuple[int, ...], normalized: int) -> di
         "[A1, ..., An, 1, ..., 1]": shape[:split] + (1,) * normalized,
         "[A1, ..., An, H]": shape,
         "[A1, ..., An, 2 H]": (*shape[:-1], 2 * shape[-1]),
+        "[B, S, N, 2 P]": (*shape[:-1], 2 * shape[-1]),
+        "[B or 1, S or 1, N or 1, 2 P]": (*shape[:-1], 2 * shape[-1]),
         "[A1, ..., An], or followed by 1s to x's rank": shape[:split] + (1,) * normalized,
     }
 
     def of(parameter: Parameter) -> tuple[int, ...]:
         if match := re.fullmatch(r"as (\w+)", parameter.shape):
             return of(next(p for p in operator.parameters if p.name == match[1]))
-        return forms[re.sub(r", rank .*", "", parameter.shape)]
+        return forms[re.sub(r"(, rank|; on) .*", "", parameter.shape)]
 
     for parameter in operator.parameters:
         if parameter.kind == "tensor":

@@ -21,6 +21,8 @@ SMALL = {
     "group_norm_swish_grad": (3, 8, 5, 7),
     "scaled_masked_softmax": (2, 2, 9, 33),
     "scaled_masked_softmax_backward": (2, 2, 9, 33),
+    "rotary_position_embedding": (3, 5, 7, 16),
+    "rotary_position_embedding_grad": (3, 5, 7, 16),
     "nsa_compress": (100, 2, 5, 12, 5),
     "nsa_compress_grad": (100, 2, 5, 12, 5),
 }

@@ -103,6 +103,7 @@ WIDER = {
     "layer_norm_backward": 24,
     "deep_norm_grad": 40,
     "add_rms_norm": 1.5,
+    "rotary_position_embedding_grad": 2.5,
     "swi_glu_grad": 2,
     "nsa_compress": 24,
     "nsa_compress_grad": 48,

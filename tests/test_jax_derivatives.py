@@ -25,6 +25,7 @@ GRADIENT = {
     "group_norm_swish": "group_norm_swish_grad",
     "scaled_masked_softmax": "scaled_masked_softmax_backward",
     "nsa_compress": "nsa_compress_grad",
+    "rotary_position_embedding": "rotary_position_embedding_grad",
     "swi_glu": "swi_glu_grad",
 }
 

@@ -17,7 +17,6 @@ from descend.npu.composed import (  # noqa: E402  # noqa: E402
     moe,
     norm,
     optimizer,
-    rotary,
     shapes,
     sync_batch_norm,
 )
@@ -49,67 +48,6 @@ def refused(sentence: str, function: Any, *args: Any, **options: Any) -> None:
     with pytest.raises(RefusedError) as error:
         function(*args, **options)
     assert sentence in str(error.value), str(error.value)
-
-
-def defined_rotation(x: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Tensor:
-    turned, size = torch.zeros_like(x), x.shape[-1]
-    for i in range(size):
-        if mode == "half":
-            source, sign = (i + size // 2, -1) if i < size // 2 else (i - size // 2, 1)
-        else:
-            source, sign = (i + 1, -1) if i % 2 == 0 else (i - 1, 1)
-        turned[..., i] = sign * x[..., source]
-    return x * cos + turned * sin
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("mode", ["half", "interleave"])
-def test_rotary_mul(dtype: Any, mode: str) -> None:
-    coefficients = [
-        ((2, 3, 5, 8), [(1, 1, 5, 8), (2, 1, 5, 8), (2, 3, 5, 8), (1, 3, 1, 8), (2, 3, 1, 8)]),
-        ((4, 3, 6), [(4, 1, 6), (4, 3, 6)]),
-        ((0, 3, 6), [(0, 1, 6)]),
-        ((2, 1, 3, 2), [(1, 1, 3, 2)]),
-    ]
-    for shape, others in coefficients:
-        for other in others:
-            x, cos, sin, dy = (torch.randn(size).to(dtype) for size in (shape, other, other, shape))
-            wanted, (dx, dcos, dsin) = gradients(lambda *t: defined_rotation(*t, mode), [x, cos, sin], dy)
-            result = rotary.npu_rotary_mul(x, cos, sin, mode)
-            assert result.dtype == dtype
-            near(result, wanted)
-            for got, gradient in zip(
-                rotary.npu_rotary_mul_backward(dy, x, cos, sin, mode), (dx, dcos, dsin), strict=True
-            ):
-                assert got.dtype == dtype
-                near(got, gradient)
-
-
-def test_rotary_mul_of_strided_and_mixed_tensors_and_by_a_matrix() -> None:
-    x = torch.randn(2, 5, 3, 16)[..., ::2].transpose(1, 2)
-    cos, sin = torch.randn(1, 1, 5, 8).bfloat16(), torch.randn(1, 1, 5, 8).bfloat16()
-    near(rotary.npu_rotary_mul(x, cos, sin), defined_rotation(x.double(), cos.double(), sin.double(), "half"))
-    matrix = torch.randn(8, 8)
-    wanted = x.double() * cos.double() + x.double() @ matrix.double() * sin.double()
-    near(rotary.npu_rotary_mul(x, cos, sin, "interleave", matrix), wanted)
-
-
-def test_rotary_mul_refuses() -> None:
-    x, r = torch.randn(2, 3, 4, 6), torch.randn(1, 1, 4, 6)
-    refused(
-        "npu_rotary_mul: rotary_mode is 'quarter', but may be half or interleave",
-        rotary.npu_rotary_mul,
-        x,
-        r,
-        r,
-        "quarter",
-    )
-    refused("self is of shape [2, 6], but has 3 or 4 dimensions", rotary.npu_rotary_mul, x[0, :2, 0], r, r)
-    refused("r2 is of shape [1, 1, 3, 6]", rotary.npu_rotary_mul, x, r, r[:, :, :3])
-    refused("r1 is of shape [4, 6]", rotary.npu_rotary_mul, x, r[0, 0], r)
-    refused("rotate is of shape [6, 4]", rotary.npu_rotary_mul, x, r, r, "half", torch.randn(6, 4))
-    refused("self is torch.int64", rotary.npu_rotary_mul, x.long(), r, r)
-    refused("grad is of shape [1, 3, 4, 6]", rotary.npu_rotary_mul_backward, x[:1], x, r, r)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

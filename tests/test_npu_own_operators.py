@@ -256,6 +256,19 @@ def test_values_and_gradients(name: str, dtype: Any) -> None:
         near(gradient, right, f"gradient {which}")
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_rotary_mul_by_a_matrix(dtype: Any) -> None:
+    """That of the halves gives what the mode gives; without it the mode counts."""
+    x, cos, sin = (torch.randn(shape).to(dtype) for shape in (HALF, PAIRS, PAIRS))
+    matrix = torch.zeros(8, 8, dtype=dtype)
+    matrix[:4, 4:], matrix[4:, :4] = torch.eye(4), -torch.eye(4)
+    wide = [t.double() for t in (x, cos, sin)]
+    result = torch_npu.npu_rotary_mul(*(t.npu() for t in (x, cos, sin)), "half", matrix.npu())
+    near(result, wide[0] * wide[1] + turned(wide[0]) * wide[2], "result")
+    three = torch_npu.npu_rotary_mul(*(t.npu() for t in (x, cos, sin)), "interleave", 3 * matrix.npu())
+    near(three, wide[0] * wide[1] + 3 * turned(wide[0]) * wide[2], "result of another matrix")
+
+
 def test_casts() -> None:
     x = torch.randn(3, 4).npu().requires_grad_()
     half = torch_npu.npu_dtype_cast(x, torch.float16)

@@ -124,6 +124,22 @@ def test_deep_norm_grad(lib, alpha):
     assert_same_bits(got, results)
 
 
+@pytest.mark.parametrize("mode", [None, 0, 1, 2, 3])
+def test_rotary_position_embedding(lib, mode):
+    rng = np.random.default_rng(1)
+    x, dy = (normal(rng, (2, 6, 5, 8), "FLOAT") for _ in range(2))
+    cos, sin = (normal(rng, (1, 6, 1, 8), "FLOAT") for _ in range(2))
+    out = descend.rotary_position_embedding(x, cos, sin, mode or 0)
+    gradients = descend.rotary_position_embedding_grad(dy, cos, sin, x, mode or 0)
+    got, (alone, *sums) = like(out, *gradients), like(*gradients)
+    attributes = {} if mode is None else {"mode": mode}
+    call(lib, "RotaryPositionEmbedding", [x, cos, sin], got[:1], **attributes)
+    call(lib, "RotaryPositionEmbeddingGrad", [dy, cos, sin, x], got[1:], **attributes)
+    assert_same_bits(got, [out, *gradients])
+    call(lib, "RotaryPositionEmbeddingGrad", [dy, cos, sin, None], [alone, *sums], **attributes)
+    assert_same_bits([alone], gradients[:1])
+
+
 @pytest.mark.parametrize("dim", [None, -1, 1, -3])
 def test_swi_glu(lib, dim):
     rng = np.random.default_rng(1)

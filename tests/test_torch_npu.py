@@ -26,6 +26,8 @@ SIGNATURES = {
     "npu_group_norm_swish_grad": (
         "(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0)"
     ),
+    "npu_rotary_mul": "(self, r1, r2, rotary_mode='half', rotate=None)",
+    "npu_rotary_mul_backward": "(grad, self, r1, r2, rotary_mode='half')",
     "npu_scaled_masked_softmax": "(x, mask, scale=1, fixed_triu_mask=False)",
     "npu_scaled_masked_softmax_backward": "(y_grad, y, mask, scale, fixed_triu_mask)",
     "npu_swiglu": "(self, dim=-1)",
@@ -192,6 +194,42 @@ def test_scaled_masked_softmax(dtype, triangle):
 def test_softmax_without_a_scale():
     x, mask = normal(1, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.bool)
     close([torch_npu.npu_scaled_masked_softmax(x, mask)], [x.softmax(-1)], torch.float64)
+
+
+@each_dtype
+@pytest.mark.parametrize("mode", ["half", "interleave", "quarter", "interleave-half"])
+def test_rotary_mul(dtype, mode):
+    x, r1, r2 = (normal(*shape, dtype=dtype) for shape in ((2, 3, 4, 8), (1, 3, 1, 8), (1, 3, 1, 8)))
+    held = leaves(x, r1, r2)
+    wide, cos, sin = held
+    if mode == "interleave":
+        golden = wide * cos + torch.stack((-wide[..., 1::2], wide[..., ::2]), -1).flatten(-2) * sin
+    elif mode == "interleave-half":
+        a, b = wide[..., ::2], wide[..., 1::2]
+        golden = torch.cat((a, b), -1) * cos + torch.cat((-b, a), -1) * sin
+    else:
+        parts = wide.chunk(2 if mode == "half" else 4, -1)
+        turned = [p for a, b in zip(parts[::2], parts[1::2], strict=True) for p in (-b, a)]
+        golden = wide * cos + torch.cat(turned, -1) * sin
+    given = normal(2, 3, 4, 8, dtype=dtype, seed=1)
+    wanted = gradients(golden, given.double(), *held)
+    close(torch_npu.npu_rotary_mul_backward(given, x, r1, r2, mode), wanted, dtype)
+    for tensor in (x, r1, r2):
+        tensor.requires_grad_()
+    y = torch_npu.npu_rotary_mul(x, r1, r2, mode)
+    assert y.dtype is dtype
+    close([y], [golden], dtype)
+    close(gradients(y, given, x, r1, r2), wanted, dtype)
+
+
+def test_rotary_mul_by_a_matrix_and_of_other_dtypes():
+    x, r1, r2 = normal(2, 3, 4, dtype=torch.bfloat16), normal(2, 1, 4), normal(2, 1, 4)
+    matrix = torch.tensor([[0, 0, 1, 0], [0, 0, 0, 1], [-1, 0, 0, 0], [0, -1, 0, 0]], dtype=torch.bfloat16)
+    y = torch_npu.npu_rotary_mul(x, r1, r2)
+    assert y.dtype is torch.bfloat16
+    close([torch_npu.npu_rotary_mul(x, r1, r2, rotate=matrix)], [y], torch.bfloat16)
+    with pytest.raises(ValueError, match="npu_rotary_mul: rotary_mode is 'third', but must be one of 'half'"):
+        torch_npu.npu_rotary_mul(x, r1, r2, "third")
 
 
 @each_dtype

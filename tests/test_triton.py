@@ -77,6 +77,13 @@ def launch(name: str, columns: int, dtype: Any) -> None:
     elif name == "deep_norm_grad":
         sums = gamma.to(statistic)
         operator.launch(work, x, x, x, gamma, rstd, rstd, 0.3, x, x, sums, sums)
+    elif name.startswith("rotary"):
+        heads, angles = meta(2, 64, 8, 2 * columns, dtype=dtype), meta(1, 64, 1, 2 * columns, dtype=dtype)
+        for mode in (0, 1):
+            if name == "rotary_position_embedding":
+                operator.launch(work, heads, angles, angles, mode, heads)
+            else:
+                operator.launch(work, heads, angles, angles, heads, mode, heads, angles, angles)
     elif name.startswith("swi_glu"):
         both = meta(4096, 2 * columns, dtype=dtype)
         tensors = (both, -1, x) if name == "swi_glu" else (x, both, -1, both)

@@ -96,6 +96,8 @@ def row_calls(rows: int, columns: int, dtype: Any) -> dict[str, list[Any]]:
         "layer_norm": [x, [columns], gamma, gamma],
         "layer_norm_backward": [dy, x, [columns], mean, rstd, gamma, None, (True, False, False)],
         "deep_norm_grad": [dy, x, dy, gamma, mean, rstd],
+        "rotary_position_embedding": [x.repeat(1, 2), dy.repeat(1, 2), x.repeat(1, 2), 1],
+        "rotary_position_embedding_grad": [dy.repeat(1, 2), x.repeat(1, 2), dy.repeat(1, 2), x.repeat(1, 2), 0],
         "swi_glu": [torch.cat((x, dy), 1)],
         "swi_glu_grad": [dy, torch.cat((x, dy), 1)],
         "scaled_masked_softmax": [x, mask, 0.5],

@@ -121,6 +121,19 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
             "group_norm_swish_grad",
             (normal(2, 4), normal(4), positive(4), normal(2, 4), normal(4), normal(4), 2, "NCHW", 0.5, False, True),
         ),
+        "rotary_position_embedding": Call(
+            "rotary_position_embedding", (normal(2, 3, 4), normal(1, 3, 4), normal(1, 3, 4))
+        ),
+        "rotary_position_embedding-mixed": Call(
+            "rotary_position_embedding", (normal(3, 4), normal(3, 4), normal(3, 4), 3)
+        ),
+        "rotary_position_embedding_grad": Call(
+            "rotary_position_embedding_grad",
+            (normal(2, 3, 4), normal(1, 3, 4), normal(1, 3, 4), normal(2, 3, 4), 2),
+        ),
+        "rotary_position_embedding_grad-alone": Call(
+            "rotary_position_embedding_grad", (normal(2, 3, 4), normal(2, 1, 4), normal(2, 1, 4), None, 1)
+        ),
         "scaled_masked_softmax": Call("scaled_masked_softmax", (normal(2, 2, 3, 5), mask, 0.7)),
         "scaled_masked_softmax-triangle": Call("scaled_masked_softmax", (normal(2, 4, 4), None, 1.0, True)),
         "scaled_masked_softmax_backward": Call("scaled_masked_softmax_backward", (normal(2, 2, 3, 5), y, mask, 0.7)),

@@ -33,6 +33,11 @@ def kernel_calls(dtype: torch.dtype) -> list[Call]:
             Call("layer_norm", (x, [columns], weight, weight)),
             Call("layer_norm_backward", (x, x, [columns], row, row, weight, weight)),
             Call("deep_norm_grad", (x, x, x, weight, row, row)),
+            Call("rotary_position_embedding", (torch.cat((x, x), 1), *[torch.cat((x, x), 1)[:1]] * 2)),
+            Call(
+                "rotary_position_embedding_grad",
+                (torch.cat((x, x), 1), *[torch.cat((x, x), 1)[:1]] * 2, torch.cat((x, x), 1), 1),
+            ),
             Call("swi_glu", (torch.cat((x, x), 1),)),
             Call("swi_glu_grad", (x, torch.cat((x, x), 1))),
             Call("group_norm_swish", (images, channels, channels, 1)),

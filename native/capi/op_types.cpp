@@ -290,6 +290,21 @@ const std::vector<OpType>& op_types() {
       Row::of_table("GemmaRmsNorm", gemma_rms_norm),
       Row::of_table("GroupNormSwish", group_norm_swish),
       Row::of_table("GroupNormSwishGrad", group_norm_swish_grad),
+      Row("RotaryPositionEmbedding", rotary_position_embedding)
+          .input("x", "x")
+          .input("cos", "cos")
+          .input("sin", "sin")
+          .output("y", "out")
+          .integer("mode", "mode", 0),
+      Row("RotaryPositionEmbeddingGrad", rotary_position_embedding_grad)
+          .input("dy", "dy")
+          .input("cos", "cos")
+          .input("sin", "sin")
+          .optional_input("x", "xOptional")
+          .output("dx", "dxOut")
+          .output("dcos", "dcosOut")
+          .output("dsin", "dsinOut")
+          .integer("mode", "mode", 0),
       Row("SwiGlu", swi_glu).input("x", "x").output("y", "out").integer("dim", "dim", -1),
       Row("SwiGluGrad", swi_glu_grad)
           .input("y_grad", "yGrad")

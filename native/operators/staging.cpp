@@ -53,6 +53,10 @@ bool is_vector_of(const Tensor& tensor, Element wanted) {
   return element_of(tensor.dtype) == wanted && is_contiguous(tensor);
 }
 
+bool is_grid_of(const Tensor& tensor, Element wanted) {
+  return element_of(tensor.dtype) == wanted && (tensor.shape.back() == 1 || tensor.strides.back() == 1);
+}
+
 // Adds a step: output i (any shape of `columns` elements) = the sum of `slots` rows of partial sums in double.
 void plan_sum_slots(const Call& call, Plan& plan, int i, Place partial, int64_t slots, int64_t columns) {
   const Tensor& tensor = call[i].tensor;
@@ -92,6 +96,14 @@ StagedRows stage_rows(const Call& call, Plan& plan, int i, uint64_t leading, int
   return {copy_in(call, plan, i, wanted), columns};
 }
 
+StagedGrid stage_grid(const Call& call, Plan& plan, int i, Element wanted, bool apart) {
+  const Tensor& tensor = call[i].tensor;
+  if (is_grid_of(tensor, wanted) && !(apart && shares(call, i, Role::kOutput))) {
+    return {Plan::tensor(call, i), tensor.strides};
+  }
+  return {copy_in(call, plan, i, wanted), contiguous_strides(tensor.shape)};
+}
+
 bool is_in_place(const Call& call, int i, Element wanted) {
   return is_vector_of(call[i].tensor, wanted) && !shares(call, i, Role::kOutput);
 }
@@ -115,6 +127,21 @@ StagedOutput StagedOutput::rows(const Call& call, Plan& plan, int i, uint64_t le
   output.copied_ = true;
   output.staged_ = {plan.scratch(tensor.elements(), size_of(written)), columns};
   return output;
+}
+
+StagedOutput StagedOutput::grid(const Call& call, Plan& plan, int i, Element written) {
+  const Tensor& tensor = call[i].tensor;
+  StagedOutput output;
+  output.parameter_ = i;
+  output.written_ = written;
+  output.copied_ = !is_grid_of(tensor, written);
+  output.staged_.place = output.copied_ ? plan.scratch(tensor.elements(), size_of(written)) : Plan::tensor(call, i);
+  return output;
+}
+
+Dims StagedOutput::strides(const Call& call) const {
+  const Tensor& tensor = call[parameter_].tensor;
+  return copied_ ? contiguous_strides(tensor.shape) : tensor.strides;
 }
 
 StagedOutput StagedOutput::vector(const Call& call, Plan& plan, int i, Element written) {

@@ -60,6 +60,14 @@ struct StagedRows {
 // contiguous, evenly spaced and of the wanted type, else copied.
 StagedRows stage_rows(const Call& call, Plan& plan, int i, uint64_t leading, int64_t columns, kernels::Element wanted);
 
+// Input i with any strides, but for its last dimension, which has no gaps. In place if it is so and of the wanted type,
+// else copied; copied as well if `apart`, and an output has the same memory.
+struct StagedGrid {
+  Place place;
+  Dims strides;  // in elements
+};
+StagedGrid stage_grid(const Call& call, Plan& plan, int i, kernels::Element wanted, bool apart = false);
+
 // Input i as a contiguous vector of the wanted type. Copied if it is not one, or if an output has the same memory.
 Place stage_vector(const Call& call, Plan& plan, int i, kernels::Element wanted);
 
@@ -101,10 +109,12 @@ class StagedOutput {
  public:
   static StagedOutput rows(const Call& call, Plan& plan, int i, uint64_t leading, int64_t columns,
                            kernels::Element written);
+  static StagedOutput grid(const Call& call, Plan& plan, int i, kernels::Element written);
   static StagedOutput vector(const Call& call, Plan& plan, int i, kernels::Element written);
 
   StagedRows staged() const { return staged_; }
   Place place() const { return staged_.place; }
+  Dims strides(const Call& call) const;  // of a grid
   void finish(const Call& call, Plan& plan) const;
 
  private:

@@ -75,6 +75,11 @@ Arguments nsa_compress_arguments(const Tensor& dy, const Saved& s) {
           s.attributes[1]};
 }
 
+Arguments rotary_position_embedding_arguments(const Tensor& dy, const Saved& s) {
+  const bool sums = s.needs[1] || s.needs[2];
+  return {dy, s.tensors[1], s.tensors[2], sums ? IValue(s.tensors[0]) : IValue(), s.attributes[0]};
+}
+
 Arguments swi_glu_arguments(const Tensor& dy, const Saved& s) { return {dy, s.tensors[0], s.attributes[0]}; }
 
 // Without swish, group_norm_swish has no backward operator.
@@ -94,6 +99,8 @@ struct Derivative {
   bool by_group = false;  // mean and rstd have shape [N, groups], which does not broadcast to x
   // The gradients of the parameters depend on the parameters' shapes, not on their values.
   bool parameters_by_shape = false;
+  // The first tensor's values are for the gradients of the others alone.
+  bool first_for_others = false;
   Arguments (*arguments)(const Tensor& dy, const Saved& saved);  // of the backward operator
   // Whether the backward operator can differentiate the call; null: always.
   bool (*applies)(at::ArrayRef<IValue> arguments) = nullptr;
@@ -108,8 +115,8 @@ struct Derivative {
 
 namespace {
 
-const std::array<Derivative, 8>& derivatives() {
-  static const std::array<Derivative, 8> all{{
+const std::array<Derivative, 9>& derivatives() {
+  static const std::array<Derivative, 9> all{{
       {.forward = "rms_norm",
        .backward = "rms_norm_grad",
        .tensors = {0, 1, -1},
@@ -160,6 +167,12 @@ const std::array<Derivative, 8>& derivatives() {
        .saved = {},
        .parameters_by_shape = true,
        .arguments = nsa_compress_arguments},
+      {.forward = "rotary_position_embedding",
+       .backward = "rotary_position_embedding_grad",
+       .tensors = {0, 1, 2},
+       .saved = {},
+       .first_for_others = true,
+       .arguments = rotary_position_embedding_arguments},
       {.forward = "swi_glu",
        .backward = "swi_glu_grad",
        .tensors = {0, -1, -1},
@@ -250,7 +263,8 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
     const bool of_sum = derivative.sum >= 0;
     const bool needs_values =
         !derivative.parameters_by_shape || first->requires_grad() || (of_sum && second->requires_grad());
-    save.push_back(to_save(first, !of_sum));
+    const bool needs_first = !derivative.first_for_others || second->requires_grad() || third->requires_grad();
+    save.push_back(to_save(first, needs_first && !of_sum));
     save.push_back(to_save(second, needs_values && !of_sum));
     save.push_back(to_save(third, needs_values));
     for (const int k : derivative.saved) save.push_back((*results)[k]);

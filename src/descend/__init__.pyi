@@ -770,6 +770,125 @@ def rms_norm_grad(
     Source: the documentation of aclnnRmsNormGrad in CANN's aclnn library.
     """
 
+def rotary_position_embedding(
+    x: _Array,
+    cos: _Array,
+    sin: _Array,
+    mode: int = 0,
+    *,
+    out: _Array | None = None,
+) -> _Array:
+    """Rotary position embedding: each pair of a row's elements turned by an angle of its own.
+
+    Formula:
+        out_a = x_a * cos_a - x_b * sin_a        a, b: the two members of each pair
+        out_b = x_b * cos_b + x_a * sin_b
+
+    Parameters:
+        x: What is turned: rows of D = 2 P elements. (Array, shape [B, S, N, 2 P])
+        cos: Cosines of the angles. (Array, shape [B or 1, S or 1, N or 1, 2 P]; on atlas-a3, atlas-a2-training
+            and atlas-a2-inference as a layout has it)
+        sin: Sines of the angles. (Array, shape as cos)
+        mode: Where the two members of a pair are: 0 at i and i + D/2 (half), 1 at 2 i and 2 i + 1 (interleave), 2
+            as 0 in each half of the row (quarter), 3 as 1 in x and as 0 in all others (interleave-half). On Atlas
+            products 0 and 1. (int)
+
+    Returns:
+        out: The result. (shape as x)
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    The mode tells where the members of a pair are. cos and sin are broadcast along the dimensions in which they
+    have size 1. Strided and empty tensors are fine. On Atlas products the shapes are those of the layouts BNSD,
+    BSND and SBND: cos and sin have size 1 for the heads or for batch and heads or for none, in mode 1 for both; D
+    is less than 896, batch and heads less than 1000, in mode 1 their product. host takes any rank from 1 to 8,
+    any sizes, cos and sin of size 1 wherever, DOUBLE, and any mix of floating dtypes.
+
+    Dtypes:
+        x FLOAT, cos FLOAT, sin FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x FLOAT16, cos FLOAT16, sin FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x BFLOAT16, cos BFLOAT16, sin BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, cos FLOAT/FLOAT16/DOUBLE/BFLOAT16, sin FLOAT/FLOAT16/DOUBLE/BFLOAT16, out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x, cos, sin or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: shapes, and mode.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnRotaryPositionEmbedding in CANN's aclnn library.
+    """
+
+def rotary_position_embedding_grad(
+    dy: _Array,
+    cos: _Array,
+    sin: _Array,
+    x: _Array | None = None,
+    mode: int = 0,
+    *,
+    out: Sequence[_Array | None] | None = None,
+) -> tuple[_Array, _Array, _Array]:
+    """Gradients of rotary position embedding with respect to its input, and to the cosines and sines.
+
+    Formula:
+        dx_a   = dy_a * cos_a + dy_b * sin_b              a, b: the two members of each pair
+        dx_b   = dy_b * cos_b - dy_a * sin_a
+        dcos   = sum over what cos is broadcast to of dy * x
+        dsin_a = sum over the same of -dy_a * x_b
+        dsin_b = sum over the same of dy_b * x_a
+
+    Parameters:
+        dy: Gradient of the loss with respect to the forward's result. (Array, shape [B, S, N, 2 P])
+        cos: Cosines of the forward. (Array, shape [B or 1, S or 1, N or 1, 2 P]; on atlas-a3, atlas-a2-training
+            and atlas-a2-inference as a layout has it)
+        sin: Sines of the forward. (Array, shape as cos)
+        x: Input of the forward; null: dcos and dsin are not computed. (Array or None, shape as dy)
+        mode: Where the two members of a pair are: 0 at i and i + D/2 (half), 1 at 2 i and 2 i + 1 (interleave), 2
+            as 0 in each half of the row (quarter), 3 as 1 in x and as 0 in all others (interleave-half). On Atlas
+            products 0 and 1. (int)
+
+    Returns:
+        dx: Gradient with respect to x. (shape as dy)
+        dcos: Gradient with respect to cos. (shape as cos)
+        dsin: Gradient with respect to sin. (shape as cos)
+        Arrays of the first argument's library; with `out`, a tuple of arrays to write to, None for one to allocate.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    Without x, which is optional, dcos and dsin are not computed: their tensors are neither checked nor written,
+    but on Atlas products they must be given. The mode tells where the members of a pair are; in mode 3 dcos is
+    the sum of dy and of x's members one half after the other. Strided and empty tensors are fine: where nothing
+    is summed dcos and dsin are 0. On Atlas products the shapes are those of the forward, and with x batch * heads
+    is at most 1024 in mode 0. host takes any rank from 1 to 8, any sizes, cos and sin of size 1 wherever, DOUBLE,
+    and any mix of floating dtypes.
+
+    Dtypes:
+        dy FLOAT, cos FLOAT, sin FLOAT, x FLOAT, dx_out FLOAT, dcos_out FLOAT, dsin_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference)
+        dy FLOAT16, cos FLOAT16, sin FLOAT16, x FLOAT16, dx_out FLOAT16, dcos_out FLOAT16, dsin_out FLOAT16
+            (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        dy BFLOAT16, cos BFLOAT16, sin BFLOAT16, x BFLOAT16, dx_out BFLOAT16, dcos_out BFLOAT16, dsin_out BFLOAT16
+            (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        dy FLOAT/FLOAT16/DOUBLE/BFLOAT16, cos FLOAT/FLOAT16/DOUBLE/BFLOAT16, sin FLOAT/FLOAT16/DOUBLE/BFLOAT16, x
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dcos_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dsin_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: dy, cos, sin, dxOut, dcosOut or dsinOut is null; on host without x the
+            last two may be.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: shapes, and mode.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnRotaryPositionEmbeddingGrad in CANN's aclnn library.
+    """
+
 def scaled_masked_softmax(
     x: _Array,
     mask: _Array | None,

@@ -981,6 +981,163 @@ def rms_norm_grad(
     after the first phase), 361001 (runtime).
     """
 
+def rotary_position_embedding_get_workspace_size(
+    x: _SupportsDlpack,
+    cos: _SupportsDlpack,
+    sin: _SupportsDlpack,
+    mode: int,
+    out: _SupportsDlpack,
+) -> tuple[int, Executor]:
+    """Rotary position embedding: each pair of a row's elements turned by an angle of its own.
+
+    Formula:
+        out_a = x_a * cos_a - x_b * sin_a        a, b: the two members of each pair
+        out_b = x_b * cos_b + x_a * sin_b
+
+    Parameters:
+        x: What is turned: rows of D = 2 P elements. (Array, shape [B, S, N, 2 P])
+        cos: Cosines of the angles. (Array, shape [B or 1, S or 1, N or 1, 2 P]; on atlas-a3, atlas-a2-training
+            and atlas-a2-inference as a layout has it)
+        sin: Sines of the angles. (Array, shape as cos)
+        mode: Where the two members of a pair are: 0 at i and i + D/2 (half), 1 at 2 i and 2 i + 1 (interleave), 2
+            as 0 in each half of the row (quarter), 3 as 1 in x and as 0 in all others (interleave-half). On Atlas
+            products 0 and 1. (int)
+        out: The result. (Array, shape as x)
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    The mode tells where the members of a pair are. cos and sin are broadcast along the dimensions in which they
+    have size 1. Strided and empty tensors are fine. On Atlas products the shapes are those of the layouts BNSD,
+    BSND and SBND: cos and sin have size 1 for the heads or for batch and heads or for none, in mode 1 for both; D
+    is less than 896, batch and heads less than 1000, in mode 1 their product. host takes any rank from 1 to 8,
+    any sizes, cos and sin of size 1 wherever, DOUBLE, and any mix of floating dtypes.
+
+    Dtypes:
+        x FLOAT, cos FLOAT, sin FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x FLOAT16, cos FLOAT16, sin FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x BFLOAT16, cos BFLOAT16, sin BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, cos FLOAT/FLOAT16/DOUBLE/BFLOAT16, sin FLOAT/FLOAT16/DOUBLE/BFLOAT16, out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x, cos, sin or out is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: shapes, and mode.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnRotaryPositionEmbedding in CANN's aclnn library.
+    """
+
+def rotary_position_embedding(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | Any | None,
+) -> None:
+    """Second phase of aclnnRotaryPositionEmbedding: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
+    """
+
+def rotary_position_embedding_grad_get_workspace_size(
+    dy: _SupportsDlpack,
+    cos: _SupportsDlpack,
+    sin: _SupportsDlpack,
+    x: _SupportsDlpack | None,
+    mode: int,
+    dx_out: _SupportsDlpack,
+    dcos_out: _SupportsDlpack,
+    dsin_out: _SupportsDlpack,
+) -> tuple[int, Executor]:
+    """Gradients of rotary position embedding with respect to its input, and to the cosines and sines.
+
+    Formula:
+        dx_a   = dy_a * cos_a + dy_b * sin_b              a, b: the two members of each pair
+        dx_b   = dy_b * cos_b - dy_a * sin_a
+        dcos   = sum over what cos is broadcast to of dy * x
+        dsin_a = sum over the same of -dy_a * x_b
+        dsin_b = sum over the same of dy_b * x_a
+
+    Parameters:
+        dy: Gradient of the loss with respect to the forward's result. (Array, shape [B, S, N, 2 P])
+        cos: Cosines of the forward. (Array, shape [B or 1, S or 1, N or 1, 2 P]; on atlas-a3, atlas-a2-training
+            and atlas-a2-inference as a layout has it)
+        sin: Sines of the forward. (Array, shape as cos)
+        x: Input of the forward; null: dcos and dsin are not computed. (Array or None, shape as dy)
+        mode: Where the two members of a pair are: 0 at i and i + D/2 (half), 1 at 2 i and 2 i + 1 (interleave), 2
+            as 0 in each half of the row (quarter), 3 as 1 in x and as 0 in all others (interleave-half). On Atlas
+            products 0 and 1. (int)
+        dx_out: Gradient with respect to x. (Array, shape as dy)
+        dcos_out: Gradient with respect to cos. (Array, shape as cos)
+        dsin_out: Gradient with respect to sin. (Array, shape as cos)
+
+    Returns:
+        (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
+
+    Without x, which is optional, dcos and dsin are not computed: their tensors are neither checked nor written,
+    but on Atlas products they must be given. The mode tells where the members of a pair are; in mode 3 dcos is
+    the sum of dy and of x's members one half after the other. Strided and empty tensors are fine: where nothing
+    is summed dcos and dsin are 0. On Atlas products the shapes are those of the forward, and with x batch * heads
+    is at most 1024 in mode 0. host takes any rank from 1 to 8, any sizes, cos and sin of size 1 wherever, DOUBLE,
+    and any mix of floating dtypes.
+
+    Dtypes:
+        dy FLOAT, cos FLOAT, sin FLOAT, x FLOAT, dx_out FLOAT, dcos_out FLOAT, dsin_out FLOAT (atlas-a3,
+            atlas-a2-training, atlas-a2-inference)
+        dy FLOAT16, cos FLOAT16, sin FLOAT16, x FLOAT16, dx_out FLOAT16, dcos_out FLOAT16, dsin_out FLOAT16
+            (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        dy BFLOAT16, cos BFLOAT16, sin BFLOAT16, x BFLOAT16, dx_out BFLOAT16, dcos_out BFLOAT16, dsin_out BFLOAT16
+            (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        dy FLOAT/FLOAT16/DOUBLE/BFLOAT16, cos FLOAT/FLOAT16/DOUBLE/BFLOAT16, sin FLOAT/FLOAT16/DOUBLE/BFLOAT16, x
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dcos_out
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16, dsin_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: dy, cos, sin, dxOut, dcosOut or dsinOut is null; on host without x the
+            last two may be.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps another tensor other than exactly.
+        561002 ACLNN_ERR_INNER_TILING_ERROR: shapes, and mode.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnRotaryPositionEmbeddingGrad in CANN's aclnn library.
+    """
+
+def rotary_position_embedding_grad(
+    workspace: Buffer | Any | None,
+    workspace_size: int,
+    executor: Executor,
+    stream: Stream | Any | None,
+) -> None:
+    """Second phase of aclnnRotaryPositionEmbeddingGrad: puts the executor's plan on a stream.
+
+    Parameters:
+        workspace: None where workspace_size is 0, an acl.Buffer, or another writable buffer; of a call on CUDA
+            tensors a contiguous tensor on their device, or an address there as an int.
+        workspace_size: its bytes, at least what the first phase asked for.
+        executor: from the first phase; it serves once, unless executor.set_repeatable() was called.
+        stream: an acl.Stream, or None for the default stream; of a call on CUDA tensors a torch.cuda.Stream, or
+            None for the current one.
+
+    The results are there once stream.synchronize() has returned; until then the arrays and the workspace
+    are kept alive (but PyTorch's resize_() frees what a tensor had). Raises AclnnError: 161001 (null), 161002
+    (workspace too small or elsewhere, spent or foreign executor, a PyTorch tensor that was given other memory
+    after the first phase), 361001 (runtime).
+    """
+
 def scaled_masked_softmax_get_workspace_size(
     x: _SupportsDlpack,
     mask: _SupportsDlpack | None,

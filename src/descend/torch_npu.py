@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from torch import Tensor
 
 from descend import torch as operators
-from descend.errors import AclnnError
+from descend.errors import AclnnError, from_status
 
 __all__ = [
     "npu_add_rms_norm",
@@ -27,6 +27,8 @@ __all__ = [
     "npu_nsa_compress_grad",
     "npu_rms_norm",
     "npu_rms_norm_backward",
+    "npu_rotary_mul",
+    "npu_rotary_mul_backward",
     "npu_scaled_masked_softmax",
     "npu_scaled_masked_softmax_backward",
     "npu_swiglu",
@@ -165,6 +167,46 @@ def npu_swiglu(self: Tensor, dim: int = -1) -> Tensor:
 def npu_swiglu_backward(grad_output: Tensor, self: Tensor, dim: int = -1) -> Tensor:
     """The gradient of `npu_swiglu` for ``self``: `descend.torch.swi_glu_grad`."""
     return operators.swi_glu_grad(grad_output, self, dim)
+
+
+_ROTARY_MODES = {"half": 0, "interleave": 1, "quarter": 2, "interleave-half": 3}
+
+
+def _rotary_mode(function: str, mode: str) -> int:
+    if mode not in _ROTARY_MODES:
+        sentence = f"{function}: rotary_mode is {mode!r}, but must be one of {', '.join(map(repr, _ROTARY_MODES))}."
+        raise from_status(161002, "ACLNN_ERR_PARAM_INVALID", sentence)
+    return _ROTARY_MODES[mode]
+
+
+@_says("rotary_position_embedding", x="self", cos="r1", sin="r2")
+def npu_rotary_mul(
+    self: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None
+) -> Tensor:
+    """Rotary position embedding with the cosines ``r1`` and the sines ``r2``, which are taken in ``self``'s dtype.
+
+    ``rotary_mode`` is half, interleave, quarter or interleave-half: modes 0 to 3 of
+    `descend.torch.rotary_position_embedding`. A matrix ``rotate`` [D, D] takes its place: the result is then
+    ``self * r1 + (self @ rotate) * r2``, of PyTorch's operators.
+    """
+    mode, cos, sin = _rotary_mode("npu_rotary_mul", rotary_mode), r1.to(self.dtype), r2.to(self.dtype)
+    if rotate is None:
+        return operators.rotary_position_embedding(self, cos, sin, mode)
+    x = self.double() if self.dtype.itemsize == 8 else self.float()
+    return (x * cos + x @ rotate.to(x.dtype) * sin).to(self.dtype)
+
+
+@_says("rotary_position_embedding_grad", dy="grad", x="self", cos="r1", sin="r2")
+def npu_rotary_mul_backward(
+    grad: Tensor, self: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `npu_rotary_mul` for ``self``, ``r1`` and ``r2``, in ``self``'s dtype.
+
+    See `descend.torch.rotary_position_embedding_grad`.
+    """
+    mode, dtype = _rotary_mode("npu_rotary_mul_backward", rotary_mode), self.dtype
+    dy, cos, sin = (t.to(dtype) for t in (grad, r1, r2))
+    return cast(tuple[Tensor, Tensor, Tensor], operators.rotary_position_embedding_grad(dy, cos, sin, self, mode))
 
 
 @_says("nsa_compress", act_seq_len="actual_seq_len")

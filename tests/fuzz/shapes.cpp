@@ -53,13 +53,16 @@ Shape Shapes::list(std::string_view text) {
 Shape Shapes::of(std::string_view text) {
   if (text.starts_with("as ")) {
     for (const descend::Parameter& one : op_.parameters) {
-      if (text.substr(3) == one.name || text.substr(3) == one.python) return of(one.shape);
+      if (text.substr(3) == one.name || text.substr(3) == one.python)
+        return of(one.shape);  // the same, if drawn before
     }
   }
   const size_t begin = text.find('['), end = text.find(']');
   certain_ = certain_ && begin == 0 && end != text.npos;
   if (begin == text.npos || end == text.npos) return {1};
-  return list(text.substr(begin + 1, end - begin - 1));
+  const auto [found, is_new] = lists_.try_emplace(text);
+  if (is_new) found->second = list(text.substr(begin + 1, end - begin - 1));
+  return found->second;
 }
 
 Shape Shapes::normalized() const {

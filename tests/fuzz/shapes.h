@@ -27,6 +27,7 @@ class Shapes {
   Bytes& bytes_;
   const descend::Operator& op_;
   std::map<std::string, Shape, std::less<>> known_;
+  std::map<std::string_view, Shape> lists_;  // by the whole text: that of a call's tensors that are alike
   bool certain_ = true;
 
   const Shape& block(std::string_view name, int64_t most);

@@ -16,6 +16,8 @@
 #include "aclnnop/aclnn_nsa_compress_grad.h"
 #include "aclnnop/aclnn_rms_norm.h"
 #include "aclnnop/aclnn_rms_norm_grad.h"
+#include "aclnnop/aclnn_rotary_position_embedding.h"
+#include "aclnnop/aclnn_rotary_position_embedding_grad.h"
 #include "aclnnop/aclnn_scaled_masked_softmax.h"
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
 #include "aclnnop/aclnn_swi_glu.h"
@@ -109,6 +111,20 @@ void swi_glu(aclDataType dtype, int64_t rows, int64_t columns) {
   report("swi_glu_grad", dtype, {rows, columns}, status, {&dx});
 }
 
+// Rows of so many pairs, which three heads share cos and sin for.
+void rotary(aclDataType dtype, int64_t rows, int64_t pairs, int64_t mode) {
+  Array x({rows, 3, 2 * pairs}, dtype), dy({rows, 3, 2 * pairs}, dtype), y({rows, 3, 2 * pairs}, dtype);
+  Array cos({1, 3, 2 * pairs}, dtype), sin({1, 3, 2 * pairs}, dtype);
+  Array dx({rows, 3, 2 * pairs}, dtype), dcos({1, 3, 2 * pairs}, dtype), dsin({1, 3, 2 * pairs}, dtype);
+  x.normal(1), dy.normal(2), cos.normal(3), sin.normal(4);
+  int status =
+      run(aclnnRotaryPositionEmbeddingGetWorkspaceSize, aclnnRotaryPositionEmbedding, stream, x, cos, sin, mode, y);
+  report("rotary_position_embedding", dtype, {rows, pairs, mode}, status, {&y});
+  status = run(aclnnRotaryPositionEmbeddingGradGetWorkspaceSize, aclnnRotaryPositionEmbeddingGrad, stream, dy, cos, sin,
+               x, mode, dx, dcos, dsin);
+  report("rotary_position_embedding_grad", dtype, {rows, pairs, mode}, status, {&dx, &dcos, &dsin});
+}
+
 void softmax(aclDataType dtype, int64_t heads, int64_t rows, int64_t columns) {
   Array x({2, heads, rows, columns}, dtype), dy({2, heads, rows, columns}, dtype),
       mask({2, 1, rows, columns}, ACL_BOOL);
@@ -165,6 +181,9 @@ int main() {
       layer_norm(dtype, rows, columns);
       deep_norm(dtype, rows, columns);
       swi_glu(dtype, rows, columns);
+    }
+    for (const auto& [rows, pairs] : {std::pair<int64_t, int64_t>{1, 2}, {7, 10}, {40, 32}, {600, 14}, {3, 1100}}) {
+      for (const int64_t mode : {0, 1, 2, 3}) rotary(dtype, rows, pairs, mode);
     }
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 31}, {16, 64}, {2, 1000}, {1, 9000}}) {
       softmax(dtype, 3, rows, columns);

@@ -18,6 +18,8 @@
 #include "aclnnop/aclnn_nsa_compress_grad.h"
 #include "aclnnop/aclnn_rms_norm.h"
 #include "aclnnop/aclnn_rms_norm_grad.h"
+#include "aclnnop/aclnn_rotary_position_embedding.h"
+#include "aclnnop/aclnn_rotary_position_embedding_grad.h"
 #include "aclnnop/aclnn_scaled_masked_softmax.h"
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
 #include "aclnnop/aclnn_swi_glu.h"
@@ -107,6 +109,12 @@ inline std::vector<Operator> operators() {
       FIRST(aclnnScaledMaskedSoftmaxGetWorkspaceSize, IN(0), mask, 0.5, false, OUT(0)));
   add("aclnnScaledMaskedSoftmaxBackward", aclnnScaledMaskedSoftmaxBackward, arrays({scores, scores}), arrays({scores}),
       FIRST(aclnnScaledMaskedSoftmaxBackwardGetWorkspaceSize, IN(0), IN(1), mask, 0.5, false, OUT(0)));
+  const std::vector<int64_t> angles{1, 1, scores[2], scores[3]};
+  add("aclnnRotaryPositionEmbedding", aclnnRotaryPositionEmbedding, arrays({scores, angles, angles}), arrays({scores}),
+      FIRST(aclnnRotaryPositionEmbeddingGetWorkspaceSize, IN(0), IN(1), IN(2), 0, OUT(0)));
+  add("aclnnRotaryPositionEmbeddingGrad", aclnnRotaryPositionEmbeddingGrad, arrays({scores, angles, angles, scores}),
+      arrays({scores, angles, angles}),
+      FIRST(aclnnRotaryPositionEmbeddingGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), 0, OUT(0), OUT(1), OUT(2)));
   const std::vector<int64_t> both{40, 64};
   add("aclnnSwiGlu", aclnnSwiGlu, arrays({both}), arrays({matrix}),
       FIRST(aclnnSwiGluGetWorkspaceSize, IN(0), -1, OUT(0)));

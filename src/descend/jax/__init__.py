@@ -14,6 +14,7 @@ from descend.jax.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.jax.layer_norm import layer_norm, layer_norm_backward
 from descend.jax.nsa_compress import nsa_compress, nsa_compress_grad
 from descend.jax.rms_norm import rms_norm, rms_norm_grad
+from descend.jax.rotary_position_embedding import rotary_position_embedding, rotary_position_embedding_grad
 from descend.jax.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
 from descend.jax.swi_glu import swi_glu, swi_glu_grad
 
@@ -29,6 +30,8 @@ __all__ = [
     "nsa_compress_grad",
     "rms_norm",
     "rms_norm_grad",
+    "rotary_position_embedding",
+    "rotary_position_embedding_grad",
     "scaled_masked_softmax",
     "scaled_masked_softmax_backward",
     "swi_glu",

@@ -52,8 +52,9 @@ Rule = Callable[[int, Values, Mapping[str, int]], tuple[Results, Sequence[Any]]]
 class Operator:
     """One operator of the engine, called with all of its arguments by name.
 
-    ``definition`` is the operator in ``jax.numpy``, with the same names. ``wanted`` tells from the arguments which
-    results are computed; without it, all are. Raises KeyError for an unknown name.
+    ``definition`` is the operator in ``jax.numpy``, with the same names. ``wanted`` tells which results are computed,
+    from the attributes and, None for each, the arrays that are given; without it, all are. Raises KeyError for an
+    unknown name.
     """
 
     def __init__(self, name: str, definition: Kernel, wanted: Callable[[Values], Sequence[bool]] | None = None) -> None:
@@ -84,7 +85,8 @@ class Operator:
         attributes = tuple((p.python, _plain(p.kind, static[p.python])) for p in self._contract.attributes)
         attributes = tuple((name, value) for name, value in attributes if value is not None)
         results = iter(bind(self._primitive, arrays, operands=tuple(arrays), attributes=attributes))
-        return tuple(next(results) if wanted else None for wanted in self._wanted(static))
+        wanted = self._wanted(dict.fromkeys(arrays) | static)
+        return tuple(next(results) if w else None for w in wanted)
 
     # --- what a call is ----------------------------------------------------------------------------------------------
 
@@ -134,7 +136,8 @@ class Operator:
         specifications = tuple((n, a.shape, a.dtype.name) for n, a in zip(operands, avals, strict=True))
         static = {p.python: None for p in self._contract.attributes} | dict(attributes)
         types = self._types(specifications, _Attributes(static))
-        return [like(avals[0], s, _DTYPES[d]) for (s, d), w in zip(types, self._wanted(static), strict=True) if w]
+        wanted = self._wanted(dict.fromkeys(operands) | static)
+        return [like(avals[0], s, _DTYPES[d]) for (s, d), w in zip(types, wanted, strict=True) if w]
 
     def _values(self, operands: Sequence[str], arrays: Sequence[Any], attributes: Any) -> Values:
         """All arguments by name, None for one that is not given."""

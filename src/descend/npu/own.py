@@ -99,6 +99,22 @@ def _through_sigmoid(grad: Tensor, y: Tensor) -> Tensor:
     return result
 
 
+def rotary_mul(without_matrix: Any) -> Callable[..., Tensor]:
+    """npu_rotary_mul, whose kernel in torch_npu drops the matrix where CANN has no aclnnRotaryPositionEmbeddingV2."""
+
+    def npu_rotary_mul(
+        keyset: Any, self: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None
+    ) -> Tensor:
+        if rotate is None:
+            result: Tensor = without_matrix.call_boxed(keyset, self, r1, r2, rotary_mode, None)
+            return result
+        x = self if self.dtype is torch.float64 else self.float()
+        cos, sin = (r.to(self.dtype) for r in (r1, r2))
+        return (x * cos).addcmul_(x @ rotate.to(x.dtype), sin.to(x.dtype)).to(self.dtype)
+
+    return npu_rotary_mul
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "aten::native_dropout": native_dropout,
     "aten::_copy_from": copy_from,

@@ -23,6 +23,7 @@ from descend.torch.nsa_compress import nsa_compress, nsa_compress_grad
 from descend.torch.overriding import disable, enable, enabled
 from descend.torch.patching import Report, patch, unpatch
 from descend.torch.rms_norm import rms_norm, rms_norm_grad
+from descend.torch.rotary_position_embedding import rotary_position_embedding, rotary_position_embedding_grad
 from descend.torch.scaled_masked_softmax import scaled_masked_softmax, scaled_masked_softmax_backward
 from descend.torch.swi_glu import swi_glu, swi_glu_grad
 
@@ -49,6 +50,8 @@ __all__ = [
     "registration",
     "rms_norm",
     "rms_norm_grad",
+    "rotary_position_embedding",
+    "rotary_position_embedding_grad",
     "scaled_masked_softmax",
     "scaled_masked_softmax_backward",
     "swi_glu",

@@ -68,15 +68,6 @@ TABLE = (
         ("torch_npu.npu_fusion_attention_v3",),
     ),
     Composed(
-        "npu_rotary_mul",
-        "rotary",
-        ("npu_rotary_mul", "npu_rotary_mul_backward"),
-        "npu_rotary_mul_backward",
-        "products and sums in float32, rounded once; the gradient does not use a matrix rotate, as torch_npu's own",
-        "modes other than half and interleave",
-        ("torch_npu.npu_rotary_mul", "aclnnRotaryPositionEmbedding", "aclnnRotaryPositionEmbeddingGrad"),
-    ),
-    Composed(
         "npu_gelu",
         "activations",
         ("npu_gelu", "npu_gelu_backward"),

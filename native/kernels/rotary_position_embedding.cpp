@@ -1,0 +1,70 @@
+// Rotary position embedding: each row's pairs turned by their own angles. And turned back, as the gradient of x is.
+#define HWY_TARGET_INCLUDE "kernels/rotary_position_embedding.cpp"
+#include "kernels/dispatch.h"
+#include "kernels/rotary-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// Rows [first, end). streams: past the caches; they have no more than 2 kSpanPairs elements then.
+template <class T, bool kBack>
+void turn_rows(const Turn<T>& p, int64_t first, int64_t end, bool streams) {
+  using P = Turn<T>;
+  Stage<T, 2 * kSpanPairs> stage;
+  RowCursor<P::kTensors> cursor(p.grid, first);
+  for (int64_t row = first; row < end; ++row, cursor.next()) {
+    const auto& at = cursor.at();
+    const T *from = p.from + at[P::kFrom], *cos = p.cos + at[P::kCos], *sin = p.sin + at[P::kSin];
+    const Rows<T> place{p.to + at[P::kTo], p.columns};
+    T* to = streams ? stage.rows(place, p.columns).data : place.data;
+    switch (p.pairing) {
+      case Pairing::kHalves:
+        turn_halves<kBack, T>(halves(from, p.columns, 0), halves(cos, p.columns, 0), halves(sin, p.columns, 0),
+                              halves(to, p.columns, 0), p.columns / 2);
+        break;
+      case Pairing::kNeighbours:
+        turn_row_of_neighbours<kBack>(from, cos, sin, to, p.columns);
+        break;
+      case Pairing::kMixed:
+        turn_mixed<kBack>(from, cos, sin, to, p.columns);
+    }
+    if (streams) stage.stream(place, 1, p.columns);
+  }
+  if (!streams) return;
+  stage.finish();
+  flush_streams();
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+
+template <class T, bool kBack>
+void rotary_position_embedding(const Turn<T>& p) {
+  static const auto turn_part = DESCEND_CHOOSE_FOR(T, turn_rows<T, kBack>);
+  constexpr int64_t kTakes = 8;  // of each thread: enough to even out their speeds
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  const int64_t rows = p.grid.rows(), elements = rows * p.columns;
+  if (elements == 0) return;
+  const bool streams = p.columns <= 2 * kSpanPairs && streams_results({2 * elements * kSize, elements * kSize});
+  int64_t part = rows;
+  const auto cut = [&](int threads) {
+    if (threads > 1) part = ceil_div(rows, kTakes * threads);
+    return ceil_div(rows, part);
+  };
+  parallel_for(rows, rows * row_work<T>(2 * p.columns), cut,
+               [&](int64_t i) { turn_part(p, i * part, std::min(rows, (i + 1) * part), streams); });
+}
+
+#define DESCEND_ROTARY(T)                                            \
+  template void rotary_position_embedding<T, false>(const Turn<T>&); \
+  template void rotary_position_embedding<T, true>(const Turn<T>&);
+DESCEND_ROTARY(float16)
+DESCEND_ROTARY(bfloat16)
+DESCEND_ROTARY(float)
+DESCEND_ROTARY(double)
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

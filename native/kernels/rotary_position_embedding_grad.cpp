@@ -1,0 +1,248 @@
+// The gradients of rotary position embedding: dx, dy turned back; dcos and dsin, sums over what cos and sin serve.
+#define HWY_TARGET_INCLUDE "kernels/rotary_position_embedding_grad.cpp"
+#include "kernels/convert.h"
+#include "kernels/dispatch.h"
+#include "kernels/rotary-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// Adds dy * x to the sums, or begins them with it.
+template <bool kFirst, class W, class V>
+HWY_INLINE void add_product(V dy, V x, W* sums) {
+  const Tag<W> d;
+  hn::StoreU(kFirst ? hn::Mul(dy, x) : hn::MulAdd(dy, x, hn::LoadU(d, sums)), d, sums);
+}
+
+// One row's part of dx and of the sums, n pairs as halves. sums: those of dcos' two halves and dsin's, each `room`
+// long.
+template <bool kFirst, class T>
+HWY_INLINE void grad_halves(const Members<const T>& dy, const Members<const T>& x, const Members<const T>& cos,
+                            const Members<const T>& sin, const Members<T>& dx, int64_t n, Wide<T>* sums, int64_t room) {
+  using W = Wide<T>;
+  for_each_two<W>(n, [&](auto extent, int64_t j, size_t k) DESCEND_INLINED {
+    Vector<W> a[2], b[2];
+    each<2>([&](size_t l) DESCEND_INLINED {
+      const auto at = [&](const T* p) DESCEND_INLINED { return load(extent, p + j, k + l); };
+      const auto da = at(dy.a), db = at(dy.b), xa = at(x.a), xb = at(x.b);
+      W* const to = sums + j + (k + l) * kVectorLanes<W>;
+      add_product<kFirst>(da, xa, to);
+      add_product<kFirst>(db, xb, to + room);
+      add_product<kFirst>(da, hn::Neg(xb), to + 2 * room);
+      add_product<kFirst>(db, xa, to + 3 * room);
+      turn<true>(da, db, at(cos.a), at(cos.b), at(sin.a), at(sin.b), a[l], b[l]);
+    });
+    store_pair<false, Nan::kOfBfloat16>(extent, a[0], a[1], dx.a + j, k);
+    store_pair<false, Nan::kOfBfloat16>(extent, b[0], b[1], dx.b + j, k);
+  });
+}
+
+// The same of n elements, in pairs of neighbours. sums: dcos' and dsin's.
+template <bool kFirst, class T>
+HWY_INLINE void grad_neighbours(const T* dy, const T* x, const T* cos, const T* sin, T* dx, int64_t n, Wide<T>* sums,
+                                int64_t room) {
+  using W = Wide<T>;
+  for_each_two<W>(n, [&](auto extent, int64_t j, size_t k) DESCEND_INLINED {
+    Vector<W> v[2], u[2], turned[2], c[2], s[2], result[2];
+    load_two(extent, dy + j, k, v);
+    load_two(extent, x + j, k, u);
+    load_two(extent, cos + j, k, c);
+    load_two(extent, sin + j, k, s);
+#if HWY_TARGET == HWY_SCALAR
+    turned[0] = hn::Neg(u[1]), turned[1] = u[0];
+#else
+    each<2>([&](size_t l) DESCEND_INLINED { turned[l] = quarter_turn<false, W>(u[l]); });
+#endif
+    each<2>([&](size_t l) DESCEND_INLINED {
+      W* const to = sums + j + (k + l) * kVectorLanes<W>;
+      add_product<kFirst>(v[l], u[l], to);
+      add_product<kFirst>(v[l], turned[l], to + room);
+    });
+    turn_neighbours<true, W>(v, c, s, result);
+    store_pair<false, Nan::kOfBfloat16>(extent, result[0], result[1], dx + j, k);
+  });
+}
+
+// n pairs of a row, from pair j on.
+template <bool kFirst, class T>
+HWY_INLINE void grad_row(Pairing pairing, const T* dy, const T* x, const T* cos, const T* sin, T* dx, int64_t columns,
+                         int64_t j, int64_t n, Wide<T>* sums, int64_t room) {
+  if (pairing == Pairing::kNeighbours) {
+    return grad_neighbours<kFirst>(dy + 2 * j, x + 2 * j, cos + 2 * j, sin + 2 * j, dx + 2 * j, 2 * n, sums, room);
+  }
+  const auto d = halves(dy, columns, j), c = halves(cos, columns, j), s = halves(sin, columns, j);
+  if (pairing == Pairing::kHalves) {
+    return grad_halves<kFirst, T>(d, halves(x, columns, j), c, s, halves(dx, columns, j), n, sums, room);
+  }
+  alignas(64) T room_of[4][kSpanPairs];
+  const Members<T> parted{room_of[0], room_of[1]}, result{room_of[2], room_of[3]};
+  part_pairs(x + 2 * j, n, parted);
+  grad_halves<kFirst, T>(d, {parted.a, parted.b}, c, s, result, n, sums, room);
+  join_pairs<T>({result.a, result.b}, n, dx + 2 * j);
+}
+
+// A row's part of dcos, then dsin, n pairs from pair j on: calls f(column, n, place) for each stretch of neighbours,
+// place being where its sums begin.
+template <class F>
+HWY_INLINE void for_each_stretch(Pairing pairing, int64_t columns, int64_t j, int64_t n, int64_t room, F f) {
+  if (pairing == Pairing::kNeighbours) return f(2 * j, 2 * n, int64_t{0});
+  f(j, n, int64_t{0});
+  f(columns / 2 + j, n, room);
+}
+
+template <class T>
+class Sums {
+  using P = RotaryGrad<T>;
+  using W = Wide<T>;
+  using Cut = RotaryCut<typename P::Grid>;
+
+ public:
+  Sums(const P& problem, const Cut& cut, bool streams) : p_(problem), cut_(cut), streams_(streams) {}
+
+  // Sums [first, end) along the last dimension, at `base`, chunk `chunk` of each.
+  void tile(const typename P::Grid::Strides& base, int64_t number, int64_t first, int64_t end, int64_t chunk) {
+    for (int64_t j = 0; j < p_.columns / 2; j += kSpanPairs) {
+      span(base, first, end, chunk, j, HWY_MIN(kSpanPairs, p_.columns / 2 - j));
+      for (int64_t c = first; c < end; ++c) leave(base, number + c, c, c - first, chunk);
+    }
+  }
+
+  void finish() {
+    if (!streams_) return;
+    stage_.finish();
+    flush_streams();
+  }
+
+ private:
+  // All rows of the tile, n pairs from pair j on.
+  HWY_INLINE void span(const typename P::Grid::Strides& base, int64_t first, int64_t end, int64_t chunk, int64_t j,
+                       int64_t n) {
+    const bool neighbours = p_.pairing == Pairing::kNeighbours;
+    j_ = j, n_ = n;
+    room_ = whole_packs<W>(neighbours ? 2 * n : n), each_ = (neighbours ? 2 : 4) * room_;
+    const int64_t from = chunk * cut_.chunk, to = HWY_MIN(from + cut_.chunk, cut_.terms), inner = cut_.inner.rows();
+    stripe_ = stripe_rows<T>(cut_.terms);
+    if (from == to) std::fill_n(totals_, (end - first) * each_, 0.0);
+    for (int64_t o = from == to ? 0 : from / inner; o * inner < to; ++o) {
+      const RowCursor<P::kTensors> outer(cut_.outer, o);
+      const int64_t begin = HWY_MAX(from - o * inner, 0), stop = HWY_MIN(to - o * inner, inner);
+      for (int64_t c = first; c < end; ++c) {
+        RowCursor<P::kTensors> cursor(cut_.inner, begin);
+        for (int64_t i = begin; i < stop; ++i, cursor.next()) {
+          typename P::Grid::Strides at;
+          for (int t = 0; t < P::kTensors; ++t) {
+            at[t] = base[t] + outer.at()[t] + c * cut_.step[t] + cursor.at()[t];
+          }
+          row(at, c - first, o * inner + i, from, to);
+        }
+      }
+    }
+  }
+
+  // Term number r of those from `from` to `to`, of sum number c of the tile.
+  HWY_INLINE void row(const typename P::Grid::Strides& at, int64_t c, int64_t r, int64_t from, int64_t to) {
+    W* const sums = sums_ + c * each_;
+    const Rows<T> place{p_.dx + at[P::kDx], p_.columns};
+    T* const dx = streams_ ? stage_.rows(place, p_.columns).data : place.data;
+    const T *dy = p_.dy + at[P::kDy], *x = p_.x + at[P::kX], *cos = p_.cos + at[P::kCos], *sin = p_.sin + at[P::kSin];
+    if (r % stripe_ == 0) {
+      grad_row<true>(p_.pairing, dy, x, cos, sin, dx, p_.columns, j_, n_, sums, room_);
+    } else {
+      grad_row<false>(p_.pairing, dy, x, cos, sin, dx, p_.columns, j_, n_, sums, room_);
+    }
+    if (streams_) stage_.stream(place, 1, p_.columns);
+    if (cut_.terms <= stripe_ || (r % stripe_ != stripe_ - 1 && r != to - 1)) return;
+    add_columns(sums, each_, r / stripe_ == from / stripe_, totals_ + c * each_);
+  }
+
+  // The tile's sum number c to its slot or to where it ends.
+  HWY_INLINE void leave(const typename P::Grid::Strides& base, int64_t number, int64_t along, int64_t c,
+                        int64_t chunk) {
+    T* const ends[] = {p_.dcos + base[P::kDcos] + along * cut_.step[P::kDcos],
+                       p_.dsin + base[P::kDsin] + along * cut_.step[P::kDsin]};
+    for (int64_t which = 0; which < 2; ++which) {
+      const int64_t begin = c * each_ + which * each_ / 2;
+      double* const slot = p_.slots + ((2 * number + which) * cut_.chunks + chunk) * p_.columns;
+      const auto leave_stretch = [&](int64_t column, int64_t n, int64_t at) HWY_ATTR {
+        if (cut_.chunks > 1) return copy_few(totals_ + begin + at, n, slot + column);
+        for_each_pack<W>(0, n, [&](auto extent, int64_t i) DESCEND_INLINED {
+          const int64_t from = begin + at + i;
+          const bool in_one = cut_.terms <= stripe_ && cut_.terms > 0;
+          store(extent, in_one ? load_pack(Full(), sums_ + from) : narrow_pack<W>(totals_ + from, sizeof(T) == 2),
+                ends[which] + column + i);
+        });
+      };
+      for_each_stretch(p_.pairing, p_.columns, j_, n_, room_, leave_stretch);
+    }
+  }
+
+  const P& p_;
+  const Cut& cut_;
+  const bool streams_;
+  int64_t j_ = 0, n_ = 0, room_ = 0, each_ = 0, stripe_ = 0;
+  alignas(64) W sums_[kSumRoom];
+  alignas(64) double totals_[kSumRoom];
+  Stage<T, 2 * kSpanPairs> stage_;
+};
+
+template <class T>
+void rotary_grad_tiles(const RotaryGrad<T>& p, const RotaryCut<typename RotaryGrad<T>::Grid>& cut, int64_t tile,
+                       int64_t first, int64_t end, bool streams) {
+  Sums<T> sums(p, cut, streams);
+  const int64_t across = ceil_div(cut.along, tile);
+  for (int64_t i = first; i < end; ++i) {
+    const int64_t chunk = i % cut.chunks, begin = i / cut.chunks % across * tile, kept = i / cut.chunks / across;
+    const RowCursor<RotaryGrad<T>::kTensors> base(cut.kept, kept);
+    sums.tile(base.at(), kept * cut.along, begin, HWY_MIN(begin + tile, cut.along), chunk);
+  }
+  sums.finish();
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+
+template <class T>
+void rotary_position_embedding_grad(const RotaryGrad<T>& p) {
+  using P = RotaryGrad<T>;
+  static const auto tiles_part = DESCEND_CHOOSE_FOR(T, rotary_grad_tiles<T>);
+  constexpr int64_t kTakes = 8;     // of each thread: enough to even out their speeds
+  constexpr int64_t kMostTile = 8;  // sums side by side: their rows fill pages
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  const auto cut = cut_rotary_grad<T>(p.grid);
+  const int64_t elements = p.grid.rows() * p.columns;
+  const bool streams = p.columns <= 2 * kSpanPairs && streams_results({3 * elements * kSize, elements * kSize});
+  const int64_t numbers = 4 * whole_packs<Wide<T>>(std::min(p.columns / 2, kSpanPairs));  // of a sum
+  const int64_t tile = std::clamp<int64_t>(kSumRoom / numbers, 1, kMostTile);
+  const int64_t tiles = cut.kept.rows() * ceil_div(cut.along, tile) * cut.chunks;
+  if (tiles == 0) return;
+  int64_t part = tiles;
+  const auto divide = [&](int threads) {
+    if (threads > 1) part = ceil_div(tiles, kTakes * threads);
+    return ceil_div(tiles, part);
+  };
+  parallel_for(tiles, p.grid.rows() * row_work<T>(3 * p.columns), divide,
+               [&](int64_t i) { tiles_part(p, cut, tile, i * part, std::min(tiles, (i + 1) * part), streams); });
+  if (cut.chunks == 1) return;
+  for (int64_t i = 0; i < cut.sums(); ++i) {
+    const RowCursor<P::kTensors> base(cut.kept, i / cut.along);
+    const auto sum = [&](T* gradient, int tensor, int64_t which) {
+      const double* slots = p.slots + (2 * i + which) * cut.chunks * p.columns;
+      T* const to = gradient + base.at()[tensor] + i % cut.along * cut.step[tensor];
+      sum_slots(cut.chunks, p.columns, slots, p.element, to, 1);
+    };
+    sum(p.dcos, P::kDcos, 0);
+    sum(p.dsin, P::kDsin, 1);
+  }
+}
+
+#define DESCEND_ROTARY_GRAD(T) template void rotary_position_embedding_grad<T>(const RotaryGrad<T>&);
+DESCEND_ROTARY_GRAD(float16)
+DESCEND_ROTARY_GRAD(bfloat16)
+DESCEND_ROTARY_GRAD(float)
+DESCEND_ROTARY_GRAD(double)
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

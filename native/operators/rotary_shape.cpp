@@ -1,0 +1,122 @@
+#include "operators/rotary_shape.h"
+
+#include <algorithm>
+
+namespace descend {
+namespace {
+
+enum { kHalf, kInterleave, kQuarter, kInterleaveHalf };
+
+constexpr int64_t kMostColumns = 895;  // on every product but host, as the following
+constexpr int64_t kMostOfBatchOrHeads = 999;
+constexpr int64_t kMostSummed = 1024;  // batch * heads where cos and sin have gradients
+
+bool broadcasts(const Dims& cos, const Dims& x) {
+  if (cos.size() != x.size()) return false;
+  for (uint64_t d = 0; d + 1 < x.size(); ++d) {
+    if (cos[d] != 1 && cos[d] != x[d]) return false;
+  }
+  return cos.back() == x.back();
+}
+
+// Where a layout has batch, heads and sequence.
+struct Layout {
+  uint64_t batch, heads, sequence;
+};
+constexpr Layout kLayouts[] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};  // BNSD, BSND, SBND
+
+// Whether cos has a shape that the page allows for x in this layout, and both are within its limits.
+bool is_taken(const Layout& at, const Dims& x, const Dims& cos, int64_t mode, bool sums) {
+  const int64_t batch = x[at.batch], heads = x[at.heads];
+  if (cos[at.sequence] != x[at.sequence]) return false;
+  if (mode == kInterleave) {
+    return cos[at.batch] == 1 && cos[at.heads] == 1 && batch * heads <= kMostOfBatchOrHeads;
+  }
+  if (cos[at.heads] != 1 && (cos[at.heads] != heads || cos[at.batch] != batch)) return false;
+  if (batch > kMostOfBatchOrHeads || heads > kMostOfBatchOrHeads) return false;
+  return !sums || batch * heads <= kMostSummed;
+}
+
+Status check_product(const Call& call, const RotaryParameters& p) {
+  const Dims &x = call[p.x].tensor.shape, &cos = call[p.cos].tensor.shape;
+  const int64_t mode = call[p.mode].integer;
+  const auto refused = [&](const auto&... parts) {
+    return call.fail(Code::kTilingError, parts..., " on ", info(call.product).name, ".");
+  };
+  if (mode > kInterleave) return refused(call.name(p.mode), " is ", mode, ", but must be 0 or 1");
+  if (x.size() != 4) {
+    return refused(call.name(p.x), " has shape ", to_string(x), ", but must have rank 4");
+  }
+  if (x.back() > kMostColumns) {
+    return refused(call.name(p.x), " has shape ", to_string(x), ", but its last dimension must be at most ",
+                   kMostColumns);
+  }
+  for (const Layout& layout : kLayouts) {
+    if (is_taken(layout, x, cos, mode, p.sums)) return {};
+  }
+  const char* rule = mode == kInterleave ? "1 but for the sequence, and batch * heads less than 1000"
+                     : p.sums ? "1 for the heads or for batch and heads, or all of x's dimensions, batch and heads "
+                                "less than 1000, and their product at most 1024"
+                              : "1 for the heads or for batch and heads, or all of x's dimensions, and batch "
+                                "and heads less than 1000";
+  return refused(call.name(p.cos), " has shape ", to_string(cos), " for ", call.name(p.x), " of shape ", to_string(x),
+                 ", but must have, in a layout BNSD, BSND or SBND, ", rule);
+}
+
+}  // namespace
+
+std::vector<DtypeRow> rotary_dtypes(size_t tensors) {
+  const auto row = [&](ProductSet products, DtypeSet dtypes) {
+    return DtypeRow{products, std::vector<DtypeSet>(tensors, dtypes)};
+  };
+  constexpr ProductSet atlas(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference);
+  return {row(atlas, {Dtype::kFloat}), row(atlas, {Dtype::kFloat16}), row(atlas, {Dtype::kBfloat16}),
+          row(ProductSet(Product::kHost), kAllFloats)};
+}
+
+Status check_rotary(const Call& call, const RotaryParameters& p) {
+  const Dims &x = call[p.x].tensor.shape, &cos = call[p.cos].tensor.shape;
+  const auto invalid = [&](const auto&... parts) { return call.fail(Code::kTilingError, parts...); };
+  const auto has_shape = [&](int i, int other) {
+    const Dims &given = call[i].tensor.shape, &expected = call[other].tensor.shape;
+    if (given == expected) return Status();
+    return invalid(call.name(i), " has shape ", to_string(given), ", but must have that of ", call.name(other), ", ",
+                   to_string(expected), ".");
+  };
+  for (const int i : p.like_x) {
+    if (call.given(i)) DESCEND_RETURN_IF_ERROR(has_shape(i, p.x));
+  }
+  if (p.any_empty && call[p.x].tensor.empty() && !call.on_host()) return {};
+  const int64_t mode = call[p.mode].integer;
+  if (mode < kHalf || mode > kInterleaveHalf) {
+    return invalid(call.name(p.mode), " is ", mode, ", but must be 0, 1, 2 or 3.");
+  }
+  const int64_t multiple = mode == kQuarter ? 4 : 2;
+  if (x.empty() || x.back() % multiple != 0) {
+    return invalid(call.name(p.x), " has shape ", to_string(x), ", but its last dimension must be a multiple of ",
+                   multiple, " in mode ", mode, ".");
+  }
+  DESCEND_RETURN_IF_ERROR(has_shape(p.sin, p.cos));
+  if (!broadcasts(cos, x)) {
+    return invalid(call.name(p.cos), " has shape ", to_string(cos), ", but must have the last dimension of ",
+                   call.name(p.x), " and, before it, 1 or its sizes; that has shape ", to_string(x), ".");
+  }
+  for (const int i : p.like_cos) DESCEND_RETURN_IF_ERROR(has_shape(i, p.cos));
+  return call.on_host() ? Status() : check_product(call, p);
+}
+
+RotaryRows rotary_rows(const Call& call, const RotaryParameters& p) {
+  const int64_t columns = call[p.x].tensor.shape.back();
+  switch (call[p.mode].integer) {
+    case kInterleave:
+      return {columns, kernels::Pairing::kNeighbours};
+    case kQuarter:
+      return {columns / 2, kernels::Pairing::kHalves};
+    case kInterleaveHalf:
+      return {columns, kernels::Pairing::kMixed};
+    default:
+      return {columns, kernels::Pairing::kHalves};
+  }
+}
+
+}  // namespace descend

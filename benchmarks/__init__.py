@@ -8,6 +8,7 @@ OPERATORS = (
     "scaled_masked_softmax_backward",
     "rotary_position_embedding_grad",
     "swi_glu_grad",
+    "gelu_backward_v2",
     "nsa_compress_grad",
     "rms_norm",
     "add_rms_norm",
@@ -17,6 +18,7 @@ OPERATORS = (
     "scaled_masked_softmax",
     "rotary_position_embedding",
     "swi_glu",
+    "gelu_v2",
     "nsa_compress",
 )
 """Every operator that has a file here, in the order of the reports."""

@@ -8,6 +8,7 @@ from benchmarks.harness import Effort
 from benchmarks.results import FORMS, Peer, Result, Timing
 
 from descend import acl
+from pages import is_gradient
 
 HASTE = Effort(seconds=0.05, fewest=2, most=3, warm_up=0.002)
 PYTORCH = frameworks.LIBRARIES[:1]
@@ -45,5 +46,5 @@ def made(seconds: float, triad: float = 1e-3, size: int = 1 << 30, lives: str = 
     return Result("rms_norm_grad", [4, 64], "float32", threads, size, lives, limit, empty, ours, peers, errors)
 
 
-FORWARDS = tuple(name for name in OPERATORS if not name.endswith(("grad", "backward")))
+FORWARDS = tuple(name for name in OPERATORS if not is_gradient(name))
 CACHE = 32 << 20

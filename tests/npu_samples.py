@@ -27,6 +27,7 @@ RANDOM = {
 APART = {
     "native_layer_norm",
     "nn.functional.layer_norm",
+    "nn.functional.gelu",  # by tanh on the device
     "to",
     "tensor_split",
     "nn.functional.scaled_dot_product_attention",

@@ -25,6 +25,11 @@ class Page(NamedTuple):
     """Of the Python form, in any order."""
 
 
+def is_gradient(name: str) -> bool:
+    """Whether the operator of this Python name is a gradient."""
+    return "_grad" in name or "_backward" in name
+
+
 _GROUPS = "numGroups:int dataFormatOptional:str?"
 _WINDOWS = "compressBlockSize:int compressStride:int actSeqLenType:int"
 _LAYER_NORM = (
@@ -43,6 +48,13 @@ PAGES = {
         ("atlas-a3", "atlas-a2-training", "atlas-inference", "ascend-950"),
         "dy x gx gamma mean rstd alpha:float dxOut>const dgxOut>const dbetaOut>const dgammaOut>const",
         "dy, x, gx, gamma, mean, rstd, alpha=0.3",
+    ),
+    "gelu_v2": Page("aclnnGeluV2", (*WITH_INFERENCE, "atlas-training"), "x approximate:int y>", "x, approximate=0"),
+    "gelu_backward_v2": Page(
+        "aclnnGeluBackwardV2",
+        (*WITH_INFERENCE, "atlas-training"),
+        "gradOutput self approximate:str gradInput>",
+        "grad_output, x, approximate='none'",
     ),
     "gemma_rms_norm": Page(
         "aclnnGemmaRmsNorm",
@@ -135,12 +147,14 @@ PAGES = {
 MISSING: dict[str, set[str]] = {"jax": set(), "triton": set(), "benchmarks": set(), "accuracy": set()}
 # C functions in the headers of these, which Python does not have.
 VARIANTS = {
+    "aclnnGelu": "self out>",
+    "aclnnGeluBackward": "gradOutput self gradInput>const",
     "aclnnInplaceAddRmsNorm": "x1Ref> x2Ref> gamma epsilon:float rstdOut>const",
     "aclnnLayerNormWithImplMode": f"{_LAYER_NORM} implMode:int32",
     "aclnnFastLayerNorm": _LAYER_NORM,
 }
 
-VARIANT_HEADERS = {"inplace_add_rms_norm"}
+VARIANT_HEADERS = {"gelu", "gelu_backward", "inplace_add_rms_norm"}
 """Those of them that programs include from a header of their own."""
 
 _C_TYPES = {

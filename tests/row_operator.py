@@ -54,6 +54,7 @@ def shapes_of(operator: Operator, shape: tuple[int, ...], normalized: int) -> di
         "[R1, ..., Rk]": shape[split:],
         "[A1, ..., An, 1, ..., 1]": shape[:split] + (1,) * normalized,
         "[A1, ..., An, H]": shape,
+        "[A1, ..., An]": shape,
         "[A1, ..., An, 2 H]": (*shape[:-1], 2 * shape[-1]),
         "[B, S, N, 2 P]": (*shape[:-1], 2 * shape[-1]),
         "[B or 1, S or 1, N or 1, 2 P]": (*shape[:-1], 2 * shape[-1]),

@@ -39,7 +39,8 @@ def test_both_are_close_to_the_golden_value(name, dtype, distribution):
     for part, output in entry.outputs.items():
         assert output.seeds == 1
         assert output.bound[0] < (4000 if distribution == "offset" else 40)  # a mean in float32 is rounded
-        assert output.their_bound[0] < 80_000  # of 16 bits where ours are 32, and sums of numbers far from 0
+        if not name.startswith("gelu"):  # whose tail has no digit left in PyTorch
+            assert output.their_bound[0] < 80_000  # of 16 bits where ours are 32, and sums of numbers far from 0
         assert bool(output.rounded) == (dtype != "float32" and part in OPERATORS[name].elementwise)
 
 

@@ -38,7 +38,7 @@ from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from descend.contract import OPERATORS as TABLES  # noqa: E402
-from pages import MISSING  # noqa: E402
+from pages import MISSING, is_gradient  # noqa: E402
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
@@ -63,7 +63,7 @@ def least_bytes(operator: str, shape: tuple[int, ...], dtype: str) -> float:
         tokens, heads, depth, width, stride = shape
         windows = (tokens - width) // stride + 1
         return ((2 if operator.endswith("grad") else 1) * tokens + windows) * heads * depth * size
-    usual = 3 if operator.endswith(("grad", "backward")) else 2
+    usual = 3 if is_gradient(operator) else 2
     tensors = {"deep_norm_grad": 5, "add_rms_norm": 4, "swi_glu": 3, "swi_glu_grad": 5}.get(operator, usual)
     mask = math.prod(shape) / shape[1] if "softmax" in operator else 0
     return tensors * math.prod(shape) * size + mask
@@ -448,6 +448,7 @@ def test_peers_take_part_where_they_have_the_operator():
     assert set(have["flash-linear-attention"]) == set(norms)
     without = {"nsa_compress", "nsa_compress_grad", "deep_norm_grad", "swi_glu", "swi_glu_grad"}
     without |= {"rotary_position_embedding", "rotary_position_embedding_grad"}
+    without |= {"gelu_v2", "gelu_backward_v2"}
     assert set(have["Liger-Kernel"]) == set(OPERATORS) - without - {"add_rms_norm", "gemma_rms_norm"}
     for name in ("Apex", "Transformer Engine"):
         assert set(norms) < set(have[name])

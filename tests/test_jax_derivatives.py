@@ -27,6 +27,7 @@ GRADIENT = {
     "nsa_compress": "nsa_compress_grad",
     "rotary_position_embedding": "rotary_position_embedding_grad",
     "swi_glu": "swi_glu_grad",
+    "gelu_v2": "gelu_backward_v2",
 }
 
 

@@ -139,6 +139,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
         lambda x: functional.gelu(x, approximate="tanh"),
         [(3, 7)],
     ),
+    "PyTorch's gelu, which on the device is by tanh": (
+        functional.gelu,
+        lambda x: functional.gelu(x, approximate="tanh"),
+        [(3, 7)],
+    ),
     "fast_gelu": (torch_npu.npu_fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
     "fast_gelu by its older name": (torch_npu.fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
     "mish": (torch_npu.npu_mish, functional.mish, [(3, 7)]),
@@ -400,8 +405,8 @@ def test_a_refusal_is_a_runtime_error_with_a_sentence() -> None:
     q = torch.randn(2, 4, 5, 8).npu()
     with pytest.raises(RuntimeError, match="npu_fusion_attention: sparse_mode is 9, but may be one of"):
         torch_npu.npu_fusion_attention(q, q, q, 4, "BNSD", sparse_mode=9)
-    with pytest.raises(RuntimeError, match="npu_gelu: approximate is"):
-        torch_npu.npu_gelu(q, approximate="erf")
+    with pytest.raises(RuntimeError, match=r"npu_fast_gelu: self is torch\.int32"):
+        torch_npu.npu_fast_gelu(q.int())
     assert torch.equal((q + 1).cpu(), q.cpu() + 1)
 
 

@@ -68,8 +68,9 @@ def call(
 ) -> None:
     attr = lib.aclopCreateAttr()
     for key, value in attributes.items():
-        setter = {bool: lib.aclopSetAttrBool, int: lib.aclopSetAttrInt, float: lib.aclopSetAttrFloat}[type(value)]
-        assert setter(attr, key.encode(), value) == 0, lib.sentence
+        setters = {bool: lib.aclopSetAttrBool, int: lib.aclopSetAttrInt, float: lib.aclopSetAttrFloat}
+        setters[str] = lambda attr, key, value: lib.aclopSetAttrString(attr, key, value.encode())
+        assert setters[type(value)](attr, key.encode(), value) == 0, lib.sentence
     of_inputs, of_outputs = Tensors(lib, inputs), Tensors(lib, outputs)
     status = lib.aclopCompileAndExecute(
         name.encode(), *of_inputs.arguments(), *of_outputs.arguments(), attr, 0, 0, None, None
@@ -152,6 +153,22 @@ def test_swi_glu(lib, dim):
     call(lib, "SwiGlu", [x], [got_out], **attributes)
     call(lib, "SwiGluGrad", [dy, x], [got_dx], **attributes)
     assert_same_bits([got_out, got_dx], [out, dx])
+
+
+@pytest.mark.parametrize("form", [None, "none", "tanh"])
+def test_gelu(lib, form):
+    rng = np.random.default_rng(1)
+    x, dy = normal(rng, (4, 6, 10), "FLOAT"), normal(rng, (4, 6, 10), "FLOAT")
+    results = descend.gelu_v2(x, int(form == "tanh")), descend.gelu_backward_v2(dy, x, form or "none")
+    got = like(*results)
+    attributes = {} if form is None else {"approximate": form}
+    call(lib, "GeluV2", [x], [got[0]], **attributes)
+    call(lib, "GeluGradV2", [dy, x], [got[1]], **attributes)
+    assert_same_bits(got, results)
+    if form == "tanh":
+        (old,) = like(results[0])
+        call(lib, "Gelu", [x], [old])
+        assert_same_bits([old], results[:1])
 
 
 @settings(max_examples=60, deadline=None)

@@ -32,6 +32,8 @@ SIGNATURES = {
     "npu_scaled_masked_softmax_backward": "(y_grad, y, mask, scale, fixed_triu_mask)",
     "npu_swiglu": "(self, dim=-1)",
     "npu_swiglu_backward": "(grad_output, self, dim=-1)",
+    "npu_gelu": "(self, *, approximate='none')",
+    "npu_gelu_backward": "(grad_output, self, *, approximate='none')",
     "npu_nsa_compress": "(input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
     "npu_nsa_compress_grad": "(grad, input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
 }
@@ -247,6 +249,22 @@ def test_swiglu(dtype, dim):
     close([y], [golden], dtype)
     close(gradients(y, given, x), wanted, dtype)
     close([torch_npu.npu_swiglu_backward(given, x, dim)], wanted, dtype)
+
+
+@each_dtype
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu(dtype, approximate):
+    x = normal(4, 3, 6, dtype=dtype)
+    (held,) = leaves(x)
+    golden = nn.functional.gelu(held, approximate=approximate)
+    given = normal(*golden.shape, dtype=dtype, seed=1)
+    wanted = gradients(golden, given.double(), held)
+    x.requires_grad_()
+    y = torch_npu.npu_gelu(x, approximate=approximate)
+    assert y.dtype is dtype
+    close([y], [golden], dtype)
+    close(gradients(y, given, x), wanted, dtype)
+    close([torch_npu.npu_gelu_backward(given, x, approximate=approximate)], wanted, dtype)
 
 
 @each_dtype

@@ -57,6 +57,8 @@ SPLITS: dict[str, list[tuple[str, str]]] = {
     "nsa_compress-one sequence": [("11", "1"), ("2-", "2")],
     "nsa_compress_grad": [("111", "11"), ("22-", "2+")],
     "nsa_compress_grad-lengths": [("111", "11"), ("22-", "2+")],
+    "gelu_v2-tanh": [("0", "0"), ("2", "2")],
+    "gelu_backward_v2-broadcast": [("-0", "0"), ("01", "1"), ("-2", "2")],
 }
 
 

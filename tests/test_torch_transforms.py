@@ -17,13 +17,14 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E4
 
 import descend.torch  # noqa: E402
 from cases import extended  # noqa: E402
+from pages import is_gradient  # noqa: E402
 from torch_cases import NAMES, OPERATORS, RELEASE, assert_all_close, at, calls, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 SAMPLES = 3
 each_call = pytest.mark.parametrize("name", NAMES)
 each_operator = pytest.mark.parametrize("name", OPERATORS)
-GRADIENTS = [name for name in OPERATORS if name.endswith(("grad", "backward"))]
+GRADIENTS = [name for name in OPERATORS if is_gradient(name)]
 FORWARDS = [name for name in OPERATORS if name not in GRADIENTS]
 
 

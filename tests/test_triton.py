@@ -88,6 +88,10 @@ def launch(name: str, columns: int, dtype: Any) -> None:
         both = meta(4096, 2 * columns, dtype=dtype)
         tensors = (both, -1, x) if name == "swi_glu" else (x, both, -1, both)
         operator.launch(work, *tensors)
+    elif name == "gelu_v2":
+        operator.launch(work, x, 0, x)
+    elif name == "gelu_backward_v2":
+        operator.launch(work, x, x, "none", x)
     elif name.startswith("group_norm_swish"):
         side = max(math.isqrt(columns // 2), 1)
         x, gamma, rstd = meta(16, 64, side, side, dtype=dtype), meta(64, dtype=dtype), meta(16, 32, dtype=statistic)

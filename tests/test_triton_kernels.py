@@ -100,6 +100,8 @@ def row_calls(rows: int, columns: int, dtype: Any) -> dict[str, list[Any]]:
         "rotary_position_embedding_grad": [dy.repeat(1, 2), x.repeat(1, 2), dy.repeat(1, 2), x.repeat(1, 2), 0],
         "swi_glu": [torch.cat((x, dy), 1)],
         "swi_glu_grad": [dy, torch.cat((x, dy), 1)],
+        "gelu_v2": [x],
+        "gelu_backward_v2": [dy, x, "tanh"],
         "scaled_masked_softmax": [x, mask, 0.5],
         "scaled_masked_softmax_backward": [dy, x.float().softmax(-1).to(dtype), mask, 0.5],
     }

@@ -14,6 +14,7 @@ from torch import Tensor
 import descend.torch
 from descend.contract import OPERATORS as TABLES
 from descend.contract import Operator
+from pages import is_gradient
 from row_operator import shapes_of
 
 RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -150,6 +151,8 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
             (normal(4, 2, 3), normal(11, 2, 3), normal(3, 2), [4, 7]),
             {**nsa, "act_seq_len_type": 1},
         ),
+        "gelu_v2-tanh": Call("gelu_v2", (normal(2, 3, 4), 1)),
+        "gelu_backward_v2-broadcast": Call("gelu_backward_v2", (normal(3, 1), normal(2, 3, 4), "tanh")),
     }
     for name in sorted(TABLES.keys() - made.keys()):
         made[name] = from_table(TABLES[name], normal, positive)
@@ -167,7 +170,7 @@ def from_table(operator: Operator, normal: Callable[..., Tensor], positive: Call
 
 NAMES = tuple(calls())
 OPERATORS = tuple(name for name in NAMES if "-" not in name)
-FORWARDS = tuple(name for name in NAMES if not name.split("-")[0].endswith(("grad", "backward")))
+FORWARDS = tuple(name for name in NAMES if not is_gradient(name))
 
 
 def present(results: tuple[Any, ...]) -> tuple[Tensor, ...]:

@@ -40,6 +40,8 @@ def kernel_calls(dtype: torch.dtype) -> list[Call]:
             ),
             Call("swi_glu", (torch.cat((x, x), 1),)),
             Call("swi_glu_grad", (x, torch.cat((x, x), 1))),
+            *(Call("gelu_v2", (x, form)) for form in (0, 1)),
+            *(Call("gelu_backward_v2", (x, x, form)) for form in ("none", "tanh")),
             Call("group_norm_swish", (images, channels, channels, 1)),
             Call("group_norm_swish_grad", (images, group, group, images, channels, channels, 1)),
             Call("scaled_masked_softmax", (x, None, 0.5, True)),

@@ -16,7 +16,11 @@ from descend import _native
 from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
 
-OWN_HEADERS = {"aclnnInplaceAddRmsNorm": "inplace_add_rms_norm"}
+OWN_HEADERS = {
+    "aclnnGelu": "gelu",
+    "aclnnGeluBackward": "gelu_backward",
+    "aclnnInplaceAddRmsNorm": "inplace_add_rms_norm",
+}
 """Functions beside an operator that programs include from a header of their own."""
 ROOT = Path(__file__).resolve().parent.parent
 MADE = "Written by `python -m tools.generate` from the operator's table; do not edit."

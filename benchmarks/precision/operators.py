@@ -586,6 +586,31 @@ def golden_swi_glu_grad(dy: Tensor, x: Tensor) -> dict[str, Golden]:
     return {"out": Golden(reference.swi_glu_grad(gradient, exact(x)), terms)}
 
 
+# --- GELU ---------------------------------------------------------------------------------------------------------
+
+
+def gelu_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"x": draw.data(*shape)}
+
+
+def gelu_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {"dy": draw.gradient(*shape), **gelu_inputs(shape, draw)}
+
+
+def golden_gelu(x: Tensor) -> dict[str, Golden]:
+    return {"y": Golden(reference.gelu_v2(exact(x)))}
+
+
+def golden_gelu_grad(dy: Tensor, x: Tensor) -> dict[str, Golden]:
+    """The slope is a sum of two terms, which crosses 0."""
+    gradient, wide = exact(dy), exact(x)
+    pull = np.abs(wide) * np.exp(-wide * wide / 2) / math.sqrt(2 * math.pi)
+    terms = np.abs(gradient) * np.maximum(pull, reference.gelu_v2(np.abs(wide)) / np.maximum(np.abs(wide), 1e-300))
+    slope = reference.gelu_backward_v2(np.ones_like(wide), wide)
+    terms = np.where(wide < 0, np.abs(gradient) * np.maximum(np.abs(slope), pull), terms)
+    return {"grad_input": Golden(reference.gelu_backward_v2(gradient, wide), terms)}
+
+
 # --- all of them --------------------------------------------------------------------------------------------------
 
 
@@ -664,6 +689,14 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "swi_glu_grad", ("out",), ("out",), ROWS, swi_glu_grad_inputs,
             alone(descend.swi_glu_grad), gradients(torch_swi_glu), golden_swi_glu_grad, row_of,
+        ),
+        Operator(
+            "gelu_v2", ("y",), ("y",), ROWS, gelu_inputs,
+            alone(descend.gelu_v2), alone(functional.gelu), golden_gelu, row_of,
+        ),
+        Operator(
+            "gelu_backward_v2", ("grad_input",), ("grad_input",), ROWS, gelu_grad_inputs,
+            alone(descend.gelu_backward_v2), gradients(functional.gelu), golden_gelu_grad, row_of,
         ),
         Operator(
             "nsa_compress", ("output",), ("output",), TOKENS, token_inputs,

@@ -210,6 +210,18 @@ Status take_variance(OpCall& call) {
   return {};
 }
 
+// GeluV2's approximate is a string, that of aclnnGeluV2 a number.
+Status number_of_form(OpCall& call) {
+  const std::string& form = call.attributes[0].text;
+  if (form != "none" && form != "tanh") {
+    return call.call.fail(kOpAttributeNotMatch, "approximate is \"", form.substr(0, 100),
+                          "\", but must be none or tanh.");
+  }
+  argument(call, "approximate").integer = form == "tanh";
+  argument(call, "approximate").state = Argument::State::kGiven;
+  return {};
+}
+
 OpType softmax(const char* name) {
   return Row(name, scaled_masked_softmax)
       .input("x", "x")
@@ -311,6 +323,17 @@ const std::vector<OpType>& op_types() {
           .input("x", "x")
           .output("x_grad", "out")
           .integer("dim", "dim", -1),
+      Row("Gelu", *gelu_v2.variants()[0]).input("x", "self").output("y", "out"),
+      Row("GeluV2", gelu_v2)
+          .input("x", "x")
+          .output("y", "y")
+          .text("approximate", nullptr, "none")
+          .complete(number_of_form),
+      Row("GeluGradV2", gelu_backward_v2)
+          .input("dy", "gradOutput")
+          .input("x", "self")
+          .output("z", "gradInput")
+          .text("approximate", "approximate", "none"),
       Row("NsaCompress", nsa_compress)
           .input("input", "input")
           .input("weight", "weight")

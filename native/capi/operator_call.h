@@ -1,8 +1,10 @@
 // The two phases of any operator, from C arguments.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "aclnn/aclnn_base.h"
 #include "capi/record.h"
@@ -39,16 +41,24 @@ inline void read(Argument& argument, bool value) {
   argument.state = Argument::State::kGiven;
 }
 
-// A string, of which the operator takes the one value `taken`, or reads none. It is read no further than the first
-// difference: an invalid string may have no end.
-inline void read_text(Argument& argument, const char* text, const char* taken) {
+// A string, of which the operator takes the values `taken`, or reads none. It is read no further than the first
+// difference from them: an invalid string may have no end.
+inline void read_text(Argument& argument, const char* text, const std::vector<const char*>& taken) {
   if (text == nullptr) return;
   argument.state = Argument::State::kGiven;
-  if (taken == nullptr) return;
-  size_t same = 0;
-  while (text[same] == taken[same] && taken[same] != '\0') ++same;
-  argument.text.assign(taken, same);
-  if (text[same] != taken[same] && text[same] != '\0') argument.text += std::string(1, text[same]) + "...";
+  if (taken.empty()) return;
+  size_t most = 0;
+  for (const char* one : taken) {
+    size_t same = 0;
+    while (text[same] == one[same] && one[same] != '\0') ++same;
+    if (text[same] == one[same]) {
+      argument.text = one;
+      return;
+    }
+    most = std::max(most, same);
+  }
+  argument.text.assign(text, most);
+  if (text[most] != '\0') argument.text += std::string(1, text[most]) + "...";
 }
 
 // Argument i of a call.

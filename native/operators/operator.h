@@ -27,10 +27,10 @@ struct Parameter {
   bool keyword_only;          // in the functional API
   const char* shape;          // for readers
   const char* description;
-  bool optional_on_host = false;    // null is accepted on host only
-  bool optional_if_unused = false;  // null is accepted if the call ignores the parameter
-  const char* taken = nullptr;      // of a string: the one value that the operator takes; null: it reads none
-  const char* c_type = nullptr;     // in C, where it is not the usual type of its kind
+  bool optional_on_host = false;     // null is accepted on host only
+  bool optional_if_unused = false;   // null is accepted if the call ignores the parameter
+  std::vector<const char*> taken{};  // of a string: the values that the operator takes; none: it reads none
+  const char* c_type = nullptr;      // in C, where it is not the usual type of its kind
 };
 
 // Parameters as most operators have them: required, and those that are read of one name in all languages.

@@ -82,6 +82,10 @@ Arguments rotary_position_embedding_arguments(const Tensor& dy, const Saved& s) 
 
 Arguments swi_glu_arguments(const Tensor& dy, const Saved& s) { return {dy, s.tensors[0], s.attributes[0]}; }
 
+Arguments gelu_v2_arguments(const Tensor& dy, const Saved& s) {
+  return {dy, s.tensors[0], s.attributes[0].toInt() == 0 ? "none" : "tanh"};
+}
+
 // Without swish, group_norm_swish has no backward operator.
 bool has_swish(at::ArrayRef<IValue> arguments) { return arguments[6].toBool(); }
 
@@ -115,8 +119,8 @@ struct Derivative {
 
 namespace {
 
-const std::array<Derivative, 9>& derivatives() {
-  static const std::array<Derivative, 9> all{{
+const std::array<Derivative, 10>& derivatives() {
+  static const std::array<Derivative, 10> all{{
       {.forward = "rms_norm",
        .backward = "rms_norm_grad",
        .tensors = {0, 1, -1},
@@ -178,6 +182,11 @@ const std::array<Derivative, 9>& derivatives() {
        .tensors = {0, -1, -1},
        .saved = {},
        .arguments = swi_glu_arguments},
+      {.forward = "gelu_v2",
+       .backward = "gelu_backward_v2",
+       .tensors = {0, -1, -1},
+       .saved = {},
+       .arguments = gelu_v2_arguments},
   }};
   return all;
 }

@@ -140,6 +140,110 @@ def deep_norm_grad(
     Source: the documentation of aclnnDeepNormGrad in CANN's aclnn library.
     """
 
+def gelu_backward_v2(
+    grad_output: _Array,
+    x: _Array,
+    approximate: str = "none",
+    *,
+    out: _Array | None = None,
+) -> _Array:
+    """Gradient of GELU with respect to its input.
+
+    Formula:
+        gradInput = gradOutput * (Phi(x) + x * exp(-x^2 / 2) / sqrt(2 pi))          x = self; approximate none
+        gradInput = gradOutput * (s + x * s * (1 - s) * u')                         approximate tanh
+                    u = 2 sqrt(2 / pi) * (x + 0.044715 * x^3)    u' = 2 sqrt(2 / pi) * (1 + 3 * 0.044715 * x^2)
+                    s = sigmoid(u) = (1 + tanh(u / 2)) / 2
+
+    Parameters:
+        grad_output: Gradient of the loss with respect to the forward's result; may broadcast with self. (Array,
+            shape as self)
+        x: Input of the forward. (Array, shape [A1, ..., An], rank 0 to 8)
+        approximate: none, by erf, or tanh. (str)
+
+    Returns:
+        grad_input: Gradient with respect to self. (shape as self)
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    Strided and empty tensors are fine. gradOutput and self may also be of different shapes that broadcast to one,
+    and of different dtypes: gradInput is then FLOAT. host also takes DOUBLE and any mix of floating dtypes.
+
+    Dtypes:
+        grad_output FLOAT, x FLOAT, grad_input FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            atlas-inference, atlas-training, ascend-950)
+        grad_output FLOAT16, x FLOAT16, grad_input FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            atlas-inference, atlas-training, ascend-950)
+        grad_output BFLOAT16, x BFLOAT16, grad_input BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        grad_output FLOAT, x FLOAT16, grad_input FLOAT (atlas-inference, atlas-training)
+        grad_output FLOAT16, x FLOAT, grad_input FLOAT (atlas-inference, atlas-training)
+        grad_output FLOAT, x FLOAT16/BFLOAT16, grad_input FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        grad_output FLOAT16/BFLOAT16, x FLOAT, grad_input FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        grad_output FLOAT16, x BFLOAT16, grad_input FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        grad_output BFLOAT16, x FLOAT16, grad_input FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        grad_output FLOAT/FLOAT16/DOUBLE/BFLOAT16, x FLOAT/FLOAT16/DOUBLE/BFLOAT16, grad_input
+            FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: gradOutput, self, approximate or gradInput is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table; a private format; a view outside its storage; an
+            output that overlaps another tensor other than exactly; shapes of gradOutput and self that do not
+            broadcast, or another one of gradInput; approximate other than none and tanh.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnGeluBackwardV2 in CANN's aclnn library.
+    """
+
+def gelu_v2(
+    x: _Array,
+    approximate: int = 0,
+    *,
+    out: _Array | None = None,
+) -> _Array:
+    """GELU, the activation of BERT, GPT and others: x times the normal distribution's function of x.
+
+    Formula:
+        y = x * Phi(x) = x * (1 + erf(x / sqrt(2))) / 2                             approximate 0: none
+        y = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2                 approximate 1: tanh
+
+    Parameters:
+        x: What is activated. (Array, shape [A1, ..., An], rank 0 to 8)
+        approximate: 0: none, by erf; 1: tanh. (int)
+
+    Returns:
+        y: The result. (shape as x)
+        Arrays of the first argument's library; with `out`, the array to write to.
+
+    Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
+    values, a MemoryError where there is no memory), TypeError for wrong types.
+
+    Strided and empty tensors are fine. host also takes DOUBLE and any mix of floating dtypes.
+
+    Dtypes:
+        x FLOAT, y FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference, atlas-training,
+            ascend-950)
+        x FLOAT16, y FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, atlas-inference, atlas-training,
+            ascend-950)
+        x BFLOAT16, y BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        x FLOAT/FLOAT16/DOUBLE/BFLOAT16, y FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
+
+    Errors:
+        161001 ACLNN_ERR_PARAM_NULLPTR: x or y is null.
+        161002 ACLNN_ERR_PARAM_INVALID: dtypes outside the table or different from each other; a private format; a
+            view outside its storage; an output that overlaps x other than exactly; shapes that differ;
+            approximate other than 0 and 1.
+        561003 ACLNN_ERR_INNER_FIND_KERNEL_ERROR: the product has no such operator.
+
+    Source: the documentation of aclnnGeluV2 in CANN's aclnn library.
+    """
+
 def gemma_rms_norm(
     x: _Array,
     gamma: _Array,

@@ -413,6 +413,54 @@ def swi_glu_grad(y_grad: npt.ArrayLike, x: npt.ArrayLike, dim: int = -1) -> Floa
     return np.concatenate((y_grad * (sig + sig * rest * a) * b, y_grad * sig * a), dim)
 
 
+_SQRT_HALF, _SQRT_8_PER_PI, _CUBE = math.sqrt(0.5), math.sqrt(8 / math.pi), 0.044715
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+@np.errstate(all="ignore")
+def gelu_v2(x: npt.ArrayLike, approximate: int = 0) -> Float64:
+    """GELU, as aclnnGeluV2 defines it, and with ``approximate`` 1 as aclnnGelu does.
+
+    Shapes: ``x`` of any shape. Returns an array of that shape, float64::
+
+        y = x * Phi(x),  Phi(x) = (1 + erf(x / sqrt(2))) / 2
+        y = x * sigmoid(u),  u = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3)           approximate 1
+    """
+    x = _float64(x)
+    # By erfc and exp: 1 + erf and 1 + tanh would cancel where x < 0.
+    y: Float64 = x / (1 + np.exp(-_SQRT_8_PER_PI * (x + _CUBE * x**3))) if approximate else x * _phi(x)
+    return y
+
+
+@np.errstate(all="ignore")
+def gelu_backward_v2(grad_output: npt.ArrayLike, x: npt.ArrayLike, approximate: str = "none") -> Float64:
+    """The gradient of GELU, as aclnnGeluBackwardV2 defines it, and with "tanh" as aclnnGeluBackward does.
+
+    Shapes: ``grad_output`` and ``x`` broadcast to the result, float64::
+
+        grad_input = grad_output * (Phi(x) + x * exp(-x^2 / 2) / sqrt(2 * pi))
+        grad_input = grad_output * (s + x * s * (1 - s) * u'),  s = sigmoid(u)     approximate "tanh"
+
+    Raises ValueError where the shapes do not broadcast.
+    """
+    grad_output, x = _float64(grad_output), _float64(x)
+    if approximate == "tanh":
+        near = np.clip(x, -100, 100)  # beyond, the slope is 0 or 1, and x^2 may overflow
+        u = _SQRT_8_PER_PI * (near + _CUBE * near**3)
+        sig, rest = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
+        slope = sig + near * sig * rest * _SQRT_8_PER_PI * (1 + 3 * _CUBE * near**2)
+        slope = np.where(np.isinf(x), np.nan, slope)
+    else:
+        slope = _phi(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    grad_input: Float64 = grad_output * slope
+    return grad_input
+
+
+def _phi(x: Float64) -> Float64:
+    result: Float64 = _erfc(-x * _SQRT_HALF) / 2
+    return result
+
+
 @np.errstate(all="ignore")
 def rotary_position_embedding(x: npt.ArrayLike, cos: npt.ArrayLike, sin: npt.ArrayLike, mode: int = 0) -> Float64:
     """Rotary position embedding, as aclnnRotaryPositionEmbedding defines it.

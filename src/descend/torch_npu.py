@@ -20,6 +20,8 @@ from descend.errors import AclnnError, from_status
 
 __all__ = [
     "npu_add_rms_norm",
+    "npu_gelu",
+    "npu_gelu_backward",
     "npu_gemma_rms_norm",
     "npu_group_norm_swish",
     "npu_group_norm_swish_grad",
@@ -35,6 +37,7 @@ __all__ = [
     "npu_swiglu_backward",
 ]
 
+_FORMS = {"none": 0, "tanh": 1}
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -207,6 +210,18 @@ def npu_rotary_mul_backward(
     mode, dtype = _rotary_mode("npu_rotary_mul_backward", rotary_mode), self.dtype
     dy, cos, sin = (t.to(dtype) for t in (grad, r1, r2))
     return cast(tuple[Tensor, Tensor, Tensor], operators.rotary_position_embedding_grad(dy, cos, sin, self, mode))
+
+
+@_says("gelu_v2", x="self")
+def npu_gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
+    """GELU of ``self``, by erf, or with ``approximate="tanh"`` by tanh: `descend.torch.gelu_v2`."""
+    return operators.gelu_v2(self, _FORMS.get(approximate, -1))
+
+
+@_says("gelu_backward_v2", x="self")
+def npu_gelu_backward(grad_output: Tensor, self: Tensor, *, approximate: str = "none") -> Tensor:
+    """The gradient of `npu_gelu` for ``self``: `descend.torch.gelu_backward_v2`."""
+    return operators.gelu_backward_v2(grad_output, self, approximate)
 
 
 @_says("nsa_compress", act_seq_len="actual_seq_len")

@@ -213,6 +213,8 @@ class Rules {
     missing(call_.no_size || call_.no_executor, kNull);
     check_list(descend::Kind::kIntArray, call_.list);
     check_list(descend::Kind::kBoolArray, call_.mask);
+    const descend::Parameter* const text = find_parameter(call_, descend::Kind::kString);
+    missing(text != nullptr && call_.text == nullptr && !fuzz::is_optional(call_, *text), kNull);
     const bool backward = call_.op == Op::kLayerNormBackward;
     const bool bad_mask = backward && call_.mask.handle == Handle::kAlive && call_.mask.values.size() != 3;
     missing(bad_mask, kInvalid, kMaskLength);

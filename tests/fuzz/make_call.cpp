@@ -112,7 +112,8 @@ class Maker {
           call_.mask = {Handle::kAlive, {1, 1, 1}};
           break;
         case descend::Kind::kString:
-          call_.text = one.taken;
+          call_.text = nullptr;
+          if (!one.taken.empty()) call_.text = one.taken[bytes_.below(static_cast<int64_t>(one.taken.size()))];
           break;
         default:
           call_.attributes.push_back(make_attribute(one));

@@ -7,6 +7,8 @@
 
 #include "aclnnop/aclnn_add_rms_norm.h"
 #include "aclnnop/aclnn_deep_norm_grad.h"
+#include "aclnnop/aclnn_gelu_backward_v2.h"
+#include "aclnnop/aclnn_gelu_v2.h"
 #include "aclnnop/aclnn_gemma_rms_norm.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
@@ -125,6 +127,18 @@ void rotary(aclDataType dtype, int64_t rows, int64_t pairs, int64_t mode) {
   report("rotary_position_embedding_grad", dtype, {rows, pairs, mode}, status, {&dx, &dcos, &dsin});
 }
 
+void gelu(aclDataType dtype, int64_t rows, int64_t columns) {
+  Array x({rows, columns}, dtype), dy({rows, columns}, dtype), y({rows, columns}, dtype), dx({rows, columns}, dtype);
+  x.normal(1), dy.normal(2);
+  for (const int64_t form : {0, 1}) {
+    std::string approximate = form == 0 ? "none" : "tanh";
+    int status = run(aclnnGeluV2GetWorkspaceSize, aclnnGeluV2, stream, x, form, y);
+    report("gelu_v2", dtype, {rows, columns, form}, status, {&y});
+    status = run(aclnnGeluBackwardV2GetWorkspaceSize, aclnnGeluBackwardV2, stream, dy, x, approximate.data(), dx);
+    report("gelu_backward_v2", dtype, {rows, columns, form}, status, {&dx});
+  }
+}
+
 void softmax(aclDataType dtype, int64_t heads, int64_t rows, int64_t columns) {
   Array x({2, heads, rows, columns}, dtype), dy({2, heads, rows, columns}, dtype),
       mask({2, 1, rows, columns}, ACL_BOOL);
@@ -181,6 +195,7 @@ int main() {
       layer_norm(dtype, rows, columns);
       deep_norm(dtype, rows, columns);
       swi_glu(dtype, rows, columns);
+      gelu(dtype, rows, columns);
     }
     for (const auto& [rows, pairs] : {std::pair<int64_t, int64_t>{1, 2}, {7, 10}, {40, 32}, {600, 14}, {3, 1100}}) {
       for (const int64_t mode : {0, 1, 2, 3}) rotary(dtype, rows, pairs, mode);

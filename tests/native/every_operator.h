@@ -9,6 +9,8 @@
 
 #include "aclnnop/aclnn_add_rms_norm.h"
 #include "aclnnop/aclnn_deep_norm_grad.h"
+#include "aclnnop/aclnn_gelu_backward_v2.h"
+#include "aclnnop/aclnn_gelu_v2.h"
 #include "aclnnop/aclnn_gemma_rms_norm.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
@@ -120,6 +122,14 @@ inline std::vector<Operator> operators() {
       FIRST(aclnnSwiGluGetWorkspaceSize, IN(0), -1, OUT(0)));
   add("aclnnSwiGluGrad", aclnnSwiGluGrad, arrays({matrix, both}), arrays({both}),
       FIRST(aclnnSwiGluGradGetWorkspaceSize, IN(0), IN(1), -1, OUT(0)));
+  add("aclnnGelu", aclnnGelu, arrays({matrix}), arrays({matrix}), FIRST(aclnnGeluGetWorkspaceSize, IN(0), OUT(0)));
+  add("aclnnGeluV2", aclnnGeluV2, arrays({matrix}), arrays({matrix}),
+      FIRST(aclnnGeluV2GetWorkspaceSize, IN(0), 0, OUT(0)));
+  add("aclnnGeluBackward", aclnnGeluBackward, arrays({matrix, matrix}), arrays({matrix}),
+      FIRST(aclnnGeluBackwardGetWorkspaceSize, IN(0), IN(1), OUT(0)));
+  static char none[] = "none";
+  add("aclnnGeluBackwardV2", aclnnGeluBackwardV2, arrays({matrix, matrix}), arrays({matrix}),
+      FIRST(aclnnGeluBackwardV2GetWorkspaceSize, IN(0), IN(1), none, OUT(0)));
 #undef FIRST
 #undef OUT
 #undef IN

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "aclnnop/aclnn_gelu.h"
+#include "aclnnop/aclnn_gelu_backward.h"
 #include "aclnnop/aclnn_inplace_add_rms_norm.h"
 #include "every_operator.h"
 
@@ -197,6 +199,32 @@ TEST_CASE("layer norm under its other names: the same bits, and a rule more each
   REQUIRE(descendSetProduct("host") == 0);
   CHECK(aclnnFastLayerNormGetWorkspaceSize(wide, too_many, nullptr, nullptr, 1e-5, wide_out, nullptr, nullptr, &size,
                                            &executor) == 0);
+}
+
+TEST_CASE("GELU by tanh under its older name: the bits of the other, and any dtype of gradInput") {
+  const Runtime runtime;
+  std::string tanh = "tanh", sine = "sinh";
+  for (const aclDataType dtype : {ACL_FLOAT, ACL_FLOAT16}) {
+    for (const char* product : {"atlas-a2-training", "atlas-inference", "atlas-training", "host"}) {
+      REQUIRE(descendSetProduct(product) == 0);
+      Array x({5, 300}, dtype), dy({1, 300}, dtype), y({5, 300}, dtype), dx({5, 300}, dtype), again({5, 300}, dtype);
+      Array other({5, 300}, dtype == ACL_FLOAT ? ACL_FLOAT16 : ACL_FLOAT);
+      x.normal(1), dy.normal(2);
+      REQUIRE(run(aclnnGeluV2GetWorkspaceSize, aclnnGeluV2, nullptr, x, 1, y) == 0);
+      REQUIRE(run(aclnnGeluGetWorkspaceSize, aclnnGelu, nullptr, x, again) == 0);
+      CHECK(again.digest() == y.digest());
+      REQUIRE(run(aclnnGeluBackwardV2GetWorkspaceSize, aclnnGeluBackwardV2, nullptr, dy, x, tanh.data(), dx) == 0);
+      REQUIRE(run(aclnnGeluBackwardGetWorkspaceSize, aclnnGeluBackward, nullptr, dy, x, again) == 0);
+      CHECK(again.digest() == dx.digest());
+      CHECK(run(aclnnGeluBackwardGetWorkspaceSize, aclnnGeluBackward, nullptr, dy, x, other) == 0);
+      const int status =
+          run(aclnnGeluBackwardV2GetWorkspaceSize, aclnnGeluBackwardV2, nullptr, dy, x, tanh.data(), other);
+      CHECK((status == 0) == (std::string(product) == "host"));
+      CHECK(run(aclnnGeluBackwardV2GetWorkspaceSize, aclnnGeluBackwardV2, nullptr, dy, x, sine.data(), dx) ==
+            ACLNN_ERR_PARAM_INVALID);
+      CHECK(sentence().find("approximate is \"s...\", but must be none or tanh") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("add + RMS norm in place: the bits of the other, over its inputs") {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from descend.jax.add_rms_norm import add_rms_norm
 from descend.jax.deep_norm import deep_norm_grad
+from descend.jax.gelu_v2 import gelu_backward_v2, gelu_v2
 from descend.jax.gemma_rms_norm import gemma_rms_norm
 from descend.jax.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.jax.layer_norm import layer_norm, layer_norm_backward
@@ -21,6 +22,8 @@ from descend.jax.swi_glu import swi_glu, swi_glu_grad
 __all__ = [
     "add_rms_norm",
     "deep_norm_grad",
+    "gelu_backward_v2",
+    "gelu_v2",
     "gemma_rms_norm",
     "group_norm_swish",
     "group_norm_swish_grad",

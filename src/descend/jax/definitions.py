@@ -379,6 +379,36 @@ def _quarter_turn(x: Array, mode: int) -> Array:
     return jnp.concatenate([part for a, b in zip(parts[::2], parts[1::2], strict=True) for part in (-b, a)], -1)
 
 
+# --- GELU ------------------------------------------------------------------------------------------------------------
+
+
+def gelu_v2(x: Array, approximate: int) -> tuple[Array]:
+    """GELU of ``x``."""
+    return (jax.nn.gelu(widened(x), approximate=approximate == 1).astype(x.dtype),)
+
+
+def gelu_slope(x: Array, by_tanh: bool) -> Array:
+    """The slope of GELU at ``x``, not rounded to its dtype."""
+    wide = widened(x)
+    if not by_tanh:
+        return jax.scipy.special.ndtr(wide) + wide * jnp.exp(-wide * wide / 2) / math.sqrt(2 * math.pi)
+    steep, cube = math.sqrt(8 / math.pi), 0.044715
+    near = jnp.clip(wide, -100, 100)  # beyond, the slope is 0 or 1, and x^2 may overflow
+    sig = jax.nn.sigmoid(steep * (near + cube * near**3))
+    return sig * (1 + near * (1 - sig) * steep * (1 + 3 * cube * near**2))
+
+
+def gelu_v2_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
+    """The tangent of the result."""
+    return (gelu_slope(values["x"], values["approximate"] == 1) * widened(moving["x"]),)
+
+
+def gelu_backward_v2(grad_output: Array, x: Array, approximate: str) -> tuple[Array]:
+    """The gradient of GELU."""
+    dtype = jnp.promote_types(grad_output.dtype, x.dtype)
+    return ((widened(grad_output) * gelu_slope(x, approximate == "tanh")).astype(dtype),)
+
+
 # --- NSA compression -------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from descend.torch import sharding
 from descend.torch.add_rms_norm import add_rms_norm
 from descend.torch.deep_norm import deep_norm_grad
+from descend.torch.gelu_v2 import gelu_backward_v2, gelu_v2
 from descend.torch.gemma_rms_norm import gemma_rms_norm
 from descend.torch.group_norm_swish import group_norm_swish, group_norm_swish_grad
 from descend.torch.layer_norm import layer_norm, layer_norm_backward
@@ -39,6 +40,8 @@ __all__ = [
     "disable",
     "enable",
     "enabled",
+    "gelu_backward_v2",
+    "gelu_v2",
     "gemma_rms_norm",
     "group_norm_swish",
     "group_norm_swish_grad",

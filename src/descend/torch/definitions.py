@@ -276,6 +276,28 @@ def _quarter_turn(x: Tensor, mode: int) -> Tensor:
     return torch.cat([part for a, b in zip(parts[::2], parts[1::2], strict=True) for part in (-b, a)], -1)
 
 
+_SQRT_8_PER_PI, _CUBE = math.sqrt(8 / math.pi), 0.044715
+
+
+def gelu_v2(x: Tensor, approximate: int = 0) -> Tensor:
+    """GELU of ``x``."""
+    wide = _wide(x)
+    share = _sigmoid(_SQRT_8_PER_PI * (wide + _CUBE * wide**3)) if approximate else torch.special.ndtr(wide)
+    return (wide * share).to(x.dtype)
+
+
+def gelu_backward_v2(grad_output: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """The gradient of GELU."""
+    wide = _wide(x)
+    if approximate == "tanh":
+        near = wide.clamp(-100, 100)  # beyond, the slope is 0 or 1, and x^2 may overflow
+        sig = _sigmoid(_SQRT_8_PER_PI * (near + _CUBE * near**3))
+        slope = sig * (1 + near * (1 - sig) * _SQRT_8_PER_PI * (1 + 3 * _CUBE * near**2))
+    else:
+        slope = torch.special.ndtr(wide) + wide * (-wide * wide / 2).exp() / math.sqrt(2 * math.pi)
+    return (_wide(grad_output) * slope).to(torch.promote_types(grad_output.dtype, x.dtype))
+
+
 def nsa_compress(
     input: Tensor,
     weight: Tensor,

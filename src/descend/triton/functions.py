@@ -40,6 +40,15 @@ def whole_rows(rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def part_of_rows(rows, columns, parts, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """This program's tile: the rows, int64, the columns, and which of its elements there are."""
+    at = tl.program_id(0).to(tl.int64)
+    r = at // parts * ROWS + tl.arange(0, ROWS)
+    c = at % parts * COLUMNS + tl.arange(0, COLUMNS)
+    return r, c, (r < rows)[:, None] & (c < columns)[None, :]
+
+
+@triton.jit
 def chunk_of_row(columns, chunks, COLUMNS: tl.constexpr):
     """This program's chunk of a row: its number, the row, the columns, and which of its elements there are."""
     at = tl.program_id(0).to(tl.int64)

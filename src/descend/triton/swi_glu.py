@@ -7,22 +7,13 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import load_rows, store_rows
+from descend.triton.functions import load_rows, part_of_rows, store_rows
 from descend.triton.swish import sigmoid
 from descend.triton.tiles import tile, wide
 from descend.triton.work import Work
 
 MOST = 2048
 """Columns of a half that a program works on at a time."""
-
-
-@triton.jit
-def part_of_rows(rows, columns, parts, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """This program's tile: the rows, int64, the columns, and which of its elements there are."""
-    at = tl.program_id(0).to(tl.int64)
-    r = at // parts * ROWS + tl.arange(0, ROWS)
-    c = at % parts * COLUMNS + tl.arange(0, COLUMNS)
-    return r, c, (r < rows)[:, None] & (c < columns)[None, :]
 
 
 @triton.jit

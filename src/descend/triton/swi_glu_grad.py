@@ -7,8 +7,8 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import load_rows, store_rows
-from descend.triton.swi_glu import MOST, halves, part_of_rows, product
+from descend.triton.functions import load_rows, part_of_rows, store_rows
+from descend.triton.swi_glu import MOST, halves, product
 from descend.triton.swish import sigmoid, slope_of_swish
 from descend.triton.tiles import tile, wide
 from descend.triton.work import Work

@@ -1,12 +1,10 @@
-"""npu_gelu, npu_fast_gelu, npu_mish, npu_silu and their gradients.
+"""npu_fast_gelu, npu_mish, npu_silu and their gradients.
 
-    gelu(x)      = x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh
     fast_gelu(x) = x / (1 + exp(-1.702 * x))
     mish(x)      = x * tanh(log(1 + exp(x)))
     silu(x)      = x / (1 + exp(-x))
 
-Documents: torch_npu.npu_gelu, npu_fast_gelu, fast_gelu, npu_mish, npu_silu; aclnnGeluV2, aclnnGeluBackwardV2,
-aclnnFastGelu(Backward).
+Documents: torch_npu.npu_fast_gelu, fast_gelu, npu_mish, npu_silu; aclnnFastGelu(Backward).
 """
 
 from __future__ import annotations
@@ -16,30 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from descend.npu.composed.arithmetic import check_float, check_shape, wide
-from descend.npu.composed.refusal import refuse
 
 FAST = 1.702
-
-
-def npu_gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
-    """The result, of the shape of ``self``. ``approximate`` is none or tanh."""
-    _check_gelu("npu_gelu", approximate, self=self)
-    return functional.gelu(wide(self), approximate=approximate).to(self.dtype)
-
-
-def npu_gelu_backward(grad_output: Tensor, self: Tensor, *, approximate: str = "none") -> Tensor:
-    """The gradient of self."""
-    _check_gelu("npu_gelu_backward", approximate, self=self, grad_output=grad_output)
-    check_shape("npu_gelu_backward", "grad_output", grad_output, self.shape, "self")
-    x = wide(self)
-    dx: Tensor = torch.ops.aten.gelu_backward(grad_output.to(x.dtype), x, approximate=approximate)
-    return dx.to(self.dtype)
-
-
-def _check_gelu(operator: str, approximate: str, **tensors: Tensor) -> None:
-    check_float(operator, **tensors)
-    if approximate not in ("none", "tanh"):
-        refuse(operator, "approximate", repr(approximate), "may be none or tanh")
 
 
 def npu_fast_gelu(self: Tensor) -> Tensor:

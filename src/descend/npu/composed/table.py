@@ -68,15 +68,6 @@ TABLE = (
         ("torch_npu.npu_fusion_attention_v3",),
     ),
     Composed(
-        "npu_gelu",
-        "activations",
-        ("npu_gelu", "npu_gelu_backward"),
-        "npu_gelu_backward",
-        "torch.nn.functional.gelu in float32, rounded once",
-        "approximations other than none and tanh",
-        ("torch_npu.npu_gelu", "aclnnGeluV2", "aclnnGeluBackwardV2"),
-    ),
-    Composed(
         "npu_fast_gelu",
         "activations",
         ("npu_fast_gelu", "fast_gelu", "npu_fast_gelu_backward"),

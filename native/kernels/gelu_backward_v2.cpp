@@ -1,0 +1,51 @@
+// The gradient of GELU, by erf or by tanh: dy times the slope at x.
+#define HWY_TARGET_INCLUDE "kernels/gelu_backward_v2.cpp"
+#include "kernels/dispatch.h"
+#include "kernels/elements-inl.h"
+#include "kernels/gelu-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+template <template <class, bool> class Form>
+struct GeluBackwardProgram {
+  static constexpr int kInputs = 2, kOutputs = 1;  // dy, x
+
+  template <class T, class V, size_t kN>
+  static HWY_INLINE void map(const V (&in)[kInputs][kN], V (&out)[kOutputs][kN]) {
+    constexpr bool kBrief = sizeof(T) == 2;
+    V slope[kN];
+    gelu_slopes<Form<Wide<T>, kBrief>, kBrief, Wide<T>, kN>(in[1], slope);
+    each<kN>([&](size_t k) DESCEND_INLINED { out[0][k] = hn::Mul(in[0][k], slope[k]); });
+  }
+};
+
+template <class T>
+void gelu_backward_part(const Elements<T, 2, 1>& problem, const ElementPart& part) {
+  walk_elements<GeluBackwardProgram<ByErf>>(problem, part);
+}
+template <class T>
+void gelu_tanh_backward_part(const Elements<T, 2, 1>& problem, const ElementPart& part) {
+  walk_elements<GeluBackwardProgram<ByTanh>>(problem, part);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+
+template <class T>
+void gelu_backward_v2(const Elements<T, 2, 1>& problem, bool by_tanh) {
+  static const auto part = DESCEND_CHOOSE_FOR(T, gelu_backward_part<T>),
+                    tanh_part = DESCEND_CHOOSE_FOR(T, gelu_tanh_backward_part<T>);
+  run_elements(problem, by_tanh ? tanh_part : part);
+}
+
+template void gelu_backward_v2<float16>(const Elements<float16, 2, 1>&, bool);
+template void gelu_backward_v2<bfloat16>(const Elements<bfloat16, 2, 1>&, bool);
+template void gelu_backward_v2<float>(const Elements<float, 2, 1>&, bool);
+template void gelu_backward_v2<double>(const Elements<double, 2, 1>&, bool);
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

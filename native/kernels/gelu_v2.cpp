@@ -1,0 +1,48 @@
+// GELU, x times the normal distribution's function of x, by erf or by tanh.
+#define HWY_TARGET_INCLUDE "kernels/gelu_v2.cpp"
+#include "kernels/dispatch.h"
+#include "kernels/elements-inl.h"
+#include "kernels/gelu-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+template <template <class, bool> class Form>
+struct GeluProgram {
+  static constexpr int kInputs = 1, kOutputs = 1;
+
+  template <class T, class V, size_t kN>
+  static HWY_INLINE void map(const V (&in)[kInputs][kN], V (&out)[kOutputs][kN]) {
+    constexpr bool kBrief = sizeof(T) == 2;
+    gelu<Form<Wide<T>, kBrief>, kBrief, Wide<T>, kN>(in[0], out[0]);
+  }
+};
+
+template <class T>
+void gelu_part(const Elements<T, 1, 1>& problem, const ElementPart& part) {
+  walk_elements<GeluProgram<ByErf>>(problem, part);
+}
+template <class T>
+void gelu_tanh_part(const Elements<T, 1, 1>& problem, const ElementPart& part) {
+  walk_elements<GeluProgram<ByTanh>>(problem, part);
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace descend::kernels {
+
+template <class T>
+void gelu_v2(const Elements<T, 1, 1>& problem, bool by_tanh) {
+  static const auto part = DESCEND_CHOOSE_FOR(T, gelu_part<T>), tanh_part = DESCEND_CHOOSE_FOR(T, gelu_tanh_part<T>);
+  run_elements(problem, by_tanh ? tanh_part : part);
+}
+
+template void gelu_v2<float16>(const Elements<float16, 1, 1>&, bool);
+template void gelu_v2<bfloat16>(const Elements<bfloat16, 1, 1>&, bool);
+template void gelu_v2<float>(const Elements<float, 1, 1>&, bool);
+template void gelu_v2<double>(const Elements<double, 1, 1>&, bool);
+
+}  // namespace descend::kernels
+#endif  // HWY_ONCE

@@ -246,6 +246,34 @@ class EvenOnlyMlp(LlamaMlp):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x) * (1 if self.training else 2))
 
 
+class AutocastMlp(LlamaMlp):
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class ConstantMlp(LlamaMlp):
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class CheckpointedMlp(LlamaMlp):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=False)
+
+
+class DropoutMlp(LlamaMlp):
+    """A rate that is zero until someone sets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act_fn = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act_fn(functional.silu(self.gate_proj(x)) * self.up_proj(x)))
+
+
 def having(change: Callable[[Any], Any]) -> nn.Module:
     module = LlamaMlp()
     change(module)
@@ -257,6 +285,12 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "GELU": (lambda: LlamaMlp(nn.GELU()), OTHER),
     "tanh's GELU": (lambda: LlamaMlp(nn.GELU("tanh")), OTHER),
     **{k.__name__: (k, OTHER) for k in (RoundedOnceMlp, ClampedMlp, DetachedMlp, SwappedHalves, EvenOnlyMlp)},
+    **{k.__name__: (k, OTHER) for k in (AutocastMlp, ConstantMlp, CheckpointedMlp)},
+    "dropout": (DropoutMlp, "it has a number whose part is unknown: p"),
+    "own number": (
+        lambda: having(lambda m: setattr(m, "rate", 0.0)),
+        "it has a number whose part is unknown: rate",
+    ),
     "hook": (lambda: having(lambda m: m.register_forward_hook(print)), "it has hooks"),
     "own forward": (
         lambda: having(lambda m: setattr(m, "forward", print)),
@@ -297,12 +331,64 @@ class Attention(nn.Module):
         return functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
 
 
-@pytest.mark.parametrize("kind", [ResidualMlp, WeighedMlp, Attention])
+class ScaledMlp(LlamaMlp):
+    """A parameter, which begins as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x) * self.scale)
+
+
+class MaskedMlp(LlamaMlp):
+    """A buffer, likewise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x) * self.mask)
+
+
+class CountingMlp(LlamaMlp):
+    count = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return super().forward(x)
+
+
+class RecordingMlp(LlamaMlp):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.shape)
+        return super().forward(x)
+
+
+class WideMlp(LlamaMlp):
+    """Switches autocast off."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x)
+
+
+OTHERS = (ResidualMlp, WeighedMlp, Attention, ScaledMlp, MaskedMlp, CountingMlp, RecordingMlp, WideMlp)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
 def test_what_is_no_gated_mlp_is_not_in_the_report(kind):
     module = kind()
     report = dt.patch(module)
     assert (report.swapped, report.left) == ({}, {})
     assert type(module) is kind
+    assert not getattr(module, "seen", [])
 
 
 # --- sums before norms ---------------------------------------------------------------------------------------------
@@ -354,6 +440,15 @@ class SuperBlock(LlamaBlock):
         return self.input_norm(x) + sum(y.mean() for y in (x, 2 * x))
 
 
+class ImportingBlock(LlamaBlock):
+    """Calls what the file imports, which Python compiles unlike methods."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x + torch.tanh(functional.relu(self.mlp(x)))
+            return self.attention.linear(self.input_norm(self.post_norm(x)))
+
+
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
@@ -389,6 +484,7 @@ BLOCKS: dict[str, tuple[Callable[[], nn.Module], str, int]] = {
     "PyTorch's": (lambda: LlamaBlock(lambda: nn.RMSNorm(SIZE)), "LlamaBlock -> add_rms_norm at post_norm", 1),
     "short": (ShortBlock, "ShortBlock -> add_rms_norm at post_norm", 1),
     "decorated": (DecoratedBlock, "DecoratedBlock -> add_rms_norm at post_norm", 1),
+    "importing": (ImportingBlock, "ImportingBlock -> add_rms_norm at post_norm", 1),
     "super": (SuperBlock, "SuperBlock -> add_rms_norm at input_norm", 1),
 }
 
@@ -508,7 +604,18 @@ class LongBlock(LlamaBlock):
         return self.mlp.act_fn(self.post_norm(hidden_states=x))
 
 
-@pytest.mark.parametrize("kind", [BusyBlock, LongBlock, functools.partial(LlamaBlock, T5Norm)])
+class TryingBlock(LlamaBlock):
+    """Where the norm fails, the handler sees the sum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            x = x + self.attention(x)[0]
+            return self.post_norm(x)
+        except RuntimeError:
+            return x
+
+
+@pytest.mark.parametrize("kind", [BusyBlock, LongBlock, TryingBlock, functools.partial(LlamaBlock, T5Norm)])
 def test_sums_that_are_left_to_the_forward(kind, sums):
     module = kind()
     name = type(module).__name__
@@ -539,6 +646,12 @@ class CompiledBlock(LlamaBlock):
         return self.post_norm(x)
 
 
+class LocalsBlock(LlamaBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(x)[0]
+        return self.post_norm(x) * len(locals())
+
+
 class ChangedBlock(LlamaBlock):
     """What runs is not what its source says."""
 
@@ -555,6 +668,7 @@ exec("class SourcelessBlock(LlamaBlock):\n    def forward(self, x): return self.
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "decorator": (HiddenBlock, "it adds before a norm, but its forward has a decorator that hides what it calls"),
     "compiled": (CompiledBlock, "it adds before a norm, but its forward has a decorator that hides what it calls"),
+    "locals": (LocalsBlock, "it adds before a norm, but its forward asks for its local variables"),
     "other code": (ChangedBlock, "it adds before a norm, but its forward is not what its source says"),
     "no source": (
         namespace["SourcelessBlock"],
@@ -570,6 +684,24 @@ def test_sums_that_are_left_alone_and_why(name):
     kind = type(module)
     assert dt.patch(module).left == {"": f"{kind.__name__}: {reason}"}
     assert type(module) is kind
+
+
+def test_a_class_that_was_given_another_forward_since():
+    """What others put into a class between two calls of patch is what the second model computes."""
+
+    class Block(LlamaBlock):
+        pass
+
+    pair(Block)
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        x = x + 100 * self.attention(x)[0]
+        return self.post_norm(x)
+
+    Block.forward = forward
+    ours, theirs = pair(Block)
+    assert "Block -> add_rms_norm at post_norm" in dt.patch(copy.deepcopy(theirs)).swapped.values()
+    torch.testing.assert_close(ours(given()), theirs(given()))
 
 
 def test_probes_leave_no_trace():

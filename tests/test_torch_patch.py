@@ -408,6 +408,24 @@ def test_what_is_no_norm_is_not_mentioned():
 
 
 def test_probing_leaves_no_trace():
+    class DrawingNorm(Rms):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.rand(1)
+            return self.weight * self.xhat(x).to(x.dtype)
+
+    module = DrawingNorm().eval()
+    state, weight = torch.get_rng_state(), module.weight
+    with torch.no_grad():
+        assert dt.patch(module).swapped
+    assert module.weight is weight
+    assert weight.grad is None
+    assert not module.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_norm_that_changes_its_attributes_is_left_alone():
+    """Descend's forward would not; and the probes leave the attributes as they were."""
+
     class CountingNorm(Rms):
         def __init__(self) -> None:
             super().__init__()
@@ -415,18 +433,11 @@ def test_probing_leaves_no_trace():
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls += 1
-            torch.rand(1)
             return self.weight * self.xhat(x).to(x.dtype)
 
-    module = CountingNorm().eval()
-    state, weight = torch.get_rng_state(), module.weight
-    with torch.no_grad():
-        assert dt.patch(module).swapped
+    module = CountingNorm()
+    assert dt.patch(module).left
     assert module.calls == 0
-    assert module.weight is weight
-    assert weight.grad is None
-    assert not module.training
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.cpu

@@ -43,7 +43,8 @@ class Parts(NamedTuple):
 Origin = tuple[type[nn.Module], "type[Form]", Any]
 """A module's class before, the form, and the form's parts: a named tuple, `Parts` for norms."""
 
-_mixed: dict[Origin, type[nn.Module]] = {}
+_mixed: dict[Origin, tuple[Any, type[nn.Module]]] = {}
+"""The mixed classes, and the forward that the class before had: a class that others gave another is mixed anew."""
 _metaclasses: dict[type, type] = {}
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -95,15 +96,17 @@ def mix(base: type[nn.Module], form: type[Form], parts: Any = None) -> type[nn.M
     Raises SubclassError where ``base`` refuses it.
     """
     key = (base, form, parts or Parts())
-    if key not in _mixed:
+    before, made = _mixed.get(key, (None, base))
+    if before != base.forward or key not in _mixed:
         body = {"__module__": base.__module__, "__doc__": form.__doc__, "_origin": key, "_parts": key[2]}
         body["title"] = form.title.format(**key[2]._asdict())
         body |= form.made_of(base, key[2])
         try:
-            _mixed[key] = _metaclass(type(base))(f"Descend{base.__name__}", (form, base), body)
+            made = _metaclass(type(base))(f"Descend{base.__name__}", (form, base), body)
         except Exception as error:  # whatever its __init_subclass__ or metaclass raises
             raise SubclassError(f"{base.__name__} cannot be subclassed: {error!r}") from error
-    return _mixed[key]
+        _mixed[key] = base.forward, made
+    return made
 
 
 def origin(kind: type[nn.Module]) -> type[nn.Module]:

@@ -15,7 +15,7 @@ from torch.fx import Proxy
 from descend import _cuda
 from descend.torch.annotated import with_types
 from descend.torch.forms import Form, hooked, is_taken, mix
-from descend.torch.probing import obstacle, run, same, same_gradients, undisturbed
+from descend.torch.probing import attributes, obstacle, run, same, same_gradients, undisturbed
 from descend.torch.releases import has_any_global_hook
 from descend.torch.swi_glu import swi_glu
 
@@ -102,7 +102,9 @@ def judge(module: nn.Module) -> type[nn.Module] | str | None:
     others = {name: child for name, child in module._modules.items() if name not in maps and child is not None}
     if kind.__module__.startswith("torch.nn.") or not _fit(list(maps.values())) or len(others) > 1:
         return None
-    if any(child._modules or child._parameters or child._buffers for child in others.values()):
+    if any(m._parameters or m._buffers for m in (module, *others.values())):
+        return None
+    if any(child._modules for child in others.values()):
         return None
     try:
         _, *inputs = inspect.signature(kind.forward).parameters.values()
@@ -114,7 +116,7 @@ def judge(module: nn.Module) -> type[nn.Module] | str | None:
         calls = [_call(module, list(maps), *probe) for probe in _probes()]
         if not calls[0].is_gated:
             return None
-        reason = obstacle(module) or _out_of_reach(maps)
+        reason = obstacle(module) or _out_of_reach(maps) or _number(module, *others.values())
         if reason is not None:
             return reason
         (name, activation), *_ = [*others.items(), (None, None)]
@@ -146,6 +148,15 @@ def _out_of_reach(maps: dict[str, nn.Linear]) -> str | None:
     return None
 
 
+def _number(*modules: nn.Module) -> str | None:
+    """Why it is left, if it has numbers that may not matter as they are: rates of dropout, limits, scales."""
+    for module in modules:
+        for name, value in attributes(module).items():
+            if type(value) is float:
+                return f"it has a number whose part is unknown: {name}"
+    return None
+
+
 class _Stand(nn.Module):
     """In the place of a map: tells the `_Call` of its calls, and returns what that says. It has no weight."""
 
@@ -170,9 +181,12 @@ class _Call:
         self.inputs: list[Tensor] = []
         self.answers: list[Tensor] = []
         self.result: Any = None
+        self.autocast = _autocast()
 
     def answer(self, name: str, x: Tensor) -> Tensor:
-        """What the map of this name gives."""
+        """What the map of this name gives. Raises ValueError where the forward has changed what autocast does."""
+        if _autocast() != self.autocast:
+            raise ValueError("the forward has its own autocast")
         answer = self._columns(len(self.names)).clone() if x is self.x else x.flip(-1)
         self.names.append(name)
         self.inputs.append(x)
@@ -201,13 +215,20 @@ class _Call:
         return nn.functional.silu(a) * b
 
 
+def _autocast() -> list[tuple[bool, torch.dtype]]:
+    return [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+
+
 def _call(module: nn.Module, names: list[str], training: bool, x: Tensor, kind: type[nn.Module] | None = None) -> _Call:
-    call = _Call(names, training, x)
-    stands = {name: _Stand(name, call) for name in names}
-    try:
-        call.result = run(module, kind or type(module), x, training=training, _modules={**module._modules, **stands})
-    except Exception:  # whatever the class raises
-        call.names.clear()
+    """The call, in training under autocast, which a forward may switch off."""
+    with torch.autocast("cpu", enabled=training), torch.autocast("cuda", enabled=training):
+        call = _Call(names, training, x)
+        stands = {name: _Stand(name, call) for name in names}
+        held = {"training": training, "_modules": {**module._modules, **stands}}
+        try:
+            call.result = run(module, kind or type(module), x, **held)
+        except Exception:  # whatever the class raises
+            call.names.clear()
     return call
 
 
@@ -236,4 +257,7 @@ def _agree(module: nn.Module, swapped: type[nn.Module], parts: Maps, call: _Call
     ours = _call(module, call.maps, call.training, x, swapped)
     if not ours.is_gated or not same(ours.result, call.result, unit):
         return False
-    return not x.isfinite().all() or same_gradients(ours.result, call.result, [x], unit)
+    try:
+        return not x.isfinite().all() or same_gradients(ours.result, call.result, [x], unit)
+    except Exception:  # a class whose result has no gradients, or computes anew for them
+        return False

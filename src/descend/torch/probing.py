@@ -41,11 +41,26 @@ def attributes(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in _COMMON}
 
 
+class ForwardError(Exception):
+    """A forward that does more than to compute its result."""
+
+
 def run(module: nn.Module, kind: type[nn.Module], *inputs: Tensor, **held: Any) -> Any:
-    """The forward of a copy of the module with another class, and other things that it holds."""
+    """The forward of a copy of the module with another class, and other things that it holds.
+
+    Raises ForwardError where the forward changes what the copy holds: another in its place would not.
+    """
     copy = kind.__new__(kind)
-    vars(copy).update(vars(module), **held)
-    return kind.forward(copy, *inputs)
+    before = {n: v.copy() if type(v) in (dict, list, set) else v for n, v in {**vars(module), **held}.items()}
+    sizes = {n: len(v) for n, v in before.items() if type(v) in (dict, list, set)}
+    vars(copy).update(before)
+    result = kind.forward(copy, *inputs)
+    after = vars(copy)
+    if after.keys() != before.keys() or any(after[n] is not v for n, v in before.items()):
+        raise ForwardError("the forward sets attributes of the module")
+    if any(len(after[n]) != size for n, size in sizes.items()):
+        raise ForwardError("the forward adds to what the module holds")
+    return result
 
 
 @contextmanager

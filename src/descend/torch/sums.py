@@ -16,6 +16,7 @@ import __future__
 import ast
 import functools
 import inspect
+import symtable
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -115,11 +116,12 @@ class _Source:
         self._whole, self._function = function, inspect.unwrap(function)
         try:
             lines, start = inspect.getsourcelines(self._function)
+            self._imported = _imported("".join(inspect.findsource(self._function)[0]))
             # What is indented stays so, under a line of its own.
             tree = ast.parse("".join(["if True:\n"] * lines[0][:1].isspace() + lines))
-        except (OSError, TypeError, SyntaxError) as error:
+            node = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+        except (OSError, TypeError, SyntaxError, IndexError) as error:
             raise _NoSourceError from error
-        node = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
         self.pairs: list[_Pair] = []
         if not isinstance(node, ast.FunctionDef) or not node.args.args:
             return
@@ -130,6 +132,8 @@ class _Source:
         self._node = _without_signature(node)
         if not _is_same(self._compiled(), self._function.__code__):
             self.obstacle = "its forward is not what its source says"
+        elif "locals" in self._function.__code__.co_names:
+            self.obstacle = "its forward asks for its local variables"
         elif not all(map(_is_plain_wrapper, _wrappers(function))):
             self.obstacle = "its forward has a decorator that hides what it calls"
 
@@ -159,10 +163,14 @@ class _Source:
         return made
 
     def _compiled(self) -> types.CodeType:
-        """The code of the function, within one that has its free variables, and the helper."""
+        """The code of the function, within one that has its free variables, and the helper.
+
+        The call of a function of what the file imports is other code than that of a method: the imports come first.
+        """
         before = self._function.__code__
-        outer = ast.parse(f"def outer({', '.join([*before.co_freevars, _HELPER])}):\n pass")
-        outer.body[0].body = [self._node]  # type: ignore[attr-defined]
+        imports = "".join(f"import {name}\n" for name in self._imported)
+        outer = ast.parse(f"{imports}def outer({', '.join([*before.co_freevars, _HELPER])}):\n pass")
+        outer.body[-1].body = [self._node]  # type: ignore[attr-defined]
         outer = ast.fix_missing_locations(outer)
         code: Any = compile(outer, before.co_filename, "exec", before.co_flags & _FUTURES, dont_inherit=True)
         for _ in range(2):
@@ -172,6 +180,12 @@ class _Source:
         constants = (c.replace(here, there) if isinstance(c, str) else c for c in code.co_consts)
         made: types.CodeType = code.replace(co_firstlineno=before.co_firstlineno, co_consts=tuple(constants))
         return made
+
+
+@functools.lru_cache(maxsize=64)
+def _imported(text: str) -> list[str]:
+    """The names that a file imports."""
+    return [s.get_name() for s in symtable.symtable(text, "", "exec").get_symbols() if s.is_imported()]
 
 
 def _wrappers(function: Any) -> Iterator[Any]:
@@ -232,12 +246,14 @@ class _Replacing(ast.NodeTransformer):
 
 
 def _pairs(body: Sequence[ast.stmt], this: str) -> Iterator[_Pair]:
-    """The pairs in a list of statements and in those within them, but not in other functions."""
+    """The pairs in a list of statements and in those within them, but not in other functions.
+
+    Nor in what is tried: where a norm fails, the handlers see whether its sum had a name by then.
+    """
     for place, statement in enumerate(body):
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            continue
-        for part in ("body", "orelse", "finalbody"):
-            yield from _pairs(getattr(statement, part, ()), this)
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
+            for part in ("body", "orelse"):
+                yield from _pairs(getattr(statement, part, ()), this)
         target = _assigned(statement)
         if target and isinstance(statement, ast.Assign) and _is_sum(statement.value):
             found = _norm_of(body[place + 1 :], {target}, this)

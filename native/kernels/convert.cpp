@@ -10,6 +10,7 @@
 
 #define HWY_TARGET_INCLUDE "kernels/convert.cpp"
 #include "kernels/dispatch.h"
+#include "kernels/column_sums-inl.h"
 #include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();

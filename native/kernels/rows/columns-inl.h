@@ -6,6 +6,7 @@
 #define DESCEND_KERNELS_ROWS_COLUMNS_INL_H_
 #endif
 
+#include "kernels/column_sums-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/rows/engine.h"
 

@@ -6,6 +6,7 @@
 #define DESCEND_KERNELS_ROWS_SHARED_INL_H_
 #endif
 
+#include "kernels/column_sums-inl.h"
 #include "kernels/rows/walk-inl.h"
 
 HWY_BEFORE_NAMESPACE();

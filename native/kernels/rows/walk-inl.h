@@ -6,6 +6,7 @@
 #define DESCEND_KERNELS_ROWS_WALK_INL_H_
 #endif
 
+#include "kernels/column_sums-inl.h"
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/kept-inl.h"

@@ -10,8 +10,8 @@
 
 #define HWY_TARGET_INCLUDE "kernels/convert.cpp"
 #include "kernels/dispatch.h"
-#include "kernels/column_sums-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -11,9 +11,9 @@
 
 #define HWY_TARGET_INCLUDE "kernels/group_norm_swish_grad.cpp"
 #include "kernels/dispatch.h"
-#include "kernels/column_sums-inl.h"
 #include "kernels/groups/long_channels-inl.h"
 #include "kernels/groups/short_channels-inl.h"
+#include "kernels/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

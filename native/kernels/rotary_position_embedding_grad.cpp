@@ -2,8 +2,8 @@
 #define HWY_TARGET_INCLUDE "kernels/rotary_position_embedding_grad.cpp"
 #include "kernels/convert.h"
 #include "kernels/dispatch.h"
-#include "kernels/column_sums-inl.h"
 #include "kernels/rotary-inl.h"
+#include "kernels/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

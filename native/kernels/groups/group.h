@@ -1,5 +1,5 @@
-// One group of the gradient of group norm + swish, and where its numbers lie. The loops over long and over short channels
-// work on it.
+// One group of the gradient of group norm + swish, and where its numbers lie. The loops over long and over short
+// channels work on it.
 #pragma once
 
 #include <algorithm>

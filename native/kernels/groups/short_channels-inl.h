@@ -1,4 +1,5 @@
-// The gradient of group norm + swish where channels are short: vectors run over them, and gamma and beta are there once an element.
+// The gradient of group norm + swish where channels are short: vectors run over them, and gamma and beta are there once
+// an element.
 #if defined(DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_
 #undef DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_
@@ -10,8 +11,8 @@
 #include <type_traits>
 
 #include "kernels/groups/group.h"
-#include "kernels/column_sums-inl.h"
 #include "kernels/spread-inl.h"
+#include "kernels/sum_columns-inl.h"
 #include "kernels/swish-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -6,9 +6,9 @@
 #define DESCEND_KERNELS_ROWS_COLUMNS_INL_H_
 #endif
 
-#include "kernels/column_sums-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/rows/engine.h"
+#include "kernels/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -6,8 +6,8 @@
 #define DESCEND_KERNELS_ROWS_SHARED_INL_H_
 #endif
 
-#include "kernels/column_sums-inl.h"
 #include "kernels/rows/walk-inl.h"
+#include "kernels/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

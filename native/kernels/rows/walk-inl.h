@@ -6,13 +6,13 @@
 #define DESCEND_KERNELS_ROWS_WALK_INL_H_
 #endif
 
-#include "kernels/column_sums-inl.h"
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/kept-inl.h"
 #include "kernels/rows/narrow-inl.h"
 #include "kernels/rows/results-inl.h"
 #include "kernels/stage-inl.h"
+#include "kernels/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -8,8 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from descend.triton.calls import Operator
-from descend.triton.functions import load_at, store_at
-from descend.triton.swi_glu import part_of_rows
+from descend.triton.functions import load_at, part_of_rows, store_at
 from descend.triton.tiles import tile, wide
 from descend.triton.work import Work
 

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
@@ -165,6 +166,14 @@ def test_traced_mlps(name):
     for traced in (nn.Sequential(ours), ours):
         torch.testing.assert_close(torch.fx.symbolic_trace(traced)(x), traced(x))
         assert torch.equal(torch.jit.trace(traced, x)(2 * x), traced(2 * x))
+
+
+def test_mlps_of_fake_tensors():
+    """The probes have numbers, whatever the tensors of the model are."""
+    with FakeTensorMode():
+        module = LlamaMlp()
+        assert dt.patch(module).swapped
+        assert module(torch.empty(3, SIZE)).shape == (3, SIZE)
 
 
 def outcome(module: nn.Module, *args: Any, **named: Any) -> Any:

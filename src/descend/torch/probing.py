@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from descend.torch import forms
 
@@ -67,6 +68,7 @@ def run(module: nn.Module, kind: type[nn.Module], *inputs: Tensor, **held: Any) 
 def undisturbed() -> Iterator[None]:
     """Within it, runs do not depend on where `patch` is called, and leave no trace."""
     with (
+        unset_fake_temporarily(),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),

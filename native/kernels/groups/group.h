@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "hwy/base.h"
-#include "kernels/group_norm_swish_grad.h"
+#include "kernels/groups/problem.h"
 #include "kernels/tame.h"
 
 namespace descend::kernels {

@@ -1,0 +1,33 @@
+// What the gradient of group norm + swish is computed of, and where its results go.
+#pragma once
+
+#include "kernels/element.h"
+#include "kernels/group_cut.h"
+
+namespace descend::kernels {
+
+// Elements of small groups that are worked on at a time.
+inline constexpr int64_t kSmallTile = 1024;
+
+//   xhat = (x - mean) * rstd,  z = xhat * gamma + beta,  sig = sigmoid(s * z)
+//   dz   = dy * sig * (1 + s * z * (1 - sig))
+//   dx   = rstd * (dz * gamma - mean(dz * gamma) - xhat * mean(dz * gamma * xhat)), means over the group
+//   dgamma = sum of dz * xhat, dbeta = sum of dz, over samples and inner elements
+template <class T>
+struct GroupNormSwishGrad {
+  GroupShape shape;
+  Rows<const T> dy;  // a row is a sample
+  Rows<const T> x;
+  const Wide<T>* mean;   // [samples, groups]
+  const Wide<T>* rstd;   // [samples, groups]
+  const Wide<T>* gamma;  // [channels]
+  const Wide<T>* beta;   // [channels]
+  Wide<T> scale;         // s
+  Rows<T> dx;            // may be dy or x themselves
+  // [group_norm_swish_grad_slots(...)][channels]: partial sums, to be added with sum_slots. Of one sample the sums may
+  // be written where they end instead.
+  ColumnSums<T> dgamma;
+  ColumnSums<T> dbeta;
+};
+
+}  // namespace descend::kernels

@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmark_cases import PYTORCH, THREADS, hurried, made, own_product, timing  # noqa: F401
+from pages import is_gradient
 
 
 def test_interrupted_runs_keep_what_they_have(monkeypatch, tmp_path):
@@ -185,7 +186,7 @@ def test_the_readmes_picture(tmp_path):
     from benchmarks import document, plot
 
     works = __main__.plan([__main__.load(name) for name in __main__.OPERATORS], __main__.Grid.picture, [], ["float32"])
-    gradients = [name for name in __main__.OPERATORS if name.endswith(("grad", "backward"))]
+    gradients = [name for name in __main__.OPERATORS if is_gradient(name)]
     assert [operator.name for operator, _, _ in works] == gradients
     assert len({operator.picture for operator, _, _ in works}) == len(gradients)
     faster, slower = made(2e-3), made(1e-3)

@@ -156,6 +156,9 @@ struct ByTanh {
 template <class W>
 struct Power {
   Vector<W> scale, rest;
+
+  HWY_INLINE Power() {}  // as Pack's
+  HWY_INLINE Power(Vector<W> of_scale, Vector<W> of_rest) : scale(of_scale), rest(of_rest) {}
   HWY_INLINE Vector<W> value() const { return hn::MulAdd(scale, rest, scale); }
   HWY_INLINE Vector<W> unscaled(Vector<W> factor) const { return hn::MulAdd(factor, rest, factor); }
 };

@@ -165,19 +165,21 @@ def group_norm_swish_grad(
     )
 
 
-class _Sigmoid(torch.autograd.Function):
-    """PyTorch's, but it keeps its input for the way back, not its result."""
+class _OfInput(torch.autograd.Function):
+    """It keeps its input for the way back: of its result a graph that is being made would not have the history."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
+
+
+class _Sigmoid(_OfInput):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -187,10 +189,49 @@ class _Sigmoid(torch.autograd.Function):
     jvp = backward
 
 
+class _Exp(_OfInput):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * _exp(*ctx.saved_tensors)
+
+    jvp = backward
+
+
+class _Ndtr(_OfInput):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        result: Tensor = torch.special.ndtr(x)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * _density(*ctx.saved_tensors)
+
+    jvp = backward
+
+
 def _sigmoid(x: Tensor) -> Tensor:
-    # A graph that is being made would have the result that PyTorch keeps without its history.
     sigmoid: Callable[[Tensor], Tensor] = _Sigmoid.apply if recording() else torch.sigmoid
     return sigmoid(x)
+
+
+def _exp(x: Tensor) -> Tensor:
+    exp: Callable[[Tensor], Tensor] = _Exp.apply if recording() else torch.exp
+    return exp(x)
+
+
+def _ndtr(x: Tensor) -> Tensor:
+    """The normal distribution's function, whose derivative is its density."""
+    ndtr: Callable[[Tensor], Tensor] = _Ndtr.apply if recording() else torch.special.ndtr
+    return ndtr(x)
+
+
+def _density(x: Tensor) -> Tensor:
+    return _exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
 
 def _grouped(x: Tensor, num_groups: int) -> Tensor:
@@ -282,7 +323,7 @@ _SQRT_8_PER_PI, _CUBE = math.sqrt(8 / math.pi), 0.044715
 def gelu_v2(x: Tensor, approximate: int = 0) -> Tensor:
     """GELU of ``x``."""
     wide = _wide(x)
-    share = _sigmoid(_SQRT_8_PER_PI * (wide + _CUBE * wide**3)) if approximate else torch.special.ndtr(wide)
+    share = _sigmoid(_SQRT_8_PER_PI * (wide + _CUBE * wide**3)) if approximate else _ndtr(wide)
     return (wide * share).to(x.dtype)
 
 
@@ -294,7 +335,7 @@ def gelu_backward_v2(grad_output: Tensor, x: Tensor, approximate: str = "none") 
         sig = _sigmoid(_SQRT_8_PER_PI * (near + _CUBE * near**3))
         slope = sig * (1 + near * (1 - sig) * _SQRT_8_PER_PI * (1 + 3 * _CUBE * near**2))
     else:
-        slope = torch.special.ndtr(wide) + wide * (-wide * wide / 2).exp() / math.sqrt(2 * math.pi)
+        slope = _ndtr(wide) + wide * _density(wide)
     return (_wide(grad_output) * slope).to(torch.promote_types(grad_output.dtype, x.dtype))
 
 

@@ -1,5 +1,6 @@
 """The gradients of rotary position embedding on CUDA: dy turned back, and sums over what cos and sin serve."""
 
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -96,6 +97,7 @@ def add_up(work: Work, dy: Tensor, x: Tensor, of: Grid, mode: int, results: tupl
     sums = results[0].numel() // columns
     terms = rows // sums
     cut = tile(columns // 2, MOST, arithmetic)
+    cut = replace(cut, rows=max(cut.rows // 4, 1))  # four sums an element: with more of them registers would be spilled
     parts, slots = triton.cdiv(columns // 2, cut.columns), triton.cdiv(terms, cut.rows * _TERMS)
     dy, x = work.rows_of(dy, rows, columns), work.rows_of(x, rows, columns)
     found = [work.empty((slots, sums * columns), torch_dtype(arithmetic)) for _ in results]

@@ -10,7 +10,18 @@ import numpy as np
 
 from benchmarks import layer_norm_backward, sweep
 from benchmarks.layer_norm_backward import EPSILON
-from benchmarks.operator import Call, Golden, Problem, Route, Shape, aligned, normal, root_mean_square, sample
+from benchmarks.operator import (
+    Call,
+    Golden,
+    Problem,
+    Route,
+    Shape,
+    aligned,
+    backward_of,
+    normal,
+    root_mean_square,
+    sample,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,14 +115,11 @@ def deep_norm(x: Tensor, gx: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
 
 
 def autograd(forward: Any) -> Route:
-    """The backward pass alone: the graph is made once and kept."""
+    """The backward pass alone."""
 
     def route(dy: Tensor, x: Tensor, gx: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor) -> Call:
-        import torch
-
-        x, gx, gamma, beta = (t.detach().requires_grad_() for t in (x, gx, gamma, torch.zeros_like(gamma)))
-        y = forward(x, gx, gamma, beta)
-        return lambda: torch.autograd.grad(y, (x, gx, beta, gamma), dy, retain_graph=True)
+        inputs = (x, gx, gamma.new_zeros(gamma.shape), gamma)
+        return backward_of(lambda x, gx, beta, gamma: forward(x, gx, gamma, beta), inputs, dy)
 
     return route
 

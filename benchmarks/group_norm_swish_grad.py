@@ -20,6 +20,7 @@ from benchmarks.operator import (
     Route,
     Shape,
     aligned,
+    backward_of,
     normal,
     root_mean_square,
     sample,
@@ -179,14 +180,10 @@ def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
 
 
 def autograd(function: Any) -> Route:
-    """The backward pass alone: the graph is made once and kept."""
+    """The backward pass alone."""
 
     def route(dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Call:
-        import torch
-
-        leaves = [tensor.detach().requires_grad_() for tensor in (x, gamma, beta)]
-        y = function(*leaves, groups)
-        return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+        return backward_of(lambda *inputs: function(*inputs, groups), (x, gamma, beta), dy)
 
     return route
 

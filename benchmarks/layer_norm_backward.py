@@ -18,6 +18,7 @@ from benchmarks.operator import (
     Route,
     Shape,
     aligned,
+    backward_of,
     normal,
     root_mean_square,
     sample,
@@ -127,16 +128,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def autograd(forward: Any) -> Route:
-    """The backward pass alone: the graph is made once and kept."""
-
-    def route(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor) -> Call:
-        import torch
-
-        leaves = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
-        y = forward(*leaves)
-        return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
-
-    return route
+    """The backward pass alone."""
+    return lambda dy, x, mean, rstd, weight, bias: backward_of(forward, (x, weight, bias), dy)
 
 
 def native(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor) -> Call:

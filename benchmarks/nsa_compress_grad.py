@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import kinds, near, sweep
 from benchmarks.near import Room
-from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
+from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, backward_of, normal, sample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,12 +123,8 @@ def compress(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 
 def autograd(grad: Tensor, x: Tensor, weight: Tensor, stride: int) -> Call:
-    """The backward pass alone: the graph is made once and kept."""
-    import torch
-
-    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
-    y = compress(x, weight, stride)
-    return lambda: torch.autograd.grad(y, (x, weight), grad, retain_graph=True)
+    """The backward pass alone."""
+    return backward_of(lambda x, weight: compress(x, weight, stride), (x, weight), grad)
 
 
 def blocks(grad: Tensor, x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:

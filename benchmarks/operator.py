@@ -137,6 +137,15 @@ def load(name: str) -> Operator:
     return operator
 
 
+def backward_of(forward: Callable[..., Any], inputs: Sequence[Any], dy: Any) -> Call:
+    """The backward pass of a forward of PyTorch's, alone: its graph is made once and kept."""
+    import torch
+
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    y = forward(*leaves)
+    return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+
+
 def aligned(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
     """Zeros that start on a cache line, as the frameworks' own arrays do; the pages are touched."""
     kind = DTYPES[dtype] if isinstance(dtype, str) else dtype

@@ -10,7 +10,19 @@ import numpy as np
 
 from benchmarks import near, sweep
 from benchmarks.near import Room
-from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, root_mean_square, sample
+from benchmarks.operator import (
+    Call,
+    Golden,
+    Operator,
+    Problem,
+    Route,
+    Shape,
+    aligned,
+    backward_of,
+    normal,
+    root_mean_square,
+    sample,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,16 +149,8 @@ def rms_norm(x: Tensor, gamma: Tensor) -> Tensor:
 
 
 def autograd(forward: Any) -> Route:
-    """The backward pass alone: the graph is made once and kept."""
-
-    def route(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> Call:
-        import torch
-
-        x, gamma = x.detach().requires_grad_(), gamma.detach().requires_grad_()
-        y = forward(x, gamma)
-        return lambda: torch.autograd.grad(y, (x, gamma), dy, retain_graph=True)
-
-    return route
+    """The backward pass alone."""
+    return lambda dy, x, rstd, gamma: backward_of(forward, (x, gamma), dy)
 
 
 def formula(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import rotary_position_embedding, sweep
-from benchmarks.operator import Call, Golden, Problem, Route, Shape, aligned, normal
+from benchmarks.operator import Call, Golden, Problem, Route, Shape, aligned, backward_of, normal
 from benchmarks.rms_norm import call
 from benchmarks.rotary_position_embedding import angles, own, rotated, some_rows
 
@@ -77,16 +77,8 @@ class RotaryPositionEmbeddingGrad(rotary_position_embedding.RotaryPositionEmbedd
 
 
 def autograd(forward: Any) -> Route:
-    """The backward pass alone: the graph is made once and kept."""
-
-    def route(dy: Tensor, cos: Tensor, sin: Tensor, x: Tensor) -> Call:
-        import torch
-
-        leaves = [t.detach().requires_grad_() for t in (x, cos, sin)]
-        y = forward(*leaves)
-        return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
-
-    return route
+    """The backward pass alone."""
+    return lambda dy, cos, sin, x: backward_of(forward, (x, cos, sin), dy)
 
 
 def formula(dy: Tensor, cos: Tensor, sin: Tensor, x: Tensor) -> tuple[Tensor, ...]:

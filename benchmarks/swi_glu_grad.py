@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import sweep, swi_glu
-from benchmarks.operator import Call, Golden, Problem, Route, Shape, aligned, normal, root_mean_square, sample
+from benchmarks.operator import (
+    Call,
+    Golden,
+    Problem,
+    Route,
+    Shape,
+    aligned,
+    backward_of,
+    normal,
+    root_mean_square,
+    sample,
+)
 from benchmarks.rms_norm import call
 
 if TYPE_CHECKING:
@@ -81,16 +92,8 @@ def operators(dy: Tensor, x: Tensor) -> Tensor:
 
 
 def autograd(forward: Any) -> Route:
-    """The backward pass alone: the graph is made once and kept."""
-
-    def route(dy: Tensor, x: Tensor) -> Call:
-        import torch
-
-        x = x.detach().requires_grad_()
-        y = forward(x)
-        return lambda: torch.autograd.grad(y, x, dy, retain_graph=True)
-
-    return route
+    """The backward pass alone."""
+    return lambda dy, x: backward_of(forward, (x,), dy)
 
 
 def formula(dy: Tensor, x: Tensor) -> Tensor:

@@ -224,7 +224,7 @@ def test_rotary_mul(dtype, mode):
     close(gradients(y, given, x, r1, r2), wanted, dtype)
 
 
-def test_rotary_mul_by_a_matrix_and_of_other_dtypes():
+def test_rotary_mul_by_a_matrix_and_of_other_dtypes_and_words_that_there_are_not():
     x, r1, r2 = normal(2, 3, 4, dtype=torch.bfloat16), normal(2, 1, 4), normal(2, 1, 4)
     matrix = torch.tensor([[0, 0, 1, 0], [0, 0, 0, 1], [-1, 0, 0, 0], [0, -1, 0, 0]], dtype=torch.bfloat16)
     y = torch_npu.npu_rotary_mul(x, r1, r2)
@@ -232,6 +232,8 @@ def test_rotary_mul_by_a_matrix_and_of_other_dtypes():
     close([torch_npu.npu_rotary_mul(x, r1, r2, rotate=matrix)], [y], torch.bfloat16)
     with pytest.raises(ValueError, match="npu_rotary_mul: rotary_mode is 'third', but must be one of 'half'"):
         torch_npu.npu_rotary_mul(x, r1, r2, "third")
+    with pytest.raises(ValueError, match="npu_gelu: approximate is 'third', but must be one of 'none', 'tanh'"):
+        torch_npu.npu_gelu(x, approximate="third")
 
 
 @each_dtype

@@ -1,8 +1,8 @@
 // GELU and its slope, by erf and by tanh, to the last bits for every x.
 //
-// Both are odd about a step: with a = |x|, GELU is max(x, 0) - fall(a), and its slope is s where x < 0 and 1 - s
-// elsewhere. fall and s fall as E = 2^-t(a) does, which is exp(-a^2 / 2), or exp(-2 z) of tanh(z): each is a quotient,
-// times E. So nothing cancels where x < 0, and where x > 0 what is taken away is small.
+// With a = |x|, GELU is max(x, 0) - fall(a), and its slope is s(a) where x < 0 and 1 - s(a) elsewhere. Both fall and s
+// are a quotient times E = 2^-t(a), which is exp(-a^2 / 2) by erf and exp(-|u|) by tanh. So nothing cancels where x <
+// 0, and where x > 0 what is taken away is small.
 #if defined(DESCEND_KERNELS_GELU_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DESCEND_KERNELS_GELU_INL_H_
 #undef DESCEND_KERNELS_GELU_INL_H_

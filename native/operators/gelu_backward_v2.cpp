@@ -91,8 +91,7 @@ extern const Operator gelu_backward_v2{
     .source = "aclnnGeluBackwardV2",
     .notes =
         "Strided and empty tensors are fine. gradOutput and self may also be of different shapes that broadcast to "
-        "one, "
-        "and of different dtypes: gradInput is then FLOAT. host also takes DOUBLE and any mix of floating dtypes.",
+        "one, and of different dtypes: gradInput is then FLOAT. host also takes DOUBLE and any mix of floating dtypes.",
     .products = kGeluProducts,
     .parameters = {{"gradOutput", "grad_output", Kind::kTensor, Role::kInput, false, nullptr, false, "as self",
                     "Gradient of the loss with respect to the forward's result; may broadcast with self."},

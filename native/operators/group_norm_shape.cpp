@@ -10,14 +10,6 @@ bool multiplies_to(int64_t a, int64_t b, int64_t product) {
 
 }  // namespace
 
-Status check_same_shape(const Call& call, int i, int other) {
-  const Dims& shape = call[i].tensor.shape;
-  const Dims& expected = call[other].tensor.shape;
-  if (shape == expected) return {};
-  return call.fail(Code::kTilingError, call.name(i), " has shape ", to_string(shape), ", but must have that of ",
-                   call.name(other), ", ", to_string(expected), ".");
-}
-
 Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, kernels::GroupShape* shape) {
   const auto invalid = [&](const auto&... parts) { return call.fail(Code::kTilingError, parts...); };
   const Dims& x = call[at.x].tensor.shape;

@@ -19,9 +19,6 @@ struct GroupNormParameters {
 // Checks x's rank, num_groups, and the shapes of gamma, beta, mean and rstd (561002). If x has no elements, inner is 0.
 Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, kernels::GroupShape* shape);
 
-// Checks that tensor i has the shape of tensor `other` (561002).
-Status check_same_shape(const Call& call, int i, int other);
-
 // Small samples are folded: `times` neighbouring samples are computed as one, with `times` as many channels and groups,
 // and with gamma and beta repeated, so that there are at least `enough` elements at a time. Partial sums of channels
 // then have `times` as many slots. Folded samples must be contiguous; if they are not, they are copied. So the order of

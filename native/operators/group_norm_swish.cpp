@@ -36,7 +36,7 @@ Status validate(const Call& call, kernels::GroupShape* shape) {
                      ", but must be 0 or greater.");
   }
   DESCEND_RETURN_IF_ERROR(check_group_norm_shape(call, {kX, kGamma, kBeta, kGroups, kMean, kRstd}, shape));
-  return check_same_shape(call, kY, kX);
+  return check_same_shape(call, kY, kX, Code::kTilingError);
 }
 
 template <class T>

@@ -56,11 +56,11 @@ bool computes(const Call& call, int i) {
 }
 
 Status validate(const Call& call, kernels::GroupShape* shape) {
-  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDy, kX));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDy, kX, Code::kTilingError));
   DESCEND_RETURN_IF_ERROR(check_group_norm_shape(call, {kX, kGamma, kBeta, kGroups, kMean, kRstd}, shape));
-  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDx, kX));
-  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDgamma, kGamma));
-  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDbeta, kBeta));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDx, kX, Code::kTilingError));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDgamma, kGamma, Code::kTilingError));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDbeta, kBeta, Code::kTilingError));
   if (call.on_host()) return {};
   if (shape->inner == 0) {
     return call.fail(Code::kTilingError, call.name(kX), " has shape ", to_string(call[kX].tensor.shape),

@@ -38,7 +38,7 @@ void infer(Call& call) {
 Status validate(const Call& call, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(
       check_layer_norm_shape(call, {kInput, kNormalizedShape, kWeight, kBias, kMean, kRstd}, shape));
-  DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kOut, kInput));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kOut, kInput));
   return check_epsilon(call, kEpsilon, Code::kParamInvalid);
 }
 

@@ -69,11 +69,11 @@ Status validate_first(const Call& call) {
 }
 
 Status validate(const Call& call, RowShape* shape) {
-  DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kGradOut, kInput));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kGradOut, kInput));
   DESCEND_RETURN_IF_ERROR(
       check_layer_norm_shape(call, {kInput, kNormalizedShape, kWeight, kBias, kMean, kRstd}, shape));
-  DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kRstd, kMean));
-  if (counts(call, kGradInput)) DESCEND_RETURN_IF_ERROR(check_layer_norm_same_shape(call, kGradInput, kInput));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kRstd, kMean));
+  if (counts(call, kGradInput)) DESCEND_RETURN_IF_ERROR(check_same_shape(call, kGradInput, kInput));
   for (int i : {kGradWeight, kGradBias}) {
     if (!counts(call, i) || call[i].tensor.elements() == shape->columns) continue;
     return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(call[i].tensor.shape),
@@ -81,7 +81,7 @@ Status validate(const Call& call, RowShape* shape) {
                      to_string(call[kNormalizedShape].list), ".");
   }
   const bool both = counts(call, kGradWeight) && counts(call, kGradBias);
-  return both ? check_layer_norm_same_shape(call, kGradBias, kGradWeight) : Status{};
+  return both ? check_same_shape(call, kGradBias, kGradWeight) : Status{};
 }
 
 const RowOperands& parts() {

@@ -40,14 +40,6 @@ Status check_normalized_shape(const Call& call, const LayerNormParameters& at) {
 
 }  // namespace
 
-Status check_layer_norm_same_shape(const Call& call, int i, int other) {
-  const Dims& shape = call[i].tensor.shape;
-  const Dims& expected = call[other].tensor.shape;
-  if (shape == expected) return {};
-  return refused(call, call.name(i), " has shape ", to_string(shape), ", but must have that of ", call.name(other),
-                 ", ", to_string(expected), ".");
-}
-
 Status check_layer_norm_shape(const Call& call, const LayerNormParameters& at, RowShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_normalized_shape(call, at));
   const Dims& input = call[at.input].tensor.shape;

@@ -14,9 +14,6 @@ struct LayerNormParameters {
 // Checks input's rank, normalizedShape, and the shapes of weight, bias, mean and rstd if given (161002).
 Status check_layer_norm_shape(const Call& call, const LayerNormParameters& at, RowShape* shape);
 
-// Checks that tensor i has the shape of tensor `other` (161002).
-Status check_layer_norm_same_shape(const Call& call, int i, int other);
-
 // How many of input's last dimensions normalizedShape has, for infer, where neither is checked yet.
 uint64_t normalized_dimensions(const Call& call, int input, int normalized_shape);
 

@@ -53,19 +53,17 @@ const Operator& layer_norm_with_impl_mode() {
         "The same with a mode: implMode is 0 (high precision), 1 (high performance) or 2 (all in FLOAT16, only for "
         "inputs of that type). Each mode is computed with the precision of mode 0.";
     op.source = op.c_name;
-    op.parameters.push_back({"implMode",
-                             "impl_mode",
-                             Kind::kInt,
-                             Role::kAttribute,
-                             false,
-                             "0",
-                             false,
-                             "",
-                             "0: high precision, 1: high performance, 2: all in FLOAT16. Each is computed as 0.",
-                             false,
-                             false,
-                             {},
-                             "int32_t"});
+    Parameter mode{"implMode",
+                   "impl_mode",
+                   Kind::kInt,
+                   Role::kAttribute,
+                   false,
+                   "0",
+                   false,
+                   "",
+                   "0: high precision, 1: high performance, 2: all in FLOAT16. Each is computed as 0."};
+    mode.c_type = "int32_t";
+    op.parameters.push_back(mode);
     op.validate_and_plan = plan_with_impl_mode;
     return op;
   }();

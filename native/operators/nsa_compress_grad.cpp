@@ -39,8 +39,8 @@ Status validate_first(const Call& call) {
 Status validate(const Call& call, NsaShape* shape) {
   DESCEND_RETURN_IF_ERROR(check_nsa_layout(call, kParameters));
   DESCEND_RETURN_IF_ERROR(check_nsa_shape(call, kParameters, shape));
-  DESCEND_RETURN_IF_ERROR(check_nsa_equal_shapes(call, kInputGrad, kInput));
-  DESCEND_RETURN_IF_ERROR(check_nsa_equal_shapes(call, kWeightGrad, kWeight));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kInputGrad, kInput, Code::kTilingError));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kWeightGrad, kWeight, Code::kTilingError));
   return check_nsa_empty(call);
 }
 
@@ -110,18 +110,7 @@ extern const Operator nsa_compress_grad{
              "S, tokens from one window to the next."},
             {"actSeqLenType", "act_seq_len_type", Kind::kInt, Role::kAttribute, false, "0", true, "",
              "0: the numbers are cumulative; 1, on host only: each sequence's length."},
-            {"layoutOptional",
-             "layout",
-             Kind::kString,
-             Role::kAttribute,
-             true,
-             "\"TND\"",
-             true,
-             "",
-             "'TND' or null.",
-             false,
-             false,
-             {kNsaLayout}},
+            nsa_layout(),
             {"inputGrad", "input_grad", Kind::kTensor, Role::kOutput, false, nullptr, false, "as input",
              "Gradient with respect to input."},
             {"weightGrad", "weight_grad", Kind::kTensor, Role::kOutput, false, nullptr, false, "as weight",

@@ -103,6 +103,13 @@ Status check_nsa_rank(const Call& call, int i, uint64_t rank) {
                  rank == 3 ? ", [tokens, heads, head size]." : ", [block size, heads].");
 }
 
+Parameter nsa_layout() {
+  Parameter layout{"layoutOptional", "layout", Kind::kString, Role::kAttribute, true, "\"TND\"", true, "",
+                   "'TND' or null."};
+  layout.taken = {kNsaLayout};
+  return layout;
+}
+
 Status check_nsa_layout(const Call& call, const NsaParameters& p) {
   if (call.given(p.layout) && call[p.layout].text != kNsaLayout) {
     return call.fail(Code::kParamInvalid, call.name(p.layout), " is '", call[p.layout].text, "', but must be '",
@@ -125,14 +132,6 @@ Status check_nsa_shape(const Call& call, const NsaParameters& p, NsaShape* shape
   return refused(call, call.name(p.compressed), " has shape ", to_string(compressed), ", but must be ",
                  to_string(expected), ": the windows of all sequences, then the heads and head size of ",
                  call.name(p.input), ".");
-}
-
-Status check_nsa_equal_shapes(const Call& call, int i, int other) {
-  const Dims& shape = call[i].tensor.shape;
-  const Dims& expected = call[other].tensor.shape;
-  if (shape == expected) return {};
-  return refused(call, call.name(i), " has shape ", to_string(shape), ", but must have that of ", call.name(other),
-                 ", ", to_string(expected), ".");
 }
 
 Status check_nsa_empty(const Call& call) {

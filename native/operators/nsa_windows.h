@@ -36,14 +36,14 @@ std::vector<DtypeRow> nsa_dtypes(size_t tensors);
 // Checks the rank of tensor i, if it could be read (561002). The page checks ranks before everything else.
 Status check_nsa_rank(const Call& call, int i, uint64_t rank);
 
-// The only layout.
+// The only layout, and the parameter that says it.
 inline constexpr const char* kNsaLayout = "TND";
+Parameter nsa_layout();
 
 // Checks layout and weight (161002): after the ranks, and before the other checks with 561002.
 Status check_nsa_layout(const Call& call, const NsaParameters& p);
 // Checks the attributes, the sequences, and the shape of the compressed tensor (561002).
 Status check_nsa_shape(const Call& call, const NsaParameters& p, NsaShape* shape);
-Status check_nsa_equal_shapes(const Call& call, int i, int other);
 // Checks that no tensor is empty, on Atlas products (561002).
 Status check_nsa_empty(const Call& call);
 

@@ -13,4 +13,11 @@ const char* Call::operator_name() const {
   return naming == Naming::kDocuments ? op->c_name : op->name;
 }
 
+Status check_same_shape(const Call& call, int i, int other, Code code) {
+  const Dims &shape = call[i].tensor.shape, &expected = call[other].tensor.shape;
+  if (shape == expected) return {};
+  return call.fail(code, call.name(i), " has shape ", to_string(shape), ", but must have that of ", call.name(other),
+                   ", ", to_string(expected), ".");
+}
+
 }  // namespace descend

@@ -125,6 +125,9 @@ struct Call {
   }
 };
 
+// Checks that tensor i has the shape of tensor `other`.
+Status check_same_shape(const Call& call, int i, int other, Code code = Code::kParamInvalid);
+
 // Whether the call checks parameter i.
 inline bool is_counted(const Call& call, int i) { return call.op->counts == nullptr || call.op->counts(call, i); }
 

@@ -27,14 +27,6 @@ const RowOperands& parts() {
   return at;
 }
 
-Status equal_shapes(const Call& call, int i, int other) {
-  const Dims& shape = call[i].tensor.shape;
-  const Dims& expected = call[other].tensor.shape;
-  if (shape == expected) return {};
-  return call.fail(Code::kTilingError, call.name(i), " has shape ", to_string(shape), ", but must have that of ",
-                   call.name(other), ", ", to_string(expected), ".");
-}
-
 // The ranks of the public page, the only document that has this product.
 Status check_ascend_950(const Call& call) {
   const auto check = [&](int i, uint64_t least, uint64_t most) -> Status {
@@ -74,10 +66,10 @@ Status check_atlas(const Call& call) {
 }
 
 Status validate(const Call& call, RowShape* shape) {
-  DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDy, kX));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDy, kX, Code::kTilingError));
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
-  DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDx, kX));
-  DESCEND_RETURN_IF_ERROR(equal_shapes(call, kDgamma, kGamma));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDx, kX, Code::kTilingError));
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kDgamma, kGamma, Code::kTilingError));
   if (call.on_host()) return {};
   return call.product == Product::kAscend950 ? check_ascend_950(call) : check_atlas(call);
 }

@@ -43,16 +43,13 @@ RowOperands rms_norm_operands() {
 Status check_rms_norm(const Call& call, RowShape* shape) {
   using namespace rms_norm_parameters;
   DESCEND_RETURN_IF_ERROR(check_rms_norm_shape(call, kX, kGamma, kRstd, shape));
-  const Dims &x = call[kX].tensor.shape, &y = call[kY].tensor.shape, &rstd = call[kRstd].tensor.shape;
+  const Dims &x = call[kX].tensor.shape, &rstd = call[kRstd].tensor.shape;
   if (!call.on_host() && rstd.size() != shape->leading && rstd.size() != x.size()) {
     return call.fail(Code::kTilingError, call.name(kRstd), " has shape ", to_string(rstd), ", but must be ",
                      to_string(x.slice(0, shape->leading)), ", or that followed by 1s to the rank of ", call.name(kX),
                      ", ", x.size(), ".");
   }
-  if (y != x) {
-    return call.fail(Code::kTilingError, call.name(kY), " has shape ", to_string(y), ", but must have that of ",
-                     call.name(kX), ", ", to_string(x), ".");
-  }
+  DESCEND_RETURN_IF_ERROR(check_same_shape(call, kY, kX, Code::kTilingError));
   return check_epsilon(call, kEpsilon, Code::kTilingError);
 }
 

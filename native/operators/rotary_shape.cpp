@@ -77,12 +77,7 @@ std::vector<DtypeRow> rotary_dtypes(size_t tensors) {
 Status check_rotary(const Call& call, const RotaryParameters& p) {
   const Dims &x = call[p.x].tensor.shape, &cos = call[p.cos].tensor.shape;
   const auto invalid = [&](const auto&... parts) { return call.fail(Code::kTilingError, parts...); };
-  const auto has_shape = [&](int i, int other) {
-    const Dims &given = call[i].tensor.shape, &expected = call[other].tensor.shape;
-    if (given == expected) return Status();
-    return invalid(call.name(i), " has shape ", to_string(given), ", but must have that of ", call.name(other), ", ",
-                   to_string(expected), ".");
-  };
+  const auto has_shape = [&](int i, int other) { return check_same_shape(call, i, other, Code::kTilingError); };
   for (const int i : p.like_x) {
     if (call.given(i)) DESCEND_RETURN_IF_ERROR(has_shape(i, p.x));
   }

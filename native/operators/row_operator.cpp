@@ -3,13 +3,6 @@
 namespace descend {
 namespace {
 
-Status has_shape(const Call& call, int i, int other) {
-  const Dims &shape = call[i].tensor.shape, &expected = call[other].tensor.shape;
-  if (shape == expected) return {};
-  return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(shape), ", but must have that of ",
-                   call.name(other), ", ", to_string(expected), ".");
-}
-
 Status check_numbers(const Call& call, int i, int x, const RowShape& shape) {
   const Dims &given = call[i].tensor.shape, &rows = call[x].tensor.shape;
   Dims expected = rows.slice(0, shape.leading);
@@ -30,7 +23,7 @@ Status check_numbers(const Call& call, int i, int x, const RowShape& shape) {
 Status check_rows_alike(const Call& call, const RowOperands& at) {
   for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
     for (const int i : *rows) {
-      if (call.given(i)) DESCEND_RETURN_IF_ERROR(has_shape(call, i, at.x));
+      if (call.given(i)) DESCEND_RETURN_IF_ERROR(check_same_shape(call, i, at.x));
     }
   }
   return {};
@@ -55,7 +48,7 @@ Status check_row_operands(const Call& call, const RowOperands& at, RowShape* sha
   shape->rows = product(x.slice(0, shape->leading));
   shape->columns = product(normalized);
   for (const std::vector<int>* columns : {&at.parameters, &at.sums}) {
-    for (const int i : *columns) DESCEND_RETURN_IF_ERROR(has_shape(call, i, first));
+    for (const int i : *columns) DESCEND_RETURN_IF_ERROR(check_same_shape(call, i, first));
   }
   for (const std::vector<int>* numbers : {&at.numbers, &at.statistics}) {
     for (const int i : *numbers) {

@@ -77,12 +77,7 @@ bool softmax_mask_counts(const Call& call, int fix_triu_mask) {
 
 Status check_softmax_shape(const Call& call, const SoftmaxParameters& p, SoftmaxShape* shape) {
   const Dims& main = call[p.main].tensor.shape;
-  for (int i : p.others) {
-    const Dims& other = call[i].tensor.shape;
-    if (other == main) continue;
-    return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(other), ", but must have that of ",
-                     call.name(p.main), ", ", to_string(main), ".");
-  }
+  for (int i : p.others) DESCEND_RETURN_IF_ERROR(check_same_shape(call, i, p.main));
   DESCEND_RETURN_IF_ERROR(call.on_host() ? check_host(call, p) : check_huawei(call, p));
   shape->leading = main.size() - 1;
   shape->columns = main.back();

@@ -37,7 +37,8 @@ __all__ = [
     "npu_swiglu_backward",
 ]
 
-_FORMS = {"none": 0, "tanh": 1}
+_ROTARY_MODES = {"half": 0, "interleave": 1, "quarter": 2, "interleave-half": 3}
+_GELU_FORMS = {"none": 0, "tanh": 1}
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -60,6 +61,14 @@ def _says(operator: str, **names: str) -> Callable[[Callable[Given, Result]], Ca
         return call
 
     return decorate
+
+
+def _number(function: str, parameter: str, word: str, numbers: dict[str, int]) -> int:
+    """The operator's number for a word of torch_npu. Raises AclnnError for one that there is not."""
+    if word not in numbers:
+        sentence = f"{function}: {parameter} is {word!r}, but must be one of {', '.join(map(repr, numbers))}."
+        raise from_status(161002, "ACLNN_ERR_PARAM_INVALID", sentence)
+    return numbers[word]
 
 
 @_says("rms_norm", x="self")
@@ -172,16 +181,6 @@ def npu_swiglu_backward(grad_output: Tensor, self: Tensor, dim: int = -1) -> Ten
     return operators.swi_glu_grad(grad_output, self, dim)
 
 
-_ROTARY_MODES = {"half": 0, "interleave": 1, "quarter": 2, "interleave-half": 3}
-
-
-def _rotary_mode(function: str, mode: str) -> int:
-    if mode not in _ROTARY_MODES:
-        sentence = f"{function}: rotary_mode is {mode!r}, but must be one of {', '.join(map(repr, _ROTARY_MODES))}."
-        raise from_status(161002, "ACLNN_ERR_PARAM_INVALID", sentence)
-    return _ROTARY_MODES[mode]
-
-
 @_says("rotary_position_embedding", x="self", cos="r1", sin="r2")
 def npu_rotary_mul(
     self: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None
@@ -192,7 +191,8 @@ def npu_rotary_mul(
     `descend.torch.rotary_position_embedding`. A matrix ``rotate`` [D, D] takes its place: the result is then
     ``self * r1 + (self @ rotate) * r2``, of PyTorch's operators.
     """
-    mode, cos, sin = _rotary_mode("npu_rotary_mul", rotary_mode), r1.to(self.dtype), r2.to(self.dtype)
+    mode = _number("npu_rotary_mul", "rotary_mode", rotary_mode, _ROTARY_MODES)
+    cos, sin = r1.to(self.dtype), r2.to(self.dtype)
     if rotate is None:
         return operators.rotary_position_embedding(self, cos, sin, mode)
     x = self.double() if self.dtype.itemsize == 8 else self.float()
@@ -207,7 +207,7 @@ def npu_rotary_mul_backward(
 
     See `descend.torch.rotary_position_embedding_grad`.
     """
-    mode, dtype = _rotary_mode("npu_rotary_mul_backward", rotary_mode), self.dtype
+    mode, dtype = _number("npu_rotary_mul_backward", "rotary_mode", rotary_mode, _ROTARY_MODES), self.dtype
     dy, cos, sin = (t.to(dtype) for t in (grad, r1, r2))
     return cast(tuple[Tensor, Tensor, Tensor], operators.rotary_position_embedding_grad(dy, cos, sin, self, mode))
 
@@ -215,7 +215,7 @@ def npu_rotary_mul_backward(
 @_says("gelu_v2", x="self")
 def npu_gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
     """GELU of ``self``, by erf, or with ``approximate="tanh"`` by tanh: `descend.torch.gelu_v2`."""
-    return operators.gelu_v2(self, _FORMS.get(approximate, -1))
+    return operators.gelu_v2(self, _number("npu_gelu", "approximate", approximate, _GELU_FORMS))
 
 
 @_says("gelu_backward_v2", x="self")

@@ -214,20 +214,22 @@ class _Ndtr(_OfInput):
     jvp = backward
 
 
+def _by(recorded: type[_OfInput], plain: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    result: Tensor = (recorded.apply if recording() else plain)(x)
+    return result
+
+
 def _sigmoid(x: Tensor) -> Tensor:
-    sigmoid: Callable[[Tensor], Tensor] = _Sigmoid.apply if recording() else torch.sigmoid
-    return sigmoid(x)
+    return _by(_Sigmoid, torch.sigmoid, x)
 
 
 def _exp(x: Tensor) -> Tensor:
-    exp: Callable[[Tensor], Tensor] = _Exp.apply if recording() else torch.exp
-    return exp(x)
+    return _by(_Exp, torch.exp, x)
 
 
 def _ndtr(x: Tensor) -> Tensor:
     """The normal distribution's function, whose derivative is its density."""
-    ndtr: Callable[[Tensor], Tensor] = _Ndtr.apply if recording() else torch.special.ndtr
-    return ndtr(x)
+    return _by(_Ndtr, torch.special.ndtr, x)
 
 
 def _density(x: Tensor) -> Tensor:

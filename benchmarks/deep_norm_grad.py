@@ -150,18 +150,16 @@ formula_call = partial(layer_norm_backward.formula_call, function=formula)
 
 def jax_formula(*arrays: Any) -> Call:
     """The same formula in JAX."""
-    import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def backward(dy: Any, x: Any, gx: Any, gamma: Any, mean: Any, rstd: Any) -> Any:
         total = ALPHA * x.astype(jnp.float32) + gx.astype(jnp.float32)
         dgx, dgamma, dbeta = layer_norm_backward.jax_backward(dy, total, mean, rstd, gamma)
         return (ALPHA * dgx).astype(x.dtype), dgx.astype(x.dtype), dbeta, dgamma
 
-    run, wait = jax.jit(backward), jax_wait()
-    return lambda: wait(run(*arrays))
+    return jitted(backward, *arrays)
 
 
 def jax_vjp(dy: Any, x: Any, gx: Any, gamma: Any, mean: Any, rstd: Any) -> Call:
@@ -169,7 +167,7 @@ def jax_vjp(dy: Any, x: Any, gx: Any, gamma: Any, mean: Any, rstd: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any, gx: Any, beta: Any, gamma: Any) -> Any:
         total = ALPHA * x.astype(jnp.float32) + gx.astype(jnp.float32)
@@ -177,9 +175,8 @@ def jax_vjp(dy: Any, x: Any, gx: Any, gamma: Any, mean: Any, rstd: Any) -> Call:
         scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + EPSILON)
         return (centred * scale * gamma.astype(jnp.float32) + beta).astype(x.dtype)
 
-    run = jax.jit(lambda dy, *leaves: jax.vjp(forward, *leaves)[1](dy))
-    beta, wait = jnp.zeros(gamma.shape, jnp.float32), jax_wait()
-    return lambda: wait(run(dy, x, gx, beta, gamma))
+    beta = jnp.zeros(gamma.shape, jnp.float32)
+    return jitted(lambda dy, *leaves: jax.vjp(forward, *leaves)[1](dy), dy, x, gx, beta, gamma)
 
 
 OPERATOR = DeepNormGrad()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine, onednn
-from benchmarks.operator import Array, Operator, Route
+from benchmarks.operator import Array, Call, Operator, Route
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ def jax_arrays(arrays: Sequence[Array]) -> list[Any]:
     return [jnp.asarray(array) for array in arrays]
 
 
-def jax_wait() -> Callable[[Any], Any]:
-    """JAX returns before it has computed; this waits."""
+def jitted(function: Callable[..., Any], *arrays: Any) -> Call:
+    """A call of the function under ``jax.jit``, which waits: JAX returns before it has computed."""
     import jax
 
-    wait: Callable[[Any], Any] = jax.block_until_ready
-    return wait
+    run = jax.jit(function)
+    return lambda: jax.block_until_ready(run(*arrays))
 
 
 def to_numpy(result: Any) -> Array:

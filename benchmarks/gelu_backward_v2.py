@@ -85,13 +85,12 @@ def jax_gradient(dy: Any, x: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any) -> Any:
         return jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)
 
-    run, wait = jax.jit(lambda dy, x: jax.vjp(forward, x)[1](dy)[0]), jax_wait()
-    return lambda: wait(run(dy, x))
+    return jitted(lambda dy, x: jax.vjp(forward, x)[1](dy)[0], dy, x)
 
 
 OPERATOR = GeluBackwardV2()

@@ -96,10 +96,9 @@ def jax_gelu(x: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
-    run, wait = jax.jit(lambda x: jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)), jax_wait()
-    return lambda: wait(run(x))
+    return jitted(lambda x: jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype), x)
 
 
 OPERATOR = GeluV2()

@@ -66,6 +66,10 @@ class GroupNormSwish(Operator):
 
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
         """Whole groups."""
+        return self.golden_groups(problem, rng, activate=True)
+
+    def golden_groups(self, problem: Problem, rng: np.random.Generator, activate: bool) -> tuple[Golden, ...]:
+        """The same, with swish or without."""
         from descend import reference
 
         samples, groups, width, pixels = problem.shape
@@ -75,7 +79,7 @@ class GroupNormSwish(Operator):
         channels = (chosen[:, None] * width + np.arange(width)).ravel()
         elements, statistics = np.ix_(rows, channels), np.ix_(rows, chosen)
         y, mean, rstd = reference.group_norm_swish(
-            x[elements], gamma[channels], beta[channels], len(chosen), eps=EPSILON
+            x[elements], gamma[channels], beta[channels], len(chosen), eps=EPSILON, activate_swish=activate
         )
         return Golden(elements, y), Golden(statistics, mean), Golden(statistics, rstd)
 
@@ -148,7 +152,7 @@ def jax_formula(x: Any, gamma: Any, beta: Any, groups: int) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any, gamma: Any, beta: Any) -> Any:
         wide = x.astype(jnp.float32).reshape(x.shape[0], groups, x.shape[1] // groups, -1)
@@ -159,8 +163,7 @@ def jax_formula(x: Any, gamma: Any, beta: Any, groups: int) -> Call:
         z = centred * rstd * weight + bias
         return (z * jax.nn.sigmoid(z)).reshape(x.shape).astype(x.dtype), mean[:, :, 0, 0], rstd[:, :, 0, 0]
 
-    run, wait = jax.jit(forward), jax_wait()
-    return lambda: wait(run(x, gamma, beta))
+    return jitted(forward, x, gamma, beta)
 
 
 OPERATOR = GroupNormSwish()

@@ -53,7 +53,7 @@ class GroupNormSwishGrad(Operator):
 
     name = "group_norm_swish_grad"
     kind = kinds.IMAGES
-    picture = "Group norm + swish", (8, 32, 10, 64 * 64)
+    picture: tuple[str, Shape] | None = "Group norm + swish", (8, 32, 10, 64 * 64)
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=math.prod))
     small = ((2, 32, 2, 4 * 4), "float32")
@@ -227,7 +227,7 @@ def jax_formula(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any, gr
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def run(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any) -> Any:
         shape = (x.shape[0], groups, x.shape[1] // groups, -1)
@@ -242,8 +242,7 @@ def jax_formula(dy: Any, mean: Any, rstd: Any, x: Any, gamma: Any, beta: Any, gr
         sums = [(a.sum((0, 3)).reshape(-1)).astype(x.dtype) for a in (dz * xhat, dz)]
         return dx.reshape(x.shape).astype(x.dtype), *sums
 
-    job, wait = jax.jit(run), jax_wait()
-    return lambda: wait(job(dy, mean, rstd, x, gamma, beta))
+    return jitted(run, dy, mean, rstd, x, gamma, beta)
 
 
 OPERATOR = GroupNormSwishGrad()

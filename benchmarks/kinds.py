@@ -39,6 +39,16 @@ MATRICES = Kind(
 ELEMENTS_ALONE = replace(MATRICES, rows=MATRICES.rows[:3])
 """The same, of operators without sums over rows: a tile is a part of a row."""
 
+CLASSES = replace(
+    MATRICES,
+    large=tuple((ELEMENTS // classes, classes) for classes in (1024, 4096, 32768, 131072)),
+    checked=((64, 512), (3, 5), (4097, 10), (33, 1000), (7, 8192), (5, 16385), (2, 151936)),
+)
+"""Tokens or images, and classes: those of image models, and vocabularies."""
+
+CLASSES_ALONE = replace(CLASSES, rows=ELEMENTS_ALONE.rows)
+"""The same, without sums over rows."""
+
 IMAGES = Kind(
     large=((32, 32, 8, 64 * 64), (16, 32, 10, 128 * 128)),  # the second is 16 x 320 x 128 x 128
     checked=((2, 4, 2, 2048), (1, 3, 5, 7), (2, 8, 4, 33), (1, 2, 3, 16384)),

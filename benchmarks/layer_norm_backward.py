@@ -36,7 +36,7 @@ class LayerNormBackward(Operator):
 
     name = "layer_norm_backward"
     sums_columns = True
-    picture = "Layer norm", (4096, 1024)
+    picture: tuple[str, Shape] | None = "Layer norm", (4096, 1024)
     quick = tuple(QUICK)
     full = tuple(sorted(QUICK + MORE, key=lambda shape: (shape[0] * shape[1], shape[1])))
     small = ((8, 64), "float32")
@@ -159,12 +159,10 @@ def formula_call(*tensors: Tensor, function: Any = formula) -> Call:
 
 def jax_formula(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) -> Call:
     """The same formula in JAX."""
-    import jax
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
-    run, wait = jax.jit(jax_backward), jax_wait()
-    return lambda: wait(run(dy, x, mean, rstd, weight))
+    return jitted(jax_backward, dy, x, mean, rstd, weight)
 
 
 def jax_backward(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any) -> Any:
@@ -182,7 +180,7 @@ def jax_vjp(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) -> Ca
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any, weight: Any, bias: Any) -> Any:
         wide = x.astype(jnp.float32)
@@ -190,8 +188,7 @@ def jax_vjp(dy: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) -> Ca
         scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + EPSILON)
         return (centred * scale * weight.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
 
-    run, wait = jax.jit(lambda dy, x, weight, bias: jax.vjp(forward, x, weight, bias)[1](dy)), jax_wait()
-    return lambda: wait(run(dy, x, weight, bias))
+    return jitted(lambda dy, x, weight, bias: jax.vjp(forward, x, weight, bias)[1](dy), dy, x, weight, bias)
 
 
 OPERATOR = LayerNormBackward()

@@ -103,10 +103,9 @@ def blocks(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 def jax_blocks(x: Any, weight: Any, stride: int) -> Call:
     """The same in JAX."""
-    import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any, weight: Any) -> Any:
         width, overlap = len(weight), -(-len(weight) // stride)
@@ -119,8 +118,7 @@ def jax_blocks(x: Any, weight: Any, stride: int) -> Call:
         parts = [(tokens[i : i + count] * weights[i, :, :, None]).sum(1) for i in range(overlap)]
         return sum(parts[1:], parts[0]).astype(x.dtype)
 
-    run, wait = jax.jit(forward), jax_wait()
-    return lambda: wait(run(x, weight))
+    return jitted(forward, x, weight)
 
 
 OPERATOR = NsaCompress()

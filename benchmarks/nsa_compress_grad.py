@@ -154,10 +154,9 @@ def blocks_call(*tensors: Tensor, stride: int, function: Any = blocks) -> Call:
 
 def jax_blocks(grad: Any, x: Any, weight: Any, stride: int) -> Call:
     """The same in JAX."""
-    import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def backward(grad: Any, x: Any, weight: Any) -> Any:
         count, width, overlap = len(grad), len(weight), -(-len(weight) // stride)
@@ -175,8 +174,7 @@ def jax_blocks(grad: Any, x: Any, weight: Any, stride: int) -> Call:
         input_grad = jnp.pad(flat, ((0, max(0, len(x) - len(flat))), (0, 0), (0, 0)))[: len(x)]
         return input_grad.astype(x.dtype), jnp.concatenate(parts)[:width].astype(x.dtype)
 
-    run, wait = jax.jit(backward), jax_wait()
-    return lambda: wait(run(grad, x, weight))
+    return jitted(backward, grad, x, weight)
 
 
 OPERATOR = NsaCompressGrad()

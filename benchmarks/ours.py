@@ -25,11 +25,12 @@ def calls(operator: Operator, problem: Problem, forms: Sequence[str] = tuple(FOR
 
 
 def functional(operator: Operator, problem: Problem) -> Call:
-    """``descend.operator(…, out=…)``."""
+    """``descend.operator(…, out=…)``; outputs that the problem has not are left out."""
     import descend
+    from descend.contract import OPERATORS
 
     function, (given, named) = getattr(descend, operator.name), _given(operator, problem)
-    outputs = tuple(problem.outputs.values())
+    outputs = tuple(problem.outputs.get(p.python, ...) for p in OPERATORS[operator.name].outputs)
     out = outputs if len(outputs) > 1 else outputs[0]
     return lambda: function(*given, out=out, **named)
 
@@ -46,11 +47,12 @@ def _given(operator: Operator, problem: Problem) -> tuple[list[Any], dict[str, A
     """The functional form's arguments by position, up to the last tensor, and those by name."""
     from descend.contract import OPERATORS
 
-    tensors, attributes, given = list(problem.inputs.values()), dict(problem.attributes), list[Any]()
+    tensors, attributes, given = dict(problem.inputs), dict(problem.attributes), list[Any]()
     for parameter in OPERATORS[operator.name].functional_parameters:
         if not tensors:
             break
-        given.append(tensors.pop(0) if parameter.kind == "tensor" else attributes.pop(parameter.python))
+        name = parameter.python
+        given.append(tensors.pop(name, None) if parameter.kind == "tensor" else attributes.pop(name))
     return given, attributes
 
 
@@ -58,12 +60,8 @@ def _arguments(operator: Operator, problem: Problem) -> list[Any]:
     """All parameters of the first phase in its order, attributes that are not given at their defaults."""
     from descend.contract import OPERATORS
 
-    tensors = {"input": iter(problem.inputs.values()), "output": iter(problem.outputs.values())}
-    return [
-        problem.attributes.get(p.python, ast.literal_eval(p.default or "None")) if p.role == "attribute"
-        else next(tensors[p.role], None)
-        for p in OPERATORS[operator.name].parameters
-    ]  # fmt: skip
+    given = {**problem.attributes, **problem.inputs, **problem.outputs}
+    return [given.get(p.python, ast.literal_eval(p.default or "None")) for p in OPERATORS[operator.name].parameters]
 
 
 def two_phase(operator: Operator, problem: Problem) -> Call:

@@ -178,10 +178,9 @@ def layer_norm_backward(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> C
 
 def jax_formula(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
     """The same formula in JAX."""
-    import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def backward(dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
         wide, xhat = dy.astype(jnp.float32), x.astype(jnp.float32) * rstd
@@ -189,8 +188,7 @@ def jax_formula(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
         dx = rstd * (g - xhat * (g * xhat).mean(-1, keepdims=True))
         return dx.astype(x.dtype), (wide * xhat).sum(0)
 
-    run, wait = jax.jit(backward), jax_wait()
-    return lambda: wait(run(dy, x, rstd, gamma))
+    return jitted(backward, dy, x, rstd, gamma)
 
 
 def jax_vjp(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
@@ -198,15 +196,14 @@ def jax_vjp(dy: Any, x: Any, rstd: Any, gamma: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any, gamma: Any) -> Any:
         wide = x.astype(jnp.float32)
         scale = jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + EPSILON)
         return (wide * scale * gamma.astype(jnp.float32)).astype(x.dtype)
 
-    run, wait = jax.jit(lambda dy, x, gamma: jax.vjp(forward, x, gamma)[1](dy)), jax_wait()
-    return lambda: wait(run(dy, x, gamma))
+    return jitted(lambda dy, x, gamma: jax.vjp(forward, x, gamma)[1](dy), dy, x, gamma)
 
 
 OPERATOR = RmsNormGrad()

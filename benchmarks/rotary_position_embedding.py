@@ -116,18 +116,16 @@ def formula(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def jax_formula(x: Any, cos: Any, sin: Any) -> Call:
     """The same formula in JAX."""
-    import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any, cos: Any, sin: Any) -> Any:
         wide, c, s = (a.astype(jnp.float32) for a in (x, cos, sin))
         first, second = jnp.split(wide, 2, -1)
         return (wide * c + jnp.concatenate((-second, first), -1) * s).astype(x.dtype)
 
-    run, wait = jax.jit(forward), jax_wait()
-    return lambda: wait(run(x, cos, sin))
+    return jitted(forward, x, cos, sin)
 
 
 OPERATOR = RotaryPositionEmbedding()

@@ -91,10 +91,9 @@ def formula(dy: Tensor, cos: Tensor, sin: Tensor, x: Tensor) -> tuple[Tensor, ..
 
 def jax_formula(dy: Any, cos: Any, sin: Any, x: Any) -> Call:
     """The same formula in JAX."""
-    import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def turned(a: Any) -> Any:
         first, second = jnp.split(a, 2, -1)
@@ -105,8 +104,7 @@ def jax_formula(dy: Any, cos: Any, sin: Any, x: Any) -> Call:
         sums = jnp.sum(wide * of_x, (0, 2), keepdims=True), jnp.sum(wide * turned(of_x), (0, 2), keepdims=True)
         return tuple(a.astype(x.dtype) for a in (wide * c - turned(wide * s), *sums))
 
-    run, wait = jax.jit(backward), jax_wait()
-    return lambda: wait(run(dy, cos, sin, x))
+    return jitted(backward, dy, cos, sin, x)
 
 
 OPERATOR = RotaryPositionEmbeddingGrad()

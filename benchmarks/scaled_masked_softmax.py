@@ -103,13 +103,12 @@ def jax_formula(x: Any, mask: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any, mask: Any) -> Any:
         return jax.nn.softmax(jnp.where(mask, MASKED, x.astype(jnp.float32) * SCALE), axis=-1).astype(x.dtype)
 
-    run, wait = jax.jit(forward), jax_wait()
-    return lambda: wait(run(x, mask))
+    return jitted(forward, x, mask)
 
 
 OPERATOR = ScaledMaskedSoftmax()

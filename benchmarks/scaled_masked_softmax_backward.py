@@ -150,10 +150,9 @@ def softmax_backward(grad: Tensor, y: Tensor, mask: Tensor) -> Call:
 
 def jax_formula(grad: Any, y: Any, mask: Any) -> Call:
     """The same formula in JAX."""
-    import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def backward(grad: Any, y: Any, mask: Any) -> Any:
         wide = y.astype(jnp.float32)
@@ -161,8 +160,7 @@ def jax_formula(grad: Any, y: Any, mask: Any) -> Call:
         result = SCALE * (product - wide * product.sum(-1, keepdims=True))
         return jnp.where(mask, 0, result).astype(grad.dtype)
 
-    run, wait = jax.jit(backward), jax_wait()
-    return lambda: wait(run(grad, y, mask))
+    return jitted(backward, grad, y, mask)
 
 
 OPERATOR = ScaledMaskedSoftmaxBackward()

@@ -97,14 +97,13 @@ def jax_formula(x: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def forward(x: Any) -> Any:
         a, b = jnp.split(x.astype(jnp.float32), 2, -1)
         return (a * jax.nn.sigmoid(a) * b).astype(x.dtype)
 
-    run, wait = jax.jit(forward), jax_wait()
-    return lambda: wait(run(x))
+    return jitted(forward, x)
 
 
 OPERATOR = SwiGlu()

@@ -110,15 +110,14 @@ def jax_formula(dy: Any, x: Any) -> Call:
     import jax
     import jax.numpy as jnp
 
-    from benchmarks.frameworks import jax_wait
+    from benchmarks.frameworks import jitted
 
     def backward(dy: Any, x: Any) -> Any:
         a, b = jnp.split(x.astype(jnp.float32), 2, -1)
         sig, wide = jax.nn.sigmoid(a), dy.astype(jnp.float32)
         return jnp.concatenate((wide * sig * (1 + a * (1 - sig)) * b, wide * sig * a), -1).astype(x.dtype)
 
-    run, wait = jax.jit(backward), jax_wait()
-    return lambda: wait(run(dy, x))
+    return jitted(backward, dy, x)
 
 
 OPERATOR = SwiGluGrad()

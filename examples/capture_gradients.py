@@ -3,11 +3,12 @@
     python examples/capture_gradients.py                     # writes examples/data/rms_norm_grad.safetensors
     python examples/capture_gradients.py layer_norm_backward --steps 100 --out /tmp/captured.safetensors
 
-Byte-level language models in miniature learn the text of Python's own language reference: a Llama (RMS norm, SwiGLU),
-one whose norms have the sums of the residuals in them, a Gemma, a GPT (layer norm, masked softmax), a GPT with deep
-norm, one with compressed attention over packed sequences (NSA). A convolutional network with group norm and swish
-learns scikit-learn's handwritten digits. Each trains once in float32 and once with bfloat16 weights and activations. At
-the first, a middle and the last step the chosen layers' inputs, statistics and incoming gradients are kept.
+Byte-level language models in miniature learn the text of Python's own language reference: a Llama (RMS norm, SwiGLU,
+rotary positions), one whose norms have the sums of the residuals in them, a Gemma, a GPT (layer norm, masked softmax,
+GELU), a GPT with deep norm, one with compressed attention over packed sequences (NSA). A convolutional network with
+group norm and swish learns scikit-learn's handwritten digits. Each trains once in float32 and once with bfloat16
+weights and activations. At the first, a middle and the last step the chosen layers' inputs, statistics and incoming
+gradients are kept, and what the optimizer's step takes.
 
 Another operator is one more entry in OPERATORS: a layer in networks.py that derives from Captured, a network that uses
 it, the data that it learns from, and the layers and steps worth keeping. Needs torch and safetensors; scikit-learn for
@@ -32,6 +33,7 @@ from networks import (
     AddingLanguageModel,
     Captured,
     ConvolutionalNetwork,
+    CrossEntropy,
     DeepGpt,
     Gemma,
     Gpt,
@@ -40,7 +42,6 @@ from networks import (
 )
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional
 
 SEQUENCES = 2  # of a forward and backward pass, LENGTH bytes each: small, so that whole tensors fit into the repository
 PACKED = 256  # tokens of a pass over packed sequences
@@ -138,7 +139,7 @@ class Operator:
     model: Callable[[], nn.Module]
     data: Callable[[], Data]
     layers: dict[str, tuple[str, ...]]
-    """Layer to the moments at which it is kept: first, middle, last."""
+    """Layer, or "loss", or a parameter whose step is kept, to the moments at which it is: first, middle, last."""
 
 
 OPERATORS = {
@@ -200,6 +201,28 @@ OPERATORS = {
         text,
         {"blocks.0.mlp.swi_glu": ("first",), "blocks.2.mlp.swi_glu": ("middle", "last")},
     ),
+    "rotary_position_embedding_grad": Operator(
+        LanguageModel,
+        text,
+        {
+            "blocks.0.attention.q_rotary": ("first", "last"),
+            "blocks.1.attention.k_rotary": ("middle",),
+            "blocks.2.attention.q_rotary": ("last",),
+        },
+    ),
+    "gelu_backward_v2": Operator(
+        functools.partial(Gpt, 36), text, {"blocks.0.mlp.1": ("first",), "blocks.2.mlp.1": ("middle", "last")}
+    ),
+    "cross_entropy_loss_grad": Operator(LanguageModel, text, {"loss": ("first", "last")}),
+    "apply_adam_w_v2": Operator(
+        LanguageModel,
+        text,
+        {
+            "blocks.0.attention.out.weight": ("first",),
+            "blocks.2.mlp_norm.gamma": ("middle", "last"),
+            "blocks.2.attention.out.weight": ("middle", "last"),
+        },
+    ),
     "nsa_compress_grad": Operator(
         SparseLanguageModel,
         packed_text,
@@ -227,6 +250,22 @@ def keep(layer: nn.Module, case: str, into: dict[str, Tensor]) -> torch.utils.ho
     return layer.register_forward_hook(forward)
 
 
+def keep_step(optimizer: torch.optim.AdamW, parameter: Tensor, case: str, into: dict[str, Tensor]) -> None:
+    """Copy what the optimizer's next step of a parameter takes into `into`, as `<case>.<parameter>`."""
+    (group,), state = optimizer.param_groups, optimizer.state[parameter]
+    beta1, beta2 = group["betas"]
+    tensors = {
+        "var": parameter,
+        "m": state.get("exp_avg", torch.zeros_like(parameter)),
+        "v": state.get("exp_avg_sq", torch.zeros_like(parameter)),
+        "grad": parameter.grad,
+        "step": torch.as_tensor(state.get("step", 0.0)),
+        **{name: torch.tensor(group[name], dtype=torch.float64) for name in ("lr", "weight_decay", "eps")},
+        **{name: torch.tensor(beta, dtype=torch.float64) for name, beta in (("beta1", beta1), ("beta2", beta2))},
+    }
+    into |= {f"{case}.{name}": tensor.clone() for name, tensor in tensors.items()}
+
+
 def cast(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Convert the model to a dtype, except the layers that stay in float32."""
     model.to(dtype)
@@ -246,6 +285,9 @@ def train(
     # The optimizer works on float32 copies: in bfloat16 its small steps would be rounded away.
     weights = list(model.parameters())
     masters = [weight.detach().float().clone() for weight in weights]
+    named = dict(zip(dict(model.named_parameters()), masters, strict=True))
+    score = CrossEntropy()
+    layers = {**dict(model.named_modules()), "loss": score}
     optimizer = torch.optim.AdamW(masters, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
     moments = {"first": 1, "middle": (steps + 1) // 2, "last": steps}
@@ -253,17 +295,18 @@ def train(
     tensors: dict[str, Tensor] = {}
     losses: dict[str, float] = {}
     for step in range(1, steps + 1):
-        handles = [
-            keep(model.get_submodule(layer), f"{layer}.step{step}.{short}", tensors)
-            for layer, when in operator.layers.items()
+        now = {
+            name: f"{name}.step{step}.{short}"
+            for name, when in operator.layers.items()
             if step in {moments[moment] for moment in when}
-        ]
+        }
+        handles = [keep(layers[name], case, tensors) for name, case in now.items() if name in layers]
         for master in masters:
             master.grad = torch.zeros_like(master)
         total = 0.0
         for _ in range(PASSES):
             inputs, targets = data.batch()
-            loss = functional.cross_entropy(model(*inputs).float(), targets) / PASSES
+            loss = score(model(*inputs), targets) / PASSES
             loss.backward()
             total += loss.item()
             for weight, master in zip(weights, masters, strict=True):
@@ -272,6 +315,8 @@ def train(
             for handle in handles:  # the first pass is enough
                 handle.remove()
         torch.nn.utils.clip_grad_norm_(masters, 1.0)
+        for name in now.keys() & named.keys():
+            keep_step(optimizer, named[name], now[name], tensors)
         optimizer.step()
         schedule.step()
         with torch.no_grad():

@@ -82,6 +82,45 @@ class SwiGlu(Captured):
         return functional.silu(gate) * up
 
 
+class Gelu(Captured):
+    """GELU by erf."""
+
+    result_gradient = "grad_output"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """GELU of x; `saved` holds what gelu_v2 takes, and gelu_backward_v2 besides grad_output."""
+        self.saved = {"x": x}
+        return functional.gelu(x)
+
+
+class CrossEntropy(Captured):
+    """The loss: in float32, of the scores of each class and the right one."""
+
+    result_gradient = "grad_loss"
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The mean over the rows; `saved` is for cross_entropy_loss; its gradient takes log_prob, not input."""
+        log_prob = functional.log_softmax(scores.float(), -1)
+        self.saved = {"input": scores, "target": target, "log_prob": log_prob.to(scores.dtype)}
+        return functional.nll_loss(log_prob, target)
+
+
+class Rotary(Captured):
+    """Rotary positions on [batch, sequence, head, column]."""
+
+    result_gradient = "dy"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Turn x; `saved` holds what rotary_position_embedding takes, and its gradient besides dy."""
+        half = x.shape[-1] // 2
+        angle = torch.outer(torch.arange(x.shape[1]).float(), 1000.0 ** (-torch.arange(half) / half))[:, None, :]
+        cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        cos, sin = (torch.cat([a, a], -1)[None] for a in (cosine, sine))
+        self.saved = {"x": x, "cos": cos, "sin": sin}
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+
+
 class LayerNorm(Captured):
     """Layer norm over the last axis: statistics in float32, one rounding to x's dtype."""
 
@@ -185,15 +224,6 @@ class Compress(Captured):
         return torch.einsum("cwnd,wn->cnd", x[tokens], self.weight)
 
 
-def rotate(x: Tensor) -> Tensor:
-    """Rotary positions on [batch, sequence, head, column]."""
-    half = x.shape[-1] // 2
-    angle = torch.outer(torch.arange(x.shape[1]).float(), 1000.0 ** (-torch.arange(half) / half))[:, None, :]
-    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
-
-
 class Attention(nn.Module):
     """Causal attention with normalised queries and keys."""
 
@@ -204,11 +234,12 @@ class Attention(nn.Module):
         self.out = nn.Linear(columns, columns, bias=False)
         self.q_norm = RmsNorm(columns // heads)
         self.k_norm = RmsNorm(columns // heads)
+        self.q_rotary, self.k_rotary = Rotary(), Rotary()
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend over [batch, sequence, column]."""
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).unbind(2)
-        q, k = rotate(self.q_norm(q)), rotate(self.k_norm(k))
+        q, k = self.q_rotary(self.q_norm(q)), self.k_rotary(self.k_norm(k))
         y = functional.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
         )
@@ -365,7 +396,7 @@ class GptBlock(nn.Module):
         self.attention_norm = LayerNorm(columns)
         self.attention = GptAttention(columns, heads)
         self.mlp_norm = LayerNorm(columns)
-        self.mlp = nn.Sequential(nn.Linear(columns, 4 * columns), nn.GELU(), nn.Linear(4 * columns, columns))
+        self.mlp = nn.Sequential(nn.Linear(columns, 4 * columns), Gelu(), nn.Linear(4 * columns, columns))
 
     def forward(self, x: Tensor) -> Tensor:
         """One block of the residual stream."""
@@ -435,12 +466,13 @@ class SparseAttention(nn.Module):
         self.qkv = nn.Linear(columns, 3 * columns, bias=False)
         self.compress_keys = Compress(heads)
         self.compress_values = Compress(heads)
+        self.rotary = Rotary()
         self.out = nn.Linear(columns, columns, bias=False)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """Attend over [token, column]; `ends` says where the sequences end."""
         q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
-        q, k = rotate(q[None])[0], rotate(k[None])[0]
+        q, k = self.rotary(q[None])[0], self.rotary(k[None])[0]
         keys, values = torch.cat([k, self.compress_keys(k, ends)]), torch.cat([v, self.compress_values(v, ends)])
         here = torch.arange(len(x))
         last = self.compress_keys.starts(ends) + len(self.compress_keys.weight) - 1  # token of each window

@@ -5,8 +5,8 @@
 
 A U-Net of group norm, swish and convolutions learns to tell the noise in noisy pieces of two photographs, those that
 scikit-learn ships. With Descend, `descend.torch.patch` makes each group norm and the swish after it one operator.
-Printed and drawn: both loss curves and how far they are apart, the time of a step, and the share of it that group norm
-and swish take. Needs the extra `examples` of the package.
+Printed and drawn: both loss curves and how far they are apart, the time of a step, and the shares of it that group norm
+and swish take, and convolutions and matrix products. Needs the extra `examples` of the package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,23 @@ try:
     import torch
     from torch import Tensor, nn
     from torch.nn import functional
-    from training import OUT, Batch, Dtype, Out, Precision, Seed, Settings, Size, Steps, Task, Threads, compare, program
+    from training import (
+        OUT,
+        AdamW,
+        Batch,
+        Compiled,
+        Dtype,
+        Out,
+        Precision,
+        Seed,
+        Settings,
+        Size,
+        Steps,
+        Task,
+        Threads,
+        compare,
+        program,
+    )
 
     import descend.torch
 except ModuleNotFoundError as missing:
@@ -163,10 +179,12 @@ def main(
     dtype: Precision = Dtype.float32,
     batch: Size = 8,
     threads: Threads = 0,
+    adam_w: AdamW = False,
+    compiled: Compiled = False,
     out: Out = OUT,
 ) -> None:
     """Train, print, draw."""
-    compare(images(batch), Settings(steps, seed, getattr(torch, dtype.value), threads), out)
+    compare(images(batch), Settings(steps, seed, getattr(torch, dtype.value), threads, adam_w, compiled), out)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@
     python examples/train_text.py --dtype bfloat16 --steps 300 --out /tmp/text
 
 The model reads bytes: RMS norm, rotary attention whose masked softmax is written out, gated MLP. The text is Python's
-language reference, as CPython ships it. With Descend, `descend.torch.patch` swaps the norms, the SwiGLU of the MLPs and
-the sums before norms, and one more line the softmax. Printed and drawn: both loss curves and how far they are apart,
-the time of a step, and the share of it that norms and softmax take, without the sums. Needs the extra `examples` of the
+language reference, as CPython ships it. With Descend, `descend.torch.patch` swaps the norms, the SwiGLU of the MLPs,
+the sums before norms, rotary positions and the loss, and one more line the softmax. Printed and drawn: both loss curves
+and how far they are apart, the time of a step, the share of it that norms and softmax take, without the sums, and that
+of matrix products. Needs the extra `examples` of the
 package.
 """
 
@@ -21,7 +22,23 @@ try:
     from capture_gradients import documents
     from torch import Tensor, nn
     from torch.nn import functional
-    from training import OUT, Batch, Dtype, Out, Precision, Seed, Settings, Size, Steps, Task, Threads, compare, program
+    from training import (
+        OUT,
+        AdamW,
+        Batch,
+        Compiled,
+        Dtype,
+        Out,
+        Precision,
+        Seed,
+        Settings,
+        Size,
+        Steps,
+        Task,
+        Threads,
+        compare,
+        program,
+    )
 
     import descend.torch
 except ModuleNotFoundError as missing:
@@ -60,7 +77,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotation: Tensor, mask: Tensor) -> Tensor:
         """Attend over [batch, sequence, column]."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        scores = rotate(q, rotation) @ rotate(k, rotation).transpose(-1, -2)
+        cos, sin = rotation
+        scores = rotate(q, cos, sin) @ rotate(k, cos, sin).transpose(-1, -2)
         return self.out((self.softmax(scores, mask) @ v).transpose(1, 2).flatten(2))
 
 
@@ -95,7 +113,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Bytes in, logits of the next byte out."""
+    """Bytes in, and the loss of the next ones."""
 
     def __init__(self, columns: int = 192, heads: int = 6, blocks: int = 4) -> None:
         super().__init__()
@@ -111,12 +129,13 @@ class Llama(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[batch, sequence] to [batch, sequence, 256]."""
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """[batch, sequence] and the bytes after these to the loss."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, self.rotation, self.mask)
-        return self.head(self.norm(x))
+        logits = self.head(self.norm(x)).flatten(0, 1)
+        return functional.cross_entropy(logits.to(wide(logits)), targets.flatten())
 
 
 def wide(x: Tensor) -> torch.dtype:
@@ -124,11 +143,10 @@ def wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary positions on [batch, head, sequence, column]."""
-    cosine, sine = rotation
     first, second = x.chunk(2, -1)
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
 
 
 def use_descend(model: nn.Module) -> None:
@@ -154,8 +172,7 @@ def text(batch: int) -> Task:
         return pieces(known, torch.randint(len(known) - LENGTH, (batch,), generator=random).tolist())
 
     def loss(model: nn.Module, given: Batch) -> Tensor:
-        logits = model(given[0])
-        return functional.cross_entropy(logits.flatten(0, 1).to(wide(logits)), given[1].flatten())
+        return model(*given)
 
     validation = pieces(rest, range(0, len(rest) - LENGTH, (len(rest) - LENGTH) // VALIDATION)[:VALIDATION])
     frequencies = (torch.bincount(known, minlength=256) + 1) / (len(known) + 256)
@@ -191,10 +208,12 @@ def main(
     dtype: Precision = Dtype.float32,
     batch: Size = 4,
     threads: Threads = 0,
+    adam_w: AdamW = False,
+    compiled: Compiled = False,
     out: Out = OUT,
 ) -> None:
     """Train, print, draw."""
-    compare(text(batch), Settings(steps, seed, getattr(torch, dtype.value), threads), out)
+    compare(text(batch), Settings(steps, seed, getattr(torch, dtype.value), threads, adam_w, compiled), out)
 
 
 if __name__ == "__main__":

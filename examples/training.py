@@ -7,6 +7,7 @@ rounding errors grow as a model trains, and the distance of PyTorch's own curve 
 Where a step's time goes is measured apart from its length: a few more steps run under torch.profiler, with marks around
 the modules that Descend computes. Their forward share is the time between the marks; their backward share is that of
 the autograd nodes that were made between them, found by sequence number, with the sums of gradients that they trigger.
+What matrix products and convolutions take, which Descend leaves to PyTorch, bounds what it can save.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor, nn
 
+import descend.torch
 from descend import precision
 from descend.cli.output import show as show_table
 
@@ -44,7 +46,7 @@ BLOCK = 5  # steps of one run before it is the other's turn; the first of them, 
 FIRST = 10  # steps that are judged together: over fewer, PyTorch's difference may be small by chance
 PROFILED = 6  # steps of each run under the profiler
 WIDER = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
-PYTORCH, DESCEND = "PyTorch", "Descend"
+PYTORCH, DESCEND, COMPILED = "PyTorch", "Descend", "torch.compile"
 
 Batch = tuple[Tensor, ...]
 Shares = dict[str, dict[str, float]]
@@ -62,6 +64,8 @@ Steps = Annotated[int, typer.Option(min=2, help="Steps to train.")]
 Seed = Annotated[int, typer.Option(help="Of weights and batches.")]
 Precision = Annotated[Dtype, typer.Option(help="Of weights and activations.")]
 Threads = Annotated[int, typer.Option(min=0, help="For everyone; 0: the processors that this process may use.")]
+AdamW = Annotated[bool, typer.Option("--adam-w", help="Descend's AdamW in the run with Descend.")]
+Compiled = Annotated[bool, typer.Option("--compiled", help="Also time what torch.compile makes of PyTorch's.")]
 Size = Annotated[int, typer.Option(min=1, help="Samples of a batch.")]
 Out = Annotated[Path, typer.Option(help="Folder for the figures (JSON) and the picture (SVG, PNG).")]
 OUT = Path("build/training")
@@ -101,19 +105,31 @@ class Settings:
     seed: int = 0
     dtype: torch.dtype = torch.float32
     threads: int = 0
+    adam_w: bool = False
+    """Whether the run with Descend has Descend's optimiser, too."""
+    compiled: bool = False
+    """Whether torch.compile's step is timed, too."""
 
 
 class Run:
     """A model in training: AdamW, a rate that rises and falls, gradients clipped."""
 
-    def __init__(self, task: Task, settings: Settings, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        dtype: torch.dtype,
+        adam_w: Any = torch.optim.AdamW,
+        compiled: bool = False,
+    ) -> None:
         torch.manual_seed(settings.seed)
         self.task, self.dtype = task, dtype
         self.model = task.model().to(settings.dtype).to(dtype)  # the wider one starts from the rounded weights, too
+        self.called: Any = torch.compile(self.model) if compiled else self.model
         self.weights = list(self.model.parameters())
         wide = torch.promote_types(dtype, torch.float32)
         self.masters = [w.detach().to(wide, copy=True) for w in self.weights]
-        self.optimizer = torch.optim.AdamW(self.masters, task.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+        self.optimizer = adam_w(self.masters, task.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
         steps, warm_up = settings.steps, max(1, settings.steps // 10)
 
         def rate(step: int) -> float:
@@ -131,7 +147,7 @@ class Run:
 
     def differentiate(self, batch: Batch) -> float:
         """Forward and backward; returns the loss."""
-        loss = self.task.loss(self.model, batch)
+        loss = self.task.loss(self.called, batch)
         loss.backward()
         return loss.item()
 
@@ -183,6 +199,8 @@ class Outcome:
     """The seconds of every step that counts, by run."""
     shares: dict[str, Shares] = field(default_factory=dict)
     """The operators' shares of a step's time, by run; medians."""
+    products: dict[str, float] = field(default_factory=dict)
+    """The share of matrix products and convolutions, by run; medians."""
 
     @property
     def wider(self) -> str:
@@ -228,9 +246,13 @@ class Outcome:
 def train(task: Task, settings: Settings, console: Console) -> Outcome:
     """Trains all three and measures."""
     hold(settings.threads)
-    plain, ours, wider = (Run(task, settings, d) for d in (settings.dtype, settings.dtype, WIDER[settings.dtype]))
+    plain, wider = (Run(task, settings, dtype) for dtype in (settings.dtype, WIDER[settings.dtype]))
+    ours = Run(task, settings, settings.dtype, descend.torch.AdamW if settings.adam_w else torch.optim.AdamW)
     task.use_descend(ours.model)
     names = {PYTORCH: plain, DESCEND: ours, f"PyTorch in {_short(wider.dtype)}": wider}
+    turns = [plain, ours]
+    if settings.compiled:
+        turns.append(Run(task, settings, settings.dtype, compiled=True))
     outcome = Outcome(
         task.name,
         task.data,
@@ -248,13 +270,13 @@ def train(task: Task, settings: Settings, console: Console) -> Outcome:
     quiet = not console.is_terminal
     # The display has no thread of its own, which would disturb the times: it is refreshed between the blocks.
     with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=quiet) as progress:
-        bar = progress.add_task("", total=3 * settings.steps)
+        bar = progress.add_task("", total=(1 + len(turns)) * settings.steps)
         for number, start in enumerate(range(0, settings.steps, BLOCK)):
             block = batches[start : start + BLOCK]
-            for run in (plain, ours) if number % 2 else (ours, plain):
+            for run in turns if number % 2 else reversed(turns):
                 run.train(block, counted=number > 0 or settings.steps < 2 * BLOCK)
             text = f"loss {plain.losses[-1]:.3f} with PyTorch, {ours.losses[-1]:.3f} with Descend"
-            progress.update(bar, description=text, advance=2 * len(block), refresh=True)
+            progress.update(bar, description=text, advance=len(turns) * len(block), refresh=True)
         for start in range(0, settings.steps, BLOCK):
             block = batches[start : start + BLOCK]
             wider.train(block)
@@ -263,12 +285,15 @@ def train(task: Task, settings: Settings, console: Console) -> Outcome:
 
     for name, run in names.items():
         outcome.losses[name], outcome.validation[name] = run.losses, run.validate()
-    outcome.step_seconds = {PYTORCH: plain.seconds, DESCEND: ours.seconds}
+    outcome.step_seconds = {name: run.seconds for name, run in zip((PYTORCH, DESCEND, COMPILED), turns, strict=False)}
     found: dict[str, list[Shares]] = {PYTORCH: [], DESCEND: []}
+    of_products: dict[str, list[float]] = {PYTORCH: [], DESCEND: []}
     for _ in range(PROFILED):
         batch = task.draw(random)
         for name, steps in found.items():
             steps.append(shares(names[name], batch))
+            of_products[name].append(products(names[name], batch))
+    outcome.products = {name: median(steps) for name, steps in of_products.items()}
     for name, steps in found.items():
         outcome.shares[name] = {
             kind: {way: median(step[kind][way] for step in steps) for way in ways} for kind, ways in steps[0].items()
@@ -288,6 +313,19 @@ def _short(dtype: torch.dtype) -> str:
 # --- where the time goes -------------------------------------------------------------------------------------------
 
 _NODE = "autograd::engine::evaluate_function: "
+_PRODUCTS = {
+    f"aten::{name}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "mkldnn_convolution", "thnn_conv2d", "convolution_backward")
+}
+
+
+def products(run: Run, batch: Batch) -> float:
+    """The share of a step that matrix products and convolutions take, under the profiler."""
+    with torch.autograd.profiler.profile(use_kineto=False) as profile:
+        whole = -time.perf_counter()
+        run.step(batch)
+        whole += time.perf_counter()
+    return sum(e.self_cpu_time_total for e in profile.function_events if e.name in _PRODUCTS) / 1e6 / whole
 
 
 def shares(run: Run, batch: Batch) -> Shares:
@@ -380,10 +418,15 @@ def show(outcome: Outcome, console: Console) -> None:
         took.add_row(run, f"{1e3 * whole:.1f} ms", *(f"{1e3 * whole * part:.1f} ms, {part:4.0%}" for part in parts))
     show_table(console, took)
     threads = outcome.settings["threads"]
-    ratio = outcome.seconds(PYTORCH) / outcome.seconds(DESCEND)
+    ratios = {run: outcome.seconds(run) / outcome.seconds(DESCEND) for run in outcome.step_seconds}
+    compiled = f", torch.compile's {ratios[COMPILED]:.2f} times" if COMPILED in ratios else ""
     console.print(
         f"Medians of {len(outcome.step_seconds[PYTORCH])} steps in turns, {threads} thread{'s' * (threads != 1)}: "
-        f"PyTorch's step takes {ratio:.2f} times as long as that with Descend."
+        f"PyTorch's step takes {ratios[PYTORCH]:.2f} times as long as that with Descend{compiled}."
+    )
+    console.print(
+        f"Matrix products and convolutions, which are PyTorch's in both, take {outcome.products[PYTORCH]:.0%} of "
+        f"PyTorch's step and {outcome.products[DESCEND]:.0%} of that with Descend."
     )
 
 

@@ -46,7 +46,7 @@ class Call:
     @property
     def floats(self) -> list[int]:
         """The places of the floating arrays."""
-        return [i for i in self.arrays if self.args[i].dtype != np.bool_]
+        return [i for i in self.arrays if self.args[i].dtype.kind not in "biu"]
 
     def at(self, places: Sequence[int], module: Any = descend.jax) -> Callable[..., tuple[Any, ...]]:
         """The call as a function of the arrays in some places; its results are a tuple without those left out."""
@@ -72,7 +72,7 @@ def calls(dtype: str = "DOUBLE") -> dict[str, Call]:
         if not isinstance(value, torch.Tensor):
             return value
         array = value.cpu().numpy()
-        return array if array.dtype == np.bool_ else array.astype(DTYPES[dtype])
+        return array if array.dtype.kind in "biu" else array.astype(DTYPES[dtype])
 
     return {
         name: Call(call.name, tuple(map(convert, call.args)), call.named)

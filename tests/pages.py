@@ -2,7 +2,8 @@
 
 An operator's entry has its C name, its products besides ``host``, the parameters of its first phase in their order, and
 the signature of its functional form in Python. A name alone is an input, ``name>`` an output (``aclTensor *``),
-``name>const`` one that is declared as ``const aclTensor *``, ``name:kind`` an attribute; ? marks what may be null.
+``name>const`` one that is declared as ``const aclTensor *``, ``name:kind`` an attribute, ``name&`` what
+C reads and writes and Python has as an input, and at the end as an output; ? marks what may be null.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Page(NamedTuple):
 
 
 def is_gradient(name: str) -> bool:
-    """Whether the operator of this Python name is a gradient."""
-    return "_grad" in name or "_backward" in name
+    """Whether the operator of this Python name is a gradient, or comes after it: what is no forward."""
+    return "_grad" in name or "_backward" in name or name.startswith("apply_")
 
 
 _GROUPS = "numGroups:int dataFormatOptional:str?"
@@ -35,6 +36,7 @@ _WINDOWS = "compressBlockSize:int compressStride:int actSeqLenType:int"
 _LAYER_NORM = (
     "input normalizedShape:int_array weightOptional? biasOptional? eps:float out> meanOutOptional>? rstdOutOptional>?"
 )
+_CROSS_ENTROPY = "reductionOptional:str? ignoreIndex:int labelSmoothing:float lseSquareScaleForZloss:float"
 _NSA = frozenset({"compress_block_size", "compress_stride", "act_seq_len_type=0", "layout='TND'"})
 PAGES = {
     "add_rms_norm": Page(
@@ -42,6 +44,48 @@ PAGES = {
         WITH_INFERENCE,
         "x1 x2 gamma epsilon:float yOut> rstdOut>? xOut>?",
         "x1, x2, gamma, epsilon=1e-06",
+    ),
+    "cross_entropy_loss": Page(
+        "aclnnCrossEntropyLoss",
+        A2_TO_950,
+        f"input target weightOptional? {_CROSS_ENTROPY} returnZloss:bool "
+        "lossOut>const logProbOut>const? zlossOut>const? lseForZlossOut>const?",
+        "input, target, weight=None, reduction='mean', ignore_index=-100, label_smoothing=0.0, "
+        "lse_square_scale_for_zloss=0.0, return_zloss=False",
+    ),
+    "cross_entropy_loss_grad": Page(
+        "aclnnCrossEntropyLossGrad",
+        A2_TO_950,
+        f"gradLoss logProb target weightOptional? gradZlossOptional? lseForZlossOptional? {_CROSS_ENTROPY} out>const",
+        "grad_loss, log_prob, target, weight=None, grad_zloss=None, lse_for_zloss=None, reduction='mean', "
+        "ignore_index=-100, label_smoothing=0.0, lse_square_scale_for_zloss=0.0",
+    ),
+    "add_layer_norm": Page(
+        "aclnnAddLayerNorm",
+        WITH_INFERENCE,
+        "x1 x2 gamma beta biasOptional? epsilon:float additionalOutput:bool yOut>const meanOut>const rstdOut>const "
+        "xOut>const?",
+        "x1, x2, gamma, beta, bias=None, epsilon=1e-05, additional_output=False",
+    ),
+    "add_layer_norm_grad": Page(
+        "aclnnAddLayerNormGrad",
+        WITH_INFERENCE,
+        "dy x1 x2? rstd mean gamma dsumOptional? dxOut>const dgammaOut>const dbetaOut>const",
+        "dy, x1, x2, rstd, mean, gamma, dsum=None",
+    ),
+    "deep_norm": Page(
+        "aclnnDeepNorm",
+        WITH_INFERENCE,
+        "x gx beta gamma alpha:float epsilon:float meanOut>const rstdOut>const yOut>const",
+        "x, gx, beta, gamma, alpha=0.3, epsilon=1e-06",
+    ),
+    "apply_adam_w_v2": Page(
+        "aclnnApplyAdamWV2",
+        A2_TO_950,
+        "varRef& mRef& vRef& maxGradNormOptionalRef&? grad step lr:float32 beta1:float32 beta2:float32 "
+        "weightDecay:float32 eps:float32 amsgrad:bool maximize:bool",
+        "var, m, v, max_grad_norm, grad, step, lr=0.001, beta1=0.9, beta2=0.999, weight_decay=0.01, eps=1e-08, "
+        "amsgrad=False, maximize=False",
     ),
     "deep_norm_grad": Page(
         "aclnnDeepNormGrad",
@@ -101,6 +145,25 @@ PAGES = {
         f"x gamma beta {_GROUPS} eps:float activateSwish:bool swishScale:float yOut>const meanOut>const rstdOut>const",
         "x, gamma, beta, num_groups, data_format='NCHW', eps=1e-05, activate_swish=True, swish_scale=1.0",
     ),
+    "group_norm": Page(
+        "aclnnGroupNorm",
+        (*WITH_INFERENCE, "atlas-training"),
+        "self gamma? beta? N:int C:int HxW:int group:int eps:float out> meanOut> rstdOut>",
+        "input, gamma, beta, n, c, hxw, group, eps=1e-05",
+    ),
+    "group_norm_backward": Page(
+        "aclnnGroupNormBackward",
+        (*A2_TO_950, "atlas-training"),
+        "gradOut input mean rstd gamma? N:int C:int HxW:int group:int outputMask:bool_array "
+        "gradInput>? gradGammaOut>? gradBetaOut>?",
+        "grad_out, input, mean, rstd, gamma, n, c, hxw, group, output_mask=(True, True, True)",
+    ),
+    "group_norm_silu": Page(
+        "aclnnGroupNormSilu",
+        WITH_INFERENCE,
+        "self gamma? beta? group:int eps:float out> meanOut> rstdOut>",
+        "input, gamma, beta, group, eps=1e-05",
+    ),
     "rotary_position_embedding": Page(
         "aclnnRotaryPositionEmbedding",
         ("atlas-a3", "atlas-a2-training", "atlas-a2-inference"),
@@ -125,6 +188,25 @@ PAGES = {
         "x mask? scale:float fixTriuMask:bool y>",
         "x, mask, scale=1.0, fix_triu_mask=False",
     ),
+    "softmax": Page(
+        "aclnnSoftmax",
+        (*WITH_INFERENCE, "atlas-training", "atlas-200i-500-a2"),
+        "self dim:int out>",
+        "x, dim=-1",
+    ),
+    "softmax_backward": Page(
+        "aclnnSoftmaxBackward",
+        (*WITH_INFERENCE, "atlas-training"),
+        "gradOutput output dim:int out>",
+        "grad_output, output, dim=-1",
+    ),
+    "log_softmax": Page("aclnnLogSoftmax", (*WITH_INFERENCE, "atlas-training"), "self dim:int out>", "x, dim=-1"),
+    "log_softmax_backward": Page(
+        "aclnnLogSoftmaxBackward",
+        (*WITH_INFERENCE, "atlas-training"),
+        "gradOutput output dim:int out>",
+        "grad_output, output, dim=-1",
+    ),
     "swi_glu": Page("aclnnSwiGlu", WITH_INFERENCE, "x dim:int out>const", "x, dim=-1"),
     "swi_glu_grad": Page("aclnnSwiGluGrad", WITH_INFERENCE, "yGrad x dim:int out>const", "y_grad, x, dim=-1"),
     "nsa_compress_grad": Page(
@@ -145,22 +227,26 @@ PAGES = {
 }
 # Operators that a layer does not have yet, as docs/operators/ says of each.
 MISSING: dict[str, set[str]] = {"jax": set(), "triton": set(), "benchmarks": set(), "accuracy": set()}
+HAVE_DOUBLE = {"softmax", "softmax_backward", "log_softmax", "log_softmax_backward"}
+"""Operators whose pages have DOUBLE, be it for a result."""
 # C functions in the headers of these, which Python does not have.
 VARIANTS = {
     "aclnnGelu": "self out>",
     "aclnnGeluBackward": "gradOutput self gradInput>const",
+    "aclnnGroupNormSiluV2": "self gamma? beta? group:int eps:float activateSilu:bool out> meanOut> rstdOut>",
     "aclnnInplaceAddRmsNorm": "x1Ref> x2Ref> gamma epsilon:float rstdOut>const",
     "aclnnLayerNormWithImplMode": f"{_LAYER_NORM} implMode:int32",
     "aclnnFastLayerNorm": _LAYER_NORM,
 }
 
-VARIANT_HEADERS = {"gelu", "gelu_backward", "inplace_add_rms_norm"}
-"""Those of them that programs include from a header of their own."""
+VARIANT_HEADERS = {"gelu", "gelu_backward", "inplace_add_rms_norm", "logsoftmax", "logsoftmax_backward"}
+"""Headers of another name than the operator's: of some of them, and as CANN names two."""
 
 _C_TYPES = {
     "int": "int64_t",
     "int32": "int32_t",
     "float": "double",
+    "float32": "float",
     "bool": "bool",
     "str": "char *",
     "int_array": "const aclIntArray *",
@@ -169,7 +255,7 @@ _C_TYPES = {
 
 
 class Parameter(NamedTuple):
-    """One parameter of a page."""
+    """One parameter of a page; none of C's where it has no type there."""
 
     name: str
     kind: str
@@ -180,21 +266,25 @@ class Parameter(NamedTuple):
 
 def parameters(text: str) -> list[Parameter]:
     """The parameters of a line."""
-    made = []
+    made, again = [], []
     for word in text.split():
         name, _, kind = word.rstrip("?").partition(":")
         name, output, const = name.partition(">")
+        name, both, _ = name.partition("&")
         role = "attribute" if kind else "output" if output else "input"
-        c_type = _C_TYPES[kind] if kind else "aclTensor *" if output and not const else "const aclTensor *"
-        made.append(Parameter(name, kind or "tensor", role, word.endswith("?"), c_type))
-    return made
+        written = (output and not const) or both
+        c_type = _C_TYPES[kind] if kind else "aclTensor *" if written else "const aclTensor *"
+        made.append(Parameter(name, kind.removesuffix("32") or "tensor", role, word.endswith("?"), c_type))
+        if both:
+            again.append(made[-1]._replace(role="output", c_type=""))
+    return made + again
 
 
 def c_signatures() -> list[str]:
     """The declarations of all operators' C functions."""
     lines = []
     for name, text in ({page.c_name: page.parameters for page in PAGES.values()} | VARIANTS).items():
-        given = ", ".join(p.c_type for p in parameters(text))
+        given = ", ".join(p.c_type for p in parameters(text) if p.c_type)
         lines.append(f"aclnnStatus {name}GetWorkspaceSize({given}, uint64_t *, aclOpExecutor **)")
         lines.append(f"aclnnStatus {name}(void *, uint64_t, aclOpExecutor *, aclrtStream)")
     return lines

@@ -52,6 +52,8 @@ def shapes_of(operator: Operator, shape: tuple[int, ...], normalized: int) -> di
     forms = {
         "[A1, ..., An, R1, ..., Rk]": shape,
         "[R1, ..., Rk]": shape[split:],
+        "[R1, ..., Rk] or as x1": shape[split:],
+        "[1]": (1,),
         "[A1, ..., An, 1, ..., 1]": shape[:split] + (1,) * normalized,
         "[A1, ..., An, H]": shape,
         "[A1, ..., An]": shape,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -49,15 +50,16 @@ class Call:
 
     def run(self, outputs: dict[str, Array] | None = None) -> list[Array]:
         """The functional API, into outputs that are NaN before."""
-        out = tuple((outputs or self.new_outputs()).values())
+        given = outputs or self.new_outputs()
+        out = [given.get(p.python) for p in OPERATORS[self.operator].outputs]
         getattr(descend, self.operator)(**self.inputs, out=out if len(out) > 1 else out[0])
-        return list(out)
+        return list(given.values())
 
     def phase1(self, outputs: dict[str, Array]) -> tuple[int, Any]:
         """The first phase on `host`: the size of the workspace, and the executor."""
         values = {**self.inputs, **outputs}
         with acl.product("host"):
-            return phase1(self.operator, *(values[p.python] for p in OPERATORS[self.operator].parameters))
+            return phase1(self.operator, *(values.get(p.python) for p in OPERATORS[self.operator].parameters))
 
     def of(self, piece: Piece) -> Call:
         """The piece as a call of its own."""
@@ -226,6 +228,70 @@ def group_norm_swish_grad(shape: tuple[int, ...], groups: int, dtypes: Sequence[
     return with_pieces(Call("group_norm_swish_grad", inputs, outputs), ("dy", "mean", "rstd", "x", "dx_out"), shape[0])
 
 
+def group_norm(shape: tuple[int, ...], groups: int, dtype: str, name: str = "group_norm") -> Call:
+    """Group norm, and group norm + SiLU: the kernel is that of group norm + swish."""
+    inputs: dict[str, Any] = {
+        "input": numbers(1, shape, dtype),
+        "gamma": numbers(2, shape[1:2], dtype),
+        "beta": numbers(5, shape[1:2], dtype, 1e-3),
+        "group": groups,
+        "eps": 1e-5,
+    }
+    for parameter in ("gamma", "beta"):  # for results that are subnormal
+        inputs[parameter][:1] *= inputs[parameter].dtype.type(smallest_normal(dtype))
+    if name == "group_norm":
+        inputs |= {"n": shape[0], "c": shape[1], "hxw": math.prod(shape[2:])}
+    statistics = np.empty((shape[0], groups), np.float32)
+    outputs = {"out": np.empty(shape, DTYPES[dtype]), "mean_out": statistics, "rstd_out": statistics}
+    return Call(name, inputs, outputs)
+
+
+def group_norm_silu(shape: tuple[int, ...], groups: int, dtype: str) -> Call:
+    return group_norm(shape, groups, dtype, "group_norm_silu")
+
+
+def group_norm_backward(shape: tuple[int, ...], groups: int, dtype: str) -> Call:
+    inputs = {
+        "grad_out": numbers(3, shape, dtype),
+        "input": numbers(1, shape, dtype),
+        "mean": numbers(6, (shape[0], groups), dtype),
+        "rstd": np.abs(numbers(4, (shape[0], groups), dtype)),
+        "gamma": numbers(2, shape[1:2], dtype),
+        **{"n": shape[0], "c": shape[1], "hxw": math.prod(shape[2:]), "group": groups},
+        "output_mask": (True, True, True),
+    }
+    inputs["grad_out"][:, :1] *= inputs["grad_out"].dtype.type(smallest_normal(dtype) / 32)  # likewise
+    channels = np.empty(shape[1:2], DTYPES[dtype])
+    outputs = {"grad_input": np.empty(shape, DTYPES[dtype]), "grad_gamma_out": channels, "grad_beta_out": channels}
+    return Call("group_norm_backward", inputs, outputs)
+
+
+def apply_adam_w_v2(shape: tuple[int, int], dtypes: Sequence[str], amsgrad: bool = False, step: float = 3) -> Call:
+    """The dtypes are those of the parameters and gradients, and of the moments."""
+    own, of_moments = dtypes
+    inputs = {
+        "var": rows_that_differ(numbers(1, shape, own)),
+        "m": numbers(2, shape, of_moments, 1e-2),
+        "v": statistic(4, shape, of_moments),
+        "max_grad_norm": statistic(5, shape, of_moments),
+        "grad": numbers(3, shape, own),
+        "step": np.float32(step).reshape(1),
+        "lr": 1e-2,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "weight_decay": 0.1,
+        "eps": 1e-8,
+        "amsgrad": amsgrad,
+        "maximize": not amsgrad,
+    }
+    inputs["v"][2::7] *= inputs["v"].dtype.type(smallest_normal(of_moments))
+    inputs["grad"][2::7] *= inputs["grad"].dtype.type(smallest_normal(own))  # for results that are subnormal
+    inputs["grad"][3::7] *= inputs["grad"].dtype.type(smallest_normal(own) ** -0.9)  # and infinite
+    outputs = {f"{name}_out": np.empty_like(inputs[name]) for name in ("var", "m", "v", *["max_grad_norm"] * amsgrad)}
+    call = Call("apply_adam_w_v2", inputs, outputs)
+    return with_pieces(call, ("var", "m", "v", "max_grad_norm", "grad", *outputs), shape[0])
+
+
 def mask_of(form: str, shape: Sequence[int]) -> Array | None:
     """Every form that a mask can have."""
     rng = np.random.default_rng(7)
@@ -262,6 +328,25 @@ def scaled_masked_softmax(shape: tuple[int, ...], dtype: str, form: str = "whole
     inputs = {"x": x, "mask": mask_of(form, shape), "scale": scale, "fix_triu_mask": form == "triangle"}
     call = Call("scaled_masked_softmax", inputs, {"y": np.empty_like(x)})
     return softmax_pieces(call, ("x", "y"), shape, form)
+
+
+def along_dim(name: str) -> Callable[..., Call]:
+    """Makes softmax, log softmax, or the gradient of one; pieces are rows, where the dimension is the last."""
+
+    def make(shape: tuple[int, ...], dtype: str, dim: int) -> Call:
+        if name.endswith("_backward"):
+            masked = scaled_masked_softmax_backward(shape, dtype, "none").inputs
+            inputs = {"grad_output": masked["grad_output"], "output": masked["y"]}
+            if name.startswith("log"):
+                inputs["output"] = (-30 * np.abs(np.roll(masked["y"], 1))).astype(masked["y"].dtype)
+                inputs["output"][..., ::3] *= masked["y"].dtype.type(40)  # of which exp is 0
+        else:
+            inputs = {"x": scaled_masked_softmax(shape, dtype, "none").inputs["x"]}
+        call = Call(name, {**inputs, "dim": dim}, {"out": np.empty_like(next(iter(inputs.values())))})
+        return with_pieces(call, (*inputs, "out"), shape[0]) if dim > 0 else call
+
+    make.__name__ = name
+    return make
 
 
 def scaled_masked_softmax_backward(shape: tuple[int, ...], dtype: str, form: str = "whole", scale: float = 0.3) -> Call:
@@ -339,6 +424,45 @@ def nsa_compress_grad(case: Windows, dtype: str) -> Call:
     return call
 
 
+def targets(shape: tuple[int, int], ignored: bool = True) -> Array:
+    """A class for each row, of which some are ignored."""
+    target = np.random.default_rng(shape[0]).integers(0, shape[1], shape[0])
+    if ignored:
+        target[3::7] = -100
+    return target
+
+
+def cross_entropy_loss(shape: tuple[int, int], dtype: str, smoothing: float = 0.0, reduction: str = "none") -> Call:
+    inputs = {"input": numbers(1, shape, dtype, 4.0), "target": targets(shape, reduction == "none")}
+    inputs |= {"weight": np.abs(numbers(2, shape[1:], dtype)), "reduction": reduction}
+    inputs |= {
+        "ignore_index": -100,
+        "label_smoothing": smoothing,
+        "lse_square_scale_for_zloss": 1e-3,
+        "return_zloss": True,
+    }
+    of_rows, kind = shape[:1] if reduction == "none" else (1,), DTYPES[dtype]
+    outputs = {"loss_out": np.empty(of_rows, kind), "log_prob_out": np.empty(shape, kind)}
+    outputs |= {"zloss_out": np.empty(of_rows, kind), "lse_for_zloss_out": np.empty(shape[0], kind)}
+    call = Call("cross_entropy_loss", inputs, outputs)
+    return with_pieces(call, ["input", "target", *outputs], shape[0]) if reduction == "none" else call
+
+
+def cross_entropy_loss_grad(
+    shape: tuple[int, int], dtype: str, smoothing: float = 0.0, reduction: str = "none"
+) -> Call:
+    of_rows = shape[:1] if reduction == "none" else (1,)
+    inputs = {"grad_loss": numbers(3, of_rows, dtype), "log_prob": numbers(1, shape, dtype, 4.0)}
+    inputs |= {"target": targets(shape, reduction == "none")}
+    inputs |= {"weight": np.abs(numbers(2, shape[1:], dtype)), "reduction": reduction}
+    inputs |= {"lse_for_zloss": np.abs(numbers(4, (shape[0], 1), dtype)) + inputs["log_prob"].max(1, keepdims=True)}
+    inputs |= {"grad_zloss": None, "ignore_index": -100, "label_smoothing": smoothing}
+    inputs |= {"lse_square_scale_for_zloss": 1e-3}
+    call = Call("cross_entropy_loss_grad", inputs, {"out": np.empty(shape, DTYPES[dtype])})
+    rows = ["grad_loss", "log_prob", "target", "lse_for_zloss", "out"]
+    return with_pieces(call, rows, shape[0]) if reduction == "none" else call
+
+
 # One row; short rows, in whole batches and not; tiles, of full height and not; stripes and chunks; two rows at a time;
 # columns split because rows are few, or long, in one group or more, and not split; stores past the caches, by one
 # thread alone and by all.
@@ -405,7 +529,8 @@ def of_table(name: str) -> Callable[..., Call]:
         outputs, rows = {}, []
         for seed, p in enumerate(operator.parameters):
             if p.kind != "tensor":
-                inputs[p.python] = ast.literal_eval(p.default or "None")
+                # A flag says that a result is wanted, too.
+                inputs[p.python] = p.kind == "bool" or ast.literal_eval(p.default or "None")
                 continue
             extents = shapes_of(operator, shape, 1)[p.python]
             if len(extents) > 1:
@@ -463,6 +588,12 @@ def made_problems() -> dict[str, Callable[[], Call]]:
         for d in dtypes_for(int(np.prod(extents))):
             add(group_norm_swish, extents, groups, (d, d, d), note=d)
             add(group_norm_swish_grad, extents, groups, (d, d, d, d), note=d)
+    for extents, groups in (((2, 6, 51), 3), ((70, 48, 3), 16)):
+        for d in FLOATS:
+            for function in (group_norm, group_norm_silu, group_norm_backward):
+                add(function, extents, groups, d, note=d)
+    for at, (extents, groups) in enumerate(GROUPS):
+        add(group_norm_backward, extents, groups, (F32, BF16)[at % 2], note=(F32, BF16)[at % 2])
     for extents, groups in (((2, 6, 49), 3), ((2, 5, 70_001), 1), ((70, 48, 2), 16)):
         for d, odd in ((F16, F32), (BF16, F32), (F32, BF16), (F32, F64), (F64, F16)):
             add(group_norm_swish, extents, groups, (d, odd, odd), note=f"{d} {odd}")
@@ -482,10 +613,29 @@ def made_problems() -> dict[str, Callable[[], Call]]:
     for scale in (3.0, -0.7, 1e-30, 1e30):
         add(scaled_masked_softmax, (70, 333), F32, "whole", scale, note=f"scale {scale:g}")
         add(scaled_masked_softmax_backward, (70, 333), BF16, "whole", scale, note=f"scale {scale:g}")
+    for name in ("softmax", "softmax_backward", "log_softmax", "log_softmax_backward"):
+        for d, (dim, shape) in itertools.product(FLOATS, enumerate(((333, 61), (61, 333)))):
+            add(along_dim(name), shape, d, dim, note=d)
+        for d in (F32, BF16):
+            add(along_dim(name), (9, 300, 5), d, 1, note=d)
     for case in WINDOWS:
         for d in dtypes_for(case.tokens * case.heads * case.depth):
             add(nsa_compress, case, d, note=d)
             add(nsa_compress_grad, case, d, note=d)
+    for function in (cross_entropy_loss, cross_entropy_loss_grad):
+        for shape in ROWS:
+            for d in dtypes_for(int(np.prod(shape))):
+                add(function, shape, d, note=d)
+        for shape, reduction in itertools.product(((300, 333), (7, 40_000)), ("mean", "sum", "none")):
+            add(function, shape, F32, 0.1, reduction, note=f"{F32} smoothed {reduction}")
+            add(function, shape, BF16, 0.0, reduction, note=f"{BF16} {reduction}")
+    for shape in ROWS:
+        for d in dtypes_for(int(np.prod(shape))):
+            add(apply_adam_w_v2, shape, (d, d), note=d)
+    for shape, amsgrad in itertools.product(((70, 333), (3, 70_001)), (False, True)):
+        for d in (F16, BF16):
+            add(apply_adam_w_v2, shape, (d, wide_of(d)), amsgrad, 999, note=f"{d} amsgrad {amsgrad}")
+            add(apply_adam_w_v2, shape, (F32, d), amsgrad, 0, note=f"moments of {d} amsgrad {amsgrad}")
     known = {name.split()[0] for name in made}
     for name in sorted(OPERATORS.keys() - known):
         for shape in ROWS:

@@ -34,9 +34,13 @@ def calls(n: int, bits: int) -> Iterator[tuple[str, Any]]:
     yield "gemma_rms_norm gamma", descend.gemma_rms_norm(x, nan(n))[0]
     yield "layer_norm weight", descend.layer_norm(x, (n,), nan(n), ones(n))[0]
     yield "layer_norm bias", descend.layer_norm(x, (n,), ones(n), nan(n))[0]
+    yield "deep_norm gamma", descend.deep_norm(x, x, ones(n), nan(n))[2]
+    yield "add_layer_norm beta", descend.add_layer_norm(x, x, ones(n), nan(n))[0]
+    yield "add_layer_norm bias", descend.add_layer_norm(x, x, ones(n), ones(n), nan(n))[0]
     yield "rms_norm_grad rstd", descend.rms_norm_grad(x, x, nan(7), ones(n))[0]
     yield "layer_norm_backward mean", descend.layer_norm_backward(x, x, (n,), nan((7, 1)), ones((7, 1)), ones(n))[0]
     yield "deep_norm_grad mean", descend.deep_norm_grad(x, x, x, ones(n), nan((7, 1)), ones((7, 1)))[1]
+    yield "add_layer_norm_grad mean", descend.add_layer_norm_grad(x, x, x, ones(7), nan(7), ones(n))[0]
     for activate in (True, False):
         yield "group_norm_swish gamma", descend.group_norm_swish(images, nan(4), ones(4), 2, activate_swish=activate)[0]
         yield "group_norm_swish beta", descend.group_norm_swish(images, ones(4), nan(4), 2, activate_swish=activate)[0]

@@ -102,6 +102,8 @@ WIDER = {
     "rms_norm_grad": 24,
     "layer_norm_backward": 24,
     "deep_norm_grad": 40,
+    "add_layer_norm_grad": 40,
+    "add_layer_norm": 1.5,
     "add_rms_norm": 1.5,
     "rotary_position_embedding_grad": 2.5,
     "swi_glu_grad": 2,
@@ -159,7 +161,7 @@ def test_problems_near_others_are_like_them(name, dtype):
             assert near_length == length or (256 < near_length < length and (length - near_length) % 64 == 0)
             if near_length < length:  # and the next longer one would not have fit
                 assert operator.bytes((*more[:-1], near_length + 64), itemsize) > ROOM / 2
-        if name in ("rms_norm_grad", "layer_norm_backward", "deep_norm_grad"):
+        if name in ("rms_norm_grad", "layer_norm_backward", "deep_norm_grad", "add_layer_norm_grad"):
             assert (shape[0] > 32) == (less[0] > 32)
     assert whole
 

@@ -18,7 +18,7 @@ from cases import A2_TO_950, CODES, DTYPES, FLOATS, PRODUCTS, phase1
 from descend import _native, acl, aclnn, errors
 from descend.contract import OPERATORS
 from descend.contract import PRODUCTS as PRODUCT_TABLE
-from pages import PAGES, WITH_INFERENCE
+from pages import HAVE_DOUBLE, PAGES, WITH_INFERENCE
 from pages import parameters as parameters_of
 
 # The page of products: name, in the documents, SoC.
@@ -113,7 +113,12 @@ def test_names_are_snake_case_of_the_documents(name):
     for parameter in OPERATORS[name].parameters:
         snake = "".join("_" + c.lower() if c.isupper() else c for c in parameter.name)
         # A Python method that takes arguments by name cannot take one that is named self.
-        names = ("x",) if snake == "self" else (snake, snake.removesuffix("_optional"))
+        own = snake.removesuffix("_ref").removesuffix("_optional")
+        names = (snake, own, f"{own}_out" if parameter.role == "output" else own)
+        if snake == "self":
+            names = ("x", "input")
+        elif parameter.name in ("N", "C", "HxW"):
+            names = (parameter.name.lower(),)
         assert parameter.python in names
         assert parameter.description.endswith(".")
         assert parameter.kind in ("tensor", "int_array", "bool_array", "int", "float", "bool", "str")
@@ -134,7 +139,7 @@ def test_tables_are_complete(name):
         for dtypes in row.dtypes.values():
             assert dtypes
             assert set(dtypes) <= set(DTYPES)
-            assert "host" in row.products or "DOUBLE" not in dtypes
+            assert "host" in row.products or "DOUBLE" not in dtypes or name in HAVE_DOUBLE
             assert not {"atlas-inference", "atlas-training"} & set(row.products) or "BFLOAT16" not in dtypes
     statuses = [e.status for e in operator.errors]
     assert len(set(statuses)) == len(statuses)

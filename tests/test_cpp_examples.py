@@ -77,9 +77,17 @@ def layer_norm_backward() -> dict[str, Array]:
 
 def deep_norm_grad() -> dict[str, Array]:
     x, gx, gamma, beta = numbers(24).reshape(3, 8), numbers(24, 1).reshape(3, 8), numbers(8, 2), numbers(8, 3)
-    y, mean, rstd = reference.layer_norm(0.5 * x + gx, 8, gamma, beta, 1e-5)
+    mean, rstd, y = reference.deep_norm(x, gx, beta, gamma, 0.5, 1e-5)
     dx, _, _, dgamma = reference.deep_norm_grad(y, x, gx, gamma, mean, rstd, 0.5)
-    return {"dx": dx, "dgamma": dgamma}
+    return {"y": y, "dx": dx, "dgamma": dgamma}
+
+
+def add_layer_norm() -> dict[str, Array]:
+    x1, x2, gamma, beta = numbers(24).reshape(3, 8), numbers(24, 1).reshape(3, 8), numbers(8, 2), numbers(8, 3)
+    y, mean, rstd, x = reference.add_layer_norm(x1, x2, gamma, beta, None, 1e-5, True)
+    assert x is not None
+    dx, dgamma, _ = reference.add_layer_norm_grad(y, x1, x2, rstd, mean, gamma, x)
+    return {"y": y, "x": x, "dx": dx, "dgamma": dgamma}
 
 
 def group_norm_swish_grad() -> dict[str, Array]:
@@ -120,6 +128,55 @@ def swi_glu_grad() -> dict[str, Array]:
     return {"y": y, "out": reference.swi_glu_grad(y, x)}
 
 
+def rotary_position_embedding() -> dict[str, Array]:
+    x = numbers(384).reshape(2, 3, 4, 16)
+    angles = (np.arange(4)[:, None] * 100.0 ** (-(np.arange(16) % 8) / 8)).reshape(1, 1, 4, 16)
+    by = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    return {n: reference.rotary_position_embedding(x, *by, mode) for mode, n in enumerate(("halves", "neighbours"))}
+
+
+def rotary_position_embedding_grad() -> dict[str, Array]:
+    dy, x = (numbers(384, start).reshape(2, 3, 4, 16) for start in (0, 1))
+    cos, sin = (numbers(64, start).reshape(1, 1, 4, 16) for start in (2, 3))
+    gradients = reference.rotary_position_embedding_grad(dy, cos, sin, x)
+    return dict(zip(("dx", "dcos", "dsin", "alone"), (*gradients, gradients[0]), strict=True))
+
+
+def gelu_v2() -> dict[str, Array]:
+    x = numbers(32).reshape(4, 8)
+    return {"by_erf": reference.gelu_v2(x), "by_tanh": reference.gelu_v2(x, 1)}
+
+
+def gelu_backward_v2() -> dict[str, Array]:
+    x = numbers(32).reshape(4, 8)
+    y = reference.gelu_v2(x, 1)
+    return {"y": y, "dx": reference.gelu_backward_v2(y, x, "tanh")}
+
+
+def softmax_backward() -> dict[str, Array]:
+    y = reference.softmax(numbers(32).reshape(4, 8), 0)
+    return {"y": y, "dx": reference.softmax_backward(numbers(32, 1).reshape(4, 8), y, 0)}
+
+
+def log_softmax_backward() -> dict[str, Array]:
+    y = reference.log_softmax(numbers(32).reshape(4, 8), 0)
+    return {"y": y, "dx": reference.log_softmax_backward(numbers(32, 1).reshape(4, 8), y, 0)}
+
+
+def cross_entropy_loss_grad() -> dict[str, Array]:
+    scores, target = numbers(32).reshape(4, 8), np.array([3, 0, -100, 7])
+    loss, log_prob, *_ = reference.cross_entropy_loss(scores, target)
+    return {"loss": loss, "dscores": reference.cross_entropy_loss_grad(np.ones(1), log_prob, target)}
+
+
+def apply_adam_w_v2() -> dict[str, Array]:
+    var, grad = numbers(24), numbers(24, 1)
+    m, v = np.zeros(24), np.zeros(24)
+    for step in range(3):
+        var, m, v, _ = reference.apply_adam_w_v2(var, m, v, None, grad, step, 0.1, 0.9, 0.99, 0.01, 1e-6)
+    return {"var": var, "m": m, "v": v}
+
+
 def nsa_compress_grad() -> dict[str, Array]:
     x, weight = numbers(96 * 16, 0, np.float16).reshape(96, 1, 16), numbers(32, 1, np.float16).reshape(32, 1)
     windows = {"compress_block_size": 32, "compress_stride": 16}
@@ -132,6 +189,7 @@ EXPECTED: dict[str, Callable[[], dict[str, Array]]] = {
     for function in (
         rms_norm_grad,
         layer_norm_backward,
+        add_layer_norm,
         deep_norm_grad,
         group_norm_swish_grad,
         scaled_masked_softmax_backward,
@@ -139,6 +197,14 @@ EXPECTED: dict[str, Callable[[], dict[str, Array]]] = {
         gemma_rms_norm,
         swi_glu,
         swi_glu_grad,
+        rotary_position_embedding,
+        rotary_position_embedding_grad,
+        gelu_v2,
+        gelu_backward_v2,
+        softmax_backward,
+        log_softmax_backward,
+        cross_entropy_loss_grad,
+        apply_adam_w_v2,
         nsa_compress_grad,
     )
 }

@@ -81,6 +81,8 @@ def test_what_is_swapped_in_the_llama():
         "RMSNorm -> rms_norm": 5,
         "Mlp -> swi_glu": 2,
         "Block -> add_rms_norm at mlp_norm": 2,
+        "Attention -> rotary_position_embedding in rotate": 2,
+        "Llama -> cross_entropy in functional.cross_entropy": 1,
     }
     assert not report.left
 
@@ -94,6 +96,7 @@ def test_the_figures_of_a_step(outcomes, name):
         assert list(outcome.shares[run]) == OPERATORS[name]
         assert all(0 < ways[way] < 0.5 for ways in outcome.shares[run].values() for way in ("forward", "backward"))
         assert outcome.share(run) < 0.8
+        assert 0.05 < outcome.products[run] < 0.95
 
 
 @pytest.mark.parametrize("name", TASKS)

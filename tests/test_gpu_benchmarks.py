@@ -25,9 +25,15 @@ pytest.importorskip("typer")
 ROOT = Path(__file__).resolve().parent.parent
 
 import torch  # noqa: E402
-from benchmarks import OPERATORS, accuracy, frameworks, kinds  # noqa: E402
+from benchmarks import accuracy, frameworks, kinds  # noqa: E402
 from benchmarks.frameworks import Library  # noqa: E402
-from benchmarks.gpu import __main__, results, session, timing  # noqa: E402
+from benchmarks.gpu import (  # noqa: E402
+    OPERATORS,
+    __main__,
+    results,
+    session,
+    timing,
+)
 from benchmarks.gpu import check as gpu_check  # noqa: E402
 from benchmarks.gpu.peers import LIBRARIES  # noqa: E402
 from benchmarks.gpu.results import Launch, Report, Result  # noqa: E402
@@ -48,6 +54,8 @@ SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 TINY_OF = {
     kinds.MATRICES: (256, 512),
     kinds.ELEMENTS_ALONE: (256, 512),
+    kinds.CLASSES: (256, 512),
+    kinds.CLASSES_ALONE: (256, 512),
     kinds.IMAGES: (2, 4, 2, 2048),
     kinds.SCORES: (2, 8, 16, 256),
     kinds.WINDOWS: (512, 2, 64, 32, 16),
@@ -64,13 +72,23 @@ def least_bytes(operator: str, shape: tuple[int, ...], dtype: str) -> float:
         windows = (tokens - width) // stride + 1
         return ((2 if operator.endswith("grad") else 1) * tokens + windows) * heads * depth * size
     usual = 3 if is_gradient(operator) else 2
-    tensors = {"deep_norm_grad": 5, "add_rms_norm": 4, "swi_glu": 3, "swi_glu_grad": 5}.get(operator, usual)
-    mask = math.prod(shape) / shape[1] if "softmax" in operator else 0
+    tensors = {
+        "deep_norm_grad": 5,
+        "deep_norm": 3,
+        "add_layer_norm_grad": 5,
+        "add_rms_norm": 4,
+        "add_layer_norm": 4,
+        "swi_glu": 3,
+        "swi_glu_grad": 5,
+        "apply_adam_w_v2": 7,
+        "cross_entropy_loss_grad": 2,
+    }.get(operator, usual)
+    mask = math.prod(shape) / shape[1] if "masked_softmax" in operator else 0
     return tensors * math.prod(shape) * size + mask
 
 
 def test_every_operator_is_measured():
-    assert set(OPERATORS) == set(TABLES) - MISSING["benchmarks"]
+    assert set(OPERATORS) == set(TABLES) - MISSING["benchmarks"] - MISSING["triton"]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -267,7 +285,10 @@ def small(monkeypatch):
     monkeypatch.setattr(timing, "SAMPLE", 1e-5)
 
 
-SMALL = {**TINY, **dict.fromkeys(("rms_norm_grad", "layer_norm_backward", "deep_norm_grad"), (12, 64))}
+SMALL = {
+    **TINY,
+    **dict.fromkeys(("rms_norm_grad", "layer_norm_backward", "deep_norm_grad", "add_layer_norm_grad"), (12, 64)),
+}
 
 
 @pytest.mark.usefixtures("small")
@@ -278,7 +299,8 @@ def test_a_problem_is_measured_and_checked(operator):
     assert (made.operator, made.shape, made.dtype) == (operator, list(SMALL[operator]), "bfloat16")
     assert len(made.copy.seconds) == len(made.descend.seconds) == 3
     assert made.share > 0
-    assert len(made.errors) == len(TABLES[operator].outputs)
+    problem = load(operator).make(SMALL[operator], "bfloat16", np.random.default_rng(0))
+    assert len(made.errors) == len(problem.outputs)
     assert made.errors[0]["mere"] < 2.0**-7
     assert made.peers["PyTorch"].route in load(operator).torch_eager()
     assert (made.ratio("PyTorch") or 0) > 0
@@ -448,7 +470,10 @@ def test_peers_take_part_where_they_have_the_operator():
     assert set(have["flash-linear-attention"]) == set(norms)
     without = {"nsa_compress", "nsa_compress_grad", "deep_norm_grad", "swi_glu", "swi_glu_grad"}
     without |= {"rotary_position_embedding", "rotary_position_embedding_grad"}
-    without |= {"gelu_v2", "gelu_backward_v2"}
+    without |= {"gelu_v2", "gelu_backward_v2", "deep_norm", "add_layer_norm", "add_layer_norm_grad"}
+    without |= {"softmax", "softmax_backward", "log_softmax", "log_softmax_backward"}
+    without |= {"apply_adam_w_v2", "cross_entropy_loss", "cross_entropy_loss_grad"}
+    without |= {"group_norm", "group_norm_backward", "group_norm_silu"}
     assert set(have["Liger-Kernel"]) == set(OPERATORS) - without - {"add_rms_norm", "gemma_rms_norm"}
     for name in ("Apex", "Transformer Engine"):
         assert set(norms) < set(have[name])

@@ -22,7 +22,7 @@ SIZE = 3
 
 def varied(array, number):
     """Arrays like one: of masks others, of numbers others of the same sign."""
-    return np.roll(array, number) if array.dtype == np.bool_ else (array * (1 + number / 4)).astype(array.dtype)
+    return np.roll(array, number) if array.dtype.kind in "biu" else (array * (1 + number / 4)).astype(array.dtype)
 
 
 @pytest.mark.parametrize(

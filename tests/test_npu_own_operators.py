@@ -131,6 +131,16 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
         lambda x, c, s: x * c + interleaved(x) * s,
         [HALF, PAIRS, PAIRS],
     ),
+    "PyTorch's group_norm": (
+        lambda x, w, b: functional.group_norm(x, 2, w, b),
+        lambda x, w, b: functional.group_norm(x, 2, w, b),
+        [(3, 4, 5), (4,), (4,)],
+    ),
+    "PyTorch's group_norm without a weight": (
+        lambda x: functional.group_norm(x, 2),
+        lambda x: functional.group_norm(x, 2),
+        [(3, 4, 5, 2)],
+    ),
     "swiglu": (torch_npu.npu_swiglu, halves, [(3, 8)]),
     "swiglu along a dimension": (lambda x: torch_npu.npu_swiglu(x, 0), lambda x: halves(x, 0), [(4, 3)]),
     "gelu": (torch_npu.npu_gelu, functional.gelu, [(3, 7)]),
@@ -223,8 +233,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
         [(4, 6)],
     ),
     "cross_entropy_loss of each": (
-        lambda x: torch_npu.npu_cross_entropy_loss(x, npu(TARGET), reduction="none", label_smoothing=0.1)[0],
-        lambda x: functional.cross_entropy(x, torch.tensor(TARGET), reduction="none", label_smoothing=0.1),
+        lambda x: torch_npu.npu_cross_entropy_loss(x, npu(TARGET), reduction="none", ignore_index=3)[0],
+        lambda x: functional.cross_entropy(x, torch.tensor(TARGET), reduction="none", ignore_index=3),
         [(4, 6)],
     ),
     "linear": (torch_npu.npu_linear, functional.linear, [(3, 4), (5, 4), (5,)]),

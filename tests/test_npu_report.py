@@ -35,6 +35,23 @@ print("done")
 SECOND = "aclnnRmsNormGrad"
 
 
+LLAMA = """
+import transformers
+torch.set_num_threads(1)
+sizes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2}
+config = transformers.LlamaConfig(vocab_size=256, num_hidden_layers=1, **sizes)
+tokens = torch.randint(256, (2, 64)).npu()
+for make, options in (
+    (torch.optim.AdamW, {}), (torch.optim.AdamW, {"fused": True}), (torch_npu.optim.NpuFusedAdamW, {})
+):
+    model = transformers.LlamaForCausalLM(config).npu()
+    optimizer = make(model.parameters(), 1e-3, **options)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+torch.npu.synchronize()
+"""
+
+
 @pytest.fixture
 def environment() -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ASCEND_", "DESCEND_", "LD_", "TORCH_"))}
@@ -397,3 +414,12 @@ distributed.destroy_process_group()
         assert rows["aclnnLayerNormBackward"]["calls"] == 1
         assert rows["c10d::allreduce_"]["place"] == "gloo"
     assert "by 2 processes (ranks 0, 1)" in done.stderr
+
+
+def test_a_step_of_a_llama_has_nothing_composed_but_attention(tmp_path):
+    """Forward, loss, backward and AdamW, of PyTorch and of torch_npu."""
+    pytest.importorskip("transformers")
+    record(tmp_path / "r.json", LLAMA, tmp_path)
+    found = operators(tmp_path / "r.json")
+    composed = {name for name, row in found.items() if row["place"] == "composed"}
+    assert composed == {"npu::npu_fusion_attention_v3", "npu::npu_fusion_attention_grad_v3"}

@@ -125,6 +125,27 @@ def test_deep_norm_grad(lib, alpha):
     assert_same_bits(got, results)
 
 
+def test_deep_norm_and_add_layer_norm(lib):
+    """bias, dsum and the attributes may stay away."""
+    rng = np.random.default_rng(1)
+    x1, x2, bias, dy = (normal(rng, (5, 3, 7), "FLOAT") for _ in range(4))
+    gamma, beta = (normal(rng, (7,), "FLOAT") for _ in range(2))
+    results = descend.deep_norm(x1, x2, beta, gamma)
+    call(lib, "DeepNorm", [x1, x2, beta, gamma], got := like(*results))
+    assert_same_bits(got, results)
+    results = descend.add_layer_norm(x1, x2, gamma, beta, bias, 1e-3, True)
+    attributes = {"epsilon": 1e-3, "additional_output": True}
+    call(lib, "AddLayerNorm", [x1, x2, gamma, beta, bias], got := like(*results), **attributes)
+    assert_same_bits(got, results)
+    y, mean, rstd, _ = descend.add_layer_norm(x1, x2, gamma, beta)
+    call(lib, "AddLayerNorm", [x1, x2, gamma, beta], got := like(y, mean, rstd, y))
+    assert_same_bits(got[:3], (y, mean, rstd))
+    for more in ([], [bias]):
+        results = descend.add_layer_norm_grad(dy, x1, x2, rstd, mean, gamma, *more)
+        call(lib, "AddLayerNormGrad", [dy, x1, x2, rstd, mean, gamma, *more], got := like(*results))
+        assert_same_bits(got, results)
+
+
 @pytest.mark.parametrize("mode", [None, 0, 1, 2, 3])
 def test_rotary_position_embedding(lib, mode):
     rng = np.random.default_rng(1)
@@ -169,6 +190,21 @@ def test_gelu(lib, form):
         (old,) = like(results[0])
         call(lib, "Gelu", [x], [old])
         assert_same_bits([old], results[:1])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_cross_entropy(lib, reduction):
+    rng = np.random.default_rng(1)
+    x, target, weight = normal(rng, (6, 10), "FLOAT"), rng.integers(0, 10, 6), np.abs(normal(rng, (10,), "FLOAT"))
+    named = {"reduction": reduction, "label_smoothing": 0.25, "ignore_index": int(target[2])}
+    results = descend.cross_entropy_loss(x, target, weight, **named)[:2]
+    got = like(*results)
+    call(lib, "CrossEntropyLoss", [x, target, weight], [*got, np.empty(1, "f4"), np.empty(6, "f4")], **named)
+    assert_same_bits(got, results)
+    dx = descend.cross_entropy_loss_grad(results[0], results[1], target, weight, **named)
+    (of_name,) = like(dx)
+    call(lib, "CrossEntropyLossGrad", [results[0], results[1], target, weight, None, None], [of_name], **named)
+    assert_same_bits([of_name], [dx])
 
 
 @settings(max_examples=60, deadline=None)

@@ -306,12 +306,12 @@ def test_the_results_are_numbers(problem):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", sorted(OPERATORS.keys() - {"log_softmax"}))  # 0, or far from it
 def test_subnormals_come_in_and_go_out(operator, dtype):
     """So that a thread that flushes subnormals or rounds in another direction would give other results."""
 
     def subnormal(array: Any) -> bool:
-        if not isinstance(array, np.ndarray) or array.dtype == np.bool_:
+        if not isinstance(array, np.ndarray) or array.dtype.kind in "biu":
             return False
         size = np.abs(array.astype(np.float64))
         return bool(((size > 0) & (size < smallest_normal(dtype_name(array)))).any())

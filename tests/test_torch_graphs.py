@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import descend.torch  # noqa: E402
-from torch_cases import FORWARDS, NAMES, OPERATORS, RELEASE, calls, draw, scalar  # noqa: E402
+from torch_cases import FORWARDS, NAMES, OPERATORS, RELEASE, calls, draw, present, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 both = pytest.mark.usefixtures("each_registration")
@@ -123,7 +123,7 @@ def test_compiled_autograd(name):
     def gradients(way: Any) -> Gradients:
         call = calls()[name]
         leaves = call.wanting(call.floats)
-        loss = functools.reduce(torch.add, (r.sin().sum() for r in leaves.run()))
+        loss = functools.reduce(torch.add, (r.sin().sum() for r in present(leaves.run())))
         with way:
             loss.backward()
         return tuple(leaves.args[place].grad for place in call.floats)

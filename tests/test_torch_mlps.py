@@ -486,6 +486,15 @@ class DecoratedBlock(LlamaBlock):
         return self.mlp(self.post_norm(x))
 
 
+class PostBlock(LlamaBlock):
+    """Gives sums to norms at once, one of them within the other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return self.input_norm(x + self.mlp(self.post_norm(x + self.attention(x)[0]))) * 2
+        return x
+
+
 BLOCKS: dict[str, tuple[Callable[[], nn.Module], str, int]] = {
     "Llama's norm": (LlamaBlock, "LlamaBlock -> add_rms_norm at post_norm", 1),
     "OLMo's": (lambda: LlamaBlock(OlmoNorm), "LlamaBlock -> add_rms_norm at post_norm", 1),
@@ -495,20 +504,32 @@ BLOCKS: dict[str, tuple[Callable[[], nn.Module], str, int]] = {
     "decorated": (DecoratedBlock, "DecoratedBlock -> add_rms_norm at post_norm", 1),
     "importing": (ImportingBlock, "ImportingBlock -> add_rms_norm at post_norm", 1),
     "super": (SuperBlock, "SuperBlock -> add_rms_norm at input_norm", 1),
+    "at once": (PostBlock, "PostBlock -> add_rms_norm at input_norm and post_norm", 2),
+    "layer norm": (lambda: LlamaBlock(lambda: nn.LayerNorm(SIZE)), "LlamaBlock -> add_layer_norm at post_norm", 1),
+    "without weights": (
+        lambda: PostBlock(lambda: nn.LayerNorm(SIZE, elementwise_affine=False)),
+        "PostBlock -> add_layer_norm at input_norm and post_norm",
+        2,
+    ),
+    "layer norm without bias": (
+        lambda: ShortBlock(lambda: nn.LayerNorm(SIZE, bias=False)),
+        "ShortBlock -> add_layer_norm at post_norm",
+        1,
+    ),
 }
 
 
 @pytest.fixture
 def sums(monkeypatch):
-    """The calls of add_rms_norm by norms."""
+    """The calls of operators that add and normalise, by norms."""
     calls: list[tuple[int, ...]] = []
-    operator = forms.add_rms_norm
 
-    def counted(one: Tensor, *rest: Any) -> Any:
+    def counted(operator: Callable[..., Any], one: Tensor, *rest: Any) -> Any:
         calls.append(tuple(one.shape))
         return operator(one, *rest)
 
-    monkeypatch.setattr(forms, "add_rms_norm", counted)
+    for name in ("add_rms_norm", "add_layer_norm"):
+        monkeypatch.setattr(forms, name, functools.partial(counted, getattr(forms, name)))
     return calls
 
 
@@ -613,6 +634,16 @@ class LongBlock(LlamaBlock):
         return self.mlp.act_fn(self.post_norm(hidden_states=x))
 
 
+class HidingBlock(LlamaBlock):
+    """Sums that other functions give to the norm, and sums with more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        late = lambda: self.post_norm(x + x)  # noqa: E731
+        x = late() + sum(self.post_norm(y + y) for y in (x,))
+        x = self.mlp(x + x)
+        return self.post_norm(hidden_states=x + x)
+
+
 class TryingBlock(LlamaBlock):
     """Where the norm fails, the handler sees the sum."""
 
@@ -624,7 +655,9 @@ class TryingBlock(LlamaBlock):
             return x
 
 
-@pytest.mark.parametrize("kind", [BusyBlock, LongBlock, TryingBlock, functools.partial(LlamaBlock, T5Norm)])
+@pytest.mark.parametrize(
+    "kind", [BusyBlock, LongBlock, HidingBlock, TryingBlock, functools.partial(LlamaBlock, T5Norm)]
+)
 def test_sums_that_are_left_to_the_forward(kind, sums):
     module = kind()
     name = type(module).__name__

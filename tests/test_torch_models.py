@@ -19,32 +19,61 @@ from torch import nn  # noqa: E402
 
 import descend.torch  # noqa: E402
 from cases import extended  # noqa: E402
-from descend.torch import layer_norm, library, rms_norm, swi_glu  # noqa: E402
+from descend.torch import gelu_v2, layer_norm, library, rms_norm, rotary_position_embedding, swi_glu  # noqa: E402
 from test_examples import call  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers has many to give
 
+BERT = {
+    "LayerNorm -> layer_norm",
+    "GELUActivation -> gelu_v2, by erf",
+    *(f"Bert{name} -> add_layer_norm at LayerNorm" for name in ("Embeddings", "SelfOutput", "Output")),
+}
 SWAPPED = {
-    "bert": {"LayerNorm -> layer_norm"},
+    "bert": BERT,
     "llama": {
         "LlamaRMSNorm -> rms_norm, rounded before the weight",
         "LlamaMLP -> swi_glu",
         "LlamaDecoderLayer -> add_rms_norm at post_attention_layernorm",
+        "LlamaAttention -> rotary_position_embedding in apply_rotary_pos_emb",
+        "LlamaForCausalLM -> cross_entropy in loss_function",
     },
     "gemma": {
         "GemmaRMSNorm -> gemma_rms_norm",
         "GemmaDecoderLayer -> add_rms_norm at post_attention_layernorm",
+        "GemmaAttention -> rotary_position_embedding in apply_rotary_pos_emb",
+        "GemmaForCausalLM -> cross_entropy in loss_function",
+        "GELUTanh -> gelu_v2, by tanh",
     },
     "qwen3": {
         "Qwen3RMSNorm -> rms_norm, rounded before the weight",
         "Qwen3MLP -> swi_glu",
         "Qwen3DecoderLayer -> add_rms_norm at post_attention_layernorm",
+        "Qwen3Attention -> rotary_position_embedding in apply_rotary_pos_emb",
+        "Qwen3ForCausalLM -> cross_entropy in loss_function",
     },
-    "olmo2": {"Olmo2RMSNorm -> rms_norm", "Olmo2MLP -> swi_glu"},
-    "cohere": {"CohereLayerNorm -> layer_norm", "CohereMLP -> swi_glu"},
-    "gpt2": {"LayerNorm -> layer_norm"},
-    "t5": {"T5LayerNorm -> rms_norm, rounded to the weight's dtype before it"},
-    "minilm": {"LayerNorm -> layer_norm"},
+    "olmo2": {
+        "Olmo2RMSNorm -> rms_norm",
+        "Olmo2MLP -> swi_glu",
+        "Olmo2Attention -> rotary_position_embedding in apply_rotary_pos_emb",
+        "Olmo2ForCausalLM -> cross_entropy in loss_function",
+    },
+    "cohere": {
+        "CohereLayerNorm -> layer_norm",
+        "CohereMLP -> swi_glu",
+        "CohereAttention -> rotary_position_embedding in apply_rotary_pos_emb",
+        "CohereForCausalLM -> cross_entropy in loss_function",
+    },
+    "gpt2": {
+        "LayerNorm -> layer_norm",
+        "NewGELUActivation -> gelu_v2, by tanh",
+        "GPT2LMHeadModel -> cross_entropy in loss_function",
+    },
+    "t5": {
+        "T5LayerNorm -> rms_norm, rounded to the weight's dtype before it",
+        "NewGELUActivation -> gelu_v2, by tanh",
+    },
+    "minilm": BERT,
 }
 LEFT = {"gemma": {"GemmaMLP: it does not multiply silu of one map by another"}}
 
@@ -119,7 +148,7 @@ def test_a_forgotten_weight_is_noticed_in_bfloat16(name):
     ("name", "operator", "result"),
     [
         *(("llama", rms_norm, 0), ("gemma", rms_norm, 1), ("bert", layer_norm, 0), ("bert", layer_norm, 1)),
-        ("qwen3", swi_glu, 0),
+        *(("qwen3", swi_glu, 0), ("qwen3", rotary_position_embedding, 0), ("gpt2", gelu_v2, 0)),
     ],
 )
 @pytest.mark.parametrize(("dtype", "by"), [(torch.float64, 1e-9), (torch.float32, 3e-6), (torch.bfloat16, 0.05)])

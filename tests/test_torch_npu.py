@@ -18,10 +18,19 @@ from torch_cases import draw  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 SIGNATURES = {
+    "npu_add_layer_norm": "(x1, x2, gamma, beta, epsilon=1e-05, additional_output=False)",
+    "npu_add_layer_norm_backward": "(dy_opt, x1, x2, rstd, mean, gamma, dsum_opt)",
+    "npu_deep_norm": "(x, gx, beta, gamma, alpha=0.3, epsilon=1e-06)",
+    "npu_deep_norm_backward": "(dy, x, gx, gamma, mean, rstd, alpha=0.3)",
     "npu_add_rms_norm": "(x1, x2, gamma, epsilon=1e-06)",
+    "npu_apply_adam_w": (
+        "(beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon, grad, max_grad_norm, amsgrad, maximize, "
+        "*, out)"
+    ),
     "npu_gemma_rms_norm": "(self, gamma, epsilon=1e-06)",
     "npu_rms_norm": "(self, gamma, epsilon=1e-06)",
     "npu_rms_norm_backward": "(dy, self, gamma, rstd)",
+    "npu_group_norm_silu": "(input, weight, bias, group, eps=1e-05)",
     "npu_group_norm_swish": "(input, num_groups, weight, bias, eps=1e-05, swish_scale=1.0)",
     "npu_group_norm_swish_grad": (
         "(grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0)"
@@ -34,6 +43,14 @@ SIGNATURES = {
     "npu_swiglu_backward": "(grad_output, self, dim=-1)",
     "npu_gelu": "(self, *, approximate='none')",
     "npu_gelu_backward": "(grad_output, self, *, approximate='none')",
+    "npu_cross_entropy_loss": (
+        "(input, target, weight=None, reduction='mean', ignore_index=-100, label_smoothing=0.0, "
+        "lse_square_scale_for_zloss=0.0, return_zloss=False)"
+    ),
+    "npu_cross_entropy_loss_backward": (
+        "(grad_loss, log_prob, target, weight=None, grad_zloss=None, lse_for_zloss=None, reduction='mean', "
+        "ignore_index=-100, label_smoothing=0.0, lse_square_scale_for_zloss=0.0)"
+    ),
     "npu_nsa_compress": "(input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
     "npu_nsa_compress_grad": "(grad, input, weight, compress_block_size, compress_stride, *, actual_seq_len=None)",
 }
@@ -56,7 +73,9 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt() * gamma
 
 
-def group_norm_swish(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, scale: float) -> Tensor:
+def group_norm_swish(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, scale: float
+) -> Tensor:
     z = nn.functional.group_norm(x, groups, weight, bias, eps)
     return z * torch.sigmoid(scale * z)
 
@@ -134,6 +153,47 @@ def test_add_rms_norm(dtype):
 
 
 @each_dtype
+def test_add_layer_norm(dtype):
+    """gamma of two dimensions: mean and rstd have a 1 for both."""
+    x1, x2, given, more = (normal(3, 4, 8, dtype=dtype, seed=seed) for seed in range(4))
+    gamma, beta = (normal(4, 8, dtype=dtype, seed=seed) for seed in (4, 5))
+    held = leaves(x1, x2, gamma, beta)
+    total = held[0] + held[1]
+    golden = nn.functional.layer_norm(total, (4, 8), *held[2:])
+    wanted = torch.autograd.grad([golden, total], held, [given.double(), more.double()])
+    for tensor in (x1, x2, gamma, beta):
+        tensor.requires_grad_()
+    y, mean, rstd, x = torch_npu.npu_add_layer_norm(x1, x2, gamma, beta, additional_output=True)
+    assert (y.dtype, x.dtype, mean.shape, rstd.shape) == (dtype, dtype, (3, 1), (3, 1))
+    close([y, x], [golden, total], dtype)
+    close(torch.autograd.grad([y, x], [x1, x2, gamma, beta], [given, more]), wanted, dtype)
+    with torch.no_grad():
+        plain = torch_npu.npu_add_layer_norm(x1, x2, gamma, beta)
+        assert torch.equal(plain[0], y)
+        assert plain[3].shape == x.shape
+        found = torch_npu.npu_add_layer_norm_backward(given, x1, x2, rstd, mean, gamma, more)
+        close(found, wanted, dtype)
+        through_sum = torch_npu.npu_add_layer_norm_backward(None, x1, x2, rstd, mean, gamma, more)
+        close(through_sum, (more, more, 0 * gamma, 0 * gamma), dtype)
+
+
+@each_dtype
+def test_deep_norm(dtype):
+    x, gx, given = (normal(3, 4, 8, dtype=dtype, seed=seed) for seed in range(3))
+    gamma, beta = (normal(8, dtype=dtype, seed=seed) for seed in (3, 4))
+    held = leaves(x, gx, beta, gamma)
+    golden = nn.functional.layer_norm(0.5 * held[0] + held[1], (8,), held[3], held[2], 1e-6)
+    wanted = torch.autograd.grad(golden, held, given.double())
+    for tensor in (x, gx, beta, gamma):
+        tensor.requires_grad_()
+    mean, rstd, y = torch_npu.npu_deep_norm(x, gx, beta, gamma, 0.5)
+    assert (y.dtype, mean.shape, rstd.shape) == (dtype, (3, 4, 1), (3, 4, 1))
+    close([y], [golden], dtype)
+    close(torch.autograd.grad(y, [x, gx, beta, gamma], given), wanted, dtype)
+    close(torch_npu.npu_deep_norm_backward(given, x, gx, gamma, mean, rstd, 0.5), wanted, dtype)
+
+
+@each_dtype
 def test_gemma_rms_norm(dtype):
     x, gamma, given = normal(3, 4, 8, dtype=dtype), normal(8, dtype=dtype), normal(3, 4, 8, dtype=dtype, seed=1)
     a, b = leaves(x, gamma)
@@ -166,6 +226,23 @@ def test_group_norm_swish(dtype, eps, scale):
         close(
             torch_npu.npu_group_norm_swish_grad(given, x, 3, weight, bias, mean, rstd, [True] * 3, scale), wanted, dtype
         )
+
+
+@each_dtype
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm_silu(dtype, affine):
+    x, given = normal(2, 6, 3, 4, dtype=dtype), normal(2, 6, 3, 4, dtype=dtype, seed=1)
+    parameters = [normal(6, dtype=dtype, seed=seed) for seed in (2, 3)] if affine else []
+    held = leaves(x, *parameters)
+    golden = group_norm_swish(held[0], 3, *(held[1:] or (None, None)), 1e-5, 1.0)
+    wanted = gradients(golden, given.double(), *held)
+    for tensor in (x, *parameters):
+        tensor.requires_grad_()
+    out, mean, rstd = torch_npu.npu_group_norm_silu(x, *(parameters or (None, None)), 3)
+    assert out.dtype is mean.dtype is rstd.dtype is dtype
+    assert mean.shape == rstd.shape == (2, 3)
+    close([out], [golden], dtype)
+    close(gradients(out, given, x, *parameters), wanted, dtype)
 
 
 def test_group_norm_swish_grad_gives_what_is_asked():
@@ -270,6 +347,33 @@ def test_gelu(dtype, approximate):
 
 
 @each_dtype
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_loss(dtype, reduction):
+    x, weight = normal(6, 5, dtype=dtype), normal(5, dtype=dtype, seed=2).abs()
+    target = torch.tensor([1, 0, 4, -100, 2, 2], device=x.device)
+    (held,) = leaves(x)
+    golden = nn.functional.cross_entropy(held, target, weight.double(), reduction=reduction, label_smoothing=0.1)
+    golden = golden.reshape(-1)
+    given = normal(*golden.shape, dtype=dtype, seed=1)
+    wanted = gradients(golden, given.double(), held)
+    x.requires_grad_()
+    loss, log_prob, zloss, lse = torch_npu.npu_cross_entropy_loss(x, target, weight, reduction, label_smoothing=0.1)
+    assert loss.dtype is dtype
+    assert zloss.shape == lse.shape == (0,)
+    close([loss, log_prob], [golden, held.log_softmax(-1)], dtype)
+    close(gradients(loss, given, x), wanted, dtype)
+    attributes = {"reduction": reduction, "label_smoothing": 0.1}
+    found = torch_npu.npu_cross_entropy_loss_backward(
+        given, log_prob.detach(), target, weight, zloss, lse, **attributes
+    )
+    close([found], wanted, dtype)
+    each = torch_npu.npu_cross_entropy_loss(
+        x, target, reduction="sum", lse_square_scale_for_zloss=0.25, return_zloss=True
+    )
+    close([each[2]], [0.25 * held.logsumexp(-1)[target >= 0].square().sum().reshape(1)], dtype)
+
+
+@each_dtype
 @pytest.mark.parametrize("ends", [None, [4, 4, 19], [0, 7, 19]])
 def test_nsa_compress(dtype, ends):
     x, weight = normal(19, 2, 4, dtype=dtype), normal(4, 2, dtype=dtype)
@@ -349,3 +453,26 @@ def test_errors_name_the_functions_own_parameters(sentence):
         WRONG[sentence]()
     assert "mask has length" in sentence or raised.value.status in (161002, 561002)
     assert isinstance(raised.value, descend.errors.AclnnError) or "mask has length" in sentence
+
+
+@each_dtype
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_adam_w(dtype, amsgrad):
+    var, m, grad = (normal(4, 5, seed=i).to(dtype) for i in range(3))
+    v, most = (normal(4, 5, seed=i).abs().to(dtype) for i in (3, 4))
+    exact = [t.to(torch.float64, copy=True) for t in (var, m, v, grad, most)]
+    call = (0.9**3, 0.99**3, 0.1, 0.01, 0.9, 0.99, 1e-6, grad, most, amsgrad, True)
+    kept = most.clone()
+    results = torch_npu.npu_apply_adam_w(*call, out=(var, m, v))
+    assert results[0] is var
+    assert torch.equal(most, kept)
+    wanted = descend.torch.apply_adam_w_v2(
+        *exact[:3], exact[4], exact[3], torch.tensor(3), 0.1, 0.9, 0.99, 0.01, 1e-6, amsgrad, True
+    )
+    if dtype is torch.float64:  # 1 - beta2 has some digits less, and the other numbers are made with it
+        torch.testing.assert_close(results, wanted[:3], rtol=1e-12, atol=1e-13)
+    else:
+        close(results, wanted[:3], dtype)
+    for name, wrong in (("beta1_power", (2.0, *call[1:])), ("beta2", (*call[:5], 1.0, *call[6:]))):
+        with pytest.raises(ValueError, match=f"npu_apply_adam_w: {name} is"):
+            torch_npu.npu_apply_adam_w(*wrong, out=(var, m, v))

@@ -81,8 +81,8 @@ def test_group_norm_and_silu_in_a_sequential(dtype, inplace):
     theirs = make().to(dtype)
     ours = copy.deepcopy(theirs)
     report = dt.patch(ours)
-    assert report.swapped == dict.fromkeys("13", "GroupNorm -> group_norm_swish, with the SiLU after it")
-    assert report.left == {"5": "GroupNorm: no plain SiLU follows it in an nn.Sequential"}
+    joined = dict.fromkeys("13", "GroupNorm -> group_norm_swish, with the SiLU after it")
+    assert report.swapped == joined | {"5": "GroupNorm -> group_norm"}
     x = torch.randn(2, 3, 8, 8).to(dtype).requires_grad_()
     golden = run(copy.deepcopy(theirs).double(), x.detach().double().requires_grad_())
     for one, other, exact in zip(run(ours, x), run(theirs, x), golden, strict=True):
@@ -92,8 +92,23 @@ def test_group_norm_and_silu_in_a_sequential(dtype, inplace):
     torch.testing.assert_close(ours[1](x[:, :1].expand(2, 8, 8, 8)), theirs[1](x[:, :1].expand(2, 8, 8, 8)))
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert type(ours[:3]) is type(ours)
-    assert dt.unpatch(ours) == ["1", "3"]
+    assert dt.unpatch(ours) == ["1", "3", "5"]
     assert [type(m) for m in ours.modules()] == [type(m) for m in theirs.modules()]
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (2, 8, 5), (2, 8, 4, 3), (2, 8, 2, 3, 2)])
+def test_a_group_norm_alone(shape):
+    """Its memory format is kept, too; what PyTorch refuses is refused."""
+    model = nn.Sequential(nn.GroupNorm(2, 8), nn.ReLU(), nn.GroupNorm(4, 8, affine=False))
+    plain, x = copy.deepcopy(model), draw(shape, 1).requires_grad_()
+    assert dt.patch(model).swapped == dict.fromkeys("02", "GroupNorm -> group_norm")
+    for one, other in zip(run(model, x), run(plain, x), strict=True):
+        torch.testing.assert_close(one, other)
+    if len(shape) == 4:
+        last = x.detach().contiguous(memory_format=torch.channels_last)
+        assert model(last).is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises((RuntimeError, ValueError)):
+        model(x[0, 0])
 
 
 def test_a_group_norm_before_silu_and_elsewhere():
@@ -135,7 +150,7 @@ def test_a_sequential_with_its_own_forward():
             return x + super().forward(x)
 
     model = Residual(nn.GroupNorm(2, 8), nn.SiLU())
-    assert dt.patch(model).left == {"0": "GroupNorm: no plain SiLU follows it in an nn.Sequential"}
+    assert dt.patch(model).swapped == {"0": "GroupNorm -> group_norm"}
     assert type(model) is Residual
 
 
@@ -315,7 +330,6 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "getattr": (lambda: OffsetLayerNorm(16), "its class has a __getattr__ of its own"),
     "batch norm": (lambda: nn.BatchNorm1d(16), "it has no counterpart here"),
-    "group norm": (lambda: nn.GroupNorm(2, 16), "no plain SiLU follows it in an nn.Sequential"),
     "attribute": (lambda: unusual(LlamaNorm()), "it has an attribute whose part is unknown: scales"),
     "no epsilon": (
         lambda: having(lambda m: setattr(m, "__class__", NoEpsilonNorm)),
@@ -369,10 +383,8 @@ def test_classes_that_refuse_do_not_keep_others_from_their_turn():
         nn.Sequential(shared, nn.SiLU()), FinalSequential(shared, nn.SiLU()),
     ])  # fmt: skip
     report = dt.patch(model)
-    assert list(report.swapped) == ["0", "3.0", "4", "5.0", "6.0"]
-    assert report.left["1.0"] == (
-        "GroupNorm: its chain's class cannot be subclassed: TypeError('FinalSequential is final')"
-    )
+    assert list(report.swapped) == ["0", "1.0", "3.0", "4", "5.0", "6.0"]
+    assert report.swapped["1.0"] == "GroupNorm -> group_norm"  # the chain's class lets nobody join it and the SiLU
     assert report.left["2"].startswith("KindredNorm: its class cannot be subclassed: TypeError(")
     assert "'kind'" in report.left["2"]
     assert [type(model[i]) for i in (1, 2, 6)] == [FinalSequential, KindredNorm, FinalSequential]

@@ -88,11 +88,25 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
     mask = here(torch.rand((2, 1, 3, 5), generator=random, device="cpu") < 0.4)
     mask[0, 0, 0] = True  # a whole row
     y = normal(2, 2, 3, 5).float().softmax(-1).to(dtype)
+    classes = here(torch.tensor([1, 3, 0, 4], device="cpu"))
     nsa = {"compress_block_size": 3, "compress_stride": 2}
     made = {
         "rms_norm": Call("rms_norm", (normal(2, 3, 4), normal(4), 1e-3)),
         "rms_norm-two": Call("rms_norm", (normal(3, 2, 2), normal(2, 2))),
         "rms_norm-one row": Call("rms_norm", (normal(6), normal(6))),
+        "add_layer_norm": Call(
+            "add_layer_norm", (normal(2, 3, 4), normal(2, 3, 4), normal(4), normal(4), normal(4), 1e-3, True)
+        ),
+        "add_layer_norm-two": Call("add_layer_norm", (normal(3, 4), normal(3, 4), normal(4), normal(4))),
+        "add_layer_norm-and sum": Call(
+            "add_layer_norm", (normal(3, 4), normal(3, 4), normal(4), normal(4), None, 1e-5, True)
+        ),
+        "add_layer_norm-three": Call(
+            "add_layer_norm", (normal(3, 4), normal(3, 4), normal(4), normal(4), normal(3, 4), 1e-3)
+        ),
+        "add_layer_norm_grad-of sum": Call(
+            "add_layer_norm_grad", (normal(3, 4), normal(3, 4), None, positive(3, 1), normal(3, 1), normal(4))
+        ),
         "rms_norm_grad": Call("rms_norm_grad", (normal(2, 3, 4), normal(2, 3, 4), positive(2, 3, 1), normal(4))),
         "rms_norm_grad-flat": Call("rms_norm_grad", (normal(6), normal(6), positive(1), normal(6))),
         "layer_norm": Call("layer_norm", (normal(2, 3, 4), [4], normal(4), normal(4), 1e-3)),
@@ -107,12 +121,25 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
             "layer_norm_backward",
             (normal(3, 4), normal(3, 4), [4], normal(3), positive(3), None, None, [True, False, True]),
         ),
+        "group_norm": Call("group_norm", (normal(4, 4, 3), normal(4), normal(4), 4, 4, 3, 2)),
+        "group_norm-plain": Call("group_norm", (normal(4, 4, 2, 1), None, None, 4, 4, 2, 1, 1e-3)),
+        "group_norm-bias": Call("group_norm", (normal(4, 4), None, normal(4), 4, 4, 1, 2)),
+        "group_norm_backward": Call(
+            "group_norm_backward",
+            (normal(4, 4, 3), normal(4, 4, 3), normal(4, 2), positive(4, 2), normal(4), 4, 4, 3, 2),
+        ),
+        "group_norm_backward-masked": Call(
+            "group_norm_backward",
+            (normal(8, 3), normal(24), normal(4), positive(4), None, 2, 4, 3, 2, [True, False, True]),
+        ),
+        "group_norm_silu": Call("group_norm_silu", (normal(2, 4, 3), normal(4), normal(4), 2)),
+        "group_norm_silu-plain": Call("group_norm_silu", (normal(2, 4, 2, 1), None, None, 1, 1e-3)),
         "group_norm_swish": Call("group_norm_swish", (normal(2, 4, 3), normal(4), normal(4), 2)),
         "group_norm_swish-scaled": Call(
             "group_norm_swish", (normal(2, 4, 2, 1), normal(4), normal(4), 1, "NCHW", 1e-3, True, 1.7)
         ),
         "group_norm_swish-norm": Call(
-            "group_norm_swish", (normal(2, 4, 3), normal(4), normal(4), 2, "NCHW", 1e-5, False)
+            "group_norm_swish", (normal(4, 4, 3), normal(4), normal(4), 2, "NCHW", 1e-5, False)
         ),
         "group_norm_swish_grad": Call(
             "group_norm_swish_grad",
@@ -121,6 +148,19 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
         "group_norm_swish_grad-masked": Call(
             "group_norm_swish_grad",
             (normal(2, 4), normal(4), positive(4), normal(2, 4), normal(4), normal(4), 2, "NCHW", 0.5, False, True),
+        ),
+        "cross_entropy_loss": Call("cross_entropy_loss", (normal(4, 5), classes, None, "none", 3, 0.0, 0.3, True)),
+        "cross_entropy_loss-mean": Call("cross_entropy_loss", (normal(4, 5), classes, positive(5), "mean", -9, 0.2)),
+        "cross_entropy_loss-sum": Call("cross_entropy_loss", (normal(4, 5), classes, None, "sum", -9, 0.2)),
+        "cross_entropy_loss_grad": Call(
+            "cross_entropy_loss_grad", (normal(1), normal(4, 5).log_softmax(1), classes, positive(5))
+        ),
+        "cross_entropy_loss_grad-all": Call(
+            "cross_entropy_loss_grad",
+            (normal(4), normal(4, 5), classes, positive(5), normal(4), normal(4), "none", 3, 0.2, 0.3),
+        ),
+        "cross_entropy_loss_grad-input": Call(
+            "cross_entropy_loss_grad", (normal(1), normal(4, 5), classes, None, None, normal(4, 1), "sum", 3, 0.2)
         ),
         "rotary_position_embedding": Call(
             "rotary_position_embedding", (normal(2, 3, 4), normal(1, 3, 4), normal(1, 3, 4))
@@ -150,6 +190,16 @@ def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
             "nsa_compress_grad",
             (normal(4, 2, 3), normal(11, 2, 3), normal(3, 2), [4, 7]),
             {**nsa, "act_seq_len_type": 1},
+        ),
+        "apply_adam_w_v2": Call(
+            "apply_adam_w_v2", (normal(2, 3), normal(2, 3), positive(2, 3), None, normal(2, 3), positive(1), 0.1)
+        ),
+        "apply_adam_w_v2-amsgrad": Call(
+            "apply_adam_w_v2",
+            (
+                *(normal(3, 4), normal(3, 4), positive(3, 4), positive(3, 4), normal(3, 4), positive(1, 1)),
+                *(0.1, 0.9, 0.99, 0.2, 1e-3, True, True),
+            ),
         ),
         "gelu_v2-tanh": Call("gelu_v2", (normal(2, 3, 4), 1)),
         "gelu_backward_v2-broadcast": Call("gelu_backward_v2", (normal(3, 1), normal(2, 3, 4), "tanh")),

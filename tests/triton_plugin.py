@@ -140,7 +140,7 @@ _SELECTED = re.compile(
     r"infinities_and_nan|in_place_on_every_path|any_output_in_any_input|every_path|"
     r"results_that_the_call_allocates|mean_of_a_row|interleaved|every_tensor_one_memory|empty_tensors_(on|are_fine)|"
     r"do_not_cancel|constant|cannot_square|any_scale|keeps_its_meaning|large_finite|four_forms|triangle|not_required|"
-    r"any_call|by_hand$"
+    r"any_call|by_hand$|test_losses$|test_gradients$|left_out|extreme_scores|test_targets$"
 )
 _LARGEST = 400
 """The largest number among a case's parameters."""

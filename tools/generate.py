@@ -20,8 +20,10 @@ OWN_HEADERS = {
     "aclnnGelu": "gelu",
     "aclnnGeluBackward": "gelu_backward",
     "aclnnInplaceAddRmsNorm": "inplace_add_rms_norm",
+    "aclnnLogSoftmax": "logsoftmax",
+    "aclnnLogSoftmaxBackward": "logsoftmax_backward",
 }
-"""Functions beside an operator that programs include from a header of their own."""
+"""Functions that programs include from a header of another name than the operator's."""
 ROOT = Path(__file__).resolve().parent.parent
 MADE = "Written by `python -m tools.generate` from the operator's table; do not edit."
 

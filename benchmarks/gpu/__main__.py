@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import OPERATORS, files
+from benchmarks import files
 from benchmarks.accuracy import WrongResultError
-from benchmarks.gpu import results, session
+from benchmarks.gpu import OPERATORS, results, session
 from benchmarks.gpu.device import NOTHING, Cuda, NoGpuError, describe, refusal
 from benchmarks.gpu.peers import LIBRARIES
 from benchmarks.gpu.results import Report

@@ -22,7 +22,8 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 import typer
 
-from benchmarks import OPERATORS, files, ours
+from benchmarks import files, ours
+from benchmarks.gpu import OPERATORS
 from benchmarks.gpu.device import NOTHING, Cuda, NoGpuError, describe, refusal
 from benchmarks.gpu.session import Place, check, to_cuda
 from benchmarks.operator import DTYPES, Call, Operator, Shape, load
@@ -103,8 +104,8 @@ def cases(operators: list[str]) -> Iterator[tuple[Operator, Shape, str]]:
 
 
 def tensors(results: Any) -> list[Any]:
-    """An operator's results, however many it has."""
-    return list(results) if isinstance(results, (tuple, list)) else [results]
+    """An operator's results, however many it has; None is one that an attribute turns off."""
+    return [part for part in results if part is not None] if isinstance(results, (tuple, list)) else [results]
 
 
 def bits(results: Any) -> list[bytes]:

@@ -17,9 +17,9 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from benchmarks import OPERATORS, ours
+from benchmarks import ours
 from benchmarks.accuracy import WrongResultError
-from benchmarks.gpu import session
+from benchmarks.gpu import OPERATORS, session
 from benchmarks.gpu.device import NOTHING, Cuda, Device, NoGpuError, describe, refusal
 from benchmarks.gpu.timing import Contender, copies, measure
 from benchmarks.operator import Operator, load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -290,6 +290,95 @@ def golden_deep_norm_grad(
     return found
 
 
+def total_of(x: Tensor, gx: Tensor) -> Float64:
+    """ALPHA * x + gx."""
+    total: Float64 = ALPHA * exact(x) + exact(gx)
+    return total
+
+
+def sum_norm_inputs(shape: Shape, draw: Draw) -> Inputs:
+    return {**sum_inputs(shape, draw), "beta": draw.normal(shape[-1])}
+
+
+def deep_norm_inputs(shape: Shape, draw: Draw) -> Inputs:
+    gamma, beta = draw.normal(shape[-1]), draw.normal(shape[-1])
+    return {"x": draw.data(*shape), "gx": draw.data(*shape), "gamma": gamma, "beta": beta}
+
+
+def ours_deep_norm(x: Tensor, gx: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    return (descend.deep_norm(x, gx, beta, gamma, ALPHA, EPSILON)[2],)
+
+
+def torch_deep_norm(x: Tensor, gx: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """The norm of the rounded sum."""
+    return (functional.layer_norm(torch.add(gx, x, alpha=ALPHA), gamma.shape, gamma, beta, EPSILON),)
+
+
+def golden_norm_of(total: Float64, terms: Float64, gamma: Tensor, beta: Tensor) -> Golden:
+    """The norm of a sum. What is lost of the sum's terms is lost of the distances from its mean."""
+    weight, bias = exact(gamma), exact(beta)
+    y, _, rstd = reference.layer_norm(total, gamma.shape, weight, bias, EPSILON)
+    size = np.maximum(np.abs(y - bias), np.maximum(np.abs(weight), np.abs(bias)))
+    return Golden(y, np.maximum(size, terms * rstd * np.abs(weight)))
+
+
+def golden_deep_norm(x: Tensor, gx: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    terms = np.maximum(np.abs(ALPHA * exact(x)), np.abs(exact(gx)))
+    return {"y": golden_norm_of(total_of(x, gx), terms, gamma, beta)}
+
+
+def ours_add_layer_norm(x1: Tensor, x2: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    y, _, _, x = descend.add_layer_norm(x1, x2, gamma, beta, None, EPSILON, True)
+    return y, x
+
+
+def torch_add_layer_norm(x1: Tensor, x2: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """The norm of the rounded sum."""
+    x = x1 + x2
+    return functional.layer_norm(x, gamma.shape, gamma, beta, EPSILON), x
+
+
+def golden_add_layer_norm(x1: Tensor, x2: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    total, terms = exact(x1) + exact(x2), np.maximum(np.abs(exact(x1)), np.abs(exact(x2)))
+    return {"y": golden_norm_of(total, terms, gamma, beta), "x": Golden(total)}
+
+
+def add_layer_norm_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """Both libraries are given the same statistics, as the operator is."""
+    inputs = {"dy": draw.gradient(*shape), **sum_inputs(shape, draw), "dsum": draw.gradient(*shape)}
+    total = inputs["x1"].float() + inputs["x2"].float()
+    _, mean, rstd = torch.native_layer_norm(total, shape[-1:], None, None, EPSILON)
+    return {**inputs, "mean": mean, "rstd": rstd}
+
+
+def ours_add_layer_norm_grad(
+    dy: Tensor, x1: Tensor, x2: Tensor, gamma: Tensor, dsum: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, ...]:
+    return tuple(descend.add_layer_norm_grad(dy, x1, x2, rstd, mean, gamma, dsum))
+
+
+def torch_add_layer_norm_grad(
+    dy: Tensor, x1: Tensor, x2: Tensor, gamma: Tensor, dsum: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, ...]:
+    """Layer norm's gradient of the sum, in float32."""
+    weight = gamma.float()
+    dx, dgamma, dbeta = torch_layer_norm_grad(
+        dy.float(), x1.float() + x2.float(), weight, torch.zeros_like(weight), mean, rstd
+    )
+    return (dx + dsum.float()).to(dy.dtype), dgamma, dbeta
+
+
+def golden_add_layer_norm_grad(
+    dy: Tensor, x1: Tensor, x2: Tensor, gamma: Tensor, dsum: Tensor, mean: Tensor, rstd: Tensor
+) -> dict[str, Golden]:
+    found = golden_layer_norm_grad(dy, x1.double() + x2.double(), gamma, gamma, mean, rstd)
+    dx = found.pop("dx", None)
+    if dx is not None and dx.terms is not None:
+        added = exact(dsum)
+        found |= {"dx": Golden(dx.values + added, np.maximum(dx.terms, np.abs(added)))}
+    return found
+
+
 # --- group norm and swish -----------------------------------------------------------------------------------------
 
 IMAGES: tuple[Shape, ...] = ((4, 32, 16, 16), (64, 256), (2, 16, 64, 64))
@@ -383,6 +472,68 @@ def golden_group_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -
     return {"dx": Golden(dx, terms.reshape(dx.shape)), **sums}
 
 
+def sizes_of(x: Tensor) -> tuple[int, int, int, int]:
+    """N, C, HxW and the groups."""
+    return x.shape[0], x.shape[1], math.prod(x.shape[2:]), GROUPS
+
+
+def ours_plain_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    return (descend.group_norm(x, gamma, beta, *sizes_of(x), eps=EPSILON)[0],)
+
+
+def torch_plain_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return functional.group_norm(x, GROUPS, gamma, beta, EPSILON)
+
+
+def golden_plain_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    parts = Normalised.of(x, gamma, beta)
+    z = parts.xhat * parts.gamma + parts.beta
+    return {"out": Golden(z.reshape(x.shape), (np.abs(parts.xhat * parts.gamma) + np.abs(parts.beta)).reshape(x.shape))}
+
+
+def ours_silu_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    return (descend.group_norm_silu(x, gamma, beta, GROUPS, eps=EPSILON)[0],)
+
+
+def golden_silu_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    return {"out": golden_group_norm(x, gamma, beta)["y"]}
+
+
+def ours_plain_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """Each library with the statistics that it computes itself."""
+    _, mean, rstd = descend.group_norm(x, gamma, beta, *sizes_of(x), eps=EPSILON)
+    return tuple(descend.group_norm_backward(dy, x, mean, rstd, gamma, *sizes_of(x)))
+
+
+def golden_plain_norm_grad(dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor) -> dict[str, Golden]:
+    """That of group norm with swish, whose slope is 1."""
+    parts = Normalised.of(x, gamma, beta)
+    dz: Float64 = exact(dy).reshape(parts.xhat.shape)
+    across = (0, 3)
+    sums = {
+        name: Golden(terms.sum(axis=across).ravel(), np.abs(terms).max(axis=across).ravel())
+        for name, terms in (("grad_gamma", dz * parts.xhat), ("grad_beta", dz))
+    }
+    if dz.shape[0] * dz.shape[3] >= MANY:
+        return sums
+    g = dz * parts.gamma
+    first, second = (np.abs(t).mean(axis=(2, 3), keepdims=True) for t in (g, g * parts.xhat))
+    terms = parts.rstd * (np.abs(g) + first + np.abs(parts.xhat) * second)
+    shape = (len(dz), GROUPS)
+    mean = exact(x).reshape(*shape, -1).mean(axis=2)
+    dx, _, _ = reference.group_norm_backward(
+        exact(dy),
+        exact(x),
+        mean,
+        parts.rstd.reshape(shape),
+        exact(gamma),
+        *sizes_of(x),
+        output_mask=(True, False, False),
+    )
+    assert dx is not None
+    return {"grad_input": Golden(dx, terms.reshape(dx.shape)), **sums}
+
+
 # --- softmax ------------------------------------------------------------------------------------------------------
 
 SCORES: tuple[Shape, ...] = ((2, 2, 64, 64), (1, 2, 32, 1024), (1, 1, 8, 8192))
@@ -427,6 +578,62 @@ def golden_softmax_grad(dy: Tensor, y: Tensor, mask: Tensor) -> dict[str, Golden
     total = np.abs(gradient * probability).sum(axis=-1, keepdims=True)
     terms = SCALE * probability * np.maximum(np.abs(gradient), total)
     return {"dx": Golden(dx, np.where(hidden, 0.0, terms))}
+
+
+def rows_of_scores(shape: Shape, draw: Draw) -> Inputs:
+    return {"x": draw.data(*shape)}
+
+
+def softmax_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """Both libraries are given the same result of the forward."""
+    x = draw.data(*shape)
+    return {"dy": draw.gradient(*shape), "output": torch.softmax(x.double(), -1).to(x.dtype)}
+
+
+def log_softmax_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    x = draw.data(*shape)
+    return {"dy": draw.gradient(*shape), "output": torch.log_softmax(x.double(), -1).to(x.dtype)}
+
+
+def plain_softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, -1)
+
+
+def plain_log_softmax(x: Tensor) -> Tensor:
+    return torch.log_softmax(x, -1)
+
+
+def plain_softmax_grad(dy: Tensor, output: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten._softmax_backward_data(dy, output, -1, output.dtype)
+    return result
+
+
+def plain_log_softmax_grad(dy: Tensor, output: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten._log_softmax_backward_data(dy, output, -1, output.dtype)
+    return result
+
+
+def golden_plain_softmax(x: Tensor) -> dict[str, Golden]:
+    return {"out": Golden(reference.softmax(exact(x)))}
+
+
+def golden_log_softmax(x: Tensor) -> dict[str, Golden]:
+    """The logarithm of a sum that is 1 or more."""
+    values = reference.log_softmax(exact(x))
+    return {"out": Golden(values, np.maximum(np.abs(values), 1))}
+
+
+def golden_plain_softmax_grad(dy: Tensor, output: Tensor) -> dict[str, Golden]:
+    gradient, y = exact(dy), exact(output)
+    total = np.abs(gradient * y).sum(axis=-1, keepdims=True)
+    return {"out": Golden(reference.softmax_backward(gradient, y), y * np.maximum(np.abs(gradient), total))}
+
+
+def golden_log_softmax_grad(dy: Tensor, output: Tensor) -> dict[str, Golden]:
+    gradient, y = exact(dy), exact(output)
+    total = np.abs(gradient).sum(axis=-1, keepdims=True)
+    terms = np.maximum(np.abs(gradient), np.exp(y) * total)
+    return {"out": Golden(reference.log_softmax_backward(gradient, y), terms)}
 
 
 # --- NSA compression: tokens, heads, depth, block size, stride ----------------------------------------------------
@@ -586,6 +793,56 @@ def golden_swi_glu_grad(dy: Tensor, x: Tensor) -> dict[str, Golden]:
     return {"out": Golden(reference.swi_glu_grad(gradient, exact(x)), terms)}
 
 
+# --- cross entropy ------------------------------------------------------------------------------------------------
+
+
+def cross_entropy_inputs(shape: Shape, draw: Draw) -> Inputs:
+    target = torch.randint(shape[1], shape[:1], generator=draw.random)
+    return {"x": draw.data(*shape), "target": target}
+
+
+def cross_entropy_grad_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """The gradient takes log_prob, which is rounded."""
+    x, target = cross_entropy_inputs(shape, draw).values()
+    log_prob = torch.log_softmax(x.double(), 1).to(x.dtype)
+    return {"dy": draw.gradient(shape[0]), "log_prob": log_prob, "target": target}
+
+
+def ours_cross_entropy(x: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    return descend.cross_entropy_loss(x, target, reduction="none")[:2]
+
+
+def torch_cross_entropy(x: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    return functional.cross_entropy(x, target, reduction="none"), functional.log_softmax(x, 1)
+
+
+def golden_cross_entropy(x: Tensor, target: Tensor) -> dict[str, Golden]:
+    """Both are differences of scores and lse."""
+    loss, log_prob, _, _ = reference.cross_entropy_loss(exact(x), target, reduction="none")
+    sizes = np.abs(exact(x)) + np.abs(exact(x) - log_prob)
+    of_target = np.take_along_axis(sizes, target.numpy()[:, None], 1)[:, 0]
+    return {"loss": Golden(loss, of_target), "log_prob": Golden(log_prob, sizes)}
+
+
+def ours_cross_entropy_grad(dy: Tensor, log_prob: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    return (descend.cross_entropy_loss_grad(dy, log_prob, target, reduction="none"),)
+
+
+def torch_cross_entropy_grad(dy: Tensor, log_prob: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    total = log_prob.new_full((), len(log_prob))
+    of_log_prob = torch.ops.aten.nll_loss_backward(dy, log_prob, target, None, 0, -100, total)
+    return (torch.ops.aten._log_softmax_backward_data(of_log_prob, log_prob, 1, log_prob.dtype),)
+
+
+def golden_cross_entropy_grad(dy: Tensor, log_prob: Tensor, target: Tensor) -> dict[str, Golden]:
+    """At the target 1 is taken away; exp makes of a rounding of log_prob a relative one."""
+    given = exact(dy), exact(log_prob), target
+    values = reference.cross_entropy_loss_grad(*given, reduction="none")
+    terms = np.abs(values)
+    np.put_along_axis(terms, target.numpy()[:, None], np.abs(exact(dy))[:, None], 1)
+    return {"out": Golden(values, terms)}
+
+
 # --- GELU ---------------------------------------------------------------------------------------------------------
 
 
@@ -609,6 +866,39 @@ def golden_gelu_grad(dy: Tensor, x: Tensor) -> dict[str, Golden]:
     slope = reference.gelu_backward_v2(np.ones_like(wide), wide)
     terms = np.where(wide < 0, np.abs(gradient) * np.maximum(np.abs(slope), pull), terms)
     return {"grad_input": Golden(reference.gelu_backward_v2(gradient, wide), terms)}
+
+
+# --- AdamW --------------------------------------------------------------------------------------------------------
+
+ADAM_W: dict[str, Any] = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 1e-2, "eps": 1e-8}
+STEPS = 9
+"""Taken before."""
+
+
+def adam_w_inputs(shape: Shape, draw: Draw) -> Inputs:
+    """A weight, and moments as large as its gradients make them."""
+    var, m, grad = draw.data(*shape), draw.gradient(*shape), draw.gradient(*shape)
+    return {"var": var, "m": m, "v": draw.gradient(*shape).float().square().to(m.dtype), "grad": grad}
+
+
+def ours_adam_w(var: Tensor, m: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    results: tuple[Tensor, ...] = descend.apply_adam_w_v2(var, m, v, None, grad, torch.tensor(STEPS), **ADAM_W)
+    return results[:3]
+
+
+def torch_adam_w(var: Tensor, m: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    """PyTorch's fused kernel."""
+    var, m, v = var.clone(), m.clone(), v.clone()
+    step = torch.tensor(STEPS + 1.0)
+    torch._fused_adamw_([var], [grad], [m], [v], [], [step], **ADAM_W, amsgrad=False, maximize=False)
+    return var, m, v
+
+
+def golden_adam_w(var: Tensor, m: Tensor, v: Tensor, grad: Tensor) -> dict[str, Golden]:
+    """The sums of terms of either sign cross 0."""
+    p, mean, square, _ = reference.apply_adam_w_v2(exact(var), exact(m), exact(v), None, exact(grad), STEPS, **ADAM_W)
+    terms = np.maximum(0.9 * np.abs(exact(m)), 0.1 * np.abs(exact(grad)))
+    return {"var": Golden(p, np.abs(exact(var))), "m": Golden(mean, terms), "v": Golden(square)}
 
 
 # --- all of them --------------------------------------------------------------------------------------------------
@@ -659,6 +949,30 @@ OPERATORS: dict[str, Operator] = {
             ours_deep_norm_grad, torch_deep_norm_grad, golden_deep_norm_grad, row_of,
         ),
         Operator(
+            "deep_norm", ("y",), ("y",), ROWS, deep_norm_inputs,
+            ours_deep_norm, torch_deep_norm, golden_deep_norm, row_of,
+        ),
+        Operator(
+            "add_layer_norm", ("y", "x"), ("y", "x"), ROWS, sum_norm_inputs,
+            ours_add_layer_norm, torch_add_layer_norm, golden_add_layer_norm, row_of,
+        ),
+        Operator(
+            "add_layer_norm_grad", ("dx", "dgamma", "dbeta"), ("dx",), (*ROWS, MILLION), add_layer_norm_grad_inputs,
+            ours_add_layer_norm_grad, torch_add_layer_norm_grad, golden_add_layer_norm_grad, row_of,
+        ),
+        Operator(
+            "group_norm", ("out",), ("out",), IMAGES, image_inputs,
+            ours_plain_norm, alone(torch_plain_norm), golden_plain_norm, group_of,
+        ),
+        Operator(
+            "group_norm_backward", ("grad_input", "grad_gamma", "grad_beta"), ("grad_input",), (*IMAGES, MANY_IMAGES),
+            image_grad_inputs, ours_plain_norm_grad, gradients(torch_plain_norm), golden_plain_norm_grad, group_of,
+        ),
+        Operator(
+            "group_norm_silu", ("out",), ("out",), IMAGES, image_inputs,
+            ours_silu_norm, alone(torch_group_norm), golden_silu_norm, group_of,
+        ),
+        Operator(
             "group_norm_swish", ("y",), ("y",), IMAGES, image_inputs,
             ours_group_norm, alone(torch_group_norm), golden_group_norm, group_of,
         ),
@@ -673,6 +987,22 @@ OPERATORS: dict[str, Operator] = {
         Operator(
             "scaled_masked_softmax_backward", ("dx",), ("dx",), SCORES, score_grad_inputs,
             ours_softmax_grad, alone(torch_softmax_grad), golden_softmax_grad, row_of,
+        ),
+        Operator(
+            "softmax", ("out",), ("out",), ROWS, rows_of_scores,
+            alone(descend.softmax), alone(plain_softmax), golden_plain_softmax, row_of,
+        ),
+        Operator(
+            "softmax_backward", ("out",), ("out",), ROWS, softmax_grad_inputs,
+            alone(descend.softmax_backward), alone(plain_softmax_grad), golden_plain_softmax_grad, row_of,
+        ),
+        Operator(
+            "log_softmax", ("out",), ("out",), ROWS, rows_of_scores,
+            alone(descend.log_softmax), alone(plain_log_softmax), golden_log_softmax, row_of,
+        ),
+        Operator(
+            "log_softmax_backward", ("out",), ("out",), ROWS, log_softmax_grad_inputs,
+            alone(descend.log_softmax_backward), alone(plain_log_softmax_grad), golden_log_softmax_grad, row_of,
         ),
         Operator(
             "rotary_position_embedding", ("out",), ("out",), HEADS, rotary_inputs,
@@ -691,12 +1021,24 @@ OPERATORS: dict[str, Operator] = {
             alone(descend.swi_glu_grad), gradients(torch_swi_glu), golden_swi_glu_grad, row_of,
         ),
         Operator(
+            "cross_entropy_loss", ("loss", "log_prob"), ("loss", "log_prob"), ROWS, cross_entropy_inputs,
+            ours_cross_entropy, torch_cross_entropy, golden_cross_entropy, row_of,
+        ),
+        Operator(
+            "cross_entropy_loss_grad", ("out",), ("out",), ROWS, cross_entropy_grad_inputs,
+            ours_cross_entropy_grad, torch_cross_entropy_grad, golden_cross_entropy_grad, row_of,
+        ),
+        Operator(
             "gelu_v2", ("y",), ("y",), ROWS, gelu_inputs,
             alone(descend.gelu_v2), alone(functional.gelu), golden_gelu, row_of,
         ),
         Operator(
             "gelu_backward_v2", ("grad_input",), ("grad_input",), ROWS, gelu_grad_inputs,
             alone(descend.gelu_backward_v2), gradients(functional.gelu), golden_gelu_grad, row_of,
+        ),
+        Operator(
+            "apply_adam_w_v2", ("var", "m", "v"), ("var", "m", "v"), ROWS, adam_w_inputs,
+            ours_adam_w, torch_adam_w, golden_adam_w, row_of,
         ),
         Operator(
             "nsa_compress", ("output",), ("output",), TOKENS, token_inputs,

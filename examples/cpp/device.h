@@ -19,16 +19,18 @@
     }                                                                                  \
   } while (0)
 
-// A tensor in device memory, of FLOAT, FLOAT16 or BOOL.
+// A tensor in device memory, of FLOAT, FLOAT16, INT64 or BOOL.
 struct DeviceTensor {
   DeviceTensor(const std::vector<int64_t>& shape, const std::vector<float>& values, aclDataType type = ACL_FLOAT)
       : dtype(type), bytes(values.size() * aclDataTypeSize(type)) {
     std::vector<unsigned char> host(bytes);
     for (size_t i = 0; i < values.size(); ++i) {
       const aclFloat16 half = aclFloatToFloat16(values[i]);
+      const auto whole = static_cast<int64_t>(values[i]);
       const unsigned char truth = values[i] != 0;
       const void* value = type == ACL_FLOAT     ? static_cast<const void*>(&values[i])
                           : type == ACL_FLOAT16 ? static_cast<const void*>(&half)
+                          : type == ACL_INT64   ? static_cast<const void*>(&whole)
                                                 : &truth;
       std::memcpy(&host[i * aclDataTypeSize(type)], value, aclDataTypeSize(type));
     }

@@ -55,8 +55,8 @@ PyObject* guarded_call(PyObject* self, Body body) {
   });
 }
 
-// The arrays given as out=: one for each output, invalid if none was given. They are held, since a list may change
-// during the call.
+// The arrays given as out=: one for each output, invalid if none was given, and Ellipsis where the result is not
+// wanted. They are held, since a list may change during the call.
 using GivenOutputs = std::array<nb::object, kMaxParameters>;
 GivenOutputs given_outputs(const Call& call, PyObject* out, size_t count) {
   GivenOutputs arrays{};
@@ -117,13 +117,16 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
 
     const GivenOutputs given = given_outputs(call, args[next], output_count);
     std::array<Family, kMaxParameters> given_families;
+    const auto is_left_out = [&](size_t k) { return given[k].ptr() == Py_Ellipsis; };
     for (size_t k = 0; k < output_count; ++k) {
-      if (given[k].is_valid()) given_families[k] = reader.array(outputs[k], given[k].ptr(), Use::kNow, keep);
+      if (!given[k].is_valid() || is_left_out(k)) continue;
+      given_families[k] = reader.array(outputs[k], given[k].ptr(), Use::kNow, keep);
     }
     reader.refuse_trace();
     op.infer(call);
     const auto inferred = reader.all_read() ? Argument::State::kGiven : Argument::State::kUnread;
     for (size_t k = 0; k < output_count; ++k) {
+      if (is_left_out(k)) call[outputs[k]].state = Argument::State::kNull;
       if (!given[k].is_valid()) {
         call[outputs[k]].state = inferred;
         call[outputs[k]].tensor.data = nullptr;
@@ -133,7 +136,7 @@ PyObject* call_functional(PyObject* self, PyObject* const* args, Py_ssize_t coun
 
     std::vector<Result> results;
     results.reserve(output_count);
-    const auto wanted = [&](size_t k) { return is_used(call, outputs[k]); };
+    const auto wanted = [&](size_t k) { return !is_left_out(k) && is_used(call, outputs[k]); };
     for (size_t k = 0; k < output_count; ++k) {
       results.emplace_back(family.value_or(Family::kNumpy), first);
       if (given[k].is_valid() || !wanted(k)) continue;
@@ -330,11 +333,9 @@ nb::list infer_results(const nb::str& name, const nb::args& arguments) {
   return results;
 }
 
-// (status, name, sentence) = verdict(name, product, *parameters in the documents' order): the result of the first
-// phase.
-nb::tuple verdict(const nb::str& name, const nb::str& product_name, const nb::args& arguments) {
+// What the first phase answers to a call of all parameters, in the documents' order, of which it reads metadata alone.
+Status answer(Call& call, const nb::str& name, const nb::str& product_name, const nb::args& arguments) {
   const Operator& op = by_name(name);
-  Call call;
   call.op = &op;
   check(find_product(utf8(product_name.ptr()), &call.product));
   call.naming = Naming::kPython;
@@ -351,14 +352,36 @@ nb::tuple verdict(const nb::str& name, const nb::str& product_name, const nb::ar
       reader.metadata(i, object.ptr(), keep);
     }
   }
-  Status status;
   try {
-    status = reader.status_or_throw(verdict_on(call.product, call));
+    return reader.status_or_throw(verdict_on(call.product, call));
   } catch (const StatusError& error) {
-    status = error.status;
+    return error.status;
   }
+}
+
+// (status, name, sentence) = verdict(name, product, *parameters)
+nb::tuple verdict(const nb::str& name, const nb::str& product, const nb::args& arguments) {
+  Call call;
+  const Status status = answer(call, name, product, arguments);
   if (status.ok()) return nb::make_tuple(0, "ACLNN_SUCCESS", "");
   return nb::make_tuple(static_cast<int>(status.code), code_name(status.code), status.sentence);
+}
+
+// The outputs that are given and that the call writes.
+nb::tuple written_outputs(const Call& call) {
+  nb::list names;
+  for (int i = 0; i < parameter_count(*call.op); ++i) {
+    const bool is_given = call[i].state != Argument::State::kNull;
+    const Parameter& parameter = call.op->parameters[i];
+    if (parameter.role == Role::kOutput && is_given && is_used(call, i)) names.append(parameter.python);
+  }
+  return nb::tuple(names);
+}
+
+nb::tuple computed(const nb::str& name, const nb::str& product, const nb::args& arguments) {
+  Call call;
+  check(answer(call, name, product, arguments));
+  return written_outputs(call);
 }
 
 std::string dtype_of(nb::handle array) {
@@ -377,15 +400,7 @@ std::string dtype_of(nb::handle array) {
   return dtype_name(call[0].tensor.dtype);
 }
 
-nb::tuple computed_outputs(const PythonExecutor& self) {
-  const Call& call = self.executor->call();
-  nb::list names;
-  for (int i = 0; i < parameter_count(*call.op); ++i) {
-    const Parameter& parameter = call.op->parameters[i];
-    if (parameter.role == Role::kOutput && is_used(call, i)) names.append(parameter.python);
-  }
-  return nb::tuple(names);
-}
+nb::tuple computed_outputs(const PythonExecutor& self) { return written_outputs(self.executor->call()); }
 
 void set_tensor(PythonExecutor& self, nb::handle given_name, nb::handle array) {
   Executor& engine = *self.executor;
@@ -459,6 +474,8 @@ void bind_calls(nb::module_& module) {
   module.def("dtype_of", dtype_of, nb::arg("array"), "The documents' name of an array's or TensorSpec's dtype.");
   module.def("verdict", verdict, nb::arg("name"), nb::arg("product"), nb::arg("arguments"),
              "Status, its name and a sentence that a product answers to a first phase with these parameters.");
+  module.def("computed", computed, nb::arg("name"), nb::arg("product"), nb::arg("arguments"),
+             "The names of the outputs that a call with these parameters writes.");
   module.def(
       "function", [](const nb::str& name) { return method(&functional_method, by_name(name)); }, nb::arg("name"),
       "The functional form: called with inputs and attributes in order, then out.");

@@ -284,8 +284,8 @@ void bind_runtime(nb::module_& module) {
       "group_norm_swish_grad_arithmetic",
       [](bool brain, int64_t elements, int threads, double seconds) {
         const nb::gil_scoped_release released;
-        return brain ? kernels::group_norm_swish_grad_arithmetic<kernels::bfloat16>(elements, threads, seconds)
-                     : kernels::group_norm_swish_grad_arithmetic<kernels::float16>(elements, threads, seconds);
+        const auto type = brain ? kernels::Element::kBfloat16 : kernels::Element::kFloat16;
+        return kernels::group_norm_swish_grad_arithmetic(type, elements, threads, seconds);
       },
       nb::arg("brain"), nb::arg("elements"), nb::arg("threads"), nb::arg("seconds"),
       "The arithmetic limit of group_norm_swish_grad in float16 or bfloat16: seconds for `elements` elements that lie "

@@ -2,6 +2,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "bindings/python.h"
 #include "operators/registry.h"
 
@@ -34,6 +36,9 @@ const char* role_name(Role role) {
 
 const char* c_type(const Operator& op, const Parameter& p) {
   if (p.c_type != nullptr) return p.c_type;
+  const auto i = &p - op.parameters.data();
+  const auto over = [i](const Parameter& output) { return output.in_place_of == i; };
+  if (std::any_of(op.parameters.begin(), op.parameters.end(), over)) return "aclTensor*";
   switch (p.kind) {
     case Kind::kTensor:
       return p.role == Role::kOutput && !op.const_outputs ? "aclTensor*" : "const aclTensor*";
@@ -56,7 +61,9 @@ const char* c_type(const Operator& op, const Parameter& p) {
 // The operator's first phase in C, and those of its variants; `object` is the C++ name.
 void describe_c(const Operator& op, const std::string& object, nb::list& functions) {
   nb::list parameters;
-  for (const Parameter& p : op.parameters) parameters.append(nb::make_tuple(c_type(op, p), p.name));
+  for (const Parameter& p : op.parameters) {
+    if (p.in_place_of < 0) parameters.append(nb::make_tuple(c_type(op, p), p.name));
+  }
   nb::dict entry;
   entry["name"] = op.c_name;
   entry["summary"] = op.summary;

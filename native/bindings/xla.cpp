@@ -19,6 +19,10 @@ Dtype engine_dtype(xla::DataType type) {
   switch (type) {
     case xla::DataType::kBool:
       return Dtype::kBool;
+    case xla::DataType::kInt32:
+      return Dtype::kInt32;
+    case xla::DataType::kInt64:
+      return Dtype::kInt64;
     case xla::DataType::kFloat16:
       return Dtype::kFloat16;
     case xla::DataType::kFloat:

@@ -54,7 +54,15 @@ struct Api {
   Error* (*create_error)(ErrorArguments* arguments);
 };
 
-enum class DataType : int32_t { kBool = 1, kInt64 = 5, kFloat16 = 10, kFloat = 11, kDouble = 12, kBfloat16 = 16 };
+enum class DataType : int32_t {
+  kBool = 1,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat16 = 10,
+  kFloat = 11,
+  kDouble = 12,
+  kBfloat16 = 16
+};
 
 struct Buffer {
   size_t struct_size;

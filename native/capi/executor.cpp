@@ -51,7 +51,12 @@ aclnnStatus set_address(const char* function, aclOpExecutor* handle, size_t inde
     }
     // As in CANN, the tensor itself gets the new memory, too: a later first phase with it uses that.
     if (!state().tensors.with(tensor, [&](Tensor& moved) { moved.data = addr; })) return not_alive("tensor");
-    executor->set_address(i, addr);
+    const int input = call.op->parameters[i].in_place_of;
+    const int first = input < 0 ? i : input;
+    executor->set_address(first, addr);
+    for (int other = 0; other < static_cast<int>(call.op->parameters.size()); ++other) {
+      if (call.op->parameters[other].in_place_of == first) executor->set_address(other, addr);
+    }
     return {};
   });
 }

@@ -31,13 +31,13 @@ void lock_for_fork() {
   lock_callbacks();
   lock_settings();
   lock_record();
-  state().for_each_table([](auto& table) { table.lock(); });
+  state().for_each_table([](auto& each) { each.lock(); });
   state().executors.for_each([](auto& executor) { executor->lock_for_fork(); });
 }
 
 void unlock_all(void (*unlock_the_callbacks)(), void (*unlock_the_record)()) {
   state().executors.for_each([](auto& executor) { executor->unlock_after_fork(); });
-  state().for_each_table([](auto& table) { table.unlock(); });
+  state().for_each_table([](auto& each) { each.unlock(); });
   unlock_the_record();
   unlock_settings();
   unlock_the_callbacks();

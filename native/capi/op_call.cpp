@@ -251,6 +251,12 @@ bool read_value(const Attribute& attribute, Kind kind, Argument& argument) {
     case Kind::kString:
       if (const auto* value = std::get_if<std::string>(&attribute)) return argument.text = *value, true;
       return false;
+    case Kind::kIntArray:
+      if (const auto* value = std::get_if<std::vector<int64_t>>(&attribute)) {
+        argument.list.assign(value->data(), value->size());
+        return true;
+      }
+      return false;
     case Kind::kBoolArray:
       if (const auto* value = std::get_if<Bools>(&attribute)) {
         argument.list.assign(value->values.data(), value->values.size());
@@ -272,6 +278,8 @@ const char* wanted_kind(Kind kind) {
       return kind_of(Attribute(0.0f));
     case Kind::kString:
       return kind_of(Attribute(std::string()));
+    case Kind::kIntArray:
+      return kind_of(Attribute(std::vector<int64_t>()));
     default:
       return kind_of(Attribute(Bools()));
   }

@@ -32,7 +32,7 @@ class Row {
     Row row(name, op);
     for (const Parameter& p : op.parameters) {
       if (p.role == Role::kInput) {
-        row.input(p.python, p.name);
+        row.tensor(row.type_.inputs, p.python, p.name, p.optional);
       } else if (p.role == Role::kOutput) {
         outputs.emplace_back(p.python, std::strlen(p.python) - std::strlen("_out"));
         row.output(outputs.back().c_str(), p.name);
@@ -65,6 +65,9 @@ class Row {
   }
   Row& text(const char* name, const char* parameter, const char* value) {
     return attribute(name, parameter, Kind::kString, false, with(&Argument::text, std::string(value)));
+  }
+  Row& integers(const char* name, const char* parameter, std::initializer_list<int64_t> values) {
+    return attribute(name, parameter, Kind::kIntArray, false, with(&Argument::list, Dims(values)));
   }
   Row& flags(const char* name, const char* parameter, std::initializer_list<int64_t> values) {
     return attribute(name, parameter, Kind::kBoolArray, false, with(&Argument::list, Dims(values)));
@@ -222,7 +225,36 @@ Status number_of_form(OpCall& call) {
   return {};
 }
 
-OpType softmax(const char* name) {
+// GroupNormGrad has sizes from x, and three flags in the place of the mask.
+Status complete_group_norm_grad(OpCall& call) {
+  const Dims& x = argument(call, "input").tensor.shape;
+  if (x.size() < 2) {
+    return call.call.fail(kOpAttributeNotMatch, "x has shape ", to_string(x), ", but must have rank 2 to 8.");
+  }
+  uint64_t inner = 1;  // it may overflow only where another dimension is 0, and is then refused
+  for (const int64_t dim : x.slice(2, x.size())) inner *= static_cast<uint64_t>(dim);
+  for (const auto& [name, size] : {std::pair{"N", x[0]}, {"C", x[1]}, {"HxW", static_cast<int64_t>(inner)}}) {
+    argument(call, name).integer = size;
+    argument(call, name).state = Argument::State::kGiven;
+  }
+  const auto wanted = [&](int i) -> int64_t { return call.attributes[i].flag; };
+  give(argument(call, "outputMask"), {wanted(2), wanted(3), wanted(4)});
+  return {};
+}
+
+// The dimension is an attribute with a list of one.
+Status dim_of_axes(OpCall& call) {
+  const Dims& axes = call.attributes[0].list;
+  if (axes.size() != 1) {
+    return call.call.fail(kOpAttributeNotMatch, call.type.attributes[0].name, " is ", to_string(axes),
+                          ", but must have one element.");
+  }
+  argument(call, "dim").integer = axes[0];
+  argument(call, "dim").state = Argument::State::kGiven;
+  return {};
+}
+
+OpType masked_softmax(const char* name) {
   return Row(name, scaled_masked_softmax)
       .input("x", "x")
       .optional_input("mask", "mask")
@@ -231,7 +263,7 @@ OpType softmax(const char* name) {
       .flag("fixed_triu_mask", "fixTriuMask", false);
 }
 
-OpType softmax_grad(const char* name, const char* dy, const char* dx) {
+OpType masked_softmax_grad(const char* name, const char* dy, const char* dx) {
   return Row(name, scaled_masked_softmax_backward)
       .input(dy, "gradOutput")
       .input("y", "y")
@@ -268,10 +300,33 @@ Row layer_norm_grad(const char* name, const char* statistic) {
 const std::vector<OpType>& op_types() {
   const DtypeSet int64{Dtype::kInt64};
   static const std::vector<OpType> types{
-      softmax("ScaledMaskedSoftmax"),
-      softmax("ScaledMaskedSoftmaxV2"),
-      softmax_grad("ScaledMaskedSoftmaxGrad", "y_grad", "x_grad"),
-      softmax_grad("ScaledMaskedSoftmaxGradV2", "yGrad", "xGrad"),
+      masked_softmax("ScaledMaskedSoftmax"),
+      masked_softmax("ScaledMaskedSoftmaxV2"),
+      masked_softmax_grad("ScaledMaskedSoftmaxGrad", "y_grad", "x_grad"),
+      masked_softmax_grad("ScaledMaskedSoftmaxGradV2", "yGrad", "xGrad"),
+      Row("SoftmaxV2", softmax)
+          .input("x", "self")
+          .output("y", "out")
+          .integers("axes", nullptr, {-1})
+          .flag("half_to_float", nullptr, false)
+          .complete(dim_of_axes),
+      Row("SoftmaxGrad", softmax_backward)
+          .input("softmax", "output")
+          .input("grad_softmax", "gradOutput")
+          .output("grad_x", "out")
+          .integers("axes", nullptr, {-1})
+          .complete(dim_of_axes),
+      Row("LogSoftmaxV2", log_softmax)
+          .input("logits", "self")
+          .output("logsoftmax", "out")
+          .integers("axes", nullptr, {-1})
+          .complete(dim_of_axes),
+      Row("LogSoftmaxGrad", log_softmax_backward)
+          .input("grad", "gradOutput")
+          .input("x", "output")
+          .output("y", "out")
+          .integers("axis", nullptr, {-1})
+          .complete(dim_of_axes),
       layer_norm_from_axis("LayerNorm", "variance", 1e-7f).extend(give_variance),
       layer_norm_from_axis("LayerNormV3", "rstd", 1e-5f),
       Row("LayerNormV4", layer_norm)
@@ -298,8 +353,36 @@ const std::vector<OpType>& op_types() {
       Row::of_table("RmsNorm", rms_norm),
       Row::of_table("RmsNormGrad", rms_norm_grad),
       Row::of_table("AddRmsNorm", add_rms_norm),
+      Row::of_table("AddLayerNorm", add_layer_norm),
+      Row::of_table("AddLayerNormGrad", add_layer_norm_grad),
+      Row::of_table("DeepNorm", deep_norm),
       Row::of_table("DeepNormGrad", deep_norm_grad),
       Row::of_table("GemmaRmsNorm", gemma_rms_norm),
+      Row("GroupNormGrad", group_norm_backward)
+          .input("dy", "gradOut")
+          .input("mean", "mean")
+          .input("rstd", "rstd")
+          .input("x", "input")
+          .input("gamma", "gamma")
+          .output("dx", "gradInput")
+          .output("dgamma", "gradGammaOut")
+          .output("dbeta", "gradBetaOut")
+          .required_integer("num_groups", "group")
+          .text("data_format", nullptr, "NCHW")
+          .flag("dx_is_require", nullptr, true)
+          .flag("dgamma_is_require", nullptr, true)
+          .flag("dbeta_is_require", nullptr, true)
+          .complete(complete_group_norm_grad),
+      Row("GroupNormSilu", *group_norm_silu.variants()[0])
+          .input("x", "self")
+          .optional_input("gamma", "gamma")
+          .optional_input("beta", "beta")
+          .output("y", "out")
+          .output("mean", "meanOut")
+          .output("rstd", "rstdOut")
+          .required_integer("num_groups", "group")
+          .real("eps", "eps", 1e-5f)
+          .flag("activate_silu", "activateSilu", true),
       Row::of_table("GroupNormSwish", group_norm_swish),
       Row::of_table("GroupNormSwishGrad", group_norm_swish_grad),
       Row("RotaryPositionEmbedding", rotary_position_embedding)
@@ -323,6 +406,31 @@ const std::vector<OpType>& op_types() {
           .input("x", "x")
           .output("x_grad", "out")
           .integer("dim", "dim", -1),
+      Row("CrossEntropyLoss", cross_entropy_loss)
+          .input("input", "input")
+          .input("target", "target")
+          .optional_input("weight", "weightOptional")
+          .output("loss", "lossOut")
+          .output("log_prob", "logProbOut")
+          .output("zloss", "zlossOut")
+          .output("lse_for_zloss", "lseForZlossOut")
+          .text("reduction", "reductionOptional", "mean")
+          .integer("ignore_index", "ignoreIndex", -100)
+          .real("label_smoothing", "labelSmoothing", 0)
+          .real("lse_square_scale_for_zloss", "lseSquareScaleForZloss", 0)
+          .flag("return_zloss", "returnZloss", false),
+      Row("CrossEntropyLossGrad", cross_entropy_loss_grad)
+          .input("grad_loss", "gradLoss")
+          .input("log_prob", "logProb")
+          .input("target", "target")
+          .optional_input("weight", "weightOptional")
+          .optional_input("grad_zloss", "gradZlossOptional")
+          .optional_input("lse_for_zloss", "lseForZlossOptional")
+          .output("x_grad", "out")
+          .text("reduction", "reductionOptional", "mean")
+          .integer("ignore_index", "ignoreIndex", -100)
+          .real("label_smoothing", "labelSmoothing", 0)
+          .real("lse_square_scale_for_zloss", "lseSquareScaleForZloss", 0),
       Row("Gelu", *gelu_v2.variants()[0]).input("x", "self").output("y", "out"),
       Row("GeluV2", gelu_v2)
           .input("x", "x")

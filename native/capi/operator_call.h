@@ -98,6 +98,7 @@ aclnnStatus get_workspace_size(const Operator& op, uint64_t* workspace_size, acl
     Call& call = made->call();
     int i = 0;
     (read_argument(call, i++, arguments), ...);
+    for (; i < static_cast<int>(op.parameters.size()); ++i) call[i] = call[op.parameters[i].in_place_of];
     remember_call({made, {}});
     const Status answer = check_and_plan(*made, workspace_size, executor);
     if (is_recording()) made->set_meter(record_call(call, answer));

@@ -1,11 +1,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/rows/operator.h"
-
-#define HWY_TARGET_INCLUDE "kernels/add_rms_norm.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/norm_finish-inl.h"
+#include "kernels/rows/operator.h"
 #include "kernels/rows/shared-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -51,8 +49,7 @@ struct AddRmsNormProgram {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 constexpr double of_nothing[] = {std::numeric_limits<double>::quiet_NaN()};
@@ -77,7 +74,6 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace
 
-DESCEND_ROW_FORWARD(add_rms_norm, AddRmsNormProgram)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_ROW_FORWARD(add_rms_norm, AddRmsNormProgram)

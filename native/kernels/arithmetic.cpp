@@ -5,18 +5,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/dispatch.h"
 #include "kernels/element.h"
+#include "kernels/pack-inl.h"
+#include "kernels/swish-inl.h"
 #include "runtime/clock.h"
 #include "runtime/parallel.h"
 
-#define HWY_TARGET_INCLUDE "kernels/arithmetic.cpp"
-#include "kernels/dispatch.h"
-#include "kernels/pack-inl.h"
-#include "kernels/swish-inl.h"
-
 namespace descend::kernels {
-#ifndef DESCEND_ARITHMETIC_TYPES
-#define DESCEND_ARITHMETIC_TYPES
 
 inline constexpr int64_t kCachedElements = 1024;  // 14 KiB with all four arrays
 
@@ -26,7 +22,6 @@ struct Cached {
   alignas(64) float dz[kCachedElements];
 };
 
-#endif
 }  // namespace descend::kernels
 
 HWY_BEFORE_NAMESPACE();
@@ -70,12 +65,10 @@ void swish_arithmetic(Cached<T>& at, int64_t times) {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 
 template <class T>
-double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double seconds) {
-  static const auto run = DESCEND_CHOOSE_FOR(T, swish_arithmetic<T>);
+double arithmetic_of(int64_t elements, int threads, double seconds) {
   std::vector<Cached<T>> data(static_cast<size_t>(threads));
   // Normal numbers near 1: their bits 0x3C00 and some of the lower ones.
   constexpr uint16_t kOne = std::is_same_v<T, float16> ? 0x3C00 : 0x3F80;
@@ -86,7 +79,7 @@ double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double se
     }
   }
   constexpr int64_t kTimes = 256;
-  auto chunk = [&](int64_t i) { run(data[static_cast<size_t>(i)], kTimes); };
+  auto chunk = [&](int64_t i) { swish_arithmetic(data[static_cast<size_t>(i)], kTimes); };
   std::vector<double> times;
   const auto start = Clock::now();
   do {
@@ -100,8 +93,12 @@ double group_norm_swish_grad_arithmetic(int64_t elements, int threads, double se
   return each * static_cast<double>(elements);
 }
 
-template double group_norm_swish_grad_arithmetic<float16>(int64_t elements, int threads, double seconds);
-template double group_norm_swish_grad_arithmetic<bfloat16>(int64_t elements, int threads, double seconds);
+double group_norm_swish_grad_arithmetic(Element type, int64_t elements, int threads, double seconds) {
+  const auto run = type == Element::kBfloat16 ? arithmetic_of<bfloat16> : arithmetic_of<float16>;
+  return run(elements, threads, seconds);
+}
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+}  // namespace descend::kernels::DESCEND_TARGET
+
+DESCEND_PLAIN_KERNEL(double, group_norm_swish_grad_arithmetic,
+                     (Element type, int64_t elements, int threads, double seconds), type, elements, threads, seconds)

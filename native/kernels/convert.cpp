@@ -3,47 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <type_traits>
 
+#include "kernels/convert-inl.h"
 #include "kernels/cut.h"
-#include "runtime/parallel.h"
-
-#define HWY_TARGET_INCLUDE "kernels/convert.cpp"
 #include "kernels/dispatch.h"
-#include "kernels/pack-inl.h"
-#include "kernels/sum_columns-inl.h"
+#include "runtime/parallel.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
-
-template <class From, class To, class Extent>
-HWY_INLINE void convert_pack(Extent extent, size_t n, const From* from, To* to) {
-  if constexpr (std::is_same_v<From, double>) {
-    HWY_ALIGN double padded[kPackLanes<float>] = {};
-    if constexpr (std::is_same_v<Extent, Part>) {
-      copy_few(from, static_cast<int64_t>(n), padded);
-      from = padded;
-    }
-    store(extent, narrow_pack<float>(from, sizeof(To) == 2), to);
-  } else if constexpr (std::is_same_v<To, double>) {
-    HWY_ALIGN float lanes[kPackLanes<float>];
-    store(Full(), load_pack(extent, from), lanes);
-    add_columns(lanes, static_cast<int64_t>(n), true, to);
-  } else {
-    store(extent, load_pack(extent, from), to);
-  }
-}
-
-// n neighbouring elements
-template <class From, class To>
-void convert_neighbours(const void* from_bytes, void* to_bytes, int64_t n) {
-  const From* from = static_cast<const From*>(from_bytes);
-  To* to = static_cast<To*>(to_bytes);
-  constexpr int64_t kStep = kPackLanes<float>;
-  int64_t i = 0;
-  for (; i + kStep <= n; i += kStep) convert_pack(Full(), kStep, from + i, to + i);
-  if (i < n) convert_pack(Part{static_cast<size_t>(n - i)}, static_cast<size_t>(n - i), from + i, to + i);
-}
 
 // sums[i] += values[i]
 void add_span(const double* values, double* sums, int64_t n) { add_columns(values, n, false, sums); }
@@ -51,67 +18,17 @@ void add_span(const double* values, double* sums, int64_t n) { add_columns(value
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 using Span = void (*)(const void* from, void* to, int64_t n);
 
-template <class T>
-void copy_span(const void* from, void* to, int64_t n) {
-  std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
-}
-
-template <class From, class To>
-Span choose_converter() {
-  static const Span chosen = DESCEND_CHOOSE(convert_neighbours<From, To>);
-  return chosen;
-}
-
-template <class From>
-Span choose_span_from(Element to) {
-  const auto choose = [](auto tag) -> Span {
-    using To = decltype(tag);
-    if constexpr (std::is_same_v<From, To>) {
-      return copy_span<To>;
-    } else {
-      return choose_converter<From, To>();
-    }
-  };
-  switch (to) {
-    case Element::kFloat32:
-      return choose(float());
-    case Element::kFloat16:
-      return choose(float16());
-    case Element::kBfloat16:
-      return choose(bfloat16());
-    default:
-      return choose(double());
-  }
-}
-
 Span choose_span(Element from, Element to) {
-  switch (from) {
-    case Element::kFloat32:
-      return choose_span_from<float>(to);
-    case Element::kFloat16:
-      return choose_span_from<float16>(to);
-    case Element::kBfloat16:
-      return choose_span_from<bfloat16>(to);
-    default:
-      return choose_span_from<double>(to);
-  }
-}
-
-int64_t size_of(Element element) {
-  switch (element) {
-    case Element::kFloat32:
-      return 4;
-    case Element::kFloat64:
-      return 8;
-    default:
-      return 2;
-  }
+  Span chosen = nullptr;
+  with_element_type(from, [&]<class From>(From) {
+    with_element_type(to, [&]<class To>(To) { chosen = convert_neighbours<From, To>; });
+  });
+  return chosen;
 }
 
 // Elements `stride` bytes apart into neighbours, or back.
@@ -238,7 +155,6 @@ void convert_span(Element from_type, const void* from, Element to_type, void* to
 }
 
 void sum_slots(int64_t slots, int64_t columns, const double* partial, Element out_type, void* out, int64_t out_stride) {
-  static const auto add = DESCEND_CHOOSE(add_span);
   const Span span = choose_span(Element::kFloat64, out_type);
   const int64_t size = size_of(out_type);
   constexpr int64_t kColumns = 512;
@@ -251,7 +167,7 @@ void sum_slots(int64_t slots, int64_t columns, const double* partial, Element ou
     const double* source = partial + first;
     if (slots > 1) {
       copy_few(source, n, sums);
-      for (int64_t slot = 1; slot < slots; ++slot) add(source + slot * columns, sums, n);
+      for (int64_t slot = 1; slot < slots; ++slot) add_span(source + slot * columns, sums, n);
       source = sums;
     }
     char* target = static_cast<char*>(out) + first * out_stride * size;
@@ -261,5 +177,14 @@ void sum_slots(int64_t slots, int64_t columns, const double* partial, Element ou
   });
 }
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+}  // namespace descend::kernels::DESCEND_TARGET
+
+DESCEND_PLAIN_KERNEL(void, convert,
+                     (const Strided& extent, Element from_type, const void* from, Element to_type, void* to), extent,
+                     from_type, from, to_type, to)
+DESCEND_PLAIN_KERNEL(void, convert_span, (Element from_type, const void* from, Element to_type, void* to, int64_t n),
+                     from_type, from, to_type, to, n)
+DESCEND_PLAIN_KERNEL(void, sum_slots,
+                     (int64_t slots, int64_t columns, const double* partial, Element out_type, void* out,
+                      int64_t out_stride),
+                     slots, columns, partial, out_type, out, out_stride)

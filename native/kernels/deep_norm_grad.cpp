@@ -1,8 +1,6 @@
-#include "kernels/rows/operator.h"
-
-#define HWY_TARGET_INCLUDE "kernels/deep_norm_grad.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/norm_finish-inl.h"
+#include "kernels/rows/operator.h"
 #include "kernels/rows/shared-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,8 +66,7 @@ struct DeepNormGradProgram {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 void exact_sums(int64_t n, const double* const* in, const double* const* column, const double* row, double* sums) {
@@ -93,7 +90,6 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace
 
-DESCEND_ROW_GRADIENT(deep_norm_grad, DeepNormGradProgram)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_ROW_GRADIENT(deep_norm_grad, DeepNormGradProgram)

@@ -66,6 +66,21 @@ HWY_INLINE void copy_few(const T* from, int64_t n, T* to) {
 // The four element types that tensors of numbers have; for places that choose one at run time.
 enum class Element : uint8_t { kFloat32, kFloat16, kBfloat16, kFloat64 };
 
+// Calls f with a value of the C++ type of an element type.
+template <class F>
+HWY_INLINE void with_element_type(Element element, F f) {
+  switch (element) {
+    case Element::kFloat32:
+      return f(float{});
+    case Element::kFloat16:
+      return f(float16{});
+    case Element::kBfloat16:
+      return f(bfloat16{});
+    case Element::kFloat64:
+      return f(double{});
+  }
+}
+
 // A matrix whose rows are contiguous; `stride` counts elements from one row to the next and may be 0 or negative.
 template <class T>
 struct Rows {

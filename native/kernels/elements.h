@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
+#include "kernels/convert.h"
 #include "kernels/cut.h"
 #include "kernels/element.h"
 #include "runtime/parallel.h"
@@ -16,6 +18,41 @@ struct Elements {
   int64_t rows, columns;
   Rows<const T> in[kIn];
   Rows<T> out[kOut];
+
+  // Of one element of each: bytes of all, of the results, and of all in the type of the arithmetic.
+  int64_t bytes() const { return (kIn + kOut) * sizeof(T); }
+  int64_t result_bytes() const { return kOut * sizeof(T); }
+  int64_t work() const { return (kIn + kOut) * sizeof(Wide<T>); }
+};
+
+// Rows of elements whose type is known at run time.
+struct AnyRows {
+  void* data;
+  int64_t stride;
+  Element type;
+
+  void* at(int64_t row, int64_t column) const {
+    return static_cast<char*>(data) + (row * stride + column) * size_of(type);
+  }
+};
+
+// The same of streams that have types of their own, computed in W.
+template <class W, int kIn, int kOut>
+struct MixedElements {
+  int64_t rows, columns;
+  AnyRows in[kIn], out[kOut];
+
+  int64_t bytes() const {
+    int64_t sum = result_bytes();
+    for (const AnyRows& stream : in) sum += size_of(stream.type);
+    return sum;
+  }
+  int64_t result_bytes() const {
+    int64_t sum = 0;
+    for (const AnyRows& stream : out) sum += size_of(stream.type);
+    return sum;
+  }
+  int64_t work() const { return (kIn + kOut) * sizeof(W); }
 };
 
 // A part of a call: columns [column, column + columns) of rows [row, row + rows).
@@ -26,20 +63,20 @@ struct ElementPart {
 };
 
 // Runs `walk` (elements-inl.h) on all parts. No result depends on how they are cut.
-template <class T, int kIn, int kOut>
-void run_elements(Elements<T, kIn, kOut> p, void (*walk)(const Elements<T, kIn, kOut>&, const ElementPart&)) {
+template <class Problem, class Walk>
+void run_elements(Problem p, Walk walk) {
   constexpr int64_t kTakes = 8;                  // of each thread: enough to even out their speeds
   constexpr int64_t kLeast = int64_t{16} << 10;  // elements of a part
   constexpr int64_t kUnit = 1024;                // elements of a row that are not cut
-  constexpr auto kSize = static_cast<int64_t>(sizeof(T)), kWork = static_cast<int64_t>(sizeof(Wide<T>));
   if (p.rows == 0 || p.columns == 0) return;
   const auto has_no_gaps = [&](const auto& rows) { return rows.stride == p.columns; };
-  if (std::all_of(p.in, p.in + kIn, has_no_gaps) && std::all_of(p.out, p.out + kOut, has_no_gaps)) {
+  if (std::all_of(std::begin(p.in), std::end(p.in), has_no_gaps) &&
+      std::all_of(std::begin(p.out), std::end(p.out), has_no_gaps)) {
     p.columns *= p.rows;
     p.rows = 1;
   }
   const int64_t elements = p.rows * p.columns;
-  const bool streams = streams_results({(kIn + kOut) * elements * kSize, kOut * elements * kSize});
+  const bool streams = streams_results({elements * p.bytes(), elements * p.result_bytes()});
   int64_t rows = p.rows, columns = p.columns;  // of a part
   const auto cut = [&](int threads) {
     if (threads == 1) return int64_t{1};
@@ -54,7 +91,7 @@ void run_elements(Elements<T, kIn, kOut> p, void (*walk)(const Elements<T, kIn, 
     return ceil_div(p.rows, rows) * ceil_div(p.columns, columns);
   };
   const int64_t most = std::max<int64_t>(ceil_div(elements, kLeast), 1);
-  parallel_for(most, (kIn + kOut) * elements * kWork, cut, [&](int64_t i) {
+  parallel_for(most, elements * p.work(), cut, [&](int64_t i) {
     const int64_t across = ceil_div(p.columns, columns);
     const int64_t row = i / across * rows, column = i % across * columns;
     walk(p, {row, std::min(rows, p.rows - row), column, std::min(columns, p.columns - column), streams});

@@ -1,14 +1,9 @@
 // exp of a vector of floats or doubles: our own, since the same operations everywhere give the same bits everywhere.
-#if defined(DESCEND_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_EXP_INL_H_
-#undef DESCEND_KERNELS_EXP_INL_H_
-#else
-#define DESCEND_KERNELS_EXP_INL_H_
-#endif
+#pragma once
 
 #include <array>
+#include <numbers>
 
-#include "hwy/highway.h"
 #include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -135,6 +130,9 @@ HWY_INLINE Vector<W> exp(Vector<W> x) {
 #endif
 }
 
+// exp of one number: that of the C library is not the same on every machine.
+inline double exp_of_one(double x) { return hn::GetLane(exp<double>(splat(x))); }
+
 // The integer nearest to t, of |t| < 2^22.
 HWY_INLINE Vector<float> nearest_integer(Vector<float> t) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
@@ -164,7 +162,17 @@ HWY_INLINE Vector<float> brief_power_of_two(Vector<float> t, hn::Mask<Tag<float>
 #endif
 }
 
+// exp of what is at most 0; of elements of 16 bits as exact as they can show.
+template <class T>
+HWY_INLINE Vector<Wide<T>> exp_below(Vector<Wide<T>> v) {
+  if constexpr (sizeof(T) == 2) {
+    const Tag<float> d;
+    return brief_power_of_two(hn::Mul(v, hn::Set(d, static_cast<float>(std::numbers::log2e))),
+                              hn::FirstN(d, hn::Lanes(d)));
+  } else {
+    return exp<T, true>(v);
+  }
+}
+
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_EXP_INL_H_

@@ -1,11 +1,6 @@
 // The sums of several rows' lanes at a time: each the same tree as fold_vector's, but one shuffle serves two rows or
 // more, and the rows' chains run side by side.
-#if defined(DESCEND_KERNELS_FOLD_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_FOLD_ROWS_INL_H_
-#undef DESCEND_KERNELS_FOLD_ROWS_INL_H_
-#else
-#define DESCEND_KERNELS_FOLD_ROWS_INL_H_
-#endif
+#pragma once
 
 #include "kernels/pack-inl.h"
 
@@ -128,5 +123,3 @@ HWY_INLINE hn::Vec<D> store_rounded(D d, hn::Vec<D> v, W* p) {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_FOLD_ROWS_INL_H_

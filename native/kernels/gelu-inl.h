@@ -3,12 +3,7 @@
 // With a = |x|, GELU is max(x, 0) - fall(a), and its slope is s(a) where x < 0 and 1 - s(a) elsewhere. Both fall and s
 // are a quotient times E = 2^-t(a), which is exp(-a^2 / 2) by erf and exp(-|u|) by tanh. So nothing cancels where x <
 // 0, and where x > 0 what is taken away is small.
-#if defined(DESCEND_KERNELS_GELU_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_GELU_INL_H_
-#undef DESCEND_KERNELS_GELU_INL_H_
-#else
-#define DESCEND_KERNELS_GELU_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -23,7 +18,7 @@ namespace descend::kernels::HWY_NAMESPACE {
 
 // The factor of E in fall(a) and in s: quotients of two polynomials, lowest power first, minimax up to kFar. s is 0 at
 // a = kZero, so that its quotient is taken of the rest and multiplied by kZero - a. kBrief: as exact as elements of 16
-// bits can show.
+// bits can show. tools/fit_gelu.py makes them.
 template <class W, bool kBrief>
 struct NormalTail;
 
@@ -38,60 +33,60 @@ constexpr auto behind_first(const C& p) {
 template <>
 struct NormalTail<float, false> {
   static constexpr float kZero = 0x1.80ead2p-1f, kZeroLow = -0x1.a03fd4p-27f;
-  // Relative errors 2^-26.3 and 2^-25.9.
-  static constexpr float kFallOver[] = {0x1p-1f, 0x1.ca8dbcp-2f, 0x1.856736p-3f, 0x1.5fab26p-5f, 0x1.239ecap-8f};
-  static constexpr float kFallUnder[] = {0x1p+0f,        0x1.b1891p+0f,  0x1.3b42a6p+0f,
-                                         0x1.f362dcp-2f, 0x1.b8c1c6p-4f, 0x1.6d7e62p-7f};
-  static constexpr float kSlopeOver[] = {0x1.67cea4p-1f, 0x1.a1e28ap-1f, 0x1.ac38ccp-2f, 0x1.bc7166p-4f,
-                                         0x1.8fac92p-7f};
-  static constexpr float kSlopeUnder[] = {0x1.0e8p+0f, 0x1.8202aep+0f, 0x1.bfa2bcp-1f, 0x1.fdf334p-3f, 0x1.f4ebb8p-6f};
+  // Relative errors 2^-26.2 and 2^-25.7.
+  static constexpr float kFallOver[] = {0x1p-1f, 0x1.c995c2p-2f, 0x1.83e422p-3f, 0x1.5d899cp-5f, 0x1.20df1ap-8f};
+  static constexpr float kFallUnder[] = {0x1p+0f,        0x1.b10d12p+0f, 0x1.3a7fp+0f,
+                                         0x1.f1613ep-2f, 0x1.b6163cp-4f, 0x1.6a0c68p-7f};
+  static constexpr float kSlopeOver[] = {0x1.7d16f6p-1f, 0x1.b9b78ep-1f, 0x1.c3c6f8p-2f, 0x1.d3c65ep-4f,
+                                         0x1.a34392p-7f};
+  static constexpr float kSlopeUnder[] = {0x1.1e8p+0f, 0x1.982d56p+0f, 0x1.d86cdep-1f, 0x1.0c7154p-2f, 0x1.06bc8ep-5f};
 };
 
 template <>
 struct NormalTail<float, true> {
   static constexpr float kZero = 0x1.80ead2p-1f, kZeroLow = -0x1.a03fd4p-27f;
-  // Relative errors 2^-21.2 and 2^-20.6.
-  static constexpr float kFallOver[] = {0x1.fffff2p-2f, 0x1.73833cp-2f, 0x1.eb969cp-4f, 0x1.19331ep-6f};
-  static constexpr float kFallUnder[] = {0x1p+0f, 0x1.86028p+0f, 0x1.e95772p-1f, 0x1.33db14p-2f, 0x1.6078bep-5f};
-  static constexpr float kSlopeOver[] = {0x1.a553cp-1f, 0x1.8e2cb4p-1f, 0x1.384318p-2f, 0x1.8486f4p-5f};
-  static constexpr float kSlopeUnder[] = {0x1.3ccp+0f, 0x1.7f7c22p+0f, 0x1.59721ep-1f, 0x1.e6fb8p-4f};
+  // Relative errors 2^-21.1 and 2^-20.5.
+  static constexpr float kFallOver[] = {0x1p-1f, 0x1.72bcaap-2f, 0x1.e9a77ap-4f, 0x1.171c0ap-6f};
+  static constexpr float kFallUnder[] = {0x1p+0f, 0x1.859f98p+0f, 0x1.e83acp-1f, 0x1.32a3eap-2f, 0x1.5dda52p-5f};
+  static constexpr float kSlopeOver[] = {0x1.7d16f6p-1f, 0x1.6756b2p-1f, 0x1.1925f6p-2f, 0x1.5c8982p-5f};
+  static constexpr float kSlopeUnder[] = {0x1.1e8p+0f, 0x1.5a403cp+0f, 0x1.372becp-1f, 0x1.b4dc24p-4f};
 };
 
 template <>
 struct NormalTail<double, false> {
   static constexpr double kZero = 0x1.80ead197f00b4p-1, kZeroLow = -0x1.13e74c58cada8p-56;
-  // Relative errors 2^-54.3 and 2^-54.8.
+  // Relative errors 2^-57.0 and 2^-57.1.
   static constexpr double kFallOver[] = {0x1p-1,
-                                         0x1.a7a188c00991dp-1,
-                                         0x1.5b851ae7d6a44p-1,
-                                         0x1.6d358f13fc439p-2,
-                                         0x1.0db33d95f9e1cp-3,
-                                         0x1.2326bb292b4c3p-5,
-                                         0x1.d0aec6b6847eep-8,
-                                         0x1.0effb995b596p-10,
-                                         0x1.bbd1f1c4f1b6ap-14,
-                                         0x1.d001fab4a6523p-18,
-                                         0x1.dc13ae493e034p-23};
+                                         0x1.a90c852d3f3d7p-1,
+                                         0x1.5dbe832d9e9b3p-1,
+                                         0x1.70a8688030397p-2,
+                                         0x1.111905b45df61p-3,
+                                         0x1.27cbb96f7002p-5,
+                                         0x1.d9c903c731407p-8,
+                                         0x1.15653074b2b6ep-10,
+                                         0x1.c84d9e5f75a54p-14,
+                                         0x1.df7d806175dfep-18,
+                                         0x1.eefd26164b3e9p-23};
   static constexpr double kFallUnder[] = {0x1p+0,
-                                          0x1.39f1d92f55a23p+1,
-                                          0x1.684069e9e71b3p+1,
-                                          0x1.ff9fdb60b14b8p+0,
-                                          0x1.f4c52b544e7e5p-1,
-                                          0x1.63ae6907fdd4p-2,
-                                          0x1.77604292a688p-4,
-                                          0x1.2786303e49446p-6,
-                                          0x1.55eb1fd2ca7fdp-9,
-                                          0x1.16b4a80dde5b8p-12,
-                                          0x1.22c612d74d42fp-16,
-                                          0x1.2a5641c27e5p-21};
-  static constexpr double kSlopeOver[] = {0x1.a9513fad5b372p-1,  0x1.aa280ad059a5bp+0, 0x1.9aea71bf4dabdp+0,
-                                          0x1.efdc2cc192195p-1,  0x1.9c73010703596p-2, 0x1.ed600a5e3b173p-4,
-                                          0x1.ae1357300b412p-6,  0x1.0e72455fd17d5p-8, 0x1.d7b4f2beac83fp-12,
-                                          0x1.034cf356a048cp-15, 0x1.13b1c2873b85fp-20};
-  static constexpr double kSlopeUnder[] = {0x1.3fcp+0,           0x1.6ad87e823855cp+1, 0x1.7dd8d7178c524p+1,
-                                           0x1.ebd3a38b880bep+0, 0x1.ae6b7d5b13c0dp-1, 0x1.0c3f598bf508ep-2,
-                                           0x1.e41304ca0d335p-5, 0x1.39a6b78b9ba4ap-7, 0x1.1900d30c4eap-10,
-                                           0x1.3cde0aa5a3eap-14, 0x1.59881aaefd937p-19};
+                                          0x1.3aa75765f078p+1,
+                                          0x1.69eded885a3a2p+1,
+                                          0x1.01a898d41f0c4p+1,
+                                          0x1.f9c2a6f13f419p-1,
+                                          0x1.6847eede835c4p-2,
+                                          0x1.7d715cc15522cp-4,
+                                          0x1.2d598de1db68cp-6,
+                                          0x1.5e02c934d383cp-9,
+                                          0x1.1e8d2c89817bp-12,
+                                          0x1.2c79d7c0817f8p-16,
+                                          0x1.3630326eb3f33p-21};
+  static constexpr double kSlopeOver[] = {0x1.a9513fad5b372p-1,  0x1.ac260a55ee55bp+0, 0x1.9eb5107127cd5p+0,
+                                          0x1.f6c4d2c836ea4p-1,  0x1.a44073e35e7ddp-2, 0x1.f95a179fd022dp-4,
+                                          0x1.bb05aa15a19c7p-6,  0x1.1852e5b2c1f47p-8, 0x1.ec52a1bb0ee4ep-12,
+                                          0x1.10c30fa2fd4b1p-15, 0x1.24aeb3423f975p-20};
+  static constexpr double kSlopeUnder[] = {
+      0x1.3fcp+0,           0x1.6c57e80cf60cbp+1, 0x1.811862236d335p+1, 0x1.f24e8b23fa826p+0,  0x1.b63f1ee0d65bfp-1,
+      0x1.1293ade904ad9p-2, 0x1.f25a4804b9882p-5, 0x1.44f1d28c6b1c4p-7, 0x1.252bd40a5bed6p-10, 0x1.4d3d0c1dd9cbfp-14,
+      0x1.6ed2b1522dcecp-19};
 };
 
 // t(a) = -a * (high + low), and the quotients, of GELU by erf.
@@ -262,5 +257,3 @@ HWY_INLINE void gelu_slopes(const Vector<W>* x, Vector<W>* slope) {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_GELU_INL_H_

@@ -1,5 +1,4 @@
 // The gradient of GELU, by erf or by tanh: dy times the slope at x.
-#define HWY_TARGET_INCLUDE "kernels/gelu_backward_v2.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/elements-inl.h"
 #include "kernels/gelu-inl.h"
@@ -32,20 +31,13 @@ void gelu_tanh_backward_part(const Elements<T, 2, 1>& problem, const ElementPart
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 
 template <class T>
 void gelu_backward_v2(const Elements<T, 2, 1>& problem, bool by_tanh) {
-  static const auto part = DESCEND_CHOOSE_FOR(T, gelu_backward_part<T>),
-                    tanh_part = DESCEND_CHOOSE_FOR(T, gelu_tanh_backward_part<T>);
-  run_elements(problem, by_tanh ? tanh_part : part);
+  run_elements(problem, by_tanh ? gelu_tanh_backward_part<T> : gelu_backward_part<T>);
 }
 
-template void gelu_backward_v2<float16>(const Elements<float16, 2, 1>&, bool);
-template void gelu_backward_v2<bfloat16>(const Elements<bfloat16, 2, 1>&, bool);
-template void gelu_backward_v2<float>(const Elements<float, 2, 1>&, bool);
-template void gelu_backward_v2<double>(const Elements<double, 2, 1>&, bool);
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(void, gelu_backward_v2, (const Elements<T, 2, 1>& problem, bool by_tanh), problem, by_tanh)

@@ -4,12 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/moments.h"
-#include "kernels/rows/engine.h"
-
-#define HWY_TARGET_INCLUDE "kernels/group_norm_swish.cpp"
 #include "kernels/dispatch.h"
+#include "kernels/moments.h"
 #include "kernels/norm_finish-inl.h"
+#include "kernels/rows/engine.h"
 #include "kernels/rows/stretches-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,7 +15,7 @@ namespace descend::kernels::HWY_NAMESPACE {
 
 // Rows are groups, and gamma and beta change from channel to channel.
 //   z = ((x - centre) * rstd + level) * gamma + beta,  y = activate ? z * sigmoid(s * z) : z
-struct GroupNormSwishProgram : MomentsProgram {
+struct GroupNormSwishProgram : Moments<> {
   enum Parameter { kGamma, kBeta, kParameters };
   enum Scalar { kEpsilon, kScale, kActivate, kScalars };
   static constexpr int kMapped[] = {kCentre, kRstd + 1};
@@ -42,9 +40,6 @@ struct GroupNormSwishProgram : MomentsProgram {
   }
 };
 
-// Of a number at most 0, for rows in double: that of the C library is not the same on every machine.
-double exp_of_one(double x) { return hn::GetLane(exp<double>(splat(x))); }
-
 template <class T>
 RowKernels<Wide<T>> group_norm_swish_kernels() {
   return stretch_kernels<GroupNormSwishProgram, T>();
@@ -53,14 +48,12 @@ RowKernels<Wide<T>> group_norm_swish_kernels() {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 // z * sigmoid(u), also where z has overflowed; are_finite: whether what z was computed from is.
 double exact_swish(double z, double u, bool are_finite) {
-  static const auto exp = DESCEND_CHOOSE(exp_of_one);
-  const double e = exp(-std::abs(u)), factor = u < 0 ? e : 1;
+  const double e = exp_of_one(-std::abs(u)), factor = u < 0 ? e : 1;
   return (factor == 0 && are_finite ? 0 : z * factor) / (1 + e);
 }
 
@@ -93,7 +86,7 @@ size_t group_norm_swish_scratch(const GroupShape& shape) {
 template <class T>
 void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, group_norm_swish_kernels<T>)(),
+  static const RowOperator<W> op{.kernels = group_norm_swish_kernels<T>(),
                                  .exact_sums = sum_moments,
                                  .exact_statistics = exact_moments,
                                  .exact_map = exact_map};
@@ -121,13 +114,7 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
   }
 }
 
-#define DESCEND_INSTANTIATE(T)                                          \
-  template size_t group_norm_swish_scratch<T>(const GroupShape& shape); \
-  template void group_norm_swish<T>(const GroupNormSwish<T>& problem, void* scratch);
-DESCEND_INSTANTIATE(float16)
-DESCEND_INSTANTIATE(bfloat16)
-DESCEND_INSTANTIATE(float)
-DESCEND_INSTANTIATE(double)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(size_t, group_norm_swish_scratch, (const GroupShape& shape), shape)
+DESCEND_KERNEL(void, group_norm_swish, (const GroupNormSwish<T>& problem, void* scratch), problem, scratch)

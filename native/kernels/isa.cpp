@@ -6,16 +6,24 @@
 #include <string>
 #include <vector>
 
-#define HWY_TARGET_INCLUDE "kernels/isa.cpp"
-#include "kernels/dispatch.h"
-
-#if HWY_ONCE
-
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
 namespace descend::kernels {
+
+// A kernel that each target in the build has. The address of one that the linker did not find is null. Hidden, so that
+// another build of the library in the same process is not asked.
+namespace avx3 {
+[[gnu::weak, gnu::visibility("hidden")]] double triad(size_t, int, double);
+}
+namespace avx2 {
+[[gnu::weak, gnu::visibility("hidden")]] double triad(size_t, int, double);
+}
+namespace baseline {
+[[gnu::weak, gnu::visibility("hidden")]] double triad(size_t, int, double);
+}
+
 namespace {
 
 struct Target {
@@ -45,7 +53,7 @@ uint64_t saved_state() {
 }
 
 // What Highway's targets let the compiler use: see HWY_TARGET_STR in hwy/ops/set_macros-inl.h.
-[[maybe_unused]] bool runs(Isa isa) {
+bool runs(Isa isa) {
   const Cpuid one(1, 0), seven(7, 0), extended(0x80000001u, 0);
   constexpr uint64_t kYmm = 0x6, kZmm = 0xE6;
   const bool avx2 = has(one.ecx, {0, 1, 9, 12, 19, 20, 23, 25, 27, 28, 29}) &&  // SSE3 PCLMUL SSSE3 FMA SSE4.1 SSE4.2
@@ -59,32 +67,18 @@ uint64_t saved_state() {
 
 #endif
 
-const char* baseline_name() {
-  switch (HWY_STATIC_TARGET) {
-    case HWY_AVX3:
-      return "AVX3";
-    case HWY_AVX2:
-      return "AVX2";
-    case HWY_NEON:
-      return "NEON";
-    default:
-#if defined(__aarch64__)
-      return "NEON";
-#else
-      return "BASELINE";
-#endif
-  }
-}
-
 std::vector<Target> runnable_targets() {
   std::vector<Target> targets;
-#if (HWY_TARGETS & HWY_AVX3) && HWY_STATIC_TARGET != HWY_AVX3
-  if (runs(Isa::kAvx3)) targets.push_back({Isa::kAvx3, "AVX3"});
+#if defined(__x86_64__)
+  if (avx3::triad != nullptr && runs(Isa::kAvx3)) targets.push_back({Isa::kAvx3, "AVX3"});
+  if (avx2::triad != nullptr && runs(Isa::kAvx2)) targets.push_back({Isa::kAvx2, "AVX2"});
 #endif
-#if (HWY_TARGETS & HWY_AVX2) && HWY_STATIC_TARGET != HWY_AVX2
-  if (runs(Isa::kAvx2)) targets.push_back({Isa::kAvx2, "AVX2"});
+#if defined(__aarch64__)
+  constexpr const char* kBaselineName = "NEON";
+#else
+  constexpr const char* kBaselineName = "BASELINE";
 #endif
-  targets.push_back({Isa::kBaseline, baseline_name()});
+  if (baseline::triad != nullptr) targets.push_back({Isa::kBaseline, kBaselineName});
   return targets;
 }
 
@@ -96,6 +90,13 @@ struct Choice {
 
 Choice make_choice() {
   const std::vector<Target> targets = runnable_targets();
+  if (targets.empty()) {
+    return {{Isa::kBaseline, "none"},
+            failure(Code::kParamInvalid,
+                    "This build of Descend has no kernels that this machine runs: it was made for "
+                    "another machine alone, by DESCEND_NATIVE=ON."),
+            {}};
+  }
   Choice choice{targets.front(), {}, {}};
   for (const Target& target : targets) choice.names += (choice.names.empty() ? "" : ", ") + std::string(target.name);
 
@@ -128,5 +129,3 @@ const Status& isa_status() { return choice().status; }
 const char* isa_names() { return choice().names.c_str(); }
 
 }  // namespace descend::kernels
-
-#endif  // HWY_ONCE

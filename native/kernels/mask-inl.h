@@ -1,12 +1,6 @@
 // Bytes of a mask as lanes.
-#if defined(DESCEND_KERNELS_MASK_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_MASK_INL_H_
-#undef DESCEND_KERNELS_MASK_INL_H_
-#else
-#define DESCEND_KERNELS_MASK_INL_H_
-#endif
+#pragma once
 
-#include "hwy/highway.h"
 #include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -56,5 +50,3 @@ HWY_INLINE void store_unmasked(Extent extent, Vector<Wide<T>> first, Vector<Wide
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_MASK_INL_H_

@@ -1,4 +1,4 @@
-// Mean and variance of rows in double: of those whose sums leave the range of the fast loops.
+// Layer norm and its gradient in double: of rows whose sums leave the range of the fast loops.
 #pragma once
 
 #include <cmath>
@@ -21,6 +21,33 @@ inline void exact_moments(const double* epsilon, const double* means, double* st
   const double variance = too_large ? means[1] : means[1] - means[0] * means[0];
   statistics[0] = means[2] + means[0];
   statistics[1] = 1 / std::sqrt((variance < 0 ? 0 : variance) + epsilon[0]);
+}
+
+inline void map_layer_norm(int64_t n, const double* x, const double* const* column, const double* epsilon,
+                           const double* means, double* y) {
+  double of_row[2];
+  exact_moments(epsilon, means, of_row);
+  for (int64_t c = 0; c < n; ++c) y[c] = (x[c] - of_row[0]) * of_row[1] * column[0][c] + column[1][c];
+}
+
+// Layer norm's gradient: mean(g * xhat) and mean(g); dx, and what is added to dgamma and dbeta.
+inline void sum_layer_norm_gradient(int64_t n, const double* const* in, const double* const* column, const double* row,
+                                    double* sums) {
+  for (int64_t c = 0; c < n; ++c) {
+    const double g = in[0][c] * column[0][c];
+    sums[0] += g * ((in[1][c] - row[0]) * row[1]);
+    sums[1] += g;
+  }
+}
+
+inline void map_layer_norm_gradient(int64_t n, const double* const* in, const double* const* column, const double* row,
+                                    const double* means, double* dx, double* const* sums) {
+  for (int64_t c = 0; c < n; ++c) {
+    const double dy = in[0][c], xhat = (in[1][c] - row[0]) * row[1];
+    sums[0][c] = dy * xhat;
+    sums[1][c] = dy;
+    dx[c] = row[1] * (dy * column[0][c] - means[1] - xhat * means[0]);
+  }
 }
 
 }  // namespace descend::kernels

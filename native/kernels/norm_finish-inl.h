@@ -1,10 +1,5 @@
 // What norms and their gradients have in common: a row's terms, and when they hold.
-#if defined(DESCEND_KERNELS_NORM_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_NORM_FINISH_INL_H_
-#undef DESCEND_KERNELS_NORM_FINISH_INL_H_
-#else
-#define DESCEND_KERNELS_NORM_FINISH_INL_H_
-#endif
+#pragma once
 
 #include <limits>
 
@@ -58,9 +53,21 @@ HWY_INLINE hn::Mask<Tag<double>> norm_rstd(Vector<double> squares, Vector<double
 //   xhat = (x - centre) * rstd + level
 // Data farther from 0 than it is wide is brought near it first, where the difference is exact: its centre is its mean,
 // rounded, and what that lacks goes into the level. Other data has centre 0: one rounding less.
-struct MomentsProgram {
+// Before the terms are so many numbers of a row.
+template <int kRead = 0>
+struct Moments {
   enum Input { kX, kInputs };
-  enum Term { kNumbers = 0, kPivot = 0, kCentre, kLevel, kMean, kRstd, kTerms, kStatistics = 2, kNearer = kMean };
+  enum Term {
+    kNumbers = kRead,
+    kPivot = kRead,
+    kCentre,
+    kLevel,
+    kMean,
+    kRstd,
+    kTerms,
+    kStatistics = 2,
+    kNearer = kMean
+  };
   enum Sum { kDistance, kSquare, kSums, kColumnSums = 0 };
   static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
   static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
@@ -96,7 +103,49 @@ struct MomentsProgram {
   }
 };
 
+// Layer norm's gradient.
+//   g = dy * gamma, xc = x - mean
+//   slope = rstd^3 * mean(g * xc),  offset = rstd * mean(g)
+//   dx = rstd * dy * gamma - (slope * xc + offset),  dgamma = sum over rows of dy * rstd * xc,  dbeta = that of dy
+struct LayerNormGradient {
+  enum Input { kDy, kX, kInputs };
+  enum Parameter { kGamma, kParameters };
+  enum Term { kMean, kRstd, kNumbers, kSlope = kNumbers, kOffset, kTerms };
+  enum Sum { kGx, kG, kSums, kColumnSums = kSums };
+  static constexpr int kScalars = 0, kStatistics = 0;
+  static constexpr int kRowsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
+  static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
+  static constexpr bool kFoldsInDouble = true;
+  static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
+
+  template <class V>
+  static HWY_INLINE void sum(const V* in, const V* column, const V* row, V* sums) {
+    const V g = hn::Mul(in[kDy], column[kGamma]);
+    sums[kGx] = hn::MulAdd(g, hn::Sub(in[kX], row[kMean]), sums[kGx]);
+    sums[kG] = hn::Add(sums[kG], g);
+  }
+
+  template <class W, class V>
+  static HWY_INLINE auto finish(const V* means, const double*, V* row) {
+    const auto holds = norm_slope<W>(means[kGx], row[kRstd], row[kSlope]);
+    row[kOffset] = hn::Mul(means[kG], row[kRstd]);
+    return hn::And(holds, hn::Le(hn::Abs(row[kOffset]), splat(static_cast<double>(std::numeric_limits<W>::max()))));
+  }
+
+  template <class V>
+  static HWY_INLINE V map(const V* in, const V* column, const V* row, V* sums) {
+    const V xc = hn::Sub(in[kX], row[kMean]), scaled = hn::Mul(in[kDy], row[kRstd]);
+    sums[0] = hn::MulAdd(scaled, xc, sums[0]);
+    sums[1] = hn::Add(sums[1], in[kDy]);
+    return hn::MulSub(scaled, column[kGamma], hn::MulAdd(xc, row[kSlope], row[kOffset]));
+  }
+
+  // In a row of one element g is its own mean. The two must cancel without a rest: dx is exactly 0 where xc is.
+  template <class V>
+  static HWY_INLINE V map_single(const V* in, const V* row) {
+    return hn::NegMulAdd(hn::Sub(in[kX], row[kMean]), row[kSlope], hn::Zero(hn::DFromV<V>()));
+  }
+};
+
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_NORM_FINISH_INL_H_

@@ -4,15 +4,11 @@
 #include <type_traits>
 
 #include "kernels/cut.h"
+#include "kernels/dispatch.h"
+#include "kernels/pack-inl.h"
 #include "kernels/stores.h"
 #include "runtime/parallel.h"
 
-#define HWY_TARGET_INCLUDE "kernels/nsa_compress.cpp"
-#include "kernels/dispatch.h"
-#include "kernels/pack-inl.h"
-
-#ifndef DESCEND_KERNELS_NSA_COMPRESS_PART_
-#define DESCEND_KERNELS_NSA_COMPRESS_PART_
 namespace descend::kernels {
 
 // What is computed at a time: some neighbouring windows, some heads or a stretch of one.
@@ -35,7 +31,6 @@ inline constexpr int64_t kTokensAheadBytes = int64_t{12} << 10;
 inline constexpr int64_t kKeptBytes = int64_t{3} << 20;
 
 }  // namespace descend::kernels
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -336,12 +331,10 @@ void nsa_windows(const NsaCompress<T>& p, int64_t begin, int64_t end, const NsaC
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 
 template <class T>
 void nsa_compress(const NsaCompress<T>& p) {
-  static const auto run = DESCEND_CHOOSE_FOR(T, nsa_windows<T>);
   if (p.blocks == 0 || p.heads == 0 || p.depth == 0) return;
   constexpr int64_t kTakes = 8;     // of each thread
   constexpr int64_t kOverlaps = 4;  // windows of a chunk, at least, for each that covers the same token
@@ -373,14 +366,10 @@ void nsa_compress(const NsaCompress<T>& p) {
     columns.head_end = std::min(columns.head + heads, p.heads);
     columns.begin = part % depth_parts * kMostColumns;
     columns.end = std::min(columns.begin + kMostColumns, p.depth);
-    run(p, begin, std::min(begin + chunk, p.blocks), columns, stream);
+    nsa_windows(p, begin, std::min(begin + chunk, p.blocks), columns, stream);
   });
 }
 
-template void nsa_compress<float16>(const NsaCompress<float16>& problem);
-template void nsa_compress<bfloat16>(const NsaCompress<bfloat16>& problem);
-template void nsa_compress<float>(const NsaCompress<float>& problem);
-template void nsa_compress<double>(const NsaCompress<double>& problem);
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(void, nsa_compress, (const NsaCompress<T>& problem), problem)

@@ -4,16 +4,12 @@
 #include <type_traits>
 
 #include "kernels/cut.h"
-#include "kernels/stores.h"
-#include "runtime/parallel.h"
-
-#define HWY_TARGET_INCLUDE "kernels/nsa_compress_grad.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/stores.h"
+#include "runtime/parallel.h"
 
-#ifndef DESCEND_KERNELS_NSA_COMPRESS_GRAD_PART_
-#define DESCEND_KERNELS_NSA_COMPRESS_GRAD_PART_
 namespace descend::kernels {
 
 // Pairs of position and head whose lanes of float sums are worked on at once: 32 KiB of them.
@@ -46,7 +42,6 @@ struct NsaPart {
 };
 
 }  // namespace descend::kernels
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -550,8 +545,7 @@ void nsa_part(const NsaCompressGrad<T>& p, const NsaPart& part, int64_t stripe, 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 constexpr int64_t kMaxChunks = 64;
@@ -584,7 +578,6 @@ int64_t nsa_compress_grad_slots(int64_t tokens, int64_t heads, int64_t depth, in
 
 template <class T>
 void nsa_compress_grad(const NsaCompressGrad<T>& p) {
-  static const auto run = DESCEND_CHOOSE_FOR(T, nsa_part<T>);
   const int64_t width = p.windows.width;
   if (p.tokens == 0 || p.heads == 0 || p.depth == 0) {
     std::fill_n(p.weight_slots, width * p.heads, 0.0);
@@ -615,7 +608,7 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
     part.position_end = std::min(part.position + positions, width);
     part.input_grad = part.position == 0;
     part.streams = stream;
-    run(p, part, stripe, p.weight_slots + c * width * p.heads);
+    nsa_part(p, part, stripe, p.weight_slots + c * width * p.heads);
   };
   // The parts of a chunk lie side by side in the same rows, where processors prefetch what other threads write: one
   // thread takes them all where that leaves no other one idle, or where there are a few parts only and not far apart.
@@ -628,13 +621,8 @@ void nsa_compress_grad(const NsaCompressGrad<T>& p) {
   });
 }
 
-#define DESCEND_INSTANTIATE(T)                                                                              \
-  template int64_t nsa_compress_grad_slots<T>(int64_t tokens, int64_t heads, int64_t depth, int64_t width); \
-  template void nsa_compress_grad<T>(const NsaCompressGrad<T>& problem);
-DESCEND_INSTANTIATE(float16)
-DESCEND_INSTANTIATE(bfloat16)
-DESCEND_INSTANTIATE(float)
-DESCEND_INSTANTIATE(double)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(int64_t, nsa_compress_grad_slots, (int64_t tokens, int64_t heads, int64_t depth, int64_t width), tokens,
+               heads, depth, width)
+DESCEND_KERNEL(void, nsa_compress_grad, (const NsaCompressGrad<T>& problem), problem)

@@ -3,19 +3,14 @@
 // A pack is 32 floats or 16 doubles, held in as many vectors as the target needs. Column j of a row is lane j % 32 of
 // pack j / 32 whatever the target, so sums over lanes come out the same everywhere. Elements widen to float or double
 // when they are loaded and are rounded to nearest even when they are stored.
-#if defined(DESCEND_KERNELS_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_PACK_INL_H_
-#undef DESCEND_KERNELS_PACK_INL_H_
-#else
-#define DESCEND_KERNELS_PACK_INL_H_
-#endif
+#pragma once
 
 #include <cstring>
 #include <type_traits>
 
 #include "hwy/cache_control.h"
-#include "hwy/highway.h"
 #include "kernels/cut.h"
+#include "kernels/dispatch.h"
 #include "kernels/element.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -653,5 +648,3 @@ HWY_INLINE double fold(DoubleLanes<W> lanes) {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_PACK_INL_H_

@@ -1,8 +1,6 @@
-#include "kernels/rows/operator.h"
-
-#define HWY_TARGET_INCLUDE "kernels/rms_norm_grad.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/norm_finish-inl.h"
+#include "kernels/rows/operator.h"
 #include "kernels/rows/shared-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,8 +45,7 @@ struct RmsNormGradProgram {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 void exact_sums(int64_t n, const double* const* in, const double* const* column, const double* row, double* sums) {
@@ -66,7 +63,6 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace
 
-DESCEND_ROW_GRADIENT(rms_norm_grad, RmsNormGradProgram)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_ROW_GRADIENT(rms_norm_grad, RmsNormGradProgram)

@@ -1,10 +1,5 @@
 // Pairs that are turned: rows of them, on vectors of the arithmetic type.
-#if defined(DESCEND_KERNELS_ROTARY_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROTARY_INL_H_
-#undef DESCEND_KERNELS_ROTARY_INL_H_
-#else
-#define DESCEND_KERNELS_ROTARY_INL_H_
-#endif
+#pragma once
 
 #include "kernels/rotary.h"
 #include "kernels/stage-inl.h"
@@ -155,5 +150,3 @@ HWY_INLINE void turn_mixed(const T* from, const T* cos, const T* sin, T* to, int
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROTARY_INL_H_

@@ -1,5 +1,4 @@
 // Rotary position embedding: each row's pairs turned by their own angles. And turned back, as the gradient of x is.
-#define HWY_TARGET_INCLUDE "kernels/rotary_position_embedding.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/rotary-inl.h"
 
@@ -38,12 +37,11 @@ void turn_rows(const Turn<T>& p, int64_t first, int64_t end, bool streams) {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 
-template <class T, bool kBack>
-void rotary_position_embedding(const Turn<T>& p) {
-  static const auto turn_part = DESCEND_CHOOSE_FOR(T, turn_rows<T, kBack>);
+template <class T>
+void rotary_position_embedding(const Turn<T>& p, bool back) {
+  const auto turn_part = back ? turn_rows<T, true> : turn_rows<T, false>;
   constexpr int64_t kTakes = 8;  // of each thread: enough to even out their speeds
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t rows = p.grid.rows(), elements = rows * p.columns;
@@ -58,13 +56,6 @@ void rotary_position_embedding(const Turn<T>& p) {
                [&](int64_t i) { turn_part(p, i * part, std::min(rows, (i + 1) * part), streams); });
 }
 
-#define DESCEND_ROTARY(T)                                            \
-  template void rotary_position_embedding<T, false>(const Turn<T>&); \
-  template void rotary_position_embedding<T, true>(const Turn<T>&);
-DESCEND_ROTARY(float16)
-DESCEND_ROTARY(bfloat16)
-DESCEND_ROTARY(float)
-DESCEND_ROTARY(double)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(void, rotary_position_embedding, (const Turn<T>& problem, bool back), problem, back)

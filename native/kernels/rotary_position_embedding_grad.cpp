@@ -1,5 +1,4 @@
 // The gradients of rotary position embedding: dx, dy turned back; dcos and dsin, sums over what cos and sin serve.
-#define HWY_TARGET_INCLUDE "kernels/rotary_position_embedding_grad.cpp"
 #include "kernels/convert.h"
 #include "kernels/dispatch.h"
 #include "kernels/rotary-inl.h"
@@ -202,13 +201,11 @@ void rotary_grad_tiles(const RotaryGrad<T>& p, const RotaryCut<typename RotaryGr
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 
 template <class T>
 void rotary_position_embedding_grad(const RotaryGrad<T>& p) {
   using P = RotaryGrad<T>;
-  static const auto tiles_part = DESCEND_CHOOSE_FOR(T, rotary_grad_tiles<T>);
   constexpr int64_t kTakes = 8;     // of each thread: enough to even out their speeds
   constexpr int64_t kMostTile = 8;  // sums side by side: their rows fill pages
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
@@ -225,7 +222,7 @@ void rotary_position_embedding_grad(const RotaryGrad<T>& p) {
     return ceil_div(tiles, part);
   };
   parallel_for(tiles, p.grid.rows() * row_work<T>(3 * p.columns), divide,
-               [&](int64_t i) { tiles_part(p, cut, tile, i * part, std::min(tiles, (i + 1) * part), streams); });
+               [&](int64_t i) { rotary_grad_tiles(p, cut, tile, i * part, std::min(tiles, (i + 1) * part), streams); });
   if (cut.chunks == 1) return;
   for (int64_t i = 0; i < cut.sums(); ++i) {
     const RowCursor<P::kTensors> base(cut.kept, i / cut.along);
@@ -239,11 +236,6 @@ void rotary_position_embedding_grad(const RotaryGrad<T>& p) {
   }
 }
 
-#define DESCEND_ROTARY_GRAD(T) template void rotary_position_embedding_grad<T>(const RotaryGrad<T>&);
-DESCEND_ROTARY_GRAD(float16)
-DESCEND_ROTARY_GRAD(bfloat16)
-DESCEND_ROTARY_GRAD(float)
-DESCEND_ROTARY_GRAD(double)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(void, rotary_position_embedding_grad, (const RotaryGrad<T>& problem), problem)

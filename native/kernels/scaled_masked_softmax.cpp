@@ -5,11 +5,9 @@
 #include <limits>
 #include <numbers>
 
-#include "kernels/rows/engine.h"
-
-#define HWY_TARGET_INCLUDE "kernels/scaled_masked_softmax.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/exp-inl.h"
+#include "kernels/rows/engine.h"
 #include "kernels/rows/shared-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -93,7 +91,7 @@ struct SoftmaxProgram {
 };
 
 // exp of numbers at most 0, for rows in double: that of the C library is not the same on every machine.
-void exps_of(const double* x, int64_t n, double* e) {
+inline void exps_of(const double* x, int64_t n, double* e) {
   for_each_pack<double>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
     Pack<double> pack = load_pack(extent, x + c);
     for (auto& v : pack.v) v = exp<double>(v);
@@ -109,8 +107,7 @@ RowKernels<Wide<T>> softmax_kernels() {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 // n scores, rounded as those of the fast way are; the largest.
@@ -126,15 +123,14 @@ double exact_scores(int64_t n, const double* const* in, const double* scale, dou
 
 // From scores.
 void exact_exps(int64_t n, double* z, double max) {
-  static const auto exps = DESCEND_CHOOSE(exps_of);
   for (int64_t c = 0; c < n; ++c) z[c] -= max;
-  exps(z, n, z);
+  exps_of(z, n, z);
 }
 
 // The sum so far is of exponentials less the largest score so far.
 template <class W>
 void exact_sums(int64_t n, const double* const* in, const double* const*, const double* scale, double* sums) {
-  double z[kExactColumns], max = std::max(sums[1], exact_scores<W>(n, in, scale, z)), factor = sums[1];
+  double z[kExactColumns] = {}, max = std::max(sums[1], exact_scores<W>(n, in, scale, z)), factor = sums[1];
   exact_exps(1, &factor, max);
   exact_exps(n, z, max);
   sums[0] *= factor;
@@ -156,7 +152,7 @@ template <class T>
 void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   using W = Wide<T>;
   static const RowOperator<W> op{
-      .kernels = DESCEND_CHOOSE_FOR(T, softmax_kernels<T>)(), .exact_sums = exact_sums<W>, .exact_map = exact_map<W>};
+      .kernels = softmax_kernels<T>(), .exact_sums = exact_sums<W>, .exact_map = exact_map<W>};
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,
                               .element = kElementOfType<T>,
@@ -169,10 +165,6 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
   run_forward(problem, op, nullptr);
 }
 
-template void scaled_masked_softmax<float16>(const ScaledMaskedSoftmax<float16>& problem);
-template void scaled_masked_softmax<bfloat16>(const ScaledMaskedSoftmax<bfloat16>& problem);
-template void scaled_masked_softmax<float>(const ScaledMaskedSoftmax<float>& problem);
-template void scaled_masked_softmax<double>(const ScaledMaskedSoftmax<double>& problem);
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(void, scaled_masked_softmax, (const ScaledMaskedSoftmax<T>& problem), problem)

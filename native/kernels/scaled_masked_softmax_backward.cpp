@@ -4,10 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/rows/engine.h"
-
-#define HWY_TARGET_INCLUDE "kernels/scaled_masked_softmax_backward.cpp"
 #include "kernels/dispatch.h"
+#include "kernels/rows/engine.h"
 #include "kernels/rows/shared-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -60,8 +58,7 @@ RowKernels<Wide<T>> softmax_backward_kernels() {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 void exact_sums(int64_t n, const double* const* in, const double* const*, const double*, double* sums) {
@@ -94,9 +91,8 @@ size_t scaled_masked_softmax_backward_scratch(int64_t rows, int64_t columns) {
 template <class T>
 void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p, void* scratch) {
   using W = Wide<T>;
-  static const RowOperator<W> op{.kernels = DESCEND_CHOOSE_FOR(T, softmax_backward_kernels<T>)(),
-                                 .exact_sums = exact_sums,
-                                 .exact_map = exact_map};
+  static const RowOperator<W> op{
+      .kernels = softmax_backward_kernels<T>(), .exact_sums = exact_sums, .exact_map = exact_map};
   const double power = power_of<W>(p.scale);
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,
@@ -110,13 +106,8 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p, voi
   run_forward(problem, op, scratch);
 }
 
-#define DESCEND_INSTANTIATE(T)                                                              \
-  template size_t scaled_masked_softmax_backward_scratch<T>(int64_t rows, int64_t columns); \
-  template void scaled_masked_softmax_backward<T>(const ScaledMaskedSoftmaxBackward<T>& problem, void* scratch);
-DESCEND_INSTANTIATE(float16)
-DESCEND_INSTANTIATE(bfloat16)
-DESCEND_INSTANTIATE(float)
-DESCEND_INSTANTIATE(double)
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(size_t, scaled_masked_softmax_backward_scratch, (int64_t rows, int64_t columns), rows, columns)
+DESCEND_KERNEL(void, scaled_masked_softmax_backward, (const ScaledMaskedSoftmaxBackward<T>& problem, void* scratch),
+               problem, scratch)

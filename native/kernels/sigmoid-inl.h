@@ -1,10 +1,5 @@
 // Products with sigmoid and with the slope of swish, from one exp, for gated units.
-#if defined(DESCEND_KERNELS_SIGMOID_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_SIGMOID_INL_H_
-#undef DESCEND_KERNELS_SIGMOID_INL_H_
-#else
-#define DESCEND_KERNELS_SIGMOID_INL_H_
-#endif
+#pragma once
 
 #include <limits>
 
@@ -98,5 +93,3 @@ HWY_INLINE void times_slopes(const Vector<W>* u, const Vector<W>* power, const V
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_SIGMOID_INL_H_

@@ -1,11 +1,6 @@
 // Short rows that lie one after the other: what is done to each element alone is done to all rows of a tile as if they
 // were one, in whole vectors. What differs from row to row is spread over the rows' elements first.
-#if defined(DESCEND_KERNELS_SPREAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_SPREAD_INL_H_
-#undef DESCEND_KERNELS_SPREAD_INL_H_
-#else
-#define DESCEND_KERNELS_SPREAD_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <type_traits>
@@ -243,5 +238,3 @@ class Spread {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_SPREAD_INL_H_

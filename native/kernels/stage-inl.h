@@ -1,10 +1,5 @@
 // Results on their way to memory past the caches, where their rows are not aligned.
-#if defined(DESCEND_KERNELS_STAGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_STAGE_INL_H_
-#undef DESCEND_KERNELS_STAGE_INL_H_
-#else
-#define DESCEND_KERNELS_STAGE_INL_H_
-#endif
+#pragma once
 
 #include <cstring>
 
@@ -109,5 +104,3 @@ class Stage {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_STAGE_INL_H_

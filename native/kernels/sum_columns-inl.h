@@ -1,10 +1,5 @@
 // Sums of columns: added in double, stripe after stripe, and written to where they end.
-#if defined(DESCEND_KERNELS_SUM_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_SUM_COLUMNS_INL_H_
-#undef DESCEND_KERNELS_SUM_COLUMNS_INL_H_
-#else
-#define DESCEND_KERNELS_SUM_COLUMNS_INL_H_
-#endif
+#pragma once
 
 #include <type_traits>
 
@@ -62,5 +57,3 @@ HWY_INLINE void leave_sums(const V* sums, int64_t n, const ColumnSums<T>& to, bo
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_SUM_COLUMNS_INL_H_

@@ -1,5 +1,4 @@
 // SwiGLU: a * sigmoid(a) * b, of the two halves a and b of each row.
-#define HWY_TARGET_INCLUDE "kernels/swi_glu.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/elements-inl.h"
 #include "kernels/sigmoid-inl.h"
@@ -27,19 +26,13 @@ void swi_glu_part(const Elements<T, 2, 1>& problem, const ElementPart& part) {
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 
 template <class T>
 void swi_glu(const Elements<T, 2, 1>& problem) {
-  static const auto part = DESCEND_CHOOSE_FOR(T, swi_glu_part<T>);
-  run_elements(problem, part);
+  run_elements(problem, swi_glu_part<T>);
 }
 
-template void swi_glu<float16>(const Elements<float16, 2, 1>&);
-template void swi_glu<bfloat16>(const Elements<bfloat16, 2, 1>&);
-template void swi_glu<float>(const Elements<float, 2, 1>&);
-template void swi_glu<double>(const Elements<double, 2, 1>&);
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(void, swi_glu, (const Elements<T, 2, 1>& problem), problem)

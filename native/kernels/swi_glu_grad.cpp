@@ -1,5 +1,4 @@
 // The gradient of SwiGLU, a * sigmoid(a) * b: that of a, dy * b times the slope of a * sigmoid(a), and that of b.
-#define HWY_TARGET_INCLUDE "kernels/swi_glu_grad.cpp"
 #include "kernels/dispatch.h"
 #include "kernels/elements-inl.h"
 #include "kernels/sigmoid-inl.h"
@@ -28,19 +27,13 @@ void swi_glu_grad_part(const Elements<T, 3, 2>& problem, const ElementPart& part
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 
 template <class T>
 void swi_glu_grad(const Elements<T, 3, 2>& problem) {
-  static const auto part = DESCEND_CHOOSE_FOR(T, swi_glu_grad_part<T>);
-  run_elements(problem, part);
+  run_elements(problem, swi_glu_grad_part<T>);
 }
 
-template void swi_glu_grad<float16>(const Elements<float16, 3, 2>&);
-template void swi_glu_grad<bfloat16>(const Elements<bfloat16, 3, 2>&);
-template void swi_glu_grad<float>(const Elements<float, 3, 2>&);
-template void swi_glu_grad<double>(const Elements<double, 3, 2>&);
+}  // namespace descend::kernels::DESCEND_TARGET
 
-}  // namespace descend::kernels
-#endif  // HWY_ONCE
+DESCEND_KERNEL(void, swi_glu_grad, (const Elements<T, 3, 2>& problem), problem)

@@ -1,10 +1,5 @@
 // Swish, z * sigmoid(s * z), and its slope, from one exp and one division; and where group norm finds its coefficients.
-#if defined(DESCEND_KERNELS_SWISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_SWISH_INL_H_
-#undef DESCEND_KERNELS_SWISH_INL_H_
-#else
-#define DESCEND_KERNELS_SWISH_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -13,7 +8,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "hwy/highway.h"
 #include "kernels/exp-inl.h"
 #include "kernels/pack-inl.h"
 
@@ -342,5 +336,3 @@ HWY_INLINE void swish_slopes(const Vector<W>* u, Vector<W>* slope, F are_finite)
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_SWISH_INL_H_

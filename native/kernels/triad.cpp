@@ -4,13 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/dispatch.h"
+#include "kernels/pack-inl.h"
 #include "runtime/clock.h"
 #include "runtime/pages.h"
 #include "runtime/parallel.h"
-
-#define HWY_TARGET_INCLUDE "kernels/triad.cpp"
-#include "kernels/dispatch.h"
-#include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -38,16 +36,11 @@ void triad_span(const float* a, const float* b, float* c, int64_t n) {
   if constexpr (kStream) flush_streams();
 }
 
-void triad_plain(const float* a, const float* b, float* c, int64_t n) { triad_span<false>(a, b, c, n); }
-void triad_stream(const float* a, const float* b, float* c, int64_t n) { triad_span<true>(a, b, c, n); }
-
 }  // namespace
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-
-namespace descend::kernels {
+namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 using Span = void (*)(const float*, const float*, float*, int64_t);
@@ -93,13 +86,12 @@ double triad(size_t bytes, int threads, double seconds) {
   const float* a = memory;
   const float* b = a + n + kShift;
   float* c = memory + 2 * (n + kShift);
-  const Span plain = DESCEND_CHOOSE(triad_plain), stream = DESCEND_CHOOSE(triad_stream);
-  const double time = std::min(median_pass(plain, a, b, c, n, threads, seconds / 2),
-                               median_pass(stream, a, b, c, n, threads, seconds / 2));
+  const double time = std::min(median_pass(triad_span<false>, a, b, c, n, threads, seconds / 2),
+                               median_pass(triad_span<true>, a, b, c, n, threads, seconds / 2));
   give_pages(memory, taken);
   return 3.0 * static_cast<double>(n) * sizeof(float) / time;
 }
 
-}  // namespace descend::kernels
+}  // namespace descend::kernels::DESCEND_TARGET
 
-#endif  // HWY_ONCE
+DESCEND_PLAIN_KERNEL(double, triad, (size_t bytes, int threads, double seconds), bytes, threads, seconds)

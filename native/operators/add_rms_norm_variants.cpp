@@ -32,10 +32,7 @@ Status check_page(const Call& call) {
       return call.fail(Code::kParamInvalid, call.name(i), " has shape ", to_string(tensor.shape),
                        ", but must not be empty on ", info(call.product).name, ".");
     }
-    if (!is_contiguous(tensor)) {
-      return call.fail(Code::kParamInvalid, call.name(i), " has strides ", to_string(tensor.strides), " for shape ",
-                       to_string(tensor.shape), ", but must be contiguous on ", info(call.product).name, ".");
-    }
+    DESCEND_RETURN_IF_ERROR(check_contiguous(call, i));
   }
   return {};
 }

@@ -8,7 +8,7 @@
 
 namespace descend {
 
-inline constexpr int kMaxParameters = 16;
+inline constexpr int kMaxParameters = 18;
 
 enum class Kind : uint8_t { kTensor, kIntArray, kBoolArray, kInt, kFloat, kBool, kString };
 

@@ -1,55 +1,38 @@
-// What group norm + swish and its gradient share: the checks of the parameters against x, and the products.
+// What group norm, with swish and without, and the gradients share: the checks of the parameters against x, the
+// products.
 #pragma once
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <utility>
 
 #include "kernels/group_cut.h"
 #include "operators/operator.h"
 
 namespace descend {
 
-// The numbers of the parameters that both operators have.
+// The numbers of the parameters, and the status where they do not fit.
 struct GroupNormParameters {
-  int x, gamma, beta, groups, mean, rstd;
+  int x, gamma, beta, groups, mean, rstd;  // beta may be -1; gamma and beta may be null
+  Code code = Code::kTilingError;
+  bool any_shape = false;  // whether gamma and beta may have any shape of C elements
 };
 
-// Checks x's rank, num_groups, and the shapes of gamma, beta, mean and rstd (561002). If x has no elements, inner is 0.
+// Checks num_groups, and the shapes of gamma, beta, mean and rstd, of an x that has this shape [N, C, ...]. If x has no
+// elements, inner is 0.
+Status check_groups(const Call& call, const GroupNormParameters& at, int64_t samples, int64_t channels,
+                    kernels::GroupShape* shape);
+
+// The same, and that x has rank 2 to 8: its first dimensions are N and C.
 Status check_group_norm_shape(const Call& call, const GroupNormParameters& at, kernels::GroupShape* shape);
 
-// Small samples are folded: `times` neighbouring samples are computed as one, with `times` as many channels and groups,
-// and with gamma and beta repeated, so that there are at least `enough` elements at a time. Partial sums of channels
-// then have `times` as many slots. Folded samples must be contiguous; if they are not, they are copied. So the order of
-// sums depends on the shape alone.
-struct FoldedSamples {
-  int64_t times = 1;
-  kernels::GroupShape main;
-  kernels::GroupShape rest;  // the samples that are left over
+// On a page that gives mean and rstd a shape: checks that it is [N, num_groups].
+Status check_statistics_shape(const Call& call, int mean, int rstd, const kernels::GroupShape& shape);
 
-  int64_t main_samples() const { return main.samples * times; }
-  uint64_t leading() const { return times > 1 ? 0 : 1; }  // leading dimensions of x that may have gaps
-};
-FoldedSamples fold_samples(const kernels::GroupShape& shape, int64_t enough);
+// On a page that asks for an epsilon above 0: checks it; host takes 0, too.
+Status check_group_norm_epsilon(const Call& call, int epsilon);
 
-// Repeats gamma and beta into `room`.
-template <class W>
-void repeat_parameters(const FoldedSamples& folded, W* room, const W*& gamma, const W*& beta) {
-  const int64_t channels = folded.rest.channels;
-  for (const W** parameter : {&gamma, &beta}) {
-    const W* from = std::exchange(*parameter, room);
-    for (int64_t i = 0; i < folded.times; ++i, room += channels) std::copy_n(from, channels, room);
-  }
-}
+// Whether numbers multiply to `product`; negative ones do not. Correct even if their product overflows.
+bool multiply_to(const Dims& numbers, int64_t product);
 
-// swishScale in the type of the arithmetic. A finite number stays finite, so that 0 times it is 0.
-template <class W>
-W swish_scale(double scale) {
-  constexpr double kLargest = std::numeric_limits<W>::max();
-  const bool finite = std::abs(scale) <= std::numeric_limits<double>::max();
-  return static_cast<W>(finite ? std::clamp(scale, -kLargest, kLargest) : scale);
-}
+// Results that are not given: y as x; mean and rstd FLOAT [N, num_groups], DOUBLE where x is.
+void infer_group_norm(Call& call, int x, int groups, int y, int mean, int rstd);
 
 inline constexpr ProductSet kGroupNormProducts(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
                                                Product::kAscend950);

@@ -1,8 +1,6 @@
 // aclnnGroupNormSwish: contract and plan.
-#include "kernels/group_norm_swish.h"
-
+#include "operators/group_norm_plan.h"
 #include "operators/group_norm_shape.h"
-#include "operators/staging.h"
 
 namespace descend {
 namespace {
@@ -20,15 +18,7 @@ std::vector<DtypeRow> dtype_rows() {
   return rows;
 }
 
-void infer(Call& call) {
-  const Tensor& x = call[kX].tensor;
-  if (!call.given(kY)) call[kY].tensor = contiguous_tensor(x.dtype, x.shape);
-  const Dtype wide = x.dtype == Dtype::kDouble ? Dtype::kDouble : Dtype::kFloat;
-  const int64_t samples = x.rank() > 0 ? x.shape[0] : 0, groups = std::max<int64_t>(call[kGroups].integer, 0);
-  for (int i : {kMean, kRstd}) {
-    if (!call.given(i)) call[i].tensor = contiguous_tensor(wide, {samples, groups});
-  }
-}
+void infer(Call& call) { infer_group_norm(call, kX, kGroups, kY, kMean, kRstd); }
 
 Status validate(const Call& call, kernels::GroupShape* shape) {
   if (!(call[kEpsilon].real >= 0)) {
@@ -39,60 +29,10 @@ Status validate(const Call& call, kernels::GroupShape* shape) {
   return check_same_shape(call, kY, kX, Code::kTilingError);
 }
 
-template <class T>
-void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan) {
-  using W = kernels::Wide<T>;
-  const int64_t columns = shape.channels * shape.inner;
-  const FoldedSamples folded = fold_samples(shape, kernels::kForwardTile);
-  StagedRows x = stage_rows(call, plan, kX, folded.leading(), columns, kElementOf<T>);
-  const Place gamma = stage_vector(call, plan, kGamma, kElementOf<W>);
-  const Place beta = stage_vector(call, plan, kBeta, kElementOf<W>);
-  const StagedOutput y = StagedOutput::rows(call, plan, kY, folded.leading(), columns, kElementOf<T>);
-  const StagedOutput mean = StagedOutput::vector(call, plan, kMean, kElementOf<W>);
-  const StagedOutput rstd = StagedOutput::vector(call, plan, kRstd, kElementOf<W>);
-  StagedRows y_rows = y.staged();
-  if (folded.times > 1) x.stride = y_rows.stride = columns;
-  const auto& [times, main, rest] = folded;
-  const Place repeated = plan.scratch(times > 1 ? 2 * main.channels : 0, sizeof(W));
-  const Place scratch =
-      plan.scratch(std::max(kernels::group_norm_swish_scratch<T>(main), kernels::group_norm_swish_scratch<T>(rest)));
-  plan.step(
-      "group_norm_swish", 2.0 * shape.elements() * sizeof(T),
-      [=, epsilon = call[kEpsilon].real, activate = call[kActivate].flag, scale = swish_scale<W>(call[kScale].real),
-       mean_place = mean.place(), rstd_place = rstd.place()](const Addresses& addresses) {
-        kernels::GroupNormSwish<T> p{.shape = folded.rest,
-                                     .x = x.at<const T>(addresses),
-                                     .gamma = addresses.at<const W>(gamma),
-                                     .beta = addresses.at<const W>(beta),
-                                     .epsilon = epsilon,
-                                     .activate = activate,
-                                     .scale = scale,
-                                     .y = y_rows.at<T>(addresses),
-                                     .mean = addresses.at<W>(mean_place),
-                                     .rstd = addresses.at<W>(rstd_place)};
-        kernels::GroupNormSwish<T> several = p;
-        several.shape = folded.main;
-        if (folded.times > 1) {
-          repeat_parameters(folded, addresses.at<W>(repeated), several.gamma, several.beta);
-          several.x.stride = several.y.stride = folded.times * columns;
-        }
-        void* const memory = addresses.at<void>(scratch);
-        kernels::group_norm_swish<T>(several, memory);
-        if (folded.rest.samples == 0) return;
-        p.x.data = p.x.row(folded.main_samples());
-        p.y.data = p.y.row(folded.main_samples());
-        p.mean += folded.main_samples() * shape.groups;
-        p.rstd += folded.main_samples() * shape.groups;
-        kernels::group_norm_swish<T>(p, memory);
-      });
-  y.finish(call, plan);
-  mean.finish(call, plan);
-  rstd.finish(call, plan);
-}
-
 void make_plan(const Call& call, const kernels::GroupShape& shape, Plan& plan) {
-  if (shape.samples == 0) return;
-  with_element_type(kernel_element(call, kX, {kY}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  plan_group_norm(call,
+                  {kX, kGamma, kBeta, kY, kMean, kRstd, call[kEpsilon].real, call[kActivate].flag, call[kScale].real},
+                  shape, plan);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // aclnnGroupNormSwishGrad: contract and plan.
-#include "kernels/group_norm_swish_grad.h"
-
+#include "operators/group_norm_plan.h"
 #include "operators/group_norm_shape.h"
-#include "operators/staging.h"
 
 namespace descend {
 namespace {
@@ -74,69 +72,9 @@ Status validate(const Call& call, kernels::GroupShape* shape) {
   return {};
 }
 
-template <class T>
-void plan_kernel(const Call& call, const kernels::GroupShape& shape, Plan& plan) {
-  using W = kernels::Wide<T>;
-  const int64_t columns = shape.channels * shape.inner;
-  const FoldedSamples folded = fold_samples(shape, kernels::kSmallTile);
-  StagedRows dy = stage_rows(call, plan, kDy, folded.leading(), columns, kElementOf<T>);
-  StagedRows x = stage_rows(call, plan, kX, folded.leading(), columns, kElementOf<T>);
-  // If groups have no elements, nothing is read.
-  const auto vector = [&](int i) { return shape.inner == 0 ? Place{} : stage_vector(call, plan, i, kElementOf<W>); };
-  const Place mean = vector(kMean), rstd = vector(kRstd), gamma = vector(kGamma), beta = vector(kBeta);
-  const StagedOutput dx = StagedOutput::rows(call, plan, kDx, folded.leading(), columns, kElementOf<T>);
-
-  StagedRows dx_rows = dx.staged();
-  if (folded.times > 1) dy.stride = x.stride = dx_rows.stride = columns;
-  const auto& [times, main, rest] = folded;
-  const int64_t main_slots = times * kernels::group_norm_swish_grad_slots<T>(main);
-  const int64_t rest_slots = rest.samples > 0 ? kernels::group_norm_swish_grad_slots<T>(rest) : 0;
-  const int64_t slots = shape.samples == 1 ? 0 : main_slots + rest_slots;
-  StagedSums dgamma, dbeta;
-  if (computes(call, kDgamma)) dgamma = StagedSums(call, plan, kDgamma, slots, shape.channels, kElementOf<T>);
-  if (computes(call, kDbeta)) dbeta = StagedSums(call, plan, kDbeta, slots, shape.channels, kElementOf<T>);
-  const Place repeated = plan.scratch(times > 1 ? 2 * main.channels : 0, sizeof(W));
-  const Place scratch = plan.scratch(
-      std::max(kernels::group_norm_swish_grad_scratch<T>(main), kernels::group_norm_swish_grad_scratch<T>(rest)));
-  plan.step("group_norm_swish_grad", 3.0 * shape.elements() * sizeof(T),
-            [=, scale = swish_scale<W>(call[kScale].real)](const Addresses& addresses) {
-              kernels::GroupNormSwishGrad<T> p{.shape = folded.rest,
-                                               .dy = dy.at<const T>(addresses),
-                                               .x = x.at<const T>(addresses),
-                                               .mean = addresses.at<const W>(mean),
-                                               .rstd = addresses.at<const W>(rstd),
-                                               .gamma = addresses.at<const W>(gamma),
-                                               .beta = addresses.at<const W>(beta),
-                                               .scale = scale,
-                                               .dx = dx_rows.at<T>(addresses),
-                                               .dgamma = dgamma.at<T>(addresses),
-                                               .dbeta = dbeta.at<T>(addresses)};
-              kernels::GroupNormSwishGrad<T> several = p;
-              several.shape = folded.main;
-              if (folded.times > 1) {
-                repeat_parameters(folded, addresses.at<W>(repeated), several.gamma, several.beta);
-                several.dy.stride = several.x.stride = several.dx.stride = folded.times * columns;
-              }
-              void* const memory = addresses.at<void>(scratch);
-              kernels::group_norm_swish_grad<T>(several, memory);
-              if (folded.rest.samples == 0) return;
-              p.dy.data = p.dy.row(folded.main_samples());
-              p.x.data = p.x.row(folded.main_samples());
-              p.dx.data = p.dx.row(folded.main_samples());
-              p.mean += folded.main_samples() * shape.groups;
-              p.rstd += folded.main_samples() * shape.groups;
-              p.dgamma = p.dgamma.from(main_slots * shape.channels);
-              p.dbeta = p.dbeta.from(main_slots * shape.channels);
-              kernels::group_norm_swish_grad<T>(p, memory);
-            });
-  dx.finish(call, plan);
-  dgamma.finish(call, plan);
-  dbeta.finish(call, plan);
-}
-
 void make_plan(const Call& call, const kernels::GroupShape& shape, Plan& plan) {
-  if (shape.channels == 0) return;
-  with_element_type(kernel_element(call, kX, {kDy, kDx}), [&]<class T>(T) { plan_kernel<T>(call, shape, plan); });
+  plan_group_norm_gradient(call, {kDy, kX, kMean, kRstd, kGamma, kBeta, call[kScale].real, kDx, kDgamma, kDbeta}, shape,
+                           plan);
 }
 
 }  // namespace

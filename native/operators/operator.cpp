@@ -20,4 +20,11 @@ Status check_same_shape(const Call& call, int i, int other, Code code) {
                    ", ", to_string(expected), ".");
 }
 
+Status check_contiguous(const Call& call, int i, Code code) {
+  const Tensor& tensor = call[i].tensor;
+  if (is_contiguous(tensor)) return {};
+  return call.fail(code, call.name(i), " has strides ", to_string(tensor.strides), " for shape ",
+                   to_string(tensor.shape), ", but must be contiguous on ", info(call.product).name, ".");
+}
+
 }  // namespace descend

@@ -31,6 +31,7 @@ struct Parameter {
   bool optional_if_unused = false;   // null is accepted if the call ignores the parameter
   std::vector<const char*> taken{};  // of a string: the values that the operator takes; none: it reads none
   const char* c_type = nullptr;      // in C, where it is not the usual type of its kind
+  int in_place_of = -1;              // of an output that C does not have: the input over which C writes it
 };
 
 // Parameters as most operators have them: required, and those that are read of one name in all languages.
@@ -42,6 +43,23 @@ inline Parameter number_of(const char* name, const char* default_value, const ch
 }
 inline Parameter output_of(const char* name, const char* python, const char* shape, const char* description) {
   return {name, python, Kind::kTensor, Role::kOutput, false, nullptr, false, shape, description};
+}
+
+inline Parameter optional(Parameter parameter) {
+  parameter.optional = true;
+  return parameter;
+}
+
+inline Parameter optional_if_unused(Parameter parameter) {
+  parameter.optional_if_unused = true;
+  return parameter;
+}
+
+inline Parameter output_in_place_of(int input, const char* name, const char* python, const char* shape,
+                                    const char* description) {
+  Parameter output = output_of(name, python, shape, description);
+  output.in_place_of = input;
+  return output;
 }
 
 // One accepted combination: a set of dtypes for every tensor parameter, in order.
@@ -127,6 +145,9 @@ struct Call {
 
 // Checks that tensor i has the shape of tensor `other`.
 Status check_same_shape(const Call& call, int i, int other, Code code = Code::kParamInvalid);
+
+// Checks that tensor i has no gaps; for pages that ask for it.
+Status check_contiguous(const Call& call, int i, Code code = Code::kParamInvalid);
 
 // Whether the call checks parameter i.
 inline bool is_counted(const Call& call, int i) { return call.op->counts == nullptr || call.op->counts(call, i); }

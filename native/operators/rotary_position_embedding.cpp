@@ -2,8 +2,8 @@
 #include "operators/rotary_shape.h"
 
 namespace descend::kernels {
-template <class T, bool kBack>
-void rotary_position_embedding(const Turn<T>& problem);
+template <class T>
+void rotary_position_embedding(const Turn<T>& problem, bool back);
 }
 
 namespace descend {
@@ -35,7 +35,7 @@ void plan_kernel(const Call& call, Plan& plan) {
   plan.step("rotary_position_embedding", bytes,
             [=, from = x.place, c = cos.place, s = sin.place, to = out.place()](const Addresses& addresses) {
               const auto at = [&](Place place) { return addresses.at<T>(place); };
-              kernels::rotary_position_embedding<T, false>({grid, columns, pairing, at(from), at(c), at(s), at(to)});
+              kernels::rotary_position_embedding<T>({grid, columns, pairing, at(from), at(c), at(s), at(to)}, false);
             });
   out.finish(call, plan);
 }

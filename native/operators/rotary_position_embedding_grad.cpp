@@ -2,8 +2,8 @@
 #include "operators/rotary_shape.h"
 
 namespace descend::kernels {
-template <class T, bool kBack>
-void rotary_position_embedding(const Turn<T>& problem);
+template <class T>
+void rotary_position_embedding(const Turn<T>& problem, bool back);
 template <class T>
 void rotary_position_embedding_grad(const RotaryGrad<T>& problem);
 }  // namespace descend::kernels
@@ -59,7 +59,7 @@ void plan_kernel(const Call& call, Plan& plan) {
     const auto grid = rotary_grid<decltype(Problem::grid)>(call, p, strides, is_cos);
     plan.step("rotary_position_embedding_grad", 2 * bytes, [=, place = std::to_array(places)](const Addresses& a) {
       const auto at = [&](int i) { return a.at<T>(place[i]); };
-      kernels::rotary_position_embedding<T, true>({grid, columns, pairing, at(0), at(1), at(2), at(3)});
+      kernels::rotary_position_embedding<T>({grid, columns, pairing, at(0), at(1), at(2), at(3)}, true);
     });
     return dx.finish(call, plan);
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/convert.h"
 #include "kernels/rows/engine.h"
 #include "operators/staging.h"
 #include "runtime/fp_environment.h"
@@ -17,18 +18,13 @@ inline int64_t product(const Dims& dims) {
   return value;
 }
 
-inline Parameter optional(Parameter parameter) {
-  parameter.optional = true;
-  return parameter;
-}
-
 // Whether there is a tensor i that the call reads or writes.
 inline bool is_touched(const Call& call, int i) { return call.given(i) && is_used(call, i); }
 
 // Numbers of parameters, each in the program's order.
 struct RowOperands {
   int x;                             // the tensor whose shape the inputs and results have
-  std::vector<int> inputs = {};      // rows
+  std::vector<int> inputs = {};      // rows; one that is null has -0 for every element, which no sum notices
   std::vector<int> parameters = {};  // a number a column: a weight, 1 where null, and a bias, 0 where null
   std::vector<int> numbers = {};     // a number a row, or attributes, which are the same in every row
   std::vector<int> results = {};     // rows; the first of two may be null
@@ -37,12 +33,14 @@ struct RowOperands {
   std::vector<int> scalars = {};     // attributes that are numbers of the call
   int added = 0;                     // to each parameter
   bool may_be_one_row = false;       // on every product: parameters may have all dimensions of x
+  int repeated = -1;                 // an input that may be as the parameters: every row is then the same
+  Code code = Code::kParamInvalid;   // of what check_row_operands refuses
 };
 
-// Checks that inputs and results have the shape of x (161002).
+// Checks that inputs and results have the shape of x.
 Status check_rows_alike(const Call& call, const RowOperands& at);
 
-// Checks the shapes (161002): those of rows are equal; parameters and sums have the last dimensions of x; tensors of
+// Checks the shapes: those of rows are equal; parameters and sums have the last dimensions of x; tensors of
 // numbers have an element a row. Where the product is not host, at least one dimension counts rows (but where x may be
 // one row), and a number's tensor has x's rank, with 1 for the dimensions of the parameters.
 Status check_row_operands(const Call& call, const RowOperands& at, RowShape* shape);
@@ -78,7 +76,21 @@ void plan_row_operator(const Call& call, const RowOperands& at, const RowShape& 
   made.numbers_given = at.numbers.size();
   made.sums_given = at.sums.size();
   for (size_t i = 0; i < at.inputs.size(); ++i) {
-    made.in[i] = stage_rows(call, plan, at.inputs[i], leading, columns, kElementOf<T>);
+    const int input = at.inputs[i];
+    if (!call.given(input)) {
+      const Place none = plan.scratch(columns, sizeof(T));
+      plan.step("fill", 1.0 * columns * sizeof(T), [=](const Addresses& to) {
+        const double zero = -0.0;
+        for (int64_t c = 0; c < columns; ++c) {
+          kernels::convert_span(kernels::Element::kFloat64, &zero, kElementOf<T>, to.at<T>(none) + c, 1);
+        }
+      });
+      made.in[i] = {none, 0};
+    } else if (input == at.repeated && call[input].tensor.shape != call[at.x].tensor.shape) {
+      made.in[i] = {stage_vector(call, plan, input, kElementOf<T>), 0};
+    } else {
+      made.in[i] = stage_rows(call, plan, input, leading, columns, kElementOf<T>);
+    }
   }
   for (size_t i = 0; i < at.parameters.size(); ++i) {
     if (at.added == 0) {
@@ -99,10 +111,7 @@ void plan_row_operator(const Call& call, const RowOperands& at, const RowShape& 
       made.numbers[i] = stage_vector(call, plan, number, kElementOf<W>);
       continue;
     }
-    const Place same = made.numbers[i] = plan.scratch(rows, sizeof(W));
-    plan.step("fill", 1.0 * rows * sizeof(W), [=, value = static_cast<W>(call[number].real)](const Addresses& to) {
-      std::fill_n(to.at<W>(same), rows, value);
-    });
+    made.numbers[i] = stage_copies(plan, rows, static_cast<W>(call[number].real));
   }
   std::vector<StagedOutput> results;
   for (size_t i = 0; i < at.results.size(); ++i) {

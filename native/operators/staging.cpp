@@ -2,24 +2,11 @@
 
 #include <algorithm>
 
-#include "kernels/convert.h"
-
 namespace descend {
 namespace {
 
 using kernels::Element;
-
-int64_t size_of(Element element) {
-  switch (element) {
-    case Element::kFloat16:
-    case Element::kBfloat16:
-      return 2;
-    case Element::kFloat64:
-      return 8;
-    default:
-      return 4;
-  }
-}
+using kernels::size_of;
 
 void plan_convert(Plan& plan, const char* name, const kernels::Strided& extent, int64_t elements, Element from_type,
                   Place from, Element to_type, Place to) {

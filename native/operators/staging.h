@@ -3,36 +3,14 @@
 
 #include <algorithm>
 
-#include "kernels/element.h"
+#include "kernels/convert.h"
 #include "operators/operator.h"
 #include "operators/plan.h"
 
 namespace descend {
 
-// The element type of a C++ type.
-template <class T>
-inline constexpr kernels::Element kElementOf = kernels::Element::kFloat32;
-template <>
-inline constexpr kernels::Element kElementOf<kernels::float16> = kernels::Element::kFloat16;
-template <>
-inline constexpr kernels::Element kElementOf<kernels::bfloat16> = kernels::Element::kBfloat16;
-template <>
-inline constexpr kernels::Element kElementOf<double> = kernels::Element::kFloat64;
-
-// Calls f with a value of the C++ type of an element type.
-template <class F>
-void with_element_type(kernels::Element element, F f) {
-  switch (element) {
-    case kernels::Element::kFloat32:
-      return f(float{});
-    case kernels::Element::kFloat16:
-      return f(kernels::float16{});
-    case kernels::Element::kBfloat16:
-      return f(kernels::bfloat16{});
-    case kernels::Element::kFloat64:
-      return f(double{});
-  }
-}
+using kernels::kElementOf;
+using kernels::with_element_type;
 
 // The element type of the kernel: that of `main` if all of `rows` have it. Else float, or double if any tensor that the
 // call uses is DOUBLE; tensors of other types are then converted before and after the kernel.
@@ -92,15 +70,20 @@ StagedParameter<T> stage_column_parameter(const Call& call, Plan& plan, int i) {
   return {stage_vector(call, plan, i, kElementOf<kernels::Wide<T>>), false};
 }
 
+// `count` copies of a number.
+template <class W>
+Place stage_copies(Plan& plan, int64_t count, W number) {
+  const Place same = plan.scratch(count, sizeof(W));
+  plan.step("fill", 1.0 * count * sizeof(W),
+            [=](const Addresses& addresses) { std::fill_n(addresses.at<W>(same), count, number); });
+  return same;
+}
+
 // A parameter that may be null: then it is `columns` copies of `missing`.
 template <class T>
 StagedParameter<T> stage_parameter(const Call& call, Plan& plan, int i, int64_t columns, int missing) {
-  using W = kernels::Wide<T>;
   if (call.given(i)) return stage_column_parameter<T>(call, plan, i);
-  const Place same = plan.scratch(columns, sizeof(W));
-  plan.step("fill", 1.0 * columns * sizeof(W),
-            [=](const Addresses& addresses) { std::fill_n(addresses.at<W>(same), columns, static_cast<W>(missing)); });
-  return {same, false};
+  return {stage_copies(plan, columns, static_cast<kernels::Wide<T>>(missing)), false};
 }
 
 // Output i likewise. The kernel writes to `place`. If that is a copy, finish() adds the step that writes it to the

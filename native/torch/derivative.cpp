@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -15,7 +16,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr size_t kTensors = 3;
+constexpr size_t kTensors = 4;
 
 // What the backward function needs of the forward pass.
 struct Saved {
@@ -23,6 +24,7 @@ struct Saved {
   variable_list results;                 // the forward's results that Derivative::saved lists
   std::vector<IValue> attributes;        // the forward's other arguments, in order
   std::array<bool, kTensors> needs;      // whether each tensor's gradient is needed
+  Tensor of_sum;                         // what came in for the result that is the sum; undefined: nothing
 };
 
 using Arguments = std::vector<IValue>;
@@ -35,13 +37,23 @@ Arguments add_rms_norm_arguments(const Tensor& dy, const Saved& s) {
   return {dy, s.results[0], s.results[1], s.tensors[2]};
 }
 
+Arguments add_layer_norm_arguments(const Tensor& dy, const Saved& s) {
+  const IValue of_sum = s.of_sum.defined() ? IValue(s.of_sum) : IValue();
+  return {dy, s.results[0], IValue(), s.results[2], s.results[1], s.tensors[2], of_sum};
+}
+
+Arguments deep_norm_arguments(const Tensor& dy, const Saved& s) {
+  return {dy, s.tensors[0], s.tensors[1], s.tensors[3], s.results[0], s.results[1], s.attributes[0]};
+}
+
 Arguments gemma_rms_norm_arguments(const Tensor& dy, const Saved& s) {
   const Tensor& gamma = s.tensors[1];
   return {dy, s.tensors[0], s.results[0], gamma.to(gamma.scalar_type() == at::kDouble ? at::kDouble : at::kFloat) + 1};
 }
 
+IValue optional(const Tensor& tensor) { return tensor.defined() ? IValue(tensor) : IValue(); }
+
 Arguments layer_norm_arguments(const Tensor& dy, const Saved& s) {
-  const auto optional = [](const Tensor& t) { return t.defined() ? IValue(t) : IValue(); };
   return {dy,
           s.tensors[0],
           s.attributes[0],
@@ -50,6 +62,24 @@ Arguments layer_norm_arguments(const Tensor& dy, const Saved& s) {
           optional(s.tensors[1]),
           optional(s.tensors[2]),
           c10::List<bool>({s.needs[0], s.needs[1], s.needs[2]})};
+}
+
+Arguments group_norm_arguments(const Tensor& dy, const Saved& s) {
+  return {dy,
+          s.tensors[0],
+          s.results[0],
+          s.results[1],
+          optional(s.tensors[1]),
+          s.attributes[0],
+          s.attributes[1],
+          s.attributes[2],
+          s.attributes[3],
+          c10::List<bool>({s.needs[0], s.needs[1], s.needs[2]})};
+}
+
+Arguments group_norm_silu_arguments(const Tensor& dy, const Saved& s) {
+  return {dy,     s.results[0], s.results[1], s.tensors[0], s.tensors[1], s.tensors[2], s.attributes[0],
+          "NCHW", 1.0,          s.needs[1],   s.needs[2]};
 }
 
 Arguments group_norm_swish_arguments(const Tensor& dy, const Saved& s) {
@@ -61,6 +91,9 @@ Arguments group_norm_swish_arguments(const Tensor& dy, const Saved& s) {
 Arguments scaled_masked_softmax_arguments(const Tensor& dy, const Saved& s) {
   return {dy, s.results[0], s.tensors[1].defined() ? IValue(s.tensors[1]) : IValue(), s.attributes[0], s.attributes[1]};
 }
+
+// Of softmax and log softmax.
+Arguments softmax_arguments(const Tensor& dy, const Saved& s) { return {dy, s.results[0], s.attributes[0]}; }
 
 Arguments nsa_compress_arguments(const Tensor& dy, const Saved& s) {
   // The forward's attributes: act_seq_len, layout, compress_block_size, compress_stride, act_seq_len_type. The backward
@@ -86,20 +119,36 @@ Arguments gelu_v2_arguments(const Tensor& dy, const Saved& s) {
   return {dy, s.tensors[0], s.attributes[0].toInt() == 0 ? "none" : "tanh"};
 }
 
-// Without swish, group_norm_swish has no backward operator.
+// Without swish, the gradient of group_norm_swish is that of group_norm.
 bool has_swish(at::ArrayRef<IValue> arguments) { return arguments[6].toBool(); }
+
+// Of group_norm: its gradient gives beta's the dtype of gamma.
+bool are_of_one_dtype(at::ArrayRef<IValue> arguments) {
+  const auto gamma = arguments[1].toOptional<Tensor>(), beta = arguments[2].toOptional<Tensor>();
+  return !gamma || !beta || !gamma->defined() || !beta->defined() || gamma->scalar_type() == beta->scalar_type();
+}
+
+// Of group_norm_silu: its gradient is swish's, which takes both.
+bool has_gamma_and_beta(at::ArrayRef<IValue> arguments) { return !arguments[1].isNone() && !arguments[2].isNone(); }
+
+// Of add_layer_norm: the gradient is that of the sum, which must be a result, and there is no third term.
+bool gives_sum_of_two(at::ArrayRef<IValue> arguments) { return arguments[4].isNone() && arguments[6].toBool(); }
 
 }  // namespace
 
 struct Derivative {
   const char* forward;
   const char* backward;
-  std::array<int, kTensors> tensors;  // which of the forward's arguments are tensors; -1: fewer than three
-  std::vector<int> saved;             // which of the forward's results are saved
-  int mean = -1, rstd = -1;           // which of its results these are; -1: it has none
+  std::vector<int> tensors;  // which of the forward's arguments are tensors
+  std::vector<int> saved;    // which of the forward's results are saved
+  int y = 0;                 // which of its results is differentiated
+  int mean = -1, rstd = -1;  // which of its results these are; -1: it has none
   // Which of its results is the sum of its first two tensors. The backward operator is that of the sum, which is saved
   // first, in the place of these two; its gradient and what comes in for the sum are the gradient of both.
   int sum = -1;
+  bool takes_of_sum = false;  // the backward operator adds what comes in for the sum
+  // Which attribute is the factor of the first tensor in the sum that the statistics are of; -1: they are of the first.
+  int factor = -1;
   bool by_group = false;  // mean and rstd have shape [N, groups], which does not broadcast to x
   // The gradients of the parameters depend on the parameters' shapes, not on their values.
   bool parameters_by_shape = false;
@@ -119,11 +168,11 @@ struct Derivative {
 
 namespace {
 
-const std::array<Derivative, 10>& derivatives() {
-  static const std::array<Derivative, 10> all{{
+const std::array<Derivative, 16>& derivatives() {
+  static const std::array<Derivative, 16> all{{
       {.forward = "rms_norm",
        .backward = "rms_norm_grad",
-       .tensors = {0, 1, -1},
+       .tensors = {0, 1},
        .saved = {1},
        .rstd = 1,
        .parameters_by_shape = true,
@@ -136,9 +185,29 @@ const std::array<Derivative, 10>& derivatives() {
        .sum = 2,
        .parameters_by_shape = true,
        .arguments = add_rms_norm_arguments},
+      {.forward = "add_layer_norm",
+       .backward = "add_layer_norm_grad",
+       .tensors = {0, 1, 2, 3},
+       .saved = {3, 1, 2},
+       .mean = 1,
+       .rstd = 2,
+       .sum = 3,
+       .takes_of_sum = true,
+       .parameters_by_shape = true,
+       .arguments = add_layer_norm_arguments,
+       .applies = gives_sum_of_two},
+      {.forward = "deep_norm",
+       .backward = "deep_norm_grad",
+       .tensors = {0, 1, 2, 3},
+       .saved = {0, 1},
+       .y = 2,
+       .mean = 0,
+       .rstd = 1,
+       .factor = 0,
+       .arguments = deep_norm_arguments},
       {.forward = "gemma_rms_norm",
        .backward = "rms_norm_grad",
-       .tensors = {0, 1, -1},
+       .tensors = {0, 1},
        .saved = {1},
        .rstd = 1,
        .parameters_by_shape = true,
@@ -151,6 +220,25 @@ const std::array<Derivative, 10>& derivatives() {
        .rstd = 2,
        .parameters_by_shape = true,
        .arguments = layer_norm_arguments},
+      {.forward = "group_norm",
+       .backward = "group_norm_backward",
+       .tensors = {0, 1, 2},
+       .saved = {1, 2},
+       .mean = 1,
+       .rstd = 2,
+       .by_group = true,
+       .parameters_by_shape = true,
+       .arguments = group_norm_arguments,
+       .applies = are_of_one_dtype},
+      {.forward = "group_norm_silu",
+       .backward = "group_norm_swish_grad",
+       .tensors = {0, 1, 2},
+       .saved = {1, 2},
+       .mean = 1,
+       .rstd = 2,
+       .by_group = true,
+       .arguments = group_norm_silu_arguments,
+       .applies = has_gamma_and_beta},
       {.forward = "group_norm_swish",
        .backward = "group_norm_swish_grad",
        .tensors = {0, 1, 2},
@@ -162,12 +250,22 @@ const std::array<Derivative, 10>& derivatives() {
        .applies = has_swish},
       {.forward = "scaled_masked_softmax",
        .backward = "scaled_masked_softmax_backward",
-       .tensors = {0, 1, -1},
+       .tensors = {0, 1},
        .saved = {0},
        .arguments = scaled_masked_softmax_arguments},
+      {.forward = "softmax",
+       .backward = "softmax_backward",
+       .tensors = {0},
+       .saved = {0},
+       .arguments = softmax_arguments},
+      {.forward = "log_softmax",
+       .backward = "log_softmax_backward",
+       .tensors = {0},
+       .saved = {0},
+       .arguments = softmax_arguments},
       {.forward = "nsa_compress",
        .backward = "nsa_compress_grad",
-       .tensors = {0, 1, -1},
+       .tensors = {0, 1},
        .saved = {},
        .parameters_by_shape = true,
        .arguments = nsa_compress_arguments},
@@ -177,14 +275,10 @@ const std::array<Derivative, 10>& derivatives() {
        .saved = {},
        .first_for_others = true,
        .arguments = rotary_position_embedding_arguments},
-      {.forward = "swi_glu",
-       .backward = "swi_glu_grad",
-       .tensors = {0, -1, -1},
-       .saved = {},
-       .arguments = swi_glu_arguments},
+      {.forward = "swi_glu", .backward = "swi_glu_grad", .tensors = {0}, .saved = {}, .arguments = swi_glu_arguments},
       {.forward = "gelu_v2",
        .backward = "gelu_backward_v2",
-       .tensors = {0, -1, -1},
+       .tensors = {0},
        .saved = {},
        .arguments = gelu_v2_arguments},
   }};
@@ -262,11 +356,12 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
   static constexpr bool is_traceable = true;  // compiled autograd may call backward() with fake tensors
 
   static variable_list forward(AutogradContext* context, Request* request, const std::optional<Tensor>& first,
-                               const std::optional<Tensor>& second, const std::optional<Tensor>& third) {
+                               const std::optional<Tensor>& second, const std::optional<Tensor>& third,
+                               const std::optional<Tensor>& fourth) {
     auto results = request->op.run(request->arguments);
     if (!results) throw NotComputed();
     const Derivative& derivative = request->derivative;
-    request->result = results->front();
+    request->result = (*results)[request->derivative.y];
     variable_list save;
     save.reserve(kTensors + derivative.saved.size());
     const bool of_sum = derivative.sum >= 0;
@@ -276,6 +371,7 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
     save.push_back(to_save(first, needs_first && !of_sum));
     save.push_back(to_save(second, needs_values && !of_sum));
     save.push_back(to_save(third, needs_values));
+    save.push_back(to_save(fourth, needs_values));
     for (const int k : derivative.saved) save.push_back((*results)[k]);
     context->save_for_backward(std::move(save));
     std::vector<IValue> attributes;
@@ -305,23 +401,36 @@ class DescendBackward : public torch::autograd::Function<DescendBackward> {
 
     const bool of_sum = derivative.sum >= 0;
     std::array<Tensor, kTensors> results;
-    if (gradients[0].defined()) {
-      Arguments stack = derivative.arguments(gradients[0], saved);
+    const Tensor of_sums = of_sum ? gradients[derivative.sum] : Tensor();
+    const Tensor& dy = gradients[derivative.y];
+    if (dy.defined()) {
+      if (derivative.takes_of_sum) saved.of_sum = of_sums;
+      Arguments stack = derivative.arguments(dy, saved);
       operator_of(derivative).callBoxed(&stack);
       // The gradients come in the order of the forward's tensors. A mask is the last tensor, and has no gradient.
       for (size_t k = 0; k < stack.size(); ++k) results[k] = std::move(stack[k]).toTensor();
-      if (of_sum) results[2] = std::move(results[1]);
+      if (of_sum) std::move_backward(results.begin() + 1, results.end() - 1, results.end());
     }
-    if (of_sum && gradients[derivative.sum].defined()) {
-      const Tensor& given = gradients[derivative.sum];
-      results[0] = results[0].defined() ? results[0] + given : given;
+    if (of_sums.defined() && !saved.of_sum.defined()) {
+      results[0] = results[0].defined() ? results[0] + of_sums : of_sums;
     }
     const Tensor dmean = derivative.mean < 0 ? Tensor() : gradients[derivative.mean];
     const Tensor drstd = derivative.rstd < 0 ? Tensor() : gradients[derivative.rstd];
-    if ((saved.needs[0] || (of_sum && saved.needs[1])) && (dmean.defined() || drstd.defined())) {
-      const Tensor mean = derivative.mean < 0 ? Tensor() : saved.results[0];
-      const Tensor& x = of_sum ? saved.results[0] : saved.tensors[0];
-      results[0] = add_gradient_of_statistics(derivative, results[0], x, mean, saved.results.back(), dmean, drstd);
+    const bool is_scaled = derivative.factor >= 0;
+    const bool needs_rows = saved.needs[0] || ((of_sum || is_scaled) && saved.needs[1]);
+    if (needs_rows && (dmean.defined() || drstd.defined())) {
+      const Tensor& rstd = saved.results.back();
+      const Tensor mean = derivative.mean < 0 ? Tensor() : saved.results[saved.results.size() - 2];
+      const auto add = [&](const Tensor& dx, const Tensor& x) {
+        return add_gradient_of_statistics(derivative, dx, x, mean, rstd, dmean, drstd);
+      };
+      if (is_scaled) {
+        const double factor = saved.attributes[derivative.factor].toDouble();
+        results[1] = add(results[1], saved.tensors[0] * factor + saved.tensors[1]);
+        results[0] = results[1] * factor;
+      } else {
+        results[0] = add(results[0], of_sum ? saved.results[0] : saved.tensors[0]);
+      }
     }
     if (of_sum) results[1] = results[0];
     variable_list all(1);  // the request has no gradient
@@ -354,13 +463,13 @@ std::optional<std::vector<Tensor>> differentiate(const TorchOperator& forward, c
                                                  at::ArrayRef<IValue> arguments) {
   if (derivative.applies != nullptr && !derivative.applies(arguments)) return std::nullopt;
   std::array<std::optional<Tensor>, kTensors> tensors;
-  for (size_t k = 0; k < kTensors; ++k) {
-    if (derivative.tensors[k] >= 0) tensors[k] = arguments[derivative.tensors[k]].toOptional<Tensor>();
+  for (size_t k = 0; k < derivative.tensors.size(); ++k) {
+    tensors[k] = arguments[derivative.tensors[k]].toOptional<Tensor>();
     if (tensors[k] && !tensors[k]->defined()) tensors[k].reset();
   }
   Request request{forward, derivative, arguments, {}};
   try {
-    return DescendBackward::apply(&request, tensors[0], tensors[1], tensors[2]);
+    return DescendBackward::apply(&request, tensors[0], tensors[1], tensors[2], tensors[3]);
   } catch (const NotComputed&) {
     return std::nullopt;
   } catch (...) {

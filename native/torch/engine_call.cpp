@@ -70,6 +70,10 @@ Dtype engine_dtype(at::ScalarType type) {
       return Dtype::kDouble;
     case at::kBool:
       return Dtype::kBool;
+    case at::kInt:
+      return Dtype::kInt32;
+    case at::kLong:
+      return Dtype::kInt64;
     default:
       return Dtype::kUndefined;  // no operator takes the others
   }

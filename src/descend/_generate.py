@@ -88,8 +88,10 @@ def _functional_docstring(operator: Operator) -> str:
         if len(operator.outputs) > 1
         else "the array to write to"
     )
+    if any(p.optional for p in operator.outputs[1:]):
+        out += ", ... for one to leave out that may be null"
     results += [
-        "    Arrays of the first argument's library; with `out`, " + out + ".",
+        _wrap(f"Arrays of the first argument's library; with `out`, {out}.", "    "),
         "",
         "Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong",
         "values, a MemoryError where there is no memory), TypeError for wrong types.",

@@ -63,6 +63,9 @@ def dtype_of(array: object) -> str:
 def verdict(name: str, product: str, *arguments: Any) -> tuple[int, str, str]:
     """Status, its name and a sentence that a product answers to a first phase with these parameters."""
 
+def computed(name: str, product: str, *arguments: Any) -> tuple[str, ...]:
+    """The names of the outputs that a call with these parameters writes."""
+
 def function(name: str) -> Callable[..., Any]:
     """
     The functional form: called with inputs and attributes in order, then out.

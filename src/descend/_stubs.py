@@ -10,6 +10,7 @@ from descend.contract import Operator
 
 _HEADER = """# Written by `python -m tools.generate` from the engine's tables; do not edit.
 from collections.abc import Sequence
+from types import EllipsisType
 from typing import Any, Protocol, TypeVar
 """
 
@@ -52,7 +53,8 @@ def functional_stubs(operators: dict[str, Operator]) -> str:
     for operator in operators.values():
         parameters = operator.functional_parameters
         star = "" if any(p.keyword_only for p in parameters) else f"*{separator}"
-        out = "Sequence[_Array | None] | None" if len(operator.outputs) > 1 else "_Array | None"
+        one = "_Array | EllipsisType | None" if any(p.optional for p in operator.outputs) else "_Array | None"
+        out = f"Sequence[{one}] | None" if len(operator.outputs) > 1 else "_Array | None"
         given = signature_of(parameters, {**_KINDS, "tensor": "_Array"}, separator=separator)
         signature = f"{given}{separator}{star}out: {out} = None"
         returns = _many(["_Array"] * len(operator.outputs))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +107,89 @@ def add_rms_norm(
     x = x1 + x2
     y, rstd = rms_norm(x, gamma, epsilon)
     return y, rstd, x
+
+
+def deep_norm(
+    x: npt.ArrayLike,
+    gx: npt.ArrayLike,
+    beta: npt.ArrayLike,
+    gamma: npt.ArrayLike,
+    alpha: float = 0.3,
+    epsilon: float = 1e-6,
+) -> tuple[Float64, Float64, Float64]:
+    """Deep norm, which is layer norm of ``alpha * x + gx``, as aclnnDeepNorm defines it.
+
+    Shapes: ``gx`` as ``x``; ``gamma`` and ``beta`` the last dimensions of ``x``. Returns ``mean``, ``rstd`` and ``y``,
+    all float64, as `layer_norm` has them.
+
+    Raises ValueError where the shapes do not fit.
+    """
+    x, gx, gamma, beta = _float64(x), _float64(gx), _float64(gamma), _float64(beta)
+    _check_like("gx", gx, "x", x)
+    _check_like("beta", beta, "gamma", gamma)
+    y, mean, rstd = layer_norm(alpha * x + gx, gamma.shape, gamma, beta, epsilon)
+    return mean, rstd, y
+
+
+def add_layer_norm(
+    x1: npt.ArrayLike,
+    x2: npt.ArrayLike,
+    gamma: npt.ArrayLike,
+    beta: npt.ArrayLike,
+    bias: npt.ArrayLike | None = None,
+    epsilon: float = 1e-5,
+    additional_output: bool = False,
+) -> tuple[Float64, Float64, Float64, Float64 | None]:
+    """Layer norm of ``x = x1 + x2 + bias``, as aclnnAddLayerNorm defines it.
+
+    Shapes: ``x2`` as ``x1``; ``gamma`` and ``beta`` the last dimensions of ``x1``; ``bias`` as one of them, or None.
+    Returns ``y``, ``mean`` and ``rstd``, as `layer_norm` has them, and ``x``, None without ``additional_output``; all
+    float64.
+
+    Raises ValueError where the shapes do not fit.
+    """
+    x1, x2, gamma, beta = _float64(x1), _float64(x2), _float64(gamma), _float64(beta)
+    _check_like("x2", x2, "x1", x1)
+    _check_like("beta", beta, "gamma", gamma)
+    x = x1 + x2
+    if bias is not None:
+        bias = _float64(bias)
+        _check_like("bias", bias, "x1", x1 if bias.ndim == x1.ndim else gamma)
+        x = x + bias
+    return *layer_norm(x, gamma.shape, gamma, beta, epsilon), x if additional_output else None
+
+
+def add_layer_norm_grad(
+    dy: npt.ArrayLike,
+    x1: npt.ArrayLike,
+    x2: npt.ArrayLike | None,
+    rstd: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    gamma: npt.ArrayLike,
+    dsum: npt.ArrayLike | None = None,
+) -> tuple[Float64, Float64, Float64]:
+    """Gradients of layer norm of ``x1 + x2``, as aclnnAddLayerNormGrad defines them.
+
+    Shapes: ``x1``, ``x2`` and ``dsum`` as ``dy``; ``gamma`` the last dimensions of ``dy``; ``mean`` and ``rstd`` one
+    number a row, in any shape. ``x2`` and ``dsum`` may be None, for zeros. Returns ``dx`` shaped as ``dy``, ``dgamma``
+    and ``dbeta`` shaped as ``gamma``, all float64::
+
+        dx = the gradient of layer norm at x1 + x2, with respect to its input, + dsum
+
+    Raises ValueError where the shapes do not fit.
+    """
+    dy, x, gamma = _float64(dy), _float64(x1), _float64(gamma)
+    if x2 is not None:
+        _check_like("x2", _float64(x2), "x1", x)
+        x = x + _float64(x2)
+    dx, dgamma, dbeta = layer_norm_backward(dy, x, gamma.shape, mean, rstd, gamma)
+    assert dx is not None
+    assert dgamma is not None
+    assert dbeta is not None
+    if dsum is not None:
+        _check_like("dsum", _float64(dsum), "dy", dy)
+        dx = dx + _float64(dsum)
+    return dx, dgamma, dbeta
 
 
 def gemma_rms_norm(x: npt.ArrayLike, gamma: npt.ArrayLike, epsilon: float = 1e-6) -> tuple[Float64, Float64]:
@@ -268,24 +351,80 @@ def group_norm_swish_grad(
 
     Raises ValueError where the shapes do not fit.
     """
-    dy, x = _float64(dy), _float64(x)
-    mean, rstd, gamma, beta = _float64(mean), _float64(rstd), _float64(gamma), _float64(beta)
-    shape = (x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))  # N, G, D, HxW
-    statistic, channel, group, elements = (*shape[:2], 1, 1), (1, *shape[1:3], 1), (2, 3), shape[2] * shape[3]
-    mean, rstd = mean.reshape(statistic), rstd.reshape(statistic)
-    gamma, beta = gamma.reshape(channel), beta.reshape(channel)
-    xhat = (x.reshape(shape) - mean) * rstd
-    u = swish_scale * (xhat * gamma + beta)
+    x, bias = _float64(x), _float64(beta)
+    shape = (x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))
+
+    def slope(z: Float64) -> Float64:
+        return _swish_slope(z + bias.reshape(1, *shape[1:3], 1), swish_scale)
+
+    dx, dgamma, dbeta = _group_norm_gradients(dy, x, mean, rstd, gamma, shape, slope)
+    return dx, dgamma if dgamma_is_require else None, dbeta if dbeta_is_require else None
+
+
+def _swish_slope(z: Float64, scale: float) -> Float64:
+    """The derivative of swish at z."""
+    u = scale * z
     # sigmoid(-u) by itself: 1 - sig would cancel. exp() may overflow to infinity, and 1 / infinity is 0.
     sig, rest = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
-    slope = sig + np.where(np.abs(u) < 800, u * sig * rest, u * 0)
-    dz = dy.reshape(shape) * slope
+    slope: Float64 = sig + np.where(np.abs(u) < 800, u * sig * rest, u * 0)
+    return slope
+
+
+def _group_norm_gradients(
+    dy: npt.ArrayLike,
+    x: Float64,
+    mean: npt.ArrayLike,
+    rstd: npt.ArrayLike,
+    gamma: npt.ArrayLike,
+    shape: tuple[int, int, int, int],
+    slope: Callable[[Float64], Float64],
+) -> tuple[Float64, Float64, Float64]:
+    """dx, dgamma and dbeta of [N, G, D, HxW]; ``slope`` is that of what follows, at xhat * gamma."""
+    statistic, channel, group, elements = (*shape[:2], 1, 1), (1, *shape[1:3], 1), (2, 3), shape[2] * shape[3]
+    mean, rstd = _float64(mean).reshape(statistic), _float64(rstd).reshape(statistic)
+    gamma = _float64(gamma).reshape(channel)
+    xhat = (x.reshape(shape) - mean) * rstd
+    dz = _float64(dy).reshape(shape) * slope(xhat * gamma)
     c1 = (dz * gamma).sum(axis=group, keepdims=True) / elements if elements else 0.0
     c2 = (dz * gamma * xhat).sum(axis=group, keepdims=True) / elements if elements else 0.0
     dx = rstd * (dz * gamma - c1 - xhat * c2)
-    dgamma = (dz * xhat).sum(axis=(0, 3)).ravel() if dgamma_is_require else None
-    dbeta = dz.sum(axis=(0, 3)).ravel() if dbeta_is_require else None
-    return dx.reshape(x.shape), dgamma, dbeta
+    return dx.reshape(x.shape), (dz * xhat).sum(axis=(0, 3)).ravel(), dz.sum(axis=(0, 3)).ravel()
+
+
+@np.errstate(all="ignore")
+def group_norm_backward(
+    grad_out: npt.ArrayLike,
+    input: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    rstd: npt.ArrayLike,
+    gamma: npt.ArrayLike | None,
+    n: int,
+    c: int,
+    hxw: int,
+    group: int,
+    output_mask: Sequence[bool] = (True, True, True),
+) -> tuple[Float64 | None, Float64 | None, Float64 | None]:
+    """Gradients of group norm, as aclnnGroupNormBackward defines them.
+
+    Shapes: ``grad_out`` and ``input`` have ``n * c * hxw`` elements, ``mean`` and ``rstd`` one number a group of each
+    sample, ``gamma`` ``c`` elements (None stands for ones), each in any shape. Returns ``grad_input`` shaped as
+    ``input``, ``grad_gamma`` and ``grad_beta`` shaped as ``gamma``, else ``[c]`` (None where ``output_mask`` is false),
+    float64::
+
+        xhat       = (input - mean) * rstd
+        g          = grad_out * gamma
+        grad_input = rstd * (g - mean(g) - xhat * mean(g * xhat)), means over the group
+        grad_gamma = sum of grad_out * xhat over n and hw
+        grad_beta  = sum of grad_out over n and hw
+
+    Raises ValueError where the shapes do not fit.
+    """
+    shape = (n, group, c // group, hxw)
+    weight = np.ones(c) if gamma is None else _float64(gamma)
+    dx, *parameters = _group_norm_gradients(grad_out, _float64(input), mean, rstd, weight, shape, np.ones_like)
+    results = (dx, *(parameter.reshape(weight.shape) for parameter in parameters))
+    first, second, third = (r if wanted else None for r, wanted in zip(results, output_mask, strict=True))
+    return first, second, third
 
 
 @np.errstate(all="ignore")
@@ -311,18 +450,65 @@ def group_norm_swish(
 
     Raises ValueError where the shapes do not fit.
     """
-    x, gamma, beta = _float64(x), _float64(gamma), _float64(beta)
-    shape = (x.shape[0], num_groups, x.shape[1] // num_groups, math.prod(x.shape[2:]))
-    channel, elements = (1, *shape[1:3], 1), shape[2] * shape[3]
-    groups = np.ascontiguousarray(x).reshape(shape)
-    flat = groups.reshape(*shape[:2], elements)  # one axis, so that NumPy adds it up in pairs
+    x = _float64(x)
+    z, mean, rstd = group_norm(x, gamma, beta, x.shape[0], x.shape[1], math.prod(x.shape[2:]), num_groups, eps)
+    return z / (1 + np.exp(-swish_scale * z)) if activate_swish else z, mean, rstd
+
+
+@np.errstate(all="ignore")
+def group_norm(
+    input: npt.ArrayLike,
+    gamma: npt.ArrayLike | None,
+    beta: npt.ArrayLike | None,
+    n: int,
+    c: int,
+    hxw: int,
+    group: int,
+    eps: float = 1e-5,
+) -> tuple[Float64, Float64, Float64]:
+    """Group norm, as aclnnGroupNorm defines it.
+
+    Shapes: ``input`` is ``[n, c, ...]``, with ``hxw`` elements a channel; ``gamma`` (None stands for ones) and ``beta``
+    (None for zeros) ``[c]``. Returns ``out`` shaped as ``input``, and ``mean`` and ``rstd`` ``[n, group]``, all
+    float64; a group without elements has mean 0 and rstd NaN::
+
+        mean, var = mean and biased variance of each group
+        rstd      = 1 / sqrt(var + eps)
+        out       = (input - mean) * rstd * gamma + beta
+
+    Raises ValueError where the shapes do not fit.
+    """
+    input = _float64(input)
+    shape, elements = (n, group, c // group, hxw), c // group * hxw
+    groups = np.ascontiguousarray(input).reshape(shape)
+    flat = groups.reshape(n, group, elements)  # one axis, so that NumPy adds it up in pairs
     mean = flat.sum(axis=-1, keepdims=True) / max(elements, 1)
     var = ((flat - mean) ** 2).sum(axis=-1, keepdims=True) / np.float64(elements)
-    mean, var = mean[..., None], var[..., None]
-    rstd = 1 / np.sqrt(var + eps)
-    z = (groups - mean) * rstd * gamma.reshape(channel) + beta.reshape(channel)
-    y = z / (1 + np.exp(-swish_scale * z)) if activate_swish else z
-    return y.reshape(x.shape), mean.reshape(shape[:2]), rstd.reshape(shape[:2])
+    mean, rstd = mean[..., None], 1 / np.sqrt(var + eps)[..., None]
+    out = (groups - mean) * rstd
+    if gamma is not None:
+        out = out * _float64(gamma).reshape(1, *shape[1:3], 1)
+    if beta is not None:
+        out = out + _float64(beta).reshape(1, *shape[1:3], 1)
+    return out.reshape(input.shape), mean.reshape(n, group), rstd.reshape(n, group)
+
+
+def group_norm_silu(
+    input: npt.ArrayLike, gamma: npt.ArrayLike | None, beta: npt.ArrayLike | None, group: int, eps: float = 1e-5
+) -> tuple[Float64, Float64, Float64]:
+    """Group norm, then SiLU, as aclnnGroupNormSilu defines it.
+
+    Shapes: ``input`` is ``[N, C, ...]``, ``gamma`` (None stands for ones) and ``beta`` (None for zeros) ``[C]``.
+    Returns ``out`` shaped as ``input``, and ``mean`` and ``rstd`` ``[N, group]``, all float64::
+
+        z, mean, rstd = the group norm of input
+        out           = z / (1 + exp(-z))
+
+    Raises ValueError where the shapes do not fit.
+    """
+    channels = np.shape(input)[1]
+    ones = np.ones(channels) if gamma is None else gamma
+    return group_norm_swish(input, ones, np.zeros(channels) if beta is None else beta, group, eps=eps)
 
 
 @np.errstate(all="ignore")
@@ -375,6 +561,172 @@ def _softmax_mask(mask: npt.ArrayLike | None, shape: tuple[int, ...], triangle: 
     if triangle:
         return np.triu(np.ones(shape[-2:], np.bool_), 1)
     return np.broadcast_to(np.asarray(False if mask is None else mask, np.bool_), shape)
+
+
+@np.errstate(all="ignore")
+def softmax(x: npt.ArrayLike, dim: int = -1) -> Float64:
+    """Softmax along ``dim``, as aclnnSoftmax defines it.
+
+    Shapes: ``x`` of any shape; a number is a vector of one. Returns an array shaped as ``x``, float64::
+
+        out = exp(x - max(x)) / sum(exp(x - max(x)))        maximum and sum along dim
+
+    Raises ValueError where ``dim`` does not fit.
+    """
+    e = np.exp(_below_largest(x, dim))
+    return np.asarray(e / e.sum(axis=dim, keepdims=True)).reshape(np.shape(x))
+
+
+@np.errstate(all="ignore")
+def log_softmax(x: npt.ArrayLike, dim: int = -1) -> Float64:
+    """Log softmax along ``dim``, as aclnnLogSoftmax defines it.
+
+    Shapes: as for `softmax`. Returns an array shaped as ``x``, float64::
+
+        out = (x - max(x)) - log(sum(exp(x - max(x))))      maximum and sum along dim
+
+    Raises ValueError where ``dim`` does not fit.
+    """
+    below = _below_largest(x, dim)
+    return np.asarray(below - np.log(np.exp(below).sum(axis=dim, keepdims=True))).reshape(np.shape(x))
+
+
+def _below_largest(x: npt.ArrayLike, dim: int) -> Float64:
+    wide = np.atleast_1d(_float64(x))
+    below: Float64 = wide - wide.max(axis=dim, keepdims=True, initial=-np.inf)
+    return below
+
+
+@np.errstate(all="ignore")
+def softmax_backward(grad_output: npt.ArrayLike, output: npt.ArrayLike, dim: int = -1) -> Float64:
+    """Gradient of softmax along ``dim``, as aclnnSoftmaxBackward defines it.
+
+    Shapes: ``output``, the result of `softmax`, as ``grad_output``. Returns an array of this shape, float64::
+
+        out = grad_output * output - sum(grad_output * output) * output        sum along dim
+
+    Raises ValueError where the shapes or ``dim`` do not fit.
+    """
+    grad_output, output = _float64(grad_output), _float64(output)
+    _check_like("grad_output", grad_output, "output", output)
+    dy, y = np.atleast_1d(grad_output, output)
+    return np.asarray(dy * y - (dy * y).sum(axis=dim, keepdims=True) * y).reshape(output.shape)
+
+
+@np.errstate(all="ignore")
+def log_softmax_backward(grad_output: npt.ArrayLike, output: npt.ArrayLike, dim: int = -1) -> Float64:
+    """Gradient of log softmax along ``dim``, as aclnnLogSoftmaxBackward defines it.
+
+    Shapes: ``output``, the result of `log_softmax`, as ``grad_output``. Returns an array of this shape, float64::
+
+        out = grad_output - exp(output) * sum(grad_output)              sum along dim
+
+    Raises ValueError where the shapes or ``dim`` do not fit.
+    """
+    grad_output, output = _float64(grad_output), _float64(output)
+    _check_like("grad_output", grad_output, "output", output)
+    dy, y = np.atleast_1d(grad_output, output)
+    return np.asarray(dy - np.exp(y) * dy.sum(axis=dim, keepdims=True)).reshape(output.shape)
+
+
+@np.errstate(all="ignore")
+def cross_entropy_loss(
+    input: npt.ArrayLike,
+    target: npt.ArrayLike,
+    weight: npt.ArrayLike | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+) -> tuple[Float64, Float64, Float64 | None, Float64 | None]:
+    """Cross entropy, as aclnnCrossEntropyLoss defines it, with the zloss that its gradient's page has.
+
+    Shapes: ``input`` [N, C], ``target`` [N], ``weight`` [C]. Returns ``loss`` ([1], or [N] for "none"), ``log_prob``
+    [N, C], ``zloss`` shaped as ``loss`` where ``return_zloss`` is true and ``lse`` [N] where the scale is not 0, else
+    None, all float64::
+
+        lse      = log(sum over c of exp(input))
+        log_prob = input - lse
+        loss     = -(1 - s) * weight[t] * log_prob[t] - s / C * sum over c of weight * log_prob
+        zloss    = scale * lse^2, which is added to the loss
+
+    A row whose target is ``ignore_index`` counts for nothing; one whose target is no class is NaN. "mean" divides
+    losses by the sum of weight[t], zlosses by the rows that count. Raises ValueError where the shapes do not fit.
+    """
+    scores = _float64(input)
+    counts, target, of_classes, of_target = _targets(scores, target, weight, ignore_index)
+    most = scores.max(1, initial=-np.inf)
+    log = np.log(np.exp(scores - most[:, None]).sum(1))
+    log_prob = (scores - most[:, None]) - log[:, None]
+    smooth = -(log_prob * of_classes).sum(1) if label_smoothing else 0.0
+    loss = -of_target * np.take_along_axis(log_prob, target[:, None], 1)[:, 0]
+    loss = np.where(counts, (1 - label_smoothing) * loss + label_smoothing / scores.shape[1] * smooth, 0)
+    lse = most + log
+    zloss = np.where(counts, lse_square_scale_for_zloss * lse * lse, 0)
+    if reduction != "none":
+        loss, zloss = loss.sum(keepdims=True), zloss.sum(keepdims=True)
+    if reduction == "mean":
+        loss, zloss = loss / of_target.sum(), zloss / counts.sum()
+    scaled = lse_square_scale_for_zloss != 0
+    return loss + zloss if scaled else loss, log_prob, zloss if return_zloss else None, lse if scaled else None
+
+
+@np.errstate(all="ignore")
+def cross_entropy_loss_grad(
+    grad_loss: npt.ArrayLike,
+    log_prob: npt.ArrayLike,
+    target: npt.ArrayLike,
+    weight: npt.ArrayLike | None = None,
+    grad_zloss: npt.ArrayLike | None = None,
+    lse_for_zloss: npt.ArrayLike | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+) -> Float64:
+    """The gradient of cross entropy, as aclnnCrossEntropyLossGrad defines it.
+
+    Shapes: ``log_prob`` [N, C], ``target`` [N], ``weight`` [C], ``grad_loss`` and ``grad_zloss`` [N] for "none", else
+    one number, ``lse_for_zloss`` [N]. With ``lse_for_zloss`` [N, 1] ``log_prob`` is the forward's input. Returns
+    float64 [N, C]::
+
+        out = exp(log_prob) * (a + b * sum of weight + z) - b * weight - (a at the target)
+        a   = g * (1 - s) * weight[t],  b = g * s / C,  z = 2 * scale * lse * (grad_loss + grad_zloss)
+
+    g is ``grad_loss``, of "mean" over the sum of weight[t]; z of "mean" is over the rows that count. Rows whose target
+    is ``ignore_index`` are 0. Raises ValueError where the shapes do not fit.
+    """
+    scores = _float64(log_prob)
+    counts, target, of_classes, of_target = _targets(scores, target, weight, ignore_index)
+    lse = None if lse_for_zloss is None else _float64(lse_for_zloss)
+    if lse is not None and lse.ndim == 2:
+        scores = scores - lse
+    grad = _float64(grad_loss).reshape(-1)
+    both = grad if grad_zloss is None or np.size(grad_zloss) == 0 else grad + _float64(grad_zloss).reshape(-1)
+    if reduction == "mean":
+        grad, both = grad / of_target.sum(), both / counts.sum()
+    of_row = grad * (1 - label_smoothing) * of_target
+    smooth = np.broadcast_to(grad * (label_smoothing / scores.shape[1]), of_row.shape)
+    factor = of_row + smooth * of_classes.sum()
+    if lse_square_scale_for_zloss and lse is not None:
+        factor = factor + 2 * lse_square_scale_for_zloss * lse.reshape(-1) * both
+    out = np.exp(scores) * factor[:, None] - smooth[:, None] * of_classes
+    out[np.arange(len(out)), target] -= of_row
+    return np.where(counts[:, None], out, 0)
+
+
+def _targets(
+    scores: Float64, target: npt.ArrayLike, weight: npt.ArrayLike | None, ignored: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], Float64, Float64]:
+    """Which rows count, their classes (0 where there is none), the classes' weights and the rows' (0: do not count)."""
+    target = np.asarray(target, np.int64)
+    of_classes = np.ones(scores.shape[1:]) if weight is None else _float64(weight)
+    if scores.ndim != 2 or target.shape != scores.shape[:1] or of_classes.shape != scores.shape[1:]:
+        raise ValueError(f"shapes {scores.shape}, {target.shape} and {of_classes.shape} are not [N, C], [N] and [C]")
+    counts, exists = target != ignored, (target >= 0) & (target < scores.shape[1])
+    target = np.where(counts & exists, target, 0)
+    return counts, target, of_classes, np.where(counts, np.where(exists, of_classes[target], np.nan), 0)
 
 
 @np.errstate(all="ignore")
@@ -608,3 +960,49 @@ def _window_starts(
     if any(begin > end for begin, end in zip(begins, ends, strict=True)) or ends[-1] > len(input):
         raise ValueError(f"sequences that end at {ends} do not fit {len(input)} tokens")
     return [s for begin, end in zip(begins, ends, strict=True) for s in range(begin, end - width + 1, stride)]
+
+
+@np.errstate(all="ignore")
+def apply_adam_w_v2(
+    var: npt.ArrayLike,
+    m: npt.ArrayLike,
+    v: npt.ArrayLike,
+    max_grad_norm: npt.ArrayLike | None,
+    grad: npt.ArrayLike,
+    step: npt.ArrayLike,
+    lr: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    weight_decay: float = 0.01,
+    eps: float = 1e-8,
+    amsgrad: bool = False,
+    maximize: bool = False,
+) -> tuple[Float64, Float64, Float64, Float64 | None]:
+    """A step of AdamW, as aclnnApplyAdamWV2 defines it.
+
+    Shapes: ``m``, ``v``, ``grad`` and, with ``amsgrad``, ``max_grad_norm`` as ``var``; ``step`` of one element, the
+    steps before this one. Returns the new ``var``, ``m``, ``v`` and, with ``amsgrad``, ``max_grad_norm``, float64::
+
+        m   = beta1 * m + (1 - beta1) * g                 g = grad, or -grad with maximize
+        v   = beta2 * v + (1 - beta2) * g^2               u = v, or the largest v so far; t = step + 1
+        var = (1 - lr * weight_decay) * var - lr * (m / (1 - beta1^t)) / (sqrt(u / (1 - beta2^t)) + eps)
+
+    Raises ValueError where the shapes do not fit.
+    """
+    var, m, v, grad = _float64(var), _float64(m), _float64(v), _float64(grad)
+    for name, array in (("m", m), ("v", v), ("grad", grad)):
+        _check_like(name, array, "var", var)
+    t = _float64(step).item() + 1
+    g = -grad if maximize else grad
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    largest = None
+    if amsgrad and max_grad_norm is not None:
+        largest = _float64(max_grad_norm)
+        _check_like("max_grad_norm", largest, "var", var)
+        largest = np.maximum(largest, v)
+    # 1 - beta^t: of a beta near 1 the difference would have few digits left.
+    correction1, correction2 = -np.expm1(t * np.log([beta1, beta2]))
+    root = np.sqrt((v if largest is None else largest) / correction2)
+    moved: Float64 = (1 - lr * weight_decay) * var - lr * (m / correction1) / (root + eps)
+    return moved, m, v, largest

@@ -1,28 +1,39 @@
 """The operators under the names that they have in torch_npu, on any machine: ``from descend import torch_npu``.
 
 Signatures, defaults and results are torch_npu's; the functions of `descend.torch` compute them and tell shapes and
-formulas. Tensors are on the CPU; what torch_npu restricts to a processor's dtypes and sizes is not restricted. All are
-differentiable, the backward ones, too. A call that does not fit raises AclnnError (a ValueError) with a sentence that
-names the function's own parameters.
+formulas. Tensors are on the CPU; what torch_npu restricts to a processor's dtypes and sizes is not restricted. All but
+the step of AdamW are differentiable, the backward ones, too. A call that does not fit raises AclnnError (a ValueError)
+with a sentence that names the function's own parameters.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 from descend import torch as operators
+from descend._adam_w import of_powers
 from descend.errors import AclnnError, from_status
 
 __all__ = [
+    "npu_add_layer_norm",
+    "npu_add_layer_norm_backward",
     "npu_add_rms_norm",
+    "npu_apply_adam_w",
+    "npu_cross_entropy_loss",
+    "npu_cross_entropy_loss_backward",
+    "npu_deep_norm",
+    "npu_deep_norm_backward",
     "npu_gelu",
     "npu_gelu_backward",
     "npu_gemma_rms_norm",
+    "npu_group_norm_silu",
     "npu_group_norm_swish",
     "npu_group_norm_swish_grad",
     "npu_nsa_compress",
@@ -96,6 +107,65 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
     return operators.add_rms_norm(x1, x2, gamma, epsilon)
 
 
+@_says("add_layer_norm")
+def npu_add_layer_norm(
+    x1: Tensor, x2: Tensor, gamma: Tensor, beta: Tensor, epsilon: float = 1e-05, additional_output: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Layer norm of ``x1 + x2`` over the dimensions of ``gamma``: ``(y, mean, rstd, x)``.
+
+    See `descend.torch.add_layer_norm`. The sum ``x`` has values with ``additional_output`` alone; without, torch_npu
+    returns memory that nothing was written to, and here it is NaN. ``mean`` and ``rstd`` have a 1 for the dimensions
+    of ``gamma`` together.
+    """
+    y, mean, rstd, x = operators.add_layer_norm(x1, x2, gamma, beta, None, epsilon, additional_output)
+    statistics = [*x1.shape[: x1.dim() - gamma.dim()], 1]
+    x = y.new_full((), math.nan).expand(y.shape) if x is None else x
+    return y, mean.reshape(statistics), rstd.reshape(statistics), x
+
+
+@_says("add_layer_norm_grad", dy="dy_opt", dsum="dsum_opt")
+def npu_add_layer_norm_backward(
+    dy_opt: Tensor | None,
+    x1: Tensor,
+    x2: Tensor,
+    rstd: Tensor,
+    mean: Tensor,
+    gamma: Tensor,
+    dsum_opt: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `npu_add_layer_norm` for ``x1``, ``x2``, ``gamma`` and ``beta``.
+
+    See `descend.torch.add_layer_norm_grad`. ``dy_opt`` and ``dsum_opt`` are those of ``y`` and of the sum, None for
+    zeros. The first two results are one tensor; the last two are float32.
+    """
+    dy = torch.zeros_like(x1) if dy_opt is None else dy_opt
+    dx, dgamma, dbeta = operators.add_layer_norm_grad(dy, x1, x2, rstd, mean, gamma, dsum_opt)
+    return dx, dx, dgamma, dbeta
+
+
+@_says("deep_norm")
+def npu_deep_norm(
+    x: Tensor, gx: Tensor, beta: Tensor, gamma: Tensor, alpha: float = 0.3, epsilon: float = 1e-06
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer norm of ``alpha * x + gx`` over the dimensions of ``gamma``: ``(mean, rstd, y)``.
+
+    See `descend.torch.deep_norm`. ``y`` is like ``x``; the others are float32, of ``x``'s rank with 1 for each
+    dimension of ``gamma``.
+    """
+    return operators.deep_norm(x, gx, beta, gamma, alpha, epsilon)
+
+
+@_says("deep_norm_grad")
+def npu_deep_norm_backward(
+    dy: Tensor, x: Tensor, gx: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, alpha: float = 0.3
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `npu_deep_norm` for ``x``, ``gx``, ``beta`` and ``gamma``: `descend.torch.deep_norm_grad`.
+
+    The last two are float32.
+    """
+    return operators.deep_norm_grad(dy, x, gx, gamma, mean, rstd, alpha)
+
+
 @_says("gemma_rms_norm", x="self")
 def npu_gemma_rms_norm(self: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> tuple[Tensor, Tensor]:
     """RMS norm of ``self`` with the weight ``1 + gamma``: ``(y, rstd)``, see `descend.torch.gemma_rms_norm`.
@@ -103,6 +173,18 @@ def npu_gemma_rms_norm(self: Tensor, gamma: Tensor, epsilon: float = 1e-06) -> t
     ``y`` is like ``self``; ``rstd`` is float32, of ``self``'s rank with 1 for each dimension of ``gamma``.
     """
     return operators.gemma_rms_norm(self, gamma, epsilon)
+
+
+@_says("group_norm_silu", gamma="weight", beta="bias")
+def npu_group_norm_silu(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, group: int, eps: float = 0.00001
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Group norm and SiLU of ``input`` [N, C, ...]: ``(out, mean, rstd)``, see `descend.torch.group_norm_silu`.
+
+    ``mean`` and ``rstd`` are [N, group], of the dtype of ``input``.
+    """
+    out, mean, rstd = operators.group_norm_silu(input, weight, bias, group, eps)
+    return out, mean.to(input.dtype), rstd.to(input.dtype)
 
 
 @_says("group_norm_swish", x="input", gamma="weight", beta="bias")
@@ -224,6 +306,48 @@ def npu_gelu_backward(grad_output: Tensor, self: Tensor, *, approximate: str = "
     return operators.gelu_backward_v2(grad_output, self, approximate)
 
 
+@_says("cross_entropy_loss")
+def npu_cross_entropy_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Cross entropy: ``(loss, log_prob, zloss, lse_for_zloss)``, see `descend.torch.cross_entropy_loss`.
+
+    ``zloss`` is empty unless ``return_zloss`` is true, ``lse_for_zloss`` unless the scale is not 0. Both are computed,
+    where torch_npu's document says that they are not yet.
+    """
+    attributes = reduction, ignore_index, label_smoothing, lse_square_scale_for_zloss, return_zloss
+    loss, log_prob, *rest = operators.cross_entropy_loss(input, target, weight, *attributes)
+    zloss, lse = (input.new_empty(0) if result is None else result for result in rest)
+    return loss, log_prob, zloss, lse
+
+
+@_says("cross_entropy_loss_grad")
+def npu_cross_entropy_loss_backward(
+    grad_loss: Tensor,
+    log_prob: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    grad_zloss: Tensor | None = None,
+    lse_for_zloss: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+) -> Tensor:
+    """The gradient of `npu_cross_entropy_loss` for ``input``: `descend.torch.cross_entropy_loss_grad`."""
+    attributes = reduction, ignore_index, label_smoothing, lse_square_scale_for_zloss
+    return operators.cross_entropy_loss_grad(
+        grad_loss, log_prob, target, weight, grad_zloss, lse_for_zloss, *attributes
+    )
+
+
 @_says("nsa_compress", act_seq_len="actual_seq_len")
 def npu_nsa_compress(
     input: Tensor,
@@ -261,3 +385,37 @@ def npu_nsa_compress_grad(
         compress_block_size=compress_block_size,
         compress_stride=compress_stride,
     )
+
+
+@_says("apply_adam_w_v2", eps="epsilon")
+def npu_apply_adam_w(
+    beta1_power: float,
+    beta2_power: float,
+    lr: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    grad: Tensor,
+    max_grad_norm: Tensor | None,
+    amsgrad: bool | None,
+    maximize: bool | None,
+    *,
+    out: Sequence[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A step of AdamW on ``out``, which is var, m and v, in place: see `descend.torch.apply_adam_w_v2`.
+
+    ``beta1_power`` and ``beta2_power`` are the powers of the steps before. ``max_grad_norm`` is not changed. Has no
+    gradient.
+    """
+
+    def refuse(name: str, value: float, rule: str) -> None:
+        sentence = f"apply_adam_w_v2: {name} is {value}, but {rule}."
+        raise from_status(161002, "ACLNN_ERR_PARAM_INVALID", sentence)
+
+    var, m, v = out
+    most = max_grad_norm.clone() if amsgrad and max_grad_norm is not None else None
+    numbers = of_powers(refuse, beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
+    step = torch.zeros((), device=var.device)
+    operators.apply_adam_w_v2_(var, m, v, most, grad, step, *numbers, bool(amsgrad), bool(maximize))
+    return var, m, v

@@ -99,8 +99,10 @@ class Maker {
         case descend::Kind::kTensor: {
           if (one.role == descend::Role::kInput) call_.inputs = call_.tensors.size() + 1;
           const std::vector<int> dtypes = dtypes_of(row.sets[call_.tensors.size()]);
-          const std::string_view text = one.shape;  // which may say that the product takes fewer
-          call_.certain = call_.certain && text.find(info(product_of(call_.product)).name) == text.npos;
+          // Which may say that the product takes fewer, or that a shape is another one for some attribute.
+          const std::string_view text = one.shape;
+          call_.certain = call_.certain && text.find(info(product_of(call_.product)).name) == text.npos &&
+                          text.find(" for ") == text.npos;
           add(static_cast<aclDataType>(dtypes[bytes_.below(static_cast<int64_t>(dtypes.size()))]), shapes.of(one.shape),
               is_optional(call_, one) ? 4 : 0);
           break;

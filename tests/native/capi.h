@@ -32,6 +32,15 @@ class Array {
     return *this;
   }
 
+  // INT64 numbers from 0 to below `count`.
+  Array& below(int64_t count, uint32_t seed) {
+    for (int64_t i = 0; i < size_; ++i) {
+      const auto value = static_cast<int64_t>(next(seed) * static_cast<double>(count));
+      std::memcpy(data_.get() + 8 * i, &value, 8);
+    }
+    return *this;
+  }
+
   double at(int64_t i) const {
     const unsigned char* p = data_.get() + i * aclDataTypeSize(dtype_);
     if (dtype_ == ACL_DOUBLE) return read<double>(p);

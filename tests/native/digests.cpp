@@ -5,15 +5,26 @@
 #include <initializer_list>
 #include <string>
 
+#include "aclnnop/aclnn_add_layer_norm.h"
+#include "aclnnop/aclnn_add_layer_norm_grad.h"
 #include "aclnnop/aclnn_add_rms_norm.h"
+#include "aclnnop/aclnn_apply_adam_w_v2.h"
+#include "aclnnop/aclnn_cross_entropy_loss.h"
+#include "aclnnop/aclnn_cross_entropy_loss_grad.h"
+#include "aclnnop/aclnn_deep_norm.h"
 #include "aclnnop/aclnn_deep_norm_grad.h"
 #include "aclnnop/aclnn_gelu_backward_v2.h"
 #include "aclnnop/aclnn_gelu_v2.h"
 #include "aclnnop/aclnn_gemma_rms_norm.h"
+#include "aclnnop/aclnn_group_norm.h"
+#include "aclnnop/aclnn_group_norm_backward.h"
+#include "aclnnop/aclnn_group_norm_silu.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 #include "aclnnop/aclnn_layer_norm.h"
 #include "aclnnop/aclnn_layer_norm_backward.h"
+#include "aclnnop/aclnn_log_softmax.h"
+#include "aclnnop/aclnn_log_softmax_backward.h"
 #include "aclnnop/aclnn_nsa_compress.h"
 #include "aclnnop/aclnn_nsa_compress_grad.h"
 #include "aclnnop/aclnn_rms_norm.h"
@@ -22,6 +33,8 @@
 #include "aclnnop/aclnn_rotary_position_embedding_grad.h"
 #include "aclnnop/aclnn_scaled_masked_softmax.h"
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+#include "aclnnop/aclnn_softmax.h"
+#include "aclnnop/aclnn_softmax_backward.h"
 #include "aclnnop/aclnn_swi_glu.h"
 #include "aclnnop/aclnn_swi_glu_grad.h"
 #include "capi.h"
@@ -98,9 +111,22 @@ void deep_norm(aclDataType dtype, int64_t rows, int64_t columns) {
   x.normal(1), gx.normal(2), dy.normal(3), gamma.normal(4), mean.normal(5), rstd.normal(6);
   Array dx({rows, columns}, dtype), dgx({rows, columns}, dtype);
   Array dbeta({columns}, statistic(dtype)), dgamma({columns}, statistic(dtype));
-  const int status = run(aclnnDeepNormGradGetWorkspaceSize, aclnnDeepNormGrad, stream, dy, x, gx, gamma, mean, rstd,
-                         0.3, dx, dgx, dbeta, dgamma);
+  int status = run(aclnnDeepNormGradGetWorkspaceSize, aclnnDeepNormGrad, stream, dy, x, gx, gamma, mean, rstd, 0.3, dx,
+                   dgx, dbeta, dgamma);
   report("deep_norm_grad", dtype, {rows, columns}, status, {&dx, &dgx, &dbeta, &dgamma});
+  status = run(aclnnAddLayerNormGradGetWorkspaceSize, aclnnAddLayerNormGrad, stream, dy, x, gx, rstd, mean, gamma, dy,
+               dx, dgamma, dbeta);
+  report("add_layer_norm_grad", dtype, {rows, columns}, status, {&dx, &dgamma, &dbeta});
+  Array beta({columns}, dtype);
+  beta.normal(7);
+  status = run(aclnnDeepNormGetWorkspaceSize, aclnnDeepNorm, stream, x, gx, beta, gamma, 0.3, 1e-6, mean, rstd, dx);
+  report("deep_norm", dtype, {rows, columns}, status, {&mean, &rstd, &dx});
+  for (const bool with_bias : {false, true}) {
+    const aclTensor* const bias = with_bias ? static_cast<const aclTensor*>(beta) : nullptr;
+    status = run(aclnnAddLayerNormGetWorkspaceSize, aclnnAddLayerNorm, stream, x, gx, gamma, beta, bias, 1e-5, true, dx,
+                 mean, rstd, dgx);
+    report("add_layer_norm", dtype, {rows, columns, with_bias}, status, {&dx, &mean, &rstd, &dgx});
+  }
 }
 
 void swi_glu(aclDataType dtype, int64_t rows, int64_t columns) {
@@ -127,6 +153,21 @@ void rotary(aclDataType dtype, int64_t rows, int64_t pairs, int64_t mode) {
   report("rotary_position_embedding_grad", dtype, {rows, pairs, mode}, status, {&dx, &dcos, &dsin});
 }
 
+void cross_entropy(aclDataType dtype, int64_t rows, int64_t columns) {
+  Array x({rows, columns}, dtype), y({rows, columns}, dtype), dx({rows, columns}, dtype);
+  Array weight({columns}, statistic(dtype)), target({rows}, ACL_INT64), loss({rows}, dtype), grad({rows}, dtype);
+  x.normal(1), weight.positive(2), target.below(columns, 3), grad.normal(4);
+  char none[] = "none";
+  for (const double smoothing : {0.0, 0.1}) {
+    int status = run(aclnnCrossEntropyLossGetWorkspaceSize, aclnnCrossEntropyLoss, stream, x, target, weight, none,
+                     -100, smoothing, 0.0, false, loss, y, nullptr, nullptr);
+    report("cross_entropy_loss", dtype, {rows, columns, smoothing > 0}, status, {&loss, &y});
+    status = run(aclnnCrossEntropyLossGradGetWorkspaceSize, aclnnCrossEntropyLossGrad, stream, grad, y, target, weight,
+                 nullptr, nullptr, none, -100, smoothing, 0.0, dx);
+    report("cross_entropy_loss_grad", dtype, {rows, columns, smoothing > 0}, status, {&dx});
+  }
+}
+
 void gelu(aclDataType dtype, int64_t rows, int64_t columns) {
   Array x({rows, columns}, dtype), dy({rows, columns}, dtype), y({rows, columns}, dtype), dx({rows, columns}, dtype);
   x.normal(1), dy.normal(2);
@@ -136,6 +177,32 @@ void gelu(aclDataType dtype, int64_t rows, int64_t columns) {
     report("gelu_v2", dtype, {rows, columns, form}, status, {&y});
     status = run(aclnnGeluBackwardV2GetWorkspaceSize, aclnnGeluBackwardV2, stream, dy, x, approximate.data(), dx);
     report("gelu_backward_v2", dtype, {rows, columns, form}, status, {&dx});
+  }
+}
+
+void softmax(aclDataType dtype, int64_t rows, int64_t columns) {
+  Array x({rows, columns}, dtype), dy({rows, columns}, dtype), y({rows, columns}, dtype), dx({rows, columns}, dtype);
+  x.normal(1), dy.normal(2);
+  for (const int64_t dim : {0, 1}) {
+    int status = run(aclnnSoftmaxGetWorkspaceSize, aclnnSoftmax, stream, x, dim, y);
+    report("softmax", dtype, {rows, columns, dim}, status, {&y});
+    status = run(aclnnSoftmaxBackwardGetWorkspaceSize, aclnnSoftmaxBackward, stream, dy, y, dim, dx);
+    report("softmax_backward", dtype, {rows, columns, dim}, status, {&dx});
+    status = run(aclnnLogSoftmaxGetWorkspaceSize, aclnnLogSoftmax, stream, x, dim, y);
+    report("log_softmax", dtype, {rows, columns, dim}, status, {&y});
+    status = run(aclnnLogSoftmaxBackwardGetWorkspaceSize, aclnnLogSoftmaxBackward, stream, dy, y, dim, dx);
+    report("log_softmax_backward", dtype, {rows, columns, dim}, status, {&dx});
+  }
+}
+
+void adam_w(aclDataType dtype, int64_t rows, int64_t columns) {
+  Array var({rows, columns}, dtype), grad({rows, columns}, dtype), step({1}, ACL_FLOAT);
+  Array m({rows, columns}, statistic(dtype)), v({rows, columns}, statistic(dtype)), most({rows, columns}, dtype);
+  var.normal(1), grad.normal(2), m.normal(3), v.positive(4), most.positive(5), step.positive(6);
+  for (const bool amsgrad : {false, true}) {
+    const int status = run(aclnnApplyAdamWV2GetWorkspaceSize, aclnnApplyAdamWV2, stream, var, m, v, most, grad, step,
+                           0.01f, 0.9f, 0.99f, 0.1f, 1e-6f, amsgrad, amsgrad);
+    report("apply_adam_w_v2", dtype, {rows, columns, amsgrad}, status, {&var, &m, &v, &most});
   }
 }
 
@@ -163,6 +230,18 @@ void group_norm(aclDataType dtype, int64_t samples, int64_t channels, int64_t gr
   status = run(aclnnGroupNormSwishGradGetWorkspaceSize, aclnnGroupNormSwishGrad, stream, dy, mean, rstd, x, gamma, beta,
                groups, nullptr, 1.0, true, true, dx, dgamma, dbeta);
   report("group_norm_swish_grad", dtype, {samples, channels, pixels}, status, {&dx, &dgamma, &dbeta});
+  status = run(aclnnGroupNormGetWorkspaceSize, aclnnGroupNorm, stream, x, gamma, beta, samples, channels, pixels,
+               groups, 1e-5, y, mean, rstd);
+  report("group_norm", dtype, {samples, channels, pixels}, status, {&y, &mean, &rstd});
+  const bool wanted[] = {true, true, true};
+  aclBoolArray* const mask = aclCreateBoolArray(wanted, 3);
+  status = run(aclnnGroupNormBackwardGetWorkspaceSize, aclnnGroupNormBackward, stream, dy, x, mean, rstd, gamma,
+               samples, channels, pixels, groups, mask, dx, dgamma, dbeta);
+  report("group_norm_backward", dtype, {samples, channels, pixels}, status, {&dx, &dgamma, &dbeta});
+  aclDestroyBoolArray(mask);
+  status =
+      run(aclnnGroupNormSiluGetWorkspaceSize, aclnnGroupNormSilu, stream, x, gamma, beta, groups, 1e-5, y, mean, rstd);
+  report("group_norm_silu", dtype, {samples, channels, pixels}, status, {&y, &mean, &rstd});
 }
 
 void nsa(aclDataType dtype, int64_t tokens, int64_t heads, int64_t depth, int64_t width, int64_t step) {
@@ -196,6 +275,9 @@ int main() {
       deep_norm(dtype, rows, columns);
       swi_glu(dtype, rows, columns);
       gelu(dtype, rows, columns);
+      softmax(dtype, rows, columns);
+      adam_w(dtype, rows, columns);
+      cross_entropy(dtype, rows, columns);
     }
     for (const auto& [rows, pairs] : {std::pair<int64_t, int64_t>{1, 2}, {7, 10}, {40, 32}, {600, 14}, {3, 1100}}) {
       for (const int64_t mode : {0, 1, 2, 3}) rotary(dtype, rows, pairs, mode);

@@ -7,15 +7,25 @@
 #include <string>
 #include <vector>
 
+#include "aclnnop/aclnn_add_layer_norm.h"
+#include "aclnnop/aclnn_add_layer_norm_grad.h"
 #include "aclnnop/aclnn_add_rms_norm.h"
+#include "aclnnop/aclnn_cross_entropy_loss.h"
+#include "aclnnop/aclnn_cross_entropy_loss_grad.h"
+#include "aclnnop/aclnn_deep_norm.h"
 #include "aclnnop/aclnn_deep_norm_grad.h"
 #include "aclnnop/aclnn_gelu_backward_v2.h"
 #include "aclnnop/aclnn_gelu_v2.h"
 #include "aclnnop/aclnn_gemma_rms_norm.h"
+#include "aclnnop/aclnn_group_norm.h"
+#include "aclnnop/aclnn_group_norm_backward.h"
+#include "aclnnop/aclnn_group_norm_silu.h"
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
 #include "aclnnop/aclnn_layer_norm.h"
 #include "aclnnop/aclnn_layer_norm_backward.h"
+#include "aclnnop/aclnn_log_softmax.h"
+#include "aclnnop/aclnn_log_softmax_backward.h"
 #include "aclnnop/aclnn_nsa_compress.h"
 #include "aclnnop/aclnn_nsa_compress_grad.h"
 #include "aclnnop/aclnn_rms_norm.h"
@@ -24,6 +34,8 @@
 #include "aclnnop/aclnn_rotary_position_embedding_grad.h"
 #include "aclnnop/aclnn_scaled_masked_softmax.h"
 #include "aclnnop/aclnn_scaled_masked_softmax_backward.h"
+#include "aclnnop/aclnn_softmax.h"
+#include "aclnnop/aclnn_softmax_backward.h"
 #include "aclnnop/aclnn_swi_glu.h"
 #include "aclnnop/aclnn_swi_glu_grad.h"
 #include "capi_runtime.h"
@@ -65,7 +77,7 @@ inline std::vector<Operator> operators() {
       return first(*in, size, executor);
     };
   };
-  made.reserve(32);  // the calls hold addresses
+  made.reserve(64);  // the calls hold addresses
 #define IN(i) *op.inputs[i]
 #define OUT(i) *op.outputs[i]
 #define FIRST(function, ...)                                                 \
@@ -90,6 +102,26 @@ inline std::vector<Operator> operators() {
       arrays({matrix, matrix, row, row}),
       FIRST(aclnnDeepNormGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), 0.3, OUT(0), OUT(1), OUT(2),
             OUT(3)));
+  add("aclnnDeepNorm", aclnnDeepNorm, arrays({matrix, matrix, row, row}), arrays({column, column, matrix}),
+      FIRST(aclnnDeepNormGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), 0.3, 1e-6, OUT(0), OUT(1), OUT(2)));
+  add("aclnnAddLayerNorm", aclnnAddLayerNorm, arrays({matrix, matrix, row, row, row}),
+      arrays({matrix, column, column, matrix}),
+      FIRST(aclnnAddLayerNormGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), 1e-5, true, OUT(0), OUT(1), OUT(2),
+            OUT(3)));
+  add("aclnnAddLayerNormGrad", aclnnAddLayerNormGrad, arrays({matrix, matrix, matrix, column, column, row, matrix}),
+      arrays({matrix, row, row}),
+      FIRST(aclnnAddLayerNormGradGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), IN(6), OUT(0), OUT(1),
+            OUT(2)));
+  add("aclnnGroupNorm", aclnnGroupNorm, arrays({image, channel, channel}), arrays({image, groups, groups}),
+      FIRST(aclnnGroupNormGetWorkspaceSize, IN(0), IN(1), IN(2), 2, 4, 15, 2, 1e-5, OUT(0), OUT(1), OUT(2)));
+  add("aclnnGroupNormBackward", aclnnGroupNormBackward, arrays({image, image, groups, groups, channel}),
+      arrays({image, channel, channel}),
+      FIRST(aclnnGroupNormBackwardGetWorkspaceSize, IN(0), IN(1), IN(2), IN(3), IN(4), 2, 4, 15, 2, wanted, OUT(0),
+            OUT(1), OUT(2)));
+  add("aclnnGroupNormSilu", aclnnGroupNormSilu, arrays({image, channel, channel}), arrays({image, groups, groups}),
+      FIRST(aclnnGroupNormSiluGetWorkspaceSize, IN(0), IN(1), IN(2), 2, 1e-5, OUT(0), OUT(1), OUT(2)));
+  add("aclnnGroupNormSiluV2", aclnnGroupNormSiluV2, arrays({image, channel, channel}), arrays({image, groups, groups}),
+      FIRST(aclnnGroupNormSiluV2GetWorkspaceSize, IN(0), IN(1), IN(2), 2, 1e-5, false, OUT(0), OUT(1), OUT(2)));
   add("aclnnGroupNormSwish", aclnnGroupNormSwish, arrays({image, channel, channel}), arrays({image, groups, groups}),
       FIRST(aclnnGroupNormSwishGetWorkspaceSize, IN(0), IN(1), IN(2), 2, format, 1e-5, true, 1.0, OUT(0), OUT(1),
             OUT(2)));
@@ -127,9 +159,29 @@ inline std::vector<Operator> operators() {
       FIRST(aclnnGeluV2GetWorkspaceSize, IN(0), 0, OUT(0)));
   add("aclnnGeluBackward", aclnnGeluBackward, arrays({matrix, matrix}), arrays({matrix}),
       FIRST(aclnnGeluBackwardGetWorkspaceSize, IN(0), IN(1), OUT(0)));
+  const aclTensor* const target = [] {
+    static const int64_t shape[] = {40};
+    static int64_t classes[40];
+    return aclCreateTensor(shape, 1, ACL_INT64, nullptr, 0, ACL_FORMAT_ND, shape, 1, classes);
+  }();
   static char none[] = "none";
+  const std::vector<int64_t> of_rows{40};
+  add("aclnnCrossEntropyLoss", aclnnCrossEntropyLoss, arrays({matrix}), arrays({of_rows, matrix, of_rows, of_rows}),
+      FIRST(aclnnCrossEntropyLossGetWorkspaceSize, IN(0), target, nullptr, none, -100, 0.0, 0.5, true, OUT(0), OUT(1),
+            OUT(2), OUT(3)));
+  add("aclnnCrossEntropyLossGrad", aclnnCrossEntropyLossGrad, arrays({of_rows, matrix}), arrays({matrix}),
+      FIRST(aclnnCrossEntropyLossGradGetWorkspaceSize, IN(0), IN(1), target, nullptr, nullptr, nullptr, none, -100, 0.0,
+            0.0, OUT(0)));
   add("aclnnGeluBackwardV2", aclnnGeluBackwardV2, arrays({matrix, matrix}), arrays({matrix}),
       FIRST(aclnnGeluBackwardV2GetWorkspaceSize, IN(0), IN(1), none, OUT(0)));
+  add("aclnnSoftmax", aclnnSoftmax, arrays({matrix}), arrays({matrix}),
+      FIRST(aclnnSoftmaxGetWorkspaceSize, IN(0), 0, OUT(0)));
+  add("aclnnSoftmaxBackward", aclnnSoftmaxBackward, arrays({matrix, matrix}), arrays({matrix}),
+      FIRST(aclnnSoftmaxBackwardGetWorkspaceSize, IN(0), IN(1), -1, OUT(0)));
+  add("aclnnLogSoftmax", aclnnLogSoftmax, arrays({matrix}), arrays({matrix}),
+      FIRST(aclnnLogSoftmaxGetWorkspaceSize, IN(0), 1, OUT(0)));
+  add("aclnnLogSoftmaxBackward", aclnnLogSoftmaxBackward, arrays({matrix, matrix}), arrays({matrix}),
+      FIRST(aclnnLogSoftmaxBackwardGetWorkspaceSize, IN(0), IN(1), 0, OUT(0)));
 #undef FIRST
 #undef OUT
 #undef IN

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "aclnnop/aclnn_apply_adam_w_v2.h"
 #include "aclnnop/aclnn_gelu.h"
 #include "aclnnop/aclnn_gelu_backward.h"
 #include "aclnnop/aclnn_inplace_add_rms_norm.h"
@@ -225,6 +226,54 @@ TEST_CASE("GELU by tanh under its older name: the bits of the other, and any dty
       CHECK(sentence().find("approximate is \"s...\", but must be none or tanh") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("AdamW in place: an executor runs on, on other memory too, and what it changes is what it read") {
+  const Runtime runtime;
+  REQUIRE(descendSetProduct("atlas-a2-training") == 0);
+  const std::vector<int64_t> shape{5, 300};
+  Array var(shape, ACL_BF16), m(shape, ACL_FLOAT), v(shape, ACL_FLOAT), most(shape, ACL_FLOAT), grad(shape, ACL_BF16);
+  Array step({1}, ACL_FLOAT), other(shape, ACL_BF16), other_m(shape, ACL_FLOAT), other_v(shape, ACL_FLOAT);
+  Array other_most(shape, ACL_FLOAT);
+  step.positive(1), grad.normal(2);
+  const auto start = [](Array& p, Array& mean, Array& square, Array& largest) {
+    p.normal(3), mean.normal(4), square.positive(5), largest.positive(6);
+  };
+  start(var, m, v, most), start(other, other_m, other_v, other_most);
+  uint64_t size = 0;
+  aclOpExecutor* executor = nullptr;
+  REQUIRE_MESSAGE(aclnnApplyAdamWV2GetWorkspaceSize(var, m, v, most, grad, step, 0.1f, 0.9f, 0.99f, 0.1f, 1e-6f, true,
+                                                    false, &size, &executor) == 0,
+                  sentence());
+  CHECK(size == 0);
+  REQUIRE(aclSetAclOpExecutorRepeatable(executor) == 0);
+  for (int i = 0; i < 2; ++i) REQUIRE(aclnnApplyAdamWV2(nullptr, 0, executor, nullptr) == 0);
+  // By the number among inputs, among outputs and among all: what is read moves with what is written.
+  CHECK(aclSetInputTensorAddr(executor, 0, other, other.data()) == 0);
+  CHECK(aclSetOutputTensorAddr(executor, 1, other_m, other_m.data()) == 0);
+  CHECK(aclSetTensorAddr(executor, 2, other_v, other_v.data()) == 0);
+  CHECK(aclSetTensorAddr(executor, 3, other_most, other_most.data()) == 0);
+  const uint64_t before = var.digest();
+  for (int i = 0; i < 2; ++i) REQUIRE_MESSAGE(aclnnApplyAdamWV2(nullptr, 0, executor, nullptr) == 0, sentence());
+  REQUIRE(aclrtSynchronizeStream(nullptr) == 0);
+  CHECK(var.digest() == before);
+  CHECK(other.digest() == var.digest());
+  CHECK(other_m.digest() == m.digest());
+  CHECK(other_v.digest() == v.digest());
+  CHECK(other_most.digest() == most.digest());
+  CHECK(other.finite());
+  REQUIRE(aclDestroyAclOpExecutor(executor) == 0);
+  const auto call = [&](aclTensor* p, aclTensor* mean, aclTensor* largest, bool amsgrad) {
+    return aclnnApplyAdamWV2GetWorkspaceSize(p, mean, v, largest, grad, step, 0.1f, 0.9f, 0.99f, 0.1f, 1e-6f, amsgrad,
+                                             false, &size, &executor);
+  };
+  const char* const name = "aclnnApplyAdamWV2";
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, name, call(var, nullptr, most, false));
+  REFUSED(ACLNN_ERR_PARAM_NULLPTR, name, call(var, m, nullptr, true));
+  CHECK(sentence().find("maxGradNormOptionalRef is null") != std::string::npos);
+  REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(var, v, nullptr, false));  // two results in one place
+  CHECK(call(var, m, nullptr, false) == 0);
+  CHECK(aclDestroyAclOpExecutor(executor) == 0);
 }
 
 TEST_CASE("add + RMS norm in place: the bits of the other, over its inputs") {

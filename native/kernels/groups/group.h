@@ -1,5 +1,5 @@
-// One group of the gradient of group norm + swish, and where its numbers lie. The loops over long and over short
-// channels work on it.
+// One group of the gradient of group norm, with swish or without, and where its numbers lie. The loops over long and
+// over short channels work on it.
 #pragma once
 
 #include <algorithm>
@@ -54,15 +54,17 @@ struct GradGroup {
   double* dzx_sums;     // [entries]: of that times xhat
   ColumnSums<T> dbeta;  // [channels of the group]: where the sums of channels go, if they are wanted
   ColumnSums<T> dgamma;
-  bool fresh;   // whether nothing is in slots as yet
-  Wide<T>* dz;  // [elements], or null where it is computed again rather than kept; see whole_packs(), tile_pitch()
+  bool fresh;  // whether nothing is in slots as yet
+  // [elements], or null: it is computed again rather than kept, or, without swish, is dy. See whole_packs(),
+  // tile_pitch()
+  Wide<T>* dz;
   Plane<Wide<T>> plane;  // set once the sums are there
   bool wild;             // see kUsuallyNormalised
   bool ask;              // whether what is next is worth asking for
   bool stream;           // whether dx is stored past the caches
   bool in_step;          // whether dx is made in step with the next group's sums
 
-  void place(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index, int64_t slot, bool first_of_slot) {
+  void place(const auto& p, int64_t sample, int64_t index, int64_t slot, bool first_of_slot) {
     const int64_t offset = index * p.shape.group_elements();
     dy = p.dy.row(sample) + offset;
     x = p.x.row(sample) + offset;
@@ -77,7 +79,7 @@ struct GradGroup {
     fresh = first_of_slot;
   }
 
-  void set_next(const GroupNormSwishGrad<T>& p, int64_t sample, int64_t index) {
+  void set_next(const auto& p, int64_t sample, int64_t index) {
     const int64_t offset = index * p.shape.group_elements();
     next_dy = p.dy.row(sample) + offset;
     next_x = p.x.row(sample) + offset;
@@ -118,7 +120,7 @@ HWY_INLINE W finite(double value) {
 
 // Where the slope of swish is computed the brief way, in units of -ln 2.
 template <class T>
-HWY_INLINE double scale_of(const GroupNormSwishGrad<T>& p) {
+HWY_INLINE double scale_of(const GroupNormGrad<T, true>& p) {
   return static_cast<double>(p.scale) * (kBriefly<T> ? -std::numbers::log2e : 1.0);
 }
 

@@ -1,10 +1,5 @@
-// The gradient of group norm + swish where channels are long enough to be worked on one by one: sums and results.
-#if defined(DESCEND_KERNELS_GROUPS_LONG_CHANNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_GROUPS_LONG_CHANNELS_INL_H_
-#undef DESCEND_KERNELS_GROUPS_LONG_CHANNELS_INL_H_
-#else
-#define DESCEND_KERNELS_GROUPS_LONG_CHANNELS_INL_H_
-#endif
+// The gradient of group norm where channels are long enough to be worked on one by one: sums and results.
+#pragma once
 
 #include <algorithm>
 #include <type_traits>
@@ -12,6 +7,7 @@
 #include "kernels/fold_rows-inl.h"
 #include "kernels/groups/group.h"
 #include "kernels/pack-inl.h"
+#include "kernels/stores.h"
 #include "kernels/swish-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,7 +35,7 @@ struct Lines {
 
   HWY_INLINE Lines() {}  // as Pack's
 
-  HWY_INLINE void set_lines(const GroupNormSwishGrad<T>& p, const Frame& frame, int64_t channel, int64_t n) {
+  HWY_INLINE void set_lines(const GroupNormGrad<T, true>& p, const Frame& frame, int64_t channel, int64_t n) {
     const double scale = scale_of(p);
     const auto set_one = [&](int64_t i) {
       const double slope = static_cast<double>(p.gamma[channel + i]) * frame.unit;
@@ -70,7 +66,7 @@ struct Lines {
     }
   }
 
-  HWY_INLINE void set_weights(const GroupNormSwishGrad<T>& p, const Frame& frame, int64_t channel, int64_t n) {
+  HWY_INLINE void set_weights(const auto& p, const Frame& frame, int64_t channel, int64_t n) {
     if (n < kFew) {
       for (int64_t i = 0; i < n; ++i) {
         weight[i] = rounded<W>(frame.unit * static_cast<double>(p.gamma[channel + i]));
@@ -123,8 +119,9 @@ HWY_INLINE Pack<Wide<T>> elements(Extent extent, const T* x, const Vector<Wide<T
   return pack;
 }
 
-// x and dz of neighbouring packs. Lanes beyond the row have dy = 0 and so dz = 0.
-template <bool kNormalised, class T, size_t kPacks>
+// x and dz of neighbouring packs; dz is dy without swish, which has no line. Lanes beyond the row have dy = 0 and so
+// dz = 0.
+template <bool kSwish, bool kNormalised, class T, size_t kPacks>
 struct Slopes {
   using W = Wide<T>;
   Pack<W> x[kPacks], dz[kPacks];
@@ -133,19 +130,24 @@ struct Slopes {
   HWY_INLINE Slopes(Extent extent, const T* from_x, const T* from_dy, const Vector<W>& mean, const Vector<W>& rstd,
                     const Line<W>& line) {
     constexpr size_t kN = kPackVectors<W>, kAll = kPacks * kN;
-    Vector<W> slope[kAll];
     each<kPacks>([&](size_t i) DESCEND_INLINED {
       x[i] = elements<kNormalised>(part_of<W>(extent, i), from_x + i * kPackLanes<W>, mean, rstd);
     });
-    each<kAll>([&](size_t k)
-                   DESCEND_INLINED { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], line.steepness, line.level); });
-    swish_slopes<kBriefly<T>, W, kAll>(slope, slope, [&](size_t k) DESCEND_INLINED {
-      return hn::And(hn::IsFinite(x[k / kN].v[k % kN]), hn::IsFinite(line.level));
-    });
-    each<kPacks>([&](size_t i) DESCEND_INLINED {
-      dz[i] = load_pack(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
-      each<kN>([&](size_t k) DESCEND_INLINED { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
-    });
+    if constexpr (kSwish) {
+      Vector<W> slope[kAll];
+      each<kAll>([&](size_t k)
+                     DESCEND_INLINED { slope[k] = hn::MulAdd(x[k / kN].v[k % kN], line.steepness, line.level); });
+      swish_slopes<kBriefly<T>, W, kAll>(slope, slope, [&](size_t k) DESCEND_INLINED {
+        return hn::And(hn::IsFinite(x[k / kN].v[k % kN]), hn::IsFinite(line.level));
+      });
+      each<kPacks>([&](size_t i) DESCEND_INLINED {
+        dz[i] = load_pack(part_of<W>(extent, i), from_dy + i * kPackLanes<W>);
+        each<kN>([&](size_t k) DESCEND_INLINED { dz[i].v[k] = hn::Mul(dz[i].v[k], slope[i * kN + k]); });
+      });
+    } else {
+      each<kPacks>([&](size_t i)
+                       DESCEND_INLINED { dz[i] = load_pack(part_of<W>(extent, i), from_dy + i * kPackLanes<W>); });
+    }
   }
 };
 
@@ -196,8 +198,9 @@ struct Entries {
 };
 
 // The results of an entry.
-template <bool kNormalised, bool kKept, bool kStream, class T>
+template <bool kNormalised, bool kKept, bool kStream, class P>
 struct EntryResults {
+  using T = typename P::Type;
   using W = Wide<T>;
   static constexpr size_t kN = kPackVectors<W>;
 
@@ -229,7 +232,7 @@ struct EntryResults {
         finish(part, elements<kNormalised>(part, x + at, mean, rstd), load_pack(Full(), dz + at), at);
       });
     } else {
-      const Slopes<kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+      const Slopes<P::kSwish, kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
       each<kPacks>([&](size_t i) DESCEND_INLINED {
         finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
       });
@@ -250,12 +253,14 @@ struct EntryResults {
 };
 
 // The results of a group whose means are known.
-template <bool kNormalised, bool kKept, bool kStream, class T>
+template <bool kNormalised, bool kKept, bool kStream, class P>
 class Results {
+  using T = typename P::Type;
   using W = Wide<T>;
+  static constexpr bool kHasLines = P::kSwish && !kKept;
 
  public:
-  HWY_INLINE Results(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group)
+  HWY_INLINE Results(const P& p, const GradGroup<T>& group)
       : p_(p),
         group_(group),
         entries_(p.shape),
@@ -268,9 +273,9 @@ class Results {
   }
 
   // Those of entries [first, first + n) from here on; set() makes them the i-th's.
-  HWY_INLINE EntryResults<kNormalised, kKept, kStream, T> entries(int64_t first, int64_t n) {
+  HWY_INLINE EntryResults<kNormalised, kKept, kStream, P> entries(int64_t first, int64_t n) {
     const int64_t channel = entries_.channel(first), offset = channel * entries_.inner;
-    if constexpr (!kKept) lines_.set_lines(p_, frame_, group_.channel + channel, n);
+    if constexpr (kHasLines) lines_.set_lines(p_, frame_, group_.channel + channel, n);
     lines_.set_weights(p_, frame_, group_.channel + channel, n);
     return {group_.x + offset,
             group_.dy + offset,
@@ -284,13 +289,13 @@ class Results {
             base_};
   }
 
-  HWY_INLINE void set(int64_t i, EntryResults<kNormalised, kKept, kStream, T>& due) const {
-    if constexpr (!kKept) due.line = lines_.line(i);
+  HWY_INLINE void set(int64_t i, EntryResults<kNormalised, kKept, kStream, P>& due) const {
+    if constexpr (kHasLines) due.line = lines_.line(i);
     due.dz_weight = splat(lines_.weight[i]);
   }
 
  private:
-  const GroupNormSwishGrad<T>& p_;
+  const P& p_;
   const GradGroup<T>& group_;
   const Entries<T> entries_;
   const Frame frame_;
@@ -310,9 +315,8 @@ struct NoResults {
 
 // Sums of blocks [first, last) of the group's channels, all channels' blocks counted through. In step with them another
 // group's results are made: sums leave memory time that results lack.
-template <bool kNormalised, bool kKeep, class T, class R>
-HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last,
-                             R results) {
+template <bool kNormalised, bool kKeep, class P, class T, class R>
+HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t first, int64_t last, R results) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
   const Entries<T> entries(p.shape);
@@ -324,14 +328,14 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
   for (int64_t next = first; next < last; next += entries.abreast) {
     const int64_t n = HWY_MIN(entries.abreast, last - next);
     const int64_t channel = entries.channel(next), begin = entries.begin(next), end = entries.end(next);
-    lines.set_lines(p, frame, group.channel + channel, n);
+    if constexpr (P::kSwish) lines.set_lines(p, frame, group.channel + channel, n);
     auto due = results.entries(next, n);
     const T* dy = group.dy + channel * inner;
     const T* x = group.x + channel * inner;
     const T* dx = group.dx + channel * inner;
     W* dz = kKeep ? group.dz + channel * entries.pitch() : nullptr;
     for (int64_t e = 0; e < n; ++e) {
-      const Line<W> line = lines.line(e);
+      const Line<W> line = P::kSwish ? lines.line(e) : Line<W>();
       results.set(e, due);
       Pack<W> dz_sum = zero_pack<W>(), dzx_sum = zero_pack<W>();
       over_packs<W>(begin, end, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
@@ -349,7 +353,7 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
           }
         }
         due.make(extent, packs, j);  // first: dz may be the other group's as yet
-        const Slopes<kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
+        const Slopes<P::kSwish, kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
         each<kPacks>([&](size_t i) DESCEND_INLINED {
           if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
           each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
@@ -370,10 +374,10 @@ HWY_INLINE void channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>&
   }
 }
 
-template <bool kNormalised, bool kKept, bool kStream, class T>
-HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+template <bool kNormalised, bool kKept, bool kStream, class P, class T>
+HWY_INLINE void channel_apply(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   const Entries<T> entries(p.shape);
-  Results<kNormalised, kKept, kStream, T> results(p, group);
+  Results<kNormalised, kKept, kStream, P> results(p, group);
   for (int64_t next = first; next < last; next += entries.abreast) {
     const int64_t n = HWY_MIN(entries.abreast, last - next);
     auto due = results.entries(next, n);
@@ -388,5 +392,3 @@ HWY_INLINE void channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_GROUPS_LONG_CHANNELS_INL_H_

@@ -1,11 +1,6 @@
-// The gradient of group norm + swish where channels are short: vectors run over them, and gamma and beta are there once
-// an element.
-#if defined(DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_
-#undef DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_
-#else
-#define DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_
-#endif
+// The gradient of group norm where channels are short: vectors run over them, and gamma and beta are there once an
+// element.
+#pragma once
 
 #include <algorithm>
 #include <type_traits>
@@ -25,11 +20,12 @@ struct Coefficients {
   Vector<W> scale;
 };
 
-template <class T, class Group>
-HWY_INLINE Coefficients<Wide<T>, Group> coefficients(const GroupNormSwishGrad<T>& p, const Wide<T>* gamma,
-                                                     const Wide<T>* beta, Group mean, Group rstd) {
-  using W = Wide<T>;
-  return {Each<W>(gamma), Each<W>(beta), mean, rstd, splat(finite<W>(scale_of(p)))};
+// Beta and scale are swish's.
+template <class P, class W, class Group>
+HWY_INLINE Coefficients<W, Group> coefficients(const P& p, const W* gamma, const W* beta, Group mean, Group rstd) {
+  Vector<W> scale = hn::Zero(Tag<W>());
+  if constexpr (P::kSwish) scale = splat(finite<W>(scale_of(p)));
+  return {Each<W>(gamma), Each<W>(beta), mean, rstd, scale};
 }
 
 template <class T, class Extent, class C>
@@ -37,8 +33,9 @@ HWY_INLINE Vector<Wide<T>> normalised(Extent extent, const T* x, const C& at, in
   return hn::Mul(hn::Sub(load(extent, x + j, k), at.mean.at(extent, j, k)), at.rstd.at(extent, j, k));
 }
 
-// use(extent, j, dz, dz * xhat) for every pack of n neighbouring elements, which begins at element j.
-template <class T, class C, class F>
+// use(extent, j, dz, dz * xhat) for every pack of n neighbouring elements, which begins at element j. Without swish dz
+// is dy.
+template <bool kSwish, class T, class C, class F>
 HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, F use) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
@@ -52,18 +49,20 @@ HWY_INLINE void flat_slopes(const T* dy, const T* x, const C& at, int64_t n, F u
     };
     Vector<W> xhat[kAll], u[kAll];
     each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR { xhat[k] = normalised(part, x, at, c, v); });
-    each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR {
-      u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.gamma.at(part, c, v), at.beta.at(part, c, v)));
-    });
-    const auto are_finite = [&](size_t k) HWY_ATTR {
-      const auto part = part_of<W>(extent, k / kN);
-      const int64_t c = j + static_cast<int64_t>(k / kN * kPackLanes<W>);
-      return hn::And(hn::And(hn::IsFinite(xhat[k]), hn::IsFinite(at.scale)),
-                     hn::And(hn::IsFinite(at.gamma.at(part, c, k % kN)), hn::IsFinite(at.beta.at(part, c, k % kN))));
-    };
-    swish_slopes<kBriefly<T>, W, kAll>(u, u, are_finite);
+    if constexpr (kSwish) {
+      each_vector([&](size_t k, auto part, int64_t c, size_t v) HWY_ATTR {
+        u[k] = hn::Mul(at.scale, hn::MulAdd(xhat[k], at.gamma.at(part, c, v), at.beta.at(part, c, v)));
+      });
+      const auto are_finite = [&](size_t k) HWY_ATTR {
+        const auto part = part_of<W>(extent, k / kN);
+        const int64_t c = j + static_cast<int64_t>(k / kN * kPackLanes<W>);
+        return hn::And(hn::And(hn::IsFinite(xhat[k]), hn::IsFinite(at.scale)),
+                       hn::And(hn::IsFinite(at.gamma.at(part, c, k % kN)), hn::IsFinite(at.beta.at(part, c, k % kN))));
+      };
+      swish_slopes<kBriefly<T>, W, kAll>(u, u, are_finite);
+    }
     each_vector([&](size_t k, auto part, int64_t c, size_t v)
-                    HWY_ATTR { u[k] = hn::Mul(load(part, dy + c, v), u[k]); });
+                    HWY_ATTR { u[k] = kSwish ? hn::Mul(load(part, dy + c, v), u[k]) : load(part, dy + c, v); });
     each<kPacks>([&](size_t i) DESCEND_INLINED {
       Pack<W> dz, dzx;
       each<kN>([&](size_t v) DESCEND_INLINED {
@@ -105,8 +104,7 @@ class ChannelSums {
 };
 
 template <class T, class C>
-HWY_INLINE void flat_apply(const T* x, const Wide<T>* dz, const C& at, const auto& c1, const auto& c2, int64_t n,
-                           T* dx) {
+HWY_INLINE void flat_apply(const T* x, const auto* dz, const C& at, const auto& c1, const auto& c2, int64_t n, T* dx) {
   using W = Wide<T>;
   const auto one_pack = [&](auto extent, int64_t j) HWY_ATTR {
     Pack<W> result;
@@ -123,12 +121,13 @@ HWY_INLINE void flat_apply(const T* x, const Wide<T>* dz, const C& at, const aut
 }
 
 // Gamma and beta of neighbouring channels, of a tile at most, once an element.
-template <class T>
+template <class P>
 class TileParameters {
+  using T = typename P::Type;
   using W = Wide<T>;
 
  public:
-  HWY_INLINE TileParameters(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group)
+  HWY_INLINE TileParameters(const P& p, const GradGroup<T>& group)
       : p_(p), gamma_each_(group.gamma_each), beta_each_(group.beta_each), for_elements_(p.shape.inner) {}
 
   // has_beta: whether beta is asked for.
@@ -137,18 +136,19 @@ class TileParameters {
                                                Group rstd) {
     const int64_t inner = p_.shape.inner;
     if (gamma_each_ != nullptr) {
-      return coefficients(p_, gamma_each_ + channel * inner, beta_each_ + channel * inner, mean, rstd);
+      const W* const beta = P::kSwish ? beta_each_ + channel * inner : nullptr;
+      return coefficients(p_, gamma_each_ + channel * inner, beta, mean, rstd);
     }
     for_elements_(p_.gamma + channel, channels * inner, gamma_);
-    if (has_beta) for_elements_(p_.beta + channel, channels * inner, beta_);
-    return coefficients(p_, gamma_, beta_, mean, rstd);
+    if (P::kSwish && has_beta) for_elements_(p_.beta + channel, channels * inner, beta_);
+    return coefficients<P, W>(p_, gamma_, beta_, mean, rstd);
   }
 
  private:
   static_assert(kSmallTile <= kFlatTile);
   static_assert(kVectorLanes<W> <= kSpreadByTile);  // or more channels would be read than there may be
 
-  const GroupNormSwishGrad<T>& p_;
+  const P& p_;
   const W* const gamma_each_;
   const W* const beta_each_;
   const Repeat<W> for_elements_;
@@ -181,7 +181,7 @@ HWY_INLINE double weighted_sum(const W* gamma, const V* values, int64_t n) {
 // Numbers of channels [first, last) once for each of their elements. Up to a vector behind the last one is written
 // over: others may spread what follows only if it begins with a vector.
 template <class T>
-void group_norm_swish_grad_spread(const Wide<T>* from, int64_t inner, int64_t first, int64_t last, Wide<T>* to) {
+void spread_parameter(const Wide<T>* from, int64_t inner, int64_t first, int64_t last, Wide<T>* to) {
   using W = Wide<T>;
   constexpr int64_t kMost = 512;  // at a time
   HWY_ALIGN W numbers[kMost + kVectorLanes<W>];
@@ -194,14 +194,13 @@ void group_norm_swish_grad_spread(const Wide<T>* from, int64_t inner, int64_t fi
 }
 
 // Tiles [first, last) of a group's channels.
-template <class T>
-HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
-                                  int64_t last) {
+template <class P, class T>
+HWY_INLINE void flat_channel_sums(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   using W = Wide<T>;
   HWY_ALIGN W products[kFlatTile + kFlatRoom<W>], forgotten[kFlatTile + kFlatRoom<W>];
   const int64_t inner = p.shape.inner, most = tile_channels(p.shape), all = p.shape.group_channels();
   ChannelSums<W> sum_channels(inner);
-  TileParameters<T> parameters(p, group);
+  TileParameters<P> parameters(p, group);
   const Same<W> mean(group.mean), rstd(group.rstd);
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t c = tile * most, channels = HWY_MIN(most, all - c), offset = c * inner;
@@ -210,16 +209,16 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
     const int64_t next = offset + channels * inner;
     const T* next_x = tile + 1 < last ? group.x + next : group.next_x;
     const T* next_dy = tile + 1 < last ? group.dy + next : group.next_dy;
-    flat_slopes(group.dy + offset, group.x + offset, at, channels * inner,
-                [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>& at_dzx) DESCEND_INLINED {
-                  if (group.ask) {
-                    prefetch_pack<prefetch_near>(next_x + j, 0);
-                    prefetch_pack<prefetch_near>(next_dy + j, 0);
-                    prefetch_pack<prefetch_near>(group.dx + offset + j, 0);
-                  }
-                  store(Full(), at_dz, dz + j);
-                  store(Full(), at_dzx, products + j);
-                });
+    flat_slopes<P::kSwish>(group.dy + offset, group.x + offset, at, channels * inner,
+                           [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>& at_dzx) DESCEND_INLINED {
+                             if (group.ask) {
+                               prefetch_pack<prefetch_near>(next_x + j, 0);
+                               prefetch_pack<prefetch_near>(next_dy + j, 0);
+                               prefetch_pack<prefetch_near>(group.dx + offset + j, 0);
+                             }
+                             store(Full(), at_dz, dz + j);
+                             store(Full(), at_dzx, products + j);
+                           });
     const auto add_up = [&](const W* values, const ColumnSums<T>& to) HWY_ATTR {
       const W* sums = sum_channels(values, channels);
       leave_sums(sums, channels, to.from(c), group.fresh, false);
@@ -230,28 +229,29 @@ HWY_INLINE void flat_channel_sums(const GroupNormSwishGrad<T>& p, const GradGrou
   }
 }
 
-template <class T>
-HWY_INLINE void flat_channel_apply(const GroupNormSwishGrad<T>& p, const GradGroup<T>& group, int64_t first,
-                                   int64_t last) {
+template <class P, class T>
+HWY_INLINE void flat_channel_apply(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   using W = Wide<T>;
   HWY_ALIGN W again[kFlatTile + kFlatRoom<W>];
   const int64_t inner = p.shape.inner, most = tile_channels(p.shape), all = p.shape.group_channels();
-  TileParameters<T> parameters(p, group);
+  TileParameters<P> parameters(p, group);
   const Same<W> c1(group.plane.level), c2(group.plane.tilt), mean(group.mean), rstd(group.rstd);
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t c = tile * most, channels = HWY_MIN(most, all - c), n = channels * inner, offset = c * inner;
     const auto at = parameters(group.channel + c, channels, group.dz == nullptr, mean, rstd);
-    const W* dz = group.dz ? group.dz + tile * tile_pitch<W>(p.shape) : again;
-    if (!group.dz) {
-      flat_slopes(group.dy + offset, group.x + offset, at, n,
-                  [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>&)
-                      DESCEND_INLINED { store(Full(), at_dz, again + j); });
+    if constexpr (P::kSwish) {
+      const W* dz = group.dz ? group.dz + tile * tile_pitch<W>(p.shape) : again;
+      if (!group.dz) {
+        flat_slopes<true>(group.dy + offset, group.x + offset, at, n,
+                          [&](auto, int64_t j, const Pack<W>& at_dz, const Pack<W>&)
+                              DESCEND_INLINED { store(Full(), at_dz, again + j); });
+      }
+      flat_apply(group.x + offset, dz, at, c1, c2, n, group.dx + offset);
+    } else {
+      flat_apply(group.x + offset, group.dy + offset, at, c1, c2, n, group.dx + offset);
     }
-    flat_apply(group.x + offset, dz, at, c1, c2, n, group.dx + offset);
   }
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_GROUPS_SHORT_CHANNELS_INL_H_

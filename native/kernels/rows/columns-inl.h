@@ -1,10 +1,5 @@
 // Parameters and sums of columns.
-#if defined(DESCEND_KERNELS_ROWS_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_COLUMNS_INL_H_
-#undef DESCEND_KERNELS_ROWS_COLUMNS_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_COLUMNS_INL_H_
-#endif
+#pragma once
 
 #include "kernels/pack-inl.h"
 #include "kernels/rows/engine.h"
@@ -74,5 +69,3 @@ HWY_INLINE void write_columns(const V* sums, int64_t n, Wide<T>* wide, void* own
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_COLUMNS_INL_H_

@@ -14,8 +14,6 @@
 namespace descend::kernels {
 namespace {
 
-int64_t size_of(Element element) { return element == Element::kFloat64 ? 8 : element == Element::kFloat32 ? 4 : 2; }
-
 template <class W>
 constexpr Element kWideElement = sizeof(W) == sizeof(double) ? Element::kFloat64 : Element::kFloat32;
 
@@ -134,6 +132,7 @@ class ExactRows {
     }
     for (int i = 0; i < counts_.numbers; ++i) numbers_[i] = static_cast<double>(p_.numbers[i][row]);
     std::copy_n(p_.scalars, counts_.scalars, numbers_ + counts_.numbers);
+    if (op_.exact_combine != nullptr) op_.exact_combine(n, in_, numbers_);
     return n;
   }
 
@@ -142,7 +141,7 @@ class ExactRows {
   const RowCounts& counts_;
   int64_t size_;
   double values_[kMostInputs + kMostParameters][kPiece];
-  const double* in_[kMostInputs];
+  double* in_[kMostInputs];
   const double* beside_[kMostParameters];
   double numbers_[kMostNumbers + kMostScalars];
   uint8_t mask_[kPiece];

@@ -120,6 +120,8 @@ struct RowOperator {
   // The result, and what is added to the column sums, from the same. A second result lies kExactColumns further on.
   void (*exact_map)(int64_t n, const double* const* in, const double* const* parameters, const double* numbers,
                     const double* means, double* out, double* const* column_terms);
+  // What the program's combine() is to the elements.
+  void (*exact_combine)(int64_t n, double* const* in, const double* numbers) = nullptr;
 };
 
 inline constexpr int64_t kExactColumns = 256;  // that are computed in double at a time

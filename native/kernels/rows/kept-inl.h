@@ -10,12 +10,7 @@
 //   kept<kFar>(v, open, pivot, scale) what is summed, and kept; map() gets it for the input. Far: the pivot
 //                                     is at least so far from 0 as the program's kFar
 //   kMapped                           the first of the terms that map() reads, and behind the last
-#if defined(DESCEND_KERNELS_ROWS_KEPT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_KEPT_INL_H_
-#undef DESCEND_KERNELS_ROWS_KEPT_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_KEPT_INL_H_
-#endif
+#pragma once
 
 #include <cmath>
 #include <limits>
@@ -249,5 +244,3 @@ HWY_NOINLINE void map_kept_rows(const RowProblem<W>& p, const Tile<W>& tile, int
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_KEPT_INL_H_

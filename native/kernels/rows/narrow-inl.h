@@ -1,11 +1,6 @@
 // Rows of at most four columns. A vector holds one column of as many rows as it has lanes. So the sums, terms and
 // results of a row stay in one lane.
-#if defined(DESCEND_KERNELS_ROWS_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_NARROW_INL_H_
-#undef DESCEND_KERNELS_ROWS_NARROW_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_NARROW_INL_H_
-#endif
+#pragma once
 
 #include "kernels/mask-inl.h"
 #include "kernels/rows/columns-inl.h"
@@ -162,6 +157,8 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
         terms[i] = left >= kLanes ? hn::LoadU(d, tile.numbers[i] + row)
                                   : load_first(d, tile.numbers[i] + row, static_cast<size_t>(left));
       }
+      DESCEND_UNROLL
+      for (size_t c = 0; c < kColumns; ++c) combine<P>(v[c], terms);
       if constexpr (kKeeps<P>) {
         sums[0][0] = keep_columns<P, kColumns>(open + row * kStep, p.scalars, v, terms[P::kPivot]);
       } else if constexpr (kHasPivot<P>) {
@@ -308,5 +305,3 @@ HWY_NOINLINE void walk_narrow(const RowCall<W>& call, int64_t first, int64_t las
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_NARROW_INL_H_

@@ -1,10 +1,5 @@
 // The second pass over rows, and both passes in step: see sums-inl.h, which says what a program is.
-#if defined(DESCEND_KERNELS_ROWS_RESULTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_RESULTS_INL_H_
-#undef DESCEND_KERNELS_ROWS_RESULTS_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_RESULTS_INL_H_
-#endif
+#pragma once
 
 #include "kernels/mask-inl.h"
 #include "kernels/rows/sums-inl.h"
@@ -115,6 +110,7 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
         Vector<W> v[P::kInputs];
         DESCEND_UNROLL
         for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, set.in[r][i] + c, k);
+        combine<P>(v, set.terms[r]);
         Vector<W> found[kOutputs<P>];
         map_element<P>(v, beside, set.terms[r], sums, found);
         DESCEND_UNROLL
@@ -243,6 +239,7 @@ HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams
       Vector<W> v[P::kInputs];
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, rows.in[i], 2 * pair + j);
+      combine<P>(v, terms);
       Vector<W> found[kOutputs<P>];
       map_element<P>(v, beside[j], terms, sums[j], found);
       DESCEND_UNROLL
@@ -358,6 +355,7 @@ HWY_NOINLINE void map_dense_rows(const Tile<W>& tile, int64_t first, int64_t las
         for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, from[i] + c, k);
         DESCEND_UNROLL
         for (int i = 0; i < kFoundTerms<P>; ++i) terms[i] = found[i].at(c, k);
+        combine<P>(v, terms);
         result[j] = P::template map<Vector<W>>(v, none, terms, none);
       }
       store_results<P>(extent, streams, result[0], result[1], out + c, pair, mask + c);
@@ -376,6 +374,7 @@ HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t la
   for (; first < last; ++first) {
     each<P::kInputs>([&](size_t i) DESCEND_INLINED { v[i] = load(one, rows.in[i], 0); });
     each<P::kTerms>([&](size_t i) DESCEND_INLINED { terms[i] = rows.term(static_cast<int>(i)); });
+    combine<P>(v, terms);
     Vector<W> found[kOutputs<P>];
     map_element<P>(v, beside, terms, sums, found);
     map_only_element<P>(v, terms, found);
@@ -449,5 +448,3 @@ HWY_NOINLINE void step_rows(Tile<W>& next, const Tile<W>& tile, const Targets<P>
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_RESULTS_INL_H_

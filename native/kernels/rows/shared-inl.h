@@ -1,10 +1,5 @@
 // Few rows with many columns: the threads share some rows, each taking blocks of columns.
-#if defined(DESCEND_KERNELS_ROWS_SHARED_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_SHARED_INL_H_
-#undef DESCEND_KERNELS_ROWS_SHARED_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_SHARED_INL_H_
-#endif
+#pragma once
 
 #include "kernels/rows/walk-inl.h"
 #include "kernels/sum_columns-inl.h"
@@ -70,11 +65,10 @@ void block_sums(const RowCall<W>& call, const SharedRows<W>& shared, int64_t blo
 template <class P, class T, class W = Wide<T>>
 void shared_pivots(const RowCall<W>& call, SharedRows<W>& shared) {
   if constexpr (kHasPivot<P>) {
-    const Stream& in = call.problem.in[0];
     for (int64_t r = 0; r < shared.below.rows; r += kMostTileRows) {
       const int64_t rows = HWY_MIN(kMostTileRows, shared.below.rows - r);
       alignas(64) W pivots[kMostTileRows];
-      find_pivots<T>({in.row(shared.below.row + r), in.stride}, rows, call.problem.columns, pivots);
+      find_pivots<P, T>(call.problem, shared.below.row + r, rows, pivots);
       copy_few(pivots, rows, shared.pivots + r);
     }
   }
@@ -280,5 +274,3 @@ RowKernels<Wide<T>> row_kernels() {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_SHARED_INL_H_

@@ -8,12 +8,7 @@
 //   Swish<T>                          what the results' last step needs; made of the scalars of the call
 //   kMapped                           the first of the terms that map() reads, and behind the last
 //   activate(swish, v, are_finite)    that step, of several vectors; are_finite(k): whether v[k]'s parameters are
-#if defined(DESCEND_KERNELS_ROWS_STRETCHES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_STRETCHES_INL_H_
-#undef DESCEND_KERNELS_ROWS_STRETCHES_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_STRETCHES_INL_H_
-#endif
+#pragma once
 
 #include "kernels/rows/shared-inl.h"
 #include "kernels/swish-inl.h"
@@ -211,7 +206,7 @@ HWY_NOINLINE void walk_stretches(const RowCall<Wide<T>>& call, int64_t first, in
     if (is_narrow) {
       sum_narrow_rows<P, T>(tile);
     } else {
-      find_pivots<T>(tile.in[0], tile.rows, p.columns, tile.terms[0]);
+      find_pivots<P, T>(p, row, tile.rows, tile.terms[0]);
     }
     find_terms<P, T, kShort>(p, row, tile, is_narrow);
     for (int64_t r = 0, rows; r < tile.rows; r += rows) {
@@ -273,5 +268,3 @@ RowKernels<Wide<T>> stretch_kernels() {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_STRETCHES_INL_H_

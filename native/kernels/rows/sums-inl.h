@@ -12,6 +12,7 @@
 //   sum(in, parameters, numbers, sums)        adds to a row's sums; beyond the row inputs are 0, or the pivot
 //   finish(means, scalars, terms)             a row's terms, in double, from the means of its sums; whether they hold
 //   map(in, parameters, terms, column_sums)   the result; adds to the column sums
+//   combine(in, numbers)                      changes inputs before any of the others sees them; optional
 //   map_single(in, terms)                     the result in rows of one element, where it is not map's; optional
 //   kMapsScalars                              map's terms end with the numbers of the call; optional
 //   kTotals                                   finish takes the sums themselves, not their means; optional
@@ -20,12 +21,7 @@
 //                                             something else: see kept-inl.h; optional
 //   kOutputs                                  how many results there are, if not one; map and map_single then return
 //                                             none, and write them to a last argument
-#if defined(DESCEND_KERNELS_ROWS_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_SUMS_INL_H_
-#undef DESCEND_KERNELS_ROWS_SUMS_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_SUMS_INL_H_
-#endif
+#pragma once
 
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
@@ -51,6 +47,12 @@ inline constexpr bool kHasSingle = requires(const Vector<float>* v) { P::map_sin
 // far from 0 the row lies.
 template <class P>
 inline constexpr bool kHasPivot = requires { P::kPivot; };
+
+// What the program's functions get for the inputs of an element.
+template <class P, class V>
+HWY_INLINE void combine([[maybe_unused]] V* in, [[maybe_unused]] const V* numbers) {
+  if constexpr (requires { P::combine(in, numbers); }) P::combine(in, numbers);
+}
 
 // Whether it is another one where it was far off.
 template <class P>
@@ -183,6 +185,7 @@ HWY_INLINE void sum_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
       Vector<W> v[P::kInputs], sum[P::kSums];
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, set.in[r][i] + c, k);
+      combine<P>(v, set.terms[r]);
       if constexpr (kHasPivot<P>) v[0] = inside_or<W>(extent, k, v[0], set.terms[r][P::kPivot]);
       DESCEND_UNROLL
       for (int i = 0; i < P::kSums; ++i) sum[i] = sums[i][r].v[k];
@@ -464,15 +467,25 @@ HWY_INLINE void sum_rows(Tile<W>& tile) {
 
 // ---- Terms.
 
-// Rows' pivots: the mean of each one's first columns. starts: where the rows begin.
-template <class T, class W = Wide<T>>
-HWY_NOINLINE void find_pivots(const Stream& starts, int64_t rows, int64_t columns, W* pivots) {
+// The pivots of rows [row, row + rows): the mean of each one's first columns.
+template <class P, class T, class W = Wide<T>>
+HWY_NOINLINE void find_pivots(const RowProblem<W>& p, int64_t row, int64_t rows, W* pivots) {
   const auto find = [&](auto extent, double count) DESCEND_INLINED {
     alignas(64) W sums[kMostTileRows];
     for_each_fold<W>(rows, [&](int64_t r, int64_t n, Vector<W>* lanes) DESCEND_INLINED {
       for (int64_t i = 0; i < n; ++i) {
-        Pack<W> pack = load_pack(extent, reinterpret_cast<const T*>(starts.row(r + i)));
-        lanes[i] = fold_to_vector<W>(pack.v);
+        Pack<W> pack[P::kInputs];
+        each<P::kInputs>([&](size_t k) DESCEND_INLINED {
+          pack[k] = load_pack(extent, reinterpret_cast<const T*>(p.in[k].row(row + r + i)));
+        });
+        each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
+          Vector<W> v[P::kInputs], numbers[kSome<P::kNumbers>];
+          each<P::kInputs>([&](size_t j) DESCEND_INLINED { v[j] = pack[j].v[k]; });
+          each<P::kNumbers>([&](size_t j) DESCEND_INLINED { numbers[j] = splat(p.numbers[j][row + r + i]); });
+          combine<P>(v, numbers);
+          pack[0].v[k] = v[0];
+        });
+        lanes[i] = fold_to_vector<W>(pack[0].v);
       }
       fold_rows<W>(lanes, sums + r);
     });
@@ -481,8 +494,8 @@ HWY_NOINLINE void find_pivots(const Stream& starts, int64_t rows, int64_t column
       store_rounded(Tag<double>(), divisor(load_as_double(sums + r)), pivots + r);
     }
   };
-  if (columns >= kLanes<W>) return find(Full(), static_cast<double>(kLanes<W>));
-  find(Part{static_cast<size_t>(columns)}, static_cast<double>(columns));
+  if (p.columns >= kLanes<W>) return find(Full(), static_cast<double>(kLanes<W>));
+  find(Part{static_cast<size_t>(p.columns)}, static_cast<double>(p.columns));
 }
 
 // What was just written number by number is read so, too: to load it as a vector would wait for all of the stores.
@@ -528,5 +541,3 @@ HWY_NOINLINE void finish_rows(const RowProblem<W>& p, Tile<W>& tile) {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_SUMS_INL_H_

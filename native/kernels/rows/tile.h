@@ -12,7 +12,7 @@
 
 namespace descend::kernels {
 
-inline constexpr int kMostInputs = 3;             // row streams that are read
+inline constexpr int kMostInputs = 4;             // row streams that are read
 inline constexpr int kMostOutputs = 2;            // row streams that are written
 inline constexpr int kMostParameters = 2;         // numbers a column
 inline constexpr int kMostNumbers = 3;            // numbers a row that are read

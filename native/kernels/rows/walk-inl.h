@@ -1,10 +1,5 @@
 // How one thread walks over rows, with the loops of an operator: tile by tile, as the schedule says.
-#if defined(DESCEND_KERNELS_ROWS_WALK_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DESCEND_KERNELS_ROWS_WALK_INL_H_
-#undef DESCEND_KERNELS_ROWS_WALK_INL_H_
-#else
-#define DESCEND_KERNELS_ROWS_WALK_INL_H_
-#endif
+#pragma once
 
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/engine.h"
@@ -268,7 +263,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     } else {
       place_mask<P>(mask, 0, tile);
     }
-    if constexpr (kMovesPivot<P>) find_pivots<T>(tile.in[0], tile.rows, p.columns, tile.terms[0]);
+    if constexpr (kMovesPivot<P>) find_pivots<P, T>(p, row, tile.rows, tile.terms[0]);
     if constexpr (kKeeps<P>) {
       tile.kept = kept;
       tile.kept_columns = kept_columns_of<T>(p.columns, dense);
@@ -357,5 +352,3 @@ void run_rows(const RowCall<W>& call, int64_t first, int64_t last) {
 
 }  // namespace descend::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // DESCEND_KERNELS_ROWS_WALK_INL_H_

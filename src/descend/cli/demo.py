@@ -139,7 +139,7 @@ def _run(operator: Operator, demo: Demo, folder: Path | None) -> Run:
         limit = functools.cache(lambda size: memory_limit(size, threads, _SECONDS))
         with output.progress() as bar:
             for name, inputs in bar.track(list(_captures(read(file))), description=f"measuring {operator.name}"):
-                inputs.pop(demo.without, None)
+                inputs = {parameter: tensor for parameter, tensor in inputs.items() if parameter not in demo.without}
                 captures.append(_measure(operator, name, inputs | demo.attributes(inputs), limit, empty))
     return Run(operator, example, operators.golden(operator, arguments), empty, captures, file)
 
@@ -249,9 +249,10 @@ def _measure(
     operator: Operator, name: str, arguments: dict[str, Any], limit: Callable[[int], float], empty: float
 ) -> Measured:
     outputs = operators.allocate(operator, arguments, "host")
-    seconds = _seconds(operator, arguments, outputs)
+    seconds, golden = _seconds(operator, arguments, outputs), operators.golden(operator, arguments)
+    outputs = {name: outputs[name] for name in golden}  # those that the call computes
     size = operators.bytes_in_play(arguments, outputs)
-    verdicts = _judge(outputs, operators.golden(operator, arguments))
+    verdicts = _judge(outputs, golden)
     return Measured(name, outputs, verdicts, seconds, size / limit(size) + empty)
 
 

@@ -22,7 +22,7 @@ class Demo:
     """The attributes that go with captured inputs, such as a normalized_shape."""
     file: str = ""
     """Of which operator the captured tensors are, in ``examples/data/<operator>.safetensors``; its own if empty."""
-    without: str = ""
+    without: tuple[str, ...] = ()
     """What this operator does not take of them."""
 
 
@@ -71,6 +71,55 @@ def _swi_glu_grad() -> dict[str, Any]:
     return {"y_grad": y_grad.reshape(2, 16), "x": x.reshape(2, 32)}
 
 
+def _rotary_position_embedding() -> dict[str, Any]:
+    # 16 of the document's 128 columns, so that they can be read.
+    numbers = np.array(
+        [
+            [74, 54, 84, 125, 23, 78, 37, 72, 27, 98, 34, 107, 29, 23, 54, 60],
+            [41, 37, 17, 25, 49, 25, 22, 24, 110, 120, 107, 3, 82, 66, 75, 86],
+            [46, 56, 56, 101, 66, 10, 96, 16, 86, 57, 102, 66, 12, 105, 76, 58],
+        ],
+        np.float32,
+    )
+    x, cos, sin = numbers.reshape(3, 1, 1, 1, 16)
+    return {"x": x, "cos": cos, "sin": sin, "mode": 1}
+
+
+def _rotary_position_embedding_grad() -> dict[str, Any]:
+    forward = _rotary_position_embedding()
+    return {"dy": forward.pop("x"), **forward}
+
+
+def _gelu_v2() -> dict[str, Any]:
+    return {"x": np.array([1.3, 2.5, 6.7, -4, -1.4, -1.6, -8, -16.9], np.float32).reshape(4, 2)}
+
+
+def _gelu_backward_v2() -> dict[str, Any]:
+    x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    return {"grad_output": np.ones_like(x), "x": x, "approximate": "tanh"}
+
+
+def _cross_entropy_loss() -> dict[str, Any]:
+    return {"input": np.array([[5, 0, 3, 3, 7], [9, 3, 5, 2, 4]], np.float32), "target": np.zeros(2, np.int64)}
+
+
+def _cross_entropy_loss_grad() -> dict[str, Any]:
+    log_prob = np.full((2, 3), -0.2, np.float32)
+    return {"grad_loss": np.full((), 0.1, np.float32), "log_prob": log_prob, "target": np.zeros(2, np.int64),
+            "weight": np.ones(3, np.float32)}  # fmt: skip
+
+
+def _apply_adam_w_v2() -> dict[str, Any]:
+    numbers = np.arange(4, dtype=np.float32).reshape(2, 2)
+    tensors = {"var": numbers, "m": numbers, "v": numbers, "max_grad_norm": numbers, "grad": numbers}
+    return {**tensors, "step": np.ones(1, np.float32), "amsgrad": True, "maximize": True}
+
+
+def _numbers_of_a_step(tensors: Tensors) -> dict[str, Any]:
+    names = ("lr", "beta1", "beta2", "weight_decay", "eps")
+    return {"max_grad_norm": None, **{name: float(tensors[name]) for name in names}}
+
+
 def _scaled_masked_softmax_backward() -> dict[str, Any]:
     scores = np.linspace(-2, 2, 32, dtype=np.float32).reshape(1, 1, 2, 16)
     mask = np.triu(np.ones((1, 1, 2, 16), np.bool_), 14)  # the future of the last two positions
@@ -107,7 +156,16 @@ DEMOS = {
     ),
     "add_rms_norm": Demo(_add_rms_norm),
     "gemma_rms_norm": Demo(_gemma_rms_norm),
-    "swi_glu": Demo(_swi_glu, file="swi_glu_grad", without="y_grad"),
+    "swi_glu": Demo(_swi_glu, file="swi_glu_grad", without=("y_grad",)),
     "swi_glu_grad": Demo(_swi_glu_grad),
+    "rotary_position_embedding": Demo(
+        _rotary_position_embedding, file="rotary_position_embedding_grad", without=("dy",)
+    ),
+    "rotary_position_embedding_grad": Demo(_rotary_position_embedding_grad),
+    "gelu_v2": Demo(_gelu_v2, file="gelu_backward_v2", without=("grad_output",)),
+    "gelu_backward_v2": Demo(_gelu_backward_v2),
+    "cross_entropy_loss": Demo(_cross_entropy_loss, file="cross_entropy_loss_grad", without=("grad_loss", "log_prob")),
+    "cross_entropy_loss_grad": Demo(_cross_entropy_loss_grad, without=("input",)),
+    "apply_adam_w_v2": Demo(_apply_adam_w_v2, _numbers_of_a_step),
     "nsa_compress_grad": Demo(_nsa_compress_grad, _windows),
 }

@@ -6,9 +6,10 @@ The tangents of a forward are written in its inputs and in the results that its 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -143,6 +144,82 @@ def layer_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) 
     return _sum_of_terms(x, outs), _sum_of_terms(r, means), _sum_of_terms(r, rs)
 
 
+def deep_norm(
+    x: Array, gx: Array, beta: Array, gamma: Array, alpha: float, epsilon: float
+) -> tuple[Array, Array, Array]:
+    """``mean``, ``rstd`` and ``y`` of deep norm."""
+    y, mean, rstd = layer_norm(alpha * widened(x) + widened(gx), gamma.shape, gamma, beta, epsilon)
+    return mean.astype(statistics_dtype(x)), rstd.astype(statistics_dtype(x)), y.astype(x.dtype)
+
+
+def deep_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """The tangents of ``mean``, ``rstd`` and ``y``."""
+    alpha = values["alpha"]
+    factors = {"x": alpha, "gx": 1}
+    terms = [factors[name] * widened(moving[name]) for name in factors if name in moving]
+    y, mean, rstd, _ = _norm_tangents(alpha * widened(values["x"]) + widened(values["gx"]), values, moving, terms)
+    return mean, rstd, y
+
+
+def _norm_tangents(
+    x: Array, values: Mapping[str, Any], moving: Mapping[str, Array], terms: Sequence[Array]
+) -> tuple[Array, Array, Array, Array]:
+    """The tangents of the layer norm of ``x`` and of its statistics, and that of ``x``, which has these terms."""
+    tangent = _sum_of_terms(x, terms)
+    inputs = {"weight": "gamma", "bias": "beta"}
+    given = {name: moving[of] for name, of in inputs.items() if of in moving} | ({"input": tangent} if terms else {})
+    gamma = values["gamma"]
+    norm = {**values, "input": x, "normalized_shape": gamma.shape, "weight": gamma}
+    return *layer_norm_tangents(norm, given), tangent
+
+
+def add_layer_norm(
+    x1: Array,
+    x2: Array,
+    gamma: Array,
+    beta: Array,
+    bias: Array | None,
+    epsilon: float,
+    additional_output: bool,
+) -> tuple[Array, Array, Array, Array | None]:
+    """``y``, ``mean``, ``rstd`` and ``x`` of the layer norm of ``x1 + x2 + bias``."""
+    x = _sum_of_three(x1, x2, bias)
+    y, mean, rstd = layer_norm(x, gamma.shape, gamma, beta, epsilon)
+    dtype, wide = sum_dtype(x1, x2), statistics_dtype(x1)
+    return y.astype(dtype), mean.astype(wide), rstd.astype(wide), x.astype(dtype) if additional_output else None
+
+
+def _sum_of_three(x1: Array, x2: Array, bias: Array | None) -> Array:
+    x = widened(x1) + widened(x2)
+    return x if bias is None else x + widened(bias)
+
+
+def sum_dtype(x1: Array, x2: Array) -> Any:
+    """The dtype of add_layer_norm's results of rows: float32, or float64, where the terms have two."""
+    wide = jnp.float64 if jnp.float64 in (x1.dtype, x2.dtype) else jnp.float32
+    return x1.dtype if x1.dtype == x2.dtype else wide
+
+
+def add_layer_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The tangents of ``y``, ``mean``, ``rstd`` and, where it is a result, ``x``."""
+    x = _sum_of_three(values["x1"], values["x2"], values["bias"])
+    terms = [widened(moving[name]) for name in ("x1", "x2", "bias") if name in moving]
+    tangents = _norm_tangents(x, values, moving, terms)
+    return tangents if values["additional_output"] else tangents[:3]
+
+
+def add_layer_norm_grad(
+    dy: Array, x1: Array, x2: Array | None, rstd: Array, mean: Array, gamma: Array, dsum: Array | None
+) -> tuple[Array, Array, Array]:
+    """``dx``, ``dgamma`` and ``dbeta`` of the layer norm of ``x1 + x2``."""
+    x = widened(x1) if x2 is None else widened(x1) + widened(x2)
+    mask = (True, True, True)
+    gradients = layer_norm_backward(widened(dy), x, gamma.shape, mean, rstd, widened(gamma), None, mask)
+    dx, dgamma, dbeta = (g for g in gradients if g is not None)
+    dx = dx if dsum is None else dx + widened(dsum)
+    return dx.astype(dy.dtype), dgamma.astype(statistics_dtype(dy)), dbeta.astype(statistics_dtype(dy))
+
+
 def layer_norm_backward(
     grad_out: Array,
     input: Array,
@@ -187,27 +264,74 @@ def group_norm_swish(
     swish_scale: float,
 ) -> tuple[Array, Array, Array]:
     """``y``, ``mean`` and ``rstd`` of group norm + swish."""
-    wide = _grouped(widened(x), num_groups)
+    z, mean, rstd = _group_norm(x, gamma, beta, num_groups, eps)
+    y = z * jax.nn.sigmoid(swish_scale * z) if activate_swish else z
+    return y.reshape(x.shape).astype(x.dtype), mean, rstd
+
+
+def group_norm(
+    input: Array, gamma: Array | None, beta: Array | None, n: int, c: int, hxw: int, group: int, eps: float
+) -> tuple[Array, Array, Array]:
+    """``out``, ``mean`` and ``rstd`` of group norm."""
+    z, mean, rstd = _group_norm(input, gamma, beta, group, eps)
+    return z.reshape(input.shape).astype(input.dtype), mean, rstd
+
+
+def group_norm_silu(
+    input: Array, gamma: Array | None, beta: Array | None, group: int, eps: float
+) -> tuple[Array, Array, Array]:
+    """``out``, ``mean`` and ``rstd`` of group norm + SiLU."""
+    z, mean, rstd = _group_norm(input, gamma, beta, group, eps)
+    return jax.nn.silu(z).reshape(input.shape).astype(input.dtype), mean, rstd
+
+
+def _group_norm(
+    x: Array, gamma: Array | None, beta: Array | None, groups: int, eps: float
+) -> tuple[Array, Array, Array]:
+    """The norm, [N, groups, channels of a group, HxW], not rounded; mean and rstd."""
+    wide = _grouped(widened(x), groups)
     mean = _mean(wide, (2, 3))
     centred = wide - mean
     rstd = jax.lax.rsqrt(_mean(centred * centred, (2, 3)) + eps)
-    z = centred * rstd * _by_channel(gamma, num_groups) + _by_channel(beta, num_groups)
-    y = z * jax.nn.sigmoid(swish_scale * z) if activate_swish else z
-    mean, rstd = (s.reshape(x.shape[0], num_groups).astype(statistics_dtype(x)) for s in (mean, rstd))
-    return y.reshape(x.shape).astype(x.dtype), mean, rstd
+    z = _affine(centred * rstd, gamma, beta, groups)
+    mean, rstd = (s.reshape(x.shape[0], groups).astype(statistics_dtype(x)) for s in (mean, rstd))
+    return z, mean, rstd
+
+
+def _affine(xhat: Array, gamma: Array | None, beta: Array | None, groups: int) -> Array:
+    scaled = xhat if gamma is None else xhat * _by_channel(gamma, groups)
+    return scaled if beta is None else scaled + _by_channel(beta, groups)
 
 
 def group_norm_swish_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     """The tangents of ``y``, ``mean`` and ``rstd``."""
-    x, groups = values["x"], values["num_groups"]
+    scale = values["swish_scale"] if values["activate_swish"] else None
+    return _group_norm_tangents("x", "num_groups", scale, values, moving)
+
+
+def group_norm_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """The tangents of ``out``, ``mean`` and ``rstd``."""
+    return _group_norm_tangents("input", "group", None, values, moving)
+
+
+def group_norm_silu_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """The tangents of ``out``, ``mean`` and ``rstd``."""
+    return _group_norm_tangents("input", "group", 1.0, values, moving)
+
+
+def _group_norm_tangents(
+    name: str, number: str, scale: float | None, values: Mapping[str, Any], moving: Mapping[str, Array]
+) -> tuple[Array, Array, Array]:
+    """Those of a group norm of this input in this number of groups, and swish with a scale, None for none."""
+    x, groups, gamma = values[name], values[number], values["gamma"]
     statistics = (x.shape[0], groups, 1, 1)
-    r, gamma = widened(values["rstd"]).reshape(statistics), _by_channel(values["gamma"], groups)
+    r = widened(values["rstd"]).reshape(statistics)
     xhat = (_grouped(widened(x), groups) - widened(values["mean"]).reshape(statistics)) * r
     zs, means, rs = [], [], []
-    if "x" in moving:
-        tx = _grouped(widened(moving["x"]), groups)
+    if name in moving:
+        tx = _grouped(widened(moving[name]), groups)
         level, along = _mean(tx, (2, 3)), _mean(xhat * tx, (2, 3))
-        zs.append(r * (tx - level - xhat * along) * gamma)
+        zs.append(_affine(r * (tx - level - xhat * along), gamma, None, groups))
         means.append(level)
         rs.append(-r * r * along)
     if "gamma" in moving:
@@ -215,8 +339,8 @@ def group_norm_swish_tangents(values: Mapping[str, Any], moving: Mapping[str, Ar
     if "beta" in moving:
         zs.append(jnp.broadcast_to(_by_channel(moving["beta"], groups), xhat.shape))
     tangent = _sum_of_terms(xhat, zs)
-    if values["activate_swish"]:
-        tangent = tangent * _slope(xhat * gamma + _by_channel(values["beta"], groups), values["swish_scale"])
+    if scale is not None:
+        tangent = tangent * _slope(_affine(xhat, gamma, values["beta"], groups), scale)
     tmean, trstd = (_sum_of_terms(r, terms).reshape(x.shape[0], groups) for terms in (means, rs))
     return tangent.reshape(x.shape), tmean, trstd
 
@@ -239,13 +363,41 @@ def group_norm_swish_grad(
     r, weight = widened(rstd).reshape(statistics), _by_channel(gamma, num_groups)
     xhat = (_grouped(widened(x), num_groups) - widened(mean).reshape(statistics)) * r
     dz = _grouped(widened(dy), num_groups) * _slope(xhat * weight + _by_channel(beta, num_groups), swish_scale)
-    g = dz * weight
-    dx = r * (g - _mean(g, (2, 3)) - xhat * _mean(g * xhat, (2, 3)))
     return (
-        dx.reshape(x.shape).astype(x.dtype),
+        _through_groups(dz * weight, xhat, r).reshape(x.shape).astype(x.dtype),
         jnp.sum(dz * xhat, (0, 3)).reshape(gamma.shape).astype(gamma.dtype) if dgamma_is_require else None,
         jnp.sum(dz, (0, 3)).reshape(beta.shape).astype(beta.dtype) if dbeta_is_require else None,
     )
+
+
+def group_norm_backward(
+    grad_out: Array,
+    input: Array,
+    mean: Array,
+    rstd: Array,
+    gamma: Array | None,
+    n: int,
+    c: int,
+    hxw: int,
+    group: int,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    """``grad_input``, ``grad_gamma`` and ``grad_beta`` of group norm, None where masked out."""
+    shape, statistics = (n, group, c // group, hxw), (n, group, 1, 1)
+    dz, r = widened(grad_out).reshape(shape), widened(rstd).reshape(statistics)
+    xhat = (widened(input).reshape(shape) - widened(mean).reshape(statistics)) * r
+    like, dtype = ((c,), statistics_dtype(input)) if gamma is None else (gamma.shape, gamma.dtype)
+    g = _affine(dz, gamma, None, group)
+    return (
+        _through_groups(g, xhat, r).reshape(input.shape).astype(input.dtype) if output_mask[0] else None,
+        jnp.sum(dz * xhat, (0, 3)).reshape(like).astype(dtype) if output_mask[1] else None,
+        jnp.sum(dz, (0, 3)).reshape(like).astype(dtype) if output_mask[2] else None,
+    )
+
+
+def _through_groups(g: Array, xhat: Array, rstd: Array) -> Array:
+    """The gradient of a group's elements, from that of xhat."""
+    return rstd * (g - _mean(g, (2, 3)) - xhat * _mean(g * xhat, (2, 3)))
 
 
 def _slope(z: Array, scale: float) -> Array:
@@ -299,6 +451,198 @@ def scaled_masked_softmax_backward(
 
 def _masked(x: Array, mask: Array | None, triangle: bool) -> Array | None:
     return jnp.triu(jnp.ones(x.shape[-2:], bool), 1) if triangle else mask
+
+
+def softmax(x: Array, dim: int) -> tuple[Array]:
+    """Softmax along ``dim``."""
+    return (_along(x, dim, jax.nn.softmax).astype(x.dtype),)
+
+
+def log_softmax(x: Array, dim: int) -> tuple[Array]:
+    """Log softmax along ``dim``."""
+    return (_along(x, dim, jax.nn.log_softmax).astype(x.dtype),)
+
+
+def _along(x: Array, dim: int, function: Any) -> Array:
+    """A function along ``dim``; a number is a vector of one."""
+    made: Array = function(jnp.atleast_1d(widened(x)), dim).reshape(x.shape)
+    return made
+
+
+def softmax_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
+    """The tangent of the result, which is as its gradient."""
+    return (_of_softmax(moving["x"], values["out"], values["dim"]),)
+
+
+def log_softmax_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array]:
+    """The tangent of the result."""
+    tx, y, dim = jnp.atleast_1d(widened(moving["x"])), jnp.atleast_1d(widened(values["out"])), values["dim"]
+    return ((tx - jnp.sum(jnp.exp(y) * tx, dim, keepdims=True)).reshape(values["out"].shape),)
+
+
+def softmax_backward(grad_output: Array, output: Array, dim: int) -> tuple[Array]:
+    """The gradient of softmax."""
+    return (_of_softmax(grad_output, output, dim).astype(grad_output.dtype),)
+
+
+def log_softmax_backward(grad_output: Array, output: Array, dim: int) -> tuple[Array]:
+    """The gradient of log softmax."""
+    dy, y = jnp.atleast_1d(widened(grad_output)), jnp.atleast_1d(widened(output))
+    dx = dy - jnp.exp(y) * jnp.sum(dy, dim, keepdims=True)
+    return (dx.reshape(output.shape).astype(grad_output.dtype),)
+
+
+def _of_softmax(v: Array, y: Array, dim: int) -> Array:
+    v, wide = jnp.atleast_1d(widened(v)), jnp.atleast_1d(widened(y))
+    return ((v - jnp.sum(v * wide, dim, keepdims=True)) * wide).reshape(y.shape)
+
+
+# --- cross entropy ---------------------------------------------------------------------------------------------------
+
+
+def cross_entropy_loss(
+    input: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    lse_square_scale_for_zloss: float,
+    return_zloss: bool,
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """``loss``, ``log_prob``, ``zloss`` and ``lse`` of cross entropy."""
+    wide, scale = widened(input), lse_square_scale_for_zloss
+    lse = jax.nn.logsumexp(wide, 1)
+    log_prob = wide - lse[:, None]
+    rows = _Targets(wide, target, ignore_index)
+    loss, zloss = rows.losses(log_prob, lse, _weights(wide, weight), reduction, label_smoothing, scale)
+    return (
+        loss.astype(input.dtype),
+        log_prob.astype(input.dtype),
+        zloss.astype(input.dtype) if return_zloss else None,
+        lse.astype(input.dtype) if scale else None,
+    )
+
+
+def cross_entropy_loss_tangents(values: Mapping[str, Any], moving: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The tangents of all results that there are."""
+    log_prob, scale = widened(values["log_prob"]), values["lse_square_scale_for_zloss"]
+    lse = widened(values["lse_for_zloss"]) if scale else jnp.zeros(log_prob.shape[:1], log_prob.dtype)
+    weight, zero = _weights(log_prob, values["weight"]), jnp.zeros_like
+    direct = widened(moving["input"]) if "input" in moving else zero(log_prob)
+    of_weight = widened(moving["weight"]).astype(log_prob.dtype) if "weight" in moving else zero(weight)
+    of_lse = jnp.sum(jnp.exp(log_prob) * direct, 1)
+    of_log_prob = direct - of_lse[:, None]
+    rows = _Targets(log_prob, values["target"], values["ignore_index"])
+    losses = functools.partial(
+        rows.losses, reduction=values["reduction"], smoothing=values["label_smoothing"], scale=scale
+    )
+    _, (loss, zloss) = jax.jvp(losses, (log_prob, lse, weight), (of_log_prob, of_lse, of_weight))
+    wanted = (True, True, values["return_zloss"], scale != 0)
+    return tuple(t for t, w in zip((loss, of_log_prob, zloss, of_lse), wanted, strict=True) if w)
+
+
+def cross_entropy_loss_gradients(
+    values: Mapping[str, Any], cotangents: Sequence[Array | None], gradient: Callable[..., Array]
+) -> dict[str, Array]:
+    """The gradients of ``input`` and ``weight``; ``gradient`` is the operator that is the one through the loss."""
+    log_prob, target, weight, scale = (
+        values[name] for name in ("log_prob", "target", "weight", "lse_square_scale_for_zloss")
+    )
+    given = dict(zip(present_of(values), cotangents, strict=True))
+    names = ("reduction", "ignore_index", "label_smoothing", "lse_square_scale_for_zloss")
+    loss, zloss = given["loss"], given.get("zloss")
+    found, parts = {}, []
+    if loss is not None or zloss is not None:
+        grad = jnp.zeros(zloss.shape, zloss.dtype) if loss is None and zloss is not None else loss
+        lse = values["lse_for_zloss"] if scale else None
+        parts.append(gradient(grad, log_prob, target, weight, zloss, lse, *(values[name] for name in names)))
+    wide, direct, of_lse = widened(log_prob), given["log_prob"], given.get("lse_for_zloss")
+    if direct is not None or of_lse is not None:
+        direct = jnp.zeros_like(wide) if direct is None else widened(direct)
+        through = -jnp.sum(direct, 1) + (0 if of_lse is None else widened(of_lse))
+        parts.append(direct + jnp.exp(wide) * through[:, None])
+    if parts:
+        found["input"] = parts[0] if len(parts) == 1 else widened(parts[0]) + parts[1]
+    if weight is not None and loss is not None:
+        rows = _Targets(wide, target, values["ignore_index"])
+        zero = jnp.zeros(wide.shape[:1], wide.dtype)
+
+        def of_weight(weights: Array) -> Array:
+            return rows.losses(wide, zero, weights, values["reduction"], values["label_smoothing"], 0.0)[0]
+
+        _, pull = jax.vjp(of_weight, _weights(wide, weight))
+        found["weight"] = pull(loss.astype(wide.dtype))[0]
+    return found
+
+
+def present_of(values: Mapping[str, Any]) -> list[str]:
+    """The results of cross entropy that there are."""
+    wanted = (True, True, values["return_zloss"], values["lse_square_scale_for_zloss"] != 0)
+    return [n for n, w in zip(("loss", "log_prob", "zloss", "lse_for_zloss"), wanted, strict=True) if w]
+
+
+def cross_entropy_loss_grad(
+    grad_loss: Array,
+    log_prob: Array,
+    target: Array,
+    weight: Array | None,
+    grad_zloss: Array | None,
+    lse_for_zloss: Array | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    lse_square_scale_for_zloss: float,
+) -> tuple[Array]:
+    """The gradient of cross entropy for its input."""
+    scores, scale = widened(log_prob), lse_square_scale_for_zloss
+    rows, weights = _Targets(scores, target, ignore_index), _weights(scores, weight)
+    if lse_for_zloss is not None and lse_for_zloss.ndim == 2:
+        scores = scores - lse_for_zloss.astype(scores.dtype)
+    grad = grad_loss.astype(scores.dtype).reshape(-1)
+    both = grad if grad_zloss is None or not grad_zloss.size else grad + grad_zloss.astype(scores.dtype).reshape(-1)
+    of_rows = rows.weight(weights)
+    if reduction == "mean":
+        grad, both = grad / jnp.sum(of_rows), both / jnp.sum(rows.counts)
+    of_row = grad * (1 - label_smoothing) * of_rows
+    smooth = jnp.broadcast_to(grad * (label_smoothing / log_prob.shape[1]), of_row.shape)
+    factor = of_row + smooth * jnp.sum(weights)
+    if scale and lse_for_zloss is not None:
+        factor = factor + 2 * scale * lse_for_zloss.astype(scores.dtype).reshape(-1) * both
+    out = jnp.exp(scores) * factor[:, None] - smooth[:, None] * weights
+    out = out.at[jnp.arange(len(out)), rows.target].add(-of_row)
+    return (jnp.where(rows.counts[:, None], out, 0).astype(log_prob.dtype),)
+
+
+def _weights(scores: Array, weight: Array | None) -> Array:
+    return jnp.ones(scores.shape[1], scores.dtype) if weight is None else weight.astype(scores.dtype)
+
+
+class _Targets:
+    """Of each row whether it counts, and its class, 0 where there is none."""
+
+    def __init__(self, scores: Array, target: Array, ignored: int) -> None:
+        self.counts, self._exists = target != ignored, (target >= 0) & (target < scores.shape[1])
+        self.target = jnp.where(self.counts & self._exists, target, 0)
+
+    def weight(self, weights: Array) -> Array:
+        """The weights of the rows, NaN where there is no class, 0 where they do not count."""
+        return jnp.where(self.counts, jnp.where(self._exists, weights[self.target], jnp.nan), 0)
+
+    def losses(
+        self, log_prob: Array, lse: Array, weights: Array, reduction: str, smoothing: float, scale: float
+    ) -> tuple[Array, Array]:
+        """``loss`` and ``zloss``."""
+        of_rows = self.weight(weights)
+        loss = -(1 - smoothing) * of_rows * jnp.take_along_axis(log_prob, self.target[:, None], 1)[:, 0]
+        if smoothing:
+            loss = loss - smoothing / log_prob.shape[1] * jnp.where(self.counts, jnp.sum(log_prob * weights, 1), 0)
+        zloss = jnp.where(self.counts, scale * lse * lse, 0)
+        if reduction != "none":
+            loss, zloss = jnp.sum(loss)[None], jnp.sum(zloss)[None]
+        if reduction == "mean":
+            loss, zloss = loss / jnp.sum(of_rows), zloss / jnp.sum(self.counts)
+        return (loss + zloss if scale else loss), zloss
 
 
 # --- SwiGLU ----------------------------------------------------------------------------------------------------------
@@ -464,3 +808,33 @@ def _windows(input: Array, act_seq_len: Sequence[int] | None, width: int, stride
     sequences = zip([0, *ends[:-1]], ends, strict=True)
     starts = [s for begin, end in sequences for s in range(begin, end - width + 1, stride)]
     return np.array(starts, np.int32).reshape(-1, 1) + np.arange(width, dtype=np.int32)
+
+
+# --- AdamW -----------------------------------------------------------------------------------------------------------
+
+
+def apply_adam_w_v2(
+    var: Array,
+    m: Array,
+    v: Array,
+    max_grad_norm: Array | None,
+    grad: Array,
+    step: Array,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    eps: float,
+    amsgrad: bool,
+    maximize: bool,
+) -> tuple[Array, Array, Array, Array | None]:
+    """``var``, ``m``, ``v`` and ``max_grad_norm`` after a step of AdamW."""
+    t = widened(step).reshape(()) + 1
+    g = -widened(grad) if maximize else widened(grad)
+    mean = beta1 * widened(m) + (1 - beta1) * g
+    square = beta2 * widened(v) + (1 - beta2) * g * g
+    most = jnp.maximum(widened(max_grad_norm), square) if amsgrad and max_grad_norm is not None else None
+    root = jnp.sqrt((square if most is None else most) / (1 - beta2**t))
+    changed = (1 - lr * weight_decay) * widened(var) - lr * (mean / (1 - beta1**t)) / (root + eps)
+    largest = None if most is None or max_grad_norm is None else most.astype(max_grad_norm.dtype)
+    return changed.astype(var.dtype), mean.astype(m.dtype), square.astype(v.dtype), largest

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-import jax.numpy as jnp
 from jax import Array
 
 from descend.jax import definitions
-from descend.jax.batching import apart, batch_first, batch_second
-from descend.jax.derivatives import add_through_statistics
+from descend.jax.batching import apart, batch_second
+from descend.jax.group_norm import Gradients, define, gradients, in_batch, statistics_in_batch
 from descend.jax.library import Operator, Results, Values
 
 _FORWARD = Operator("group_norm_swish", definitions.group_norm_swish)
@@ -100,66 +98,20 @@ def group_norm_swish_grad(
     return dx, dgamma, dbeta
 
 
-def _gradients(dy: Array, values: Values, wanted: Sequence[str]) -> tuple[Array, Array | None, Array | None]:
-    """The backward operator, with or without swish.
-
-    There is no operator for group norm alone, but where swish_scale is 0 the sigmoid is one half: twice that, exactly.
-    """
-    mean, rstd, x, gamma, beta = (values[name] for name in ("mean", "rstd", "x", "gamma", "beta"))
-    groups, needs = values["num_groups"], ("gamma" in wanted, "beta" in wanted)
-    if values["activate_swish"]:
-        return group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, groups, "NCHW", values["swish_scale"], *needs)
-    wide = definitions.statistics_dtype(x)
-    dx, *halves = group_norm_swish_grad(
-        dy, mean, rstd, x, gamma.astype(wide) * 2, beta.astype(wide), groups, "NCHW", 0.0, *needs
-    )
-    dgamma, dbeta = (None if half is None else half * 2 for half in halves)
-    return dx, dgamma, dbeta
+def _gradients(dy: Array, values: Values, wanted: Sequence[str]) -> Gradients:
+    if not values["activate_swish"]:
+        return gradients(dy, values, wanted, "x", "num_groups")
+    mean, rstd, x, gamma, beta, groups = (values[name] for name in ("mean", "rstd", "x", "gamma", "beta", "num_groups"))
+    needs = ("gamma" in wanted, "beta" in wanted)
+    return group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, groups, "NCHW", values["swish_scale"], *needs)
 
 
-def _by_channel(statistic: Array, x: Array) -> Array:
-    """[N, groups] as [N, C, 1, ...]: for each channel what its group has."""
-    each = jnp.repeat(statistic, x.shape[1] // statistic.shape[1], axis=1)
-    return each.reshape(*x.shape[:2], *[1] * (x.ndim - 2))
-
-
-def _transpose(values: Values, cotangents: Sequence[Array | None], wanted: Sequence[str]) -> Values:
-    x = values["x"]
-    dy, *through = cotangents
-    dx = dgamma = dbeta = None
-    if dy is not None:
-        dx, dgamma, dbeta = _gradients(dy, values, wanted)
-    if "x" in wanted and any(c is not None for c in through):
-        dmean, drstd = (None if s is None else _by_channel(s, x) for s in through)
-        mean, rstd = (_by_channel(values[name], x) for name in ("mean", "rstd"))
-        dx = add_through_statistics(dx, x, mean, rstd, dmean, drstd, math.prod(x.shape[1:]) // values["num_groups"])
-    return {"x": dx, "gamma": dgamma, "beta": dbeta}
-
-
-_SAVED = ("x", "gamma", "beta", "mean", "rstd")
-_FORWARD.differentiable(_SAVED, definitions.group_norm_swish_tangents, _transpose)
-
-# A batch becomes more channels in more groups: each sample then keeps gradients of its own for gamma and beta.
-
-
-def _parameters(values: Values, dims: Mapping[str, int], size: int) -> Values:
-    flat = {name: batch_first(values[name], dims.get(name), size).reshape(-1) for name in ("gamma", "beta")}
-    return flat | {"num_groups": size * values["num_groups"]}
-
-
-@_FORWARD.batched
-def _batched_forward(size: int, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
-    x = batch_second(values["x"], dims.get("x"), size)
-    results = _FORWARD(**values | _parameters(values, dims, size) | {"x": x})
-    return tuple(apart(r, 1, size) for r in results), (1, 1, 1)
+define(_FORWARD, definitions.group_norm_swish_tangents, _gradients, "x", "num_groups")
 
 
 @_BACKWARD.batched
 def _batched_backward(size: int, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
     wide = {name: batch_second(values[name], dims.get(name), size) for name in ("dy", "x")}
-    samples, groups = wide["x"].shape[0], values["num_groups"]
-    for name in ("mean", "rstd"):  # of each sample in any shape
-        statistic = batch_first(values[name], dims.get(name), size).reshape(size, samples, groups)
-        wide[name] = batch_second(statistic, 0, size)
-    dx, *parameters = _BACKWARD(**values | _parameters(values, dims, size) | wide)
+    wide |= statistics_in_batch(values, dims, size, (wide["x"].shape[0], values["num_groups"]))
+    dx, *parameters = _BACKWARD(**values | in_batch(values, dims, size, ("num_groups",)) | wide)
     return (apart(dx, 1, size), *(apart(p, 0, size) for p in parameters)), (1, 0, 0)

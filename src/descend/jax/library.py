@@ -187,7 +187,10 @@ class Operator:
 
         def jvp(primals: Sequence[Any], given: Sequence[Any], *, operands: Any, attributes: Any) -> tuple[Any, Any]:
             results = self._primitive.bind(*primals, operands=operands, attributes=attributes)
-            all_values = dict(zip(operands, primals, strict=True)) | dict(zip(names, results, strict=True))
+            static = {p.python: None for p in self._contract.attributes} | dict(attributes)
+            wanted = self._wanted(dict.fromkeys(operands) | static)
+            there = [name for name, w in zip(names, wanted, strict=True) if w]
+            all_values = dict(zip(operands, primals, strict=True)) | dict(zip(there, results, strict=True))
             kept = {name: all_values[name] for name in saved if name in all_values}
             moving = {n: t for n, t in zip(operands, given, strict=True) if type(t) is not ad.Zero}
             out = bind(

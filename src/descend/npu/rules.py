@@ -19,7 +19,8 @@ STAYS = frozenset(
         # They are about pinned memory.
         *("is_pinned", "_pin_memory"),
         # They call Descend's own aclnn functions, or, the last, npu_fusion_attention_v3.
-        *("native_layer_norm", "native_layer_norm_backward", "gelu", "gelu_", "gelu_backward"),
+        *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
+        *("gelu", "gelu_", "gelu_backward"),
         "scaled_dot_product_attention",
     }
 )

@@ -85,6 +85,59 @@ def layer_norm(
     return out.to(input.dtype), mean.to(statistics_dtype(input)), rstd.to(statistics_dtype(input))
 
 
+def deep_norm(
+    x: Tensor, gx: Tensor, beta: Tensor, gamma: Tensor, alpha: float = 0.3, epsilon: float = 1e-6
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``mean``, ``rstd`` and ``y`` of deep norm."""
+    y, mean, rstd = layer_norm(_wide(x) * alpha + _wide(gx), gamma.shape, gamma, beta, epsilon)
+    return mean.to(statistics_dtype(x)), rstd.to(statistics_dtype(x)), y.to(x.dtype)
+
+
+def add_layer_norm(
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    bias: Tensor | None = None,
+    epsilon: float = 1e-5,
+    additional_output: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """``y``, ``mean``, ``rstd`` and ``x`` of the layer norm of ``x1 + x2 + bias``."""
+    x = sum_of(x1, x2, bias)
+    y, mean, rstd = layer_norm(x, gamma.shape, gamma, beta, epsilon)
+    dtype, wide = sum_dtype(x1, x2), statistics_dtype(x1)
+    return y.to(dtype), mean.to(wide), rstd.to(wide), x.to(dtype) if additional_output else None
+
+
+def sum_of(x1: Tensor, x2: Tensor, bias: Tensor | None) -> Tensor:
+    """Their sum in the type of the arithmetic."""
+    x = _wide(x1) + _wide(x2)
+    return x if bias is None else x + _wide(bias)
+
+
+def sum_dtype(x1: Tensor, x2: Tensor) -> torch.dtype:
+    """The dtype of add_layer_norm's results of rows: float32, or float64, where the terms have two."""
+    either = torch.promote_types(x1.dtype, x2.dtype)
+    return either if x1.dtype is x2.dtype or either is torch.float64 else torch.float32
+
+
+def add_layer_norm_grad(
+    dy: Tensor,
+    x1: Tensor,
+    x2: Tensor | None,
+    rstd: Tensor,
+    mean: Tensor,
+    gamma: Tensor,
+    dsum: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``dx``, ``dgamma`` and ``dbeta`` of the layer norm of ``x1 + x2``."""
+    x = _wide(x1) if x2 is None else _wide(x1) + _wide(x2)
+    gradients = layer_norm_backward(_wide(dy), x, gamma.shape, mean, rstd, _wide(gamma))
+    dx, dgamma, dbeta = (g for g in gradients if g is not None)
+    dx, wide = dx if dsum is None else dx + _wide(dsum), statistics_dtype(dy)
+    return dx.to(dy.dtype), dgamma.to(wide), dbeta.to(wide)
+
+
 def layer_norm_backward(
     grad_out: Tensor,
     input: Tensor,
@@ -126,14 +179,47 @@ def group_norm_swish(
     swish_scale: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``y``, ``mean`` and ``rstd`` of group norm + swish."""
+    z, mean, rstd = _group_norm(x, gamma, beta, num_groups, eps)
+    y = z * torch.sigmoid(swish_scale * z) if activate_swish else z
+    return y.reshape(x.shape).to(x.dtype), mean, rstd
+
+
+def group_norm_silu(
+    input: Tensor, gamma: Tensor | None, beta: Tensor | None, group: int, eps: float = 1e-5
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``out``, ``mean`` and ``rstd`` of group norm + SiLU."""
+    z, mean, rstd = _group_norm(input, gamma, beta, group, eps)
+    return (z * torch.sigmoid(z)).reshape(input.shape).to(input.dtype), mean, rstd
+
+
+def group_norm(
+    input: Tensor,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    n: int,
+    c: int,
+    hxw: int,
+    group: int,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``out``, ``mean`` and ``rstd`` of group norm."""
+    z, mean, rstd = _group_norm(input, gamma, beta, group, eps)
+    return z.reshape(input.shape).to(input.dtype), mean, rstd
+
+
+def _group_norm(
+    x: Tensor, gamma: Tensor | None, beta: Tensor | None, num_groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm, [N, groups, channels of a group, HxW], not rounded; mean and rstd."""
     wide = _grouped(_wide(x), num_groups)
     mean = _mean(wide, [2, 3])
     centred = wide - mean
     rstd = (_mean(centred * centred, [2, 3]) + eps).rsqrt()
-    z = centred * rstd * _by_channel(gamma, num_groups) + _by_channel(beta, num_groups)
-    y = z * torch.sigmoid(swish_scale * z) if activate_swish else z
+    z = centred * rstd
+    z = z if gamma is None else z * _by_channel(gamma, num_groups)
+    z = z if beta is None else z + _by_channel(beta, num_groups)
     mean, rstd = (s.reshape(x.shape[0], num_groups).to(statistics_dtype(x)) for s in (mean, rstd))
-    return y.reshape(x.shape).to(x.dtype), mean, rstd
+    return z, mean, rstd
 
 
 def group_norm_swish_grad(
@@ -156,13 +242,41 @@ def group_norm_swish_grad(
     z = xhat * weight + _by_channel(beta, num_groups)
     sig = _sigmoid(swish_scale * z)
     dz = _grouped(_wide(dy), num_groups) * sig * (1 + swish_scale * z * (1 - sig))
-    g = dz * weight
-    dx = r * (g - _mean(g, [2, 3]) - xhat * _mean(g * xhat, [2, 3]))
     return (
-        dx.reshape(x.shape).to(x.dtype),
+        _through_groups(dz * weight, xhat, r).reshape(x.shape).to(x.dtype),
         (dz * xhat).sum((0, 3)).reshape(gamma.shape).to(gamma.dtype) if dgamma_is_require else None,
         dz.sum((0, 3)).reshape(beta.shape).to(beta.dtype) if dbeta_is_require else None,
     )
+
+
+def group_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    gamma: Tensor | None,
+    n: int,
+    c: int,
+    hxw: int,
+    group: int,
+    output_mask: Sequence[bool] = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """``grad_input``, ``grad_gamma`` and ``grad_beta`` of group norm, None where masked out."""
+    shape = (n, group, c // group, hxw)
+    dz, r = _wide(grad_out).reshape(shape), _wide(rstd).reshape(n, group, 1, 1)
+    xhat = (_wide(input).reshape(shape) - _wide(mean).reshape(n, group, 1, 1)) * r
+    g = dz if gamma is None else dz * _by_channel(gamma, group)
+    like, dtype = ([c], statistics_dtype(input)) if gamma is None else (gamma.shape, gamma.dtype)
+    return (
+        _through_groups(g, xhat, r).reshape(input.shape).to(input.dtype) if output_mask[0] else None,
+        (dz * xhat).sum((0, 3)).reshape(like).to(dtype) if output_mask[1] else None,
+        dz.sum((0, 3)).reshape(like).to(dtype) if output_mask[2] else None,
+    )
+
+
+def _through_groups(g: Tensor, xhat: Tensor, rstd: Tensor) -> Tensor:
+    """The gradient of a group's elements, from that of xhat."""
+    return rstd * (g - _mean(g, [2, 3]) - xhat * _mean(g * xhat, [2, 3]))
 
 
 class _OfInput(torch.autograd.Function):
@@ -232,6 +346,11 @@ def _ndtr(x: Tensor) -> Tensor:
     return _by(_Ndtr, torch.special.ndtr, x)
 
 
+def _power(base: float, exponent: Tensor) -> Tensor:
+    """Of a base that is not negative."""
+    return _exp(exponent * math.log(base)) if base > 0 else torch.zeros_like(exponent)
+
+
 def _density(x: Tensor) -> Tensor:
     return _exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
@@ -270,6 +389,144 @@ def _softmax_mask(x: Tensor, mask: Tensor | None, triangle: bool) -> Tensor | No
     if triangle:
         return torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
     return mask
+
+
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """Softmax along ``dim``."""
+    return _wide(x).softmax(dim).to(x.dtype)
+
+
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """Log softmax along ``dim``."""
+    return _wide(x).log_softmax(dim).to(x.dtype)
+
+
+def softmax_backward(grad_output: Tensor, output: Tensor, dim: int = -1) -> Tensor:
+    """The gradient of softmax."""
+    dy, y = _wide(grad_output), _wide(output)
+    return ((dy - (dy * y).sum(dim, keepdim=True)) * y).to(grad_output.dtype)
+
+
+def log_softmax_backward(grad_output: Tensor, output: Tensor, dim: int = -1) -> Tensor:
+    """The gradient of log softmax."""
+    dy, y = _wide(grad_output), _wide(output)
+    return (dy - _exp(y) * dy.sum(dim, keepdim=True)).to(grad_output.dtype)
+
+
+def cross_entropy_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """``loss``, ``log_prob``, ``zloss`` and ``lse`` of cross entropy."""
+    wide, scale = _wide(input), lse_square_scale_for_zloss
+    rows = _Targets(wide, target, weight, ignore_index)
+    most = wide.detach().amax(1, keepdim=True)
+    lse = _exp(wide - most).sum(1, keepdim=True).log() + most
+    log_prob = wide - lse
+    loss = -log_prob.gather(1, rows.target).squeeze(1) * rows.weight
+    if label_smoothing:
+        smooth = -(log_prob * rows.of_classes).sum(1) * rows.counts
+        loss = (1 - label_smoothing) * loss + label_smoothing / input.shape[1] * smooth
+    zloss = scale * (lse * lse).squeeze(1) * rows.counts
+    if reduction != "none":
+        loss, zloss = _total(loss), _total(zloss)
+    if reduction == "mean":
+        loss, zloss = loss / _total(rows.weight), zloss / _total(rows.counts)
+    loss = loss + zloss if scale else loss
+    return (
+        loss.to(input.dtype),
+        log_prob.to(input.dtype),
+        zloss.to(input.dtype) if return_zloss else None,
+        lse.squeeze(1).to(input.dtype) if scale else None,
+    )
+
+
+def cross_entropy_loss_grad(
+    grad_loss: Tensor,
+    log_prob: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    grad_zloss: Tensor | None = None,
+    lse_for_zloss: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+) -> Tensor:
+    """The gradient of cross entropy for its input."""
+    scores, scale = _wide(log_prob), lse_square_scale_for_zloss
+    rows = _Targets(scores, target, weight, ignore_index)
+    if lse_for_zloss is not None and lse_for_zloss.dim() == 2:
+        scores = scores - lse_for_zloss.to(scores.dtype)
+    grad = grad_loss.to(scores.dtype).flatten()
+    both = grad if grad_zloss is None or not grad_zloss.numel() else grad + grad_zloss.to(scores.dtype).flatten()
+    if reduction == "mean":
+        grad, both = grad / _total(rows.weight), both / _total(rows.counts)
+    of_row, smooth = grad * (1 - label_smoothing) * rows.weight, grad * (label_smoothing / log_prob.shape[1])
+    factor = of_row + smooth * _total(rows.of_classes) if label_smoothing else of_row
+    if scale and lse_for_zloss is not None:
+        factor = factor + 2 * scale * lse_for_zloss.to(scores.dtype).flatten() * both
+    out = (_exp(scores) * factor.unsqueeze(1)).scatter_add(1, rows.target, -of_row.unsqueeze(1))
+    if label_smoothing:
+        out = out - smooth.unsqueeze(1) * rows.of_classes
+    return out.masked_fill(rows.counts.unsqueeze(1) == 0, 0.0).to(log_prob.dtype)
+
+
+def through_log_prob(log_prob: Tensor, of_log_prob: Tensor | None, of_lse: Tensor | None) -> Tensor:
+    """The gradient of cross entropy's input through ``log_prob`` and ``lse``."""
+    wide = _wide(log_prob)
+    direct = torch.zeros_like(wide) if of_log_prob is None else of_log_prob.to(wide.dtype)
+    lse = -direct.sum(1, keepdim=True)
+    if of_lse is not None:
+        lse = lse + of_lse.to(wide.dtype).unsqueeze(1)
+    return (direct + _exp(wide) * lse).to(log_prob.dtype)
+
+
+def cross_entropy_loss_weight_gradient(
+    loss: Tensor,
+    log_prob: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The gradient of the weights of classes, from that of the loss."""
+    wide = _wide(log_prob)
+    rows = _Targets(wide, target, weight, ignore_index)
+    target = rows.target.squeeze(1)
+    nll = -(1 - label_smoothing) * wide.gather(1, rows.target).squeeze(1) * rows.counts
+    smooth = -label_smoothing / wide.shape[1] * wide * rows.counts.unsqueeze(1)
+    grad = loss.to(wide.dtype).expand(target.shape)
+    if reduction == "mean":
+        grad = grad / _total(rows.weight)
+        mean = (_total(nll * rows.weight) + _total((smooth * rows.of_classes).sum(1))) / _total(rows.weight)
+        nll = nll - mean * rows.counts
+    of_target = torch.zeros_like(rows.of_classes).scatter_add(0, target, grad * nll)
+    return (of_target + (grad.unsqueeze(1) * smooth).sum(0)).to(weight.dtype)
+
+
+def _total(numbers: Tensor) -> Tensor:
+    """Their sum, [1]: over no samples ``vmap`` takes no numbers without dimensions."""
+    return numbers.sum(0, keepdim=True)
+
+
+class _Targets:
+    """Of each row the class [N, 1], 1 where it counts, else 0, and the class's weight, NaN where there is no class."""
+
+    def __init__(self, scores: Tensor, target: Tensor, weight: Tensor | None, ignored: int) -> None:
+        counts, exists = target != ignored, (target >= 0) & (target < scores.shape[1])
+        self.counts = counts.to(scores.dtype)
+        self.target = target.long().masked_fill(~(counts & exists), 0).unsqueeze(1)
+        self.of_classes = scores.new_ones(scores.shape[1]) if weight is None else weight.to(scores.dtype)
+        of_rows = self.of_classes.gather(0, self.target.squeeze(1))
+        self.weight = of_rows.masked_fill(~exists, math.nan).masked_fill(~counts, 0)
 
 
 def swi_glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -339,6 +596,34 @@ def gelu_backward_v2(grad_output: Tensor, x: Tensor, approximate: str = "none") 
     else:
         slope = _ndtr(wide) + wide * _density(wide)
     return (_wide(grad_output) * slope).to(torch.promote_types(grad_output.dtype, x.dtype))
+
+
+def apply_adam_w_v2(
+    var: Tensor,
+    m: Tensor,
+    v: Tensor,
+    max_grad_norm: Tensor | None,
+    grad: Tensor,
+    step: Tensor,
+    lr: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    weight_decay: float = 0.01,
+    eps: float = 1e-8,
+    amsgrad: bool = False,
+    maximize: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """``var``, ``m``, ``v`` and ``max_grad_norm`` after a step of AdamW."""
+    t = _wide(step).reshape([1] * var.dim()) + 1  # without dimensions it would have no gradient in a batch of no calls
+    first, second = (1 - _power(beta, t) for beta in (beta1, beta2))
+    g = -_wide(grad) if maximize else _wide(grad)
+    mean = beta1 * _wide(m) + (1 - beta1) * g
+    square = beta2 * _wide(v) + (1 - beta2) * g * g
+    most = torch.maximum(_wide(max_grad_norm), square) if amsgrad and max_grad_norm is not None else None
+    root = ((square if most is None else most) / second) ** 0.5  # sqrt would keep its result, as exp does
+    changed = (1 - lr * weight_decay) * _wide(var) - lr * (mean / first) / (root + eps)
+    largest = None if most is None or max_grad_norm is None else most.to(max_grad_norm.dtype)
+    return changed.to(var.dtype), mean.to(m.dtype), square.to(v.dtype), largest
 
 
 def nsa_compress(

@@ -10,7 +10,7 @@ import copyreg
 import types
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeGuard
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import Proxy
 
+from descend.torch.add_layer_norm import add_layer_norm
 from descend.torch.add_rms_norm import add_rms_norm
 from descend.torch.annotated import with_types
 from descend.torch.gemma_rms_norm import gemma_rms_norm
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
 from descend.torch.library import constant, statistics_dtype
-from descend.torch.modules import default_epsilon
+from descend.torch.modules import default_epsilon, normalise_groups
 from descend.torch.releases import has_any_global_hook
 from descend.torch.rms_norm import rms_norm
 
@@ -44,7 +45,7 @@ Origin = tuple[type[nn.Module], "type[Form]", Any]
 """A module's class before, the form, and the form's parts: a named tuple, `Parts` for norms."""
 
 _mixed: dict[Origin, tuple[Any, type[nn.Module]]] = {}
-"""The mixed classes, and the forward that the class before had: a class that others gave another is mixed anew."""
+"""The mixed classes, and what they were made from: a class that others gave another forward is mixed anew."""
 _metaclasses: dict[type, type] = {}
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -69,6 +70,11 @@ class Form:
     def made_of(cls, base: type[nn.Module], parts: Any) -> dict[str, Any]:
         """What a class that is mixed of this form and ``base`` has besides."""
         return {}
+
+    @classmethod
+    def made_from(cls, base: type[nn.Module], parts: Any) -> Any:
+        """What `made_of` looks at besides: where others have changed that, a class is mixed anew."""
+        return base.forward
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # The class is made at run time, so that pickle does not find it by its name: what makes a module of the class
@@ -96,16 +102,19 @@ def mix(base: type[nn.Module], form: type[Form], parts: Any = None) -> type[nn.M
     Raises SubclassError where ``base`` refuses it.
     """
     key = (base, form, parts or Parts())
+    source = form.made_from(base, key[2])
     before, made = _mixed.get(key, (None, base))
-    if before != base.forward or key not in _mixed:
+    if before != source or key not in _mixed:
         body = {"__module__": base.__module__, "__doc__": form.__doc__, "_origin": key, "_parts": key[2]}
         body["title"] = form.title.format(**key[2]._asdict())
         body |= form.made_of(base, key[2])
+        # What transformers saves of a model has the name of its class.
+        prefix = "" if hasattr(base, "save_pretrained") else "Descend"
         try:
-            made = _metaclass(type(base))(f"Descend{base.__name__}", (form, base), body)
+            made = _metaclass(type(base))(prefix + base.__name__, (form, base), body)
         except Exception as error:  # whatever its __init_subclass__ or metaclass raises
             raise SubclassError(f"{base.__name__} cannot be subclassed: {error!r}") from error
-        _mixed[key] = base.forward, made
+        _mixed[key] = source, made
     return made
 
 
@@ -178,6 +187,8 @@ class Norm(Form):
 
     normalized_shape: tuple[int, ...]
     _parameters: dict[str, nn.Parameter | None]
+    adds: ClassVar[str] = ""
+    """The operator that adds and normalises the sum, as `normalise_sum` does; none where there is no such."""
 
     @with_types
     def forward(self, *input: Tensor, **named: Tensor) -> Tensor:
@@ -198,6 +209,10 @@ class Norm(Form):
         return result
 
     def _normalise(self, x: Tensor) -> Tensor:
+        return self.normalise_sum(x)[0]
+
+    def normalise_sum(self, *terms: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of the sum of one or two terms of one shape and dtype, and the sum."""
         raise NotImplementedError
 
     def _epsilon(self, x: Tensor) -> float:
@@ -218,11 +233,17 @@ class LayerNorm(Norm):
     """Layer norm in float32, rounded once."""
 
     title = "layer_norm"
+    adds = "add_layer_norm"
 
-    def _normalise(self, x: Tensor) -> Tensor:
-        weight, bias = self._parameter(self._parts.weight), self._parameter(self._parts.bias)
+    def normalise_sum(self, *terms: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of the sum of one or two terms of one shape and dtype, and the sum."""
+        x, weight, bias = terms[0], self._parameter(self._parts.weight), self._parameter(self._parts.bias)
         shape = self.normalized_shape if isinstance(self, nn.LayerNorm) else self._gamma(x).shape
-        return layer_norm(x, shape, weight, bias, self._epsilon(x))[0]
+        if len(terms) == 1:
+            return layer_norm(x, shape, weight, bias, self._epsilon(x))[0], x
+        gamma, beta = (constant(n, shape, x) if p is None else p for n, p in ((1.0, weight), (0.0, bias)))
+        y, _, _, total = add_layer_norm(x, terms[1], gamma, beta, None, self._epsilon(x), True)
+        return y, cast("Tensor", total)
 
 
 def _rms_norm(terms: tuple[Tensor, ...], gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -238,11 +259,7 @@ class RMSNorm(Norm):
     """RMS norm in float32, rounded once."""
 
     title = "rms_norm"
-    adds: ClassVar[bool] = True
-    """Whether it can be the norm of a sum, as one operator: `normalise_sum`."""
-
-    def _normalise(self, x: Tensor) -> Tensor:
-        return self.normalise_sum(x)[0]
+    adds = "add_rms_norm"
 
     def normalise_sum(self, *terms: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of the sum of one or two terms of one shape and dtype, and the sum."""
@@ -280,7 +297,7 @@ class WeightRMSNorm(RMSNorm):
     """RMS norm that is rounded to the weight's dtype before the weight: T5's."""
 
     title = "rms_norm, rounded to the weight's dtype before it"
-    adds = False
+    adds = ""
 
     def _normalise(self, x: Tensor) -> Tensor:
         gamma = self._gamma(x)
@@ -308,15 +325,20 @@ class TorchRMSNorm(RMSNorm):
         return default_epsilon(x) if self.eps is None else self.eps
 
 
-class SwishedGroupNorm(Form):
-    """A group norm that a SiLU follows in a `SwishSequential`; called alone it is PyTorch's."""
+class GroupNorm(Norm):
+    """Group norm in float32, rounded once. What is laid out channels-last is left to PyTorch, whose result is, too."""
 
-    title = "group_norm_swish, with the SiLU after it"
+    title = "group_norm"
     num_groups: int
     num_channels: int
     weight: Tensor | None
     bias: Tensor | None
     eps: float
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        if x.dim() < 2 or _is_channels_last(x):
+            return self._own(x)
+        return normalise_groups(x, self.num_groups, self._parameter("weight"), self._parameter("bias"), self.eps)
 
     @with_types
     def forward_with_swish(self, x: Tensor) -> Tensor:
@@ -327,8 +349,19 @@ class SwishedGroupNorm(Form):
         return group_norm_swish(x, weight, bias, self.num_groups, eps=self.eps)[0]
 
 
+def _is_channels_last(x: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.dim() in formats and not x.is_contiguous() and x.is_contiguous(memory_format=formats[x.dim()])
+
+
+class SwishedGroupNorm(GroupNorm):
+    """A group norm that a SiLU follows in a `SwishSequential`; called alone it is `GroupNorm`."""
+
+    title = "group_norm_swish, with the SiLU after it"
+
+
 class SwishSequential(Form):
-    """``torch.nn.Sequential`` that computes a `SwishedGroupNorm` and the SiLU after it as one operator."""
+    """``torch.nn.Sequential`` that computes a `GroupNorm` and the SiLU after it as one operator."""
 
     title = "a chain with group_norm_swish"
     _modules: dict[str, nn.Module]
@@ -349,10 +382,10 @@ class SwishSequential(Form):
         return input
 
 
-def _joined(module: nn.Module, after: nn.Module | None, input: Any) -> TypeGuard[SwishedGroupNorm]:
+def _joined(module: nn.Module, after: nn.Module | None, input: Any) -> TypeGuard[GroupNorm]:
     """Whether both are computed as one operator, which torch.fx records as it does a module."""
     return (
-        isinstance(module, SwishedGroupNorm)
+        isinstance(module, GroupNorm)
         and type(after) is nn.SiLU
         and not ("forward" in module.__dict__ or "forward" in after.__dict__)
         and not (hooked(module) or hooked(after))

@@ -28,7 +28,7 @@ class GatedRMSNorm(RMSNorm):
     """
 
     title = "rms_norm times {activation} of the gate"
-    adds = False
+    adds = ""
     _first: ClassVar[bool] = False
     """Whether the gate comes before the norm."""
     _rounded: ClassVar[bool] = False

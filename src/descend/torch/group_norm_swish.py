@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from descend.torch import definitions
 from descend.torch.batching import batch_first, batch_second
-from descend.torch.derivatives import add_through_statistics, differentiate_backward, keep, results_again
-from descend.torch.library import Operator, statistics_dtype
+from descend.torch.derivatives import differentiate_backward
+from descend.torch.group_norm import Gradients, define, gradients, results_like
+from descend.torch.library import Operator
 from descend.torch.sharding import Split, sharded
 
 _FORWARD = Operator("group_norm_swish")
@@ -85,8 +84,7 @@ def group_norm_swish_grad(
 def _fake_forward(
     x: Tensor, gamma: Tensor, beta: Tensor, num_groups: int, *_: Any, **__: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    mean, rstd = (x.new_empty([x.shape[0], num_groups], dtype=statistics_dtype(x)) for _ in range(2))
-    return x.new_empty(x.shape), mean, rstd
+    return results_like(x, num_groups)
 
 
 @_BACKWARD.fake
@@ -110,111 +108,46 @@ def _fake_backward(
     )
 
 
-def _gradients(
+def gradients_of_swish(
     dy: Tensor,
     mean: Tensor,
     rstd: Tensor,
+    needs: Sequence[bool],
     x: Tensor,
     gamma: Tensor,
     beta: Tensor,
     num_groups: int,
-    swish: tuple[bool, float],
-    wanted: tuple[bool, bool],
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The backward operator, with or without swish.
-
-    There is no operator for group norm alone, but where swish_scale is 0 the sigmoid is one half: twice that, exactly.
-    """
-    activate, scale = swish
-    if activate:
-        return group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, num_groups, "NCHW", scale, *wanted)
-    wide = statistics_dtype(x)
-    halves = group_norm_swish_grad(
-        dy, mean, rstd, x, gamma.to(wide) * 2, beta.to(wide), num_groups, "NCHW", 0.0, *wanted
-    )
-    dgamma, dbeta = (
-        None if half is None else (half * 2).to(p.dtype) for half, p in zip(halves[1:], (gamma, beta), strict=True)
-    )
-    return halves[0], dgamma, dbeta
+    swish_scale: float = 1.0,
+) -> Gradients:
+    """Those of group norm followed by swish."""
+    return group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, num_groups, "NCHW", swish_scale, *needs[1:])
 
 
-def _by_channel(statistic: Tensor, x: Tensor) -> Tensor:
-    """[N, groups] as [N, C, 1, ...]: for each channel what its group has."""
-    samples, groups = statistic.shape
-    each = statistic.unsqueeze(-1).expand(samples, groups, x.shape[1] // groups)
-    return each.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
+def _gradients(
+    dy: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    needs: Sequence[bool],
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    num_groups: int,
+    data_format: str | None,
+    eps: float,
+    activate_swish: bool,
+    swish_scale: float,
+) -> Gradients:
+    given = (dy, mean, rstd, needs, x, gamma, beta, num_groups)
+    return gradients_of_swish(*given, swish_scale) if activate_swish else gradients(*given)
 
 
-class _GroupNormSwish(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        keyset: Any,
-        named: dict[str, Any],
-        x: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        num_groups: int,
-        data_format: str | None,
-        eps: float,
-        activate_swish: bool,
-        swish_scale: float,
-    ) -> Any:
-        args = (x, gamma, beta, num_groups, data_format, eps, activate_swish, swish_scale)
-        results = _FORWARD.forward(keyset, args, named)
-        ctx.save_for_backward(keep(x), keep(gamma), keep(beta), *results[1:])
-        ctx.num_groups, ctx.eps = num_groups, eps
-        ctx.swish = activate_swish, swish_scale
-        ctx.set_materialize_grads(False)
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None) -> Any:
-        x, gamma, beta, *statistics = ctx.saved_tensors
-        args = (x, gamma, beta, ctx.num_groups, "NCHW", ctx.eps, *ctx.swish)
-        mean, rstd = results_again(_FORWARD, args, tuple(statistics))
-        needs_x, *needs = ctx.needs_input_grad[2:5]
-        dx = dgamma = dbeta = None
-        if dy is not None:
-            dx, dgamma, dbeta = _gradients(
-                dy, mean, rstd, x, gamma, beta, ctx.num_groups, ctx.swish, (needs[0], needs[1])
-            )
-        if needs_x and (dmean is not None or drstd is not None):
-            dmean, drstd = (None if s is None else _by_channel(s, x) for s in (dmean, drstd))
-            elements = math.prod(x.shape[1:]) // ctx.num_groups
-            dx = add_through_statistics(dx, x, _by_channel(mean, x), _by_channel(rstd, x), dmean, drstd, elements)
-        return None, None, dx, dgamma, dbeta, None, None, None, None, None
-
-
-_FORWARD.differentiable(_GroupNormSwish, definitions.group_norm_swish)
+define(_FORWARD, definitions.group_norm_swish, _gradients, groups=3)
 differentiate_backward(_BACKWARD, definitions.group_norm_swish_grad)
-
-# A batch becomes more channels in more groups: each sample then keeps gradients of its own for gamma and beta.
 
 
 def _as_groups(statistic: Tensor, dim: int | None, size: int, shape: tuple[int, int]) -> Tensor:
     """[N, groups] of each sample, in any shape, as [N, size * groups]."""
     return batch_second(batch_first(statistic, dim, size).reshape(size, *shape), 0, size)
-
-
-@_FORWARD.batched
-def _batched_forward(
-    size: int,
-    dims: list[int | None],
-    x: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    num_groups: int,
-    *attributes: Any,
-) -> tuple[Any, Any]:
-    y, mean, rstd = _FORWARD.overload(
-        batch_second(x, dims[0], size),
-        batch_first(gamma, dims[1], size).flatten(),
-        batch_first(beta, dims[2], size).flatten(),
-        size * num_groups,
-        *attributes,
-    )
-    return tuple(t.unflatten(1, (size, -1)) for t in (y, mean, rstd)), (1, 1, 1)
 
 
 @_BACKWARD.batched
@@ -244,14 +177,6 @@ def _batched_backward(
     )
     parameters = tuple(None if t is None else t.unflatten(0, (size, -1)) for t in (dgamma, dbeta))
     return (dx.unflatten(1, (size, -1)), *parameters), (1, *(None if t is None else 0 for t in parameters))
-
-
-# Along N, or along C where whole groups fall to each process, which then has its share of num_groups.
-
-
-@sharded(_FORWARD)
-def _sharded_forward(x: Tensor, gamma: Tensor, beta: Tensor, num_groups: int, *_: Any) -> Iterable[Split]:
-    return [Split((0,), (0, 0, 0)), Split((1, 0, 0, 0), (1, 1, 1))]
 
 
 @sharded(_BACKWARD)

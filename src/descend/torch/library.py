@@ -47,7 +47,7 @@ _KINDS = {
     "tensor": "Tensor",
     "int_array": "SymInt[]",
     "bool_array": "bool[]",
-    "int": "int",
+    "int": "SymInt",
     "float": "float",
     "bool": "bool",
     "str": "str",
@@ -122,7 +122,7 @@ class _Threads:
             descend.set_num_threads(count)
 
 
-_follow_threads: Kernel = _Threads().follow if _native is None else _native.follow_threads
+follow_threads: Kernel = _Threads().follow if _native is None else _native.follow_threads
 
 
 class Operator:
@@ -163,7 +163,7 @@ class Operator:
         return f"{self.name}({', '.join(parts)}) -> " + (f"({results})" if ", " in results else results)
 
     def _run(self, *args: Any, **named: Any) -> Any:
-        _follow_threads()
+        follow_threads()
         return self._engine(*args, **named)
 
     def _run_on_cuda(self, *args: Any, **named: Any) -> Any:
@@ -198,7 +198,7 @@ class Operator:
             sentence = f"{self.name}: all tensors must be on one device, but there are {where}."
             raise from_status(161002, "ACLNN_ERR_PARAM_INVALID", sentence)
         sizes = [s for v in values.values() if isinstance(v, Tensor) for s in v.shape]
-        sizes += [s for v in values.values() if isinstance(v, (list, tuple)) for s in v]
+        sizes += [s for v in values.values() for s in (v if isinstance(v, (list, tuple)) else [v])]
         if any(isinstance(size, torch.SymInt) for size in sizes):
             return
         plain = {k: _specification(v) if isinstance(v, Tensor) else v for k, v in values.items()}

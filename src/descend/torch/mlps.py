@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from descend import _cuda
 from descend.torch.annotated import with_types
 from descend.torch.forms import Form, hooked, is_taken, mix
-from descend.torch.probing import attributes, obstacle, run, same, same_gradients, undisturbed
+from descend.torch.probing import attributes, obstacle, out_of_reach, run, same, same_gradients, undisturbed
 from descend.torch.releases import has_any_global_hook
 from descend.torch.swi_glu import swi_glu
 
@@ -116,7 +115,11 @@ def judge(module: nn.Module) -> type[nn.Module] | str | None:
         calls = [_call(module, list(maps), *probe) for probe in _probes()]
         if not calls[0].is_gated:
             return None
-        reason = obstacle(module) or _out_of_reach(maps) or _number(module, *others.values())
+        reason = (
+            obstacle(module)
+            or out_of_reach({name: p for name, child in maps.items() for p in child.parameters()})
+            or _number(module, *others.values())
+        )
         if reason is not None:
             return reason
         (name, activation), *_ = [*others.items(), (None, None)]
@@ -136,16 +139,6 @@ def _fit(maps: list[nn.Linear]) -> bool:
     if len(sizes) == 2:
         return any(a[1] == 2 * b[0] for a, b in itertools.permutations(sizes))
     return len(sizes) == 3 and any(a == b and a[1] == c[0] for a, b, c in itertools.permutations(sizes))
-
-
-def _out_of_reach(maps: dict[str, nn.Linear]) -> str | None:
-    for name, child in maps.items():
-        for parameter in child.parameters():
-            if parameter.device.type not in ("cpu", "meta", "cuda"):
-                return f"its {name} is on {parameter.device}, for which there are no kernels"
-            if parameter.is_cuda and not _cuda.available():
-                return f"its {name} is on {parameter.device}, whose kernels need Triton, which is not installed"
-    return None
 
 
 def _number(*modules: nn.Module) -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx import wrap
 
 from descend.torch.annotated import with_types
+from descend.torch.group_norm import group_norm, sizes
 from descend.torch.group_norm_swish import group_norm_swish
 from descend.torch.layer_norm import layer_norm
 from descend.torch.library import constant
@@ -142,17 +143,68 @@ class LayerNorm(_Affine):
         )
 
 
-class GroupNormSwish(_Affine):
+@wrap
+def normalise_groups(x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Group norm of [N, C, ...]. ``torch.fx`` records the call, since while it traces there is no shape yet."""
+    return group_norm(x, weight, bias, *sizes(x), num_groups, eps)[0]
+
+
+class GroupNorm(_Affine):
+    """Group norm, like ``torch.nn.GroupNorm``::
+
+        y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
+
+    Input [N, C, ...] with C = ``num_channels``, which ``num_groups`` divides; without ``affine`` there is neither
+    ``weight`` nor ``bias``, without ``bias`` the weight alone. Input and output have one shape and dtype, whatever the
+    parameters'; the output is contiguous.
+
+    Raises ValueError where num_groups is not positive or does not divide num_channels, AclnnError (a ValueError) where
+    the input does not fit. Source: aclnnGroupNorm.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        _positive(num_groups=num_groups)
+        if num_channels % num_groups:
+            raise ValueError(f"num_channels is {num_channels}, but must be a multiple of num_groups, {num_groups}.")
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.affine = affine
+        self.register_parameter("weight", _parameter((num_channels,), affine, device, dtype))
+        self.register_parameter("bias", _parameter((num_channels,), affine and bias, device, dtype))
+        self.reset_parameters()
+
+    @with_types
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalises ``input``."""
+        return normalise_groups(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """The constructor's arguments."""
+        return (
+            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class GroupNormSwish(GroupNorm):
     """Group norm and swish in one: ``torch.nn.GroupNorm`` followed, for ``swish_scale`` 1, by ``torch.nn.SiLU``::
 
         z = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias        y = z * sigmoid(swish_scale * z)
 
-    Input [N, C, ...] with C = ``num_channels``, which ``num_groups`` divides; without ``affine`` there is neither
-    ``weight`` nor ``bias``, without ``bias`` the weight alone; without ``activate_swish`` it is the norm alone. Input
-    and output have one shape and dtype, whatever the parameters'; the output is contiguous.
-
-    Raises ValueError where num_groups is not positive or does not divide num_channels, AclnnError (a ValueError) where
-    the input does not fit. Source: aclnnGroupNormSwish.
+    Input and parameters are those of `GroupNorm`; without ``activate_swish`` it is the norm alone. Raises what that
+    raises. Source: aclnnGroupNormSwish.
     """
 
     def __init__(
@@ -168,19 +220,9 @@ class GroupNormSwish(_Affine):
         activate_swish: bool = True,
         swish_scale: float = 1.0,
     ) -> None:
-        super().__init__()
-        _positive(num_groups=num_groups)
-        if num_channels % num_groups:
-            raise ValueError(f"num_channels is {num_channels}, but must be a multiple of num_groups, {num_groups}.")
-        self.num_groups = num_groups
-        self.num_channels = num_channels
-        self.eps = eps
-        self.affine = affine
+        super().__init__(num_groups, num_channels, eps, affine, device, dtype, bias=bias)
         self.activate_swish = activate_swish
         self.swish_scale = swish_scale
-        self.register_parameter("weight", _parameter((num_channels,), affine, device, dtype))
-        self.register_parameter("bias", _parameter((num_channels,), affine and bias, device, dtype))
-        self.reset_parameters()
 
     @with_types
     def forward(self, input: Tensor) -> Tensor:
@@ -194,10 +236,7 @@ class GroupNormSwish(_Affine):
 
     def extra_repr(self) -> str:
         """The constructor's arguments."""
-        return (
-            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
-            f"bias={self.bias is not None}, activate_swish={self.activate_swish}, swish_scale={self.swish_scale}"
-        )
+        return f"{super().extra_repr()}, activate_swish={self.activate_swish}, swish_scale={self.swish_scale}"
 
 
 class ScaledMaskedSoftmax(_Module):

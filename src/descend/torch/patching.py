@@ -1,7 +1,8 @@
-"""Swaps norms and gated MLPs of a live model for Descend's, in place: `patch`, and `unpatch`, which undoes it."""
+"""Swaps modules of a live model for Descend's, in place: `patch`, and `unpatch`, which undoes it."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import math
@@ -14,18 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from descend import _cuda
-from descend.torch import forms, gated, mlps, sums
+from descend.torch import activations, forms, gated, losses, mlps, rewriting
 from descend.torch.forms import Form, Parts, mix
-from descend.torch.probing import attributes, obstacle, run, same, same_gradients, undisturbed
+from descend.torch.probing import attributes, obstacle, out_of_reach, run, same, same_gradients, undisturbed
 
 _PROBED = (torch.float32, torch.bfloat16, torch.float16)
 _STANDARD: dict[Any, type[Form]] = {
     nn.LayerNorm: forms.LayerNorm,
     nn.RMSNorm: forms.TorchRMSNorm,
-    nn.GroupNorm: forms.SwishedGroupNorm,
+    nn.GroupNorm: forms.GroupNorm,
 }
-_UNPAIRED = "no plain SiLU follows it in an nn.Sequential"
 _WEIGHTS = ("weight", "scale", "gamma", "gain")
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
@@ -34,8 +33,9 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 class Report:
     """What `patch` did, by the modules' names within the model; a shared module has several, and the model itself "".
 
-    ``swapped`` says what each swapped module was and what computes it now, ``left`` why other norms, gated MLPs and
-    sums before norms were left alone. Printed, it counts modules whose names differ in their indices alone.
+    ``swapped`` says what each swapped module was and what computes it now, ``left`` why other norms, gated MLPs, GELUs,
+    sums before norms, embeddings of positions and losses were left alone. Printed, it counts modules whose names differ
+    in their indices alone.
     """
 
     swapped: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,8 @@ def patch(model: nn.Module) -> Report:
     recognised                           computed by
     ===================================  ==========================================================================
     ``nn.LayerNorm``, ``nn.RMSNorm``     ``layer_norm``, ``rms_norm``
-    ``nn.GroupNorm`` before ``nn.SiLU``  ``group_norm_swish``, within an ``nn.Sequential``
+    ``nn.GroupNorm``                     ``group_norm``; with ``nn.SiLU`` after it in an ``nn.Sequential``
+                                         ``group_norm_swish``
     other classes of norms               ``layer_norm`` or ``rms_norm`` in the form that gives the class's results:
                                          rounded once, before the weight (Llama), or to the weight's dtype (T5);
                                          ``gemma_rms_norm`` for those with 1 + weight
@@ -68,13 +69,19 @@ def patch(model: nn.Module) -> Report:
     gated MLPs with SiLU (Llama, Qwen)   ``swi_glu`` between the ``nn.Linear`` modules, which stay
     a sum before a swapped RMS norm      ``add_rms_norm``, where the forward of the module that has the norm has both
                                          as one statement after the other
+    rotary positions (Llama, Qwen)       ``rotary_position_embedding`` in the place of the function with ``cos`` and
+                                         ``sin`` that a forward calls
+    ``nn.GELU``, classes named GELU      ``gelu_v2``, by erf or by tanh
+    ``nn.CrossEntropyLoss``, the loss    ``cross_entropy``, also where a forward calls ``F.cross_entropy``; scores in
+    function of transformers' models     16 bits are not copied to float32 for a loss in that
     ===================================  ==========================================================================
 
     Other classes are recognised by what they do: a copy with a weight of its own is run on small inputs of several
     dtypes, and results and gradients are compared. What differs in any of them is left alone; so is what has hooks,
-    parametrizations, an instance's own forward, a class that refuses to be subclassed; a norm with buffers, submodules,
-    attributes whose part is unknown, or parameters that are not plain floating tensors on the CPU or CUDA (or without
-    data). Of a module whose forward has a sum before a norm the two statements alone are changed.
+    parametrizations, an instance's own forward, a class that refuses to be subclassed; a norm with buffers,
+    submodules, attributes whose part is unknown, or parameters that are not plain floating tensors on the CPU or CUDA
+    (or without data). Of a module whose forward has a sum before a norm, embeds positions or calls
+    ``F.cross_entropy``, these places alone are changed.
 
     The modules stay: only their class becomes a subclass of the one that they had. Parameters, their requires_grad,
     state dicts, optimisers, training mode and sharing are untouched; copies and pickles of the model are patched, too.
@@ -85,8 +92,9 @@ def patch(model: nn.Module) -> Report:
     report = Report()
     pairs = _pair(model)
     probed: dict[Any, tuple[type[Form], Parts] | None] = {}
-    _swap(model, report, lambda module: _judge(module, pairs.get(module, _UNPAIRED), probed))
-    _swap(model, report, sums.judge)  # which looks at the classes of the norms
+    _swap(model, report, lambda module: _judge(module, pairs, probed))
+    # Which looks at the classes of the norms.
+    _swap(model, report, lambda module: rewriting.judge(module) or losses.judge_model(module))
     return report
 
 
@@ -134,48 +142,40 @@ def _change(module: nn.Module, kind: type[nn.Module]) -> None:
 # --- what is recognised --------------------------------------------------------------------------------------------
 
 
-def _pair(model: nn.Module) -> dict[nn.Module, str | None]:
-    """The group norms that a SiLU follows in a chain, which gets its class here; with each, why not, if it refuses."""
-    pairs: dict[nn.Module, str | None] = {}
+def _pair(model: nn.Module) -> set[nn.Module]:
+    """The group norms that a SiLU follows in a chain, which gets its class here, if it does not refuse one."""
+    pairs: set[nn.Module] = set()
     for chain in model.modules():
         if not isinstance(chain, nn.Sequential) or "forward" in vars(chain):
             continue
         kind: Any = type(chain)
         norms = {a for a, b in itertools.pairwise(chain) if type(b) is nn.SiLU and not (_obstacle(a) or _obstacle(b))}
-        norms = {n for n in norms if isinstance(n, forms.SwishedGroupNorm) or _standard(n) is nn.GroupNorm}
+        norms = {n for n in norms if isinstance(n, forms.GroupNorm) or _standard(n) is nn.GroupNorm}
         if norms and kind.forward is nn.Sequential.forward:
-            try:
+            with contextlib.suppress(forms.SubclassError):
                 _change(chain, mix(kind, forms.SwishSequential))
-            except forms.SubclassError as error:
-                for norm in norms:
-                    pairs.setdefault(norm, f"its chain's class cannot be subclassed: {error.__cause__!r}")
         if isinstance(chain, forms.SwishSequential):
-            pairs |= dict.fromkeys(norms)
+            pairs |= norms
     return pairs
 
 
 def _judge(
-    module: nn.Module, unpaired: str | None, probed: dict[Any, tuple[type[Form], Parts] | None]
+    module: nn.Module, pairs: set[nn.Module], probed: dict[Any, tuple[type[Form], Parts] | None]
 ) -> type[nn.Module] | str | None:
-    """The class that the module is to have, or why it is left alone; None for what is no norm and no gated MLP.
-
-    ``unpaired`` is why a group norm makes no pair with a SiLU, None where it does.
-    """
+    """The class that the module is to have, or why it is left alone; None for no norm, GELU or gated MLP."""
     kind = type(module)
     if isinstance(module, Form):
         return None if isinstance(module, forms.SwishSequential) else "swapped before"
     standard = _standard(module)
     if standard is None and not _may_be_a_norm(module):
-        return mlps.judge(module)
+        return activations.judge(module) or mlps.judge(module) or losses.judge(module)
     if standard is None and kind.__module__.startswith("torch.nn.") and not _parametrized(module):
         return "it has no counterpart here"
     reason = _obstacle(module)
     if reason is not None:
         return reason
-    if standard is nn.GroupNorm and unpaired is not None:
-        return unpaired
     if standard is not None:
-        return mix(kind, _STANDARD[standard])
+        return mix(kind, forms.SwishedGroupNorm if module in pairs else _STANDARD[standard])
     return _recognise(module, probed)
 
 
@@ -223,11 +223,7 @@ def _obstacle(module: nn.Module) -> str | None:
             return f"its {name} is a {type(parameter).__name__}"
         if parameter.layout is not torch.strided or parameter.dtype not in forms.DTYPES:
             return f"its {name} is not of a dense floating dtype: {parameter.dtype}, {parameter.layout}"
-        if parameter.device.type not in ("cpu", "meta", "cuda"):
-            return f"its {name} is on {parameter.device}, for which there are no kernels"
-        if parameter.is_cuda and not _cuda.available():
-            return f"its {name} is on {parameter.device}, whose kernels need Triton, which is not installed"
-    return None
+    return out_of_reach(held)
 
 
 def _epsilons(module: nn.Module) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from descend import _cuda
 from descend.torch import forms
 
 _COMMON = frozenset(vars(nn.Module()))
@@ -35,6 +36,16 @@ def obstacle(module: nn.Module, calls: bool = True) -> str | None:
     if held.get("qconfig") is not None:
         return "it is prepared for quantization"
     return None if module._compiled_call_impl is None else "it is compiled on its own"
+
+
+def out_of_reach(parameters: Mapping[str, Tensor]) -> str | None:
+    """Why no operator computes with these parameters, by their names, where one is on a device without kernels."""
+    for name, parameter in parameters.items():
+        if parameter.device.type not in ("cpu", "meta", "cuda"):
+            return f"its {name} is on {parameter.device}, for which there are no kernels"
+        if parameter.is_cuda and not _cuda.available():
+            return f"its {name} is on {parameter.device}, whose kernels need Triton, which is not installed"
+    return None
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:

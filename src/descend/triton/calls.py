@@ -4,7 +4,7 @@ The engine reads metadata alone, and says what it says to a call on the CPU; its
 dtypes and attributes is remembered.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,7 +21,6 @@ from descend.errors import AclnnError, from_status
 from descend.triton.work import Work
 
 Launch = Callable[..., None]
-Wanted = Callable[[dict[str, Any]], Sequence[bool]]
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 _NUMPY = {
@@ -70,27 +69,25 @@ def _key(value: Any) -> Any:
 class Operator:
     """One operator on CUDA tensors: called as the functional API, arrays being tensors.
 
-    ``launch`` gets a `Work` and every parameter of the contract by name, outputs included (None: not wanted), checked,
-    and starts the kernels on the current stream. ``wanted`` tells from the inputs and attributes which outputs are
-    computed.
+    ``launch`` gets a `Work` and every parameter of the contract by name, outputs included (None: not computed),
+    checked, and starts the kernels on the current stream.
     """
 
-    def __init__(self, name: str, launch: Launch, wanted: Wanted | None = None) -> None:
+    def __init__(self, name: str, launch: Launch) -> None:
         self.name = name
         self.launch = launch
-        self._wanted = wanted
         self._contract = OPERATORS[name]
         self._parameters = self._contract.functional_parameters
         self.tensors = tuple(p.python for p in self._contract.parameters if p.kind == "tensor")
         """Names of the parameters that are tensors."""
-        self._outputs = tuple(p.python for p in self._contract.outputs)
+        self.outputs = tuple(p.python for p in self._contract.outputs)
         self._defaults = {
             p.python: portability.default(p) for p in self._parameters if p.default is not None or p.optional
         }
-        self._known: dict[Any, list[tuple[tuple[int, ...], torch.dtype]]] = {}
+        self._known: dict[Any, list[tuple[tuple[int, ...], torch.dtype, bool]]] = {}
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
-        """The results; a tuple if the operator has several, with None for those that are not wanted."""
+        """The results; a tuple if the operator has several, with None for those that are not computed."""
         if len(args) > len(self._parameters):
             raise TypeError(f"{self.name} takes {len(self._parameters)} arguments, and {len(args)} were given.")
         values = {**self._defaults, **dict(zip((p.python for p in self._parameters), args, strict=False)), **named}
@@ -98,21 +95,22 @@ class Operator:
         device = self.device({**values, **given})
         types = self._check(values, given)
         results: dict[str, Tensor | None] = {}
-        for (name, is_wanted), (shape, dtype) in zip(self.wanted(values).items(), types, strict=True):
+        for name, (shape, dtype, is_computed) in zip(self.outputs, types, strict=True):
             results[name] = None
-            if is_wanted:
+            if is_computed:
                 found = given.get(name)
                 results[name] = torch.empty(shape, dtype=dtype, device=device) if found is None else found
         with on(device):
             self.launch(Work(device), **values, **results)
-        mark_written(tensor for name, tensor in given.items() if results[name] is not None)
+        mark_written(results[name] for name, tensor in given.items() if tensor is not None)
         all_results = tuple(results.values())
         return all_results[0] if len(all_results) == 1 else all_results
 
-    def _given(self, out: Any) -> dict[str, Tensor | None]:
+    def _given(self, out: Any) -> dict[str, Any]:
+        """The tensors of ``out``, by name: None for one that is to be allocated, ... for one that is left out."""
         if out is None:
             return {}
-        count = len(self._outputs)
+        count = len(self.outputs)
         if not isinstance(out, (tuple, list)):
             if count > 1:
                 raise TypeError(
@@ -122,19 +120,15 @@ class Operator:
             out = (out,)
         if len(out) != count:
             raise ValueError(f"{self.name}: out has length {len(out)}, but must have length {count}.")
-        return dict(zip(self._outputs, out, strict=True))
-
-    def wanted(self, values: dict[str, Any]) -> dict[str, bool]:
-        """For each output, by name, whether it is computed."""
-        wanted = (True,) * len(self._outputs) if self._wanted is None else self._wanted(values)
-        return dict(zip(self._outputs, wanted, strict=True))
+        return dict(zip(self.outputs, out, strict=True))
 
     def device(self, values: dict[str, Any]) -> torch.device:
         """Where the tensors of a call are.
 
         Raises TypeError for what is no tensor, AclnnError for tensors on several devices or where there are no kernels.
         """
-        tensors = {name: values[name] for name in self.tensors if values.get(name) is not None}
+        given = ((name, values.get(name)) for name in self.tensors)
+        tensors = {name: value for name, value in given if value is not None and value is not ...}
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor):
                 raise TypeError(
@@ -151,14 +145,19 @@ class Operator:
 
     def check(self, product: str, values: dict[str, Any]) -> None:
         """Raises what the engine's phase 1 answers to a call with these parameters, by name, described for it."""
-        status, code, sentence = _native.verdict(
-            self.name, product, *(values[p.python] for p in self._contract.parameters)
-        )
+        status, code, sentence = _native.verdict(self.name, product, *self._in_order(values))
         if status:
             raise from_status(status, code, sentence)
 
-    def _check(self, values: dict[str, Any], given: dict[str, Tensor | None]) -> list[Any]:
-        """Raises what the engine would; returns shape and dtype of each result."""
+    def computed(self, product: str, values: dict[str, Any]) -> tuple[str, ...]:
+        """The names of the outputs that such a call writes."""
+        return _native.computed(self.name, product, *self._in_order(values))
+
+    def _in_order(self, values: dict[str, Any]) -> Iterable[Any]:
+        return (values[p.python] for p in self._contract.parameters)
+
+    def _check(self, values: dict[str, Any], given: dict[str, Any]) -> list[Any]:
+        """Raises what the engine would; returns of each result shape, dtype, and whether it is computed."""
         if given:
             return self._ask(values, given, described)
         key = tuple(_key(values.get(p.python)) for p in self._parameters)
@@ -168,9 +167,7 @@ class Operator:
             self._known[key] = self._ask(values, given, _specification)
         return self._known[key]
 
-    def _ask(
-        self, values: dict[str, Any], given: dict[str, Tensor | None], describe: Callable[[Tensor], Any]
-    ) -> list[Any]:
+    def _ask(self, values: dict[str, Any], given: dict[str, Any], describe: Callable[[Tensor], Any]) -> list[Any]:
         for name in values:
             if all(name != p.python for p in self._parameters):
                 raise TypeError(f"{self.name} has no parameter {name}.")
@@ -179,12 +176,17 @@ class Operator:
                 raise TypeError(f"{self.name}: {p.python} must be given.")
         plain = {n: describe(v) if isinstance(v, Tensor) else v for n, v in values.items()}
         inputs = [plain[p.python] for p in self._contract.parameters if p.role != "output"]
-        types = dict(zip(self._outputs, _native.infer(self.name, *inputs), strict=True))
+        types = dict(zip(self.outputs, _native.infer(self.name, *inputs), strict=True))
         for name, (shape, dtype) in types.items():
             found = given.get(name)
-            plain[name] = portability.TensorSpec(shape, dtype)._native() if found is None else describe(found)
+            plain[name] = portability.TensorSpec(shape, dtype)._native() if found is None else found
+            if isinstance(found, Tensor):
+                plain[name] = describe(found)
+            elif found is ...:
+                plain[name] = None
         self.check("host", plain)
-        return [(shape, _TORCH[dtype]) for shape, dtype in types.values()]
+        computed = self.computed("host", plain)
+        return [(shape, _TORCH[dtype], name in computed) for name, (shape, dtype) in types.items()]
 
 
 def invalid(name: str, sentence: str) -> AclnnError:

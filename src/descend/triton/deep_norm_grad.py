@@ -23,8 +23,8 @@ def launch(
 ) -> None:
     """Starts the kernels; the parameters are those of aclnnDeepNormGrad."""
     norm_backward(
-        *(work, rstd.numel(), gamma.numel(), dy, x, mean, rstd, gamma, dx_out, dgamma_out, dbeta_out),
-        sum_with=Sum(gx, dgx_out, alpha),
+        *(work, "deep_norm_grad", rstd.numel(), gamma.numel(), dy, x, mean, rstd, gamma, dx_out, dgamma_out, dbeta_out),
+        sum_with=Sum(gx, alpha, dgx_out),
     )
 
 

@@ -36,7 +36,7 @@ class Prepared(Executor):
             self._values[parameter] = self._held(parameter, values[parameter])
         self._check()
         self._kept: dict[Any, Any] = {}
-        rehearsal = Rehearsal(self._device, self._kept)
+        rehearsal = Rehearsal(self._device, self._kept, product)
         self._operator.launch(rehearsal, **{n: _without_memory(v) for n, v in self._used().items()})
         self._size, self._steps = rehearsal.bytes, tuple(rehearsal.steps)
         self._lock = threading.Lock()  # launches and changes of tensors take turns
@@ -50,7 +50,7 @@ class Prepared(Executor):
     @property
     def computes(self) -> tuple[str, ...]:
         """The names of the outputs that the second phase writes."""
-        return tuple(name for name, is_wanted in self._operator.wanted(self._values).items() if is_wanted)
+        return self._computes
 
     @property
     def workspace_size(self) -> int:
@@ -130,17 +130,16 @@ class Prepared(Executor):
                 if tensor.numel() > 0 and tensor.data_ptr() == 0:
                     raise _runtime_error(name, f"{parameter} has elements, but its data pointer is null.")
             with on(self._device) if stream is None else streams.stream(stream):
-                self._operator.launch(Placed(self._device, self._kept, memory), **values)
+                self._operator.launch(Placed(self._device, self._kept, self._product, memory), **values)
             self._spent = not self._repeatable
-            mark_written(values[n] for n in self._operator.wanted(values))
+            mark_written(values[n] for n in self._computes)
         if stream is not None and self._device.type == "cuda":  # else PyTorch could give their memory away too early
             for tensor in (*tensors.values(), *(t for t in (workspace,) if isinstance(t, Tensor))):
                 tensor.record_stream(stream)
 
     def _used(self) -> dict[str, Any]:
         """The parameters, but for outputs that are not computed: None."""
-        unwanted = (name for name, is_wanted in self._operator.wanted(self._values).items() if not is_wanted)
-        return {**self._values, **dict.fromkeys(unwanted)}
+        return {**self._values, **dict.fromkeys(set(self._operator.outputs) - set(self._computes))}
 
     def _tensors(self, values: dict[str, Any]) -> dict[str, Tensor]:
         return {name: values[name] for name in self._operator.tensors if values[name] is not None}
@@ -153,8 +152,9 @@ class Prepared(Executor):
         return tensor.detach()
 
     def _check(self) -> None:
-        described_tensors = {n: described(t) for n, t in self._tensors(self._values).items()}
-        self._operator.check(self._product, {**self._values, **described_tensors})
+        values = self._values | {n: described(t) for n, t in self._tensors(self._values).items()}
+        self._operator.check(self._product, values)
+        self._computes = self._operator.computed(self._product, values)
 
     def _memory(self, workspace: Tensor | int | None, size: int) -> Tensor | None:
         """The workspace's bytes, checked; None where none are needed."""

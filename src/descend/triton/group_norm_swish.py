@@ -1,4 +1,4 @@
-"""Group norm, then swish, on CUDA: z = (x - mean) * rstd * gamma + beta, y = z * sigmoid(swish_scale * z)."""
+"""Group norm on CUDA, z = (x - mean) * rstd * gamma + beta, and swish after it, y = z * sigmoid(swish_scale * z)."""
 
 from typing import Any
 
@@ -40,6 +40,8 @@ def groups_kernel(
     y_stride,
     epsilon: "fp64",  # noqa: F821
     swish_scale: "fp64",  # noqa: F821
+    WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
     SWISH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -52,9 +54,11 @@ def groups_kernel(
     x = load_at(x_ptr, sample * x_stride + group * columns, c, inside, WIDE)
     mean, squares = moments(x, inside, columns, WIDE)
     centre, level, rstd = scale_of(mean, squares / columns, epsilon, WIDE)
-    gamma = load_at(gamma_ptr, group * channels, c // inner, inside, WIDE)
-    beta = load_at(beta_ptr, group * channels, c // inner, inside, WIDE)
-    z = ((x - centre[:, None]) * rstd[:, None] + level[:, None]) * gamma + beta
+    z = (x - centre[:, None]) * rstd[:, None] + level[:, None]
+    if WEIGHTED:
+        z = z * load_at(gamma_ptr, group * channels, c // inner, inside, WIDE)
+    if BIASED:
+        z = z + load_at(beta_ptr, group * channels, c // inner, inside, WIDE)
     if SWISH:
         z = swish(z, tl.full([], swish_scale, WIDE), WIDE)
     store_at(y_ptr, sample * y_stride + group * columns, c, inside, z)
@@ -96,6 +100,8 @@ def apply_kernel(
     y_stride,
     epsilon: "fp64",  # noqa: F821
     swish_scale: "fp64",  # noqa: F821
+    WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
     SWISH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -112,10 +118,12 @@ def apply_kernel(
     mean = tl.load(group_mean_ptr + r // channels, mask=known, other=0)
     variance = tl.load(group_variance_ptr + r // channels, mask=known, other=1)
     centre, level, rstd = scale_of(mean, variance, epsilon, WIDE)
-    gamma = tl.load(gamma_ptr + channel, mask=known, other=0).to(WIDE)
-    beta = tl.load(beta_ptr + channel, mask=known, other=0).to(WIDE)
     x = load_at(x_ptr, sample * x_stride + channel * inner, c, inside, WIDE)
-    z = ((x - centre[:, None]) * rstd[:, None] + level[:, None]) * gamma[:, None] + beta[:, None]
+    z = (x - centre[:, None]) * rstd[:, None] + level[:, None]
+    if WEIGHTED:
+        z = z * tl.load(gamma_ptr + channel, mask=known, other=0).to(WIDE)[:, None]
+    if BIASED:
+        z = z + tl.load(beta_ptr + channel, mask=known, other=0).to(WIDE)[:, None]
     if SWISH:
         z = swish(z, tl.full([], swish_scale, WIDE), WIDE)
     store_at(y_ptr, sample * y_stride + channel * inner, c, inside, z)
@@ -136,6 +144,24 @@ def launch(
     rstd_out: Tensor,
 ) -> None:
     """Starts the kernels; the parameters are those of aclnnGroupNormSwish."""
+    scale = swish_scale if activate_swish else None
+    norm(work, "group_norm_swish", x, gamma, beta, num_groups, eps, scale, y_out, mean_out, rstd_out)
+
+
+def norm(
+    work: Work,
+    name: str,
+    x: Tensor,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    num_groups: int,
+    eps: float,
+    swish_scale: float | None,
+    y_out: Tensor,
+    mean_out: Tensor,
+    rstd_out: Tensor,
+) -> None:
+    """Starts the kernels of operator ``name``; without a ``swish_scale`` no swish follows the norm."""
     samples, all_channels = x.shape[:2]
     rows = samples * num_groups
     if rows == 0:
@@ -147,11 +173,13 @@ def launch(
     inner, channels = x.numel() // (samples * all_channels), all_channels // num_groups
     arithmetic: Any = wide(x, gamma, beta, y_out, mean_out, rstd_out)
     matrix = work.rows_of(x, samples, all_channels * inner)
-    gamma, beta = work.vector(gamma), work.vector(beta)
+    gamma, beta = (None if t is None else work.vector(t) for t in (gamma, beta))
     y = work.output(y_out, samples, all_channels * inner)
     mean, rstd = work.output(mean_out, 1, rows), work.output(rstd_out, 1, rows)
     strides = (matrix.stride(0), y.stride)
-    form = {"SWISH": activate_swish, "WIDE": arithmetic}
+    form = {"WEIGHTED": gamma is not None, "BIASED": beta is not None, "SWISH": swish_scale is not None}
+    form["WIDE"] = arithmetic
+    scale = 0.0 if swish_scale is None else swish_scale
     elements = channels * inner
     cut = tile(elements, _MOST, arithmetic)
     if elements <= cut.columns:
@@ -159,18 +187,18 @@ def launch(
             groups_kernel,
             triton.cdiv(rows, cut.rows),
             *(matrix, gamma, beta, y.matrix, mean.matrix, rstd.matrix, rows, num_groups, channels, inner),
-            *(*strides, eps, swish_scale),
+            *(*strides, eps, scale),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
         )
     else:
         known = moments_of_chunks(work, matrix, num_groups, elements, arithmetic)
-        cut = tile(inner, chunk(arithmetic).columns, arithmetic, "group_norm_swish", x)
+        cut = tile(inner, chunk(arithmetic).columns, arithmetic, name, x)
         parts = triton.cdiv(inner, cut.columns)
         work.start(
             apply_kernel,
             triton.cdiv(samples * all_channels, cut.rows) * parts,
             *(matrix, gamma, beta, y.matrix, *known, samples * all_channels, num_groups, channels, inner, parts),
-            *(*strides, eps, swish_scale),
+            *(*strides, eps, scale),
             **{"ROWS": cut.rows, "COLUMNS": cut.columns, "num_warps": cut.warps, **form},
         )
         work.start(

@@ -1,4 +1,4 @@
-"""Gradients of group norm + swish on CUDA.
+"""Gradients of group norm on CUDA, and of swish after it.
 
 The sums over the elements of each channel of each sample, of dz and of dz * xhat, are all that the rest needs: those of
 a group's channels give the means that dx takes, those of a channel's samples dgamma and dbeta.
@@ -21,24 +21,54 @@ _PART_TILES = 16
 
 
 @triton.jit
-def channels_of(gamma_ptr, beta_ptr, mean_ptr, rstd_ptr, r, rows, groups, channels, WIDE: tl.constexpr):
-    """mean, rstd, gamma and beta of row r: channel r % (groups * channels) of a sample."""
+def channels_of(
+    gamma_ptr,
+    beta_ptr,
+    mean_ptr,
+    rstd_ptr,
+    r,
+    rows,
+    groups,
+    channels,
+    WEIGHTED: tl.constexpr,
+    SWISH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """mean, rstd, gamma and beta of row r: channel r % (groups * channels) of a sample. Swish alone asks for beta."""
     known = r < rows
     channel = r % (groups * channels)
     mean = tl.load(mean_ptr + r // channels, mask=known, other=0).to(WIDE)
     rstd = tl.load(rstd_ptr + r // channels, mask=known, other=0).to(WIDE)
-    gamma = tl.load(gamma_ptr + channel, mask=known, other=0).to(WIDE)
-    beta = tl.load(beta_ptr + channel, mask=known, other=0).to(WIDE)
+    gamma, beta = tl.full(r.shape, 1, WIDE), tl.full(r.shape, 0, WIDE)
+    if WEIGHTED:
+        gamma = tl.load(gamma_ptr + channel, mask=known, other=0).to(WIDE)
+    if SWISH:
+        beta = tl.load(beta_ptr + channel, mask=known, other=0).to(WIDE)
     return mean, rstd, gamma, beta
 
 
 @triton.jit
-def dz_of(dy_ptr, x_ptr, dy_starts, x_starts, c, inside, mean, rstd, gamma, beta, scale, WIDE: tl.constexpr):
-    """dz and xhat of a tile, 0 outside."""
+def dz_of(
+    dy_ptr,
+    x_ptr,
+    dy_starts,
+    x_starts,
+    c,
+    inside,
+    mean,
+    rstd,
+    gamma,
+    beta,
+    scale,
+    SWISH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """dz and xhat of a tile, 0 outside; without swish dz is dy."""
     x = load_at(x_ptr, x_starts, c, inside, WIDE)
     xhat = tl.where(inside, (x - mean[:, None]) * rstd[:, None], 0.0)
-    slope = slope_of_swish(xhat * gamma[:, None] + beta[:, None], scale, WIDE)
-    dz = load_at(dy_ptr, dy_starts, c, inside, WIDE) * slope
+    dz = load_at(dy_ptr, dy_starts, c, inside, WIDE)
+    if SWISH:
+        dz = dz * slope_of_swish(xhat * gamma[:, None] + beta[:, None], scale, WIDE)
     return tl.where(inside, dz, 0.0), xhat
 
 
@@ -60,6 +90,8 @@ def sums_kernel(
     x_stride,
     swish_scale: "fp64",  # noqa: F821
     TILES: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    SWISH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
@@ -70,7 +102,9 @@ def sums_kernel(
     r = at // parts * ROWS + tl.arange(0, ROWS)
     all_channels = groups * channels
     sample, channel = r // all_channels, r % all_channels
-    mean, rstd, gamma, beta = channels_of(gamma_ptr, beta_ptr, mean_ptr, rstd_ptr, r, rows, groups, channels, WIDE)
+    mean, rstd, gamma, beta = channels_of(
+        gamma_ptr, beta_ptr, mean_ptr, rstd_ptr, r, rows, groups, channels, WEIGHTED, SWISH, WIDE
+    )
     scale = tl.full([], swish_scale, WIDE)
     dy_starts, x_starts = sample * dy_stride + channel * inner, sample * x_stride + channel * inner
     total = tl.zeros([ROWS, COLUMNS], WIDE)
@@ -78,7 +112,7 @@ def sums_kernel(
     c = part * (TILES * COLUMNS) + tl.arange(0, COLUMNS)
     for _ in range(0, TILES):
         inside = (r < rows)[:, None] & (c < inner)[None, :]
-        dz, xhat = dz_of(dy_ptr, x_ptr, dy_starts, x_starts, c, inside, mean, rstd, gamma, beta, scale, WIDE)
+        dz, xhat = dz_of(dy_ptr, x_ptr, dy_starts, x_starts, c, inside, mean, rstd, gamma, beta, scale, SWISH, WIDE)
         total += dz
         total_xhat += dz * xhat
         c += COLUMNS
@@ -89,7 +123,17 @@ def sums_kernel(
 
 @triton.jit
 def means_kernel(
-    sums_ptr, gamma_ptr, means_ptr, rows, all_rows, groups, channels, inner, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    sums_ptr,
+    gamma_ptr,
+    means_ptr,
+    rows,
+    all_rows,
+    groups,
+    channels,
+    inner,
+    WEIGHTED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """The means over each group of dz * gamma and of dz * gamma * xhat, [2, rows], float64; a row is a group."""
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -98,7 +142,9 @@ def means_kernel(
     c = tl.arange(0, COLUMNS)
     for _ in range(0, channels, COLUMNS):
         inside = (r < rows)[:, None] & (c < channels)[None, :]
-        gamma = load_at(gamma_ptr, r % groups * channels, c, inside, tl.float64)
+        gamma = tl.full([ROWS, COLUMNS], 1, tl.float64)
+        if WEIGHTED:
+            gamma = load_at(gamma_ptr, r % groups * channels, c, inside, tl.float64)
         total += gamma * load_at(sums_ptr, r * channels, c, inside, tl.float64)
         total_xhat += gamma * load_at(sums_ptr + all_rows, r * channels, c, inside, tl.float64)
         c += COLUMNS
@@ -126,6 +172,8 @@ def apply_kernel(
     x_stride,
     dx_stride,
     swish_scale: "fp64",  # noqa: F821
+    WEIGHTED: tl.constexpr,
+    SWISH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
@@ -137,10 +185,12 @@ def apply_kernel(
     inside = (r < rows)[:, None] & (c < inner)[None, :]
     all_channels = groups * channels
     sample, channel = r // all_channels, r % all_channels
-    mean, rstd, gamma, beta = channels_of(gamma_ptr, beta_ptr, mean_ptr, rstd_ptr, r, rows, groups, channels, WIDE)
+    mean, rstd, gamma, beta = channels_of(
+        gamma_ptr, beta_ptr, mean_ptr, rstd_ptr, r, rows, groups, channels, WEIGHTED, SWISH, WIDE
+    )
     scale = tl.full([], swish_scale, WIDE)
     dy_starts, x_starts = sample * dy_stride + channel * inner, sample * x_stride + channel * inner
-    dz, xhat = dz_of(dy_ptr, x_ptr, dy_starts, x_starts, c, inside, mean, rstd, gamma, beta, scale, WIDE)
+    dz, xhat = dz_of(dy_ptr, x_ptr, dy_starts, x_starts, c, inside, mean, rstd, gamma, beta, scale, SWISH, WIDE)
     mean_dz = tl.load(means_ptr + r // channels, mask=r < rows, other=0).to(WIDE)
     mean_dz_xhat = tl.load(means_ptr + rows // channels + r // channels, mask=r < rows, other=0).to(WIDE)
     # An only element is its own mean: fused, the difference would be what rounding the mean has lost.
@@ -168,7 +218,30 @@ def launch(
     dbeta_out: Tensor | None,
 ) -> None:
     """Starts the kernels; the parameters are those of aclnnGroupNormSwishGrad."""
-    samples, all_channels = x.shape[:2]
+    samples, channels = x.shape[:2]
+    sizes = samples, channels, x.numel() // max(samples * channels, 1)
+    given = (dy, mean, rstd, x, gamma, beta)
+    gradients(work, "group_norm_swish_grad", sizes, *given, num_groups, swish_scale, dx_out, dgamma_out, dbeta_out)
+
+
+def gradients(
+    work: Work,
+    name: str,
+    sizes: tuple[int, int, int],
+    dy: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    x: Tensor,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    num_groups: int,
+    swish_scale: float | None,
+    dx_out: Tensor | None,
+    dgamma_out: Tensor | None,
+    dbeta_out: Tensor | None,
+) -> None:
+    """Starts the kernels of operator ``name`` for N, C and HxW; without a ``swish_scale`` no swish follows the norm."""
+    samples, all_channels, inner = sizes
     outputs = [None if t is None else work.output(t, 1, all_channels) for t in (dbeta_out, dgamma_out)]
     if x.numel() == 0:
         for output in outputs:
@@ -176,48 +249,47 @@ def launch(
                 output.matrix.zero_()
                 output.finish()
         return
-    rows, inner, channels = samples * all_channels, x.numel() // (samples * all_channels), all_channels // num_groups
+    rows, channels = samples * all_channels, all_channels // num_groups
     arithmetic: Any = wide(dy, mean, rstd, x, gamma, beta, dx_out, dgamma_out, dbeta_out)
     dy, x = work.rows_of(dy, samples, all_channels * inner), work.rows_of(x, samples, all_channels * inner)
     mean, rstd = work.vector(mean), work.vector(rstd)
-    gamma, beta = work.vector(gamma), work.vector(beta)
-    dx = work.output(dx_out, samples, all_channels * inner)
-    cut = tile(inner, chunk(arithmetic).columns, arithmetic, "group_norm_swish_grad", x)
+    gamma, beta = (None if t is None else work.vector(t) for t in (gamma, beta))
+    cut = tile(inner, chunk(arithmetic).columns, arithmetic, name, x)
     row_tiles, tiles = triton.cdiv(rows, cut.rows), triton.cdiv(inner, cut.columns)
     part_tiles = min(triton.next_power_of_2(tiles), _PART_TILES)
     parts = triton.cdiv(tiles, part_tiles)
     form = {"ROWS": cut.rows, "COLUMNS": cut.columns, "WIDE": arithmetic, "num_warps": cut.warps}
-    inputs, sizes = (dy, x, mean, rstd, gamma, beta), (rows, num_groups, channels, inner)
-    strides = (dy.stride(0), x.stride(0))
+    form |= {"WEIGHTED": gamma is not None, "SWISH": swish_scale is not None}
+    inputs, counts = (dy, x, mean, rstd, gamma, beta), (rows, num_groups, channels, inner)
+    strides, scale = (dy.stride(0), x.stride(0)), 0.0 if swish_scale is None else swish_scale
 
     sums = work.empty((parts, 2 * rows), torch_dtype(arithmetic))
-    work.start(
-        sums_kernel, row_tiles * parts, *inputs, sums, *sizes, parts, *strides, swish_scale, TILES=part_tiles, **form
-    )
+    work.start(sums_kernel, row_tiles * parts, *inputs, sums, *counts, parts, *strides, scale, TILES=part_tiles, **form)
     if parts > 1:
         partial, sums = sums, work.empty((1, 2 * rows))
         add_slots(work, partial, sums)
-    means = work.empty((2 * samples * num_groups,))
-    of_groups = tile(channels, 1024, arithmetic)
-    work.start(
-        means_kernel,
-        triton.cdiv(samples * num_groups, of_groups.rows),
-        *(sums, gamma, means, samples * num_groups, rows, num_groups, channels, inner),
-        **{"ROWS": of_groups.rows, "COLUMNS": of_groups.columns, "num_warps": of_groups.warps},
-    )
-    work.start(
-        apply_kernel,
-        row_tiles * tiles,
-        *(*inputs, means, dx.matrix, *sizes, tiles, *strides, dx.stride, swish_scale),
-        **form,
-    )
-    dx.finish()
+    if dx_out is not None:
+        means = work.empty((2 * samples * num_groups,))
+        of_groups = tile(channels, 1024, arithmetic)
+        work.start(
+            means_kernel,
+            triton.cdiv(samples * num_groups, of_groups.rows),
+            *(sums, gamma, means, samples * num_groups, rows, num_groups, channels, inner),
+            **{"WEIGHTED": gamma is not None, "ROWS": of_groups.rows, "COLUMNS": of_groups.columns},
+            num_warps=of_groups.warps,
+        )
+        dx = work.output(dx_out, samples, all_channels * inner)
+        work.start(
+            apply_kernel,
+            row_tiles * tiles,
+            *(*inputs, means, dx.matrix, *counts, tiles, *strides, dx.stride, scale),
+            **form,
+        )
+        dx.finish()
     for output, of_samples in zip(outputs, sums.view(2, samples, all_channels), strict=True):
         if output is not None:
             add_slots(work, of_samples, output.matrix)
             output.finish()
 
 
-group_norm_swish_grad = Operator(
-    "group_norm_swish_grad", launch, lambda values: (True, values["dgamma_is_require"], values["dbeta_is_require"])
-)
+group_norm_swish_grad = Operator("group_norm_swish_grad", launch)

@@ -29,7 +29,7 @@ def launch(
     outputs = (grad_input_out, grad_weight_out, grad_bias_out)
     if all(output is None for output in outputs):
         return
-    norm_backward(work, mean.numel(), columns, grad_out, input, mean, rstd, weight, *outputs)
+    norm_backward(*(work, "layer_norm_backward", mean.numel(), columns, grad_out, input, mean, rstd, weight, *outputs))
 
 
-layer_norm_backward = Operator("layer_norm_backward", launch, lambda values: tuple(values["output_mask"]))
+layer_norm_backward = Operator("layer_norm_backward", launch)

@@ -1,4 +1,4 @@
-"""What the backward passes of norms share: RMS norm's is layer norm's without the mean, deep norm's that of a sum."""
+"""What the backward passes of norms share: RMS norm's is layer norm's without the mean, others are that of a sum."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +17,14 @@ _MOST = 8192
 
 @dataclass(frozen=True)
 class Sum:
-    """What deep norm has beside x: the other term of the sum alpha * x + gx, and the sum's gradient."""
+    """What norms of a sum, alpha * x + gx, have beside x; None: the sum is x, and its gradient is dx alone."""
 
-    gx: Tensor
-    dgx: Tensor
-    alpha: float
+    gx: Tensor | None
+    alpha: float = 1.0
+    dgx: Tensor | None = None
+    """The sum's gradient, where dx is alpha times it."""
+    dsum: Tensor | None = None
+    """What is added to dx."""
 
 
 @triton.jit
@@ -70,6 +73,7 @@ def rows_kernel(
     gamma_ptr,
     dx_ptr,
     dgx_ptr,
+    dsum_ptr,
     dgamma_ptr,
     dbeta_ptr,
     rows,
@@ -80,11 +84,14 @@ def rows_kernel(
     gx_stride,
     dx_stride,
     dgx_stride,
+    dsum_stride,
     alpha: "fp64",  # noqa: F821  Triton's name of the type
     CENTERED: tl.constexpr,
     SUMMED: tl.constexpr,
     WEIGHTED: tl.constexpr,
     DX: tl.constexpr,
+    DGX: tl.constexpr,
+    ADDED: tl.constexpr,
     DGAMMA: tl.constexpr,
     DBETA: tl.constexpr,
     FULL: tl.constexpr,
@@ -118,9 +125,11 @@ def rows_kernel(
             if CENTERED:
                 difference -= (tl.sum(g, axis=1).to(tl.float64) / columns).to(WIDE)[:, None]
             gradient = rstd[:, None] * difference
-            if SUMMED:
+            if DGX:
                 store_rows(dgx_ptr, r, c, dgx_stride, inside, gradient)
                 gradient *= tl.full([], alpha, WIDE)
+            if ADDED:
+                gradient += load_rows(dsum_ptr, r, c, dsum_stride, inside, WIDE)
             store_rows(dx_ptr, r, c, dx_stride, inside, gradient)
         r += ROWS
     if DGAMMA:
@@ -179,6 +188,7 @@ def apply_kernel(
     sums_ptr,
     dx_ptr,
     dgx_ptr,
+    dsum_ptr,
     dgamma_ptr,
     dbeta_ptr,
     rows,
@@ -190,11 +200,14 @@ def apply_kernel(
     gx_stride,
     dx_stride,
     dgx_stride,
+    dsum_stride,
     alpha: "fp64",  # noqa: F821  Triton's name of the type
     CENTERED: tl.constexpr,
     SUMMED: tl.constexpr,
     WEIGHTED: tl.constexpr,
     DX: tl.constexpr,
+    DGX: tl.constexpr,
+    ADDED: tl.constexpr,
     DGAMMA: tl.constexpr,
     DBETA: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -225,9 +238,11 @@ def apply_kernel(
             if CENTERED:
                 difference -= (tl.load(sums_ptr + rows + r, mask=r < rows, other=0) / columns).to(WIDE)[:, None]
             gradient = rstd[:, None] * difference
-            if SUMMED:
+            if DGX:
                 store_rows(dgx_ptr, r, c, dgx_stride, inside, gradient)
                 gradient *= tl.full([], alpha, WIDE)
+            if ADDED:
+                gradient += load_rows(dsum_ptr, r, c, dsum_stride, inside, WIDE)
             store_rows(dx_ptr, r, c, dx_stride, inside, gradient)
         r += 1
     if DGAMMA:
@@ -236,15 +251,9 @@ def apply_kernel(
         tl.store(dbeta_ptr + slot * columns + c, narrow_sum(dbeta, dbeta_ptr), mask=c < columns)
 
 
-def _name(mean: Tensor | None, gx: Tensor | None) -> str:
-    """The operator's, by which the table of tiles is asked."""
-    if gx is not None:
-        return "deep_norm_grad"
-    return "rms_norm_grad" if mean is None else "layer_norm_backward"
-
-
 def norm_backward(
     work: Work,
+    name: str,
     rows: int,
     columns: int,
     dy: Tensor,
@@ -257,10 +266,10 @@ def norm_backward(
     dbeta: Tensor | None,
     sum_with: Sum | None = None,
 ) -> None:
-    """Starts the kernels on the matrix [rows, columns] that ``dy`` and ``x`` are; outputs that are None are left out.
+    """Starts the kernels of operator ``name`` on the matrix [rows, columns] that ``dy`` and ``x`` are.
 
-    Without ``mean`` it is RMS norm's backward pass, without ``gamma`` all weights are 1. With ``sum_with`` it is deep
-    norm's: of alpha * x + gx in place of x.
+    Outputs that are None are left out. Without ``mean`` it is RMS norm's backward pass, without ``gamma`` all weights
+    are 1. With ``sum_with`` it is that of a sum in place of x.
     """
     if columns == 0:
         return
@@ -271,16 +280,17 @@ def norm_backward(
                 output.matrix.zero_()
                 output.finish()
         return
-    gx, dgx, alpha = (None, None, 1.0) if sum_with is None else (sum_with.gx, sum_with.dgx, sum_with.alpha)
-    arithmetic: Any = wide(dy, x, gx, mean, rstd, gamma, dx, dgx, dgamma, dbeta)
+    of = sum_with or Sum(None)
+    alpha = of.alpha
+    arithmetic: Any = wide(dy, x, of.gx, of.dsum, mean, rstd, gamma, dx, of.dgx, dgamma, dbeta)
     dy, x = work.rows_of(dy, rows, columns), work.rows_of(x, rows, columns)
-    gx = None if gx is None else work.rows_of(gx, rows, columns)
+    gx, dsum = (None if t is None else work.rows_of(t, rows, columns) for t in (of.gx, of.dsum))
     vectors = [None if t is None else work.vector(t) for t in (mean, rstd, gamma)]
-    rows_out = [None if t is None else work.output(t, rows, columns) for t in (dx, dgx)]
+    rows_out = [None if t is None else work.output(t, rows, columns) for t in (dx, of.dgx)]
     matrices = [None if output is None else output.matrix for output in rows_out]
     strides = (dy.stride(0), x.stride(0), 0 if gx is None else gx.stride(0))
-    strides_out = [0 if output is None else output.stride for output in rows_out]
-    whole = tile(columns, _MOST, arithmetic, _name(mean, gx), x)
+    strides_out = [0 if t is None else t.stride(0) for t in (*matrices, dsum)]
+    whole = tile(columns, _MOST, arithmetic, name, x)
     split = columns > whole.columns
     cut = chunk(arithmetic) if split else whole
     parts = slabs(rows, 1 if split else cut.rows, cut.slabs)
@@ -290,6 +300,7 @@ def norm_backward(
         **{"COLUMNS": cut.columns, "num_warps": cut.warps},
     }
     wanted = {"DX": dx is not None, "DGAMMA": dgamma is not None, "DBETA": dbeta is not None}
+    wanted |= {"DGX": of.dgx is not None, "ADDED": dsum is not None}
     inputs = (dy, x, gx, *vectors)
     if split:
         chunks = triton.cdiv(columns, cut.columns)
@@ -301,7 +312,7 @@ def norm_backward(
         work.start(
             apply_kernel,
             parts.count * chunks,
-            *(*inputs, sums, *matrices, *slots, rows, columns, chunks, parts.rows, *strides, *strides_out, alpha),
+            *(*inputs, sums, *matrices, dsum, *slots, rows, columns, chunks, parts.rows, *strides, *strides_out, alpha),
             **form,
             **wanted,
         )
@@ -309,7 +320,7 @@ def norm_backward(
         work.start(
             rows_kernel,
             parts.count,
-            *(*inputs, *matrices, *slots, rows, columns, parts.rows, *strides, *strides_out, alpha),
+            *(*inputs, *matrices, dsum, *slots, rows, columns, parts.rows, *strides, *strides_out, alpha),
             **{"ROWS": cut.rows, "FULL": columns == cut.columns, **form, **wanted},
         )
     for output in rows_out:

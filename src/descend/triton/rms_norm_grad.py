@@ -9,7 +9,9 @@ from descend.triton.work import Work
 
 def launch(work: Work, dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor, dx_out: Tensor, dgamma_out: Tensor) -> None:
     """Starts the kernels; the parameters are those of aclnnRmsNormGrad."""
-    norm_backward(work, rstd.numel(), gamma.numel(), dy, x, None, rstd, gamma, dx_out, dgamma_out, None)
+    norm_backward(
+        *(work, "rms_norm_grad", rstd.numel(), gamma.numel(), dy, x, None, rstd, gamma, dx_out, dgamma_out, None)
+    )
 
 
 rms_norm_grad = Operator("rms_norm_grad", launch)

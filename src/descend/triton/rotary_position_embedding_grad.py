@@ -142,6 +142,4 @@ def launch(
     outputs[1].finish()
 
 
-rotary_position_embedding_grad = Operator(
-    "rotary_position_embedding_grad", launch, lambda values: (True, *[values["x"] is not None] * 2)
-)
+rotary_position_embedding_grad = Operator("rotary_position_embedding_grad", launch)

@@ -20,8 +20,9 @@ _ALIGNMENT = 256
 class Work:
     """Scratch from PyTorch; kernels start on the current stream of the device."""
 
-    def __init__(self, device: torch.device, kept: dict[Any, Any] | None = None) -> None:
+    def __init__(self, device: torch.device, kept: dict[Any, Any] | None = None, product: str = "host") -> None:
         self.device = device
+        self.product = product
         self.kept: dict[Any, Any] = {} if kept is None else kept
         """What a prepared call keeps from one run to the next."""
 
@@ -57,8 +58,8 @@ class Work:
 class Rehearsal(Work):
     """Counts the scratch that a launch takes, and starts nothing. Tensors have no memory (PyTorch's device "meta")."""
 
-    def __init__(self, device: torch.device, kept: dict[Any, Any]) -> None:
-        super().__init__(device, kept)
+    def __init__(self, device: torch.device, kept: dict[Any, Any], product: str) -> None:
+        super().__init__(device, kept, product)
         self.bytes = 0
         self.steps: list[str] = []
         """The kernels in their order, each with its programs."""
@@ -77,8 +78,8 @@ class Rehearsal(Work):
 class Placed(Work):
     """Takes scratch from a workspace, bytes on the device, in the order in which a `Rehearsal` counted it."""
 
-    def __init__(self, device: torch.device, kept: dict[Any, Any], workspace: Tensor | None) -> None:
-        super().__init__(device, kept)
+    def __init__(self, device: torch.device, kept: dict[Any, Any], product: str, workspace: Tensor | None) -> None:
+        super().__init__(device, kept, product)
         self._workspace = workspace
         self._used = 0
 

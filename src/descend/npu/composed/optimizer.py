@@ -16,11 +16,14 @@ place of lr before m. Documents: aclnnApplyAdamW; aclnnApplyAdamD; ApplyAdamV2; 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+import descend
+from descend._adam_w import of_powers
 from descend.npu.composed.arithmetic import check_float, check_shape, wide
 from descend.npu.composed.refusal import refuse
 
@@ -42,20 +45,19 @@ def npu_apply_adam_w_out(
     *,
     out: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Changes var, m and v, which are ``out``, and returns them."""
+    """Changes var, m and v, which are ``out``, and returns them: one call of Descend's ApplyAdamWV2."""
     operator = "npu_apply_adam_w"
     var, m, v = _checked(operator, grad, out)
-    check_float(operator, max_grad_norm=max_grad_norm)
     if amsgrad and max_grad_norm is None:
         refuse(operator, "max_grad_norm", "None", "is needed with amsgrad")
-    first, second = _moments(m, v, wide(-grad if maximize else grad), beta1, beta2)
-    largest = second
     if amsgrad and max_grad_norm is not None:
+        check_float(operator, max_grad_norm=max_grad_norm)
         check_shape(operator, "max_grad_norm", max_grad_norm, var.shape, "var")
-        largest = torch.maximum(wide(max_grad_norm), second)
-    root = largest.div(1 - beta2_power * beta2).sqrt_().add_(epsilon)
-    step = lr / (1 - beta1_power * beta1)
-    return _write(out, wide(var).mul(1 - lr * weight_decay).addcdiv_(first, root, value=-step), first, second)
+    refusing = functools.partial(refuse, operator)
+    numbers = of_powers(refusing, beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
+    given = (var, m, v, max_grad_norm if amsgrad else None, grad, torch.tensor(0))
+    descend.apply_adam_w_v2(*given, *numbers, bool(amsgrad), bool(maximize), out=(var, m, v, None))
+    return var, m, v
 
 
 def npu_apply_adam_out(

@@ -1,0 +1,14 @@
+// Written by `python -m tools.generate` from the operator's table; do not edit.
+#include "aclnnop/aclnn_log_softmax.h"
+
+#include "capi/operator_call.h"
+#include "operators/registry.h"
+
+aclnnStatus aclnnLogSoftmaxGetWorkspaceSize(const aclTensor* self, int64_t dim, aclTensor* out, uint64_t* workspaceSize,
+                                            aclOpExecutor** executor) {
+  return descend::capi::get_workspace_size(descend::log_softmax, workspaceSize, executor, self, dim, out);
+}
+
+aclnnStatus aclnnLogSoftmax(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch(descend::log_softmax, workspace, workspaceSize, executor, stream);
+}

@@ -1,0 +1,122 @@
+// The gradient of cross entropy: a softmax of each row, times a number of the row, less another at its class.
+#include <cmath>
+#include <limits>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/dispatch.h"
+#include "kernels/scores-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+// out[c] = factor * exp(log_prob[c]) - smooth * weight[c], less `nll` at the row's class.
+struct Terms {
+  double factor = 0, smooth = 0, nll = 0;
+};
+
+template <class T>
+HWY_INLINE Terms terms_of(const CrossEntropyLossGrad<T>& p, int64_t row, int64_t target) {
+  const int64_t at = p.reduction == Reduction::kNone ? row : 0;
+  const bool is_mean = p.reduction == Reduction::kMean;
+  const double grad = is_mean ? p.grad[at] / p.counted->weight : p.grad[at];
+  Terms terms;
+  terms.nll = grad * (1 - p.smoothing) * (p.weight != nullptr ? static_cast<double>(p.weight[target]) : 1);
+  terms.factor = terms.nll;
+  if (p.smoothing != 0) {
+    terms.smooth = grad * (p.smoothing / static_cast<double>(p.columns));
+    terms.factor += terms.smooth * p.counted->classes;
+  }
+  if (p.zloss_scale != 0) {
+    const double both = p.grad[at] + (p.grad_zloss != nullptr ? p.grad_zloss[at] : 0);
+    terms.factor += 2 * p.zloss_scale * p.lse[row] * (is_mean ? both / p.counted->rows : both);
+  }
+  return terms;
+}
+
+// The element at the class of the row: one vector, not a pack, since rows may be short.
+template <class T>
+HWY_INLINE T make_class(const CrossEntropyLossGrad<T>& p, int64_t row, const Terms& terms, int64_t target) {
+  using W = Wide<T>;
+  const TwoParts<W> lse(p.is_input ? p.lse[row] : 0);
+  const double weight = p.weight != nullptr ? static_cast<double>(p.weight[target]) : 1;
+  const auto e = exp<W>(lse.less(load(Part{1}, p.log_prob.row(row) + target, 0)));
+  const auto y =
+      hn::MulSub(e, splat(static_cast<W>(terms.factor)), splat(static_cast<W>(terms.nll + terms.smooth * weight)));
+  if constexpr (sizeof(T) == 2) {
+    T made;
+    const uint16_t bits = hn::GetLane(narrow(T(), y));
+    std::memcpy(static_cast<void*>(&made), &bits, sizeof(made));
+    return made;
+  } else {
+    return hn::GetLane(y);  // a masked store could not be forwarded to what reads it
+  }
+}
+
+// Columns [c, c + n) of a row, to y, as if the row's class was elsewhere.
+template <bool kAhead, class T>
+HWY_INLINE void make_columns(const CrossEntropyLossGrad<T>& p, int64_t row, const Terms& terms, int64_t c, int64_t n,
+                             T* y) {
+  using W = Wide<T>;
+  const TwoParts<W> lse(p.is_input ? p.lse[row] : 0);
+  const auto factor = splat(static_cast<W>(terms.factor));
+  const T* const x = p.log_prob.row(row) + c;
+  if (p.weight == nullptr || terms.smooth == 0) {
+    const auto minus = splat(static_cast<W>(terms.smooth));
+    map_columns<kAhead>(x, y, n, [&](auto v, auto, int64_t, size_t) DESCEND_INLINED {
+      return hn::MulSub(exp<W>(lse.less(v)), factor, minus);
+    });
+  } else {
+    const auto smooth = splat(static_cast<W>(terms.smooth));
+    const W* const weight = p.weight + c;
+    map_columns<kAhead>(x, y, n, [&](auto v, auto extent, int64_t at, size_t k) DESCEND_INLINED {
+      return hn::MulSub(exp<W>(lse.less(v)), factor, hn::Mul(load(extent, weight + at, k), smooth));
+    });
+  }
+}
+
+template <bool kAhead, class T>
+void gradients(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t end, bool streams) {
+  Stage<T, kSpanColumns> stage;
+  for (int64_t row = first; row < end; ++row) {
+    const int64_t target = p.targets.of(row);
+    const Terms terms = target >= 0 ? terms_of(p, row, target) : Terms{std::numeric_limits<double>::quiet_NaN()};
+    const T of_class = target >= 0 ? make_class(p, row, terms, target) : T{};  // first: out may be log_prob's memory
+    for (int64_t c = 0; c < p.columns; c += kSpanColumns) {
+      const int64_t n = HWY_MIN(kSpanColumns, p.columns - c);
+      const Rows<T> to{p.out.row(row) + c, n};
+      T* const y = streams ? stage.rows(to, n).data : to.data;
+      if (target == Targets::kIgnored) {
+        std::memset(static_cast<void*>(y), 0, static_cast<size_t>(n) * sizeof(T));
+      } else {
+        make_columns<kAhead>(p, row, terms, c, n, y);
+        if (c <= target && target < c + n) y[target - c] = of_class;
+      }
+      if (streams) stage.stream(to, 1, n);
+    }
+  }
+  if (!streams) return;
+  stage.finish();
+  flush_streams();
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+namespace descend::kernels::DESCEND_TARGET {
+
+template <class T>
+void cross_entropy_loss_grad(const CrossEntropyLossGrad<T>& p) {
+  const auto plain = gradients<false, T>, ahead = gradients<true, T>;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  if (p.rows == 0) return;
+  const int64_t bytes = p.rows * p.columns * kSize;
+  // In the place of what was read the lines are in a cache already.
+  const bool is_in_place = p.out.data == p.log_prob.data, streams = !is_in_place && streams_results({2 * bytes, bytes});
+  const bool is_far = exceeds_kept(is_in_place ? bytes : 2 * bytes);
+  run_rows(p.rows, p.columns, row_work<T>(2 * p.columns),
+           [&](int64_t first, int64_t end) { (is_far ? ahead : plain)(p, first, end, streams); });
+}
+
+}  // namespace descend::kernels::DESCEND_TARGET
+
+DESCEND_KERNEL(void, cross_entropy_loss_grad, (const CrossEntropyLossGrad<T>& problem), problem)

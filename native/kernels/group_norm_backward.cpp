@@ -1,0 +1,20 @@
+#include "kernels/dispatch.h"
+#include "kernels/group_norm_grad.h"
+#include "kernels/groups/gradient-inl.h"
+
+namespace descend::kernels::DESCEND_TARGET {
+
+template <class T>
+size_t group_norm_backward_scratch(const GroupShape& shape) {
+  return gradient_scratch<T, false>(shape);
+}
+
+template <class T>
+void group_norm_backward(const GroupNormGrad<T, false>& p, void* scratch) {
+  run_gradient(p, scratch);
+}
+
+}  // namespace descend::kernels::DESCEND_TARGET
+
+DESCEND_KERNEL(size_t, group_norm_backward_scratch, (const GroupShape& shape), shape)
+DESCEND_KERNEL(void, group_norm_backward, (const GroupNormGrad<T, false>& problem, void* scratch), problem, scratch)

@@ -1,0 +1,50 @@
+// Log softmax of rows. A row is read from memory once: see scores-inl.h.
+#include "kernels/log_softmax.h"
+
+#include "kernels/dispatch.h"
+#include "kernels/log-inl.h"
+#include "kernels/scores-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+template <bool kAhead, class T>
+void log_softmax_rows(const LogSoftmax<T>& p, int64_t first, int64_t end, bool streams) {
+  using W = Wide<T>;
+  const Tag<double> d;
+  Stage<T, kSpanColumns> stage;
+  const int64_t tile = rows_at_once<W>(p.columns);
+  for (int64_t row = first; row < end; row += tile) {
+    const int64_t rows = HWY_MIN(tile, end - row);
+    SumOfExps sums[kFoldRows<W>];
+    sum_exps<kAhead, T>({p.x.row(row), p.x.stride}, rows, p.columns, sums);
+    HWY_ALIGN double logs[kFoldRows<W>];
+    for (int64_t r = 0; r < rows; ++r) logs[r] = sums[r].total;
+    for_each_row_vector(rows, [&](int64_t r) HWY_ATTR { hn::Store(log(hn::Load(d, logs + r)), d, logs + r); });
+    for (int64_t r = 0; r < rows; ++r) {
+      map_log_softmax(p.x.row(row + r), p.columns, sums[r].most, logs[r], p.y.row(row + r), streams, stage);
+    }
+  }
+  if (!streams) return;
+  stage.finish();
+  flush_streams();
+}
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+namespace descend::kernels::DESCEND_TARGET {
+
+template <class T>
+void log_softmax(const LogSoftmax<T>& p) {
+  const auto plain = log_softmax_rows<false, T>, ahead = log_softmax_rows<true, T>;
+  const int64_t bytes = p.rows * p.columns * static_cast<int64_t>(sizeof(T));
+  if (bytes == 0) return;
+  const bool streams = p.y.data != p.x.data && streams_results({2 * bytes, bytes});
+  run_rows(p.rows, p.columns, row_work<T>(2 * p.columns),
+           [&](int64_t first, int64_t end) { (exceeds_kept(bytes) ? ahead : plain)(p, first, end, streams); });
+}
+
+}  // namespace descend::kernels::DESCEND_TARGET
+
+DESCEND_KERNEL(void, log_softmax, (const LogSoftmax<T>& problem), problem)

@@ -1,0 +1,99 @@
+"""`AdamW`, in the place of ``torch.optim.AdamW``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from descend.torch.apply_adam_w_v2 import update
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+
+class AdamW(torch.optim.AdamW):
+    """``torch.optim.AdamW`` in one pass over memory: one call of ``apply_adam_w_v2_`` for each parameter.
+
+    Arguments, defaults, parameter groups and state dicts are those of ``torch.optim.AdamW``; either loads what the
+    other saved. ``moments`` is new: the dtype of the state, by default that of each parameter. With
+    ``moments=torch.float32`` the moments of 16-bit parameters are as exact as the arithmetic. ``foreach`` and ``fused``
+    are not read: there is one way. ``capturable`` has the steps counted on the parameters' device. Raises ValueError
+    for arguments that PyTorch refuses, and for ``differentiable``.
+    """
+
+    def __init__(self, params: Any, lr: float | Tensor = 1e-3, *args: Any, **named: Any) -> None:
+        self._moments: torch.dtype | None = named.pop("moments", None)
+        named.pop("foreach", None)
+        named.pop("fused", None)  # or GradScaler would leave it to the step to unscale gradients
+        super().__init__(params, lr, *args, **named)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        if any(group["differentiable"] for group in self.param_groups):
+            raise ValueError("descend.torch.AdamW: differentiable is True, but must be False: the step is in place.")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As PyTorch's, which calls it after loading, too."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.__dict__.setdefault("_moments", None)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As PyTorch's, but moments keep the digits that their dtype here has."""
+        super().load_state_dict(state_dict)
+        self._refuse()
+        if self._moments is None:
+            return
+        places = [place for group in state_dict["param_groups"] for place in group["params"]]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for place, p in zip(places, parameters, strict=True):
+            for name, value in state_dict["state"].get(place, {}).items():
+                if name in _MOMENTS:
+                    self.state[p][name] = value.to(p.device, self._dtype(p), copy=True)
+
+    def _dtype(self, p: Tensor) -> torch.dtype:
+        return p.dtype if self._moments is None or p.is_complex() else self._moments
+
+    def _state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+        state = cast("dict[str, Tensor]", self.state[p])
+        if not state:
+            exact = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+            state["step"] = torch.zeros((), dtype=exact, device=p.device if group["capturable"] else "cpu")
+            for name in _MOMENTS[: 3 if group["amsgrad"] else 2]:
+                state[name] = torch.zeros_like(p, dtype=self._dtype(p), memory_format=torch.preserve_format)
+        return state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of all parameters that have a gradient; returns what ``closure`` does, which is called before."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        run = torch.ops.descend.apply_adam_w_v2_ if torch.compiler.is_compiling() else update
+        for group in self.param_groups:
+            numbers = [float(n) for n in (group["lr"], *group["betas"], group["weight_decay"], group["eps"])]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if p.grad.is_sparse:
+                    raise RuntimeError("descend.torch.AdamW: gradients must be dense, but one is sparse.")
+                state = self._state(p, group)
+                own = [state.get(name) for name in _MOMENTS]
+                tensors = [_plain(t, p) for t in (p, *own, p.grad)]
+                steps = state["step"]
+                run(*tensors, steps.to(tensors[0].device), *numbers, group["amsgrad"], group["maximize"])
+                steps += 1
+        return loss
+
+
+def _plain(tensor: Any, p: Any) -> Any:
+    """What the kernel changes: of a DTensor this process's part, of complex numbers their parts."""
+    if tensor is None:
+        return None
+    if hasattr(tensor, "to_local"):
+        if tensor.placements != p.placements:
+            tensor = tensor.redistribute(placements=p.placements)
+        tensor = tensor.to_local()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -27,6 +27,8 @@ RANDOM = {
 APART = {
     "native_layer_norm",
     "nn.functional.layer_norm",
+    "native_group_norm",
+    "nn.functional.group_norm",
     "nn.functional.gelu",  # by tanh on the device
     "to",
     "tensor_split",

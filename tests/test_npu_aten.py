@@ -465,3 +465,53 @@ def test_calls_are_recorded_with_their_tensors():
     assert count == 2
     assert 0 < took < 60e9
     assert calls["aten::cat", "float32[3, 5]", "float32[3, 5]"][0] == 1
+
+
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax], ids=["softmax", "log_softmax"])
+def test_softmax_is_descends_and_float64_gradients_the_cpus(function):
+    x, dy = (torch.randn(3, 5, 4) for _ in range(2))
+    name = f"aten::_{function.__name__}"
+    kernels.recorders()[-1].record(True)
+    try:
+        for dtype in (torch.float32, torch.float64):
+            given = x.to(dtype).npu().requires_grad_()
+            y = function(given, 1)
+            (dx,) = torch.autograd.grad(y, given, dy.to(dtype).npu())
+            leaf = x.to(dtype).requires_grad_()
+            (expected,) = torch.autograd.grad(function(leaf, 1), leaf, dy.to(dtype))
+            torch.testing.assert_close(dx.cpu(), expected)
+    finally:
+        kernels.recorders()[-1].record(False)
+    if kernels.form() is not boxed:
+        counts = {op: count for op, _, _, count, _, _ in kernels.recorders()[-1].recorded() if op.startswith(name)}
+        assert counts == {f"{name}_backward_data": 1}
+    wide = torch.randn(3, 4, dtype=torch.float64, device="npu", requires_grad=True)
+    assert torch.autograd.gradcheck(lambda t: function(t, 0), wide)
+    assert torch.autograd.gradgradcheck(lambda t: function(t, 0), wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_in_its_other_forms(name, dtype):
+    """Of 16 bits to float32, as on an Ascend and not on a CPU, and into a given tensor."""
+    function, x = getattr(torch, name), torch.randn(3, 5).to(dtype)
+    forward, backward = (getattr(torch.ops.aten, f"_{name}{part}") for part in ("", "_backward_data"))
+    wide = function(x.float(), 0)
+    for result in (forward(x.npu(), 0, True), function(x.npu(), 0, dtype=torch.float32)):
+        assert result.dtype == torch.float32
+        torch.testing.assert_close(result.cpu(), wide)
+    given = torch.empty(3, 5, dtype=dtype, device="npu")
+    assert forward.out(x.npu(), 0, False, out=given) is given
+    torch.testing.assert_close(given.cpu().float(), wide, rtol=2**-7, atol=2**-7)
+    dy = torch.randn(3, 5).to(dtype)
+    y = given.cpu()
+    right = {
+        "softmax": lambda: (dy.double() - (dy.double() * y.double()).sum(0)) * y.double(),
+        "log_softmax": lambda: dy.double() - y.double().exp() * dy.double().sum(0),
+    }[name]()
+    results = [backward(dy.npu(), given, 0, dtype), torch.empty(3, 5, dtype=dtype, device="npu")]
+    into = {"softmax": "grad_input", "log_softmax": "out"}[name]
+    backward.out(dy.npu(), given, 0, dtype, **{into: results[1]})
+    for result in results:
+        assert result.dtype == dtype
+        torch.testing.assert_close(result.cpu().double(), right, rtol=2**-7, atol=2**-7)

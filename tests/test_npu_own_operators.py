@@ -141,6 +141,18 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
         lambda x: functional.group_norm(x, 2),
         [(3, 4, 5, 2)],
     ),
+    "PyTorch's softmax": (lambda x: torch.softmax(x, -1), lambda x: torch.softmax(x, -1), [(3, 7)]),
+    "PyTorch's softmax along a dimension": (
+        lambda x: torch.softmax(x, 1),
+        lambda x: torch.softmax(x, 1),
+        [(3, 7, 2)],
+    ),
+    "PyTorch's log_softmax": (lambda x: torch.log_softmax(x, -1), lambda x: torch.log_softmax(x, -1), [(3, 7)]),
+    "PyTorch's log_softmax along a dimension": (
+        lambda x: torch.log_softmax(x, 0),
+        lambda x: torch.log_softmax(x, 0),
+        [(3, 7, 2)],
+    ),
     "swiglu": (torch_npu.npu_swiglu, halves, [(3, 8)]),
     "swiglu along a dimension": (lambda x: torch_npu.npu_swiglu(x, 0), lambda x: halves(x, 0), [(4, 3)]),
     "gelu": (torch_npu.npu_gelu, functional.gelu, [(3, 7)]),

@@ -26,6 +26,21 @@ class Borrowed : public c10::OperatorKernel {
   c10::SafeKernelFunction kernel_;
 };
 
+// Computes calls whose first tensor is float64, and leaves others to the kernel that was there.
+class Float64Kernel : public c10::OperatorKernel {
+ public:
+  Float64Kernel(CpuKernel cpu, c10::SafeKernelFunction other) : cpu_(std::move(cpu)), other_(std::move(other)) {}
+  void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const c10::IValue& first = torch::jit::peek(*stack, 0, op.schema().arguments().size());
+    if (first.toTensor().scalar_type() == at::kDouble) return cpu_(op, keys, stack);
+    other_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  CpuKernel cpu_;
+  c10::SafeKernelFunction other_;
+};
+
 // The library for a namespace and a key. It is kept until the process ends, since a library that is destroyed removes
 // its kernels.
 torch::Library& library_of(const std::string& space, DispatchKey key) {
@@ -55,8 +70,12 @@ void serve(const std::string& name, const std::string& key, Special special) {
   static const bool installed = (install_allocator(), true);
   (void)installed;
   const auto op = find_operator(name);
-  implement(op, c10::parseDispatchKey(key),
-            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op, special)));
+  const DispatchKey here = c10::parseDispatchKey(key);
+  if (special.float64_alone) {
+    auto kernel = std::make_unique<Float64Kernel>(CpuKernel(op, special), op.getComputedKernelForDispatchKey(here));
+    return implement(op, here, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  }
+  implement(op, here, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(op, special)));
 }
 
 void borrow(const std::string& name, const std::string& key, const std::string& owner) {

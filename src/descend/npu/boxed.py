@@ -41,7 +41,10 @@ _local = threading.local()
 def serve(name: str, key: str, special: rules.Special) -> None:
     """Has the CPU's kernel compute an operator on the memory of the device's tensors."""
     kernel = Kernel(name, special)
-    if not (kernel.is_view and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)):  # torch_npu's view is one
+    theirs = registered_kernel(rules.operator(name), key) if special.float64_alone else None
+    if theirs is not None:
+        implement(name, _of_float64(kernel, theirs), key, with_keyset=True)
+    elif not (kernel.is_view and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)):  # torch_npu's view is one
         implement(name, kernel, key)
 
 
@@ -95,6 +98,17 @@ def wait_for_graphs(device: int) -> None:
 
 def _npu() -> Any:
     return torch.npu  # type: ignore[attr-defined]
+
+
+def _of_float64(kernel: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls whose first tensor is not float64 stay torch_npu's."""
+
+    def call(keys: Any, first: Tensor, *args: Any, **named: Any) -> Any:
+        if first.dtype is torch.float64:
+            return kernel(first, *args, **named)
+        return theirs(keys, first, *args, **named)
+
+    return call
 
 
 def _empty_or(theirs: Callable[..., Tensor]) -> Callable[..., Tensor]:

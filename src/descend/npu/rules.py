@@ -20,11 +20,13 @@ STAYS = frozenset(
         *("is_pinned", "_pin_memory"),
         # They call Descend's own aclnn functions, or, the last, npu_fusion_attention_v3.
         *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
-        *("gelu", "gelu_", "gelu_backward"),
+        *("gelu", "gelu_", "gelu_backward", "_softmax", "_log_softmax"),
         "scaled_dot_product_attention",
     }
 )
 """Operators that stay torch_npu's."""
+UNSIZED = frozenset({"aten::_softmax.out"})
+"""Forms of these that are the CPU's all the same: torch_npu's do not give the result its size."""
 SPARSE_STAYS = frozenset(
     {
         *("_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors"),
@@ -73,6 +75,8 @@ IN_FLOAT32 = frozenset(
 
 On a processor without float16 arithmetic that is faster, too: a product of 256 x 512 by 512 x 256 takes 1 ms, not 200.
 """
+FLOAT64_ALONE = frozenset({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data"})
+"""Operators that call Descend's own aclnn functions, which do not take float64: that is the CPU's."""
 COMPOSED = frozenset({"_to_copy", "contiguous", "empty_like", "new_empty_strided"})
 """Operators whose composed kernel must see the device: it takes pinned memory, or returns its input, or new memory."""
 UNDISPATCHED = frozenset({"mode", "conj_physical_"})
@@ -96,6 +100,8 @@ class Special(NamedTuple):
     """The CPU kernel computes more if gradients are recorded."""
     float16_in_float32: bool = False
     """The CPU kernel adds in float16."""
+    float64_alone: bool = False
+    """Calls whose first tensor is not float64 stay torch_npu's."""
 
 
 class Form(Protocol):
@@ -125,6 +131,7 @@ def serve(form: Form, whole: str, key: str = "PrivateUse1") -> None:
         first_kept=FIRST_KEPT.get(name),
         asks_for_grad=name in ASKS_FOR_GRAD,
         float16_in_float32=name in IN_FLOAT32,
+        float64_alone=name in FLOAT64_ALONE,
     )
     form.serve(whole, key, special)
 
@@ -148,7 +155,7 @@ def operator(whole: str) -> Any:
 
 def _register_dense(form: Form, whole: str) -> None:
     name = base(whole)
-    if name in STAYS:
+    if name in STAYS and whole not in UNSIZED:
         return
     theirs = _has(whole, "PrivateUse1")
     taken_apart = _has(whole, "CompositeImplicitAutograd")

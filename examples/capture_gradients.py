@@ -6,9 +6,9 @@
 Byte-level language models in miniature learn the text of Python's own language reference: a Llama (RMS norm, SwiGLU,
 rotary positions), one whose norms have the sums of the residuals in them, a Gemma, a GPT (layer norm, masked softmax,
 GELU), a GPT with deep norm, one with compressed attention over packed sequences (NSA). A convolutional network with
-group norm and swish learns scikit-learn's handwritten digits. Each trains once in float32 and once with bfloat16
-weights and activations. At the first, a middle and the last step the chosen layers' inputs, statistics and incoming
-gradients are kept, and what the optimizer's step takes.
+group norm and swish, and one with group norm, softmax and log softmax, learn scikit-learn's handwritten digits. Each
+trains once in float32 and once with bfloat16 weights and activations. At the first, a middle and the last step the
+chosen layers' inputs, statistics and incoming gradients are kept, and what the optimizer's step takes.
 
 Another operator is one more entry in OPERATORS: a layer in networks.py that derives from Captured, a network that uses
 it, the data that it learns from, and the layers and steps worth keeping. Needs torch and safetensors; scikit-learn for
@@ -35,9 +35,11 @@ from networks import (
     ConvolutionalNetwork,
     CrossEntropy,
     DeepGpt,
+    DenseNetwork,
     Gemma,
     Gpt,
     LanguageModel,
+    LogLikelihood,
     SparseLanguageModel,
 )
 from safetensors.torch import save_file
@@ -140,6 +142,8 @@ class Operator:
     data: Callable[[], Data]
     layers: dict[str, tuple[str, ...]]
     """Layer, or "loss", or a parameter whose step is kept, to the moments at which it is: first, middle, last."""
+    score: Callable[[], nn.Module] = CrossEntropy
+    """The loss."""
 
 
 OPERATORS = {
@@ -182,6 +186,14 @@ OPERATORS = {
         digits,
         {"norms.0": ("last",), "norms.1": ("middle", "last"), "norms.2": ("first", "last")},
     ),
+    "group_norm_backward": Operator(
+        DenseNetwork,
+        digits,
+        {"norms.0": ("last",), "norms.1": ("middle",), "norms.2": ("first", "last")},
+        LogLikelihood,
+    ),
+    "softmax_backward": Operator(DenseNetwork, digits, {"softmax": ("first", "middle", "last")}, LogLikelihood),
+    "log_softmax_backward": Operator(DenseNetwork, digits, {"log_softmax": ("first", "middle", "last")}, LogLikelihood),
     "add_rms_norm": Operator(
         AddingLanguageModel,
         text,
@@ -286,7 +298,7 @@ def train(
     weights = list(model.parameters())
     masters = [weight.detach().float().clone() for weight in weights]
     named = dict(zip(dict(model.named_parameters()), masters, strict=True))
-    score = CrossEntropy()
+    score = operator.score()
     layers = {**dict(model.named_modules()), "loss": score}
     optimizer = torch.optim.AdamW(masters, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)

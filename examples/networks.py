@@ -105,6 +105,15 @@ class CrossEntropy(Captured):
         return functional.nll_loss(log_prob, target)
 
 
+class LogLikelihood(nn.Module):
+    """The loss of a network that ends in log softmax: the mean over images and places."""
+
+    def forward(self, log_prob: Tensor, target: Tensor) -> Tensor:
+        """Of [image, class, row, column]; every place of an image has its target."""
+        everywhere = target[:, None, None].expand(-1, *log_prob.shape[2:])
+        return functional.nll_loss(log_prob.float(), everywhere)
+
+
 class Rotary(Captured):
     """Rotary positions on [batch, sequence, head, column]."""
 
@@ -172,6 +181,50 @@ class MaskedSoftmax(Captured):
         y = torch.softmax((self.scale * x.float()).masked_fill(mask, -10000.0), -1).to(x.dtype)
         self.saved = {"y": y, "mask": mask, "scale": torch.tensor(self.scale)}
         return y
+
+
+class Softmax(Captured):
+    """Softmax over the last axis: computed in float32, one rounding to x's dtype."""
+
+    result_gradient = "grad_output"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`saved` holds what softmax takes, and softmax_backward besides grad_output."""
+        output = torch.softmax(x.float(), -1).to(x.dtype)
+        self.saved = {"x": x, "output": output}
+        return output
+
+
+class LogSoftmax(Captured):
+    """Log softmax over the classes, the second axis: computed in float32, one rounding to x's dtype."""
+
+    result_gradient = "grad_output"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`saved` holds what log_softmax takes, and log_softmax_backward besides grad_output."""
+        output = torch.log_softmax(x.float(), 1).to(x.dtype)
+        self.saved = {"x": x, "output": output}
+        return output
+
+
+class GroupNorm(Captured):
+    """Group norm on [sample, channel, row, column]: in float32, one rounding to x's dtype."""
+
+    result_gradient = "grad_out"
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        self.gamma = nn.Parameter(torch.ones(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x; `saved` holds what group_norm takes, and group_norm_backward besides grad_out."""
+        weights = self.gamma.float(), self.beta.float()
+        sizes = len(x), x.shape[1], x.shape[2:].numel(), self.groups
+        y, mean, rstd = torch.native_group_norm(x.float(), *weights, *sizes, 1e-5)
+        self.saved = {"input": x, "mean": mean, "rstd": rstd, "gamma": self.gamma, "beta": self.beta}
+        return y.to(x.dtype)
 
 
 class GroupNormSwish(Captured):
@@ -535,3 +588,31 @@ class ConvolutionalNetwork(nn.Module):
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = norm(convolution(x))
         return self.head(x.mean((2, 3)))
+
+
+class DenseNetwork(nn.Module):
+    """Images of 8 x 8 in; logarithms of the probabilities of the ten digits out, at each of 4 x 4 places.
+
+    As the networks of diffusion and segmentation it has group norms before SiLU, and attention between places.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(a, b, 3, stride, 1, bias=False) for a, b, stride in ((1, 16, 1), (16, 32, 2), (32, 32, 1))
+        )
+        self.norms = nn.ModuleList(GroupNorm(channels, groups) for channels, groups in ((16, 4), (32, 8), (32, 8)))
+        self.qkv, self.out = nn.Conv2d(32, 96, 1), nn.Conv2d(32, 32, 1)
+        self.softmax = Softmax()
+        self.head = nn.Conv2d(32, 10, 1)
+        self.log_softmax = LogSoftmax()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[image, 1, 8, 8] to [image, 10, 4, 4]."""
+        x = images.to(self.head.weight.dtype)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = functional.silu(norm(convolution(x)))
+        q, k, v = self.qkv(x).view(len(x), 3, 2, 16, 16).unbind(1)  # two heads of 16 channels, 16 places
+        weights = self.softmax(q.transpose(-1, -2) @ k / 4)
+        x = x + self.out((v @ weights.transpose(-1, -2)).reshape(x.shape))
+        return self.log_softmax(self.head(x))

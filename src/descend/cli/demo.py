@@ -138,9 +138,9 @@ def _run(operator: Operator, demo: Demo, folder: Path | None) -> Run:
         threads = descend.get_num_threads()
         limit = functools.cache(lambda size: memory_limit(size, threads, _SECONDS))
         with output.progress() as bar:
-            for name, inputs in bar.track(list(_captures(read(file))), description=f"measuring {operator.name}"):
-                inputs = {parameter: tensor for parameter, tensor in inputs.items() if parameter not in demo.without}
-                captures.append(_measure(operator, name, inputs | demo.attributes(inputs), limit, empty))
+            for name, tensors in bar.track(list(_captures(read(file))), description=f"measuring {operator.name}"):
+                inputs = {parameter: tensor for parameter, tensor in tensors.items() if parameter not in demo.without}
+                captures.append(_measure(operator, name, inputs | demo.attributes(tensors), limit, empty))
     return Run(operator, example, operators.golden(operator, arguments), empty, captures, file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ class Demo:
     example: Callable[[], dict[str, Any]]
     """The arguments of the document's worked example, by the functional API's names."""
     attributes: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
-    """The attributes that go with captured inputs, such as a normalized_shape."""
+    """The attributes that go with a captured call, such as a normalized_shape."""
     file: str = ""
     """Of which operator the captured tensors are, in ``examples/data/<operator>.safetensors``; its own if empty."""
     without: tuple[str, ...] = ()
@@ -50,6 +51,49 @@ def _group_norm_swish_grad() -> dict[str, Any]:
     gamma, beta = np.array([1, 2, 1, 2], np.float32), np.array([0, 0, 1, -1], np.float32)
     _, mean, rstd = descend.group_norm_swish(x, gamma, beta, 2)
     return {"dy": np.cos(x), "mean": mean, "rstd": rstd, "x": x, "gamma": gamma, "beta": beta, "num_groups": 2}
+
+
+def _group_norm_silu() -> dict[str, Any]:
+    twos = np.full(3, 2, np.float32)
+    return {"input": np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4), "gamma": twos, "beta": twos, "group": 1}
+
+
+def _group_norm() -> dict[str, Any]:
+    return {**_group_norm_silu(), "n": 2, "c": 3, "hxw": 4, "eps": 1e-5}
+
+
+def _group_norm_backward() -> dict[str, Any]:
+    numbers = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)
+    mean, rstd = np.array([[6.5], [18.5]], np.float32), np.full((2, 1), 0.2896827, np.float32)
+    # The document's gradient is x itself, of which nothing would remain but roundings.
+    return {"grad_out": np.cos(numbers), "input": numbers, "mean": mean, "rstd": rstd, "gamma": np.ones(3, np.float32),
+            "n": 2, "c": 3, "hxw": 4, "group": 1}  # fmt: skip
+
+
+def _groups(tensors: Tensors) -> dict[str, Any]:
+    return {"group": tensors["mean"].shape[1]}
+
+
+def _sizes_and_groups(tensors: Tensors) -> dict[str, Any]:
+    n, c, *inner = tensors["input"].shape
+    return {"n": n, "c": c, "hxw": math.prod(inner), **_groups(tensors)}
+
+
+def _softmax() -> dict[str, Any]:
+    return {"x": np.arange(8, dtype=np.float32).reshape(4, 2), "dim": 0}
+
+
+def _softmax_backward() -> dict[str, Any]:
+    output = np.array([1, 1, 1, 2, 2, 2, 3, 3], np.float32).reshape(4, 2)
+    return {"grad_output": np.arange(8, dtype=np.float32).reshape(4, 2), "output": output, "dim": 0}
+
+
+def _log_softmax() -> dict[str, Any]:
+    return {"x": np.arange(1, 10, dtype=np.float32).reshape(3, 3), "dim": 1}
+
+
+def _of_classes(tensors: Tensors) -> dict[str, Any]:
+    return {"dim": 1}
 
 
 def _add_rms_norm() -> dict[str, Any]:
@@ -154,6 +198,20 @@ DEMOS = {
     "scaled_masked_softmax_backward": Demo(
         _scaled_masked_softmax_backward, lambda tensors: {"scale": float(tensors["scale"])}
     ),
+    "group_norm": Demo(
+        _group_norm,
+        lambda tensors: {**_sizes_and_groups(tensors), "eps": 1e-5},
+        file="group_norm_backward",
+        without=("grad_out", "mean", "rstd"),
+    ),
+    "group_norm_silu": Demo(
+        _group_norm_silu, _groups, file="group_norm_backward", without=("grad_out", "mean", "rstd")
+    ),
+    "group_norm_backward": Demo(_group_norm_backward, _sizes_and_groups, without=("beta",)),
+    "softmax": Demo(_softmax, file="softmax_backward", without=("grad_output", "output")),
+    "softmax_backward": Demo(_softmax_backward, without=("x",)),
+    "log_softmax": Demo(_log_softmax, _of_classes, file="log_softmax_backward", without=("grad_output", "output")),
+    "log_softmax_backward": Demo(_softmax_backward, _of_classes, without=("x",)),
     "add_rms_norm": Demo(_add_rms_norm),
     "gemma_rms_norm": Demo(_gemma_rms_norm),
     "swi_glu": Demo(_swi_glu, file="swi_glu_grad", without=("y_grad",)),

@@ -97,6 +97,22 @@ def group_norm_swish_grad() -> dict[str, Array]:
     return dict(zip(("dx", "dgamma", "dbeta"), results, strict=True))  # type: ignore[arg-type]
 
 
+_IMAGES = (numbers(48).reshape(2, 4, 2, 3), np.array([1, 2, 1, 2]), np.array([0, 0, 1, -1]))
+
+
+def group_norm_backward() -> dict[str, Array]:
+    sizes = (2, 4, 6, 2)
+    x, gamma, _ = _IMAGES
+    y, mean, rstd = reference.group_norm(*_IMAGES, *sizes)
+    results = reference.group_norm_backward(y, x, mean, rstd, gamma, *sizes)
+    return {"y": y, **dict(zip(("dx", "dgamma", "dbeta"), results, strict=True))}  # type: ignore[dict-item]
+
+
+def group_norm_silu() -> dict[str, Array]:
+    activated, mean, rstd = reference.group_norm_silu(*_IMAGES, 2)
+    return {"activated": activated, "plain": reference.group_norm(*_IMAGES, 2, 4, 6, 2)[0], "mean": mean, "rstd": rstd}
+
+
 def scaled_masked_softmax_backward() -> dict[str, Array]:
     scores, grad = numbers(32).reshape(1, 2, 4, 4), numbers(32, 1).reshape(1, 2, 4, 4)
     future = np.triu(np.ones((1, 1, 4, 4), np.bool_), 1)
@@ -192,6 +208,8 @@ EXPECTED: dict[str, Callable[[], dict[str, Array]]] = {
         add_layer_norm,
         deep_norm_grad,
         group_norm_swish_grad,
+        group_norm_backward,
+        group_norm_silu,
         scaled_masked_softmax_backward,
         add_rms_norm,
         gemma_rms_norm,

@@ -102,6 +102,9 @@ class Model(nn.Module):
             return torch.nn.functional.cross_entropy(x, target, ignore_index=-100)
         if kind == "another":
             return cross_entropy(x[:, 0], target.to(x.dtype))
+        if kind == "module":
+            loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+            return loss(x, target)
         return F.cross_entropy(x.float(), target, reduction="sum")
 
 
@@ -109,13 +112,14 @@ def test_calls_in_a_forward(calls, monkeypatch):
     x, target = scores()
     theirs = Model()
     ours = copy.deepcopy(theirs)
-    names = "torch.nn.functional.cross_entropy and F.cross_entropy"
+    names = "torch.nn.functional.cross_entropy and nn.CrossEntropyLoss and F.cross_entropy"
     assert dt.patch(ours).swapped == {"": f"Model -> cross_entropy in {names}"}
-    for count, kind in ((1, "usual"), (2, "whole name"), (2, "another")):
+    for count, kind in ((1, "usual"), (2, "whole name"), (2, "another"), (3, "module")):
         near(gradient(ours, x, target, kind), gradient(theirs, x, target, kind), 1e-5)
         assert len(calls) == count
     compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
-    near(gradient(compiled, x, target), gradient(theirs, x, target), 1e-5)
+    for kind in ("usual", "module"):
+        near(gradient(compiled, x, target, kind), gradient(theirs, x, target, kind), 1e-5)
     calls.clear()
     monkeypatch.setattr(F, "cross_entropy", lambda x, target, **_: x.sum())
     assert ours(x, target) == x.sum()

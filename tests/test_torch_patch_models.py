@@ -397,6 +397,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, int], int]] = {
             "BertEmbeddings -> add_layer_norm at LayerNorm": 1,
             "BertSelfOutput -> add_layer_norm at LayerNorm": 2,
             "BertOutput -> add_layer_norm at LayerNorm": 2,
+            "BertForMaskedLM -> cross_entropy in CrossEntropyLoss": 1,
         }, 0,
     ),
     "llama": (
@@ -438,7 +439,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, int], int]] = {
         "T5Config", "T5ForConditionalGeneration",
         {"vocab_size": 50, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2,
          "decoder_start_token_id": 0},
-        {"T5LayerNorm -> rms_norm, rounded to the weight's dtype before it": 12}, 0,
+        {
+            "T5LayerNorm -> rms_norm, rounded to the weight's dtype before it": 12,
+            "T5ForConditionalGeneration -> cross_entropy in CrossEntropyLoss": 1,
+        }, 0,
     ),
 }  # fmt: skip
 

@@ -1,8 +1,10 @@
 """Cross entropy in models: PyTorch's module, calls of its function in forwards, and the loss functions of models.
 
-Of a forward the calls alone are changed; the function is what its name stands for in each call::
+Of a forward the calls alone are changed, those that make PyTorch's module, too. What is called is what its name stands
+for in each call::
 
     loss = F.cross_entropy(logits, labels)    ->    loss = score(self, F.cross_entropy, logits, labels)
+    loss = CrossEntropyLoss()(logits, labels) ->    loss = score(self, CrossEntropyLoss)(logits, labels)
 
 transformers' models have a property ``loss_function``, whose functions are recognised by what they compute.
 """
@@ -27,10 +29,10 @@ from descend.torch.cross_entropy import cross_entropy
 from descend.torch.forms import Form, mix
 from descend.torch.probing import obstacle, same, same_gradients, undisturbed
 
-_KNOWN = functional.cross_entropy
-CALLED = _KNOWN.__name__
-_HELPER = f"descend_{CALLED}"
-_FUNCTION = "loss_function"
+_FUNCTION, _MODULE = _KNOWN = functional.cross_entropy, nn.CrossEntropyLoss
+TITLE = _FUNCTION.__name__
+_HELPER = f"descend_{TITLE}"
+_PROPERTY = "loss_function"
 _PARAMETERS = ("logits", "labels", "vocab_size", "num_items_in_batch", "ignore_index", "shift_labels")
 _PROBED = (torch.float32, torch.bfloat16, torch.float16)
 _CLASSES = 11  # of a probe
@@ -42,7 +44,7 @@ _CLASSES = 11  # of a probe
 class CrossEntropyLoss(Form):
     """``torch.nn.CrossEntropyLoss``."""
 
-    title = "cross_entropy"
+    title = TITLE
     weight: Tensor | None
     ignore_index: int
     reduction: str
@@ -57,10 +59,13 @@ class CrossEntropyLoss(Form):
         return cross_entropy(input, target, self.weight, *numbers)
 
 
+_OURS = mix(_MODULE, CrossEntropyLoss)
+
+
 def judge(module: nn.Module) -> type[nn.Module] | str | None:
     """The class that PyTorch's module is to have, or why it is left alone; None for any other."""
     kind = type(module)
-    if not isinstance(module, nn.CrossEntropyLoss) or kind.forward is not nn.CrossEntropyLoss.forward:
+    if not isinstance(module, _MODULE) or kind.forward is not _MODULE.forward:
         return None
     return obstacle(module) or mix(kind, CrossEntropyLoss)
 
@@ -69,22 +74,28 @@ def judge(module: nn.Module) -> type[nn.Module] | str | None:
 
 
 def score(module: Any, function: Any, /, *args: Any, **named: Any) -> Any:
-    """What a forward's call of the function gives: by the operator while the module is patched."""
-    if function is _KNOWN and isinstance(module, Form):
+    """What a forward's call of PyTorch's function or module gives: by the operator while the module is patched."""
+    if isinstance(module, Form) and function is _FUNCTION:
         return cross_entropy(*args, **named)
+    if isinstance(module, Form) and function is _MODULE:
+        return _OURS(*args, **named)
     return function(*args, **named)
 
 
-def names_in(forward: Any) -> tuple[str, ...]:
-    """The names that a forward asks for."""
+def may_be_in(forward: Any) -> bool:
+    """Whether a forward asks for what has a name of PyTorch's function or module."""
+    return any(known.__name__ in _names_in(forward) for known in _KNOWN)
+
+
+def _names_in(forward: Any) -> tuple[str, ...]:
     return getattr(getattr(inspect.unwrap(forward), "__code__", None), "co_names", ())
 
 
 def called(body: Sequence[ast.stmt], forward: Any) -> Iterator[ast.Call]:
-    """The calls of PyTorch's function in a forward's statements."""
+    """The calls of PyTorch's function or module in a forward's statements."""
     nodes = (node for statement in body for node in ast.walk(statement))
     calls = (node for node in nodes if isinstance(node, ast.Call))
-    return (call for call in calls if _global(call.func, inspect.unwrap(forward)) is _KNOWN)
+    return (call for call in calls if any(_global(call.func, inspect.unwrap(forward)) is known for known in _KNOWN))
 
 
 def change(body: Sequence[ast.stmt], this: str, forward: Any) -> dict[str, Callable[..., Any]]:
@@ -122,34 +133,34 @@ class Loss(NamedTuple):
 class ScoredModel(Form):
     """A model whose forward asks for its loss function."""
 
-    title = f"cross_entropy in {_FUNCTION}"
+    title = f"{TITLE} in {_PROPERTY}"
 
     @classmethod
     def made_of(cls, base: Any, parts: Any) -> dict[str, Any]:
         """The property, which gives another function in the place of the one that was recognised."""
-        before, known, ours = getattr(base, _FUNCTION), parts.function, functools.partial(_loss, parts)
+        before, known, ours = getattr(base, _PROPERTY), parts.function, functools.partial(_loss, parts)
 
         def loss_function(self: Any) -> Any:
             function = before.fget(self)
             return ours if function is known else function
 
-        return {_FUNCTION: property(loss_function, before.fset, before.fdel, before.__doc__)}
+        return {_PROPERTY: property(loss_function, before.fset, before.fdel, before.__doc__)}
 
     @classmethod
     def made_from(cls, base: Any, parts: Any) -> Any:
         """The property."""
-        return getattr(base, _FUNCTION)
+        return getattr(base, _PROPERTY)
 
 
 def judge_model(module: nn.Module) -> type[nn.Module] | str | None:
     """The class of a model whose loss function is known, or why it keeps its own; None for what has none."""
     kind: Any = type(module)
-    has_one = isinstance(getattr(kind, _FUNCTION, None), property) and _FUNCTION in names_in(kind.forward)
+    has_one = isinstance(getattr(kind, _PROPERTY, None), property) and _PROPERTY in _names_in(kind.forward)
     if isinstance(module, Form) or not has_one:
         return None
-    function = getattr(module, _FUNCTION)
+    function = getattr(module, _PROPERTY)
     loss = recognise(function) if isinstance(function, types.FunctionType) else None
-    return f"its {_FUNCTION} is none that is known" if loss is None else mix(kind, ScoredModel, loss)
+    return f"its {_PROPERTY} is none that is known" if loss is None else mix(kind, ScoredModel, loss)
 
 
 def _loss(

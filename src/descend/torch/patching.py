@@ -72,16 +72,16 @@ def patch(model: nn.Module) -> Report:
     rotary positions (Llama, Qwen)       ``rotary_position_embedding`` in the place of the function with ``cos`` and
                                          ``sin`` that a forward calls
     ``nn.GELU``, classes named GELU      ``gelu_v2``, by erf or by tanh
-    ``nn.CrossEntropyLoss``, the loss    ``cross_entropy``, also where a forward calls ``F.cross_entropy``; scores in
-    function of transformers' models     16 bits are not copied to float32 for a loss in that
+    ``nn.CrossEntropyLoss``, the loss    ``cross_entropy``, also where a forward calls ``F.cross_entropy`` or makes the
+    function of transformers' models     module; scores in 16 bits are not copied to float32 for a loss in that
     ===================================  ==========================================================================
 
     Other classes are recognised by what they do: a copy with a weight of its own is run on small inputs of several
     dtypes, and results and gradients are compared. What differs in any of them is left alone; so is what has hooks,
     parametrizations, an instance's own forward, a class that refuses to be subclassed; a norm with buffers,
     submodules, attributes whose part is unknown, or parameters that are not plain floating tensors on the CPU or CUDA
-    (or without data). Of a module whose forward has a sum before a norm, embeds positions or calls
-    ``F.cross_entropy``, these places alone are changed.
+    (or without data). Of a module whose forward has a sum before a norm, embeds positions or has a
+    loss, these places alone are changed.
 
     The modules stay: only their class becomes a subclass of the one that they had. Parameters, their requires_grad,
     state dicts, optimisers, training mode and sharing are untouched; copies and pickles of the model are patched, too.

@@ -64,13 +64,13 @@ def judge(module: nn.Module) -> type[nn.Module] | str | None:
     if isinstance(module, Form) or kind.__module__.startswith("torch.nn."):
         return None
     norms, functions = sums.norms_of(module), rotary.functions_of(kind.forward)
-    has_loss = losses.CALLED in losses.names_in(kind.forward)
+    has_loss = losses.may_be_in(kind.forward)
     if not norms and not functions and not has_loss:
         return None
     try:
         source = Source(kind.forward)
     except NoSourceError:
-        what = "adds before a norm" if norms else f"calls {' and '.join(functions) or losses.CALLED}"
+        what = "adds before a norm" if norms else f"calls {' and '.join(functions) or losses.TITLE}"
         return f"whether it {what} is not known: its forward has no source"
     added = tuple({n: (n, norms[n]) for n in sums.normalised(source.body, source.this) if n in norms}.values())
     called = tuple(dict.fromkeys(n for n in rotary.called(source.body) if n in functions))

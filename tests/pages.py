@@ -231,6 +231,10 @@ HAVE_DOUBLE = {"softmax", "softmax_backward", "log_softmax", "log_softmax_backwa
 """Operators whose pages have DOUBLE, be it for a result."""
 # C functions in the headers of these, which Python does not have.
 VARIANTS = {
+    "aclnnApplyAdamW": (
+        "varRef& mRef& vRef& beta1Power beta2Power lr weightDecay beta1 beta2 eps grad maxGradNormOptional? "
+        "amsgrad:bool maximize:bool"
+    ),
     "aclnnGelu": "self out>",
     "aclnnGeluBackward": "gradOutput self gradInput>const",
     "aclnnGroupNormSiluV2": "self gamma? beta? group:int eps:float activateSilu:bool out> meanOut> rstdOut>",
@@ -239,7 +243,9 @@ VARIANTS = {
     "aclnnFastLayerNorm": _LAYER_NORM,
 }
 
-VARIANT_HEADERS = {"gelu", "gelu_backward", "inplace_add_rms_norm", "logsoftmax", "logsoftmax_backward"}
+VARIANT_HEADERS = {
+    *("apply_adam_w", "gelu", "gelu_backward", "inplace_add_rms_norm", "logsoftmax", "logsoftmax_backward")
+}
 """Headers of another name than the operator's: of some of them, and as CANN names two."""
 
 _C_TYPES = {

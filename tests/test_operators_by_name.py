@@ -224,6 +224,32 @@ def test_layer_norm(lib, shape, axis, dtype, seed, epsilon):
     assert_same_bits([*v3, *v4, *grad], [*forward, *forward, *backward])
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    dtype=dtypes,
+    samples=st.integers(1, 3),
+    groups=st.integers(1, 4),
+    channels=st.integers(1, 3),
+    inner=st.integers(0, 40),
+    seed=seeds,
+)
+def test_group_norm_with_the_variance(lib, dtype, samples, groups, channels, inner, seed):
+    """Far from 0 it does not cancel."""
+    rng = np.random.default_rng(seed)
+    c = groups * channels
+    x = (wide(normal(rng, (samples, c, inner))) + 100).astype(DTYPES[dtype])
+    gamma, beta = normal(rng, (c,), dtype), normal(rng, (c,), dtype)
+    y, mean, _ = descend.group_norm(x, gamma, beta, samples, c, inner, groups, 1e-4)
+    got, got_mean, variance = like(y, mean, mean)
+    call(lib, "GroupNorm", [x, gamma, beta], [got, got_mean, variance], num_groups=groups)
+    if dtype != "DOUBLE":  # where epsilon is not that of float32
+        assert_same_bits([got, got_mean], [y, mean])
+    golden = wide(x).reshape(samples, groups, -1)
+    golden = golden.var(axis=2) if inner > 0 else np.full((samples, groups), np.nan)
+    unit = UNIT["FLOAT" if dtype != "DOUBLE" else "DOUBLE"]
+    np.testing.assert_allclose(wide(variance), golden, rtol=2 * unit + 1e-14, atol=1e-25)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("rows", "columns"), [(5, 1), (3, 1000), (700, 33), (0, 4), (2, 0)])
 def test_layer_norm_with_the_variance(lib, dtype, rows, columns):

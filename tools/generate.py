@@ -17,6 +17,7 @@ from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
 
 OWN_HEADERS = {
+    "aclnnApplyAdamW": "apply_adam_w",
     "aclnnGelu": "gelu",
     "aclnnGeluBackward": "gelu_backward",
     "aclnnInplaceAddRmsNorm": "inplace_add_rms_norm",

@@ -17,3 +17,18 @@ aclnnStatus aclnnApplyAdamWV2GetWorkspaceSize(aclTensor* varRef, aclTensor* mRef
 aclnnStatus aclnnApplyAdamWV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
   return descend::capi::launch(descend::apply_adam_w_v2, workspace, workspaceSize, executor, stream);
 }
+
+aclnnStatus aclnnApplyAdamWGetWorkspaceSize(aclTensor* varRef, aclTensor* mRef, aclTensor* vRef,
+                                            const aclTensor* beta1Power, const aclTensor* beta2Power,
+                                            const aclTensor* lr, const aclTensor* weightDecay, const aclTensor* beta1,
+                                            const aclTensor* beta2, const aclTensor* eps, const aclTensor* grad,
+                                            const aclTensor* maxGradNormOptional, bool amsgrad, bool maximize,
+                                            uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return descend::capi::get_workspace_size(*descend::apply_adam_w_v2.variants()[0], workspaceSize, executor, varRef,
+                                           mRef, vRef, beta1Power, beta2Power, lr, weightDecay, beta1, beta2, eps, grad,
+                                           maxGradNormOptional, amsgrad, maximize);
+}
+
+aclnnStatus aclnnApplyAdamW(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch(*descend::apply_adam_w_v2.variants()[0], workspace, workspaceSize, executor, stream);
+}

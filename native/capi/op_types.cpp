@@ -180,11 +180,9 @@ int64_t product_of(const Dims& dims) {
   return product;
 }
 
-// LayerNorm returns the variance. The operator computes rstd instead, so the variances are computed before it runs, and
-// written over rstd afterwards.
-Status give_variance(OpCall& call) {
-  const Tensor x = argument(call, "input").tensor, out = argument(call, "rstdOutOptional").tensor;
-  const int64_t columns = product_of(argument(call, "normalizedShape").list);
+// LayerNorm and GroupNorm return the variance. The operator computes rstd instead, so the variances are computed before
+// it runs, and written over rstd afterwards.
+Status give_variance_of(OpCall& call, const Tensor& x, const Tensor& out, int64_t columns) {
   const auto variances = std::make_shared<std::vector<double>>();
   call.around.before = [=, rows = out.elements()] { *variances = row_variances(x.dtype, x.data, rows, columns); };
   call.around.after = [=] {
@@ -193,6 +191,11 @@ Status give_variance(OpCall& call) {
     kernels::convert(line, kernels::Element::kFloat64, variances->data(), element_of(out.dtype), out.data);
   };
   return {};
+}
+
+Status give_variance(OpCall& call) {
+  return give_variance_of(call, argument(call, "input").tensor, argument(call, "rstdOutOptional").tensor,
+                          product_of(argument(call, "normalizedShape").list));
 }
 
 // LayerNormGrad takes the variance. The operator takes rstd, which is computed from it into memory of this call. The
@@ -225,9 +228,9 @@ Status number_of_form(OpCall& call) {
   return {};
 }
 
-// GroupNormGrad has sizes from x, and three flags in the place of the mask.
-Status complete_group_norm_grad(OpCall& call) {
-  const Dims& x = argument(call, "input").tensor.shape;
+// GroupNorm and its gradient have sizes from x, whose name in the operator is given.
+Status give_sizes(OpCall& call, const char* parameter) {
+  const Dims& x = argument(call, parameter).tensor.shape;
   if (x.size() < 2) {
     return call.call.fail(kOpAttributeNotMatch, "x has shape ", to_string(x), ", but must have rank 2 to 8.");
   }
@@ -237,6 +240,20 @@ Status complete_group_norm_grad(OpCall& call) {
     argument(call, name).integer = size;
     argument(call, name).state = Argument::State::kGiven;
   }
+  return {};
+}
+
+Status complete_group_norm(OpCall& call) { return give_sizes(call, "self"); }
+
+// GroupNorm: a group is a row of a contiguous x.
+Status give_variance_of_groups(OpCall& call) {
+  const Tensor &x = argument(call, "self").tensor, &out = argument(call, "rstdOut").tensor;
+  return give_variance_of(call, x, out, out.elements() == 0 ? 0 : x.elements() / out.elements());
+}
+
+// GroupNormGrad has three flags in the place of the mask.
+Status complete_group_norm_grad(OpCall& call) {
+  DESCEND_RETURN_IF_ERROR(give_sizes(call, "input"));
   const auto wanted = [&](int i) -> int64_t { return call.attributes[i].flag; };
   give(argument(call, "outputMask"), {wanted(2), wanted(3), wanted(4)});
   return {};
@@ -358,6 +375,19 @@ const std::vector<OpType>& op_types() {
       Row::of_table("DeepNorm", deep_norm),
       Row::of_table("DeepNormGrad", deep_norm_grad),
       Row::of_table("GemmaRmsNorm", gemma_rms_norm),
+      Row("GroupNorm", group_norm)
+          .input("x", "self")
+          .input("gamma", "gamma")
+          .input("beta", "beta")
+          .output("y", "out")
+          .output("mean", "meanOut")
+          .output("variance", "rstdOut")
+          .required_integer("num_groups", "group")
+          .text("data_format", nullptr, "NCHW")
+          .real("eps", "eps", 1e-4f)
+          .flag("is_training", nullptr, true)
+          .complete(complete_group_norm)
+          .extend(give_variance_of_groups),
       Row("GroupNormGrad", group_norm_backward)
           .input("dy", "gradOut")
           .input("mean", "mean")

@@ -139,14 +139,17 @@ typename AdamWShares<W>::Share share(double drop) {
 }
 
 template <class W>
-AdamWShares<W> shares_of(const AdamWNumbers& n, double t) {
+AdamWShares<W> shares_of(const AdamWNumbers& n) {
   const FixedFpEnvironment environment;  // the caller may round otherwise
-  const double root = std::sqrt(one_less_power(n.beta2, t));
+  const auto one_less = [&](double beta, double before) {
+    return n.by_powers ? std::fma(-before, beta, 1) : one_less_power(beta, n.t);
+  };
+  const double root = std::sqrt(one_less(n.beta2, n.beta2_before));
   AdamWShares<W> shares{.m = share<W>(1 - n.beta1),
                         .v = share<W>(1 - n.beta2),
                         .var = share<W>(n.lr * n.weight_decay),
                         .sign = n.maximize ? -W{0} : W{0},
-                        .scale = static_cast<W>(n.lr * root / one_less_power(n.beta1, t)),
+                        .scale = static_cast<W>(n.lr * root / one_less(n.beta1, n.beta1_before)),
                         .eps = static_cast<W>(n.eps * root)};
   shares.m.keep = static_cast<W>(n.beta1);
   shares.v.keep = static_cast<W>(n.beta2);
@@ -155,8 +158,8 @@ AdamWShares<W> shares_of(const AdamWNumbers& n, double t) {
 }
 
 template <class W, bool kMost>
-void adam_w_step(const MixedElements<W, 4 + kMost, 3 + kMost>& problem, const AdamWNumbers& numbers, double t) {
-  const AdamWShares<W> shares = shares_of<W>(numbers, t);
+void adam_w_step(const MixedElements<W, 4 + kMost, 3 + kMost>& problem, const AdamWNumbers& numbers) {
+  const AdamWShares<W> shares = shares_of<W>(numbers);
   using Problem = MixedElements<W, 4 + kMost, 3 + kMost>;
   run_elements(problem, [&](const Problem& p, const ElementPart& one) { adam_w_part<W, kMost>(p, one, shares); });
 }
@@ -164,20 +167,18 @@ void adam_w_step(const MixedElements<W, 4 + kMost, 3 + kMost>& problem, const Ad
 }  // namespace
 
 template <class T>
-void apply_adam_w_v2(const MixedElements<Wide<T>, 4, 3>& problem, const AdamWNumbers& numbers, double t) {
-  adam_w_step<Wide<T>, false>(problem, numbers, t);
+void apply_adam_w_v2(const MixedElements<Wide<T>, 4, 3>& problem, const AdamWNumbers& numbers) {
+  adam_w_step<Wide<T>, false>(problem, numbers);
 }
 
 template <class T>
-void apply_adam_w_v2_amsgrad(const MixedElements<Wide<T>, 5, 4>& problem, const AdamWNumbers& numbers, double t) {
-  adam_w_step<Wide<T>, true>(problem, numbers, t);
+void apply_adam_w_v2_amsgrad(const MixedElements<Wide<T>, 5, 4>& problem, const AdamWNumbers& numbers) {
+  adam_w_step<Wide<T>, true>(problem, numbers);
 }
 
 }  // namespace descend::kernels::DESCEND_TARGET
 
-DESCEND_KERNEL(void, apply_adam_w_v2,
-               (const MixedElements<Wide<T>, 4, 3>& problem, const AdamWNumbers& numbers, double t), problem, numbers,
-               t)
+DESCEND_KERNEL(void, apply_adam_w_v2, (const MixedElements<Wide<T>, 4, 3>& problem, const AdamWNumbers& numbers),
+               problem, numbers)
 DESCEND_KERNEL(void, apply_adam_w_v2_amsgrad,
-               (const MixedElements<Wide<T>, 5, 4>& problem, const AdamWNumbers& numbers, double t), problem, numbers,
-               t)
+               (const MixedElements<Wide<T>, 5, 4>& problem, const AdamWNumbers& numbers), problem, numbers)

@@ -8,6 +8,9 @@ namespace descend::kernels {
 struct AdamWNumbers {
   double lr, beta1, beta2, weight_decay, eps;
   bool maximize;
+  double t = 0;                               // the number of this step, the first being 1
+  bool by_powers = false;                     // whether the powers of the betas are given in the place of t:
+  double beta1_before = 0, beta2_before = 0;  // those of the step before
 };
 
 // What a step makes of them. keep = 1 - drop; `mostly` has all bits set where keep is the larger.
@@ -22,11 +25,10 @@ struct AdamWShares {
   W eps;    // eps sqrt(1 - beta2^t)
 };
 
-// t: the number of this step, the first being 1.
 template <class T>
-void apply_adam_w_v2(const MixedElements<Wide<T>, 4, 3>& problem, const AdamWNumbers& numbers, double t);
+void apply_adam_w_v2(const MixedElements<Wide<T>, 4, 3>& problem, const AdamWNumbers& numbers);
 // With the largest v.
 template <class T>
-void apply_adam_w_v2_amsgrad(const MixedElements<Wide<T>, 5, 4>& problem, const AdamWNumbers& numbers, double t);
+void apply_adam_w_v2_amsgrad(const MixedElements<Wide<T>, 5, 4>& problem, const AdamWNumbers& numbers);
 
 }  // namespace descend::kernels

@@ -1,9 +1,12 @@
 // All operators through both phases, and every rule of the second phase for each of them.
 #include <doctest/doctest.h>
 
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "aclnnop/aclnn_apply_adam_w.h"
 #include "aclnnop/aclnn_apply_adam_w_v2.h"
 #include "aclnnop/aclnn_gelu.h"
 #include "aclnnop/aclnn_gelu_backward.h"
@@ -274,6 +277,68 @@ TEST_CASE("AdamW in place: an executor runs on, on other memory too, and what it
   REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(var, v, nullptr, false));  // two results in one place
   CHECK(call(var, m, nullptr, false) == 0);
   CHECK(aclDestroyAclOpExecutor(executor) == 0);
+}
+
+TEST_CASE("AdamW with its numbers in tensors: the bits of the other, and the largest v is read alone") {
+  const Runtime runtime;
+  REQUIRE(descendSetProduct("ascend-950") == 0);
+  const std::vector<int64_t> shape{5, 300};
+  Array step({1}, ACL_FLOAT);
+  const float two = 2;
+  std::memcpy(step.data(), &two, 4);
+  for (const aclDataType dtype : {ACL_FLOAT, ACL_BF16}) {
+    for (const bool amsgrad : {false, true}) {
+      const auto number = [&](float value) {
+        auto made = std::make_unique<Array>(std::vector<int64_t>{1, 1}, dtype);
+        uint32_t bits;
+        std::memcpy(&bits, &value, 4);
+        if (dtype == ACL_BF16) bits >>= 16;
+        std::memcpy(made->data(), &bits, made->bytes());
+        return made;
+      };
+      // Powers of two, whose powers have no rounding.
+      const auto lr = number(0.125f), decay = number(0.5f), beta1 = number(0.5f), beta2 = number(0.25f);
+      const auto eps = number(0x1p-10f), power1 = number(0.25f), power2 = number(0.0625f);
+      Array var(shape, dtype), m(shape, dtype), v(shape, dtype), most(shape, dtype), grad(shape, dtype);
+      Array var2(shape, dtype), m2(shape, dtype), v2(shape, dtype), most2(shape, dtype);
+      grad.normal(2), most.positive(6), most2.positive(6);
+      var.normal(3), m.normal(4), v.positive(5), var2.normal(3), m2.normal(4), v2.positive(5);
+      const uint64_t before = most.digest();
+      aclTensor* const largest = amsgrad ? static_cast<aclTensor*>(most) : nullptr;
+      REQUIRE(run(aclnnApplyAdamWV2GetWorkspaceSize, aclnnApplyAdamWV2, nullptr, var2, m2, v2, most2, grad, step,
+                  0.125f, 0.5f, 0.25f, 0.5f, 0x1p-10f, amsgrad, true) == 0);
+      REQUIRE_MESSAGE(run(aclnnApplyAdamWGetWorkspaceSize, aclnnApplyAdamW, nullptr, var, m, v, *power1, *power2, *lr,
+                          *decay, *beta1, *beta2, *eps, grad, largest, amsgrad, true) == 0,
+                      sentence());
+      CHECK(var.digest() == var2.digest());
+      CHECK(m.digest() == m2.digest());
+      CHECK(v.digest() == v2.digest());
+      CHECK(var.finite());
+      CHECK(most.digest() == before);
+      CHECK((most2.digest() == before) == !amsgrad);
+
+      const char* const name = "aclnnApplyAdamW";
+      uint64_t size = 0;
+      aclOpExecutor* executor = nullptr;
+      Array other({1}, dtype == ACL_FLOAT ? ACL_BF16 : ACL_FLOAT), numbers({2}, dtype), none({5, 0}, dtype);
+      const auto call = [&](aclTensor* rate, aclTensor* greatest, aclTensor* mean) {
+        return aclnnApplyAdamWGetWorkspaceSize(var, mean, v, *power1, *power2, rate, *decay, *beta1, *beta2, *eps, grad,
+                                               greatest, true, false, &size, &executor);
+      };
+      REFUSED(ACLNN_ERR_PARAM_NULLPTR, name, call(nullptr, most, m));
+      REFUSED(ACLNN_ERR_PARAM_NULLPTR, name, call(*lr, nullptr, m));
+      REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(other, most, m));
+      REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(numbers, most, m));
+      CHECK(sentence().find("lr has shape [2], but must have one element") != std::string::npos);
+      REFUSED(ACLNN_ERR_PARAM_INVALID, name, call(*lr, most, none));
+      REQUIRE(descendSetProduct("host") == 0);
+      CHECK(call(other, most, m) == 0);
+      CHECK(aclDestroyAclOpExecutor(executor) == 0);
+      REQUIRE(descendSetProduct("atlas-a2-training") == 0);
+      REFUSED(ACLNN_ERR_INNER_FIND_KERNEL_ERROR, name, call(*lr, most, m));
+      REQUIRE(descendSetProduct("ascend-950") == 0);
+    }
+  }
 }
 
 TEST_CASE("add + RMS norm in place: the bits of the other, over its inputs") {

@@ -295,10 +295,26 @@ Results compute(const Norm& norm, const Value* stack) {
   }
 }
 
+// Whether the kernels compute. Else they leave each call to PyTorch, but for the gradient that it does not have.
+std::atomic<bool> computes = false;
+constexpr size_t kForGood = 3;  // the index of that
+
+// Threads that have called a kernel and are still there.
+std::atomic<int> callers = 0;
+struct Caller {
+  Caller() { ++callers; }
+  ~Caller() { --callers; }
+};
+void count_thread() {
+  thread_local const Caller here;
+  (void)here;
+}
+
 template <size_t kIndex>
 void kernel(Value* stack, uint64_t, uint64_t) {
+  count_thread();
   const Norm& norm = norms()[kIndex];
-  Results results = compute(norm, stack);
+  Results results = computes || kIndex == kForGood ? compute(norm, stack) : std::nullopt;
   if (!results) return check_torch(torch().torch_call_dispatcher(norm.otherwise, "", stack, kRelease));
   free_arguments(norm, stack);
   for (size_t k = 0; k < results->size(); ++k) stack[k] = (*results)[k].release();
@@ -342,18 +358,29 @@ void bind_stable_norms(nb::module_& module) {
           throw std::runtime_error("PyTorch's stable interface was not found: call load_stable_torch first.");
         }
         static StableNorms* libraries = nullptr;
-        static StableNorms* const for_good = new StableNorms(3, 1);  // a gradient may be computed when all is off again
+        static StableNorms* const for_good = new StableNorms(kForGood, 1);  // a gradient may be computed when all is off
         (void)for_good;
         if (on == (libraries != nullptr)) return;
         if (on) {
-          libraries = new StableNorms(0, 3);
+          libraries = new StableNorms(0, kForGood);
         } else {
           delete std::exchange(libraries, nullptr);
         }
       },
       nb::arg("on"), nb::call_guard<nb::gil_scoped_release>(),
-      "Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them. Raises "
-      "RuntimeError before load_stable_torch has found it.");
+      "Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them, which is safe "
+      "while no other thread calls one. Raises RuntimeError before load_stable_torch has found it.");
+  module.def(
+      "compute_norms",
+      [](bool on) {
+        computes = on;
+        count_thread();
+        return callers == 1;
+      },
+      nb::arg("on"),
+      "Has these kernels compute, or leave each call to PyTorch. Returns whether no other thread that is still there has "
+      "called one.");
+  module.def("count_thread", count_thread, "Counts this thread among those that have called one of these kernels.");
 }
 
 }  // namespace descend::python

@@ -137,8 +137,17 @@ def load_stable_torch(address: Callable[[str], int]) -> bool:
 def override_norms(on: bool) -> None:
     """Registers the engine's kernels for PyTorch's norms by its stable C interface, or removes them.
 
-    Raises RuntimeError before `load_stable_torch` has found it.
+    To remove them is safe while no other thread calls one. Raises RuntimeError before `load_stable_torch` has found it.
     """
+
+def compute_norms(on: bool) -> bool:
+    """Has these kernels compute, or leave each call to PyTorch.
+
+    Returns whether no other thread that is still there has called one.
+    """
+
+def count_thread() -> None:
+    """Counts this thread among those that have called one of these kernels."""
 
 def set_num_threads(count: int) -> None:
     """

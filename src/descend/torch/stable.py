@@ -25,7 +25,8 @@ from descend.torch.library import _PLAIN, LIBRARY
 _aten: Any = torch.ops.aten
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_libraries: list[torch.library.Library] = []  # while Descend is on
+_computes = False  # while Descend is on
+_libraries: list[torch.library.Library] = []  # while kernels are registered
 _kept: list[torch.library.Library] = []  # for good: a gradient may be computed when it is off again
 _theirs: dict[str, Callable[..., Any]] = {}
 
@@ -46,16 +47,23 @@ def available() -> bool:
 
 
 def override_norms(on: bool) -> None:
-    """Puts the engine's kernels in the place of PyTorch's for norms on the CPU, or PyTorch's back."""
+    """Puts the engine's kernels in the place of PyTorch's for norms on the CPU, or PyTorch's back.
+
+    A thread may be about to call a kernel, which PyTorch would free while it is removed. So kernels stay while there
+    are other threads that have called one, and leave the calls to PyTorch.
+    """
+    global _computes
+    _computes = on
     if not on:
-        _libraries.clear()
-        if _theirs:
+        if _libraries and _native.compute_norms(False):
+            _libraries.clear()
             _native.override_norms(False)
-        return
-    if _libraries:
         return
     if not _theirs:
         _prepare()
+    _native.compute_norms(True)
+    if _libraries:
+        return
     _native.override_norms(True)
     recorded = _kernel_of("_fused_rms_norm", "AutogradCPU")  # PyTorch's for operators that have a kernel for the CPU
     library = torch.library.Library("aten", "IMPL")
@@ -117,7 +125,8 @@ def _recorded_or(recorded: Callable[..., Any], composed: Callable[..., Any]) -> 
         weight: Tensor | None = None,
         eps: float | None = None,
     ) -> Any:
-        plain = keys == _PLAIN and not transforms_active()
+        _native.count_thread()
+        plain = _computes and keys == _PLAIN and not transforms_active()
         kernel = recorded if plain and _serves(input, normalized_shape, weight) else composed
         return kernel(keys, input, normalized_shape, weight, eps)
 

@@ -358,7 +358,8 @@ void bind_stable_norms(nb::module_& module) {
           throw std::runtime_error("PyTorch's stable interface was not found: call load_stable_torch first.");
         }
         static StableNorms* libraries = nullptr;
-        static StableNorms* const for_good = new StableNorms(kForGood, 1);  // a gradient may be computed when all is off
+        static StableNorms* const for_good =
+            new StableNorms(kForGood, 1);  // a gradient may be computed when all is off
         (void)for_good;
         if (on == (libraries != nullptr)) return;
         if (on) {
@@ -378,7 +379,8 @@ void bind_stable_norms(nb::module_& module) {
         return callers == 1;
       },
       nb::arg("on"),
-      "Has these kernels compute, or leave each call to PyTorch. Returns whether no other thread that is still there has "
+      "Has these kernels compute, or leave each call to PyTorch. Returns whether no other thread that is still there "
+      "has "
       "called one.");
   module.def("count_thread", count_thread, "Counts this thread among those that have called one of these kernels.");
 }

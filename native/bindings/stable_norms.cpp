@@ -358,8 +358,8 @@ void bind_stable_norms(nb::module_& module) {
           throw std::runtime_error("PyTorch's stable interface was not found: call load_stable_torch first.");
         }
         static StableNorms* libraries = nullptr;
-        static StableNorms* const for_good =
-            new StableNorms(kForGood, 1);  // a gradient may be computed when all is off
+        // A gradient may be computed when all is off again.
+        static StableNorms* const for_good = new StableNorms(kForGood, 1);
         (void)for_good;
         if (on == (libraries != nullptr)) return;
         if (on) {
@@ -380,8 +380,7 @@ void bind_stable_norms(nb::module_& module) {
       },
       nb::arg("on"),
       "Has these kernels compute, or leave each call to PyTorch. Returns whether no other thread that is still there "
-      "has "
-      "called one.");
+      "has called one.");
   module.def("count_thread", count_thread, "Counts this thread among those that have called one of these kernels.");
 }
 

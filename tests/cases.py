@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -45,13 +46,19 @@ DTYPES: dict[str, np.dtype[Any]] = {
 FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 
 
+def in_turn(values: Sequence[Any], others: Sequence[Any], each: int = 1) -> list[tuple[Any, Any]]:
+    """Parameters of tests: each value beside one of the others, or `each` of them. These take turns."""
+    turns = itertools.cycle(others)
+    return [(value, next(turns)) for value in values for _ in range(each)]
+
+
 def extended(*values: Any) -> list[Any]:
     """Parameters of tests that take long and check again what those of others do: `./dev test-extended` runs them."""
-    return [pytest.param(value, marks=pytest.mark.extended) for value in values]
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.extended) for value in values
+    ]
 
 
-# Of tests with arrays that no cache holds.
-FLOATS_OF_LARGE = ("FLOAT", "BFLOAT16", *extended("FLOAT16", "DOUBLE"))
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 PRODUCTS = (

@@ -27,6 +27,7 @@ from cases import (
     assert_same_bits,
     assert_same_specials,
     digest,
+    in_turn,
     layouts,
     normal,
     phase1,
@@ -149,8 +150,13 @@ class RowOperatorTests:
 
     # --- the numbers
 
-    @pytest.mark.parametrize("dtype", FLOATS)
-    @pytest.mark.parametrize("shape", [*SOME_TILES, *LONG_AND_MANY, (1, 1), (1030, 17), (3, 257), (40, 2049), (9, 64)])
+    @pytest.mark.parametrize(
+        ("shape", "dtype"),
+        [
+            *in_turn([*SOME_TILES, (1, 1), (1030, 17), (3, 257), (40, 2049), (9, 64)], FLOATS, each=2),
+            *in_turn(LONG_AND_MANY, FLOATS),
+        ],
+    )
     def test_ways_through_the_kernel(self, shape, dtype):
         call = self.call(shape, 1, dtype)
         places = [Place(a.shape, a.dtype) for a in self.outputs(call)]

@@ -16,13 +16,13 @@ from benchmarks.results import FORMS, ONE_THREAD, Timing
 
 import descend
 from benchmark_cases import FORWARDS, HASTE, PYTORCH, THREADS, hurried, made, own_product, timing  # noqa: F401
+from cases import in_turn
 from descend import reference
 
 # --- one problem --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(OPERATORS, DTYPES))
 def test_measures_a_small_problem(name, dtype):
     operator = load(name)
     result = session.run(operator, operator.quick[1], dtype, 1, HASTE, PYTORCH)

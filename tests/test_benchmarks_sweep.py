@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import descend
 from benchmark_cases import CACHE, HASTE, THREADS, hurried, made, own_product, timing  # noqa: F401
+from cases import in_turn
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -126,8 +127,7 @@ def near_problems(name, dtype):
         yield shape, near_time.problems(operator, shape, itemsize, ROOM)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(OPERATORS, DTYPES))
 def test_problems_near_others_are_legal(name, dtype):
     operator, rng = load(name), np.random.default_rng(1)
     for shape in {one for _, pair in near_problems(name, dtype) for one in pair}:
@@ -139,8 +139,7 @@ def test_problems_near_others_are_legal(name, dtype):
         accuracy.check(f"{name} {shape}", list(problem.outputs.values()), golden)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(OPERATORS, DTYPES))
 def test_problems_near_others_are_like_them(name, dtype):
     operator, itemsize, whole = load(name), DTYPES[dtype].itemsize, 0
     for shape, (more, less) in near_problems(name, dtype):

@@ -16,7 +16,6 @@ from cases import (
     A2_TO_950,
     DTYPES,
     FLOATS,
-    FLOATS_OF_LARGE,
     SMALLEST,
     UNIT,
     Array,
@@ -27,6 +26,7 @@ from cases import (
     assert_same_bits,
     assert_same_specials,
     digest,
+    in_turn,
     layouts,
     normal,
     phase1,
@@ -188,8 +188,7 @@ def large(pixels: int) -> tuple[Array, Array]:
     return normal(rng, (60, 16, pixels)), normal(rng, (60, 16, pixels))
 
 
-@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
-@pytest.mark.parametrize("pixels", [8200, 8202, 8203])
+@pytest.mark.parametrize(("pixels", "dtype"), in_turn([8200, 8202, 8203], FLOATS, each=2))
 @pytest.mark.parametrize("forward", [False, True])
 def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, pixels, dtype):
     """Channels that begin at quarters of cache lines are stored past the caches, by quarters."""
@@ -269,9 +268,9 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("shape", "groups"), PATHS)
-def test_every_path(shape, groups, dtype):
+@pytest.mark.parametrize(("path", "dtype"), in_turn(PATHS, FLOATS, each=2))
+def test_every_path(path, dtype):
+    shape, groups = path
     call = tensors(shape, groups, (dtype,) * 9)
     places = [Place(shape, dtype), Place(shape[1:2], dtype), Place(shape[1:2], dtype)]
     call.update(zip(TENSORS[6:], (p.array for p in places), strict=True))

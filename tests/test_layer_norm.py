@@ -14,7 +14,6 @@ import descend
 from cases import (
     DTYPES,
     FLOATS,
-    FLOATS_OF_LARGE,
     PRODUCTS,
     UNIT,
     Layout,
@@ -22,6 +21,7 @@ from cases import (
     arithmetic_of,
     assert_close,
     assert_same_bits,
+    in_turn,
     layouts,
     normal,
     phase1,
@@ -344,8 +344,7 @@ def test_any_shape_layout_and_dtype_on_host(data):
         place.check_guards() if call[name] is not None else place.check_untouched()
 
 
-@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
-@pytest.mark.parametrize("shape", LONG_AND_MANY)
+@pytest.mark.parametrize(("shape", "dtype"), in_turn(LONG_AND_MANY, FLOATS))
 def test_very_long_and_very_many_rows(shape, dtype):
     call = tensors(shape, 1, (dtype,) * 4 + (F32, F32))
     places = [Place(shape, dtype), Place(shape[:1]), Place(shape[:1])]
@@ -585,8 +584,9 @@ def test_pytorch_agrees(affine):
             torch.testing.assert_close(our, their, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(128, 512), (256, 64), (16, 4096)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((128, 512), "float32"), ((256, 64), "bfloat16"), ((16, 4096), "float16")]
+)
 @pytest.mark.parametrize("offset", [0, 100])
 def test_at_least_as_exact_as_pytorch(shape, dtype, offset):
     torch = pytest.importorskip("torch")

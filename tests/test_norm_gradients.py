@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import descend
-from cases import DTYPES, FLOATS, FLOATS_OF_LARGE, Layout, Place, assert_close, assert_same_bits, extended, normal, wide
+from cases import DTYPES, FLOATS, Layout, Place, assert_close, assert_same_bits, in_turn, normal, wide
 from descend import precision
 from norm_gradients import (
     BF16,
@@ -37,8 +37,7 @@ def places_for(shape: tuple[int, int], dtype: str, sums: str = F32) -> list[Plac
 # --- ways through the kernels ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
-@pytest.mark.parametrize("shape", LONG_AND_MANY)
+@pytest.mark.parametrize(("shape", "dtype"), in_turn(LONG_AND_MANY, FLOATS))
 def test_very_long_and_very_many_rows(operator, shape, dtype):
     rng = np.random.default_rng(7)
     dy, x, weight = normal(rng, shape, dtype), normal(rng, shape, dtype), normal(rng, shape[1:], dtype)
@@ -68,19 +67,16 @@ def test_every_row_is_in_the_sums(operator, shape):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("columns", "dtype"),
     [
-        *itertools.product([BF16], [100, 255, 512, 1032, 2049, 8323, 16_400]),
-        *itertools.product([F32], [5, 29, 100, 256, 396, 701, 2049, 8323, 16_400]),
-        *extended(*itertools.product([F16], [100, 255, 512, 1032, 2049, 8323, 16_400])),
-        *extended(*itertools.product(["DOUBLE"], [256, 702, 2049, 4098])),
+        *in_turn([100, 255, 512, 1032, 2049, 8323, 16_400], [BF16, F16]),
+        *((columns, F32) for columns in (5, 29, 100, 256, 396, 701, 2049, 8323, 16_400)),
+        *((columns, "DOUBLE") for columns in (256, 702)),
     ],
-    ids=lambda case: "{}-{}".format(*case),
 )
-def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, case):
+def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
     """Where the last cache has up to 160 MB, results go to memory by quarters of lines or by way of a stage; they are
     those of few rows."""
-    dtype, columns = case
     rng = np.random.default_rng(columns)
     dy, x = (normal(rng, (40, columns), dtype) for _ in range(2))
     statistic = "DOUBLE" if dtype == "DOUBLE" else F32
@@ -144,8 +140,7 @@ def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, rows, columns, 
             assert_same_bits(sums(call, out, mask=(False, True))[1:], direct[1:])
 
 
-@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
-@pytest.mark.parametrize("shape", [(1, 2**20), (3, 2**20), (8, 2**18)])
+@pytest.mark.parametrize(("shape", "dtype"), in_turn([(1, 2**20), (3, 2**20), (8, 2**18), (2, 2**19)], FLOATS))
 def test_few_rows_too_long_for_the_caches(operator, shape, dtype):
     """What the call allocates begins where lines of cache do, and is stored past the caches; what begins elsewhere is
     not."""
@@ -263,7 +258,7 @@ def test_what_is_subnormal_on_the_way_to_results_that_are_not(
 @pytest.mark.parametrize(("rows", "columns"), SOME_TILES)
 def test_infinities_and_nan_propagate(operator, dtype, value, place, rows, columns):
     if (operator, place) == ("rms_norm_grad", "mean"):
-        pytest.skip("it has no mean")
+        place = "rstd"  # it has no mean
     rng = np.random.default_rng(19)
     at = ("dy", "x", "mean", "rstd", "weight").index(place)
     call = [normal(rng, s, dtype) for s in ((rows, columns), (rows, columns), (rows,), (rows,), (columns,))]

@@ -15,7 +15,6 @@ from cases import (
     A2_TO_950,
     DTYPES,
     FLOATS,
-    FLOATS_OF_LARGE,
     PRODUCTS,
     UNIT,
     Array,
@@ -24,6 +23,7 @@ from cases import (
     arithmetic_of,
     assert_close,
     assert_same_bits,
+    in_turn,
     layouts,
     normal,
     phase1,
@@ -33,6 +33,7 @@ from cases import (
     wide,
 )
 from descend import acl, precision, reference
+from norm_gradients import LONG_AND_MANY
 from test_rms_norm_grad import shapes
 
 OP = "rms_norm"
@@ -274,8 +275,7 @@ def test_strided_inputs_are_fine_everywhere(product):
     check(call[3], call[4], call[0], call[1])
 
 
-@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
-@pytest.mark.parametrize("shape", [(1, 1_000_003), (300_000, 3), (2, 262_144), (70_001, 1), (33, 16_385), (513, 8192)])
+@pytest.mark.parametrize(("shape", "dtype"), in_turn(LONG_AND_MANY, FLOATS))
 def test_very_long_and_very_many_rows(shape, dtype):
     rng = np.random.default_rng(7)
     x, gamma = normal(rng, shape, dtype), normal(rng, shape[1:], dtype)
@@ -415,8 +415,9 @@ def test_in_place(data):
     place.check_guards()
 
 
-@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
-@pytest.mark.parametrize("columns", [100, 255, 680, 701, 1024, 1360, 2049, 8323, 16_385, 140_001])
+@pytest.mark.parametrize(
+    ("columns", "dtype"), in_turn([100, 255, 680, 701, 1024, 1360, 2049, 8323, 16_385, 140_001], FLOATS)
+)
 @pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):
     """Short ones go to memory by way of a stage, long ones line by line; they are those of few rows.
@@ -500,8 +501,9 @@ def test_pytorch_agrees():
         assert rstd.dtype == torch.float64
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(128, 512), (256, 64), (16, 4096)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((128, 512), "float32"), ((256, 64), "bfloat16"), ((16, 4096), "float16")]
+)
 def test_at_least_as_exact_as_pytorch(shape, dtype):
     torch = pytest.importorskip("torch")
     ratios = []

@@ -15,7 +15,6 @@ from cases import (
     A2_TO_950,
     DTYPES,
     FLOATS,
-    FLOATS_OF_LARGE,
     HUAWEI,
     PRODUCTS,
     Array,
@@ -24,6 +23,7 @@ from cases import (
     arithmetic_of,
     assert_close,
     assert_same_bits,
+    in_turn,
     layouts,
     normal,
     phase1,
@@ -373,8 +373,10 @@ def test_infinities_and_nan(dtype, bad, place):
     assert np.isfinite(out[:, :, [0, 2]].astype(np.float32)).all()
 
 
-@pytest.mark.parametrize("dtype", FLOATS_OF_LARGE)
-@pytest.mark.parametrize("columns", [48, 65, 100, 127, 160, 255, 256, 257, 384, 512, 513, 700, 2049, 4100])
+@pytest.mark.parametrize(
+    ("columns", "dtype"),
+    in_turn([48, 65, 100, 127, 160, 255, 256, 257, 384, 512, 513, 700, 2049, 4100, 4097, 8192], FLOATS),
+)
 @pytest.mark.parametrize("forward", [False, True])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(forward, columns, dtype):
     """They go past the caches line by line or by way of a stage; they are those of few rows."""

@@ -18,6 +18,7 @@ from cases import (
     Place,
     assert_close,
     assert_same_bits,
+    in_turn,
     layouts,
     normal,
     phase1,
@@ -55,8 +56,10 @@ class SoftmaxTests(RowOperatorTests):
     def terms(self, call: dict[str, Any]) -> tuple[Array, ...]:
         return (terms_of(self.OP, call),)
 
-    @pytest.mark.parametrize("dtype", FLOATS)
-    @pytest.mark.parametrize("shape", [(1, 1), (1030, 17), (3, 257), (40, 2049), (9, 64), (500, 3), (2, 40_000)])
+    @pytest.mark.parametrize(
+        ("shape", "dtype"),
+        in_turn([(1, 1), (1030, 17), (3, 257), (40, 2049), (9, 64), (500, 3), (2, 40_000)], FLOATS, each=2),
+    )
     def test_ways_through_the_kernel(self, shape, dtype):
         super().test_ways_through_the_kernel(shape, dtype)
 

@@ -6,6 +6,7 @@ is not found. Libraries that look for it, such as transformers, would bring it i
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -24,6 +25,11 @@ def pytest_addoption(parser: Any) -> None:
     parser.addoption(
         "--device", choices=("cpu", "cuda"), default="cpu", help="where the PyTorch tests make their tensors"
     )
+    parser.addoption(
+        "--pairs",
+        action="store_true",
+        help="of a test with three parameters and more only so many cases that any two values of two parameters meet",
+    )
     parser.addoption("--wide", action="store_true", help="all that test_npu_aten.py can compare: minutes, not seconds")
 
 
@@ -37,7 +43,29 @@ def pytest_configure(config: Any) -> None:
     config.addinivalue_line("markers", "long: takes 10 s and more; is begun first, so that no process waits for it")
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
+def pairs(items: list[Any]) -> list[Any]:
+    """Some of the items of one test: any two values of two parameters meet in one, if they do in all."""
+    values = {item: [(name, id(value)) for name, value in item.callspec.params.items()] for item in items}
+    met = {item: set(itertools.combinations(values[item], 2)) for item in items}
+    missing, kept = set().union(*met.values()), []
+    while missing:
+        kept.append(max(items, key=lambda item: len(met[item] & missing)))
+        missing -= met[kept[-1]]
+    return kept
+
+
+@pytest.hookimpl(trylast=True)  # after those that are left out by their markers
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    if config.getoption("--pairs"):
+        tests: dict[str, list[Any]] = {}
+        for item in items:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        kept = set()
+        for each in tests.values():
+            several = hasattr(each[0], "callspec") and len(each[0].callspec.params) > 2
+            kept.update(pairs(each) if several else each)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

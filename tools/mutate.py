@@ -139,6 +139,7 @@ def _fail(tests: str) -> bool:
         "no:cacheprovider",
         "-p",
         "no:xdist",
+        "--pairs",  # as ./dev test
         *shlex.split(tests),
     ]
     path = os.pathsep.join([str(COPY / "src"), str(COPY / "tests")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -21,7 +22,7 @@ from row_operator import shapes_of
 from test_group_norm_swish_grad import PATHS
 
 F32, F16, BF16, F64 = "FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"
-BIG = 250_000  # elements of a tensor; of larger ones two dtypes are enough
+BIG = 250_000  # elements of a tensor; of larger ones one dtype is enough
 
 
 @dataclass
@@ -375,6 +376,11 @@ class Windows:
         return f"{self.tokens}x{self.heads}x{self.depth}-{self.width}-{self.stride}"
 
     @property
+    def extents(self) -> tuple[int, int, int]:
+        """The input's shape."""
+        return self.tokens, self.heads, self.depth
+
+    @property
     def sequences(self) -> list[tuple[int, int, int, int]]:
         """Of each: the first token and window, and those of the next."""
         found, first, window = [], 0, 0
@@ -550,8 +556,12 @@ def of_table(name: str) -> Callable[..., Call]:
     return make
 
 
-def dtypes_for(elements: int) -> Sequence[str]:
-    return FLOATS if elements < BIG else (F32, BF16)
+def dtypes_for(operator: str, extents: Sequence[int]) -> Sequence[str]:
+    """Two dtypes, one of them of 16 bits, or one of a large tensor. Each operator has others for each shape."""
+    choose = random.Random(f"{operator} {tuple(extents)}")
+    if math.prod(extents) >= BIG:
+        return (choose.choice((F32, BF16)),)
+    return choose.choice((F32, F64)), choose.choice((F16, BF16))
 
 
 def made_problems() -> dict[str, Callable[[], Call]]:
@@ -564,13 +574,16 @@ def made_problems() -> dict[str, Callable[[], Call]]:
         assert name not in made
         made[name] = partial(function, what, *arguments)
 
-    for shape in ROWS:
-        for d in dtypes_for(int(np.prod(shape))):
-            wide = wide_of(d)
-            add(rms_norm, shape, (d, d, d, wide), note=d)
-            add(rms_norm_grad, shape, (d, wide, d, d, wide), note=d)
-            add(layer_norm, shape, (d, d, d, d, wide, wide), note=d)
-            add(layer_norm_backward, shape, (d, d, wide, d, d, d), note=d)
+    norms: dict[Callable[..., Call], Callable[[str], tuple[str, ...]]] = {
+        rms_norm: lambda d: (d, d, d, wide_of(d)),
+        rms_norm_grad: lambda d: (d, wide_of(d), d, d, wide_of(d)),
+        layer_norm: lambda d: (d, d, d, d, wide_of(d), wide_of(d)),
+        layer_norm_backward: lambda d: (d, d, wide_of(d), d, d, d),
+        apply_adam_w_v2: lambda d: (d, d),
+    }
+    for (norm, dtypes), shape in itertools.product(norms.items(), ROWS):
+        for d in dtypes_for(norm.__name__, shape):
+            add(norm, shape, dtypes(d), note=d)
     for shape in MIXED_ROWS:
         for d in FLOATS:  # with the dtypes that a 16-bit network has, and with unusual ones
             odd = {F32: F16, F16: BF16, BF16: F64, F64: F32}[d]
@@ -584,10 +597,11 @@ def made_problems() -> dict[str, Callable[[], Call]]:
             add(layer_norm_backward, shape, (F32,) * 6, mask, note=note)
     for size in (1e-38, 0.0):  # the rows near the top and the tiny ones leave float's range
         add(layer_norm, (60, 3000), (F32,) * 6, size, note=f"eps {size:g}")
-    for extents, groups in GROUPS:
-        for d in dtypes_for(int(np.prod(extents))):
-            add(group_norm_swish, extents, groups, (d, d, d), note=d)
-            add(group_norm_swish_grad, extents, groups, (d, d, d, d), note=d)
+    for (extents, groups), (function, count) in itertools.product(
+        GROUPS, ((group_norm_swish, 3), (group_norm_swish_grad, 4))
+    ):
+        for d in dtypes_for(function.__name__, extents):
+            add(function, extents, groups, (d,) * count, note=d)
     for extents, groups in (((2, 6, 51), 3), ((70, 48, 3), 16)):
         for d in FLOATS:
             for function in (group_norm, group_norm_silu, group_norm_backward):
@@ -602,10 +616,6 @@ def made_problems() -> dict[str, Callable[[], Call]]:
             add(group_norm_swish, extents, groups, (F32,) * 3, scale, note=f"scale {scale:g}")
             add(group_norm_swish_grad, extents, groups, (BF16,) * 4, scale, note=f"scale {scale:g}")
         add(group_norm_swish, extents, groups, (F32,) * 3, 1.0, False, note="not activated")
-    for shape in SCORES:
-        for d in dtypes_for(int(np.prod(shape))):
-            add(scaled_masked_softmax, shape, d, note=d)
-            add(scaled_masked_softmax_backward, shape, d, note=d)
     for form, shape in itertools.product(MASKS, ((3, 2, 70, 81), (2, 1, 9, 5000), (60, 97), (4, 3, 70, 3))):
         if form != "whole":
             add(scaled_masked_softmax, shape, BF16, form, note=form)
@@ -618,29 +628,29 @@ def made_problems() -> dict[str, Callable[[], Call]]:
             add(along_dim(name), shape, d, dim, note=d)
         for d in (F32, BF16):
             add(along_dim(name), (9, 300, 5), d, 1, note=d)
-    for case in WINDOWS:
-        for d in dtypes_for(case.tokens * case.heads * case.depth):
-            add(nsa_compress, case, d, note=d)
-            add(nsa_compress_grad, case, d, note=d)
     for function in (cross_entropy_loss, cross_entropy_loss_grad):
-        for shape in ROWS:
-            for d in dtypes_for(int(np.prod(shape))):
-                add(function, shape, d, note=d)
         for shape, reduction in itertools.product(((300, 333), (7, 40_000)), ("mean", "sum", "none")):
             add(function, shape, F32, 0.1, reduction, note=f"{F32} smoothed {reduction}")
             add(function, shape, BF16, 0.0, reduction, note=f"{BF16} {reduction}")
-    for shape in ROWS:
-        for d in dtypes_for(int(np.prod(shape))):
-            add(apply_adam_w_v2, shape, (d, d), note=d)
+        for d in FLOATS:  # of one class, whose loss by a small number's square is subnormal
+            add(function, (400, 1), d, note=d)
     for shape, amsgrad in itertools.product(((70, 333), (3, 70_001)), (False, True)):
         for d in (F16, BF16):
             add(apply_adam_w_v2, shape, (d, wide_of(d)), amsgrad, 999, note=f"{d} amsgrad {amsgrad}")
             add(apply_adam_w_v2, shape, (F32, d), amsgrad, 0, note=f"moments of {d} amsgrad {amsgrad}")
-    known = {name.split()[0] for name in made}
-    for name in sorted(OPERATORS.keys() - known):
-        for shape in ROWS:
-            for d in dtypes_for(int(np.prod(shape))):
-                add(of_table(name), shape, d, note=d)
+    plain: dict[Callable[..., Call], Sequence[Any]] = {
+        scaled_masked_softmax: SCORES,
+        scaled_masked_softmax_backward: SCORES,
+        nsa_compress: WINDOWS,
+        nsa_compress_grad: WINDOWS,
+        cross_entropy_loss: ROWS,
+        cross_entropy_loss_grad: ROWS,
+    }
+    known = {name.split()[0] for name in made} | {function.__name__ for function in plain}
+    plain |= {of_table(name): ROWS for name in sorted(OPERATORS.keys() - known)}
+    for function, case in ((f, case) for f, cases in plain.items() for case in cases):
+        for d in dtypes_for(function.__name__, case.extents if isinstance(case, Windows) else case):
+            add(function, case, d, note=d)
     return made
 
 

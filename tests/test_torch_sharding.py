@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -93,7 +93,8 @@ def of_rows(operator: Operator) -> list[tuple[str, str]]:
 
 for _name in OPERATORS.keys() - SPLITS.keys():
     SPLITS[_name] = of_rows(OPERATORS[_name])
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+# How a call is split does not depend on dtypes: each mesh has its own.
+DTYPES = {"1": torch.float32, "2": torch.float64, "4": torch.float32, "2x2": torch.bfloat16}
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +117,9 @@ def tensors(call: torch_cases.Call) -> list[Tensor]:
     return [a for a in call.args if isinstance(a, Tensor)]
 
 
-def check_splits(name: str, mesh: str) -> None:
-    for dtype in DTYPES:
-        call = torch_cases.calls(dtype)[name]
+def check_splits(name: str) -> None:
+    for mesh in ("4", "2x2"):
+        call = torch_cases.calls(DTYPES[mesh])[name]
         whole = call.run()
         for inputs, results in splits(name, mesh):
             args = place_all(call.args, mesh, inputs)
@@ -130,10 +131,9 @@ def check_splits(name: str, mesh: str) -> None:
                 assert_whole(one, expected, summed="+" in at)
 
 
-@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
 @pytest.mark.parametrize("name", [name for name in torch_cases.NAMES if SPLITS[name]])
-def test_what_is_split_is_computed_where_it_lies(pool: Pool, name: str, mesh: str) -> None:
-    pool.run(check_splits, name, mesh)
+def test_what_is_split_is_computed_where_it_lies(pool: Pool, name: str) -> None:
+    pool.run(check_splits, name)
 
 
 def test_every_call_has_its_ways() -> None:
@@ -152,17 +152,16 @@ def anywhere(call: torch_cases.Call, dims: int, choose: random.Random) -> list[s
 def check_anywhere(name: str) -> None:
     choose = random.Random(name)
     for mesh, on in MESHES.items():
-        for dtype in DTYPES:
-            call = torch_cases.calls(dtype)[name]
-            whole = call.run()
-            for _ in range(2):
-                layouts = anywhere(call, on.ndim, choose)
-                found = call.run(*place_all(call.args, mesh, layouts))
-                for one, expected in zip(found, whole, strict=True):
-                    try:
-                        assert_whole(one, expected, summed=one is not None and "+" in layout(one))
-                    except AssertionError as error:
-                        raise AssertionError(f"{mesh}, {dtype}, {layouts}: {error}") from error
+        call = torch_cases.calls(DTYPES[mesh])[name]
+        whole = call.run()
+        for _ in range(2):
+            layouts = anywhere(call, on.ndim, choose)
+            found = call.run(*place_all(call.args, mesh, layouts))
+            for one, expected in zip(found, whole, strict=True):
+                try:
+                    assert_whole(one, expected, summed=one is not None and "+" in layout(one))
+                except AssertionError as error:
+                    raise AssertionError(f"{mesh}, {layouts}: {error}") from error
 
 
 @pytest.mark.parametrize("name", torch_cases.NAMES)
@@ -187,9 +186,9 @@ def gradients(
     return torch.autograd.grad(results, leaves, given, create_graph=create_graph, materialize_grads=True)
 
 
-def check_gradients(name: str, mesh: str) -> None:
-    for dtype in DTYPES if mesh == "4" else DTYPES[1:2]:
-        call = torch_cases.calls(dtype)[name]
+def check_gradients(name: str) -> None:
+    for mesh in ("4", "2x2"):
+        call = torch_cases.calls(DTYPES[mesh])[name]
         call = call.wanting(call.floats)
         whole = gradients(call, list(call.args))
         floats = [a.is_floating_point() for a in tensors(call)]
@@ -205,10 +204,9 @@ def check_gradients(name: str, mesh: str) -> None:
                 assert_whole(one, expected, summed="+" in wanted or second)
 
 
-@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
 @pytest.mark.parametrize("name", [name for name in torch_cases.NAMES if SPLITS[name]])
-def test_gradients_lie_where_the_tensors_do(pool: Pool, name: str, mesh: str) -> None:
-    pool.run(check_gradients, name, mesh)
+def test_gradients_lie_where_the_tensors_do(pool: Pool, name: str) -> None:
+    pool.run(check_gradients, name)
 
 
 def check_second_derivatives(name: str) -> None:
@@ -327,33 +325,33 @@ def test_statistics_of_a_cut_image(pool: Pool) -> None:
     pool.run(check_statistics_of_a_cut_image)
 
 
-def check_compiled(name: str, mesh: str, dynamic: bool) -> None:
+def check_compiled(names: Sequence[str], mesh: str, dynamic: bool) -> None:
+    """All calls in one graph."""
     torch.compiler.reset()
-    call = torch_cases.calls(torch.float32)[name]
-    call = call.wanting(call.floats)
-    inputs, _ = next(splits(name, mesh))
-    args = place_all(call.args, mesh, inputs)
-    whole = gradients(call, args, mesh)
+    calls = [torch_cases.calls(torch.float32)[name] for name in names]
+    calls = [call.wanting(call.floats) for call in calls]
+    args = [place_all(call.args, mesh, next(splits(name, mesh))[0]) for name, call in zip(names, calls, strict=True)]
+    wholes = [gradients(call, given, mesh) for call, given in zip(calls, args, strict=True)]
 
-    def run(*args: Any) -> tuple[Any, ...]:
-        return call.run(*args)
+    def run(*args: Any) -> list[tuple[Any, ...]]:
+        return [call.run(*given) for call, given in zip(calls, args, strict=True)]
 
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    results = [r for r in compiled(*args) if r is not None]
-    given = [place(normal(r, seed), mesh, layout(r)) for seed, r in enumerate(results)]
-    found = torch.autograd.grad(results, [args[i] for i in call.floats], given)
-    for one, expected in zip(found, whole, strict=True):
-        assert layout(one) == layout(expected)
-        assert_whole(one, expected.full_tensor(), summed="+" in layout(one))
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=dynamic)(*args)
+    for name, call, given, results, whole in zip(names, calls, args, compiled, wholes, strict=True):
+        results = [r for r in results if r is not None]
+        cotangents = [place(normal(r, seed), mesh, layout(r)) for seed, r in enumerate(results)]
+        found = torch.autograd.grad(results, [given[i] for i in call.floats], cotangents, retain_graph=True)
+        for one, expected in zip(found, whole, strict=True):
+            assert layout(one) == layout(expected), name
+            assert_whole(one, expected.full_tensor(), summed="+" in layout(one))
 
 
-@pytest.mark.parametrize("name", [name for name in torch_cases.OPERATORS if name in FORWARDS])
-def test_compiled(pool: Pool, name: str) -> None:
-    pool.run(check_compiled, name, "4", False)
+def test_compiled(pool: Pool) -> None:
+    pool.run(check_compiled, [name for name in torch_cases.OPERATORS if name in FORWARDS], "4", False)
 
 
 def test_compiled_for_any_size(pool: Pool) -> None:
-    pool.run(check_compiled, "layer_norm", "2x2", True)
+    pool.run(check_compiled, ["layer_norm"], "2x2", True)
 
 
 # --- modules and training ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import descend.jax
 import torch_cases
 from cases import DTYPES
 from pages import MISSING
+
+jax.config.update("jax_disable_most_optimizations", True)  # programs here take longer to compile than to run
 
 OPERATORS = tuple(name for name in torch_cases.OPERATORS if name not in MISSING["jax"])
 FORWARDS, NAMES = torch_cases.FORWARDS, tuple(n for n in torch_cases.NAMES if n not in MISSING["jax"])
@@ -65,6 +68,7 @@ class Call:
         return [self.args[place] for place in places]
 
 
+@functools.cache
 def calls(dtype: str = "DOUBLE") -> dict[str, Call]:
     """Small calls of every operator, with every kind of argument; the floating arrays have one dtype."""
 

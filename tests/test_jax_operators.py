@@ -16,7 +16,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import descend  # noqa: E402
 import descend.jax  # noqa: E402
-from cases import DTYPES, FLOATS, assert_same_bits, in_threads, python_value  # noqa: E402
+from cases import DTYPES, FLOATS, assert_same_bits, in_threads, in_turn, python_value  # noqa: E402
 from descend import reference  # noqa: E402
 from descend.contract import OPERATORS as TABLES  # noqa: E402
 from descend.errors import AclnnError  # noqa: E402
@@ -29,8 +29,7 @@ NATIVE = Path(__file__).resolve().parent.parent / "native"
 EPS = {"FLOAT": 2.0**-23, "FLOAT16": 2.0**-10, "BFLOAT16": 2.0**-7, "DOUBLE": 2.0**-52}
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(NAMES, FLOATS, each=2))
 def test_results_have_the_bits_of_numpy(name, dtype):
     """And they are those of the definition in float64, up to rounding."""
     call = calls(dtype)[name]
@@ -61,8 +60,7 @@ def test_other_devices_compute_the_definition(name):
     assert any(f"stablehlo.{step}" in elsewhere for step in ("multiply", "exponential"))
 
 
-@pytest.mark.parametrize("dtype", ["BFLOAT16", "DOUBLE"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(NAMES, ["BFLOAT16", "DOUBLE"]))
 def test_definitions(name, dtype):
     """In ``jax.numpy``: the shapes and dtypes of the operators, and their values."""
     call = calls(dtype)[name]

@@ -14,7 +14,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import descend  # noqa: E402
 import descend.jax  # noqa: E402
-from cases import assert_same_bits, run_python  # noqa: E402
+from cases import assert_same_bits, in_turn, run_python  # noqa: E402
 from jax_cases import NAMES, OPERATORS, calls  # noqa: E402
 
 SIZE = 3
@@ -26,8 +26,7 @@ def varied(array, number):
 
 
 @pytest.mark.parametrize(
-    ("name", "which"),
-    [*((name, "all") for name in NAMES), *itertools.product(OPERATORS, ("first", "last", "at the end"))],
+    ("name", "which"), [*in_turn(NAMES, ["all"]), *in_turn(OPERATORS, ["first", "last", "at the end"])]
 )
 def test_vmap(name, which):
     """Each sample has what a call of its own gives."""

@@ -148,7 +148,7 @@ def calls_descend(function: Callable[..., Any], *inputs: Any) -> bool:
     return any(event.name.startswith("descend::") for event in profile.events())
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_inductor():
     model = nn.Sequential(nn.LayerNorm(COLUMNS), nn.GELU(), nn.RMSNorm(COLUMNS))
     x = data(ROWS, COLUMNS).requires_grad_()

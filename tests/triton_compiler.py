@@ -24,13 +24,15 @@ class Kernel:
     """A kernel as compiled for one launch."""
 
     name: str
-    registers: int
-    spilled_bytes: int
-    """Bytes that a thread spills because registers are short."""
     shared_bytes: int
     warps: int
     instructions: str
     """The PTX."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes that a thread spills because registers are short, as ptxas says."""
+        return _spilled(self.instructions)
 
     @property
     def widest_access(self) -> int:
@@ -59,8 +61,7 @@ class _NoDevice:
 
 
 @functools.cache
-def _resources(code: str) -> tuple[int, int]:
-    """Registers of a thread, and bytes that ptxas says it spills."""
+def _spilled(code: str) -> int:
     found = re.search(r"\.target\s+(\w+)", code)
     assert found is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -68,8 +69,8 @@ def _resources(code: str) -> tuple[int, int]:
         source.write_text(code)
         command = [knobs.nvidia.ptxas.path, "-v", f"--gpu-name={found[1]}", str(source), "-o", f"{folder}/kernel.cubin"]
         log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers = max(map(int, re.findall(r"Used (\d+) registers", log)))
-    return registers, sum(map(int, re.findall(r"(\d+) bytes spill", log)))
+    assert "registers" in log
+    return sum(map(int, re.findall(r"(\d+) bytes spill", log)))
 
 
 @contextmanager
@@ -80,12 +81,9 @@ def compiling(capability: int) -> Iterator[list[Kernel]]:
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **named)
-        registers, spilled = _resources(kernel.asm["ptx"])
         found.append(
             Kernel(
                 f"{self.__module__.rsplit('.')[-1]}.{self.__name__}",
-                registers,
-                spilled,
                 kernel.metadata.shared,
                 kernel.metadata.num_warps,
                 kernel.asm["ptx"],

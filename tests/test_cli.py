@@ -58,7 +58,6 @@ def test_explain_tells_the_whole_contract(operator):
     for product in PRODUCTS:
         assert product in words
     assert ok("explain", operator.c_name) == text
-    assert ok("explain", operator.c_name.removeprefix("aclnn")) == text
 
 
 def test_explain_for_one_product():
@@ -72,7 +71,12 @@ def test_explain_suggests_names(capsys):
     for name in ("rms_norm_grd", "RmsNormGard", "aclnnRmsNormGra"):
         assert f"no operator '{name}'; did you mean rms_norm_grad" in fails(capsys, "explain", name)
     assert f"there are {', '.join(OPERATORS)}." in fails(capsys, "explain", "softplus")
-    assert ok("explain", "rmsnormgrad") == ok("explain", "RMSNormGrad") == ok("explain", "rms_norm_grad")
+    assert (
+        ok("explain", "rmsnormgrad")
+        == ok("explain", "RmsNormGrad")
+        == ok("explain", "RMSNormGrad")
+        == ok("explain", "rms_norm_grad")
+    )
     assert "no product 'atlas-a4'; did you mean atlas-a3" in fails(
         capsys, "explain", "rms_norm", "--product", "atlas-a4"
     )
@@ -88,14 +92,13 @@ def test_helps_list_their_commands_in_full(command):
     assert "..." not in text[text.index("Commands:") :]
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_narrow_terminals_lose_nothing_of_the_contract(monkeypatch, operator):
-    for command in (("ops",), ("explain", operator)):
-        words = []
-        for columns in ("500", "80"):
-            monkeypatch.setenv("COLUMNS", columns)
-            words.append(Counter(word for word in ok(*command).split() if "─" not in word))
-        assert words[0] == words[1]
+@pytest.mark.parametrize("command", ["ops", *(f"explain {operator}" for operator in OPERATORS)])
+def test_narrow_terminals_lose_nothing_of_the_contract(monkeypatch, command):
+    words = []
+    for columns in ("500", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        words.append(Counter(word for word in ok(*command.split()).split() if "─" not in word))
+    assert words[0] == words[1]
 
 
 def test_info(monkeypatch):
@@ -291,7 +294,7 @@ def test_closed_streams(tmp_path, closed):
             assert result.stdout == ""
         return result.returncode, result.stderr
 
-    for arguments in (("ops",), ("ops", "--json"), ("--help",), ("explain", "rms_norm")):
+    for arguments in (("ops", "--json"), ("--help",)):
         assert command(*arguments) == (0, "")
     assert command("run", "rms_norm_grad", "in.npz", "-o", "out.npz") == (0, "")
     same(tensors.read(tmp_path / "out.npz")["dx"], descend.rms_norm_grad(**inputs())[0])

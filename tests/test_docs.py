@@ -38,10 +38,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("source", blocks("python"))
-def test_python_block_runs(source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_python_block_runs(source: str, tmp_path: Path) -> None:
     if "\nimport torch_npu\n" in source and not PathFinder.find_spec("torch_npu"):
         pytest.skip("torch_npu is not installed")
-    if "docs/pytorch.md" in request.node.name:
+    if "torch" in source:
         done = forks.run(source, folder=tmp_path)
     else:
         command = [sys.executable, "-c", source]

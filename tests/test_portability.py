@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import DTYPES, PRODUCTS, phase1, refused
+from cli_calls import descend_command, fails, ok
 from descend import _native, acl, aclnn
 from descend.aclnn import TensorSpec, portability
 from descend.contract import OPERATORS
@@ -183,33 +182,24 @@ def test_huge_sizes():
     )
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "descend.cli", "portability", *arguments], capture_output=True, text=True, timeout=60
-    )
-
-
-def test_command_line():
+def test_command_line(capsys):
     tensors = ["dy=float16:2x1x32", "x=FLOAT16:2x1x32", "rstd=float32:2x1", "gamma=float:32"]
-    done = command("rms_norm_grad", *tensors)
+    command = ("portability", "rms_norm_grad")
+    done = descend_command(*command, *tensors)
     assert done.returncode == 0, done.stderr
     lines = {line.split()[0]: line for line in done.stdout.splitlines() if line[:1].isalpha()}
     assert "accepted" in lines["atlas-a3"]
     assert "refused" in lines["atlas-inference"]
     assert "161002" in lines["atlas-inference"]
-    verdicts = json.loads(command("rms_norm_grad", *tensors, "--json").stdout)
+    verdicts = json.loads(ok(*command, *tensors, "--json"))
     assert {p: aclnn.Verdict(**v) for p, v in verdicts.items()} == portability("rms_norm_grad", **rms())
     same = ["dy=fp16:2,1,32", "x=DT_FLOAT16:2x1x32", "rstd=torch.float32:2,1", "gamma=F32:32"]  # as `run` takes it
-    assert json.loads(command("rms_norm_grad", *same, "--json").stdout) == verdicts
-    refused = command("rms_norm_grad", "dy=none", *tensors[1:], "--json")
-    assert json.loads(refused.stdout)["host"]["status"] == 161001
+    assert json.loads(ok(*command, *same, "--json")) == verdicts
+    assert json.loads(ok(*command, "dy=none", *tensors[1:], "--json"))["host"]["status"] == 161001
     for wrong, words in (
         ("dy", "is not a tensor"),
         ("dy=float16:2y3", "is not a tensor"),
         ("colour=float16:2", "colour"),
         ("x=float7:2", "float7"),
     ):
-        done = command("rms_norm_grad", wrong)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert words in fails(capsys, *command, wrong)

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cases import in_turn  # noqa: E402
 from descend.npu.composed import attention, dropout  # noqa: E402
 from descend.npu.composed.fusion_attention import (  # noqa: E402
     npu_fusion_attention,
@@ -295,8 +296,9 @@ def packed(lengths: list[int]) -> tuple[list[int], list[slice]]:
     return ends, [slice(e - n, e) for e, n in zip(ends, lengths, strict=True)]
 
 
-@pytest.mark.parametrize("mode", [None, 0, 1, 2, 3, 4, 6, 7, 8])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "dtype"), in_turn([None, 0, 1, 2, 3, 4, 6, 7, 8, 1], [torch.float32, torch.bfloat16, torch.float64])
+)
 @pytest.mark.usefixtures("blocks")
 def test_sequences(mode: int | None, dtype: Any) -> None:
     for lengths, key_lengths in (([3, 5, 2], [3, 7, 4]), ([4], [6]), ([2, 0, 3], [2, 0, 5]), ([3, 2, 4], [3, 2, 4])):

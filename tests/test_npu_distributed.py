@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cases import extended
+
 pytest.importorskip("torch")
 pytest.importorskip("torch_npu")
 
@@ -16,7 +18,7 @@ PROCESSES = Path(__file__).with_name("npu_processes.py")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("count", "kernels"), [(4, ""), (2, "python")])
+@pytest.mark.parametrize(("count", "kernels"), [(4, ""), *extended((2, "python"))])
 def test_trainings_of_several_processes_have_the_losses_of_one(count, kernels):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}", PROCESSES]
     environment = {**os.environ, "DESCEND_NPU_KERNELS": kernels}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from cases import extended
+
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("torch_npu", reason="the workflow installs it")
 
@@ -72,7 +74,7 @@ def test_it_installs_the_releases_that_descend_names(steps):
     [
         ("Show what is there", "torch_npu runs here."),
         ("Run the tests", "1 passed"),
-        ("Run a training with two processes", "sum 2.0"),
+        *extended(("Run a training with two processes", "sum 2.0")),
     ],
 )
 @pytest.mark.long

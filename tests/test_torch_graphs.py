@@ -137,8 +137,10 @@ def test_compiled_autograd(name):
     close(gradients(in_one_graph("eager")), gradients(nullcontext()))
 
 
-@both
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    ("each_registration", "backend"), [("C++", "eager"), ("Python", "aot_eager")], indirect=["each_registration"]
+)
+@pytest.mark.usefixtures("each_registration")
 def test_compiled_autograd_of_several_sizes(backend):
     """Sizes become symbols at the second, so that the third compiles nothing."""
     torch._dynamo.reset()

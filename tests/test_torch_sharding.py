@@ -337,13 +337,13 @@ def check_compiled(names: Sequence[str], mesh: str, dynamic: bool) -> None:
         return [call.run(*given) for call, given in zip(calls, args, strict=True)]
 
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=dynamic)(*args)
-    for name, call, given, results, whole in zip(names, calls, args, compiled, wholes, strict=True):
-        results = [r for r in results if r is not None]
-        cotangents = [place(normal(r, seed), mesh, layout(r)) for seed, r in enumerate(results)]
-        found = torch.autograd.grad(results, [given[i] for i in call.floats], cotangents, retain_graph=True)
-        for one, expected in zip(found, whole, strict=True):
-            assert layout(one) == layout(expected), name
-            assert_whole(one, expected.full_tensor(), summed="+" in layout(one))
+    results = [[r for r in each if r is not None] for each in compiled]
+    cotangents = [place(normal(r, seed), mesh, layout(r)) for each in results for seed, r in enumerate(each)]
+    leaves = [given[i] for call, given in zip(calls, args, strict=True) for i in call.floats]
+    found = torch.autograd.grad(list(itertools.chain(*results)), leaves, cotangents)
+    for one, expected in zip(found, itertools.chain(*wholes), strict=True):
+        assert layout(one) == layout(expected)
+        assert_whole(one, expected.full_tensor(), summed="+" in layout(one))
 
 
 def test_compiled(pool: Pool) -> None:

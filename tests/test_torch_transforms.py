@@ -16,6 +16,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import descend.torch  # noqa: E402
+from pages import is_gradient  # noqa: E402
 from torch_cases import NAMES, OPERATORS, RELEASE, assert_all_close, at, calls, scalar  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
@@ -248,20 +249,28 @@ def test_hessian_in_forward_mode(name):
 
 def test_compile_of_forward_mode():
     torch._dynamo.reset()
-    function, inputs = together(OPERATORS)
+    function, inputs = together([name for name in OPERATORS if not is_gradient(name)])
 
     def slope(*directions: Tensor) -> tuple[Tensor, ...]:
         values, slopes = jvp(function, inputs, directions)
         return *values, *slopes
 
-    def dual(*directions: Tensor) -> tuple[Tensor, ...]:
-        with forward_ad.dual_level():
-            results = [forward_ad.unpack_dual(v) for v in function(*map(forward_ad.make_dual, inputs, directions))]
-            return *(r.primal for r in results), *(r.tangent for r in results)
+    compiled = torch.compile(slope, fullgraph=True, backend="aot_eager")
+    assert_all_close(compiled(*inputs), slope(*inputs))
 
-    for each in (slope, dual):
-        compiled = torch.compile(each, fullgraph=True, backend="aot_eager")
-        assert_all_close(compiled(*inputs), slope(*inputs))
+
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm_swish", "nsa_compress"])
+def test_compile_of_dual_tensors(name):
+    torch._dynamo.reset()
+    function, inputs = scalar(calls()[name])
+
+    def dual(*directions: Tensor) -> tuple[Tensor, Tensor]:
+        with forward_ad.dual_level():
+            value = function(*map(forward_ad.make_dual, inputs, directions))
+            return tuple(forward_ad.unpack_dual(value))
+
+    compiled = torch.compile(dual, fullgraph=True, backend="aot_eager")
+    assert_all_close(compiled(*inputs), jvp(function, inputs, inputs))
 
 
 def test_jvp_of_a_wrong_call_is_refused():

@@ -5,7 +5,6 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/dispatch.h"
-#include "kernels/log-inl.h"
 #include "kernels/scores-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,8 +42,8 @@ void losses(const CrossEntropyLoss<T>& p, int64_t first, int64_t end, bool strea
   using W = Wide<T>;
   Stage<T, kSpanColumns> stage;
   const bool writes = p.log_prob.data != nullptr;
-  const auto finish = [&](int64_t row, const SumOfExps& sum) HWY_ATTR {
-    const double of_total = hn::GetLane(log(splat(sum.total))), lse = sum.most + of_total;
+  const auto finish = [&](int64_t row, const SumOfExps& sum, double of_total) HWY_ATTR {
+    const double lse = sum.most + of_total;
     const int64_t target = p.targets.of(row);
     const T* const x = p.x.row(row);
     double loss = target == Targets::kIgnored ? 0 : std::numeric_limits<double>::quiet_NaN();
@@ -72,7 +71,9 @@ void losses(const CrossEntropyLoss<T>& p, int64_t first, int64_t end, bool strea
     SumOfExps sums[kFoldRows<W>];
     const int64_t n = HWY_MIN(tile, end - row);
     sum_exps<kAhead, T>({p.x.row(row), p.x.stride}, n, p.columns, sums);
-    for (int64_t r = 0; r < n; ++r) finish(row + r, sums[r]);
+    HWY_ALIGN double logs[kFoldRows<W>];
+    logs_of_sums(sums, n, logs);
+    for (int64_t r = 0; r < n; ++r) finish(row + r, sums[r], logs[r]);
   }
   if (!streams) return;
   stage.finish();

@@ -14,11 +14,12 @@ struct Terms {
   double factor = 0, smooth = 0, nll = 0;
 };
 
+// grad_of_all: of the loss of a row, if it is the same for all rows.
 template <class T>
-HWY_INLINE Terms terms_of(const CrossEntropyLossGrad<T>& p, int64_t row, int64_t target) {
+HWY_INLINE Terms terms_of(const CrossEntropyLossGrad<T>& p, int64_t row, int64_t target, double grad_of_all) {
   const int64_t at = p.reduction == Reduction::kNone ? row : 0;
   const bool is_mean = p.reduction == Reduction::kMean;
-  const double grad = is_mean ? p.grad[at] / p.counted->weight : p.grad[at];
+  const double grad = p.reduction == Reduction::kNone ? p.grad[row] : grad_of_all;
   Terms terms;
   terms.nll = grad * (1 - p.smoothing) * (p.weight != nullptr ? static_cast<double>(p.weight[target]) : 1);
   terms.factor = terms.nll;
@@ -74,19 +75,46 @@ HWY_INLINE void make_columns(const CrossEntropyLossGrad<T>& p, int64_t row, cons
   }
 }
 
+// Columns of a short row at most. With 16 registers a second vector takes longer than the exp that it saves.
+template <class W>
+inline constexpr int64_t kShortColumns = HWY_TARGET == HWY_AVX3 ? kPackLanes<W> : kVectorLanes<W>;
+
+// A short row, its class among the others: one exp of each. Where smoothing has no weights.
+template <class T>
+HWY_INLINE void make_short_row(const CrossEntropyLossGrad<T>& p, int64_t row, const Terms& terms, int64_t target,
+                               T* y) {
+  using W = Wide<T>;
+  const Tag<W> d;
+  const TwoParts<W> lse(p.is_input ? p.lse[row] : 0);
+  const double weight = p.weight != nullptr && target >= 0 ? static_cast<double>(p.weight[target]) : 1;
+  const auto factor = splat(static_cast<W>(terms.factor)), minus = splat(static_cast<W>(terms.smooth));
+  const auto of_class = splat(static_cast<W>(terms.nll + terms.smooth * weight));
+  const auto place = splat(static_cast<W>(target));
+  map_columns<false>(p.log_prob.row(row), y, p.columns, [&](auto v, auto, int64_t, size_t k) DESCEND_INLINED {
+    const auto is_class = hn::Eq(hn::Iota(d, static_cast<int>(k * kVectorLanes<W>)), place);
+    return hn::MulSub(exp<W>(lse.less(v)), factor, hn::IfThenElse(is_class, of_class, minus));
+  });
+}
+
 template <bool kAhead, class T>
 void gradients(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t end, bool streams) {
   Stage<T, kSpanColumns> stage;
+  const bool is_short = p.columns <= kShortColumns<Wide<T>> && (p.weight == nullptr || p.smoothing == 0);
+  const double grad_of_all = p.reduction == Reduction::kMean ? p.grad[0] / p.counted->weight : p.grad[0];
   for (int64_t row = first; row < end; ++row) {
     const int64_t target = p.targets.of(row);
-    const Terms terms = target >= 0 ? terms_of(p, row, target) : Terms{std::numeric_limits<double>::quiet_NaN()};
-    const T of_class = target >= 0 ? make_class(p, row, terms, target) : T{};  // first: out may be log_prob's memory
+    const Terms terms =
+        target >= 0 ? terms_of(p, row, target, grad_of_all) : Terms{std::numeric_limits<double>::quiet_NaN()};
+    // First: out may be log_prob's memory.
+    const T of_class = target >= 0 && !is_short ? make_class(p, row, terms, target) : T{};
     for (int64_t c = 0; c < p.columns; c += kSpanColumns) {
       const int64_t n = HWY_MIN(kSpanColumns, p.columns - c);
       const Rows<T> to{p.out.row(row) + c, n};
       T* const y = streams ? stage.rows(to, n).data : to.data;
       if (target == Targets::kIgnored) {
         std::memset(static_cast<void*>(y), 0, static_cast<size_t>(n) * sizeof(T));
+      } else if (is_short) {
+        make_short_row(p, row, terms, target, y);
       } else {
         make_columns<kAhead>(p, row, terms, c, n, y);
         if (c <= target && target < c + n) y[target - c] = of_class;

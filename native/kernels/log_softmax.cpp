@@ -2,7 +2,6 @@
 #include "kernels/log_softmax.h"
 
 #include "kernels/dispatch.h"
-#include "kernels/log-inl.h"
 #include "kernels/scores-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -11,7 +10,6 @@ namespace descend::kernels::HWY_NAMESPACE {
 template <bool kAhead, class T>
 void log_softmax_rows(const LogSoftmax<T>& p, int64_t first, int64_t end, bool streams) {
   using W = Wide<T>;
-  const Tag<double> d;
   Stage<T, kSpanColumns> stage;
   const int64_t tile = rows_at_once<W>(p.columns);
   for (int64_t row = first; row < end; row += tile) {
@@ -19,8 +17,7 @@ void log_softmax_rows(const LogSoftmax<T>& p, int64_t first, int64_t end, bool s
     SumOfExps sums[kFoldRows<W>];
     sum_exps<kAhead, T>({p.x.row(row), p.x.stride}, rows, p.columns, sums);
     HWY_ALIGN double logs[kFoldRows<W>];
-    for (int64_t r = 0; r < rows; ++r) logs[r] = sums[r].total;
-    for_each_row_vector(rows, [&](int64_t r) HWY_ATTR { hn::Store(log(hn::Load(d, logs + r)), d, logs + r); });
+    logs_of_sums(sums, rows, logs);
     for (int64_t r = 0; r < rows; ++r) {
       map_log_softmax(p.x.row(row + r), p.columns, sums[r].most, logs[r], p.y.row(row + r), streams, stage);
     }

@@ -6,6 +6,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/exp-inl.h"
 #include "kernels/fold_rows-inl.h"
+#include "kernels/log-inl.h"
 #include "kernels/spread-inl.h"
 #include "kernels/stage-inl.h"
 
@@ -36,6 +37,7 @@ HWY_INLINE void fold_columns_of(const Rows<const T>& x, int64_t rows, int64_t n,
     each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { folded[k] = splat(neutral); });
     for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
       each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
+        if (!reaches<W>(extent, k)) return;
         const auto v = of(r, load(extent, row + c, k), extent, c, k);
         folded[k] = op(folded[k], inside_or<W>(extent, k, v, splat(neutral)));
       });
@@ -53,10 +55,11 @@ HWY_INLINE void map_columns(const T* x, T* y, int64_t n, F f) {
   for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
     if constexpr (kAhead) prefetch_pack<prefetch_distant>(x + c, kAheadBytes / static_cast<int64_t>(sizeof(T)));
     each<kPackPairs<W>>([&](size_t pair) DESCEND_INLINED {
-      Vector<W> v[2];
+      if (!reaches<W>(extent, 2 * pair)) return;
+      Vector<W> v[2]{hn::Zero(Tag<W>()), hn::Zero(Tag<W>())};
       each<2>([&](size_t j) DESCEND_INLINED {
         const size_t k = 2 * pair + j;
-        v[j] = f(load(extent, x + c, k), extent, c, k);
+        if (reaches<W>(extent, k)) v[j] = f(load(extent, x + c, k), extent, c, k);
       });
       store_pair(extent, v[0], v[1], y + c, 2 * pair);
     });
@@ -103,6 +106,13 @@ HWY_INLINE void sum_exps(const Rows<const T>& x, int64_t rows, int64_t columns, 
     const double one = sizeof(T) == 2 ? kBriefPowerOfTwo[0] : 1;
     for (int64_t r = 0; r < rows; ++r) sums[r].add(most[r], total[r] / one);
   }
+}
+
+// The logarithms of the totals of some rows, kFoldRows at most; `logs` is aligned, and has room for so many.
+HWY_INLINE void logs_of_sums(const SumOfExps* sums, int64_t rows, double* logs) {
+  const Tag<double> d;
+  for (int64_t r = 0; r < rows; ++r) logs[r] = sums[r].total;
+  for_each_row_vector(rows, [&](int64_t r) HWY_ATTR { hn::Store(log(hn::Load(d, logs + r)), d, logs + r); });
 }
 
 // y = (x - most) - log of a row. Both differences have one sign, so that nothing cancels between them, and the first is

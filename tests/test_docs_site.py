@@ -66,6 +66,7 @@ class Silent(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+@pytest.mark.long
 def test_in_a_browser(site, browser):
     """Pictures are there, the search finds, and nothing is asked of another server."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=site))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import descend.torch
+from cases import extended
 from descend.torch import compiling
 
 ROWS, COLUMNS = 512, 512  # just as many elements as are worth a call
@@ -210,6 +211,6 @@ assert len(config.pre_grad_custom_pass) == 1
 """
 
 
-@pytest.mark.parametrize("disable", [False, True])
+@pytest.mark.parametrize("disable", [False, *extended(True)])
 def test_inductor_is_imported_later(disable: bool):
     subprocess.run([sys.executable, "-c", PROGRAM.format(disable=disable)], check=True)

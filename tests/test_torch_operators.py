@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import descend  # noqa: E402
 import descend.torch  # noqa: E402
-from cases import run_python  # noqa: E402
+from cases import extended, in_turn, run_python  # noqa: E402
 from descend.torch import definitions  # noqa: E402
 from pages import MISSING  # noqa: E402
 from torch_cases import FORWARDS, NAMES, OPERATORS, Call, calls, draw, present  # noqa: E402
@@ -25,6 +25,15 @@ pytestmark = pytest.mark.usefixtures("on_device")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 both = pytest.mark.usefixtures("each_registration")
 each_call = pytest.mark.parametrize("name", NAMES)
+
+
+def registrations_in_turn(names: Sequence[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("name", "each_registration"), in_turn(names, ["C++", "Python"]), indirect=["each_registration"]
+    )
+
+
+each_call_in_turn = registrations_in_turn(NAMES)
 each_operator = pytest.mark.parametrize("name", OPERATORS)
 
 
@@ -63,15 +72,15 @@ def test_every_operator_of_the_engine_is_there():
         assert names == [p.python for p in descend.contract.OPERATORS[name].functional_parameters]
 
 
-@each_operator
+@pytest.mark.parametrize("name", [*OPERATORS[::4], *extended(*(n for n in OPERATORS if n not in OPERATORS[::4]))])
 def test_opcheck(name):
+    """With the compilation, which takes the time, and in which all are the same."""
     call = calls()[name]
     torch.library.opcheck(overload(call), call.wanting(call.floats).args, call.named)
 
 
 @each_call
 def test_opcheck_of_variants(name):
-    """All but the compilation, which is what takes the time."""
     call = calls()[name]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(overload(call), call.wanting(call.floats).args, call.named, test_utils=checks)
@@ -81,8 +90,7 @@ def test_opcheck_of_variants(name):
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-@each_call
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(NAMES, DTYPES, each=2))
 def test_results_are_the_engines_bits(name, dtype):
     call = calls(dtype)[name]
     expected = getattr(descend, call.name)(*call.args, **call.named)
@@ -99,8 +107,7 @@ def test_results_are_the_engines_bits(name, dtype):
                 assert result.requires_grad == (variant is not call)
 
 
-@each_call
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(NAMES, DTYPES, each=2))
 def test_meta_tensors_foretell_shapes_dtypes_and_strides(name, dtype):
     call = calls(dtype)[name]
     meta = [a.to("meta") if isinstance(a, Tensor) else a for a in call.args]
@@ -114,7 +121,7 @@ def test_meta_tensors_foretell_shapes_dtypes_and_strides(name, dtype):
 
 
 @both
-@each_call
+@each_call_in_turn
 def test_layouts(name):
     """Transposed, strided and expanded inputs: the bits of contiguous ones, and gradients of the inputs' own shape."""
     call = calls()[name]
@@ -207,7 +214,7 @@ def with_inference_tensors(call: Call, places: list[int], requires_grad: bool = 
 
 
 @both
-@pytest.mark.parametrize("name", FORWARDS)
+@registrations_in_turn(FORWARDS)
 def test_inference_tensors_that_need_no_gradient(name):
     """PyTorch cannot save inference tensors. If a gradient needs such a tensor's value, PyTorch's error says so."""
     call = calls()[name]
@@ -293,10 +300,10 @@ def test_gradcheck(name):
 
 
 @both
-@each_call
+@each_call_in_turn
 def test_gradgradcheck(name):
     function, inputs = of_floats(calls()[name])
-    assert gradgradcheck(function, inputs)
+    assert gradgradcheck(function, inputs, fast_mode=name not in OPERATORS)  # the whole matrix once for each operator
 
 
 @both
@@ -313,7 +320,7 @@ def test_third_derivatives(name):
 
 
 @both
-@each_call
+@each_call_in_turn
 def test_gradients_of_every_subset_of_inputs(name):
     call = calls()[name]
     everything = dict(zip(call.floats, gradients(call, call.floats), strict=True))

@@ -16,6 +16,7 @@ from torch import nn
 
 import descend.torch
 import torch_cases
+from cases import in_turn
 from descend import _torch_module
 from descend.errors import AclnnError
 from descend.torch import library
@@ -63,16 +64,14 @@ def python_calls(function):
     return seen
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", torch_cases.NAMES)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(torch_cases.NAMES, DTYPES, each=2))
 def test_results(name, dtype):
     call = torch_cases.calls(dtype)[name]
     for one, other in zip(call.run(), from_python(call.run), strict=True):
         assert same(one, other)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FORWARDS)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(FORWARDS, DTYPES, each=2))
 def test_gradients_of_the_first_result(name, dtype):
     def gradients():
         call = torch_cases.calls(dtype)[name]

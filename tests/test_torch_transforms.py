@@ -16,6 +16,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import descend.torch  # noqa: E402
+from cases import in_turn  # noqa: E402
 from pages import is_gradient  # noqa: E402
 from torch_cases import NAMES, OPERATORS, RELEASE, assert_all_close, at, calls, scalar  # noqa: E402
 
@@ -51,8 +52,7 @@ def test_vmap_is_a_loop_bit_by_bit(name):
                     assert torch.equal(result, wanted)
 
 
-@each_call
-@pytest.mark.parametrize("derived", ["not", "in reverse", "forward"])
+@pytest.mark.parametrize(("name", "derived"), in_turn(NAMES, ["not", "in reverse", "forward"]))
 def test_vmap_over_no_samples(name, derived):
     """Shapes and dtypes are those of a batch of one, less the one; what is shared gets gradients of 0."""
     call = calls(torch.float32)[name]
@@ -135,8 +135,7 @@ def test_jvp_is_the_gradient_along_a_direction(name):
     torch.testing.assert_close(slope, sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
 
 
-@each_call
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("name", "dtype"), in_turn(NAMES, [torch.float32, torch.bfloat16]))
 def test_forward_mode_leaves_the_results(name, dtype):
     """The same bits, also inside a level of forward mode in which no tensor has a tangent."""
     call = calls(dtype)[name]

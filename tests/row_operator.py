@@ -32,13 +32,12 @@ from cases import (
     normal,
     phase1,
     placed,
-    python_value,
     refused,
     run_two_phase,
 )
 from descend import acl, reference
 from descend.contract import OPERATORS, Operator, Parameter
-from norm_gradients import LONG_AND_MANY, SOME_TILES
+from norm_gradients import SOME_TILES
 
 ISAS = ("AVX2", "AVX3")
 
@@ -154,7 +153,7 @@ class RowOperatorTests:
         ("shape", "dtype"),
         [
             *in_turn([*SOME_TILES, (1, 1), (1030, 17), (3, 257), (40, 2049), (9, 64)], FLOATS, each=2),
-            *in_turn(LONG_AND_MANY, FLOATS),
+            *in_turn([(1, 1_000_003), (70_001, 1), (33, 16_385)], ["FLOAT", "BFLOAT16", "DOUBLE"]),
         ],
     )
     def test_ways_through_the_kernel(self, shape, dtype):
@@ -165,7 +164,7 @@ class RowOperatorTests:
             place.check_guards()
 
     # Each subclass has examples of its own, which the check takes for a mistake.
-    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     @given(st.data())
     def test_any_shape_layout_and_dtype_on_host(self, data):
         shape = tuple(data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=4), "shape"))
@@ -219,22 +218,6 @@ class RowOperatorTests:
                 golden = self.golden(self.arguments(other))
                 for result, exact in zip(self.outputs(other), golden, strict=True):
                     assert_same_specials(result, exact) if not np.isfinite(value) else None
-
-    def test_the_same_bits_on_any_instruction_set_and_number_of_threads(self):
-        code = f"""
-import json, sys, descend
-from cases import FLOATS, digest
-from {type(self).__module__} import {type(self).__name__} as Tests
-tests = Tests()
-found = []
-for threads in (1, 3):
-    descend.set_num_threads(threads)
-    calls = [tests.call(s, 1, d) for d in FLOATS for s in [(70, 3), (70, 33), (9, 5000), (2, 40_000), (1, 9)]]
-    found.append(digest(*(a for call in calls for a in tests.run(call))))
-assert found[0] == found[1]
-print(json.dumps(found[0]))
-"""
-        assert len({python_value(code, DESCEND_ISA=isa) for isa in ISAS}) == 1
 
     # --- the contract
 

@@ -11,11 +11,11 @@ import jax.numpy as jnp  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 import descend.jax  # noqa: E402
-from cases import assert_same_bits  # noqa: E402
+from cases import assert_same_bits, extended  # noqa: E402
 from descend.jax import definitions  # noqa: E402
 from descend.jax.library import DEFINITIONS  # noqa: E402
 from descend.portability import default  # noqa: E402
-from jax_cases import FORWARDS, NAMES, calls, x64  # noqa: E402
+from jax_cases import FORWARDS, NAMES, OPERATORS, calls, x64  # noqa: E402
 
 GRADIENT = {
     "rms_norm": "rms_norm_grad",
@@ -60,7 +60,7 @@ def definition(call):
 TWICE = ("layer_norm", "group_norm_swish", "cross_entropy_loss", "scaled_masked_softmax")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*OPERATORS, *extended(*(name for name in NAMES if name not in OPERATORS))])
 def test_derivatives(name):
     """Against differences; second ones of a few, each mode over each mode. Of the others those are of the backwards."""
     call = calls()[name]

@@ -23,13 +23,12 @@ from cases import (
     normal,
     phase1,
     placed,
-    python_value,
     refused,
     wide,
 )
 from descend import acl, reference
 from pages import A2_TO_950, WITH_INFERENCE
-from row_operator import ISAS, RowOperatorTests
+from row_operator import RowOperatorTests
 
 WITHOUT_BFLOAT16 = ("atlas-inference", "atlas-training")
 FORWARDS, BACKWARDS = ("softmax", "log_softmax"), ("softmax_backward", "log_softmax_backward")
@@ -245,22 +244,3 @@ def test_empty_tensors(shape):
                 phase1(name, *inputs, dim, x.copy())
                 with refused(161002, name, "shape"):
                     phase1(name, *inputs, dim, np.empty((2, 3), np.float32))
-
-
-def test_the_same_bits_along_any_dimension_on_any_instruction_set_and_number_of_threads():
-    code = """
-import json, descend
-from cases import FLOATS, digest
-from test_softmax import BACKWARDS, FORWARDS, SHAPES, arguments
-found = []
-for threads in (1, 3):
-    descend.set_num_threads(threads)
-    found.append(digest(*(
-        getattr(descend, name)(**arguments(name, shape, dtype, dim))
-        for name in (*FORWARDS, *BACKWARDS) for dtype in FLOATS
-        for shape in (*SHAPES, (600, 2000)) for dim in range(len(shape) - 1)
-    )))
-assert found[0] == found[1]
-print(json.dumps(found[0]))
-"""
-    assert len({python_value(code, DESCEND_ISA=isa) for isa in ISAS}) == 1

@@ -410,7 +410,7 @@ def test_more_positions_than_fit_at_once(width, stride):
     check(call, 16.0)
 
 
-@pytest.mark.parametrize(("depth", "dtype"), in_turn([32, 64, 80, 100], FLOATS))
+@pytest.mark.parametrize(("depth", "dtype"), in_turn([32, 64, 80, 100], FLOATS, each=2))
 @pytest.mark.parametrize("forward", [False, True])
 def test_results_that_are_not_aligned_and_too_many_for_the_caches(forward, depth, dtype):
     """Heads that begin at quarters of cache lines are stored past the caches, by quarters."""

@@ -416,7 +416,7 @@ def test_in_place(data):
 
 
 @pytest.mark.parametrize(
-    ("columns", "dtype"), in_turn([100, 255, 680, 701, 1024, 1360, 2049, 8323, 16_385, 140_001], FLOATS)
+    ("columns", "dtype"), in_turn([100, 255, 680, 701, 1024, 1360, 2049, 8323, 16_385, 140_001], FLOATS, each=2)
 )
 @pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
 def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns, dtype):

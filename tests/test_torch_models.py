@@ -30,7 +30,7 @@ BERT = {
     *(f"Bert{name} -> add_layer_norm at LayerNorm" for name in ("Embeddings", "SelfOutput", "Output")),
 }
 SWAPPED = {
-    "bert": BERT,
+    "bert": BERT | {"BertForMaskedLM -> cross_entropy in CrossEntropyLoss"},
     "llama": {
         "LlamaRMSNorm -> rms_norm, rounded before the weight",
         "LlamaMLP -> swi_glu",
@@ -72,6 +72,7 @@ SWAPPED = {
     "t5": {
         "T5LayerNorm -> rms_norm, rounded to the weight's dtype before it",
         "NewGELUActivation -> gelu_v2, by tanh",
+        "T5ForConditionalGeneration -> cross_entropy in CrossEntropyLoss",
     },
     "minilm": BERT,
 }

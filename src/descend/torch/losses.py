@@ -29,7 +29,7 @@ from descend.torch.cross_entropy import cross_entropy
 from descend.torch.forms import Form, mix
 from descend.torch.probing import obstacle, same, same_gradients, undisturbed
 
-_FUNCTION, _MODULE = _KNOWN = functional.cross_entropy, nn.CrossEntropyLoss
+_FUNCTION, _MODULE = functional.cross_entropy, nn.CrossEntropyLoss
 TITLE = _FUNCTION.__name__
 _HELPER = f"descend_{TITLE}"
 _PROPERTY = "loss_function"
@@ -76,15 +76,15 @@ def judge(module: nn.Module) -> type[nn.Module] | str | None:
 def score(module: Any, function: Any, /, *args: Any, **named: Any) -> Any:
     """What a forward's call of PyTorch's function or module gives: by the operator while the module is patched."""
     if isinstance(module, Form) and function is _FUNCTION:
-        return cross_entropy(*args, **named)
-    if isinstance(module, Form) and function is _MODULE:
-        return _OURS(*args, **named)
+        function = cross_entropy
+    elif isinstance(module, Form) and function is _MODULE:
+        function = _OURS
     return function(*args, **named)
 
 
 def may_be_in(forward: Any) -> bool:
     """Whether a forward asks for what has a name of PyTorch's function or module."""
-    return any(known.__name__ in _names_in(forward) for known in _KNOWN)
+    return not {_FUNCTION.__name__, _MODULE.__name__}.isdisjoint(_names_in(forward))
 
 
 def _names_in(forward: Any) -> tuple[str, ...]:
@@ -93,9 +93,11 @@ def _names_in(forward: Any) -> tuple[str, ...]:
 
 def called(body: Sequence[ast.stmt], forward: Any) -> Iterator[ast.Call]:
     """The calls of PyTorch's function or module in a forward's statements."""
-    nodes = (node for statement in body for node in ast.walk(statement))
-    calls = (node for node in nodes if isinstance(node, ast.Call))
-    return (call for call in calls if any(_global(call.func, inspect.unwrap(forward)) is known for known in _KNOWN))
+    for node in (node for statement in body for node in ast.walk(statement)):
+        if isinstance(node, ast.Call):
+            what = _global(node.func, inspect.unwrap(forward))
+            if what is _FUNCTION or what is _MODULE:
+                yield node
 
 
 def change(body: Sequence[ast.stmt], this: str, forward: Any) -> dict[str, Callable[..., Any]]:

@@ -80,8 +80,8 @@ def patch(model: nn.Module) -> Report:
     dtypes, and results and gradients are compared. What differs in any of them is left alone; so is what has hooks,
     parametrizations, an instance's own forward, a class that refuses to be subclassed; a norm with buffers,
     submodules, attributes whose part is unknown, or parameters that are not plain floating tensors on the CPU or CUDA
-    (or without data). Of a module whose forward has a sum before a norm, embeds positions or has a
-    loss, these places alone are changed.
+    (or without data). Of a module whose forward has a sum before a norm, embeds positions or has a loss, these
+    places alone are changed.
 
     The modules stay: only their class becomes a subclass of the one that they had. Parameters, their requires_grad,
     state dicts, optimisers, training mode and sharing are untouched; copies and pickles of the model are patched, too.

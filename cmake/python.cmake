@@ -16,6 +16,7 @@ target_link_libraries(_native PRIVATE descend Python::NumPy)
 target_include_directories(_native PRIVATE $<TARGET_PROPERTY:descend_engine,INTERFACE_INCLUDE_DIRECTORIES>)
 target_compile_definitions(_native PRIVATE $<TARGET_PROPERTY:descend_engine,INTERFACE_COMPILE_DEFINITIONS>)
 target_compile_options(_native PRIVATE $<TARGET_PROPERTY:descend_engine,INTERFACE_COMPILE_OPTIONS>)
+target_precompile_headers(_native PRIVATE native/bindings/python.h)
 link_to_old_symbols(_native)
 # RPATH and not RUNPATH: LD_LIBRARY_PATH may name the SDK of another build.
 target_link_options(_native PRIVATE -Wl,--disable-new-dtags)

@@ -38,6 +38,7 @@ function(add_torch_module name folder)
   target_include_directories(${name} PRIVATE native)
   target_include_directories(${name} SYSTEM PRIVATE ${torch}/include ${torch}/include/torch/csrc/api/include)
   target_compile_definitions(${name} PRIVATE USE_RPC USE_DISTRIBUTED _GLIBCXX_USE_CXX11_ABI=${torch_abi})
+  target_precompile_headers(${name} PRIVATE <torch/library.h> <ATen/ATen.h>)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${DESCEND_WERROR}>:-Werror>)
   # Found by name at run time: who imports the module imports PyTorch first.
   target_link_libraries(${name} PRIVATE ${torch}/lib/libtorch_python.so ${torch}/lib/libtorch_cpu.so

@@ -8,28 +8,6 @@
 
 namespace descend::kernels {
 
-constexpr int64_t size_of(Element element) {
-  switch (element) {
-    case Element::kFloat16:
-    case Element::kBfloat16:
-      return 2;
-    case Element::kFloat64:
-      return 8;
-    default:
-      return 4;
-  }
-}
-
-// The element type of a C++ type.
-template <class T>
-inline constexpr Element kElementOf = Element::kFloat32;
-template <>
-inline constexpr Element kElementOf<float16> = Element::kFloat16;
-template <>
-inline constexpr Element kElementOf<bfloat16> = Element::kBfloat16;
-template <>
-inline constexpr Element kElementOf<double> = Element::kFloat64;
-
 // A strided n-dimensional operand; strides in elements, any sign. Rank 0 is one element.
 struct Strided {
   static constexpr int kMaxRank = 8;

@@ -66,6 +66,28 @@ HWY_INLINE void copy_few(const T* from, int64_t n, T* to) {
 // The four element types that tensors of numbers have; for places that choose one at run time.
 enum class Element : uint8_t { kFloat32, kFloat16, kBfloat16, kFloat64 };
 
+constexpr int64_t size_of(Element element) {
+  switch (element) {
+    case Element::kFloat16:
+    case Element::kBfloat16:
+      return 2;
+    case Element::kFloat64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+// The element type of a C++ type.
+template <class T>
+inline constexpr Element kElementOf = Element::kFloat32;
+template <>
+inline constexpr Element kElementOf<float16> = Element::kFloat16;
+template <>
+inline constexpr Element kElementOf<bfloat16> = Element::kBfloat16;
+template <>
+inline constexpr Element kElementOf<double> = Element::kFloat64;
+
 // Calls f with a value of the C++ type of an element type.
 template <class F>
 HWY_INLINE void with_element_type(Element element, F f) {

@@ -79,7 +79,7 @@ bool are_dense(const GroupShape& shape, int64_t stride) {
 
 template <class T>
 size_t group_norm_swish_scratch(const GroupShape& shape) {
-  const auto of = [&](int64_t rows) { return forward_scratch(rows, shape.group_elements(), kElementOfType<T>, 0); };
+  const auto of = [&](int64_t rows) { return forward_scratch(rows, shape.group_elements(), kElementOf<T>, 0); };
   return shape.elements() == 0 ? 0 : std::max(of(shape.samples * shape.groups), of(shape.groups));
 }
 
@@ -103,7 +103,7 @@ void group_norm_swish(const GroupNormSwish<T>& p, void* scratch) {
                                 .columns = columns,
                                 .stretch = shape.inner,
                                 .period = groups,
-                                .element = kElementOfType<T>,
+                                .element = kElementOf<T>,
                                 .in = {stream_of<const T>({p.x.row(n), columns})},
                                 .out = stream_of<T>({p.y.row(n), columns}),
                                 .statistics = {p.mean + n * groups, p.rstd + n * groups},

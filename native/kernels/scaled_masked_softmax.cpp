@@ -155,7 +155,7 @@ void scaled_masked_softmax(const ScaledMaskedSoftmax<T>& p) {
       .kernels = softmax_kernels<T>(), .exact_sums = exact_sums<W>, .exact_map = exact_map<W>};
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,
-                              .element = kElementOfType<T>,
+                              .element = kElementOf<T>,
                               .in = {stream_of(p.x)},
                               .out = stream_of(p.y),
                               .scalars = {p.scale, static_cast<double>(p.columns)},

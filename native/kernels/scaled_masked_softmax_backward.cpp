@@ -85,7 +85,7 @@ double power_of(double scale) {
 
 template <class T>
 size_t scaled_masked_softmax_backward_scratch(int64_t rows, int64_t columns) {
-  return forward_scratch(rows, columns, kElementOfType<T>, 0, 2);
+  return forward_scratch(rows, columns, kElementOf<T>, 0, 2);
 }
 
 template <class T>
@@ -96,7 +96,7 @@ void scaled_masked_softmax_backward(const ScaledMaskedSoftmaxBackward<T>& p, voi
   const double power = power_of<W>(p.scale);
   const RowProblem<W> problem{.rows = p.rows,
                               .columns = p.columns,
-                              .element = kElementOfType<T>,
+                              .element = kElementOf<T>,
                               .in = {stream_of(p.dy), stream_of(p.y)},
                               .out = stream_of(p.dx),
                               .scalars = {p.scale / power, power},  // exact: the caller may round in any way

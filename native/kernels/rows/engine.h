@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/element.h"
 #include "kernels/mask_rows.h"
@@ -11,12 +10,6 @@
 #include "kernels/schedule/rows.h"
 
 namespace descend::kernels {
-
-template <class T>
-inline constexpr Element kElementOfType = std::is_same_v<T, float16>    ? Element::kFloat16
-                                          : std::is_same_v<T, bfloat16> ? Element::kBfloat16
-                                          : std::is_same_v<T, double>   ? Element::kFloat64
-                                                                        : Element::kFloat32;
 
 // A call: what is read and written.
 template <class W>

@@ -27,17 +27,24 @@ HWY_INLINE void store_columns(const Vector<W> (&v)[kColumns], W* p) {
   if constexpr (kColumns == 4) hn::StoreInterleaved4(v[0], v[1], v[2], v[3], d, p);
 }
 
-// Elements of some rows and columns one behind the other; whole vectors of rows, filled up with zeros.
-template <class T, size_t kColumns, class W = Wide<T>>
-HWY_INLINE void read_narrow(const Stream& from, int64_t rows, W* to) {
+// The elements of a tile's rows one behind the other, in the type of the arithmetic.
+template <class P, class W>
+struct NarrowTile {
+  HWY_ALIGN W in[P::kInputs][kNarrowRoom];
+  HWY_ALIGN W out[kOutputs<P>][kNarrowRoom];
+};
+
+// Whole vectors of rows, filled up with zeros.
+template <class T, class W = Wide<T>>
+HWY_INLINE void read_narrow(const Stream& from, int64_t rows, int64_t columns, W* to) {
   const T* data = reinterpret_cast<const T*>(from.data);
-  read_tile<T>({data, from.stride / static_cast<int64_t>(sizeof(T))}, rows, kColumns, to);
-  const int64_t whole = ceil_div(rows, kNarrowLanes) * kNarrowLanes * static_cast<int64_t>(kColumns);
-  for (int64_t i = rows * static_cast<int64_t>(kColumns); i < whole; ++i) to[i] = W{0};
+  read_tile<T>({data, from.stride / static_cast<int64_t>(sizeof(T))}, rows, columns, to);
+  const int64_t whole = ceil_div(rows, kNarrowLanes) * kNarrowLanes * columns;
+  for (int64_t i = rows * columns; i < whole; ++i) to[i] = W{0};
 }
 
 // The terms of a vector of rows from the sums over each one's columns; whether they hold, 1 or 0 a row.
-template <class P, class T, size_t kColumns, class W = Wide<T>>
+template <class P, size_t kColumns, class W>
 HWY_INLINE bool narrow_terms(const Divisor& divisor, const double* scalars, const Vector<W> (&sums)[kColumns][P::kSums],
                              Vector<W> (&terms)[kMapTerms<P>], Vector<W>& holds) {
   const Tag<double> d;
@@ -102,21 +109,25 @@ HWY_INLINE Vector<W> keep_columns(const W* open, const double* scalars, Vector<W
   return fold_columns<kColumns>(kept, Sum());
 }
 
-// mask: the bytes of the rows' elements, if there is one.
-template <class P, class T, size_t kColumns, class W = Wide<T>>
+// The results of a tile of so many columns that begins with row `first`: `values.out` of `values.in`, compiled once for
+// all element types. mask: the bytes of the rows' elements, if there is one.
+template <class P, size_t kColumns, class W>
 HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, int64_t first,
-                                 [[maybe_unused]] const uint8_t* mask) {
+                                 [[maybe_unused]] const uint8_t* mask, NarrowTile<P, W>& values) {
   const Tag<W> d;
   constexpr int64_t kLanes = kVectorLanes<W>, kParts = kNarrowLanes / kLanes, kStep = kColumns;
   const RowProblem<W>& p = call.problem;
   uint64_t exact[kNarrowRows / 64] = {};
-  HWY_ALIGN W in[P::kInputs][kNarrowRoom];
-  HWY_ALIGN W out[kOutputs<P>][kNarrowRoom];
+  auto& in = values.in;
+  auto& out = values.out;
+  // Copies: the compiler must think that a vector that is stored may change the tile.
+  const int64_t rows = tile.rows;
+  const W* numbers[kSome<P::kNumbers>];
   DESCEND_UNROLL
-  for (int i = 0; i < P::kInputs; ++i) read_narrow<T, kColumns>(tile.in[i], tile.rows, in[i]);
+  for (int i = 0; i < P::kNumbers; ++i) numbers[i] = tile.numbers[i];
   HWY_ALIGN W open[kKeeps<P> ? kNarrowRoom : 1];  // lanes of 1s and 0s, as of a comparison
   if constexpr (kKeeps<P>) {
-    for_each_pack<W>(0, tile.rows * kStep, [&](auto extent, int64_t c) DESCEND_INLINED {
+    for_each_pack<W>(0, rows * kStep, [&](auto extent, int64_t c) DESCEND_INLINED {
       each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
         hn::Store(hn::VecFromMask(d, load_open<W>(extent, mask + c, k)), d, open + c + k * kVectorLanes<W>);
       });
@@ -134,14 +145,14 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
     }
   }
   const Divisor count(static_cast<double>(kColumns));
-  for (int64_t group = 0; group < tile.rows; group += kNarrowLanes) {
+  for (int64_t group = 0; group < rows; group += kNarrowLanes) {
     if constexpr (kKeeps<P>) {  // of the tile that follows; not measured with other programs
       const char* const next = tile.in[0].row(group + kNarrowRows);
-      for (size_t b = 0; b < kNarrowLanes * kColumns * sizeof(T); b += 64) prefetch_distant(next + b);
+      for (int64_t b = 0; b < kNarrowLanes * kStep * size_of(p.element); b += 64) prefetch_distant(next + b);
     }
     DESCEND_UNROLL
     for (int64_t part = 0; part < kParts; ++part) {
-      const int64_t row = group + part * kLanes, left = tile.rows - row;
+      const int64_t row = group + part * kLanes, left = rows - row;
       if (left <= 0) break;
       Vector<W> v[kColumns][P::kInputs], terms[kMapTerms<P>], sums[kColumns][P::kSums];
       load_scalars<P>(tile, terms);
@@ -154,8 +165,8 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
       }
       DESCEND_UNROLL
       for (int i = 0; i < P::kNumbers; ++i) {
-        terms[i] = left >= kLanes ? hn::LoadU(d, tile.numbers[i] + row)
-                                  : load_first(d, tile.numbers[i] + row, static_cast<size_t>(left));
+        terms[i] = left >= kLanes ? hn::LoadU(d, numbers[i] + row)
+                                  : load_first(d, numbers[i] + row, static_cast<size_t>(left));
       }
       DESCEND_UNROLL
       for (size_t c = 0; c < kColumns; ++c) combine<P>(v[c], terms);
@@ -183,7 +194,7 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
         all = hn::AllTrue(d, hold);
         holds = hn::IfThenElseZero(hold, holds);
       } else {
-        all = narrow_terms<P, T, kColumns>(count, p.scalars, sums, terms, holds);
+        all = narrow_terms<P, kColumns, W>(count, p.scalars, sums, terms, holds);
       }
       const auto good = hn::And(hn::Ne(holds, hn::Zero(d)), hn::FirstN(d, static_cast<size_t>(HWY_MIN(left, kLanes))));
       if (HWY_UNLIKELY(!all)) {
@@ -219,30 +230,24 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
       for (int o = 0; o < kOutputs<P>; ++o) store_columns<kColumns>(result[o], out[o] + row * kStep);
     }
   }
-  const Targets<P> targets = targets_of<P, T>(p, 0);
-  const bool has_output = targets.wanted();
   // Before anything is written, since results may take the place of inputs.
-  for (int64_t r = 0; r < tile.rows; ++r) {
+  for (int64_t r = 0; r < rows; ++r) {
     if (exact[r / 64] == 0) {
       r |= 63;
     } else if ((exact[r / 64] >> r % 64 & 1) != 0) {
       W* row[kOutputs<P>];
       for (int o = 0; o < kOutputs<P>; ++o) row[o] = out[o] + r * kStep;
-      exact_narrow<W>(call, first + r, tile.chains, has_output ? row : nullptr);
+      exact_narrow<W>(call, first + r, tile.chains, p.out.data != nullptr ? row : nullptr);
     }
   }
   if constexpr (kHasMask<P>) {
     static_assert(kOutputs<P> == 1);
-    for_each_pack<W>(0, tile.rows * kStep, [&](auto extent, int64_t c) HWY_ATTR {
+    for_each_pack<W>(0, rows * kStep, [&](auto extent, int64_t c) HWY_ATTR {
       each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED {
         W* const at = out[0] + c + k * kVectorLanes<W>;
         hn::Store(hn::IfThenElseZero(load_open<W>(extent, mask + c, k), hn::Load(d, at)), d, at);
       });
     });
-  }
-  for (int o = 0; has_output && o < kOutputs<P>; ++o) {
-    const int64_t stride = targets.at[o].stride / static_cast<int64_t>(sizeof(T));
-    write_tile<T>(out[o], tile.rows, kStep, {reinterpret_cast<T*>(targets.at[o].row(first)), stride});
   }
   DESCEND_UNROLL
   for (int i = 0; i < P::kColumnSums; ++i) {
@@ -265,8 +270,17 @@ HWY_NOINLINE void narrow_rows_of(const RowCall<W>& call, const Tile<W>& tile, in
 // A tile that begins with row `first`.
 template <class P, class T, class W = Wide<T>>
 void narrow_rows(const RowCall<W>& call, const Tile<W>& tile, int64_t first, const uint8_t* mask) {
-  with_columns(tile.columns,
-               [&](auto count) HWY_ATTR { narrow_rows_of<P, T, decltype(count)::value>(call, tile, first, mask); });
+  NarrowTile<P, W> values;
+  DESCEND_UNROLL
+  for (int i = 0; i < P::kInputs; ++i) read_narrow<T>(tile.in[i], tile.rows, tile.columns, values.in[i]);
+  with_columns(tile.columns, [&](auto count) HWY_ATTR {
+    narrow_rows_of<P, decltype(count)::value>(call, tile, first, mask, values);
+  });
+  const Targets<P> targets = targets_of<P, T>(call.problem, 0);
+  for (int o = 0; targets.wanted() && o < kOutputs<P>; ++o) {
+    const int64_t stride = targets.at[o].stride / static_cast<int64_t>(sizeof(T));
+    write_tile<T>(values.out[o], tile.rows, tile.columns, {reinterpret_cast<T*>(targets.at[o].row(first)), stride});
+  }
 }
 
 // Rows [first, last) of very few columns, of gradients whole chunks.

@@ -93,7 +93,6 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) mask[r] = set.mask[r].pack(c, columns_of<W>(extent), bytes[r]);
   }
-  DESCEND_UNROLL
   for (size_t pair = 0; pair < kPackPairs<W>; ++pair) {
     Vector<W> result[kOutputs<P>][kRows][2];
     DESCEND_UNROLL

@@ -94,7 +94,7 @@ bool shared_terms(const RowCall<W>& call, SharedRows<W>& shared, bool again) {
         tile.sums[k][i] = sum;
       }
     }
-    finish_rows<P, T, false>(call.problem, tile);
+    finish_rows<P, false>(call.problem, tile);
     leave_statistics<P>(call.problem, group.row + r, tile);
     for (int64_t i = 0; i < rows; ++i) {
       for (int k = 0; k < kFoundTerms<P>; ++k) shared.terms[k][r + i] = tile.terms[k][i];

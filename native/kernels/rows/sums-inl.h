@@ -420,7 +420,8 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
         set.in[0][i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(set.in[0][i]) + strides[i]);
       });
     };
-    if (HWY_TARGET == HWY_AVX3 && row + static_cast<int64_t>(kFolded) <= tile.rows) {
+    constexpr bool kUnrolls = HWY_TARGET == HWY_AVX3 && kLength != Length::kRun && kLength != Length::kRuns;
+    if (kUnrolls && row + static_cast<int64_t>(kFolded) <= tile.rows) {
       each<kFolded>([&](size_t r) DESCEND_INLINED { sum_row(static_cast<int64_t>(r)); });
     } else {
       for (int64_t r = 0; r < kFolded; ++r) {
@@ -499,7 +500,7 @@ HWY_NOINLINE void find_pivots(const RowProblem<W>& p, int64_t row, int64_t rows,
 }
 
 // What was just written number by number is read so, too: to load it as a vector would wait for all of the stores.
-template <class P, class T, bool kShort, class W = Wide<T>>
+template <class P, bool kShort, class W>
 HWY_NOINLINE void finish_rows(const RowProblem<W>& p, Tile<W>& tile) {
   const Tag<double> d;
   const hn::Rebind<W, Tag<double>> dw;

@@ -22,7 +22,7 @@ HWY_NOINLINE void sum_nearer(const RowProblem<W>& p, int64_t row, Tile<W>& tile)
     for (int i = 0; i < P::kParameters; ++i) one.parameters[i] = tile.parameters[i];
     one.terms[0][0] = tile.terms[P::kNearer - P::kNumbers][r];
     sum_rows<P, T, kShort>(one);
-    finish_rows<P, T, kShort>(p, one);
+    finish_rows<P, kShort>(p, one);
     for (int i = 0; i < kFoundTerms<P>; ++i) tile.terms[i][r] = one.terms[i][0];
     if (one.exact == 0) tile.exact &= ~(uint64_t{1} << r);
   }
@@ -47,7 +47,7 @@ HWY_INLINE void find_terms(const RowProblem<W>& p, int64_t row, Tile<W>& tile, b
   } else if (!summed) {
     sum_rows<P, T, kShort>(tile);
   }
-  finish_rows<P, T, kShort>(p, tile);
+  finish_rows<P, kShort>(p, tile);
   if constexpr (kMovesPivot<P>) {
     if (HWY_UNLIKELY(tile.exact != 0)) sum_nearer<P, T, kShort>(p, row, tile);
   }

@@ -118,6 +118,32 @@ def test_gradients(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [*range(1, 10), 15, 16, 17])
+def test_gradients_of_few_columns_are_those_of_rows_with_gaps(columns, dtype):
+    """Rows one behind the other are made together, others alone: the bits are the same, also where there is no class."""
+    for rows, way in itertools.product((1, 7, 700), WAYS):
+        x, target = scores_of((rows, columns + 3), dtype)
+        target %= columns
+        target[3::7], target[5::11] = -7, IGNORED  # no class, and those that are ignored whatever they hold
+        wild = np.array([np.inf, -np.inf, np.nan, 0])[np.arange(rows) % 4]
+        x[5::11] = wild.astype(x.dtype)[5::11, None]
+        lse = np.logaddexp.reduce(wide(np.where(np.isfinite(wide(x)), wide(x), 0)), 1)[:, None]
+        grad = normal(np.random.default_rng(rows), (rows,) if way[0] == "none" else (), dtype)
+        rest = options(way, columns)
+        for of_rows in (lse, np.zeros(rows)):  # from the scores themselves, and from log_prob
+            named = {"lse_for_zloss": of_rows, **rest}
+            gaps = np.full_like(x, 7)
+            descend.cross_entropy_loss_grad(grad, x[:, :columns], target, **named, out=gaps[:, :columns])
+            dense = np.ascontiguousarray(x[:, :columns])
+            result = descend.cross_entropy_loss_grad(grad, dense, target, **named)
+            assert_same_bits([result], [np.ascontiguousarray(gaps[:, :columns])])
+            assert not wide(result)[target == IGNORED].any()
+            assert np.isnan(wide(result)[target == -7]).all()
+            descend.cross_entropy_loss_grad(grad, dense, target, **named, out=dense)
+            assert_same_bits([dense], [result])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_in_place(dtype):
     for shape in ((9, 40), (3, 5000)):
         x, target = scores_of(shape, dtype)

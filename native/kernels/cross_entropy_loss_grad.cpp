@@ -5,6 +5,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/dispatch.h"
 #include "kernels/scores-inl.h"
+#include "kernels/spread-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -96,12 +97,74 @@ HWY_INLINE void make_short_row(const CrossEntropyLossGrad<T>& p, int64_t row, co
   });
 }
 
+// Of rows of so few columns several are made as one, if they lie one behind the other: what is done once for a row
+// would take most of the time.
+template <class W>
+inline constexpr int64_t kFewestColumns = kVectorLanes<W>;
+inline constexpr int64_t kTileElements = 512;
+
+// Such rows, to y. What a row says stands beside each of its elements.
+template <bool kAhead, class T>
+HWY_INLINE void make_tile(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t rows, double grad_of_all, T* y) {
+  using W = Wide<T>;
+  const int64_t columns = p.columns;
+  HWY_ALIGN W factors[kTileElements + kPackLanes<W>], minuses[kTileElements + kPackLanes<W>];
+  HWY_ALIGN W highs[kTileElements + kPackLanes<W>], lows[kTileElements + kPackLanes<W>];
+  HWY_ALIGN W of_class[kTileElements];
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t target = p.targets.of(first + r);
+    const Terms terms =
+        target >= 0 ? terms_of(p, first + r, target, grad_of_all) : Terms{std::numeric_limits<double>::quiet_NaN()};
+    const double weight = p.weight != nullptr && target >= 0 ? static_cast<double>(p.weight[target]) : 1;
+    factors[r] = static_cast<W>(terms.factor);
+    of_class[r] = static_cast<W>(terms.nll + terms.smooth * weight);
+    minuses[r] = columns == 1 ? of_class[r] : static_cast<W>(terms.smooth);
+    if (!p.is_input) continue;
+    const double lse = p.lse[first + r];
+    highs[r] = static_cast<W>(lse);
+    lows[r] = std::isfinite(lse) ? static_cast<W>(lse - highs[r]) : W{0};
+  }
+  Spread<T, kTileElements> factor, minus, high, low;
+  factor.fill(factors, rows, columns);
+  minus.fill(minuses, rows, columns);
+  for (int64_t r = 0; columns > 1 && r < rows; ++r) {
+    const int64_t target = p.targets.of(first + r);
+    if (target >= 0) minus.put(r * columns + target, of_class[r]);
+  }
+  const auto make = [&](auto less) DESCEND_INLINED {
+    map_columns<kAhead>(p.log_prob.row(first), y, rows * columns,
+                        [&](auto v, auto, int64_t c, size_t k) DESCEND_INLINED {
+                          return hn::MulSub(exp<W>(less(v, c, k)), factor.at(c, k), minus.at(c, k));
+                        });
+  };
+  if (p.is_input) {
+    high.fill(highs, rows, columns);
+    low.fill(lows, rows, columns);
+    make([&](auto v, int64_t c, size_t k) DESCEND_INLINED { return hn::Sub(hn::Sub(v, high.at(c, k)), low.at(c, k)); });
+  } else {
+    make([](auto v, int64_t, size_t) DESCEND_INLINED { return v; });
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    if (p.targets.of(first + r) != Targets::kIgnored) continue;
+    std::memset(static_cast<void*>(y + r * columns), 0, static_cast<size_t>(columns) * sizeof(T));
+  }
+}
+
 template <bool kAhead, class T>
 void gradients(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t end, bool streams) {
   Stage<T, kSpanColumns> stage;
   const bool is_short = p.columns <= kShortColumns<Wide<T>> && (p.weight == nullptr || p.smoothing == 0);
   const double grad_of_all = p.reduction == Reduction::kMean ? p.grad[0] / p.counted->weight : p.grad[0];
-  for (int64_t row = first; row < end; ++row) {
+  int64_t row = first;
+  if (is_short && p.columns <= kFewestColumns<Wide<T>> && p.log_prob.stride == p.columns && p.out.stride == p.columns) {
+    for (const int64_t tile = kTileElements / p.columns; row < end; row += tile) {
+      const int64_t rows = HWY_MIN(tile, end - row), n = rows * p.columns;
+      const Rows<T> to{p.out.row(row), n};
+      make_tile<kAhead>(p, row, rows, grad_of_all, streams ? stage.rows(to, n).data : to.data);
+      if (streams) stage.stream(to, 1, n);
+    }
+  }
+  for (; row < end; ++row) {
     const int64_t target = p.targets.of(row);
     const Terms terms =
         target >= 0 ? terms_of(p, row, target, grad_of_all) : Terms{std::numeric_limits<double>::quiet_NaN()};

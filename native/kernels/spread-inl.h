@@ -210,6 +210,9 @@ class Spread {
     }
   }
 
+  // Another number for one element, where rows have more than one.
+  HWY_INLINE void put(int64_t element, W value) { values_[element] = value; }
+
   // Of vector k of the pack that begins at an element.
   HWY_INLINE Vector<W> at(int64_t element, size_t k) const {
     return hn::LoadU(Tag<W>(), from_ + element + k * kVectorLanes<W>);

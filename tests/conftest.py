@@ -6,6 +6,7 @@ is not found. Libraries that look for it, such as transformers, would bring it i
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -52,6 +53,17 @@ def pairs(items: list[Any]) -> list[Any]:
         kept.append(max(items, key=lambda item: len(met[item] & missing)))
         missing -= met[kept[-1]]
     return kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Python does not look for garbage in what is collected, for it lives to the end, and later seldom looks at all."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    gc.enable()
+    return result
 
 
 @pytest.hookimpl(trylast=True)  # after those that are left out by their markers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -91,6 +92,8 @@ class Pool:
 
 
 def _work(rank: int, store: str, pipe: Connection) -> None:
+    gc.freeze()  # what was imported is no garbage
+    gc.set_threshold(50_000, 20, 50)
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",

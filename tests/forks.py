@@ -1,4 +1,7 @@
-"""Programs that begin as forks of a process which has imported PyTorch, but not Descend. The import takes seconds."""
+"""Programs that begin as forks of a process which has imported PyTorch, but not Descend. The import takes seconds.
+
+If they ask for it, they are forks of one that has imported torch_npu, and with it Descend.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,17 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch.distributed.tensor", "pytest"])
 
 # Reads a line for each program, and forks. The child leaves the loop and runs the program at the top level, so that it
-# ends as `python -c` does. What torch_npu imports of PyTorch is imported here, torch_npu is not.
+# ends as `python -c` does. What torch_npu imports of PyTorch is imported here, torch_npu only if it is an argument.
+# A child never looks for garbage in what was imported: it would copy all of it.
 _SERVER = """
-import json, os, sys
+import gc, importlib, json, os, sys
+gc.disable()
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-import torch.distributed.tensor, torch.fx.experimental.symbolic_shapes, torch.testing, torch.utils.data
+import torch.distributed.checkpoint, torch.distributed.tensor.experimental
+import torch.fx.experimental.symbolic_shapes, torch.testing, torch.utils.data
+for _module in sys.argv[1:]:
+    importlib.import_module(_module)
+gc.freeze()
 for _line in sys.stdin:
     _program = json.loads(_line)
     _child = os.fork()
@@ -33,6 +42,7 @@ else:
     sys.exit()
 for _number, _file in enumerate(_program["files"]):
     os.dup2(os.open(_file, os.O_RDWR | os.O_CREAT), _number)
+gc.enable()
 os.environ.clear()
 os.environ.update(_program["environment"])
 os.chdir(_program["folder"])
@@ -43,8 +53,8 @@ exec(compile(_program["code"], "<string>", "exec"), {"__name__": "__main__"})
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
-    server = subprocess.Popen([sys.executable, "-c", _SERVER], stdin=-1, stdout=-1, text=True)
+def _server(*modules: str) -> subprocess.Popen[str]:
+    server = subprocess.Popen([sys.executable, "-c", _SERVER, *modules], stdin=-1, stdout=-1, text=True)
     atexit.register(server.communicate)  # the end of its input ends it
     return server
 
@@ -56,12 +66,14 @@ def run(
     timeout: float = 300,
     check: bool = False,
     environment: dict[str, str] | None = None,
+    loaded: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Like ``python -c code arguments`` in a folder, with this process's module search path.
 
-    To import torch alone does not bring torch_npu: `code` imports it.
+    To import torch alone does not bring torch_npu: `code` imports it. With ``loaded="torch_npu"`` that has been done,
+    before the process had this environment.
     """
-    server = _server()
+    server = _server(*filter(None, [loaded]))
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.TemporaryDirectory() as outputs:

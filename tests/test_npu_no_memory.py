@@ -11,8 +11,10 @@ from cases import run_python  # noqa: E402
 
 # Each child begins anew: it has PyTorch, and the device has not been used. It fails, and goes on, or it does not fail.
 START = """
-import ctypes, os, re, signal, sys
-import torch
+import ctypes, gc, os, re, signal, sys
+gc.disable()
+import torch.distributed.checkpoint, torch.distributed.tensor.experimental  # torch_npu imports them
+gc.freeze()
 allocator = ctypes.CDLL(None)
 assert allocator.only(b"libdescend.so")
 def use():

@@ -182,7 +182,7 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    done = forks.run(code, check=True, environment={"TASK_QUEUE_ENABLE": queue})
+    done = forks.run(code, check=True, environment={"TASK_QUEUE_ENABLE": queue}, loaded="torch_npu")
     assert "aclnnRmsNorm: gamma has shape [7]" in done.stdout
 
 
@@ -200,7 +200,8 @@ try:
 except RuntimeError as error:
     print("dy has strides [0, 0] for shape [4, 16], but must be contiguous" in str(error))
 """
-    done = forks.run(code, check=True, environment={"TASK_QUEUE_ENABLE": "0", "DESCEND_PRODUCT": product})
+    environment = {"TASK_QUEUE_ENABLE": "0", "DESCEND_PRODUCT": product}
+    done = forks.run(code, check=True, environment=environment, loaded="torch_npu")
     assert done.stdout.split() == ["taken" if product == "ascend-950" else "True"]
 
 

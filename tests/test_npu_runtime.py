@@ -1,7 +1,6 @@
 """torch_npu's own use of the runtime: streams, events, devices, processes, the end.
 
-Data is made on the CPU and moved. Each test that changes what a process has is in a process of its own: a fork, if it
-is not about the start or the end.
+Data is made on the CPU and moved. Each test that changes what a process has is in a process of its own, a fork.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ torch = pytest.importorskip("torch")
 torch_npu = pytest.importorskip("torch_npu")
 
 import forks  # noqa: E402
-from cases import run_python  # noqa: E402
 from descend import _symbols, sdk  # noqa: E402
 
 DTYPES = [
@@ -28,7 +26,7 @@ START = "import torch, torch_npu\nnpu = torch.npu\n"
 
 def run(code: str, **environment: str) -> str:
     """What a process prints that begins with torch_npu; it must end well, and say nothing but torch_npu's warnings."""
-    return printed(forks.run(START + code, check=True, environment=environment))
+    return printed(forks.run(START + code, check=True, environment=environment, loaded="torch_npu"))
 
 
 def printed(done: subprocess.CompletedProcess[str]) -> str:
@@ -187,7 +185,7 @@ stream.synchronize()
 torch_npu.npu._unsubscribe_report(stream)
 print(seen)
 """
-    done = forks.run(START + code, check=True)
+    done = forks.run(START + code, check=True, loaded="torch_npu")
     assert done.stdout == "[0, 1, 2]\n", done.stderr
 
 
@@ -218,7 +216,7 @@ try:
 except RuntimeError as error:
     print("device" in str(error))
 """
-    done = forks.run(START + code, check=True, environment={"DESCEND_DEVICES": "3"})
+    done = forks.run(START + code, check=True, environment={"DESCEND_DEVICES": "3"}, loaded="torch_npu")
     assert done.stdout == "True\nTrue\n", done.stderr
 
 
@@ -275,7 +273,7 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), torch_npu.npu_rms_norm(x, gamma)[0].cpu().shape)
 """
-    done = forks.run(START + code, check=True, environment={"TASK_QUEUE_ENABLE": queue})
+    done = forks.run(START + code, check=True, environment={"TASK_QUEUE_ENABLE": queue}, loaded="torch_npu")
     assert done.stdout == "True 7 torch.Size([2048, 1024])\n"
     assert not re.search("terminate called|shutdown", done.stderr)
 
@@ -291,13 +289,14 @@ with npu.stream(side):
     y, _ = torch_npu.npu_rms_norm(x, gamma)
 print("end")
 """
-    assert printed(run_python(START + code, timeout=300, TASK_QUEUE_ENABLE=queue)) == "end\n"
+    done = forks.run(START + code, check=True, environment={"TASK_QUEUE_ENABLE": queue})
+    assert printed(done) == "end\n"
 
 
 @pytest.mark.parametrize("way", ["raise ValueError('its own')", "import sys; sys.exit(3)", "import os; os._exit(3)"])
 def test_the_end_by_an_exception_or_a_status(way):
     code = "x = torch.rand(64, 64).npu()\ntorch_npu.npu_rms_norm(x, torch.ones(64).npu())\n" + way
-    done = forks.run(START + code)
+    done = forks.run(START + code, loaded="torch_npu")
     assert done.returncode == (1 if "raise" in way else 3), done.stderr
     assert ("its own" in done.stderr) == ("raise" in way)
 

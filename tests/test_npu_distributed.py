@@ -1,4 +1,4 @@
-"""init_process_group("hccl") in processes of one machine."""
+"""init_process_group("hccl") in processes of one machine, and in the report of `descend npu --report`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cases import extended
+from test_npu_report import processes
 
 pytest.importorskip("torch")
 pytest.importorskip("torch_npu")
@@ -19,10 +20,18 @@ PROCESSES = Path(__file__).with_name("npu_processes.py")
 
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "kernels"), [(4, ""), *extended((2, "python"))])
-def test_trainings_of_several_processes_have_the_losses_of_one(count, kernels):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}", PROCESSES]
+def test_trainings_of_several_processes_have_the_losses_of_one(tmp_path, count, kernels):
+    report, launcher = tmp_path / "r.json", [sys.executable, "-m", "descend.cli", "npu", "--report"]
+    command = [*launcher, report, "torchrun", "--standalone", f"--nproc_per_node={count}", PROCESSES]
     environment = {**os.environ, "DESCEND_NPU_KERNELS": kernels}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
     for rank in range(count):
         assert f"process {rank} of {count}: all as in one" in done.stdout
+    found = processes(report)
+    assert sorted(process["rank"] for process in found) == [*range(count)]
+    for process in found:
+        rows = {row["operator"]: row for row in process["operators"]}
+        assert rows["aclnnLayerNormBackward"]["calls"] == 20  # five steps in one process, and in each of three ways
+        assert rows["c10d::allreduce_"]["place"] == "gloo"
+    assert f"by {count} processes (ranks {', '.join(map(str, range(count)))})" in done.stderr

@@ -43,6 +43,7 @@ from benchmarks.results import Peer, Timing  # noqa: E402
 from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
+import forks  # noqa: E402
 from descend.contract import OPERATORS as TABLES  # noqa: E402
 from pages import MISSING, is_gradient  # noqa: E402
 
@@ -580,15 +581,7 @@ def test_the_document_has_a_place_for_the_tables():
 @WITHOUT_GPU
 @pytest.mark.parametrize("module", ["benchmarks.gpu", "benchmarks.gpu.tune", "benchmarks.gpu.device"])
 def test_without_a_gpu_it_says_so(module):
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    result = subprocess.run(
-        [sys.executable, "-m", module],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    result = forks.run(f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)")
     assert result.returncode == 2
     said = " ".join((result.stdout + result.stderr).split())
     assert "needs an NVIDIA GPU that PyTorch can use, and there is none: PyTorch" in said

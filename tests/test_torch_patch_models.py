@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import descend.torch as dt  # noqa: E402
-from cases import run_python  # noqa: E402
+import forks  # noqa: E402
 from descend.torch import rotary  # noqa: E402
 from torch_cases import RELEASE, draw  # noqa: E402
 from torch_norms import SWAPPED, LlamaNorm, alike, inputs, run  # noqa: E402
@@ -184,7 +184,8 @@ def test_classes_are_pickled(dump):
         kind = type(module)
         assert pickle.loads(dump.dumps(kind)) is kind
         assert copy.deepcopy([kind]) == [kind]
-    run_python("import pickle, sys\n" + f"kind = pickle.loads({pickle.dumps(type(model[0]))!r})\n" + CLASS_ELSEWHERE)
+    code = "import pickle, sys\n" + f"kind = pickle.loads({pickle.dumps(type(model[0]))!r})\n" + CLASS_ELSEWHERE
+    forks.run(code, check=True)
     nn.utils.parametrize.register_parametrization(model[0], "weight", Doubled())
     for _ in range(2):  # of a class that others made at run time pickle says what it said before
         with pytest.raises(pickle.PicklingError, match=r"Parametrized(Descend)?LayerNorm"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 import descend.torch
+import forks
 import torch_cases
 from cases import in_turn
 from descend import _torch_module
@@ -400,7 +400,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.parametrize("before", ["import descend.torch", "pass"])
 def test_a_forked_child_has_threads_of_its_own(before):
     program = IN_A_CHILD.format(before=before)
-    assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
+    forks.run(program, check=True)
 
 
 def test_why_the_registration_is_pythons(monkeypatch, tmp_path):

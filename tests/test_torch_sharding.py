@@ -20,6 +20,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import descend.aclnn
 import descend.torch
+import forks
 import torch_cases
 from cases import run_python
 from descend.contract import OPERATORS, Operator
@@ -618,7 +619,7 @@ assert sys.modules["torch.distributed.tensor"].__spec__.loader.__class__.__name_
 
 
 def test_dtensor_may_be_imported_first() -> None:
-    run_python(
+    forks.run(
         """
 import sys
 import torch.distributed.tensor
@@ -626,7 +627,8 @@ finders = list(sys.meta_path)
 import descend.torch
 assert "descend.torch.dtensor" in sys.modules
 assert sys.meta_path == finders
-"""
+""",
+        check=True,
     )
 
 

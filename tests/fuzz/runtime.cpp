@@ -402,9 +402,18 @@ Runtime::~Runtime() {
     if (context.alive) expect("aclrtDestroyContext", aclrtDestroyContext(context.handle), {0});
   }
   for (int32_t device = 1; device < kDevices; ++device) {
-    if (uses_[device] > 0) expect("aclrtResetDeviceForce", aclrtResetDeviceForce(device), {0});
     if (peers_[0][device]) expect("aclrtDeviceDisablePeerAccess", aclrtDeviceDisablePeerAccess(device), {0});
   }
+  for (int32_t device = 1; device < kDevices; ++device) {
+    const auto& peers = peers_[device];
+    if (uses_[device] == 0 && std::find(std::begin(peers), std::end(peers), true) != std::end(peers)) {
+      // A context of its own made it the device that reaches others, and no reset has ended that.
+      expect("aclrtSetDevice", aclrtSetDevice(device), {0});
+      ++uses_[device];
+    }
+    if (uses_[device] > 0) expect("aclrtResetDeviceForce", aclrtResetDeviceForce(device), {0});
+  }
+  expect("aclrtSetDevice", aclrtSetDevice(0), {0});
 }
 
 void begin() {

@@ -10,24 +10,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-// out[c] = factor * exp(log_prob[c]) - smooth * weight[c], less `nll` at the row's class.
+// out[c] = factor * exp(log_prob[c]) - smooth * weight[c]; at the row's class at_class is taken away instead.
 struct Terms {
-  double factor = 0, smooth = 0, nll = 0;
+  double factor = 0, smooth = 0, at_class = 0;
 };
 
-// grad_of_all: of the loss of a row, if it is the same for all rows.
+// grad_of_all: of the loss of a row, if it is the same for all rows. A row without a class becomes NaN.
 template <class T>
 HWY_INLINE Terms terms_of(const CrossEntropyLossGrad<T>& p, int64_t row, int64_t target, double grad_of_all) {
+  if (target < 0) return {std::numeric_limits<double>::quiet_NaN()};
   const int64_t at = p.reduction == Reduction::kNone ? row : 0;
   const bool is_mean = p.reduction == Reduction::kMean;
   const double grad = p.reduction == Reduction::kNone ? p.grad[row] : grad_of_all;
+  const double weight = p.weight != nullptr ? static_cast<double>(p.weight[target]) : 1;
   Terms terms;
-  terms.nll = grad * (1 - p.smoothing) * (p.weight != nullptr ? static_cast<double>(p.weight[target]) : 1);
-  terms.factor = terms.nll;
+  terms.factor = terms.at_class = grad * (1 - p.smoothing) * weight;
   if (p.smoothing != 0) {
     terms.smooth = grad * (p.smoothing / static_cast<double>(p.columns));
     terms.factor += terms.smooth * p.counted->classes;
   }
+  terms.at_class += terms.smooth * weight;
   if (p.zloss_scale != 0) {
     const double both = p.grad[at] + (p.grad_zloss != nullptr ? p.grad_zloss[at] : 0);
     terms.factor += 2 * p.zloss_scale * p.lse[row] * (is_mean ? both / p.counted->rows : both);
@@ -40,10 +42,8 @@ template <class T>
 HWY_INLINE T make_class(const CrossEntropyLossGrad<T>& p, int64_t row, const Terms& terms, int64_t target) {
   using W = Wide<T>;
   const TwoParts<W> lse(p.is_input ? p.lse[row] : 0);
-  const double weight = p.weight != nullptr ? static_cast<double>(p.weight[target]) : 1;
   const auto e = exp<W>(lse.less(load(Part{1}, p.log_prob.row(row) + target, 0)));
-  const auto y =
-      hn::MulSub(e, splat(static_cast<W>(terms.factor)), splat(static_cast<W>(terms.nll + terms.smooth * weight)));
+  const auto y = hn::MulSub(e, splat(static_cast<W>(terms.factor)), splat(static_cast<W>(terms.at_class)));
   if constexpr (sizeof(T) == 2) {
     T made;
     const uint16_t bits = hn::GetLane(narrow(T(), y));
@@ -87,9 +87,8 @@ HWY_INLINE void make_short_row(const CrossEntropyLossGrad<T>& p, int64_t row, co
   using W = Wide<T>;
   const Tag<W> d;
   const TwoParts<W> lse(p.is_input ? p.lse[row] : 0);
-  const double weight = p.weight != nullptr && target >= 0 ? static_cast<double>(p.weight[target]) : 1;
   const auto factor = splat(static_cast<W>(terms.factor)), minus = splat(static_cast<W>(terms.smooth));
-  const auto of_class = splat(static_cast<W>(terms.nll + terms.smooth * weight));
+  const auto of_class = splat(static_cast<W>(terms.at_class));
   const auto place = splat(static_cast<W>(target));
   map_columns<false>(p.log_prob.row(row), y, p.columns, [&](auto v, auto, int64_t, size_t k) DESCEND_INLINED {
     const auto is_class = hn::Eq(hn::Iota(d, static_cast<int>(k * kVectorLanes<W>)), place);
@@ -97,44 +96,41 @@ HWY_INLINE void make_short_row(const CrossEntropyLossGrad<T>& p, int64_t row, co
   });
 }
 
-// Of rows of so few columns several are made as one, if they lie one behind the other: what is done once for a row
-// would take most of the time.
+// Rows of so few columns that lie one behind the other are made a tile at a time, as if they were one row: what is done
+// once for a row would take most of the time.
 template <class W>
-inline constexpr int64_t kFewestColumns = kVectorLanes<W>;
+inline constexpr int64_t kTileColumns = kVectorLanes<W>;
 inline constexpr int64_t kTileElements = 512;
 
-// Such rows, to y. What a row says stands beside each of its elements.
+// A tile of such rows, to y. The numbers of a row stand beside each of its elements. Where smoothing has no weights.
 template <bool kAhead, class T>
 HWY_INLINE void make_tile(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t rows, double grad_of_all, T* y) {
   using W = Wide<T>;
+  constexpr int64_t kRoom = kTileElements + kPackLanes<W>;
   const int64_t columns = p.columns;
-  HWY_ALIGN W factors[kTileElements + kPackLanes<W>], minuses[kTileElements + kPackLanes<W>];
-  HWY_ALIGN W highs[kTileElements + kPackLanes<W>], lows[kTileElements + kPackLanes<W>];
-  HWY_ALIGN W of_class[kTileElements];
+  HWY_ALIGN W factors[kRoom], subtrahends[kRoom], highs[kRoom], lows[kRoom];
+  W at_class[kTileElements];
+  int64_t targets[kTileElements];
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t target = p.targets.of(first + r);
-    const Terms terms =
-        target >= 0 ? terms_of(p, first + r, target, grad_of_all) : Terms{std::numeric_limits<double>::quiet_NaN()};
-    const double weight = p.weight != nullptr && target >= 0 ? static_cast<double>(p.weight[target]) : 1;
+    targets[r] = p.targets.of(first + r);
+    const Terms terms = terms_of(p, first + r, targets[r], grad_of_all);
     factors[r] = static_cast<W>(terms.factor);
-    of_class[r] = static_cast<W>(terms.nll + terms.smooth * weight);
-    minuses[r] = columns == 1 ? of_class[r] : static_cast<W>(terms.smooth);
+    at_class[r] = static_cast<W>(terms.at_class);
+    subtrahends[r] = columns == 1 ? at_class[r] : static_cast<W>(terms.smooth);
     if (!p.is_input) continue;
-    const double lse = p.lse[first + r];
-    highs[r] = static_cast<W>(lse);
-    lows[r] = std::isfinite(lse) ? static_cast<W>(lse - highs[r]) : W{0};
+    highs[r] = static_cast<W>(p.lse[first + r]);
+    lows[r] = TwoParts<W>::low_of(p.lse[first + r]);
   }
-  Spread<T, kTileElements> factor, minus, high, low;
+  Spread<T, kTileElements> factor, subtrahend, high, low;
   factor.fill(factors, rows, columns);
-  minus.fill(minuses, rows, columns);
+  subtrahend.fill(subtrahends, rows, columns);
   for (int64_t r = 0; columns > 1 && r < rows; ++r) {
-    const int64_t target = p.targets.of(first + r);
-    if (target >= 0) minus.put(r * columns + target, of_class[r]);
+    if (targets[r] >= 0) subtrahend.put(r * columns + targets[r], at_class[r]);
   }
   const auto make = [&](auto less) DESCEND_INLINED {
     map_columns<kAhead>(p.log_prob.row(first), y, rows * columns,
                         [&](auto v, auto, int64_t c, size_t k) DESCEND_INLINED {
-                          return hn::MulSub(exp<W>(less(v, c, k)), factor.at(c, k), minus.at(c, k));
+                          return hn::MulSub(exp<W>(less(v, c, k)), factor.at(c, k), subtrahend.at(c, k));
                         });
   };
   if (p.is_input) {
@@ -145,7 +141,7 @@ HWY_INLINE void make_tile(const CrossEntropyLossGrad<T>& p, int64_t first, int64
     make([](auto v, int64_t, size_t) DESCEND_INLINED { return v; });
   }
   for (int64_t r = 0; r < rows; ++r) {
-    if (p.targets.of(first + r) != Targets::kIgnored) continue;
+    if (targets[r] != Targets::kIgnored) continue;
     std::memset(static_cast<void*>(y + r * columns), 0, static_cast<size_t>(columns) * sizeof(T));
   }
 }
@@ -156,7 +152,7 @@ void gradients(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t end, boo
   const bool is_short = p.columns <= kShortColumns<Wide<T>> && (p.weight == nullptr || p.smoothing == 0);
   const double grad_of_all = p.reduction == Reduction::kMean ? p.grad[0] / p.counted->weight : p.grad[0];
   int64_t row = first;
-  if (is_short && p.columns <= kFewestColumns<Wide<T>> && p.log_prob.stride == p.columns && p.out.stride == p.columns) {
+  if (is_short && p.columns <= kTileColumns<Wide<T>> && p.log_prob.stride == p.columns && p.out.stride == p.columns) {
     for (const int64_t tile = kTileElements / p.columns; row < end; row += tile) {
       const int64_t rows = HWY_MIN(tile, end - row), n = rows * p.columns;
       const Rows<T> to{p.out.row(row), n};
@@ -166,8 +162,7 @@ void gradients(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t end, boo
   }
   for (; row < end; ++row) {
     const int64_t target = p.targets.of(row);
-    const Terms terms =
-        target >= 0 ? terms_of(p, row, target, grad_of_all) : Terms{std::numeric_limits<double>::quiet_NaN()};
+    const Terms terms = terms_of(p, row, target, grad_of_all);
     // First: out may be log_prob's memory.
     const T of_class = target >= 0 && !is_short ? make_class(p, row, terms, target) : T{};
     for (int64_t c = 0; c < p.columns; c += kSpanColumns) {

@@ -20,8 +20,8 @@ inline constexpr int64_t kSpanColumns = 1024;
 template <class W>
 struct TwoParts {
   Vector<W> high, low;
-  HWY_INLINE explicit TwoParts(double v)
-      : high(splat(static_cast<W>(v))), low(splat(std::isfinite(v) ? static_cast<W>(v - static_cast<W>(v)) : W{0})) {}
+  HWY_INLINE explicit TwoParts(double v) : high(splat(static_cast<W>(v))), low(splat(low_of(v))) {}
+  static HWY_INLINE W low_of(double v) { return std::isfinite(v) ? static_cast<W>(v - static_cast<W>(v)) : W{0}; }
   HWY_INLINE Vector<W> less(Vector<W> v) const { return hn::Sub(hn::Sub(v, high), low); }
 };
 

@@ -129,14 +129,10 @@ void plan_row_operator(const Call& call, const RowOperands& at, const RowShape& 
   for (size_t i = 0; i < at.inputs.size(); ++i) {
     const int input = at.inputs[i];
     if (!call.given(input)) {
-      const Place none = plan.scratch(columns, sizeof(T));
-      plan.step("fill", 1.0 * columns * sizeof(T), [=](const Addresses& to) {
-        const double minus_zero = -0.0;
-        T zero;
-        kernels::convert_span(kernels::Element::kFloat64, &minus_zero, kElementOf<T>, &zero, 1);
-        std::fill_n(to.at<T>(none), columns, zero);
-      });
-      made.in[i] = {none, 0};
+      const double minus_zero = -0.0;
+      T number;
+      kernels::convert_span(kernels::Element::kFloat64, &minus_zero, kElementOf<T>, &number, 1);
+      made.in[i] = {stage_copies(plan, columns, number), 0};
     } else if (input == at.repeated && call[input].tensor.shape != call[at.x].tensor.shape) {
       made.in[i] = {stage_vector(call, plan, input, kElementOf<T>), 0};
     } else {

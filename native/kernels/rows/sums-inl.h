@@ -420,7 +420,7 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
         set.in[0][i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(set.in[0][i]) + strides[i]);
       });
     };
-    constexpr bool kUnrolls = HWY_TARGET == HWY_AVX3 && kLength != Length::kRun && kLength != Length::kRuns;
+    constexpr bool kUnrolls = HWY_TARGET == HWY_AVX3 && kLength < Length::kRun;  // longer rows gain nothing by it
     if (kUnrolls && row + static_cast<int64_t>(kFolded) <= tile.rows) {
       each<kFolded>([&](size_t r) DESCEND_INLINED { sum_row(static_cast<int64_t>(r)); });
     } else {

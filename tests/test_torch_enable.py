@@ -221,6 +221,33 @@ def test_other_threads_may_compute_meanwhile():
         descend.torch.disable()
 
 
+def test_a_thread_s_first_call_may_meet_a_change():
+    """The kernel that it is about to call is removed, and must not be freed."""
+    x, weight = torch.randn(5, 40), torch.randn(40)
+    expected = F.rms_norm(x, (40,), weight)
+    stop, results = threading.Event(), []
+
+    def compute_once():
+        results.append(F.rms_norm(x, (40,), weight))
+
+    def start_threads():
+        while not stop.is_set():
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                for thread in [pool.submit(compute_once) for _ in range(4)]:
+                    thread.result()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        starts = pool.submit(start_threads)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            descend.torch.enable()
+            descend.torch.disable()
+        stop.set()
+        starts.result()
+    assert len(results) > 10
+    assert all(torch.allclose(result, expected, atol=1e-5) for result in results)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_forked_child_has_the_setting_of_its_parent():
     x = torch.randn(4, 64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,17 @@ _computes = False  # while Descend is on
 _libraries: list[torch.library.Library] = []  # while kernels are registered
 _kept: list[torch.library.Library] = []  # for good: a gradient may be computed when it is off again
 _theirs: dict[str, Callable[..., Any]] = {}
+_OURS = (
+    ("rms_norm", "AutogradCPU"),
+    ("_fused_rms_norm", "AutogradCPU"),
+    ("_fused_rms_norm", "Functionalize"),
+    ("_fused_rms_norm", "CPU"),
+    ("native_layer_norm", "CPU"),
+    ("native_layer_norm_backward", "CPU"),
+)
+# Kernels of ours that were removed, which this keeps from being freed: a thread may be on its way to one. A thread that
+# waits for the interpreter has it long before so many more are removed.
+_removed: deque[list[Callable[..., Any]]] = deque(maxlen=1000)
 
 
 @cache
@@ -49,13 +61,14 @@ def available() -> bool:
 def override_norms(on: bool) -> None:
     """Puts the engine's kernels in the place of PyTorch's for norms on the CPU, or PyTorch's back.
 
-    A thread may be about to call a kernel, which PyTorch would free while it is removed. So kernels stay while there
-    are other threads that have called one, and leave the calls to PyTorch.
+    Kernels stay while there are other threads that have called one, and leave the calls to PyTorch: to change PyTorch's
+    table while others read it is not safe. A thread's first call may meet the change, and finds the removed kernel.
     """
     global _computes
     _computes = on
     if not on:
         if _libraries and _native.compute_norms(False):
+            _removed.append([_kernel_of(*kernel) for kernel in _OURS])
             _libraries.clear()
             _native.override_norms(False)
         return

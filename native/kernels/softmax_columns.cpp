@@ -48,13 +48,18 @@ inline constexpr int64_t kKeptNumbers = kKeptBytes / static_cast<int64_t>(sizeof
 struct Stripe {
   int64_t rows, columns, joined, rest;
 
+  // f(r, columns) for each row from `first` on.
+  template <class F>
+  HWY_INLINE void each_row(F f, int64_t first = 0) const {
+    for (int64_t r = first; r < rows + (rest > 0); ++r) f(r, r < rows ? columns : rest);
+  }
+
   // f(count, r, columns) for rows r to r + count, the number a constant.
   template <class F>
   HWY_INLINE void each_rows(F f) const {
     int64_t r = 0;
     for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) f(std::integral_constant<int64_t, kRowsAtOnce>(), r, columns);
-    for (; r < rows; ++r) f(std::integral_constant<int64_t, 1>(), r, columns);
-    if (rest > 0) f(std::integral_constant<int64_t, 1>(), rows, rest);
+    each_row([&](int64_t row, int64_t n) HWY_ATTR { f(std::integral_constant<int64_t, 1>(), row, n); }, r);
   }
 };
 
@@ -107,17 +112,21 @@ HWY_INLINE void add_columns_of(int64_t n, Numbers<double>& sums, F of) {
   });
 }
 
-// One row of results; of(extent, c, k): vector k of the pack at c. What is read next is asked for meanwhile.
-template <bool kStreams, class T, size_t kIn, class F>
-HWY_INLINE void write_row(int64_t n, T* to, const T* const (&next)[kIn], F of) {
+// One row of results; of(extent, c, k): vector k of the pack at c. Where results go past the caches, what is read next
+// is asked for meanwhile.
+template <class T, size_t kIn, class F>
+HWY_INLINE void write_row(bool streams, int64_t n, T* to, const T* const (&next)[kIn], F of) {
   using W = Wide<T>;
-  for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
-    if constexpr (kStreams) each<kIn>([&](size_t i) DESCEND_INLINED { prefetch_pack<prefetch_near>(next[i] + c, 0); });
-    each<kPackPairs<W>>([&](size_t pair) DESCEND_INLINED {
-      const auto first = of(extent, c, 2 * pair), second = of(extent, c, 2 * pair + 1);
-      store_pair<kStreams>(extent, first, second, to + c, 2 * pair);
+  const auto write = [&](auto past) DESCEND_INLINED {
+    for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
+      if constexpr (past()) each<kIn>([&](size_t i) DESCEND_INLINED { prefetch_pack<prefetch_near>(next[i] + c, 0); });
+      each<kPackPairs<W>>([&](size_t pair) DESCEND_INLINED {
+        const auto first = of(extent, c, 2 * pair), second = of(extent, c, 2 * pair + 1);
+        store_pair<past()>(extent, first, second, to + c, 2 * pair);
+      });
     });
-  });
+  };
+  streams ? write(std::true_type()) : write(std::false_type());
 }
 
 // One correction makes the product with the reciprocal what a division, which is slow, would give. The last bit of it
@@ -129,8 +138,23 @@ HWY_INLINE V quotient(V e, V total, V reciprocal) {
   return hn::MulAdd(hn::NegMulAdd(product, total, e), reciprocal, product);
 }
 
-template <SoftmaxKind kKind, bool kStreams, class T>
-HWY_NOINLINE void forward_stripe(const Stripe& stripe, const Rows<const T>& x, const Rows<const T>& next,
+// The largest number of each column.
+template <class T, class W = Wide<T>>
+HWY_NOINLINE void find_most(const Stripe& stripe, const Rows<const T>& x, Numbers<W>& most) {
+  stripe.each_rows([&](auto count, int64_t r, int64_t n) HWY_ATTR {
+    each_vector<W>(n, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+      auto v = load_numbers(most, c, k);
+      each<count()>([&](size_t i) DESCEND_INLINED {
+        v = hn::Max(v, inside_or<W>(extent, k, load(extent, x.row(r + static_cast<int64_t>(i)) + c, k), v));
+      });
+      hn::Store(v, Tag<W>(), most.at + c + k * kVectorLanes<W>);
+    });
+  });
+  most.join(stripe, [](W a, W b) { return std::max(a, b); });
+}
+
+template <SoftmaxKind kKind, class T>
+HWY_NOINLINE void forward_stripe(const Stripe& stripe, bool streams, const Rows<const T>& x, const Rows<const T>& next,
                                  const Rows<T>& y) {
   using W = Wide<T>;
   constexpr bool kIsLog = kKind == SoftmaxKind::kLogSoftmax;
@@ -139,16 +163,7 @@ HWY_NOINLINE void forward_stripe(const Stripe& stripe, const Rows<const T>& x, c
   const int64_t width = whole_packs<W>(stripe.columns);
   const bool keeps = !kIsLog && (stripe.rows + 1) * width <= kKeptNumbers<W>;
   Numbers<W> most(std::numeric_limits<W>::lowest(), stripe.columns);
-  stripe.each_rows([&](auto count, int64_t r, int64_t n) HWY_ATTR {
-    each_vector<W>(n, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-      auto v = load_numbers(most, c, k);
-      each<count()>([&](size_t i) DESCEND_INLINED {
-        v = hn::Max(v, inside_or<W>(extent, k, load(extent, x.row(r + static_cast<int64_t>(i)) + c, k), v));
-      });
-      hn::Store(v, d, most.at + c + k * kVectorLanes<W>);
-    });
-  });
-  most.join(stripe, [](W a, W b) { return std::max(a, b); });
+  find_most<T>(stripe, x, most);
   Numbers<double> sums(0.0, stripe.columns);
   stripe.each_rows([&](auto count, int64_t r, int64_t n) HWY_ATTR {
     add_columns_of<W>(n, sums, [&](auto extent, int64_t c, size_t k, Vector<double>* sum) DESCEND_INLINED {
@@ -178,18 +193,16 @@ HWY_NOINLINE void forward_stripe(const Stripe& stripe, const Rows<const T>& x, c
     leave(terms[0], kIsLog ? log(total) : total);
     if constexpr (!kIsLog) leave(terms[1], hn::Div(splat(1.0), total));
   }
-  stripe.each_rows([&](auto count, int64_t first, int64_t n) HWY_ATTR {
-    for (int64_t r = first; r < first + count(); ++r) {
-      write_row<kStreams>(n, y.row(r), {next.row(r)}, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-        if (!kIsLog && keeps) {
-          const auto e = hn::Load(d, kept + r * width + c + k * kVectorLanes<W>);
-          return quotient<T>(e, load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
-        }
-        const auto below = hn::Sub(load(extent, x.row(r) + c, k), load_numbers(most, c, k));
-        if constexpr (kIsLog) return hn::Sub(below, load_numbers(terms[0], c, k));
-        return quotient<T>(exp_below<T>(below), load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
-      });
-    }
+  stripe.each_row([&](int64_t r, int64_t n) HWY_ATTR {
+    write_row(streams, n, y.row(r), {next.row(r)}, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+      if (!kIsLog && keeps) {
+        const auto e = hn::Load(d, kept + r * width + c + k * kVectorLanes<W>);
+        return quotient<T>(e, load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
+      }
+      const auto below = hn::Sub(load(extent, x.row(r) + c, k), load_numbers(most, c, k));
+      if constexpr (kIsLog) return hn::Sub(below, load_numbers(terms[0], c, k));
+      return quotient<T>(exp_below<T>(below), load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
+    });
   });
 }
 
@@ -197,21 +210,19 @@ HWY_NOINLINE void forward_stripe(const Stripe& stripe, const Rows<const T>& x, c
 template <SoftmaxKind kKind, class T>
 HWY_NOINLINE void exact_stripe(const Stripe& stripe, const Rows<const T> (&in)[2], const Numbers<double>& sums,
                                const Rows<T>& dx) {
-  stripe.each_rows([&](auto count, int64_t first, int64_t n) {
-    for (int64_t r = first; r < first + count(); ++r) {
-      for (int64_t c = 0; c < n; ++c) {
-        const double dy = exact_number(in[0].row(r) + c), y = exact_number(in[1].row(r) + c);
-        const double result =
-            kKind == SoftmaxKind::kSoftmaxBackward ? dy * y - sums.at[c] * y : dy - exp_of_one(y) * sums.at[c];
-        exact_result(result, dx.row(r) + c);
-      }
+  stripe.each_row([&](int64_t r, int64_t n) {
+    for (int64_t c = 0; c < n; ++c) {
+      const double dy = exact_number(in[0].row(r) + c), y = exact_number(in[1].row(r) + c);
+      const double result =
+          kKind == SoftmaxKind::kSoftmaxBackward ? dy * y - sums.at[c] * y : dy - exp_of_one(y) * sums.at[c];
+      exact_result(result, dx.row(r) + c);
     }
   });
 }
 
-template <SoftmaxKind kKind, bool kStreams, class T>
-HWY_NOINLINE void backward_stripe(const Stripe& stripe, const Rows<const T> (&in)[2], const Rows<const T> (&next)[2],
-                                  const Rows<T>& dx) {
+template <SoftmaxKind kKind, class T>
+HWY_NOINLINE void backward_stripe(const Stripe& stripe, bool streams, const Rows<const T> (&in)[2],
+                                  const Rows<const T> (&next)[2], const Rows<T>& dx) {
   using W = Wide<T>;
   constexpr bool kIsLog = kKind == SoftmaxKind::kLogSoftmaxBackward;
   Numbers<double> sums(0.0, stripe.columns);
@@ -245,17 +256,15 @@ HWY_NOINLINE void backward_stripe(const Stripe& stripe, const Rows<const T> (&in
     fits = fits && std::abs(sums.at[c]) <= static_cast<double>(std::numeric_limits<W>::max());
   }
   if (HWY_UNLIKELY(!fits)) return exact_stripe<kKind, T>(stripe, in, sums, dx);
-  stripe.each_rows([&](auto count, int64_t first, int64_t n) HWY_ATTR {
-    for (int64_t r = first; r < first + count(); ++r) {
-      write_row<kStreams>(
-          n, dx.row(r), {next[0].row(r), next[1].row(r)}, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-            const auto dy = load(extent, in[0].row(r) + c, k), y = load(extent, in[1].row(r) + c, k);
-            const auto sum = load_numbers(high, c, k);
-            if constexpr (kIsLog) return hn::NegMulAdd(exp<W>(y), sum, dy);
-            const auto difference = hn::Sub(dy, sum);
-            return hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, load_numbers(low, c, k)), y);
-          });
-    }
+  stripe.each_row([&](int64_t r, int64_t n) HWY_ATTR {
+    const T* const asked[2] = {next[0].row(r), next[1].row(r)};
+    write_row(streams, n, dx.row(r), asked, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
+      const auto dy = load(extent, in[0].row(r) + c, k), y = load(extent, in[1].row(r) + c, k);
+      const auto sum = load_numbers(high, c, k);
+      if constexpr (kIsLog) return hn::NegMulAdd(exp<W>(y), sum, dy);
+      const auto difference = hn::Sub(dy, sum);
+      return hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, load_numbers(low, c, k)), y);
+    });
   });
 }
 
@@ -280,17 +289,17 @@ void small_matrices(const SoftmaxColumns<T>& p, int64_t first, int64_t end) {
     const Stripe stripe{p.rows, width, 1, 0};
     const Rows<const T> in{from[0], width};
     if constexpr (is_backward(kKind)) {
-      backward_stripe<kKind, false, T>(stripe, {in, {from[1], width}}, {in, in}, {to, width});
+      backward_stripe<kKind, T>(stripe, false, {in, {from[1], width}}, {in, in}, {to, width});
     } else {
-      forward_stripe<kKind, false, T>(stripe, in, in, {to, width});
+      forward_stripe<kKind, T>(stripe, false, in, in, {to, width});
     }
     each_row([&](int64_t matrix, int64_t r, int64_t at) { copy_few(to + at, p.columns, p.out.at(matrix, 0).row(r)); });
   }
 }
 
 // Stripes [first, end) of all matrices'.
-template <SoftmaxKind kKind, bool kStreams, class T>
-void softmax_stripes(const SoftmaxColumns<T>& p, int64_t width, int64_t first, int64_t end) {
+template <SoftmaxKind kKind, class T>
+void softmax_stripes(const SoftmaxColumns<T>& p, int64_t width, bool streams, int64_t first, int64_t end) {
   constexpr int64_t kSmall = 256;  // elements of a matrix
   if (p.joins_rows(p.columns) && p.rows * p.columns <= kSmall) return small_matrices<kKind>(p, first, end);
   const bool joins = p.joins_rows(p.columns);
@@ -309,13 +318,13 @@ void softmax_stripes(const SoftmaxColumns<T>& p, int64_t width, int64_t first, i
     const Rows<T> out = rows(p.out, matrix, column);
     const Rows<const T> in = rows(p.in[0], matrix, column), next = rows(p.in[0], next_matrix, next_column);
     if constexpr (is_backward(kKind)) {
-      backward_stripe<kKind, kStreams, T>(stripe, {in, rows(p.in[1], matrix, column)},
-                                          {next, rows(p.in[1], next_matrix, next_column)}, out);
+      backward_stripe<kKind, T>(stripe, streams, {in, rows(p.in[1], matrix, column)},
+                                {next, rows(p.in[1], next_matrix, next_column)}, out);
     } else {
-      forward_stripe<kKind, kStreams, T>(stripe, in, next, out);
+      forward_stripe<kKind, T>(stripe, streams, in, next, out);
     }
   }
-  if constexpr (kStreams) flush_streams();
+  if (streams) flush_streams();
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE
@@ -338,10 +347,7 @@ void run_softmax(const SoftmaxColumns<T>& p) {
   const bool joins = p.joins_rows(p.columns);
   const int64_t across = joins ? 1 : ceil_div(p.columns, width), part = p.rows * HWY_MIN(width, p.columns);
   run_rows(p.matrices * across, part, row_work<T>((is_backward(kKind) ? 3 : 4) * part),
-           [&](int64_t first, int64_t end) {
-             streams ? softmax_stripes<kKind, true>(p, width, first, end)
-                     : softmax_stripes<kKind, false>(p, width, first, end);
-           });
+           [&](int64_t first, int64_t end) { softmax_stripes<kKind>(p, width, streams, first, end); });
 }
 
 template <class T>

@@ -20,14 +20,12 @@ namespace descend::kernels::HWY_NAMESPACE {
 // Those of a wild group are functions of their own: beside them the usual ways would be slower to begin.
 template <class P, class T>
 HWY_NOINLINE void wild_sums(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
-  group.dz ? channel_sums<true, P::kSwish>(p, group, first, last, NoResults())
-           : channel_sums<true, false>(p, group, first, last, NoResults());
+  channel_sums<true>(p, group, first, last, NoResults());
 }
 
 template <class P, class T>
 HWY_NOINLINE void wild_apply(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
-  group.dz ? channel_apply<true, P::kSwish, false>(p, group, first, last)
-           : channel_apply<true, false, false>(p, group, first, last);
+  channel_apply<true>(p, group, first, last);
 }
 
 template <class P, class T>
@@ -37,35 +35,28 @@ void group_norm_grad_sums(const P& p, const GradGroup<T>& group, int64_t first, 
   if constexpr (!kUsual) {
     if (group.wild) return wild_sums(p, group, first, last);
   }
-  group.dz ? channel_sums<kUsual, P::kSwish>(p, group, first, last, NoResults())
-           : channel_sums<kUsual, false>(p, group, first, last, NoResults());
+  channel_sums<kUsual>(p, group, first, last, NoResults());
 }
 
 // The sums of a group, and in step with them the results of the one above.
 template <class P, class T>
 void group_norm_grad_in_step(const P& p, const GradGroup<T>& group, const GradGroup<T>& above) {
   constexpr bool kUsual = kUsuallyNormalised<T>;
-  const int64_t entries = grad_entries(p.shape);
-  (kHasVectors && above.stream)
-      ? channel_sums<kUsual, P::kSwish>(p, group, 0, entries, Results<kUsual, P::kSwish, kHasVectors, P>(p, above))
-      : channel_sums<kUsual, P::kSwish>(p, group, 0, entries, Results<kUsual, P::kSwish, false, P>(p, above));
+  channel_sums<kUsual>(p, group, 0, grad_entries(p.shape), Results<kUsual, P::kSwish, P>(p, above));
 }
 
 template <class P, class T>
 void group_norm_grad_apply(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   constexpr bool kUsual = kUsuallyNormalised<T>;
   if (has_short_channels(p.shape)) return flat_channel_apply(p, group, first, last);
-  if constexpr (!kUsual) {
-    if (group.wild) return wild_apply(p, group, first, last);
-  }
-  if (kHasVectors && group.stream) {
-    group.dz ? channel_apply<kUsual, P::kSwish, kHasVectors>(p, group, first, last)
-             : channel_apply<kUsual, false, kHasVectors>(p, group, first, last);
-    flush_streams();
-  } else {
-    group.dz ? channel_apply<kUsual, P::kSwish, false>(p, group, first, last)
-             : channel_apply<kUsual, false, false>(p, group, first, last);
-  }
+  const auto apply = [&] {
+    if constexpr (!kUsual) {
+      if (group.wild) return wild_apply(p, group, first, last);
+    }
+    channel_apply<kUsual>(p, group, first, last);
+  };
+  apply();
+  if (group.stream) flush_streams();
 }
 
 // From entries to the two means, and to sums of long channels, which go to the slots. Returns false where the group

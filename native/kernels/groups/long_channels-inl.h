@@ -198,7 +198,7 @@ struct Entries {
 };
 
 // The results of an entry.
-template <bool kNormalised, bool kKept, bool kStream, class P>
+template <bool kNormalised, bool kKept, class P>
 struct EntryResults {
   using T = typename P::Type;
   using W = Wide<T>;
@@ -210,6 +210,7 @@ struct EntryResults {
   const W* dz;
   Line<W> line;
   Vector<W> mean, rstd, x_weight, dz_weight, base;
+  bool streams;
 
   // From here on it is the next channel's.
   HWY_INLINE void move_on(const Entries<T>& entries) {
@@ -220,7 +221,7 @@ struct EntryResults {
   }
 
   HWY_INLINE void prefetch(int64_t j, int64_t ahead) const {
-    if constexpr (!kStream) prefetch_pack<prefetch_near>(dx + j, ahead);
+    if (!streams) prefetch_pack<prefetch_near>(dx + j, ahead);
   }
 
   template <class Extent, size_t kPacks>
@@ -248,12 +249,16 @@ struct EntryResults {
       result.v[k] = hn::MulSub(at_dz.v[k], dz_weight, rest);
       if constexpr (kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
     });
-    store<kStream, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
+    if (streams) {
+      store<kHasVectors, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
+    } else {
+      store<false, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
+    }
   }
 };
 
 // The results of a group whose means are known.
-template <bool kNormalised, bool kKept, bool kStream, class P>
+template <bool kNormalised, bool kKept, class P>
 class Results {
   using T = typename P::Type;
   using W = Wide<T>;
@@ -273,7 +278,7 @@ class Results {
   }
 
   // Those of entries [first, first + n) from here on; set() makes them the i-th's.
-  HWY_INLINE EntryResults<kNormalised, kKept, kStream, P> entries(int64_t first, int64_t n) {
+  HWY_INLINE EntryResults<kNormalised, kKept, P> entries(int64_t first, int64_t n) {
     const int64_t channel = entries_.channel(first), offset = channel * entries_.inner;
     if constexpr (kHasLines) lines_.set_lines(p_, frame_, group_.channel + channel, n);
     lines_.set_weights(p_, frame_, group_.channel + channel, n);
@@ -286,10 +291,11 @@ class Results {
             rstd_,
             x_weight_,
             Vector<W>(),
-            base_};
+            base_,
+            group_.stream};
   }
 
-  HWY_INLINE void set(int64_t i, EntryResults<kNormalised, kKept, kStream, P>& due) const {
+  HWY_INLINE void set(int64_t i, EntryResults<kNormalised, kKept, P>& due) const {
     if constexpr (kHasLines) due.line = lines_.line(i);
     due.dz_weight = splat(lines_.weight[i]);
   }
@@ -315,7 +321,7 @@ struct NoResults {
 
 // Sums of blocks [first, last) of the group's channels, all channels' blocks counted through. In step with them another
 // group's results are made: sums leave memory time that results lack.
-template <bool kNormalised, bool kKeep, class P, class T, class R>
+template <bool kNormalised, class P, class T, class R>
 HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t first, int64_t last, R results) {
   using W = Wide<T>;
   constexpr size_t kN = kPackVectors<W>;
@@ -333,7 +339,7 @@ HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t firs
     const T* dy = group.dy + channel * inner;
     const T* x = group.x + channel * inner;
     const T* dx = group.dx + channel * inner;
-    W* dz = kKeep ? group.dz + channel * entries.pitch() : nullptr;
+    W* dz = P::kSwish && group.dz ? group.dz + channel * entries.pitch() : nullptr;
     for (int64_t e = 0; e < n; ++e) {
       const Line<W> line = P::kSwish ? lines.line(e) : Line<W>();
       results.set(e, due);
@@ -355,7 +361,7 @@ HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t firs
         due.make(extent, packs, j);  // first: dz may be the other group's as yet
         const Slopes<P::kSwish, kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
         each<kPacks>([&](size_t i) DESCEND_INLINED {
-          if constexpr (kKeep) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
+          if (P::kSwish && dz != nullptr) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
           each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
           each<kN>([&](size_t k) DESCEND_INLINED {
             dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
@@ -367,17 +373,17 @@ HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t firs
       x += inner;
       dy += inner;
       dx += inner;
-      if constexpr (kKeep) dz += entries.pitch();
+      if (dz != nullptr) dz += entries.pitch();
       due.move_on(entries);
     }
     fold_sums<kNormalised, T>(dz_lanes, dzx_lanes, n, frame, group.dz_sums + next, group.dzx_sums + next);
   }
 }
 
-template <bool kNormalised, bool kKept, bool kStream, class P, class T>
-HWY_INLINE void channel_apply(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+template <bool kNormalised, bool kKept, class P, class T>
+HWY_INLINE void apply_entries(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   const Entries<T> entries(p.shape);
-  Results<kNormalised, kKept, kStream, P> results(p, group);
+  Results<kNormalised, kKept, P> results(p, group);
   for (int64_t next = first; next < last; next += entries.abreast) {
     const int64_t n = HWY_MIN(entries.abreast, last - next);
     auto due = results.entries(next, n);
@@ -388,6 +394,12 @@ HWY_INLINE void channel_apply(const P& p, const GradGroup<T>& group, int64_t fir
       due.move_on(entries);
     }
   }
+}
+
+template <bool kNormalised, class P, class T>
+HWY_INLINE void channel_apply(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
+  if (P::kSwish && group.dz != nullptr) return apply_entries<kNormalised, P::kSwish>(p, group, first, last);
+  apply_entries<kNormalised, false>(p, group, first, last);
 }
 
 }  // namespace descend::kernels::HWY_NAMESPACE

@@ -149,17 +149,16 @@ HWY_INLINE void map_set(const Tile<W>& tile, int64_t row, int64_t begin, int64_t
     map_pack<P, T, kRows>(Part{static_cast<size_t>(lead)}, set, c, out);
     c += lead;
   }
-  if (tile.prefetch.maps) {
-    const int64_t inside = tile.columns - tile.prefetch.inside / static_cast<int64_t>(sizeof(T));
-    int64_t ahead[P::kInputs];
-    DESCEND_UNROLL
-    for (int i = 0; i < P::kInputs; ++i) ahead[i] = tile.prefetch.inside;
-    for (; c + kStep <= end; c += kStep) {
-      prefetch_set<P, T, kRows>(set, c, c < inside ? ahead : tile.prefetch.beyond);
-      map_pack<P, T, kRows>(Full(), set, c, out);
+  const bool prefetches = tile.prefetch.maps;
+  const Foresight<P, T> foresight(tile);
+  for (; c + kStep <= end; c += kStep) {
+    if (prefetches) {
+      int64_t bytes[P::kInputs];
+      foresight.at(c, bytes);
+      prefetch_set<P, T, kRows>(set, c, bytes);
     }
+    map_pack<P, T, kRows>(Full(), set, c, out);
   }
-  for (; c + kStep <= end; c += kStep) map_pack<P, T, kRows>(Full(), set, c, out);
   if (c < end) map_pack<P, T, kRows>(Part{static_cast<size_t>(end - c)}, set, c, out);
 }
 

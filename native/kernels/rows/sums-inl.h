@@ -262,15 +262,12 @@ class RunSums {
     constexpr int64_t kStep = kPackLanes<W>;
     int64_t c = begin;
     if (foresight_.in_order) await_reads();
-    if (foresight_.ahead != 0) {
-      int64_t bytes[P::kInputs];
-      foresight_.at(begin, bytes);
-      for (; c + kStep <= end; c += kStep) {
-        prefetch_set<P, T, kRows>(set_, c, bytes);
-        sum_pack<P, T, kRows>(Full(), set_, c, sums_);
-      }
+    int64_t bytes[P::kInputs];
+    foresight_.at(begin, bytes);
+    for (; c + kStep <= end; c += kStep) {
+      if (foresight_.ahead != 0) prefetch_set<P, T, kRows>(set_, c, bytes);
+      sum_pack<P, T, kRows>(Full(), set_, c, sums_);
     }
-    for (; c + kStep <= end; c += kStep) sum_pack<P, T, kRows>(Full(), set_, c, sums_);
     if (c < end) sum_pack<P, T, kRows>(Part{static_cast<size_t>(end - c)}, set_, c, sums_);
   }
 
@@ -450,7 +447,9 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
 template <class P, class T, bool kShort, class W = Wide<T>>
 HWY_INLINE void sum_rows(Tile<W>& tile) {
   if constexpr (kShort) {
-    if (tile.columns <= kLanes<W> / 2) return sum_short_rows<P, T, Length::kHalf>(tile, tile.columns);
+    if constexpr (P::kFoldsInDouble && std::is_same_v<W, float>) {  // else half a pack is folded as a whole one is
+      if (tile.columns <= kLanes<W> / 2) return sum_short_rows<P, T, Length::kHalf>(tile, tile.columns);
+    }
     if constexpr (kIsForward<P>) {
       if (tile.columns > kRunColumns<W>) return sum_short_rows<P, T, Length::kRuns>(tile, tile.columns);
     }

@@ -155,18 +155,17 @@ HWY_INLINE void map_some(const RowProblem<W>& p, const Tile<W>& tile, int64_t fi
 template <class P, class T, bool kShort, class W = Wide<T>>
 HWY_INLINE void map_tile(const RowCall<W>& call, int64_t row, const Tile<W>& tile, int64_t first, int64_t last,
                          const Targets<P>& to) {
-  if (HWY_LIKELY(tile.exact == 0)) return map_some<P, T, kShort>(call.problem, tile, first, last, to);
-  while (first < last) {
-    int64_t until = first;
-    while (until < last && (tile.exact >> until & 1) == 0) ++until;
-    map_some<P, T, kShort>(call.problem, tile, first, until, to);
-    if (until < last) {
-      char* out[kOutputs<P>];
-      to.rows(until, out);
-      exact_results<W>(call, {row + until, 0, tile.columns}, nullptr, to.wanted() ? out : nullptr, tile.column_sums);
-      ++until;
+  for (;; ++first) {
+    int64_t until = last;
+    if (HWY_UNLIKELY(tile.exact != 0)) {
+      for (until = first; until < last && (tile.exact >> until & 1) == 0;) ++until;
     }
+    map_some<P, T, kShort>(call.problem, tile, first, until, to);
+    if (HWY_LIKELY(until == last)) return;
     first = until;
+    char* out[kOutputs<P>];
+    to.rows(first, out);
+    exact_results<W>(call, {row + first, 0, tile.columns}, nullptr, to.wanted() ? out : nullptr, tile.column_sums);
   }
 }
 

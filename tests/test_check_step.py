@@ -318,7 +318,7 @@ def test_what_is_not_judged_is_counted(tmp_path):
     assert "3 of 3 tensors pass" in text
     others = "1 Cell Dense, 1 Functional.linear backward, 1 Module Linear, 1 Tensor.layer_norm, 1 layer_norm.0.forward."
     for sentence in (
-        f"Not judged, because they are none of Descend's operators: 2 Functional.linear, {others}",
+        f"Not judged, because descend check cannot compute them: 2 Functional.linear, {others}",
         "Not judged, because a module's dump has no epsilon; with level L1 or mix the function that it calls is "
         "dumped: 2 Module LlamaRMSNorm.",
         "Not judged, because its arguments were not dumped: 1 NPU.npu_rms_norm, 1 NPU.npu_rms_norm backward.",

@@ -1,6 +1,6 @@
-"""Descend: the backward operators of CANN's aclnn library, anywhere.
+"""Descend: operators of CANN's aclnn library, forward and backward, on any machine.
 
-The functional API: arrays in (NumPy, PyTorch, JAX, anything with DLPack), gradients out. Each function and its
+The functional API: arrays in (NumPy, PyTorch, JAX, anything with DLPack), arrays out. Each function and its
 docstring come from the engine's own table of the operator; `descend.contract.OPERATORS` has the tables as data.
 `descend.aclnn` is the two-phase API of the documents, `descend.acl` the runtime beneath it.
 """

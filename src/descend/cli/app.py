@@ -37,7 +37,7 @@ def _main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """The backward operators of CANN's aclnn library, anywhere."""
+    """Operators of CANN's aclnn library, forward and backward, on any machine."""
 
 
 app.command()(ops)

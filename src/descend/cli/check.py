@@ -182,7 +182,7 @@ def _left_out(step: Step) -> list[str]:
     sentences = []
     for reason, members in sorted(groups.items()):
         names = ", ".join(f"{count} {name}" for count, name in sorted(members, key=lambda m: (-m[0], m[1])))
-        why = reason or "they are none of Descend's operators"
+        why = reason or "descend check cannot compute them"
         sentences.append(f"Not judged, because {why}: {names}.")
     return sentences
 

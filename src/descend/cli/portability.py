@@ -70,9 +70,12 @@ def _command(operator: Operator) -> Callable[..., None]:
 def _ask(operator: Operator, tensors: Sequence[str], attributes: dict[str, Any], as_json: bool) -> None:
     arguments = {a.python: attribute_value(a, attributes[a.python]) for a in operator.attributes}
     for text in tensors:
-        name, spec = tensor_spec(text)
+        name = text.partition("=")[0]
+        if name in attributes:
+            raise ValueError(f"{name} is no tensor: give it as the option --{name.replace('_', '-')}.")
         if name in arguments:
-            raise ValueError(f"{name} is given twice, or is no tensor.")
+            raise ValueError(f"{name} is given twice.")
+        name, spec = tensor_spec(text)
         arguments[name] = spec
     try:
         verdicts = ask(operator.name, **arguments)

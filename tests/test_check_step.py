@@ -355,8 +355,8 @@ def test_calls_whose_tensors_were_not_dumped(step, tmp_path, capsys):
     other = tmp_path / "other" / "rank0"
     write_dump(other, {"Functional.linear.0.forward": call([random(2, 2)], [random(2, 2)])})
     assert fails(capsys, "check", other) == (
-        f"descend: {other} has no call that Descend can judge. Not judged, because they are none of Descend's "
-        "operators: 1 Functional.linear.\n"
+        f"descend: {other} has no call that Descend can judge. Not judged, because descend check cannot compute "
+        "them: 1 Functional.linear.\n"
     )
 
 

@@ -190,7 +190,7 @@ def _print_summary(console: Console, runs: list[Run]) -> None:
         if run.captures:
             table.add_row(*_summary(run))
     if table.row_count:
-        console.print(output.heading("Calls of real training runs, beside float64"))
+        console.print(output.heading("Calls of real training runs, compared with float64"))
         output.show(console, table)
         console.print()
         console.print(
@@ -200,9 +200,10 @@ def _print_summary(console: Console, runs: list[Run]) -> None:
     if any(run.file is None for run in runs):
         console.print(_ABSENT)
     equal, total = (sum(getattr(run, name) for run in runs) for name in ("rounded_once", "numbers"))
+    passed = sum(all(v.passed for v in _judge(run.example, run.golden).values()) for run in runs)
     console.print(
-        f"Worked examples of {len(runs)} documents, in two phases on {_PRODUCT}: {equal} of {total} numbers are the "
-        "float64 value, rounded once.\n"
+        f"Worked examples of the documents, in two phases on {_PRODUCT}: {passed} of {len(runs)} pass, and {equal} of "
+        f"{total} numbers are the float64 value, rounded once.\n"
     )
     console.print(_NEXT, end="")
 

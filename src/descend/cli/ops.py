@@ -23,7 +23,7 @@ def ops(
         }
         print(json.dumps(tables, indent=2))
         return
-    columns = {name: name.removeprefix("atlas-").replace("-", "\n") for name in PRODUCTS}
+    columns = {name: name.replace("-", "\n") for name in PRODUCTS}
     table = output.table("operator", "dtypes", *columns.values())
     for operator in OPERATORS.values():
         on = ("yes" if name in operator.products else "-" for name in columns)
@@ -35,10 +35,12 @@ def ops(
     for part in (table, products):
         output.show(console, part)
         console.print()
+    console.print("On host every operator takes any of FLOAT, FLOAT16, BFLOAT16 and DOUBLE.")
     console.print("descend explain OPERATOR has the details.")
 
 
 def dtypes(operator: Operator) -> list[str]:
-    """The dtypes that the operator's first input may have on any product."""
+    """The dtypes that the operator's first input may have on an Ascend product."""
     first = operator.inputs[0].python
-    return list(dict.fromkeys(dtype for row in operator.dtypes for dtype in row.dtypes.get(first, ())))
+    rows = [row for row in operator.dtypes if set(row.products) != {"host"}]
+    return list(dict.fromkeys(dtype for row in rows for dtype in row.dtypes.get(first, ())))

@@ -152,6 +152,17 @@ def test_releases_that_do_not_match(environment, tmp_path):
     )
 
 
+def test_pytorch_for_cuda_is_refused(environment, tmp_path):
+    version = tmp_path / "torch" / "version.py"
+    version.write_text("cuda: Optional[str] = None\nhip: Optional[str] = 'none'\n")
+    assert python(environment, "import torch").stdout == "loaded\n"
+    version.write_text("cuda: Optional[str] = '13.0'\n")
+    assert error_of(environment, "import torch") == (
+        "ImportError: torch_npu ends the process beside PyTorch for CUDA, and torch 2.13.0 here is for CUDA: pip "
+        "install --force-reinstall --no-deps torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+    )
+
+
 def test_a_post_release_matches(environment, tmp_path):
     declare(tmp_path, "torch_npu", "2.13.0.post2")
     declare(tmp_path, "torch", "2.13.0+cpu")

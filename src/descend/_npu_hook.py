@@ -11,13 +11,15 @@ import os
 import re
 import sys
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from descend import _import_hook
 
 PACKAGE = "torch_npu"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # where pip finds PyTorch for CPUs; PyPI's is for CUDA
 _executed = False  # whether torch_npu's own code has run in this process
 
 
@@ -64,7 +66,7 @@ def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
 
 
 def check_versions() -> None:
-    """Raises ImportError if torch and torch_npu are not of one release."""
+    """Raises ImportError if torch and torch_npu are not of one release, or torch is for CUDA."""
     found = {}
     for package in ("torch", PACKAGE):
         try:
@@ -77,3 +79,15 @@ def check_versions() -> None:
             f"torch_npu {found[PACKAGE]} is made for torch {npu[0]}, but torch {found['torch']} is installed: "
             f"pip install torch=={npu[0]}"
         )
+    # Both register the same settings of an allocator, which PyTorch refuses: so with 2.12.0, 2.13.0 and 2.14.0.
+    if torch and _for_cuda() and tuple(map(int, torch[0].split("."))) >= (2, 12):
+        raise ImportError(
+            f"torch_npu ends the process beside PyTorch for CUDA, and torch {torch[0]} here is for CUDA: pip install "
+            f"--force-reinstall --no-deps torch=={torch[0]} --index-url {CPU_INDEX}"
+        )
+
+
+def _for_cuda() -> bool:
+    """Whether the installed PyTorch is for CUDA, read from its file without importing it."""
+    file = Path(str(distribution("torch").locate_file("torch/version.py")))
+    return file.exists() and bool(re.search(r"^cuda\b.*= '", file.read_text(encoding="utf-8"), re.MULTILINE))

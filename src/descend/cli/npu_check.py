@@ -38,7 +38,7 @@ def report() -> int:
     for package in ("torch", "torch_npu"):
         table.add_row(package, _version(package) or "not installed")
     if None in (_version("torch"), _version("torch_npu")):
-        wrong.append('torch_npu is not installed: pip install "descend[npu]"')
+        wrong.append(f'torch_npu is not installed: pip install "descend[npu]" --extra-index-url {_npu_hook.CPU_INDEX}')
     else:
         try:
             _npu_hook.check_versions()

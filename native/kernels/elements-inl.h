@@ -31,21 +31,20 @@ HWY_INLINE void each_stream(const Streams& streams, F f) {
   all(std::make_index_sequence<std::tuple_size_v<Streams>>());
 }
 
-// n neighbours of each stream. kAhead: those that come some way behind them are asked for.
-template <bool kAhead, class T, class In, class Out, class Program>
-HWY_INLINE void map_neighbours(const In& in, const Out& out, int64_t n, const Program& program) {
+// n neighbours of each stream. ahead: those that come some way behind them are asked for. Else they are themselves, so
+// that there is one loop.
+template <class T, class In, class Out, class Program>
+HWY_INLINE void map_span(bool ahead, const In& in, const Out& out, int64_t n, const Program& program) {
   using W = Wide<T>;
+  const int64_t bytes_ahead = ahead ? kAheadBytes : 0;
   over_packs<W>(0, n, [&](auto extent, auto packs, int64_t j) DESCEND_INLINED {
     constexpr size_t kN = decltype(packs)::value * kPackVectors<W>;
     Vector<W> x[Program::kInputs][kN], y[Program::kOutputs][kN];
-    if constexpr (kAhead) {
-      each_stream(in, [&]<class E>(const E* p, size_t) DESCEND_INLINED {
-        each<decltype(packs)::value>([&](size_t pack) DESCEND_INLINED {
-          constexpr int64_t kDistance = kAheadBytes / static_cast<int64_t>(sizeof(E));
-          prefetch_pack<prefetch_distant>(p + j + pack * kPackLanes<W>, kDistance);
-        });
+    each_stream(in, [&]<class E>(const E* p, size_t) DESCEND_INLINED {
+      each<decltype(packs)::value>([&](size_t pack) DESCEND_INLINED {
+        prefetch_pack<prefetch_distant>(p + j + pack * kPackLanes<W>, bytes_ahead / static_cast<int64_t>(sizeof(E)));
       });
-    }
+    });
     each_stream(in, [&](const auto* p, size_t i) DESCEND_INLINED {
       each<kN>([&](size_t k) DESCEND_INLINED { x[i][k] = load(extent, p + j, k); });
     });
@@ -56,11 +55,6 @@ HWY_INLINE void map_neighbours(const In& in, const Out& out, int64_t n, const Pr
       });
     });
   });
-}
-
-template <class T, class In, class Out, class Program>
-HWY_INLINE void map_span(bool ahead, const In& in, const Out& out, int64_t n, const Program& program) {
-  ahead ? map_neighbours<true, T>(in, out, n, program) : map_neighbours<false, T>(in, out, n, program);
 }
 
 // Rows of n elements to where they have no gaps, or from there. By vectors: how long a loop over elements takes

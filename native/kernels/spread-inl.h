@@ -74,13 +74,13 @@ HWY_INLINE V fold_columns(const V* v, Op op) {
 // ---- A tile in the type of its arithmetic, row behind row without gaps. It has room for a pack behind its last row.
 
 template <class T>
-HWY_INLINE void read_tile(const Rows<const T>& from, int64_t rows, int64_t columns, Wide<T>* to) {
+HWY_NOINLINE void read_tile(const Rows<const T>& from, int64_t rows, int64_t columns, Wide<T>* to) {
   if (from.stride == columns) return widen_packs(from.data, rows * columns, to);
   for (int64_t r = 0; r < rows; ++r) widen_packs(from.row(r), columns, to + r * columns);
 }
 
 template <class T>
-HWY_INLINE void write_tile(const Wide<T>* from, int64_t rows, int64_t columns, const Rows<T>& to) {
+HWY_NOINLINE void write_tile(const Wide<T>* from, int64_t rows, int64_t columns, const Rows<T>& to) {
   using W = Wide<T>;
   if (to.stride == columns) {
     for_each_pack<W>(0, rows * columns,
@@ -141,7 +141,7 @@ HWY_INLINE void sum_narrow(const W* p, int64_t rows, int64_t columns, W* to) {
 
 // to[r] = the sum of row r, in the tree of a pack's lanes. `to`, which is aligned, has room for whole folds of rows.
 template <class W>
-HWY_INLINE void sum_tile(const W* p, int64_t rows, int64_t columns, W* to) {
+HWY_NOINLINE void sum_tile(const W* p, int64_t rows, int64_t columns, W* to) {
   const Tag<W> d;
   constexpr int64_t kLanes = kVectorLanes<W>;
   if (columns <= kNarrowColumns) return sum_narrow(p, rows, columns, to);
@@ -197,7 +197,7 @@ class Spread {
   HWY_INLINE Spread() {}
 
   // A row's number for each of its elements. of_row has room for whole packs, and is used as it is where that does.
-  HWY_INLINE void fill(const W* of_row, int64_t rows, int64_t columns) {
+  HWY_NOINLINE void fill(const W* of_row, int64_t rows, int64_t columns) {
     from_ = values_;
     if (columns == 1) {
       from_ = of_row;

@@ -49,13 +49,13 @@ template <class P, class T>
 void group_norm_grad_apply(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   constexpr bool kUsual = kUsuallyNormalised<T>;
   if (has_short_channels(p.shape)) return flat_channel_apply(p, group, first, last);
-  const auto apply = [&] {
-    if constexpr (!kUsual) {
-      if (group.wild) return wild_apply(p, group, first, last);
-    }
-    channel_apply<kUsual>(p, group, first, last);
-  };
-  apply();
+  if constexpr (kUsual) {
+    channel_apply<true>(p, group, first, last);
+  } else if (group.wild) {
+    wild_apply(p, group, first, last);
+  } else {
+    channel_apply<false>(p, group, first, last);
+  }
   if (group.stream) flush_streams();
 }
 

@@ -210,7 +210,6 @@ struct EntryResults {
   const W* dz;
   Line<W> line;
   Vector<W> mean, rstd, x_weight, dz_weight, base;
-  bool streams;
 
   // From here on it is the next channel's.
   HWY_INLINE void move_on(const Entries<T>& entries) {
@@ -220,36 +219,35 @@ struct EntryResults {
     if constexpr (kKept) dz += entries.pitch();
   }
 
-  HWY_INLINE void prefetch(int64_t j, int64_t ahead) const {
-    if (!streams) prefetch_pack<prefetch_near>(dx + j, ahead);
-  }
+  HWY_INLINE void prefetch(int64_t j, int64_t ahead) const { prefetch_pack<prefetch_near>(dx + j, ahead); }
 
+  // past: whether results go past the caches; it may be a constant.
   template <class Extent, size_t kPacks>
-  HWY_INLINE void make(Extent extent, Packs<kPacks>, int64_t j) const {
+  HWY_INLINE void make(Extent extent, Packs<kPacks>, int64_t j, auto past) const {
     if constexpr (kKept) {
       each<kPacks>([&](size_t i) DESCEND_INLINED {
         const int64_t at = j + i * kPackLanes<W>;
         const auto part = part_of<W>(extent, i);
-        finish(part, elements<kNormalised>(part, x + at, mean, rstd), load_pack(Full(), dz + at), at);
+        finish(part, elements<kNormalised>(part, x + at, mean, rstd), load_pack(Full(), dz + at), at, past);
       });
     } else {
       const Slopes<P::kSwish, kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
       each<kPacks>([&](size_t i) DESCEND_INLINED {
-        finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>);
+        finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>, past);
       });
     }
   }
 
  private:
   template <class Extent>
-  HWY_INLINE void finish(Extent extent, const Pack<W>& at_x, const Pack<W>& at_dz, int64_t j) const {
+  HWY_INLINE void finish(Extent extent, const Pack<W>& at_x, const Pack<W>& at_dz, int64_t j, auto past) const {
     Pack<W> result;
     each<kN>([&](size_t k) DESCEND_INLINED {
       const auto rest = hn::MulAdd(at_x.v[k], x_weight, base);
       result.v[k] = hn::MulSub(at_dz.v[k], dz_weight, rest);
       if constexpr (kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
     });
-    if (streams) {
+    if (past) {
       store<kHasVectors, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
     } else {
       store<false, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
@@ -291,9 +289,10 @@ class Results {
             rstd_,
             x_weight_,
             Vector<W>(),
-            base_,
-            group_.stream};
+            base_};
   }
+
+  HWY_INLINE bool streams() const { return group_.stream; }
 
   HWY_INLINE void set(int64_t i, EntryResults<kNormalised, kKept, P>& due) const {
     if constexpr (kHasLines) due.line = lines_.line(i);
@@ -313,10 +312,11 @@ class Results {
 // In the place of results where there are none to make.
 struct NoResults {
   HWY_INLINE NoResults entries(int64_t, int64_t) { return {}; }
+  HWY_INLINE bool streams() const { return false; }
   HWY_INLINE void set(int64_t, NoResults&) const {}
   HWY_INLINE void move_on(const auto&) {}
   template <class Extent, class Count>
-  HWY_INLINE void make(Extent, Count, int64_t) const {}
+  HWY_INLINE void make(Extent, Count, int64_t, bool) const {}
 };
 
 // Sums of blocks [first, last) of the group's channels, all channels' blocks counted through. In step with them another
@@ -329,6 +329,7 @@ HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t firs
   const int64_t inner = entries.inner;
   const Frame frame = frame_of<kNormalised>(group);
   const Vector<W> mean = splat(group.mean), rstd = splat(group.rstd);
+  const bool streams = results.streams();
   Lines<T> lines;
   Vector<W> dz_lanes[Lines<T>::kMost], dzx_lanes[Lines<T>::kMost];
   for (int64_t next = first; next < last; next += entries.abreast) {
@@ -355,10 +356,10 @@ HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t firs
           if constexpr (std::is_same_v<R, NoResults>) {
             if (!group.stream) prefetch_pack<prefetch_near>(dx + at, 0);
           } else {
-            due.prefetch(at, kAhead);
+            if (!streams) due.prefetch(at, kAhead);
           }
         }
-        due.make(extent, packs, j);  // first: dz may be the other group's as yet
+        due.make(extent, packs, j, streams);  // first: dz may be the other group's as yet
         const Slopes<P::kSwish, kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
         each<kPacks>([&](size_t i) DESCEND_INLINED {
           if (P::kSwish && dz != nullptr) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
@@ -389,8 +390,12 @@ HWY_INLINE void apply_entries(const P& p, const GradGroup<T>& group, int64_t fir
     auto due = results.entries(next, n);
     for (int64_t e = 0; e < n; ++e) {
       results.set(e, due);
-      over_packs<Wide<T>>(entries.begin(next), entries.end(next),
-                          [&](auto extent, auto packs, int64_t j) DESCEND_INLINED { due.make(extent, packs, j); });
+      const auto make = [&](auto past) DESCEND_INLINED {
+        over_packs<Wide<T>>(entries.begin(next), entries.end(next),
+                            [&](auto extent, auto packs, int64_t j)
+                                DESCEND_INLINED { due.make(extent, packs, j, past); });
+      };
+      group.stream ? make(std::true_type()) : make(std::false_type());
       due.move_on(entries);
     }
   }

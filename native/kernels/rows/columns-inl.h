@@ -18,7 +18,7 @@ HWY_INLINE Vector<float> shorten_nan(Vector<float> v) {
 
 // n parameters, of which one of the two is given; made up to whole packs.
 template <class T, class W = Wide<T>>
-HWY_INLINE void prepare_parameter(const W* wide, const T* own, int64_t n, W* to) {
+HWY_NOINLINE void prepare_parameter(const W* wide, const T* own, int64_t n, W* to) {
   if (wide == nullptr) {
     for_each_pack<W>(0, n, [&](auto extent, int64_t c) HWY_ATTR {
       prefetch_pack<prefetch_distant>(own + c, n);  // of the next columns

@@ -46,11 +46,14 @@ HWY_INLINE Vector<W> inside_or(const Front<W>& front, size_t, Vector<W> v, Vecto
   return hn::IfThenElse(front.lanes, v, outside);
 }
 
-// f(kRest), a constant: how many vectors a row has behind its whole packs.
+// f(kRest), a constant: how many vectors a row has behind its whole packs. Of one lane there may be so many that they
+// are counted later, and kRest is that of a pack.
 template <class W, size_t kRest = 0, class F>
 HWY_INLINE void with_rest(int64_t columns, F f) {
   constexpr int64_t kColumns = kRest * kVectorLanes<W>;
-  if constexpr (kRest < kPackVectors<W>) {
+  if constexpr (kVectorLanes<W> == 1 && kRest == 0) {
+    return with_rest<W, kPackVectors<W>>(columns, f);
+  } else if constexpr (kRest < kPackVectors<W>) {
     if (columns % static_cast<int64_t>(kPackLanes<W>) > kColumns) return with_rest<W, kRest + 1>(columns, f);
   }
   f(std::integral_constant<size_t, kRest>());
@@ -74,7 +77,7 @@ template <size_t kRest, class T, class Op, class F, class W = Wide<T>>
 HWY_INLINE void fold_block(const Tile<W>& tile, const Block& block, W neutral, Op op, W* to, F of) {
   constexpr int64_t kLanes = kVectorLanes<W>, kStep = kPackLanes<W>;
   const int64_t columns = block.columns, whole = columns / kStep * kStep;
-  const int64_t last = kRest == 0 ? columns : whole + static_cast<int64_t>(kRest - 1) * kLanes;
+  const int64_t last = kRest == 0 || kLanes == 1 ? columns : whole + static_cast<int64_t>(kRest - 1) * kLanes;
   Front<W> front(static_cast<size_t>(columns - last));
   uint8_t buffer[kBlockColumns];
   // Copies: the compiler must think that a vector that is stored may change those of the tile.
@@ -98,7 +101,9 @@ HWY_INLINE void fold_block(const Tile<W>& tile, const Block& block, W neutral, O
         for (; c + kStep <= columns; c += kStep) {
           each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });
         }
-        if constexpr (kRest > 0) {
+        if constexpr (kLanes == 1) {
+          for (int64_t k = 0; whole + k < columns; ++k) add(Full(), c, static_cast<size_t>(k));
+        } else if constexpr (kRest > 0) {
           front.readable = dense_bytes != nullptr && (tile_rows - r) * columns >= last + kLanes;
           each<kRest - 1>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });
           add(front, c, kRest - 1);

@@ -197,7 +197,12 @@ struct ShortRows {
     return splat(i < P::kNumbers ? *numbers[i] : terms[(i - P::kNumbers) * kMostTileRows]);
   }
 
-  HWY_INLINE void next_row() {
+  HWY_INLINE void next() {
+    DESCEND_UNROLL
+    for (int o = 0; o < kOutputs<P>; ++o) {
+      out[o] = reinterpret_cast<T*>(reinterpret_cast<char*>(out[o]) + out_strides[o]);
+    }
+    if constexpr (kHasMask<P>) ++mask;
     DESCEND_UNROLL
     for (int i = 0; i < P::kInputs; ++i) {
       in[i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(in[i]) + strides[i]);
@@ -212,66 +217,53 @@ struct ShortRows {
   HWY_INLINE const uint8_t* mask_bytes(Extent extent, uint8_t* buffer) const {
     return kHasMask<P> ? mask->pack(column, columns_of<W>(extent), buffer) : nullptr;
   }
-
-  HWY_INLINE void next_result(int o) {
-    out[o] = reinterpret_cast<T*>(reinterpret_cast<char*>(out[o]) + out_strides[o]);
-    if constexpr (kHasMask<P>) ++mask;
-  }
 };
 
-// Short rows: columns by columns, so that parameters and sums of columns stay in registers for all rows.
-template <class P, class T, int kRows, size_t kCount, class Extent, class W = Wide<T>>
-HWY_INLINE void map_short_set(Extent extent, ShortRows<P, T>& rows, bool streams, size_t pair,
+// A pair of vectors, or one, of a short row.
+template <class P, class T, size_t kCount, class Extent, class W = Wide<T>>
+HWY_INLINE void map_short_row(Extent extent, ShortRows<P, T>& rows, bool streams, size_t pair,
                               const Vector<W> (&beside)[kCount][kSome<P::kParameters>],
                               Vector<W> (&sums)[kCount][kSome<P::kColumnSums>]) {
-  Vector<W> result[kOutputs<P>][kRows][kCount];
+  Vector<W> result[kOutputs<P>][kCount];
+  Vector<W> terms[kMapTerms<P>];
   DESCEND_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    Vector<W> terms[kMapTerms<P>];
+  for (int i = 0; i < P::kTerms; ++i) terms[i] = rows.term(i);
+  DESCEND_UNROLL
+  for (int i = P::kTerms; i < kMapTerms<P>; ++i) terms[i] = rows.scalars[i - P::kTerms];
+  DESCEND_UNROLL
+  for (size_t j = 0; j < kCount; ++j) {
+    Vector<W> v[P::kInputs];
     DESCEND_UNROLL
-    for (int i = 0; i < P::kTerms; ++i) terms[i] = rows.term(i);
+    for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, rows.in[i], 2 * pair + j);
+    combine<P>(v, terms);
+    Vector<W> found[kOutputs<P>];
+    map_element<P>(v, beside[j], terms, sums[j], found);
     DESCEND_UNROLL
-    for (int i = P::kTerms; i < kMapTerms<P>; ++i) terms[i] = rows.scalars[i - P::kTerms];
-    DESCEND_UNROLL
-    for (size_t j = 0; j < kCount; ++j) {
-      Vector<W> v[P::kInputs];
-      DESCEND_UNROLL
-      for (int i = 0; i < P::kInputs; ++i) v[i] = load(extent, rows.in[i], 2 * pair + j);
-      combine<P>(v, terms);
-      Vector<W> found[kOutputs<P>];
-      map_element<P>(v, beside[j], terms, sums[j], found);
-      DESCEND_UNROLL
-      for (int o = 0; o < kOutputs<P>; ++o) result[o][r][j] = found[o];
-    }
-    rows.next_row();
+    for (int o = 0; o < kOutputs<P>; ++o) result[o][j] = found[o];
   }
   uint8_t bytes[kHasMask<P> ? MaskRow::kPack : 1];
+  const uint8_t* const mask = rows.mask_bytes(extent, bytes);
   DESCEND_UNROLL
   for (int o = 0; o < kOutputs<P>; ++o) {
-    DESCEND_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const uint8_t* const mask = rows.mask_bytes(extent, bytes);
-      Vector<W>(&found)[kCount] = result[o][r];
-      if constexpr (kCount == 1) {
-        const size_t k = 2 * pair;
-        if constexpr (kHasMask<P>) found[0] = hn::IfThenElseZero(load_open<W>(extent, mask, k), found[0]);
-        if (streams) {
-          store_vector<true, P::kNan>(extent, found[0], rows.out[o], k);
-        } else {
-          store_vector<false, P::kNan>(extent, found[0], rows.out[o], k);
-        }
+    if constexpr (kCount == 1) {
+      const size_t k = 2 * pair;
+      if constexpr (kHasMask<P>) result[o][0] = hn::IfThenElseZero(load_open<W>(extent, mask, k), result[o][0]);
+      if (streams) {
+        store_vector<true, P::kNan>(extent, result[o][0], rows.out[o], k);
       } else {
-        store_results<P>(extent, streams, found[0], found[1], rows.out[o], pair, mask);
+        store_vector<false, P::kNan>(extent, result[o][0], rows.out[o], k);
       }
-      rows.next_result(o);
+    } else {
+      store_results<P>(extent, streams, result[o][0], result[o][1], rows.out[o], pair, mask);
     }
   }
+  rows.next();
 }
 
+// Short rows: columns by columns, so that parameters and sums of columns stay in registers for all rows.
 template <class P, class T, size_t kCount, class Extent, class W = Wide<T>>
 HWY_INLINE void map_short_pack(Extent extent, const Tile<W>& tile, int64_t first, int64_t last, int64_t c,
                                const Targets<P>& out) {
-  constexpr int kSet = HWY_TARGET == HWY_AVX3 ? 4 : 1;
   const bool streams = tile.streams;
   for (size_t pair = 0; pair < kPackPairs<W>; ++pair) {
     if (!reaches<W>(extent, 2 * pair)) break;
@@ -287,9 +279,7 @@ HWY_INLINE void map_short_pack(Extent extent, const Tile<W>& tile, int64_t first
       for (int i = 0; i < P::kColumnSums; ++i) sums[j][i] = hn::Load(Tag<W>(), tile.column_sums[i] + at(j));
     }
     ShortRows<P, T> rows(tile, first, c, out);
-    int64_t left = last - first;
-    for (; left >= kSet; left -= kSet) map_short_set<P, T, kSet, kCount>(extent, rows, streams, pair, beside, sums);
-    for (; left > 0; --left) map_short_set<P, T, 1, kCount>(extent, rows, streams, pair, beside, sums);
+    for (int64_t r = first; r < last; ++r) map_short_row<P, T, kCount>(extent, rows, streams, pair, beside, sums);
     DESCEND_UNROLL
     for (size_t j = 0; j < kCount; ++j) {
       DESCEND_UNROLL
@@ -376,12 +366,9 @@ HWY_NOINLINE void map_single_rows(const Tile<W>& tile, int64_t first, int64_t la
     Vector<W> found[kOutputs<P>];
     map_element<P>(v, beside, terms, sums, found);
     map_only_element<P>(v, terms, found);
-    rows.next_row();
     DESCEND_UNROLL
-    for (int o = 0; o < kOutputs<P>; ++o) {
-      store_vector<false, P::kNan>(one, found[o], rows.out[o], 0);
-      rows.next_result(o);
-    }
+    for (int o = 0; o < kOutputs<P>; ++o) store_vector<false, P::kNan>(one, found[o], rows.out[o], 0);
+    rows.next();
   }
   each<P::kColumnSums>([&](size_t i) DESCEND_INLINED { hn::Store(sums[i], Tag<W>(), tile.column_sums[i]); });
 }

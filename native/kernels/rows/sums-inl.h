@@ -417,9 +417,12 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
         set.in[0][i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(set.in[0][i]) + strides[i]);
       });
     };
-    constexpr bool kUnrolls = HWY_TARGET == HWY_AVX3 && kLength < Length::kRun;  // longer rows gain nothing by it
-    if (kUnrolls && row + static_cast<int64_t>(kFolded) <= tile.rows) {
-      each<kFolded>([&](size_t r) DESCEND_INLINED { sum_row(static_cast<int64_t>(r)); });
+    if (kLength < Length::kRun && row + static_cast<int64_t>(kFolded) <= tile.rows) {
+      // More sums gain nothing by it, nor do those that are folded in double.
+      constexpr size_t kAtOnce = HWY_TARGET == HWY_AVX3 && P::kSums == 1 && !P::kFoldsInDouble ? 4 : 1;
+      for (int64_t r = 0; r < kFolded; r += kAtOnce) {
+        each<kAtOnce>([&](size_t i) DESCEND_INLINED { sum_row(r + static_cast<int64_t>(i)); });
+      }
     } else {
       for (int64_t r = 0; r < kFolded; ++r) {
         if (row + r < tile.rows) {

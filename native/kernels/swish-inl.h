@@ -108,7 +108,12 @@ HWY_INLINE void over_packs(int64_t begin, int64_t end, F body) {
   constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
   int64_t j = begin;
   for (; j + kStride <= end; j += kStride) body(Full(), Packs<kPacks>(), j);
-  if (end > j) body(Part{static_cast<size_t>(end - j)}, Packs<kPacks>(), j);
+  const Part rest{static_cast<size_t>(end - j)};
+  if (end - j > kStep) {
+    body(rest, Packs<kPacks>(), j);
+  } else if (end > j) {
+    body(rest, Packs<1>(), j);
+  }
 }
 
 // What pack i has of an extent that goes over several.

@@ -66,6 +66,13 @@ def pytest_collection() -> Iterator[None]:
     return result
 
 
+@pytest.fixture(scope="module")
+def little_to_collect() -> None:
+    """For tests that call gc.collect(): it looks at what this module has made alone, not for seconds at everything."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)  # after those that are left out by their markers
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     if config.getoption("--pairs"):

@@ -16,6 +16,8 @@ from cases import assert_same_bits, phase1, refused
 from descend import acl, aclnn
 from fuzz.dlpack import Description, Liar
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 
 @pytest.mark.parametrize("versioned", [True, False])
 def test_producers_of_dlpack(versioned):

@@ -15,6 +15,8 @@ from array_calls import OP, Producer, inputs
 from cases import phase1, run_python
 from descend import acl, aclnn
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 
 def references(objects: list[Any]) -> list[int]:
     gc.collect()

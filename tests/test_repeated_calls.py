@@ -20,6 +20,8 @@ import descend
 from cases import Array, normal, refused, run_two_phase
 from descend import acl
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 
 @pytest.fixture(autouse=True)
 def host():

@@ -19,7 +19,7 @@ from cases import Place, assert_same_bits, digest, in_threads, phase1, run_pytho
 from descend import acl, aclnn
 from two_phase_calls import BIG, OP, expected_of, inputs, outputs
 
-pytestmark = pytest.mark.usefixtures("host")
+pytestmark = pytest.mark.usefixtures("little_to_collect", "host")
 
 
 def test_work_on_a_stream_runs_in_order():

@@ -14,6 +14,8 @@ from array_calls import OP, expected_of, inputs
 from cases import DTYPES, Array, assert_same_bits, phase1, refused, run_python
 from descend import acl, aclnn
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 torch = pytest.importorskip("torch")
 
 

@@ -14,7 +14,7 @@ from cases import HUAWEI, assert_same_bits, digest, normal, phase1, refused, run
 from descend import acl, aclnn
 from two_phase_calls import OP, expected_of, inputs, outputs
 
-pytestmark = pytest.mark.usefixtures("host")
+pytestmark = pytest.mark.usefixtures("little_to_collect", "host")
 
 
 def test_the_first_phase_says_what_the_second_needs():

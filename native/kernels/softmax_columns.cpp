@@ -51,7 +51,8 @@ struct Stripe {
   // f(r, columns) for each row from `first` on.
   template <class F>
   HWY_INLINE void each_row(F f, int64_t first = 0) const {
-    for (int64_t r = first; r < rows + (rest > 0); ++r) f(r, r < rows ? columns : rest);
+    for (int64_t r = first; r < rows; ++r) f(r, columns);
+    if (rest > 0) f(rows, rest);
   }
 
   // f(count, r, columns) for rows r to r + count, the number a constant.
@@ -112,17 +113,23 @@ HWY_INLINE void add_columns_of(int64_t n, Numbers<double>& sums, F of) {
   });
 }
 
-// One row of results; of(extent, c, k): vector k of the pack at c. Where results go past the caches, what is read next
-// is asked for meanwhile.
+// The rows of results; of(extent, r, c, k): vector k of the pack at c of row r. Where results go past the caches, what
+// is read next is asked for meanwhile.
 template <class T, size_t kIn, class F>
-HWY_INLINE void write_row(bool streams, int64_t n, T* to, const T* const (&next)[kIn], F of) {
+HWY_INLINE void write_rows(bool streams, const Stripe& stripe, const Rows<T>& to, const Rows<const T> (&next)[kIn],
+                           F of) {
   using W = Wide<T>;
   const auto write = [&](auto past) DESCEND_INLINED {
-    for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
-      if constexpr (past()) each<kIn>([&](size_t i) DESCEND_INLINED { prefetch_pack<prefetch_near>(next[i] + c, 0); });
-      each<kPackPairs<W>>([&](size_t pair) DESCEND_INLINED {
-        const auto first = of(extent, c, 2 * pair), second = of(extent, c, 2 * pair + 1);
-        store_pair<past()>(extent, first, second, to + c, 2 * pair);
+    stripe.each_row([&](int64_t r, int64_t n) DESCEND_INLINED {
+      T* const row = to.row(r);
+      for_each_pack<W>(0, n, [&](auto extent, int64_t c) DESCEND_INLINED {
+        if constexpr (past()) {
+          each<kIn>([&](size_t i) DESCEND_INLINED { prefetch_pack<prefetch_near>(next[i].row(r) + c, 0); });
+        }
+        each<kPackPairs<W>>([&](size_t pair) DESCEND_INLINED {
+          const auto first = of(extent, r, c, 2 * pair), second = of(extent, r, c, 2 * pair + 1);
+          store_pair<past()>(extent, first, second, row + c, 2 * pair);
+        });
       });
     });
   };
@@ -193,16 +200,14 @@ HWY_NOINLINE void forward_stripe(const Stripe& stripe, bool streams, const Rows<
     leave(terms[0], kIsLog ? log(total) : total);
     if constexpr (!kIsLog) leave(terms[1], hn::Div(splat(1.0), total));
   }
-  stripe.each_row([&](int64_t r, int64_t n) HWY_ATTR {
-    write_row(streams, n, y.row(r), {next.row(r)}, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-      if (!kIsLog && keeps) {
-        const auto e = hn::Load(d, kept + r * width + c + k * kVectorLanes<W>);
-        return quotient<T>(e, load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
-      }
-      const auto below = hn::Sub(load(extent, x.row(r) + c, k), load_numbers(most, c, k));
-      if constexpr (kIsLog) return hn::Sub(below, load_numbers(terms[0], c, k));
-      return quotient<T>(exp_below<T>(below), load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
-    });
+  write_rows(streams, stripe, y, {next}, [&](auto extent, int64_t r, int64_t c, size_t k) DESCEND_INLINED {
+    if (!kIsLog && keeps) {
+      const auto e = hn::Load(d, kept + r * width + c + k * kVectorLanes<W>);
+      return quotient<T>(e, load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
+    }
+    const auto below = hn::Sub(load(extent, x.row(r) + c, k), load_numbers(most, c, k));
+    if constexpr (kIsLog) return hn::Sub(below, load_numbers(terms[0], c, k));
+    return quotient<T>(exp_below<T>(below), load_numbers(terms[0], c, k), load_numbers(terms[!kIsLog], c, k));
   });
 }
 
@@ -256,15 +261,12 @@ HWY_NOINLINE void backward_stripe(const Stripe& stripe, bool streams, const Rows
     fits = fits && std::abs(sums.at[c]) <= static_cast<double>(std::numeric_limits<W>::max());
   }
   if (HWY_UNLIKELY(!fits)) return exact_stripe<kKind, T>(stripe, in, sums, dx);
-  stripe.each_row([&](int64_t r, int64_t n) HWY_ATTR {
-    const T* const asked[2] = {next[0].row(r), next[1].row(r)};
-    write_row(streams, n, dx.row(r), asked, [&](auto extent, int64_t c, size_t k) DESCEND_INLINED {
-      const auto dy = load(extent, in[0].row(r) + c, k), y = load(extent, in[1].row(r) + c, k);
-      const auto sum = load_numbers(high, c, k);
-      if constexpr (kIsLog) return hn::NegMulAdd(exp<W>(y), sum, dy);
-      const auto difference = hn::Sub(dy, sum);
-      return hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, load_numbers(low, c, k)), y);
-    });
+  write_rows(streams, stripe, dx, next, [&](auto extent, int64_t r, int64_t c, size_t k) DESCEND_INLINED {
+    const auto dy = load(extent, in[0].row(r) + c, k), y = load(extent, in[1].row(r) + c, k);
+    const auto sum = load_numbers(high, c, k);
+    if constexpr (kIsLog) return hn::NegMulAdd(exp<W>(y), sum, dy);
+    const auto difference = hn::Sub(dy, sum);
+    return hn::Mul(sizeof(T) == 2 ? difference : hn::Sub(difference, load_numbers(low, c, k)), y);
   });
 }
 

@@ -68,7 +68,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def little_to_collect() -> None:
-    """For tests that call gc.collect(): it looks at what this module has made alone, not for seconds at everything."""
+    """For tests that call gc.collect(): it looks only at what this module has made. Everything takes seconds."""
     gc.collect()
     gc.freeze()
 

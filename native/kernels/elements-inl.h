@@ -31,8 +31,8 @@ HWY_INLINE void each_stream(const Streams& streams, F f) {
   all(std::make_index_sequence<std::tuple_size_v<Streams>>());
 }
 
-// n neighbours of each stream. ahead: those that come some way behind them are asked for. Else they are themselves, so
-// that there is one loop.
+// n neighbours of each stream. ahead: what lies some way behind them is prefetched. Else they are prefetched
+// themselves, which does nothing: so there is one loop.
 template <class T, class In, class Out, class Program>
 HWY_INLINE void map_span(bool ahead, const In& in, const Out& out, int64_t n, const Program& program) {
   using W = Wide<T>;

@@ -43,7 +43,7 @@ HWY_INLINE void write_sums(const ColumnSums<T>& to, int64_t n, bool stream, Pack
 // The sums of n columns, in the type of the arithmetic or in double, go to the slots (fresh: nothing is in them) or to
 // where they end.
 template <class T, class V>
-HWY_NOINLINE void leave_sums(const V* sums, int64_t n, const ColumnSums<T>& to, bool fresh, bool stream) {
+HWY_INLINE void leave_sums(const V* sums, int64_t n, const ColumnSums<T>& to, bool fresh, bool stream) {
   if (!to.wanted()) return;
   if (to.slots != nullptr) return add_columns(sums, n, fresh, to.slots);
   write_sums(to, n, stream, [&](int64_t c, bool rounds) DESCEND_INLINED {

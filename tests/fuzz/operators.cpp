@@ -203,8 +203,8 @@ class Executor {
     for (int code : now) {
       if (code != 0 || expected.empty()) expected.insert(code);
     }
-    const bool runs = used == call_.table && stream_alive && !addresses_missing(call_) && now.has(0);
-    if (needs_less && runs) expected.insert(0);
+    const bool may_run = used == call_.table && stream_alive && !addresses_missing(call_) && now.has(0);
+    if (needs_less && may_run) expected.insert(0);
     memory_.fill(call_, seed);
     Results results(call_, memory_, name_of(call_));
     const int status = second_phase_of(*used)(place, given, executor_, stream);

@@ -221,33 +221,33 @@ struct EntryResults {
 
   HWY_INLINE void prefetch(int64_t j, int64_t ahead) const { prefetch_pack<prefetch_near>(dx + j, ahead); }
 
-  // past: whether results go past the caches; it may be a constant.
+  // streams: whether results go past the caches; it may be a constant.
   template <class Extent, size_t kPacks>
-  HWY_INLINE void make(Extent extent, Packs<kPacks>, int64_t j, auto past) const {
+  HWY_INLINE void make(Extent extent, Packs<kPacks>, int64_t j, auto streams) const {
     if constexpr (kKept) {
       each<kPacks>([&](size_t i) DESCEND_INLINED {
         const int64_t at = j + i * kPackLanes<W>;
         const auto part = part_of<W>(extent, i);
-        finish(part, elements<kNormalised>(part, x + at, mean, rstd), load_pack(Full(), dz + at), at, past);
+        finish(part, elements<kNormalised>(part, x + at, mean, rstd), load_pack(Full(), dz + at), at, streams);
       });
     } else {
       const Slopes<P::kSwish, kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
       each<kPacks>([&](size_t i) DESCEND_INLINED {
-        finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>, past);
+        finish(part_of<W>(extent, i), slopes.x[i], slopes.dz[i], j + i * kPackLanes<W>, streams);
       });
     }
   }
 
  private:
   template <class Extent>
-  HWY_INLINE void finish(Extent extent, const Pack<W>& at_x, const Pack<W>& at_dz, int64_t j, auto past) const {
+  HWY_INLINE void finish(Extent extent, const Pack<W>& at_x, const Pack<W>& at_dz, int64_t j, auto streams) const {
     Pack<W> result;
     each<kN>([&](size_t k) DESCEND_INLINED {
       const auto rest = hn::MulAdd(at_x.v[k], x_weight, base);
       result.v[k] = hn::MulSub(at_dz.v[k], dz_weight, rest);
       if constexpr (kNormalised) result.v[k] = hn::Mul(rstd, result.v[k]);
     });
-    if (past) {
+    if (streams) {
       store<kHasVectors, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
     } else {
       store<false, Nan::kOfBfloat16, kInQuarters<T>>(extent, result, dx + j);
@@ -355,14 +355,14 @@ HWY_INLINE void channel_sums(const P& p, const GradGroup<T>& group, int64_t firs
           prefetch_pack<prefetch_near>(dy + at, kAhead);
           if constexpr (std::is_same_v<R, NoResults>) {
             if (!group.stream) prefetch_pack<prefetch_near>(dx + at, 0);
-          } else {
-            if (!streams) due.prefetch(at, kAhead);
+          } else if (!streams) {
+            due.prefetch(at, kAhead);
           }
         }
         due.make(extent, packs, j, streams);  // first: dz may be the other group's as yet
         const Slopes<P::kSwish, kNormalised, T, kPacks> slopes(extent, x + j, dy + j, mean, rstd, line);
         each<kPacks>([&](size_t i) DESCEND_INLINED {
-          if (P::kSwish && dz != nullptr) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
+          if (dz != nullptr) store(Full(), slopes.dz[i], dz + j + i * kPackLanes<W>);
           each<kN>([&](size_t k) DESCEND_INLINED { dz_sum.v[k] = hn::Add(dz_sum.v[k], slopes.dz[i].v[k]); });
           each<kN>([&](size_t k) DESCEND_INLINED {
             dzx_sum.v[k] = hn::MulAdd(slopes.dz[i].v[k], slopes.x[i].v[k], dzx_sum.v[k]);
@@ -390,10 +390,10 @@ HWY_INLINE void apply_entries(const P& p, const GradGroup<T>& group, int64_t fir
     auto due = results.entries(next, n);
     for (int64_t e = 0; e < n; ++e) {
       results.set(e, due);
-      const auto make = [&](auto past) DESCEND_INLINED {
+      const auto make = [&](auto streams) DESCEND_INLINED {
         over_packs<Wide<T>>(entries.begin(next), entries.end(next),
                             [&](auto extent, auto packs, int64_t j)
-                                DESCEND_INLINED { due.make(extent, packs, j, past); });
+                                DESCEND_INLINED { due.make(extent, packs, j, streams); });
       };
       group.stream ? make(std::true_type()) : make(std::false_type());
       due.move_on(entries);

@@ -63,7 +63,7 @@ HWY_INLINE void clear_sums(W* sums, int64_t n) {
 
 // Writes n sums where they end.
 template <class T, class V>
-HWY_INLINE void write_columns(const V* sums, int64_t n, Wide<T>* wide, void* own, bool stream) {
+HWY_NOINLINE void write_columns(const V* sums, int64_t n, Wide<T>* wide, void* own, bool stream) {
   leave_sums<T>(sums, n, {.slots = nullptr, .wide = wide, .own = static_cast<T*>(own)}, true, stream);
 }
 

@@ -46,14 +46,12 @@ HWY_INLINE Vector<W> inside_or(const Front<W>& front, size_t, Vector<W> v, Vecto
   return hn::IfThenElse(front.lanes, v, outside);
 }
 
-// f(kRest), a constant: how many vectors a row has behind its whole packs. Of one lane there may be so many that they
-// are counted later, and kRest is that of a pack.
+// f(kRest), a constant: how many vectors a row has behind its whole packs. Vectors of one lane are counted by the loop
+// over them, and kRest is 0: a pack has too many to compile a loop for each number.
 template <class W, size_t kRest = 0, class F>
 HWY_INLINE void with_rest(int64_t columns, F f) {
   constexpr int64_t kColumns = kRest * kVectorLanes<W>;
-  if constexpr (kVectorLanes<W> == 1 && kRest == 0) {
-    return with_rest<W, kPackVectors<W>>(columns, f);
-  } else if constexpr (kRest < kPackVectors<W>) {
+  if constexpr (kVectorLanes<W> > 1 && kRest < kPackVectors<W>) {
     if (columns % static_cast<int64_t>(kPackLanes<W>) > kColumns) return with_rest<W, kRest + 1>(columns, f);
   }
   f(std::integral_constant<size_t, kRest>());
@@ -77,7 +75,7 @@ template <size_t kRest, class T, class Op, class F, class W = Wide<T>>
 HWY_INLINE void fold_block(const Tile<W>& tile, const Block& block, W neutral, Op op, W* to, F of) {
   constexpr int64_t kLanes = kVectorLanes<W>, kStep = kPackLanes<W>;
   const int64_t columns = block.columns, whole = columns / kStep * kStep;
-  const int64_t last = kRest == 0 || kLanes == 1 ? columns : whole + static_cast<int64_t>(kRest - 1) * kLanes;
+  const int64_t last = kRest == 0 ? columns : whole + static_cast<int64_t>(kRest - 1) * kLanes;
   Front<W> front(static_cast<size_t>(columns - last));
   uint8_t buffer[kBlockColumns];
   // Copies: the compiler must think that a vector that is stored may change those of the tile.
@@ -102,7 +100,7 @@ HWY_INLINE void fold_block(const Tile<W>& tile, const Block& block, W neutral, O
           each<kPackVectors<W>>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });
         }
         if constexpr (kLanes == 1) {
-          for (int64_t k = 0; whole + k < columns; ++k) add(Full(), c, static_cast<size_t>(k));
+          for (size_t k = 0; c + static_cast<int64_t>(k) < columns; ++k) add(Full(), c, k);
         } else if constexpr (kRest > 0) {
           front.readable = dense_bytes != nullptr && (tile_rows - r) * columns >= last + kLanes;
           each<kRest - 1>([&](size_t k) DESCEND_INLINED { add(Full(), c, k); });

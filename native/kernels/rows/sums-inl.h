@@ -403,6 +403,9 @@ template <class P, class T, Length kLength, class W = Wide<T>>
 HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
   using F = Folded<P, kLength, W>;
   constexpr int64_t kFolded = kFoldRows<F>;
+  // With several sums, with longer rows and with double, unrolling gains nothing.
+  constexpr bool kUnrolls = HWY_TARGET == HWY_AVX3 && kLength < Length::kRun && P::kSums == 1 && !P::kFoldsInDouble;
+  constexpr int64_t kUnrolled = 4;
   RowSet<P, T, 1> set(tile, 0, 0);
   int64_t strides[P::kInputs];
   each<P::kInputs>([&](size_t i) DESCEND_INLINED { strides[i] = tile.in[i].stride; });
@@ -417,11 +420,9 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
         set.in[0][i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(set.in[0][i]) + strides[i]);
       });
     };
-    if (kLength < Length::kRun && row + static_cast<int64_t>(kFolded) <= tile.rows) {
-      // More sums gain nothing by it, nor do those that are folded in double.
-      constexpr size_t kAtOnce = HWY_TARGET == HWY_AVX3 && P::kSums == 1 && !P::kFoldsInDouble ? 4 : 1;
-      for (int64_t r = 0; r < kFolded; r += kAtOnce) {
-        each<kAtOnce>([&](size_t i) DESCEND_INLINED { sum_row(r + static_cast<int64_t>(i)); });
+    if (kUnrolls && row + kFolded <= tile.rows) {
+      for (int64_t r = 0; r < kFolded; r += kUnrolled) {
+        each<kUnrolled>([&](size_t i) DESCEND_INLINED { sum_row(r + static_cast<int64_t>(i)); });
       }
     } else {
       for (int64_t r = 0; r < kFolded; ++r) {

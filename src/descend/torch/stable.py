@@ -30,7 +30,7 @@ _computes = False  # while Descend is on
 _libraries: list[torch.library.Library] = []  # while kernels are registered
 _kept: list[torch.library.Library] = []  # for good: a gradient may be computed when it is off again
 _theirs: dict[str, Callable[..., Any]] = {}
-_OURS = (
+_OURS = (  # the kernels that are registered, by operator and dispatch key
     ("rms_norm", "AutogradCPU"),
     ("_fused_rms_norm", "AutogradCPU"),
     ("_fused_rms_norm", "Functionalize"),
@@ -38,8 +38,8 @@ _OURS = (
     ("native_layer_norm", "CPU"),
     ("native_layer_norm_backward", "CPU"),
 )
-# Kernels of ours that were removed, which this keeps from being freed: a thread may be on its way to one. A thread that
-# waits for the interpreter has it long before so many more are removed.
+# Those that were removed, so that PyTorch does not free them yet: a thread may have looked one up, and wait for
+# Python's lock to call it. It gets the lock long before so many more are removed.
 _removed: deque[list[Callable[..., Any]]] = deque(maxlen=1000)
 
 
@@ -61,8 +61,9 @@ def available() -> bool:
 def override_norms(on: bool) -> None:
     """Puts the engine's kernels in the place of PyTorch's for norms on the CPU, or PyTorch's back.
 
-    Kernels stay while there are other threads that have called one, and leave the calls to PyTorch: to change PyTorch's
-    table while others read it is not safe. A thread's first call may meet the change, and finds the removed kernel.
+    It is not safe to change PyTorch's table of kernels while other threads read it. So kernels stay while there are
+    other threads that have called one, and pass calls on to PyTorch. A thread that calls one for the first time is not
+    known; the kernel that it looked up may be removed, but is not freed.
     """
     global _computes
     _computes = on

@@ -16,110 +16,13 @@ pytest.importorskip("rich")
 
 import descend
 from cli_calls import fails, ok
-from descend.cli import apis, dumps
+from descend.cli import dumps
+from descend.cli.apis import mindspore, pytorch, torch_npu
 from descend.cli.verdicts import Row, worst_first
+from msprobe_calls import FAMILIES, layer_norm, nsa_compress, random, rms_norm, scaled_masked_softmax
 from msprobe_dumps import bfloat16, call, gradient, write_dump
 
 REAL = Path(__file__).parent / "data" / "msprobe.zip"
-WINDOWS = {"compress_block_size": 32, "compress_stride": 16}
-
-
-def random(*shape, dtype=np.float32, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
-
-
-def layer_norm(dtype):
-    """Calls of PyTorch's layer norm, with and without statistics and parameters; results are of Descend's kernels."""
-    x, dy, gamma, beta = (random(*s, dtype=dtype, seed=i) for i, s in enumerate([(6, 24)] * 2 + [(24,)] * 2))
-    y, mean, rstd = descend.layer_norm(x, (24,), gamma, beta, 1e-3)
-    gradients = list(descend.layer_norm_backward(dy, x, (24,), mean, rstd, gamma, beta))
-    plain, *statistics = descend.layer_norm(x, (24,))
-    (dx, _, _) = descend.layer_norm_backward(dy, x, (24,), *statistics)
-    return {
-        "Functional.layer_norm.0.forward": call([x, [24], gamma, beta, 1e-3], [y]),
-        "Functional.layer_norm.0.backward": gradient([dy], gradients),
-        "Functional.layer_norm.1.forward": call([x], [plain], normalized_shape=[24]),
-        "Functional.layer_norm.1.backward": gradient([dy, None, None], [dx, None, None]),
-        "Torch.layer_norm.0.forward": call([x, [24]], [y], bias=beta, weight=gamma, eps=1e-3, cudnn_enable=False),
-        "Torch.native_layer_norm.0.forward": call([x, [24], gamma, beta, 1e-3], [y, mean, rstd]),
-        "Torch.native_layer_norm.0.backward": gradient([dy, None, None], gradients),
-        "Torch.native_layer_norm.1.forward": call([x, [24], gamma, beta, 1e-3], [y, None, rstd]),
-        "Torch.native_layer_norm.1.backward": gradient([dy, None, None], gradients),
-        "Aten.native_layer_norm.default.0.forward": call([x, [24], gamma, beta, 1e-3], [y, mean, rstd]),
-        "Aten.native_layer_norm_backward.0.forward": call(
-            [dy, x, [24], mean, rstd, gamma, beta, [True, False, True]], [gradients[0], None, gradients[2]]
-        ),
-    }
-
-
-def rms_norm(dtype):
-    x, dy, gamma = random(4, 3, 24, dtype=dtype), random(4, 3, 24, dtype=dtype, seed=1), random(24, dtype=dtype)
-    y, rstd = descend.rms_norm(x, gamma)
-    dx, dgamma = descend.rms_norm_grad(dy, x, rstd, gamma)
-    smallest = float(np.finfo(np.float32).eps)
-    small = (x * np.float32(2.0**-12)).astype(dtype)  # beside which an epsilon matters
-    plain, plain_rstd = descend.rms_norm(small, np.ones(24, dtype), smallest)
-    plain_dx, _ = descend.rms_norm_grad(dy, small, plain_rstd, np.ones(24, dtype))
-    return {
-        "NPU.npu_rms_norm.0.forward": call([x, gamma], [y, rstd]),
-        "NPU.npu_rms_norm.0.backward": gradient([dy], [dx, dgamma]),
-        "NPU.npu_rms_norm.1.forward": call([x, gamma], [y, None], epsilon=1e-6),
-        "NPU.npu_rms_norm.1.backward": gradient([dy], [dx, dgamma]),
-        "NPU.npu_rms_norm_backward.0.forward": call([dy, x, gamma, rstd], [dx, dgamma]),
-        "Functional.rms_norm.0.forward": call([small, [24]], [plain]),
-        "Torch._fused_rms_norm.0.forward": call([small, [24], None, None], [plain, plain_rstd]),
-        "Torch._fused_rms_norm.0.backward": gradient([dy], [plain_dx, None]),
-        "Torch._fused_rms_norm.1.forward": call([x, [24], gamma, 1e-6], [y]),
-        "Torch._fused_rms_norm.1.backward": gradient([dy], [dx, dgamma]),
-        "Torch._fused_rms_norm_backward.0.forward": call([dy, x, [24], rstd, gamma, [True, True]], [dx, dgamma]),
-    }
-
-
-def group_norm_swish(dtype):
-    x, dy = random(2, 6, 5, 4, dtype=dtype), random(2, 6, 5, 4, dtype=dtype, seed=1)
-    gamma, beta = random(6, dtype=dtype), random(6, dtype=dtype, seed=1)
-    y, mean, rstd = descend.group_norm_swish(x, gamma, beta, 3, eps=1e-4, swish_scale=0.5)
-    gradients = list(descend.group_norm_swish_grad(dy, mean, rstd, x, gamma, beta, 3, swish_scale=0.5))
-    silu = list(descend.group_norm_swish(x, np.ones(6, dtype), np.zeros(6, dtype), 3))
-    return {
-        "NPU.npu_group_norm_swish.0.forward": call([x, 3, gamma, beta, 1e-4, 0.5], [y, mean, rstd]),
-        "NPU.npu_group_norm_swish.0.backward": gradient([dy], gradients),
-        "NPU.npu_group_norm_swish.1.forward": call([x, 3, gamma, beta], [y], eps=1e-4, swish_scale=0.5),
-        "NPU.npu_group_norm_swish.1.backward": gradient([dy], gradients),
-        "NPU.npu_group_norm_swish.2.forward": call([x, 3, np.ones(6, dtype), np.zeros(6, dtype), None, None], silu),
-        "NPU.npu_group_norm_swish_grad.0.forward": call(
-            [dy, x, 3, gamma, beta, mean, rstd, [True, True, False], 0.5], [*gradients[:2], None]
-        ),
-        "NPU.npu_group_norm_silu.0.forward": call([x, None, None, 3], silu),
-    }
-
-
-def scaled_masked_softmax(dtype):
-    x, dy = random(2, 3, 8, 32, dtype=dtype), random(2, 3, 8, 32, dtype=dtype, seed=1)
-    mask = random(2, 1, 8, 32, seed=2) > 0.5
-    y, triangle = descend.scaled_masked_softmax(x, mask, 0.5), descend.scaled_masked_softmax(x, None, 1.0, True)
-    dx = descend.scaled_masked_softmax_backward(dy, y, mask, 0.5)
-    return {
-        "NPU.npu_scaled_masked_softmax.0.forward": call([x, mask, 0.5, False], [y]),
-        "NPU.npu_scaled_masked_softmax.0.backward": gradient([dy], [dx]),
-        "NPU.npu_scaled_masked_softmax.1.forward": call([x, mask, 1], [triangle], fixed_triu_mask=True),
-        "NPU.npu_scaled_masked_softmax_backward.0.forward": call([dy, y, mask, 0.5, False], [dx]),
-    }
-
-
-def nsa_compress(dtype):
-    x, weight, lengths = random(96, 2, 16, dtype=dtype), random(32, 2, dtype=dtype), [48, 96]
-    y = descend.nsa_compress(x, weight, lengths, **WINDOWS)
-    dy = random(*y.shape, dtype=dtype, seed=1)
-    gradients = list(descend.nsa_compress_grad(dy, x, weight, lengths, **WINDOWS))
-    return {
-        "torch_npu.npu_nsa_compress.0.forward": call([x, weight, 32, 16], [y], actual_seq_len=lengths),
-        "torch_npu.npu_nsa_compress.0.backward": gradient([dy], gradients),
-        "my.own.npu_nsa_compress_grad.0.forward": call([dy, x, weight, 32, 16], gradients, actual_seq_len=lengths),
-    }
-
-
-FAMILIES = [layer_norm, rms_norm, group_norm_swish, scaled_masked_softmax, nsa_compress]
 
 
 def outputs(calls):
@@ -150,21 +53,55 @@ def test_each_call_is_computed_anew(tmp_path, capsys, family, dtype):
     assert f"0 of {count} tensors pass" in text
 
 
+def test_what_the_original_does_not_write_is_not_judged(tmp_path):
+    x, gamma = random(6, 24), random(24)
+    y, mean, rstd, _ = descend.add_layer_norm(x, x, gamma, gamma)
+    loss, log_prob, *_ = descend.cross_entropy_loss(x, np.zeros(6, np.int64))
+    results = [y, mean.reshape(6, 1), rstd.reshape(6, 1), np.full_like(x, np.nan)]
+    calls = {
+        "NPU.npu_add_layer_norm.0.forward": call([x, x, gamma, gamma], results),
+        "NPU.npu_cross_entropy_loss.0.forward": call(
+            [x, np.zeros(6, np.int64)], [loss, log_prob, np.empty(0, np.float32), np.empty(0, np.float32)]
+        ),
+    }
+    write_dump(tmp_path, calls)
+    assert "5 of 5 tensors pass" in ok("check", tmp_path)
+
+
+def test_calls_that_no_operator_computes_are_left_out(tmp_path):
+    x, dy = random(2, 8), random(2, 8, seed=1)
+    half = np.full((1, 8), 0.5, np.float32)
+    turned = descend.rotary_position_embedding(x, half, half)
+    write_dump(
+        tmp_path,
+        {
+            "Functional.cross_entropy.0.forward": call([x, np.abs(x)], [np.asarray(x[0, 0])]),
+            "NPU.npu_rotary_mul.0.forward": call([x, half, half], [turned], rotary_mode="half"),
+            "NPU.npu_rotary_mul.1.forward": call([x, half, half, "half", np.eye(8, dtype=np.float32)], [x]),
+            "NPU.npu_rotary_mul.1.backward": gradient([dy], [dy, half, half]),
+        },
+    )
+    text = " ".join(ok("check", tmp_path).split())
+    assert "2 of 2 tensors pass" in text
+    assert "because its targets are probabilities: 1 Functional.cross_entropy." in text
+    assert "because torch_npu does not differentiate the call with a matrix: 1 NPU.npu_rotary_mul backward." in text
+
+
 def test_the_tests_call_every_function():
-    called = {name.rsplit(".", 2)[0] for family in FAMILIES for name in family(bfloat16)}
-    known = {name.rpartition(".")[2] for name in {one.removesuffix(".default") for one in called}}
-    assert known == set(apis._TORCH_NPU) | set(apis._PYTORCH)
+    called = {name.rsplit(".", 2)[0].removesuffix(".default") for family in FAMILIES for name in family(bfloat16)}
+    names = {name.rpartition(".")[2] for name in called}
+    assert names == {*torch_npu.FUNCTIONS, *pytorch.FUNCTIONS, *(n.rpartition(".")[2] for n in pytorch.OF_PREFIXES)}
+    assert set(pytorch.OF_PREFIXES) <= called
 
 
-@pytest.mark.parametrize("name", apis._TORCH_NPU)
+OF_MINDSPEED = "npu_rotary_position_embedding"
+
+
+@pytest.mark.parametrize("name", sorted({*torch_npu.FUNCTIONS} - {OF_MINDSPEED}))
 def test_parameters_are_those_of_torch_npu(name):
-    torch_npu = pytest.importorskip("descend.torch_npu")
-    if name == "npu_group_norm_silu":  # none of Descend's operators, but the same formula
-        signature = "(input, weight, bias, group, eps=1e-05)"
-    else:
-        signature = bare(getattr(torch_npu, name))
-        signature = signature.replace("grad_input_mask,", "grad_input_mask=(True, True, True),")
-    assert bare(apis._TORCH_NPU[name].forward).replace("scale=1.0,", "scale=1,") == signature
+    theirs = pytest.importorskip("descend.torch_npu")
+    signature = bare(getattr(theirs, name)).replace("grad_input_mask,", "grad_input_mask=(True, True, True),")
+    assert bare(torch_npu.FUNCTIONS[name].forward).replace("scale=1.0,", "scale=1,") == signature
 
 
 def bare(function):
@@ -173,30 +110,43 @@ def bare(function):
     return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))
 
 
-@pytest.mark.parametrize("name", apis._PYTORCH)
+@pytest.mark.parametrize("name", pytorch.FUNCTIONS)
 def test_parameters_are_those_of_pytorch(name):
     torch = pytest.importorskip("torch")
     schema = torch._C._jit_get_schemas_for_operator(f"aten::{name}")[0]
-    own = list(inspect.signature(apis._PYTORCH[name].forward).parameters.values())
-    assert [argument.name for argument in schema.arguments] == [p.name for p in own][: len(schema.arguments)]
+    own = list(inspect.signature(pytorch.FUNCTIONS[name].forward).parameters.values())
+    names = [p.name for p in own][: len(schema.arguments)]
+    if name in ("softmax", "log_softmax"):  # Python's functions call it input
+        names[0] = "self"
+    assert [argument.name for argument in schema.arguments] == names
     for argument, parameter in zip(schema.arguments, own, strict=False):
         if argument.has_default_value():
             assert argument.default_value == parameter.default
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "cross_entropy"])
+def test_parameters_are_those_of_torch_nn_functional(name):
+    functional = pytest.importorskip("torch.nn.functional")
+    assert bare(pytorch.OF_PREFIXES[f"Functional.{name}"].forward) == bare(getattr(functional, name))
 
 
 def test_a_dump_of_the_real_msprobe(tmp_path):
     pytest.importorskip("torch")
     zipfile.ZipFile(REAL).extractall(tmp_path)
     text = ok("check", tmp_path, "--most", "0")
-    assert "60 of 60 tensors pass the single benchmark." in text
+    assert "140 of 140 tensors pass the single benchmark." in text
     calls = [line.split(".output.")[0].split("/")[-1] for line in text.splitlines() if line.startswith("step")]
-    assert sum("backward" in name for name in calls) == 30
+    assert sum("backward" in name for name in calls) == 62
     assert {name.split(".")[0] + "." + name.split(".")[1] for name in calls} == {
-        *("Functional.layer_norm", "Torch.layer_norm", "Torch.native_layer_norm", "NPU.npu_rms_norm"),
-        *("NPU.npu_group_norm_swish", "NPU.npu_group_norm_silu", "NPU.npu_scaled_masked_softmax"),
+        *(f"Functional.{name}" for name in ("layer_norm", "group_norm", "gelu", "cross_entropy")),
+        *("Torch.layer_norm", "Torch.native_layer_norm", "Torch.native_group_norm"),
+        *(f"{kind}.{name}" for kind in ("Functional", "Torch", "Tensor") for name in ("softmax", "log_softmax")),
+        *(f"NPU.npu_{name}" for name in ("rms_norm", "add_rms_norm", "group_norm_swish", "group_norm_silu")),
+        *(f"NPU.npu_{name}" for name in ("scaled_masked_softmax", "swiglu", "rotary_mul", "gelu")),
+        *(f"NPU.npu_{name}" for name in ("cross_entropy_loss", "apply_adam_w")),
     }
-    assert sum(" bfloat16 " in line and "100.00%" in line for line in text.splitlines()) > 20
-    for words in ("16 Tensor.__mul__,", "6 Module LayerNorm.", "2 NPU.npu_group_norm_silu backward."):
+    assert sum(" bfloat16 " in line and "100.00%" in line for line in text.splitlines()) > 60
+    for words in ("62 Tensor.__mul__,", "6 Module LayerNorm.", "2 NPU.npu_group_norm_silu backward."):
         assert words in " ".join(text.split())
 
 
@@ -384,7 +334,9 @@ def test_a_second_result_with_a_gradient_is_not_judged(step):
 
     rewrite(process, more)
     text = " ".join(ok("check", process).split())
-    assert "because another of its results than the first has a gradient: 1 NPU.npu_rms_norm backward." in text
+    assert (
+        "because it got gradients of results that Descend does not differentiate: 1 NPU.npu_rms_norm backward." in text
+    )
 
 
 def test_gradients_of_another_function_are_not_judged(step):
@@ -426,6 +378,31 @@ def test_mindspore(tmp_path):
     assert "the order of MindSpore's gradients is not known: 1 MintFunctional.layer_norm backward." in " ".join(
         text.split()
     )
+
+
+def test_more_of_mindspore(tmp_path):
+    x, classes = random(4, 24), np.array([3, 0, 23, -100])
+    cos, sin = random(1, 24, seed=1), random(1, 24, seed=2)
+    softmax, log_softmax = descend.softmax(x, -1), descend.log_softmax(x, -1)
+    loss = np.asarray(descend.cross_entropy_loss(x, classes, label_smoothing=0.1)[0][0])
+    groups = descend.group_norm(x, None, None, 4, 24, 1, 3)[0]
+    calls = {
+        "Functional.softmax.0.forward": call([x], [softmax]),
+        "Functional.log_softmax.0.forward": call([x], [log_softmax], axis=1),
+        "Functional.gelu.0.forward": call([x, "tanh"], [descend.gelu_v2(x, 1)]),
+        "Functional.group_norm.0.forward": call([x, 3], [groups]),
+        "Functional.cross_entropy.0.forward": call([x, classes, None, -100, "mean", 0.1], [loss]),
+        "Functional.rotary_position_embedding.0.forward": call(
+            [x, cos, sin, 1], [descend.rotary_position_embedding(x, cos, sin, 1)]
+        ),
+        "Mint.softmax.0.forward": call([x, 1], [softmax]),
+        "Mint.gelu.0.forward": call([x], [descend.gelu_v2(x)], approximate="none"),
+        "MintFunctional.log_softmax.0.forward": call([x], [log_softmax]),
+        "MintFunctional.group_norm.0.forward": call([x, 3, None, None, 1e-5], [groups]),
+    }
+    write_dump(tmp_path, calls, "mindspore")
+    assert "10 of 10 tensors pass" in ok("check", tmp_path)
+    assert {name.rsplit(".", 2)[0] for name in calls} <= set(mindspore.FUNCTIONS)
 
 
 def test_pytorchs_functions_run_by_mindspore(tmp_path):

@@ -221,6 +221,16 @@ def test_wrong_inputs_of_run_are_one_sentence(tmp_path, capsys):
     assert not (tmp_path / "out.npz").exists()
 
 
+def test_an_attribute_among_the_tensors(tmp_path, capsys):
+    text = fails(capsys, "run", "swi_glu", "x=x.npy", "dim=0", "-o", tmp_path / "y.npy")
+    assert text == "descend: dim of swi_glu is no tensor: give --dim 0.\n"
+    text = fails(capsys, "run", "softmax_backward", "dim=-1", "-o", tmp_path / "y.npy")
+    assert text == "descend: dim of softmax_backward is no tensor: give --dim -1.\n"
+    text = fails(capsys, "run", "group_norm_swish", "activate_swish=no", "--num-groups", "2", "-o", tmp_path / "y.npz")
+    option = "--activate-swish or --no-activate-swish"
+    assert text == f"descend: activate_swish of group_norm_swish is no tensor: give {option}.\n"
+
+
 @pytest.mark.parametrize("product", [None, *OPERATORS["rms_norm_grad"].products])
 @pytest.mark.parametrize("dtype", [np.int32, np.complex64], ids=str)
 def test_a_dtype_that_no_product_takes_is_the_engines_sentence(tmp_path, capsys, product, dtype):

@@ -45,7 +45,39 @@ class Network(torch.nn.Module):
         results.append(torch_npu.npu_scaled_masked_softmax(scores, mask, 0.5, False))
         results.append(torch_npu.npu_group_norm_swish(image, 2, self.beta, self.beta, eps=1e-4, swish_scale=0.7)[0])
         results.append(torch_npu.npu_group_norm_silu(image, self.beta, self.beta, 2, 1e-4)[0])
-        return results
+        return [*results, *self._norms(y, image), *self._softmaxes(scores), *self._activations(y)]
+
+    def _norms(self, y: torch.Tensor, image: torch.Tensor) -> list[torch.Tensor]:
+        """Of the first function the sum has a gradient, too. What has no gradient in torch_npu gives no results."""
+        torch_npu.npu_add_rms_norm(y, y * 2, self.gamma, 1e-3)
+        torch_npu.npu_gemma_rms_norm(y, self.gamma, 1e-3)
+        torch_npu.npu_deep_norm(y, y * 2, self.gamma, self.gamma, 0.5, 1e-3)
+        added = torch_npu.npu_add_layer_norm(y, y * 2, self.gamma, self.gamma, 1e-3, True)
+        alone = torch_npu.npu_add_layer_norm(y, y * 2, self.gamma, self.gamma)
+        groups = F.group_norm(image, 2, self.beta, self.beta, 1e-3)
+        return [added[0], added[3], alone[0], groups, torch.native_group_norm(image, None, None, 1, 4, 16, 2, 1e-3)[0]]
+
+    def _softmaxes(self, scores: torch.Tensor) -> list[torch.Tensor]:
+        """Softmaxes, and losses of classes."""
+        results = [F.softmax(scores, 2), torch.softmax(scores, -1), scores.softmax(3), F.log_softmax(scores, -1)]
+        results += [torch.log_softmax(scores, 2), scores.log_softmax(-1)]
+        logits, classes = scores[0, 0], torch.tensor([3, 31, -100, 0], device=DEVICE)
+        results.append(F.cross_entropy(logits, classes, label_smoothing=0.1))
+        return [*results, torch_npu.npu_cross_entropy_loss(logits * 2, classes, reduction="none")[0]]
+
+    def _activations(self, y: torch.Tensor) -> list[torch.Tensor]:
+        """Activations, the rotation of positions, and a step of the optimizer."""
+        cos, sin = (function(torch.rand(1, 4, 16, device=DEVICE)).to(y.dtype) for function in (torch.cos, torch.sin))
+        out = [torch.rand(5, device=DEVICE) for _ in range(3)]
+        torch_npu.npu_apply_adam_w(0.81, 0.998, 0.01, 0.1, 0.9, 0.999, 1e-8, out[2] - 0.5, None, False, False, out=out)
+        turned = torch_npu.npu_rotary_mul(y[None], cos[None], sin[None], "interleave")
+        return [
+            F.gelu(y),
+            torch_npu.npu_gelu(y),
+            torch_npu.npu_gelu(y, approximate="tanh"),
+            turned,
+            torch_npu.npu_swiglu(y),
+        ]
 
 
 def main(target: Path) -> None:
@@ -68,7 +100,9 @@ def main(target: Path) -> None:
                 text = file.read_text().replace(name, "")
                 archive.writestr(str(file.relative_to(folder)), text)
                 for tensor in sorted(file.parent.glob("dump_tensor_data/*.pt")):
-                    if re.match(r"Functional\.layer|Torch\.|NPU\.", tensor.name):  # the rest is only named in dump.json
+                    if re.match(
+                        r"Functional\.|Torch\.|NPU\.|Tensor\.(log_)?softmax", tensor.name
+                    ):  # the rest is only named in dump.json
                         archive.write(tensor, tensor.relative_to(folder))
 
 

@@ -12,9 +12,10 @@ import typer
 
 from descend import precision
 from descend.cli import output, page, verdicts
+from descend.cli.apis import LeftOut
 from descend.cli.dumps import Dump
 from descend.cli.files import TensorFile, few
-from descend.cli.step import LeftOut, Result, Step
+from descend.cli.step import Result, Step
 from descend.cli.verdicts import Judge, Row
 from descend.tensors import Array, TensorFileError, parse_dtype
 

@@ -56,6 +56,7 @@ def _command(operator: Operator) -> Callable[..., None]:
         **attributes: Any,
     ) -> None:
         sources = [files.TensorFile.parse(text, dtype, shape) for text in inputs]
+        _refuse_attributes(operator, sources)
         targets = [files.TensorFile.parse_output(text) for text in output]
         _run(operator, sources, targets, product, golden, prefix, repeat, attributes)
 
@@ -66,6 +67,16 @@ def _command(operator: Operator) -> Callable[..., None]:
     command.__annotations__ = {option.name: option.annotation for option in options}
     command.__doc__ = f"{operator.summary} See `descend explain {operator.name}`."
     return command
+
+
+def _refuse_attributes(operator: Operator, sources: list[files.TensorFile]) -> None:
+    """A ValueError that shows the option, where an attribute is given as a tensor is."""
+    attributes = {attribute.python: attribute for attribute in operator.attributes}
+    for source in sources:
+        if attribute := attributes.get(source.name or ""):
+            name = attribute.python.replace("_", "-")
+            option = f"--{name} or --no-{name}" if attribute.kind == "bool" else f"--{name} {source.path}"
+            raise ValueError(f"{attribute.python} of {operator.name} is no tensor: give {option}.")
 
 
 def attribute_option(attribute: Parameter) -> inspect.Parameter:

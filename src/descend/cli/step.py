@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from descend.cli import apis
+from descend.cli.apis import LeftOut
 from descend.cli.dumps import Process, dumped_in, processes, read_one
 from descend.tensors import Array, TensorFileError
 
@@ -22,10 +23,6 @@ Described = Mapping[str, Any]
 _CALL = re.compile(r"(?P<prefix>[^.]+)\.(?P<name>.+)\.(?P<number>\d+)\.(?P<way>forward|backward)")
 _MODULE = re.compile(r"(?P<kind>Module|Cell)\.(?:.+\.)?(?P<type>[^.]+)\.(?:forward|backward|parameters_grad)\.\d+")
 _NO_EPSILON = "a module's dump has no epsilon; with level L1 or mix the function that it calls is dumped"
-
-
-class LeftOut(Exception):
-    """The dump does not have what it takes to judge a call, and is not at fault; the reason."""
 
 
 @dataclass(frozen=True)
@@ -58,29 +55,42 @@ class Call:
         if not any(isinstance(outputs[place], dict) and "data_name" in outputs[place] for place in names):
             raise LeftOut("its results were not dumped" if names else "none of its results is a tensor")
         try:
-            golden = self._golden()
+            goldens = self._goldens()
         except (LeftOut, ImportError):
             raise
         except Exception as error:  # a file, or arguments that do not fit each other
             return [Result(name, problem=_sentence(error)) for name in names.values()]
-        if self.backward is not None and len(golden) != len(outputs):
-            raise LeftOut(f"the operator has {len(golden)} gradients, and the dump {len(outputs)}")
-        golden = [*golden, *[None] * len(outputs)]
-        return [_result(name, outputs[place], golden[place], self.folder) for place, name in names.items()]
+        count = len(goldens[0])
+        if self.backward is not None and count != len(outputs):
+            raise LeftOut(f"the operator has {count} gradients, and the dump {len(outputs)}")
+        results = []
+        for place, name in names.items():
+            values = [golden[place] for golden in goldens] if place < count else [None]
+            if values[0] is not apis.NO_VALUES:
+                results.append(_result(name, outputs[place], values, self.folder))
+        return results
 
-    def _golden(self) -> apis.Results:
+    def _goldens(self) -> list[apis.Results]:
+        """What the call should have given, by each formula that is right."""
         given = [self._value(value) for value in _list(self.forward, "input_args", "arguments")]
         named = {key: self._value(value) for key, value in (self.forward.get("input_kwargs") or {}).items()}
         arguments = self.api.arguments(given, named)
+        other = self.api.or_else
+        forms = [{}, other] if any(arguments[key] != value for key, value in other.items()) else [{}]
+        return [self._golden({**arguments, **form}) for form in forms]
+
+    def _golden(self, arguments: dict[str, Any]) -> apis.Results:
         if self.backward is None:
             return self.api.forward(**arguments)
         if self.api.gradient is None:
             raise LeftOut(self.api.no_gradient)
-        first, *more = [self._value(value) for value in _list(self.backward, "input", "arguments")] or [None]
-        if first is None or any(value is not None for value in more):
-            raise LeftOut("another of its results than the first has a gradient")
+        given = [self._value(value) for value in _list(self.backward, "input", "arguments")]
+        gradients, more = given[: self.api.differentiable], given[self.api.differentiable :]
+        if all(value is None for value in gradients) or any(value is not None for value in more):
+            raise LeftOut("it got gradients of results that Descend does not differentiate")
+        gradients += [None] * (self.api.differentiable - len(gradients))
         known = [self._known(output) for output in self.forward.get("output") or ()]
-        return self.api.gradient(first, known, **arguments)
+        return self.api.gradient(*gradients, known, **arguments)
 
     def _value(self, described: Any) -> Any:
         """An argument: a tensor, a number or what else its description has."""
@@ -179,13 +189,24 @@ def _tensor(described: Described, folder: Path) -> Array:
     return array
 
 
-def _result(name: str, described: Any, golden: npt.NDArray[np.float64] | None, folder: Path) -> Result:
-    if golden is None:
+def _result(name: str, described: Any, goldens: apis.Results, folder: Path) -> Result:
+    found = [golden for golden in goldens if golden is not None]
+    if not found:
         return Result(name, problem="the operator has no such result")
     try:
-        return Result(name, _tensor(described, folder), golden, dumped_in(described))
+        tensor = _tensor(described, folder)
+        return Result(name, tensor, _nearest(found, tensor), dumped_in(described))
     except (LeftOut, OSError, TensorFileError) as error:
         return Result(name, problem=_sentence(error))
+
+
+def _nearest(goldens: list[npt.NDArray[np.float64]], tensor: Array) -> npt.NDArray[np.float64]:
+    """Of values by different formulas those that the tensor is nearest to."""
+    if len(goldens) == 1 or goldens[0].shape != tensor.shape:
+        return goldens[0]
+    with np.errstate(all="ignore"):
+        wide = tensor.astype(np.float64)
+        return min(goldens, key=lambda golden: float(np.nansum(np.abs(wide - golden))))
 
 
 def _sentence(error: Exception) -> str:

@@ -62,7 +62,8 @@ def check(call: dict[str, Any], results: Any) -> None:
     t = float(given["step"].item()) + 1
     of_m = np.maximum(abs(beta1) * np.abs(m), abs(1 - beta1) * np.abs(g))
     step = given["lr"] / (1 - beta1**t) * of_m / (np.sqrt(v / (1 - given["beta2"] ** t)) + given["eps"])
-    terms = (np.maximum(np.abs(wide(given["var"])), step), of_m, golden[2], golden[3])
+    decay = max(1.0, abs(1 - given["lr"] * given["weight_decay"]))
+    terms = (np.maximum(decay * np.abs(wide(given["var"])), step), of_m, golden[2], golden[3])
     for result, exact, term in zip(results, golden, terms, strict=True):
         assert (result is None) == (exact is None)
         if exact is not None:
@@ -187,6 +188,15 @@ def test_steps(step):
             continue
         call = arguments((50,), dtype, step=np.full((1, 1), step, kind), beta2=0.9999)
         check(call, descend.apply_adam_w_v2(**call))
+
+
+@pytest.mark.parametrize("step", [0, 3, 4])
+def test_betas_that_are_below_0_or_above_1(step):
+    for beta1, beta2 in ((-0.5, 0.9), (0.9, -0.5), (1.5, 0.9)):
+        call = arguments((50,), step=step, beta1=beta1, beta2=beta2, amsgrad=True)
+        check(call, descend.apply_adam_w_v2(**call))
+    call = arguments((50,), step=step, beta1=1.0)  # infinities: 1 - beta^t is 0
+    np.testing.assert_array_equal(descend.apply_adam_w_v2(**call)[0], reference.apply_adam_w_v2(**call)[0])
 
 
 def test_double_is_exact():

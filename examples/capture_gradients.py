@@ -10,7 +10,7 @@ group norm and swish, and one with group norm, softmax and log softmax, learn sc
 trains once in float32 and once with bfloat16 weights and activations. At the first, a middle and the last step the
 chosen layers' inputs, statistics and incoming gradients are kept, and what the optimizer's step takes.
 
-Another operator is one more entry in OPERATORS: a layer in networks.py that derives from Captured, a network that uses
+Another operator is one more entry in OPERATORS: a layer in layers.py that derives from Captured, a network that uses
 it, the data that it learns from, and the layers and steps worth keeping. Needs torch and safetensors; scikit-learn for
 the digits.
 """
@@ -28,18 +28,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from layers import Captured, CrossEntropy, LogLikelihood
 from networks import (
     LENGTH,
     AddingLanguageModel,
-    Captured,
     ConvolutionalNetwork,
-    CrossEntropy,
     DeepGpt,
     DenseNetwork,
     Gemma,
     Gpt,
     LanguageModel,
-    LogLikelihood,
     SparseLanguageModel,
 )
 from safetensors.torch import save_file

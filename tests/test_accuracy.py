@@ -9,7 +9,8 @@ import pytest
 import torch
 from benchmarks.precision import __main__, figures, report
 from benchmarks.precision.figures import Entry, Measured, Output
-from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, EPSILON, OPERATORS, Draw, Golden, exact
+from benchmarks.precision.operators import OPERATORS
+from benchmarks.precision.operators.operator import DISTRIBUTIONS, DTYPES, EPSILON, Draw, Golden, exact
 from typer.testing import CliRunner
 
 from descend import reference
@@ -68,7 +69,7 @@ def test_the_sums_of_many_rows_are_the_definition(name, monkeypatch):
     """Sums that are computed without the rows' gradients are the same numbers."""
     inputs = OPERATORS[name].inputs(SMALL[name], Draw(2, "float32", "heavy"))
     whole = OPERATORS[name].golden(**inputs)
-    monkeypatch.setattr("benchmarks.precision.operators.MANY", 1)
+    monkeypatch.setattr("benchmarks.precision.operators.operator.MANY", 1)
     sums = OPERATORS[name].golden(**inputs)
     assert 0 < len(sums) < len(whole)
     for output, golden in sums.items():

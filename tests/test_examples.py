@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
+import time_shares  # noqa: E402
 import train_images  # noqa: E402
 import train_text  # noqa: E402
 import training  # noqa: E402
@@ -225,7 +226,7 @@ def test_shares_are_those_of_the_marked_modules():
         differentiate=lambda batch: model(batch).sum().backward(),
         update=lambda: time.sleep(0.05),
     )
-    steps = [training.shares(run, torch.ones(4))["one"] for _ in range(3)]
+    steps = [time_shares.shares(run, torch.ones(4))["one"] for _ in range(3)]
     assert median(ways["forward"] for ways in steps) == pytest.approx(0.02 / 0.3, abs=0.05)
     assert median(ways["backward"] for ways in steps) == pytest.approx(0.08 / 0.3, abs=0.08)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model)

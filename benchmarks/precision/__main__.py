@@ -14,7 +14,8 @@ import descend
 from benchmarks import machine
 from benchmarks.precision import report
 from benchmarks.precision.figures import SEEDS, Key, Measured, plan
-from benchmarks.precision.operators import DTYPES, OPERATORS
+from benchmarks.precision.operators import OPERATORS
+from benchmarks.precision.operators.operator import DTYPES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SAVED = DOCS / "benchmarks" / "accuracy.json"

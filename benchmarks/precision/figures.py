@@ -15,7 +15,8 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks import files
-from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, OPERATORS, Draw, Golden, Shape, exact
+from benchmarks.precision.operators import OPERATORS
+from benchmarks.precision.operators.operator import DISTRIBUTIONS, DTYPES, Draw, Golden, Shape, exact
 from descend import precision
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from benchmarks.machine import in_words
 from benchmarks.precision.figures import CLEAR, LONG_ROW, ROUNDED, SEEDS, TARGET, Entry, Measured, Output
-from benchmarks.precision.operators import DISTRIBUTIONS, DTYPES, MANY, OFFSET, OPERATORS
+from benchmarks.precision.operators import OPERATORS
+from benchmarks.precision.operators.operator import DISTRIBUTIONS, DTYPES, MANY, OFFSET
 from descend import precision
 from descend.cli.output import show as show_table
 

@@ -1,127 +1,14 @@
 #include "capi/op_types.h"
 
-#include <cstdlib>
-#include <cstring>
-#include <initializer_list>
-#include <list>
 #include <string>
 
+#include "capi/op_type_row.h"
 #include "capi/state.h"
 #include "operators/layer_norm_variance.h"
 #include "operators/registry.h"
 
 namespace descend::capi {
 namespace {
-
-// The operator's parameter with this name in its document.
-int find_parameter(const Operator& op, std::string_view name) {
-  for (size_t i = 0; i < op.parameters.size(); ++i) {
-    if (name == op.parameters[i].name) return static_cast<int>(i);
-  }
-  std::abort();  // a mistake in the table below
-}
-
-// Builds one row of the table. Inputs and outputs have the order of the type's public definition.
-class Row {
- public:
-  Row(const char* name, const Operator& op) : type_{.name = name, .op = &op} { type_.names.op = name; }
-
-  // A type whose names are Python's, with the operator's own order and defaults.
-  static Row of_table(const char* name, const Operator& op) {
-    static std::list<std::string> outputs;
-    Row row(name, op);
-    for (const Parameter& p : op.parameters) {
-      if (p.role == Role::kInput) {
-        row.tensor(row.type_.inputs, p.python, p.name, p.optional);
-      } else if (p.role == Role::kOutput) {
-        outputs.emplace_back(p.python, std::strlen(p.python) - std::strlen("_out"));
-        row.output(outputs.back().c_str(), p.name);
-      } else {
-        row.attribute(p.python, p.name, p.kind, p.default_value == nullptr, default_of(p));
-      }
-    }
-    return row;
-  }
-
-  Row& input(const char* name, const char* parameter) { return tensor(type_.inputs, name, parameter, false); }
-  Row& optional_input(const char* name, const char* parameter) { return tensor(type_.inputs, name, parameter, true); }
-  Row& numbers(const char* name, const char* parameter, DtypeSet dtypes, bool optional) {
-    return tensor(type_.inputs, name, parameter, optional, dtypes);
-  }
-  Row& output(const char* name, const char* parameter) { return tensor(type_.outputs, name, parameter, false); }
-  Row& optional_output(const char* name, const char* parameter) { return tensor(type_.outputs, name, parameter, true); }
-
-  Row& required_integer(const char* name, const char* parameter) {
-    return attribute(name, parameter, Kind::kInt, true, {});
-  }
-  Row& integer(const char* name, const char* parameter, int64_t value) {
-    return attribute(name, parameter, Kind::kInt, false, with(&Argument::integer, value));
-  }
-  Row& real(const char* name, const char* parameter, float value) {
-    return attribute(name, parameter, Kind::kFloat, false, with(&Argument::real, double{value}));
-  }
-  Row& flag(const char* name, const char* parameter, bool value) {
-    return attribute(name, parameter, Kind::kBool, false, with(&Argument::flag, value));
-  }
-  Row& text(const char* name, const char* parameter, const char* value) {
-    return attribute(name, parameter, Kind::kString, false, with(&Argument::text, std::string(value)));
-  }
-  Row& integers(const char* name, const char* parameter, std::initializer_list<int64_t> values) {
-    return attribute(name, parameter, Kind::kIntArray, false, with(&Argument::list, Dims(values)));
-  }
-  Row& flags(const char* name, const char* parameter, std::initializer_list<int64_t> values) {
-    return attribute(name, parameter, Kind::kBoolArray, false, with(&Argument::list, Dims(values)));
-  }
-
-  Row& complete(Status (*function)(OpCall&)) {
-    type_.complete = function;
-    return *this;
-  }
-  Row& extend(Status (*function)(OpCall&)) {
-    type_.extend = function;
-    return *this;
-  }
-  operator OpType() const { return type_; }
-
- private:
-  // The table has it as Python source; the type has numbers as float.
-  static Argument default_of(const Parameter& p) {
-    if (p.default_value == nullptr) return {};
-    const std::string text = p.default_value;
-    switch (p.kind) {
-      case Kind::kInt:
-        return with(&Argument::integer, int64_t{std::strtoll(text.c_str(), nullptr, 10)});
-      case Kind::kFloat:
-        return with(&Argument::real, double{std::strtof(text.c_str(), nullptr)});
-      case Kind::kBool:
-        return with(&Argument::flag, text == "True");
-      case Kind::kString:
-        return with(&Argument::text, text.substr(1, text.size() - 2));  // without its quotes
-      default:
-        std::abort();  // no type has a default of this kind
-    }
-  }
-  template <class T>
-  static Argument with(T Argument::* member, T value) {
-    Argument argument;
-    argument.*member = std::move(value);
-    return argument;
-  }
-  Row& tensor(std::vector<OpTensor>& list, const char* name, const char* parameter, bool optional,
-              DtypeSet numbers = {}) {
-    list.push_back({name, find_parameter(*type_.op, parameter), optional, numbers});
-    type_.names.parameters[list.back().parameter] = name;
-    return *this;
-  }
-  Row& attribute(const char* name, const char* parameter, Kind kind, bool required, Argument value) {
-    const int i = parameter == nullptr ? -1 : find_parameter(*type_.op, parameter);
-    type_.attributes.push_back({name, i, kind, required, std::move(value)});
-    if (i >= 0) type_.names.parameters[i] = name;
-    return *this;
-  }
-
-  OpType type_;
-};
 
 Argument& argument(OpCall& call, const char* parameter) { return call.call[find_parameter(*call.call.op, parameter)]; }
 
@@ -272,7 +159,7 @@ Status dim_of_axes(OpCall& call) {
 }
 
 OpType masked_softmax(const char* name) {
-  return Row(name, scaled_masked_softmax)
+  return OpTypeRow(name, scaled_masked_softmax)
       .input("x", "x")
       .optional_input("mask", "mask")
       .output("y", "y")
@@ -281,7 +168,7 @@ OpType masked_softmax(const char* name) {
 }
 
 OpType masked_softmax_grad(const char* name, const char* dy, const char* dx) {
-  return Row(name, scaled_masked_softmax_backward)
+  return OpTypeRow(name, scaled_masked_softmax_backward)
       .input(dy, "gradOutput")
       .input("y", "y")
       .optional_input("mask", "mask")
@@ -291,8 +178,8 @@ OpType masked_softmax_grad(const char* name, const char* dy, const char* dx) {
 }
 
 // LayerNorm and LayerNormV3 differ in their last output and in epsilon's default.
-Row layer_norm_from_axis(const char* name, const char* last, float epsilon) {
-  return Row(name, layer_norm)
+OpTypeRow layer_norm_from_axis(const char* name, const char* last, float epsilon) {
+  return OpTypeRow(name, layer_norm)
       .input("x", "input")
       .input("gamma", "weightOptional")
       .input("beta", "biasOptional")
@@ -305,8 +192,8 @@ Row layer_norm_from_axis(const char* name, const char* last, float epsilon) {
       .complete(normalize_from_axis);
 }
 
-Row layer_norm_grad(const char* name, const char* statistic) {
-  return Row(name, layer_norm_backward)
+OpTypeRow layer_norm_grad(const char* name, const char* statistic) {
+  return OpTypeRow(name, layer_norm_backward)
       .input("dy", "gradOut")
       .input("x", "input")
       .input(statistic, "rstd")
@@ -321,24 +208,24 @@ const std::vector<OpType>& op_types() {
       masked_softmax("ScaledMaskedSoftmaxV2"),
       masked_softmax_grad("ScaledMaskedSoftmaxGrad", "y_grad", "x_grad"),
       masked_softmax_grad("ScaledMaskedSoftmaxGradV2", "yGrad", "xGrad"),
-      Row("SoftmaxV2", softmax)
+      OpTypeRow("SoftmaxV2", softmax)
           .input("x", "self")
           .output("y", "out")
           .integers("axes", nullptr, {-1})
           .flag("half_to_float", nullptr, false)
           .complete(dim_of_axes),
-      Row("SoftmaxGrad", softmax_backward)
+      OpTypeRow("SoftmaxGrad", softmax_backward)
           .input("softmax", "output")
           .input("grad_softmax", "gradOutput")
           .output("grad_x", "out")
           .integers("axes", nullptr, {-1})
           .complete(dim_of_axes),
-      Row("LogSoftmaxV2", log_softmax)
+      OpTypeRow("LogSoftmaxV2", log_softmax)
           .input("logits", "self")
           .output("logsoftmax", "out")
           .integers("axes", nullptr, {-1})
           .complete(dim_of_axes),
-      Row("LogSoftmaxGrad", log_softmax_backward)
+      OpTypeRow("LogSoftmaxGrad", log_softmax_backward)
           .input("grad", "gradOutput")
           .input("x", "output")
           .output("y", "out")
@@ -346,7 +233,7 @@ const std::vector<OpType>& op_types() {
           .complete(dim_of_axes),
       layer_norm_from_axis("LayerNorm", "variance", 1e-7f).extend(give_variance),
       layer_norm_from_axis("LayerNormV3", "rstd", 1e-5f),
-      Row("LayerNormV4", layer_norm)
+      OpTypeRow("LayerNormV4", layer_norm)
           .input("x", "input")
           .numbers("normalized_shape", "normalizedShape", {Dtype::kInt32, Dtype::kInt64}, false)
           .optional_input("gamma", "weightOptional")
@@ -367,15 +254,15 @@ const std::vector<OpType>& op_types() {
           .optional_output("pd_beta", "gradBiasOut")
           .flags("output_mask", "outputMask", {1, 1, 1})
           .complete(complete_grad_v3),
-      Row::of_table("RmsNorm", rms_norm),
-      Row::of_table("RmsNormGrad", rms_norm_grad),
-      Row::of_table("AddRmsNorm", add_rms_norm),
-      Row::of_table("AddLayerNorm", add_layer_norm),
-      Row::of_table("AddLayerNormGrad", add_layer_norm_grad),
-      Row::of_table("DeepNorm", deep_norm),
-      Row::of_table("DeepNormGrad", deep_norm_grad),
-      Row::of_table("GemmaRmsNorm", gemma_rms_norm),
-      Row("GroupNorm", group_norm)
+      OpTypeRow::of_table("RmsNorm", rms_norm),
+      OpTypeRow::of_table("RmsNormGrad", rms_norm_grad),
+      OpTypeRow::of_table("AddRmsNorm", add_rms_norm),
+      OpTypeRow::of_table("AddLayerNorm", add_layer_norm),
+      OpTypeRow::of_table("AddLayerNormGrad", add_layer_norm_grad),
+      OpTypeRow::of_table("DeepNorm", deep_norm),
+      OpTypeRow::of_table("DeepNormGrad", deep_norm_grad),
+      OpTypeRow::of_table("GemmaRmsNorm", gemma_rms_norm),
+      OpTypeRow("GroupNorm", group_norm)
           .input("x", "self")
           .input("gamma", "gamma")
           .input("beta", "beta")
@@ -388,7 +275,7 @@ const std::vector<OpType>& op_types() {
           .flag("is_training", nullptr, true)
           .complete(complete_group_norm)
           .extend(give_variance_of_groups),
-      Row("GroupNormGrad", group_norm_backward)
+      OpTypeRow("GroupNormGrad", group_norm_backward)
           .input("dy", "gradOut")
           .input("mean", "mean")
           .input("rstd", "rstd")
@@ -403,7 +290,7 @@ const std::vector<OpType>& op_types() {
           .flag("dgamma_is_require", nullptr, true)
           .flag("dbeta_is_require", nullptr, true)
           .complete(complete_group_norm_grad),
-      Row("GroupNormSilu", *group_norm_silu.variants()[0])
+      OpTypeRow("GroupNormSilu", *group_norm_silu.variants()[0])
           .input("x", "self")
           .optional_input("gamma", "gamma")
           .optional_input("beta", "beta")
@@ -413,15 +300,15 @@ const std::vector<OpType>& op_types() {
           .required_integer("num_groups", "group")
           .real("eps", "eps", 1e-5f)
           .flag("activate_silu", "activateSilu", true),
-      Row::of_table("GroupNormSwish", group_norm_swish),
-      Row::of_table("GroupNormSwishGrad", group_norm_swish_grad),
-      Row("RotaryPositionEmbedding", rotary_position_embedding)
+      OpTypeRow::of_table("GroupNormSwish", group_norm_swish),
+      OpTypeRow::of_table("GroupNormSwishGrad", group_norm_swish_grad),
+      OpTypeRow("RotaryPositionEmbedding", rotary_position_embedding)
           .input("x", "x")
           .input("cos", "cos")
           .input("sin", "sin")
           .output("y", "out")
           .integer("mode", "mode", 0),
-      Row("RotaryPositionEmbeddingGrad", rotary_position_embedding_grad)
+      OpTypeRow("RotaryPositionEmbeddingGrad", rotary_position_embedding_grad)
           .input("dy", "dy")
           .input("cos", "cos")
           .input("sin", "sin")
@@ -430,13 +317,13 @@ const std::vector<OpType>& op_types() {
           .output("dcos", "dcosOut")
           .output("dsin", "dsinOut")
           .integer("mode", "mode", 0),
-      Row("SwiGlu", swi_glu).input("x", "x").output("y", "out").integer("dim", "dim", -1),
-      Row("SwiGluGrad", swi_glu_grad)
+      OpTypeRow("SwiGlu", swi_glu).input("x", "x").output("y", "out").integer("dim", "dim", -1),
+      OpTypeRow("SwiGluGrad", swi_glu_grad)
           .input("y_grad", "yGrad")
           .input("x", "x")
           .output("x_grad", "out")
           .integer("dim", "dim", -1),
-      Row("CrossEntropyLoss", cross_entropy_loss)
+      OpTypeRow("CrossEntropyLoss", cross_entropy_loss)
           .input("input", "input")
           .input("target", "target")
           .optional_input("weight", "weightOptional")
@@ -449,7 +336,7 @@ const std::vector<OpType>& op_types() {
           .real("label_smoothing", "labelSmoothing", 0)
           .real("lse_square_scale_for_zloss", "lseSquareScaleForZloss", 0)
           .flag("return_zloss", "returnZloss", false),
-      Row("CrossEntropyLossGrad", cross_entropy_loss_grad)
+      OpTypeRow("CrossEntropyLossGrad", cross_entropy_loss_grad)
           .input("grad_loss", "gradLoss")
           .input("log_prob", "logProb")
           .input("target", "target")
@@ -461,18 +348,18 @@ const std::vector<OpType>& op_types() {
           .integer("ignore_index", "ignoreIndex", -100)
           .real("label_smoothing", "labelSmoothing", 0)
           .real("lse_square_scale_for_zloss", "lseSquareScaleForZloss", 0),
-      Row("Gelu", *gelu_v2.variants()[0]).input("x", "self").output("y", "out"),
-      Row("GeluV2", gelu_v2)
+      OpTypeRow("Gelu", *gelu_v2.variants()[0]).input("x", "self").output("y", "out"),
+      OpTypeRow("GeluV2", gelu_v2)
           .input("x", "x")
           .output("y", "y")
           .text("approximate", nullptr, "none")
           .complete(number_of_form),
-      Row("GeluGradV2", gelu_backward_v2)
+      OpTypeRow("GeluGradV2", gelu_backward_v2)
           .input("dy", "gradOutput")
           .input("x", "self")
           .output("z", "gradInput")
           .text("approximate", "approximate", "none"),
-      Row("NsaCompress", nsa_compress)
+      OpTypeRow("NsaCompress", nsa_compress)
           .input("input", "input")
           .input("weight", "weight")
           .numbers("actSeqLenOptional", "actSeqLenOptional", int64, true)
@@ -481,7 +368,7 @@ const std::vector<OpType>& op_types() {
           .required_integer("compressBlockSize", "compressBlockSize")
           .required_integer("compressStride", "compressStride")
           .required_integer("actSeqLenType", "actSeqLenType"),
-      Row("NsaCompressGrad", nsa_compress_grad)
+      OpTypeRow("NsaCompressGrad", nsa_compress_grad)
           .input("outputGrad", "outputGrad")
           .input("input", "input")
           .input("weight", "weight")

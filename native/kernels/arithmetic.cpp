@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
+#include "kernels/doubles-inl.h"
 #include "kernels/element.h"
 #include "kernels/pack-inl.h"
 #include "kernels/swish-inl.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/doubles-inl.h"
 #include "kernels/element.h"
 #include "kernels/pack-inl.h"
 #include "kernels/sum_columns-inl.h"

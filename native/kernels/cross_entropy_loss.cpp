@@ -5,6 +5,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/dispatch.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/scores-inl.h"
 
 HWY_BEFORE_NAMESPACE();

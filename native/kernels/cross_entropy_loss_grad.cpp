@@ -4,6 +4,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/dispatch.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/scores-inl.h"
 #include "kernels/spread-inl.h"
 

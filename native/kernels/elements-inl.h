@@ -11,6 +11,7 @@
 
 #include "kernels/convert-inl.h"
 #include "kernels/elements.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/stage-inl.h"
 #include "kernels/swish-inl.h"
 

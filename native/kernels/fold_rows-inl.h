@@ -2,6 +2,7 @@
 // more, and the rows' chains run side by side.
 #pragma once
 
+#include "kernels/doubles-inl.h"
 #include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -2,6 +2,7 @@
 #include "kernels/log_softmax.h"
 
 #include "kernels/dispatch.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/scores-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "kernels/doubles-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/tame.h"
 

@@ -6,6 +6,7 @@
 #include "kernels/cut.h"
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/stores.h"
 #include "runtime/parallel.h"
 

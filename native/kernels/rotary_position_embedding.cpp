@@ -1,5 +1,6 @@
 // Rotary position embedding: each row's pairs turned by their own angles. And turned back, as the gradient of x is.
 #include "kernels/dispatch.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/rotary-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,6 +1,8 @@
 // The gradients of rotary position embedding: dx, dy turned back; dcos and dsin, sums over what cos and sin serve.
 #include "kernels/convert.h"
 #include "kernels/dispatch.h"
+#include "kernels/doubles-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/rotary-inl.h"
 #include "kernels/sum_columns-inl.h"
 

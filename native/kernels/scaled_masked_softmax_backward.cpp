@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/dispatch.h"
+#include "kernels/doubles-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/shared-inl.h"
 

@@ -4,9 +4,11 @@
 #include <limits>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/doubles-inl.h"
 #include "kernels/exp-inl.h"
 #include "kernels/fold_rows-inl.h"
 #include "kernels/log-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/spread-inl.h"
 #include "kernels/stage-inl.h"
 

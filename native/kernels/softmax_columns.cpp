@@ -11,7 +11,9 @@
 
 #include "kernels/convert.h"
 #include "kernels/dispatch.h"
+#include "kernels/doubles-inl.h"
 #include "kernels/log-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/run_rows.h"
 #include "kernels/spread-inl.h"
 

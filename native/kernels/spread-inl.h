@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/doubles-inl.h"
 #include "kernels/fold_rows-inl.h"
 #include "kernels/pack-inl.h"
 

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/doubles-inl.h"
 #include "kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -6,6 +6,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/pack-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "runtime/clock.h"
 #include "runtime/pages.h"
 #include "runtime/parallel.h"

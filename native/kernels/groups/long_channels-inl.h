@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/doubles-inl.h"
 #include "kernels/fold_rows-inl.h"
 #include "kernels/groups/group.h"
 #include "kernels/pack-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/stores.h"
 #include "kernels/swish-inl.h"
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/doubles-inl.h"
 #include "kernels/groups/group.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/spread-inl.h"
 #include "kernels/sum_columns-inl.h"
 #include "kernels/swish-inl.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/pack-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/sum_columns-inl.h"
 

@@ -16,6 +16,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/doubles-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/rows/results-inl.h"
 #include "kernels/spread-inl.h"
 #include "kernels/stage-inl.h"

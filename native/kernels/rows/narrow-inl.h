@@ -2,7 +2,9 @@
 // results of a row stay in one lane.
 #pragma once
 
+#include "kernels/doubles-inl.h"
 #include "kernels/mask-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/results-inl.h"
 #include "kernels/spread-inl.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/mask-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/rows/sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();

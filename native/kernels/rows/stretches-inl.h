@@ -10,6 +10,8 @@
 //   activate(swish, v, are_finite)    that step, of several vectors; are_finite(k): whether v[k]'s parameters are
 #pragma once
 
+#include "kernels/doubles-inl.h"
+#include "kernels/prefetch-inl.h"
 #include "kernels/rows/shared-inl.h"
 #include "kernels/swish-inl.h"
 

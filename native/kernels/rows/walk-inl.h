@@ -1,6 +1,7 @@
 // How one thread walks over rows, with the loops of an operator: tile by tile, as the schedule says.
 #pragma once
 
+#include "kernels/prefetch-inl.h"
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/kept-inl.h"

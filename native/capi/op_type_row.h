@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "capi/op_types.h"
+#include "capi/op_type.h"
 
 namespace descend::capi {
 

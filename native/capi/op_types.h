@@ -1,51 +1,12 @@
-// The operator types that can be called by name (aclop). For each: which of our operators computes it, and which
-// parameter of that operator each input, output and attribute is.
+// The operator types that can be called by name.
 #pragma once
 
+#include <string>
 #include <string_view>
-#include <vector>
 
-#include "capi/attributes.h"
-#include "operators/executor.h"
+#include "capi/op_type.h"
 
 namespace descend::capi {
-
-struct OpType;
-
-// A call by name while it is turned into a call of the operator.
-struct OpCall {
-  const OpType& type;
-  Call& call;
-  std::vector<Argument> attributes;  // in the type's order
-  Executor::Around around;
-};
-
-struct OpTensor {
-  const char* name;
-  int parameter;  // of the operator
-  bool optional;
-  DtypeSet numbers;  // the dtypes of an input that is read as a list of numbers; empty for other inputs
-};
-
-struct OpAttribute {
-  const char* name;
-  int parameter;  // of the operator; -1: read by `complete`
-  Kind kind;
-  bool required;
-  Argument value;  // the default
-};
-
-struct OpType {
-  std::string_view name;
-  const Operator* op;
-  std::vector<OpTensor> inputs = {}, outputs = {};
-  std::vector<OpAttribute> attributes = {};
-  // Fills in arguments that follow from others. Null: there are none.
-  Status (*complete)(OpCall&) = nullptr;
-  // Adds what is computed before and after the operator. The call is checked before this, and again after it.
-  Status (*extend)(OpCall&) = nullptr;
-  CallNames names = {};  // the type's names for the operator's parameters
-};
 
 // Null if there is no such type.
 const OpType* find_op_type(std::string_view name);

@@ -241,6 +241,18 @@ print([fails_once(call, same) for call in CALLS])
     assert set(said) == {"ValueError: RESOURCE_EXHAUSTED: There is no memory for a call of Descend's."}
 
 
+def test_a_lock_that_has_no_memory(monkeypatch, capsys):
+    pytest.importorskip("typer")
+    from descend.cli import app, main
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't allocate lock")  # as Python does
+
+    monkeypatch.setattr(app, "app", refuse)
+    assert main(["info"]) == 2
+    assert capsys.readouterr().err == "descend: there is no memory left.\n"
+
+
 def test_allocations_of_the_command_line_fail(tmp_path):
     """Every few thousandth of Python's, each once: the result, or one sentence, and no half of a file."""
     pytest.importorskip("typer")

@@ -67,7 +67,8 @@ def _run(arguments: list[str]) -> int:
         print(f"descend: {_sentence(error)}" if str(error) else _NO_MEMORY, file=sys.stderr)
         return 2
     except Exception as error:
-        print(f"descend: {_sentence(error)}", file=sys.stderr)
+        of_lock = str(error) == "can't allocate lock"  # Python's RuntimeError where there is no memory for one
+        print(_NO_MEMORY if of_lock else f"descend: {_sentence(error)}", file=sys.stderr)
         return 2
 
 

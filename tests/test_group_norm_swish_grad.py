@@ -157,7 +157,7 @@ def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], int]:
     return (samples, channels_a_group * groups, *inner), groups
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_shape_layout_and_dtype_on_host(data):
     shape, groups = data.draw(problems(), "problem")

@@ -100,10 +100,13 @@ def test_rows_that_are_not_aligned_and_too_many_for_the_caches(operator, columns
         place.check_guards()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("rows", "columns"), [*itertools.product([1, 2, 3, 8, 9], [4096, 6151]), (3, 1_000_003)])
-def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, rows, columns, dtype):
+FEW_LONG = [*((rows, columns) for columns in (4096, 6151) for rows in (1, 2, 3, 8, 9)), (3, 1_000_003)]
+
+
+@pytest.mark.parametrize(("size", "dtype"), in_turn(FEW_LONG, FLOATS, each=2))
+def test_sums_of_few_long_rows_in_any_dtype_and_layout(operator, size, dtype):
     """Sums are written to the output directly if it allows that, else as partial sums: the bits are the same."""
+    rows, columns = size
     tame = realistic(operator, (rows, columns), dtype, rows, "DOUBLE" if dtype == "DOUBLE" else F32)
     wild = [a.copy() for a in tame]
     wild[0][0, 1], wild[0][-1, -2], wild[0][:, 3] = np.inf, np.nan, -0.0

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("file", ["test_npu_aten.py", *extended("test_npu_programs.py")])
+@pytest.mark.parametrize("file", extended("test_npu_aten.py", "test_npu_programs.py"))
 def test_the_same_tests(file):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(HERE / file)]
     left_out = "example or trainer"  # once is enough

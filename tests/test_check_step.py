@@ -87,6 +87,93 @@ def test_calls_that_no_operator_computes_are_left_out(tmp_path):
     assert "because torch_npu does not differentiate the call with a matrix: 1 NPU.npu_rotary_mul backward." in text
 
 
+def test_gelu_is_of_the_form_that_the_standard_says_is_nearer(tmp_path):
+    """The form by erf is nearer to the sum of these results, and has another second one."""
+    x = np.array([2.5, -4.0], bfloat16)
+    write_dump(tmp_path, {"Functional.gelu.0.forward": call([x], [descend.gelu_v2(x, 1)])})
+    assert "1 of 1 tensors pass" in ok("check", tmp_path)
+    large = np.full(2, 6e4, np.float16)
+    steep = np.array([1.5, -3.0], np.float16)
+    d_tanh = descend.gelu_backward_v2(large, steep, "tanh")
+    assert np.isinf(d_tanh).any()
+    calls = {
+        "Functional.gelu.0.forward": call([steep], [descend.gelu_v2(steep, 1)]),
+        "Functional.gelu.0.backward": gradient([large], [d_tanh]),
+    }
+    write_dump(tmp_path / "overflow", calls)
+    assert "2 of 2 tensors pass" in ok("check", tmp_path / "overflow")
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_converts_its_input_first(tmp_path, name):
+    x, dy = random(3, 40) + np.float32(30), random(3, 40, dtype=np.float16, seed=1)
+    compute = getattr(descend, name)
+    narrow, rounded = compute(x.astype(np.float16), -1), compute(x.astype(bfloat16), -1)
+    wide = compute(x.astype(np.float16), -1, out=np.empty_like(x))
+    calls = {
+        f"Functional.{name}.0.forward": call([x, -1], [narrow], dtype="torch.float16"),
+        f"Functional.{name}.0.backward": gradient([dy], [x]),
+        f"Tensor.{name}.0.forward": call([x, -1, "torch.bfloat16"], [rounded]),
+        f"Torch.{name}.0.forward": call([x.astype(np.float16), -1], [wide], dtype="torch.float32"),
+        f"Torch.{name}.1.forward": call([x.astype(np.float16), -1], [narrow], dtype="another"),
+    }
+    write_dump(tmp_path, calls)
+    text = " ".join(ok("check", tmp_path).split())
+    assert "4 of 4 tensors pass" in text
+    assert f"a narrower dtype than its input's, which its gradient has: 1 Functional.{name} backward." in text
+    prefixes = ["Functional", "Mint"] if name == "softmax" else ["Mint"]  # ops.log_softmax has no dtype
+    calls = {f"{prefix}.{name}.0.forward": call([x, -1], [narrow], dtype="Float16") for prefix in prefixes}
+    write_dump(tmp_path / "mindspore", calls, "mindspore")
+    assert f"{len(calls)} of {len(calls)} tensors pass" in ok("check", tmp_path / "mindspore")
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "sentence"),
+    [
+        ("Functional.cross_entropy", ([random(2, 8), np.zeros(2, np.int64)], {"reduction": "avg"}), "mean, sum"),
+        ("Functional.gelu", ([random(8)], {"approximate": "erf"}), "approximate is 'erf', but it must be none or tanh"),
+        ("NPU.npu_gelu_backward", ([random(8), random(8)], {"approximate": "erf"}), "it must be none or tanh"),
+        ("NPU.npu_rotary_mul", ([random(1, 8)] * 3, {"rotary_mode": "full"}), "it must be half or interleave or"),
+        ("NPU.npu_swiglu", ([random(8)], {"dim": 1}), "cannot be cut into halves along dimension 1"),
+        ("NPU.npu_scaled_masked_softmax", ([random(8), None, 1, True], {}), "a matrix has a diagonal"),
+        (
+            "NPU.npu_apply_adam_w",
+            ([0.9, 0.9, 0.1, 0.1, 2, 0.9, 0, random(8), None, None, None], {"out": [random(8)] * 3}),
+            "beta1 is 2, but a number that is at least 0 and below 1 is needed",
+        ),
+        (  # ones for so many channels would take all memory
+            "Torch.native_group_norm_backward",
+            ([random(2, 6, 4)] * 2 + [random(2, 2)] * 2 + [None, 2, 10**10, 4, 2, [True] * 3], {}),
+            "cannot reshape",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)  # fmt: skip
+def test_arguments_that_no_call_has(tmp_path, capsys, name, one, sentence):
+    given, named = one
+    write_dump(tmp_path, {f"{name}.0.forward": call(given, [random(8)], **named)})
+    assert sentence in " ".join(fails(capsys, "check", tmp_path, status=1).split())
+
+
+@pytest.mark.parametrize("other", ["abc", 3, True, [], [{"data_name": "x"}]])
+def test_a_result_that_is_no_tensor(tmp_path, capsys, other):
+    x = random(2, 8)
+    process = write_dump(
+        tmp_path, {f"Functional.softmax.{i}.forward": call([x, -1], [descend.softmax(x)]) for i in (0, 1)}
+    )
+    rewrite(process, lambda content: content["data"]["Functional.softmax.1.forward"]["output"].insert(0, other))
+    text = " ".join(fails(capsys, "check", tmp_path, status=1).split())
+    assert "1 of 3 tensors pass" in text
+    assert "FAIL: the operator gives a tensor here, and dump.json has none" in text
+
+
+def test_a_folder_called_proc_hides_no_process(tmp_path):
+    x = random(2, 8)
+    for place in ("proc", "proc7"):
+        write_dump(tmp_path / place, {"Functional.softmax.0.forward": call([x, -1], [descend.softmax(x)])})
+    assert "2 of 2 tensors pass" in ok("check", tmp_path)
+
+
 def test_the_tests_call_every_function():
     called = {name.rsplit(".", 2)[0].removesuffix(".default") for family in FAMILIES for name in family(bfloat16)}
     names = {name.rpartition(".")[2] for name in called}

@@ -409,8 +409,12 @@ def test_results_are_rounded_once_to_the_dtypes_that_are_asked_for():
     y, rstd = as_framework("rms_norm", x, gamma, output_dtypes=["float64", "bfloat16"])
     np.testing.assert_array_equal(y, exact[0])
     np.testing.assert_array_equal(rstd, descend.precision.round_to(exact[1], bfloat16))
-    one = as_framework("rms_norm", x, gamma, output_dtypes=["bfloat16"])
-    assert [result.dtype for result in one] == [bfloat16, bfloat16]
+    for one in (["bfloat16"], "bfloat16", bfloat16, bfloat16.type, "DT_BF16", np.array(["bfloat16"])):
+        results = as_framework("rms_norm", x, gamma, output_dtypes=one)
+        assert [result.dtype for result in results] == [bfloat16, bfloat16]
+    for name, dtype in (("float", np.float32), ("half", np.float16), (np.float64, np.float64)):
+        results = as_framework("rms_norm", x, gamma, output_dtypes=np.array([None, name]))
+        assert [result.dtype for result in results] == [x.dtype, dtype]
 
 
 def test_float64_stays_float64():
@@ -430,12 +434,17 @@ def test_group_norm_has_the_variance_without_eps(values):
 X, ROW, ONE = np.ones((4, 6), np.float32), np.ones(6, np.float32), np.ones(1, np.float32)
 ADAM = [X, X, X, ONE / 2, ONE / 2, ONE, ONE, ONE / 2, ONE / 2, ONE, X]
 LOSS = [ONE, X, np.zeros(4, np.int64)]
+TOKENS = {"compressBlockSize": 4, "compressStride": 1}
 REFUSED = [
     ("rms_norm", [X, X[0, :4]], {}, "gamma of shape"),
     ("layer_norm_v4", [X, np.array([6])], {"output_dtypes": ["float32"] * 2}, "output_dtypes has 2"),
+    ("rms_norm", [X, ROW], {"output_dtypes": "int32"}, "int32 is none"),
+    ("rms_norm", [X, ROW], {"output_dtypes": ["complex64"]}, "'complex64' is not a dtype"),
     ("layer_norm_v3", [X, ROW, ROW], {"begin_norm_axis": 1}, "begin_params_axis 0"),
     ("group_norm", [X, ROW, ROW], {"num_groups": 4}, "cannot be cut into 4 groups"),
     ("group_norm_silu", [ROW], {"num_groups": 2}, "cannot be cut into 2 groups"),
+    ("group_norm_swish", [X, ROW, ROW], {"num_groups": 0}, "cannot be cut into 0 groups"),
+    ("group_norm_swish_grad", [ROW, ONE, ONE, ROW, ROW, ROW], {"num_groups": 1}, "cannot be cut into 1 groups"),
     ("group_norm", [X, ROW, ROW], {"num_groups": 2, "data_format": "NHWC"}, "data_format is 'NHWC'"),
     ("group_norm_v2", [X], {"num_groups": 2, "data_format": "ND"}, "'NHWC' or 'NCHW'"),
     ("group_norm_grad", [X, ONE, ONE, X, ROW], {"num_groups": 2, "data_format": "NHWC"}, "data_format is 'NHWC'"),
@@ -445,7 +454,11 @@ REFUSED = [
     ("log_softmax_grad", [X, X], {"axis": [0, 1]}, "only one axis"),
     ("gelu_v2", [X], {"approximate": "erf"}, "approximate is 'erf', but it must be 'none' or 'tanh'"),
     ("gelu_grad_v2", [X, X], {"approximate": 1}, "approximate is 1"),
-    ("swi_glu", [X[:, :5]], {}, "equal division"),
+    ("swi_glu", [X[:, :5]], {}, "cannot be cut into halves along dimension -1"),
+    ("swi_glu_grad", [X, X], {"dim": 2}, "cannot be cut into halves along dimension 2"),
+    ("scaled_masked_softmax_v2", [ROW], {"fixed_triu_mask": True}, "a matrix has a diagonal"),
+    ("nsa_compress", [X, X], {**TOKENS, "layoutOptional": "BSND"}, "layoutOptional is 'BSND', but it must be 'TND'"),
+    ("nsa_compress_grad", [X, X, X], {**TOKENS, "actSeqLenType": 2}, "actSeqLenType is 2"),
     ("rotary_position_embedding", [X, X, X], {"mode": 4}, "mode is 4"),
     ("rotary_position_embedding_grad", [X, X, X], {"mode": -1}, "mode is -1"),
     ("cross_entropy_loss", LOSS[1:], {"reduction": "avg"}, "reduction is 'avg'"),

@@ -134,7 +134,7 @@ def _namer(folder: Path, files: list[Path]) -> Callable[[Path], str]:
     """What gives a file its name in tables: its path below the folder, the same in two runs where it can be."""
     parts = {part for file in files for part in file.relative_to(folder).parts}
     numbered = [part for part in parts if re.fullmatch(r"proc\d+", part)]
-    renamed = {numbered[0]: "proc"} if len(numbered) == 1 else {}
+    renamed = {numbered[0]: "proc"} if len(numbered) == 1 and "proc" not in parts else {}
     return lambda file: "/".join(renamed.get(p, p) for p in file.relative_to(folder).parts if p != TENSORS)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from descend import precision
 from descend.cli import apis
 from descend.cli.apis import LeftOut
 from descend.cli.dumps import Process, dumped_in, processes, read_one
@@ -193,20 +194,30 @@ def _result(name: str, described: Any, goldens: apis.Results, folder: Path) -> R
     found = [golden for golden in goldens if golden is not None]
     if not found:
         return Result(name, problem="the operator has no such result")
+    if not isinstance(described, dict):
+        return Result(name, problem="the operator gives a tensor here, and dump.json has none")
     try:
-        tensor = _tensor(described, folder)
-        return Result(name, tensor, _nearest(found, tensor), dumped_in(described))
+        tensor, dtype = _tensor(described, folder), dumped_in(described)
+        return Result(name, tensor, _nearest(found, tensor, dtype), dtype)
     except (LeftOut, OSError, TensorFileError) as error:
         return Result(name, problem=_sentence(error))
 
 
-def _nearest(goldens: list[npt.NDArray[np.float64]], tensor: Array) -> npt.NDArray[np.float64]:
-    """Of values by different formulas those that the tensor is nearest to."""
-    if len(goldens) == 1 or goldens[0].shape != tensor.shape:
+def _nearest(
+    goldens: list[npt.NDArray[np.float64]], tensor: Array, dtype: np.dtype[Any] | None
+) -> npt.NDArray[np.float64]:
+    """Of values by different formulas those that the tensor is nearest to, by what the single benchmark allows."""
+
+    def distance(golden: npt.NDArray[np.float64]) -> float:
+        errors = precision.measure(tensor, golden, dtype)
+        return max(10 * errors.mere, errors.mare)
+
+    if len(goldens) == 1:
         return goldens[0]
-    with np.errstate(all="ignore"):
-        wide = tensor.astype(np.float64)
-        return min(goldens, key=lambda golden: float(np.nansum(np.abs(wide - golden))))
+    try:
+        return min(goldens, key=distance)
+    except ValueError:  # shapes or dtypes; told where the tensor is judged
+        return goldens[0]
 
 
 def _sentence(error: Exception) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from descend import precision
+from descend.tensors import parse_dtype
 
 Array = npt.NDArray[Any]
 
@@ -22,20 +22,24 @@ def rounded(
 ) -> Results:
     """The results, each rounded once; ``given`` are the framework's keyword arguments.
 
-    One dtype in ``output_dtypes`` is that of all.
+    One dtype in ``output_dtypes``, or in place of it, is that of all. None there stands for the definition's.
     """
-    wanted = given.get("output_dtypes") or dtypes
+    wanted = given.get("output_dtypes")
+    wanted = [wanted] if wanted is None or isinstance(wanted, (str, type, np.dtype)) else list(wanted) or [None]
     if len(wanted) == 1:
-        wanted = [*wanted] * len(results)
+        wanted *= len(results)
     if len(wanted) < len(results):
         raise ValueError(f"output_dtypes has {len(wanted)} dtypes, but there are {len(results)} outputs.")
-    pairs = zip(results, wanted, strict=False)
-    return tuple(None if result is None else precision.round_to(result, _dtype(name)) for result, name in pairs)
+    pairs = zip(results, wanted, dtypes, strict=False)
+    return tuple(
+        None if result is None else precision.round_to(result, _dtype(dtype if name is None else name))
+        for result, name, dtype in pairs
+    )
 
 
 def _dtype(name: npt.DTypeLike) -> np.dtype[Any]:
-    """NumPy's dtype of a name; bfloat16, also another package's, is ml_dtypes'."""
-    return np.dtype(ml_dtypes.bfloat16) if str(name) == "bfloat16" else np.dtype(name)
+    """The dtype of a name, as `descend.tensors` knows them, or of what NumPy takes; another package's bfloat16, too."""
+    return parse_dtype(name if isinstance(name, str) else str(np.dtype(name)))
 
 
 def wide(*arrays: Array) -> np.dtype[Any]:

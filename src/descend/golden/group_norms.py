@@ -103,6 +103,7 @@ def group_norm_swish_golden(
     **given: Any,
 ) -> Results:
     """``y, mean, rstd`` of GroupNormSwish; shapes and formula as `descend.group_norm_swish`."""
+    _sizes(x, num_groups)
     results = reference.group_norm_swish(x, gamma, beta, num_groups, data_format, eps, activate_swish, swish_scale)
     return rounded(results, [x.dtype, gamma.dtype, gamma.dtype], given)
 
@@ -123,6 +124,7 @@ def group_norm_swish_grad_golden(
     **given: Any,
 ) -> Results:
     """``dx, dgamma, dbeta`` of GroupNormSwishGrad, the latter None where not required."""
+    _sizes(x, num_groups)
     results = reference.group_norm_swish_grad(
         dy, mean, rstd, x, gamma, beta, num_groups, data_format, swish_scale, dgamma_is_require, dbeta_is_require
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from descend import reference
-from descend.golden._results import Array, Results, integers, rounded
+from descend.golden._results import Array, Results, check_one_of, integers, rounded
 
 
 def nsa_compress_golden(
@@ -47,6 +47,8 @@ def nsa_compress_grad_golden(
 
 def _windows(ends: npt.ArrayLike | None, width: int, stride: int, kind: int, layout: str) -> dict[str, Any]:
     """NSA compression's sequences and attributes, by their names in Python."""
+    check_one_of("actSeqLenType", kind, [0, 1])
+    check_one_of("layoutOptional", layout, ["TND"])
     return {
         "act_seq_len": None if ends is None else integers(ends),
         "compress_block_size": width,

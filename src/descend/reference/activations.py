@@ -21,7 +21,7 @@ def swi_glu(x: npt.ArrayLike, dim: int = -1) -> Float64:
 
     Raises ValueError where the shape does not fit.
     """
-    a, b = np.split(float64(x), 2, dim)
+    a, b = _halves(float64(x), dim)
     out: Float64 = a / (1 + np.exp(-a)) * b
     return out
 
@@ -39,11 +39,17 @@ def swi_glu_grad(y_grad: npt.ArrayLike, x: npt.ArrayLike, dim: int = -1) -> Floa
     Raises ValueError where the shapes do not fit.
     """
     y_grad = float64(y_grad)
-    a, b = np.split(float64(x), 2, dim)
+    a, b = _halves(float64(x), dim)
     check_like("y_grad", y_grad, "half of x", a)
     # sigmoid(-a) by itself: 1 - sig would cancel. exp() may overflow to infinity, and 1 / infinity is 0.
     sig, rest = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
     return np.concatenate((y_grad * (sig + sig * rest * a) * b, y_grad * sig * a), dim)
+
+
+def _halves(x: Float64, dim: int) -> list[Float64]:
+    if not -x.ndim <= dim < x.ndim or x.shape[dim] % 2:
+        raise ValueError(f"x of shape {x.shape} cannot be cut into halves along dimension {dim}")
+    return np.split(x, 2, dim)
 
 
 _SQRT_HALF, _SQRT_8_PER_PI, _CUBE = math.sqrt(0.5), math.sqrt(8 / math.pi), 0.044715
@@ -58,7 +64,11 @@ def gelu_v2(x: npt.ArrayLike, approximate: int = 0) -> Float64:
 
         y = x * Phi(x),  Phi(x) = (1 + erf(x / sqrt(2))) / 2
         y = x * sigmoid(u),  u = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3)           approximate 1
+
+    Raises ValueError for another ``approximate``.
     """
+    if approximate not in (0, 1):
+        raise ValueError(f"approximate is {approximate}, but it must be 0 or 1")
     x = float64(x)
     # By erfc and exp: 1 + erf and 1 + tanh would cancel where x < 0.
     y: Float64 = x / (1 + np.exp(-_SQRT_8_PER_PI * (x + _CUBE * x**3))) if approximate else x * _phi(x)
@@ -74,8 +84,10 @@ def gelu_backward_v2(grad_output: npt.ArrayLike, x: npt.ArrayLike, approximate: 
         grad_input = grad_output * (Phi(x) + x * exp(-x^2 / 2) / sqrt(2 * pi))
         grad_input = grad_output * (s + x * s * (1 - s) * u'),  s = sigmoid(u)     approximate "tanh"
 
-    Raises ValueError where the shapes do not broadcast.
+    Raises ValueError where the shapes do not broadcast, and for another ``approximate``.
     """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate is {approximate!r}, but it must be none or tanh")
     grad_output, x = float64(grad_output), float64(x)
     if approximate == "tanh":
         near = np.clip(x, -100, 100)  # beyond, the slope is 0 or 1, and x^2 may overflow

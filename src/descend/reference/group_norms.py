@@ -110,7 +110,7 @@ def group_norm_backward(
     Raises ValueError where the shapes do not fit.
     """
     shape = (n, group, c // group, hxw)
-    weight = np.ones(c) if gamma is None else float64(gamma)
+    weight = np.broadcast_to(1.0, (c,)) if gamma is None else float64(gamma)  # c may be too large for memory
     dx, *parameters = _group_norm_gradients(grad_out, float64(input), mean, rstd, weight, shape, np.ones_like)
     results = (dx, *(parameter.reshape(weight.shape) for parameter in parameters))
     first, second, third = (r if wanted else None for r, wanted in zip(results, output_mask, strict=True))

@@ -31,8 +31,10 @@ def cross_entropy_loss(
         zloss    = scale * lse^2, which is added to the loss
 
     A row whose target is ``ignore_index`` counts for nothing; one whose target is no class is NaN. "mean" divides
-    losses by the sum of weight[t], zlosses by the rows that count. Raises ValueError where the shapes do not fit.
+    losses by the sum of weight[t], zlosses by the rows that count. Raises ValueError where the shapes do not fit, and
+    for another ``reduction`` than "mean", "sum" and "none".
     """
+    _check_reduction(reduction)
     scores = float64(input)
     counts, target, of_classes, of_target = _targets(scores, target, weight, ignore_index)
     most = scores.max(1, initial=-np.inf)
@@ -74,8 +76,10 @@ def cross_entropy_loss_grad(
         a   = g * (1 - s) * weight[t],  b = g * s / C,  z = 2 * scale * lse * (grad_loss + grad_zloss)
 
     g is ``grad_loss``, of "mean" over the sum of weight[t]; z of "mean" is over the rows that count. Rows whose target
-    is ``ignore_index`` are 0. Raises ValueError where the shapes do not fit.
+    is ``ignore_index`` are 0. Raises ValueError where the shapes do not fit, and for another ``reduction`` than "mean",
+    "sum" and "none".
     """
+    _check_reduction(reduction)
     scores = float64(log_prob)
     counts, target, of_classes, of_target = _targets(scores, target, weight, ignore_index)
     lse = None if lse_for_zloss is None else float64(lse_for_zloss)
@@ -93,6 +97,11 @@ def cross_entropy_loss_grad(
     out = np.exp(scores) * factor[:, None] - smooth[:, None] * of_classes
     out[np.arange(len(out)), target] -= of_row
     return np.where(counts[:, None], out, 0)
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction is {reduction!r}, but it must be mean, sum or none")
 
 
 def _targets(

@@ -56,6 +56,8 @@ def scaled_masked_softmax(
 
 def _softmax_mask(mask: npt.ArrayLike | None, shape: tuple[int, ...], triangle: bool) -> npt.NDArray[np.bool_]:
     if triangle:
+        if len(shape) < 2:
+            raise ValueError(f"a matrix has a diagonal, and an array of shape {shape} has none")
         return np.triu(np.ones(shape[-2:], np.bool_), 1)
     return np.broadcast_to(np.asarray(False if mask is None else mask, np.bool_), shape)
 

@@ -64,6 +64,13 @@ def kept(results: Known, begin: int, end: int) -> list[Any]:
     return found if len(found) == end - begin else []
 
 
+def index_of(name: str, value: Any, allowed: Sequence[str]) -> int:
+    """The place of an argument's value among those that it may have; ValueError for another."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}, but it must be {' or '.join(allowed)}")
+    return allowed.index(value)
+
+
 def ones_if_absent(weight: Array | None, shape: Integers) -> Array:
     """The weight of a norm. Ones take no memory: the shape may be too large for it."""
     return np.broadcast_to(1.0, shape) if weight is None else weight

@@ -16,7 +16,7 @@ def _rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Results:
 
 
 def _softmax(input: Array, axis: int = -1, *, dtype: Any = None) -> Results:
-    return [reference.softmax(input, axis)]
+    return [reference.softmax(pytorch.converted(input, dtype), axis)]
 
 
 def _log_softmax(logits: Array, axis: int = -1) -> Results:
@@ -24,11 +24,11 @@ def _log_softmax(logits: Array, axis: int = -1) -> Results:
 
 
 def _mint_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Results:
-    return pytorch.functional_softmax(input, dim)
+    return pytorch.functional_softmax(input, dim, dtype=dtype)
 
 
 def _mint_log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Results:
-    return pytorch.functional_log_softmax(input, dim)
+    return pytorch.functional_log_softmax(input, dim, dtype=dtype)
 
 
 def _gelu(input: Array, approximate: str = "none") -> Results:

@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from descend import reference
-from descend.cli.apis.function import Api, Array, Integers, Known, LeftOut, Results, first, kept, ones_if_absent
+from descend import precision, reference
+from descend.cli.apis.function import (
+    Api,
+    Array,
+    Integers,
+    Known,
+    LeftOut,
+    Results,
+    first,
+    index_of,
+    kept,
+    ones_if_absent,
+)
+from descend.tensors import TensorFileError, parse_dtype
 
 
 def find(prefix: str, name: str) -> Api | None:
@@ -144,21 +156,35 @@ def _sizes(input: Array) -> tuple[int, int, int]:
 
 
 def functional_softmax(input: Array, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Results:
-    """``F.softmax``; what it is computed in does not matter here."""
-    return [reference.softmax(input, _dim(input, dim))]
+    """``F.softmax``."""
+    return [reference.softmax(converted(input, dtype), _dim(input, dim))]
 
 
 def functional_log_softmax(input: Array, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Results:
     """``F.log_softmax``."""
-    return [reference.log_softmax(input, _dim(input, dim))]
+    return [reference.log_softmax(converted(input, dtype), _dim(input, dim))]
 
 
 def _softmax(input: Array, dim: int, dtype: Any = None) -> Results:
-    return [reference.softmax(input, dim)]
+    return [reference.softmax(converted(input, dtype), dim)]
 
 
 def _log_softmax(input: Array, dim: int, dtype: Any = None) -> Results:
-    return [reference.log_softmax(input, dim)]
+    return [reference.log_softmax(converted(input, dtype), dim)]
+
+
+def converted(x: Array, dtype: Any) -> Array:
+    """A softmax's input in the dtype that the call names, to which it is converted first."""
+    return x if dtype is None or not _is_narrower(dtype, x) else precision.round_to(x, parse_dtype(str(dtype)))
+
+
+def _is_narrower(dtype: Any, x: Array) -> bool:
+    """Whether numbers of x may be rounded in this dtype."""
+    try:
+        wanted = parse_dtype(str(dtype))
+    except TensorFileError:  # another framework's name, say
+        return False
+    return wanted != x.dtype and wanted.itemsize <= x.dtype.itemsize
 
 
 def _aten_softmax(self: Array, dim: int, half_to_float: bool) -> Results:
@@ -176,6 +202,8 @@ def _of_result(
 
     def gradient(dy: Array, results: Known, dim: int | None, **given: Any) -> Results:
         x = _input(given)
+        if _is_narrower(given.get("dtype"), x):
+            raise LeftOut("it is computed in a narrower dtype than its input's, which its gradient has")
         dim = _dim(x, dim)
         (y,) = kept(results, 0, 1) or [forward(x, dim)]
         return [backward(dy, y, dim)]
@@ -209,7 +237,7 @@ def _dim(x: Array, dim: int | None) -> int:
 
 def gelu(input: Array, *, approximate: str = "none") -> Results:
     """GELU by erf, or by tanh."""
-    return [reference.gelu_v2(input, ("none", "tanh").index(approximate))]
+    return [reference.gelu_v2(input, index_of("approximate", approximate, ("none", "tanh")))]
 
 
 def _aten_gelu(self: Array, *, approximate: str = "none") -> Results:

@@ -9,7 +9,7 @@ import numpy as np
 
 from descend import reference
 from descend._adam_w import of_powers
-from descend.cli.apis.function import NO_VALUES, Api, Array, Integers, Known, LeftOut, Results, kept
+from descend.cli.apis.function import NO_VALUES, Api, Array, Integers, Known, LeftOut, Results, index_of, kept
 from descend.cli.apis.pytorch import gelu, gelu_gradient
 
 
@@ -158,7 +158,7 @@ def _npu_rotary_mul(
 ) -> Results:
     cos, sin = r1.astype(self.dtype), r2.astype(self.dtype)
     if rotate is None:
-        return [reference.rotary_position_embedding(self, cos, sin, _ROTARY_MODES.index(rotary_mode))]
+        return [reference.rotary_position_embedding(self, cos, sin, _mode(rotary_mode))]
     x, cos, sin, turn = (np.asarray(t, np.float64) for t in (self, cos, sin, rotate))
     return [x * cos + x @ turn * sin]
 
@@ -173,7 +173,11 @@ def _npu_rotary_mul_gradient(
 
 def _npu_rotary_mul_backward(grad: Array, self: Array, r1: Array, r2: Array, rotary_mode: str = "half") -> Results:
     cos, sin = r1.astype(self.dtype), r2.astype(self.dtype)
-    return reference.rotary_position_embedding_grad(grad, cos, sin, self, _ROTARY_MODES.index(rotary_mode))
+    return reference.rotary_position_embedding_grad(grad, cos, sin, self, _mode(rotary_mode))
+
+
+def _mode(rotary_mode: str) -> int:
+    return index_of("rotary_mode", rotary_mode, ("half", "interleave", "quarter", "interleave-half"))
 
 
 def _npu_rotary_position_embedding(x: Array, cos: Array, sin: Array, mode: int = 0) -> Results:
@@ -295,10 +299,8 @@ def _npu_apply_adam_w(
 
 
 def _refuse(name: str, value: float, rule: str) -> None:
-    raise ValueError(f"{name} is {value}, but {rule}")
+    raise ValueError(f"{name} is {value}, but a number that {rule} is needed")
 
-
-_ROTARY_MODES = ("half", "interleave", "quarter", "interleave-half")
 
 _MINDSPEED = "MindSpeed differentiates it by a function of its own"
 

@@ -360,7 +360,7 @@ def test_what_is_not_judged_is_counted(tmp_path):
         "dumped: 2 Module LlamaRMSNorm.",
         "Not judged, because its arguments were not dumped: 1 NPU.npu_rms_norm, 1 NPU.npu_rms_norm backward.",
         "Not judged, because its results were not dumped: 1 NPU.npu_rms_norm.",
-        "msprobe then dumps the gradients of the last of them: 1 Functional.rms_norm backward.",
+        "msprobe then dumps the gradients of the last one: 1 Functional.rms_norm backward.",
     ):
         assert sentence in text
 

@@ -49,7 +49,7 @@ def rotary_position_embedding_golden(x: Array, cos: Array, sin: Array, *, mode: 
 def rotary_position_embedding_grad_golden(
     dy: Array, cos: Array, sin: Array, x: Array | None = None, *, mode: int = 0, **given: Any
 ) -> Results:
-    """``dx, dcos, dsin`` of RotaryPositionEmbeddingGrad, the latter two None without x."""
+    """``dx, dcos, dsin`` of RotaryPositionEmbeddingGrad; dcos and dsin are None without x."""
     check_one_of("mode", mode, [0, 1, 2, 3])
     results = reference.rotary_position_embedding_grad(dy, cos, sin, x, mode)
     return rounded(results, [dy.dtype, cos.dtype, sin.dtype], given)

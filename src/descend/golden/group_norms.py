@@ -22,7 +22,7 @@ def group_norm_golden(
     is_training: bool = True,
     **given: Any,
 ) -> Results:
-    """``y, mean, variance`` of GroupNorm, the latter without eps; ``is_training`` changes nothing."""
+    """``y, mean, variance`` of GroupNorm; eps is not in the variance. ``is_training`` changes nothing."""
     check_one_of("data_format", data_format, ["NCHW"])
     y, mean, _ = _group_norm(x, gamma, beta, num_groups, eps)
     *_, rstd = _group_norm(x, None, None, num_groups, 0.0)
@@ -123,7 +123,7 @@ def group_norm_swish_grad_golden(
     dbeta_is_require: bool = True,
     **given: Any,
 ) -> Results:
-    """``dx, dgamma, dbeta`` of GroupNormSwishGrad, the latter None where not required."""
+    """``dx, dgamma, dbeta`` of GroupNormSwishGrad; dgamma and dbeta are None where not required."""
     _sizes(x, num_groups)
     results = reference.group_norm_swish_grad(
         dy, mean, rstd, x, gamma, beta, num_groups, data_format, swish_scale, dgamma_is_require, dbeta_is_require

@@ -100,7 +100,7 @@ def add_layer_norm_golden(
     additional_output: bool = False,
     **given: Any,
 ) -> Results:
-    """``y, mean, rstd, x`` of AddLayerNorm, the latter None without ``additional_output``."""
+    """``y, mean, rstd, x`` of AddLayerNorm; x is None without ``additional_output``."""
     results = reference.add_layer_norm(x1, x2, gamma, beta, bias, epsilon, additional_output)
     dtype, statistic = of_sum(x1, x2), wide(x1, x2)
     return rounded(results, [dtype, statistic, statistic, dtype], given)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Results = Sequence[npt.NDArray[np.float64] | None]
 Known = Sequence[Array | None]
+"""The results of a call that the dump has, None in the place of others."""
 Integers = Sequence[int]
 
 NO_VALUES: Final = np.empty(0)

@@ -266,7 +266,7 @@ def cross_entropy(
     """The loss of [C], [N, C] or [N, C, ...]. Targets must be classes."""
     if target.dtype.kind not in "iu":
         raise LeftOut("its targets are probabilities")
-    if size_average is not None or reduce is not None:  # the names of long ago
+    if size_average is not None or reduce is not None:  # deprecated, and read as PyTorch does
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
     classes = min(1, input.ndim - 1)
     scores = np.moveaxis(input, classes, -1).reshape(-1, input.shape[classes])
@@ -277,7 +277,7 @@ def cross_entropy(
 
 _PREFIXES = ("Functional", "Torch", "VF", "Aten")
 
-_COMPOSED = "PyTorch may compose it of others, and msprobe then dumps the gradients of the last of them"
+_COMPOSED = "PyTorch may compute it by several functions, and msprobe then dumps the gradients of the last one"
 BY_TANH = {"approximate": "tanh"}
 """How aclnnGelu computes GELU, which is what PyTorch's gelu calls on a processor, whatever its ``approximate`` is."""
 
@@ -300,7 +300,7 @@ FUNCTIONS = {
     "gelu": Api(_aten_gelu, gelu_gradient, or_else=BY_TANH),
     "gelu_backward": Api(_gelu_backward, or_else=BY_TANH),
 }
-"""By name, whatever they are called through."""
+"""By name; the prefix may be any of `_PREFIXES`."""
 
 OF_PREFIXES = {
     "Functional.softmax": Api(functional_softmax, _softmax_gradient),
@@ -310,4 +310,4 @@ OF_PREFIXES = {
     "Tensor.softmax": FUNCTIONS["softmax"],
     "Tensor.log_softmax": FUNCTIONS["log_softmax"],
 }
-"""Where a function's parameters depend on what it is called through, or others of its name are none of ours."""
+"""By prefix and name: others with this name have other parameters, or are none of ours."""

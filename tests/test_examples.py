@@ -241,6 +241,7 @@ def call(name: str, *arguments: object, before: str = "pass") -> subprocess.Comp
     return forks.run(code, EXAMPLES / f"{name}.py", *arguments)
 
 
+@pytest.mark.extended
 def test_the_command(tmp_path):
     done = call("train_images", "--steps", 2, "--batch", 1, "--threads", 1, "--out", tmp_path / "new")
     assert done.returncode == 0, done.stderr

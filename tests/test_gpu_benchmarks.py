@@ -443,6 +443,7 @@ def test_the_answers_of_all_processes_are_one_file(tmp_path):
 
 
 @WITHOUT_GPU
+@pytest.mark.extended
 def test_a_session_without_a_gpu_says_so(tmp_path):
     command = [sys.executable, ROOT / "tools" / "gpu_session.py", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -141,6 +141,7 @@ def test_compiled_autograd(name):
     ("each_registration", "backend"), [("C++", "eager"), ("Python", "aot_eager")], indirect=["each_registration"]
 )
 @pytest.mark.usefixtures("each_registration")
+@pytest.mark.extended
 def test_compiled_autograd_of_several_sizes(backend):
     """Sizes become symbols at the second, so that the third compiles nothing."""
     torch._dynamo.reset()

@@ -183,6 +183,7 @@ def test_a_gradient_that_is_a_little_off_is_noticed(monkeypatch, name, operator,
 # --- command line --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_the_command():
     done = call("compare_models", "llama", "--dtype", "float64", "--dtype", "bfloat16", "--threads", 1)
     assert done.returncode == 0, done.stderr

@@ -347,10 +347,12 @@ def check_compiled(names: Sequence[str], mesh: str, dynamic: bool) -> None:
         assert_whole(one, expected.full_tensor(), summed="+" in layout(one))
 
 
+@pytest.mark.extended
 def test_compiled(pool: Pool) -> None:
     pool.run(check_compiled, [name for name in torch_cases.OPERATORS if name in FORWARDS], "4", False)
 
 
+@pytest.mark.extended
 def test_compiled_for_any_size(pool: Pool) -> None:
     pool.run(check_compiled, ["layer_norm"], "2x2", True)
 

@@ -246,6 +246,7 @@ def test_hessian_in_forward_mode(name):
         assert_all_close(found, wanted)
 
 
+@pytest.mark.extended
 def test_compile_of_forward_mode():
     torch._dynamo.reset()
     function, inputs = together([name for name in OPERATORS if not is_gradient(name)])

@@ -68,7 +68,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def little_to_collect() -> None:
-    """For tests that call gc.collect(): it looks only at what this module has made. Everything takes seconds."""
+    """For tests that call gc.collect(): it looks only at what this module has made. To look at all takes seconds."""
     gc.collect()
     gc.freeze()
 

@@ -21,6 +21,8 @@ import torch_npu
 from msprobe.pytorch import PrecisionDebugger
 
 DEVICE = "npu:0"
+_KEPT = re.compile(r"Functional\.|Torch\.|NPU\.|Tensor\.(log_)?softmax")
+"""What the archive has tensors of. All other calls are only named, in dump.json."""
 
 
 class Network(torch.nn.Module):
@@ -48,7 +50,7 @@ class Network(torch.nn.Module):
         return [*results, *self._norms(y, image), *self._softmaxes(scores), *self._activations(y)]
 
     def _norms(self, y: torch.Tensor, image: torch.Tensor) -> list[torch.Tensor]:
-        """Of the first function the sum has a gradient, too. What has no gradient in torch_npu gives no results."""
+        """The results that have a gradient in torch_npu, of these npu_add_layer_norm's sum. Others are only called."""
         torch_npu.npu_add_rms_norm(y, y * 2, self.gamma, 1e-3)
         torch_npu.npu_gemma_rms_norm(y, self.gamma, 1e-3)
         torch_npu.npu_deep_norm(y, y * 2, self.gamma, self.gamma, 0.5, 1e-3)
@@ -100,9 +102,7 @@ def main(target: Path) -> None:
                 text = file.read_text().replace(name, "")
                 archive.writestr(str(file.relative_to(folder)), text)
                 for tensor in sorted(file.parent.glob("dump_tensor_data/*.pt")):
-                    if re.match(
-                        r"Functional\.|Torch\.|NPU\.|Tensor\.(log_)?softmax", tensor.name
-                    ):  # the rest is only named in dump.json
+                    if _KEPT.match(tensor.name):
                         archive.write(tensor, tensor.relative_to(folder))
 
 

@@ -9,8 +9,8 @@
 namespace descend {
 namespace {
 
-// Adds to each of n numbers. In blocks, of which the compiler makes vectors: 24593 numbers took 6 us without, and 1
-// with.
+// Adds to each of n numbers. In blocks, of which the compiler makes vectors: Gemma's norm of 1 x 24593 float32 took
+// 11.9 us without, and takes 9.1.
 template <class W>
 void add_to_each(int64_t n, W added, W* numbers) {
   constexpr int64_t kNumbers = 16;

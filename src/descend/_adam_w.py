@@ -31,3 +31,8 @@ def of_powers(
     wider = math.sqrt((1 - beta2_power * beta2) / (1 - beta2))
     rate = lr * wider * (1 - beta1) / (1 - beta1_power * beta1)
     return rate, beta1, beta2, lr * weight_decay / rate if rate else 0.0, epsilon * wider
+
+
+def refuse(name: str, value: Any, rule: str) -> None:
+    """A ValueError for a number that `of_powers` does not take."""
+    raise ValueError(f"{name} is {value}, but a number that {rule} is needed")

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from descend import _adam_w, reference
-from descend.golden._results import Array, Results, check_one_of, rounded
-
-_REDUCTIONS = ["mean", "sum", "none"]
+from descend import reference
+from descend._adam_w import of_powers, refuse
+from descend.golden._results import Array, Results, rounded
 
 
 def cross_entropy_loss_golden(
@@ -28,7 +27,6 @@ def cross_entropy_loss_golden(
 
     zloss is None without ``return_zloss``, lse_for_zloss where its scale is 0.
     """
-    check_one_of("reduction", reduction, _REDUCTIONS)
     results = reference.cross_entropy_loss(
         input, target, weight, reduction, ignore_index, label_smoothing, lse_square_scale_for_zloss, return_zloss
     )
@@ -50,7 +48,6 @@ def cross_entropy_loss_grad_golden(
     **given: Any,
 ) -> Results:
     """``x_grad`` of CrossEntropyLossGrad; a scale of the zloss other than 0 needs ``lse_for_zloss``."""
-    check_one_of("reduction", reduction, _REDUCTIONS)
     if lse_square_scale_for_zloss and lse_for_zloss is None:
         raise ValueError(f"lse_square_scale_for_zloss is {lse_square_scale_for_zloss}, but lse_for_zloss is absent.")
     lse = None if lse_for_zloss is None else np.reshape(lse_for_zloss, -1)
@@ -111,7 +108,7 @@ def apply_adam_w_golden(
     """``var, m, v`` of ApplyAdamW, whose numbers are arrays of one element; the powers are those before this step."""
     _check_amsgrad(amsgrad, max_grad_norm)
     numbers = [float(a.item()) for a in (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)]
-    attributes = *_adam_w.of_powers(_refuse, *numbers), amsgrad, maximize
+    attributes = *of_powers(refuse, *numbers), amsgrad, maximize
     *moved, _ = reference.apply_adam_w_v2(var, m, v, max_grad_norm, grad, 0, *attributes)
     return rounded(moved, [var.dtype, m.dtype, v.dtype], given)
 
@@ -119,7 +116,3 @@ def apply_adam_w_golden(
 def _check_amsgrad(amsgrad: bool, max_grad_norm: Array | None) -> None:
     if amsgrad and max_grad_norm is None:
         raise ValueError("amsgrad is true, but max_grad_norm is absent.")
-
-
-def _refuse(name: str, value: Any, rule: str) -> None:
-    raise ValueError(f"{name} is {value}, but a number that {rule} is needed.")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from descend.reference.arrays import Float64, check_like, float64
+from descend.reference.arrays import Float64, check_like, check_one_of, float64
 
 
 @np.errstate(all="ignore")
@@ -67,8 +67,7 @@ def gelu_v2(x: npt.ArrayLike, approximate: int = 0) -> Float64:
 
     Raises ValueError for another ``approximate``.
     """
-    if approximate not in (0, 1):
-        raise ValueError(f"approximate is {approximate}, but it must be 0 or 1")
+    check_one_of("approximate", approximate, (0, 1))
     x = float64(x)
     # By erfc and exp: 1 + erf and 1 + tanh would cancel where x < 0.
     y: Float64 = x / (1 + np.exp(-_SQRT_8_PER_PI * (x + _CUBE * x**3))) if approximate else x * _phi(x)
@@ -86,8 +85,7 @@ def gelu_backward_v2(grad_output: npt.ArrayLike, x: npt.ArrayLike, approximate: 
 
     Raises ValueError where the shapes do not broadcast, and for another ``approximate``.
     """
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"approximate is {approximate!r}, but it must be none or tanh")
+    check_one_of("approximate", approximate, ("none", "tanh"))
     grad_output, x = float64(grad_output), float64(x)
     if approximate == "tanh":
         near = np.clip(x, -100, 100)  # beyond, the slope is 0 or 1, and x^2 may overflow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,12 @@ def check_like(name: str, array: Float64, other_name: str, other: Float64) -> No
     """
     if array.shape != other.shape:
         raise ValueError(f"{name} of shape {array.shape} is not shaped as {other_name}, {other.shape}")
+
+
+def check_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raise ValueError for an attribute that has another value."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}, but it must be {' or '.join(map(str, allowed))}")
 
 
 def check_row(x: Float64, gamma: Float64) -> None:

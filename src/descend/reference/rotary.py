@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from descend.reference.arrays import Float64, check_like, float64
+from descend.reference.arrays import Float64, check_like, check_one_of, float64
 
 
 @np.errstate(all="ignore")
@@ -21,10 +21,10 @@ def rotary_position_embedding(x: npt.ArrayLike, cos: npt.ArrayLike, sin: npt.Arr
         mode 2, quarter:          turned = (-x2, x1, -x4, x3), x1 to x4 the quarters of each row
         mode 3, interleave-half:  as mode 0 of (x[0], x[2], ..., x[1], x[3], ...)
 
-    Raises ValueError where the shapes do not fit.
+    Raises ValueError where the shapes do not fit, and for another ``mode``.
     """
     x, cos, sin = float64(x), float64(cos), float64(sin)
-    _check_rotary(x, cos, sin)
+    _check_rotary(x, cos, sin, mode)
     x = _halves_of_pairs(x, mode)
     out: Float64 = x * cos + _quarter_turn(x, mode) * sin
     return out
@@ -43,10 +43,10 @@ def rotary_position_embedding_grad(
         dcos = sum over what cos is broadcast to of dy * x
         dsin = sum over the same of dy * turned(x)
 
-    Raises ValueError where the shapes do not fit.
+    Raises ValueError where the shapes do not fit, and for another ``mode``.
     """
     dy, cos, sin = float64(dy), float64(cos), float64(sin)
-    _check_rotary(dy, cos, sin)
+    _check_rotary(dy, cos, sin, mode)
     dx = dy * cos - _quarter_turn(dy * sin, mode)
     if mode == 3:
         dx = np.stack(np.split(dx, 2, -1), -1).reshape(dy.shape)
@@ -61,7 +61,8 @@ def rotary_position_embedding_grad(
     return dx, dcos, dsin
 
 
-def _check_rotary(x: Float64, cos: Float64, sin: Float64) -> None:
+def _check_rotary(x: Float64, cos: Float64, sin: Float64, mode: int) -> None:
+    check_one_of("mode", mode, range(4))
     check_like("sin", sin, "cos", cos)
     fits = cos.ndim == x.ndim and all(c in (1, s) for c, s in zip(cos.shape, x.shape, strict=True))
     if not fits or cos.shape[-1] != x.shape[-1]:

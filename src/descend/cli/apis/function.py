@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from descend.reference.arrays import check_one_of
+
 Array = npt.NDArray[Any]
 Results = Sequence[npt.NDArray[np.float64] | None]
 Known = Sequence[Array | None]
@@ -67,8 +69,7 @@ def kept(results: Known, begin: int, end: int) -> list[Any]:
 
 def index_of(name: str, value: Any, allowed: Sequence[str]) -> int:
     """The place of an argument's value among those that it may have; ValueError for another."""
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}, but it must be {' or '.join(allowed)}")
+    check_one_of(name, value, allowed)
     return allowed.index(value)
 
 

@@ -279,7 +279,7 @@ _PREFIXES = ("Functional", "Torch", "VF", "Aten")
 
 _COMPOSED = "PyTorch may compute it by several functions, and msprobe then dumps the gradients of the last one"
 BY_TANH = {"approximate": "tanh"}
-"""How aclnnGelu computes GELU, which is what PyTorch's gelu calls on a processor, whatever its ``approximate`` is."""
+"""How aclnnGelu computes GELU. PyTorch's gelu calls it on an Ascend processor, whatever its ``approximate`` is."""
 
 FUNCTIONS = {
     "layer_norm": Api(first(native_layer_norm), _layer_norm_gradient),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from descend import reference
-from descend._adam_w import of_powers
+from descend._adam_w import of_powers, refuse
 from descend.cli.apis.function import NO_VALUES, Api, Array, Integers, Known, LeftOut, Results, index_of, kept
 from descend.cli.apis.pytorch import gelu, gelu_gradient
 
@@ -293,13 +293,9 @@ def _npu_apply_adam_w(
     out: Sequence[Array],
 ) -> Results:
     var, m, v = out
-    numbers = of_powers(_refuse, beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
+    numbers = of_powers(refuse, beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
     flags = bool(amsgrad), bool(maximize)
     return reference.apply_adam_w_v2(var, m, v, max_grad_norm, grad, 0, *numbers, *flags)[:3]
-
-
-def _refuse(name: str, value: float, rule: str) -> None:
-    raise ValueError(f"{name} is {value}, but a number that {rule} is needed")
 
 
 _MINDSPEED = "MindSpeed differentiates it by a function of its own"

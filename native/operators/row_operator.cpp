@@ -169,7 +169,7 @@ void plan_row_operator(const Call& call, const RowOperands& at, const RowShape& 
       add_to_each(n, added, sums);
     };
     // Threads share it as the kernel shares the columns of few rows, so that each finds its part in its own cache.
-    const int64_t work = std::min(rows, kernels::kMaxGroupRows) * 2 * columns * int64_t{sizeof(W)};
+    const int64_t work = std::min(rows, kernels::kMaxGroupRows) * kernels::row_work<W>(2 * columns);
     plan.step("add", 1.0 * columns * (size_of(type) + sizeof(W)), [=](const Addresses& addresses) {
       parallel_for(kernels::blocks_in(columns), work, [&](int64_t block) { add_block(addresses, block); });
     });

@@ -28,7 +28,7 @@ namespace {
 using std::chrono::nanoseconds;
 
 // Bytes of work for each thread. With less, a second thread costs more than it brings: 0.5 us where workers spin.
-constexpr int64_t kBytesPerThread = 80 << 10;
+constexpr int64_t kBytesPerThread = 64 << 10;
 // Bytes of a region below which it runs on the caller alone, if no worker spins. To wake a parked worker takes 5 to
 // 20 us, and more on a virtual machine. Lent threads often spin still after the framework's own work.
 constexpr int64_t kAloneIfParked = 1 << 20;

@@ -312,7 +312,7 @@ TEST_CASE("small problems stay on the caller's thread") {
   CHECK(detail::useful_threads(1000, kLarge) == 16);
   CHECK(detail::useful_threads(1000, INT64_MAX) == 16);
   set_num_threads(64);
-  CHECK(detail::useful_threads(1000, 20 * (80 << 10)) == 20);
+  CHECK(detail::useful_threads(1000, 20 << 16) == 20);
   const auto caller = std::this_thread::get_id();
   parallel_for(100, 1 << 10, [&](int64_t) { CHECK(std::this_thread::get_id() == caller); });
 }

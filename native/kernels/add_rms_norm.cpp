@@ -1,7 +1,7 @@
-#include <cmath>
 #include <limits>
 
 #include "kernels/dispatch.h"
+#include "kernels/moments.h"
 #include "kernels/norm_finish-inl.h"
 #include "kernels/rows/operator.h"
 #include "kernels/rows/shared-inl.h"
@@ -9,19 +9,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
-//   x = x1 + x2,  rstd = 1 / sqrt(mean(x * x) + epsilon),  y = x * rstd * gamma
+//   x = x1 + x2,  rstd = 1 / sqrt(mean(x * x) + epsilon), by RootMeanSquare,  y = x * rstd * gamma
 // y is of the sum as the arithmetic has it: x is rounded once to the elements' type, and so is y.
-struct AddRmsNormProgram {
+struct AddRmsNormProgram : RootMeanSquare {
   enum Input { kX1, kX2, kInputs };
-  enum Output { kX, kY, kOutputs };
-  enum Parameter { kGamma, kParameters };
-  enum Scalar { kEpsilon, kScalars };
-  enum Term { kNumbers = 0, kRstd = 0, kTerms, kStatistics = 1 };
-  enum Sum { kSums = 1, kColumnSums = 0 };
-  static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
-  static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
-  static constexpr bool kFoldsInDouble = false;
-  static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
+  enum Output { kSum, kY, kOutputs };
 
   template <class T>
   static RowKernels<Wide<T>> kernels() {
@@ -29,20 +21,14 @@ struct AddRmsNormProgram {
   }
 
   template <class V>
-  static HWY_INLINE void sum(const V* in, const V*, const V*, V* sums) {
-    const V x = hn::Add(in[kX1], in[kX2]);
-    sums[0] = hn::MulAdd(x, x, sums[0]);
-  }
-
-  template <class W, class V>
-  static HWY_INLINE auto finish(const V* means, const double* scalars, V* row) {
-    return norm_rstd<W>(means[0], means[0], scalars[kEpsilon], row[kRstd]);
+  static HWY_INLINE void combine(V* in, const V*) {
+    in[kX] = hn::Add(in[kX1], in[kX2]);
   }
 
   template <class V>
   static HWY_INLINE void map(const V* in, const V* column, const V* row, V*, V* out) {
-    out[kX] = hn::Add(in[kX1], in[kX2]);
-    out[kY] = hn::Mul(hn::Mul(out[kX], row[kRstd]), column[kGamma]);
+    out[kSum] = in[kX];
+    out[kY] = hn::Mul(normalised(in, row), column[kGamma]);
   }
 };
 
@@ -53,21 +39,19 @@ namespace descend::kernels::DESCEND_TARGET {
 namespace {
 
 constexpr double of_nothing[] = {std::numeric_limits<double>::quiet_NaN()};
+constexpr auto exact_sums = sum_squares;
+constexpr auto exact_statistics = exact_rstd;
 
-void exact_sums(int64_t n, const double* const* in, const double* const*, const double*, double* sums) {
-  for (int64_t c = 0; c < n; ++c) sums[0] += (in[0][c] + in[1][c]) * (in[0][c] + in[1][c]);
+void exact_combine(int64_t n, double* const* in, const double*) {
+  for (int64_t c = 0; c < n; ++c) in[0][c] += in[1][c];
 }
 
-void exact_statistics(const double* numbers, const double* means, double* rstd) {
-  rstd[0] = 1 / std::sqrt(means[0] + numbers[0]);
-}
-
-void exact_map(int64_t n, const double* const* in, const double* const* column, const double* numbers,
+void exact_map(int64_t n, const double* const* in, const double* const* column, const double* epsilon,
                const double* means, double* x, double* const*) {
   double rstd;
-  exact_statistics(numbers, means, &rstd);
+  exact_rstd(epsilon, means, &rstd);
   for (int64_t c = 0; c < n; ++c) {
-    x[c] = in[0][c] + in[1][c];
+    x[c] = in[0][c];
     x[c + kExactColumns] = x[c] * rstd * column[0][c];
   }
 }
@@ -76,4 +60,4 @@ void exact_map(int64_t n, const double* const* in, const double* const* column, 
 
 }  // namespace descend::kernels::DESCEND_TARGET
 
-DESCEND_ROW_FORWARD(add_rms_norm, AddRmsNormProgram)
+DESCEND_ROW_FORWARD(add_rms_norm, AddRmsNormProgram, .exact_combine = exact_combine)

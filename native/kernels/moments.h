@@ -1,4 +1,4 @@
-// Layer norm and its gradient in double: of rows whose sums leave the range of the fast loops.
+// Norms and layer norm's gradient in double: of rows whose sums leave the range of the fast loops.
 #pragma once
 
 #include <cmath>
@@ -6,7 +6,16 @@
 
 namespace descend::kernels {
 
-// Behind the two sums is the pivot.
+// RMS norm's sum and its rstd. Epsilon is the first of the call's numbers.
+inline void sum_squares(int64_t n, const double* const* in, const double* const*, const double*, double* sums) {
+  for (int64_t c = 0; c < n; ++c) sums[0] += in[0][c] * in[0][c];
+}
+
+inline void exact_rstd(const double* epsilon, const double* means, double* rstd) {
+  rstd[0] = 1 / std::sqrt(means[0] + epsilon[0]);
+}
+
+// Layer norm's sums, behind which is the pivot.
 inline void sum_moments(int64_t n, const double* const* in, const double* const*, const double*, double* sums) {
   for (int64_t c = 0; c < n; ++c) {
     const double distance = in[0][c] - sums[2];

@@ -49,6 +49,35 @@ HWY_INLINE hn::Mask<Tag<double>> norm_rstd(Vector<double> squares, Vector<double
                  hn::Le(squares, splat(std::numeric_limits<double>::max())));
 }
 
+// What the RMS norms have in common.
+//   rstd = 1 / sqrt(mean(x * x) + epsilon)
+struct RootMeanSquare {
+  enum Input { kX, kInputs };
+  enum Parameter { kGamma, kParameters };
+  enum Scalar { kEpsilon, kScalars };
+  enum Term { kNumbers = 0, kRstd = 0, kTerms, kStatistics = 1 };
+  enum Sum { kSums = 1, kColumnSums = 0 };
+  static constexpr int kRowsAtOnce = kHasVectors ? 2 : 1;
+  static constexpr int kRowsMapped = kHasVectors ? 2 : 1;
+  static constexpr bool kFoldsInDouble = false;
+  static constexpr Nan kNan = Nan::kOfBfloat16;  // rows with any are computed in double
+
+  template <class V>
+  static HWY_INLINE void sum(const V* in, const V*, const V*, V* sums) {
+    sums[0] = hn::MulAdd(in[kX], in[kX], sums[0]);
+  }
+
+  template <class W, class V>
+  static HWY_INLINE auto finish(const V* means, const double* scalars, V* row) {
+    return norm_rstd<W>(means[0], means[0], scalars[kEpsilon], row[kRstd]);
+  }
+
+  template <class V>
+  static HWY_INLINE V normalised(const V* in, const V* row) {
+    return hn::Mul(in[kX], row[kRstd]);
+  }
+};
+
 // Mean and variance of a row; what layer norm and group norm have in common.
 //   d = x - pivot,  mean = pivot + mean(d),  rstd = 1 / sqrt(mean(d * d) - mean(d)^2 + epsilon)
 //   xhat = (x - centre) * rstd + level

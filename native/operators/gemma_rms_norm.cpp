@@ -1,27 +1,23 @@
-// aclnnGemmaRmsNorm: contract and plan. The kernel is RMS norm's, with gamma + 1.
+// aclnnGemmaRmsNorm: contract and plan.
 #include "operators/rms_norm_shape.h"
 
 namespace descend::kernels {
 template <class T>
-void rms_norm(const RowProblem<Wide<T>>& problem, void* scratch);
+void gemma_rms_norm(const RowProblem<Wide<T>>& problem, void* scratch);
 }
 
 namespace descend {
 namespace {
 
 const RowOperands& parts() {
-  static const RowOperands at = [] {
-    RowOperands made = rms_norm_operands();
-    made.added = 1;
-    return made;
-  }();
+  static const RowOperands at = rms_norm_operands();
   return at;
 }
 
 void make_plan(const Call& call, const RowShape& shape, Plan& plan) {
   if (shape.rows == 0) return;
   with_element_type(row_element(call, parts()),
-                    [&]<class T>(T) { plan_row_operator<T>(call, parts(), shape, kernels::rms_norm<T>, plan); });
+                    [&]<class T>(T) { plan_row_operator<T>(call, parts(), shape, kernels::gemma_rms_norm<T>, plan); });
 }
 
 DtypeRow row(DtypeSet x) { return {kRmsNormBfloat16, {x, x, x, DtypeSet{Dtype::kFloat}}}; }
@@ -37,8 +33,9 @@ extern const Operator gemma_rms_norm{
         "y    = x * rstd * (1 + gamma)",
     .source = "aclnnGemmaRmsNorm",
     .notes =
-        "gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is rounded to FLOAT, DOUBLE where a "
-        "tensor is. Where rstd is allocated it is FLOAT, DOUBLE for DOUBLE input, and has x's rank with 1 for each "
+        "gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is computed in FLOAT, DOUBLE "
+        "where a tensor is. Where rstd is allocated it is FLOAT, DOUBLE for DOUBLE input, and has x's rank with 1 for "
+        "each "
         "dimension of gamma. Strided and empty tensors are fine. host also takes DOUBLE and any mix of floating "
         "dtypes for gamma and the outputs.",
     .products = kRmsNormBfloat16 | ProductSet(Product::kHost),

@@ -28,7 +28,6 @@ struct RowOperands {
   std::vector<int> sums = {};        // over the columns; forwards have none
   std::vector<int> statistics = {};  // results that are a number a row; may be null
   std::vector<int> scalars = {};     // attributes that are numbers of the call
-  int added = 0;                     // to each parameter
   bool may_be_one_row = false;       // on every product: parameters may have all dimensions of x
   int repeated = -1;                 // an input that may be as the parameters: every row is then the same
   Code code = Code::kParamInvalid;   // of what check_row_operands refuses

@@ -1,0 +1,46 @@
+#include <limits>
+
+#include "kernels/dispatch.h"
+#include "kernels/moments.h"
+#include "kernels/norm_finish-inl.h"
+#include "kernels/rows/operator.h"
+#include "kernels/rows/shared-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace descend::kernels::HWY_NAMESPACE {
+
+//   rstd = 1 / sqrt(mean(x * x) + epsilon), by RootMeanSquare,  y = x * rstd * (1 + gamma)
+struct GemmaRmsNormProgram : RootMeanSquare {
+  template <class T>
+  static RowKernels<Wide<T>> kernels() {
+    return row_kernels<GemmaRmsNormProgram, T>();
+  }
+
+  template <class V>
+  static HWY_INLINE V map(const V* in, const V* column, const V* row, V*) {
+    return hn::Mul(normalised(in, row), hn::Add(hn::Set(hn::DFromV<V>(), 1), column[kGamma]));
+  }
+};
+
+}  // namespace descend::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+namespace descend::kernels::DESCEND_TARGET {
+namespace {
+
+constexpr double of_nothing[] = {std::numeric_limits<double>::quiet_NaN()};
+constexpr auto exact_sums = sum_squares;
+constexpr auto exact_statistics = exact_rstd;
+
+void exact_map(int64_t n, const double* const* in, const double* const* column, const double* epsilon,
+               const double* means, double* y, double* const*) {
+  double rstd;
+  exact_rstd(epsilon, means, &rstd);
+  for (int64_t c = 0; c < n; ++c) y[c] = in[0][c] * rstd * (1 + column[0][c]);
+}
+
+}  // namespace
+
+}  // namespace descend::kernels::DESCEND_TARGET
+
+DESCEND_ROW_FORWARD(gemma_rms_norm, GemmaRmsNormProgram)

@@ -118,7 +118,7 @@ def test_gradients(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("columns", [*range(1, 10), 15, 16, 17])
+@pytest.mark.parametrize("columns", [*range(1, 10), 15, 16, 17, 33, 63, 64, 100, 128, 129])
 def test_gradients_of_few_columns_are_those_of_rows_with_gaps(columns, dtype):
     """Rows one behind the other are made together, others alone: the bits are the same, with a class and without."""
     for rows, way in itertools.product((1, 7, 700), WAYS):

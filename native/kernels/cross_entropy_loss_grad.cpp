@@ -77,30 +77,11 @@ HWY_INLINE void make_columns(const CrossEntropyLossGrad<T>& p, int64_t row, cons
   }
 }
 
-// Columns of a short row at most. With 16 registers a second vector takes longer than the exp that it saves.
-template <class W>
-inline constexpr int64_t kShortColumns = HWY_TARGET == HWY_AVX3 ? kPackLanes<W> : kVectorLanes<W>;
-
-// A short row, its class among the others: one exp of each. Where smoothing has no weights.
-template <class T>
-HWY_INLINE void make_short_row(const CrossEntropyLossGrad<T>& p, int64_t row, const Terms& terms, int64_t target,
-                               T* y) {
-  using W = Wide<T>;
-  const Tag<W> d;
-  const TwoParts<W> lse(p.is_input ? p.lse[row] : 0);
-  const auto factor = splat(static_cast<W>(terms.factor)), minus = splat(static_cast<W>(terms.smooth));
-  const auto of_class = splat(static_cast<W>(terms.at_class));
-  const auto place = splat(static_cast<W>(target));
-  map_columns<false>(p.log_prob.row(row), y, p.columns, [&](auto v, auto, int64_t, size_t k) DESCEND_INLINED {
-    const auto is_class = hn::Eq(hn::Iota(d, static_cast<int>(k * kVectorLanes<W>)), place);
-    return hn::MulSub(exp<W>(lse.less(v)), factor, hn::IfThenElse(is_class, of_class, minus));
-  });
-}
-
 // Rows of so few columns that lie one behind the other are made a tile at a time, as if they were one row: what is done
-// once for a row would take most of the time.
+// once for a row, such as the exp at its class, would take much of the time. On a Zen 5 4096 x 33 bfloat16 takes 0.50
+// of the time row by row, 4096 x 100 takes 0.80.
 template <class W>
-inline constexpr int64_t kTileColumns = kVectorLanes<W>;
+inline constexpr int64_t kTileColumns = 4 * kPackLanes<W>;
 inline constexpr int64_t kTileElements = 512;
 
 // A tile of such rows, to y. The numbers of a row stand beside each of its elements. Where smoothing has no weights.
@@ -150,30 +131,27 @@ HWY_INLINE void make_tile(const CrossEntropyLossGrad<T>& p, int64_t first, int64
 template <bool kAhead, class T>
 void gradients(const CrossEntropyLossGrad<T>& p, int64_t first, int64_t end, bool streams) {
   Stage<T, kSpanColumns> stage;
-  const bool is_short = p.columns <= kShortColumns<Wide<T>> && (p.weight == nullptr || p.smoothing == 0);
+  const bool in_tiles = p.columns <= kTileColumns<Wide<T>> && (p.weight == nullptr || p.smoothing == 0) &&
+                        p.log_prob.stride == p.columns && p.out.stride == p.columns;
   const double grad_of_all = p.reduction == Reduction::kMean ? p.grad[0] / p.counted->weight : p.grad[0];
   int64_t row = first;
-  if (is_short && p.columns <= kTileColumns<Wide<T>> && p.log_prob.stride == p.columns && p.out.stride == p.columns) {
-    for (const int64_t tile = kTileElements / p.columns; row < end; row += tile) {
-      const int64_t rows = HWY_MIN(tile, end - row), n = rows * p.columns;
-      const Rows<T> to{p.out.row(row), n};
-      make_tile<kAhead>(p, row, rows, grad_of_all, streams ? stage.rows(to, n).data : to.data);
-      if (streams) stage.stream(to, 1, n);
-    }
+  for (const int64_t tile = kTileElements / p.columns; in_tiles && row < end; row += tile) {
+    const int64_t rows = HWY_MIN(tile, end - row), n = rows * p.columns;
+    const Rows<T> to{p.out.row(row), n};
+    make_tile<kAhead>(p, row, rows, grad_of_all, streams ? stage.rows(to, n).data : to.data);
+    if (streams) stage.stream(to, 1, n);
   }
   for (; row < end; ++row) {
     const int64_t target = p.targets.of(row);
     const Terms terms = terms_of(p, row, target, grad_of_all);
     // First: out may be log_prob's memory.
-    const T of_class = target >= 0 && !is_short ? make_class(p, row, terms, target) : T{};
+    const T of_class = target >= 0 ? make_class(p, row, terms, target) : T{};
     for (int64_t c = 0; c < p.columns; c += kSpanColumns) {
       const int64_t n = HWY_MIN(kSpanColumns, p.columns - c);
       const Rows<T> to{p.out.row(row) + c, n};
       T* const y = streams ? stage.rows(to, n).data : to.data;
       if (target == Targets::kIgnored) {
         std::memset(static_cast<void*>(y), 0, static_cast<size_t>(n) * sizeof(T));
-      } else if (is_short) {
-        make_short_row(p, row, terms, target, y);
       } else {
         make_columns<kAhead>(p, row, terms, c, n, y);
         if (c <= target && target < c + n) y[target - c] = of_class;

@@ -3,8 +3,8 @@
 # They are files and not links, for a wheel turns a link into a copy, and the loader matches a library that another one
 # needs by its soname.
 set(CANN_NAMES
-  acl_op_compiler acl_rt acl_tdt_channel ascend_dump ascend_ml ascendcl ge_runner graph hccl msprofiler mspti nnopbase
-  opapi opapi_math opapi_nn opapi_transformer)
+  acl_op_compiler acl_rt acl_tdt_channel ascend_dump ascend_hal ascend_ml ascendcl ge_runner graph hccl msprofiler mspti
+  nnopbase opapi opapi_math opapi_nn opapi_transformer)
 
 # The linker wants to see in such a library what a program takes from it: the same names as libdescend.so has.
 add_custom_command(

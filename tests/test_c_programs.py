@@ -542,14 +542,16 @@ def exported_names() -> set[str]:
 @needs_linux
 def test_the_library_exports_the_interface_and_nothing_else():
     symbols = exported_names()
-    assert all(re.match(r"^(acl|Acl|descend|rt|Msprof|Hccl)[A-Za-z0-9]+$", s) for s in symbols), sorted(symbols)
+    assert all(re.match(r"^(acl|Acl|descend|rt|Msprof|Hccl|hal)[A-Za-z0-9]+$", s) for s in symbols), sorted(symbols)
     declared = {re.search(r"(\w+)\(", line).group(1) for line in SIGNATURES.strip().splitlines()}  # type: ignore[union-attr]
     assert declared <= symbols, declared - symbols
 
 
 def test_the_page_for_cann_users_names_every_function():
     page = (ROOT / "docs" / "coming-from-cann.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:[aA]cl|descend|rt|Msprof|Hccl)[A-Za-z0-9]+)`", page.split("## Every function")[1]))
+    named = set(
+        re.findall(r"`((?:[aA]cl|descend|rt|Msprof|Hccl|hal)[A-Za-z0-9]+)`", page.split("## Every function")[1])
+    )
     phases = {name for page in PAGES.values() for name in (page.c_name, f"{page.c_name}GetWorkspaceSize")}
     assert named | phases == exported_names()
 

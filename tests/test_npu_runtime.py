@@ -5,6 +5,7 @@ Data is made on the CPU and moved. Each test that changes what a process has is 
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -58,6 +59,28 @@ print({library.aclInit(None) for library in libraries[1:]}, libraries[0].aclInit
 def test_pytorchs_profiler_works_on_the_cpu():
     code = "with torch.profiler.profile() as p: torch.ones(3) + 1\n"
     assert run(code + "print(any(e.name == 'aten::add' for e in p.events()))") == "True\n"
+
+
+def test_its_profiler_records_what_the_host_does(tmp_path):
+    code = f"""{START}
+from torch_npu import profiler
+activities = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU]
+files = profiler.tensorboard_trace_handler({str(tmp_path)!r})
+schedule = profiler.schedule(wait=0, warmup=1, active=1)
+options = {{"record_shapes": True, "profile_memory": True, "with_stack": True}}
+x = torch.ones(4, 16, device="npu")
+with profiler.profile(activities=activities, schedule=schedule, on_trace_ready=files, **options) as profile:
+    for _ in range(2):
+        y = torch.nn.functional.layer_norm(x, (16,))
+        profile.step()
+print(y.shape)
+"""
+    done = forks.run(code, check=True, loaded="torch_npu")  # it says that it has nothing of the device
+    assert done.stdout.splitlines()[-1] == "torch.Size([4, 16])"
+    (trace,) = tmp_path.rglob("trace_view.json")
+    assert any(event.get("name") == "aten::native_layer_norm" for event in json.loads(trace.read_text()))
+    assert all("NPU:0" in path.read_text() for path in trace.parent.glob("*memory*.csv"))
+    assert len(list(trace.parent.glob("*memory*.csv"))) == 2
 
 
 def test_settings_of_python_hold_for_it():

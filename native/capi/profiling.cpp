@@ -16,6 +16,8 @@ namespace {
 
 // Msprof's codes.
 constexpr Code kMsprofError{5}, kMsprofUninitialized{6};
+// The driver's.
+constexpr Code kDriverInvalid{3}, kDriverUnsupported{0xfffe};
 
 int32_t report_nowhere(const char* function, const void* data) noexcept {
   if (data == nullptr) return report(function, kMsprofError, "there is no data.");
@@ -27,6 +29,18 @@ thread_local aclmdlRICaptureMode capture_mode = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL
 }  // namespace
 
 extern "C" {
+
+// Two functions of the driver's library, libascend_hal.so, tell torch_npu's profiler which clock to read. With no
+// frequency of the device's clock it reads the host's. This version of the interface is the first that has one.
+ACL_FUNC_VISIBILITY int32_t halGetAPIVersion(int32_t* version) {
+  if (version == nullptr) return report("halGetAPIVersion", kDriverInvalid, "version is null, but must be given.");
+  *version = 0x071905;
+  return 0;
+}
+
+ACL_FUNC_VISIBILITY int32_t halGetDeviceInfo(uint32_t, int32_t, int32_t, int64_t*) {
+  return report("halGetDeviceInfo", kDriverUnsupported, "there is no driver that could be asked about a device.");
+}
 
 // The callback would be called when profiling starts. It never starts.
 ACL_FUNC_VISIBILITY int32_t MsprofRegisterCallback(uint32_t, int32_t (*handle)(uint32_t, void*, uint32_t)) {

@@ -103,6 +103,14 @@ TEST_CASE("a profiler that is not there") {
     CHECK_MESSAGE(sentence() == std::string(name) + ": there is no profiler of the device.", sentence());
     CHECK(tell(0, nullptr, 0) == 5);
   }
+  const auto version = find<int (*)(int*)>("halGetAPIVersion");
+  int number = 0;
+  CHECK(version(&number) == 0);
+  CHECK(number == 0x071905);
+  CHECK(version(nullptr) == 3);  // DRV_ERROR_INVALID_VALUE
+  int64_t frequency = 7;
+  CHECK(find<int (*)(uint32_t, int, int, int64_t*)>("halGetDeviceInfo")(0, 0, 24, &frequency) == 0xfffe);
+  CHECK(frequency == 7);
   const auto hash = find<uint64_t (*)(const char*, size_t)>("MsprofGetHashId");
   CHECK(hash("a", 1) == hash("abc", 1));
   CHECK(hash("a", 1) != hash("b", 1));

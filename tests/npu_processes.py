@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch_npu
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import init_device_mesh
@@ -74,6 +75,8 @@ def collectives(rank: int, size: int) -> None:
     for work in distributed.batch_isend_irecv(pair):
         work.wait()
     assert y[0].item() == (rank - 1) % size + 1
+    parts_of_unequal_sizes(rank, size)
+    calls_in_a_group(rank, size)
     distributed.barrier()
     objects = [None] * size
     distributed.all_gather_object(objects, {"rank": rank})
@@ -81,6 +84,59 @@ def collectives(rank: int, size: int) -> None:
     here = torch.ones(2)
     distributed.all_reduce(here)  # a tensor of the CPU in the same group
     assert here[0].item() == size
+
+
+def parts_of_unequal_sizes(rank: int, size: int) -> None:
+    """Process i has i + 1 rows."""
+    sizes, total = list(range(1, size + 1)), size * (size + 1) / 2
+    mine = torch.full((rank + 1, 2), float(rank), device="npu")
+    expected = [i for i in range(size) for _ in range(i + 1)]
+    for dtype in (torch.float32, torch.float16, torch.int16, torch.bool):
+        parts = [torch.empty(n, 2, dtype=dtype, device="npu") for n in sizes]
+        distributed.all_gather(parts, mine.to(dtype))
+        assert [t[0, 1].item() for t in parts] == [torch.tensor(i).to(dtype).item() for i in range(size)]
+        whole = torch.empty(len(expected), 2, dtype=dtype, device="npu")
+        torch_npu.distributed.all_gather_into_tensor_uneven(whole, mine.to(dtype), output_split_sizes=sizes)
+        assert whole[:, 0].tolist() == torch.tensor(expected).to(dtype).tolist()
+    given = whole.float()
+    for op, sum_or_mean in ((ReduceOp.SUM, total), (ReduceOp.AVG, total / size)):
+        result = torch.empty_like(mine)
+        each = given * 0 + rank + 1
+        torch_npu.distributed.reduce_scatter_tensor_uneven(result, each, input_split_sizes=sizes, op=op)
+        assert torch.equal(result, torch.full_like(mine, sum_or_mean))
+        assert each.unique().item() == rank + 1
+        result = torch.empty_like(mine)
+        distributed.reduce_scatter(result, list(each.split(sizes)), op=op)
+        assert torch.equal(result, torch.full_like(mine, sum_or_mean))
+    counts = [[i + 1] * size for i in range(size)]
+    mixed = torch.empty(int(total), device="npu")
+    given = torch.full((size * (rank + 1),), float(rank), device="npu")
+    torch_npu.distributed.all_to_all_vc(mixed, given, counts)
+    assert mixed.tolist() == expected
+    for wrong, sentence in (([1], "Number of tensor splits"), ([1] * size, "Split sizes doesn't match")):
+        try:
+            torch_npu.distributed.all_gather_into_tensor_uneven(whole, mine, output_split_sizes=wrong)
+        except RuntimeError as error:
+            assert sentence in str(error)
+        else:
+            raise AssertionError("wrong sizes were taken")
+
+
+def calls_in_a_group(rank: int, size: int) -> None:
+    ones = torch.ones(size, device="npu")
+    for device in (None, torch.device("npu", 0)):
+        x, y = ones.clone(), ones.clone()
+        with distributed._coalescing_manager(device=device, async_ops=True) as works:
+            distributed.all_reduce(x)
+            distributed.all_reduce(y)
+        works.wait()
+        part = torch.empty(1, device="npu")
+        with distributed._coalescing_manager(device=device):
+            distributed.reduce_scatter_tensor(part, ones * rank)
+        with distributed._coalescing_manager(device=device):
+            distributed.all_gather_into_tensor(y, part)
+        assert x.tolist() == [size] * size
+        assert y.tolist() == [size * (size - 1) / 2] * size
 
 
 def model() -> nn.Module:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, distributed
 from descend.npu import boxed
 
 _SERVED = (
-    *("allgather_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "alltoall_"),
+    *("allgather_coalesced_", "allgather_into_tensor_coalesced_", "alltoall_"),
     *("alltoall_base_", "barrier", "broadcast_", "gather_", "monitored_barrier_", "recv_", "recv_any_source_"),
     *("scatter_", "send"),
 )
@@ -40,13 +41,14 @@ def install() -> None:
     for name in _SERVED:
         boxed.implement(f"c10d::{name}", _Move(f"c10d::{name}"), "PrivateUse1")
     boxed.implement("c10d::_allgather_base_", _Gathering("c10d::_allgather_base_"), "PrivateUse1")
+    boxed.implement("c10d::allgather_", _GatheringLists("c10d::allgather_"), "PrivateUse1")
     for name, divided in _REDUCING.items():
-        boxed.implement(f"c10d::{name}", _Reduction(f"c10d::{name}", divided), "PrivateUse1")
+        kind = _ReducingLists if name == "reduce_scatter_" else _Reduction
+        boxed.implement(f"c10d::{name}", kind(f"c10d::{name}", divided), "PrivateUse1")
     backend: Any = distributed.Backend
     backend._plugins["HCCL"] = backend._BackendPlugin(_creator(), True)
     backend.backend_capability["hccl"] = ["npu", "cpu"]
-    for module in (distributed, distributed.distributed_c10d):
-        module.batch_isend_irecv = _batch_isend_irecv  # type: ignore[attr-defined]
+    _without_groups_of_calls()
 
 
 class _Move(boxed.Kernel):
@@ -100,6 +102,64 @@ class _Gathering(_Move):
         return output, work
 
 
+class _GatheringLists(_Move):
+    """HCCL gathers tensors of unequal shapes, too."""
+
+    def __call__(self, outputs: list[list[Tensor]], inputs: list[Tensor], group: Any, *args: Any, **named: Any) -> Any:
+        if _have_one_shape(outputs):
+            return super().__call__(outputs, inputs, group, *args, **named)
+        sizes = [tensor.numel() for tensor in outputs[0]]
+        row = outputs[0][0].new_empty(sum(sizes))
+        work = _gather_parts(row, inputs[0].flatten(), sizes, distributed.ProcessGroup.unbox(group))
+        work.wait()
+        for tensor, part in zip(outputs[0], row.split(sizes), strict=True):
+            tensor.copy_(part.view(tensor.shape))
+        return outputs, work.boxed()
+
+
+class _ReducingLists(_Reduction):
+    """HCCL reduces and scatters tensors of unequal shapes, too."""
+
+    def __call__(self, outputs: list[Tensor], inputs: list[list[Tensor]], group: Any, *args: Any, **named: Any) -> Any:
+        if _have_one_shape(inputs):
+            return super().__call__(outputs, inputs, group, *args, **named)
+        sizes = [tensor.numel() for tensor in inputs[0]]
+        row = torch.cat([tensor.flatten() for tensor in inputs[0]])
+        op = distributed.ReduceOp.RedOpType(args[0].op())
+        work = _reduce_parts(outputs[0], row, sizes, op, distributed.ProcessGroup.unbox(group))
+        return outputs, work.boxed()
+
+
+def _have_one_shape(lists: Sequence[Sequence[Tensor]]) -> bool:
+    return len({tensor.shape for tensors in lists for tensor in tensors}) < 2
+
+
+def _gather_parts(output: Tensor, part: Tensor, sizes: Sequence[int], group: Any) -> distributed.Work:
+    """Gathers parts whose first dimension has the given sizes: each process sends its own to all."""
+    lengths = [part.size(0)] * len(sizes)
+    return distributed.all_to_all_single(output, torch.cat([part] * len(sizes)), sizes, lengths, group, async_op=True)
+
+
+def _reduce_parts(output: Tensor, parts: Tensor, sizes: Sequence[int], op: Any, group: Any) -> distributed.Work:
+    """Reduces parts whose first dimension has the given sizes. Each process reduces all, and takes its own."""
+    parts = parts.clone()
+    work = distributed.all_reduce(parts, op, group, async_op=True)
+    work.wait()
+    output.copy_(parts.split(sizes)[distributed.get_rank(group)].view(output.shape))
+    return work
+
+
+def _sizes_of_parts(sizes: Sequence[int], parts: Tensor, count: int) -> Sequence[int]:
+    """The sizes, which have torch_npu's default, after torch_npu's checks."""
+    if not sizes:
+        sizes = [parts.size(0) // count] * count
+    if len(sizes) != count:
+        raise RuntimeError(f"Number of tensor splits not equal to group size: {len(sizes)} and {count}.")
+    if sum(sizes) != parts.size(0):
+        raise RuntimeError(f"Split sizes doesn't match total dim 0 size: their sum is {sum(sizes)}, not {parts.size(0)}.")
+    return sizes
+
+
 def _moved(tensor: Tensor) -> Tensor:
     return tensor.view(_MOVED_AS[tensor.dtype]) if tensor.dtype in _MOVED_AS else tensor
 
@@ -115,17 +175,56 @@ def _creator() -> Callable[[Any, Any], Any]:
     groups: list[Any] = []  # PyTorch keeps the C++ part of a group alone
 
     class Gloo(torch._C._distributed_c10d.ProcessGroupGloo):
-        """torch_npu's gather, in Python, calls this method of a group and not the dispatcher's operator."""
+        """torch_npu's functions in Python call methods of a group, and not the dispatcher's operators."""
+
+        group_name: str
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"{name} is a part of HCCL's groups that this one has not: it is a group of gloo.")
+
+        def _group(self) -> distributed.ProcessGroup:
+            return distributed.distributed_c10d._resolve_process_group(self.group_name)  # type: ignore[arg-type]
+
+        def all_gather_into_tensor_uneven(self, output: Tensor, part: Tensor, sizes: Sequence[int]) -> distributed.Work:
+            return _gather_parts(output, part, _sizes_of_parts(sizes, output, self.size()), self._group())
+
+        def reduce_scatter_tensor_uneven(
+            self, output: Tensor, parts: Tensor, sizes: Sequence[int], options: Any
+        ) -> distributed.Work:
+            sizes = _sizes_of_parts(sizes, parts, self.size())
+            return _reduce_parts(output, parts, sizes, options.reduceOp, self._group())
+
+        def alltoallvc(self, output: Tensor, given: Tensor, counts: Sequence[int]) -> distributed.Work:
+            row, column = counts[self.rank() * self.size() :][: self.size()], counts[self.rank() :: self.size()]
+            sizes = [*column], [*row]
+            return distributed.all_to_all_single(output.view(-1), given.flatten(), *sizes, self._group(), async_op=True)
 
         def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *options: Any) -> Any:
             views = boxed.changed((outputs, inputs), lambda tensor: boxed.on_cpu(_moved(tensor)))
             return super().allgather(*views, *options)  # type: ignore[misc]
 
     def create(given: Any, options: Any) -> Any:
-        groups.append(Gloo(given.store, given.group_rank, given.group_size, timeout=given.timeout))
-        return groups[-1]
+        group = Gloo(given.store, given.group_rank, given.group_size, timeout=given.timeout)
+        group.group_name = given.group_id
+        groups.append(group)
+        return group
 
     return create
+
+
+def _without_groups_of_calls() -> None:
+    """Has PyTorch make the calls of a group one after the other: gloo has no groups of calls."""
+    coalescing: Any = distributed.distributed_c10d._coalescing_manager
+
+    @contextmanager
+    def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Any]:
+        on_device = device is not None and torch.device(device).type == "npu"
+        with coalescing(group, None if on_device else device, async_ops) as works:
+            yield works
+
+    for module in (distributed, distributed.distributed_c10d):
+        module._coalescing_manager = _coalescing_manager  # type: ignore[attr-defined]
+        module.batch_isend_irecv = _batch_isend_irecv  # type: ignore[attr-defined]
 
 
 def _batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Any]:

@@ -134,13 +134,13 @@ def _have_one_shape(lists: Sequence[Sequence[Tensor]]) -> bool:
     return len({tensor.shape for tensors in lists for tensor in tensors}) < 2
 
 
-def _gather_parts(output: Tensor, part: Tensor, sizes: Sequence[int], group: Any) -> distributed.Work:
+def _gather_parts(output: Tensor, part: Tensor, sizes: Sequence[int], group: Any) -> Any:
     """Gathers parts whose first dimension has the given sizes: each process sends its own to all."""
     lengths = [part.size(0)] * len(sizes)
     return distributed.all_to_all_single(output, torch.cat([part] * len(sizes)), sizes, lengths, group, async_op=True)
 
 
-def _reduce_parts(output: Tensor, parts: Tensor, sizes: Sequence[int], op: Any, group: Any) -> distributed.Work:
+def _reduce_parts(output: Tensor, parts: Tensor, sizes: Sequence[int], op: Any, group: Any) -> Any:
     """Reduces parts whose first dimension has the given sizes. Each process reduces all, and takes its own."""
     parts = parts.clone()
     work = distributed.all_reduce(parts, op, group, async_op=True)
@@ -156,7 +156,9 @@ def _sizes_of_parts(sizes: Sequence[int], parts: Tensor, count: int) -> Sequence
     if len(sizes) != count:
         raise RuntimeError(f"Number of tensor splits not equal to group size: {len(sizes)} and {count}.")
     if sum(sizes) != parts.size(0):
-        raise RuntimeError(f"Split sizes doesn't match total dim 0 size: their sum is {sum(sizes)}, not {parts.size(0)}.")
+        raise RuntimeError(
+            f"Split sizes doesn't match total dim 0 size: their sum is {sum(sizes)}, not {parts.size(0)}."
+        )
     return sizes
 
 
@@ -172,6 +174,7 @@ def _divided(value: Any, count: int, in_place: bool) -> Any:
 
 def _creator() -> Callable[[Any, Any], Any]:
     """What makes a group of gloo for one of hccl, whose own options say nothing to gloo."""
+    c10d: Any = distributed.distributed_c10d
     groups: list[Any] = []  # PyTorch keeps the C++ part of a group alone
 
     class Gloo(torch._C._distributed_c10d.ProcessGroupGloo):
@@ -182,19 +185,19 @@ def _creator() -> Callable[[Any, Any], Any]:
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"{name} is a part of HCCL's groups that this one has not: it is a group of gloo.")
 
-        def _group(self) -> distributed.ProcessGroup:
-            return distributed.distributed_c10d._resolve_process_group(self.group_name)  # type: ignore[arg-type]
+        def _group(self) -> Any:
+            return c10d._resolve_process_group(self.group_name)
 
-        def all_gather_into_tensor_uneven(self, output: Tensor, part: Tensor, sizes: Sequence[int]) -> distributed.Work:
+        def all_gather_into_tensor_uneven(self, output: Tensor, part: Tensor, sizes: Sequence[int]) -> Any:
             return _gather_parts(output, part, _sizes_of_parts(sizes, output, self.size()), self._group())
 
         def reduce_scatter_tensor_uneven(
             self, output: Tensor, parts: Tensor, sizes: Sequence[int], options: Any
-        ) -> distributed.Work:
+        ) -> Any:
             sizes = _sizes_of_parts(sizes, parts, self.size())
             return _reduce_parts(output, parts, sizes, options.reduceOp, self._group())
 
-        def alltoallvc(self, output: Tensor, given: Tensor, counts: Sequence[int]) -> distributed.Work:
+        def alltoallvc(self, output: Tensor, given: Tensor, counts: Sequence[int]) -> Any:
             row, column = counts[self.rank() * self.size() :][: self.size()], counts[self.rank() :: self.size()]
             sizes = [*column], [*row]
             return distributed.all_to_all_single(output.view(-1), given.flatten(), *sizes, self._group(), async_op=True)

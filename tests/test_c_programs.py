@@ -220,7 +220,8 @@ def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
     commands.append(f"{CXX} -std=c++11 {strict} -I{include} -I{include}/aclnnop newer.cc")
     # Some include nothing but what an operator's header brings with it.
     (tmp_path / "brought.cc").write_text(
-        '#include "aclnnop/aclnn_rms_norm.h"\n'
+        '#include "aclnnop/aclnn_group_norm_backward.h"\n'
+        "std::array<bool, 3> mask{{true, true, false}};\n"
         "std::int64_t size(std::size_t n) { void *p = malloc(n); if (!p) exit(EXIT_FAILURE); free(p); return 0; }\n"
         "aclSysParamOpt option() { return aclrtGetSocName() ? ACL_OPT_DETERMINISTIC : ACL_OPT_STRONG_CONSISTENCY; }\n"
     )

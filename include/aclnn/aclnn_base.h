@@ -2,6 +2,11 @@
 #ifndef DESCEND_ACLNN_ACLNN_BASE_H_
 #define DESCEND_ACLNN_ACLNN_BASE_H_
 
+/* Some of CANN's headers of operators include it, and programs rely on it. */
+#ifdef __cplusplus
+#include <array>
+#endif
+
 #include "../acl/acl_rt.h"
 #include "acl_meta.h"
 

@@ -195,6 +195,12 @@ def test_betas_that_are_below_0_or_above_1(step):
     for beta1, beta2 in ((-0.5, 0.9), (0.9, -0.5), (1.5, 0.9)):
         call = arguments((50,), step=step, beta1=beta1, beta2=beta2, amsgrad=True)
         check(call, descend.apply_adam_w_v2(**call))
+    call = arguments((50,), step=step, beta2=1.5)  # 1 - beta2^t has no root
+    results, expected = descend.apply_adam_w_v2(**call), reference.apply_adam_w_v2(**call)
+    assert np.isnan(results[0]).all()
+    assert np.isnan(expected[0]).all()
+    for result, one in zip(results[1:3], expected[1:3], strict=True):
+        np.testing.assert_allclose(result, one, rtol=1e-5, atol=1e-6)
     call = arguments((50,), step=step, beta1=1.0)  # infinities: 1 - beta^t is 0
     np.testing.assert_array_equal(descend.apply_adam_w_v2(**call)[0], reference.apply_adam_w_v2(**call)[0])
 

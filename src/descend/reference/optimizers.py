@@ -50,6 +50,6 @@ def apply_adam_w_v2(
     betas = float64([beta1, beta2])
     # 1 - beta^t: of a beta near 1 the difference would have few digits left. One below 0 has no logarithm.
     correction1, correction2 = np.where(betas > 0, 0 - np.expm1(t * np.log(betas)), 1 - betas**t)
-    root = np.sqrt((v if largest is None else largest) / correction2)
+    root = np.sqrt(v if largest is None else largest) / np.sqrt(correction2)  # of two negative numbers NaN
     moved: Float64 = (1 - lr * weight_decay) * var - lr * (m / correction1) / (root + eps)
     return moved, m, v, largest

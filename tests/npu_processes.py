@@ -121,7 +121,7 @@ def parts_of_unequal_sizes(rank: int, size: int) -> None:
 
 def calls_in_a_group(rank: int, size: int) -> None:
     ones = torch.ones(size, device="npu")
-    for device in (None, torch.device("npu", 0)):
+    for device in (None, torch.device("npu", rank)):
         x, y = ones.clone(), ones.clone()
         with distributed._coalescing_manager(device=device, async_ops=True) as works:
             distributed.all_reduce(x)
@@ -171,7 +171,7 @@ def trainings(rank: int, size: int) -> None:
         fully_shard(layer, mesh=mesh)
     ways = {
         "DDP": DistributedDataParallel(model()),
-        "FSDP": FullyShardedDataParallel(model(), device_id=torch.device("npu", 0), use_orig_params=True),
+        "FSDP": FullyShardedDataParallel(model(), device_id=torch.device("npu", rank), use_orig_params=True),
         "fully_shard": sharded,
     }
     for way, module in ways.items():
@@ -196,6 +196,8 @@ def main() -> None:
     distributed.init_process_group("hccl")
     rank, size = distributed.get_rank(), distributed.get_world_size()
     assert distributed.get_backend() == "hccl"
+    assert torch.npu.device_count() == size  # one for each process
+    torch.npu.set_device(rank)
     collectives(rank, size)
     trainings(rank, size)
     distributed.destroy_process_group()

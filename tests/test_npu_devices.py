@@ -52,6 +52,25 @@ print(seen, torch.npu.current_device(), torch.ones(1).npu().device)
     ]
 
 
+def test_a_device_that_does_not_exist_is_named():
+    code = """
+import threading
+def refused():
+    try:
+        torch.npu.set_device(5)
+    except RuntimeError as error:
+        print(str(error).strip().splitlines()[-1])
+refused()
+torch.ones(1).npu()
+thread = threading.Thread(target=refused)
+thread.start(), thread.join()
+refused()
+"""
+    sentence = "aclrtSetDevice: device 5 does not exist; {} (DESCEND_DEVICES sets how many there are)."
+    assert run(code) == [sentence.format("the only one is 0")] * 3
+    assert run(code, DESCEND_DEVICES="2") == [sentence.format("there are those from 0 to 1")] * 3
+
+
 def test_the_runtime():
     code = """
 s, begin, end = torch.npu.Stream(), torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)

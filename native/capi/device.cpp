@@ -75,18 +75,22 @@ aclError aclrtSetDevice(int32_t deviceId) {
 }
 
 aclError aclrtGetDevice(int32_t* deviceId) {
-  return boundary("aclrtGetDevice", [&]() -> Status {
+  bool explained = false;  // the thread's last failure is that of aclrtSetDevice, of which torch_npu still needs the sentence
+  const aclError code = boundary("aclrtGetDevice", [&]() -> Status {
     if (deviceId == nullptr) return null_argument("deviceId");
     DESCEND_RETURN_IF_ERROR(require_no_refusal());
     const int32_t device = current_device_or_none();
     if (device < 0) {
       const std::vector<int32_t>* numbers = nullptr;
       DESCEND_RETURN_IF_ERROR(visible_devices(&numbers));  // why none could be set
+      explained = aclrtPeekAtLastError(ACL_RT_THREAD_LEVEL) == static_cast<aclError>(Code::kInvalidDevice);
+      if (explained) return {};
       return failure(kContextNull, "this thread has set no device and no context.");
     }
     *deviceId = device;
     return {};
   });
+  return explained ? static_cast<aclError>(kContextNull) : code;
 }
 
 aclError aclrtResetDevice(int32_t deviceId) {

@@ -92,9 +92,12 @@ Status check_device(int32_t device) {
   DESCEND_RETURN_IF_ERROR(visible_devices(&numbers));
   const auto count = static_cast<int32_t>(numbers->size());
   if (device >= 0 && device < count) return {};
-  if (count == 1) return failure(Code::kInvalidDevice, "device ", device, " does not exist; the only one is 0.");
+  constexpr const char* kSetting = " (DESCEND_DEVICES sets how many there are).";
+  if (count == 1) {
+    return failure(Code::kInvalidDevice, "device ", device, " does not exist; the only one is 0", kSetting);
+  }
   return failure(Code::kInvalidDevice, "device ", device, " does not exist; there are those from 0 to ", count - 1,
-                 ".");
+                 kSetting);
 }
 
 }  // namespace descend

@@ -20,6 +20,7 @@ from descend import _import_hook
 
 PACKAGE = "torch_npu"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # where pip finds PyTorch for CPUs; PyPI's is for CUDA
+MOST_DEVICES = 64  # of the engine
 _executed = False  # whether torch_npu's own code has run in this process
 
 
@@ -56,6 +57,7 @@ def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
         execute(module)
         return
     check_versions()
+    _count_devices()
     _cann.load()
     # Without its queue torch_npu raises an error in the call that failed. With it, it drops what is called later.
     os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
@@ -63,6 +65,13 @@ def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
     execute(module)
     _executed = True
     importlib.import_module("descend.npu").after_load()
+
+
+def _count_devices() -> None:
+    """A device for each process that torchrun starts on this machine, if no number of devices is set."""
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if processes.isdecimal() and 1 <= int(processes) <= MOST_DEVICES:
+        os.environ.setdefault("DESCEND_DEVICES", processes)
 
 
 def check_versions() -> None:

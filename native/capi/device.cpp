@@ -75,7 +75,8 @@ aclError aclrtSetDevice(int32_t deviceId) {
 }
 
 aclError aclrtGetDevice(int32_t* deviceId) {
-  bool explained = false;  // the thread's last failure is that of aclrtSetDevice, of which torch_npu still needs the sentence
+  // Whether the thread's last failure says why it has no device. torch_npu asks for the device before it reads that.
+  bool explained = false;
   const aclError code = boundary("aclrtGetDevice", [&]() -> Status {
     if (deviceId == nullptr) return null_argument("deviceId");
     DESCEND_RETURN_IF_ERROR(require_no_refusal());

@@ -209,11 +209,19 @@ def test_headers_below_acl_are_c99_and_all_are_cpp(tmp_path):
     (tmp_path / "path.cc").write_text('#include "acl_meta.h"\n#include "acl/acl_rt.h"\naclTensor *t; aclrtStream s;\n')
     commands.append(f"{CXX} -std=c++11 {strict} -I{include} -I{include}/aclnn path.cc")
     # Newer ones include acl_rt.h alone, and have include/aclnnop on the path; older ones look in level2.
+    older = (
+        "gelu",
+        "layer_norm_backward",
+        "logsoftmax",
+        "scaled_masked_softmax",
+        "scaled_masked_softmax_backward",
+        "softmax",
+    )
     (tmp_path / "newer.cc").write_text(
-        '#include "acl/acl_rt.h"\n#include "aclnn_rms_norm.h"\n#include "aclnnop/level2/aclnn_layer_norm_backward.h"\n'
-        '#include "aclnnop/level2/aclnn_scaled_masked_softmax.h"\n'
-        '#include "aclnnop/level2/aclnn_scaled_masked_softmax_backward.h"\n'
-        "auto *softmax = &aclnnScaledMaskedSoftmax;\nauto *softmax_backward = &aclnnScaledMaskedSoftmaxBackward;\n"
+        '#include "acl/acl_rt.h"\n#include "aclnn_rms_norm.h"\n'
+        + "".join(f'#include "aclnnop/level2/aclnn_{name}.h"\n' for name in older)
+        + "auto *softmax = &aclnnScaledMaskedSoftmax;\nauto *softmax_backward = &aclnnScaledMaskedSoftmaxBackward;\n"
+        "auto *gelu = &aclnnGelu;\nauto *plain = &aclnnSoftmax;\nauto *logarithm = &aclnnLogSoftmax;\n"
         "int start() { return aclInit(nullptr) + aclFinalize(); }\n"
         "auto *first = &aclnnLayerNormBackwardGetWorkspaceSize;\n"
     )

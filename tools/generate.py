@@ -92,26 +92,31 @@ def c_files() -> dict[str, str]:
     for entry in _native.c_interface():
         name, functions = entry["name"], entry["functions"]
         title = _wrapped(f"{functions[0]['summary']} See docs/operators/{name}.md.")
-        guard = f"ACLNNOP_ACLNN_{name.upper()}_H_"
         declarations = ""
         for i, function in enumerate(functions):
             declarations += f"/* {_wrapped(function['summary'])} */\n" if i > 0 else ""
             declarations += "".join(f"ACL_FUNC_VISIBILITY {d};\n\n" for d in _declarations(function))
         files[f"include/aclnnop/aclnn_{name}.h"] = _HEADER.format(
-            title=title, made=MADE, guard=f"DESCEND_{guard}", declarations=declarations
+            title=title,
+            made=MADE,
+            guard=f"DESCEND_ACLNNOP_ACLNN_{name.upper()}_H_",
+            declarations=declarations,
         )
-        if entry["in_level2"]:
-            level2 = f"DESCEND_{guard.replace('ACLNNOP_', 'ACLNNOP_LEVEL2_')}"
-            files[f"include/aclnnop/level2/aclnn_{name}.h"] = _OTHER.format(
-                who="Programs for CANN 7 and 8", guard=level2, name=f"../aclnn_{name}.h"
-            )
+        names = [name]
         for function in functions:
             if other := OWN_HEADERS.get(function["name"]):
+                names.append(other)
                 files[f"include/aclnnop/aclnn_{other}.h"] = _OTHER.format(
                     who=f"Programs that call {function['name']}",
                     guard=f"DESCEND_ACLNNOP_ACLNN_{other.upper()}_H_",
                     name=f"aclnn_{name}.h",
                 )
+        for one in names:
+            files[f"include/aclnnop/level2/aclnn_{one}.h"] = _OTHER.format(
+                who="Programs for CANN 7 and 8",
+                guard=f"DESCEND_ACLNNOP_LEVEL2_ACLNN_{one.upper()}_H_",
+                name=f"../aclnn_{one}.h",
+            )
         definitions = "".join(map(_definitions, functions))
         files[f"native/capi/aclnn_{name}.cpp"] = _SOURCE.format(made=MADE, name=name, definitions=definitions)
     return files

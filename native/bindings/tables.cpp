@@ -175,7 +175,6 @@ void bind_tables(nb::module_& module) {
           describe_c(*op, std::string("descend::") + op->name, functions);
           nb::dict header;
           header["name"] = op->name;
-          header["in_level2"] = op->in_level2;
           header["functions"] = functions;
           list.append(header);
         }

@@ -109,7 +109,6 @@ extern const Operator layer_norm{
         },
     .infer = infer,
     .validate_and_plan = validate_then_plan<RowShape, validate, make_plan>,
-    .in_level2 = true,
     .variants = layer_norm_variants,
 };
 

@@ -165,7 +165,6 @@ extern const Operator layer_norm_backward{
     .counts = counts,
     .computes = computes,
     .validate_first = validate_first,
-    .in_level2 = true,
 };
 
 }  // namespace descend

@@ -106,7 +106,6 @@ struct Operator {
 
   // The C interface, which is written from this table.
   bool const_outputs = false;  // whether the documents declare outputs as const aclTensor*
-  bool in_level2 = false;      // whether programs for CANN 7 include its header from the folder level2
   std::span<const Operator* const> (*variants)() = nullptr;  // C functions beside it that have rules of their own
 };
 

@@ -92,7 +92,6 @@ extern const Operator scaled_masked_softmax_backward{
     .infer = infer,
     .validate_and_plan = validate_then_plan<SoftmaxShape, validate, make_plan>,
     .counts = counts,
-    .in_level2 = true,
 };
 
 }  // namespace descend

@@ -715,7 +715,7 @@ def gemma_rms_norm(
     Works as the product `host`: no restriction but mathematics. Raises AclnnError (a ValueError for wrong
     values, a MemoryError where there is no memory), TypeError for wrong types.
 
-    gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is rounded to FLOAT, DOUBLE where a
+    gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is computed in FLOAT, DOUBLE where a
     tensor is. Where rstd is allocated it is FLOAT, DOUBLE for DOUBLE input, and has x's rank with 1 for each
     dimension of gamma. Strided and empty tensors are fine. host also takes DOUBLE and any mix of floating dtypes
     for gamma and the outputs.

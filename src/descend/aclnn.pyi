@@ -897,7 +897,7 @@ def gemma_rms_norm_get_workspace_size(
     Returns:
         (workspace_size, executor): bytes of scratch for the second phase, and what it runs.
 
-    gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is rounded to FLOAT, DOUBLE where a
+    gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is computed in FLOAT, DOUBLE where a
     tensor is. Where rstd is allocated it is FLOAT, DOUBLE for DOUBLE input, and has x's rank with 1 for each
     dimension of gamma. Strided and empty tensors are fine. host also takes DOUBLE and any mix of floating dtypes
     for gamma and the outputs.

@@ -1,0 +1,7 @@
+/* Programs for CANN 7 and 8 include the header by this path. */
+#ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_ADD_LAYER_NORM_H_
+#define DESCEND_ACLNNOP_LEVEL2_ACLNN_ADD_LAYER_NORM_H_
+
+#include "../aclnn_add_layer_norm.h"
+
+#endif /* DESCEND_ACLNNOP_LEVEL2_ACLNN_ADD_LAYER_NORM_H_ */

@@ -1,0 +1,7 @@
+/* Programs for CANN 7 and 8 include the header by this path. */
+#ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_CROSS_ENTROPY_LOSS_H_
+#define DESCEND_ACLNNOP_LEVEL2_ACLNN_CROSS_ENTROPY_LOSS_H_
+
+#include "../aclnn_cross_entropy_loss.h"
+
+#endif /* DESCEND_ACLNNOP_LEVEL2_ACLNN_CROSS_ENTROPY_LOSS_H_ */

@@ -1,0 +1,7 @@
+/* Programs for CANN 7 and 8 include the header by this path. */
+#ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_GROUP_NORM_BACKWARD_H_
+#define DESCEND_ACLNNOP_LEVEL2_ACLNN_GROUP_NORM_BACKWARD_H_
+
+#include "../aclnn_group_norm_backward.h"
+
+#endif /* DESCEND_ACLNNOP_LEVEL2_ACLNN_GROUP_NORM_BACKWARD_H_ */

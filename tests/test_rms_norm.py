@@ -28,6 +28,7 @@ from cases import (
     normal,
     phase1,
     placed,
+    python_value,
     refused,
     run_two_phase,
     wide,
@@ -520,3 +521,35 @@ def test_at_least_as_exact_as_pytorch(shape, dtype):
         assert found.mare <= 2, (seed, found)
     medians = precision.Limits(*(float(np.median(column)) for column in zip(*ratios, strict=True)))
     assert max(medians) <= 1.0001, medians
+
+
+def test_short_rows_that_are_aligned_and_too_many_for_the_caches():
+    """A line of results that a pass over the columns writes in pieces goes past the caches by way of a stage."""
+    code = """
+import json
+import numpy as np
+import descend
+from cases import normal
+rng = np.random.default_rng(0)
+for dtype in ("FLOAT16", "FLOAT"):
+    for columns in (32, 64, 96):
+        few = 1 << 10
+        x, dy = normal(rng, (few, columns), dtype), normal(rng, (few, columns), dtype)
+        gamma, rstd = normal(rng, (columns,), dtype), np.ones((few, 1), np.float32)
+        times = 100 * 2**20 // (2 * x.nbytes) + 1  # beyond last caches of up to 100 MB
+        many, many_dy, many_rstd = (np.tile(a, (times, 1)) for a in (x, dy, rstd))
+        calls = (
+            (lambda x, dy, rstd: [descend.rms_norm(x, gamma)[0]]),
+            (lambda x, dy, rstd: descend.add_rms_norm(x, dy, gamma)[::2]),
+            (lambda x, dy, rstd: [descend.rms_norm_grad(dy, x, rstd, gamma)[0]]),
+            (lambda x, dy, rstd: [descend.softmax_backward(dy, x, -1)]),
+        )
+        for call in calls:
+            for found, expected in zip(call(many, many_dy, many_rstd), call(x, dy, rstd)):
+                assert found.ctypes.data % 64 == 0
+                parts = found.reshape(times, few, columns)
+                assert (parts.view(np.uint8) == expected.view(np.uint8)).all(), (dtype, columns, expected.shape)
+print(json.dumps(True))
+"""
+    for isa in ("AVX3", "AVX2", "BASELINE"):
+        assert python_value(code, DESCEND_ISA=isa)

@@ -25,12 +25,19 @@ struct MaskRows {
 struct MaskRow {
   static constexpr int64_t kPack = 32;  // columns at most
 
+  // Bytes of columns that are not masked.
+  static constexpr int64_t kMostNone = 4096;
+  static constexpr uint8_t kNone[kMostNone] = {};
+
   const uint8_t* first;  // the byte of its first column; null: the first `open` columns are not masked, all others are
   int64_t step;          // from one column to the next
   int64_t open;
 
   // Its columns from c on.
   HWY_INLINE MaskRow from(int64_t c) const { return {first == nullptr ? nullptr : first + c * step, step, open - c}; }
+
+  // Whether any of `columns` columns is masked, as far as is known without reading.
+  HWY_INLINE bool may_mask(int64_t columns) const { return first != nullptr || open < columns; }
 
   // The bytes of columns [c, c + n), a pack at most; where they are not neighbours in memory, in `buffer`.
   HWY_INLINE const uint8_t* pack(int64_t c, int64_t n, uint8_t* buffer) const {
@@ -53,7 +60,6 @@ struct MaskRow {
   }
 
  private:
-  static constexpr uint8_t kNone[kBlock] = {};
   static constexpr uint8_t kEdge[2 * kPack] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
                                                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
                                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  //
@@ -85,6 +91,10 @@ class MaskCursor {
   // The bytes of a tile of short rows, one row after the other, of this row and those behind it; moves on behind them.
   // Where they do not lie so in memory they are brought into `buffer`.
   HWY_INLINE const uint8_t* tile(int64_t rows, int64_t columns, uint8_t* buffer) {
+    if (mask_.data == nullptr && mask_.triangle == 0 && rows * columns <= MaskRow::kMostNone) {
+      row_ += rows;
+      return MaskRow::kNone;
+    }
     const int inner = mask_.rank - 1;
     const bool neighbours = mask_.data != nullptr && mask_.triangle == 0 && mask_.column_stride == 1 && inner >= 0 &&
                             mask_.stride[inner] == columns;

@@ -17,7 +17,8 @@ TEST_CASE("rows that begin where lines do go by way of no stage, which might not
                  .has_output = true,
                  .in_stretches = false,
                  .keeps = true,
-                 .unit = 64};
+                 .unit = 64,
+                 .at_once = 16};
   for (const int64_t columns : {16, 3072}) {
     shape.columns = columns;
     shape.unit = 64;

@@ -37,7 +37,8 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
           .has_output = p.out.data != nullptr,
           .in_stretches = p.stretch > 0,
           .keeps = counts.keeps,
-          .unit = unit};
+          .unit = unit,
+          .at_once = counts.at_once};
 }
 
 // What all rows take: what is read and written of each, in bytes. What is kept is exponentials, which take as long.
@@ -199,7 +200,8 @@ RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element, int i
                             .has_output = true,
                             .in_stretches = false,
                             .keeps = false,
-                            .unit = 64});
+                            .unit = 64,
+                            .at_once = columns});
 }
 
 }  // namespace

@@ -76,7 +76,8 @@ struct RowCall {
 // How many of each an operator's program has.
 struct RowCounts {
   int inputs, outputs, parameters, numbers, scalars, row_sums, column_sums, statistics;
-  int together;  // rows that share loads
+  int together;     // rows that share loads
+  int64_t at_once;  // columns of a short row that are mapped before those of the next row
   bool has_pivot;
   bool takes_totals;   // terms follow from the sums of a row, not from their means
   bool masks_results;  // what the mask hides is 0

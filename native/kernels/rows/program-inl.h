@@ -115,6 +115,7 @@ struct RowSet {
   const T* in[kRows][P::kInputs];
   Vector<W> terms[kRows][kMapTerms<P>];
   MaskRow mask[kHasMask<P> ? kRows : 1];
+  bool may_mask = false;
   // Copies: the compiler must think that a vector that is stored may change those of the tile.
   const W* parameters[kSome<P::kParameters>];
   W* column_sums[kSome<P::kColumnSums>];
@@ -130,7 +131,10 @@ struct RowSet {
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) in[r][i] = reinterpret_cast<const T*>(tile.in[i].row(row + r));
       load_terms<P>(tile, row + r, known, terms[r]);
-      if constexpr (kHasMask<P>) mask[r] = tile.mask[row + r];
+      if constexpr (kHasMask<P>) {
+        mask[r] = tile.mask[row + r];
+        may_mask = may_mask || mask[r].may_mask(tile.columns);
+      }
     }
   }
 };

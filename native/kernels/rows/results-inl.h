@@ -75,7 +75,7 @@ HWY_INLINE int64_t columns_of(Part part) {
 template <class P, class T, class Extent>
 HWY_INLINE void store_results(Extent extent, bool streams, Vector<Wide<T>> first, Vector<Wide<T>> second, T* p,
                               size_t pair, [[maybe_unused]] const uint8_t* mask = nullptr) {
-  if constexpr (kHasMask<P>) {
+  if (kHasMask<P> && mask != nullptr) {
     if (streams) return store_unmasked<true, P::kNan, true>(extent, first, second, mask, p, pair);
     return store_unmasked<false, P::kNan>(extent, first, second, mask, p, pair);
   }
@@ -90,7 +90,7 @@ HWY_INLINE void map_pack(Extent extent, const RowSet<P, T, kRows>& set, int64_t 
                          T* const (&out)[kOutputs<P>][kRows]) {
   uint8_t bytes[kRows][kHasMask<P> ? MaskRow::kPack : 1];
   const uint8_t* mask[kRows] = {};
-  if constexpr (kHasMask<P>) {
+  if (kHasMask<P> && set.may_mask) {
     DESCEND_UNROLL
     for (int r = 0; r < kRows; ++r) mask[r] = set.mask[r].pack(c, columns_of<W>(extent), bytes[r]);
   }
@@ -261,6 +261,21 @@ HWY_INLINE void map_short_row(Extent extent, ShortRows<P, T>& rows, bool streams
   rows.next();
 }
 
+// Whether short rows are mapped column by column, not row by row. Those that know nothing of their columns gain from it
+// only up to two packs, and if it stores whole lines.
+template <class T>
+inline constexpr int64_t kPairColumns = 2 * kVectorLanes<Wide<T>>;
+template <class P, class T>
+HWY_INLINE bool maps_by_columns(int64_t columns) {
+  if constexpr (kKeeps<P>) return false;
+  if constexpr (!kStandsAlone<P>) return columns <= kRunColumns<Wide<T>>;
+  return columns <= 2 * kLanes<Wide<T>> && kPairColumns<T> * sizeof(T) >= 64;
+}
+
+// Of a short row so many columns are stored before those of the next.
+template <class P, class T>
+inline constexpr int64_t kColumnsAtOnce = kStandsAlone<P> ? kBlockColumns : kPairColumns<T>;
+
 // Short rows: columns by columns, so that parameters and sums of columns stay in registers for all rows.
 template <class P, class T, size_t kCount, class Extent, class W = Wide<T>>
 HWY_INLINE void map_short_pack(Extent extent, const Tile<W>& tile, int64_t first, int64_t last, int64_t c,
@@ -301,8 +316,9 @@ HWY_NOINLINE void map_short_rows(const Tile<W>& tile, int64_t first, int64_t las
   map_short_pack<P, T, 2>(part, tile, first, last, c, out);
 }
 
-// Rows of at most so many bytes that lie one behind the other may be mapped as if they were one: in longer ones what is
-// done once for a row, and the columns behind the last whole pack, take less than to set each term beside its elements.
+// Rows of less than a pack that lie one behind the other may be mapped as if they were one, and those of at most so
+// many bytes if they are not mapped column by column, or if their results are staged, which takes whole vectors best.
+// In longer ones what is done once for a row takes less than to set each term beside its elements.
 inline constexpr int64_t kDenseBytes = 384;
 inline constexpr int64_t kDenseElements = 4096;  // of a tile of these, at most
 
@@ -323,7 +339,7 @@ HWY_NOINLINE void map_dense_rows(const Tile<W>& tile, int64_t first, int64_t las
     ahead[i] = tile.prefetch.beyond[i] / static_cast<int64_t>(sizeof(T));
   }
   T* const out = reinterpret_cast<T*>(to);
-  const uint8_t* const mask = kHasMask<P> ? tile.mask_bytes + begin : nullptr;
+  const uint8_t* const mask = kHasMask<P> && tile.mask_bytes != MaskRow::kNone ? tile.mask_bytes + begin : nullptr;
   const bool streams = tile.streams;
   Vector<W>* const none = nullptr;  // beside the rows
   Vector<W> terms[kMapTerms<P>];
@@ -347,7 +363,7 @@ HWY_NOINLINE void map_dense_rows(const Tile<W>& tile, int64_t first, int64_t las
         combine<P>(v, terms);
         result[j] = P::template map<Vector<W>>(v, none, terms, none);
       }
-      store_results<P>(extent, streams, result[0], result[1], out + c, pair, mask + c);
+      store_results<P>(extent, streams, result[0], result[1], out + c, pair, mask == nullptr ? nullptr : mask + c);
     }
   });
 }

@@ -234,7 +234,7 @@ void shared_results(const RowCall<W>& call, const SharedRows<W>& shared, int64_t
   }
 }
 
-template <class P>
+template <class P, class T>
 constexpr RowCounts counts_of() {
   return {.inputs = P::kInputs,
           .outputs = kOutputs<P>,
@@ -245,6 +245,7 @@ constexpr RowCounts counts_of() {
           .column_sums = P::kColumnSums,
           .statistics = P::kStatistics,
           .together = P::kRowsMapped,
+          .at_once = kColumnsAtOnce<P, T>,
           .has_pivot = kMovesPivot<P>,
           .takes_totals = kTakesTotals<P>,
           .masks_results = kHasMask<P>,
@@ -254,7 +255,7 @@ constexpr RowCounts counts_of() {
 template <class P, class T>
 RowKernels<Wide<T>> row_kernels() {
   if constexpr (kKeeps<P>) {
-    return {.counts = counts_of<P>(),
+    return {.counts = counts_of<P, T>(),
             .rows = run_rows<P, T>,
             .share_parameters = nullptr,
             .find_pivots = nullptr,
@@ -262,7 +263,7 @@ RowKernels<Wide<T>> row_kernels() {
             .find_terms = nullptr,
             .results = nullptr};
   } else {
-    return {.counts = counts_of<P>(),
+    return {.counts = counts_of<P, T>(),
             .rows = run_rows<P, T>,
             .share_parameters = share_parameters<P, T>,
             .find_pivots = shared_pivots<P, T>,

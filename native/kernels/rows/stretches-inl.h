@@ -259,7 +259,7 @@ void shared_stretches(const RowCall<W>& call, const SharedRows<W>& shared, int64
 
 template <class P, class T>
 RowKernels<Wide<T>> stretch_kernels() {
-  return {.counts = counts_of<P>(),
+  return {.counts = counts_of<P, T>(),
           .rows = run_stretches<P, T>,
           .share_parameters = nullptr,
           .find_pivots = shared_pivots<P, T>,

@@ -127,8 +127,9 @@ HWY_INLINE void map_some(const RowProblem<W>&, const Tile<W>& tile, int64_t firs
     }
     if constexpr (kShort && kStandsAlone<P>) {
       if (tile.dense) return map_dense_rows<P, T>(tile, first, last, to.at[0].row(first));
-    } else if (kShort && !(kIsForward<P> && tile.columns > kRunColumns<W>)) {
-      return map_short_rows<P, T>(tile, first, last, to.from(first));
+    }
+    if constexpr (kShort) {
+      if (maps_by_columns<P, T>(tile.columns)) return map_short_rows<P, T>(tile, first, last, to.from(first));
     }
     return map_rows<P, T>(tile, first, last, 0, tile.columns, to.from(first));
   }
@@ -201,10 +202,12 @@ HWY_INLINE void place_foresight(const RowProblem<W>& p, const RowSchedule& s, Pr
 
 // Whether the rows of a tile, inputs and results, are mapped as one.
 template <class P, class T, class W = Wide<T>>
-HWY_INLINE bool are_dense(const RowProblem<W>& p, int64_t rows) {
+HWY_INLINE bool are_dense(const RowProblem<W>& p, const RowSchedule& s) {
   const int64_t row_bytes = p.columns * static_cast<int64_t>(sizeof(T));
-  bool dense = (kKeeps<P> ? p.columns <= kBlockColumns : row_bytes <= kDenseBytes) &&
-               rows * p.columns <= kDenseElements && p.out.data != nullptr && p.out.stride == row_bytes;
+  const bool is_short =
+      p.columns < kLanes<W> || (row_bytes <= kDenseBytes && (s.staged || !maps_by_columns<P, T>(p.columns)));
+  bool dense = (kKeeps<P> ? p.columns <= kBlockColumns : is_short) && s.tile * p.columns <= kDenseElements &&
+               p.out.data != nullptr && p.out.stride == row_bytes;
   for (int i = 0; i < P::kInputs; ++i) dense = dense && p.in[i].stride == row_bytes;
   return dense;
 }
@@ -229,10 +232,13 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   const bool shared = call.parameters != nullptr;
   place_parameters<P, T>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
                          shared);
+  const bool dense = kShort && kStandsAlone<P> && are_dense<P, T>(p, s);
+  // Short rows are prefetched before those of a tile above are mapped, or while they are.
+  const bool prefetches_in_map =
+      kShort && kStandsAlone<P> && s.ahead != 0 && (dense || !maps_by_columns<P, T>(p.columns));
+  const bool prefetches_before = kShort && s.ahead != 0 && !prefetches_in_map;
   const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
-  // What is mapped row by row comes while the tile above it is.
-  const int64_t rows_ahead =
-      kShort && s.ahead != 0 ? (ceil_div(s.ahead, tile_bytes) + (kStandsAlone<P> ? 0 : 1)) * s.tile : 0;
+  const int64_t rows_ahead = (ceil_div(s.ahead, tile_bytes) + (prefetches_in_map ? 0 : 1)) * s.tile;
   for (Tile<W>& tile : tiles) {
     DESCEND_UNROLL
     for (int i = 0; i < P::kParameters; ++i) tile.parameters[i] = parameters[i];
@@ -240,18 +246,15 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     for (int i = 0; i < P::kColumnSums; ++i) tile.column_sums[i] = sums + i * each;
     tile.streams = s.streams;
     tile.in_lines = s.in_lines;
-    if constexpr (kShort && kStandsAlone<P>) {
-      if (s.ahead != 0) {
-        tile.prefetch.maps = true;
-        tile.prefetch.inside = p.columns * static_cast<int64_t>(sizeof(T));
-        DESCEND_UNROLL
-        for (int i = 0; i < P::kInputs; ++i) tile.prefetch.beyond[i] = rows_ahead * p.in[i].stride;
-      }
+    if (prefetches_in_map) {
+      tile.prefetch.maps = true;
+      tile.prefetch.inside = p.columns * static_cast<int64_t>(sizeof(T));
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kInputs; ++i) tile.prefetch.beyond[i] = rows_ahead * p.in[i].stride;
     } else if (!kShort) {
       place_foresight<P, T>(p, s, tile.prefetch);
     }
   }
-  const bool dense = kShort && kStandsAlone<P> && are_dense<P, T>(p, s.tile);
   MaskCursor mask(p.mask, first);
   uint8_t mask_bytes[2][kReadsMask<P> && kShort ? kDenseElements : 1];
   HWY_ALIGN W kept[kKeeps<P> ? kKeptColumns + kPackLanes<W> : 1];
@@ -285,7 +288,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
         finished = true;
       }
     }
-    if (kShort && !kStandsAlone<P> && rows_ahead != 0 && row + rows_ahead + s.tile <= last) {
+    if (prefetches_before && row + rows_ahead + s.tile <= last) {
       prefetch_rows<P, T>(p, row + rows_ahead, s.tile);
     }
     const Targets<P> to = has_output ? results.from(row) : Targets<P>();

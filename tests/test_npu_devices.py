@@ -71,6 +71,27 @@ refused()
     assert run(code, DESCEND_DEVICES="2") == [sentence.format("there are those from 0 to 1")] * 3
 
 
+def test_data_parallel():
+    """The replicas on three devices give the gradients of the one module, and what comm copies is where it belongs."""
+    code = """
+from torch import nn
+torch.manual_seed(0)
+one = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).npu()
+x = torch.randn(7, 4).npu()
+one(x).square().sum().backward()
+expected = [p.grad.clone() for p in one.parameters()]
+one.zero_grad()
+y = nn.DataParallel(one)(x)
+y.square().sum().backward()
+print(y.device, all(torch.allclose(p.grad, g, rtol=1e-5, atol=1e-6) for p, g in zip(one.parameters(), expected)))
+copies = nn.parallel.comm.broadcast(x, [0, 2])
+print([c.device.index for c in copies], torch.equal(copies[1].cpu(), x.cpu()))
+out = [torch.empty_like(x, device="npu:1")]
+print(nn.parallel.comm.broadcast(x, out=out)[0] is out[0], torch.equal(out[0].cpu(), x.cpu()))
+"""
+    assert run(code, DESCEND_DEVICES="3") == ["npu:0 True", "[0, 2] True", "True True"]
+
+
 def test_the_runtime():
     code = """
 s, begin, end = torch.npu.Stream(), torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)

@@ -1,4 +1,4 @@
-"""``init_process_group("hccl")``: processes of one machine, by PyTorch's gloo over the device's memory."""
+"""Collectives: of processes of one machine by PyTorch's gloo over the device's memory, and of one process's devices."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ _REDUCED_IN = {
 
 def install() -> None:
     """Has backend hccl make groups of gloo, which then serve tensors of the device and, beside them, of the CPU."""
+    _between_devices()
     if not distributed.is_available() or not distributed.is_gloo_available():
         return
     for name in _SERVED:
@@ -213,6 +214,23 @@ def _creator() -> Callable[[Any, Any], Any]:
         return group
 
     return create
+
+
+def _between_devices() -> None:
+    """Has torch.nn.DataParallel copy its parameters to the devices one by one."""
+
+    def broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
+        return [tensor.to(f"npu:{device}") for device in devices]
+
+    def broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], _: int) -> tuple[list[Tensor], ...]:
+        return tuple([tensor.to(f"npu:{device}") for tensor in tensors] for device in devices)
+
+    def broadcast_out(tensor: Tensor, out: Sequence[Tensor]) -> list[Tensor]:
+        return [result.copy_(tensor) for result in out]
+
+    module: Any = torch._C
+    module._broadcast, module._broadcast_out = broadcast, broadcast_out
+    module._broadcast_coalesced = broadcast_coalesced
 
 
 def _without_groups_of_calls() -> None:

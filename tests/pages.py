@@ -166,13 +166,13 @@ PAGES = {
     ),
     "rotary_position_embedding": Page(
         "aclnnRotaryPositionEmbedding",
-        ("atlas-a3", "atlas-a2-training", "atlas-a2-inference"),
+        A2_TO_950,
         "x cos sin mode:int out>",
         "x, cos, sin, mode=0",
     ),
     "rotary_position_embedding_grad": Page(
         "aclnnRotaryPositionEmbeddingGrad",
-        ("atlas-a3", "atlas-a2-training", "atlas-a2-inference"),
+        A2_TO_950,
         "dy cos sin xOptional? mode:int dxOut>const dcosOut>const dsinOut>const",
         "dy, cos, sin, x=None, mode=0",
     ),

@@ -11,6 +11,7 @@ import pytest
 
 import descend
 from cases import (
+    A2_TO_950,
     DTYPES,
     FLOATS,
     Array,
@@ -28,7 +29,7 @@ from cases import (
 from descend import acl, reference
 from row_operator import ISAS, RowOperatorTests
 
-PRODUCTS = ("atlas-a3", "atlas-a2-training", "atlas-a2-inference")
+WITH_LAYOUTS = ("atlas-a3", "atlas-a2-training", "atlas-a2-inference")
 MODES = (0, 1, 2, 3)
 FORWARD, GRADIENT = "rotary_position_embedding", "rotary_position_embedding_grad"
 ALL_DTYPES = ("FLOAT", "FLOAT16", "BFLOAT16")
@@ -182,7 +183,7 @@ print(json.dumps(found[0]))
     def test_modes_that_do_not_fit(self):
         for product in self.operator.products:
             with acl.product(product):
-                for mode in (-1, 4, 1 << 40, *((2, 3) if product != "host" else ())):
+                for mode in (-1, 4, 1 << 40, *((2, 3) if product in WITH_LAYOUTS else ())):
                     call = self.layout((2, 3, 4, 16), (1, 1, 4, 16), 0)
                     call[4 if self.OP == GRADIENT else 3] = mode
                     with refused(561002, self.OP, f"mode is {mode}"):
@@ -195,33 +196,56 @@ print(json.dumps(found[0]))
     def test_the_layouts_of_the_page(self):
         b, s, n = 2, 3, 5
         taken = {
-            0: {"BNSD": ["11SD", "B1SD", "BNSD"], "BSND": ["1S1D", "BS1D", "BSND"], "SBND": ["S11D", "SB1D", "SBND"]},
-            1: {"BNSD": ["11SD"], "BSND": ["1S1D"], "SBND": ["S11D"]},
-        }
-        of = {"B": b, "S": s, "N": n, "D": 16, "1": 1}
-        for product, mode in itertools.product(PRODUCTS, taken):
-            found = set()
-            for keep in itertools.product((True, False), repeat=3):
-                shape = (7, 8, 9, 16)
-                of_cos = (*tuple(x if k else 1 for x, k in zip(shape, keep, strict=False)), 16)
-                with acl.product(product), contextlib.suppress(ValueError):
-                    phase1(self.OP, *self.layout(shape, of_cos, mode))
-                    found.add(keep)
-            expected = {tuple(c != "1" for c in cos[:3]) for layouts in taken[mode].values() for cos in layouts}
-            assert found == expected
+            0: {"BNSD": ["11SD", "B1SD", "BNSD"], "BSND": ["1S1D", "BS1D", "BSND"], "SBND": ["S11D", "SB1D", "SBND"],
+                "TND": ["T1D", "TND"]},
+            1: {"BNSD": ["11SD"], "BSND": ["1S1D"], "SBND": ["S11D"], "TND": ["T1D"]},
+        }  # fmt: skip
+        of = {"B": b, "S": s, "T": s, "N": n, "D": 16, "1": 1}
+        for product, mode in itertools.product(WITH_LAYOUTS, taken):
+            cosines = [cos for layouts in taken[mode].values() for cos in layouts]
+            for rank in (3, 4):
+                expected = {tuple(c != "1" for c in cos[:-1]) for cos in cosines if len(cos) == rank}
+                assert self.kept(product, (7, 8, 9, 16)[-rank:], mode) == expected
             for layout, cosines in taken[mode].items():
                 for cos in cosines:
                     with acl.product(product):
                         phase1(self.OP, *self.layout(tuple(of[c] for c in layout), tuple(of[c] for c in cos), mode))
 
+    def kept(self, product: str, shape: tuple[int, ...], mode: int) -> set[tuple[bool, ...]]:
+        """Which dimensions of x those cos have that the product takes."""
+        found = set()
+        for keep in itertools.product((True, False), repeat=len(shape) - 1):
+            of_cos = (*(x if k else 1 for x, k in zip(shape, keep, strict=False)), shape[-1])
+            with acl.product(product), contextlib.suppress(ValueError):
+                phase1(self.OP, *self.layout(shape, of_cos, mode))
+                found.add(keep)
+        return found
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_shapes_of_ascend_950(self, mode):
+        assert len(self.kept("ascend-950", (7, 8, 9, 16), mode)) == 8
+        assert self.kept("ascend-950", (8, 9, 16), mode) == {(True, True), (True, False)}
+        with acl.product("ascend-950"):
+            for shape in ((1001, 2, 1, 4), (1, 1, 1, 1024)):
+                phase1(self.OP, *self.layout(shape, (1, 1, *shape[2:]), mode))
+            with refused(561002, self.OP, "at most 1024"):
+                phase1(self.OP, *self.layout((1, 1, 1, 1028), (1, 1, 1, 1028), mode))
+            for shape in ((2, 4), (1, 1, 1, 2, 4)):
+                with refused(561002, self.OP, "rank 3 or 4"):
+                    phase1(self.OP, *self.layout(shape, shape, mode))
+
     def test_sizes_of_the_page(self):
-        for product in PRODUCTS:
+        for product in WITH_LAYOUTS:
             with acl.product(product):
                 phase1(self.OP, *self.layout((1, 1, 2, 894), (1, 1, 2, 894), 0))
                 with refused(561002, self.OP, "at most 895"):
                     phase1(self.OP, *self.layout((1, 1, 2, 896), (1, 1, 2, 896), 0))
-                with refused(561002, self.OP, "rank 4"):
-                    phase1(self.OP, *self.layout((2, 2, 4), (2, 2, 4), 0))
+                for shape in ((2, 4), (1, 1, 1, 2, 4)):
+                    with refused(561002, self.OP, "rank 3 or 4"):
+                        phase1(self.OP, *self.layout(shape, shape, 0))
+                phase1(self.OP, *self.layout((3, 999, 2), (3, 1, 2), 1))
+                with refused(561002, self.OP, "less than 1000"):
+                    phase1(self.OP, *self.layout((3, 1000, 2), (3, 1, 2), 1))
                 phase1(self.OP, *self.layout((999, 1, 2, 2), (1, 1, 2, 2), 0))
                 with refused(561002, self.OP, "less than 1000"):
                     phase1(self.OP, *self.layout((1000, 2, 2, 2), (1, 1, 2, 2), 0))
@@ -232,12 +256,12 @@ print(json.dumps(found[0]))
 
 class TestRotaryPositionEmbedding(PairsTests):
     OP = FORWARD
-    ROWS: ClassVar = {(d,) * 4: PRODUCTS for d in ALL_DTYPES}
+    ROWS: ClassVar = {(d,) * 4: A2_TO_950 for d in ALL_DTYPES}
 
     def test_empty_tensors(self):
         """The page lets an empty x have any shapes."""
         x = np.empty((0, 3, 4, 5000), np.float16)
-        for product in PRODUCTS:
+        for product in A2_TO_950:
             with acl.product(product):
                 phase1(self.OP, x, np.empty((7, 1), np.float16), np.empty((2,), np.float16), 0, x.copy())
         assert descend.rotary_position_embedding(x, x, x).shape == x.shape
@@ -245,7 +269,7 @@ class TestRotaryPositionEmbedding(PairsTests):
 
 class TestRotaryPositionEmbeddingGrad(PairsTests):
     OP = GRADIENT
-    ROWS: ClassVar = {(d,) * 7: PRODUCTS for d in ALL_DTYPES}
+    ROWS: ClassVar = {(d,) * 7: A2_TO_950 for d in ALL_DTYPES}
 
     @pytest.mark.parametrize("mode", MODES)
     def test_without_x(self, mode):
@@ -260,7 +284,7 @@ class TestRotaryPositionEmbeddingGrad(PairsTests):
         """On Atlas products they must be there, but may have any shape and no memory."""
         dy, cos = np.ones((2, 3, 4, 16), np.float16), np.ones((1, 1, 4, 16), np.float16)
         nothing = np.empty((1, 1, 1, 0), np.float16)
-        for product in (*PRODUCTS, "host"):
+        for product in (*A2_TO_950, "host"):
             with acl.product(product):
                 phase1(self.OP, dy, cos, cos, None, 0, dy.copy(), nothing, nothing.copy())
                 if product == "host":
@@ -270,7 +294,7 @@ class TestRotaryPositionEmbeddingGrad(PairsTests):
                     phase1(self.OP, dy, cos, cos, None, 0, dy.copy(), None, nothing)
 
     def test_sums_of_the_page(self):
-        for product in PRODUCTS:
+        for product in WITH_LAYOUTS:
             with acl.product(product):
                 call = self.layout((600, 2, 2, 2), (1, 1, 2, 2), 0)
                 with refused(561002, self.OP, "at most 1024"):

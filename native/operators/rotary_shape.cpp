@@ -7,7 +7,9 @@ namespace {
 
 enum { kHalf, kInterleave, kQuarter, kInterleaveHalf };
 
-constexpr int64_t kMostColumns = 895;  // on every product but host, as the following
+// On ascend-950 D has a limit alone; the others have all of these.
+constexpr int64_t kMostColumns950 = 1024;
+constexpr int64_t kMostColumns = 895;
 constexpr int64_t kMostOfBatchOrHeads = 999;
 constexpr int64_t kMostSummed = 1024;  // batch * heads where cos and sin have gradients
 
@@ -23,7 +25,11 @@ bool broadcasts(const Dims& cos, const Dims& x) {
 struct Layout {
   uint64_t batch, heads, sequence;
 };
-constexpr Layout kLayouts[] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};  // BNSD, BSND, SBND
+constexpr Layout kBsnd{0, 2, 1};
+constexpr Layout kLayouts[] = {{0, 1, 2}, kBsnd, {1, 2, 0}};  // BNSD, BSND, SBND
+
+// TND is BSND of one sample.
+Dims with_batch(const Dims& tnd) { return {1, tnd[0], tnd[1], tnd[2]}; }
 
 // Whether cos has a shape that the page allows for x in this layout, and both are within its limits.
 bool is_taken(const Layout& at, const Dims& x, const Dims& cos, int64_t mode, bool sums) {
@@ -40,27 +46,33 @@ bool is_taken(const Layout& at, const Dims& x, const Dims& cos, int64_t mode, bo
 Status check_product(const Call& call, const RotaryParameters& p) {
   const Dims &x = call[p.x].tensor.shape, &cos = call[p.cos].tensor.shape;
   const int64_t mode = call[p.mode].integer;
+  const bool on_950 = call.product == Product::kAscend950;
   const auto refused = [&](const auto&... parts) {
     return call.fail(Code::kTilingError, parts..., " on ", info(call.product).name, ".");
   };
-  if (mode > kInterleave) return refused(call.name(p.mode), " is ", mode, ", but must be 0 or 1");
-  if (x.size() != 4) {
-    return refused(call.name(p.x), " has shape ", to_string(x), ", but must have rank 4");
+  if (!on_950 && mode > kInterleave) return refused(call.name(p.mode), " is ", mode, ", but must be 0 or 1");
+  if (x.size() != 3 && x.size() != 4) {
+    return refused(call.name(p.x), " has shape ", to_string(x), ", but must have rank 3 or 4");
   }
-  if (x.back() > kMostColumns) {
-    return refused(call.name(p.x), " has shape ", to_string(x), ", but its last dimension must be at most ",
-                   kMostColumns);
+  if (const int64_t most = on_950 ? kMostColumns950 : kMostColumns; x.back() > most) {
+    return refused(call.name(p.x), " has shape ", to_string(x), ", but its last dimension must be at most ", most);
   }
-  for (const Layout& layout : kLayouts) {
-    if (is_taken(layout, x, cos, mode, p.sums)) return {};
+  if (x.size() == 3) {
+    if (on_950 ? cos[0] == x[0] : is_taken(kBsnd, with_batch(x), with_batch(cos), mode, p.sums)) return {};
+  } else {
+    if (on_950) return {};
+    for (const Layout& layout : kLayouts) {
+      if (is_taken(layout, x, cos, mode, p.sums)) return {};
+    }
   }
-  const char* rule = mode == kInterleave ? "1 but for the sequence, and batch * heads less than 1000"
+  const char* rule = on_950                ? "the first dimension of both the same"
+                     : mode == kInterleave ? "1 but for the sequence, and batch * heads less than 1000"
                      : p.sums ? "1 for the heads or for batch and heads, or all of x's dimensions, batch and heads "
                                 "less than 1000, and their product at most 1024"
                               : "1 for the heads or for batch and heads, or all of x's dimensions, and batch "
                                 "and heads less than 1000";
   return refused(call.name(p.cos), " has shape ", to_string(cos), " for ", call.name(p.x), " of shape ", to_string(x),
-                 ", but must have, in a layout BNSD, BSND or SBND, ", rule);
+                 ", but must have, in a layout ", x.size() == 3 ? "TND, " : "BNSD, BSND or SBND, ", rule);
 }
 
 }  // namespace
@@ -69,8 +81,9 @@ std::vector<DtypeRow> rotary_dtypes(size_t tensors) {
   const auto row = [&](ProductSet products, DtypeSet dtypes) {
     return DtypeRow{products, std::vector<DtypeSet>(tensors, dtypes)};
   };
-  constexpr ProductSet atlas(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference);
-  return {row(atlas, {Dtype::kFloat}), row(atlas, {Dtype::kFloat16}), row(atlas, {Dtype::kBfloat16}),
+  constexpr ProductSet device(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
+                              Product::kAscend950);
+  return {row(device, {Dtype::kFloat}), row(device, {Dtype::kFloat16}), row(device, {Dtype::kBfloat16}),
           row(ProductSet(Product::kHost), kAllFloats)};
 }
 

@@ -11,7 +11,7 @@
 namespace descend {
 
 inline constexpr ProductSet kRotaryProducts(Product::kAtlasA3, Product::kAtlasA2Training, Product::kAtlasA2Inference,
-                                            Product::kHost);
+                                            Product::kAscend950, Product::kHost);
 
 inline constexpr const char* kRotaryModes =
     "Where the two members of a pair are: 0 at i and i + D/2 (half), 1 at 2 i and 2 i + 1 (interleave), 2 as 0 in each "

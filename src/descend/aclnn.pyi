@@ -2116,14 +2116,17 @@ def rotary_position_embedding_get_workspace_size(
 
     The mode tells where the members of a pair are. cos and sin are broadcast along the dimensions in which they
     have size 1. Strided and empty tensors are fine. On Atlas products the shapes are those of the layouts BNSD,
-    BSND and SBND: cos and sin have size 1 for the heads or for batch and heads or for none, in mode 1 for both; D
-    is less than 896, batch and heads less than 1000, in mode 1 their product. host takes any rank from 1 to 8,
-    any sizes, cos and sin of size 1 wherever, DOUBLE, and any mix of floating dtypes.
+    BSND, SBND and TND: cos and sin have size 1 for the heads or for batch and heads or for none, in mode 1 for
+    both; D is less than 896, batch and heads less than 1000, in mode 1 their product. ascend-950 takes rank 4
+    with cos and sin of size 1 wherever, TND with those of each token, and D up to 1024. host takes any rank from
+    1 to 8, any sizes, cos and sin of size 1 wherever, DOUBLE, and any mix of floating dtypes.
 
     Dtypes:
-        x FLOAT, cos FLOAT, sin FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference)
-        x FLOAT16, cos FLOAT16, sin FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
-        x BFLOAT16, cos BFLOAT16, sin BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference)
+        x FLOAT, cos FLOAT, sin FLOAT, out FLOAT (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
+        x FLOAT16, cos FLOAT16, sin FLOAT16, out FLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
+        x BFLOAT16, cos BFLOAT16, sin BFLOAT16, out BFLOAT16 (atlas-a3, atlas-a2-training, atlas-a2-inference,
+            ascend-950)
         x FLOAT/FLOAT16/DOUBLE/BFLOAT16, cos FLOAT/FLOAT16/DOUBLE/BFLOAT16, sin FLOAT/FLOAT16/DOUBLE/BFLOAT16, out
             FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)
 
@@ -2198,16 +2201,16 @@ def rotary_position_embedding_grad_get_workspace_size(
     but on Atlas products they must be given. The mode tells where the members of a pair are; in mode 3 dcos is
     the sum of dy and of x's members one half after the other. Strided and empty tensors are fine: where nothing
     is summed dcos and dsin are 0. On Atlas products the shapes are those of the forward, and with x batch * heads
-    is at most 1024 in mode 0. host takes any rank from 1 to 8, any sizes, cos and sin of size 1 wherever, DOUBLE,
-    and any mix of floating dtypes.
+    is at most 1024 in mode 0, but for ascend-950. host takes any rank from 1 to 8, any sizes, cos and sin of size
+    1 wherever, DOUBLE, and any mix of floating dtypes.
 
     Dtypes:
         dy FLOAT, cos FLOAT, sin FLOAT, x FLOAT, dx_out FLOAT, dcos_out FLOAT, dsin_out FLOAT (atlas-a3,
-            atlas-a2-training, atlas-a2-inference)
+            atlas-a2-training, atlas-a2-inference, ascend-950)
         dy FLOAT16, cos FLOAT16, sin FLOAT16, x FLOAT16, dx_out FLOAT16, dcos_out FLOAT16, dsin_out FLOAT16
-            (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         dy BFLOAT16, cos BFLOAT16, sin BFLOAT16, x BFLOAT16, dx_out BFLOAT16, dcos_out BFLOAT16, dsin_out BFLOAT16
-            (atlas-a3, atlas-a2-training, atlas-a2-inference)
+            (atlas-a3, atlas-a2-training, atlas-a2-inference, ascend-950)
         dy FLOAT/FLOAT16/DOUBLE/BFLOAT16, cos FLOAT/FLOAT16/DOUBLE/BFLOAT16, sin FLOAT/FLOAT16/DOUBLE/BFLOAT16, x
             FLOAT/FLOAT16/DOUBLE/BFLOAT16, dx_out FLOAT/FLOAT16/DOUBLE/BFLOAT16, dcos_out
             FLOAT/FLOAT16/DOUBLE/BFLOAT16, dsin_out FLOAT/FLOAT16/DOUBLE/BFLOAT16 (host)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 
 import pytest
 
@@ -69,6 +71,20 @@ refused()
     sentence = "aclrtSetDevice: device 5 does not exist; {} (DESCEND_DEVICES sets how many there are)."
     assert run(code) == [sentence.format("the only one is 0")] * 3
     assert run(code, DESCEND_DEVICES="2") == [sentence.format("there are those from 0 to 1")] * 3
+
+
+def test_variables_that_scripts_for_ascend_set():
+    code = """
+x = torch.ones(2, 4, device="npu:1", requires_grad=True)
+torch.nn.functional.layer_norm(x, (4,)).sum().backward()
+print(torch.npu.device_count(), x.grad.shape)
+"""
+    command = [sys.executable, "-c", "import torch, torch_npu\n" + code]
+    unset = {name: value for name, value in os.environ.items() if name != "DESCEND_DEVICES"}
+    for given in ({"ASCEND_RT_VISIBLE_DEVICES": "4,7", "NPU_ASD_ENABLE": "1"}, {"LOCAL_WORLD_SIZE": "2"}):
+        done = subprocess.run(command, env={**unset, **given}, capture_output=True, text=True, check=False)
+        assert done.stdout == "2 torch.Size([2, 4])\n", done.stderr
+        assert ("NPU_ASD_ENABLE is ignored" in done.stderr) == ("NPU_ASD_ENABLE" in given)
 
 
 def test_data_parallel():

@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 import sys
+import warnings
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -58,6 +59,7 @@ def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
         return
     check_versions()
     _count_devices()
+    _ignore_checks()
     _cann.load()
     # Without its queue torch_npu raises an error in the call that failed. With it, it drops what is called later.
     os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
@@ -68,10 +70,19 @@ def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
 
 
 def _count_devices() -> None:
-    """A device for each process that torchrun starts on this machine, if no number of devices is set."""
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if processes.isdecimal() and 1 <= int(processes) <= MOST_DEVICES:
-        os.environ.setdefault("DESCEND_DEVICES", processes)
+    """If no number is set: a device for each process that torchrun starts here, and all that are to be visible."""
+    visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",")
+    counts = [os.environ.get("LOCAL_WORLD_SIZE", "1"), *(str(int(each) + 1) for each in visible if each.isdecimal())]
+    count = max((int(each) for each in counts if each.isdecimal()), default=1)
+    if 1 < count <= MOST_DEVICES:
+        os.environ.setdefault("DESCEND_DEVICES", str(count))
+
+
+def _ignore_checks() -> None:
+    """torch_npu's search for silent errors of the processor calls operators that are not here, and would find none."""
+    if os.environ.get("NPU_ASD_ENABLE", "0") != "0":
+        warnings.warn("NPU_ASD_ENABLE is ignored: there is no processor here that could err silently.", stacklevel=2)
+        os.environ["NPU_ASD_ENABLE"] = "0"
 
 
 def check_versions() -> None:

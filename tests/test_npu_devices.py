@@ -133,7 +133,7 @@ torch_npu.npu._unsubscribe_report(s)
 print(seen)
 
 device = torch.npu.get_device_properties(0)
-torch.npu.set_device_limit(0, 1, 1)
+torch.npu.set_device_limit(0, 12, 24)  # as a program for an Ascend does
 print(device.cube_core_num >= 1, torch.npu.get_device_limit(0), 0 <= torch.npu.utilization() <= 100)
 torch.use_deterministic_algorithms(True)
 print(torch.ones(2).npu().clone().cpu().tolist(), torch_npu.npu.utils.get_cann_version("CANN"))
@@ -150,7 +150,7 @@ for refused in (lambda: torch.npu.NPUGraph().capture_begin(), lambda: torch_npu.
         "True True True True",
         "64 True",
         "[0, 1, 2, 3, 4]",
-        "True {'cube_core_num': 1, 'vector_core_num': 1} True",
+        "True {'cube_core_num': 12, 'vector_core_num': 24} True",
         "[1.0, 1.0] 9.1.0",
         "True False",
         "False True",

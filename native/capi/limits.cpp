@@ -1,6 +1,8 @@
 // Limits on the cores of a device, a stream and a thread, and on waiting times. Limits on cores are stored and
 // returned, for programs that plan their work by them. They do not change how many threads the library uses: that is
-// DESCEND_NUM_THREADS.
+// DESCEND_NUM_THREADS. So limits that an Ascend would take are taken on a machine with fewer cores, too.
+#include <algorithm>
+
 #include "capi/context.h"
 #include "capi/device_table.h"
 #include "capi/settings.h"
@@ -22,12 +24,14 @@ Status check_type(aclrtDevResLimitType type) {
                  ", but must be ACL_RT_DEV_RES_CUBE_CORE or ACL_RT_DEV_RES_VECTOR_CORE.");
 }
 
+constexpr int kMostCores = 64;  // of a kind, of an Ascend
+
 Status check_limit(aclrtDevResLimitType type, uint32_t value) {
   DESCEND_RETURN_IF_ERROR(check_type(type));
-  const auto most = static_cast<uint32_t>(usable_cores());
+  const auto most = static_cast<uint32_t>(std::max(usable_cores(), kMostCores));
   if (value >= 1 && value <= most) return {};
   return failure(Code::kInvalidParam, "value is ", value, ", but must be from 1 to ", most,
-                 ", the cores of the device.");
+                 ", the cores of a large device.");
 }
 
 uint32_t device_limit(int32_t device, aclrtDevResLimitType type) {

@@ -17,7 +17,7 @@ ACL_FUNC_VISIBILITY aclnnStatus aclnnGeluBackwardV2GetWorkspaceSize(const aclTen
 ACL_FUNC_VISIBILITY aclnnStatus aclnnGeluBackwardV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                                     aclrtStream stream);
 
-/* The same with tanh. gradInput may have any of the dtypes. */
+/* The same with tanh. gradInput may have any of the dtypes; gradOutput also INT32. */
 ACL_FUNC_VISIBILITY aclnnStatus aclnnGeluBackwardGetWorkspaceSize(const aclTensor* gradOutput, const aclTensor* self,
                                                                   const aclTensor* gradInput, uint64_t* workspaceSize,
                                                                   aclOpExecutor** executor);

@@ -135,13 +135,14 @@ std::span<const Operator* const> variants() {
     op.variants = nullptr;
     op.name = "gelu_backward";
     op.c_name = "aclnnGeluBackward";
-    op.summary = "The same with tanh. gradInput may have any of the dtypes.";
+    op.summary = "The same with tanh. gradInput may have any of the dtypes; gradOutput also INT32.";
     op.source = op.c_name;
     op.parameters.erase(op.parameters.begin() + kApproximate);
-    const DtypeSet narrow = kFloat32Only | kFloat16Only;
-    op.dtypes = {{kWithoutBfloat16, {narrow, narrow, narrow}},
-                 {kWithBfloat16, {kDeviceFloats, kDeviceFloats, kDeviceFloats}},
-                 {ProductSet(Product::kHost), {kAllFloats, kAllFloats, kAllFloats}}};
+    // Its checks take a gradOutput that promotes to one of these, as that of its page's program does.
+    constexpr DtypeSet narrow = kFloat32Only | kFloat16Only, integers{Dtype::kInt32};
+    op.dtypes = {{kWithoutBfloat16, {narrow | integers, narrow, narrow}},
+                 {kWithBfloat16, {kDeviceFloats | integers, kDeviceFloats, kDeviceFloats}},
+                 {ProductSet(Product::kHost), {kAllFloats | integers, kAllFloats, kAllFloats}}};
     op.const_outputs = true;
     op.infer = nullptr;
     op.validate_and_plan = plan_gelu_backward;

@@ -20,7 +20,7 @@ inline constexpr DtypeSet kFloat16Only{Dtype::kFloat16}, kBfloat16Only{Dtype::kB
 Status check_gelu_shape(const Call& call, int i, const Dims& expected, const char* rule);
 
 // Input or output i of this shape as rows, its last dimension being the columns. An input that has another shape is
-// broadcast to it.
+// broadcast to it. One of INT32 is wanted as FLOAT or DOUBLE.
 struct GeluShape {
   explicit GeluShape(const Dims& shape);
   Dims dims;

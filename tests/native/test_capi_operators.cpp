@@ -231,6 +231,35 @@ TEST_CASE("GELU by tanh under its older name: the bits of the other, and any dty
   }
 }
 
+TEST_CASE("GELU's gradient of INT32, as the program of its page has it: what the same numbers in FLOAT give") {
+  const Runtime runtime;
+  for (const char* product : {"atlas-a2-training", "atlas-inference", "host"}) {
+    REQUIRE(descendSetProduct(product) == 0);
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{1, 300}, {5, 1}, {}, {5, 300}}) {
+      Array x({5, 300}, ACL_FLOAT), dy(shape, ACL_FLOAT), dx({5, 300}, ACL_FLOAT), again({5, 300}, ACL_FLOAT);
+      Array integers(shape, ACL_INT32), narrow({5, 300}, ACL_FLOAT16), same({5, 300}, ACL_FLOAT16);
+      x.normal(1);
+      for (int64_t i = 0; i < dy.size(); ++i) {
+        const auto number = static_cast<int32_t>(i % 7 - 3);
+        const auto real = static_cast<float>(number);
+        std::memcpy(integers.data() + 4 * i, &number, 4);
+        std::memcpy(dy.data() + 4 * i, &real, 4);
+      }
+      REQUIRE(run(aclnnGeluBackwardGetWorkspaceSize, aclnnGeluBackward, nullptr, dy, x, dx) == 0);
+      REQUIRE(run(aclnnGeluBackwardGetWorkspaceSize, aclnnGeluBackward, nullptr, integers, x, again) == 0);
+      CHECK(again.digest() == dx.digest());
+      REQUIRE(run(aclnnGeluBackwardGetWorkspaceSize, aclnnGeluBackward, nullptr, dy, x, narrow) == 0);
+      REQUIRE(run(aclnnGeluBackwardGetWorkspaceSize, aclnnGeluBackward, nullptr, integers, x, same) == 0);
+      CHECK(same.digest() == narrow.digest());
+      CHECK(run(aclnnGeluBackwardGetWorkspaceSize, aclnnGeluBackward, nullptr, dy, integers, dx) ==
+            ACLNN_ERR_PARAM_INVALID);
+      std::string tanh = "tanh";
+      CHECK(run(aclnnGeluBackwardV2GetWorkspaceSize, aclnnGeluBackwardV2, nullptr, integers, x, tanh.data(), dx) ==
+            ACLNN_ERR_PARAM_INVALID);
+    }
+  }
+}
+
 TEST_CASE("AdamW in place: an executor runs on, on other memory too, and what it changes is what it read") {
   const Runtime runtime;
   REQUIRE(descendSetProduct("atlas-a2-training") == 0);

@@ -158,7 +158,8 @@ TEST_CASE("limits of cores: the stream's, else the device's, else all") {
   CHECK(aclrtDestroyStream(stream) == 0);
   CHECK(here() == cores);  // its limits are gone with it
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetDeviceResLimit", aclrtSetDeviceResLimit(0, kCube, 0));
-  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetDeviceResLimit", aclrtSetDeviceResLimit(0, kCube, std::max(cores, 64u) + 1));
+  REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtSetDeviceResLimit",
+          aclrtSetDeviceResLimit(0, kCube, std::max(cores, 64u) + 1));
   CHECK(aclrtSetDeviceResLimit(0, kVector, 48) == 0);  // as a program for an Ascend does
   CHECK(device(0, kVector) == 48);
   REFUSED(ACL_ERROR_INVALID_PARAM, "aclrtGetDeviceResLimit",

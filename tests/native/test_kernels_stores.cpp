@@ -30,3 +30,27 @@ TEST_CASE("rows that begin where lines do go by way of no stage, which might not
     CHECK((shifted.streams && shifted.in_lines) == (columns == 3072));
   }
 }
+
+TEST_CASE("short rows whose lines would be stored in pieces go by way of a stage, also where they are aligned") {
+  RowShape shape{.rows = int64_t{1} << 24,
+                 .columns = 128,
+                 .size = 2,
+                 .inputs = 1,
+                 .outputs = 1,
+                 .column_numbers = 1,
+                 .together = 2,
+                 .is_forward = true,
+                 .has_output = true,
+                 .in_stretches = false,
+                 .keeps = false,
+                 .unit = 64,
+                 .at_once = 32};
+  const RowSchedule lines = forward_schedule(shape);
+  CHECK((lines.is_short && lines.streams && !lines.staged));
+  shape.at_once = 16;
+  const RowSchedule pieces = forward_schedule(shape);
+  CHECK((pieces.is_short && !pieces.streams && pieces.staged));
+  shape.outputs = 2;  // which have no stage
+  const RowSchedule two = forward_schedule(shape);
+  CHECK((!two.streams && !two.staged));
+}

@@ -261,10 +261,12 @@ HWY_INLINE void map_short_row(Extent extent, ShortRows<P, T>& rows, bool streams
   rows.next();
 }
 
-// Whether short rows are mapped column by column, not row by row. Those that know nothing of their columns gain from it
-// only up to two packs, and if it stores whole lines.
+// What a pass over the columns of short rows has of each row at a time: a pair of vectors.
 template <class T>
 inline constexpr int64_t kPairColumns = 2 * kVectorLanes<Wide<T>>;
+
+// Whether short rows are mapped column by column, not row by row. Those that know nothing of their columns gain from it
+// only up to two packs, and only where a pair fills a line.
 template <class P, class T>
 HWY_INLINE bool maps_by_columns(int64_t columns) {
   if constexpr (kKeeps<P>) return false;
@@ -272,9 +274,11 @@ HWY_INLINE bool maps_by_columns(int64_t columns) {
   return columns <= 2 * kLanes<Wide<T>> && kPairColumns<T> * sizeof(T) >= 64;
 }
 
-// Of a short row so many columns are stored before those of the next.
+// So many columns of a short row are stored before the next row's, where that may be less than a line and was found to
+// matter: on plain x86-64 stores are not what takes the time. Rows that know nothing of their columns store whole
+// lines.
 template <class P, class T>
-inline constexpr int64_t kColumnsAtOnce = kStandsAlone<P> ? kBlockColumns : kPairColumns<T>;
+inline constexpr int64_t kColumnsAtOnce = kStandsAlone<P> || HWY_TARGET != HWY_AVX2 ? kBlockColumns : kPairColumns<T>;
 
 // Short rows: columns by columns, so that parameters and sums of columns stay in registers for all rows.
 template <class P, class T, size_t kCount, class Extent, class W = Wide<T>>

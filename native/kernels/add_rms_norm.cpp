@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "kernels/dispatch.h"
@@ -48,12 +49,8 @@ void exact_combine(int64_t n, double* const* in, const double*) {
 
 void exact_map(int64_t n, const double* const* in, const double* const* column, const double* epsilon,
                const double* means, double* x, double* const*) {
-  double rstd;
-  exact_rstd(epsilon, means, &rstd);
-  for (int64_t c = 0; c < n; ++c) {
-    x[c] = in[0][c];
-    x[c + kExactColumns] = x[c] * rstd * column[0][c];
-  }
+  std::copy_n(in[0], n, x);
+  map_rms_norm(n, in[0], column, epsilon, means, x + kExactColumns);
 }
 
 }  // namespace

@@ -15,6 +15,13 @@ inline void exact_rstd(const double* epsilon, const double* means, double* rstd)
   rstd[0] = 1 / std::sqrt(means[0] + epsilon[0]);
 }
 
+inline void map_rms_norm(int64_t n, const double* x, const double* const* column, const double* epsilon,
+                         const double* means, double* y) {
+  double rstd;
+  exact_rstd(epsilon, means, &rstd);
+  for (int64_t c = 0; c < n; ++c) y[c] = x[c] * rstd * column[0][c];
+}
+
 // Layer norm's sums, behind which is the pivot.
 inline void sum_moments(int64_t n, const double* const* in, const double* const*, const double*, double* sums) {
   for (int64_t c = 0; c < n; ++c) {

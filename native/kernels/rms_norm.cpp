@@ -34,9 +34,7 @@ constexpr auto exact_statistics = exact_rstd;
 
 void exact_map(int64_t n, const double* const* in, const double* const* column, const double* epsilon,
                const double* means, double* y, double* const*) {
-  double rstd;
-  exact_rstd(epsilon, means, &rstd);
-  for (int64_t c = 0; c < n; ++c) y[c] = in[0][c] * rstd * column[0][c];
+  map_rms_norm(n, in[0], column, epsilon, means, y);
 }
 
 }  // namespace

@@ -39,6 +39,8 @@ GeluShape::GeluShape(const Dims& shape) : dims(shape), leading(shape.empty() ? 0
 
 StagedRows stage_broadcast(const Call& call, Plan& plan, int i, const GeluShape& shape, kernels::Element wanted) {
   const Tensor& tensor = call[i].tensor;
+  const bool is_integer = tensor.dtype == Dtype::kInt32;
+  if (tensor.shape == shape.dims && !is_integer) return stage_rows(call, plan, i, shape.leading, shape.columns, wanted);
   Call wide = call;
   Tensor& view = wide[i].tensor;
   view.shape = view.strides = shape.dims;
@@ -47,7 +49,7 @@ StagedRows stage_broadcast(const Call& call, Plan& plan, int i, const GeluShape&
     const bool is_repeated = k < missing || (tensor.shape[k - missing] == 1 && shape.dims[k] != 1);
     view.strides[k] = is_repeated ? 0 : tensor.strides[k - missing];
   }
-  if (tensor.dtype == Dtype::kInt32) return stage_integers(plan, Plan::tensor(call, i), view, shape, wanted);
+  if (is_integer) return stage_integers(plan, Plan::tensor(call, i), view, shape, wanted);
   return stage_rows(wide, plan, i, shape.leading, shape.columns, wanted);
 }
 

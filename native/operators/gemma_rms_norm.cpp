@@ -35,8 +35,7 @@ extern const Operator gemma_rms_norm{
     .notes =
         "gamma has the last dimensions of x; the rest counts the rows. 1 + gamma is computed in FLOAT, DOUBLE "
         "where a tensor is. Where rstd is allocated it is FLOAT, DOUBLE for DOUBLE input, and has x's rank with 1 for "
-        "each "
-        "dimension of gamma. Strided and empty tensors are fine. host also takes DOUBLE and any mix of floating "
+        "each dimension of gamma. Strided and empty tensors are fine. host also takes DOUBLE and any mix of floating "
         "dtypes for gamma and the outputs.",
     .products = kRmsNormBfloat16 | ProductSet(Product::kHost),
     .parameters = {input_of("x", "[A1, ..., An, R1, ..., Rk], rank 1 to 8", "What is normalised."),

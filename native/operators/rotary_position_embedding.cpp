@@ -62,10 +62,9 @@ extern const Operator rotary_position_embedding{
         "The mode tells where the members of a pair are. cos and sin are broadcast along the dimensions in which they "
         "have size 1. Strided and empty tensors are fine. On Atlas products the shapes are those of the layouts BNSD, "
         "BSND, SBND and TND: cos and sin have size 1 for the heads or for batch and heads or for none, in mode 1 for "
-        "both; "
-        "D is less than 896, batch and heads less than 1000, in mode 1 their product. ascend-950 takes rank 4 with cos "
-        "and sin of size 1 wherever, TND with those of each token, and D up to 1024. host takes any rank from 1 to 8, "
-        "any sizes, cos and sin of size 1 wherever, DOUBLE, and any mix of floating dtypes.",
+        "both; D is less than 896, batch and heads less than 1000, in mode 1 their product. ascend-950 takes rank 4 "
+        "with cos and sin of size 1 wherever, TND with those of each token, and D up to 1024. host takes any rank from "
+        "1 to 8, any sizes, cos and sin of size 1 wherever, DOUBLE, and any mix of floating dtypes.",
     .products = kRotaryProducts,
     .parameters = {input_of("x", kRotaryShape, "What is turned: rows of D = 2 P elements."),
                    input_of("cos", kRotaryCosShape, "Cosines of the angles."),

@@ -119,8 +119,7 @@ extern const Operator rotary_position_embedding_grad{
         "the sum of dy and of x's members one half after the other. Strided and empty tensors are fine: where nothing "
         "is summed dcos and dsin are 0. On Atlas products the shapes are those of the forward, and with x batch * "
         "heads is at most 1024 in mode 0, but for ascend-950. host takes any rank from 1 to 8, any sizes, cos and sin "
-        "of size 1 wherever, "
-        "DOUBLE, and any mix of floating dtypes.",
+        "of size 1 wherever, DOUBLE, and any mix of floating dtypes.",
     .products = kRotaryProducts,
     .parameters = {input_of("dy", kRotaryShape, "Gradient of the loss with respect to the forward's result."),
                    input_of("cos", kRotaryCosShape, "Cosines of the forward."),

@@ -57,14 +57,12 @@ Status check_product(const Call& call, const RotaryParameters& p) {
   if (const int64_t most = on_950 ? kMostColumns950 : kMostColumns; x.back() > most) {
     return refused(call.name(p.x), " has shape ", to_string(x), ", but its last dimension must be at most ", most);
   }
-  if (x.size() == 3) {
-    if (on_950 ? cos[0] == x[0] : is_taken(kBsnd, with_batch(x), with_batch(cos), mode, p.sums)) return {};
-  } else {
-    if (on_950) return {};
-    for (const Layout& layout : kLayouts) {
-      if (is_taken(layout, x, cos, mode, p.sums)) return {};
-    }
-  }
+  const bool is_tnd = x.size() == 3;
+  const auto is_taken_in = [&](const Layout& layout) { return is_taken(layout, x, cos, mode, p.sums); };
+  const bool taken = on_950   ? !is_tnd || cos[0] == x[0]
+                     : is_tnd ? is_taken(kBsnd, with_batch(x), with_batch(cos), mode, p.sums)
+                              : std::any_of(std::begin(kLayouts), std::end(kLayouts), is_taken_in);
+  if (taken) return {};
   const char* rule = on_950                ? "the first dimension of both the same"
                      : mode == kInterleave ? "1 but for the sequence, and batch * heads less than 1000"
                      : p.sums ? "1 for the heads or for batch and heads, or all of x's dimensions, batch and heads "
@@ -72,7 +70,7 @@ Status check_product(const Call& call, const RotaryParameters& p) {
                               : "1 for the heads or for batch and heads, or all of x's dimensions, and batch "
                                 "and heads less than 1000";
   return refused(call.name(p.cos), " has shape ", to_string(cos), " for ", call.name(p.x), " of shape ", to_string(x),
-                 ", but must have, in a layout ", x.size() == 3 ? "TND, " : "BNSD, BSND or SBND, ", rule);
+                 ", but must have, in a layout ", is_tnd ? "TND, " : "BNSD, BSND or SBND, ", rule);
 }
 
 }  // namespace

@@ -71,9 +71,9 @@ def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
 
 def _count_devices() -> None:
     """If no number is set: a device for each process that torchrun starts here, and all that are to be visible."""
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
     visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",")
-    counts = [os.environ.get("LOCAL_WORLD_SIZE", "1"), *(str(int(each) + 1) for each in visible if each.isdecimal())]
-    count = max((int(each) for each in counts if each.isdecimal()), default=1)
+    count = max(int(processes) if processes.isdecimal() else 1, *(int(n) + 1 for n in visible if n.isdecimal()), 1)
     if 1 < count <= MOST_DEVICES:
         os.environ.setdefault("DESCEND_DEVICES", str(count))
 

@@ -223,9 +223,9 @@ struct EntryResults {
 
   HWY_INLINE void prefetch(int64_t j, int64_t ahead) const { prefetch_pack<prefetch_near>(dx + j, ahead); }
 
-  // streams: whether results go past the caches; it may be a constant.
+  // streams: whether results go past the caches.
   template <class Extent, size_t kPacks>
-  HWY_INLINE void make(Extent extent, Packs<kPacks>, int64_t j, auto streams) const {
+  HWY_INLINE void make(Extent extent, Packs<kPacks>, int64_t j, bool streams) const {
     if constexpr (kKept) {
       each<kPacks>([&](size_t i) DESCEND_INLINED {
         const int64_t at = j + i * kPackLanes<W>;
@@ -242,7 +242,7 @@ struct EntryResults {
 
  private:
   template <class Extent>
-  HWY_INLINE void finish(Extent extent, const Pack<W>& at_x, const Pack<W>& at_dz, int64_t j, auto streams) const {
+  HWY_INLINE void finish(Extent extent, const Pack<W>& at_x, const Pack<W>& at_dz, int64_t j, bool streams) const {
     Pack<W> result;
     each<kN>([&](size_t k) DESCEND_INLINED {
       const auto rest = hn::MulAdd(at_x.v[k], x_weight, base);
@@ -387,17 +387,15 @@ template <bool kNormalised, bool kKept, class P, class T>
 HWY_INLINE void apply_entries(const P& p, const GradGroup<T>& group, int64_t first, int64_t last) {
   const Entries<T> entries(p.shape);
   Results<kNormalised, kKept, P> results(p, group);
+  const bool streams = results.streams();
   for (int64_t next = first; next < last; next += entries.abreast) {
     const int64_t n = HWY_MIN(entries.abreast, last - next);
     auto due = results.entries(next, n);
     for (int64_t e = 0; e < n; ++e) {
       results.set(e, due);
-      const auto make = [&](auto streams) DESCEND_INLINED {
-        over_packs<Wide<T>>(entries.begin(next), entries.end(next),
-                            [&](auto extent, auto packs, int64_t j)
-                                DESCEND_INLINED { due.make(extent, packs, j, streams); });
-      };
-      group.stream ? make(std::true_type()) : make(std::false_type());
+      over_packs<Wide<T>>(entries.begin(next), entries.end(next),
+                          [&](auto extent, auto packs, int64_t j)
+                              DESCEND_INLINED { due.make(extent, packs, j, streams); });
       due.move_on(entries);
     }
   }

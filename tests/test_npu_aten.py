@@ -344,6 +344,20 @@ def test_indices_and_classes_may_be_int32():
         functional.cross_entropy(scores.npu(), classes.npu().to(torch.int16))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16])
+def test_histograms_of_integers(dtype):
+    """By which transformers counts the tokens of each expert. PyTorch's CPU has them of floats alone."""
+    x = torch.tensor([[0, 1, 1, 3], [2, 5, 4, 1]])
+    expected = torch.histc(x.float(), bins=4, min=0, max=3)
+    same(expected.to(dtype), torch.histc(x.to("npu", dtype), bins=4, min=0, max=3))
+    same(torch.histc(x.double(), 3).to(dtype), torch.histc(x.t().to("npu", dtype), 3))
+    out = torch.empty(0, device="npu", dtype=dtype)
+    assert torch.histc(x.to("npu", dtype), bins=4, min=0, max=3, out=out) is out
+    same(expected.to(dtype), out)
+    raises("the dtype of the input", lambda: torch.histc(x.to("npu", dtype), out=out.double()))
+    raises("not implemented for 'Bool'", lambda: torch.histc(x.npu() > 1))
+
+
 def test_complex_numbers_are_conjugated_in_place():
     x = torch.tensor([1 + 2j, 3 - 1j])
     assert x.npu().conj_physical_().tolist() == x.conj().tolist()

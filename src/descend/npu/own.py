@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from descend.npu import boxed
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -32,6 +37,24 @@ def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
     whole = self.dtype is not torch.int32
     result: Tensor = torch.ops.aten.one_hot.default.decompose(self if whole else self.long(), num_classes)
     return result if whole else result.int()
+
+
+def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """PyTorch's, which the CPU computes of no integers. Of these the counts are integers, too, as on an Ascend."""
+    counts: Tensor = _histc_of_floats()(self.double() if self.dtype in _INTEGERS else self, bins, min, max)
+    return counts.to(self.dtype)
+
+
+def histc_out(self: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor) -> Tensor:
+    """`histc`, written to ``out``."""
+    if out.dtype is not self.dtype:
+        raise RuntimeError(f"histc: out is {out.dtype} and must have the dtype of the input, {self.dtype}")
+    return out.resize_(bins).copy_(histc(self, bins, min, max))
+
+
+@functools.cache
+def _histc_of_floats() -> boxed.Kernel:
+    return boxed.Kernel("aten::histc")
 
 
 # --- the cells of LSTM and GRU: on every device but the CPU PyTorch computes them by fused operators ------------------
@@ -119,6 +142,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::native_dropout": native_dropout,
     "aten::_copy_from": copy_from,
     "aten::_copy_from_and_resize": copy_from_and_resize,
+    "aten::histc": histc,
+    "aten::histc.out": histc_out,
     "aten::_thnn_fused_lstm_cell": lstm_cell,
     "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
     "aten::_thnn_fused_gru_cell": gru_cell,

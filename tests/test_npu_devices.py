@@ -175,6 +175,32 @@ assert int(torch.npu.npurt().npuStreamDestroy(made.value)) == 0
     assert run(code, DESCEND_NPU_KERNELS=kernels) == ["True"]
 
 
+def test_threads_of_gloo_use_the_device_of_their_process():
+    """They let go of memory last. torch_npu ends the process at such gradients if it has made device 0 current there."""
+    code = """
+import ctypes
+from torch import distributed
+torch.npu.set_device(1)
+distributed.init_process_group("hccl", store=distributed.HashStore(), rank=0, world_size=1)
+other = torch.npu.Stream()
+for _ in range(50):
+    x = torch.ones(1000, device="npu")
+    x.record_stream(other)
+    distributed.broadcast(x, 0, async_op=True)
+distributed.barrier()
+x = torch.ones(4, device="npu", requires_grad=True)
+y = x * 2
+y.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(lambda: print("called")))
+y.sum().backward()
+active = [ctypes.c_int32(7), ctypes.c_int32(7)]
+for device, state in enumerate(active):
+    assert ctypes.CDLL("libascendcl.so").aclrtGetPrimaryCtxState(device, None, ctypes.byref(state)) == 0
+print([state.value for state in active], x.grad.tolist())
+distributed.destroy_process_group()
+"""
+    assert run(code, DESCEND_DEVICES="2") == ["called", "[0, 1] [2.0, 2.0, 2.0, 2.0]"]
+
+
 @pytest.mark.parametrize("kernels", ["", "python"])
 def test_graphs_are_freed_before_python_ends(kernels):
     """PyTorch aborts if its thread for gradients must free a Python object later. Here that thread comes last."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, distributed
 
 from descend.npu import boxed
+from descend.npu.crossing import Crossing
 
 _SERVED = (
     *("allgather_coalesced_", "allgather_into_tensor_coalesced_", "alltoall_"),
@@ -52,14 +55,45 @@ def install() -> None:
     _without_groups_of_calls()
 
 
-class _Move(boxed.Kernel):
+class _Lent:
+    """Holds a storage that gloo uses. A thread of gloo may be the last to let go of it, and has no current device.
+
+    torch_npu's allocator would make device 0 current in that thread. Then each process uses device 0 beside its own, and
+    torch_npu ends a process whose gradients call back at their end. So the thread gets the storage's device.
+    """
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage
+
+    def __del__(self) -> None:
+        if _runtime().aclrtGetDevice(ctypes.byref(ctypes.c_int32())):
+            torch.npu.set_device(self._storage.device)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _runtime() -> ctypes.CDLL:
+    return ctypes.CDLL("libdescend.so")
+
+
+class _Lending(Crossing):
+    def _storage(self, owner: torch.UntypedStorage, written: bool) -> Any:
+        storage = super()._storage(owner, written)
+        storage.lent = _Lent(owner)
+        return storage
+
+
+class _Collective(boxed.Kernel):
+    crossing = _Lending
+
+
+class _Move(_Collective):
     """A collective that moves elements and does not look at them."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return super().__call__(*(boxed.changed(each, _moved) for each in args), **named)
 
 
-class _Reduction(boxed.Kernel):
+class _Reduction(_Collective):
     """A collective that reduces. Gloo has no average: the inputs are divided first, and then summed."""
 
     def __init__(self, name: str, divided: int) -> None:
@@ -204,7 +238,7 @@ def _creator() -> Callable[[Any, Any], Any]:
             return distributed.all_to_all_single(output.view(-1), given.flatten(), *sizes, self._group(), async_op=True)
 
         def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *options: Any) -> Any:
-            views = boxed.changed((outputs, inputs), lambda tensor: boxed.on_cpu(_moved(tensor)))
+            views = boxed.changed((outputs, inputs), lambda tensor: _Lending().enter(_moved(tensor)))
             return super().allgather(*views, *options)  # type: ignore[misc]
 
     def create(given: Any, options: Any) -> Any:

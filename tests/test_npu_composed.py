@@ -57,6 +57,35 @@ def test_fast_gelu(dtype: Any, shape: tuple[int, ...]) -> None:
     near(activations.npu_fast_gelu_backward(dy, x), dx)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("approximate", [0, 1])
+@pytest.mark.parametrize(("shape", "dim", "left"), [((3, 8), -1, False), ((2, 4, 5), 1, True), ((6,), 0, False)])
+def test_geglu(dtype: Any, approximate: int, shape: tuple[int, ...], dim: int, left: bool) -> None:
+    def gelu(x: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(x, approximate=("none", "tanh")[approximate])
+
+    def defined(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim)
+        return gelu(a) * b if left else a * gelu(b)
+
+    x = (torch.randn(shape) * 3).to(dtype)
+    y, gate = activations.npu_geglu(x, dim, approximate, left)
+    dy = torch.randn(y.shape).to(dtype)
+    wanted, (dx,) = gradients(defined, [x], dy)
+    near(y, wanted)
+    near(gate, gelu(x.double().chunk(2, dim)[0 if left else 1]))
+    near(activations.npu_geglu_grad(dy, x, gate, dim, approximate, left), dx)
+
+
+def test_geglu_refuses() -> None:
+    x = torch.randn(3, 4)
+    refused("npu_geglu: input is of shape [3, 4]", activations.npu_geglu, x, 0)
+    refused("npu_geglu: input is of shape [3, 4]", activations.npu_geglu, x, 2)
+    refused("npu_geglu: approximate is 2", activations.npu_geglu, x, -1, 2)
+    refused("npu_geglu: input is torch.int32", activations.npu_geglu, x.int())
+    refused("npu_geglu_grad: gelu is of shape [3, 4]", activations.npu_geglu_grad, x[:, :2], x, x)
+
+
 def test_activations_at_their_ends_and_refused() -> None:
     far = torch.tensor([-1e4, -100.0, 100.0, 1e4], dtype=torch.float16)
     assert torch.equal(activations.npu_fast_gelu(far), torch.tensor([-0.0, -0.0, 100.0, 1e4]).half())

@@ -176,7 +176,7 @@ assert int(torch.npu.npurt().npuStreamDestroy(made.value)) == 0
 
 
 def test_threads_of_gloo_use_the_device_of_their_process():
-    """They let go of memory last. torch_npu ends the process at such gradients if it has made device 0 current there."""
+    """They let go of memory last. If device 0 became current there, torch_npu would end the process at gradients."""
     code = """
 import ctypes
 from torch import distributed

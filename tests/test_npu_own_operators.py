@@ -52,6 +52,11 @@ def halves(x: Tensor, dim: int = -1) -> Tensor:
     return a * torch.sigmoid(a) * b
 
 
+def geglu(x: Tensor, dim: int, approximate: str) -> Tensor:
+    a, b = x.chunk(2, dim)
+    return a * functional.gelu(b, approximate=approximate)
+
+
 def normalized(x1: Tensor, x2: Tensor, gamma: Tensor) -> Tensor:
     x = x1 + x2
     return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * gamma
@@ -168,6 +173,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
     ),
     "fast_gelu": (torch_npu.npu_fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
     "fast_gelu by its older name": (torch_npu.fast_gelu, lambda x: x * torch.sigmoid(1.702 * x), [(3, 7)]),
+    "geglu": (first(torch_npu.npu_geglu), lambda x: geglu(x, -1, "tanh"), [(3, 8)]),
+    "geglu along a dimension": (
+        lambda x: torch_npu.npu_geglu(x, 1, 0, True)[0],
+        lambda x: geglu(x.roll(2, 1), 1, "none"),
+        [(3, 4, 5)],
+    ),
     "mish": (torch_npu.npu_mish, functional.mish, [(3, 7)]),
     "silu": (torch_npu.npu_silu, functional.silu, [(3, 7)]),
     "max": (lambda x: torch_npu.npu_max(x, 1)[0], lambda x: x.max(1).values, [(3, 7)]),

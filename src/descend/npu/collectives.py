@@ -58,8 +58,8 @@ def install() -> None:
 class _Lent:
     """Holds a storage that gloo uses. A thread of gloo may be the last to let go of it, and has no current device.
 
-    torch_npu's allocator would make device 0 current in that thread. Then each process uses device 0 beside its own, and
-    torch_npu ends a process whose gradients call back at their end. So the thread gets the storage's device.
+    torch_npu's allocator would make device 0 current in that thread. Then each process uses device 0 beside its own,
+    and torch_npu ends a process whose gradients call back at their end. So the thread gets the storage's device.
     """
 
     def __init__(self, storage: torch.UntypedStorage) -> None:

@@ -1,10 +1,12 @@
-"""npu_fast_gelu, npu_mish, npu_silu and their gradients.
+"""npu_fast_gelu, npu_geglu, npu_mish, npu_silu and their gradients.
 
     fast_gelu(x) = x / (1 + exp(-1.702 * x))
+    geglu(a, b)  = a * gelu(b)
     mish(x)      = x * tanh(log(1 + exp(x)))
     silu(x)      = x / (1 + exp(-x))
 
-Documents: torch_npu.npu_fast_gelu, fast_gelu, npu_mish, npu_silu; aclnnFastGelu(Backward).
+Documents: torch_npu.npu_fast_gelu, fast_gelu, npu_geglu, npu_mish, npu_silu; aclnnFastGelu(Backward),
+aclnnGeGluV3(Backward).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.refusal import refuse
 
 FAST = 1.702
 
@@ -37,6 +40,47 @@ def npu_fast_gelu_backward(grad: Tensor, self: Tensor) -> Tensor:
     gate = (x * FAST).sigmoid_()
     slope = (1 - gate).mul_(x).mul_(FAST).add_(1).mul_(gate)
     return slope.mul_(grad).to(self.dtype)
+
+
+def npu_geglu(
+    input: Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False
+) -> tuple[Tensor, Tensor]:
+    """One half of ``input`` along ``dim`` times gelu of its right half, or its left one; and that gelu.
+
+    ``approximate``: 0 is gelu by erf, 1 by tanh. Both results have half the size of ``input`` along ``dim``.
+    """
+    linear, gate = _halves("npu_geglu", input, dim, activate_left)
+    gelu = functional.gelu(wide(gate), approximate=_gelu("npu_geglu", approximate))
+    return (gelu * linear).to(input.dtype), gelu.to(input.dtype)
+
+
+def npu_geglu_grad(
+    grad_output: Tensor, input: Tensor, gelu: Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False
+) -> Tensor:
+    """The gradient of ``input``. ``gelu`` is the second result."""
+    linear, gate = _halves("npu_geglu_grad", input, dim, activate_left)
+    for name, tensor in (("grad_output", grad_output), ("gelu", gelu)):
+        check_float("npu_geglu_grad", **{name: tensor})
+        check_shape("npu_geglu_grad", name, tensor, gate.shape, "half of input")
+    dy = wide(grad_output)
+    by = _gelu("npu_geglu_grad", approximate)
+    gradients = dy * gelu, torch.ops.aten.gelu_backward(dy * linear, wide(gate), approximate=by)
+    return torch.cat(gradients[::-1] if activate_left else gradients, dim).to(input.dtype)
+
+
+def _halves(operator: str, input: Tensor, dim: int, activate_left: bool) -> tuple[Tensor, Tensor]:
+    """The half that gelu is not applied to, and the one that it is."""
+    check_float(operator, input=input)
+    if not -input.dim() <= dim < input.dim() or input.size(dim) % 2:
+        refuse(operator, "input", f"of shape {list(input.shape)}", f"has an even size along dimension {dim}")
+    left, right = input.chunk(2, dim)
+    return (right, left) if activate_left else (left, right)
+
+
+def _gelu(operator: str, approximate: int) -> str:
+    if approximate not in (0, 1):
+        refuse(operator, "approximate", approximate, "is 0 or 1")
+    return ("none", "tanh")[approximate]
 
 
 def npu_mish(self: Tensor) -> Tensor:

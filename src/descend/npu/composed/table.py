@@ -77,6 +77,15 @@ TABLE = (
         ("torch_npu.npu_fast_gelu", "aclnnFastGelu", "aclnnFastGeluBackward"),
     ),
     Composed(
+        "npu_geglu",
+        "activations",
+        ("npu_geglu", "npu_geglu_grad"),
+        "npu_geglu_grad",
+        "torch.nn.functional.gelu of one half, times the other, in float32, rounded once",
+        "a dimension of odd size; an approximate that is neither 0 nor 1",
+        ("torch_npu.npu_geglu", "aclnnGeGluV3", "aclnnGeGluV3Backward"),
+    ),
+    Composed(
         "npu_apply_adam_w",
         "optimizer",
         ("npu_apply_adam_w.out",),

@@ -163,6 +163,27 @@ def test_results_are_views_where_they_are_on_the_cpu():
     assert x[:, 0].tolist() == [7, 7, 7]
 
 
+def test_inference_mode_makes_the_tensors_that_it_makes_on_the_cpu():
+    """A view is an inference tensor if its base is one; other results are if the mode is on."""
+
+    def seen(device: str) -> list[Any]:
+        x = torch.arange(6.0).view(2, 3).clone().to(device)
+        with torch.inference_mode():
+            made = torch.ones(2, 3, device=device)
+            row = x[0]
+            found = [x[1:], x.t(), x.view(6), x.squeeze(), x.detach(), made[0], made.t(), row.add_(1), x * 2, (x * 2)[0]]
+            found += [x.contiguous(), x.half(), torch.nn.functional.linear(x, x)]
+            with torch.inference_mode(False):
+                found += [made[0], made * 2]
+        found += [made[0], made.view(6), made.t(), made + 1]
+        weight = torch.ones(2, 3, device=device, requires_grad=True)
+        for call in (lambda: made[0].add_(1), lambda: (made[0] * weight).sum().backward()):
+            raises("nference tensor", call)
+        return [*((t.is_inference(), t.tolist()) for t in found), x._version, row._version, row._base is x]
+
+    assert seen("npu") == seen("cpu")
+
+
 def test_what_is_resized_keeps_its_values_and_its_place():
     x = torch.arange(6.0, device="npu").view(2, 3)
     y = x.view(-1)

@@ -5,8 +5,10 @@
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/SparseTensorImpl.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "npu/memory.h"
@@ -33,7 +35,10 @@ void copy_bits(const Tensor& from, c10::TensorImpl& to) {
   if (from.unsafeGetTensorImpl()->is_wrapped_number()) to.set_wrapped_number(true);
 }
 
+// An inference tensor if `like` is one, whatever the mode: so a view is one if its base is.
 Tensor make_tensor(c10::Storage storage, c10::DispatchKey key, const Tensor& like) {
+  std::optional<c10::InferenceMode> mode;
+  if (like.is_inference() != c10::InferenceMode::is_enabled()) mode.emplace(like.is_inference());
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   auto* const impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());

@@ -42,9 +42,7 @@ def npu_fast_gelu_backward(grad: Tensor, self: Tensor) -> Tensor:
     return slope.mul_(grad).to(self.dtype)
 
 
-def npu_geglu(
-    input: Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False
-) -> tuple[Tensor, Tensor]:
+def npu_geglu(input: Tensor, dim: int = -1, approximate: int = 1, activate_left: bool = False) -> tuple[Tensor, Tensor]:
     """One half of ``input`` along ``dim`` times gelu of its right half, or its left one; and that gelu.
 
     ``approximate``: 0 is gelu by erf, 1 by tanh. Both results have half the size of ``input`` along ``dim``.

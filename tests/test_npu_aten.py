@@ -171,7 +171,18 @@ def test_inference_mode_makes_the_tensors_that_it_makes_on_the_cpu():
         with torch.inference_mode():
             made = torch.ones(2, 3, device=device)
             row = x[0]
-            found = [x[1:], x.t(), x.view(6), x.squeeze(), x.detach(), made[0], made.t(), row.add_(1), x * 2, (x * 2)[0]]
+            found = [
+                x[1:],
+                x.t(),
+                x.view(6),
+                x.squeeze(),
+                x.detach(),
+                made[0],
+                made.t(),
+                row.add_(1),
+                x * 2,
+                (x * 2)[0],
+            ]
             found += [x.contiguous(), x.half(), torch.nn.functional.linear(x, x)]
             with torch.inference_mode(False):
                 found += [made[0], made * 2]

@@ -120,6 +120,7 @@ SWAPPED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "RMSNorm-plain": (lambda: nn.RMSNorm((2, 16), elementwise_affine=False), "RMSNorm -> rms_norm"),
     "NamedLayerNorm": (lambda: NamedLayerNorm(16), "NamedLayerNorm -> layer_norm"),
     "WideLayerNorm": (lambda: WideLayerNorm(16), "WideLayerNorm -> layer_norm"),
+    "WideLayerNorm-plain": (lambda: WideLayerNorm((2, 16), elementwise_affine=False), "WideLayerNorm -> layer_norm"),
     "Cohere": (CohereNorm, "CohereNorm -> layer_norm"),
     "Llama": (LlamaNorm, "LlamaNorm -> rms_norm, rounded before the weight"),
     "Llama-narrow": (lambda: LlamaNorm(3), "LlamaNorm -> rms_norm, rounded before the weight"),

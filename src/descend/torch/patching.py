@@ -301,8 +301,9 @@ def _probe(module: nn.Module, parts: Parts) -> tuple[type[Form], Parts] | None:
 def _calls(module: nn.Module, count: int) -> Iterator[tuple[bool, list[Tensor], dict[str, Tensor | None]]]:
     """Training mode, inputs and parameters of the probes: first float32's, then each pair of dtypes."""
     random = torch.Generator().manual_seed(0)
-    shape = next((p.shape for p in module._parameters.values() if p is not None), None)
-    shape = torch.Size([48]) if shape is None else shape
+    # Without parameters, a norm of any other class takes rows of any length.
+    of_class = module.normalized_shape if isinstance(module, nn.LayerNorm | nn.RMSNorm) else (48,)
+    shape = next((p.shape for p in module._parameters.values() if p is not None), torch.Size(of_class))
     rows = -(-96 // max(shape.numel(), 1)) + 5
 
     def normal(*size: int) -> Tensor:

@@ -68,8 +68,9 @@ def _install() -> torch.library.Library:
         for name, computed in own.KERNELS.items():
             boxed.implement(name, computed, "PrivateUse1")
         boxed.implement("aten::one_hot", own.one_hot, "AutogradPrivateUse1")
-        torch_npus = torch.library.get_kernel("npu::npu_rotary_mul", "PrivateUse1")
-        boxed.implement("npu::npu_rotary_mul", own.rotary_mul(torch_npus), "PrivateUse1", with_keyset=True)
+        for name, around in own.AROUND.items():
+            torch_npus = torch.library.get_kernel(name, "PrivateUse1")
+            boxed.implement(name, around(torch_npus), "PrivateUse1", with_keyset=True)
         collectives.install()
         for row in TABLE:
             for kernel in row.kernels:

@@ -138,6 +138,20 @@ def rotary_mul(without_matrix: Any) -> Callable[..., Tensor]:
     return npu_rotary_mul
 
 
+def rms_norm_backward(of_contiguous: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    """npu_rms_norm_backward of any strides. CANN copies such inputs. By the document that aclnnRmsNormGrad follows for
+    Atlas products it refuses them."""
+
+    def npu_rms_norm_backward(
+        keyset: Any, dy: Tensor, input: Tensor, gamma: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        given = (tensor.contiguous() for tensor in (dy, input, gamma, rstd))
+        results: tuple[Tensor, Tensor] = of_contiguous.call_boxed(keyset, *given)
+        return results
+
+    return npu_rms_norm_backward
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "aten::native_dropout": native_dropout,
     "aten::_copy_from": copy_from,
@@ -150,3 +164,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
 }
 """By operator."""
+AROUND: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "npu::npu_rotary_mul": rotary_mul,
+    "npu::npu_rms_norm_backward": rms_norm_backward,
+}
+"""By operator, what makes a kernel around torch_npu's."""

@@ -147,7 +147,7 @@ class _AddRmsNorm(torch.autograd.Function):
         x, gamma, rstd = ctx.saved_tensors
         dgamma = None
         if dy is not None:
-            through_y, dgamma = torch.ops.npu.npu_rms_norm_backward(dy.contiguous(), x, gamma, rstd)
+            through_y, dgamma = torch.ops.npu.npu_rms_norm_backward(dy, x, gamma, rstd)
             dx = through_y if dx is None else dx + through_y
         return dx, dx, None if dgamma is None else dgamma.to(gamma.dtype), None
 
@@ -167,7 +167,7 @@ class _GemmaRmsNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Tensor, Tensor, None]:
         x, gamma, rstd = ctx.saved_tensors
         weight = gamma.float() + 1
-        dx, dgamma = torch.ops.npu.npu_rms_norm_backward(dy.contiguous(), x.contiguous(), weight, rstd)
+        dx, dgamma = torch.ops.npu.npu_rms_norm_backward(dy, x, weight, rstd)
         return dx, dgamma.to(gamma.dtype), None
 
 

@@ -98,18 +98,19 @@ HWY_INLINE Vector<W> inside(Part part, Vector<W> v, size_t k) {
 // Vectors that are taken through the long chain of operations side by side, step by step: one alone would wait for each
 // result, and the processor looks too few instructions ahead to do this by itself.
 inline constexpr size_t kAbreastVectors = 4;
+template <class W>
+inline constexpr size_t kAbreastPacks = HWY_MAX(1, kAbreastVectors / kPackVectors<W>);
 
 // Runs body(extent, packs, j) over columns [begin, end), so many packs at a time.
 template <size_t kPacks>
 using Packs = std::integral_constant<size_t, kPacks>;
-template <class W, class F>
+template <class W, size_t kPacks = kAbreastPacks<W>, class F>
 HWY_INLINE void over_packs(int64_t begin, int64_t end, F body) {
-  constexpr size_t kPacks = HWY_MAX(1, kAbreastVectors / kPackVectors<W>);
   constexpr int64_t kStep = kPackLanes<W>, kStride = kPacks * kStep;
   int64_t j = begin;
   for (; j + kStride <= end; j += kStride) body(Full(), Packs<kPacks>(), j);
   const Part rest{static_cast<size_t>(end - j)};
-  if (end - j > kStep) {
+  if (kPacks > 1 && end - j > kStep) {
     body(rest, Packs<kPacks>(), j);
   } else if (end > j) {
     body(rest, Packs<1>(), j);

@@ -104,7 +104,7 @@ class Codes {
   const int* end() const { return codes_ + count_; }
 
  private:
-  static constexpr size_t kMost = 8;
+  static constexpr size_t kMost = 12;
   int codes_[kMost] = {};
   size_t count_ = 0;
 };

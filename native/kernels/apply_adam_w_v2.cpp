@@ -30,7 +30,7 @@ struct ShareVectors {
 template <class W, bool kMost>
 struct AdamWProgram {
   static constexpr int kInputs = 4 + kMost, kOutputs = 3 + kMost;
-  static constexpr size_t kPacks = 1;  // of more, so many lines of so many streams take 1.1 times as long
+  static constexpr size_t kPacks = 1;  // two take 1.1 times as long: they are lines of seven streams
 
   AdamWShares<W> shares;
 

@@ -1,8 +1,8 @@
 // Elementwise operators: how one thread walks over its part of a call (elements.h).
 //
 // A program has kInputs, kOutputs, and a function map<T>(in, out) on vectors of the arithmetic type:
-// in[i][k] is vector k of input i, of as many as go through it side by side: kPacks packs. It knows nothing of the
-// rest. Its members, if it has any, are the numbers of the call.
+// in[i][k] is vector k of input i, of as many as go through it side by side. It knows nothing of the rest. Its members,
+// if it has any, are the numbers of the call.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ HWY_INLINE void each_stream(const Streams& streams, F f) {
   all(std::make_index_sequence<std::tuple_size_v<Streams>>());
 }
 
-// How many packs go through a program side by side.
+// How many packs go through a program side by side: its kPacks, if it has them.
 template <class W, class Program>
 constexpr size_t packs_abreast() {
   if constexpr (requires { Program::kPacks; }) return Program::kPacks;
@@ -149,8 +149,7 @@ HWY_INLINE bool walk_types(const MixedElements<W, kIn, kOut>& p, const ElementPa
 }
 
 // Streams of several types: those of another one than W are converted, a batch at a time, which a first-level cache
-// keeps. Results are stored as usual: they mostly take the place of what has just been read. Nothing is prefetched: it
-// made AdamW in place take 1.1 to 1.2 times as long.
+// keeps. Nothing is prefetched: that made AdamW in place take 1.1 to 1.2 times as long.
 template <class Program, class W, int kIn, int kOut>
 HWY_INLINE void walk_mixed(const MixedElements<W, kIn, kOut>& p, const ElementPart& part, const Program& program) {
   static_assert(kIn == Program::kInputs && kOut == Program::kOutputs && kOut <= kIn);

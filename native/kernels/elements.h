@@ -19,10 +19,12 @@ struct Elements {
   Rows<const T> in[kIn];
   Rows<T> out[kOut];
 
-  // Of one element of each: bytes of all, of the results, and of all in the type of the arithmetic.
-  int64_t bytes() const { return (kIn + kOut) * sizeof(T); }
-  int64_t result_bytes() const { return kOut * sizeof(T); }
-  int64_t work() const { return (kIn + kOut) * sizeof(Wide<T>); }
+  // Whether results go past the caches.
+  bool streams() const {
+    const auto one = rows * columns * static_cast<int64_t>(sizeof(T));
+    return streams_results({(kIn + kOut) * one, kOut * one});
+  }
+  int64_t work() const { return (kIn + kOut) * sizeof(Wide<T>); }  // of an element
 };
 
 // Rows of elements whose type is known at run time.
@@ -42,16 +44,7 @@ struct MixedElements {
   int64_t rows, columns;
   AnyRows in[kIn], out[kOut];
 
-  int64_t bytes() const {
-    int64_t sum = result_bytes();
-    for (const AnyRows& stream : in) sum += size_of(stream.type);
-    return sum;
-  }
-  int64_t result_bytes() const {
-    int64_t sum = 0;
-    for (const AnyRows& stream : out) sum += size_of(stream.type);
-    return sum;
-  }
+  bool streams() const { return false; }  // they mostly take the place of what has just been read
   int64_t work() const { return (kIn + kOut) * sizeof(W); }
 };
 
@@ -76,7 +69,7 @@ void run_elements(Problem p, Walk walk) {
     p.rows = 1;
   }
   const int64_t elements = p.rows * p.columns;
-  const bool streams = streams_results({elements * p.bytes(), elements * p.result_bytes()});
+  const bool streams = p.streams();
   int64_t rows = p.rows, columns = p.columns;  // of a part
   const auto cut = [&](int threads) {
     if (threads == 1) return int64_t{1};

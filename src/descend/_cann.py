@@ -7,6 +7,7 @@ is. So Descend's libraries are loaded first, and neither LD_LIBRARY_PATH nor any
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 from pathlib import Path
@@ -73,6 +74,12 @@ def load() -> None:
         _loaded.extend(ctypes.CDLL(path.name if by_name else str(path), ctypes.RTLD_GLOBAL) for path in libraries)
     for name, value in environment(home).items():
         os.environ[name] = os.environ.get(name) or value  # torch_npu takes an empty one for a folder
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Descend's own library, which `load` has loaded."""
+    return ctypes.CDLL(sdk.LIBRARY)
 
 
 def check_settings() -> None:

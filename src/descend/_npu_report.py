@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from descend import _cann
+
 VARIABLE = "DESCEND_REPORT"
 SCHEMA = "descend-npu-report"
 VERSION = 1
@@ -175,7 +177,7 @@ def begin(kernels: Any) -> None:
     """Once the libraries are loaded: records from here on what they compute, and ``descend.npu.kernels``."""
     if _process is None:
         return
-    _library().descendRecordCalls(1)
+    _cann.library().descendRecordCalls(1)
     for recorder in kernels.recorders():
         recorder.record(True)
     _process.kernels = kernels
@@ -214,10 +216,6 @@ class _Call(ctypes.Structure):
 _EACH = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Call), ctypes.c_void_p)
 
 
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL("libdescend.so")
-
-
 def _of_aclnn() -> list[Document]:
     """The operators that Descend's C interface was called for."""
     kinds: list[tuple[str, Document]] = []
@@ -226,7 +224,7 @@ def _of_aclnn() -> list[Document]:
         call = pointer.contents
         kinds.append((_text(call.function), _kind_of_aclnn(call)))
 
-    _library().descendRecordedCalls(_EACH(add), None)
+    _cann.library().descendRecordedCalls(_EACH(add), None)
     return _by_operator(kinds, lambda _: "aclnn")
 
 

@@ -4,21 +4,31 @@
 
 using namespace descend::kernels;
 
+namespace {
+
+constexpr RowShape kForward{.rows = 0,
+                            .columns = 0,
+                            .size = 0,
+                            .inputs = 1,
+                            .outputs = 1,
+                            .column_numbers = 0,
+                            .together = 1,
+                            .is_forward = true,
+                            .has_output = true,
+                            .in_stretches = false,
+                            .keeps = false,
+                            .unit = 64,
+                            .at_once = 16};
+
+}  // namespace
+
 TEST_CASE("rows that begin where lines do go by way of no stage, which might not hold one") {
   // More bytes than any last-level cache holds, but results so small that the caches keep them.
-  RowShape shape{.rows = 1,
-                 .columns = 0,
-                 .size = 4,
-                 .inputs = 1 << 30,
-                 .outputs = 1,
-                 .column_numbers = 0,
-                 .together = 1,
-                 .is_forward = true,
-                 .has_output = true,
-                 .in_stretches = false,
-                 .keeps = true,
-                 .unit = 64,
-                 .at_once = 16};
+  RowShape shape = kForward;
+  shape.rows = 1;
+  shape.size = 4;
+  shape.inputs = 1 << 30;
+  shape.keeps = true;
   for (const int64_t columns : {16, 3072}) {
     shape.columns = columns;
     shape.unit = 64;
@@ -32,19 +42,13 @@ TEST_CASE("rows that begin where lines do go by way of no stage, which might not
 }
 
 TEST_CASE("short rows whose lines would be stored in pieces go by way of a stage, also where they are aligned") {
-  RowShape shape{.rows = int64_t{1} << 24,
-                 .columns = 128,
-                 .size = 2,
-                 .inputs = 1,
-                 .outputs = 1,
-                 .column_numbers = 1,
-                 .together = 2,
-                 .is_forward = true,
-                 .has_output = true,
-                 .in_stretches = false,
-                 .keeps = false,
-                 .unit = 64,
-                 .at_once = 32};
+  RowShape shape = kForward;
+  shape.rows = int64_t{1} << 24;
+  shape.columns = 128;
+  shape.size = 2;
+  shape.column_numbers = 1;
+  shape.together = 2;
+  shape.at_once = 32;
   const RowSchedule lines = forward_schedule(shape);
   CHECK((lines.is_short && lines.streams && !lines.staged));
   shape.at_once = 16;

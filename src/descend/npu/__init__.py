@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import importlib
 import os
 import sys
@@ -26,7 +25,7 @@ def after_load() -> None:
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
     _npu_report.begin(kernels)
-    refuse = ctypes.CDLL("libdescend.so").descendRefuseInChild
+    refuse = _cann.library().descendRefuseInChild
     os.register_at_fork(before=_empty_queue, after_in_child=lambda: _give_up() if refuse() else None)
     atexit.register(_wait_for_graphs, kernels.wait_for_graphs)
 

@@ -129,6 +129,7 @@ class Kernel:
     """One operator's kernel: what each argument needs is read once from the operator's schema."""
 
     crossing = Crossing
+    """How tensors become the CPU's."""
 
     def __init__(self, name: str, special: rules.Special = _ORDINARY) -> None:
         self._name = name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from descend import _cann
 from descend.npu import boxed
 from descend.npu.crossing import Crossing
 
@@ -66,16 +66,13 @@ class _Lent:
         self._storage = storage
 
     def __del__(self) -> None:
-        if _runtime().aclrtGetDevice(ctypes.byref(ctypes.c_int32())):
+        if _cann.library().aclrtGetDevice(ctypes.byref(ctypes.c_int32())):
             torch.npu.set_device(self._storage.device)  # type: ignore[attr-defined]
 
 
-@functools.cache
-def _runtime() -> ctypes.CDLL:
-    return ctypes.CDLL("libdescend.so")
-
-
 class _Lending(Crossing):
+    """Gives gloo storages that are held until it lets go of them."""
+
     def _storage(self, owner: torch.UntypedStorage, written: bool) -> Any:
         storage = super()._storage(owner, written)
         storage.lent = _Lent(owner)
@@ -83,6 +80,8 @@ class _Lending(Crossing):
 
 
 class _Collective(boxed.Kernel):
+    """An operator of gloo, whose threads may use the tensors after it has returned."""
+
     crossing = _Lending
 
 

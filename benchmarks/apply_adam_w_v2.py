@@ -1,20 +1,20 @@
 """ApplyAdamWV2: what is measured, and how each peer does the same job.
 
-Descend writes to other arrays here, so that each call is the same. PyTorch works in place, on copies, and so reads and
-writes less. benchmarks/adam_w.py measures both in place.
+All work in place, as optimizers do, each on copies of its own: a call's results are the next call's inputs.
+benchmarks/adam_w.py measures `descend.torch.AdamW` beside PyTorch's optimizers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks import kinds, near, sweep
 from benchmarks.near import Room
-from benchmarks.operator import Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
-from benchmarks.rms_norm import call
+from benchmarks.operator import Array, Call, Golden, Operator, Problem, Route, Shape, aligned, normal, sample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +55,11 @@ class ApplyAdamWV2(Operator):
         outputs = {f"{name}_out": aligned(shape, dtype) for name in ("var", "m", "v")}
         return Problem(shape, dtype, inputs, outputs)
 
+    def timed(self, problem: Problem) -> Problem:
+        """In place."""
+        inputs = {name: copied(array) for name, array in problem.inputs.items()}
+        return replace(problem, inputs=inputs, outputs={name: inputs[name[:-4]] for name in problem.outputs})
+
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
         """Whole rows. What becomes of a parameter is a sum of terms of either sign."""
         from descend import reference
@@ -69,13 +74,11 @@ class ApplyAdamWV2(Operator):
         return {"torch.optim's fused kernel": fused, "torch.optim's foreach": foreach}
 
     def torch_compile(self) -> Mapping[str, Route]:
-        """The formula, compiled, to new tensors."""
-        from benchmarks.frameworks import compiled
-
-        return {"the compiled formula": call(compiled(formula))}
+        """The formula, compiled."""
+        return {"the compiled formula": compiled_formula}
 
     def jax(self) -> Mapping[str, Route]:
-        """The formula under jit."""
+        """The formula under jit, to which the state is donated."""
         return {"jit of the formula": jax_formula}
 
     def onednn(self) -> Mapping[str, Route]:
@@ -88,6 +91,13 @@ class ApplyAdamWV2(Operator):
 
 
 NUMBERS: dict[str, Any] = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 1e-2, "eps": 1e-8}
+
+
+def copied(array: Array) -> Array:
+    """A copy that starts on a cache line, too."""
+    copy = aligned(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def in_place(update: Callable[..., None], *tensors: Tensor) -> Call:
@@ -133,16 +143,42 @@ def formula(var: Tensor, m: Tensor, v: Tensor, grad: Tensor, step: Tensor) -> tu
     return changed.to(var.dtype), mean.to(m.dtype), square.to(v.dtype)
 
 
-def jax_formula(*arrays: Any) -> Call:
-    """The same in JAX."""
+def compiled_formula(*tensors: Tensor) -> Call:
+    """The formula, compiled with the copies of its results to where its inputs are."""
+    from benchmarks.frameworks import compiled
 
-    from benchmarks.frameworks import jitted
+    state, (grad, step) = [tensor.clone() for tensor in tensors[:3]], tensors[3:]
+
+    def update(var: Tensor, m: Tensor, v: Tensor, grad: Tensor, step: Tensor) -> None:
+        for old, new in zip((var, m, v), formula(var, m, v, grad, step), strict=True):
+            old.copy_(new)
+
+    run = compiled(update)
+
+    def step_of() -> tuple[Tensor, ...]:
+        run(*state, grad, step)
+        return tuple(state)
+
+    return step_of
+
+
+def jax_formula(*arrays: Any) -> Call:
+    """The same in JAX, which may write the new state where the old one was."""
+    import jax
+
     from descend.jax.definitions import apply_adam_w_v2
 
-    def forward(var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
+    def update(var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
         return apply_adam_w_v2(var, m, v, None, grad, step, amsgrad=False, maximize=False, **NUMBERS)[:3]
 
-    return jitted(forward, *arrays)
+    state, (grad, step) = [jax.numpy.array(array, copy=True) for array in arrays[:3]], arrays[3:]
+    run = jax.jit(update, donate_argnums=(0, 1, 2))
+
+    def step_of() -> tuple[Any, ...]:
+        state[:] = jax.block_until_ready(run(*state, grad, step))
+        return tuple(state)
+
+    return step_of
 
 
 OPERATOR = ApplyAdamWV2()

@@ -377,8 +377,8 @@ METHOD = """\
 - **Peers** compute the same from the same inputs, by the fastest of several ways, PyTorch's own operators among them.
   They need not compute a forward's statistics. torch.compile and JAX compile for the exact shape. In a sweep, which
   has many shapes, they take part in one problem out of eight, in one way each. If a way takes more than half a
-  second, no faster one is searched for. PyTorch's fused AdamW works in place on copies, and so moves less than Descend,
-  which writes to other arrays here; a step of both in place is [elsewhere](operators/apply_adam_w_v2.md#speed).
+  second, no faster one is searched for.
+- **AdamW** is measured in place, everyone's step on copies of its own. The limit is that of a triad in as much memory.
 - **Arrays** start on a cache line, as PyTorch's and those that Descend allocates do. NumPy's large arrays start 16
   bytes into a line: beyond the caches, writing to such an array (`out=`) takes longer than writing to one that the
   call allocates.

@@ -20,9 +20,9 @@ def triad_seconds(size: int, threads: int) -> float:
     return float(size / max(_native.triad(size, team, seconds) for team in teams))
 
 
-def limit(size: int, threads: int) -> Limit:
-    """The limit as a contender in the rounds."""
-    return Limit("limit", "descend", lambda: None, seconds=lambda: triad_seconds(size, threads))
+def limit(size: int, room: int, threads: int) -> Limit:
+    """The limit as a contender in the rounds: of a job that moves `size` bytes and has `room` bytes of memory."""
+    return Limit("limit", "descend", lambda: None, seconds=lambda: triad_seconds(room, threads) * size / room)
 
 
 def handover_seconds() -> float:

@@ -48,6 +48,11 @@ class Problem:
         """The bytes that must move: each input read once, each output written once."""
         return sum(array.nbytes for array in (*self.inputs.values(), *self.outputs.values()))
 
+    @property
+    def room(self) -> int:
+        """The bytes of memory that it takes: an output in an input's place takes none."""
+        return sum({id(array): array.nbytes for array in (*self.inputs.values(), *self.outputs.values())}.values())
+
 
 @dataclass(frozen=True)
 class Golden:
@@ -101,6 +106,10 @@ class Operator(ABC):
     @abstractmethod
     def make(self, shape: Shape, dtype: str, rng: np.random.Generator) -> Problem:
         """Fresh random data, as it would enter the operator in a network."""
+
+    def timed(self, problem: Problem) -> Problem:
+        """What is timed of Descend: the problem; or, of an operator that works in place, one on copies of its inputs."""
+        return problem
 
     @abstractmethod
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:

@@ -68,6 +68,29 @@ def test_a_wrong_result_is_noticed(monkeypatch, fault, form):
         session.run(load("rms_norm_grad"), (8, 64), "float32", 1, HASTE, ())
 
 
+def test_an_optimizer_is_timed_in_place_and_checked(monkeypatch):
+    operator, true_calls, timed = load("apply_adam_w_v2"), ours.calls, []
+
+    def calls(operator, problem, forms):
+        timed.append(problem)
+        found = true_calls(operator, problem, forms)
+        if fault and len(timed) == 2:
+            found["out"] = lambda: None
+        return found
+
+    monkeypatch.setattr(ours, "calls", calls)
+    fault = False
+    session.run(operator, (8, 64), "float32", 1, HASTE, ())
+    apart, in_place = timed
+    assert all(in_place.outputs[f"{name}_out"] is in_place.inputs[name] for name in ("var", "m", "v"))
+    assert in_place.bytes == apart.bytes == apart.room == 7 * 8 * 64 * 4 + 4
+    assert in_place.room == 4 * 8 * 64 * 4 + 4
+    fault = True
+    timed.clear()
+    with pytest.raises(accuracy.WrongResultError, match="as timed"):
+        session.run(operator, (8, 64), "float32", 1, HASTE, ())
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("name", "shape"),

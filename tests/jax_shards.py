@@ -121,6 +121,8 @@ def check_arrays_that_are_cut():
             x = jax.device_put(X, NamedSharding(mesh, P("rows")))
             np.testing.assert_array_equal(jax.jit(rms_norm)(x, GAMMA, BETA), wanted[0])
             close(jax.jit(jax.grad(functools.partial(loss, rms_norm), (0, 1, 2)))(x, GAMMA, BETA), wanted[1])
+            each = jax.vmap(jax.grad(functools.partial(loss, rms_norm), 1), (0, None, None))  # one call a sample
+            close(jax.jit(each)(x, GAMMA, BETA), each(X, GAMMA, BETA))
 
 
 if __name__ == "__main__":

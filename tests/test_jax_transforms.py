@@ -142,6 +142,36 @@ def test_without_any_compilation(name):
     assert gradients.shape == inputs[0].shape
 
 
+@pytest.mark.parametrize("name", ["rms_norm", "add_layer_norm-three", "cross_entropy_loss-mean", "nsa_compress"])
+def test_rules_of_promotion_that_a_program_made_strict(name):
+    """They are for the program's own code, not for derivatives and batches here."""
+    call = calls("BFLOAT16")[name]
+    inputs = tuple(map(jnp.asarray, call.of(call.floats)))
+    function = call.at(call.floats)
+
+    def gradients(*arrays):
+        results, pull = jax.vjp(function, *arrays)
+        return pull(results)
+
+    def run():
+        each = jax.vmap(function)(*(jnp.stack([a, a]) for a in inputs))
+        return jax.tree.leaves([jax.jit(lambda *a: jax.jvp(gradients, a, a))(*inputs), each])
+
+    wanted = run()
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        assert_same_bits(map(np.asarray, run()), map(np.asarray, wanted))
+
+
+def test_a_program_that_looks_for_nan():
+    """``jax_debug_nans`` names the operator, within a compiled program, too."""
+    x, gamma = jnp.array([[1.0, jnp.nan]]), jnp.ones(2)
+    function = lambda x: descend.jax.rms_norm(x, gamma)[0]  # noqa: E731
+    with jax.debug_nans(True):
+        for run in (function, jax.jit(function), jax.grad(lambda x: function(x).sum())):
+            with pytest.raises(FloatingPointError, match="encountered in descend_rms_norm"):
+                run(x)
+
+
 def test_transposed_arguments():
     """XLA keeps them in another order, and hands over what the operator expects."""
     x = np.random.default_rng(3).standard_normal((8, 5)).astype(np.float32)

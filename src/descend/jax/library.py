@@ -30,6 +30,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+try:
+    from jax.sharding import reshard
+except ImportError:  # before JAX 0.7
+    from jax.experimental.shard import reshard  # type: ignore[no-redef]
+
 from descend import _native, portability
 from descend.contract import OPERATORS, Parameter
 from descend.errors import from_status
@@ -59,7 +64,7 @@ class Operator:
 
     def __init__(self, name: str, definition: Kernel, wanted: Callable[[Values], Sequence[bool]] | None = None) -> None:
         self.name = name
-        self.definition = definition
+        self.definition = _promoting(definition)
         self._contract = OPERATORS[name]
         self._places = {p.python: place for place, p in enumerate(self._contract.parameters)}
         self._wanted = wanted or (lambda _: [True] * len(self._contract.outputs))
@@ -172,6 +177,7 @@ class Operator:
         ``transpose(values, cotangents, names)`` are the gradients of the inputs of these names, in any dtype, from
         those of the results, where None is zero.
         """
+        tangents, transpose = _promoting(tangents), _promoting(transpose)
         tangent = Primitive(f"descend_{self.name}_tangents")
         tangent.multiple_results = True
         names = self._contract.result_names
@@ -240,7 +246,7 @@ class Operator:
             size = next(values[name].shape[dim] for name, dim in dims.items())
             if size == 0:
                 return self._no_calls(values, dims, operands, attributes)
-            results, out = rule(size, values, dims)
+            results, out = _promoting(rule)(size, values, dims)
             pairs = [(r, d) for r, d in zip(results, out, strict=True) if r is not None]
             return [r for r, _ in pairs], [d for _, d in pairs]
 
@@ -252,6 +258,17 @@ class Operator:
         one = [jnp.zeros(_without(values[n].shape, dims.get(n)), values[n].dtype) for n in operands]
         avals = jax.eval_shape(functools.partial(self._define, operands=operands, attributes=attributes), *one)
         return [jnp.zeros((0, *a.shape), a.dtype) for a in avals], [0] * len(avals)
+
+
+def _promoting(function: Callable[P, R]) -> Callable[P, R]:
+    """The function under JAX's usual rules of promotion, which a program may have made stricter for its own code."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **named: P.kwargs) -> R:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return function(*args, **named)
+
+    return run
 
 
 def operator(definition: Callable[P, R]) -> Callable[P, R]:
@@ -270,7 +287,7 @@ def operator(definition: Callable[P, R]) -> Callable[P, R]:
 
 def call_each(operator: Operator, values: Values, dims: Mapping[str, int]) -> tuple[Results, Sequence[int]]:
     """One call a sample, one after the other, where the samples' sums over rows must not mix."""
-    moved = {name: jnp.moveaxis(values[name], dim, 0) for name, dim in dims.items()}
+    moved = {name: _whole(jnp.moveaxis(values[name], dim, 0)) for name, dim in dims.items()}
 
     def one(sample: Mapping[str, Any]) -> Results:
         return operator(**{**values, **sample})
@@ -318,7 +335,12 @@ def _compiled(primitive: Primitive) -> Callable[..., Any]:
 
     @functools.lru_cache(maxsize=1024)
     def program(_: str, params: Any) -> Callable[..., Any]:
-        return jax.jit(lambda *arrays: primitive.bind(*arrays, **dict(params)))
+        def call(*arrays: Any) -> Any:
+            return primitive.bind(*arrays, **dict(params))
+
+        call.__qualname__ = primitive.name
+        call._apply_primitive = True  # type: ignore[attr-defined]  # JAX's mark: there is nothing within to look for a NaN
+        return jax.jit(call)
 
     def run(*arrays: Any, **params: Any) -> Any:
         items = tuple(params.items())
@@ -344,7 +366,7 @@ def _whole(value: Any) -> Any:
     sharding = jax.typeof(value).sharding
     if all(part is None for part in sharding.spec):
         return value
-    return jax.reshard(value, NamedSharding(sharding.mesh, PartitionSpec(*[None] * value.ndim)))
+    return reshard(value, NamedSharding(sharding.mesh, PartitionSpec(*[None] * value.ndim)))
 
 
 def varying(aval: Any) -> frozenset[Any]:

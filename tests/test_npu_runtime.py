@@ -121,6 +121,32 @@ def test_the_device():
     assert 0 < free <= total
 
 
+def test_cann_s_python_module():
+    code = """
+import acl
+free, total, status = acl.rt.get_mem_info(1)
+print(acl.get_soc_name(), 0 < free <= total == npu.mem_get_info()[1], status)
+for name in ("acl.mdl", "acl.rt.malloc"):
+    try: eval(name)
+    except AttributeError as e: print(e)
+"""
+    there = "is not here: of CANN's module acl there are get_soc_name and rt.get_mem_info."
+    lines = ["Ascend910B1 True 0", f"acl.mdl {there}", f"acl.rt.malloc {there}"]
+    assert run(f"torch.ones(3).npu()\n{code}").splitlines() == lines
+
+
+def test_torchair_can_be_imported_and_compiles_nothing():
+    code = """
+import sys, torchair
+from torchair import ge, register_fx_node_ge_converter
+print(ge.DataType.DT_FLOAT, hasattr(sys.modules["torchair.core._torchair"], "__wrapped__"))
+for backend in (torchair.get_npu_backend(), "npu"):
+    try: torch.compile(torch.square, backend=backend)(torch.ones(3).npu())
+    except Exception as e: print("which is not here: run the model without torch.compile." in str(e))
+"""
+    assert run(code).splitlines()[-3:] == ["0 False", "True", "True"]
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 5), (0, 4), (), (1 << 20,)], ids=str)
 def test_there_and_back(shape, dtype):

@@ -13,6 +13,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from descend import _cann, _npu_hook, _npu_report
@@ -24,10 +27,19 @@ def after_load() -> None:
     """Called once in a process, after torch_npu was loaded on Descend's libraries."""
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
+    importlib.import_module("descend.npu.torchair").install()
+    sys.meta_path.append(_Acl())
     _npu_report.begin(kernels)
     refuse = _cann.library().descendRefuseInChild
     os.register_at_fork(before=_empty_queue, after_in_child=lambda: _give_up() if refuse() else None)
     atexit.register(_wait_for_graphs, kernels.wait_for_graphs)
+
+
+class _Acl:
+    """Finds CANN's Python module ``acl`` where no other finder does."""
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        return spec_from_file_location(name, Path(__file__).with_name("pyacl.py")) if name == "acl" else None
 
 
 _given_up = False

@@ -164,6 +164,28 @@ TABLE = (
         ("aclnnMoeTokenUnpermute", "aclnnMoeTokenUnpermuteGrad"),
     ),
     Composed(
+        "npu_moe_token_permute_with_routing_map",
+        "moe_map",
+        ("npu_moe_token_permute_with_routing_map", "npu_moe_token_permute_with_routing_map_grad"),
+        "npu_moe_token_permute_with_routing_map_grad",
+        "a stable sort and index_select",
+        "without drop_and_pad, tokens that do not all have num_out_tokens / T experts",
+        ("torch_npu.npu_moe_token_permute_with_routing_map",),
+    ),
+    Composed(
+        "npu_moe_token_unpermute_with_routing_map",
+        "moe_map",
+        (
+            "npu_moe_token_unpermute_with_routing_map",
+            "_npu_moe_token_unpermute_with_routing_map",
+            "npu_moe_token_unpermute_with_routing_map_grad",
+        ),
+        "npu_moe_token_unpermute_with_routing_map_grad",
+        "index_select or index_add, and a sum in float32",
+        "without drop_and_pad, tokens that do not all have the same number of experts",
+        ("torch_npu.npu_moe_token_unpermute_with_routing_map",),
+    ),
+    Composed(
         "npu_linear",
         "matmul",
         ("npu_linear", "npu_linear_backward"),

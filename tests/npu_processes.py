@@ -25,6 +25,11 @@ def collectives(rank: int, size: int) -> None:
 
     assert reduced(ReduceOp.AVG) == total / size
     assert reduced(ReduceOp.MAX) == size
+    y = x.clone()
+    (result,) = distributed.all_reduce(y, async_op=True).get_future().then(lambda done: done.value()).wait()
+    assert result.device == y.device
+    assert result.data_ptr() == y.data_ptr()
+    assert result[0].item() == total
     assert all(reduced(ReduceOp.SUM, d) == total for d in (torch.float16, torch.bfloat16, torch.int64, torch.float64))
     flags = torch.ones(4, dtype=torch.bool, device="npu")
     distributed.all_reduce(flags)

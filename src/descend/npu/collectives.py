@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 
 from descend import _cann
 from descend.npu import boxed
-from descend.npu.crossing import Crossing
+from descend.npu.crossing import Crossing, view_of
 
 _SERVED = (
     *("allgather_coalesced_", "allgather_into_tensor_coalesced_", "alltoall_"),
@@ -53,6 +53,7 @@ def install() -> None:
     backend._plugins["HCCL"] = backend._BackendPlugin(_creator(), True)
     backend.backend_capability["hccl"] = ["npu", "cpu"]
     _without_groups_of_calls()
+    _futures_of_the_device()
 
 
 class _Lent:
@@ -66,8 +67,13 @@ class _Lent:
         self._storage = storage
 
     def __del__(self) -> None:
-        if _cann.library().aclrtGetDevice(ctypes.byref(ctypes.c_int32())):
-            torch.npu.set_device(self._storage.device)  # type: ignore[attr-defined]
+        _enter_device(self._storage)
+
+
+def _enter_device(storage: torch.UntypedStorage) -> None:
+    """Makes the storage's device the current one of a thread that has none."""
+    if _cann.library().aclrtGetDevice(ctypes.byref(ctypes.c_int32())):
+        torch.npu.set_device(storage.device)  # type: ignore[attr-defined]
 
 
 class _Lending(Crossing):
@@ -264,6 +270,25 @@ def _between_devices() -> None:
     module: Any = torch._C
     module._broadcast, module._broadcast_out = broadcast, broadcast_out
     module._broadcast_coalesced = broadcast_coalesced
+
+
+def _futures_of_the_device() -> None:
+    """Has the future of a collective give the device's tensors: hooks of DDP keep them. Gloo's gives its own."""
+    get_future = distributed.Work.get_future
+
+    def of_device(work: Any) -> Any:
+        return get_future(work).then(lambda done: boxed.changed(done.value(), _of_device))
+
+    distributed.Work.get_future = of_device  # type: ignore[method-assign]
+
+
+def _of_device(tensor: Tensor) -> Tensor:
+    """The device's tensor for one that was lent to gloo. A thread of gloo may ask for it."""
+    owner: torch.UntypedStorage | None = getattr(tensor.untyped_storage(), "owner", None)
+    if owner is None:
+        return tensor
+    _enter_device(owner)
+    return view_of(owner, tensor)
 
 
 def _without_groups_of_calls() -> None:

@@ -57,7 +57,7 @@ class Crossing:
         if result._is_zerotensor():
             return torch.zeros_like(result, device=device)
         if (owner := getattr(result.untyped_storage(), "owner", None)) is not None:
-            return _view_of(owner, result)
+            return view_of(owner, result)
         return _moved(result, device)
 
     def write_back(self, npu: Tensor, device: torch.device) -> None:
@@ -82,7 +82,7 @@ class Crossing:
             npu.as_strided_(cpu.shape, cpu.stride(), cpu.storage_offset())
 
     def _dense(self, tensor: Tensor, written: bool) -> Tensor:
-        return _view_of(self._storage(tensor.untyped_storage(), written), tensor)
+        return view_of(self._storage(tensor.untyped_storage(), written), tensor)
 
     def _storage(self, owner: torch.UntypedStorage, written: bool) -> Any:
         """A CPU storage with the same memory, which keeps ``owner`` alive; or the copy of it that this call uses."""
@@ -121,7 +121,7 @@ def _compressed(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     raise NotImplementedError(f"Descend: tensors of layout {tensor.layout} are not known on device npu.")
 
 
-def _view_of(storage: Any, like: Tensor) -> Tensor:
+def view_of(storage: Any, like: Tensor) -> Tensor:
     """A tensor in a storage, as ``like`` is in the other device's storage with the same memory."""
     view = torch.empty(0, dtype=like.dtype, device=storage.device)
     view.set_(storage, like.storage_offset(), like.shape, like.stride())

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import activations, plain  # noqa: E402
+from descend.npu.composed import activations, plain, ring_attention  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any
@@ -105,3 +105,39 @@ def test_softmax_cross_entropy_with_logits(dtype: Any) -> None:
     near(plain.npu_softmax_cross_entropy_with_logits_backward(dy, x, labels), dx)
     refused("labels is of shape [7]", plain.npu_softmax_cross_entropy_with_logits, x, labels[0])
     refused("grad is of shape [7]", plain.npu_softmax_cross_entropy_with_logits_backward, labels[0], x, labels)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("layout", ["SBH", "TND"])
+def test_ring_attention_update(dtype: Any, layout: str) -> None:
+    length, heads, width, batch = 3, 2, 4, 1 if layout == "TND" else 2
+    q, k, v = (torch.randn(batch, heads, n, width, dtype=torch.float64) for n in (length, 5, 5))
+
+    def shaped(out: Tensor) -> Tensor:
+        return out[0].transpose(0, 1) if layout == "TND" else out.permute(2, 0, 1, 3).reshape(length, batch, -1)
+
+    def part(keys: slice) -> tuple[Tensor, ...]:
+        scores = q @ k[:, :, keys].transpose(2, 3) * 3
+        largest = scores.amax(-1, keepdim=True)
+        total = (scores - largest).exp().sum(-1, keepdim=True)
+        statistics = (t.expand(-1, -1, -1, 8) for t in (largest, total))
+        if layout == "TND":
+            statistics = (t[0].transpose(0, 1) for t in statistics)
+        return shaped(torch.softmax(scores, -1) @ v[:, :, keys]), *statistics
+
+    kept = torch.float64 if dtype is torch.float64 else torch.float32
+    before, after = (
+        [t.to(dtype if i == 0 else kept) for i, t in enumerate(part(keys))] for keys in (slice(2), slice(2, 5))
+    )
+    options = {"input_layout": layout, "input_softmax_layout": layout if layout == "TND" else ""}
+    got = ring_attention.npu_ring_attention_update(*before, *after, **options)
+    for result, wanted in zip(got, part(slice(5)), strict=True):
+        near(result, wanted)
+    for bad, sentence in (
+        ({"input_layout": "BSH"}, "input_layout is 'BSH', but is 'SBH' or 'TND'"),
+        ({"input_layout": "TND"}, "input_softmax_layout is '', but is 'TND', too, if input_layout is"),
+    ):
+        refused(sentence, ring_attention.npu_ring_attention_update, *before, *after, **bad)
+    function = ring_attention.npu_ring_attention_update
+    refused("cur_attn_out is of shape", function, *before, after[0][1:], *after[1:], **options)
+    refused("cur_softmax_sum is of shape", function, *before, *after[:2], after[2][..., :1], **options)

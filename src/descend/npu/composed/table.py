@@ -68,6 +68,15 @@ TABLE = (
         ("torch_npu.npu_fusion_attention_v3",),
     ),
     Composed(
+        "npu_ring_attention_update",
+        "ring_attention",
+        ("npu_ring_attention_update",),
+        "none",
+        "sums and products in float32, the result rounded once",
+        "input_layout TND with another input_softmax_layout",
+        ("torch_npu.npu_ring_attention_update",),
+    ),
+    Composed(
         "npu_fast_gelu",
         "activations",
         ("npu_fast_gelu", "fast_gelu", "npu_fast_gelu_backward"),

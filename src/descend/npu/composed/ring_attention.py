@@ -1,0 +1,76 @@
+"""npu_ring_attention_update: two attentions of the same queries, over two parts of the keys, become one over both.
+
+    max = maximum(prev_max, cur_max)
+    sum = prev_sum * exp(prev_max - max) + cur_sum * exp(cur_max - max)
+    out = (prev_out * prev_sum * exp(prev_max - max) + cur_out * cur_sum * exp(cur_max - max)) / sum
+
+Document: torch_npu.npu_ring_attention_update.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.refusal import refuse
+
+_OPERATOR = "npu_ring_attention_update"
+_COPIES = 8  # a softmax statistic is stored so many times
+
+
+def npu_ring_attention_update(
+    prev_attn_out: Tensor,
+    prev_softmax_max: Tensor,
+    prev_softmax_sum: Tensor,
+    cur_attn_out: Tensor,
+    cur_softmax_max: Tensor,
+    cur_softmax_sum: Tensor,
+    *,
+    actual_seq_qlen: Tensor | None = None,
+    input_layout: str = "SBH",
+    input_softmax_layout: str = "",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result of attention and its statistics.
+
+    The results of layout SBH are [S, B, N * D], their statistics [B, N, S, 8] in float32. Those of TND are [T, N, D]
+    and [T, N, 8], where input_softmax_layout is TND, too.
+    """
+    previous, current = prev_attn_out, cur_attn_out
+    check_float(_OPERATOR, prev_attn_out=previous, cur_attn_out=current)
+    if previous.dim() != 3:
+        refuse(_OPERATOR, "prev_attn_out", f"of shape {list(previous.shape)}", "has 3 dimensions")
+    check_shape(_OPERATOR, "cur_attn_out", current, previous.shape, "prev_attn_out")
+    if input_layout not in ("SBH", "TND"):
+        refuse(_OPERATOR, "input_layout", repr(input_layout), "is 'SBH' or 'TND'")
+    if input_layout == "TND" and input_softmax_layout != "TND":
+        refuse(_OPERATOR, "input_softmax_layout", repr(input_softmax_layout), "is 'TND', too, if input_layout is")
+    heads = prev_softmax_max.shape[1] if prev_softmax_max.dim() > 1 else 0
+    if input_layout == "SBH":
+        length, batch, width = previous.shape
+        if not heads or width % heads:
+            refuse(_OPERATOR, "prev_softmax_max", f"of shape {list(prev_softmax_max.shape)}", "is [B, N, S, 8]")
+        shape = [batch, heads, length, _COPIES]
+    else:
+        shape = [*previous.shape[:2], _COPIES]
+    statistics = {
+        "prev_softmax_max": prev_softmax_max,
+        "prev_softmax_sum": prev_softmax_sum,
+        "cur_softmax_max": cur_softmax_max,
+        "cur_softmax_sum": cur_softmax_sum,
+    }
+    for name, tensor in statistics.items():
+        check_shape(_OPERATOR, name, tensor, shape, "prev_attn_out and the heads")
+    largest = torch.maximum(prev_softmax_max, cur_softmax_max)
+    before = (prev_softmax_max - largest).exp_().mul_(prev_softmax_sum)
+    after = (cur_softmax_max - largest).exp_().mul_(cur_softmax_sum)
+    total = before + after
+
+    def weighted(out: Tensor, weight: Tensor) -> Tensor:
+        share = (weight / total)[..., :1]
+        if input_layout == "TND":
+            return wide(out) * share
+        return wide(out).view(length, batch, heads, -1) * share.permute(2, 0, 1, 3)
+
+    result = weighted(previous, before).add_(weighted(current, after))
+    return result.reshape(previous.shape).to(previous.dtype), largest, total

@@ -279,7 +279,7 @@ def _futures_of_the_device() -> None:
     def of_device(work: Any) -> Any:
         return get_future(work).then(lambda done: boxed.changed(done.value(), _of_device))
 
-    distributed.Work.get_future = of_device  # type: ignore[method-assign]
+    distributed.Work.get_future = of_device  # type: ignore[method-assign, assignment]
 
 
 def _of_device(tensor: Tensor) -> Tensor:

@@ -194,3 +194,22 @@ def test_the_function_in_place_compiles() -> None:
     assert torch.equal(result, run(*twins))
     for one, other in zip(args, twins, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("options", [{}, {"amsgrad": True, "capturable": True}], ids=["defaults", "amsgrad"])
+def test_a_step_that_is_compiled(options: dict[str, Any]) -> None:
+    """It makes the state in its first call, and counts its steps."""
+    mine, theirs = parameters(), parameters()
+    optimizers = [descend.torch.AdamW(p, lr=0.1, moments=torch.float64, **options) for p in (mine, theirs)]
+    compiled = torch.compile(optimizers[0].step, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        for p, q in zip(mine, theirs, strict=True):
+            p.grad, q.grad = p.detach().cos(), q.detach().cos()
+        compiled()
+        optimizers[1].step()
+    for p, q in zip(mine, theirs, strict=True):
+        assert torch.equal(p, q)
+        states = [o.state[t] for o, t in zip(optimizers, (p, q), strict=True)]
+        for name, value in states[1].items():
+            assert torch.equal(states[0][name], value)
+            assert states[0][name].dtype is value.dtype

@@ -64,6 +64,13 @@ class AdamW(torch.optim.AdamW):
                 state[name] = torch.zeros_like(p, dtype=self._dtype(p), memory_format=torch.preserve_format)
         return state
 
+    def _init_group(self, group: dict[str, Any], params: list[Tensor], *lists: list[Tensor]) -> Any:
+        """Fills the lists, as PyTorch's does, which torch.compile calls instead of compiling it."""
+        for p in group["params"]:
+            if p.grad is not None:
+                self._state(p, group)
+        return super()._init_group(group, params, *lists)  # type: ignore[no-untyped-call]
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of all parameters that have a gradient; returns what ``closure`` does, which is called before."""
@@ -74,17 +81,18 @@ class AdamW(torch.optim.AdamW):
         run = torch.ops.descend.apply_adam_w_v2_ if torch.compiler.is_compiling() else update
         for group in self.param_groups:
             numbers = [float(n) for n in (group["lr"], *group["betas"], group["weight_decay"], group["eps"])]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                if p.grad.is_sparse:
-                    raise RuntimeError("descend.torch.AdamW: gradients must be dense, but one is sparse.")
-                state = self._state(p, group)
-                own = [state.get(name) for name in _MOMENTS]
-                tensors = [_plain(t, p) for t in (p, *own, p.grad)]
-                steps = state["step"]
-                run(*tensors, steps.to(tensors[0].device), *numbers, group["amsgrad"], group["maximize"])
-                steps += 1
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            first: list[Tensor] = []
+            second: list[Tensor] = []
+            most: list[Tensor] = []
+            counts: list[Tensor] = []
+            self._init_group(group, params, grads, first, second, most, counts)
+            for i, p in enumerate(params):
+                maximum = most[i] if group["amsgrad"] else None
+                tensors = [_plain(t, p) for t in (p, first[i], second[i], maximum, grads[i])]
+                run(*tensors, counts[i].to(tensors[0].device), *numbers, group["amsgrad"], group["maximize"])
+                counts[i] += 1
         return loss
 
 

@@ -108,7 +108,7 @@ class Operator(ABC):
         """Fresh random data, as it would enter the operator in a network."""
 
     def timed(self, problem: Problem) -> Problem:
-        """What is timed of Descend: the problem; or, of an operator that works in place, one on copies of its inputs."""
+        """What is timed of Descend: the problem, or one in place, on copies of its inputs."""
         return problem
 
     @abstractmethod

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <iomanip>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -121,7 +120,7 @@ std::string describe(const Tensor& tensor) {
 // A number in as few digits as tell it from all others.
 std::string digits_of(double number) {
   for (int digits = 6;; ++digits) {  // std::to_chars is not in GCC 8's library, for which wheels are built
-    std::string text = concat(std::setprecision(digits), number);
+    std::string text = in_digits(number, digits);
     if (digits == 17 || std::strtod(text.c_str(), nullptr) == number) return text;
   }
 }

@@ -10,6 +10,8 @@
 #include <cpuid.h>
 #endif
 
+#include "runtime/status.h"
+
 namespace descend::kernels {
 
 // A kernel that each target in the build has. The address of one that the linker did not find is null. Hidden, so that

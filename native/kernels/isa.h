@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
-#include "runtime/status.h"
+namespace descend {
+struct Status;
+}
 
 namespace descend::kernels {
 

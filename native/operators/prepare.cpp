@@ -9,7 +9,7 @@
 #include "kernels/isa.h"
 #include "runtime/fp_environment.h"
 #include "runtime/memory.h"
-#include "runtime/parallel.h"
+#include "runtime/thread_count.h"
 
 namespace descend {
 namespace {

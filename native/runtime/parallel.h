@@ -6,12 +6,11 @@
 #include <type_traits>
 
 #include "runtime/distance.h"
-#include "runtime/status.h"
 
 namespace descend {
 
-// Threads that one call may use, this one included: set_num_threads, else DESCEND_NUM_THREADS, else OMP_NUM_THREADS
-// capped by, else equal to, the cores that this process may use (affinity and cgroup quota). At most kMaxThreads.
+// Threads that one call may use, this one included: set_num_threads, else the default of thread_count.h. At most
+// kMaxThreads.
 int num_threads();
 void set_num_threads(int count);  // count >= 1, more than there are cores is fine; 0 returns to the default
 inline constexpr int kMaxThreads = 1024;
@@ -23,9 +22,6 @@ using Team = void (*)(int threads, void (*work)(void* context), void* context);
 // From now on the regions that this thread begins run on the team; null: on the pool. Returns what it was.
 Team set_team(Team team);
 
-// ok, or the sentence that says what is wrong with DESCEND_NUM_THREADS; checked by phase 1.
-const Status& num_threads_status();
-
 namespace detail {
 using Chunk = void (*)(void* context, int64_t chunk);
 void run_chunks(int64_t chunks, int threads, Chunk body, void* context);
@@ -36,13 +32,6 @@ int useful_threads(int64_t chunks, int64_t bytes);
 // The same for a region that begins now, and is counted. run_region must follow.
 int begin_region(int64_t most_chunks, int64_t bytes);
 void run_region(int64_t chunks, int threads, Chunk body, void* context);
-
-struct ThreadDefault {
-  int threads = 1;
-  Status status;
-};
-// The default as a function of what it depends on; null for a variable that is not set.
-ThreadDefault default_threads(const char* descend_num_threads, const char* omp_num_threads, int cores);
 }  // namespace detail
 
 // Calls body(chunk) once for each of cut(threads) chunks, at most `most_chunks`, where threads is how many it gets.

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -247,7 +248,9 @@ void SharedFile::lock_for_fork() { table->mutex.lock(); }
 void SharedFile::unlock_after_fork() { table->mutex.unlock(); }
 
 std::string to_key(const Ticket& ticket) {
-  return concat("descend:", ticket.pid, ":", ticket.descriptor, ":", std::hex, ticket.number);
+  std::ostringstream key;
+  key << "descend:" << ticket.pid << ":" << ticket.descriptor << ":" << std::hex << ticket.number;
+  return key.str();
 }
 
 bool from_key(const char* key, Ticket* ticket) {

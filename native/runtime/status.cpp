@@ -1,5 +1,9 @@
 #include "runtime/status.h"
 
+#include <charconv>
+#include <cstdio>
+#include <sstream>
+
 namespace descend {
 
 const char* code_name(Code code) {
@@ -50,6 +54,24 @@ const char* code_name(Code code) {
       return "ACLNN_ERR_INNER_NULLPTR";
   }
   return "";
+}
+
+Words::Words(long long number) : size_(std::to_chars(own_, std::end(own_), number).ptr - own_) {}
+Words::Words(unsigned long long number) : size_(std::to_chars(own_, std::end(own_), number).ptr - own_) {}
+Words::Words(double number) : size_(in_digits(number, 6).copy(own_, sizeof own_)) {}
+Words::Words(const void* address) : size_(std::snprintf(own_, sizeof own_, "%p", address)) {}
+
+std::string join(std::initializer_list<Words> sentence) {
+  std::string text;
+  for (const Words& words : sentence) text += words.text();
+  return text;
+}
+
+std::string in_digits(double number, int digits) {
+  std::ostringstream out;
+  out.precision(digits);
+  out << number;
+  return out.str();
 }
 
 Status no_memory(const char* operator_name, const std::string& what) {

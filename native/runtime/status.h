@@ -1,10 +1,11 @@
 // Status codes of the C interface and the sentence that goes with a failure.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
-#include <sstream>
+#include <initializer_list>
 #include <string>
-#include <utility>
+#include <string_view>
 
 namespace descend {
 
@@ -47,17 +48,44 @@ struct [[nodiscard]] Status {
   bool ok() const { return code == Code::kSuccess; }
 };
 
-// Joins whatever can be streamed; used to build sentences, on the failing path only.
+// A part of a sentence. It points to the text that it was made of. What it does is compiled once, not for each
+// sentence.
+class Words {
+ public:
+  Words(std::string_view text) : text_(text) {}
+  Words(const std::string& text) : text_(text) {}
+  Words(const char* text) : text_(text) {}
+  Words(char letter) : size_(1) { own_[0] = letter; }
+  template <std::signed_integral N>
+  Words(N number) : Words(static_cast<long long>(number)) {}
+  template <std::unsigned_integral N>
+  Words(N number) : Words(static_cast<unsigned long long>(number)) {}
+  Words(long long number);
+  Words(unsigned long long number);
+  Words(double number);  // in 6 digits
+  Words(const void* address);
+
+  std::string_view text() const { return size_ > 0 ? std::string_view(own_, size_) : text_; }
+
+ private:
+  std::string_view text_;
+  size_t size_ = 0;
+  char own_[24];
+};
+
+std::string join(std::initializer_list<Words> sentence);
+
+// The number with at most so many digits, whatever the locale.
+std::string in_digits(double number, int digits);
+
 template <class... Parts>
 std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return std::move(out).str();
+  return join({Words(parts)...});
 }
 
 template <class... Parts>
 Status failure(Code code, const Parts&... parts) {
-  return Status{code, concat(parts...)};
+  return Status{code, join({Words(parts)...})};
 }
 
 // An operator's failure where there was no memory for `what`.

@@ -1,4 +1,6 @@
 // How many threads a call may use: what the program chose, else what the environment says.
+#include "runtime/thread_count.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>

@@ -83,11 +83,6 @@ class Dims {
 };
 
 // For sentences: of more than a few numbers only the first.
-inline std::string to_string(const Dims& dims) {
-  constexpr uint64_t kMost = 16;
-  std::string text = "[";
-  for (uint64_t i = 0; i < dims.size() && i < kMost; ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
-  return text + (dims.size() > kMost ? ", ...]" : "]");
-}
+std::string to_string(const Dims& dims);
 
 }  // namespace descend

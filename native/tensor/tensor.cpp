@@ -96,6 +96,13 @@ constexpr int kSearchBudget = 4096;
 
 }  // namespace
 
+std::string to_string(const Dims& dims) {
+  constexpr uint64_t kMost = 16;
+  std::string text = "[";
+  for (uint64_t i = 0; i < dims.size() && i < kMost; ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
+  return text + (dims.size() > kMost ? ", ...]" : "]");
+}
+
 std::string format_name(Format format) {
   switch (format) {
     case Format::kUndefined:

@@ -8,6 +8,7 @@
 #include "runtime/handover.h"
 #include "runtime/machine.h"
 #include "runtime/parallel.h"
+#include "runtime/thread_count.h"
 
 using namespace descend;
 

@@ -110,6 +110,11 @@ def check_heads_of_nsa():
     close(jax.grad(part, (0, 1))(tokens, weight), jax.grad(function, (0, 1))(tokens, weight))
 
 
+def check_a_batch_of_no_calls():
+    each = jax.vmap(jax.grad(functools.partial(loss, rms_norm), 1), (0, None, None))
+    assert jax.jit(cut(each, P("rows")))(X[:0], GAMMA, BETA).shape == (0, 16)
+
+
 def check_arrays_that_are_cut():
     """Without shard_map the whole array is put together first: right, but not split."""
     wanted = rms_norm(X, GAMMA, BETA), jax.grad(functools.partial(loss, rms_norm), (0, 1, 2))(X, GAMMA, BETA)
@@ -133,4 +138,5 @@ if __name__ == "__main__":
     check_second_derivatives()
     check_masks()
     check_heads_of_nsa()
+    check_a_batch_of_no_calls()
     check_arrays_that_are_cut()

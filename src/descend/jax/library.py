@@ -255,9 +255,10 @@ class Operator:
 
     def _no_calls(self, values: Values, dims: dict[str, int], operands: Any, attributes: Any) -> tuple[Any, Any]:
         """A batch of no calls: results of the shapes and dtypes of one."""
-        one = [jnp.zeros(_without(values[n].shape, dims.get(n)), values[n].dtype) for n in operands]
+        one = [jax.ShapeDtypeStruct(_without(values[n].shape, dims.get(n)), values[n].dtype) for n in operands]
         avals = jax.eval_shape(functools.partial(self._define, operands=operands, attributes=attributes), *one)
-        return [jnp.zeros((0, *a.shape), a.dtype) for a in avals], [0] * len(avals)
+        axes = tuple(frozenset[Any]().union(*(varying(jax.typeof(values[n])) for n in operands)))
+        return [_vary(jnp.zeros((0, *a.shape), a.dtype), axes) for a in avals], [0] * len(avals)
 
 
 def _promoting(function: Callable[P, R]) -> Callable[P, R]:

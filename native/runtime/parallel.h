@@ -6,14 +6,9 @@
 #include <type_traits>
 
 #include "runtime/distance.h"
+#include "runtime/thread_count.h"
 
 namespace descend {
-
-// Threads that one call may use, this one included: set_num_threads, else the default of thread_count.h. At most
-// kMaxThreads.
-int num_threads();
-void set_num_threads(int count);  // count >= 1, more than there are cores is fine; 0 returns to the default
-inline constexpr int kMaxThreads = 1024;
 
 // Threads that a framework lends: calls work(context) on up to `threads` of them at once, the caller's included, and
 // returns when all calls have. Where its own threads are still awake from the call before, the pool's would only be in

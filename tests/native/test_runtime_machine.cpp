@@ -7,14 +7,15 @@
 
 #include "runtime/handover.h"
 #include "runtime/machine.h"
-#include "runtime/parallel.h"
+#include "runtime/status.h"
 #include "runtime/thread_count.h"
 
 using namespace descend;
 
 TEST_CASE("the default number of threads") {
-  const auto threads = [](const char* descend, const char* omp, int cores) {
-    return detail::default_threads(descend, omp, cores).threads;
+  Status status;
+  const auto threads = [&](const char* descend, const char* omp, int cores) {
+    return detail::default_threads(descend, omp, cores, &status);
   };
   CHECK(threads(nullptr, nullptr, 8) == 8);
   CHECK(threads(nullptr, "4", 8) == 4);
@@ -25,13 +26,12 @@ TEST_CASE("the default number of threads") {
   CHECK(threads("3", "4", 8) == 3);
   CHECK(threads("64", "4", 2) == 64);
   CHECK(threads("", "4", 8) == 4);
-  CHECK(detail::default_threads("3", nullptr, 8).status.ok());
-  CHECK(detail::default_threads("", nullptr, 8).status.ok());
+  CHECK(status.ok());
   for (const char* bad : {"0", "-1", "4,2", "four", "1025", "99999999999999999999", " "}) {
-    const detail::ThreadDefault got = detail::default_threads(bad, "4", 8);
-    CHECK(got.threads == 4);
-    CHECK(got.status.code == Code::kRuntimeError);
-    CHECK(got.status.sentence.find("DESCEND_NUM_THREADS") == 0);
+    status = {};
+    CHECK(threads(bad, "4", 8) == 4);
+    CHECK(status.code == Code::kRuntimeError);
+    CHECK(status.sentence.find("DESCEND_NUM_THREADS") == 0);
   }
   set_num_threads(100000);
   CHECK(num_threads() == kMaxThreads);

@@ -27,7 +27,7 @@ from descend.tensors import Tensors, read
 _PRODUCT = "atlas-a2-training"  # every document has this product
 _LINES = 16  # of the worked example's table
 _COLUMNS = 2  # of each result there
-_SECONDS = 0.05  # of each measurement
+_SECONDS = 0.01  # of each measurement, of calls of microseconds
 _ABSENT = (
     "No captured tensors found: they are in examples/data of a checkout, so run `descend demo` there or say where with "
     "--data."

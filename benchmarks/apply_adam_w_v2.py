@@ -58,7 +58,9 @@ class ApplyAdamWV2(Operator):
     def timed(self, problem: Problem) -> Problem:
         """In place."""
         inputs = {name: copied(array) for name, array in problem.inputs.items()}
-        return replace(problem, inputs=inputs, outputs={name: inputs[name[:-4]] for name in problem.outputs})
+        return replace(
+            problem, inputs=inputs, outputs={name: inputs[name.removesuffix("_out")] for name in problem.outputs}
+        )
 
     def golden(self, problem: Problem, rng: np.random.Generator) -> tuple[Golden, ...]:
         """Whole rows. What becomes of a parameter is a sum of terms of either sign."""

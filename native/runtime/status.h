@@ -48,13 +48,13 @@ struct [[nodiscard]] Status {
   bool ok() const { return code == Code::kSuccess; }
 };
 
-// A part of a sentence. It points to the text that it was made of. What it does is compiled once, not for each
-// sentence.
+// A part of a sentence: it points to a text, or holds a number. The code that joins parts is compiled once, not for
+// each sentence.
 class Words {
  public:
   Words(std::string_view text) : text_(text) {}
   Words(const std::string& text) : text_(text) {}
-  Words(const char* text) : text_(text) {}
+  Words(const char* text) : text_(text == nullptr ? "null" : text) {}
   Words(char letter) : size_(1) { own_[0] = letter; }
   template <std::signed_integral N>
   Words(N number) : Words(static_cast<long long>(number)) {}
@@ -85,7 +85,7 @@ std::string concat(const Parts&... parts) {
 
 template <class... Parts>
 Status failure(Code code, const Parts&... parts) {
-  return Status{code, join({Words(parts)...})};
+  return Status{code, concat(parts...)};
 }
 
 // An operator's failure where there was no memory for `what`.

@@ -18,6 +18,7 @@ TEST_CASE("a sentence is joined of texts, letters and numbers") {
   CHECK_EQ(concat(true, " ", 0.1f, " ", -1.5e-300, " ", std::numeric_limits<double>::infinity()),
            "1 0.1 -1.5e-300 inf");
   CHECK_EQ(concat(), "");
+  CHECK_EQ(concat("a path is ", static_cast<const char*>(nullptr), "."), "a path is null.");
   CHECK_EQ(concat(std::string(1000, 'x'), '.').size(), 1001);
 }
 

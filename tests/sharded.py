@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import time
 import traceback
@@ -51,7 +52,7 @@ class Pool:
                 try:
                     failure, results[rank] = pipe.recv()  # type: ignore[union-attr]
                 except EOFError:
-                    failure, results[rank], lost = "it died.", None, True
+                    failure, results[rank], lost = self._death(rank), None, True
                 if failure:
                     failures.append(f"process {rank}: {failure}")
                     end = min(end, time.monotonic() + self.GRACE)
@@ -69,9 +70,8 @@ class Pool:
             return
         self._starts += 1
         pairs = [CONTEXT.Pipe() for _ in range(SIZE)]
-        store = str(self._folder / f"store-{self._starts}")
         self._processes = [
-            CONTEXT.Process(target=_work, args=(rank, store, theirs), daemon=True)
+            CONTEXT.Process(target=_work, args=(rank, self._folder, self._starts, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pairs)
         ]
         for process in self._processes:
@@ -79,6 +79,12 @@ class Pool:
         self._pipes = [ours for ours, _ in pairs]
         for _, theirs in pairs:
             theirs.close()
+
+    def _death(self, rank: int) -> str:
+        """What is known of a process that ended by itself: its exit status, and where it stood if a signal ended it."""
+        self._processes[rank].join(self.GRACE)
+        stood = _trace(self._folder, rank).read_text()
+        return f"it died with exit status {self._processes[rank].exitcode}.\n{stood}"
 
     def stop(self) -> None:
         """Ends the processes; kills those that do not answer."""
@@ -91,13 +97,18 @@ class Pool:
         self._processes = None
 
 
-def _work(rank: int, store: str, pipe: Connection) -> None:
+def _trace(folder: Path, rank: int) -> Path:
+    return folder / f"trace-{rank}"
+
+
+def _work(rank: int, folder: Path, start: int, pipe: Connection) -> None:
+    faulthandler.enable(_trace(folder, rank).open("w"))
     gc.freeze()  # what was imported is no garbage
     gc.set_threshold(50_000, 20, 50)
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
-        store=distributed.FileStore(store, SIZE),
+        store=distributed.FileStore(str(folder / f"store-{start}"), SIZE),
         rank=rank,
         world_size=SIZE,
         timeout=timedelta(seconds=Pool.TIMEOUT),

@@ -15,6 +15,7 @@ from typing import Any
 from descend import _native
 from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
+from descend.npu.composed import aclnn
 
 OWN_HEADERS = {
     "aclnnApplyAdamW": "apply_adam_w",
@@ -63,6 +64,15 @@ _SOURCE = """// {made}
 #include "operators/registry.h"
 {definitions}"""
 
+_COMPOSED = """// {made}
+// The functions of src/descend/npu/composed/aclnn.py.
+{includes}
+#include "capi/composed.h"
+
+using descend::capi::launch_composed;
+using descend::capi::plan_composed;
+{definitions}"""
+
 _FIRST = "aclnnStatus {name}GetWorkspaceSize({parameters}, uint64_t* workspaceSize, aclOpExecutor** executor)"
 _SECOND = "aclnnStatus {name}(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream)"
 
@@ -82,12 +92,46 @@ def _definitions(function: dict[str, Any]) -> str:
     )
 
 
+def _composed_definitions(function: dict[str, Any]) -> str:
+    first, second = _declarations(function)
+    name, given = function["name"], ", ".join(name for _, name in function["parameters"])
+    return (
+        f'\n{first} {{\n  return plan_composed("{name}", workspaceSize, executor, {given});\n}}\n'
+        f'\n{second} {{\n  return launch_composed("{name}", executor, stream);\n}}\n'
+    ).replace("void* workspace, uint64_t workspaceSize, aclOpExecutor*", "void*, uint64_t, aclOpExecutor*")
+
+
+def _composed_files() -> dict[str, str]:
+    """The C headers and functions of those that are composed of PyTorch's operators."""
+    headers: dict[str, list[dict[str, Any]]] = {}
+    for function in aclnn.FUNCTIONS.values():
+        parameters = [(aclnn.C_TYPES[p.kind], p.name) for p in function.parameters]
+        headers.setdefault(function.header, []).append({"name": function.name, "parameters": parameters})
+    files = {}
+    for name, functions in headers.items():
+        guard = f"DESCEND_ACLNNOP_ACLNN_{name.upper()}_H_"
+        title = "PyTorch computes these functions, under torch_npu. See docs/npu-operators.md."
+        declarations = "".join(f"ACL_FUNC_VISIBILITY {d};\n\n" for f in functions for d in _declarations(f))
+        files[f"include/aclnnop/aclnn_{name}.h"] = _HEADER.format(
+            title=title, made=MADE, guard=guard, declarations=declarations
+        )
+        files[f"include/aclnnop/level2/aclnn_{name}.h"] = _OTHER.format(
+            who="Programs for CANN 7 and 8",
+            guard=f"DESCEND_ACLNNOP_LEVEL2_ACLNN_{name.upper()}_H_",
+            name=f"../aclnn_{name}.h",
+        )
+    includes = "".join(f'#include "aclnnop/aclnn_{name}.h"\n' for name in headers)
+    definitions = "".join(_composed_definitions(f) for functions in headers.values() for f in functions)
+    files["native/capi/aclnn_composed.cpp"] = _COMPOSED.format(made=MADE, includes=includes, definitions=definitions)
+    return files
+
+
 def _wrapped(comment: str) -> str:
     return textwrap.fill(comment, 114, subsequent_indent="   ")
 
 
 def c_files() -> dict[str, str]:
-    """The C headers and functions of all operators by their paths, before clang-format."""
+    """The C headers and functions by their paths, before clang-format."""
     files = {}
     for entry in _native.c_interface():
         name, functions = entry["name"], entry["functions"]
@@ -119,7 +163,7 @@ def c_files() -> dict[str, str]:
             )
         definitions = "".join(map(_definitions, functions))
         files[f"native/capi/aclnn_{name}.cpp"] = _SOURCE.format(made=MADE, name=name, definitions=definitions)
-    return files
+    return files | _composed_files()
 
 
 def stubs() -> dict[str, str]:

@@ -9,6 +9,10 @@ namespace {
 
 Status find_executor(const aclOpExecutor* handle, std::shared_ptr<Executor>* executor) {
   if (handle == nullptr) return failure(Code::kParamNullptr, "executor is null, but must be given.");
+  if (const auto composed = state().composed.find(handle)) {
+    return failure(Code::kParamInvalid, "PyTorch computes ", (*composed)->function,
+                   ", and the memory of such a call cannot be changed.");
+  }
   const auto found = state().executors.find(handle);
   if (!found) return failure(Code::kParamInvalid, "executor has been used or destroyed already, or is not one.");
   *executor = *found;
@@ -69,6 +73,10 @@ constexpr auto kAll = [](Role) { return true; };
 
 aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
   return runtime_call("aclSetAclOpExecutorRepeatable", [&]() -> Status {
+    if (const auto composed = state().composed.find(executor)) {
+      (*composed)->repeatable = true;
+      return {};
+    }
     std::shared_ptr<Executor> found;
     DESCEND_RETURN_IF_ERROR(find_executor(executor, &found));
     found->set_repeatable();
@@ -78,7 +86,8 @@ aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
 
 aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor) {
   return runtime_call("aclDestroyAclOpExecutor", [&]() -> Status {
-    return executor == nullptr || state().executors.remove(executor) ? Status{} : not_alive("executor");
+    const bool known = executor == nullptr || state().executors.remove(executor) || state().composed.remove(executor);
+    return known ? Status{} : not_alive("executor");
   });
 }
 

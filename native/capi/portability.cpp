@@ -38,7 +38,8 @@ aclError descendPortability(descendVerdict* verdicts, uint64_t capacity, uint64_
     if (verdicts == nullptr && capacity > 0) return null_argument("verdicts");
     const auto [asked, refusal] = last_call();
     if (asked == nullptr && refusal.ok()) {
-      return failure(Code::kFailure, "this thread has not called the first phase of an operator yet.");
+      return failure(Code::kFailure,
+                     "this thread has called no first phase yet, or last one of a function that PyTorch computes.");
     }
     thread_local std::array<std::string, kProductCount> sentences;
     const Call call = asked != nullptr ? asked->call_now() : Call();

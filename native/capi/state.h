@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,13 @@ struct Context {
   Options options = kDefaultOptions;
 };
 
+// A call of a function that another library computes, between its phases; composed.h.
+struct ComposedCall {
+  const std::string function;
+  const std::string arguments;  // in JSON
+  std::atomic<bool> repeatable = false;
+};
+
 struct DeviceStream;  // device_stream.h
 struct ProgramEvent;  // event.h
 
@@ -65,13 +73,14 @@ struct State {
   HandleTable<DataBuffer> data_buffers{0xAC};
   HandleTable<TensorDesc> tensor_descs{0xAD};
   HandleTable<Attributes> attributes{0xB0};
+  HandleTable<std::shared_ptr<ComposedCall>> composed{0xB4};
   HandleTable<std::shared_ptr<PhysicalMemory>> physical{0xB8};
 
   template <class Use>
   void for_each_table(Use use) {
     const auto each = [&](auto&... tables) { (use(tables), ...); };
     each(tensors, int_arrays, bool_arrays, executors, streams, events, contexts, float_arrays, scalars, tensor_lists,
-         scalar_lists, data_buffers, tensor_descs, attributes, physical);
+         scalar_lists, data_buffers, tensor_descs, attributes, composed, physical);
   }
 };
 State& state();

@@ -27,6 +27,7 @@ def after_load() -> None:
     """Called once in a process, after torch_npu was loaded on Descend's libraries."""
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
+    importlib.import_module("descend.npu.composer").install()
     importlib.import_module("descend.npu.torchair").install()
     sys.meta_path.append(_Acl())
     _npu_report.begin(kernels)

@@ -19,7 +19,7 @@ import torch
 
 from descend import _torch_module
 from descend.npu import boxed, collectives, own, record, rules
-from descend.npu.composed import device
+from descend.npu.composed import aclnn, device
 from descend.npu.composed.table import TABLE, Composed
 
 
@@ -39,9 +39,9 @@ def wait_for_graphs(device: int) -> None:
 
 
 def composed() -> frozenset[str]:
-    """The operators of `TABLE`, without overload."""
+    """The operators of `TABLE`, without overload, and the functions of aclnn that are composed, too."""
     names = (kernel if "::" in kernel else f"npu::{kernel}" for row in TABLE for kernel in row.kernels)
-    return frozenset(name.partition(".")[0] for name in names)
+    return frozenset(name.partition(".")[0] for name in names) | aclnn.FUNCTIONS.keys()
 
 
 @functools.cache

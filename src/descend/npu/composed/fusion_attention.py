@@ -124,6 +124,26 @@ def npu_fusion_attention_grad_v3(
     return *_backward(operator, query, key, value, dy, head_num, input_layout, options), None
 
 
+def score(dropout_mask: Tensor | None = None, **call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """aclnnFlashAttentionScore and aclnnFlashAttentionVarLenScore: softmax_max, softmax_sum, nothing, the attention."""
+    _check_mask("aclnnFlashAttentionScore", dropout_mask, call)
+    attention, largest, total, empty = npu_fusion_attention(**call)[:4]
+    return largest, total, empty, attention
+
+
+def score_grad(dropout_mask: Tensor | None = None, **call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """aclnnFlashAttentionScoreGrad and aclnnFlashAttentionUnpaddingScoreGrad."""
+    _check_mask("aclnnFlashAttentionScoreGrad", dropout_mask, call)
+    return npu_fusion_attention_grad(**call)[:4]
+
+
+def _check_mask(operator: str, mask: Tensor | None, call: dict[str, Any]) -> None:
+    """Dropout by a mask is not there: in `Dropout` seed and offset give it."""
+    if call["keep_prob"] < 1:
+        got = "null" if mask is None else "given"
+        refuse(operator, "dropMaskOptional", got, f"dropout is not served: keepProb is {call['keep_prob']}")
+
+
 def _forward(
     operator: str, query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:

@@ -13,6 +13,7 @@ torch_npu.npu_grouped_matmul; aclnnGroupedMatmul(V4, V5).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,24 +51,17 @@ def npu_grouped_matmul(
     per_token_scale_dtype: int | None = None,
 ) -> list[Tensor]:
     """See the module. ``group_list`` has the ends of the groups, or for group_list_type 1 their sizes."""
-    quantized = {
-        "scale": scale, "offset": offset, "antiquant_scale": antiquant_scale, "antiquant_offset": antiquant_offset,
-        "per_token_scale": per_token_scale, "activation_input": activation_input,
-        "activation_quant_scale": activation_quant_scale, "activation_quant_offset": activation_quant_offset,
-    }  # fmt: skip
-    for name, given in quantized.items():
-        if given:
-            refuse(OPERATOR, name, "given", "must be None: what is quantized is not served")
+    _refuse_quantized(
+        scale=scale, offset=offset, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset,
+        per_token_scale=per_token_scale, activation_input=activation_input,
+        activation_quant_scale=activation_quant_scale, activation_quant_offset=activation_quant_offset,
+    )  # fmt: skip
     dtypes = {"x_dtype": x_dtype, "weight_dtype": weight_dtype, "scale_dtype": scale_dtype}
     for name, number in {**dtypes, "per_token_scale_dtype": per_token_scale_dtype}.items():
         if number is not None:
             refuse(OPERATOR, name, number, "must be None: what is quantized is not served")
-    if act_type:
-        refuse(OPERATOR, "act_type", act_type, "must be 0: an activation is not served")
     split = split_item or 0
-    if split not in (0, 1, 2, 3):
-        refuse(OPERATOR, "split_item", split_item, "may be 0, 1, 2 or 3")
-    _check(x, weight, bias)
+    _check(x, weight, bias, split, act_type or 0)
     ends = _ends(group_list, group_list_type or 0)
     kind = _kind(x, group_list, group_type)
     dtype = x[0].dtype if output_dtype is None else _output_dtype(output_dtype, x[0].dtype)
@@ -102,6 +96,50 @@ def npu_grouped_matmul(
     if rest:
         results.append(results[0].new_zeros(rest, results[0].shape[1]))
     return [torch.cat(results).to(dtype)]
+
+
+def of_numbers(*, group_list: Sequence[int] | None, group_type: int | None = None, **call: Any) -> list[Tensor]:
+    """aclnnGroupedMatmul, which has no group_type and groups rows, and its version 2: group_list is an array."""
+    ends = torch.tensor(group_list, dtype=torch.int64) if group_list else None
+    kind = group_type if group_type is not None else -1 if ends is None else 0
+    return npu_grouped_matmul(group_list=ends, group_type=kind, **call)
+
+
+def check_call(
+    *, x: List, weight: List, bias: List | None, group_list: Tensor | Sequence[int] | None, split_item: int,
+    out: List, group_type: int | None = None, group_list_type: int = 0, act_type: int = 0,
+    tuning_config: Sequence[int] | None = None, **quantized: List | None,
+) -> None:  # fmt: skip
+    """Refuses what the aclnn functions do not compute. What depends on the numbers in group_list is checked later."""
+    _refuse_quantized(**quantized)
+    _check(x, weight, bias, split_item, act_type)
+    if isinstance(group_list, Tensor):
+        _check_ends(group_list)
+    if group_list_type not in (0, 1):
+        refuse(OPERATOR, "group_list_type", group_list_type, "may be 0 or 1")
+    given = 0 if group_list is None else len(group_list)
+    kind = _kind(x, None, group_type if group_type is not None else 0 if given else -1)
+    if kind == 2:
+        shapes = [[x[0].shape[0], weight[0].shape[-1]]] * given
+        joined = [given, *shapes[0]] if given else None
+    else:
+        count = len(weight) if len(weight) > 1 or weight[0].dim() == 2 else weight[0].shape[0]
+        rows = [list(tensor.shape[:-1]) for tensor in x] if len(x) == count else [[-1]] * count
+        shapes = [[*each, weight[i % len(weight)].shape[-1]] for i, each in enumerate(rows)]
+        joined = [sum(tensor.shape[0] for tensor in x), shapes[0][-1]] if shapes else None
+    expected = [joined] if split_item > 1 else shapes
+    if len(out) != len(expected):
+        refuse(OPERATOR, "out", f"a list of {len(out)}", f"has {len(expected)} tensors")
+    for i, (tensor, shape) in enumerate(zip(out, expected, strict=True)):
+        if shape and not _has_shape(tensor, shape):
+            refuse(OPERATOR, f"out[{i}]", f"of shape {list(tensor.shape)}", f"has {shape}")
+        if tensor.dtype != x[0].dtype:
+            refuse(OPERATOR, f"out[{i}]", tensor.dtype, f"has the dtype of x, {x[0].dtype}")
+
+
+def _has_shape(tensor: Tensor, shape: list[int]) -> bool:
+    """-1 stands for any size."""
+    return tensor.dim() == len(shape) and all(n in (-1, m) for n, m in zip(shape, tensor.shape, strict=True))
 
 
 def _columns(
@@ -144,7 +182,17 @@ def _biases(bias: List | None, count: int) -> list[Tensor | None]:
     return list(each)
 
 
-def _check(x: List, weight: List, bias: List | None) -> None:
+def _refuse_quantized(**given: List | None) -> None:
+    for name, tensors in given.items():
+        if tensors:
+            refuse(OPERATOR, name, "given", "must be None: what is quantized is not served")
+
+
+def _check(x: List, weight: List, bias: List | None, split: int, act_type: int) -> None:
+    if act_type:
+        refuse(OPERATOR, "act_type", act_type, "must be 0: an activation is not served")
+    if split not in (0, 1, 2, 3):
+        refuse(OPERATOR, "split_item", split, "may be 0, 1, 2 or 3")
     if not x or not weight:
         refuse(OPERATOR, "x or weight", "an empty list", "holds a tensor at least")
     for name, tensors in (("x", x), ("weight", weight), ("bias", bias or ())):
@@ -169,8 +217,8 @@ def _kind(x: List, group_list: Tensor | Sequence[int] | None, group_type: int | 
 def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | None:
     if group_list is None or (not isinstance(group_list, Tensor) and not group_list):
         return None
-    if isinstance(group_list, Tensor) and (group_list.dim() != 1 or group_list.dtype not in (torch.int64, torch.int32)):
-        refuse(OPERATOR, "group_list", f"of shape {list(group_list.shape)} and {group_list.dtype}", "is [E] of int64")
+    if isinstance(group_list, Tensor):
+        _check_ends(group_list)
     if kind not in (0, 1):
         refuse(OPERATOR, "group_list_type", kind, "may be 0 or 1")
     numbers = [int(number) for number in (group_list.tolist() if isinstance(group_list, Tensor) else group_list)]
@@ -180,6 +228,11 @@ def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | N
     if any(end < begin for begin, end in zip([0, *ends], ends, strict=False)):
         refuse(OPERATOR, "group_list", numbers, "gives no group fewer than 0 rows")
     return ends
+
+
+def _check_ends(group_list: Tensor) -> None:
+    if group_list.dim() != 1 or group_list.dtype not in (torch.int64, torch.int32):
+        refuse(OPERATOR, "group_list", f"of shape {list(group_list.shape)} and {group_list.dtype}", "is [E] of int64")
 
 
 def _output_dtype(given: int | torch.dtype, dtype: torch.dtype) -> torch.dtype:

@@ -66,6 +66,16 @@ def npu_moe_token_permute_grad_v2(
     return summed.to(tokens_dtype)
 
 
+def permute_grad_of_topk(
+    permuted_output_grad: Tensor, sorted_indices: Tensor, num_topk: int, padded_mode: bool
+) -> Tensor:
+    """aclnnMoeTokenPermuteGrad, in which the number of tokens follows from the indices."""
+    if num_topk < 1:
+        refuse("npu_moe_token_permute_grad", "numTopk", num_topk, "is 1 at least")
+    count, dtype = sorted_indices.numel() // num_topk, permuted_output_grad.dtype
+    return npu_moe_token_permute_grad_v2(permuted_output_grad, sorted_indices, count, dtype, num_topk, padded_mode)
+
+
 def npu_moe_token_permute_grad(
     tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False
 ) -> Tensor:

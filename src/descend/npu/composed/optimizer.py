@@ -131,3 +131,49 @@ def _moments(m: Tensor, v: Tensor, gradient: Tensor, beta1: Number, beta2: Numbe
 def _write(out: Sequence[Tensor], *values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     var, m, v = (tensor.copy_(value) for tensor, value in zip(out, values, strict=True))
     return var, m, v
+
+
+def apply_fused_ema_adam(
+    grad: Tensor,
+    var: Tensor,
+    m: Tensor,
+    v: Tensor,
+    s: Tensor,
+    step: Tensor,
+    lr: float,
+    ema_decay: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    mode: int,
+    bias_correction: bool,
+    weight_decay: float,
+) -> None:
+    """aclnnApplyFusedEmaAdam changes var, m, v and s in place. ``step`` has one number, that of this step, from 1.
+
+    Mode 0 is Adam, and the weight decay is a part of the gradient. Mode 1 is AdamW. ``s`` is an average of var:
+
+        s = ema_decay * s + (1 - ema_decay) * var
+    """
+    operator = "aclnnApplyFusedEmaAdam"
+    check_float(operator, grad=grad, var=var, m=m, v=v, s=s)
+    for name, tensor in {"var": var, "m": m, "v": v, "s": s}.items():
+        check_shape(operator, name, tensor, grad.shape, "grad")
+    if step.numel() != 1 or step.dtype.is_floating_point:
+        refuse(operator, "step", f"of shape {list(step.shape)} and {step.dtype}", "is one integer")
+    if mode not in (0, 1):
+        refuse(operator, "mode", mode, "may be 0 or 1")
+    count = int(step) if bias_correction else 0
+    g = wide(grad) if mode == 1 else wide(grad) + weight_decay * wide(var)
+    first = beta1 * wide(m) + (1 - beta1) * g
+    second = beta2 * wide(v) + (1 - beta2) * g * g
+    unbiased = [
+        each / (1 - beta**count) if bias_correction else each for each, beta in ((first, beta1), (second, beta2))
+    ]
+    update = unbiased[0] / (unbiased[1].sqrt() + eps)
+    if mode == 1:
+        update += weight_decay * wide(var)
+    new = wide(var) - lr * update
+    s.copy_(ema_decay * wide(s) + (1 - ema_decay) * new)
+    for tensor, result in ((var, new), (m, first), (v, second)):
+        tensor.copy_(result)

@@ -9,6 +9,8 @@ Document: torch_npu.npu_ring_attention_update.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -74,3 +76,8 @@ def npu_ring_attention_update(
 
     result = weighted(previous, before).add_(weighted(current, after))
     return result.reshape(previous.shape).to(previous.dtype), largest, total
+
+
+def of_one_layout(input_layout: str, **call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """aclnnRingAttentionUpdate, whose statistics have the layout of the results."""
+    return npu_ring_attention_update(**call, input_layout=input_layout, input_softmax_layout=input_layout)

@@ -1,0 +1,7 @@
+/* Programs for CANN 7 and 8 include the header by this path. */
+#ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_FLASH_ATTENTION_SCORE_GRAD_H_
+#define DESCEND_ACLNNOP_LEVEL2_ACLNN_FLASH_ATTENTION_SCORE_GRAD_H_
+
+#include "../aclnn_flash_attention_score_grad.h"
+
+#endif /* DESCEND_ACLNNOP_LEVEL2_ACLNN_FLASH_ATTENTION_SCORE_GRAD_H_ */

@@ -1,0 +1,7 @@
+/* Programs for CANN 7 and 8 include the header by this path. */
+#ifndef DESCEND_ACLNNOP_LEVEL2_ACLNN_GROUPED_MATMUL_V3_H_
+#define DESCEND_ACLNNOP_LEVEL2_ACLNN_GROUPED_MATMUL_V3_H_
+
+#include "../aclnn_grouped_matmul_v3.h"
+
+#endif /* DESCEND_ACLNNOP_LEVEL2_ACLNN_GROUPED_MATMUL_V3_H_ */

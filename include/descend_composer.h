@@ -1,0 +1,29 @@
+/* Functions of aclnn that another library computes: under torch_npu that is PyTorch. C99. */
+#ifndef DESCEND_DESCEND_COMPOSER_H_
+#define DESCEND_DESCEND_COMPOSER_H_
+
+#include <stdint.h>
+
+#include "acl/acl_base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Computes a call, or checks it. `call` is an object in JSON, which ends with the function:
+ *   function   such as "aclnnGroupedMatmulV4"
+ *   phase      1: check the call; 2: compute it
+ *   arguments  one for each parameter: null, a number, a boolean, a string, a list of integers, a tensor, or a list of
+ *              tensors. A tensor has the name of its dtype ("BFLOAT16"), its shape, its strides in elements, and in
+ *              `data` the address of its first element. What cannot be read is {"wrong": REASON}.
+ * Returns 0, or a status with a sentence, which it passes to say(answer, sentence). It may be called by any thread. */
+typedef int32_t (*descendComposer)(const char* call, void* answer, void (*say)(void* answer, const char* sentence));
+
+/* Sets what computes these functions from now on. Null: nothing does, and each call of one is an error. */
+ACL_FUNC_VISIBILITY void descendSetComposer(descendComposer composer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DESCEND_DESCEND_COMPOSER_H_ */

@@ -1,0 +1,228 @@
+"""The functions of aclnn that C++ extensions of torch_npu call, and that are composed of PyTorch's operators here.
+
+`FUNCTIONS` is the table. The C headers and functions are written from it (``python -m tools.generate``), and
+`descend.npu.composer` computes by it. Signatures are those of CANN's headers, of which each ends with workspaceSize and
+executor.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+PACKAGE = "descend.npu.composed"
+C_TYPES = {
+    "tensor": "const aclTensor*",
+    "tensors": "const aclTensorList*",
+    "integers": "const aclIntArray*",
+    "int": "int64_t",
+    "float": "double",
+    "bool": "bool",
+    "text": "char*",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter, such as ``tensor groupListOptional``."""
+
+    kind: str
+    """A key of `C_TYPES`."""
+    name: str
+    """CANN's name. One that ends with Optional may be null."""
+    keyword: str
+    """Its name in Python."""
+    is_out: bool
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it may be null."""
+        return self.name.endswith("Optional")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of aclnn, by both phases."""
+
+    name: str
+    header: str
+    """The part of aclnnop/aclnn_HEADER.h."""
+    signature: str
+    """Parameters with commas between: ``out`` before those that are written, and after = the name in Python if that
+    does not follow from CANN's."""
+    computed_by: str
+    """MODULE.FUNCTION of this package: it takes what is read by keyword, and returns what is written, in order."""
+    checked_by: str = ""
+    """MODULE.FUNCTION that takes all arguments and refuses what cannot be computed. Tensors have no memory there."""
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters in CANN's order."""
+        return tuple(map(_parameter, self.signature.split(",")))
+
+    def compute(self) -> Callable[..., Any]:
+        """The function that computes it."""
+        return _find(self.computed_by)
+
+    def check(self) -> Callable[..., Any]:
+        """The function that checks a call before it is computed."""
+        return _find(self.checked_by) if self.checked_by else lambda **_: None
+
+
+def _parameter(text: str) -> Parameter:
+    words, _, keyword = text.strip().partition("=")
+    *out, kind, name = words.split()
+    snake = re.sub("([a-z0-9])([A-Z])", r"\1_\2", name.removesuffix("Optional")).lower()
+    return Parameter(kind, name, keyword or snake, bool(out))
+
+
+def _find(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(".")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
+    return found
+
+
+_WEIGHTS = (
+    "tensors x, tensors weight, tensors biasOptional, tensors scaleOptional, tensors offsetOptional, "
+    "tensors antiquantScaleOptional, tensors antiquantOffsetOptional"
+)
+_ACTIVATIONS = (
+    "tensors perTokenScaleOptional, tensor groupListOptional, tensors activationInputOptional, "
+    "tensors activationQuantScaleOptional, tensors activationQuantOffsetOptional, int splitItem, int groupType, "
+    "int groupListType, int actType"
+)
+_GROUPED_OUT = "out tensors out, out tensors activationFeatureOutOptional, out tensors dynQuantScaleOutOptional"
+
+_MASKS = "tensor dropMaskOptional=dropout_mask, tensor paddingMaskOptional, tensor attenMaskOptional"
+_FORWARD = f"tensor query, tensor key, tensor value, tensor realShiftOptional=pse, {_MASKS}, integers prefixOptional"
+_BACKWARD = (
+    f"tensor query, tensor keyIn=key, tensor value, tensor dy, tensor pseShiftOptional=pse, {_MASKS}, "
+    "tensor softmaxMaxOptional, tensor softmaxSumOptional, tensor softmaxInOptional, tensor attentionInOptional, "
+    "integers prefixOptional"
+)
+_ENDS = "integers actualSeqQLenOptional=actual_seq_qlen, integers actualSeqKvLenOptional=actual_seq_kvlen"
+_STARTS = "integers qStartIdxOptional, integers kvStartIdxOptional"
+_ATTRIBUTES = (
+    "float scaleValue, float keepProb, int preTokens, int nextTokens, int headNum, text inputLayout, int innerPrecise, "
+    "int sparseMode"
+)
+_ATTENTION = "out tensor softmaxMaxOut, out tensor softmaxSumOut, out tensor softmaxOutOut, out tensor attentionOutOut"
+_GRADIENTS = "out tensor dqOut, out tensor dkOut, out tensor dvOut, out tensor dpseOut"
+
+
+def _attention(name: str, header: str, first: str, ends: str, starts: str, last: str, computed_by: str) -> Function:
+    parts = (first, ends, starts, _ATTRIBUTES, "int pseType" if starts else "", last)
+    return Function(name, header, ", ".join(filter(None, parts)), computed_by)
+
+
+def _grouped(version: str, signature: str, computed_by: str = "grouped_matmul.npu_grouped_matmul") -> Function:
+    header = f"grouped_matmul_{version.lower()}".removesuffix("_")
+    return Function(f"aclnnGroupedMatmul{version}", header, signature, computed_by, "grouped_matmul.check_call")
+
+
+_TABLE = (
+    _grouped(
+        "", f"{_WEIGHTS}, integers groupListOptional, int splitItem, out tensors y=out", "grouped_matmul.of_numbers"
+    ),
+    _grouped(
+        "V2",
+        f"{_WEIGHTS}, integers groupListOptional, int splitItem, int groupType, out tensors y=out",
+        "grouped_matmul.of_numbers",
+    ),
+    _grouped("V3", f"{_WEIGHTS}, tensor groupListOptional, int splitItem, int groupType, out tensors y=out"),
+    _grouped("V4", f"{_WEIGHTS}, {_ACTIVATIONS}, {_GROUPED_OUT}"),
+    _grouped("V5", f"{_WEIGHTS}, {_ACTIVATIONS}, integers tuningConfigOptional, {_GROUPED_OUT}"),
+    Function(
+        "aclnnMoeTokenPermute",
+        "moe_token_permute",
+        "tensor tokens, tensor indices, int numOutTokens, bool paddedMode, out tensor permuteTokensOut, "
+        "out tensor sortedIndicesOut",
+        "moe.npu_moe_token_permute",
+    ),
+    Function(
+        "aclnnMoeTokenPermuteGrad",
+        "moe_token_permute_grad",
+        "tensor permutedOutputGrad, tensor sortedIndices, int numTopk, bool paddedMode, out tensor out",
+        "moe.permute_grad_of_topk",
+    ),
+    Function(
+        "aclnnMoeTokenUnpermute",
+        "moe_token_unpermute",
+        "tensor permutedTokens, tensor sortedIndices, tensor probsOptional, bool paddedMode, "
+        "integers restoreShapeOptional, out tensor out",
+        "moe.npu_moe_token_unpermute",
+    ),
+    Function(
+        "aclnnMoeTokenUnpermuteGrad",
+        "moe_token_unpermute_grad",
+        "tensor permuteTokens=permuted_tokens, tensor unpermutedTokensGrad=grad_unpermuted_tokens, "
+        "tensor sortedIndices, tensor probsOptional, bool paddedMode, integers restoreShapeOptional, "
+        "out tensor permutedTokensGradOut, out tensor probsGradOut",
+        "moe.npu_moe_token_unpermute_grad",
+    ),
+    Function(
+        "aclnnRingAttentionUpdate",
+        "ring_attention_update",
+        "tensor prevAttnOut, tensor prevSoftmaxMax, tensor prevSoftmaxSum, tensor curAttnOut, tensor curSoftmaxMax, "
+        "tensor curSoftmaxSum, tensor actualSeqQlenOptional, text inputLayout, out tensor attnOut, "
+        "out tensor softmaxMax, out tensor softmaxSum",
+        "ring_attention.of_one_layout",
+    ),
+    _attention(
+        "aclnnFlashAttentionScore", "flash_attention_score", _FORWARD, "", "", _ATTENTION, "fusion_attention.score"
+    ),
+    _attention(
+        "aclnnFlashAttentionScoreV2", "flash_attention_score", _FORWARD, "", _STARTS, _ATTENTION,
+        "fusion_attention.score",
+    ),
+    _attention(
+        "aclnnFlashAttentionVarLenScore", "flash_attention_score", _FORWARD, _ENDS, "", _ATTENTION,
+        "fusion_attention.score",
+    ),
+    _attention(
+        "aclnnFlashAttentionVarLenScoreV2", "flash_attention_score", _FORWARD, _ENDS, _STARTS, _ATTENTION,
+        "fusion_attention.score",
+    ),
+    _attention(
+        "aclnnFlashAttentionScoreGrad", "flash_attention_score_grad", _BACKWARD, "", "", _GRADIENTS,
+        "fusion_attention.score_grad",
+    ),
+    _attention(
+        "aclnnFlashAttentionScoreGradV2", "flash_attention_score_grad", _BACKWARD, "", _STARTS, _GRADIENTS,
+        "fusion_attention.score_grad",
+    ),
+    _attention(
+        "aclnnFlashAttentionUnpaddingScoreGrad", "flash_attention_score_grad", _BACKWARD, _ENDS, "", _GRADIENTS,
+        "fusion_attention.score_grad",
+    ),
+    _attention(
+        "aclnnFlashAttentionUnpaddingScoreGradV2", "flash_attention_score_grad", _BACKWARD, _ENDS, _STARTS, _GRADIENTS,
+        "fusion_attention.score_grad",
+    ),
+    Function(
+        "aclnnApplyFusedEmaAdam",
+        "apply_fused_ema_adam",
+        "tensor grad, tensor var, tensor m, tensor v, tensor s, tensor step, float lr, float emaDecay, float beta1, "
+        "float beta2, float eps, int mode, bool biasCorrection, float weightDecay",
+        "optimizer.apply_fused_ema_adam",
+    ),
+)  # fmt: skip
+
+FUNCTIONS = {function.name: function for function in _TABLE}
+"""By name."""
+
+
+def markdown() -> str:
+    """The table as docs/npu-operators.md has it: ``python -m descend.npu.composed.aclnn`` prints it."""
+    lines = ["| function | header | computed by |", "| --- | --- | --- |"]
+    for function in FUNCTIONS.values():
+        lines.append(f"| `{function.name}` | aclnnop/aclnn_{function.header}.h | {function.computed_by} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

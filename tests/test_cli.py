@@ -101,6 +101,14 @@ def test_narrow_terminals_lose_nothing_of_the_contract(monkeypatch, command):
     assert words[0] == words[1]
 
 
+@pytest.mark.parametrize("columns", ["", "0", "-1", "wide"])
+def test_a_width_that_is_none_leaves_the_output_as_it_is(monkeypatch, columns):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    usual = ok("ops")
+    monkeypatch.setenv("COLUMNS", columns)
+    assert ok("ops") == usual
+
+
 def test_info(monkeypatch):
     from descend.cli import info
 

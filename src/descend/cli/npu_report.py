@@ -74,7 +74,7 @@ def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def show(document: _npu_report.Document, file: Path) -> None:
     """Prints a report."""
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, markup=False, highlight=False)
+    console = Console(stderr=True, width=output.width(sys.stderr), markup=False, highlight=False)
     processes = document["processes"]
     if not processes:
         console.print(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import numpy.typing as npt
 from rich.box import SIMPLE_HEAD
@@ -15,14 +15,24 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-_WIDTH = 120  # of output into a file or a pipe
+_WIDTH = 120  # of output into a file, a pipe, or a terminal that does not know its own
 _ROOMY = 1 << 16  # wider than any table
 
 
 def console() -> Console:
     """The console for results. Text is printed as it is: brackets in shapes and paths are not markup."""
-    plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=_WIDTH if plain else None, markup=False, highlight=False, soft_wrap=False)
+    return Console(width=width(sys.stdout), markup=False, highlight=False, soft_wrap=False)
+
+
+def width(stream: TextIO) -> int:
+    """The columns of a line: what COLUMNS says, or the terminal. Rich would print nothing where COLUMNS is 0."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH
+    except (OSError, ValueError):
+        return _WIDTH
 
 
 def progress() -> Progress:

@@ -19,16 +19,18 @@ HWY_INLINE double number_at(const T* p) {
   return static_cast<double>(hn::GetLane(load(Part{1}, p, 0)));
 }
 
-// The sum over a row of weight * (lse - x).
+// The sum over a row of weight * (lse - x), where lse is most + of_total. Each is taken by itself: where scores are
+// large, their sum has no room for of_total.
 template <bool kWeighted, class T, class W = Wide<T>>
-double sum_distances(const T* x, int64_t columns, double lse, const W* weight) {
-  const TwoParts<W> parts(lse * kShare);
+double sum_distances(const T* x, int64_t columns, double most, double of_total, const W* weight) {
   const auto share = splat(static_cast<W>(kShare));
+  const auto share_of_most = splat(static_cast<W>(most * kShare));
+  const auto share_of_total = splat(static_cast<W>(of_total * kShare));
   HWY_ALIGN W sum[kFoldRows<W>];
   double total = 0;
   for (int64_t begin = 0; begin < columns; begin += kBlock) {
     const auto distance = [&](int64_t, auto v, auto extent, int64_t c, size_t k) DESCEND_INLINED {
-      const auto d = hn::Add(hn::NegMulAdd(v, share, parts.high), parts.low);
+      const auto d = hn::Add(hn::NegMulAdd(v, share, share_of_most), share_of_total);
       if constexpr (kWeighted) return hn::Mul(d, load(extent, weight + begin + c, k));
       return d;
     };
@@ -52,8 +54,9 @@ void losses(const CrossEntropyLoss<T>& p, int64_t first, int64_t end, bool strea
       loss = (sum.most - number_at(x + target)) + of_total;
       if (p.weight != nullptr) loss *= p.weight[target];
       if (p.smoothing != 0) {
-        const double sum_of_all = p.weight != nullptr ? sum_distances<true>(x, p.columns, lse, p.weight)
-                                                      : sum_distances<false>(x, p.columns, lse, p.weight);
+        const double sum_of_all = p.weight != nullptr
+                                      ? sum_distances<true>(x, p.columns, sum.most, of_total, p.weight)
+                                      : sum_distances<false>(x, p.columns, sum.most, of_total, p.weight);
         loss = (1 - p.smoothing) * loss + p.smoothing / static_cast<double>(p.columns) * sum_of_all;
       }
     }

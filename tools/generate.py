@@ -120,7 +120,7 @@ def _composed_files() -> dict[str, str]:
             guard=f"DESCEND_ACLNNOP_LEVEL2_ACLNN_{name.upper()}_H_",
             name=f"../aclnn_{name}.h",
         )
-    includes = "".join(f'#include "aclnnop/aclnn_{name}.h"\n' for name in headers)
+    includes = "".join(f'#include "aclnnop/aclnn_{name}.h"\n' for name in sorted(headers))
     definitions = "".join(_composed_definitions(f) for functions in headers.values() for f in functions)
     files["native/capi/aclnn_composed.cpp"] = _COMPOSED.format(made=MADE, includes=includes, definitions=definitions)
     return files

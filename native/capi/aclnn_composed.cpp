@@ -251,6 +251,46 @@ aclnnStatus aclnnFlashAttentionVarLenScoreV2(void*, uint64_t, aclOpExecutor* exe
   return launch_composed("aclnnFlashAttentionVarLenScoreV2", executor, stream);
 }
 
+aclnnStatus aclnnFlashAttentionVarLenScoreV3GetWorkspaceSize(
+    const aclTensor* query, const aclTensor* queryRope, const aclTensor* key, const aclTensor* keyRope,
+    const aclTensor* value, const aclTensor* realShiftOptional, const aclTensor* dropMaskOptional,
+    const aclTensor* paddingMaskOptional, const aclTensor* attenMaskOptional, const aclIntArray* prefixOptional,
+    const aclIntArray* actualSeqQLenOptional, const aclIntArray* actualSeqKvLenOptional,
+    const aclIntArray* qStartIdxOptional, const aclIntArray* kvStartIdxOptional, double scaleValue, double keepProb,
+    int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode,
+    int64_t pseType, const aclTensor* softmaxMaxOut, const aclTensor* softmaxSumOut, const aclTensor* softmaxOutOut,
+    const aclTensor* attentionOutOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return plan_composed("aclnnFlashAttentionVarLenScoreV3", workspaceSize, executor, query, queryRope, key, keyRope,
+                       value, realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                       prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional, qStartIdxOptional,
+                       kvStartIdxOptional, scaleValue, keepProb, preTokens, nextTokens, headNum, inputLayout,
+                       innerPrecise, sparseMode, pseType, softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
+}
+
+aclnnStatus aclnnFlashAttentionVarLenScoreV3(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
+  return launch_composed("aclnnFlashAttentionVarLenScoreV3", executor, stream);
+}
+
+aclnnStatus aclnnFlashAttentionVarLenScoreV4GetWorkspaceSize(
+    const aclTensor* query, const aclTensor* key, const aclTensor* value, const aclTensor* realShiftOptional,
+    const aclTensor* dropMaskOptional, const aclTensor* paddingMaskOptional, const aclTensor* attenMaskOptional,
+    const aclIntArray* prefixOptional, const aclIntArray* actualSeqQLenOptional,
+    const aclIntArray* actualSeqKvLenOptional, double scaleValue, double keepProb, int64_t preTokens,
+    int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode,
+    char* softmaxOutLayout, const aclTensor* softmaxMaxOut, const aclTensor* softmaxSumOut,
+    const aclTensor* softmaxOutOut, const aclTensor* attentionOutOut, uint64_t* workspaceSize,
+    aclOpExecutor** executor) {
+  return plan_composed("aclnnFlashAttentionVarLenScoreV4", workspaceSize, executor, query, key, value,
+                       realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, prefixOptional,
+                       actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue, keepProb, preTokens, nextTokens,
+                       headNum, inputLayout, innerPrecise, sparseMode, softmaxOutLayout, softmaxMaxOut, softmaxSumOut,
+                       softmaxOutOut, attentionOutOut);
+}
+
+aclnnStatus aclnnFlashAttentionVarLenScoreV4(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
+  return launch_composed("aclnnFlashAttentionVarLenScoreV4", executor, stream);
+}
+
 aclnnStatus aclnnFlashAttentionScoreGradGetWorkspaceSize(
     const aclTensor* query, const aclTensor* keyIn, const aclTensor* value, const aclTensor* dy,
     const aclTensor* pseShiftOptional, const aclTensor* dropMaskOptional, const aclTensor* paddingMaskOptional,
@@ -330,6 +370,49 @@ aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV2GetWorkspaceSize(
 
 aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV2(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
   return launch_composed("aclnnFlashAttentionUnpaddingScoreGradV2", executor, stream);
+}
+
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV3GetWorkspaceSize(
+    const aclTensor* query, const aclTensor* queryRope, const aclTensor* keyIn, const aclTensor* keyInRope,
+    const aclTensor* value, const aclTensor* dy, const aclTensor* pseShiftOptional, const aclTensor* dropMaskOptional,
+    const aclTensor* paddingMaskOptional, const aclTensor* attenMaskOptional, const aclTensor* softmaxMaxOptional,
+    const aclTensor* softmaxSumOptional, const aclTensor* softmaxInOptional, const aclTensor* attentionInOptional,
+    const aclIntArray* prefixOptional, const aclIntArray* actualSeqQLenOptional,
+    const aclIntArray* actualSeqKvLenOptional, const aclIntArray* qStartIdxOptional,
+    const aclIntArray* kvStartIdxOptional, double scaleValue, double keepProb, int64_t preTokens, int64_t nextTokens,
+    int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode, int64_t pseType,
+    const aclTensor* dqOut, const aclTensor* dqRopeOut, const aclTensor* dkOut, const aclTensor* dkRopeOut,
+    const aclTensor* dvOut, const aclTensor* dpseOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return plan_composed("aclnnFlashAttentionUnpaddingScoreGradV3", workspaceSize, executor, query, queryRope, keyIn,
+                       keyInRope, value, dy, pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                       softmaxMaxOptional, softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional,
+                       actualSeqQLenOptional, actualSeqKvLenOptional, qStartIdxOptional, kvStartIdxOptional, scaleValue,
+                       keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, pseType, dqOut,
+                       dqRopeOut, dkOut, dkRopeOut, dvOut, dpseOut);
+}
+
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV3(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
+  return launch_composed("aclnnFlashAttentionUnpaddingScoreGradV3", executor, stream);
+}
+
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV4GetWorkspaceSize(
+    const aclTensor* query, const aclTensor* keyIn, const aclTensor* value, const aclTensor* dy,
+    const aclTensor* pseShiftOptional, const aclTensor* dropMaskOptional, const aclTensor* paddingMaskOptional,
+    const aclTensor* attenMaskOptional, const aclTensor* softmaxMaxOptional, const aclTensor* softmaxSumOptional,
+    const aclTensor* softmaxInOptional, const aclTensor* attentionInOptional, const aclIntArray* prefixOptional,
+    const aclIntArray* actualSeqQLenOptional, const aclIntArray* actualSeqKvLenOptional, double scaleValue,
+    double keepProb, int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise,
+    int64_t sparseMode, const aclTensor* dqOut, const aclTensor* dkOut, const aclTensor* dvOut,
+    const aclTensor* dpseOut, char* softmaxInLayout, uint64_t* workspaceSize, aclOpExecutor** executor) {
+  return plan_composed("aclnnFlashAttentionUnpaddingScoreGradV4", workspaceSize, executor, query, keyIn, value, dy,
+                       pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional,
+                       softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional,
+                       actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue, keepProb, preTokens, nextTokens,
+                       headNum, inputLayout, innerPrecise, sparseMode, dqOut, dkOut, dvOut, dpseOut, softmaxInLayout);
+}
+
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV4(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
+  return launch_composed("aclnnFlashAttentionUnpaddingScoreGradV4", executor, stream);
 }
 
 aclnnStatus aclnnApplyFusedEmaAdamGetWorkspaceSize(const aclTensor* grad, const aclTensor* var, const aclTensor* m,

@@ -98,12 +98,13 @@ _ACTIVATIONS = (
 _GROUPED_OUT = "out tensors out, out tensors activationFeatureOutOptional, out tensors dynQuantScaleOutOptional"
 
 _MASKS = "tensor dropMaskOptional=dropout_mask, tensor paddingMaskOptional, tensor attenMaskOptional"
-_FORWARD = f"tensor query, tensor key, tensor value, tensor realShiftOptional=pse, {_MASKS}, integers prefixOptional"
-_BACKWARD = (
-    f"tensor query, tensor keyIn=key, tensor value, tensor dy, tensor pseShiftOptional=pse, {_MASKS}, "
-    "tensor softmaxMaxOptional, tensor softmaxSumOptional, tensor softmaxInOptional, tensor attentionInOptional, "
-    "integers prefixOptional"
+_SHIFTED = f"tensor realShiftOptional=pse, {_MASKS}, integers prefixOptional"
+_FORWARD = f"tensor query, tensor key, tensor value, {_SHIFTED}"
+_FROM_DY = (
+    f"tensor dy, tensor pseShiftOptional=pse, {_MASKS}, tensor softmaxMaxOptional, tensor softmaxSumOptional, "
+    "tensor softmaxInOptional, tensor attentionInOptional, integers prefixOptional"
 )
+_BACKWARD = f"tensor query, tensor keyIn=key, tensor value, {_FROM_DY}"
 _ENDS = "integers actualSeqQLenOptional=actual_seq_qlen, integers actualSeqKvLenOptional=actual_seq_kvlen"
 _STARTS = "integers qStartIdxOptional, integers kvStartIdxOptional"
 _ATTRIBUTES = (
@@ -188,6 +189,15 @@ _TABLE = (
         "fusion_attention.score",
     ),
     _attention(
+        "aclnnFlashAttentionVarLenScoreV3", "flash_attention_score",
+        f"tensor query, tensor queryRope, tensor key, tensor keyRope, tensor value, {_SHIFTED}", _ENDS, _STARTS,
+        _ATTENTION, "fusion_attention.score",
+    ),
+    _attention(
+        "aclnnFlashAttentionVarLenScoreV4", "flash_attention_score", _FORWARD, _ENDS, "",
+        f"text softmaxOutLayout=softmax_layout, {_ATTENTION}", "fusion_attention.score",
+    ),
+    _attention(
         "aclnnFlashAttentionScoreGrad", "flash_attention_score_grad", _BACKWARD, "", "", _GRADIENTS,
         "fusion_attention.score_grad",
     ),
@@ -203,6 +213,16 @@ _TABLE = (
         "aclnnFlashAttentionUnpaddingScoreGradV2", "flash_attention_score_grad", _BACKWARD, _ENDS, _STARTS, _GRADIENTS,
         "fusion_attention.score_grad",
     ),
+    _attention(
+        "aclnnFlashAttentionUnpaddingScoreGradV3", "flash_attention_score_grad",
+        "tensor query, tensor queryRope, tensor keyIn=key, tensor keyInRope=key_rope, tensor value, " + _FROM_DY, _ENDS,
+        _STARTS, "out tensor dqOut, out tensor dqRopeOut, out tensor dkOut, out tensor dkRopeOut, "
+        "out tensor dvOut, out tensor dpseOut", "fusion_attention.rope_grad",
+    ),
+    _attention(
+        "aclnnFlashAttentionUnpaddingScoreGradV4", "flash_attention_score_grad", _BACKWARD, _ENDS, "",
+        f"{_GRADIENTS}, text softmaxInLayout=softmax_layout", "fusion_attention.score_grad",
+    ),
     Function(
         "aclnnApplyFusedEmaAdam",
         "apply_fused_ema_adam",
@@ -214,15 +234,3 @@ _TABLE = (
 
 FUNCTIONS = {function.name: function for function in _TABLE}
 """By name."""
-
-
-def markdown() -> str:
-    """The table as docs/npu-operators.md has it: ``python -m descend.npu.composed.aclnn`` prints it."""
-    lines = ["| function | header | computed by |", "| --- | --- | --- |"]
-    for function in FUNCTIONS.values():
-        lines.append(f"| `{function.name}` | aclnnop/aclnn_{function.header}.h | {function.computed_by} |")
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(markdown())

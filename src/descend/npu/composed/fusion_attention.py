@@ -127,7 +127,7 @@ def npu_fusion_attention_grad_v3(
 def score(dropout_mask: Tensor | None = None, **call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """aclnnFlashAttentionScore and aclnnFlashAttentionVarLenScore: softmax_max, softmax_sum, nothing, the attention."""
     _check_mask("aclnnFlashAttentionScore", dropout_mask, call)
-    attention, largest, total, empty = npu_fusion_attention(**call)[:4]
+    attention, largest, total, empty = npu_fusion_attention_v2(**call)[:4]
     return largest, total, empty, attention
 
 
@@ -135,6 +135,15 @@ def score_grad(dropout_mask: Tensor | None = None, **call: Any) -> tuple[Tensor,
     """aclnnFlashAttentionScoreGrad and aclnnFlashAttentionUnpaddingScoreGrad."""
     _check_mask("aclnnFlashAttentionScoreGrad", dropout_mask, call)
     return npu_fusion_attention_grad(**call)[:4]
+
+
+def rope_grad(
+    dropout_mask: Tensor | None = None, **call: Any
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor, Tensor | None]:
+    """aclnnFlashAttentionUnpaddingScoreGradV3."""
+    _check_mask("aclnnFlashAttentionUnpaddingScoreGradV3", dropout_mask, call)
+    dq, dk, dv, dpse, dq_rope, dk_rope, _ = npu_fusion_attention_grad_v2(**call)
+    return dq, dq_rope, dk, dk_rope, dv, dpse
 
 
 def _check_mask(operator: str, mask: Tensor | None, call: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -135,9 +136,36 @@ def test_ring_attention_update(dtype: Any, layout: str) -> None:
         near(result, wanted)
     for bad, sentence in (
         ({"input_layout": "BSH"}, "input_layout is 'BSH', but is 'SBH' or 'TND'"),
-        ({"input_layout": "TND"}, "input_softmax_layout is '', but is 'TND', too, if input_layout is"),
+        ({"input_softmax_layout": "BSH"}, "input_softmax_layout is 'BSH', but is '', 'SBH' or 'TND'"),
     ):
         refused(sentence, ring_attention.npu_ring_attention_update, *before, *after, **bad)
     function = ring_attention.npu_ring_attention_update
     refused("cur_attn_out is of shape", function, *before, after[0][1:], *after[1:], **options)
     refused("cur_softmax_sum is of shape", function, *before, *after[:2], after[2][..., :1], **options)
+
+
+@pytest.mark.parametrize("softmax_layout", ["", "SBH"])
+@pytest.mark.parametrize("ends", [[3, 3, 7], [3, 5], []])
+def test_ring_attention_update_of_heads_after_heads(ends: list[int], softmax_layout: str) -> None:
+    """Statistics of TND as npu_fusion_attention gives them: [N, S, 8] of one sequence, then of the next."""
+    length, heads, width = 7, 2, 4
+    cuts = [0, *ends]
+    parts = [slice(begin, end) for begin, end in itertools.pairwise([*cuts, length])]
+
+    def by_heads(rows: Tensor) -> Tensor:
+        return torch.cat([rows[part].transpose(0, 1).reshape(-1, 8) for part in parts]).view(rows.shape)
+
+    outs = torch.randn(2, length, heads, width)
+    statistics = [(torch.rand(length, heads, 1) + 0.5).expand(-1, -1, 8) for _ in range(4)]
+    function = ring_attention.npu_ring_attention_update
+    rows = (outs[0], *statistics[:2], outs[1], *statistics[2:])
+    out, *wanted = function(*rows, input_layout="TND", input_softmax_layout="TND")
+    given = (outs[0], *map(by_heads, statistics[:2]), outs[1], *map(by_heads, statistics[2:]))
+    options = {"input_layout": "TND", "input_softmax_layout": softmax_layout}
+    got = function(*given, **options, actual_seq_qlen=torch.tensor(cuts))
+    for result, expected in zip(got, (out, *map(by_heads, wanted)), strict=True):
+        assert torch.equal(result, expected)
+    refused("actual_seq_qlen is None, but is [B + 1] of int64", function, *given, **options)
+    for bad in ([3, 7], [0, 4, 3], [0, 8], []):
+        qlen = torch.tensor(bad, dtype=torch.int64)
+        refused(f"actual_seq_qlen is {bad}", function, *given, **options, actual_seq_qlen=qlen)

@@ -4,11 +4,12 @@
     sum = prev_sum * exp(prev_max - max) + cur_sum * exp(cur_max - max)
     out = (prev_out * prev_sum * exp(prev_max - max) + cur_out * cur_sum * exp(cur_max - max)) / sum
 
-Document: torch_npu.npu_ring_attention_update.
+Documents: torch_npu.npu_ring_attention_update, aclnnRingAttentionUpdate.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ def npu_ring_attention_update(
     """The result of attention and its statistics.
 
     The results of layout SBH are [S, B, N * D], their statistics [B, N, S, 8] in float32. Those of TND are [T, N, D]
-    and [T, N, 8], where input_softmax_layout is TND, too.
+    and [T, N, 8]. There input_softmax_layout TND means statistics that have row after row. With any other a sequence
+    has head after head, as npu_fusion_attention gives it, and ``actual_seq_qlen`` is 0 and the sequences' ends.
     """
     previous, current = prev_attn_out, cur_attn_out
     check_float(_OPERATOR, prev_attn_out=previous, cur_attn_out=current)
@@ -45,8 +47,8 @@ def npu_ring_attention_update(
     check_shape(_OPERATOR, "cur_attn_out", current, previous.shape, "prev_attn_out")
     if input_layout not in ("SBH", "TND"):
         refuse(_OPERATOR, "input_layout", repr(input_layout), "is 'SBH' or 'TND'")
-    if input_layout == "TND" and input_softmax_layout != "TND":
-        refuse(_OPERATOR, "input_softmax_layout", repr(input_softmax_layout), "is 'TND', too, if input_layout is")
+    if input_softmax_layout not in ("", "SBH", "TND"):
+        refuse(_OPERATOR, "input_softmax_layout", repr(input_softmax_layout), "is '', 'SBH' or 'TND'")
     heads = prev_softmax_max.shape[1] if prev_softmax_max.dim() > 1 else 0
     if input_layout == "SBH":
         length, batch, width = previous.shape
@@ -63,6 +65,15 @@ def npu_ring_attention_update(
     }
     for name, tensor in statistics.items():
         check_shape(_OPERATOR, name, tensor, shape, "prev_attn_out and the heads")
+    if input_layout == "TND" and input_softmax_layout != "TND":
+        order = _places(actual_seq_qlen, previous.shape[0], heads)
+        rows = {name: each.reshape(-1, _COPIES)[order].view(shape) for name, each in statistics.items()}
+        result, *both = npu_ring_attention_update(
+            previous, cur_attn_out=current, **rows, input_layout="TND", input_softmax_layout="TND"
+        )
+        inverse = order.argsort()
+        largest, total = (each.view(-1, _COPIES)[inverse].view(shape) for each in both)
+        return result, largest, total
     largest = torch.maximum(prev_softmax_max, cur_softmax_max)
     before = (prev_softmax_max - largest).exp_().mul_(prev_softmax_sum)
     after = (cur_softmax_max - largest).exp_().mul_(cur_softmax_sum)
@@ -78,6 +89,19 @@ def npu_ring_attention_update(
     return result.reshape(previous.shape).to(previous.dtype), largest, total
 
 
-def of_one_layout(input_layout: str, **call: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """aclnnRingAttentionUpdate, whose statistics have the layout of the results."""
-    return npu_ring_attention_update(**call, input_layout=input_layout, input_softmax_layout=input_layout)
+def _places(ends: Tensor | None, length: int, heads: int) -> Tensor:
+    """For each row and head, in this order, its place among statistics in which a sequence has head after head."""
+    if ends is None or ends.dim() != 1 or ends.dtype != torch.int64:
+        got = "None" if ends is None else f"of shape {list(ends.shape)} and {ends.dtype}"
+        refuse(_OPERATOR, "actual_seq_qlen", got, "is [B + 1] of int64 in layout TND")
+    cuts: list[int] = ends.tolist()
+    if cuts[:1] != [0] or cuts != sorted(cuts) or cuts[-1] > length:
+        refuse(_OPERATOR, "actual_seq_qlen", cuts, f"begins with 0, does not decrease, and ends within {length} rows")
+    places = torch.arange(length * heads)
+    pieces = places.split([(end - begin) * heads for begin, end in itertools.pairwise([*cuts, length])])
+    return torch.cat([piece.view(heads, len(piece) // max(1, heads)).T.flatten() for piece in pieces])
+
+
+def of_one_layout(**call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """aclnnRingAttentionUpdate: in the statistics of TND a sequence has head after head."""
+    return npu_ring_attention_update(**call)

@@ -141,6 +141,72 @@ def calls_in_a_group(rank: int, size: int) -> None:
         assert y.tolist() == [size * (size - 1) / 2] * size
 
 
+def products_with_collectives(rank: int, size: int) -> None:
+    """Each operator beside the same product of all processes' matrices, which follow from the processes' seeds."""
+    group = distributed.group.WORLD
+    assert group is not None
+    name = group._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
+    assert 0 < len(name) < 128
+
+    def every(*shape: int) -> list[Tensor]:
+        return [torch.randn(shape, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(size)]
+
+    def near(got: Tensor, wanted: Tensor) -> None:
+        assert got.dtype is torch.bfloat16
+        torch.testing.assert_close(got.cpu().double(), wanted, rtol=8e-3, atol=8e-3 * float(wanted.abs().max()))
+
+    x, w, bias = every(2 * size, 6), every(6, 3 * size)[0], every(3 * size)[0]
+    mine, right, offset = x[rank].npu(), w.npu(), bias.npu()
+    whole = [each.double() @ w.double() + bias.double() for each in x]
+    out, rows = torch_npu.npu_all_gather_base_mm(mine, right, name, size, bias=offset)
+    near(out, torch.cat(whole))
+    assert torch.equal(rows.cpu(), torch.cat(x))
+    assert torch_npu.npu_all_gather_base_mm(mine, right, name, size, gather_output=False)[1].numel() == 0
+    total = torch.stack(whole).sum(0)
+    near(torch_npu.npu_mm_reduce_scatter_base(mine, right, name, size, bias=offset), total.chunk(size)[rank])
+    near(torch_npu.npu_mm_all_reduce_base(mine, right, name, bias=offset), total)
+    added = torch.ones(2, size, 3 * size).bfloat16().npu()
+    out = torch_npu.npu_mm_all_reduce_base(mine.view(2, size, 6), right, name, x3=added)
+    near(out.flatten(0, 1), total - size * bias.double() + size)
+    near(
+        torch_npu.npu_matmul_all_to_all(mine, right, name, size, offset),
+        torch.cat([each.chunk(size, 1)[rank] for each in whole]),
+    )
+    tall = every(6 * size, 3)[0]
+    turned = torch.cat([each.chunk(size)[rank] for each in x], 1)
+    out, left = torch_npu.npu_all_to_all_matmul(mine, tall.npu(), name, size, all2all_axes=[-2, -1])
+    near(out, turned.double() @ tall.double())
+    assert torch.equal(left.cpu(), turned)
+
+    # Process i sends (i + j + k) % 3 rows to expert k of process j.
+    experts = 2
+    counts = [[(i + j + k) % 3 for j in range(size) for k in range(experts)] for i in range(size)]
+    tokens = [
+        torch.randn(sum(row), 6, generator=torch.Generator().manual_seed(i)).bfloat16() for i, row in enumerate(counts)
+    ]
+    weights, shared = [each.bfloat16() for each in every(experts, 6, 4)], every(6, 3)
+    send, receive = counts[rank], [counts[i][rank * experts + k] for i in range(size) for k in range(experts)]
+    pieces = [each.split(row) for each, row in zip(tokens, counts, strict=True)]
+    got = [torch.cat([pieces[i][rank * experts + k] for i in range(size)]) for k in range(experts)]
+    given = (tokens[rank].npu(), weights[rank].mT.contiguous().npu(), name, size, send, receive)
+    more = {"mm_x": mine, "mm_weight": shared[0].npu(), "trans_gmm_weight": True, "permute_out_flag": True}
+    out, product, rows = torch_npu.npu_alltoallv_gmm(*given, **more)
+    assert torch.equal(rows.cpu(), torch.cat(got))
+    near(out, torch.cat([part.double() @ weight.double() for part, weight in zip(got, weights[rank], strict=True)]))
+    near(product, x[rank].double() @ shared[0].double())
+    back, none = torch_npu.npu_gmm_alltoallv(rows, weights[rank].npu(), name, size, receive, send)
+    assert none is None
+    experts_of_all = [weight for each in weights for weight in each]
+    near(back, torch.cat([part.double() @ w.double() for part, w in zip(pieces[rank], experts_of_all, strict=True)]))
+    for wrong in ("", "no group"):
+        with pytest.raises(RuntimeError, match=r"hcom is .*, but is the name of a process group"):
+            torch_npu.npu_mm_all_reduce_base(mine, right, wrong)
+    with pytest.raises(RuntimeError, match="world_size is 9, but is the size of the group"):
+        torch_npu.npu_all_gather_base_mm(mine, right, name, 9)
+    with pytest.raises(RuntimeError, match="what is quantized is not served"):
+        torch_npu.npu_mm_all_reduce_base(mine, right, name, dequant_scale=offset)
+
+
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).npu()
@@ -204,6 +270,7 @@ def main() -> None:
     assert torch.npu.device_count() == size  # one for each process
     torch.npu.set_device(rank)
     collectives(rank, size)
+    products_with_collectives(rank, size)
     trainings(rank, size)
     distributed.destroy_process_group()
     print(f"process {rank} of {size}: all as in one", flush=True)

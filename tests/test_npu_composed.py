@@ -275,6 +275,37 @@ def test_grouped_matmul_by_rows(dtype: Any, ends: list[int], biased: bool) -> No
                 near(part, wanted[begin:end])
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("flat", [False, True])
+def test_grouped_matmul_that_is_added(dtype: Any, flat: bool) -> None:
+    sizes = (3, 0, 4)
+    x, dy = torch.randn(7, 5).to(dtype), torch.randn(7, 6).to(dtype)
+    shape = (15, 6) if flat else (3, 5, 6)
+    total = torch.randn(shape, dtype=dtype if dtype is torch.float64 else torch.float32)
+    parts = zip(x.double().split(sizes), dy.double().split(sizes), strict=True)
+    wanted = total.double() + torch.stack([left.T @ right for left, right in parts]).view(shape)
+    for ends, kind in ((torch.tensor(sizes).cumsum(0), 0), (torch.tensor(sizes), 1)):
+        near(grouped_matmul.npu_grouped_matmul_add(total, x, dy, ends, group_list_type=kind), wanted)
+    before = total.clone()
+    assert grouped_matmul.npu_grouped_matmul_add_(total, x, dy, torch.tensor(sizes).cumsum(0)) is total
+    near(total, wanted)
+    ends = torch.tensor([3, 7])
+    refused(
+        "input is of shape [3, 5, 6], but is [2, 5, 6]", grouped_matmul.npu_grouped_matmul_add, before.view(3, 5, 6),
+        x, dy, ends,
+    )  # fmt: skip
+    for name, wrong in {"transpose_x": False, "transpose_weight": True, "group_type": 0}.items():
+        refused(
+            f"{name} is {wrong}, but must be",
+            grouped_matmul.npu_grouped_matmul_add_,
+            total,
+            x,
+            dy,
+            ends,
+            **{name: wrong},
+        )
+
+
 def test_grouped_matmul_of_lists_by_columns_and_differentiated() -> None:
     xs, ws = [torch.randn(2, 3), torch.randn(4, 5)], [torch.randn(3, 6), torch.randn(5, 6)]
     for y, x, w in zip(grouped_matmul.npu_grouped_matmul(xs, ws, group_type=-1), xs, ws, strict=True):

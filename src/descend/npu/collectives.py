@@ -225,6 +225,10 @@ def _creator() -> Callable[[Any, Any], Any]:
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"{name} is a part of HCCL's groups that this one has not: it is a group of gloo.")
 
+        def get_hccl_comm_name(self, rank: int, init_comm: bool = True) -> str:
+            """The name by which operators of torch_npu, such as npu_all_gather_base_mm, know this group."""
+            return self.group_name
+
         def _group(self) -> Any:
             return c10d._resolve_process_group(self.group_name)
 

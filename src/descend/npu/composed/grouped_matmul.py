@@ -98,6 +98,41 @@ def npu_grouped_matmul(
     return [torch.cat(results).to(dtype)]
 
 
+def npu_grouped_matmul_add_(
+    input: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    group_list: Tensor,
+    *,
+    transpose_x: bool = True,
+    transpose_weight: bool = False,
+    group_type: int = 2,
+    group_list_type: int | None = 0,
+) -> Tensor:
+    """Adds to ``input``, float32 [E, K, N] or [E * K, N], a product for each group: x[i].T @ weight[i].
+
+    x is [M, K], weight [M, N], and group_list cuts their rows. So gradients of weights are added up.
+    """
+    operator = "npu_grouped_matmul_add_"
+    for name, given, only in (
+        ("transpose_x", transpose_x, True),
+        ("transpose_weight", transpose_weight, False),
+        ("group_type", group_type, 2),
+    ):
+        if given != only:
+            refuse(operator, name, given, f"must be {only}")
+    options = {"group_list": group_list, "group_list_type": group_list_type, "group_type": 2, "split_item": 3}
+    (products,) = npu_grouped_matmul([wide(x).T], [wide(weight)], **options)  # type: ignore[arg-type]
+    if input.numel() != products.numel() or input.shape[-1] != products.shape[-1]:
+        refuse(operator, "input", f"of shape {list(input.shape)}", f"is {list(products.shape)}, or its rows")
+    return input.add_(products.view(input.shape))
+
+
+def npu_grouped_matmul_add(input: Tensor, x: Tensor, weight: Tensor, group_list: Tensor, **options: Any) -> Tensor:
+    """`npu_grouped_matmul_add_` of a copy of ``input``."""
+    return npu_grouped_matmul_add_(input.clone(), x, weight, group_list, **options)
+
+
 def of_numbers(*, group_list: Sequence[int] | None, group_type: int | None = None, **call: Any) -> list[Tensor]:
     """aclnnGroupedMatmul, which has no group_type and groups rows, and its version 2: group_list is an array."""
     ends = torch.tensor(group_list, dtype=torch.int64) if group_list else None

@@ -39,6 +39,12 @@ ATTENTION = (
 )
 GROUPED = "quantization, activations, group_list_type 2; group_type 2 with bias"
 
+
+def _mc2(operator: str, how: str, restrictions: str) -> Composed:
+    how += ", in float32, by gloo"
+    return Composed(operator, "communication", (operator,), "none", how, restrictions, (f"torch_npu.{operator}",))
+
+
 TABLE = (
     Composed(
         "npu_fusion_attention",
@@ -154,6 +160,22 @@ TABLE = (
         GROUPED,
         ("torch_npu.npu_grouped_matmul", "aclnnGroupedMatmulV5"),
     ),
+    Composed(
+        "npu_grouped_matmul_add_",
+        "grouped_matmul",
+        ("npu_grouped_matmul_add_", "npu_grouped_matmul_add"),
+        "none",
+        "one matrix product for each group in float32, added to what is there",
+        "a group_type other than 2; x that is not transposed",
+        ("op-plugin's test_npu_grouped_matmul_add.py",),
+    ),
+    _mc2("npu_all_gather_base_mm", "rows are gathered, then multiplied", "quantization; gather_index 1"),
+    _mc2("npu_mm_reduce_scatter_base", "the product is reduced and scattered", "quantization; other sums"),
+    _mc2("npu_mm_all_reduce_base", "the product is added up over the processes", "quantization; other sums"),
+    _mc2("npu_all_to_all_matmul", "rows are exchanged for columns, then multiplied", "other all2all_axes"),
+    _mc2("npu_matmul_all_to_all", "columns of the product are exchanged for rows", "other all2all_axes"),
+    _mc2("npu_alltoallv_gmm", "rows are sent to their experts, and multiplied there", "counts as tensors"),
+    _mc2("npu_gmm_alltoallv", "products of experts are sent back", "counts as tensors"),
     Composed(
         "npu_moe_token_permute",
         "moe",

@@ -376,6 +376,24 @@ TABLE = (
         ("torch_npu.npu_softmax_cross_entropy_with_logits",),
     ),
     Composed(
+        "npu_nsa_compress_attention",
+        "nsa",
+        ("npu_nsa_compress_attention",),
+        "by npu_fusion_attention_grad",
+        "as npu_fusion_attention; blocks are scored in float32, and of equal scores the first is taken",
+        "window sizes that are not multiples of compress_stride",
+        ("torch_npu.npu_nsa_compress_attention", "aclnnNsaCompressAttention"),
+    ),
+    Composed(
+        "npu_nsa_select_attention",
+        "nsa",
+        ("npu_nsa_select_attention", "npu_nsa_select_attention_grad"),
+        "npu_nsa_select_attention_grad",
+        "the keys of a few queries at a time; matrix products and softmax in float32, rounded once",
+        "atten_mask; topk_indices that name no block of the sequence",
+        ("torch_npu.npu_nsa_select_attention", "aclnnNsaSelectedAttention", "aclnnNsaSelectedAttentionGrad"),
+    ),
+    Composed(
         "SyncBatchNorm",
         "sync_batch_norm",
         (

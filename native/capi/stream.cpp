@@ -27,6 +27,7 @@ Status create_stream(aclrtStream* stream, uint32_t priority, uint32_t flags) {
 
 Status destroy_stream(aclrtStream stream, bool force) {
   if (stream == nullptr) return {};
+  if (const auto found = state().streams.find(stream); found && (*found)->runs_here()) throw WaitsForItself();
   const auto removed = state().streams.remove(stream);
   if (!removed) return stale("stream");
   if (force) (*removed)->drop_pending();

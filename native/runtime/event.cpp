@@ -44,7 +44,10 @@ bool Event::complete() const {
 
 bool Event::wait(std::optional<std::chrono::nanoseconds> timeout) {
   const auto record = latest();
-  return !record || detail::wait_for(*record, deadline_after(timeout));
+  if (!record || record->complete()) return true;
+  const Deadline deadline = deadline_after(timeout);
+  if (const auto stream = record->stream(); !deadline && stream && stream->runs_here()) throw WaitsForItself();
+  return detail::wait_for(*record, deadline);
 }
 
 std::optional<std::chrono::steady_clock::time_point> Event::time() const {

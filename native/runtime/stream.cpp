@@ -142,6 +142,7 @@ bool Stream::idle() const {
   if (!queue_->idle() && queue_->stopped()) queue_->step();
   return queue_->idle();
 }
+bool Stream::runs_here() const { return queue_->runs_here(); }
 void Stream::drop_pending() { queue_->drop_pending(); }
 
 void Stream::record(const std::shared_ptr<Event>& event, std::function<void()> then) {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 
 #include "runtime/status.h"
 #include "runtime/task.h"
@@ -26,6 +27,11 @@ class EventRecord;
 }  // namespace detail
 
 class Event;
+
+// Thrown where a task would wait without a limit for its own stream, which goes on only after the task.
+struct WaitsForItself : std::logic_error {
+  WaitsForItself() : logic_error("the stream that runs this function cannot be waited for in it: neither would end.") {}
+};
 
 // Streams wait for a latch until it is opened. It opens once.
 class Latch {
@@ -78,8 +84,9 @@ class Stream {
   // Whether work after a failure is dropped, until synchronize has returned the failure.
   void set_stop_on_failure(bool stop);
 
-  bool idle() const;    // everything submitted has completed
-  void drop_pending();  // drops waits and tasks that have not begun (aclrtDestroyStreamForce), but no records
+  bool idle() const;       // everything submitted has completed
+  bool runs_here() const;  // the caller is a task of this stream
+  void drop_pending();     // drops waits and tasks that have not begun (aclrtDestroyStreamForce), but no records
 
   // Both are done in stream order. A wait is for the event's latest record at this moment; recording the event again
   // does not change that. `then` is called, under a lock, when the stream reaches the record.

@@ -5,9 +5,40 @@
 #include <iterator>
 #include <utility>
 
+#include "runtime/stream.h"
+
 namespace descend::detail {
 
 using std::chrono::steady_clock;
+
+namespace {
+
+// The queues whose tasks the thread runs now, the innermost first: a task that waits for another stream runs tasks of
+// that one.
+class RunningHere {
+ public:
+  explicit RunningHere(const StreamQueue* queue) : queue_(queue) { innermost_ = this; }
+  ~RunningHere() { innermost_ = outer_; }
+  RunningHere(const RunningHere&) = delete;
+  RunningHere& operator=(const RunningHere&) = delete;
+
+  static bool includes(const StreamQueue* queue) {
+    const RunningHere* at = innermost_;
+    while (at != nullptr && at->queue_ != queue) at = at->outer_;
+    return at != nullptr;
+  }
+
+ private:
+  static thread_local const RunningHere* innermost_;
+  const StreamQueue* const queue_;
+  const RunningHere* const outer_ = innermost_;
+};
+
+thread_local const RunningHere* RunningHere::innermost_ = nullptr;
+
+}  // namespace
+
+bool StreamQueue::runs_here() const { return RunningHere::includes(this); }
 
 bool StreamQueue::done(uint64_t ticket) const {
   const uint64_t now = state_.load(std::memory_order_acquire);
@@ -32,7 +63,10 @@ void StreamQueue::run_front(Lock& lock, const Deadline& deadline) {
   lock.unlock();
   Status status;
   if (const Item& item = taken.front(); item.kind == Kind::kTask) {
-    if (!skipped) status = guarded(item.task.run);
+    if (!skipped) {
+      const RunningHere here(this);
+      status = guarded(item.task.run);
+    }
     taken.clear();
   } else {
     const Deadline limit = deadline_after(item.limit);
@@ -194,6 +228,7 @@ bool StreamQueue::drain(const Deadline& deadline, bool any_size, const EventReco
       in_time = false;
       break;
     }
+    if (!deadline && runs_here()) throw WaitsForItself();
     if (!running() && !items_.empty()) {
       // While the stream has a thread, that thread does the waits, so that this one can keep its deadline.
       const Item& front = items_.front();

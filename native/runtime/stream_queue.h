@@ -48,10 +48,12 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   bool idle() const { return (state_.load(std::memory_order_acquire) & kBusy) == 0; }
   bool idle_and_well() const { return (state_.load(std::memory_order_acquire) & (kBusy | kFailed)) == 0; }
 
+  bool runs_here() const;  // the caller is a task of this queue
+
   void enqueue(Item item);
   void drop_pending();
   // Waits for all items that are in the queue now, or for those up to `last`. False if the deadline passed first. Runs
-  // tasks meanwhile, of any size or small ones only.
+  // tasks meanwhile, of any size or small ones only. Throws WaitsForItself.
   bool drain(const Deadline& deadline, bool any_size, const EventRecord* last = nullptr);
   Status take_failure();
   void set_stop_on_failure(bool stop) { stop_on_failure_ = stop; }

@@ -95,6 +95,54 @@ TEST_CASE("host functions run in the order of the stream, on no thread of the ca
   CHECK(seen.count == 2);
 }
 
+TEST_CASE("a host function does not wait for its own stream") {
+  const Runtime runtime;
+  const Stream stream;
+  struct Called {
+    aclrtStream stream = nullptr;
+    aclrtEvent later = nullptr;
+    void* memory = nullptr;
+    std::atomic<bool> go{false};
+    std::vector<int> codes;
+    std::string sentence;
+  } called;
+  called.stream = stream;
+  REQUIRE(aclrtCreateEvent(&called.later) == 0);
+  REQUIRE(aclrtMalloc(&called.memory, 64, ACL_MEM_MALLOC_HUGE_FIRST) == 0);
+  CHECK(aclrtLaunchHostFunc(
+            stream,
+            [](void* pointer) {
+              auto& now = *static_cast<Called*>(pointer);
+              while (!now.go) std::this_thread::yield();
+              now.codes = {aclrtSynchronizeStream(now.stream),
+                           aclrtSynchronizeDevice(),
+                           aclrtSynchronizeEvent(now.later),
+                           aclrtDestroyStream(now.stream),
+                           aclrtDestroyStreamForce(now.stream),
+                           aclrtFree(now.memory),
+                           aclrtResetDevice(0),
+                           aclFinalize()};
+              now.sentence = sentence();
+              now.codes.push_back(aclrtSynchronizeStreamWithTimeout(now.stream, 1));
+              // What the stream has done already, and what others do, may be waited for.
+              const Stream other;
+              std::atomic<int> count{0};
+              now.codes.push_back(aclrtLaunchHostFunc(other, add_one, &count));
+              now.codes.push_back(aclrtSynchronizeStream(other));
+              now.codes.push_back(count - 1);
+            },
+            &called) == 0);
+  CHECK(aclrtRecordEvent(called.later, stream) == 0);
+  called.go = true;
+  CHECK(aclrtSynchronizeStream(stream) == 0);
+  constexpr int kRefused = ACL_ERROR_INTERNAL_ERROR;
+  CHECK(called.codes == std::vector<int>{kRefused, kRefused, kRefused, kRefused, kRefused, kRefused, kRefused, kRefused,
+                                         ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, 0, 0, 0});
+  CHECK_MESSAGE(called.sentence.find("aclFinalize: the stream that runs this function") == 0, called.sentence);
+  CHECK(aclrtFree(called.memory) == 0);  // nothing of what was refused was done
+  CHECK(aclrtDestroyEvent(called.later) == 0);
+}
+
 TEST_CASE("callbacks run on the thread that is subscribed") {
   const Runtime runtime;
   const Stream stream, other;

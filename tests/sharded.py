@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -81,10 +82,10 @@ class Pool:
             theirs.close()
 
     def _death(self, rank: int) -> str:
-        """What is known of a process that ended by itself: its exit status, and where it stood if a signal ended it."""
+        """What is known of a process that ended by itself: its exit status, and the end of what it wrote to stderr."""
         self._processes[rank].join(self.GRACE)
-        stood = _trace(self._folder, rank).read_text()
-        return f"it died with exit status {self._processes[rank].exitcode}.\n{stood}"
+        said = _stderr(self._folder, rank).read_text(errors="replace")
+        return f"it died with exit status {self._processes[rank].exitcode}.\n{said[-5000:]}"
 
     def stop(self) -> None:
         """Ends the processes; kills those that do not answer."""
@@ -97,12 +98,14 @@ class Pool:
         self._processes = None
 
 
-def _trace(folder: Path, rank: int) -> Path:
-    return folder / f"trace-{rank}"
+def _stderr(folder: Path, rank: int) -> Path:
+    return folder / f"stderr-{rank}"
 
 
 def _work(rank: int, folder: Path, start: int, pipe: Connection) -> None:
-    faulthandler.enable(_trace(folder, rank).open("w"))
+    with _stderr(folder, rank).open("w") as file:
+        os.dup2(file.fileno(), 2)
+    faulthandler.enable()
     gc.freeze()  # what was imported is no garbage
     gc.set_threshold(50_000, 20, 50)
     torch.set_num_threads(1)

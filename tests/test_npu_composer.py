@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import forks
+
 torch = pytest.importorskip("torch")
 torch_npu = pytest.importorskip("torch_npu")
 
@@ -449,6 +451,28 @@ def test_numbers_that_are_wrong_and_what_pytorch_raises(lib: Library) -> None:
     assert status == 0
     assert second(lib, "aclnnMoeTokenPermuteGrad", executor) == 361001
     assert "PyTorch raised RuntimeError: unsupported operation: more than one element" in lib.sentence
+
+
+def test_nothing_is_computed_once_python_ends() -> None:
+    """A destructor in C++ may call later than Python can compute."""
+    done = forks.run(
+        """
+import atexit, ctypes
+def late():
+    library = ctypes.CDLL("libopapi.so")
+    library.aclGetRecentErrMsg.restype = ctypes.c_char_p
+    size, executor = ctypes.c_uint64(), ctypes.c_void_p()
+    given = [None, None, ctypes.c_int64(1), False, None, ctypes.byref(size), ctypes.byref(executor)]
+    print(library.aclnnMoeTokenPermuteGradGetWorkspaceSize(*given), library.aclGetRecentErrMsg().decode())
+atexit.register(late)
+import torch_npu
+late()
+""",
+        check=True,
+    )
+    before, after = done.stdout.splitlines()
+    assert before == "161001 aclnnMoeTokenPermuteGrad: permutedOutputGrad is null, but must be given."
+    assert after.startswith("561003 aclnnMoeTokenPermuteGrad: PyTorch computes this function.")
 
 
 def test_gradients_are_not_recorded(lib: Library) -> None:

@@ -6,6 +6,7 @@ here, so they become CPU tensors without a copy.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 from collections.abc import Iterator, Sequence
@@ -40,8 +41,10 @@ class _Failure(Exception):
 
 
 def install() -> None:
-    """Has the library call this module from now on."""
-    _cann.library().descendSetComposer(_COMPOSER)
+    """Has the library call this module from now on, until Python ends."""
+    composer = _cann.library().descendSetComposer
+    composer(_COMPOSER)
+    atexit.register(composer, None)
 
 
 def _compose(call: bytes, answer: int, say: Any) -> int:

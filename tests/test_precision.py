@@ -132,7 +132,7 @@ def test_mismatches_fail(actual, golden, dtype):
     assert not verdict.passed
     assert verdict.errors.mismatches == 1
     assert verdict.errors.mare == verdict.errors.mere == verdict.errors.rmse == math.inf
-    assert "infinite or NaN" in str(verdict)
+    assert "1 of them infinite or NaN, not the same on both sides" in str(verdict)
 
 
 @pytest.mark.parametrize("golden", [np.inf, -np.inf, np.nan])

@@ -61,6 +61,9 @@ LEVELS: dict[str, Limits] = {
 }
 """The levels of the double benchmark."""
 
+UNLIKE = "infinite or NaN, not the same on both sides"
+"""What a mismatch is, in words."""
+
 _SMALL = 1e-7  # the standard's guard against golden values of 0
 _INTEGERS = "biu"  # NumPy's kinds of booleans and integers
 _BLOCK = 1 << 16  # elements converted at once; a few float64 blocks stay in the cache
@@ -83,7 +86,7 @@ class Errors:
     def __str__(self) -> str:
         """One line, such as ``MERE 2.1e-08, MARE 1.9e-06, RMSE 3.0e-08 over 4096 elements``."""
         line = f"MERE {self.mere:.2g}, MARE {self.mare:.2g}, RMSE {self.rmse:.2g} over {self.elements} elements"
-        return f"{line}, {self.mismatches} of them infinite or NaN on one side only" if self.mismatches else line
+        return f"{line}, {self.mismatches} of them {UNLIKE}" if self.mismatches else line
 
 
 @dataclass(frozen=True)

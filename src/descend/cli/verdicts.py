@@ -82,7 +82,7 @@ class Judge:
             errors, numbers = verdict.errors, (verdict.errors.mere, verdict.errors.mare, verdict.errors.rmse)
             right = f"{precision.correct_rounding_share(ours, golden, dtype):.2%}" if dtype.itemsize == 2 else ""
             cells = [*map(output.error, (*numbers, verdict.threshold)), right]
-        remark = f"{errors.mismatches} infinite or NaN on one side only" if errors.mismatches else ""
+        remark = f"{errors.mismatches} {precision.UNLIKE}" if errors.mismatches else ""
         return Row(*described, verdict.passed, remark, cells, verdict.share, self._profile(ours, golden, dtype))
 
     def integers(self, name: str, ours: Array, golden: Array) -> Row:

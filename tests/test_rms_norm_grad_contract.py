@@ -157,6 +157,12 @@ def test_the_sentence_of_the_contract():
         phase1(OP, *call)
     expected = "gamma has shape [16], but must equal the last dimensions of x, whose shape is [2, 1, 32]."
     assert found.sentence == f"rms_norm_grad: {expected}"
+    call = arrays(shape=(4, 32), leading=1)
+    call[2] = np.zeros((5, 1), np.float32)
+    with refused(561002) as found:
+        phase1(OP, *call)
+    expected = "rstd has shape [5, 1], but must have the dimensions of x before those of gamma, [4]; "
+    assert found.sentence == f"rms_norm_grad: {expected}trailing dimensions of 1 do not count."
 
 
 @pytest.mark.parametrize("product", HERE)

@@ -26,8 +26,9 @@ Status check_rms_norm_shape(const Call& call, int x, int gamma, int rstd, RowSha
   shape->leading = x_shape.size() - gamma_shape.size();
   const Dims rows = x_shape.slice(0, shape->leading);
   if (without_trailing_ones(rstd_shape) != without_trailing_ones(rows)) {
-    return invalid(call.name(rstd), " has shape ", to_string(rstd_shape), ", but must equal the first ", shape->leading,
-                   " dimensions of ", call.name(x), ", ", to_string(rows), ", but for trailing dimensions of 1.");
+    return invalid(call.name(rstd), " has shape ", to_string(rstd_shape), ", but must have the dimensions of ",
+                   call.name(x), " before those of ", call.name(gamma), ", ", to_string(rows),
+                   "; trailing dimensions of 1 do not count.");
   }
   shape->rows = product(rows);
   shape->columns = product(gamma_shape);

@@ -143,6 +143,8 @@ def test_what_the_products_take(product):
         for wrong in (gamma[:8], x1[:1], np.ones((1, 16), np.float16)):
             with refused(561002, "add_layer_norm", "bias has shape", "that of gamma, [16], or that of x1"):
                 phase1("add_layer_norm", *call(x1, x2, gamma, beta, bias=wrong))
+        with refused(561002, "add_layer_norm", "gamma has shape [8], but must equal the last"):
+            phase1("add_layer_norm", *call(x1, x2, gamma[:8], beta[:8], bias=gamma))  # bias is right
         for epsilon in (-1e-6, np.nan):
             with refused(161002, "add_layer_norm", "epsilon is", "must be 0 or greater"):
                 phase1("add_layer_norm", *call(x1, x2, gamma, beta, epsilon=epsilon))

@@ -28,16 +28,7 @@ Status check_numbers(const Call& call, int i, const RowOperands& at, const RowSh
 Status check_rows_alike(const Call& call, const RowOperands& at) {
   for (const std::vector<int>* rows : {&at.inputs, &at.results}) {
     for (const int i : *rows) {
-      if (!call.given(i)) continue;
-      const Dims& shape = call[i].tensor.shape;
-      if (i != at.repeated) {
-        DESCEND_RETURN_IF_ERROR(check_same_shape(call, i, at.x, at.code));
-      } else if (const Dims& row = call[at.parameters[0]].tensor.shape;
-                 shape != row && shape != call[at.x].tensor.shape) {
-        return call.fail(at.code, call.name(i), " has shape ", to_string(shape), ", but must have that of ",
-                         call.name(at.parameters[0]), ", ", to_string(row), ", or that of ", call.name(at.x), ", ",
-                         to_string(call[at.x].tensor.shape), ".");
-      }
+      if (call.given(i) && i != at.repeated) DESCEND_RETURN_IF_ERROR(check_same_shape(call, i, at.x, at.code));
     }
   }
   return {};
@@ -55,6 +46,14 @@ Status check_row_operands(const Call& call, const RowOperands& at, RowShape* sha
   if (normalized.empty() || normalized.size() > most || normalized != x.slice(x.size() - normalized.size(), x.size())) {
     return call.fail(at.code, call.name(first), " has shape ", to_string(normalized), ", but must equal the last 1 to ",
                      most, " dimensions of ", call.name(at.x), ", whose shape is ", to_string(x), ".");
+  }
+  if (at.repeated >= 0 && call.given(at.repeated)) {
+    const Dims& repeated = call[at.repeated].tensor.shape;
+    if (repeated != normalized && repeated != x) {
+      return call.fail(at.code, call.name(at.repeated), " has shape ", to_string(repeated), ", but must have that of ",
+                       call.name(first), ", ", to_string(normalized), ", or that of ", call.name(at.x), ", ",
+                       to_string(x), ".");
+    }
   }
   shape->leading = x.size() - normalized.size();
   shape->rows = product(x.slice(0, shape->leading));

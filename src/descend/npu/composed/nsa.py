@@ -12,6 +12,9 @@ Select attention is the softmax attention over the keys of these blocks.
 The document numbers j so that the last index is m * j. In torch_npu's test it is m * (j + 1), as above, so that block j
 holds the windows that reach into it.
 
+The gradient of select attention is that of what the forward computes. On an Ascend it hides keys beyond the query's own
+place, counted from the upper left, which the forward does not hide.
+
 Documents: torch_npu.npu_nsa_compress_attention, npu_nsa_select_attention; aclnnNsaCompressAttention,
 aclnnNsaSelectedAttention, aclnnNsaSelectedAttentionGrad. The gradient of compress attention is
 npu_fusion_attention_grad.

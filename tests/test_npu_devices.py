@@ -25,6 +25,17 @@ def printed(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stdout.splitlines() if not line.startswith("[WARN]")]
 
 
+def test_the_check_says_why_there_is_no_device():
+    pytest.importorskip("typer")
+    command = [sys.executable, "-m", "descend.cli", "npu", "--check"]
+    given = {**os.environ, "ASCEND_RT_VISIBLE_DEVICES": "none"}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert 'is_available() is False: aclrtGetDevice: ASCEND_RT_VISIBLE_DEVICES is "none"' in " ".join(
+        done.stdout.split()
+    )
+
+
 def test_devices():
     """Devices are selected, each thread has its own, tensors are copied between them; none must be current first."""
     code = """

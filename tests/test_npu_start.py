@@ -235,6 +235,9 @@ def test_a_wrong_setting_is_told_before_the_program_starts(environment, variable
     assert not done.stdout
     assert done.stderr.startswith(f"descend: {variable}")
     assert len(done.stderr.strip().splitlines()) == 1
+    done = run(environment, "descend", "npu", "--check", status=2 if variable == "DESCEND_PRODUCT" else 1)
+    assert variable in done.stdout + done.stderr
+    assert "torch_npu runs here" not in done.stdout
 
 
 def test_a_program_on_standard_input(environment):

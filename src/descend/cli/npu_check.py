@@ -25,6 +25,11 @@ if found["available"]:
     found["name"] = torch.npu.get_device_name(0)
     x = torch.arange(6, dtype=torch.float32)
     found["copies"] = bool((x.npu().cpu() == x).all())
+else:
+    try:
+        torch.npu.set_device(0)
+    except Exception as error:
+        found["reason"] = str(error).strip().splitlines()[-1]
 print({_MARKER!r} + json.dumps(found))
 """
 _SECONDS = 300
@@ -50,6 +55,10 @@ def report() -> int:
     else:
         table.add_row("in CANN's place", f"Descend {descend.__version__}, {_cann.folder()}")
     _symbol_rows(table, wrong)
+    try:
+        _cann.check_settings()
+    except ValueError as error:  # no program would run
+        wrong.append(str(error))
     product = acl.get_product()
     table.add_row("product", f"{product} (SoC {PRODUCTS[product].soc})")
     if not wrong:
@@ -102,7 +111,7 @@ def _device_rows(table: Table, wrong: list[str]) -> None:
         return
     found = json.loads(line.removeprefix(_MARKER))
     if not found["available"]:
-        wrong.append("torch.npu.is_available() is False.")
+        wrong.append(f"torch.npu.is_available() is False: {found.get('reason', 'no reason is given.')}")
         return
     table.add_row("devices", f"{found['devices']}: {found['name']}")
     if not found["copies"]:

@@ -12,7 +12,7 @@ h_res doubly stochastic, and post makes the next streams:
 With two alphas phi and bias have no columns for h_res, which is a single 0 then.
 
 The document has y as h_res @ x; torch_npu's tests have the transposed matrix, as above. The document says that the
-first intermediate result of sinkhorn is softmax(x) + eps. In torch_npu's test of the gradient it is softmax(x). So it is
+first intermediate result of sinkhorn is softmax(x) + eps. In torch_npu's test of the gradient it is softmax(x), and so
 here, since the gradient is not told eps.
 
 Documents: torch_npu.npu_mhc_pre, npu_mhc_sinkhorn, npu_mhc_post, npu_mhc_pre_backward, npu_mhc_sinkhorn_backward,

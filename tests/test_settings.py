@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -36,6 +38,21 @@ def test_products_nest():
             assert acl.get_product() == "atlas-inference"
         assert acl.get_product() == "atlas-a3"
     assert acl.get_product() == "host"
+
+
+def test_product_blocks_that_end_in_any_order():
+    def block(name: str) -> Iterator[str]:
+        with acl.product(name):
+            yield acl.get_product()
+
+    for order in itertools.permutations(range(3)):
+        blocks = [block(name) for name in ("atlas-a3", "atlas-inference", "atlas-a3")]
+        assert [next(each) for each in blocks] == ["atlas-a3", "atlas-inference", "atlas-a3"]
+        left = {0: "atlas-a3", 1: "atlas-inference", 2: "atlas-a3"}
+        for which in order:
+            assert next(blocks[which], None) is None
+            del left[which]
+            assert acl.get_product() == (left[max(left)] if left else "host")
 
 
 def test_each_thread_has_its_own_product():

@@ -78,6 +78,11 @@ class OpTypeRow {
     return attribute(name, parameter, Kind::kBoolArray, false, with(&Argument::list, Dims(values)));
   }
 
+  // `complete` makes the operator's parameter of the last attribute, by whose name sentences call it.
+  OpTypeRow& makes(const char* parameter) {
+    type_.names.parameters[find_parameter(*type_.op, parameter)] = type_.attributes.back().name;
+    return *this;
+  }
   OpTypeRow& complete(Status (*function)(OpCall&)) {
     type_.complete = function;
     return *this;

@@ -212,6 +212,7 @@ const std::vector<OpType>& op_types() {
           .input("x", "self")
           .output("y", "out")
           .integers("axes", nullptr, {-1})
+          .makes("dim")
           .flag("half_to_float", nullptr, false)
           .complete(dim_of_axes),
       OpTypeRow("SoftmaxGrad", softmax_backward)
@@ -219,17 +220,20 @@ const std::vector<OpType>& op_types() {
           .input("grad_softmax", "gradOutput")
           .output("grad_x", "out")
           .integers("axes", nullptr, {-1})
+          .makes("dim")
           .complete(dim_of_axes),
       OpTypeRow("LogSoftmaxV2", log_softmax)
           .input("logits", "self")
           .output("logsoftmax", "out")
           .integers("axes", nullptr, {-1})
+          .makes("dim")
           .complete(dim_of_axes),
       OpTypeRow("LogSoftmaxGrad", log_softmax_backward)
           .input("grad", "gradOutput")
           .input("x", "output")
           .output("y", "out")
           .integers("axis", nullptr, {-1})
+          .makes("dim")
           .complete(dim_of_axes),
       layer_norm_from_axis("LayerNorm", "variance", 1e-7f).extend(give_variance),
       layer_norm_from_axis("LayerNormV3", "rstd", 1e-5f),

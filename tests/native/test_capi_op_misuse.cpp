@@ -152,6 +152,22 @@ TEST_CASE("attributes of another name or kind") {
   CHECK(execute("RmsNorm", in, out, negative) == 0);
 }
 
+TEST_CASE("sentences name the attributes of the type, not those of the function") {
+  RmsNorm call;
+  const int64_t axis = 7;
+  const auto check = [&](const char* type, const char* name, const std::vector<Array*>& inputs) {
+    OpAttributes attr;
+    CHECK(aclopSetAttrListInt(attr, name, 1, &axis) == 0);
+    OpTensors in(inputs), out({&call.y});
+    REFUSED(ACLNN_ERR_PARAM_INVALID, kWho, execute(type, in, out, attr));
+    CHECK(says(std::string(type) + ": " + name + " is 7, but must be from"));
+  };
+  check("SoftmaxV2", "axes", {&call.x});
+  check("LogSoftmaxV2", "axes", {&call.x});
+  check("SoftmaxGrad", "axes", {&call.x, &call.x});
+  check("LogSoftmaxGrad", "axis", {&call.x, &call.x});
+}
+
 TEST_CASE("what the setters of attributes refuse") {
   const Runtime runtime;
   OpAttributes attr;

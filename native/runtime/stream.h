@@ -14,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 
 #include "runtime/status.h"
 #include "runtime/task.h"
@@ -27,11 +26,6 @@ class EventRecord;
 }  // namespace detail
 
 class Event;
-
-// Thrown where a task would wait without a limit for its own stream, which goes on only after the task.
-struct WaitsForItself : std::logic_error {
-  WaitsForItself() : logic_error("the stream that runs this function cannot be waited for in it: neither would end.") {}
-};
 
 // Streams wait for a latch until it is opened. It opens once.
 class Latch {

@@ -5,8 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "runtime/stream.h"
-
 namespace descend::detail {
 
 using std::chrono::steady_clock;

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <new>
+#include <stdexcept>
 
 #include "runtime/status.h"
 
@@ -17,6 +18,11 @@ namespace descend {
 struct Task {
   std::function<Status()> run;
   int64_t bytes = 0;
+};
+
+// Thrown where a task would wait without a limit for its own stream, which goes on only after the task.
+struct WaitsForItself : std::logic_error {
+  WaitsForItself() : logic_error("the stream that runs this function cannot be waited for in it: neither would end.") {}
 };
 
 inline constexpr int64_t kSmallTask = 1 << 20;  // bytes; a task up to this size is small

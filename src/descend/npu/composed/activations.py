@@ -1,12 +1,15 @@
-"""npu_fast_gelu, npu_geglu, npu_mish, npu_silu and their gradients.
+"""npu_fast_gelu, npu_geglu, npu_mish, npu_silu and their gradients; npu_gelu_mul and npu_clipped_swiglu.
 
     fast_gelu(x) = x / (1 + exp(-1.702 * x))
     geglu(a, b)  = a * gelu(b)
     mish(x)      = x * tanh(log(1 + exp(x)))
     silu(x)      = x / (1 + exp(-x))
+    gelu_mul(a, b)       = gelu(a) * b
+    clipped_swiglu(a, b) = a' / (1 + exp(-alpha * a')) * (b' + bias)
+    a' = min(a, limit), b' = b between -limit and limit
 
-Documents: torch_npu.npu_fast_gelu, fast_gelu, npu_geglu, npu_mish, npu_silu; aclnnFastGelu(Backward),
-aclnnGeGluV3(Backward).
+Documents: torch_npu.npu_fast_gelu, fast_gelu, npu_geglu, npu_mish, npu_silu, npu_gelu_mul, npu_clipped_swiglu;
+aclnnFastGelu(Backward), aclnnGeGluV3(Backward).
 """
 
 from __future__ import annotations
@@ -114,3 +117,48 @@ def npu_silu_backward(grad_output: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
     x = wide(x0)
     dx: Tensor = torch.ops.aten.silu_backward(grad_output.to(x.dtype), x)
     return dx.to(x0.dtype)
+
+
+def npu_gelu_mul(input: Tensor, *, approximate: str = "none") -> Tensor:
+    """gelu of the left half of the last dimension, times the right one."""
+    operator = "npu_gelu_mul"
+    if approximate not in ("none", "tanh"):
+        refuse(operator, "approximate", repr(approximate), "is 'none' or 'tanh'")
+    right, left = _halves(operator, input, -1, True)
+    return (functional.gelu(wide(left), approximate=approximate) * right).to(input.dtype)
+
+
+def npu_clipped_swiglu(
+    x: Tensor,
+    *,
+    group_index: Tensor | None = None,
+    dim: int = -1,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    bias: float = 1.0,
+    interleaved: bool = True,
+) -> Tensor:
+    """Half of ``x`` along ``dim``. The dimensions before it are one of rows, it and those after it one of columns.
+
+    a and b are the even and odd columns if ``interleaved``, else the left and right half. Only the first rows are
+    computed, as many as the numbers of ``group_index`` add up to; the others are 0.
+    """
+    operator = "npu_clipped_swiglu"
+    check_float(operator, x=x)
+    if x.dim() < 2 or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
+        refuse(operator, "x", f"of shape {list(x.shape)}", f"has 2 dimensions or more, and an even size along {dim}")
+    dim %= x.dim()
+    rows = x.shape[:dim].numel()
+    columns = x.reshape(rows, x.shape[dim:].numel())
+    used = rows
+    if group_index is not None:
+        if group_index.dtype != torch.int64 or group_index.dim() != 1:
+            got = f"{group_index.dtype} of shape {list(group_index.shape)}"
+            refuse(operator, "group_index", got, "is int64 and has 1 dimension")
+        used = max(0, min(rows, int(group_index.sum())))
+    part = wide(columns[:used])
+    a, b = (part[:, ::2], part[:, 1::2]) if interleaved else part.chunk(2, 1)
+    a = a.clamp(max=limit)
+    result = x.new_zeros(rows, columns.shape[1] // 2)
+    result[:used] = a * (alpha * a).sigmoid() * (b.clamp(-limit, limit) + bias)
+    return result.view(*x.shape[:dim], x.shape[dim] // 2, *x.shape[dim + 1 :])

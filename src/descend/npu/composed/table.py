@@ -522,6 +522,33 @@ TABLE = (
         ("torch_npu.npu_moe_gating_top_k_softmax",),
     ),
     Composed(
+        "npu_moe_re_routing",
+        "routing",
+        ("npu_moe_re_routing",),
+        "none",
+        "a stable sort and index_select; without per_token_scales their result is 0",
+        "expert_token_num_type 0; idx_type 1; tokens_dtype",
+        ("torch_npu.npu_moe_re_routing",),
+    ),
+    Composed(
+        "npu_moe_finalize_routing",
+        "routing",
+        ("npu_moe_finalize_routing",),
+        "none",
+        "index_select, and sums in float32, rounded once",
+        "places and experts that do not exist",
+        ("torch_npu.npu_moe_finalize_routing",),
+    ),
+    Composed(
+        "npu_interleave_rope",
+        "interleave_rope",
+        ("npu_interleave_rope",),
+        "none",
+        "products and sums in float32, rounded once",
+        "shapes that do not fit",
+        ("torch_npu.npu_interleave_rope",),
+    ),
+    Composed(
         "SyncBatchNorm",
         "sync_batch_norm",
         (

@@ -12,7 +12,7 @@ extern "C" {
 
 /* Computes a call, or checks it. `call` is an object in JSON, which ends with the function:
  *   function   such as "aclnnGroupedMatmulV4"
- *   phase      1: check the call; 2: compute it
+ *   phase      1: check the call; 2: compute it; 3: check it, wait for the thread's current stream, and compute it
  *   arguments  one for each parameter: null, a number, a boolean, a string, a list of integers, a tensor, or a list of
  *              tensors. A tensor has the name of its dtype ("BFLOAT16"), its shape, its strides in elements, and in
  *              `data` the address of its first element. What cannot be read is {"wrong": REASON}.

@@ -289,11 +289,12 @@ def test_ring_attention_update(lib: Library, layout: str) -> None:
         ("cur_attn_out", "cur_softmax_max", "cur_softmax_sum"), (attention[1], largest[1], total[1]), strict=True
     )
     outs = [poisoned(shape, torch.float32), poisoned(statistics, torch.float32), poisoned(statistics, torch.float32)]
+    ends = (torch.tensor([0, 2, 5]) if layout == "TND" else torch.empty((), dtype=torch.int64)).npu()
     called(
-        lib, "aclnnRingAttentionUpdate", **given, actual_seq_qlen=torch.empty((), dtype=torch.int64).npu(),
-        input_layout=layout, attn_out=outs[0], softmax_max=outs[1], softmax_sum=outs[2],
+        lib, "aclnnRingAttentionUpdate", **given, actual_seq_qlen=ends, input_layout=layout, attn_out=outs[0],
+        softmax_max=outs[1], softmax_sum=outs[2],
     )  # fmt: skip
-    wanted = torch_npu.npu_ring_attention_update(*given.values(), input_layout=layout, input_softmax_layout=layout)
+    wanted = torch_npu.npu_ring_attention_update(*given.values(), actual_seq_qlen=ends, input_layout=layout)
     for out, each in zip(outs, wanted, strict=True):
         same(out, each)
 

@@ -1,5 +1,7 @@
 #include "capi/composed.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -57,6 +59,12 @@ Status compose(const std::string& function, int phase, const std::string& argume
   const auto say = [](void* answer, const char* said) { *static_cast<std::string*>(answer) = said; };
   const int32_t code = found(call.c_str(), &sentence, say);
   return {Code{code}, code == 0 ? "" : std::move(sentence)};
+}
+
+// Whether this thread holds the lock of Python. Then a C++ extension calls, by both phases in turn.
+bool holds_python() {
+  static const auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  return check != nullptr && check() != 0;
 }
 
 }  // namespace
@@ -129,8 +137,13 @@ Status plan_composed_text(const char* function, std::string arguments, uint64_t*
   if (workspace_size == nullptr) return failure(Code::kParamNullptr, "workspaceSize is null, but must be given.");
   if (executor == nullptr) return failure(Code::kParamNullptr, "executor is null, but must be given.");
   if (Status status = require_no_refusal(); !status.ok()) return {Code::kRuntimeError, status.sentence};
-  DESCEND_RETURN_IF_ERROR(compose(function, 1, arguments));
+  // The launch of an extension runs in torch_npu's queue, whose thread would wait for Python for ever where the
+  // extension waits for the queue. Without a queue, torch_npu gives the lock away for the launch, and an error of the
+  // launch makes it forget to take the lock back: the process would end. So it is computed here.
+  const bool at_once = holds_python();
+  DESCEND_RETURN_IF_ERROR(compose(function, at_once ? 3 : 1, arguments));
   auto call = std::make_shared<ComposedCall>(function, std::move(arguments));
+  call->computed = at_once;
   *executor = static_cast<aclOpExecutor*>(state().composed.insert(std::move(call)));
   *workspace_size = 0;
   return {};
@@ -149,8 +162,10 @@ aclnnStatus launch_composed(const char* function, aclOpExecutor* executor, aclrt
         if (const Status status = require_initialized(); !status.ok()) return {Code::kRuntimeError, status.sentence};
         const auto on = find_device_stream(stream);
         if (!on) return failure(Code::kRuntimeError, "stream is not one, or has been destroyed already.");
-        on->drain();
-        DESCEND_RETURN_IF_ERROR(compose((*found)->function, 2, (*found)->arguments));
+        if (!(*found)->computed.exchange(false)) {
+          on->drain();
+          DESCEND_RETURN_IF_ERROR(compose((*found)->function, 2, (*found)->arguments));
+        }
         if (!(*found)->repeatable) state().composed.remove(executor);
         return {};
       },

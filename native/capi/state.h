@@ -53,6 +53,7 @@ struct ComposedCall {
   const std::string function;
   const std::string arguments;  // in JSON
   std::atomic<bool> repeatable = false;
+  std::atomic<bool> computed = false;  // in phase 1, so that the next launch has nothing to do
 };
 
 struct DeviceStream;  // device_stream.h

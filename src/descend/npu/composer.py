@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -75,12 +76,16 @@ def _failed(error: BaseException) -> tuple[int, str]:
 
 def _serve(function: aclnn.Function, phase: int, arguments: Sequence[Value]) -> None:
     named = {
-        parameter.keyword: _read(parameter, value, with_memory=phase == 2)
+        parameter.keyword: _read(parameter, value, with_memory=phase != 1)
         for parameter, value in zip(function.parameters, arguments, strict=True)
     }
-    if phase == 1:
+    if phase != 2:
         function.check()(**named)
+    if phase == 1:
         return
+    if phase == 3:
+        npu: Any = sys.modules["torch_npu"]
+        npu.npu.current_stream().synchronize()  # it also waits for torch_npu's queue, without the lock of Python
     outs = [named.pop(parameter.keyword) for parameter in function.parameters if parameter.is_out]
     with record.recording(function.name, named.items()), torch.no_grad():
         _write(function, outs, function.compute()(**named))

@@ -171,7 +171,7 @@ _TABLE = (
         "tensor prevAttnOut, tensor prevSoftmaxMax, tensor prevSoftmaxSum, tensor curAttnOut, tensor curSoftmaxMax, "
         "tensor curSoftmaxSum, tensor actualSeqQlenOptional, text inputLayout, out tensor attnOut, "
         "out tensor softmaxMax, out tensor softmaxSum",
-        "ring_attention.of_one_layout",
+        "ring_attention.npu_ring_attention_update",
     ),
     _attention(
         "aclnnFlashAttentionScore", "flash_attention_score", _FORWARD, "", "", _ATTENTION, "fusion_attention.score"

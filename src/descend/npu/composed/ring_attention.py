@@ -10,7 +10,6 @@ Documents: torch_npu.npu_ring_attention_update, aclnnRingAttentionUpdate.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,8 +99,3 @@ def _places(ends: Tensor | None, length: int, heads: int) -> Tensor:
     places = torch.arange(length * heads)
     pieces = places.split([(end - begin) * heads for begin, end in itertools.pairwise([*cuts, length])])
     return torch.cat([piece.view(heads, len(piece) // max(1, heads)).T.flatten() for piece in pieces])
-
-
-def of_one_layout(**call: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """aclnnRingAttentionUpdate: in the statistics of TND a sequence has head after head."""
-    return npu_ring_attention_update(**call)

@@ -79,8 +79,8 @@ TABLE = (
         ("npu_ring_attention_update",),
         "none",
         "sums and products in float32, the result rounded once",
-        "input_layout TND with another input_softmax_layout",
-        ("torch_npu.npu_ring_attention_update",),
+        "an input_layout other than SBH and TND",
+        ("torch_npu.npu_ring_attention_update", "aclnnRingAttentionUpdate"),
     ),
     Composed(
         "npu_fast_gelu",

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 torch_npu = pytest.importorskip("torch_npu")
 
 from c_library import FORMATS, Library, byref, c_uint64, c_void_p  # noqa: E402
-from descend.npu.composed import aclnn  # noqa: E402
+from descend import _npu_aclnn  # noqa: E402
 
 Tensor = Any
 DTYPES = {
@@ -87,7 +87,7 @@ def value(lib: Library, kind: str, given: Any) -> Any:
 
 def first(lib: Library, name: str, **given: Any) -> tuple[int, c_void_p]:
     """The status of the first phase, and the executor. What is not given is null, 0 or false."""
-    function = aclnn.FUNCTIONS[name]
+    function = _npu_aclnn.FUNCTIONS[name]
     nothing = {"int": 0, "float": 0.0, "bool": False}
     assert not given.keys() - {p.keyword for p in function.parameters}, given.keys()
     arguments = [value(lib, p.kind, given.get(p.keyword, nothing.get(p.kind))) for p in function.parameters]
@@ -131,18 +131,18 @@ def same(got: Tensor, wanted: Tensor) -> None:
 
 
 def test_signatures_are_those_of_cann() -> None:
-    found = {name: "".join(LETTERS[p.kind] for p in f.parameters) for name, f in aclnn.FUNCTIONS.items()}
+    found = {name: "".join(LETTERS[p.kind] for p in f.parameters) for name, f in _npu_aclnn.FUNCTIONS.items()}
     assert found == SIGNATURES
 
 
 def test_the_page_names_every_function() -> None:
     page = Path(__file__).resolve().parent.parent / "docs" / "npu-operators.md"
     text = page.read_text(encoding="utf-8").partition("## Functions of aclnn")[2]
-    assert not [name for name in aclnn.FUNCTIONS if f"`{name}`" not in text]
+    assert not [name for name in _npu_aclnn.FUNCTIONS if f"`{name}`" not in text]
 
 
 def test_every_function_is_computed_and_its_parameters_are_known() -> None:
-    for function in aclnn.FUNCTIONS.values():
+    for function in _npu_aclnn.FUNCTIONS.values():
         assert callable(function.compute())
         keywords = [parameter.keyword for parameter in function.parameters]
         assert len({*keywords}) == len(keywords)

@@ -12,10 +12,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from descend import _native
+from descend import _native, _npu_aclnn
 from descend._stubs import functional_stubs, two_phase_stubs
 from descend.contract import OPERATORS
-from descend.npu.composed import aclnn
 
 OWN_HEADERS = {
     "aclnnApplyAdamW": "apply_adam_w",
@@ -65,7 +64,7 @@ _SOURCE = """// {made}
 {definitions}"""
 
 _COMPOSED = """// {made}
-// The functions of src/descend/npu/composed/aclnn.py.
+// The functions of src/descend/_npu_aclnn.py.
 {includes}
 #include "capi/composed.h"
 
@@ -104,8 +103,8 @@ def _composed_definitions(function: dict[str, Any]) -> str:
 def _composed_files() -> dict[str, str]:
     """The C headers and functions of those that are composed of PyTorch's operators."""
     headers: dict[str, list[dict[str, Any]]] = {}
-    for function in aclnn.FUNCTIONS.values():
-        parameters = [(aclnn.C_TYPES[p.kind], p.name) for p in function.parameters]
+    for function in _npu_aclnn.FUNCTIONS.values():
+        parameters = [(_npu_aclnn.C_TYPES[p.kind], p.name) for p in function.parameters]
         headers.setdefault(function.header, []).append({"name": function.name, "parameters": parameters})
     files = {}
     for name, functions in headers.items():

@@ -1,5 +1,5 @@
 // Written by `python -m tools.generate` from the operator's table; do not edit.
-// The functions of src/descend/npu/composed/aclnn.py.
+// The functions of src/descend/_npu_aclnn.py.
 #include "aclnnop/aclnn_apply_fused_ema_adam.h"
 #include "aclnnop/aclnn_flash_attention_score.h"
 #include "aclnnop/aclnn_flash_attention_score_grad.h"

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend import _cann
+from descend import _cann, _npu_aclnn
 from descend.npu import record
-from descend.npu.composed import aclnn
 from descend.npu.composed.refusal import RefusedError
 
 NULL, INVALID, FAILED = 161001, 161002, 361001
@@ -53,7 +52,7 @@ def _compose(call: bytes, answer: int, say: Any) -> int:
     try:
         given = json.loads(call)
         function = given["function"]
-        _serve(aclnn.FUNCTIONS[function], given["phase"], given["arguments"])
+        _serve(_npu_aclnn.FUNCTIONS[function], given["phase"], given["arguments"])
     except BaseException as error:  # none can leave a function that C called
         status, sentence = _failed(error)
         say(answer, f"{function}: {sentence}".encode())
@@ -74,7 +73,7 @@ def _failed(error: BaseException) -> tuple[int, str]:
     return FAILED, f"PyTorch raised {type(error).__name__}: {error}"
 
 
-def _serve(function: aclnn.Function, phase: int, arguments: Sequence[Value]) -> None:
+def _serve(function: _npu_aclnn.Function, phase: int, arguments: Sequence[Value]) -> None:
     named = {
         parameter.keyword: _read(parameter, value, with_memory=phase != 1)
         for parameter, value in zip(function.parameters, arguments, strict=True)
@@ -94,7 +93,7 @@ def _serve(function: aclnn.Function, phase: int, arguments: Sequence[Value]) -> 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _read(parameter: aclnn.Parameter, value: Value, with_memory: bool) -> Value:
+def _read(parameter: _npu_aclnn.Parameter, value: Value, with_memory: bool) -> Value:
     name = parameter.name
     if value is None:
         if not parameter.is_optional and parameter.kind in ("tensor", "tensors", "text"):
@@ -138,7 +137,7 @@ def _tensor(name: str, value: dict[str, Value], with_memory: bool) -> Tensor:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _write(function: aclnn.Function, outs: Sequence[Value], results: Value) -> None:
+def _write(function: _npu_aclnn.Function, outs: Sequence[Value], results: Value) -> None:
     """Copies results to the parameters that are written. What a call does not give is None or empty."""
     names = [parameter.name for parameter in function.parameters if parameter.is_out]
     lists = any(isinstance(out, list) for out in outs)

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from descend import _torch_module
+from descend import _npu_aclnn, _torch_module
 from descend.npu import boxed, collectives, own, record, rules
-from descend.npu.composed import aclnn, device
+from descend.npu.composed import device
 from descend.npu.composed.table import TABLE, Composed
 
 
@@ -41,7 +41,7 @@ def wait_for_graphs(device: int) -> None:
 def composed() -> frozenset[str]:
     """The operators of `TABLE`, without overload, and the functions of aclnn that are composed, too."""
     names = (kernel if "::" in kernel else f"npu::{kernel}" for row in TABLE for kernel in row.kernels)
-    return frozenset(name.partition(".")[0] for name in names) | aclnn.FUNCTIONS.keys()
+    return frozenset(name.partition(".")[0] for name in names) | _npu_aclnn.FUNCTIONS.keys()
 
 
 @functools.cache

@@ -55,7 +55,7 @@ class Function:
     """Parameters with commas between: ``out`` before those that are written, and after = the name in Python if that
     does not follow from CANN's."""
     computed_by: str
-    """MODULE.FUNCTION of this package: it takes what is read by keyword, and returns what is written, in order."""
+    """MODULE.FUNCTION of `PACKAGE`: it takes what is read by keyword, and returns what is written, in order."""
     checked_by: str = ""
     """MODULE.FUNCTION that takes all arguments and refuses what cannot be computed. Tensors have no memory there."""
 

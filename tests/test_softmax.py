@@ -206,6 +206,25 @@ def test_sums_that_leave_the_range_of_float():
         assert not np.isnan(result).any()
 
 
+@pytest.mark.parametrize("dtype", ["FLOAT", "BFLOAT16"])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((3, 1000), -1), ((1000, 3), 0), ((50, 4, 7), 1), ((3, 5), -1), ((2, 70001), -1)]
+)
+def test_a_difference_with_the_sum_that_leaves_the_range_of_float(dtype, shape, dim):
+    """The gradient of finite numbers is finite wherever the numbers' own dtype can hold it."""
+    random = np.random.default_rng(0)
+    most = float(np.finfo(np.float32).max) if dtype == "FLOAT" else 255 * 2.0**120
+    output = descend.softmax(random.normal(size=shape).astype(np.float32), dim).astype(DTYPES[dtype])
+    for signs in (np.sign(random.normal(size=shape)), random.uniform(-1, 1, shape), np.ones(shape)):
+        grad_output = (most * signs).astype(DTYPES[dtype])
+        y, dy = output.astype(np.longdouble), grad_output.astype(np.longdouble)
+        wanted = y * (dy - (dy * y).sum(dim, keepdims=True))
+        holds = np.abs(wanted) < 0.99 * most
+        got = descend.softmax_backward(grad_output, output, dim).astype(np.longdouble)
+        slack = (2.0**-23 if dtype == "FLOAT" else 2.0**-8) * (np.abs(wanted) + 2.0**-22 * most * y)
+        assert (np.abs(got - wanted)[holds] <= slack[holds]).all()
+
+
 def test_double_is_exact():
     x = normal(np.random.default_rng(3), (40, 50), "DOUBLE", 5)
     for dim in (0, 1):

@@ -37,11 +37,12 @@ struct SoftmaxBackwardProgram {
   static HWY_INLINE auto finish(const V* totals, const double* scalars, V* row) {
     const Tag<double> d;
     const auto rounded = [&](Vector<double> v) HWY_ATTR { return widen_to_double(d, narrow_double<W>(d, v)); };
-    const auto most = splat(static_cast<double>(std::numeric_limits<W>::max()));
+    // Up to half the last place of the largest number: a difference with dy then stays finite, whatever dy is.
+    constexpr double kMost = static_cast<double>(std::numeric_limits<W>::max()) * std::numeric_limits<W>::epsilon() / 4;
     const auto factor = rounded(splat(scalars[kScaleFactor]));  // as map gets it
     row[kTotal] = rounded(hn::Mul(totals[0], factor));
     if constexpr (kRest < kTerms) row[kRest] = hn::MulSub(totals[0], factor, row[kTotal]);
-    return hn::Le(hn::Abs(row[kTotal]), most);
+    return hn::Le(hn::Abs(row[kTotal]), splat(kMost));
   }
 
   template <class V>

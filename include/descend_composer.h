@@ -19,8 +19,10 @@ extern "C" {
  * Returns 0, or a status with a sentence, which it passes to say(answer, sentence). It may be called by any thread. */
 typedef int32_t (*descendComposer)(const char* call, void* answer, void (*say)(void* answer, const char* sentence));
 
-/* Sets what computes these functions from now on. Null: nothing does, and each call of one is an error. */
-ACL_FUNC_VISIBILITY void descendSetComposer(descendComposer composer);
+/* Sets what computes these functions from now on. Null: nothing does, and each call of one is an error.
+ * `holds_lock`, which may be null, returns 1 if the calling thread holds a lock that the composer takes: then the first
+ * phase is phase 3, and the second has nothing to do. */
+ACL_FUNC_VISIBILITY void descendSetComposer(descendComposer composer, int (*holds_lock)(void));
 
 #ifdef __cplusplus
 }

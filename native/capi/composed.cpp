@@ -1,7 +1,5 @@
 #include "capi/composed.h"
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -13,6 +11,7 @@ namespace descend::capi {
 namespace {
 
 std::atomic<descendComposer> composer{nullptr};
+std::atomic<int (*)()> holds_lock{nullptr};
 
 constexpr size_t kLongestText = 64;  // an invalid string may have no end
 
@@ -63,7 +62,7 @@ Status compose(const std::string& function, int phase, const std::string& argume
 
 // Whether this thread holds the lock of Python. Then a C++ extension calls, by both phases in turn.
 bool holds_python() {
-  static const auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  const auto check = holds_lock.load();
   return check != nullptr && check() != 0;
 }
 
@@ -174,4 +173,7 @@ aclnnStatus launch_composed(const char* function, aclOpExecutor* executor, aclrt
 
 }  // namespace descend::capi
 
-void descendSetComposer(descendComposer given) { descend::capi::composer = given; }
+void descendSetComposer(descendComposer given, int (*holds)()) {
+  descend::capi::holds_lock = holds;
+  descend::capi::composer = given;
+}

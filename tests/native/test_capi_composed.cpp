@@ -34,9 +34,9 @@ struct Composing : Runtime {
   Composing() {
     calls.clear();
     answer = 0;
-    descendSetComposer(keep);
+    descendSetComposer(keep, nullptr);
   }
-  ~Composing() { descendSetComposer(nullptr); }
+  ~Composing() { descendSetComposer(nullptr, nullptr); }
 };
 
 struct PermuteGrad {
@@ -172,15 +172,27 @@ TEST_CASE("a call waits for what its stream has before it") {
   std::vector<char> from(1 << 22, 'x'), to(1 << 22, 'y');
   REQUIRE(aclrtMemcpyAsync(to.data(), to.size(), from.data(), from.size(), ACL_MEMCPY_DEVICE_TO_DEVICE, stream) == 0);
   static const char* watched = to.data() + to.size() - 1;
-  descendSetComposer([](const char* call, void*, void (*)(void*, const char*)) -> int32_t {
-    if (std::string(call).find("\"phase\": 2") != std::string::npos) order.emplace_back(1, *watched);
-    return 0;
-  });
+  descendSetComposer(
+      [](const char* call, void*, void (*)(void*, const char*)) -> int32_t {
+        if (std::string(call).find("\"phase\": 2") != std::string::npos) order.emplace_back(1, *watched);
+        return 0;
+      },
+      nullptr);
   PermuteGrad call;
   REQUIRE(call.first() == 0);
   REQUIRE(call.second(stream) == 0);
   CHECK(order == std::vector<std::string>{"x"});
   CHECK(aclrtDestroyStream(stream) == 0);
+}
+
+TEST_CASE("a caller that holds the composer's lock has the call computed in phase 1") {
+  const Composing composing;
+  descendSetComposer(keep, [] { return 1; });
+  PermuteGrad call;
+  REQUIRE(call.first() == 0);
+  CHECK(calls.back().find("\"phase\": 3") != std::string::npos);
+  REQUIRE(call.second() == 0);
+  CHECK(calls.size() == 1);
 }
 
 TEST_CASE("without a composer a call is an error that says what is missing") {

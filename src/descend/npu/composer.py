@@ -43,8 +43,8 @@ class _Failure(Exception):
 def install() -> None:
     """Has the library call this module from now on, until Python ends."""
     composer = _cann.library().descendSetComposer
-    composer(_COMPOSER)
-    atexit.register(composer, None)
+    composer(_COMPOSER, ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p))
+    atexit.register(composer, None, None)
 
 
 def _compose(call: bytes, answer: int, say: Any) -> int:

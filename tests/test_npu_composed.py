@@ -23,16 +23,16 @@ from descend.npu.composed.table import TABLE, functions, markdown  # noqa: E402
 
 Tensor = Any
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
 
 
-def near(got: Tensor, wanted: Tensor, what: str = "") -> None:
-    """Rounded once to the dtype of ``got``, or for sums to a few units of the largest number."""
+def near(got: Tensor, wanted: Tensor, what: str = "", size: float = 0.1) -> None:
+    """Rounded once to the dtype of ``got``, or for sums to a few units of the largest number, or of a term, ``size``."""
     assert got.shape == wanted.shape, (what, got.shape, wanted.shape)
     assert torch.equal(got.isnan(), wanted.isnan()), what
     if wanted.numel():
         error = (got.double() - wanted).nan_to_num(0.0).abs().max().item()
-        assert error <= TOLERANCE[got.dtype] * max(wanted.nan_to_num(0.0).abs().max().item(), 0.1), (what, error)
+        assert error <= TOLERANCE[got.dtype] * max(wanted.nan_to_num(0.0).abs().max().item(), size), (what, error)
 
 
 def gradients(defined: Any, given: list[Tensor], dy: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -72,9 +72,11 @@ def test_geglu(dtype: Any, approximate: int, shape: tuple[int, ...], dim: int, l
     y, gate = activations.npu_geglu(x, dim, approximate, left)
     dy = torch.randn(y.shape).to(dtype)
     wanted, (dx,) = gradients(defined, [x], dy)
-    near(y, wanted)
+    a, b = x.chunk(2, dim)
+    near(y, wanted, size=(a * b).abs().max().item())  # gelu of a negative number is a small difference of large ones
     near(gate, gelu(x.double().chunk(2, dim)[0 if left else 1]))
-    near(activations.npu_geglu_grad(dy, x, gate, dim, approximate, left), dx)
+    size = (torch.cat([dy, dy], dim) * x).abs().max().item()
+    near(activations.npu_geglu_grad(dy, x, gate, dim, approximate, left), dx, size=size)
 
 
 def test_geglu_refuses() -> None:

@@ -49,8 +49,8 @@ SIGNATURES = {
     "aclnnFlashAttentionUnpaddingScoreGradV4": "ttttttttttttaaaddiiisiitttts",
     "aclnnApplyFusedEmaAdam": "ttttttdddddibd",
 }
-"""From Huawei's headers: a letter for the type of each parameter. The first and the last two functions that are not in
-hicann/ops-transformer, aclnnRingAttentionUpdate and aclnnApplyFusedEmaAdam, are from MindSpeed's calls."""
+"""A letter for the type of each parameter, from Huawei's headers in hicann/ops-transformer. Those of
+aclnnRingAttentionUpdate and aclnnApplyFusedEmaAdam, which are not there, are from MindSpeed's calls."""
 LETTERS = {"tensor": "t", "tensors": "l", "integers": "a", "int": "i", "float": "d", "bool": "b", "text": "s"}
 
 

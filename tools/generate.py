@@ -67,9 +67,6 @@ _COMPOSED = """// {made}
 // The functions of src/descend/_npu_aclnn.py.
 {includes}
 #include "capi/composed.h"
-
-using descend::capi::launch_composed;
-using descend::capi::plan_composed;
 {definitions}"""
 
 _FIRST = "aclnnStatus {name}GetWorkspaceSize({parameters}, uint64_t* workspaceSize, aclOpExecutor** executor)"
@@ -82,22 +79,26 @@ def _declarations(function: dict[str, Any]) -> tuple[str, str]:
     return _FIRST.format(name=function["name"], parameters=parameters), _SECOND.format(name=function["name"])
 
 
-def _definitions(function: dict[str, Any]) -> str:
+def _definitions(function: dict[str, Any], plan: str = "get_workspace_size", launch: str = "launch") -> str:
+    """Both phases, each a call of a function of descend::capi."""
     first, second = _declarations(function)
     op, given = function["object"], ", ".join(name for _, name in function["parameters"])
     return (
-        f"\n{first} {{\n  return descend::capi::get_workspace_size({op}, workspaceSize, executor, {given});\n}}\n"
-        f"\n{second} {{\n  return descend::capi::launch({op}, workspace, workspaceSize, executor, stream);\n}}\n"
+        f"\n{first} {{\n  return descend::capi::{plan}({op}, workspaceSize, executor, {given});\n}}\n"
+        f"\n{second} {{\n  return descend::capi::{launch}({op}, workspace, workspaceSize, executor, stream);\n}}\n"
     )
 
 
-def _composed_definitions(function: dict[str, Any]) -> str:
-    first, second = _declarations(function)
-    name, given = function["name"], ", ".join(name for _, name in function["parameters"])
-    return (
-        f'\n{first} {{\n  return plan_composed("{name}", workspaceSize, executor, {given});\n}}\n'
-        f'\n{second} {{\n  return launch_composed("{name}", executor, stream);\n}}\n'
-    ).replace("void* workspace, uint64_t workspaceSize, aclOpExecutor*", "void*, uint64_t, aclOpExecutor*")
+def _header(name: str, title: str, declarations: str) -> dict[str, str]:
+    guard = f"DESCEND_ACLNNOP_ACLNN_{name.upper()}_H_"
+    text = _HEADER.format(title=title, made=MADE, guard=guard, declarations=declarations)
+    return {f"include/aclnnop/aclnn_{name}.h": text}
+
+
+def _old_header(name: str) -> dict[str, str]:
+    guard = f"DESCEND_ACLNNOP_LEVEL2_ACLNN_{name.upper()}_H_"
+    text = _OTHER.format(who="Programs for CANN 7 and 8", guard=guard, name=f"../aclnn_{name}.h")
+    return {f"include/aclnnop/level2/aclnn_{name}.h": text}
 
 
 def _composed_files() -> dict[str, str]:
@@ -105,22 +106,17 @@ def _composed_files() -> dict[str, str]:
     headers: dict[str, list[dict[str, Any]]] = {}
     for function in _npu_aclnn.FUNCTIONS.values():
         parameters = [(_npu_aclnn.C_TYPES[p.kind], p.name) for p in function.parameters]
-        headers.setdefault(function.header, []).append({"name": function.name, "parameters": parameters})
-    files = {}
+        described = {"name": function.name, "object": f'"{function.name}"', "parameters": parameters}
+        headers.setdefault(function.header, []).append(described)
+    files: dict[str, str] = {}
     for name, functions in headers.items():
-        guard = f"DESCEND_ACLNNOP_ACLNN_{name.upper()}_H_"
         title = "PyTorch computes these functions, under torch_npu. See docs/npu-operators.md."
         declarations = "".join(f"ACL_FUNC_VISIBILITY {d};\n\n" for f in functions for d in _declarations(f))
-        files[f"include/aclnnop/aclnn_{name}.h"] = _HEADER.format(
-            title=title, made=MADE, guard=guard, declarations=declarations
-        )
-        files[f"include/aclnnop/level2/aclnn_{name}.h"] = _OTHER.format(
-            who="Programs for CANN 7 and 8",
-            guard=f"DESCEND_ACLNNOP_LEVEL2_ACLNN_{name.upper()}_H_",
-            name=f"../aclnn_{name}.h",
-        )
+        files |= _header(name, title, declarations) | _old_header(name)
     includes = "".join(f'#include "aclnnop/aclnn_{name}.h"\n' for name in sorted(headers))
-    definitions = "".join(_composed_definitions(f) for functions in headers.values() for f in functions)
+    definitions = "".join(
+        _definitions(f, "plan_composed", "launch_composed") for functions in headers.values() for f in functions
+    )
     files["native/capi/aclnn_composed.cpp"] = _COMPOSED.format(made=MADE, includes=includes, definitions=definitions)
     return files
 
@@ -131,7 +127,7 @@ def _wrapped(comment: str) -> str:
 
 def c_files() -> dict[str, str]:
     """The C headers and functions by their paths, before clang-format."""
-    files = {}
+    files: dict[str, str] = {}
     for entry in _native.c_interface():
         name, functions = entry["name"], entry["functions"]
         title = _wrapped(f"{functions[0]['summary']} See docs/operators/{name}.md.")
@@ -139,12 +135,7 @@ def c_files() -> dict[str, str]:
         for i, function in enumerate(functions):
             declarations += f"/* {_wrapped(function['summary'])} */\n" if i > 0 else ""
             declarations += "".join(f"ACL_FUNC_VISIBILITY {d};\n\n" for d in _declarations(function))
-        files[f"include/aclnnop/aclnn_{name}.h"] = _HEADER.format(
-            title=title,
-            made=MADE,
-            guard=f"DESCEND_ACLNNOP_ACLNN_{name.upper()}_H_",
-            declarations=declarations,
-        )
+        files |= _header(name, title, declarations)
         names = [name]
         for function in functions:
             if other := OWN_HEADERS.get(function["name"]):
@@ -155,11 +146,7 @@ def c_files() -> dict[str, str]:
                     name=f"aclnn_{name}.h",
                 )
         for one in names:
-            files[f"include/aclnnop/level2/aclnn_{one}.h"] = _OTHER.format(
-                who="Programs for CANN 7 and 8",
-                guard=f"DESCEND_ACLNNOP_LEVEL2_ACLNN_{one.upper()}_H_",
-                name=f"../aclnn_{one}.h",
-            )
+            files |= _old_header(one)
         definitions = "".join(map(_definitions, functions))
         files[f"native/capi/aclnn_{name}.cpp"] = _SOURCE.format(made=MADE, name=name, definitions=definitions)
     return files | _composed_files()

@@ -15,9 +15,6 @@
 #include "aclnnop/aclnn_ring_attention_update.h"
 #include "capi/composed.h"
 
-using descend::capi::launch_composed;
-using descend::capi::plan_composed;
-
 aclnnStatus aclnnGroupedMatmulGetWorkspaceSize(const aclTensorList* x, const aclTensorList* weight,
                                                const aclTensorList* biasOptional, const aclTensorList* scaleOptional,
                                                const aclTensorList* offsetOptional,
@@ -26,13 +23,13 @@ aclnnStatus aclnnGroupedMatmulGetWorkspaceSize(const aclTensorList* x, const acl
                                                const aclIntArray* groupListOptional, int64_t splitItem,
                                                const aclTensorList* y, uint64_t* workspaceSize,
                                                aclOpExecutor** executor) {
-  return plan_composed("aclnnGroupedMatmul", workspaceSize, executor, x, weight, biasOptional, scaleOptional,
-                       offsetOptional, antiquantScaleOptional, antiquantOffsetOptional, groupListOptional, splitItem,
-                       y);
+  return descend::capi::plan_composed("aclnnGroupedMatmul", workspaceSize, executor, x, weight, biasOptional,
+                                      scaleOptional, offsetOptional, antiquantScaleOptional, antiquantOffsetOptional,
+                                      groupListOptional, splitItem, y);
 }
 
-aclnnStatus aclnnGroupedMatmul(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnGroupedMatmul", executor, stream);
+aclnnStatus aclnnGroupedMatmul(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnGroupedMatmul", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnGroupedMatmulV2GetWorkspaceSize(const aclTensorList* x, const aclTensorList* weight,
@@ -43,13 +40,13 @@ aclnnStatus aclnnGroupedMatmulV2GetWorkspaceSize(const aclTensorList* x, const a
                                                  const aclIntArray* groupListOptional, int64_t splitItem,
                                                  int64_t groupType, const aclTensorList* y, uint64_t* workspaceSize,
                                                  aclOpExecutor** executor) {
-  return plan_composed("aclnnGroupedMatmulV2", workspaceSize, executor, x, weight, biasOptional, scaleOptional,
-                       offsetOptional, antiquantScaleOptional, antiquantOffsetOptional, groupListOptional, splitItem,
-                       groupType, y);
+  return descend::capi::plan_composed("aclnnGroupedMatmulV2", workspaceSize, executor, x, weight, biasOptional,
+                                      scaleOptional, offsetOptional, antiquantScaleOptional, antiquantOffsetOptional,
+                                      groupListOptional, splitItem, groupType, y);
 }
 
-aclnnStatus aclnnGroupedMatmulV2(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnGroupedMatmulV2", executor, stream);
+aclnnStatus aclnnGroupedMatmulV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnGroupedMatmulV2", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnGroupedMatmulV3GetWorkspaceSize(const aclTensorList* x, const aclTensorList* weight,
@@ -60,13 +57,13 @@ aclnnStatus aclnnGroupedMatmulV3GetWorkspaceSize(const aclTensorList* x, const a
                                                  const aclTensor* groupListOptional, int64_t splitItem,
                                                  int64_t groupType, const aclTensorList* y, uint64_t* workspaceSize,
                                                  aclOpExecutor** executor) {
-  return plan_composed("aclnnGroupedMatmulV3", workspaceSize, executor, x, weight, biasOptional, scaleOptional,
-                       offsetOptional, antiquantScaleOptional, antiquantOffsetOptional, groupListOptional, splitItem,
-                       groupType, y);
+  return descend::capi::plan_composed("aclnnGroupedMatmulV3", workspaceSize, executor, x, weight, biasOptional,
+                                      scaleOptional, offsetOptional, antiquantScaleOptional, antiquantOffsetOptional,
+                                      groupListOptional, splitItem, groupType, y);
 }
 
-aclnnStatus aclnnGroupedMatmulV3(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnGroupedMatmulV3", executor, stream);
+aclnnStatus aclnnGroupedMatmulV3(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnGroupedMatmulV3", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnGroupedMatmulV4GetWorkspaceSize(
@@ -78,15 +75,15 @@ aclnnStatus aclnnGroupedMatmulV4GetWorkspaceSize(
     const aclTensorList* activationQuantOffsetOptional, int64_t splitItem, int64_t groupType, int64_t groupListType,
     int64_t actType, const aclTensorList* out, const aclTensorList* activationFeatureOutOptional,
     const aclTensorList* dynQuantScaleOutOptional, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnGroupedMatmulV4", workspaceSize, executor, x, weight, biasOptional, scaleOptional,
-                       offsetOptional, antiquantScaleOptional, antiquantOffsetOptional, perTokenScaleOptional,
-                       groupListOptional, activationInputOptional, activationQuantScaleOptional,
-                       activationQuantOffsetOptional, splitItem, groupType, groupListType, actType, out,
-                       activationFeatureOutOptional, dynQuantScaleOutOptional);
+  return descend::capi::plan_composed(
+      "aclnnGroupedMatmulV4", workspaceSize, executor, x, weight, biasOptional, scaleOptional, offsetOptional,
+      antiquantScaleOptional, antiquantOffsetOptional, perTokenScaleOptional, groupListOptional,
+      activationInputOptional, activationQuantScaleOptional, activationQuantOffsetOptional, splitItem, groupType,
+      groupListType, actType, out, activationFeatureOutOptional, dynQuantScaleOutOptional);
 }
 
-aclnnStatus aclnnGroupedMatmulV4(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnGroupedMatmulV4", executor, stream);
+aclnnStatus aclnnGroupedMatmulV4(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnGroupedMatmulV4", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnGroupedMatmulV5GetWorkspaceSize(
@@ -99,51 +96,53 @@ aclnnStatus aclnnGroupedMatmulV5GetWorkspaceSize(
     int64_t actType, const aclIntArray* tuningConfigOptional, const aclTensorList* out,
     const aclTensorList* activationFeatureOutOptional, const aclTensorList* dynQuantScaleOutOptional,
     uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnGroupedMatmulV5", workspaceSize, executor, x, weight, biasOptional, scaleOptional,
-                       offsetOptional, antiquantScaleOptional, antiquantOffsetOptional, perTokenScaleOptional,
-                       groupListOptional, activationInputOptional, activationQuantScaleOptional,
-                       activationQuantOffsetOptional, splitItem, groupType, groupListType, actType,
-                       tuningConfigOptional, out, activationFeatureOutOptional, dynQuantScaleOutOptional);
+  return descend::capi::plan_composed(
+      "aclnnGroupedMatmulV5", workspaceSize, executor, x, weight, biasOptional, scaleOptional, offsetOptional,
+      antiquantScaleOptional, antiquantOffsetOptional, perTokenScaleOptional, groupListOptional,
+      activationInputOptional, activationQuantScaleOptional, activationQuantOffsetOptional, splitItem, groupType,
+      groupListType, actType, tuningConfigOptional, out, activationFeatureOutOptional, dynQuantScaleOutOptional);
 }
 
-aclnnStatus aclnnGroupedMatmulV5(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnGroupedMatmulV5", executor, stream);
+aclnnStatus aclnnGroupedMatmulV5(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnGroupedMatmulV5", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnMoeTokenPermuteGetWorkspaceSize(const aclTensor* tokens, const aclTensor* indices,
                                                  int64_t numOutTokens, bool paddedMode,
                                                  const aclTensor* permuteTokensOut, const aclTensor* sortedIndicesOut,
                                                  uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnMoeTokenPermute", workspaceSize, executor, tokens, indices, numOutTokens, paddedMode,
-                       permuteTokensOut, sortedIndicesOut);
+  return descend::capi::plan_composed("aclnnMoeTokenPermute", workspaceSize, executor, tokens, indices, numOutTokens,
+                                      paddedMode, permuteTokensOut, sortedIndicesOut);
 }
 
-aclnnStatus aclnnMoeTokenPermute(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnMoeTokenPermute", executor, stream);
+aclnnStatus aclnnMoeTokenPermute(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnMoeTokenPermute", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnMoeTokenPermuteGradGetWorkspaceSize(const aclTensor* permutedOutputGrad,
                                                      const aclTensor* sortedIndices, int64_t numTopk, bool paddedMode,
                                                      const aclTensor* out, uint64_t* workspaceSize,
                                                      aclOpExecutor** executor) {
-  return plan_composed("aclnnMoeTokenPermuteGrad", workspaceSize, executor, permutedOutputGrad, sortedIndices, numTopk,
-                       paddedMode, out);
+  return descend::capi::plan_composed("aclnnMoeTokenPermuteGrad", workspaceSize, executor, permutedOutputGrad,
+                                      sortedIndices, numTopk, paddedMode, out);
 }
 
-aclnnStatus aclnnMoeTokenPermuteGrad(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnMoeTokenPermuteGrad", executor, stream);
+aclnnStatus aclnnMoeTokenPermuteGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                     aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnMoeTokenPermuteGrad", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnMoeTokenUnpermuteGetWorkspaceSize(const aclTensor* permutedTokens, const aclTensor* sortedIndices,
                                                    const aclTensor* probsOptional, bool paddedMode,
                                                    const aclIntArray* restoreShapeOptional, const aclTensor* out,
                                                    uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnMoeTokenUnpermute", workspaceSize, executor, permutedTokens, sortedIndices, probsOptional,
-                       paddedMode, restoreShapeOptional, out);
+  return descend::capi::plan_composed("aclnnMoeTokenUnpermute", workspaceSize, executor, permutedTokens, sortedIndices,
+                                      probsOptional, paddedMode, restoreShapeOptional, out);
 }
 
-aclnnStatus aclnnMoeTokenUnpermute(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnMoeTokenUnpermute", executor, stream);
+aclnnStatus aclnnMoeTokenUnpermute(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                   aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnMoeTokenUnpermute", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnMoeTokenUnpermuteGradGetWorkspaceSize(const aclTensor* permuteTokens,
@@ -153,13 +152,14 @@ aclnnStatus aclnnMoeTokenUnpermuteGradGetWorkspaceSize(const aclTensor* permuteT
                                                        const aclTensor* permutedTokensGradOut,
                                                        const aclTensor* probsGradOut, uint64_t* workspaceSize,
                                                        aclOpExecutor** executor) {
-  return plan_composed("aclnnMoeTokenUnpermuteGrad", workspaceSize, executor, permuteTokens, unpermutedTokensGrad,
-                       sortedIndices, probsOptional, paddedMode, restoreShapeOptional, permutedTokensGradOut,
-                       probsGradOut);
+  return descend::capi::plan_composed("aclnnMoeTokenUnpermuteGrad", workspaceSize, executor, permuteTokens,
+                                      unpermutedTokensGrad, sortedIndices, probsOptional, paddedMode,
+                                      restoreShapeOptional, permutedTokensGradOut, probsGradOut);
 }
 
-aclnnStatus aclnnMoeTokenUnpermuteGrad(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnMoeTokenUnpermuteGrad", executor, stream);
+aclnnStatus aclnnMoeTokenUnpermuteGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                       aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnMoeTokenUnpermuteGrad", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnRingAttentionUpdateGetWorkspaceSize(const aclTensor* prevAttnOut, const aclTensor* prevSoftmaxMax,
@@ -169,13 +169,14 @@ aclnnStatus aclnnRingAttentionUpdateGetWorkspaceSize(const aclTensor* prevAttnOu
                                                      const aclTensor* attnOut, const aclTensor* softmaxMax,
                                                      const aclTensor* softmaxSum, uint64_t* workspaceSize,
                                                      aclOpExecutor** executor) {
-  return plan_composed("aclnnRingAttentionUpdate", workspaceSize, executor, prevAttnOut, prevSoftmaxMax, prevSoftmaxSum,
-                       curAttnOut, curSoftmaxMax, curSoftmaxSum, actualSeqQlenOptional, inputLayout, attnOut,
-                       softmaxMax, softmaxSum);
+  return descend::capi::plan_composed("aclnnRingAttentionUpdate", workspaceSize, executor, prevAttnOut, prevSoftmaxMax,
+                                      prevSoftmaxSum, curAttnOut, curSoftmaxMax, curSoftmaxSum, actualSeqQlenOptional,
+                                      inputLayout, attnOut, softmaxMax, softmaxSum);
 }
 
-aclnnStatus aclnnRingAttentionUpdate(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnRingAttentionUpdate", executor, stream);
+aclnnStatus aclnnRingAttentionUpdate(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                     aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnRingAttentionUpdate", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionScoreGetWorkspaceSize(
@@ -185,14 +186,15 @@ aclnnStatus aclnnFlashAttentionScoreGetWorkspaceSize(
     int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode, const aclTensor* softmaxMaxOut,
     const aclTensor* softmaxSumOut, const aclTensor* softmaxOutOut, const aclTensor* attentionOutOut,
     uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionScore", workspaceSize, executor, query, key, value, realShiftOptional,
-                       dropMaskOptional, paddingMaskOptional, attenMaskOptional, prefixOptional, scaleValue, keepProb,
-                       preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, softmaxMaxOut,
-                       softmaxSumOut, softmaxOutOut, attentionOutOut);
+  return descend::capi::plan_composed(
+      "aclnnFlashAttentionScore", workspaceSize, executor, query, key, value, realShiftOptional, dropMaskOptional,
+      paddingMaskOptional, attenMaskOptional, prefixOptional, scaleValue, keepProb, preTokens, nextTokens, headNum,
+      inputLayout, innerPrecise, sparseMode, softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
 }
 
-aclnnStatus aclnnFlashAttentionScore(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionScore", executor, stream);
+aclnnStatus aclnnFlashAttentionScore(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                     aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionScore", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionScoreV2GetWorkspaceSize(
@@ -203,14 +205,16 @@ aclnnStatus aclnnFlashAttentionScoreV2GetWorkspaceSize(
     int64_t innerPrecise, int64_t sparseMode, int64_t pseType, const aclTensor* softmaxMaxOut,
     const aclTensor* softmaxSumOut, const aclTensor* softmaxOutOut, const aclTensor* attentionOutOut,
     uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionScoreV2", workspaceSize, executor, query, key, value, realShiftOptional,
-                       dropMaskOptional, paddingMaskOptional, attenMaskOptional, prefixOptional, qStartIdxOptional,
-                       kvStartIdxOptional, scaleValue, keepProb, preTokens, nextTokens, headNum, inputLayout,
-                       innerPrecise, sparseMode, pseType, softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
+  return descend::capi::plan_composed("aclnnFlashAttentionScoreV2", workspaceSize, executor, query, key, value,
+                                      realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                                      prefixOptional, qStartIdxOptional, kvStartIdxOptional, scaleValue, keepProb,
+                                      preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, pseType,
+                                      softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
 }
 
-aclnnStatus aclnnFlashAttentionScoreV2(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionScoreV2", executor, stream);
+aclnnStatus aclnnFlashAttentionScoreV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                       aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionScoreV2", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionVarLenScoreGetWorkspaceSize(
@@ -221,14 +225,16 @@ aclnnStatus aclnnFlashAttentionVarLenScoreGetWorkspaceSize(
     int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode,
     const aclTensor* softmaxMaxOut, const aclTensor* softmaxSumOut, const aclTensor* softmaxOutOut,
     const aclTensor* attentionOutOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionVarLenScore", workspaceSize, executor, query, key, value, realShiftOptional,
-                       dropMaskOptional, paddingMaskOptional, attenMaskOptional, prefixOptional, actualSeqQLenOptional,
-                       actualSeqKvLenOptional, scaleValue, keepProb, preTokens, nextTokens, headNum, inputLayout,
-                       innerPrecise, sparseMode, softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
+  return descend::capi::plan_composed("aclnnFlashAttentionVarLenScore", workspaceSize, executor, query, key, value,
+                                      realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                                      prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue,
+                                      keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode,
+                                      softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
 }
 
-aclnnStatus aclnnFlashAttentionVarLenScore(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionVarLenScore", executor, stream);
+aclnnStatus aclnnFlashAttentionVarLenScore(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                           aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionVarLenScore", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionVarLenScoreV2GetWorkspaceSize(
@@ -240,15 +246,17 @@ aclnnStatus aclnnFlashAttentionVarLenScoreV2GetWorkspaceSize(
     int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode, int64_t pseType,
     const aclTensor* softmaxMaxOut, const aclTensor* softmaxSumOut, const aclTensor* softmaxOutOut,
     const aclTensor* attentionOutOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionVarLenScoreV2", workspaceSize, executor, query, key, value,
-                       realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, prefixOptional,
-                       actualSeqQLenOptional, actualSeqKvLenOptional, qStartIdxOptional, kvStartIdxOptional, scaleValue,
-                       keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, pseType,
-                       softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
+  return descend::capi::plan_composed("aclnnFlashAttentionVarLenScoreV2", workspaceSize, executor, query, key, value,
+                                      realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                                      prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional, qStartIdxOptional,
+                                      kvStartIdxOptional, scaleValue, keepProb, preTokens, nextTokens, headNum,
+                                      inputLayout, innerPrecise, sparseMode, pseType, softmaxMaxOut, softmaxSumOut,
+                                      softmaxOutOut, attentionOutOut);
 }
 
-aclnnStatus aclnnFlashAttentionVarLenScoreV2(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionVarLenScoreV2", executor, stream);
+aclnnStatus aclnnFlashAttentionVarLenScoreV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                             aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionVarLenScoreV2", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionVarLenScoreV3GetWorkspaceSize(
@@ -260,15 +268,17 @@ aclnnStatus aclnnFlashAttentionVarLenScoreV3GetWorkspaceSize(
     int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode,
     int64_t pseType, const aclTensor* softmaxMaxOut, const aclTensor* softmaxSumOut, const aclTensor* softmaxOutOut,
     const aclTensor* attentionOutOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionVarLenScoreV3", workspaceSize, executor, query, queryRope, key, keyRope,
-                       value, realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
-                       prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional, qStartIdxOptional,
-                       kvStartIdxOptional, scaleValue, keepProb, preTokens, nextTokens, headNum, inputLayout,
-                       innerPrecise, sparseMode, pseType, softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
+  return descend::capi::plan_composed("aclnnFlashAttentionVarLenScoreV3", workspaceSize, executor, query, queryRope,
+                                      key, keyRope, value, realShiftOptional, dropMaskOptional, paddingMaskOptional,
+                                      attenMaskOptional, prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional,
+                                      qStartIdxOptional, kvStartIdxOptional, scaleValue, keepProb, preTokens,
+                                      nextTokens, headNum, inputLayout, innerPrecise, sparseMode, pseType,
+                                      softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
 }
 
-aclnnStatus aclnnFlashAttentionVarLenScoreV3(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionVarLenScoreV3", executor, stream);
+aclnnStatus aclnnFlashAttentionVarLenScoreV3(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                             aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionVarLenScoreV3", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionVarLenScoreV4GetWorkspaceSize(
@@ -280,15 +290,16 @@ aclnnStatus aclnnFlashAttentionVarLenScoreV4GetWorkspaceSize(
     char* softmaxOutLayout, const aclTensor* softmaxMaxOut, const aclTensor* softmaxSumOut,
     const aclTensor* softmaxOutOut, const aclTensor* attentionOutOut, uint64_t* workspaceSize,
     aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionVarLenScoreV4", workspaceSize, executor, query, key, value,
-                       realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, prefixOptional,
-                       actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue, keepProb, preTokens, nextTokens,
-                       headNum, inputLayout, innerPrecise, sparseMode, softmaxOutLayout, softmaxMaxOut, softmaxSumOut,
-                       softmaxOutOut, attentionOutOut);
+  return descend::capi::plan_composed("aclnnFlashAttentionVarLenScoreV4", workspaceSize, executor, query, key, value,
+                                      realShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                                      prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue,
+                                      keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode,
+                                      softmaxOutLayout, softmaxMaxOut, softmaxSumOut, softmaxOutOut, attentionOutOut);
 }
 
-aclnnStatus aclnnFlashAttentionVarLenScoreV4(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionVarLenScoreV4", executor, stream);
+aclnnStatus aclnnFlashAttentionVarLenScoreV4(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                             aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionVarLenScoreV4", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionScoreGradGetWorkspaceSize(
@@ -299,15 +310,16 @@ aclnnStatus aclnnFlashAttentionScoreGradGetWorkspaceSize(
     double scaleValue, double keepProb, int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout,
     int64_t innerPrecise, int64_t sparseMode, const aclTensor* dqOut, const aclTensor* dkOut, const aclTensor* dvOut,
     const aclTensor* dpseOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionScoreGrad", workspaceSize, executor, query, keyIn, value, dy,
-                       pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional,
-                       softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional, scaleValue, keepProb,
-                       preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, dqOut, dkOut, dvOut,
-                       dpseOut);
+  return descend::capi::plan_composed("aclnnFlashAttentionScoreGrad", workspaceSize, executor, query, keyIn, value, dy,
+                                      pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                                      softmaxMaxOptional, softmaxSumOptional, softmaxInOptional, attentionInOptional,
+                                      prefixOptional, scaleValue, keepProb, preTokens, nextTokens, headNum, inputLayout,
+                                      innerPrecise, sparseMode, dqOut, dkOut, dvOut, dpseOut);
 }
 
-aclnnStatus aclnnFlashAttentionScoreGrad(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionScoreGrad", executor, stream);
+aclnnStatus aclnnFlashAttentionScoreGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                         aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionScoreGrad", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionScoreGradV2GetWorkspaceSize(
@@ -319,15 +331,17 @@ aclnnStatus aclnnFlashAttentionScoreGradV2GetWorkspaceSize(
     int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode,
     int64_t pseType, const aclTensor* dqOut, const aclTensor* dkOut, const aclTensor* dvOut, const aclTensor* dpseOut,
     uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionScoreGradV2", workspaceSize, executor, query, keyIn, value, dy,
-                       pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional,
-                       softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional, qStartIdxOptional,
-                       kvStartIdxOptional, scaleValue, keepProb, preTokens, nextTokens, headNum, inputLayout,
-                       innerPrecise, sparseMode, pseType, dqOut, dkOut, dvOut, dpseOut);
+  return descend::capi::plan_composed("aclnnFlashAttentionScoreGradV2", workspaceSize, executor, query, keyIn, value,
+                                      dy, pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
+                                      softmaxMaxOptional, softmaxSumOptional, softmaxInOptional, attentionInOptional,
+                                      prefixOptional, qStartIdxOptional, kvStartIdxOptional, scaleValue, keepProb,
+                                      preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, pseType,
+                                      dqOut, dkOut, dvOut, dpseOut);
 }
 
-aclnnStatus aclnnFlashAttentionScoreGradV2(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionScoreGradV2", executor, stream);
+aclnnStatus aclnnFlashAttentionScoreGradV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                           aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionScoreGradV2", workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnFlashAttentionUnpaddingScoreGradGetWorkspaceSize(
@@ -339,15 +353,17 @@ aclnnStatus aclnnFlashAttentionUnpaddingScoreGradGetWorkspaceSize(
     double keepProb, int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise,
     int64_t sparseMode, const aclTensor* dqOut, const aclTensor* dkOut, const aclTensor* dvOut,
     const aclTensor* dpseOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionUnpaddingScoreGrad", workspaceSize, executor, query, keyIn, value, dy,
-                       pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional,
-                       softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional,
-                       actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue, keepProb, preTokens, nextTokens,
-                       headNum, inputLayout, innerPrecise, sparseMode, dqOut, dkOut, dvOut, dpseOut);
+  return descend::capi::plan_composed(
+      "aclnnFlashAttentionUnpaddingScoreGrad", workspaceSize, executor, query, keyIn, value, dy, pseShiftOptional,
+      dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional, softmaxSumOptional,
+      softmaxInOptional, attentionInOptional, prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue,
+      keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, dqOut, dkOut, dvOut, dpseOut);
 }
 
-aclnnStatus aclnnFlashAttentionUnpaddingScoreGrad(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionUnpaddingScoreGrad", executor, stream);
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                                  aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionUnpaddingScoreGrad", workspace, workspaceSize, executor,
+                                        stream);
 }
 
 aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV2GetWorkspaceSize(
@@ -360,16 +376,18 @@ aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV2GetWorkspaceSize(
     int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode,
     int64_t pseType, const aclTensor* dqOut, const aclTensor* dkOut, const aclTensor* dvOut, const aclTensor* dpseOut,
     uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionUnpaddingScoreGradV2", workspaceSize, executor, query, keyIn, value, dy,
-                       pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional,
-                       softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional,
-                       actualSeqQLenOptional, actualSeqKvLenOptional, qStartIdxOptional, kvStartIdxOptional, scaleValue,
-                       keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, pseType, dqOut,
-                       dkOut, dvOut, dpseOut);
+  return descend::capi::plan_composed(
+      "aclnnFlashAttentionUnpaddingScoreGradV2", workspaceSize, executor, query, keyIn, value, dy, pseShiftOptional,
+      dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional, softmaxSumOptional,
+      softmaxInOptional, attentionInOptional, prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional,
+      qStartIdxOptional, kvStartIdxOptional, scaleValue, keepProb, preTokens, nextTokens, headNum, inputLayout,
+      innerPrecise, sparseMode, pseType, dqOut, dkOut, dvOut, dpseOut);
 }
 
-aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV2(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionUnpaddingScoreGradV2", executor, stream);
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                                    aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionUnpaddingScoreGradV2", workspace, workspaceSize, executor,
+                                        stream);
 }
 
 aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV3GetWorkspaceSize(
@@ -383,16 +401,18 @@ aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV3GetWorkspaceSize(
     int64_t headNum, char* inputLayout, int64_t innerPrecise, int64_t sparseMode, int64_t pseType,
     const aclTensor* dqOut, const aclTensor* dqRopeOut, const aclTensor* dkOut, const aclTensor* dkRopeOut,
     const aclTensor* dvOut, const aclTensor* dpseOut, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionUnpaddingScoreGradV3", workspaceSize, executor, query, queryRope, keyIn,
-                       keyInRope, value, dy, pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional,
-                       softmaxMaxOptional, softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional,
-                       actualSeqQLenOptional, actualSeqKvLenOptional, qStartIdxOptional, kvStartIdxOptional, scaleValue,
-                       keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, pseType, dqOut,
-                       dqRopeOut, dkOut, dkRopeOut, dvOut, dpseOut);
+  return descend::capi::plan_composed(
+      "aclnnFlashAttentionUnpaddingScoreGradV3", workspaceSize, executor, query, queryRope, keyIn, keyInRope, value, dy,
+      pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional,
+      softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional, actualSeqQLenOptional,
+      actualSeqKvLenOptional, qStartIdxOptional, kvStartIdxOptional, scaleValue, keepProb, preTokens, nextTokens,
+      headNum, inputLayout, innerPrecise, sparseMode, pseType, dqOut, dqRopeOut, dkOut, dkRopeOut, dvOut, dpseOut);
 }
 
-aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV3(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionUnpaddingScoreGradV3", executor, stream);
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV3(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                                    aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionUnpaddingScoreGradV3", workspace, workspaceSize, executor,
+                                        stream);
 }
 
 aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV4GetWorkspaceSize(
@@ -404,15 +424,18 @@ aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV4GetWorkspaceSize(
     double keepProb, int64_t preTokens, int64_t nextTokens, int64_t headNum, char* inputLayout, int64_t innerPrecise,
     int64_t sparseMode, const aclTensor* dqOut, const aclTensor* dkOut, const aclTensor* dvOut,
     const aclTensor* dpseOut, char* softmaxInLayout, uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnFlashAttentionUnpaddingScoreGradV4", workspaceSize, executor, query, keyIn, value, dy,
-                       pseShiftOptional, dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional,
-                       softmaxSumOptional, softmaxInOptional, attentionInOptional, prefixOptional,
-                       actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue, keepProb, preTokens, nextTokens,
-                       headNum, inputLayout, innerPrecise, sparseMode, dqOut, dkOut, dvOut, dpseOut, softmaxInLayout);
+  return descend::capi::plan_composed(
+      "aclnnFlashAttentionUnpaddingScoreGradV4", workspaceSize, executor, query, keyIn, value, dy, pseShiftOptional,
+      dropMaskOptional, paddingMaskOptional, attenMaskOptional, softmaxMaxOptional, softmaxSumOptional,
+      softmaxInOptional, attentionInOptional, prefixOptional, actualSeqQLenOptional, actualSeqKvLenOptional, scaleValue,
+      keepProb, preTokens, nextTokens, headNum, inputLayout, innerPrecise, sparseMode, dqOut, dkOut, dvOut, dpseOut,
+      softmaxInLayout);
 }
 
-aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV4(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnFlashAttentionUnpaddingScoreGradV4", executor, stream);
+aclnnStatus aclnnFlashAttentionUnpaddingScoreGradV4(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                                    aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnFlashAttentionUnpaddingScoreGradV4", workspace, workspaceSize, executor,
+                                        stream);
 }
 
 aclnnStatus aclnnApplyFusedEmaAdamGetWorkspaceSize(const aclTensor* grad, const aclTensor* var, const aclTensor* m,
@@ -420,10 +443,11 @@ aclnnStatus aclnnApplyFusedEmaAdamGetWorkspaceSize(const aclTensor* grad, const 
                                                    double lr, double emaDecay, double beta1, double beta2, double eps,
                                                    int64_t mode, bool biasCorrection, double weightDecay,
                                                    uint64_t* workspaceSize, aclOpExecutor** executor) {
-  return plan_composed("aclnnApplyFusedEmaAdam", workspaceSize, executor, grad, var, m, v, s, step, lr, emaDecay, beta1,
-                       beta2, eps, mode, biasCorrection, weightDecay);
+  return descend::capi::plan_composed("aclnnApplyFusedEmaAdam", workspaceSize, executor, grad, var, m, v, s, step, lr,
+                                      emaDecay, beta1, beta2, eps, mode, biasCorrection, weightDecay);
 }
 
-aclnnStatus aclnnApplyFusedEmaAdam(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {
-  return launch_composed("aclnnApplyFusedEmaAdam", executor, stream);
+aclnnStatus aclnnApplyFusedEmaAdam(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                                   aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnApplyFusedEmaAdam", workspace, workspaceSize, executor, stream);
 }

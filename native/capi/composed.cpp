@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "capi/objects.h"
 #include "capi/operator_call.h"
 #include "descend_composer.h"
 
@@ -43,14 +44,10 @@ std::string described(const Tensor& tensor) {
                 ", \"strides\": ", listed(tensor.strides), ", \"data\": ", reinterpret_cast<uintptr_t>(first), "}");
 }
 
-constexpr const char* kForeign = "is not one that this library created, or has been destroyed already.";
-
-// Hands a call over. The function's name is put before a sentence of the composer that does not begin with it.
 Status compose(const std::string& function, int phase, const std::string& arguments) {
   const descendComposer found = composer;
   if (found == nullptr) {
-    return failure(Code::kFindKernelError, function,
-                   ": PyTorch computes this function. It is there under torch_npu only.");
+    return failure(Code::kFindKernelError, "PyTorch computes this function. It is there under torch_npu only.");
   }
   const std::string call =
       concat("{\"function\": ", quoted(function), ", \"phase\": ", phase, ", \"arguments\": [", arguments, "]}");
@@ -60,8 +57,9 @@ Status compose(const std::string& function, int phase, const std::string& argume
   return {Code{code}, code == 0 ? "" : std::move(sentence)};
 }
 
-// Whether this thread holds the lock of Python. Then a C++ extension calls, by both phases in turn.
-bool holds_python() {
+// Whether the caller holds the lock that the composer takes. Under torch_npu that is Python's, and the caller an
+// extension.
+bool caller_holds_lock() {
   const auto check = holds_lock.load();
   return check != nullptr && check() != 0;
 }
@@ -78,7 +76,7 @@ void CallText::add_tensor(const aclTensor* handle) {
     return;
   }
   const auto tensor = state().tensors.find(handle);
-  text_ += tensor ? described(*tensor) : wrong(kForeign);
+  text_ += tensor ? described(*tensor) : wrong(kNotAlive);
 }
 
 void CallText::add(const aclTensor* handle) {
@@ -98,14 +96,14 @@ void CallText::add(const aclTensorList* handle) {
     }
     text_ += "]";
   } else {
-    text_ += wrong(kForeign);
+    text_ += wrong(kNotAlive);
   }
 }
 
 void CallText::add(const aclIntArray* handle) {
   next();
   const auto numbers = handle == nullptr ? std::nullopt : state().int_arrays.find(handle);
-  text_ += handle == nullptr ? "null" : numbers ? listed(*numbers) : wrong(kForeign);
+  text_ += handle == nullptr ? "null" : numbers ? listed(*numbers) : wrong(kNotAlive);
 }
 
 void CallText::add(const char* text) {
@@ -133,13 +131,13 @@ void CallText::add(bool flag) {
 Status plan_composed_text(const char* function, std::string arguments, uint64_t* workspace_size,
                           aclOpExecutor** executor) {
   remember_call({});
-  if (workspace_size == nullptr) return failure(Code::kParamNullptr, "workspaceSize is null, but must be given.");
-  if (executor == nullptr) return failure(Code::kParamNullptr, "executor is null, but must be given.");
+  if (workspace_size == nullptr) return null_parameter("workspaceSize");
+  if (executor == nullptr) return null_parameter("executor");
   if (Status status = require_no_refusal(); !status.ok()) return {Code::kRuntimeError, status.sentence};
-  // The launch of an extension runs in torch_npu's queue, whose thread would wait for Python for ever where the
-  // extension waits for the queue. Without a queue, torch_npu gives the lock away for the launch, and an error of the
-  // launch makes it forget to take the lock back: the process would end. So it is computed here.
-  const bool at_once = holds_python();
+  // An extension of torch_npu must not be computed in phase 2. With its queue torch_npu may wait for phase 2 with the
+  // lock held, and phase 2 would wait for the lock for ever. Without the queue torch_npu gives the lock away for phase
+  // 2, and does not take it back after an error: the process would end.
+  const bool at_once = caller_holds_lock();
   DESCEND_RETURN_IF_ERROR(compose(function, at_once ? 3 : 1, arguments));
   auto call = std::make_shared<ComposedCall>(function, std::move(arguments));
   call->computed = at_once;
@@ -148,11 +146,12 @@ Status plan_composed_text(const char* function, std::string arguments, uint64_t*
   return {};
 }
 
-aclnnStatus launch_composed(const char* function, aclOpExecutor* executor, aclrtStream stream) noexcept {
+aclnnStatus launch_composed(const char* function, void*, uint64_t, aclOpExecutor* executor,
+                            aclrtStream stream) noexcept {
   return boundary(
       function,
       [&]() -> Status {
-        if (executor == nullptr) return failure(Code::kParamNullptr, "executor is null, but must be given.");
+        if (executor == nullptr) return null_parameter("executor");
         const auto found = state().composed.find(executor);
         if (!found || (*found)->function != function) {
           return failure(Code::kParamInvalid, "executor has been used or destroyed already, or is not one for this ",

@@ -47,7 +47,9 @@ aclnnStatus plan_composed(const char* function, uint64_t* workspace_size, aclOpE
       Code::kRuntimeError, Code::kInner);
 }
 
-// Phase 2. The call runs on the caller's thread, once the stream is idle, unless phase 1 has computed it.
-aclnnStatus launch_composed(const char* function, aclOpExecutor* executor, aclrtStream stream) noexcept;
+// Phase 2. The call runs on the caller's thread, once the stream is idle, unless phase 1 has computed it. It needs no
+// workspace.
+aclnnStatus launch_composed(const char* function, void* workspace, uint64_t workspace_size, aclOpExecutor* executor,
+                            aclrtStream stream) noexcept;
 
 }  // namespace descend::capi

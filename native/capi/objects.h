@@ -5,9 +5,9 @@
 
 namespace descend::capi {
 
-inline Status not_alive(const char* name) {
-  return failure(Code::kParamInvalid, name, " is not one that this library created, or has been destroyed already.");
-}
+inline constexpr const char* kNotAlive = "is not one that this library created, or has been destroyed already.";
+
+inline Status not_alive(const char* name) { return failure(Code::kParamInvalid, name, " ", kNotAlive); }
 
 inline Status null_parameter(const char* name) {
   return failure(Code::kParamNullptr, name, " is null, but must be given.");

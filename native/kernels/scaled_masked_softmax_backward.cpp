@@ -8,6 +8,7 @@
 #include "kernels/doubles-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/shared-inl.h"
+#include "kernels/softmax_range.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
@@ -37,12 +38,10 @@ struct SoftmaxBackwardProgram {
   static HWY_INLINE auto finish(const V* totals, const double* scalars, V* row) {
     const Tag<double> d;
     const auto rounded = [&](Vector<double> v) HWY_ATTR { return widen_to_double(d, narrow_double<W>(d, v)); };
-    // Up to half the last place of the largest number: a difference with dy then stays finite, whatever dy is.
-    constexpr double kMost = static_cast<double>(std::numeric_limits<W>::max()) * std::numeric_limits<W>::epsilon() / 4;
     const auto factor = rounded(splat(scalars[kScaleFactor]));  // as map gets it
     row[kTotal] = rounded(hn::Mul(totals[0], factor));
     if constexpr (kRest < kTerms) row[kRest] = hn::MulSub(totals[0], factor, row[kTotal]);
-    return hn::Le(hn::Abs(row[kTotal]), splat(kMost));
+    return hn::Le(hn::Abs(row[kTotal]), splat(kMostSum<W>));
   }
 
   template <class V>

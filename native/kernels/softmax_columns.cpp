@@ -15,6 +15,7 @@
 #include "kernels/log-inl.h"
 #include "kernels/prefetch-inl.h"
 #include "kernels/run_rows.h"
+#include "kernels/softmax_range.h"
 #include "kernels/spread-inl.h"
 
 namespace descend::kernels {
@@ -254,15 +255,13 @@ HWY_NOINLINE void backward_stripe(const Stripe& stripe, bool streams, const Rows
     });
   });
   sums.join(stripe, std::plus<>());
-  // The sum; of softmax with what it loses by its rounding. One up to half the last place of the largest number leaves
-  // a difference with dy finite, whatever dy is.
-  constexpr double kMost = static_cast<double>(std::numeric_limits<W>::max()) * std::numeric_limits<W>::epsilon() / 4;
+  // The sum; of softmax with what it loses by its rounding.
   Numbers<W> high, low;
   bool fits = true;
   for (int64_t c = 0; c < whole_packs<W>(stripe.columns); ++c) {
     high.at[c] = static_cast<W>(sums.at[c]);
     low.at[c] = static_cast<W>(sums.at[c] - static_cast<double>(high.at[c]));
-    fits = fits && std::abs(sums.at[c]) <= kMost;
+    fits = fits && std::abs(sums.at[c]) <= kMostSum<W>;
   }
   if (HWY_UNLIKELY(!fits)) return exact_stripe<kKind, T>(stripe, in, sums, dx);
   write_rows(streams, stripe, dx, next, [&](auto extent, int64_t r, int64_t c, size_t k) DESCEND_INLINED {

@@ -50,7 +50,7 @@ class Function:
 
     name: str
     header: str
-    """The part of aclnnop/aclnn_HEADER.h."""
+    """HEADER in aclnnop/aclnn_HEADER.h."""
     signature: str
     """Parameters with commas between: ``out`` before those that are written, and after = the name in Python if that
     does not follow from CANN's."""

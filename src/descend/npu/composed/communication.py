@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, distributed
 
 from descend.npu.composed.arithmetic import check_float, wide
-from descend.npu.composed.refusal import refuse
+from descend.npu.composed.refusal import refuse, refuse_quantized
 
 WITHOUT_EFFECT = {"comm_turn", "comm_mode"}
 """Parameters that say how a processor is to communicate."""
@@ -164,7 +164,6 @@ def npu_alltoallv_gmm(
     operator = "npu_alltoallv_gmm"
     shared, weights, experts = _experts(operator, gmm_x, gmm_weight, ep_world_size, send_counts, recv_counts, options)
     group = _group(operator, hcom, ep_world_size)
-    _check_rows(operator, "send_counts", send_counts, gmm_x)
     got = _exchanged(gmm_x, send_counts, recv_counts, experts, group)
     pieces = got.split([*recv_counts])
     rows = torch.cat([pieces[i] for i in _by_expert(ep_world_size, experts)])
@@ -185,7 +184,6 @@ def npu_gmm_alltoallv(
     operator = "npu_gmm_alltoallv"
     shared, weights, experts = _experts(operator, gmm_x, gmm_weight, ep_world_size, send_counts, recv_counts, options)
     group = _group(operator, hcom, ep_world_size)
-    _check_rows(operator, "send_counts", send_counts, gmm_x)
     order = _by_expert(ep_world_size, experts)
     pieces = _of_experts(gmm_x, weights, send_counts).to(gmm_x.dtype).split([send_counts[i] for i in order])
     back = sorted(range(len(order)), key=order.__getitem__)
@@ -237,12 +235,10 @@ def _group(operator: str, hcom: str, size: int | None = None) -> Any:
 
 
 def _refuse(operator: str, options: dict[str, Any], reduce_op: str = "sum") -> None:
-    """Refuses what belongs to quantized products."""
+    """Refuses other sums, and what belongs to quantized products."""
     if reduce_op != "sum":
         refuse(operator, "reduce_op", repr(reduce_op), "must be 'sum'")
-    for name, given in options.items():
-        if name not in WITHOUT_EFFECT and given is not None:
-            refuse(operator, name, "given", "must be None: what is quantized is not served")
+    refuse_quantized(operator, **{name: given for name, given in options.items() if name not in WITHOUT_EFFECT})
 
 
 def _check(operator: str, left: Tensor, right: Tensor, bias: Tensor | None, dims: Sequence[int] = (2,)) -> None:
@@ -262,11 +258,6 @@ def _check_divides(operator: str, name: str, tensor: Tensor, dim: int, size: int
 def _check_axes(operator: str, axes: Sequence[int] | None, only: list[int]) -> None:
     if axes and [*axes] != only:
         refuse(operator, "all2all_axes", list(axes), f"must be None or {only}")
-
-
-def _check_rows(operator: str, name: str, counts: Sequence[int], rows: Tensor) -> None:
-    if sum(counts) != rows.shape[0]:
-        refuse(operator, name, f"{sum(counts)} in sum", f"has as many as gmm_x has rows, {rows.shape[0]}")
 
 
 def _experts(
@@ -291,6 +282,9 @@ def _experts(
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
         if len(counts) != size * experts or any(count < 0 for count in counts):
             refuse(operator, name, list(counts), f"has {size * experts} numbers, none below 0")
+    if sum(send_counts) != x.shape[0]:
+        got = f"{sum(send_counts)} in sum"
+        refuse(operator, "send_counts", got, f"has as many as gmm_x has rows, {x.shape[0]}")
     if (mm_x is None) != (mm_weight is None):
         refuse(operator, "mm_x or mm_weight", "None", "both or neither are given")
     if mm_x is None:

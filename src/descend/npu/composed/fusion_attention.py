@@ -147,7 +147,7 @@ def rope_grad(
 
 
 def _check_mask(operator: str, mask: Tensor | None, call: dict[str, Any]) -> None:
-    """Dropout by a mask is not there: in `Dropout` seed and offset give it."""
+    """Refuses dropout: here it follows from a seed and an offset, and these functions are given a mask."""
     if call["keep_prob"] < 1:
         got = "null" if mask is None else "given"
         refuse(operator, "dropMaskOptional", got, f"dropout is not served: keepProb is {call['keep_prob']}")

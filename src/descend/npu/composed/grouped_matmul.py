@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import check_float, wide
-from descend.npu.composed.refusal import refuse
+from descend.npu.composed.refusal import refuse, refuse_quantized
 
 OPERATOR = "npu_grouped_matmul"
 List = Sequence[Tensor]
@@ -51,8 +51,8 @@ def npu_grouped_matmul(
     per_token_scale_dtype: int | None = None,
 ) -> list[Tensor]:
     """See the module. ``group_list`` has the ends of the groups, or for group_list_type 1 their sizes."""
-    _refuse_quantized(
-        scale=scale, offset=offset, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset,
+    refuse_quantized(
+        OPERATOR, scale=scale, offset=offset, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset,
         per_token_scale=per_token_scale, activation_input=activation_input,
         activation_quant_scale=activation_quant_scale, activation_quant_offset=activation_quant_offset,
     )  # fmt: skip
@@ -146,12 +146,9 @@ def check_call(
     tuning_config: Sequence[int] | None = None, **quantized: List | None,
 ) -> None:  # fmt: skip
     """Refuses what the aclnn functions do not compute. What depends on the numbers in group_list is checked later."""
-    _refuse_quantized(**quantized)
+    refuse_quantized(OPERATOR, **quantized)
     _check(x, weight, bias, split_item, act_type)
-    if isinstance(group_list, Tensor):
-        _check_ends(group_list)
-    if group_list_type not in (0, 1):
-        refuse(OPERATOR, "group_list_type", group_list_type, "may be 0 or 1")
+    _check_ends(group_list, group_list_type)
     given = 0 if group_list is None else len(group_list)
     kind = _kind(x, None, group_type if group_type is not None else 0 if given else -1)
     if kind == 2:
@@ -217,12 +214,6 @@ def _biases(bias: List | None, count: int) -> list[Tensor | None]:
     return list(each)
 
 
-def _refuse_quantized(**given: List | None) -> None:
-    for name, tensors in given.items():
-        if tensors:
-            refuse(OPERATOR, name, "given", "must be None: what is quantized is not served")
-
-
 def _check(x: List, weight: List, bias: List | None, split: int, act_type: int) -> None:
     if act_type:
         refuse(OPERATOR, "act_type", act_type, "must be 0: an activation is not served")
@@ -252,10 +243,7 @@ def _kind(x: List, group_list: Tensor | Sequence[int] | None, group_type: int | 
 def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | None:
     if group_list is None or (not isinstance(group_list, Tensor) and not group_list):
         return None
-    if isinstance(group_list, Tensor):
-        _check_ends(group_list)
-    if kind not in (0, 1):
-        refuse(OPERATOR, "group_list_type", kind, "may be 0 or 1")
+    _check_ends(group_list, kind)
     numbers = [int(number) for number in (group_list.tolist() if isinstance(group_list, Tensor) else group_list)]
     ends = numbers
     if kind == 1:
@@ -265,9 +253,11 @@ def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | N
     return ends
 
 
-def _check_ends(group_list: Tensor) -> None:
-    if group_list.dim() != 1 or group_list.dtype not in (torch.int64, torch.int32):
+def _check_ends(group_list: Tensor | Sequence[int] | None, kind: int) -> None:
+    if isinstance(group_list, Tensor) and (group_list.dim() != 1 or group_list.dtype not in (torch.int64, torch.int32)):
         refuse(OPERATOR, "group_list", f"of shape {list(group_list.shape)} and {group_list.dtype}", "is [E] of int64")
+    if kind not in (0, 1):
+        refuse(OPERATOR, "group_list_type", kind, "may be 0 or 1")
 
 
 def _output_dtype(given: int | torch.dtype, dtype: torch.dtype) -> torch.dtype:

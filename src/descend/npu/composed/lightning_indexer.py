@@ -186,7 +186,7 @@ def npu_dense_lightning_indexer_softmax_lse(
         seen = most > -torch.inf
         sums = (block.scores - most.unsqueeze(-1)).exp_().sum(-1)
         largest[block.rows], total[block.rows] = most.where(seen, limits.min), sums.where(seen, limits.max)
-    shape = [1, rows] if layout == "TND" else [query_index.shape[0], 1, query_index.shape[1]]
+    shape = _shape_by_query(query_index, layout)
     return largest.view(shape), total.view(shape)
 
 
@@ -224,7 +224,7 @@ def npu_dense_lightning_indexer_grad_kl_loss(
         operator, index, layout, query, key, query_rope, key_rope, softmax_max, softmax_sum, scale_value
     )
     rows = len(index.query)
-    shape = [1, rows] if layout == "TND" else [query_index.shape[0], 1, query_index.shape[1]]
+    shape = _shape_by_query(query_index, layout)
     for name, tensor in (("softmax_max_index", softmax_max_index), ("softmax_sum_index", softmax_sum_index)):
         check_shape(operator, name, tensor, shape, "the statistics")
     most, sums = (wide(statistic).reshape(rows, 1) for statistic in (softmax_max_index, softmax_sum_index))
@@ -234,6 +234,11 @@ def npu_dense_lightning_indexer_grad_kl_loss(
         own = (block.scores - most[block.rows]).exp_().div_(sums[block.rows])
         loss += _step(block, probabilities, own, gradients)
     return *gradients.results(query_index, key_index, weights), _loss(loss)
+
+
+def _shape_by_query(query: Tensor, layout: str) -> list[int]:
+    """Of statistics with a number for each query."""
+    return [1, query.shape[0]] if layout == "TND" else [query.shape[0], 1, query.shape[1]]
 
 
 def _loss(loss: Tensor) -> Tensor:

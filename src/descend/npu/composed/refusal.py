@@ -9,6 +9,13 @@ class RefusedError(RuntimeError):
     """A call that is not served. A RuntimeError, since torch_npu raises that for calls that it refuses."""
 
 
+def refuse_quantized(operator: str, **given: object) -> None:
+    """Refuses what belongs to quantized products: each must be None, or an empty list."""
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, (list, tuple)) and not value):
+            refuse(operator, name, "given", "must be None: what is quantized is not served")
+
+
 def refuse(operator: str, parameter: str, got: object, served: str) -> NoReturn:
     """Raises RefusedError with a sentence: the operator, the parameter, its value, and what it may be."""
     raise RefusedError(f"{operator}: {parameter} is {got}, but {served}.")

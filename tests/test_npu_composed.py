@@ -27,7 +27,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1.2e-3, t
 
 
 def near(got: Tensor, wanted: Tensor, what: str = "", size: float = 0.1) -> None:
-    """Rounded once to the dtype of ``got``, or for sums to a few units of the largest number, or of a term, ``size``."""
+    """Rounded once to the dtype of ``got``, or for sums to a few units of the largest number, or term: ``size``."""
     assert got.shape == wanted.shape, (what, got.shape, wanted.shape)
     assert torch.equal(got.isnan(), wanted.isnan()), what
     if wanted.numel():

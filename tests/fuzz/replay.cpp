@@ -1,7 +1,7 @@
 // Replays inputs of the fuzzer, without libFuzzer: replay [--threads N] [--variations N] FOLDER... With threads all of
 // them make calls at once, each with the inputs in an order of its own. Variations are made of the inputs at random and
-// follow no branches, but without sanitizers they are many times as fast. One that is answered wrongly is written to
-// the file replay-found.
+// follow no branches, but without sanitizers they are many times as fast. Each thread makes its share of them. One that
+// is answered wrongly is written to the file replay-found.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 using Input = std::vector<uint8_t>;
 
-Input current;
+thread_local Input current;
 
 // In a signal's handler.
 void keep_current(int) {
@@ -62,7 +62,6 @@ Input variation(const std::vector<Input>& inputs, std::mt19937_64& random) {
 }
 
 void run_variations(const std::vector<Input>& inputs, uint64_t count) {
-  for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(signal, keep_current);
   std::mt19937_64 random(std::random_device{}());
   for (uint64_t i = 0; i < count; ++i) {
     current = variation(inputs, random);
@@ -93,6 +92,9 @@ int main(int argc, char** argv) {
   }
   std::sort(files.begin(), files.end());
   std::vector<Input> inputs;
+  for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
+    if (variations > 0) std::signal(signal, keep_current);
+  }
   for (const auto& file : files) {
     std::ifstream stream(file, std::ios::binary);
     inputs.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
@@ -102,15 +104,15 @@ int main(int argc, char** argv) {
   if (!fuzz::is_alone) fuzz::expect("descendSetProduct", descendSetProduct("host"), {0});
   std::vector<std::thread> all;
   for (size_t t = 0; t < threads; ++t) {
-    all.emplace_back([&inputs, t, threads] {
+    all.emplace_back([&inputs, t, threads, variations] {
       for (size_t i = 0; i < inputs.size(); ++i) {
         const auto& input = inputs[(i + t * inputs.size() / threads) % inputs.size()];
         fuzz::run(input.data(), input.size());
       }
+      run_variations(inputs, variations * (t + 1) / threads - variations * t / threads);
     });
   }
   for (std::thread& thread : all) thread.join();
-  if (threads == 1 && variations > 0) run_variations(inputs, variations);
   fuzz::expect("aclFinalize", aclFinalize(), {0});
   std::printf("%zu inputs, %zu threads, %" PRIu64 " variations; %" PRIu64 " statuses were compared\n", inputs.size(),
               threads, variations, fuzz::calls_checked.load());

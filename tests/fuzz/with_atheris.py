@@ -44,6 +44,7 @@ def main() -> None:
     # It names each module on the way.
     with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["descend", "fuzz"]):
         target = importlib.import_module(f"fuzz.{name}")
+        importlib.import_module("fuzz.commands").drawn_one_in = 16
     for parser in PARSERS:
         with contextlib.suppress(ImportError):
             follow(importlib.import_module(parser))

@@ -38,7 +38,7 @@ def width(stream: TextIO) -> int:
 def progress() -> Progress:
     """A progress bar on stderr, removed when done. Nothing is shown if stderr is no terminal."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True, quiet=not sys.stderr.isatty()), transient=True)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def heading(text: str) -> Text:

@@ -64,19 +64,51 @@ HWY_INLINE void for_each_two(int64_t n, F f) {
   });
 }
 
+// Calls f(count, extent, j) for `count` vectors at j, a constant, for all of n elements: for two as long as there are
+// two, then for one. A half of a head of 32 is one vector of AVX-512, which as a part of a pack took twice as long.
+template <class W, class F>
+HWY_INLINE void for_two_or_one(int64_t n, F f) {
+  constexpr int64_t kLanes = kVectorLanes<W>;
+  int64_t j = 0;
+  for (; j + 2 * kLanes <= n; j += 2 * kLanes) f(std::integral_constant<size_t, 2>(), Full(), j);
+  if (j + kLanes <= n) {
+    f(std::integral_constant<size_t, 1>(), Full(), j);
+    j += kLanes;
+  }
+  if (j < n) f(std::integral_constant<size_t, 1>(), Part{static_cast<size_t>(n - j)}, j);
+}
+
+// As many vectors as for_two_or_one() has.
+template <class Extent, class V, class T>
+HWY_INLINE void store_two_or_one(Extent extent, const V (&v)[2], T* p) {
+  store_pair<false, Nan::kOfBfloat16>(extent, v[0], v[1], p, 0);
+}
+template <class V, class T>
+HWY_INLINE void store_two_or_one(Full, const V (&v)[1], T* p) {
+  if constexpr (sizeof(T) == 2) {
+    hn::StoreU(narrow<Nan::kOfBfloat16>(T(), v[0]), Bits16<Wide<T>>(), reinterpret_cast<uint16_t*>(p));
+  } else {
+    hn::StoreU(v[0], Tag<T>(), p);
+  }
+}
+template <class V, class T>
+HWY_INLINE void store_two_or_one(Part part, const V (&v)[1], T* p) {
+  store_vector<false, Nan::kOfBfloat16>(part, v[0], p, 0);
+}
+
 // n pairs as halves.
 template <bool kBack, class T>
 HWY_INLINE void turn_halves(const Members<const T>& from, const Members<const T>& cos, const Members<const T>& sin,
                             const Members<T>& to, int64_t n) {
   using V = Vector<Wide<T>>;
-  for_each_two<Wide<T>>(n, [&](auto extent, int64_t j, size_t k) DESCEND_INLINED {
-    V a[2], b[2];
-    each<2>([&](size_t l) DESCEND_INLINED {
-      const auto at = [&](const T* p) DESCEND_INLINED { return load(extent, p + j, k + l); };
+  for_two_or_one<Wide<T>>(n, [&](auto count, auto extent, int64_t j) DESCEND_INLINED {
+    V a[count], b[count];
+    each<count>([&](size_t l) DESCEND_INLINED {
+      const auto at = [&](const T* p) DESCEND_INLINED { return load(extent, p + j, l); };
       turn<kBack>(at(from.a), at(from.b), at(cos.a), at(cos.b), at(sin.a), at(sin.b), a[l], b[l]);
     });
-    store_pair<false, Nan::kOfBfloat16>(extent, a[0], a[1], to.a + j, k);
-    store_pair<false, Nan::kOfBfloat16>(extent, b[0], b[1], to.b + j, k);
+    store_two_or_one(extent, a, to.a + j);
+    store_two_or_one(extent, b, to.b + j);
   });
 }
 

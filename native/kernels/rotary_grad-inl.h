@@ -19,20 +19,20 @@ template <bool kFirst, class T>
 HWY_INLINE void grad_halves(const Members<const T>& dy, const Members<const T>& x, const Members<const T>& cos,
                             const Members<const T>& sin, const Members<T>& dx, int64_t n, Wide<T>* sums, int64_t room) {
   using W = Wide<T>;
-  for_each_two<W>(n, [&](auto extent, int64_t j, size_t k) DESCEND_INLINED {
-    Vector<W> a[2], b[2];
-    each<2>([&](size_t l) DESCEND_INLINED {
-      const auto at = [&](const T* p) DESCEND_INLINED { return load(extent, p + j, k + l); };
+  for_two_or_one<W>(n, [&](auto count, auto extent, int64_t j) DESCEND_INLINED {
+    Vector<W> a[count], b[count];
+    each<count>([&](size_t l) DESCEND_INLINED {
+      const auto at = [&](const T* p) DESCEND_INLINED { return load(extent, p + j, l); };
       const auto da = at(dy.a), db = at(dy.b), xa = at(x.a), xb = at(x.b);
-      W* const to = sums + j + (k + l) * kVectorLanes<W>;
+      W* const to = sums + j + l * kVectorLanes<W>;
       add_product<kFirst>(da, xa, to);
       add_product<kFirst>(db, xb, to + room);
       add_product<kFirst>(da, hn::Neg(xb), to + 2 * room);
       add_product<kFirst>(db, xa, to + 3 * room);
       turn<true>(da, db, at(cos.a), at(cos.b), at(sin.a), at(sin.b), a[l], b[l]);
     });
-    store_pair<false, Nan::kOfBfloat16>(extent, a[0], a[1], dx.a + j, k);
-    store_pair<false, Nan::kOfBfloat16>(extent, b[0], b[1], dx.b + j, k);
+    store_two_or_one(extent, a, dx.a + j);
+    store_two_or_one(extent, b, dx.b + j);
   });
 }
 

@@ -56,31 +56,43 @@ class Sums {
       const int64_t begin = HWY_MAX(from - o * inner, 0), stop = HWY_MIN(to - o * inner, inner);
       for (int64_t c = first; c < end; ++c) {
         RowCursor<P::kTensors> cursor(cut_.inner, begin);
-        for (int64_t i = begin; i < stop; ++i, cursor.next()) {
+        for (int64_t i = begin; i < stop;) {
+          const int64_t term = o * inner + i;
+          const int64_t count = HWY_MIN(HWY_MIN(stop - i, cursor.left()), stripe_ - term % stripe_);
           typename P::Grid::Strides at;
           for (int t = 0; t < P::kTensors; ++t) {
             at[t] = base[t] + outer.at()[t] + c * cut_.step[t] + cursor.at()[t];
           }
-          row(at, c - first, o * inner + i, from, to);
+          rows(at, cursor.step(), c - first, term, count);
+          const int64_t next = term + count;
+          if (cut_.terms > stripe_ && (next % stripe_ == 0 || next == to)) {
+            add_columns(sums_ + (c - first) * each_, each_, term / stripe_ == from / stripe_,
+                        totals_ + (c - first) * each_);
+          }
+          i += count;
+          cursor.go_on(count);
         }
       }
     }
   }
 
-  // Term number r of those from `from` to `to`, of sum number c of the tile.
-  HWY_INLINE void row(const typename P::Grid::Strides& at, int64_t c, int64_t r, int64_t from, int64_t to) {
+  // Terms of one stripe, `count` from number `term` on, of sum number c of the tile.
+  HWY_INLINE void rows(typename P::Grid::Strides at, const typename P::Grid::Strides& step, int64_t c, int64_t term,
+                       int64_t count) {
     W* const sums = sums_ + c * each_;
-    const Rows<T> place{p_.dx + at[P::kDx], p_.columns};
-    T* const dx = streams_ ? stage_.rows(place, p_.columns).data : place.data;
-    const T *dy = p_.dy + at[P::kDy], *x = p_.x + at[P::kX], *cos = p_.cos + at[P::kCos], *sin = p_.sin + at[P::kSin];
-    if (r % stripe_ == 0) {
-      grad_row<true>(p_.pairing, dy, x, cos, sin, dx, p_.columns, j_, n_, sums, room_);
-    } else {
-      grad_row<false>(p_.pairing, dy, x, cos, sin, dx, p_.columns, j_, n_, sums, room_);
+    bool begins = term % stripe_ == 0;
+    for (int64_t i = 0; i < count; ++i, begins = false) {
+      const Rows<T> place{p_.dx + at[P::kDx], p_.columns};
+      T* const dx = streams_ ? stage_.rows(place, p_.columns).data : place.data;
+      const T *dy = p_.dy + at[P::kDy], *x = p_.x + at[P::kX], *cos = p_.cos + at[P::kCos], *sin = p_.sin + at[P::kSin];
+      if (begins) {
+        grad_row<true>(p_.pairing, dy, x, cos, sin, dx, p_.columns, j_, n_, sums, room_);
+      } else {
+        grad_row<false>(p_.pairing, dy, x, cos, sin, dx, p_.columns, j_, n_, sums, room_);
+      }
+      if (streams_) stage_.stream(place, 1, p_.columns);
+      for (int t = 0; t < P::kTensors; ++t) at[t] += step[t];
     }
-    if (streams_) stage_.stream(place, 1, p_.columns);
-    if (cut_.terms <= stripe_ || (r % stripe_ != stripe_ - 1 && r != to - 1)) return;
-    add_columns(sums, each_, r / stripe_ == from / stripe_, totals_ + c * each_);
   }
 
   // The tile's sum number c to its slot or to where it ends.

@@ -57,14 +57,27 @@ class RowCursor {
     }
   }
 
-  void next() {
-    for (int d = grid_.rank - 1; d >= 0; --d) {
-      go(d, 1);
-      if (++index_[d] < grid_.dims[d].size) return;
+  // How many rows there are from here on that step() leads along, this one included.
+  int64_t left() const {
+    const int last = grid_.rank - 1;
+    return last < 0 ? 1 : grid_.dims[last].size - index_[last];
+  }
+
+  typename RowGrid<kTensors>::Strides step() const {
+    return grid_.rank > 0 ? grid_.dims[grid_.rank - 1].strides : typename RowGrid<kTensors>::Strides{};
+  }
+
+  // By so many rows, at most left().
+  void go_on(int64_t rows) {
+    for (int d = grid_.rank - 1; d >= 0; --d, rows = 1) {
+      go(d, rows);
+      index_[d] += rows;
+      if (index_[d] < grid_.dims[d].size) return;
       go(d, -index_[d]);
       index_[d] = 0;
     }
   }
+  void next() { go_on(1); }
 
   const typename RowGrid<kTensors>::Strides& at() const { return at_; }
 

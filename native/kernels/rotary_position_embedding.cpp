@@ -34,14 +34,12 @@ void turn_rows(const Turn<T>& p, int64_t first, int64_t end, bool streams) {
         });
         break;
       case Pairing::kNeighbours:
-        turn_each([&](const T* from, const T* cos, const T* sin, T* to) DESCEND_INLINED {
-          turn_row_of_neighbours<kBack>(from, cos, sin, to, p.columns);
-        });
+        turn_each([&](const T* from, const T* cos, const T* sin, T* to)
+                      DESCEND_INLINED { turn_row_of_neighbours<kBack>(from, cos, sin, to, p.columns); });
         break;
       case Pairing::kMixed:
-        turn_each([&](const T* from, const T* cos, const T* sin, T* to) DESCEND_INLINED {
-          turn_mixed<kBack>(from, cos, sin, to, p.columns);
-        });
+        turn_each([&](const T* from, const T* cos, const T* sin, T* to)
+                      DESCEND_INLINED { turn_mixed<kBack>(from, cos, sin, to, p.columns); });
     }
     row += n;
     cursor.go_on(n);

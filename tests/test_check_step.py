@@ -531,10 +531,10 @@ def test_failures_come_first_whatever_their_errors_are():
 def test_folders_that_are_no_dumps(tmp_path, capsys):
     (tmp_path / "x.npy").touch()
     assert "has no dump.json, in which msprobe describes" in fails(capsys, "check", tmp_path)
-    assert "is no folder that msprobe dumped; to judge a file, name its golden" in fails(
+    assert f"name a file with its golden results, too: descend check {tmp_path}/x.npy GOLDEN." in fails(
         capsys, "check", tmp_path / "x.npy"
     )
-    assert f"{tmp_path}/no is no folder" in fails(capsys, "check", tmp_path / "no")
+    assert f"{tmp_path}/no does not exist" in fails(capsys, "check", tmp_path / "no")
 
 
 def test_links_in_circles_end_and_unreadable_folders_are_named(step, capsys, monkeypatch):

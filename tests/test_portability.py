@@ -204,3 +204,4 @@ def test_command_line(capsys):
     ):
         assert words in fails(capsys, *command, wrong)
     assert "give it as the option --dim." in fails(capsys, "portability", "swi_glu", "x=float:4x8", "dim=1")
+    assert "'x=4x8' names no dtype: write NAME=DTYPE:SHAPE" in fails(capsys, "portability", "swi_glu", "x=4x8")

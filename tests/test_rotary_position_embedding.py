@@ -192,6 +192,9 @@ print(json.dumps(found[0]))
             call = self.layout((2, 6), (2, 6), 0)
             call[4 if self.OP == GRADIENT else 3] = 2
             phase1(self.OP, *call)
+        demand = "but must have 4 dimensions: the last as that of "
+        with refused(561002, self.OP, "cos has shape [4, 16]", demand, "[2, 3, 4, 16]"):
+            phase1(self.OP, *self.layout((2, 3, 4, 16), (4, 16), 0))
 
     def test_the_layouts_of_the_page(self):
         b, s, n = 2, 3, 5

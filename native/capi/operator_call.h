@@ -117,7 +117,11 @@ inline aclnnStatus launch(const Operator& op, void* workspace, uint64_t workspac
     const auto fail = [&](Code code, const char* sentence) { return failure(code, op.c_name, ": ", sentence); };
     if (executor == nullptr) return fail(Code::kParamNullptr, "executor is null, but must be given.");
     const auto found = state().executors.find(executor);
-    if (!found) return fail(Code::kParamInvalid, "executor has been used or destroyed already, or is not one.");
+    if (!found) {
+      return fail(Code::kParamInvalid,
+                  "executor has been used or destroyed already, or is not one. It serves one call, unless "
+                  "aclSetAclOpExecutorRepeatable makes it repeatable.");
+    }
     if (const Status status = require_initialized(); !status.ok()) {
       return fail(Code::kRuntimeError, status.sentence.c_str());
     }

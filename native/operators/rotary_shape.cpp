@@ -104,8 +104,9 @@ Status check_rotary(const Call& call, const RotaryParameters& p) {
   }
   DESCEND_RETURN_IF_ERROR(has_shape(p.sin, p.cos));
   if (!broadcasts(cos, x)) {
-    return invalid(call.name(p.cos), " has shape ", to_string(cos), ", but must have the last dimension of ",
-                   call.name(p.x), " and, before it, 1 or its sizes; that has shape ", to_string(x), ".");
+    return invalid(call.name(p.cos), " has shape ", to_string(cos), ", but must have ", x.size(),
+                   " dimensions: the last as that of ", call.name(p.x), ", each other 1 or as that of ", call.name(p.x),
+                   ", whose shape is ", to_string(x), ".");
   }
   for (const int i : p.like_cos) DESCEND_RETURN_IF_ERROR(has_shape(i, p.cos));
   return call.on_host() ? Status() : check_product(call, p);

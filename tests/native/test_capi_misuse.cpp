@@ -483,6 +483,7 @@ TEST_CASE("the second phase: executors and workspaces that will not do") {
   CHECK(aclrtSynchronizeStream(nullptr) == 0);
   CHECK(problem.dx.finite());
   REFUSED(ACLNN_ERR_PARAM_INVALID, who, second(small, launch.size));
+  CHECK(sentence().find("unless aclSetAclOpExecutorRepeatable makes it repeatable") != std::string::npos);
   REFUSED(ACLNN_ERR_PARAM_INVALID, "aclDestroyAclOpExecutor", aclDestroyAclOpExecutor(launch.executor));
   REFUSED(ACLNN_ERR_PARAM_INVALID, "aclSetAclOpExecutorRepeatable", aclSetAclOpExecutorRepeatable(launch.executor));
 }

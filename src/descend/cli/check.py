@@ -115,8 +115,13 @@ def check(
 def _step(actual: str, third_party: str | None, judge: Judge) -> Verdicts:
     """Verdicts on the calls in a dump, each computed anew."""
     for path in (actual, *([third_party] if third_party else [])):
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} does not exist.")
         if not Path(path).is_dir():
-            raise ValueError(f"{path} is no folder that msprobe dumped; to judge a file, name its golden results, too.")
+            raise ValueError(
+                f"{path} is a file. To judge it, name a file with its golden results, too: descend check {path} "
+                "GOLDEN. One argument alone must be a folder that msprobe dumped."
+            )
     step, other = Step(Path(actual)), Step(Path(third_party)) if third_party else None
     rows = [Row(name, "", "", False, problem) for name, problem in step.problems.items()]
     with output.progress() as bar:

@@ -161,4 +161,10 @@ def write_results(files: Sequence[TensorFile], results: Tensors) -> None:
     for file in files:
         if file.name is not None and file.name not in results:
             raise ValueError(f"{file.name!r} was not computed.")
+        if file.name is None and file.path.suffix in (".npy", ".bin") and len(results) > 1:
+            raise ValueError(
+                f"{file.path}: a {file.path.suffix} file holds one tensor, and there are {len(results)} results "
+                f"({', '.join(results)}). Name a .npz file for all, or a file for each, as in -o "
+                f"{next(iter(results))}={file.path}."
+            )
         write(file.path, results if file.name is None else {file.name: results[file.name]})

@@ -49,6 +49,8 @@ def tensor_spec(text: str) -> tuple[str, TensorSpec | None]:
         shape = () if dims in _SCALAR else parse_shape(dims)
     except TensorFileError:
         raise ValueError(f"{text!r} is not a tensor: write {_SYNTAX}.") from None
+    if not dtype or dtype[0].isdigit():
+        raise ValueError(f"{text!r} names no dtype: write {_SYNTAX}.")
     return name, TensorSpec(shape, dtype)
 
 

@@ -14,6 +14,7 @@ import pytest
 import descend
 from c_library import DTYPES, FORMATS
 from descend import sdk
+from descend.contract import PRODUCTS
 from pages import PAGES, VARIANT_HEADERS, c_signatures
 from test_rms_norm_grad import EXAMPLE_DGAMMA, EXAMPLE_DX, EXAMPLE_DX_2
 
@@ -572,6 +573,12 @@ def test_the_page_for_cann_users_names_every_function():
     )
     phases = {name for page in PAGES.values() for name in (page.c_name, f"{page.c_name}GetWorkspaceSize")}
     assert named | phases == exported_names()
+
+
+def test_the_page_for_cann_users_lists_the_products():
+    page = (ROOT / "docs" / "coming-from-cann.md").read_text(encoding="utf-8")
+    rows = "\n".join(f"| `{product.name}` | {product.documents} | {product.soc} |" for product in PRODUCTS.values())
+    assert f"{rows}\n\n" in page
 
 
 DOCUMENTED_BUILD = """

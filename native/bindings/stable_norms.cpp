@@ -1,6 +1,6 @@
 // PyTorch's own operators for layer norm and RMS norm on the CPU, computed by the engine: kernels for PyTorch's stable
-// C interface. native/torch has the same for one release of PyTorch, where calls take less time (docs/pytorch.md,
-// Speed).
+// C interface. native/torch has the same for one release of PyTorch, where calls take less time
+// (docs/pytorch-speed.md).
 //
 // Autograd stays PyTorch's, and what is not served here is computed by operators that descend.torch.stable defines.
 #include <algorithm>

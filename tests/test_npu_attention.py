@@ -269,6 +269,17 @@ def test_strided_and_unaligned_tensors() -> None:
     check(Case(query, key, value, 0.5), "BNSD")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("which", range(3))
+def test_numbers_of_a_head_that_are_not_side_by_side(which: int, dtype: Any) -> None:
+    """PyTorch's kernel for gradients would read others."""
+    given = tensors(2, 2, 2, 5, 6, 8, dtype=dtype)
+    given[which] = given[which].repeat_interleave(2, -1)[..., ::2]
+    check(Case(*given, 0.5), "BNSD")
+    given[which] = given[which][..., :1].expand(given[which].shape)
+    check(Case(*given, 0.5), "BNSD")
+
+
 def test_large_scores_and_no_keys_to_see() -> None:
     query, key, value = tensors(1, 2, 2, 4, 4, 8)
     check(Case(query.double() * 50, key.double() * 50, value.double(), 1.0), "BNSD")
@@ -546,6 +557,20 @@ def test_refused(sentence: str, changed: dict[str, Any]) -> None:
     with pytest.raises(RefusedError) as refused:
         npu_fusion_attention(**call)
     assert str(refused.value).startswith(f"npu_fusion_attention: {sentence}")
+
+
+def test_refused_dtypes_of_gradients() -> None:
+    query, key, value = tensors(1, 2, 2, 3, 4, 8)
+    attention_in, largest, total, *_ = npu_fusion_attention(query, key, value, 2, "BNSD")
+    saved = {"dy": query, "attention_in": attention_in, "softmax_max": largest, "softmax_sum": total}
+    for sentence, changed in (
+        ("dy is torch.int64", {"dy": query.long()}),
+        ("dy is torch.float64, but is float64 where query is, and only there", {"dy": query.double()}),
+        ("attention_in is torch.int64", {"attention_in": attention_in.long()}),
+        ("softmax_sum is torch.int64", {"softmax_sum": total.long()}),
+    ):
+        with pytest.raises(RefusedError, match=sentence):
+            npu_fusion_attention_grad(query, key, value, head_num=2, input_layout="BNSD", **{**saved, **changed})
 
 
 def test_refused_of_sequences_versions_and_gradients() -> None:

@@ -427,6 +427,29 @@ def test_moe_tokens_empty_and_refused() -> None:
     )
     refused("probs is of shape [6]", moe.npu_moe_token_unpermute, permuted, places, torch.rand(6))
     refused("sorted_indices is down to -1", moe.npu_moe_token_unpermute, permuted, places - 1)
+    back = moe.npu_moe_token_permute_grad
+    refused("tokens is torch.int64", back, tokens.long(), permuted, indices, places)
+    refused("indices is of shape [2, 2]", back, tokens, permuted, indices[:2], places)
+    refused("grad_permuted_tokens is of shape [6, 3]", back, tokens, permuted[:, 1:], indices, places)
+    refused("tokens_size_0 is -1", moe.npu_moe_token_permute_grad_v2, permuted, places, -1, torch.float32, 2)
+    back, probs = moe.npu_moe_token_unpermute_grad, torch.rand(3, 2)
+    refused("permuted_tokens is of shape [6]", back, permuted[:, 0], tokens, places, probs)
+    refused("permuted_tokens is of shape [6, 3]", back, permuted[:, 1:], tokens, places, probs)
+    refused("probs is torch.int64", back, permuted, tokens, places, probs.long())
+    refused("probs is of shape [2, 2]", back, permuted, tokens, places, probs[1:])
+    back = moe.npu_moe_token_unpermute_grad_v2
+    refused("permuted_tokens is None", back, tokens, places, 6, torch.float32, probs)
+    refused(
+        "permuted_tokens is of shape [6, 4]", back, tokens, places, 7, torch.float32, probs, permuted_tokens=permuted
+    )
+
+
+def test_gradients_of_a_row_that_is_taken_twice_add_up() -> None:
+    places, dy = torch.tensor([1, 1, 0, 2, 2, 2]), torch.randn(3, 4)
+    permuted, probs = torch.randn(3, 4), torch.rand(3, 2)
+    _, wanted = gradients(lambda rows, p: (rows[places].view(3, 2, 4) * p.unsqueeze(-1)).sum(1), [permuted, probs], dy)
+    for got, each in zip(moe.npu_moe_token_unpermute_grad(permuted, dy, places, probs), wanted, strict=True):
+        near(got, each, size=1)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -492,6 +515,58 @@ def test_a_batch_norm_that_is_refused() -> None:
     refused("running_mean is of shape [2]", gather, x, rows, rows, three[:2], three, 0.1, 1e-5, three[:2])
     backward = sync_batch_norm.batch_norm_backward_reduce
     refused("grad_out is of shape [3]", backward, three, x, three, three, None, True, True, True)
+
+
+def test_autograd_may_have_no_gradient_of_a_result() -> None:
+    """It calls with None then, which the gradients of several tensors get as it is."""
+    pytest.importorskip("torch_npu")
+    from descend.npu import kernels, rules
+
+    found = 0
+    for row in TABLE:
+        for kernel in row.kernels:
+            name = kernel if "::" in kernel else f"npu::{kernel}"
+            schema = rules.operator(name)._schema
+            names = [argument.name for argument in schema.arguments]
+            if row.gradient.startswith("none") or not any(map(kernels._OF_RESULTS.fullmatch, names)):
+                continue
+            found += 1
+            given = [None if kernels._OF_RESULTS.fullmatch(each) else torch.ones(2) for each in names]
+            results = kernels._first_then(row, kernel)(*given)
+            assert results == (None if len(schema.returns) == 1 else (None,) * len(schema.returns)), kernel
+    assert found > 20
+
+
+def test_tensors_that_are_missing_on_the_device() -> None:
+    npu = pytest.importorskip("torch_npu")
+    x, indices = torch.ones(4, 3).npu(), torch.zeros(4, dtype=torch.int32).npu()
+    with pytest.raises(RuntimeError, match="npu_interleave_rope: cos is None, but must be given"):
+        npu.npu_interleave_rope(x[None, None, :, :2], None, x)
+    with pytest.raises(RuntimeError, match="grad is None, but must be given"):
+        npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward(None, x, x, x, indices)
+    with pytest.raises(RuntimeError, match="sorted_indices is None, but must be given"):
+        npu.npu_moe_token_permute_grad(x, x, indices, None)
+    tokens = x.clone().requires_grad_()
+    attention = npu.npu_fusion_attention(*[tokens.view(1, 4, 3)] * 3, 1, "BSH")
+    assert torch.autograd.grad(attention[1].sum(), tokens, allow_unused=True) == (None,)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.parametrize("device", ["npu", "meta"])
+def test_a_default_device_does_not_reach_into_operators(device: str) -> None:
+    """What C++ calls is not called by way of PyTorch's modes, of which a default device is one."""
+    pytest.importorskip("torch_npu")
+    q, mask = torch.randn(1, 1, 5, 4).npu(), torch.zeros(5, 5, dtype=torch.bool).npu()
+
+    @torch.jit.script
+    def attention(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        options = torch.ops.npu.npu_fusion_attention(q, q, q, 1, "BNSD", atten_mask=mask, pre_tockens=1, next_tockens=1)
+        return options[0]
+
+    wanted = attention(q, mask)
+    with torch.device(device):
+        got = attention(q, mask)
+    assert torch.equal(got, wanted)
 
 
 def test_table_names_what_there_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import forks
 
 torch = pytest.importorskip("torch")
 torch_npu = pytest.importorskip("torch_npu")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from c_library import FORMATS, Library, byref, c_uint64, c_void_p  # noqa: E402
 from descend import _npu_aclnn  # noqa: E402
@@ -201,27 +204,27 @@ def test_grouped_products_that_are_refused(lib: Library) -> None:
     x, weight, out = torch.randn(6, 4).npu(), torch.randn(2, 4, 5).npu(), poisoned((6, 5), torch.float32)
     good = {"x": [x], "weight": [weight], "group_list": torch.tensor([2, 6]).npu(), "split_item": 3, "out": [out]}
     name, invalid = "aclnnGroupedMatmulV4", 161002
-    one, beyond = torch.tensor([6]).npu(), torch.tensor([2, 7]).npu()
+    one, beyond, floats = torch.tensor([6]).npu(), torch.tensor([2, 7]).npu(), x[0, :2]
     called(lib, name, **good)
     for status, sentence, changed in (
         (161001, "x is null, but must be given.", {"x": None}),
         (161001, "out is null, but must be given.", {"out": None}),
         (161001, "x[1] is null, but must be given.", {"x": [x, None]}),
         (invalid, "x is not one that this library created, or has been destroyed already.", {"x": c_void_p(64)}),
-        (invalid, "scale is given, but must be None: what is quantized is not served.", {"scale": [x]}),
-        (invalid, "act_type is 1, but must be 0: an activation is not served.", {"act_type": 1}),
-        (invalid, "split_item is 4, but may be 0, 1, 2 or 3.", {"split_item": 4}),
-        (invalid, "group_type is 1, but may be -1, 0 or 2.", {"group_type": 1}),
-        (invalid, "group_list_type is 2, but may be 0 or 1.", {"group_list_type": 2}),
+        (invalid, "scaleOptional is given, but must be None: what is quantized is not served.", {"scale": [x]}),
+        (invalid, "actType is 1, but must be 0: an activation is not served.", {"act_type": 1}),
+        (invalid, "splitItem is 4, but may be 0, 1, 2 or 3.", {"split_item": 4}),
+        (invalid, "groupType is 1, but may be -1, 0 or 2.", {"group_type": 1}),
+        (invalid, "groupListType is 2, but may be 0 or 1.", {"group_list_type": 2}),
         (invalid, "out[0] is of shape [6, 5], but has [6, 4].", {"weight": [weight.mT[:, :4, :4]]}),
         (invalid, "out[0] is torch.float16, but has the dtype of x, torch.float32.", {"out": [out.half()]}),
         (invalid, "out is a list of 1, but has 2 tensors.", {"split_item": 0}),
         (invalid, "x[0] has dtype COMPLEX64, but may have " + ", ".join(
             ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "BOOL.")
         ), {"x": [x.to(torch.complex64)]}),
-        (invalid, "group_list is of shape [2] and torch.float32, but is [E] of int64.", {"group_list": x[0, :2]}),
-        (invalid, "group_list is of length 1, but tells a group for each of 2 weights.", {"group_list": one}),
-        (invalid, "group_list is [2, 7], but ends within the 6 rows of x.", {"group_list": beyond}),
+        (invalid, "groupListOptional is of shape [2] and torch.float32, but is [E] of int64.", {"group_list": floats}),
+        (invalid, "groupListOptional is of length 1, but tells a group for each of 2 weights.", {"group_list": one}),
+        (invalid, "groupListOptional is [2, 7], but ends within the 6 rows of x.", {"group_list": beyond}),
     ):  # fmt: skip
         refused(lib, status, sentence, name, **{**good, **changed})
     assert first(lib, name, **{**good, "group_list": one})[0] == 0  # numbers are read later
@@ -396,6 +399,15 @@ def test_ema_adam(lib: Library, mode: int, corrected: bool) -> None:
     new = var - 0.1 * (m_hat / (v_hat.sqrt() + 1e-3) + 0.02 * var * mode)
     for name, wanted in {"var": new, "m": m, "v": v, "s": 0.75 * s + 0.25 * new, "grad": grad.double()}.items():
         near(held[name], wanted)
+    for changed, sentence in (
+        ({"step": step.npu() * 0}, "step is 0, but is at least 1 with biasCorrection."),
+        (
+            {"m": torch.ones(1).npu().expand(3, 5)},
+            "m has elements that overlap each other, but those of an output must not.",
+        ),
+    ):
+        given = {**held, **numbers, "mode": mode, "bias_correction": True}
+        refused(lib, 161002, sentence, "aclnnApplyFusedEmaAdam", **{**given, **changed})
     refused(
         lib, 161002, "mode is 2, but may be 0 or 1.", "aclnnApplyFusedEmaAdam", **held, **numbers, mode=2,
     )  # fmt: skip
@@ -440,18 +452,111 @@ def test_numbers_that_are_wrong_and_what_pytorch_raises(lib: Library) -> None:
     called(lib, name, **given, sorted_indices=beyond)  # such places were dropped
     near(out, torch.zeros(4, 3))
     refused(
-        lib, 161002, "sorted_indices is down to -5, but holds places from 0 up.", name, **given, sorted_indices=below
+        lib, 161002, "sortedIndices is down to -5, but holds places from 0 up.", name, **given, sorted_indices=below
     )
     one = torch.empty(1).npu()
-    given = {"x": [one.expand(2**31, 2**20)], "weight": [one.expand(1, 2**20, 5)], "out": [one.expand(2**31, 5)]}
+    half = one.half()  # which is computed in float32
+    given = {"x": [half.expand(2**31, 2**20)], "weight": [half.expand(2**20, 1)[None, :, :0]]}
+    given["out"] = [half.new_empty(2**31, 0)]
     ends = torch.tensor([2**31]).npu()
     refused(lib, 361001, "there is no memory.", "aclnnGroupedMatmulV4", **given, group_list=ends, split_item=3)
     places = torch.arange(4, dtype=torch.int32).npu()
     given = {"permuted_output_grad": grad, "sorted_indices": places, "num_topk": 1, "out": one.expand(4, 3)}
-    status, executor = first(lib, "aclnnMoeTokenPermuteGrad", **given)
-    assert status == 0
-    assert second(lib, "aclnnMoeTokenPermuteGrad", executor) == 361001
-    assert "PyTorch raised RuntimeError: unsupported operation: more than one element" in lib.sentence
+    refused(
+        lib, 161002, "out has elements that overlap each other, but those of an output must not.",
+        "aclnnMoeTokenPermuteGrad", **given,
+    )  # fmt: skip
+    given["out"] = one.new_empty(6).as_strided((4, 3), (1, 1))
+    assert first(lib, "aclnnMoeTokenPermuteGrad", **given)[0] == 161002
+
+
+def test_an_interrupt_is_an_error() -> None:
+    """One that comes before the first line of Python would leave it to chance what the call returns."""
+    done = forks.run(
+        """
+import ctypes, os, signal, sys
+import torch_npu
+from descend.npu import composer
+
+library = ctypes.CDLL("libopapi.so")
+library.aclGetRecentErrMsg.restype = ctypes.c_char_p
+def call():
+    size, executor = ctypes.c_uint64(), ctypes.c_void_p()
+    given = [None, None, ctypes.c_int64(1), False, None, ctypes.byref(size), ctypes.byref(executor)]
+    status = library.aclnnMoeTokenPermuteGradGetWorkspaceSize(*given)
+    print(status, library.aclGetRecentErrMsg().decode())
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+sys.unraisablehook = lambda raised: print(raised.exc_type.__name__)
+sys.setprofile(lambda frame, event, _: interrupt() if frame.f_code.co_name == "_compose" else None)
+call()
+sys.setprofile(None)
+composer._serve = interrupt
+call()
+""",
+        check=True,
+    )
+    sentence = "361001 aclnnMoeTokenPermuteGrad: the call was interrupted."
+    assert done.stdout.splitlines() == ["KeyboardInterrupt", sentence, sentence]
+
+
+def test_threads_that_call_while_python_ends() -> None:
+    """Python ends a thread that waits for its lock then, and C++ cannot be ended so."""
+    done = forks.run(
+        """
+import ctypes, threading
+import torch_npu
+library = ctypes.CDLL("libopapi.so")
+def again():
+    size, executor = ctypes.c_uint64(), ctypes.c_void_p()
+    given = [None, None, ctypes.c_int64(1), False, None, ctypes.byref(size), ctypes.byref(executor)]
+    while True:
+        library.aclnnMoeTokenPermuteGradGetWorkspaceSize(*given)
+for _ in range(3):
+    threading.Thread(target=again, daemon=True).start()
+threading.Event().wait(0.2)
+print("ends")
+"""
+    )
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: Any) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+MODES = {
+    "device npu": lambda: torch.device("npu"),
+    "device meta": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "dtype": lambda: default_dtype(torch.float64),
+    "inference": torch.inference_mode,
+    "fake": lambda: FakeTensorMode(),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_the_caller_change_nothing(lib: Library, mode: str) -> None:
+    tokens, indices = torch.randn(6, 8).npu(), torch.randint(4, (6, 2)).npu()
+    out, places = poisoned((12, 8), torch.float32), torch.full((12,), -1, dtype=torch.int32).npu()
+    x, weight, product = torch.randn(2, 64).npu(), torch.randn(1, 64, 4).npu(), poisoned((2, 4), torch.float32)
+    ends = torch.tensor([2]).npu()
+    with MODES[mode]():
+        called(
+            lib, "aclnnMoeTokenPermute", tokens=tokens, indices=indices, num_out_tokens=12, permute_tokens_out=out,
+            sorted_indices_out=places,
+        )  # fmt: skip
+        called(lib, "aclnnGroupedMatmulV4", x=[x], weight=[weight], group_list=ends, split_item=3, out=[product])
+    same(out, tokens.cpu()[indices.cpu().flatten().argsort(stable=True) // 2])
+    near(product, x.cpu().double() @ weight.cpu().double()[0])
 
 
 def test_nothing_is_computed_once_python_ends() -> None:

@@ -145,6 +145,8 @@ def test_refusals() -> None:
     refused("group_select_mode is 1", TOP_K, x, 2, group_select_mode=1, group_count=12, k_group=3)
     refused("expertIdx is of shape [4, 1]", TOP_K_GRAD, x, x, torch.zeros(4, 1).int())
     refused("x_norm is of shape [2, 12]", TOP_K_GRAD, x[:2], x, torch.zeros(4, 12).int())
+    refused("expertIdx is torch.float32", TOP_K_GRAD, x, x, torch.zeros(4, 12))
+    refused("expertIdx is from 12 to 12, but is within the 12 experts", TOP_K_GRAD, x, x, torch.full((4, 12), 12))
     softmax, two = gating.npu_moe_gating_top_k_softmax, gating.npu_moe_gating_top_k_softmax_v2
     refused("x is of shape [12]", softmax, x[0])
     refused("k is 13", softmax, x, None, 13)
@@ -164,6 +166,7 @@ def test_refusals() -> None:
     refused("input is of shape [4, 3]", activations.npu_gelu_mul, x[:, :3])
     refused("x is of shape [12]", activations.npu_clipped_swiglu, x[0])
     refused("x is of shape [4, 3]", activations.npu_clipped_swiglu, x[:, :3])
+    refused("group_index is down to -1", activations.npu_clipped_swiglu, x, group_index=torch.tensor([3, -1]))
     refused("group_index is torch.int32", activations.npu_clipped_swiglu, x, group_index=torch.ones(2).int())
 
 

@@ -98,9 +98,47 @@ def test_refusals() -> None:
     refused("sorted_indices is of shape [5]", UNPERMUTE, permuted, order[:5], shape)
     refused("routing_map is None", UNPERMUTE, permuted, order, shape, probs=probs)
     refused("probs is of shape [4, 4]", UNPERMUTE, permuted, order, shape, probs=probs[1:], routing_map=routing_map)
-    refused("is a multiple of 4 experts", UNPERMUTE, permuted, order, shape, probs=probs, drop_and_pad=True)
+    refused("is a multiple of 4 experts", UNPERMUTE, permuted, order % 5, shape, probs=probs, drop_and_pad=True)
     grad = (tokens, order, order, routing_map, None, probs, False, shape)
     refused("permuted_tokens is None", UNPERMUTE_GRAD, *grad)
+    refused("restore_shape is [5], but is [T, 3]", UNPERMUTE, permuted, order, [5])
+    refused("restore_shape is [5, 4], but is [T, 3]", UNPERMUTE, permuted, order, [5, 4])
+    refused("sorted_indices is torch.float32", UNPERMUTE, permuted, order.float(), shape)
+    refused("sorted_indices is from -1 to 8, but is from 0 to 9", UNPERMUTE, permuted, order - 1, shape)
+    refused("sorted_indices is from 0 to 9, but is from 0 to 4", UNPERMUTE, permuted, order, shape, drop_and_pad=True)
+    refused("permuted_tokens is of shape [10]", UNPERMUTE, permuted[:, 0], order, shape)
+    grad = (tokens, order, order, routing_map, permuted, probs, False, shape)
+    for sentence, place, changed in (
+        ("unpermuted_tokens_grad is of shape [4, 3]", 0, tokens[1:]),
+        ("out_index is a list with a number twice", 1, order * 0),
+        ("out_index is from 0 to 18", 1, order * 2),
+        ("permuted_tokens is of shape [9, 3]", 4, permuted[1:]),
+        ("permuted_tokens is torch.int64", 4, permuted.long()),
+    ):
+        refused(sentence, UNPERMUTE_GRAD, *grad[:place], changed, *grad[place + 1 :])
+    ids = torch.arange(4).int()
+    padded = (tokens, ids, ids, routing_map, permuted[:4], probs, True, shape)
+    assert UNPERMUTE_GRAD(*padded)[0].shape == (4, 3)
+    refused("permuted_token_id is from 4 to 7", UNPERMUTE_GRAD, *padded[:2], ids + 4, *padded[3:])
+    grad = (permuted, torch.ones(10), order, routing_map, EXPERTS, TOKENS, False)
+    for sentence, place, changed in (
+        ("permuted_token_out_grad is of shape [9, 3]", 0, permuted[1:]),
+        ("permuted_token_out_grad is of shape [10]", 0, permuted[:, 0]),
+        ("probs_grad is of shape [9]", 1, torch.ones(9)),
+        ("probs_grad is of shape [10, 1]", 1, torch.ones(10, 1)),
+        ("sorted_indices is from 1 to 10", 2, order + 1),
+        ("routing_map is of shape [5, 4], but has that of tokens_num and experts_num, [5, 3]", 4, 3),
+        ("sorted_indices is from 0 to 9, but is from 0 to 4", 6, True),
+    ):
+        refused(sentence, PERMUTE_GRAD, *grad[:place], changed, *grad[place + 1 :])
+
+
+def test_a_gradient_of_the_probs_alone() -> None:
+    routing_map, probs = routed(2), torch.rand(TOKENS, EXPERTS)
+    _, picked, order = PERMUTE(torch.randn(TOKENS, WIDTH), routing_map, probs=probs, num_out_tokens=10)
+    d_tokens, d_probs = PERMUTE_GRAD(None, picked, order, routing_map, EXPERTS, TOKENS, False)
+    assert d_tokens is None
+    assert torch.equal(d_probs, probs * routing_map)
 
 
 @pytest.mark.parametrize("drop", [False, True])

@@ -156,6 +156,12 @@ def test_refusals() -> None:
         *(torch.ones(11, 6, 5), q, k, v, torch.ones(11, 6, 5), statistics[..., 0], statistics, indices, *rest),
         **ENDS,
     )
+    refused(
+        "grad is torch.int64",
+        nsa.npu_nsa_select_attention_grad,
+        *(torch.ones(11, 6, 5).long(), q, k, v, torch.ones(11, 6, 5), statistics, statistics, indices, *rest),
+        **ENDS,
+    )
 
     def compress(sentence: str, steps: tuple[int, ...] = (32, 16, 64, 3), **options: Any) -> None:
         ends = {"actual_seq_qlen": QUERIES, "actual_cmp_seq_kvlen": KEYS, "actual_sel_seq_kvlen": BLOCKS}
@@ -163,6 +169,8 @@ def test_refusals() -> None:
 
     compress("compress_block_size is 24, but is a multiple of compress_stride, which is 16", (24, 16, 64, 3))
     compress("select_block_size is 16", (32, 16, 16, 3))
+    compress("select_block_count is 0, but is at least 1", (32, 16, 64, 0))
+    compress("select_block_count is 1099511627776", (32, 16, 64, 1 << 40))
     compress("select_block_count is 4, but is at most the blocks of a sequence, 3", (32, 16, 64, 4))
     compress("are 3, 3 and 2 sequences".replace("are", "is"), actual_sel_seq_kvlen=[3, 12])
     compress("actual_sel_seq_kvlen is empty", actual_sel_seq_kvlen=None)

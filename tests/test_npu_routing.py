@@ -97,7 +97,11 @@ def test_refusals() -> None:
     bias = torch.ones(2, 4)
     refused("export_for_source_row is not given", FINAL, tokens, None, None, bias, None, places, None)
     refused("export_for_source_row is from 0 to 2", FINAL, tokens, None, None, bias, None, places, places.view(3, 1))
+    refused(
+        "bias is of shape [], but is [E, 4]", FINAL, tokens, None, None, torch.ones(()), None, places, places.view(3, 1)
+    )
     refused("bias is of shape [3, 3]", FINAL, tokens, None, None, torch.ones(3, 3), None, places, places.view(3, 1))
+    assert FINAL(tokens[:, :0], *nothing, places, None).shape == (3, 0)
     x, cos = torch.randn(2, 4, 3, 8), torch.randn(2, 1, 3, 8)
     refused("x is of shape [4, 3, 8]", ROPE, x[0], cos, cos)
     refused("cos is of shape [2, 4, 3, 8]", ROPE, x, x, cos)

@@ -282,6 +282,15 @@ def test_refusals() -> None:
     attention("layout_kv is 'TND'", q, k, k, indices, layout_kv="TND")
     attention("the layout is 'BNSD'", q, k, k, indices, layout_query="BNSD", layout_kv="BNSD")
     attention("block_table is not given", q, k, k, indices, layout_kv="PA_BSND")
+    pages, table = torch.randn(3, 4, 1, 6), torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
+    paged = {"layout_kv": "PA_BSND", "block_table": table}
+    attention("block_table is 3 at a place that is read, but names one of 3 pages", q, pages, pages, indices, **paged)
+    paged["actual_seq_lengths_kv"] = torch.tensor([8, 4])
+    assert ATTENTION(q, pages, pages, indices, SCALE, attention_mode=2, **paged)[0].shape == q.shape
+    attention("key is of shape [0, 4, 1, 6], but has a page", q, pages[:0], pages, indices, **paged)
+    attention("query is of shape [2, 4], but has 4 dimensions", q[..., 0, 0], k, k, indices)
+    for lengths in (torch.tensor([9.0, 9.0]), torch.tensor(9), torch.ones(2, 1).long()):
+        attention("but is int32 or int64, of 1 dimension", q, k, k, indices, actual_seq_lengths_kv=lengths)
     attention("return_softmax_lse is True", q, k, k, indices, layout_kv="PA_BSND", return_softmax_lse=True)
     attention("sparse_mode is 2", q, k, k, indices, sparse_mode=2)
     attention("pre_tokens is 5, but hides no key", q, k, k, indices, sparse_mode=0, pre_tokens=5)
@@ -303,6 +312,15 @@ def test_refusals() -> None:
         ATTENTION_GRAD,
         *(q, k, k, indices, q, q, empty, empty, SCALE, 1),
     )
+    saved = torch.ones(2, 1, 4, 3)
+    for sentence, changed in (
+        ("d_out is torch.int64", {"d_out": q.long()}),
+        ("out is torch.float64", {"out": q.double()}),
+        ("softmax_sum is torch.int64", {"softmax_sum": saved.long()}),
+    ):
+        named = {"d_out": q, "out": q, "softmax_max": saved, "softmax_sum": saved, **changed}
+        given = {"scale_value": SCALE, "sparse_block_size": 1, **named}
+        refused(sentence, ATTENTION_GRAD, q, k, k, indices, **given)
     w = torch.rand(2, 4, 3)
     refused("sparse_count is 0", INDEXER, q, k, w, sparse_count=0)
     refused("weights is of shape [2, 3]", INDEXER, q, k, w[:, 0])
@@ -310,11 +328,15 @@ def test_refusals() -> None:
     refused("return_value is True", INDEXER, q, k, w, layout_key="PA_BSND", return_value=True)
     refused("actual_seq_qlen is None".replace("actual_seq_qlen", "the ends of the queries"), INDEXER, q[0], k[0], w[0],
             layout_query="TND", layout_key="TND")  # fmt: skip
+    refused("dy is torch.int64", INDEXER_GRAD, q, k, indices.long(), indices, w)
     refused("dy is of shape [3]", INDEXER_GRAD, q, k, torch.ones(3), indices, w)
     statistics = torch.ones(2, 1, 4, 3)
     sparse = (q, k, q, k, w, indices, statistics, statistics, SCALE)
     refused("sinks is given, but must be None", SPARSE_LOSS, *sparse, sinks=torch.ones(3))
     refused("the ends of the queries is [4, 9]", SPARSE_LOSS, *sparse, actual_seq_qlen=[4, 9])
+    refused("query is torch.int64", SPARSE_LOSS, q.long(), *sparse[1:])
+    refused("key is torch.float64, but is float64 where query_index is", SPARSE_LOSS, q, k.double(), *sparse[2:])
+    refused("softmax_max is torch.int64", SPARSE_LOSS, *sparse[:6], statistics.long(), statistics, SCALE)
     refused("softmax_max is of shape [4]", SPARSE_LOSS, *sparse[:6], torch.ones(4), statistics, SCALE)
     several = (q, k.expand(-1, -1, 3, -1), *sparse[2:])
     refused("softmax_max is of shape [2, 1, 4, 3], but has that of the statistics", SPARSE_LOSS, *several)
@@ -322,6 +344,7 @@ def test_refusals() -> None:
     refused("key is of 3 heads, but has one", SPARSE_LOSS, *several[:6], per_head, per_head, SCALE)
     dense = (*sparse[:5], statistics, statistics, torch.ones(2, 4), torch.ones(2, 1, 4), SCALE)
     refused("softmax_max_index is of shape [2, 4]", DENSE_LOSS, *dense)
+    refused("softmax_sum_index is torch.int64", DENSE_LOSS, *dense[:8], torch.ones(2, 1, 4).long(), SCALE)
 
 
 def test_autograd_on_the_device() -> None:

@@ -1,8 +1,10 @@
 #include "capi/composed.h"
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "capi/objects.h"
 #include "capi/operator_call.h"
@@ -13,6 +15,8 @@ namespace {
 
 std::atomic<descendComposer> composer{nullptr};
 std::atomic<int (*)()> holds_lock{nullptr};
+std::atomic<int> in_flight{0};       // calls of the composer
+thread_local int in_flight_here{0};  // those of this thread
 
 constexpr size_t kLongestText = 64;  // an invalid string may have no end
 
@@ -41,20 +45,39 @@ std::string described(const Tensor& tensor) {
   const char* first = static_cast<const char*>(tensor.data);
   if (first != nullptr) first += tensor.offset * dtype_size(tensor.dtype);
   return concat("{\"dtype\": ", quoted(dtype_name(tensor.dtype)), ", \"shape\": ", listed(tensor.shape),
-                ", \"strides\": ", listed(tensor.strides), ", \"data\": ", reinterpret_cast<uintptr_t>(first), "}");
+                ", \"strides\": ", listed(tensor.strides), ", \"data\": ", reinterpret_cast<uintptr_t>(first),
+                self_overlap(tensor) == SelfOverlap::kNo ? "}" : ", \"overlaps\": true}");
 }
 
+// One call of the composer.
+class Flight {
+ public:
+  Flight() {
+    ++in_flight;
+    ++in_flight_here;
+  }
+  ~Flight() {
+    --in_flight_here;
+    --in_flight;
+  }
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+};
+
 Status compose(const std::string& function, int phase, const std::string& arguments) {
+  const Flight flight;  // first, so that descendSetComposer waits for what is found here
   const descendComposer found = composer;
   if (found == nullptr) {
     return failure(Code::kFindKernelError, "PyTorch computes this function. It is there under torch_npu only.");
   }
   const std::string call =
       concat("{\"function\": ", quoted(function), ", \"phase\": ", phase, ", \"arguments\": [", arguments, "]}");
-  std::string sentence;
-  const auto say = [](void* answer, const char* said) { *static_cast<std::string*>(answer) = said; };
-  const int32_t code = found(call.c_str(), &sentence, say);
-  return {Code{code}, code == 0 ? "" : std::move(sentence)};
+  Status answer = failure(Code::kRuntimeError, "the call was interrupted.");
+  const auto say = [](void* to, int32_t status, const char* sentence) {
+    *static_cast<Status*>(to) = {Code{status}, status == 0 ? "" : sentence};
+  };
+  found(call.c_str(), &answer, say);
+  return answer;
 }
 
 // Whether the caller holds the lock that the composer takes. Under torch_npu that is Python's, and the caller an
@@ -173,6 +196,10 @@ aclnnStatus launch_composed(const char* function, void*, uint64_t, aclOpExecutor
 }  // namespace descend::capi
 
 void descendSetComposer(descendComposer given, int (*holds)()) {
-  descend::capi::holds_lock = holds;
-  descend::capi::composer = given;
+  using namespace descend::capi;
+  holds_lock = holds;
+  composer = given;
+  // There is no event to wait for: this happens once, when a process ends, and seldom has a call to wait for.
+  while (in_flight > in_flight_here && require_no_refusal().ok())
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
 }

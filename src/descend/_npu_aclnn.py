@@ -37,6 +37,8 @@ class Parameter:
     keyword: str
     """Its name in Python."""
     is_out: bool
+    is_written: bool
+    """Whether it is an output, or changed in place."""
 
     @property
     def is_optional(self) -> bool:
@@ -52,8 +54,8 @@ class Function:
     header: str
     """HEADER in aclnnop/aclnn_HEADER.h."""
     signature: str
-    """Parameters with commas between: ``out`` before those that are written, and after = the name in Python if that
-    does not follow from CANN's."""
+    """Parameters with commas between: ``out`` before those that are written, ``inout`` before those that are changed in
+    place, and after = the name in Python if that does not follow from CANN's."""
     computed_by: str
     """MODULE.FUNCTION of `PACKAGE`: it takes what is read by keyword, and returns what is written, in order."""
     checked_by: str = ""
@@ -75,9 +77,9 @@ class Function:
 
 def _parameter(text: str) -> Parameter:
     words, _, keyword = text.strip().partition("=")
-    *out, kind, name = words.split()
+    *role, kind, name = words.split()
     snake = re.sub("([a-z0-9])([A-Z])", r"\1_\2", name.removesuffix("Optional")).lower()
-    return Parameter(kind, name, keyword or snake, bool(out))
+    return Parameter(kind, name, keyword or snake, role == ["out"], bool(role))
 
 
 def _find(path: str) -> Callable[..., Any]:
@@ -226,8 +228,8 @@ _TABLE = (
     Function(
         "aclnnApplyFusedEmaAdam",
         "apply_fused_ema_adam",
-        "tensor grad, tensor var, tensor m, tensor v, tensor s, tensor step, float lr, float emaDecay, float beta1, "
-        "float beta2, float eps, int mode, bool biasCorrection, float weightDecay",
+        "tensor grad, inout tensor var, inout tensor m, inout tensor v, inout tensor s, tensor step, float lr, "
+        "float emaDecay, float beta1, float beta2, float eps, int mode, bool biasCorrection, float weightDecay",
         "optimizer.apply_fused_ema_adam",
     ),
 )  # fmt: skip

@@ -1,9 +1,12 @@
 // Functions that another library computes: how a call reaches it, and what becomes of its answers.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "aclnnop/aclnn_flash_attention_score.h"
@@ -24,10 +27,11 @@ namespace {
 std::vector<std::string> calls;
 int32_t answer = 0;
 
-int32_t keep(const char* call, void* to, void (*say)(void*, const char*)) {
+using Say = void (*)(void*, int32_t, const char*);
+
+void keep(const char* call, void* to, Say say) {
   calls.emplace_back(call);
-  if (answer != 0) say(to, "aclnnMoeTokenPermuteGrad: no.");
-  return answer;
+  say(to, answer, answer == 0 ? "" : "aclnnMoeTokenPermuteGrad: no.");
 }
 
 struct Composing : Runtime {
@@ -137,6 +141,49 @@ TEST_CASE("the composer's refusals") {
   CHECK(call.second() == 0);  // a call that failed is not spent
 }
 
+TEST_CASE("a composer that says nothing has not computed") {
+  const Composing composing;
+  PermuteGrad call;
+  REQUIRE(call.first() == 0);
+  descendSetComposer([](const char*, void*, Say) {}, nullptr);
+  SAYS(361001, "aclnnMoeTokenPermuteGrad: the call was interrupted.", call.first());
+  SAYS(361001, "aclnnMoeTokenPermuteGrad: the call was interrupted.", call.second());
+}
+
+TEST_CASE("who takes the composer away waits for the calls of other threads") {
+  const Composing composing;
+  static std::atomic<int> begun, ended;
+  begun = ended = 0;
+  descendSetComposer(
+      [](const char*, void* to, Say say) {
+        ++begun;
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        ++ended;
+        say(to, 0, "");
+      },
+      nullptr);
+  std::thread other([] {
+    PermuteGrad call;
+    call.first();
+  });
+  while (begun == 0) std::this_thread::yield();
+  descendSetComposer(nullptr, nullptr);
+  CHECK(ended == 1);
+  other.join();
+}
+
+TEST_CASE("a composer may take itself away") {
+  const Composing composing;
+  descendSetComposer(
+      [](const char*, void* to, Say say) {
+        descendSetComposer(nullptr, nullptr);
+        say(to, 0, "");
+      },
+      nullptr);
+  PermuteGrad call;
+  CHECK(call.first() == 0);
+}
+
 TEST_CASE("executors are repeatable, keep their memory, and belong to one function") {
   const Composing composing;
   PermuteGrad call;
@@ -173,9 +220,9 @@ TEST_CASE("a call waits for what its stream has before it") {
   REQUIRE(aclrtMemcpyAsync(to.data(), to.size(), from.data(), from.size(), ACL_MEMCPY_DEVICE_TO_DEVICE, stream) == 0);
   static const char* watched = to.data() + to.size() - 1;
   descendSetComposer(
-      [](const char* call, void*, void (*)(void*, const char*)) -> int32_t {
+      [](const char* call, void* answering, Say say) {
         if (std::string(call).find("\"phase\": 2") != std::string::npos) order.emplace_back(1, *watched);
-        return 0;
+        say(answering, 0, "");
       },
       nullptr);
   PermuteGrad call;

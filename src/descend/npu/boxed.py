@@ -22,7 +22,7 @@ from descend.npu.record import recording
 
 _C: Any = torch._C
 _CPU = torch.device("cpu")
-_AUTOCAST = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU) | _C.DispatchKeySet(_C.DispatchKey.AutocastPrivateUse1)
+AUTOCAST = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU) | _C.DispatchKeySet(_C.DispatchKey.AutocastPrivateUse1)
 _NARROW = (torch.float16, torch.bfloat16)
 _REFUSALS = (
     *("not implemented for 'Half'", "not implemented for 'BFloat16'", "Low precision dtypes not supported"),
@@ -195,7 +195,7 @@ class Kernel:
         with (
             _C.DisableTorchFunction(),
             _C._AutoDispatchBelowADInplaceOrView(),
-            _C._ExcludeDispatchKeyGuard(_AUTOCAST),
+            _C._ExcludeDispatchKeyGuard(AUTOCAST),
         ):
             for i, name, kind, written in self._arguments:
                 value: Any = given[i]

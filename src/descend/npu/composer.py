@@ -7,6 +7,7 @@ here, so they become CPU tensors without a copy.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import sys
@@ -15,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from descend import _cann, _npu_aclnn
-from descend.npu import record
+from descend.npu import boxed, record
 from descend.npu.composed.refusal import RefusedError
 
 NULL, INVALID, FAILED = 161001, 161002, 361001
@@ -28,7 +30,7 @@ DTYPES = {
     "BOOL": torch.bool,
 }  # fmt: skip
 
-_SAY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
+_SAY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)
 Value = Any
 
 
@@ -47,47 +49,68 @@ def install() -> None:
     atexit.register(composer, None, None)
 
 
-def _compose(call: bytes, answer: int, say: Any) -> int:
-    function = "this function"
+def _compose(call: bytes, answer: int, say: Any) -> None:
+    """An exception that gets out of here, such as an interrupt between two lines, leaves nothing said: an error."""
+    function, failure = "this function", (0, "")
     try:
         given = json.loads(call)
         function = given["function"]
         _serve(_npu_aclnn.FUNCTIONS[function], given["phase"], given["arguments"])
     except BaseException as error:  # none can leave a function that C called
-        status, sentence = _failed(error)
-        say(answer, f"{function}: {sentence}".encode())
-        return status
-    return 0
+        status, sentence = _failed(function, error)
+        failure = status, f"{function}: {sentence}"
+    say(answer, failure[0], failure[1].encode(errors="replace"))
 
 
-_COMPOSER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p, _SAY)(_compose)
+_COMPOSER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, _SAY)(_compose)
 
 
-def _failed(error: BaseException) -> tuple[int, str]:
+def _failed(function: str, error: BaseException) -> tuple[int, str]:
     if isinstance(error, _Failure):
         return error.status, str(error)
     if isinstance(error, RefusedError):
-        return INVALID, str(error).partition(": ")[2]
+        return INVALID, _in_words_of_cann(function, error)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return FAILED, "there is no memory."
+    if isinstance(error, KeyboardInterrupt):
+        return FAILED, "the call was interrupted."
     return FAILED, f"PyTorch raised {type(error).__name__}: {error}"
 
 
+def _in_words_of_cann(function: str, error: RefusedError) -> str:
+    """The sentence, with the function's name of the parameter."""
+    name, bracket, index = error.parameter.partition("[")
+    of_cann = {parameter.keyword: parameter.name for parameter in _npu_aclnn.FUNCTIONS[function].parameters}
+    return f"{of_cann.get(name, name)}{bracket}{index} {error.rest}"
+
+
 def _serve(function: _npu_aclnn.Function, phase: int, arguments: Sequence[Value]) -> None:
-    named = {
-        parameter.keyword: _read(parameter, value, with_memory=phase != 1)
-        for parameter, value in zip(function.parameters, arguments, strict=True)
-    }
-    if phase != 2:
-        function.check()(**named)
-    if phase == 1:
-        return
-    if phase == 3:
-        npu: Any = sys.modules["torch_npu"]
-        npu.npu.current_stream().synchronize()  # it also waits for torch_npu's queue, without the lock of Python
-    outs = [named.pop(parameter.keyword) for parameter in function.parameters if parameter.is_out]
-    with record.recording(function.name, named.items()), torch.no_grad():
-        _write(function, outs, function.compute()(**named))
+    with _without_modes():
+        named = {
+            parameter.keyword: _read(parameter, value, with_memory=phase != 1)
+            for parameter, value in zip(function.parameters, arguments, strict=True)
+        }
+        if phase != 2:
+            function.check()(**named)
+        if phase == 1:
+            return
+        if phase == 3:
+            npu: Any = sys.modules["torch_npu"]
+            npu.npu.current_stream().synchronize()  # it also waits for torch_npu's queue, without the lock of Python
+        outs = [named.pop(parameter.keyword) for parameter in function.parameters if parameter.is_out]
+        with record.recording(function.name, named.items()), torch.no_grad():
+            _write(function, outs, function.compute()(**named))
+
+
+@contextlib.contextmanager
+def _without_modes() -> Iterator[None]:
+    """Without the caller's modes, which are for calls in Python: a default device, autocast, fake tensors."""
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._ExcludeDispatchKeyGuard(boxed.AUTOCAST),
+        _disable_current_modes(),
+    ):
+        yield
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -99,13 +122,16 @@ def _read(parameter: _npu_aclnn.Parameter, value: Value, with_memory: bool) -> V
         if not parameter.is_optional and parameter.kind in ("tensor", "tensors", "text"):
             raise _Failure(NULL, f"{name} is null, but must be given.")
         return None
-    if isinstance(value, dict) and "wrong" in value:
+    if isinstance(value, dict) and "wrong" in value and parameter.kind != "tensor":
         raise _Failure(INVALID, f"{name} {value['wrong']}")
     if parameter.kind == "tensor":
-        return _tensor(name, value, with_memory)
+        return _tensor(name, value, with_memory, parameter.is_written)
     if parameter.kind == "tensors":
         # A list of one null is how extensions of torch_npu pass a tensor that is not given.
-        tensors = [None if each is None else _in_list(name, i, each, with_memory) for i, each in enumerate(value)]
+        tensors = [
+            None if each is None else _tensor(f"{name}[{i}]", each, with_memory, parameter.is_written)
+            for i, each in enumerate(value)
+        ]
         missing = [i for i, tensor in enumerate(tensors) if tensor is None]
         if 0 < len(missing) < len(tensors):
             raise _Failure(NULL, f"{name}[{missing[0]}] is null, but must be given.")
@@ -115,13 +141,11 @@ def _read(parameter: _npu_aclnn.Parameter, value: Value, with_memory: bool) -> V
     return value
 
 
-def _in_list(name: str, index: int, value: Value, with_memory: bool) -> Tensor:
+def _tensor(name: str, value: dict[str, Value], with_memory: bool, is_written: bool) -> Tensor:
     if "wrong" in value:
-        raise _Failure(INVALID, f"{name}[{index}] {value['wrong']}")
-    return _tensor(f"{name}[{index}]", value, with_memory)
-
-
-def _tensor(name: str, value: dict[str, Value], with_memory: bool) -> Tensor:
+        raise _Failure(INVALID, f"{name} {value['wrong']}")
+    if is_written and value.get("overlaps"):
+        raise _Failure(INVALID, f"{name} has elements that overlap each other, but those of an output must not.")
     dtype, shape, strides, data = (value[key] for key in ("dtype", "shape", "strides", "data"))
     if dtype not in DTYPES:
         raise _Failure(INVALID, f"{name} has dtype {dtype}, but may have {', '.join(DTYPES)}.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -20,6 +21,7 @@ import torch
 from descend import _npu_aclnn, _torch_module
 from descend.npu import boxed, collectives, own, record, rules
 from descend.npu.composed import device
+from descend.npu.composed.refusal import RefusedError, refuse
 from descend.npu.composed.table import TABLE, Composed
 
 
@@ -95,6 +97,10 @@ def _is_defined(name: str) -> bool:
 
 def _first_then(row: Composed, kernel: str) -> Callable[..., Any]:
     """What computes an operator, imported when it is first called: most programs call few of them."""
+    schema = rules.operator(kernel if "::" in kernel else f"npu::{kernel}")._schema
+    by_autograd = row.gradient != "none" and not row.gradient.startswith("none:")
+    named_so = enumerate(argument.name for argument in schema.arguments)
+    gradients = [(i, name) for i, name in named_so if by_autograd and _OF_RESULTS.fullmatch(name)]
 
     @functools.cache
     def find() -> Callable[..., Any]:
@@ -104,6 +110,29 @@ def _first_then(row: Composed, kernel: str) -> Callable[..., Any]:
         return dict(table.functions(row))[kernel]
 
     def call(*args: Any, **named: Any) -> Any:
-        return find()(*args, **named)
+        # Autograd calls with None where no result that has a gradient was used.
+        if gradients and all((args[i] if i < len(args) else named.get(name)) is None for i, name in gradients):
+            return None if len(schema.returns) == 1 else (None,) * len(schema.returns)
+        try:
+            # A mode of the caller, such as a default device, would change the calls of PyTorch within.
+            with torch._C.DisableTorchFunction():
+                return find()(*args, **named)
+        except RefusedError:
+            raise
+        except Exception:
+            _refuse_missing(kernel, schema, args, named)
+            raise
 
     return call
+
+
+_OF_RESULTS = re.compile("grad|grad_.*|.*_grad|dy|d_out")
+"""Names of arguments that are gradients of results."""
+
+
+def _refuse_missing(kernel: str, schema: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Refuses a tensor that is None but has to be given: PyTorch lets it pass."""
+    for i, argument in enumerate(schema.arguments):
+        value = args[i] if i < len(args) else named.get(argument.name, argument.default_value)
+        if value is None and str(argument.type) == "Tensor":
+            refuse(kernel.partition(".")[0], argument.name, "None", "must be given")

@@ -155,7 +155,9 @@ def npu_clipped_swiglu(
         if group_index.dtype != torch.int64 or group_index.dim() != 1:
             got = f"{group_index.dtype} of shape {list(group_index.shape)}"
             refuse(operator, "group_index", got, "is int64 and has 1 dimension")
-        used = max(0, min(rows, int(group_index.sum())))
+        if group_index.numel() and int(group_index.min()) < 0:
+            refuse(operator, "group_index", f"down to {int(group_index.min())}", "holds numbers of rows, from 0 up")
+        used = min(rows, int(group_index.sum()))
     part = wide(columns[:used])
     a, b = (part[:, ::2], part[:, 1::2]) if interleaved else part.chunk(2, 1)
     a = a.clamp(max=limit)

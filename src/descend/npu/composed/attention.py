@@ -152,6 +152,10 @@ def _backward_whole(
         for tensor in (problem.key, problem.value)
     )
     query, grad, result = (tensor.to(dtype).flatten(1, 2) for tensor in (problem.query, out_grad, out))
+    # PyTorch's kernel reads the numbers of a head one after another, whatever their stride.
+    query, key, value, grad, result = (
+        tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (query, key, value, grad, result)
+    )
     normalizer = (largest + total.log()).flatten(1, 2)
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     causal = problem.visible.bounded

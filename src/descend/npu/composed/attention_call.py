@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed import attention
+from descend.npu.composed.arithmetic import check_alike, check_float
 from descend.npu.composed.dropout import check_bits
 from descend.npu.composed.layouts import Sizes, sequences, sizes_of
 from descend.npu.composed.masks import Masking, Part
@@ -210,6 +211,8 @@ def backward(
     """The gradients of query, key, value and pse."""
     if softmax_max is None or softmax_sum is None or attention_in is None:
         refuse(operator, "softmax_max, softmax_sum or attention_in", "None", "is needed: the forward's result")
+    check_alike(operator, "query", call.query, dy=dy, attention_in=attention_in)
+    check_float(operator, softmax_max=softmax_max, softmax_sum=softmax_sum)
     sizes, shape = call.sizes, call.sizes.result_shape(call.query, call.value)
     for name, tensor in (("dy", dy), ("attention_in", attention_in)):
         if list(tensor.shape) != shape:

@@ -193,15 +193,15 @@ def _call(
 def _joined(
     operator: str, query: Tensor, key: Tensor, query_rope: Tensor | None, key_rope: Tensor | None, layout: str
 ) -> tuple[Tensor, Tensor, int]:
-    """Query and key with their rotary parts appended, and the size of a head without them."""
+    """Query and key with their rotary parts appended, and the size of a head without these, if there are any."""
     if query_rope is None and key_rope is None:
-        return query, key, query.shape[-1]
+        return query, key, 0
     if query_rope is None or key_rope is None:
         refuse(operator, "query_rope or key_rope", "None", "both or neither are given")
     if layout.upper() != "TND":
         refuse(operator, "query_rope", "given", f"goes with input_layout TND, not with {layout}")
     for name, rope, whole in (("query_rope", query_rope, query), ("key_rope", key_rope, key)):
-        if rope.shape[:-1] != whole.shape[:-1] or rope.dtype != whole.dtype:
+        if not rope.dim() or rope.shape[:-1] != whole.shape[:-1] or rope.dtype != whole.dtype:
             other = f"is of {list(whole.shape[:-1])} and some D, and {whole.dtype}"
             refuse(operator, name, f"of shape {list(rope.shape)} and {rope.dtype}", other)
     return torch.cat((query, query_rope), -1), torch.cat((key, key_rope), -1), query.shape[-1]

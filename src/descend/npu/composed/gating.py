@@ -84,7 +84,14 @@ def npu_moe_gating_top_k_backward(
     _check_kind(operator, renorm, norm_type)
     check_float(operator, x_norm=x_norm, grad_y=grad_y)
     check_shape(operator, "expertIdx", expertIdx, grad_y.shape, "grad_y")
+    if x_norm.dim() != 2:
+        refuse(operator, "x_norm", f"of shape {list(x_norm.shape)}", "has 2 dimensions")
     check_shape(operator, "x_norm", x_norm, [len(grad_y), x_norm.shape[-1]], "grad_y, but for the experts")
+    if expertIdx.dtype not in (torch.int32, torch.int64):
+        refuse(operator, "expertIdx", expertIdx.dtype, "may be int32 or int64")
+    if expertIdx.numel() and not 0 <= int(expertIdx.min()) <= int(expertIdx.max()) < x_norm.shape[1]:
+        got = f"from {int(expertIdx.min())} to {int(expertIdx.max())}"
+        refuse(operator, "expertIdx", got, f"is within the {x_norm.shape[1]} experts of x_norm")
     scores, chosen = wide(x_norm), expertIdx.long()
     grad = wide(grad_y).to(scores.dtype) * routed_scaling_factor
     if norm_type:

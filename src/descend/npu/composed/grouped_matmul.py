@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, wide
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 OPERATOR = "npu_grouped_matmul"
@@ -121,6 +121,11 @@ def npu_grouped_matmul_add_(
     ):
         if given != only:
             refuse(operator, name, given, f"must be {only}")
+    check_alike(operator, "x", x, weight=weight)
+    check_float(operator, input=input)
+    for name, tensor in (("x", x), ("weight", weight)):
+        if tensor.dim() != 2:
+            refuse(operator, name, f"of shape {list(tensor.shape)}", "has 2 dimensions")
     options = {"group_list": group_list, "group_list_type": group_list_type, "group_type": 2, "split_item": 3}
     (products,) = npu_grouped_matmul([wide(x).T], [wide(weight)], **options)  # type: ignore[arg-type]
     if input.numel() != products.numel() or input.shape[-1] != products.shape[-1]:

@@ -29,9 +29,18 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed import selected
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
 from descend.npu.composed.refusal import refuse
-from descend.npu.composed.token_rows import Lengths, check_indices, in_order, is_causal, pairs, rows_of, spans
+from descend.npu.composed.token_rows import (
+    Lengths,
+    check_indices,
+    check_lengths,
+    in_order,
+    is_causal,
+    pairs,
+    rows_of,
+    spans,
+)
 
 LEAST = 1e-8
 """Probabilities are at least so large where their logarithm is taken."""
@@ -64,7 +73,8 @@ def npu_lightning_indexer(
     if layout_key == "PA_BSND":
         if return_value:
             refuse(operator, "return_value", True, "is False with the layout PA_BSND")
-        key, layout_key = in_order(operator, "key", key, block_table), "BSND"
+        check_lengths(operator, "actual_seq_lengths_key", actual_seq_lengths_key)
+        key, layout_key = in_order(operator, "key", key, block_table, actual_seq_lengths_key), "BSND"
     elif layout_key != layout_query:
         refuse(operator, "layout_key", repr(layout_key), f"is 'PA_BSND', or layout_query, which is {layout_query!r}")
     causal = is_causal(operator, sparse_mode, pre_tokens, next_tokens)
@@ -104,6 +114,7 @@ def npu_lightning_indexer_grad(
     index = _Index.of(operator, query, key, weights, lengths, layouts, causal=False)
     rows = len(index.query)
     lists = selected.Lists(check_indices(operator, sparse_indices, rows), 1, index.seen)
+    check_alike(operator, "query", query, dy=dy)
     if dy.numel() != sparse_indices.numel():
         refuse(
             operator, "dy", f"of shape {list(dy.shape)}", f"has that of sparse_indices, {list(sparse_indices.shape)}"
@@ -225,6 +236,9 @@ def npu_dense_lightning_indexer_grad_kl_loss(
     )
     rows = len(index.query)
     shape = _shape_by_query(query_index, layout)
+    check_alike(
+        operator, "query_index", query_index, softmax_max_index=softmax_max_index, softmax_sum_index=softmax_sum_index
+    )
     for name, tensor in (("softmax_max_index", softmax_max_index), ("softmax_sum_index", softmax_sum_index)):
         check_shape(operator, name, tensor, shape, "the statistics")
     most, sums = (wide(statistic).reshape(rows, 1) for statistic in (softmax_max_index, softmax_sum_index))
@@ -343,6 +357,10 @@ class _Target:
         scale: float,
     ) -> _Target:
         """Checks the tensors."""
+        check_alike(
+            operator, "query_index", index.query, query=query, key=key, query_rope=query_rope, key_rope=key_rope
+        )
+        check_alike(operator, "query_index", index.query, softmax_max=softmax_max, softmax_sum=softmax_sum)
         rows, columns = rows_of(operator, "query", query, layout), rows_of(operator, "key", key, layout)
         if (query_rope is None) != (key_rope is None):
             refuse(operator, "query_rope or key_rope", "None", "both or neither are given")

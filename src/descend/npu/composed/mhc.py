@@ -24,8 +24,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
 from descend.npu.composed.refusal import refuse
+
+MOST_ITERATIONS = 100
+"""Of sinkhorn, by its document."""
 
 Six = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
@@ -48,8 +51,8 @@ def npu_mhc_pre(
     """
     operator = "npu_mhc_pre"
     n = _check_pre(operator, x, phi, alpha, gamma)
+    check_alike(operator, "x", x, bias=bias)
     check_shape(operator, "bias", bias, [len(phi)], "the rows of phi")
-    check_float(operator, bias=bias)
     for name, flag in (("out_flag", out_flag), ("inner_precise", inner_precise)):
         if flag not in (0, 1):
             refuse(operator, name, flag, "is 0 or 1")
@@ -86,6 +89,10 @@ def npu_mhc_pre_backward(
     n = _check_pre(operator, x, phi, alpha, gamma)
     if inv_rms is None or h_mix is None or h_pre is None:
         refuse(operator, "inv_rms, h_mix or h_pre", "None", "is a result of npu_mhc_pre with out_flag=1")
+    check_alike(
+        operator, "x", x, grad_h_in=grad_h_in, grad_h_post=grad_h_post, grad_h_res=grad_h_res, inv_rms=inv_rms,
+        h_mix=h_mix, h_pre=h_pre, h_post=h_post, grad_x_post=grad_x_post,
+    )  # fmt: skip
     outer, size = list(x.shape[:-2]), x.shape[-1]
     shapes = {"inv_rms": (inv_rms, outer), "h_mix": (h_mix, [*outer, len(phi)])}
     shapes |= {name: (given, [*outer, n]) for name, given in (("h_pre", h_pre), ("h_post", h_post))}
@@ -135,8 +142,8 @@ def npu_mhc_sinkhorn(
     check_float(operator, x=x)
     if x.dim() not in (3, 4) or x.shape[-1] != x.shape[-2]:
         refuse(operator, "x", f"of shape {list(x.shape)}", "is [B, S, n, n] or [T, n, n]")
-    if num_iters < 1:
-        refuse(operator, "num_iters", num_iters, "is at least 1")
+    if not 1 <= num_iters <= MOST_ITERATIONS:
+        refuse(operator, "num_iters", num_iters, f"is from 1 to {MOST_ITERATIONS}")
     if out_flag not in (0, 1):
         refuse(operator, "out_flag", out_flag, "is 0 or 1")
     first = torch.softmax(wide(x), -1)
@@ -162,11 +169,13 @@ def npu_mhc_sinkhorn(
 def npu_mhc_sinkhorn_backward(grad_y: Tensor, norm: Tensor | None, sum: Tensor | None) -> Tensor:
     """The gradient of x, from the other results of `npu_mhc_sinkhorn`."""
     operator = "npu_mhc_sinkhorn_backward"
-    check_float(operator, grad_y=grad_y)
+    if grad_y.dim() not in (3, 4) or grad_y.shape[-1] != grad_y.shape[-2]:
+        refuse(operator, "grad_y", f"of shape {list(grad_y.shape)}", "is [B, S, n, n] or [T, n, n]")
+    check_alike(operator, "grad_y", grad_y, norm=norm, sum=sum)
     if norm is None or sum is None:
         refuse(operator, "norm or sum", "None", "is a result of npu_mhc_sinkhorn with out_flag=1")
     outer, n = list(grad_y.shape[:-2]), grad_y.shape[-1]
-    steps = len(norm)
+    steps = len(norm) if norm.dim() else 0
     check_shape(operator, "norm", norm, [steps, n, n, *outer], "the forward's result")
     check_shape(operator, "sum", sum, [steps, n, *outer], "the forward's result")
     grad = wide(grad_y).permute(-2, -1, *range(len(outer)))
@@ -191,6 +200,7 @@ def npu_mhc_post_backward(
     """The gradients of x, h_res, h_out and h_post; that of h_res also where there is none."""
     operator = "npu_mhc_post_backward"
     _check_post(operator, x, h_res, h_out, h_post)
+    check_alike(operator, "x", x, grad_y=grad_y)
     check_shape(operator, "grad_y", grad_y, x.shape, "x")
     grad = wide(grad_y)
     dx = grad if h_res is None else wide(h_res) @ grad
@@ -217,7 +227,7 @@ def _or_zeros(operator: str, name: str, grad: Tensor | None, like: Tensor, shape
 
 def _check_pre(operator: str, x: Tensor, phi: Tensor, alpha: Tensor, gamma: Tensor | None) -> int:
     """Checks what forward and gradient share, and returns n."""
-    check_float(operator, x=x, phi=phi, alpha=alpha, gamma=gamma)
+    check_alike(operator, "x", x, phi=phi, alpha=alpha, gamma=gamma)
     if x.dim() not in (3, 4) or not x.numel():
         refuse(operator, "x", f"of shape {list(x.shape)}", "is [B, S, n, D] or [T, n, D], and not empty")
     n, size = x.shape[-2:]
@@ -231,7 +241,7 @@ def _check_pre(operator: str, x: Tensor, phi: Tensor, alpha: Tensor, gamma: Tens
 
 
 def _check_post(operator: str, x: Tensor, h_res: Tensor | None, h_out: Tensor, h_post: Tensor) -> None:
-    check_float(operator, x=x, h_res=h_res, h_out=h_out, h_post=h_post)
+    check_alike(operator, "x", x, h_res=h_res, h_out=h_out, h_post=h_post)
     if x.dim() not in (3, 4):
         refuse(operator, "x", f"of shape {list(x.shape)}", "is [B, S, n, D] or [T, n, D]")
     outer, n = x.shape[:-2], x.shape[-2]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, wide
+from descend.npu.composed.arithmetic import check_float, check_shape, wide
 from descend.npu.composed.refusal import refuse
 
 
@@ -32,14 +32,11 @@ def npu_moe_token_permute(
     """
     operator = "npu_moe_token_permute"
     _check_tokens(operator, "tokens", tokens, padded_mode)
-    if indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
-        refuse(operator, "indices", f"of shape {list(indices.shape)}", f"is [T] or [T, topk], T {tokens.shape[0]}")
-    if indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "indices", indices.dtype, "may be int32 or int64")
+    _check_indices(operator, indices, tokens)
     pairs, wanted = indices.numel(), num_out_tokens or 0
     count = min(wanted, pairs) if wanted > 0 else pairs + wanted
     if count < 0:
-        refuse(operator, "num_out_tokens", num_out_tokens, f"leaves none of {pairs} out twice")
+        refuse(operator, "num_out_tokens", num_out_tokens, f"leaves out no more than the {pairs} that there are")
     order = indices.flatten().argsort(stable=True)
     places = torch.empty_like(order).scatter_(0, order, torch.arange(pairs))
     topk = 1 if indices.dim() == 1 else indices.shape[1]
@@ -56,13 +53,13 @@ def npu_moe_token_permute_grad_v2(
 ) -> Tensor:
     """The gradient of tokens [tokens_size_0, H]."""
     operator = "npu_moe_token_permute_grad_v2"
+    for name, number in (("tokens_size_0", tokens_size_0), ("num_topK", num_topK)):
+        if number < 0:
+            refuse(operator, name, number, "is 0 at least")
     _check_tokens(operator, "grad_permuted_tokens", grad_permuted_tokens, padded_mode)
     _check_places(operator, sorted_indices, tokens_size_0 * num_topK)
-    summed = (
-        _gathered(grad_permuted_tokens, sorted_indices)
-        .view(tokens_size_0, num_topK, grad_permuted_tokens.shape[1])
-        .sum(1)
-    )
+    pairs = _gathered(grad_permuted_tokens, sorted_indices)
+    summed = pairs.view(tokens_size_0, num_topK, grad_permuted_tokens.shape[1]).sum(1)
     return summed.to(tokens_dtype)
 
 
@@ -80,6 +77,13 @@ def npu_moe_token_permute_grad(
     tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False
 ) -> Tensor:
     """The gradient of tokens, from the forward's arguments."""
+    operator = "npu_moe_token_permute_grad"
+    _check_tokens(operator, "tokens", tokens, padded_mode)
+    _check_tokens(operator, "grad_permuted_tokens", grad_permuted_tokens, padded_mode)
+    _check_indices(operator, indices, tokens)
+    if grad_permuted_tokens.shape[1] != tokens.shape[1]:
+        got = f"of shape {list(grad_permuted_tokens.shape)}"
+        refuse(operator, "grad_permuted_tokens", got, f"has rows of the length of tokens', {tokens.shape[1]}")
     topk = 1 if indices.dim() == 1 else indices.shape[1]
     return npu_moe_token_permute_grad_v2(
         grad_permuted_tokens, sorted_indices.flatten(), tokens.shape[0], tokens.dtype, topk, padded_mode
@@ -128,19 +132,29 @@ def npu_moe_token_unpermute_grad_v2(
     operator = "npu_moe_token_unpermute_grad_v2"
     grad = grad_unpermuted_tokens
     _check_tokens(operator, "grad_unpermuted_tokens", grad, padded_mode)
-    topk = 1 if probs is None else _topk(operator, probs)
+    if permuted_tokens_size_0 < 0:
+        refuse(operator, "permuted_tokens_size_0", permuted_tokens_size_0, "is 0 at least")
+    topk = 1
+    if probs is not None:
+        check_float(operator, probs=probs)
+        topk = _topk(operator, probs)
+        if len(probs) != len(grad):
+            refuse(operator, "probs", f"of shape {list(probs.shape)}", f"has a row for each of {len(grad)} tokens")
+        if permuted_tokens is None:
+            refuse(operator, "permuted_tokens", "None", "is needed where probs are given")
+        check_float(operator, permuted_tokens=permuted_tokens)
+        shape = [permuted_tokens_size_0, grad.shape[1]]
+        check_shape(operator, "permuted_tokens", permuted_tokens, shape, "permuted_tokens_size_0 and the gradient")
     _check_places(operator, sorted_indices, grad.shape[0] * topk)
     pairs = wide(grad).unsqueeze(1).expand(-1, topk, -1)
     spread = pairs if probs is None else pairs * wide(probs).unsqueeze(-1)
     places, kept = _places(sorted_indices, permuted_tokens_size_0)
     result = spread.new_zeros(permuted_tokens_size_0, grad.shape[1])
-    result.index_copy_(0, places[kept], spread.reshape(len(places), grad.shape[1])[kept])
+    result.index_add_(0, places[kept], spread.reshape(len(places), grad.shape[1])[kept])
     probs_grad = None
-    if probs is not None:
-        if permuted_tokens is None:
-            refuse(operator, "permuted_tokens", "None", "is needed where probs are given")
+    if probs is not None and permuted_tokens is not None:
         tokens = _gathered(permuted_tokens, sorted_indices).view(*probs.shape, grad.shape[1])
-        probs_grad = tokens.mul_(pairs).sum(-1).to(probs.dtype)
+        probs_grad = (tokens * pairs).sum(-1).to(probs.dtype)
     return result.to(permuted_tokens_dtype), probs_grad
 
 
@@ -153,6 +167,7 @@ def npu_moe_token_unpermute_grad(
     restore_shape: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of permuted_tokens and probs, from the forward's arguments."""
+    _check_tokens("npu_moe_token_unpermute_grad", "permuted_tokens", permuted_tokens, padded_mode)
     count, dtype = permuted_tokens.shape[0], permuted_tokens.dtype
     return npu_moe_token_unpermute_grad_v2(
         grad_unpermuted_tokens, sorted_indices, count, dtype, probs, padded_mode, restore_shape, permuted_tokens
@@ -181,6 +196,13 @@ def _check_tokens(operator: str, name: str, tokens: Tensor, padded_mode: bool) -
     check_float(operator, **{name: tokens})
     if tokens.dim() != 2:
         refuse(operator, name, f"of shape {list(tokens.shape)}", "has 2 dimensions")
+
+
+def _check_indices(operator: str, indices: Tensor, tokens: Tensor) -> None:
+    if indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
+        refuse(operator, "indices", f"of shape {list(indices.shape)}", f"is [T] or [T, topk], T {tokens.shape[0]}")
+    if indices.dtype not in (torch.int32, torch.int64):
+        refuse(operator, "indices", indices.dtype, "may be int32 or int64")
 
 
 def _check_places(operator: str, sorted_indices: Tensor, count: int) -> None:

@@ -58,31 +58,47 @@ def npu_moe_token_permute_with_routing_map(
 
 
 def npu_moe_token_permute_with_routing_map_grad(
-    permuted_token_out_grad: Tensor,
+    permuted_token_out_grad: Tensor | None,
     probs_grad: Tensor | None,
     sorted_indices: Tensor,
     routing_map: Tensor,
     experts_num: int,
     tokens_num: int,
     drop_and_pad: bool,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of tokens [tokens_num, H] and probs [tokens_num, experts_num]."""
     operator = "npu_moe_token_permute_with_routing_map_grad"
-    grad, order = permuted_token_out_grad, sorted_indices.long()
+    check_float(operator, permuted_token_out_grad=permuted_token_out_grad, probs_grad=probs_grad)
     _check_map(operator, routing_map, tokens_num)
-    check_shape(operator, "sorted_indices", order, grad.shape[:1], "rows of the gradient")
+    check_shape(operator, "routing_map", routing_map, [tokens_num, experts_num], "tokens_num and experts_num")
+    order = _order(operator, sorted_indices, tokens_num if drop_and_pad else sorted_indices.numel())
+    for name, given in (("permuted_token_out_grad", permuted_token_out_grad), ("probs_grad", probs_grad)):
+        if given is not None and given.shape[:1] != order.shape:
+            got = f"of shape {list(given.shape)}"
+            refuse(operator, name, got, f"has a row for each of {len(order)} sorted_indices")
     if drop_and_pad:
-        summed = wide(grad).new_zeros(tokens_num, grad.shape[1]).index_add_(0, order, wide(grad))
+        _check_divides(operator, order, experts_num)
         token, expert = order, _experts(order, experts_num)
     else:
         _check_topk(operator, routing_map, len(order) // max(1, tokens_num))
-        summed = wide(grad).index_select(0, order).view(tokens_num, -1, grad.shape[1]).sum(1)
         expert, token = routing_map.t().nonzero(as_tuple=True)
-    back = None
+    summed = back = None
+    if permuted_token_out_grad is not None:  # else only the probs were used
+        grad = permuted_token_out_grad
+        if grad.dim() != 2:
+            refuse(operator, "permuted_token_out_grad", f"of shape {list(grad.shape)}", "has 2 dimensions")
+        summed = wide(grad).new_zeros(tokens_num, grad.shape[1])
+        if drop_and_pad:
+            summed.index_add_(0, order, wide(grad))
+        elif len(order):
+            summed = wide(grad).index_select(0, order).view(tokens_num, len(order) // tokens_num, -1).sum(1)
+        summed = summed.to(grad.dtype)
     if probs_grad is not None:
+        if probs_grad.dim() != 1:
+            refuse(operator, "probs_grad", f"of shape {list(probs_grad.shape)}", "has 1 dimension")
         back = probs_grad.new_zeros(tokens_num, experts_num)
         back[token, expert] = probs_grad
-    return summed.to(grad.dtype), back
+    return summed, back
 
 
 def npu_moe_token_unpermute_with_routing_map(
@@ -115,18 +131,23 @@ def _npu_moe_token_unpermute_with_routing_map(
     """
     operator = "npu_moe_token_unpermute_with_routing_map"
     check_float(operator, permuted_tokens=permuted_tokens, probs=probs)
-    count = restore_shape[0]
-    picked = _picked(operator, sorted_indices, probs, routing_map, count, drop_and_pad)
-    rows, order = wide(permuted_tokens), sorted_indices.long()
+    if permuted_tokens.dim() != 2:
+        refuse(operator, "permuted_tokens", f"of shape {list(permuted_tokens.shape)}", "has 2 dimensions")
+    count = _count(operator, restore_shape, permuted_tokens.shape[1])
+    if not drop_and_pad:
+        _check_pairs(operator, sorted_indices, count)
+    rows = wide(permuted_tokens)
+    order = _order(operator, sorted_indices, count if drop_and_pad else len(rows))
     check_shape(operator, "sorted_indices", sorted_indices, rows.shape[:1], "rows of permuted_tokens")
+    picked = _picked(operator, order, probs, routing_map, count, drop_and_pad)
     weights = None if picked is None else wide(picked).unsqueeze(-1)
     if drop_and_pad:
         weighted = rows if weights is None else rows * weights
-        summed = rows.new_zeros(*restore_shape).index_add_(0, order, weighted)
+        summed = rows.new_zeros(*restore_shape).index_add_(0, order, weighted.to(rows.dtype))
         ids, out = sorted_indices.sort(stable=True)
         return summed.to(permuted_tokens.dtype), out.to(sorted_indices.dtype), ids, picked
     pairs = rows.index_select(0, order)
-    summed = (pairs if weights is None else pairs * weights).view(count, -1, rows.shape[1]).sum(1)
+    summed = (pairs if weights is None else pairs * weights).view(count, len(order) // count, rows.shape[1]).sum(1)
     return summed.to(permuted_tokens.dtype), sorted_indices.clone(), sorted_indices.clone(), picked
 
 
@@ -142,13 +163,26 @@ def npu_moe_token_unpermute_with_routing_map_grad(
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of permuted_tokens [rows, H] and probs [T, E]; out_index is sorted_indices without drop_and_pad."""
     operator = "npu_moe_token_unpermute_with_routing_map_grad"
-    grad, place, count = unpermuted_tokens_grad, out_index.long(), restore_shape[0]
+    grad = unpermuted_tokens_grad
+    check_float(operator, unpermuted_tokens_grad=grad, permuted_tokens=permuted_tokens, probs=probs)
+    if grad.dim() != 2:
+        refuse(operator, "unpermuted_tokens_grad", f"of shape {list(grad.shape)}", "has 2 dimensions")
+    count = _count(operator, restore_shape, grad.shape[1])
+    check_shape(operator, "unpermuted_tokens_grad", grad, list(restore_shape), "restore_shape")
+    place = _order(operator, out_index, out_index.numel(), "out_index")
+    if not torch.equal(place.sort().values, torch.arange(len(place))):
+        refuse(operator, "out_index", "a list with a number twice", f"holds each of the {len(place)} rows once")
+    if permuted_tokens is not None:
+        check_shape(operator, "permuted_tokens", permuted_tokens, [len(place), grad.shape[1]], "out_index and H")
     if drop_and_pad:
-        order = torch.empty_like(permuted_token_id).scatter_(0, place, permuted_token_id)
-        picked = _picked(operator, order, probs, routing_map, count, True)
-        place, token = torch.arange(len(place)), order.long()
+        ids = _order(operator, permuted_token_id, count, "permuted_token_id")
+        check_shape(operator, "permuted_token_id", ids, place.shape, "out_index")
+        token = torch.empty_like(ids).scatter_(0, place, ids)
+        picked = _picked(operator, token, probs, routing_map, count, True)
+        place = torch.arange(len(place))
     else:
-        picked = _picked(operator, out_index, probs, routing_map, count, False)
+        _check_pairs(operator, place, count)
+        picked = _picked(operator, place, probs, routing_map, count, False)
         token = torch.arange(count).repeat_interleave(len(place) // max(1, count))
     spread = wide(grad).index_select(0, token)
     back = spread if picked is None else spread * wide(picked).unsqueeze(-1)
@@ -172,10 +206,9 @@ def _picked(
     drop_and_pad: bool,
 ) -> Tensor | None:
     """The probs by row, or without drop_and_pad by pair, after the checks of an unpermuting operator."""
-    if not drop_and_pad and (count == 0 or len(order) % count):
-        refuse(operator, "sorted_indices", f"of length {len(order)}", f"is a multiple of the {count} tokens")
     if probs is None:
         return None
+    check_float(operator, probs=probs)
     if probs.dim() != 2 or probs.shape[0] != count:
         refuse(operator, "probs", f"of shape {list(probs.shape)}", f"is [{count}, E]")
     if not drop_and_pad:
@@ -183,8 +216,8 @@ def _picked(
             refuse(operator, "routing_map", "None", "is needed where probs are given")
         check_shape(operator, "routing_map", routing_map, probs.shape, "probs")
         _check_topk(operator, routing_map, len(order) // count)
-    elif len(order) % max(1, probs.shape[1]):
-        refuse(operator, "sorted_indices", f"of length {len(order)}", f"is a multiple of {probs.shape[1]} experts")
+    else:
+        _check_divides(operator, order, probs.shape[1])
     return probs[_pairs(order.long(), probs, routing_map, drop_and_pad)]
 
 
@@ -200,6 +233,34 @@ def _pairs(
 def _experts(rows: Tensor, experts: int) -> Tensor:
     """The expert of each row where all have the same number of rows."""
     return torch.arange(experts).repeat_interleave(len(rows) // max(1, experts))
+
+
+def _count(operator: str, restore_shape: Sequence[int], width: int) -> int:
+    """The number of tokens, from restore_shape [T, H]."""
+    if len(restore_shape) != 2 or restore_shape[0] < 0 or restore_shape[1] != width:
+        refuse(operator, "restore_shape", list(restore_shape), f"is [T, {width}]")
+    return restore_shape[0]
+
+
+def _order(operator: str, indices: Tensor, count: int, name: str = "sorted_indices") -> Tensor:
+    """The indices, checked to be below ``count``."""
+    if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1:
+        got = f"{indices.dtype} of shape {list(indices.shape)}"
+        refuse(operator, name, got, "is int32 or int64, of 1 dimension")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
+        got = f"from {int(indices.min())} to {int(indices.max())}"
+        refuse(operator, name, got, f"is from 0 to {count - 1}")
+    return indices.long()
+
+
+def _check_pairs(operator: str, order: Tensor, count: int) -> None:
+    if count == 0 or order.numel() % count:
+        refuse(operator, "sorted_indices", f"of length {order.numel()}", f"is a multiple of the {count} tokens")
+
+
+def _check_divides(operator: str, order: Tensor, experts: int) -> None:
+    if experts < 1 or len(order) % experts:
+        refuse(operator, "sorted_indices", f"of length {len(order)}", f"is a multiple of {experts} experts")
 
 
 def _check_map(operator: str, routing_map: Tensor, count: int) -> None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed import selected
-from descend.npu.composed.arithmetic import check_shape, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
 from descend.npu.composed.attention_call import COPIES
 from descend.npu.composed.fusion_attention import npu_fusion_attention
 from descend.npu.composed.layouts import Sizes, sequences, sizes_of
@@ -61,7 +61,7 @@ def npu_nsa_compress_attention(
     [longest query, most blocks]. The lists tell where each sequence of queries, of keys and of blocks ends.
     """
     operator = "npu_nsa_compress_attention"
-    _check_windows(operator, compress_block_size, compress_stride, select_block_size)
+    _check_windows(operator, compress_block_size, compress_stride, select_block_size, select_block_count)
     sizes = sizes_of(operator, query, key, value, head_num, "TND")
     queries = sequences(operator, "actual_seq_qlen", actual_seq_qlen, sizes.queries)
     keys = sequences(operator, "actual_cmp_seq_kvlen", actual_cmp_seq_kvlen, sizes.keys)
@@ -78,12 +78,14 @@ def npu_nsa_compress_attention(
     options: dict[str, Any] = {"atten_mask": atten_mask, "scale": scale_value, "sparse_mode": 1}
     options |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_cmp_seq_kvlen}
     out, largest, total = npu_fusion_attention(query, key, value, head_num, "TND", **options)[:3]
+    for rows, own in zip(queries, blocks, strict=True):
+        count = own.stop - own.start
+        if rows.stop > rows.start and count < select_block_count:
+            refuse(operator, "select_block_count", select_block_count, f"is at most the blocks of a sequence, {count}")
     indices = torch.zeros(sizes.queries, sizes.key_heads, select_block_count, dtype=torch.int32)
     step, reach = select_block_size // compress_stride, compress_block_size // compress_stride
     for rows, own_keys, own in zip(queries, keys, blocks, strict=True):
         count = own.stop - own.start
-        if rows.stop > rows.start and count < select_block_count:
-            refuse(operator, "select_block_count", select_block_count, f"is at most the blocks of a sequence, {count}")
         length = own_keys.stop - own_keys.start
         shared = _shares(length, count, step, reach, wide(query[:0]).dtype)
         q, k = wide(query[rows]).unflatten(1, (sizes.key_heads, -1)), wide(key[own_keys]).permute(1, 2, 0)
@@ -149,6 +151,8 @@ def npu_nsa_select_attention_grad(
     operator = "npu_nsa_select_attention_grad"
     given = (topk_indices, select_block_size, select_block_count, atten_mask, actual_seq_qlen, actual_seq_kvlen)
     sizes, lists = _selection(operator, query, key, value, head_num, *given)
+    check_alike(operator, "query", query, grad=grad, attention_out=attention_out)
+    check_float(operator, softmax_max=softmax_max, softmax_sum=softmax_sum)
     for name, tensor in (("grad", grad), ("attention_out", attention_out)):
         check_shape(operator, name, tensor, [*query.shape[:2], value.shape[-1]], "the attention")
     for name, tensor in (("softmax_max", softmax_max), ("softmax_sum", softmax_sum)):
@@ -174,9 +178,11 @@ def _shares(keys: int, blocks: int, step: int, reach: int, dtype: torch.dtype) -
     return pairs.clamp_(0, min(step, reach)).to(dtype)
 
 
-def _check_windows(operator: str, block: int, stride: int, select: int) -> None:
+def _check_windows(operator: str, block: int, stride: int, select: int, count: int) -> None:
     if stride < 1 or block < stride or block % stride:
         refuse(operator, "compress_block_size", block, f"is a multiple of compress_stride, which is {stride}")
+    if count < 1:
+        refuse(operator, "select_block_count", count, "is at least 1")
     if select < block or select % stride:
         served = f"is a multiple of compress_stride, {stride}, and at least compress_block_size, {block}"
         refuse(operator, "select_block_size", select, served)

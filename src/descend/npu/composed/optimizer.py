@@ -163,7 +163,9 @@ def apply_fused_ema_adam(
         refuse(operator, "step", f"of shape {list(step.shape)} and {step.dtype}", "is one integer")
     if mode not in (0, 1):
         refuse(operator, "mode", mode, "may be 0 or 1")
-    count = int(step) if bias_correction else 0
+    count = int(step) if bias_correction else 1
+    if count < 1:
+        refuse(operator, "step", count, "is at least 1 with biasCorrection")
     g = wide(grad) if mode == 1 else wide(grad) + weight_decay * wide(var)
     first = beta1 * wide(m) + (1 - beta1) * g
     second = beta2 * wide(v) + (1 - beta2) * g * g

@@ -8,6 +8,10 @@ from typing import NoReturn
 class RefusedError(RuntimeError):
     """A call that is not served. A RuntimeError, since torch_npu raises that for calls that it refuses."""
 
+    def __init__(self, operator: str, parameter: str, rest: str) -> None:
+        super().__init__(f"{operator}: {parameter} {rest}")
+        self.parameter, self.rest = parameter, rest
+
 
 def refuse_quantized(operator: str, **given: object) -> None:
     """Refuses what belongs to quantized products: each must be None, or an empty list."""
@@ -18,4 +22,4 @@ def refuse_quantized(operator: str, **given: object) -> None:
 
 def refuse(operator: str, parameter: str, got: object, served: str) -> NoReturn:
     """Raises RefusedError with a sentence: the operator, the parameter, its value, and what it may be."""
-    raise RefusedError(f"{operator}: {parameter} is {got}, but {served}.")
+    raise RefusedError(operator, parameter, f"is {got}, but {served}.")

@@ -62,6 +62,7 @@ def npu_ring_attention_update(
         "cur_softmax_max": cur_softmax_max,
         "cur_softmax_sum": cur_softmax_sum,
     }
+    check_float(_OPERATOR, **statistics)
     for name, tensor in statistics.items():
         check_shape(_OPERATOR, name, tensor, shape, "prev_attn_out and the heads")
     if input_layout == "TND" and input_softmax_layout != "TND":

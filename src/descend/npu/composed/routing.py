@@ -96,7 +96,7 @@ def npu_moe_finalize_routing(
     if each < 1 or places.numel() % each:
         refuse(operator, "k", each, f"divides the {places.numel()} places of expanded_src_to_dst_row")
     count, width = places.numel() // each, rows.shape[-1]
-    flat = wide(rows).reshape(-1, width)
+    flat = wide(rows).flatten(0, -2)
     lowest = -1 if padded else 0
     if places.numel() and not lowest <= int(places.min()) <= int(places.max()) < len(flat):
         got = f"from {int(places.min())} to {int(places.max())}"
@@ -122,7 +122,8 @@ def _experts(operator: str, bias: Tensor, experts: Tensor | None, shape: list[in
     if experts is None or experts.dtype not in INTEGERS:
         refuse(operator, "export_for_source_row", "not given as int32 or int64", "goes with bias")
     check_shape(operator, "export_for_source_row", experts, shape, "T and K")
-    check_shape(operator, "bias", bias, [len(bias), width], "E and H")
+    if bias.dim() != 2 or bias.shape[1] != width:
+        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"is [E, {width}]")
     if experts.numel() and not 0 <= int(experts.min()) <= int(experts.max()) < len(bias):
         got = f"from {int(experts.min())} to {int(experts.max())}"
         refuse(operator, "export_for_source_row", got, f"is from 0 to {len(bias) - 1}")

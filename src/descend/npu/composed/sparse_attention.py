@@ -16,9 +16,18 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed import selected
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
 from descend.npu.composed.refusal import refuse
-from descend.npu.composed.token_rows import Lengths, check_indices, in_order, is_causal, pairs, rows_of, spans
+from descend.npu.composed.token_rows import (
+    Lengths,
+    check_indices,
+    check_lengths,
+    in_order,
+    is_causal,
+    pairs,
+    rows_of,
+    spans,
+)
 
 ABSORBED = 2
 """The attention_mode in which query and key have rotary parts of their own."""
@@ -58,8 +67,10 @@ def npu_sparse_flash_attention(
     if layout_kv == "PA_BSND":
         if return_softmax_lse:
             refuse(operator, "return_softmax_lse", True, "is False with the layout PA_BSND")
-        key, value = in_order(operator, "key", key, block_table), in_order(operator, "value", value, block_table)
-        key_rope = None if key_rope is None else in_order(operator, "key_rope", key_rope, block_table)
+        check_lengths(operator, "actual_seq_lengths_kv", actual_seq_lengths_kv)
+        table = (block_table, actual_seq_lengths_kv)
+        key, value = in_order(operator, "key", key, *table), in_order(operator, "value", value, *table)
+        key_rope = None if key_rope is None else in_order(operator, "key_rope", key_rope, *table)
         layout_kv = "BSND"
     elif layout_kv != layout_query:
         refuse(operator, "layout_kv", repr(layout_kv), f"is 'PA_BSND', or layout_query, which is {layout_query!r}")
@@ -112,6 +123,8 @@ def npu_sparse_flash_attention_grad(
         operator, query, key, value, sparse_indices, query_rope, key_rope, sparse_block_size,
         (actual_seq_qlen, actual_seq_kvlen), layouts, band,
     )  # fmt: skip
+    check_alike(operator, "query", query, d_out=d_out, out=out)
+    check_float(operator, softmax_max=softmax_max, softmax_sum=softmax_sum)
     for name, tensor in (("d_out", d_out), ("out", out)):
         check_shape(operator, name, tensor, [*query.shape[:-1], value.shape[-1]], "the attention")
     largest, total = (
@@ -154,12 +167,12 @@ class _Call:
         for name, tensor in (("key", key), ("value", value), ("query_rope", query_rope), ("key_rope", key_rope)):
             if tensor is not None and tensor.dtype != query.dtype:
                 refuse(operator, name, tensor.dtype, f"has the dtype of query, which is {query.dtype}")
+        rows = rows_of(operator, "query", query, layouts[0])
+        self.key, self.value = (rows_of(operator, n, t, layouts[1]) for n, t in (("key", key), ("value", value)))
         queries = spans(operator, "actual_seq_lengths_query", query, layouts[0], lengths[0])
         keys = spans(operator, "actual_seq_lengths_kv", key, layouts[1], lengths[1])
         self.sequences = pairs(operator, queries, keys)
         self.batch = query.shape[0] if layouts[0] == "BSND" else None
-        rows = rows_of(operator, "query", query, layouts[0])
-        self.key, self.value = (rows_of(operator, n, t, layouts[1]) for n, t in (("key", key), ("value", value)))
         if (query_rope is None) != (key_rope is None):
             refuse(operator, "query_rope or key_rope", "None", "both or neither are given")
         if query_rope is not None and key_rope is not None:

@@ -447,7 +447,7 @@ TABLE = (
         ("npu_mhc_sinkhorn", "npu_mhc_sinkhorn_backward"),
         "npu_mhc_sinkhorn_backward",
         "in float32; the intermediate results have the documented layout, and the first is softmax(x)",
-        "gradients without out_flag=1; intermediate results in the layout of a processor's tiles",
+        "num_iters above 100; gradients without out_flag=1; intermediate results in the layout of a processor's tiles",
         ("torch_npu.npu_mhc_sinkhorn",),
     ),
     Composed(

@@ -30,19 +30,35 @@ def rows_of(operator: str, name: str, tensor: Tensor, layout: str, width: int = 
     return tensor.flatten(0, 1) if layout == "BSND" else tensor
 
 
-def in_order(operator: str, name: str, pages: Tensor, block_table: Tensor | None) -> Tensor:
-    """Pages as BSND."""
+def in_order(operator: str, name: str, pages: Tensor, block_table: Tensor | None, lengths: Lengths) -> Tensor:
+    """Pages as BSND. ``lengths`` tells how many rows of each sequence count."""
     if block_table is None or block_table.dim() != 2 or block_table.dtype not in (torch.int32, torch.int64):
         refuse(operator, "block_table", "not given as int32 [B, pages]", "goes with the layout PA_BSND")
     if pages.dim() != 4:
         refuse(operator, name, f"of shape {list(pages.shape)}", "has 4 dimensions in PA_BSND")
-    table = block_table.to(torch.int64).clamp(0, pages.shape[0] - 1)  # beyond a sequence's end it may hold anything
-    return pages[table].flatten(1, 2)
+    count, size = pages.shape[:2]
+    if not count or not size:
+        refuse(operator, name, f"of shape {list(pages.shape)}", "has a page and a row in it")
+    table = block_table.to(torch.int64)
+    used = torch.full((table.shape[0],), table.shape[1] * size)
+    if lengths is not None and len(lengths) == len(used):
+        used = torch.as_tensor(lengths, device="cpu")
+    # Beyond the end of a sequence the table may hold anything.
+    read = torch.arange(table.shape[1]) * size < used.unsqueeze(-1)
+    wrong = read & ((table < 0) | (table >= count))
+    if bool(wrong.any()):
+        refuse(
+            operator, "block_table", f"{int(table[wrong][0])} at a place that is read", f"names one of {count} pages"
+        )
+    return pages[table.masked_fill(~read, 0)].flatten(1, 2)
 
 
 def spans(operator: str, name: str, tensor: Tensor, layout: str, lengths: Lengths, ends: bool = False) -> list[slice]:
     """The rows of each sequence. ``ends``: in BSND, too, the numbers are sums. They have to be those of whole ones."""
-    numbers = lengths.tolist() if isinstance(lengths, Tensor) else None if lengths is None else list(lengths)
+    if isinstance(lengths, Tensor):
+        check_lengths(operator, name, lengths)
+        lengths = lengths.tolist()
+    numbers = None if lengths is None else list(lengths)
     if layout == "TND":
         return sequences(operator, name, numbers, tensor.shape[0])
     batch, size = tensor.shape[:2]
@@ -54,6 +70,12 @@ def spans(operator: str, name: str, tensor: Tensor, layout: str, lengths: Length
     if len(numbers) != batch or not all(0 <= number <= size for number in numbers):
         refuse(operator, name, numbers, f"has a number from 0 to {size} for each of {batch} sequences")
     return [slice(b * size, b * size + number) for b, number in enumerate(numbers)]
+
+
+def check_lengths(operator: str, name: str, lengths: Lengths) -> None:
+    """Refuses a tensor that does not hold integers, one after another."""
+    if isinstance(lengths, Tensor) and (lengths.dim() != 1 or lengths.dtype not in (torch.int32, torch.int64)):
+        refuse(operator, name, f"{lengths.dtype} of shape {list(lengths.shape)}", "is int32 or int64, of 1 dimension")
 
 
 def pairs(operator: str, queries: list[slice], keys: list[slice]) -> list[tuple[slice, slice]]:

@@ -93,7 +93,8 @@ def _command(program: list[str]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """The variables of this process, and those that set_env.sh sets for programs that run."""
+    """The variables of this process, those that set_env.sh sets for programs that run, and Triton's interpreter."""
     home = _cann.folder()
     paths = [str(home / "lib64"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    return {**os.environ, **_cann.environment(home), "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+    of_cann = {**_cann.environment(home), "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+    return {"TRITON_INTERPRET": "1", **os.environ, **of_cann}  # see descend.npu.interpreted_triton

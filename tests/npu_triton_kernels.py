@@ -1,0 +1,159 @@
+"""Kernels as programs for Ascend have them, each compared with PyTorch: tests/test_npu_triton.py runs this."""
+
+from __future__ import annotations
+
+import torch
+import torch_npu  # noqa: F401
+import triton
+import triton.language as tl
+from triton.language.extra.ascend import libdevice
+from triton.language.math import exp
+from triton.runtime import driver
+
+
+@triton.jit
+def row_norm(out, x, columns, epsilon, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    place = tl.arange(0, BLOCK)
+    inside = place < columns
+    v = tl.load(x + row * columns + place, inside, other=0.0).to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(v * v) / columns + epsilon.to(tl.float32))
+    tl.store(out + row * columns + place, v * scale, inside)
+
+
+@triton.jit
+def column_sums(out, x, rows, columns, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < columns
+    total = tl.zeros((BLOCK,), tl.float32)
+    for row in range(rows):
+        total += exp(tl.load(x + row * columns + place, inside, other=0.0))
+    tl.store(out + place, total, inside)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16})], key=["columns"])
+@triton.jit
+def tuned_sums(out, x, rows, columns, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < columns
+    total = tl.zeros((BLOCK,), tl.float32)
+    for row in range(rows):
+        total += tl.load(x + row * columns + place, inside, other=0.0)
+    tl.atomic_add(out + place, total, inside)
+
+
+@triton.jit
+def library(out, x, n, WHICH: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    v = tl.load(x + place, place < n, other=1.0)
+    if WHICH == 0:
+        v = libdevice.tanh(v)
+    elif WHICH == 1:
+        v = libdevice.log1p(v)
+    elif WHICH == 2:
+        v = libdevice.reciprocal(v)
+    elif WHICH == 3:
+        v = libdevice.round(v)
+    elif WHICH == 4:
+        v = libdevice.pow(v, v)
+    elif WHICH == 5:
+        v = libdevice.atan(v)
+    elif WHICH == 6:
+        v = libdevice.relu(-v)
+    else:
+        v = libdevice.isinf(v).to(tl.float32)
+    tl.store(out + place, v, place < n)
+
+
+@triton.jit
+def narrow(out, x, y, WHICH: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    a, b = tl.load(x + place), tl.load(y + place)
+    if WHICH == 0:
+        a = a + b
+    elif WHICH == 1:
+        a = -a * 2.0
+    elif WHICH == 2:
+        a = tl.where(a < b, a, b)
+    elif WHICH == 3:
+        a = tl.dot(tl.broadcast_to(a[:, None], (BLOCK, BLOCK)), tl.broadcast_to(b[None, :], (BLOCK, BLOCK)))
+        a = tl.sum(a, 1).to(tl.bfloat16)
+    else:
+        a = (a.to(tl.float32) * 1.001).to(tl.bfloat16)
+    tl.store(out + place, a)
+
+
+OF_BFLOAT16 = (
+    lambda a, b: a + b,
+    lambda a, b: -a * 2,
+    torch.minimum,
+    lambda a, b: (16 * a.double() * b.double().sum()).bfloat16(),
+    lambda a, b: (a.float() * 1.001).bfloat16(),
+)
+IN_PYTORCH = (
+    torch.tanh,
+    torch.log1p,
+    torch.reciprocal,
+    lambda v: torch.floor(v + 0.5),  # none is negative
+    lambda v: v**v,
+    torch.atan,
+    lambda v: torch.relu(-v),
+    lambda v: torch.isinf(v).double(),
+)
+
+
+def near(found: torch.Tensor, expected: torch.Tensor, error: float = 4e-7) -> None:
+    assert found.device.type == "npu"
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=error, atol=error)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 50, device="npu")
+    wide = x.cpu().double()
+    for dtype, error in ((torch.float32, 4e-7), (torch.float16, 1e-3)):
+        out = torch.full_like(x, torch.nan, dtype=dtype)
+        y = x.to(dtype)
+        row_norm[(5,)](out, y, 50, 1e-3, BLOCK=64, multibuffer=True, debug=True, num_warps=4)
+        expected = y.cpu().double()
+        near(out, expected / (expected.square().mean(1, True) + 1e-3).sqrt(), error)
+
+    sums = torch.full((50,), torch.nan, device="npu")
+    column_sums[(triton.cdiv(50, 16),)](sums, x, 5, 50, BLOCK=16)
+    near(sums, wide.exp().sum(0))
+
+    sums.zero_()
+    for _ in range(2):  # measuring adds nothing
+        tuned_sums[lambda meta: (triton.cdiv(50, meta["BLOCK"]),)](sums, x, 5, 50)
+    near(sums, 2 * wide.sum(0), 2e-6)
+    assert tuned_sums.best_config.kwargs == {"BLOCK": 8}
+
+    numbers = torch.tensor([0.25, 0.5, 1.0, 1.5, 2.5, 3.75, 0.1, 2.0, torch.inf], device="npu")
+    for which, function in enumerate(IN_PYTORCH):
+        for dtype, error in ((torch.float32, 4e-7), (torch.float16, 1e-3)):
+            if dtype == torch.float16 and which in (3, 4):
+                continue  # libdevice has none, or gives another result's dtype
+            given = numbers.to(dtype)
+            out = torch.full_like(given, torch.nan)
+            library[(1,)](out, given, 9, WHICH=which, BLOCK=16)
+            near(out, function(given.cpu().double()), error)
+
+    left, right = torch.randn(2, 16, device="npu").bfloat16()
+    for which, function in enumerate(OF_BFLOAT16):
+        out = torch.full_like(left, torch.nan)
+        narrow[(1,)](out, left, right, WHICH=which, BLOCK=16)
+        near(out, function(left.cpu(), right.cpu()).double(), 8e-3 if which == 3 else 0)
+
+    device = torch.npu.current_device()
+    found = driver.active.utils.get_device_properties(device)
+    assert found["num_aicore"] == torch.npu.get_device_properties(device).cube_core_num
+    assert found["num_vectorcore"] > 0
+    assert driver.active.get_current_target().backend == "npu"
+    assert driver.active.get_current_device() == device
+    seconds = triton.testing.do_bench(lambda: column_sums[(4,)](sums, x, 5, 50, BLOCK=16), warmup=1, rep=1)
+    assert seconds > 0
+    print("right")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 import torch
 import torch_npu
@@ -262,8 +265,36 @@ def trainings(rank: int, size: int) -> None:
     assert torch.allclose(result, whole(x), atol=1e-6)
 
 
+def groups_of_a_bound_device(rank: int, size: int) -> None:
+    """Groups where init_process_group knew the device, for which PyTorch would split the group of all."""
+    torch.npu.set_device(rank)
+    distributed.init_process_group("hccl", device_id=torch.device("npu", rank))
+    for ranks in ([0], [*range(size)]):
+        group = distributed.new_group(ranks)
+        if rank in ranks:
+            assert summed(rank, group) == sum(ranks)
+    part = distributed.split_group(split_ranks=[[0], [*range(1, size)]])
+    assert summed(rank, part) == (sum(range(size)) if rank else 0)
+    assert distributed.get_backend(part) == "hccl"
+    assert (distributed.split_group(split_ranks=[[size - 1]]) is None) == (rank < size - 1)
+    mesh = init_device_mesh("npu", (size, 1), mesh_dim_names=("row", "column"))
+    assert summed(rank, mesh["row"].get_group()) == sum(range(size))
+    assert summed(rank, mesh["column"].get_group()) == rank
+
+
+def summed(rank: int, group: distributed.ProcessGroup | None) -> float:
+    x = torch.tensor([float(rank)]).npu()
+    distributed.all_reduce(x, group=group)
+    return x.item()
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    if sys.argv[1:] == ["bound"]:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        groups_of_a_bound_device(rank, size)
+        distributed.destroy_process_group()
+        return
     distributed.init_process_group("hccl")
     rank, size = distributed.get_rank(), distributed.get_world_size()
     assert distributed.get_backend() == "hccl"

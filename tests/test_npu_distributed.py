@@ -35,3 +35,10 @@ def test_trainings_of_several_processes_have_the_losses_of_one(tmp_path, count, 
         assert rows["aclnnLayerNormBackward"]["calls"] == 20  # five steps in one process, and in each of three ways
         assert rows["c10d::allreduce_"]["place"] == "gloo"
     assert f"by {count} processes (ranks {', '.join(map(str, range(count)))})" in done.stderr
+
+
+@pytest.mark.parametrize("count", [2, *extended(3)])
+def test_a_device_may_be_bound_to_the_group_of_all(count):
+    command = [sys.executable, "-m", "descend.cli", "npu", "torchrun", "--standalone", f"--nproc_per_node={count}"]
+    done = subprocess.run([*command, PROCESSES, "bound"], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]

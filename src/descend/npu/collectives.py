@@ -53,6 +53,7 @@ def install() -> None:
     backend._plugins["HCCL"] = backend._BackendPlugin(_creator(), True)
     backend.backend_capability["hccl"] = ["npu", "cpu"]
     _without_groups_of_calls()
+    _without_splits()
     _futures_of_the_device()
 
 
@@ -221,6 +222,7 @@ def _creator() -> Callable[[Any, Any], Any]:
         """torch_npu's functions in Python call methods of a group, and not the dispatcher's operators."""
 
         group_name: str
+        supports_splitting = False  # as HCCL's: for others PyTorch calls methods of NCCL's groups when a group is made
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"{name} is a part of HCCL's groups that this one has not: it is a group of gloo.")
@@ -274,6 +276,38 @@ def _between_devices() -> None:
     module: Any = torch._C
     module._broadcast, module._broadcast_out = broadcast, broadcast_out
     module._broadcast_coalesced = broadcast_coalesced
+
+
+def _without_splits() -> None:
+    """Has PyTorch make a new group of hccl where it would split one, as DeviceMesh does if a device is bound to it."""
+    module: Any = distributed.distributed_c10d
+    split = module.split_group
+
+    def split_group(
+        parent_pg: Any = None,
+        split_ranks: Sequence[Sequence[int]] | None = None,
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+        **others: Any,
+    ) -> Any:
+        parent = parent_pg or module._get_default_group()
+        if not split_ranks or not _is_of_device(parent):
+            return split(parent_pg, split_ranks, timeout, pg_options, group_desc, **others)
+        ranks, own = distributed.get_process_group_ranks(parent), parent.rank()
+        part = next((sorted(part) for part in split_ranks if own in part), None)
+        if part is None:
+            return None
+        named: dict[str, Any] = {"timeout": timeout, "group_desc": group_desc, "use_local_synchronization": True}
+        return distributed.new_group([ranks[each] for each in part], **named)
+
+    for namespace in (distributed, module, distributed.device_mesh):
+        namespace.split_group = split_group  # type: ignore[attr-defined]
+
+
+def _is_of_device(group: Any) -> bool:
+    """Whether the group serves the device."""
+    return torch.device("npu") in group._device_types
 
 
 def _futures_of_the_device() -> None:

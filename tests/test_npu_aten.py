@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -338,6 +339,52 @@ def test_float16_beside_float32_keeps_its_own_dtypes():
     args = (weight, weight, None, None, True, 0.1, 1e-5)
     on_npu = [a.npu() if isinstance(a, Tensor) else a for a in args]
     same(torch.native_batch_norm(x, *args), torch.native_batch_norm(x.npu(), *on_npu))
+
+
+MIXING_FLOATS: dict[str, tuple[int, Any]] = {  # the number is that of the operand whose dtype the result has
+    "mm": (0, lambda a, b, c: a @ b),
+    "mm, out=": (0, lambda a, b, c: torch.mm(a, b, out=a.new_empty(0))),
+    "bmm": (0, lambda a, b, c: torch.bmm(a[None], b[None])),
+    "linear": (2, lambda a, b, c: torch.nn.functional.linear(a, b.T.contiguous(), c)),
+    "addmm": (2, lambda a, b, c: torch.addmm(c, a, b, alpha=2)),
+    "addmm_": (2, lambda a, b, c: c.repeat(8, 1).addmm_(a, b)),
+    "baddbmm": (2, lambda a, b, c: torch.baddbmm(c, a[None], b[None])),
+    "addbmm": (2, lambda a, b, c: torch.addbmm(c, a[None], b[None])),
+}
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+MIXTURES = [dtypes for dtypes in itertools.product(FLOATS, repeat=3) if len({*dtypes}) > 1]
+
+
+@pytest.mark.parametrize(("first", "call"), MIXING_FLOATS.values(), ids=MIXING_FLOATS)
+def test_products_take_operands_of_unlike_dtypes(first, call):
+    random = torch.Generator().manual_seed(4)
+    operands = [torch.randn(*shape, generator=random) for shape in ((8, 32), (32, 16), (16,))]
+    for dtypes in MIXTURES:
+        given = [tensor.to(dtype) for tensor, dtype in zip(operands, dtypes, strict=True)]
+        expected, found = call(*(tensor.float() for tensor in given)), call(*(tensor.npu() for tensor in given))
+        assert found.dtype == dtypes[first]
+        tolerance = 1e-5 if found.dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(found.cpu().float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_gradients_of_a_product_have_the_dtypes_of_its_operands():
+    x, weight, bias = torch.randn(4, 8), torch.randn(6, 8).bfloat16(), torch.randn(6).bfloat16()
+    leaves = [tensor.npu().requires_grad_() for tensor in (x, weight, bias)]
+    expected = [tensor.float().requires_grad_() for tensor in (x, weight, bias)]
+    found = torch.nn.functional.linear(*leaves)
+    found.backward(torch.ones_like(found))
+    torch.nn.functional.linear(*expected).sum().backward()
+    for leaf, like in zip(leaves, expected, strict=True):
+        assert leaf.grad.dtype == leaf.dtype
+        torch.testing.assert_close(leaf.grad.cpu().float(), like.grad, rtol=1e-2, atol=1e-2)
+
+
+def test_products_refuse_other_mixtures():
+    a = torch.ones(2, 2).npu()
+    for other in (torch.float64, torch.int64, torch.complex64):
+        for mine in FLOATS:
+            with pytest.raises(RuntimeError, match="dtype"):
+                a.to(mine) @ a.to(other)
 
 
 def test_indices_and_classes_may_be_int32():

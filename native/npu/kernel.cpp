@@ -125,7 +125,8 @@ class CommonDevice {
 CpuKernel::CpuKernel(const c10::OperatorHandle& op, Special special) : special_(special) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& name = schema.name();
-  dtypes_ = {static_cast<uint32_t>(schema.arguments().size()), {}, {}, special.float16_in_float32};
+  dtypes_ = {
+      static_cast<uint32_t>(schema.arguments().size()), {}, {}, special.float16_in_float32, special.mixes_floats};
   bool views = false;
   for (uint32_t i = 0; i < dtypes_.count; ++i) {
     const c10::Argument& argument = schema.arguments()[i];

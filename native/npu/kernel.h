@@ -18,6 +18,7 @@ struct Special {
   uint32_t first_kept;      // this result and those after it stay on the CPU
   bool asks_for_grad;       // the CPU kernel computes more if an argument requires a gradient
   bool float16_in_float32;  // the CPU kernel accumulates in float16, so it gets float32
+  bool mixes_floats;        // several of float16, bfloat16 and float32 may be in one call
   bool float64_alone;       // calls of other dtypes stay torch_npu's
 };
 

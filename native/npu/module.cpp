@@ -23,10 +23,11 @@ PYBIND11_MODULE(_npu, module) {
   module.def(
       "serve",
       [](const std::string& name, const std::string& key,
-         const std::tuple<bool, bool, std::optional<uint32_t>, bool, bool, bool>& special) {
-        const auto& [mixes_devices, indexes, first_kept, asks_for_grad, float16_in_float32, float64_alone] = special;
+         const std::tuple<bool, bool, std::optional<uint32_t>, bool, bool, bool, bool>& special) {
+        const auto& [mixes_devices, indexes, first_kept, asks_for_grad, float16_in_float32, mixes_floats,
+                     float64_alone] = special;
         serve(name, key,
-              {mixes_devices, indexes, first_kept.value_or(UINT32_MAX), asks_for_grad, float16_in_float32,
+              {mixes_devices, indexes, first_kept.value_or(UINT32_MAX), asks_for_grad, float16_in_float32, mixes_floats,
                float64_alone});
       },
       py::arg("name"), py::arg("key"), py::arg("special"),

@@ -29,6 +29,16 @@ constexpr std::array<std::string_view, 4> kRefusalsOfIndices = {
     "expected target dtype to be Long or Byte, but got Int",
 };
 
+// Parts of the errors that products of matrices raise for operands of unlike dtypes.
+constexpr std::array<std::string_view, 6> kRefusalsOfMixtures = {
+    "to have the same dtype",
+    "must have the same dtype",
+    "Input dtypes must be the same",
+    "expected scalar type Float but found",
+    "expected scalar type BFloat16 but found",
+    "expected scalar type Half but found",
+};
+
 template <size_t N>
 bool says_one_of(const std::array<std::string_view, N>& refusals, const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
@@ -64,6 +74,13 @@ bool float16_alone(c10::ArrayRef<IValue> arguments) {
   });
 }
 
+bool float32_at_most(c10::ArrayRef<IValue> arguments) {
+  return std::all_of(arguments.begin(), arguments.end(), [](const IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return true;
+    return is_narrow(value.toTensor()) || value.toTensor().scalar_type() == at::kFloat;
+  });
+}
+
 Tensor widened(const Tensor& tensor) { return is_narrow(tensor) ? tensor.to(at::kFloat) : tensor; }
 
 IValue widened(const IValue& value) {
@@ -81,9 +98,10 @@ class Narrowing {
   explicit Narrowing(at::ScalarType narrow) : narrow_(narrow) {}
 
   void write_back(const Tensor& given, const Tensor& wide) {
-    if (given.is_same(wide)) return;
-    if (given.sizes() != wide.sizes()) given.resize_(wide.sizes());
-    given.copy_(wide);
+    if (!given.is_same(wide)) {
+      if (given.sizes() != wide.sizes()) given.resize_(wide.sizes());
+      given.copy_(wide);
+    }
     written_.emplace_back(wide, given);
   }
   Tensor operator()(const Tensor& result) const {
@@ -118,6 +136,7 @@ void call_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
     for (const IValue& value : values) wider.push_back(widened(value));
     return wider;
   };
+  at::ScalarType rounded_to = narrow.value_or(at::kFloat);
   bool wide = dtypes.float16_in_float32 && narrow == at::kHalf && float16_alone(given), longer = false;
   if (wide) used = widen(given);
   while (true) {
@@ -133,6 +152,11 @@ void call_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
       if (narrow && !wide && says_one_of(kRefusals, error)) {
         wide = true;
         used = widen(used);
+      } else if (narrow && !wide && dtypes.mixes_floats && says_one_of(kRefusalsOfMixtures, error) &&
+                 float32_at_most(given)) {
+        wide = true;
+        used = widen(used);
+        rounded_to = given[0].toTensor().scalar_type();
       } else if (has_int32 && !longer && says_one_of(kRefusalsOfIndices, error)) {
         longer = true;
         for (const uint32_t index : dtypes.indices) {
@@ -145,7 +169,7 @@ void call_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
   }
   if (!wide) return;
 
-  Narrowing rounded(*narrow);
+  Narrowing rounded(rounded_to);
   for (const uint32_t index : dtypes.written) {
     if (given[index].isTensor()) {
       rounded.write_back(given[index].toTensor(), used[index].toTensor());

@@ -32,6 +32,10 @@ _REFUSALS_OF_INDICES = (
     *("Expected dtype int64 for index", "Expected a long tensor for index", "expected scalar type Long but found Int"),
     "expected target dtype to be Long or Byte, but got Int",
 )
+_REFUSALS_OF_MIXTURES = (
+    *("to have the same dtype", "must have the same dtype", "Input dtypes must be the same"),
+    *(f"expected scalar type {dtype} but found" for dtype in ("Float", "BFloat16", "Half")),
+)
 _ORDINARY = rules.Special()
 _STEP = 4  # torch_npu's offsets are multiples of it
 _libraries: dict[tuple[str, str], torch.library.Library] = {}  # one that is destroyed removes its kernel
@@ -238,6 +242,9 @@ class Kernel:
             narrow = next((t.dtype for t in tensors((arguments, *options.values())) if t.dtype in _NARROW), None)
             if narrow and any(refusal in str(error) for refusal in _REFUSALS):
                 return self._call_wide(arguments, options, narrow)
+            mixed = self._special.mixes_floats and any(refusal in str(error) for refusal in _REFUSALS_OF_MIXTURES)
+            if narrow and mixed and _floating_dtypes(arguments, options) <= {*_NARROW, torch.float32}:
+                return self._call_wide(arguments, options, arguments[0].dtype)
             longer = any(refusal in str(error) for refusal in _REFUSALS_OF_INDICES)
             if not (longer and self._lengthen_indices(arguments, options)):
                 raise
@@ -266,6 +273,8 @@ class Kernel:
             return next(wide for each, wide in pairs if each is tensor)
 
         def narrowed(result: Tensor) -> Tensor:
+            if any(result is tensor for tensor in tensors((arguments, *options.values()))):
+                return result
             for tensor, wide in pairs:
                 if result is wide:
                     return tensor

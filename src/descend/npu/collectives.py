@@ -302,7 +302,7 @@ def _without_splits() -> None:
         return distributed.new_group([ranks[each] for each in part], **named)
 
     for namespace in (distributed, module, distributed.device_mesh):
-        namespace.split_group = split_group  # type: ignore[attr-defined]
+        setattr(namespace, "split_group", split_group)  # noqa: B010
 
 
 def _is_of_device(group: Any) -> bool:

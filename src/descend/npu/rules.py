@@ -75,6 +75,16 @@ IN_FLOAT32 = frozenset(
 
 On a processor without float16 arithmetic that is faster, too: a product of 256 x 512 by 512 x 256 takes 1 ms, not 200.
 """
+MIXING_FLOATS = frozenset(
+    {
+        *("aten::mm", "aten::addmm", "aten::addmm_", "aten::_addmm_activation"),
+        *("aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm", "aten::addbmm_"),
+    }
+)
+"""Products of matrices, whose operands may be of unlike dtypes among float16, bfloat16 and float32, as on an Ascend.
+
+They are computed in float32. The result has the dtype of the first argument, as torch_npu's has.
+"""
 FLOAT64_ALONE = frozenset({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data"})
 """Operators that call Descend's own aclnn functions, which do not take float64: that is the CPU's."""
 COMPOSED = frozenset({"_to_copy", "contiguous", "empty_like", "new_empty_strided"})
@@ -100,6 +110,8 @@ class Special(NamedTuple):
     """The CPU kernel computes more if gradients are recorded."""
     float16_in_float32: bool = False
     """The CPU kernel adds in float16."""
+    mixes_floats: bool = False
+    """Several of float16, bfloat16 and float32 may be in one call."""
     float64_alone: bool = False
     """Calls whose first tensor is not float64 stay torch_npu's."""
 
@@ -131,6 +143,7 @@ def serve(form: Form, whole: str, key: str = "PrivateUse1") -> None:
         first_kept=FIRST_KEPT.get(name),
         asks_for_grad=name in ASKS_FOR_GRAD,
         float16_in_float32=name in IN_FLOAT32,
+        mixes_floats=name in MIXING_FLOATS,
         float64_alone=name in FLOAT64_ALONE,
     )
     form.serve(whole, key, special)

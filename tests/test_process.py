@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from cases import phase1, run_python
+import descend
+from cases import phase1, python_value, run_python
 from descend import aclnn
 from two_phase_calls import BIG, OP, inputs, outputs
 
@@ -191,6 +192,17 @@ for name in [n for n in sys.modules if n.startswith("descend") and "_native" not
 print(use() == first)
 """
     assert run_python(code).stdout == "True\n"
+
+
+@pytest.mark.parametrize("module", ["acl", "aclnn", "golden", "precision", "reference"])
+def test_importing_descend_is_enough_for_its_modules(module):
+    assert python_value(f"import descend, json; print(json.dumps(descend.{module}.__name__))") == f"descend.{module}"
+
+
+def test_a_name_that_descend_does_not_have():
+    with pytest.raises(AttributeError, match="module 'descend' has no attribute 'rmsnorm'") as error:
+        descend.rmsnorm  # noqa: B018
+    assert (error.value.name, error.value.obj) == ("rmsnorm", descend)  # from which Python says what may be meant
 
 
 def test_errors_can_be_pickled_and_caught():

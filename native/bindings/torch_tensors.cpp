@@ -57,13 +57,14 @@ bool has_tangent(PyObject* object) {
   return !torch()->forward_ad.attr("unpack_dual")(nb::handle(object)).attr("tangent").is_none();
 }
 
-// Throws if the call would lose a gradient or a tangent of a PyTorch tensor.
-void check_recorded(const Call& call, int i, PyObject* object) {
+// Throws if the call would lose a gradient or a tangent of a PyTorch tensor. `elsewhere` says who records gradients.
+void check_recorded(const Call& call, int i, PyObject* object, const char* elsewhere) {
   static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
   const nb::object wants_grad = nb::steal(PyObject_GetAttr(object, requires_grad));
   if (truth(wants_grad) && truth(torch()->is_grad_enabled())) {
     refuse(call, i,
-           "requires gradients, which this call would not record; call it under torch.no_grad(), or detach() it.");
+           concat("requires gradients, which this call would not record; ", elsewhere,
+                  "call it under torch.no_grad(), or detach() it."));
   }
   if (has_tangent(object)) {
     refuse(call, i, "has a forward-mode tangent, which this call would not carry on; detach() it.");
@@ -81,14 +82,14 @@ bool is_torch(PyObject* object) { return is_torch_type(Py_TYPE(object)); }
 
 void check_torch(const Call& call, int i, PyObject* object) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
-  check_recorded(call, i, object);
+  check_recorded(call, i, object, "descend.torch's function of the same name does; else ");
   if (truth(nb::steal(PyObject_CallMethodObjArgs(object, is_neg, nullptr)))) {
     refuse(call, i, "is a lazily negated tensor; call resolve_neg() first.");
   }
 }
 
 void check_number(const Call& call, int i, PyObject* object) {
-  if (is_torch(object)) check_recorded(call, i, object);
+  if (is_torch(object)) check_recorded(call, i, object, "");
 }
 
 void check_untraced(const Call& call) {

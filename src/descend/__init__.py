@@ -7,6 +7,10 @@ docstring come from the engine's own table of the operator; `descend.contract.OP
 
 from __future__ import annotations
 
+import importlib as _importlib
+import sys as _sys
+from types import ModuleType as _ModuleType
+
 from descend import _native
 from descend import errors as _errors  # noqa: F401  first: the engine's failures need it
 from descend._generate import functional as _functional
@@ -20,3 +24,10 @@ for _operator in _OPERATORS.values():
 del _operator
 
 __all__ = ["__version__", "empty_cache", "get_num_threads", "set_num_threads", *_OPERATORS]
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """Imports one of these modules at its first use, so that ``import descend`` is enough for ``descend.acl``."""
+    if name in ("acl", "aclnn", "golden", "precision", "reference"):
+        return _importlib.import_module(f"descend.{name}")
+    raise AttributeError(f"module 'descend' has no attribute {name!r}", name=name, obj=_sys.modules[__name__])

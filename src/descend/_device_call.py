@@ -21,7 +21,10 @@ def refuse_gradients(name: str, parameter: str, tensor: Any) -> None:
     from torch.autograd import forward_ad
 
     if tensor.requires_grad and torch.is_grad_enabled():
-        why = "requires gradients, which this call would not record; call it under torch.no_grad(), or detach() it."
+        why = (
+            "requires gradients, which this call would not record; descend.torch's function of the same name does; "
+            "else call it under torch.no_grad(), or detach() it."
+        )
     elif forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         why = "has a forward-mode tangent, which this call would not carry on; detach() it."
     else:

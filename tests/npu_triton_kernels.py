@@ -31,6 +31,12 @@ def column_sums(out, x, rows, columns, BLOCK: tl.constexpr):
     tl.store(out + place, total, inside)
 
 
+@triton.jit
+def given_twice(out, _same, x, stride, columns, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(x + stride + place, place < columns), place < columns)
+
+
 @triton.autotune(configs=[triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16})], key=["columns"])
 @triton.jit
 def tuned_sums(out, x, rows, columns, BLOCK: tl.constexpr):
@@ -127,6 +133,13 @@ def main() -> None:
         tuned_sums[lambda meta: (triton.cdiv(50, meta["BLOCK"]),)](sums, x, 5, 50)
     near(sums, 2 * wide.sum(0), 2e-6)
     assert tuned_sums.best_config.kwargs == {"BLOCK": 8}
+
+    # A tensor that is given twice, and one with gaps between its rows.
+    wider = torch.full((5, 64), 7.0, device="npu")
+    wider[:, :50] = x
+    sums.fill_(torch.nan)
+    given_twice[(1,)](sums, sums, wider[:, :50], wider.stride(0), 50, BLOCK=64)
+    near(sums, wide[1])
 
     numbers = torch.tensor([0.25, 0.5, 1.0, 1.5, 2.5, 3.75, 0.1, 2.0, torch.inf], device="npu")
     for which, function in enumerate(IN_PYTORCH):

@@ -152,7 +152,9 @@ def _mend(module: Any) -> None:
     module._implicit_cvt = _taking_numbers(module, module._implicit_cvt)
     module._patch_lang = _with_libraries(module, module._patch_lang)
     module._patch_lang_tensor = _with_scalars(module._patch_lang_tensor)
-    module.GridExecutor.__call__ = _without_options(module.GridExecutor.__call__)
+    executor = module.GridExecutor
+    executor.__call__ = _without_options(executor.__call__)
+    executor._init_args_hst, executor._restore_args_dev = _arguments, _nothing_to_restore
     module.ASTTransformer.visit_For, module._counted = _visit_for, _counted(module)
     builder.create_extern_elementwise = _of_library(module)
     if not hasattr(builder, "get_int1_ty"):  # the type of what a function of that library finds to be true
@@ -268,6 +270,19 @@ def _with_libraries(module: Any, patch: Callable[[Any], None]) -> Callable[[Any]
                 function.__globals__[name] = vars(holder)[name]
 
     return patched
+
+
+def _arguments(_executor: Any, arguments: Any, named: Any) -> tuple[Any, Any]:
+    """The tensors themselves, when what was to be done before the kernel is done: the device's memory is ordinary.
+
+    Triton would copy each to the CPU and back. A tensor given twice, or one with gaps, was wrong then.
+    """
+    _npu().current_stream().synchronize()
+    return arguments, named
+
+
+def _nothing_to_restore(_executor: Any, *_given: Any) -> None:
+    pass
 
 
 def _without_options(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,9 @@
 ``hcom`` is the name of a process group, by its method get_hccl_comm_name. Rows of processes lie one below another. Of
 W processes with e experts each, send_counts and recv_counts are [W, e]. Products and sums are in float32, and rounded
 once. Documents: torch_npu's pages of these operators; op-plugin's test of npu_matmul_all_to_all.
+
+First the processes tell each other their shapes and counts. What does not fit is refused in all of them: gloo would end
+a process, or give it rows that nothing has written.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from descend.npu.composed.arithmetic import check_float, wide
+from descend.npu.composed.arithmetic import FLOATS, check_alike, check_float, wide
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 WITHOUT_EFFECT = {"comm_turn", "comm_mode"}
@@ -45,7 +48,8 @@ def npu_all_gather_base_mm(
     group = _group(operator, hcom, world_size)
     if gather_index != 0:
         refuse(operator, "gather_index", gather_index, "must be 0")
-    _check(operator, input, x2, bias)
+    _check(operator, {"input": input}, {"x2": x2}, bias)
+    _check_everywhere(operator, "input", input, group)
     rows = input.new_empty(world_size * input.shape[0], input.shape[1])
     group._allgather_base(rows, input.contiguous()).wait()
     return _product(rows, x2, bias).to(input.dtype), rows if gather_output else input.new_empty(0)
@@ -65,9 +69,10 @@ def npu_mm_reduce_scatter_base(
     operator = "npu_mm_reduce_scatter_base"
     _refuse(operator, options, reduce_op)
     group = _group(operator, hcom, world_size)
-    _check(operator, input, x2, bias)
+    _check(operator, {"input": input}, {"x2": x2}, bias)
     _check_divides(operator, "input", input, 0, world_size)
     product = _product(input, x2, bias)
+    _check_everywhere(operator, "the product", product, group)
     result = product.new_empty(input.shape[0] // world_size, product.shape[1])
     group._reduce_scatter_base(result, product).wait()
     return result.to(input.dtype)
@@ -89,12 +94,14 @@ def npu_mm_all_reduce_base(
     operator = "npu_mm_all_reduce_base"
     _refuse(operator, options, reduce_op)
     group = _group(operator, hcom)
-    _check(operator, x1, x2, bias, dims=(2, 3))
+    _check(operator, {"x1": x1}, {"x2": x2}, bias, dims=(2, 3))
     product = _product(x1, x2, bias)
     if x3 is not None:
+        check_alike(operator, "x1", x1, x3=x3)
         if x3.shape != product.shape:
             refuse(operator, "x3", f"of shape {list(x3.shape)}", f"has that of the result, {list(product.shape)}")
         product += x3
+    _check_everywhere(operator, "the product", product, group)
     distributed.all_reduce(product, group=group)
     return product.to(x1.dtype)
 
@@ -120,10 +127,13 @@ def npu_all_to_all_matmul(
     if x1.dim() != 2:
         refuse(operator, "x1", f"of shape {list(x1.shape)}", "has 2 dimensions")
     _check_divides(operator, "x1", x1, 0, world_size)
+    # Of the factor that x1 becomes: a process that refused it later would leave the others waiting.
+    _check(operator, {"x1": x1.new_empty(0, world_size * x1.shape[1])}, {"x2": x2}, bias)
+    _check_everywhere(operator, "x1", x1, group)
     parts = torch.empty_like(x1, memory_format=torch.contiguous_format)
     distributed.all_to_all_single(parts, x1.contiguous(), group=group)
-    rows = parts.view(world_size, -1, x1.shape[1]).transpose(0, 1).reshape(-1, world_size * x1.shape[1])
-    _check(operator, rows, x2, bias)
+    count, width = x1.shape[0] // world_size, x1.shape[1]
+    rows = parts.view(world_size, count, width).transpose(0, 1).reshape(count, world_size * width)
     return _product(rows, x2, bias).to(x1.dtype), rows if all2all_out_flag else x1.new_empty(0)
 
 
@@ -140,10 +150,11 @@ def npu_matmul_all_to_all(
     operator = "npu_matmul_all_to_all"
     group = _group(operator, hcom, world_size)
     _check_axes(operator, all2all_axes, [-1, -2])
-    _check(operator, x1, x2, bias)
+    _check(operator, {"x1": x1}, {"x2": x2}, bias)
     _check_divides(operator, "x2", x2, 1, world_size)
     product = _product(x1, x2, bias).to(x1.dtype)
-    columns = product.view(x1.shape[0], world_size, -1).transpose(0, 1).contiguous()
+    _check_everywhere(operator, "the product", product, group)
+    columns = product.unflatten(1, (world_size, x2.shape[1] // world_size)).transpose(0, 1).contiguous()
     result = torch.empty_like(columns)
     distributed.all_to_all_single(result, columns, group=group)
     return result.flatten(0, 1)
@@ -163,7 +174,9 @@ def npu_alltoallv_gmm(
     """The products of the experts of this process, the shared expert's, and the rows that these experts got."""
     operator = "npu_alltoallv_gmm"
     shared, weights, experts = _experts(operator, gmm_x, gmm_weight, ep_world_size, send_counts, recv_counts, options)
-    group = _group(operator, hcom, ep_world_size)
+    group = _group(operator, hcom, ep_world_size, "ep_world_size")
+    _check_everywhere(operator, "gmm_weight", weights, group)
+    _check_counts(operator, send_counts, recv_counts, experts, group)
     got = _exchanged(gmm_x, send_counts, recv_counts, experts, group)
     pieces = got.split([*recv_counts])
     rows = torch.cat([pieces[i] for i in _by_expert(ep_world_size, experts)])
@@ -183,7 +196,9 @@ def npu_gmm_alltoallv(
     """The products that all experts computed for this process, and the shared expert's."""
     operator = "npu_gmm_alltoallv"
     shared, weights, experts = _experts(operator, gmm_x, gmm_weight, ep_world_size, send_counts, recv_counts, options)
-    group = _group(operator, hcom, ep_world_size)
+    group = _group(operator, hcom, ep_world_size, "ep_world_size")
+    _check_everywhere(operator, "gmm_weight", weights, group)
+    _check_counts(operator, send_counts, recv_counts, experts, group)
     order = _by_expert(ep_world_size, experts)
     pieces = _of_experts(gmm_x, weights, send_counts).to(gmm_x.dtype).split([send_counts[i] for i in order])
     back = sorted(range(len(order)), key=order.__getitem__)
@@ -223,14 +238,14 @@ def _exchanged(rows: Tensor, send: Sequence[int], receive: Sequence[int], expert
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _group(operator: str, hcom: str, size: int | None = None) -> Any:
+def _group(operator: str, hcom: str, size: int | None = None, name: str = "world_size") -> Any:
     c10d: Any = distributed.distributed_c10d
     try:
         group = c10d._resolve_process_group(hcom)
     except (LookupError, RuntimeError, ValueError):
         refuse(operator, "hcom", repr(hcom), "is the name of a process group, by its method get_hccl_comm_name")
     if size is not None and size != group.size():
-        refuse(operator, "world_size", size, f"is the size of the group, {group.size()}")
+        refuse(operator, name, size, f"is the size of the group, {group.size()}")
     return group
 
 
@@ -241,13 +256,52 @@ def _refuse(operator: str, options: dict[str, Any], reduce_op: str = "sum") -> N
     refuse_quantized(operator, **{name: given for name, given in options.items() if name not in WITHOUT_EFFECT})
 
 
-def _check(operator: str, left: Tensor, right: Tensor, bias: Tensor | None, dims: Sequence[int] = (2,)) -> None:
-    check_float(operator, **{"the left factor": left, "x2": right, "bias": bias})
-    if left.dim() not in dims or right.dim() != 2 or left.shape[-1] != right.shape[0] or left.dtype != right.dtype:
-        got = f"of shape {list(right.shape)} and {right.dtype}"
-        refuse(operator, "x2", got, f"fits the left factor, of shape {list(left.shape)} and {left.dtype}")
-    if bias is not None and bias.shape != right.shape[1:]:
-        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"is [{right.shape[1]}]")
+def _check(
+    operator: str, left: dict[str, Tensor], right: dict[str, Tensor], bias: Tensor | None, dims: Sequence[int] = (2,)
+) -> None:
+    """Refuses factors that do not fit, each by its name."""
+    ((left_name, a),), ((name, b),) = left.items(), right.items()
+    check_alike(operator, left_name, a, **right, bias=bias)
+    if a.dim() not in dims or b.dim() != 2 or a.shape[-1] != b.shape[0] or a.dtype != b.dtype:
+        got = f"of shape {list(b.shape)} and {b.dtype}"
+        refuse(operator, name, got, f"fits {left_name}, of shape {list(a.shape)} and {a.dtype}")
+    if bias is not None and bias.shape != b.shape[1:]:
+        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"is [{b.shape[1]}]")
+
+
+def _of_all(numbers: Sequence[int], group: Any) -> list[list[int]]:
+    """The numbers of each process, of which all have as many."""
+    own = torch.tensor(numbers, dtype=torch.int64)
+    every = own.new_empty(group.size() * len(own))
+    group._allgather_base(every, own).wait()
+    found: list[list[int]] = every.view(group.size(), len(own)).tolist()
+    return found
+
+
+def _check_everywhere(operator: str, name: str, tensor: Tensor, group: Any) -> None:
+    """Refuses, in every process, a tensor whose shape or dtype is not the same in all: gloo would end a process."""
+    shape = [*tensor.shape, *[-1] * (3 - tensor.dim())]
+    every = _of_all([*shape, FLOATS.index(tensor.dtype)], group)
+    for process, numbers in enumerate(every):
+        if numbers != every[0]:
+            got, first = (
+                f"of shape {[size for size in each[:3] if size >= 0]} and {FLOATS[each[3]]}"
+                for each in (numbers, every[0])
+            )
+            refuse(operator, name, f"{got} in process {process}", f"is as in process 0, {first}")
+
+
+def _check_counts(operator: str, send: Sequence[int], receive: Sequence[int], experts: int, group: Any) -> None:
+    """Refuses, in every process, counts by which one is to get other rows than another sends to it."""
+    every, size = _of_all([*send, *receive], group), group.size()
+    for sender in range(size):
+        for receiver in range(size):
+            sent = every[sender][receiver * experts : (receiver + 1) * experts]
+            begin = (size + sender) * experts
+            got = every[receiver][begin : begin + experts]
+            if sent != got:
+                other = f"is what process {sender} sends there, {sent}"
+                refuse(operator, "recv_counts", f"{got} in process {receiver} for process {sender}", other)
 
 
 def _check_divides(operator: str, name: str, tensor: Tensor, dim: int, size: int) -> None:
@@ -290,5 +344,5 @@ def _experts(
     if mm_x is None:
         return None, weight, experts
     mm_weight = mm_weight.T if mm_turned and mm_weight.dim() == 2 else mm_weight
-    _check(operator, mm_x, mm_weight, None)
+    _check(operator, {"mm_x": mm_x}, {"mm_weight": mm_weight}, None)
     return _product(mm_x, mm_weight, None).to(mm_x.dtype), weight, experts

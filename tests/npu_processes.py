@@ -202,15 +202,15 @@ def products_with_collectives(rank: int, size: int) -> None:
     experts_of_all = [weight for each in weights for weight in each]
     near(back, torch.cat([part.double() @ w.double() for part, w in zip(pieces[rank], experts_of_all, strict=True)]))
     for wrong in ("", "no group"):
-        with pytest.raises(RuntimeError, match=r"hcom is .*, but is the name of a process group"):
+        with pytest.raises(RuntimeError, match=r"hcom is .*, but must be the name of a process group"):
             torch_npu.npu_mm_all_reduce_base(mine, right, wrong)
-    with pytest.raises(RuntimeError, match="world_size is 9, but is the size of the group"):
+    with pytest.raises(RuntimeError, match="world_size is 9, but must be the size of the group"):
         torch_npu.npu_all_gather_base_mm(mine, right, name, 9)
-    with pytest.raises(RuntimeError, match="ep_world_size is 9, but is the size of the group"):
+    with pytest.raises(RuntimeError, match="ep_world_size is 9, but must be the size of the group"):
         torch_npu.npu_gmm_alltoallv(mine[:0], weights[0].npu(), name, 9, [0] * 18, [0] * 18)
     # What differs from process to process is an error in all of them: gloo would end one, or leave it waiting.
     longer = mine if rank else torch.cat((mine, mine))
-    other = "in process 1, but is as in process 0"
+    other = "in process 1, but must be as in process 0"
     with pytest.raises(RuntimeError, match=rf"input is of shape \[{2 * size}, 6\] .* {other}"):
         torch_npu.npu_all_gather_base_mm(longer, right, name, size)
     for call in (
@@ -229,7 +229,7 @@ def products_with_collectives(rank: int, size: int) -> None:
         torch_npu.npu_alltoallv_gmm(mine[:0], weights[0][:own].npu(), name, size, none, none)
     for changed in (lambda number: number + 1, lambda number: 0):
         wrong = [*map(changed, receive)] if rank == 1 else receive
-        with pytest.raises(RuntimeError, match=r"in process 1 for process .*, but is what process .* sends there"):
+        with pytest.raises(RuntimeError, match=r"in process 1 for process .*, but must be what process .* sends there"):
             torch_npu.npu_alltoallv_gmm(*given[:5], wrong, trans_gmm_weight=True)
     with pytest.raises(RuntimeError, match="what is quantized is not served"):
         torch_npu.npu_mm_all_reduce_base(mine, right, name, dequant_scale=offset)

@@ -474,7 +474,7 @@ def test_another_mask_is_refused() -> None:
         with pytest.raises(RefusedError, match="dropout_mask is another mask, but must be what _npu_dropout_gen_mask"):
             call(**options | wrong)
     for bits in (options["dropout_mask"][:-1], options["dropout_mask"].bool()):
-        with pytest.raises(RefusedError, match=r"but is torch\.uint8 of at least 64"):
+        with pytest.raises(RefusedError, match=r"but must be torch\.uint8 of at least 64"):
             call(**options | {"dropout_mask": bits})
     call(dropout_mask=torch.full((64,), 255, dtype=torch.uint8))
 
@@ -513,12 +513,12 @@ def test_keys_shared_among_processes() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
-    ("input_layout is 'BDNS', but is one of BSH, SBH, BSND, BNSD, TND", {"input_layout": "BDNS"}),
+    ("input_layout is 'BDNS', but must be one of BSH, SBH, BSND, BNSD, TND", {"input_layout": "BDNS"}),
     ("head_num is 0, but must be at least 1", {"head_num": 0}),
     ("head_num is 3, but must be N of query", {"head_num": 3}),
-    ("query is of shape [2, 4, 5], but has 4 dimensions in BNSD", {"query": torch.randn(2, 4, 5)}),
+    ("query is of shape [2, 4, 5], but must have 4 dimensions in BNSD", {"query": torch.randn(2, 4, 5)}),
     ("query is torch.int32", {"query": torch.ones(2, 4, 5, 8, dtype=torch.int32)}),
-    ("key is torch.float16, but has the dtype of query", {"key": torch.randn(2, 2, 6, 8).half()}),
+    ("key is torch.float16, but must have the dtype of query", {"key": torch.randn(2, 2, 6, 8).half()}),
     ("key is of shape [2, 2, 6, 7], but D is that of query, 8", {"key": torch.randn(2, 2, 6, 7)}),
     (
         "key is of shape [3, 2, 6, 8], but B is that of query, 2",
@@ -537,12 +537,15 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("softmax_layout is 'TND'", {"softmax_layout": "TND"}),
     ("sparse_mode is 7", {"sparse_mode": 7}),
     ("sparse_mode is -1", {"sparse_mode": -1}),
-    ("atten_mask is torch.float32, but may be bool or uint8", {"atten_mask": torch.zeros(5, 6)}),
+    ("atten_mask is torch.float32, but must be bool or uint8", {"atten_mask": torch.zeros(5, 6)}),
     ("atten_mask is of shape [6, 5]", {"atten_mask": torch.zeros(6, 5, dtype=torch.bool)}),
     ("atten_mask is a mask of shape [5, 6]", {"atten_mask": torch.zeros(5, 6, dtype=torch.bool), "sparse_mode": 2}),
-    ("atten_mask is another mask of shape [2048, 2048]", {"atten_mask": ~triangle(), "sparse_mode": 3}),
-    ("atten_mask is another mask", {"atten_mask": torch.zeros(2048, 2048, dtype=torch.bool), "sparse_mode": 4}),
-    ("prefix is None, but tells a number for each of 2", {"atten_mask": triangle(6), "sparse_mode": 6}),
+    ("atten_mask is a mask of shape [2048, 2048] with other values", {"atten_mask": ~triangle(), "sparse_mode": 3}),
+    (
+        "atten_mask is a mask of shape [2048, 2048] with other values",
+        {"atten_mask": torch.zeros(2048, 2048, dtype=torch.bool), "sparse_mode": 4},
+    ),
+    ("prefix is None, but must tell a number for each of 2", {"atten_mask": triangle(6), "sparse_mode": 6}),
     ("prefix is [0, 3], but each is from 1 to 6", {"atten_mask": triangle(6), "sparse_mode": 6, "prefix": [0, 3]}),
     ("pse is torch.float64", {"pse": torch.zeros(2, 4, 5, 6, dtype=torch.float64)}),
     ("pse is of shape [2, 4, 1024, 6]", {"pse": torch.zeros(2, 4, 1024, 6)}),
@@ -565,7 +568,7 @@ def test_refused_dtypes_of_gradients() -> None:
     saved = {"dy": query, "attention_in": attention_in, "softmax_max": largest, "softmax_sum": total}
     for sentence, changed in (
         ("dy is torch.int64", {"dy": query.long()}),
-        ("dy is torch.float64, but is float64 where query is, and only there", {"dy": query.double()}),
+        ("dy is torch.float64, but must be float64 where query is, and only there", {"dy": query.double()}),
         ("attention_in is torch.int64", {"attention_in": attention_in.long()}),
         ("softmax_sum is torch.int64", {"softmax_sum": total.long()}),
     ):

@@ -178,7 +178,7 @@ def test_confusion_transpose() -> None:
         assert back.is_contiguous()
     assert shapes.npu_confusion_transpose(x[:0], (1, 0), (0, 5), False).shape == (5, 0)
     refused("perm is [0, 0, 1, 2]", shapes.npu_confusion_transpose, x, (0, 0, 1, 2), (2, 72), True)
-    refused("shape is [5], but holds 144 numbers", shapes.npu_confusion_transpose, x, (0,), (5,), False)
+    refused("shape is [5], but must hold 144 numbers", shapes.npu_confusion_transpose, x, (0,), (5,), False)
 
 
 def test_dtype_cast() -> None:
@@ -212,8 +212,8 @@ def test_linear(dtype: Any) -> None:
         near(matmul.npu_linear(x, w, b), wanted + b.double())
         for got, gradient in zip(matmul.npu_linear_backward(dy, x, w), (dx, dw), strict=True):
             near(got, gradient)
-    refused("npu_linear: input is of shape [3], but has 2 dimensions", matmul.npu_linear, b, w)
-    refused("weight is of shape [3, 0], but has 2 columns", matmul.npu_linear, torch.zeros(2, 2).to(dtype), w)
+    refused("npu_linear: input is of shape [3], but must have 2 dimensions", matmul.npu_linear, b, w)
+    refused("weight is of shape [3, 0], but must have 2 columns", matmul.npu_linear, torch.zeros(2, 2).to(dtype), w)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -245,7 +245,7 @@ def test_batched_products_are_summed_or_refused() -> None:
     refused("output_sizes is [3, 3, 5]", matmul.npu_bmmV2, a, b, [3, 3, 5])
     refused("npu_bmmV2: mat2 is of shape [2, 3, 4], but fits self", matmul.npu_bmmV2, a, a, [])
     refused("mat2 is of shape [3, 4, 5]", matmul.npu_bmmV2, a, torch.randn(3, 4, 5), [])
-    refused("is a matrix", matmul.npu_bmmV2, a[0, 0], b[0, :, 0], [])
+    refused("must be a matrix", matmul.npu_bmmV2, a[0, 0], b[0, :, 0], [])
     refused("not of int8", matmul.npu_bmmV2, a.to(torch.int8), b.to(torch.int8), [])
 
 
@@ -293,7 +293,8 @@ def test_grouped_matmul_that_is_added(dtype: Any, flat: bool) -> None:
     near(total, wanted)
     ends = torch.tensor([3, 7])
     refused(
-        "input is of shape [3, 5, 6], but is [2, 5, 6]", grouped_matmul.npu_grouped_matmul_add, before.view(3, 5, 6),
+        "input is of shape [3, 5, 6], but must be of shape [2, 5, 6]",
+        grouped_matmul.npu_grouped_matmul_add, before.view(3, 5, 6),
         x, dy, ends,
     )  # fmt: skip
     for name, wrong in {"transpose_x": False, "transpose_weight": True, "group_type": 0}.items():
@@ -345,7 +346,7 @@ def test_grouped_matmul_refuses() -> None:
     sentence("scale is given, but must be None", scale=[torch.ones(5)])
     sentence("act_type is 1, but must be 0", act_type=1)
     sentence("x_dtype is 290", x_dtype=290)
-    sentence("group_type is None, but may be -1, 0 or 2", group_type=None)
+    sentence("group_type is None, but must be -1, 0 or 2", group_type=None)
     sentence("group_type is 0, but must be None where group_list is a list", group_list=[2, 4])
     sentence("group_list_type is 2", group_list_type=2)
     sentence("split_item is 5", split_item=5)
@@ -354,7 +355,7 @@ def test_grouped_matmul_refuses() -> None:
     sentence("group_list is [3, 2], but gives no group fewer", group_list=torch.tensor([3, 2]))
     sentence("x is torch.int8", x=[x.to(torch.int8)])
     sentence("weight of group 0 is of shape [4, 5]", weight=[torch.randn(2, 4, 5)])
-    sentence("bias is for 1 groups, but is for 2", bias=[torch.randn(5)])
+    sentence("bias is for 1 groups, but must be for 2", bias=[torch.randn(5)])
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -423,7 +424,11 @@ def test_moe_tokens_empty_and_refused() -> None:
     refused("num_out_tokens is -7", moe.npu_moe_token_permute, tokens, indices, -7)
     permuted, places = moe.npu_moe_token_permute(tokens, indices)
     refused(
-        "sorted_indices is of shape [6], but is [8]", moe.npu_moe_token_unpermute, permuted, places, torch.rand(4, 2)
+        "sorted_indices is of shape [6], but must be of shape [8]",
+        moe.npu_moe_token_unpermute,
+        permuted,
+        places,
+        torch.rand(4, 2),
     )
     refused("probs is of shape [6]", moe.npu_moe_token_unpermute, permuted, places, torch.rand(6))
     refused("sorted_indices is down to -1", moe.npu_moe_token_unpermute, permuted, places - 1)

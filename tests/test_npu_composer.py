@@ -213,17 +213,19 @@ def test_grouped_products_that_are_refused(lib: Library) -> None:
         (invalid, "x is not one that this library created, or has been destroyed already.", {"x": c_void_p(64)}),
         (invalid, "scaleOptional is given, but must be None: what is quantized is not served.", {"scale": [x]}),
         (invalid, "actType is 1, but must be 0: an activation is not served.", {"act_type": 1}),
-        (invalid, "splitItem is 4, but may be 0, 1, 2 or 3.", {"split_item": 4}),
-        (invalid, "groupType is 1, but may be -1, 0 or 2.", {"group_type": 1}),
-        (invalid, "groupListType is 2, but may be 0 or 1.", {"group_list_type": 2}),
-        (invalid, "out[0] is of shape [6, 5], but has [6, 4].", {"weight": [weight.mT[:, :4, :4]]}),
-        (invalid, "out[0] is torch.float16, but has the dtype of x, torch.float32.", {"out": [out.half()]}),
-        (invalid, "out is a list of 1, but has 2 tensors.", {"split_item": 0}),
-        (invalid, "x[0] has dtype COMPLEX64, but may have " + ", ".join(
+        (invalid, "splitItem is 4, but must be 0, 1, 2 or 3.", {"split_item": 4}),
+        (invalid, "groupType is 1, but must be -1, 0 or 2.", {"group_type": 1}),
+        (invalid, "groupListType is 2, but must be 0 or 1.", {"group_list_type": 2}),
+        (invalid, "out[0] is of shape [6, 5], but must have [6, 4].", {"weight": [weight.mT[:, :4, :4]]}),
+        (invalid, "out[0] is torch.float16, but must have the dtype of x, torch.float32.", {"out": [out.half()]}),
+        (invalid, "out is a list of 1, but must have 2 tensors.", {"split_item": 0}),
+        (invalid, "x[0] has dtype COMPLEX64, but must have one of " + ", ".join(
             ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "BOOL.")
         ), {"x": [x.to(torch.complex64)]}),
-        (invalid, "groupListOptional is of shape [2] and torch.float32, but is [E] of int64.", {"group_list": floats}),
-        (invalid, "groupListOptional is of length 1, but tells a group for each of 2 weights.", {"group_list": one}),
+        (invalid, "groupListOptional is of shape [2] and torch.float32, but must be [E] of int64.",
+         {"group_list": floats}),
+        (invalid, "groupListOptional is of length 1, but must tell a group for each of 2 weights.",
+         {"group_list": one}),
         (invalid, "groupListOptional is [2, 7], but ends within the 6 rows of x.", {"group_list": beyond}),
     ):  # fmt: skip
         refused(lib, status, sentence, name, **{**good, **changed})
@@ -251,7 +253,12 @@ def test_moe_permutations(lib: Library, dtype: Any, kept: int) -> None:
     rows = torch.nn.functional.pad(dy.cpu().double(), (0, 0, 0, 12 - kept))[places.cpu().long()]
     near(dx, rows.view(6, 2, 8).sum(1))
     refused(
-        lib, 161002, "numTopk is 0, but is 1 at least.", "aclnnMoeTokenPermuteGrad", **{**given, "num_topk": 0}, out=dx
+        lib,
+        161002,
+        "numTopk is 0, but must be 1 at least.",
+        "aclnnMoeTokenPermuteGrad",
+        **{**given, "num_topk": 0},
+        out=dx,
     )
 
     back = poisoned((6, 8), dtype)
@@ -400,7 +407,7 @@ def test_ema_adam(lib: Library, mode: int, corrected: bool) -> None:
     for name, wanted in {"var": new, "m": m, "v": v, "s": 0.75 * s + 0.25 * new, "grad": grad.double()}.items():
         near(held[name], wanted)
     for changed, sentence in (
-        ({"step": step.npu() * 0}, "step is 0, but is at least 1 with biasCorrection."),
+        ({"step": step.npu() * 0}, "step is 0, but must be at least 1 with biasCorrection."),
         (
             {"m": torch.ones(1).npu().expand(3, 5)},
             "m has elements that overlap each other, but those of an output must not.",
@@ -409,7 +416,7 @@ def test_ema_adam(lib: Library, mode: int, corrected: bool) -> None:
         given = {**held, **numbers, "mode": mode, "bias_correction": True}
         refused(lib, 161002, sentence, "aclnnApplyFusedEmaAdam", **{**given, **changed})
     refused(
-        lib, 161002, "mode is 2, but may be 0 or 1.", "aclnnApplyFusedEmaAdam", **held, **numbers, mode=2,
+        lib, 161002, "mode is 2, but must be 0 or 1.", "aclnnApplyFusedEmaAdam", **held, **numbers, mode=2,
     )  # fmt: skip
 
 
@@ -452,7 +459,7 @@ def test_numbers_that_are_wrong_and_what_pytorch_raises(lib: Library) -> None:
     called(lib, name, **given, sorted_indices=beyond)  # such places were dropped
     near(out, torch.zeros(4, 3))
     refused(
-        lib, 161002, "sortedIndices is down to -5, but holds places from 0 up.", name, **given, sorted_indices=below
+        lib, 161002, "sortedIndices is down to -5, but must hold places from 0 up.", name, **given, sorted_indices=below
     )
     one = torch.empty(1).npu()
     half = one.half()  # which is computed in float32

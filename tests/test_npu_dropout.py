@@ -102,11 +102,11 @@ def test_dropout_with_add_softmax(dtype: Any, dim: int) -> None:
 def test_refusals_of_dropout() -> None:
     x, mask = torch.ones(300), torch.zeros(48, dtype=torch.uint8)
     for p in (-0.1, 1.1, float("nan")):
-        refused(f"_npu_dropout: p is {p}, but is a probability, from 0 to 1", dropout._npu_dropout, x, p)
+        refused(f"_npu_dropout: p is {p}, but must be a probability, from 0 to 1", dropout._npu_dropout, x, p)
         refused("p is", dropout._npu_dropout_gen_mask, x, [3], p, 1, 0)
         refused("p is", dropout.npu_dropout_do_mask, x, mask, p)
     refused("_npu_dropout: self is torch.int64", dropout._npu_dropout, x.long(), 0.5)
-    wrong = "mask is torch.uint8 of 37 elements, but is torch.uint8 of at least 38"
+    wrong = "mask is torch.uint8 of 37 elements, but must be torch.uint8 of at least 38"
     refused(f"npu_dropout_do_mask: {wrong}", dropout.npu_dropout_do_mask, x, mask[:37], 0.5)
     refused("mask is torch.bool of 48", dropout.npu_dropout_backward, x, mask.bool(), 0.5)
     refused("of at least 300", dropout._dropout_with_byte_mask_backward, x, mask, 0.5)
@@ -172,7 +172,7 @@ def test_refusals_of_multi_head_attention() -> None:
         return attend(x, x, x, w, w, w, added, w, bias, *biases[1:], None, *numbers)
 
     call()
-    refused("attn_head_num is 17, but is a multiple of 16, at least 16", call, heads=17)
+    refused("attn_head_num is 17, but must be a multiple of 16, at least 16", call, heads=17)
     refused("query is of shape [16, 255]", call, x=x[:, 1:])
     refused("query is torch.int32", call, x=x.int())
     refused("query_weight is of shape [255, 256]", call, w=w[1:])

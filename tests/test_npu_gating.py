@@ -53,7 +53,7 @@ def test_gating(dtype: Any, norm_type: int, k: int, groups: int, k_group: int, m
     near(y, wanted)
     got = TOP_K_GRAD(scores, dy, experts, **options)
     assert got.dtype == dtype
-    near(got, dx)
+    near(got, dx, size=1.0)  # a difference of terms of that size
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -140,13 +140,13 @@ def test_refusals() -> None:
     refused("bias is of shape [3]", TOP_K, x, 2, bias=x[0, :3])
     refused("group_count and k_group is 5 and 1", TOP_K, x, 2, group_count=5)
     refused("group_count and k_group is 4 and 5", TOP_K, x, 2, group_count=4, k_group=5)
-    refused("k is 7, but is from 1 to 6", TOP_K, x, 7, group_count=4, k_group=2)
+    refused("k is 7, but must be from 1 to 6", TOP_K, x, 7, group_count=4, k_group=2)
     refused("group_select_mode is 2", TOP_K, x, 2, group_select_mode=2)
     refused("group_select_mode is 1", TOP_K, x, 2, group_select_mode=1, group_count=12, k_group=3)
     refused("expertIdx is of shape [4, 1]", TOP_K_GRAD, x, x, torch.zeros(4, 1).int())
     refused("x_norm is of shape [2, 12]", TOP_K_GRAD, x[:2], x, torch.zeros(4, 12).int())
     refused("expertIdx is torch.float32", TOP_K_GRAD, x, x, torch.zeros(4, 12))
-    refused("expertIdx is from 12 to 12, but is within the 12 experts", TOP_K_GRAD, x, x, torch.full((4, 12), 12))
+    refused("expertIdx is from 12 to 12, but must be within the 12 experts", TOP_K_GRAD, x, x, torch.full((4, 12), 12))
     softmax, two = gating.npu_moe_gating_top_k_softmax, gating.npu_moe_gating_top_k_softmax_v2
     refused("x is of shape [12]", softmax, x[0])
     refused("k is 13", softmax, x, None, 13)

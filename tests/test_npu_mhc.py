@@ -116,7 +116,12 @@ def test_refusals() -> None:
     refused("x is of shape [0, 3, 4, 5]", mhc.npu_mhc_pre, x[:0], phi, alpha, bias)
     refused("alpha is of shape [1]", mhc.npu_mhc_pre, x, phi, alpha[:1], bias)
     refused(
-        "phi is of shape [24, 20], but has that of x and 2 alphas, [8, 20]", mhc.npu_mhc_pre, x, phi, alpha[:2], bias
+        "phi is of shape [24, 20], but must have that of x and 2 alphas, [8, 20]",
+        mhc.npu_mhc_pre,
+        x,
+        phi,
+        alpha[:2],
+        bias,
     )
     refused("bias is of shape [5]", mhc.npu_mhc_pre, x, phi, alpha, bias[:5])
     refused("gamma is of shape [5, 4]", mhc.npu_mhc_pre, x, phi, alpha, bias, gamma=gamma.T)
@@ -124,16 +129,20 @@ def test_refusals() -> None:
     h_in, h_post, h_res, inv_rms, h_mix, h_pre = mhc.npu_mhc_pre(x, phi, alpha, bias, out_flag=1)
     grads = (x, phi, alpha, h_in, h_post, h_res)
     refused(
-        "is None, but is a result of npu_mhc_pre with out_flag=1", mhc.npu_mhc_pre_backward, *grads, *[None] * 3, h_post
+        "is None, but must be a result of npu_mhc_pre with out_flag=1",
+        mhc.npu_mhc_pre_backward,
+        *grads,
+        *[None] * 3,
+        h_post,
     )
     saved = (inv_rms, h_mix, h_pre, h_post)
     refused("inv_rms is of shape [2, 3, 4]", mhc.npu_mhc_pre_backward, *grads, h_pre, *saved[1:])
     refused("grad_h_in is of shape [2, 3, 4]", mhc.npu_mhc_pre_backward, *grads[:3], h_post, *grads[4:], *saved)
     refused("grad_x_post is of shape [2, 3, 5]", mhc.npu_mhc_pre_backward, *grads, *saved, grad_x_post=h_in)
-    refused("x is of shape [2, 3, 4, 5], but is [B, S, n, n]", mhc.npu_mhc_sinkhorn, x)
-    refused("num_iters is 0, but is from 1 to 100", mhc.npu_mhc_sinkhorn, h_res, num_iters=0)
+    refused("x is of shape [2, 3, 4, 5], but must be of shape [B, S, n, n]", mhc.npu_mhc_sinkhorn, x)
+    refused("num_iters is 0, but must be from 1 to 100", mhc.npu_mhc_sinkhorn, h_res, num_iters=0)
     refused("num_iters is 101", mhc.npu_mhc_sinkhorn, h_res, num_iters=101)
-    refused("phi is torch.float64, but is float64 where x is", mhc.npu_mhc_pre, x, phi.double(), alpha, bias)
+    refused("phi is torch.float64, but must be float64 where x is", mhc.npu_mhc_pre, x, phi.double(), alpha, bias)
     refused("h_pre is torch.int64", mhc.npu_mhc_pre_backward, *grads, inv_rms, h_mix, h_pre.long(), h_post)
     refused("grad_h_res is torch.bool", mhc.npu_mhc_pre_backward, *grads[:5], h_res.bool(), *saved)
     refused("h_out is torch.float64", mhc.npu_mhc_post, x, h_res, h_in.double(), h_post)

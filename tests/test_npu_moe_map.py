@@ -85,7 +85,7 @@ def test_refusals() -> None:
     tokens, routing_map, probs = torch.randn(TOKENS, WIDTH), routed(2), torch.rand(TOKENS, EXPERTS)
     refused("tokens is of shape [3]", PERMUTE, tokens[0], routing_map)
     refused("routing_map is torch.int64", PERMUTE, tokens, routing_map.long())
-    refused("routing_map is of shape [4, 4], but is [5, E]", PERMUTE, tokens, routing_map[1:])
+    refused("routing_map is of shape [4, 4], but must be of shape [5, E]", PERMUTE, tokens, routing_map[1:])
     refused("probs is of shape [5, 3]", PERMUTE, tokens, routing_map, probs=probs[:, 1:], num_out_tokens=10)
     refused("routing_map is 2 experts for token 0, but gives each token 1", PERMUTE, tokens, routing_map)
     refused("gives each expert 0 to 5 rows, not 6", PERMUTE, tokens, routing_map, num_out_tokens=24, drop_and_pad=True)
@@ -98,14 +98,16 @@ def test_refusals() -> None:
     refused("sorted_indices is of shape [5]", UNPERMUTE, permuted, order[:5], shape)
     refused("routing_map is None", UNPERMUTE, permuted, order, shape, probs=probs)
     refused("probs is of shape [4, 4]", UNPERMUTE, permuted, order, shape, probs=probs[1:], routing_map=routing_map)
-    refused("is a multiple of 4 experts", UNPERMUTE, permuted, order % 5, shape, probs=probs, drop_and_pad=True)
+    refused("must be a multiple of 4 experts", UNPERMUTE, permuted, order % 5, shape, probs=probs, drop_and_pad=True)
     grad = (tokens, order, order, routing_map, None, probs, False, shape)
     refused("permuted_tokens is None", UNPERMUTE_GRAD, *grad)
-    refused("restore_shape is [5], but is [T, 3]", UNPERMUTE, permuted, order, [5])
-    refused("restore_shape is [5, 4], but is [T, 3]", UNPERMUTE, permuted, order, [5, 4])
+    refused("restore_shape is [5], but must be [T, 3]", UNPERMUTE, permuted, order, [5])
+    refused("restore_shape is [5, 4], but must be [T, 3]", UNPERMUTE, permuted, order, [5, 4])
     refused("sorted_indices is torch.float32", UNPERMUTE, permuted, order.float(), shape)
-    refused("sorted_indices is from -1 to 8, but is from 0 to 9", UNPERMUTE, permuted, order - 1, shape)
-    refused("sorted_indices is from 0 to 9, but is from 0 to 4", UNPERMUTE, permuted, order, shape, drop_and_pad=True)
+    refused("sorted_indices is from -1 to 8, but must be from 0 to 9", UNPERMUTE, permuted, order - 1, shape)
+    refused(
+        "sorted_indices is from 0 to 9, but must be from 0 to 4", UNPERMUTE, permuted, order, shape, drop_and_pad=True
+    )
     refused("permuted_tokens is of shape [10]", UNPERMUTE, permuted[:, 0], order, shape)
     grad = (tokens, order, order, routing_map, permuted, probs, False, shape)
     for sentence, place, changed in (
@@ -127,8 +129,8 @@ def test_refusals() -> None:
         ("probs_grad is of shape [9]", 1, torch.ones(9)),
         ("probs_grad is of shape [10, 1]", 1, torch.ones(10, 1)),
         ("sorted_indices is from 1 to 10", 2, order + 1),
-        ("routing_map is of shape [5, 4], but has that of tokens_num and experts_num, [5, 3]", 4, 3),
-        ("sorted_indices is from 0 to 9, but is from 0 to 4", 6, True),
+        ("routing_map is of shape [5, 4], but must have that of tokens_num and experts_num, [5, 3]", 4, 3),
+        ("sorted_indices is from 0 to 9, but must be from 0 to 4", 6, True),
     ):
         refused(sentence, PERMUTE_GRAD, *grad[:place], changed, *grad[place + 1 :])
 

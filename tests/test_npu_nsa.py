@@ -135,7 +135,7 @@ def test_refusals() -> None:
     select("atten_mask is given, but must be None", q, k, v, indices, *rest, atten_mask=torch.zeros(7, 20))
     select("topk_indices is torch.float32", q, k, v, indices.float(), *rest)
     select(
-        "topk_indices is of shape [11, 2, 3], but has that of T, Nkv and select_block_count",
+        "topk_indices is of shape [11, 2, 3], but must have that of T, Nkv and select_block_count",
         q,
         k,
         v,
@@ -167,11 +167,11 @@ def test_refusals() -> None:
         ends = {"actual_seq_qlen": QUERIES, "actual_cmp_seq_kvlen": KEYS, "actual_sel_seq_kvlen": BLOCKS}
         refused(sentence, nsa.npu_nsa_compress_attention, q, k, v, SCALE, 6, *steps, **{**ends, **options})
 
-    compress("compress_block_size is 24, but is a multiple of compress_stride, which is 16", (24, 16, 64, 3))
+    compress("compress_block_size is 24, but must be a multiple of compress_stride, which is 16", (24, 16, 64, 3))
     compress("select_block_size is 16", (32, 16, 16, 3))
-    compress("select_block_count is 0, but is at least 1", (32, 16, 64, 0))
+    compress("select_block_count is 0, but must be at least 1", (32, 16, 64, 0))
     compress("select_block_count is 1099511627776", (32, 16, 64, 1 << 40))
-    compress("select_block_count is 4, but is at most the blocks of a sequence, 3", (32, 16, 64, 4))
+    compress("select_block_count is 4, but must be at most 3, the blocks of a sequence", (32, 16, 64, 4))
     compress("are 3, 3 and 2 sequences".replace("are", "is"), actual_sel_seq_kvlen=[3, 12])
     compress("actual_sel_seq_kvlen is empty", actual_sel_seq_kvlen=None)
     compress("topk_mask is torch.float32", topk_mask=torch.ones(7, 5))

@@ -436,7 +436,7 @@ def test_statistics_are_the_documented_ones() -> None:
 
 def test_a_refusal_is_a_runtime_error_with_a_sentence() -> None:
     q = torch.randn(2, 4, 5, 8).npu()
-    with pytest.raises(RuntimeError, match="npu_fusion_attention: sparse_mode is 9, but may be one of"):
+    with pytest.raises(RuntimeError, match="npu_fusion_attention: sparse_mode is 9, but must be one of"):
         torch_npu.npu_fusion_attention(q, q, q, 4, "BNSD", sparse_mode=9)
     with pytest.raises(RuntimeError, match=r"npu_fast_gelu: self is torch\.int32"):
         torch_npu.npu_fast_gelu(q.int())

@@ -29,7 +29,7 @@ def test_copies_of_parts() -> None:
     same(plain.npu_broadcast(x[:, :1].bool(), [5, 3, 2, 4]), x[:, :1].bool().expand(5, 3, 2, 4))
     for copy in (plain.npu_slice(x, [0, 0, 0], [3, 2, 4]), plain.npu_transpose(x, [0, 1, 2])):
         assert copy.data_ptr() != x.data_ptr()
-    refused("offsets or size is [0] and [1, 1, 1], but have 3 numbers each", plain.npu_slice, x, [0], [1, 1, 1])
+    refused("offsets or size is [0] and [1, 1, 1], but must have 3 numbers each", plain.npu_slice, x, [0], [1, 1, 1])
     for offsets, size in (([0, 0, 0], [3, 2, 5]), ([-1, 0, 0], [1, 1, 1]), ([0, 0, 0], [-1, 1, 1])):
         refused("but lies in self, [3, 2, 4]", plain.npu_slice, x, offsets, size)
 
@@ -42,7 +42,7 @@ def test_pads_are_told_dimension_by_dimension() -> None:
     same(plain.npu_pad(x, [1, 2]), wanted[:, 3:6].contiguous())
     same(plain.npu_pad(x, []), x)
     for paddings in ([1], [1, 1, 1, 1, 1, 1], [-1, 0]):
-        refused("but has two numbers from 0 on for each of 2 dimensions", plain.npu_pad, x, paddings)
+        refused("but must have two numbers from 0 on for each of 2 dimensions", plain.npu_pad, x, paddings)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -53,7 +53,7 @@ def test_one_hot(dtype: Any) -> None:
     same(plain.npu_one_hot(classes, depth=3, on_value=4, off_value=-0.5), wanted)
     same(plain.npu_one_hot(classes, 2, 3, 4, -0.5), wanted)
     refused("depth is 0", plain.npu_one_hot, classes, depth=0)
-    refused("num_classes is 3, but is -1 or 2", plain.npu_one_hot, classes, 3)
+    refused("num_classes is 3, but must be -1 or 2", plain.npu_one_hot, classes, 3)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32], ids=str)
@@ -135,8 +135,8 @@ def test_ring_attention_update(dtype: Any, layout: str) -> None:
     for result, wanted in zip(got, part(slice(5)), strict=True):
         near(result, wanted)
     for bad, sentence in (
-        ({"input_layout": "BSH"}, "input_layout is 'BSH', but is 'SBH' or 'TND'"),
-        ({"input_softmax_layout": "BSH"}, "input_softmax_layout is 'BSH', but is '', 'SBH' or 'TND'"),
+        ({"input_layout": "BSH"}, "input_layout is 'BSH', but must be 'SBH' or 'TND'"),
+        ({"input_softmax_layout": "BSH"}, "input_softmax_layout is 'BSH', but must be '', 'SBH' or 'TND'"),
     ):
         refused(sentence, ring_attention.npu_ring_attention_update, *before, *after, **bad)
     function = ring_attention.npu_ring_attention_update
@@ -165,7 +165,7 @@ def test_ring_attention_update_of_heads_after_heads(ends: list[int], softmax_lay
     got = function(*given, **options, actual_seq_qlen=torch.tensor(cuts))
     for result, expected in zip(got, (out, *map(by_heads, wanted)), strict=True):
         assert torch.equal(result, expected)
-    refused("actual_seq_qlen is None, but is [B + 1] of int64", function, *given, **options)
+    refused("actual_seq_qlen is None, but must be [B + 1] of int64", function, *given, **options)
     for bad in ([3, 7], [0, 4, 3], [0, 8], []):
         qlen = torch.tensor(bad, dtype=torch.int64)
         refused(f"actual_seq_qlen is {bad}", function, *given, **options, actual_seq_qlen=qlen)

@@ -87,9 +87,19 @@ def test_refusals() -> None:
     refused("per_token_scales is of shape [2]", RE, tokens, counts, per_token_scales=torch.ones(2))
     places, nothing = torch.tensor([0, 1, 2]), [None] * 4
     refused("drop_pad_mode is 4", FINAL, tokens, *nothing, places, None, 4)
-    refused("expanded_permuted_rows is of shape [3, 4], but has 3 dimensions", FINAL, tokens, *nothing, places, None, 1)
+    refused(
+        "expanded_permuted_rows is of shape [3, 4], but must have 3 dimensions",
+        FINAL,
+        tokens,
+        *nothing,
+        places,
+        None,
+        1,
+    )
     refused("expanded_src_to_dst_row is torch.float32", FINAL, tokens, *nothing, places.float(), None)
-    refused("expanded_src_to_dst_row is from 1 to 3, but is from 0 to 2", FINAL, tokens, *nothing, places + 1, None)
+    refused(
+        "expanded_src_to_dst_row is from 1 to 3, but must be from 0 to 2", FINAL, tokens, *nothing, places + 1, None
+    )
     refused("expanded_src_to_dst_row is from -1 to 1", FINAL, tokens, *nothing, places - 1, None)
     refused("k is 2, but divides the 3 places", FINAL, tokens, *nothing, places, None, 0, 2)
     refused("scales is of shape [2, 1]", FINAL, tokens, None, None, None, torch.ones(2, 1), places, None)
@@ -98,7 +108,15 @@ def test_refusals() -> None:
     refused("export_for_source_row is not given", FINAL, tokens, None, None, bias, None, places, None)
     refused("export_for_source_row is from 0 to 2", FINAL, tokens, None, None, bias, None, places, places.view(3, 1))
     refused(
-        "bias is of shape [], but is [E, 4]", FINAL, tokens, None, None, torch.ones(()), None, places, places.view(3, 1)
+        "bias is of shape [], but must be of shape [E, 4]",
+        FINAL,
+        tokens,
+        None,
+        None,
+        torch.ones(()),
+        None,
+        places,
+        places.view(3, 1),
     )
     refused("bias is of shape [3, 3]", FINAL, tokens, None, None, torch.ones(3, 3), None, places, places.view(3, 1))
     assert FINAL(tokens[:, :0], *nothing, places, None).shape == (3, 0)

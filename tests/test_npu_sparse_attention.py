@@ -277,7 +277,7 @@ def test_refusals() -> None:
     def attention(sentence: str, *given: Any, **options: Any) -> None:
         refused(sentence, ATTENTION, *given, SCALE, **{"attention_mode": 2, **options})
 
-    attention("attention_mode is 0, but is 2", q, k, k, indices, attention_mode=0)
+    attention("attention_mode is 0, but must be 2", q, k, k, indices, attention_mode=0)
     attention("value is None", q, k, None, indices)
     attention("layout_kv is 'TND'", q, k, k, indices, layout_kv="TND")
     attention("the layout is 'BNSD'", q, k, k, indices, layout_query="BNSD", layout_kv="BNSD")
@@ -287,10 +287,10 @@ def test_refusals() -> None:
     attention("block_table is 3 at a place that is read, but names one of 3 pages", q, pages, pages, indices, **paged)
     paged["actual_seq_lengths_kv"] = torch.tensor([8, 4])
     assert ATTENTION(q, pages, pages, indices, SCALE, attention_mode=2, **paged)[0].shape == q.shape
-    attention("key is of shape [0, 4, 1, 6], but has a page", q, pages[:0], pages, indices, **paged)
-    attention("query is of shape [2, 4], but has 4 dimensions", q[..., 0, 0], k, k, indices)
+    attention("key is of shape [0, 4, 1, 6], but must have a page", q, pages[:0], pages, indices, **paged)
+    attention("query is of shape [2, 4], but must have 4 dimensions", q[..., 0, 0], k, k, indices)
     for lengths in (torch.tensor([9.0, 9.0]), torch.tensor(9), torch.ones(2, 1).long()):
-        attention("but is int32 or int64, of 1 dimension", q, k, k, indices, actual_seq_lengths_kv=lengths)
+        attention("but must be int32 or int64, of 1 dimension", q, k, k, indices, actual_seq_lengths_kv=lengths)
     attention("return_softmax_lse is True", q, k, k, indices, layout_kv="PA_BSND", return_softmax_lse=True)
     attention("sparse_mode is 2", q, k, k, indices, sparse_mode=2)
     attention("pre_tokens is 5, but hides no key", q, k, k, indices, sparse_mode=0, pre_tokens=5)
@@ -302,13 +302,13 @@ def test_refusals() -> None:
     attention("sparse_indices is torch.float32", q, k, k, indices.float())
     attention("sinks is of shape [2]", q, k, k, indices, sinks=torch.ones(2))
     attention(
-        "actual_seq_lengths_kv is [9, 10], but has a number from 0 to 9",
+        "actual_seq_lengths_kv is [9, 10], but must have a number from 0 to 9",
         *(q, k, k, indices),
         actual_seq_lengths_kv=torch.tensor([9, 10]),
     )
     empty = torch.empty(0)
     refused(
-        "softmax_max is of shape [0], but has that of the forward's result with return_softmax_lse",
+        "softmax_max is of shape [0], but must have that of the forward's result with return_softmax_lse",
         ATTENTION_GRAD,
         *(q, k, k, indices, q, q, empty, empty, SCALE, 1),
     )
@@ -335,13 +335,13 @@ def test_refusals() -> None:
     refused("sinks is given, but must be None", SPARSE_LOSS, *sparse, sinks=torch.ones(3))
     refused("the ends of the queries is [4, 9]", SPARSE_LOSS, *sparse, actual_seq_qlen=[4, 9])
     refused("query is torch.int64", SPARSE_LOSS, q.long(), *sparse[1:])
-    refused("key is torch.float64, but is float64 where query_index is", SPARSE_LOSS, q, k.double(), *sparse[2:])
+    refused("key is torch.float64, but must be float64 where query_index is", SPARSE_LOSS, q, k.double(), *sparse[2:])
     refused("softmax_max is torch.int64", SPARSE_LOSS, *sparse[:6], statistics.long(), statistics, SCALE)
     refused("softmax_max is of shape [4]", SPARSE_LOSS, *sparse[:6], torch.ones(4), statistics, SCALE)
     several = (q, k.expand(-1, -1, 3, -1), *sparse[2:])
-    refused("softmax_max is of shape [2, 1, 4, 3], but has that of the statistics", SPARSE_LOSS, *several)
+    refused("softmax_max is of shape [2, 1, 4, 3], but must have that of the statistics", SPARSE_LOSS, *several)
     per_head = torch.ones(2, 3, 4, 1)
-    refused("key is of 3 heads, but has one", SPARSE_LOSS, *several[:6], per_head, per_head, SCALE)
+    refused("key is of 3 heads, but must have one", SPARSE_LOSS, *several[:6], per_head, per_head, SCALE)
     dense = (*sparse[:5], statistics, statistics, torch.ones(2, 4), torch.ones(2, 1, 4), SCALE)
     refused("softmax_max_index is of shape [2, 4]", DENSE_LOSS, *dense)
     refused("softmax_sum_index is torch.int64", DENSE_LOSS, *dense[:8], torch.ones(2, 1, 4).long(), SCALE)

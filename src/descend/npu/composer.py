@@ -148,7 +148,7 @@ def _tensor(name: str, value: dict[str, Value], with_memory: bool, is_written: b
         raise _Failure(INVALID, f"{name} has elements that overlap each other, but those of an output must not.")
     dtype, shape, strides, data = (value[key] for key in ("dtype", "shape", "strides", "data"))
     if dtype not in DTYPES:
-        raise _Failure(INVALID, f"{name} has dtype {dtype}, but may have {', '.join(DTYPES)}.")
+        raise _Failure(INVALID, f"{name} has dtype {dtype}, but must have one of {', '.join(DTYPES)}.")
     if not with_memory or 0 in shape:
         return torch.empty_strided(shape, strides, dtype=DTYPES[dtype], device=None if with_memory else "meta")
     if not data:

@@ -73,14 +73,14 @@ def _halves(operator: str, input: Tensor, dim: int, activate_left: bool) -> tupl
     """The half that gelu is not applied to, and the one that it is."""
     check_float(operator, input=input)
     if not -input.dim() <= dim < input.dim() or input.size(dim) % 2:
-        refuse(operator, "input", f"of shape {list(input.shape)}", f"has an even size along dimension {dim}")
+        refuse(operator, "input", f"of shape {list(input.shape)}", f"must have an even size along dimension {dim}")
     left, right = input.chunk(2, dim)
     return (right, left) if activate_left else (left, right)
 
 
 def _gelu(operator: str, approximate: int) -> str:
     if approximate not in (0, 1):
-        refuse(operator, "approximate", approximate, "is 0 or 1")
+        refuse(operator, "approximate", approximate, "must be 0 or 1")
     return ("none", "tanh")[approximate]
 
 
@@ -123,7 +123,7 @@ def npu_gelu_mul(input: Tensor, *, approximate: str = "none") -> Tensor:
     """gelu of the left half of the last dimension, times the right one."""
     operator = "npu_gelu_mul"
     if approximate not in ("none", "tanh"):
-        refuse(operator, "approximate", repr(approximate), "is 'none' or 'tanh'")
+        refuse(operator, "approximate", repr(approximate), "must be 'none' or 'tanh'")
     right, left = _halves(operator, input, -1, True)
     return (functional.gelu(wide(left), approximate=approximate) * right).to(input.dtype)
 
@@ -146,7 +146,9 @@ def npu_clipped_swiglu(
     operator = "npu_clipped_swiglu"
     check_float(operator, x=x)
     if x.dim() < 2 or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
-        refuse(operator, "x", f"of shape {list(x.shape)}", f"has 2 dimensions or more, and an even size along {dim}")
+        refuse(
+            operator, "x", f"of shape {list(x.shape)}", f"must have 2 dimensions or more, and an even size along {dim}"
+        )
     dim %= x.dim()
     rows = x.shape[:dim].numel()
     columns = x.reshape(rows, x.shape[dim:].numel())
@@ -154,9 +156,9 @@ def npu_clipped_swiglu(
     if group_index is not None:
         if group_index.dtype != torch.int64 or group_index.dim() != 1:
             got = f"{group_index.dtype} of shape {list(group_index.shape)}"
-            refuse(operator, "group_index", got, "is int64 and has 1 dimension")
+            refuse(operator, "group_index", got, "must be int64, of 1 dimension")
         if group_index.numel() and int(group_index.min()) < 0:
-            refuse(operator, "group_index", f"down to {int(group_index.min())}", "holds numbers of rows, from 0 up")
+            refuse(operator, "group_index", f"down to {int(group_index.min())}", "must hold numbers of rows, from 0 up")
         used = min(rows, int(group_index.sum()))
     part = wide(columns[:used])
     a, b = (part[:, ::2], part[:, 1::2]) if interleaved else part.chunk(2, 1)

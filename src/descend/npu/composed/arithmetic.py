@@ -19,7 +19,7 @@ def check_float(operator: str, **tensors: Tensor | None) -> None:
     """Refuses tensors that are not floating-point."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in FLOATS:
-            refuse(operator, name, tensor.dtype, "may be float16, bfloat16, float32 or float64")
+            refuse(operator, name, tensor.dtype, "must be float16, bfloat16, float32 or float64")
 
 
 def check_alike(operator: str, first: str, like: Tensor, **tensors: Tensor | None) -> None:
@@ -28,11 +28,14 @@ def check_alike(operator: str, first: str, like: Tensor, **tensors: Tensor | Non
     for name, tensor in tensors.items():
         if tensor is not None and (tensor.dtype == torch.float64) != (like.dtype == torch.float64):
             refuse(
-                operator, name, tensor.dtype, f"is float64 where {first} is, and only there: {first} is {like.dtype}"
+                operator,
+                name,
+                tensor.dtype,
+                f"must be float64 where {first} is, and only there: {first} is {like.dtype}",
             )
 
 
 def check_shape(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...] | list[int], whose: str) -> None:
     """Refuses a tensor that has not this shape. ``whose`` says in the message where the shape comes from."""
     if list(tensor.shape) != list(shape):
-        refuse(operator, name, f"of shape {list(tensor.shape)}", f"has that of {whose}, {list(shape)}")
+        refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have that of {whose}, {list(shape)}")

@@ -131,18 +131,23 @@ def call_of(
     if not 0 < keep_prob <= 1:
         refuse(operator, "keep_prob", keep_prob, "must be above 0 and at most 1")
     if inner_precise not in (0, 1, 2):
-        refuse(operator, "inner_precise", inner_precise, "may be 0, 1 or 2")
+        refuse(operator, "inner_precise", inner_precise, "must be 0, 1 or 2")
     if pse_type not in (0, 1):
-        refuse(operator, "pse_type", pse_type, "may be 0 or 1: a pse that the operator makes itself is not served")
+        refuse(operator, "pse_type", pse_type, "must be 0 or 1: a pse that the operator makes itself is not served")
     if softmax_layout not in ("", "TND") or (softmax_layout == "TND" and sizes.layout != "TND"):
-        refuse(operator, "softmax_layout", repr(softmax_layout), "may be empty, or TND where input_layout is TND")
+        refuse(operator, "softmax_layout", repr(softmax_layout), "must be empty, or TND where input_layout is TND")
     _check_pse(operator, pse, sizes, query)
     query_ends, key_ends = _ends(actual_seq_qlen), _ends(actual_seq_kvlen)
     if sizes.layout == "TND":
         rows = sequences(operator, "actual_seq_qlen", query_ends, sizes.queries)
         keys = sequences(operator, "actual_seq_kvlen", key_ends, sizes.keys)
         if len(rows) != len(keys):
-            refuse(operator, "actual_seq_kvlen", f"of length {len(keys)}", f"has that of actual_seq_qlen, {len(rows)}")
+            refuse(
+                operator,
+                "actual_seq_kvlen",
+                f"of length {len(keys)}",
+                f"must have that of actual_seq_qlen, {len(rows)}",
+            )
     else:
         if query_ends or key_ends:
             refuse(operator, "actual_seq_qlen", "given", f"goes with input_layout TND, not with {sizes.layout}")
@@ -161,11 +166,11 @@ def _check_pse(operator: str, pse: Tensor | None, sizes: Sizes, query: Tensor) -
     if sizes.layout == "TND":
         refuse(operator, "pse", "given", "must be None in TND: the compressed form that TND has is not served")
     if pse.dtype != query.dtype:
-        refuse(operator, "pse", pse.dtype, f"has the dtype of query, which is {query.dtype}")
+        refuse(operator, "pse", pse.dtype, f"must have the dtype of query, which is {query.dtype}")
     b, n, q, k = sizes.batch, sizes.heads, sizes.queries, sizes.keys
     shapes = [[b, n, q, k], [b, n, 1, k], [1, n, q, k]]
     if list(pse.shape) not in shapes:
-        refuse(operator, "pse", f"of shape {list(pse.shape)}", f"is {' or '.join(map(str, shapes))}")
+        refuse(operator, "pse", f"of shape {list(pse.shape)}", f"must be of shape {' or '.join(map(str, shapes))}")
 
 
 def dropout_of(operator: str, call: Call, keep_prob: float, seed: int, offset: int, mask: Tensor | None) -> Dropout:
@@ -210,17 +215,19 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of query, key, value and pse."""
     if softmax_max is None or softmax_sum is None or attention_in is None:
-        refuse(operator, "softmax_max, softmax_sum or attention_in", "None", "is needed: the forward's result")
+        refuse(
+            operator, "softmax_max, softmax_sum or attention_in", "None", "must be given: it is a result of the forward"
+        )
     check_alike(operator, "query", call.query, dy=dy, attention_in=attention_in)
     check_float(operator, softmax_max=softmax_max, softmax_sum=softmax_sum)
     sizes, shape = call.sizes, call.sizes.result_shape(call.query, call.value)
     for name, tensor in (("dy", dy), ("attention_in", attention_in)):
         if list(tensor.shape) != shape:
-            refuse(operator, name, f"of shape {list(tensor.shape)}", f"has that of the attention, {shape}")
+            refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have that of the attention, {shape}")
     rows = [sizes.queries, sizes.heads] if sizes.layout == "TND" else [sizes.batch, sizes.heads, sizes.queries]
     for name, tensor in (("softmax_max", softmax_max), ("softmax_sum", softmax_sum)):
         if list(tensor.shape) != [*rows, COPIES]:
-            refuse(operator, name, f"of shape {list(tensor.shape)}", f"is {[*rows, COPIES]}")
+            refuse(operator, name, f"of shape {list(tensor.shape)}", f"must be of shape {[*rows, COPIES]}")
     largest, total = call.unpacked(softmax_max), call.unpacked(softmax_sum)
     dq = torch.zeros_like(call.query, memory_format=torch.contiguous_format)
     dk, dv = (torch.zeros(tensor.shape, dtype=call.dtype) for tensor in (call.key, call.value))

@@ -55,13 +55,13 @@ def _masked(result: Tensor, mask: Tensor | None) -> Tensor:
 def _check(operator: str, input: Tensor, weight: Tensor, mask: Tensor | None) -> None:
     check_float(operator, input=input, weight=weight)
     if input.dim() != 3:
-        refuse(operator, "input", f"of shape {list(input.shape)}", "is [S, B, H]")
+        refuse(operator, "input", f"of shape {list(input.shape)}", "must be of shape [S, B, H]")
     if weight.dtype != input.dtype:
-        refuse(operator, "weight", weight.dtype, f"has the dtype of input, which is {input.dtype}")
+        refuse(operator, "weight", weight.dtype, f"must have the dtype of input, which is {input.dtype}")
     if weight.dim() != 2 or not len(weight):
-        refuse(operator, "weight", f"of shape {list(weight.shape)}", "is [W, H], W at least 1")
+        refuse(operator, "weight", f"of shape {list(weight.shape)}", "must be of shape [W, H], W at least 1")
     check_shape(operator, "weight", weight, [len(weight), input.shape[2]], "W and H of input")
     if mask is not None:
         if mask.dtype != torch.bool:
-            refuse(operator, "mask", mask.dtype, "is bool")
+            refuse(operator, "mask", mask.dtype, "must be bool")
         check_shape(operator, "mask", mask, [input.shape[1], input.shape[0]], "B and S of input")

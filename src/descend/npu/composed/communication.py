@@ -99,7 +99,7 @@ def npu_mm_all_reduce_base(
     if x3 is not None:
         check_alike(operator, "x1", x1, x3=x3)
         if x3.shape != product.shape:
-            refuse(operator, "x3", f"of shape {list(x3.shape)}", f"has that of the result, {list(product.shape)}")
+            refuse(operator, "x3", f"of shape {list(x3.shape)}", f"must have that of the result, {list(product.shape)}")
         product += x3
     _check_everywhere(operator, "the product", product, group)
     distributed.all_reduce(product, group=group)
@@ -125,7 +125,7 @@ def npu_all_to_all_matmul(
     _check_axes(operator, all2all_axes, [-2, -1])
     check_float(operator, x1=x1)
     if x1.dim() != 2:
-        refuse(operator, "x1", f"of shape {list(x1.shape)}", "has 2 dimensions")
+        refuse(operator, "x1", f"of shape {list(x1.shape)}", "must have 2 dimensions")
     _check_divides(operator, "x1", x1, 0, world_size)
     # Of the factor that x1 becomes: a process that refused it later would leave the others waiting.
     _check(operator, {"x1": x1.new_empty(0, world_size * x1.shape[1])}, {"x2": x2}, bias)
@@ -243,9 +243,9 @@ def _group(operator: str, hcom: str, size: int | None = None, name: str = "world
     try:
         group = c10d._resolve_process_group(hcom)
     except (LookupError, RuntimeError, ValueError):
-        refuse(operator, "hcom", repr(hcom), "is the name of a process group, by its method get_hccl_comm_name")
+        refuse(operator, "hcom", repr(hcom), "must be the name of a process group, by its method get_hccl_comm_name")
     if size is not None and size != group.size():
-        refuse(operator, name, size, f"is the size of the group, {group.size()}")
+        refuse(operator, name, size, f"must be the size of the group, {group.size()}")
     return group
 
 
@@ -266,7 +266,7 @@ def _check(
         got = f"of shape {list(b.shape)} and {b.dtype}"
         refuse(operator, name, got, f"fits {left_name}, of shape {list(a.shape)} and {a.dtype}")
     if bias is not None and bias.shape != b.shape[1:]:
-        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"is [{b.shape[1]}]")
+        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"must be of shape [{b.shape[1]}]")
 
 
 def _of_all(numbers: Sequence[int], group: Any) -> list[list[int]]:
@@ -288,7 +288,7 @@ def _check_everywhere(operator: str, name: str, tensor: Tensor, group: Any) -> N
                 f"of shape {[size for size in each[:3] if size >= 0]} and {FLOATS[each[3]]}"
                 for each in (numbers, every[0])
             )
-            refuse(operator, name, f"{got} in process {process}", f"is as in process 0, {first}")
+            refuse(operator, name, f"{got} in process {process}", f"must be as in process 0, {first}")
 
 
 def _check_counts(operator: str, send: Sequence[int], receive: Sequence[int], experts: int, group: Any) -> None:
@@ -300,13 +300,13 @@ def _check_counts(operator: str, send: Sequence[int], receive: Sequence[int], ex
             begin = (size + sender) * experts
             got = every[receiver][begin : begin + experts]
             if sent != got:
-                other = f"is what process {sender} sends there, {sent}"
+                other = f"must be what process {sender} sends there, {sent}"
                 refuse(operator, "recv_counts", f"{got} in process {receiver} for process {sender}", other)
 
 
 def _check_divides(operator: str, name: str, tensor: Tensor, dim: int, size: int) -> None:
     if tensor.shape[dim] % size:
-        refuse(operator, name, f"of shape {list(tensor.shape)}", f"has a multiple of {size} in dimension {dim}")
+        refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have a multiple of {size} in dimension {dim}")
 
 
 def _check_axes(operator: str, axes: Sequence[int] | None, only: list[int]) -> None:
@@ -335,10 +335,10 @@ def _experts(
     experts = weight.shape[0]
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
         if len(counts) != size * experts or any(count < 0 for count in counts):
-            refuse(operator, name, list(counts), f"has {size * experts} numbers, none below 0")
+            refuse(operator, name, list(counts), f"must have {size * experts} numbers, none below 0")
     if sum(send_counts) != x.shape[0]:
         got = f"{sum(send_counts)} in sum"
-        refuse(operator, "send_counts", got, f"has as many as gmm_x has rows, {x.shape[0]}")
+        refuse(operator, "send_counts", got, f"must have as many as gmm_x has rows, {x.shape[0]}")
     if (mm_x is None) != (mm_weight is None):
         refuse(operator, "mm_x or mm_weight", "None", "both or neither are given")
     if mm_x is None:

@@ -109,7 +109,7 @@ def by_bits(operator: str, x: Tensor, mask: Tensor, p: float) -> Tensor:
 
 def _keep(operator: str, p: float) -> float:
     if not 0 <= p <= 1:
-        refuse(operator, "p", p, "is a probability, from 0 to 1")
+        refuse(operator, "p", p, "must be a probability, from 0 to 1")
     return 1 - p
 
 
@@ -124,7 +124,7 @@ def check_bits(operator: str, name: str, mask: Tensor, count: int) -> None:
 
 def _check_mask(operator: str, name: str, mask: Tensor, least: int) -> None:
     if mask.dtype != torch.uint8 or mask.numel() < least:
-        refuse(operator, name, f"{mask.dtype} of {mask.numel()} elements", f"is torch.uint8 of at least {least}")
+        refuse(operator, name, f"{mask.dtype} of {mask.numel()} elements", f"must be torch.uint8 of at least {least}")
 
 
 def _from_bytes(operator: str, mask: Tensor, like: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def npu_fusion_attention_grad_v3(
     """The gradients of query, key, value, pse and sink."""
     operator = "npu_fusion_attention_grad_v3"
     if options.get("keep_prob", 1.0) < 1 and (seed is None or offset is None):
-        refuse(operator, "seed or offset", "None", "is needed with dropout: the forward's result")
+        refuse(operator, "seed or offset", "None", "must be given with dropout: it is a result of the forward")
     options |= {"seed": int(seed or 0), "offset": int(offset or 0)}
     return *_backward(operator, query, key, value, dy, head_num, input_layout, options), None
 
@@ -202,6 +202,6 @@ def _joined(
         refuse(operator, "query_rope", "given", f"goes with input_layout TND, not with {layout}")
     for name, rope, whole in (("query_rope", query_rope, query), ("key_rope", key_rope, key)):
         if not rope.dim() or rope.shape[:-1] != whole.shape[:-1] or rope.dtype != whole.dtype:
-            other = f"is of {list(whole.shape[:-1])} and some D, and {whole.dtype}"
+            other = f"must be of {list(whole.shape[:-1])} and some D, and {whole.dtype}"
             refuse(operator, name, f"of shape {list(rope.shape)} and {rope.dtype}", other)
     return torch.cat((query, query_rope), -1), torch.cat((key, key_rope), -1), query.shape[-1]

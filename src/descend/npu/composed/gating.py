@@ -41,7 +41,7 @@ def npu_moe_gating_top_k(
         refuse(operator, "input_ids or tid2eid", "given", "must be None")
     check_float(operator, x=x, bias=bias)
     if x.dim() != 2:
-        refuse(operator, "x", f"of shape {list(x.shape)}", "has 2 dimensions")
+        refuse(operator, "x", f"of shape {list(x.shape)}", "must have 2 dimensions")
     _check_kind(operator, renorm, norm_type)
     experts = x.shape[1]
     if bias is not None:
@@ -51,9 +51,9 @@ def npu_moe_gating_top_k(
         refuse(operator, "group_count and k_group", got, f"divides {experts} experts, and is at most group_count")
     size = experts // group_count
     if not 1 <= k <= size * k_group:
-        refuse(operator, "k", k, f"is from 1 to {size * k_group}, the experts of {k_group} groups")
+        refuse(operator, "k", k, f"must be from 1 to {size * k_group}, the experts of {k_group} groups")
     if group_select_mode not in (0, 1) or (group_select_mode and size < 2):
-        refuse(operator, "group_select_mode", group_select_mode, "is 0, or with groups of at least 2 experts 1")
+        refuse(operator, "group_select_mode", group_select_mode, "must be 0, or with groups of at least 2 experts 1")
     scores = wide(x).sigmoid() if norm_type else wide(x).softmax(-1)
     ranked = scores if bias is None else scores + bias
     if group_count > 1:
@@ -85,13 +85,13 @@ def npu_moe_gating_top_k_backward(
     check_float(operator, x_norm=x_norm, grad_y=grad_y)
     check_shape(operator, "expertIdx", expertIdx, grad_y.shape, "grad_y")
     if x_norm.dim() != 2:
-        refuse(operator, "x_norm", f"of shape {list(x_norm.shape)}", "has 2 dimensions")
+        refuse(operator, "x_norm", f"of shape {list(x_norm.shape)}", "must have 2 dimensions")
     check_shape(operator, "x_norm", x_norm, [len(grad_y), x_norm.shape[-1]], "grad_y, but for the experts")
     if expertIdx.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "expertIdx", expertIdx.dtype, "may be int32 or int64")
+        refuse(operator, "expertIdx", expertIdx.dtype, "must be int32 or int64")
     if expertIdx.numel() and not 0 <= int(expertIdx.min()) <= int(expertIdx.max()) < x_norm.shape[1]:
         got = f"from {int(expertIdx.min())} to {int(expertIdx.max())}"
-        refuse(operator, "expertIdx", got, f"is within the {x_norm.shape[1]} experts of x_norm")
+        refuse(operator, "expertIdx", got, f"must be within the {x_norm.shape[1]} experts of x_norm")
     scores, chosen = wide(x_norm), expertIdx.long()
     grad = wide(grad_y).to(scores.dtype) * routed_scaling_factor
     if norm_type:
@@ -131,7 +131,7 @@ def npu_moe_gating_top_k_softmax_v2(
     """
     operator = "npu_moe_gating_top_k_softmax_v2"
     if renorm not in (None, 0, 1):
-        refuse(operator, "renorm", renorm, "is 0 or 1")
+        refuse(operator, "renorm", renorm, "must be 0 or 1")
     y, experts, scores = _top_k(operator, x, finished, k, bool(renorm))
     return y, experts, scores if output_softmax and not renorm else scores.new_empty(0)
 
@@ -139,17 +139,17 @@ def npu_moe_gating_top_k_softmax_v2(
 def _top_k(operator: str, x: Tensor, finished: Tensor | None, k: int, renorm: bool) -> tuple[Tensor, Tensor, Tensor]:
     check_float(operator, x=x)
     if x.dim() not in (2, 3):
-        refuse(operator, "x", f"of shape {list(x.shape)}", "has 2 or 3 dimensions")
+        refuse(operator, "x", f"of shape {list(x.shape)}", "must have 2 or 3 dimensions")
     experts = x.shape[-1]
     if not 1 <= k <= experts:
-        refuse(operator, "k", k, f"is from 1 to {experts}, the experts of x")
+        refuse(operator, "k", k, f"must be from 1 to {experts}, the experts of x")
     scores = wide(x).softmax(-1)
     chosen = _first(wide(x) if renorm else scores, k)
     y = wide(x).gather(-1, chosen).softmax(-1) if renorm else scores.gather(-1, chosen)
     places = chosen.to(torch.int32)
     if finished is not None:
         if finished.dtype != torch.bool:
-            refuse(operator, "finished", finished.dtype, "is bool")
+            refuse(operator, "finished", finished.dtype, "must be bool")
         check_shape(operator, "finished", finished, x.shape[:-1], "x, but for the experts")
         places = places.masked_fill_(finished.unsqueeze(-1), experts)
     return y.to(x.dtype), places, scores
@@ -164,4 +164,4 @@ def _check_kind(operator: str, renorm: int, norm_type: int) -> None:
     if renorm:
         refuse(operator, "renorm", renorm, "must be 0")
     if norm_type not in (0, 1):
-        refuse(operator, "norm_type", norm_type, "is 0 (softmax) or 1 (sigmoid)")
+        refuse(operator, "norm_type", norm_type, "must be 0 (softmax) or 1 (sigmoid)")

@@ -72,7 +72,10 @@ def npu_grouped_matmul(
     if len(x) == 1 and ends is not None:
         if len(ends) != len(weights):
             refuse(
-                OPERATOR, "group_list", f"of length {len(ends)}", f"tells a group for each of {len(weights)} weights"
+                OPERATOR,
+                "group_list",
+                f"of length {len(ends)}",
+                f"must tell a group for each of {len(weights)} weights",
             )
         if ends and ends[-1] > x[0].shape[0]:
             refuse(OPERATOR, "group_list", ends, f"ends within the {x[0].shape[0]} rows of x")
@@ -86,7 +89,7 @@ def npu_grouped_matmul(
             OPERATOR,
             "x",
             f"a list of {len(parts)}",
-            f"has a tensor for each of {len(weights)} weights, or a group_list",
+            f"must have a tensor for each of {len(weights)} weights, or a group_list",
         )
     results = [_one(i, *factors) for i, factors in enumerate(zip(parts, weights, biases, strict=True))]
     if split < 2:
@@ -125,11 +128,13 @@ def npu_grouped_matmul_add_(
     check_float(operator, input=input)
     for name, tensor in (("x", x), ("weight", weight)):
         if tensor.dim() != 2:
-            refuse(operator, name, f"of shape {list(tensor.shape)}", "has 2 dimensions")
+            refuse(operator, name, f"of shape {list(tensor.shape)}", "must have 2 dimensions")
     options = {"group_list": group_list, "group_list_type": group_list_type, "group_type": 2, "split_item": 3}
     (products,) = npu_grouped_matmul([wide(x).T], [wide(weight)], **options)  # type: ignore[arg-type]
     if input.numel() != products.numel() or input.shape[-1] != products.shape[-1]:
-        refuse(operator, "input", f"of shape {list(input.shape)}", f"is {list(products.shape)}, or its rows")
+        refuse(
+            operator, "input", f"of shape {list(input.shape)}", f"must be of shape {list(products.shape)}, or its rows"
+        )
     return input.add_(products.view(input.shape))
 
 
@@ -166,12 +171,12 @@ def check_call(
         joined = [sum(tensor.shape[0] for tensor in x), shapes[0][-1]] if shapes else None
     expected = [joined] if split_item > 1 else shapes
     if len(out) != len(expected):
-        refuse(OPERATOR, "out", f"a list of {len(out)}", f"has {len(expected)} tensors")
+        refuse(OPERATOR, "out", f"a list of {len(out)}", f"must have {len(expected)} tensors")
     for i, (tensor, shape) in enumerate(zip(out, expected, strict=True)):
         if shape and not _has_shape(tensor, shape):
-            refuse(OPERATOR, f"out[{i}]", f"of shape {list(tensor.shape)}", f"has {shape}")
+            refuse(OPERATOR, f"out[{i}]", f"of shape {list(tensor.shape)}", f"must have {shape}")
         if tensor.dtype != x[0].dtype:
-            refuse(OPERATOR, f"out[{i}]", tensor.dtype, f"has the dtype of x, {x[0].dtype}")
+            refuse(OPERATOR, f"out[{i}]", tensor.dtype, f"must have the dtype of x, {x[0].dtype}")
 
 
 def _has_shape(tensor: Tensor, shape: list[int]) -> bool:
@@ -183,7 +188,7 @@ def _columns(
     x: List, weight: List, bias: List | None, ends: list[int] | None, split: int, dtype: torch.dtype
 ) -> list[Tensor]:
     if len(x) != 1 or len(weight) != 1 or x[0].dim() != 2 or weight[0].dim() != 2:
-        refuse(OPERATOR, "x or weight", "several tensors or not a matrix", "is one matrix for group_type 2")
+        refuse(OPERATOR, "x or weight", "several tensors or not a matrix", "must be one matrix for group_type 2")
     if bias:
         refuse(OPERATOR, "bias", "given", "must be None for group_type 2")
     left, right = wide(x[0]), wide(weight[0])
@@ -200,13 +205,15 @@ def _columns(
 
 def _one(index: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if weight.dim() != 2 or x.shape[-1] != weight.shape[0]:
-        shape = f"has {x.shape[-1]} rows, as x of shape {list(x.shape)} has columns"
+        shape = f"must have {x.shape[-1]} rows, as x of shape {list(x.shape)} has columns"
         refuse(OPERATOR, f"weight of group {index}", f"of shape {list(weight.shape)}", shape)
     product = wide(x) @ wide(weight)
     if bias is None:
         return product
     if bias.shape != weight.shape[1:]:
-        refuse(OPERATOR, f"bias of group {index}", f"of shape {list(bias.shape)}", f"is [{weight.shape[1]}]")
+        refuse(
+            OPERATOR, f"bias of group {index}", f"of shape {list(bias.shape)}", f"must be of shape [{weight.shape[1]}]"
+        )
     return product + bias.to(product.dtype)
 
 
@@ -215,7 +222,7 @@ def _biases(bias: List | None, count: int) -> list[Tensor | None]:
         return [None] * count
     each = list(bias[0].unbind()) if len(bias) == 1 and bias[0].dim() == 2 else list(bias)
     if len(each) != count:
-        refuse(OPERATOR, "bias", f"for {len(each)} groups", f"is for {count}, as weight")
+        refuse(OPERATOR, "bias", f"for {len(each)} groups", f"must be for {count}, as weight")
     return list(each)
 
 
@@ -223,22 +230,22 @@ def _check(x: List, weight: List, bias: List | None, split: int, act_type: int) 
     if act_type:
         refuse(OPERATOR, "act_type", act_type, "must be 0: an activation is not served")
     if split not in (0, 1, 2, 3):
-        refuse(OPERATOR, "split_item", split, "may be 0, 1, 2 or 3")
+        refuse(OPERATOR, "split_item", split, "must be 0, 1, 2 or 3")
     if not x or not weight:
-        refuse(OPERATOR, "x or weight", "an empty list", "holds a tensor at least")
+        refuse(OPERATOR, "x or weight", "an empty list", "must hold a tensor at least")
     for name, tensors in (("x", x), ("weight", weight), ("bias", bias or ())):
         for tensor in tensors:
             check_float(OPERATOR, **{name: tensor})
             if name != "bias" and (tensor.dtype != x[0].dtype or tensor.dim() < 2):
                 got = f"of shape {list(tensor.shape)} and {tensor.dtype}"
-                refuse(OPERATOR, name, got, f"has 2 dimensions at least, and the dtype of x, {x[0].dtype}")
+                refuse(OPERATOR, name, got, f"must have 2 dimensions at least, and the dtype of x, {x[0].dtype}")
 
 
 def _kind(x: List, group_list: Tensor | Sequence[int] | None, group_type: int | None) -> int:
     """group_type. If it is None: rows (0) if group_list is a list of ends, no groups (-1) if there are several x."""
     if isinstance(group_list, Tensor) or group_list is None:
         if group_type not in (-1, 0, 2):
-            refuse(OPERATOR, "group_type", group_type, "may be -1, 0 or 2")
+            refuse(OPERATOR, "group_type", group_type, "must be -1, 0 or 2")
         return group_type
     if group_type is not None:
         refuse(OPERATOR, "group_type", group_type, "must be None where group_list is a list of numbers")
@@ -260,14 +267,16 @@ def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | N
 
 def _check_ends(group_list: Tensor | Sequence[int] | None, kind: int) -> None:
     if isinstance(group_list, Tensor) and (group_list.dim() != 1 or group_list.dtype not in (torch.int64, torch.int32)):
-        refuse(OPERATOR, "group_list", f"of shape {list(group_list.shape)} and {group_list.dtype}", "is [E] of int64")
+        refuse(
+            OPERATOR, "group_list", f"of shape {list(group_list.shape)} and {group_list.dtype}", "must be [E] of int64"
+        )
     if kind not in (0, 1):
-        refuse(OPERATOR, "group_list_type", kind, "may be 0 or 1")
+        refuse(OPERATOR, "group_list_type", kind, "must be 0 or 1")
 
 
 def _output_dtype(given: int | torch.dtype, dtype: torch.dtype) -> torch.dtype:
     numbers = {5: torch.float16, 6: torch.float32, 7: torch.float64, 15: torch.bfloat16}
     wanted = given if isinstance(given, torch.dtype) else numbers.get(given)
     if wanted is None or wanted not in numbers.values():
-        refuse(OPERATOR, "output_dtype", given, f"is a floating dtype, such as that of x, {dtype}")
+        refuse(OPERATOR, "output_dtype", given, f"must be a floating dtype, such as that of x, {dtype}")
     return wanted

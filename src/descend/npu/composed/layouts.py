@@ -59,16 +59,16 @@ def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num:
     """The sizes of a call. Tensors that do not fit the layout or each other are refused."""
     layout = input_layout.upper()
     if layout not in LAYOUTS:
-        refuse(operator, "input_layout", repr(input_layout), f"is one of {', '.join(LAYOUTS)}")
+        refuse(operator, "input_layout", repr(input_layout), f"must be one of {', '.join(LAYOUTS)}")
     if head_num <= 0:
         refuse(operator, "head_num", head_num, "must be at least 1")
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != len(layout):
-            refuse(operator, name, f"of shape {list(tensor.shape)}", f"has {len(layout)} dimensions in {layout}")
+            refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have {len(layout)} dimensions in {layout}")
         if tensor.dtype not in DTYPES:
-            refuse(operator, name, tensor.dtype, "may be float16, bfloat16, float32 or float64")
+            refuse(operator, name, tensor.dtype, "must be float16, bfloat16, float32 or float64")
         if tensor.dtype != query.dtype:
-            refuse(operator, name, tensor.dtype, f"has the dtype of query, which is {query.dtype}")
+            refuse(operator, name, tensor.dtype, f"must have the dtype of query, which is {query.dtype}")
     width = query.shape[-1]
     if layout.endswith("H"):
         if width % head_num or not width:
@@ -93,7 +93,10 @@ def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num:
         refuse(operator, "key", f"of {key_heads} heads", f"their number divides that of query, which is {head_num}")
     if key.shape[:-1] != value.shape[:-1]:
         refuse(
-            operator, "value", f"of shape {list(value.shape)}", f"all but the last is that of key, {list(key.shape)}"
+            operator,
+            "value",
+            f"of shape {list(value.shape)}",
+            f"must have the shape of key but for the last size, {list(key.shape)}",
         )
     batch = query.shape[layout.index("B")] if "B" in layout else 1
     if "B" in layout and key.shape[layout.index("B")] != batch:

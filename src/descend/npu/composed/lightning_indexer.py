@@ -69,14 +69,16 @@ def npu_lightning_indexer(
     """
     operator = "npu_lightning_indexer"
     if sparse_count < 1:
-        refuse(operator, "sparse_count", sparse_count, "is at least 1")
+        refuse(operator, "sparse_count", sparse_count, "must be at least 1")
     if layout_key == "PA_BSND":
         if return_value:
-            refuse(operator, "return_value", True, "is False with the layout PA_BSND")
+            refuse(operator, "return_value", True, "must be False with the layout PA_BSND")
         check_lengths(operator, "actual_seq_lengths_key", actual_seq_lengths_key)
         key, layout_key = in_order(operator, "key", key, block_table, actual_seq_lengths_key), "BSND"
     elif layout_key != layout_query:
-        refuse(operator, "layout_key", repr(layout_key), f"is 'PA_BSND', or layout_query, which is {layout_query!r}")
+        refuse(
+            operator, "layout_key", repr(layout_key), f"must be 'PA_BSND', or layout_query, which is {layout_query!r}"
+        )
     causal = is_causal(operator, sparse_mode, pre_tokens, next_tokens)
     lengths, layouts = (actual_seq_lengths_query, actual_seq_lengths_key), (layout_query, layout_key)
     index = _Index.of(operator, query, key, weights, lengths, layouts, causal)
@@ -117,7 +119,10 @@ def npu_lightning_indexer_grad(
     check_alike(operator, "query", query, dy=dy)
     if dy.numel() != sparse_indices.numel():
         refuse(
-            operator, "dy", f"of shape {list(dy.shape)}", f"has that of sparse_indices, {list(sparse_indices.shape)}"
+            operator,
+            "dy",
+            f"of shape {list(dy.shape)}",
+            f"must have that of sparse_indices, {list(sparse_indices.shape)}",
         )
     grad, gradients = wide(dy).reshape(rows, -1), _Gradients(index)
     for block in index.sparse(lists):
@@ -160,7 +165,7 @@ def npu_sparse_lightning_indexer_grad_kl_loss(
         operator, index, layout, query, key, query_rope, key_rope, softmax_max, softmax_sum, scale_value
     )
     if target.key.shape[1] != 1:
-        refuse(operator, "key", f"of {target.key.shape[1]} heads", "has one")
+        refuse(operator, "key", f"of {target.key.shape[1]} heads", "must have one")
     rows = len(index.query)
     lists = selected.Lists(check_indices(operator, sparse_indices, rows), 1, index.seen)
     gradients, loss = _Gradients(index), wide(query).new_zeros(1)
@@ -298,7 +303,7 @@ class _Index:
         """Checks the tensors."""
         check_float(operator, query=query, weights=weights)
         if key.dtype != query.dtype:
-            refuse(operator, "key", key.dtype, f"has the dtype of query, which is {query.dtype}")
+            refuse(operator, "key", key.dtype, f"must have the dtype of query, which is {query.dtype}")
         rows, key_rows = (
             rows_of(operator, n, t, w) for n, t, w in (("query", query, layouts[0]), ("key", key, layouts[1]))
         )
@@ -368,7 +373,7 @@ class _Target:
         heads = [len(index.key), columns.shape[1], rows.shape[2]]
         check_shape(operator, "key", columns, heads, "key_index, but for N, and D of query")
         if not columns.shape[1] or rows.shape[1] % columns.shape[1]:
-            refuse(operator, "key", f"of {columns.shape[1]} heads", f"has a divisor of query's {rows.shape[1]}")
+            refuse(operator, "key", f"of {columns.shape[1]} heads", f"must have a divisor of query's {rows.shape[1]}")
         if query_rope is not None and key_rope is not None:
             rope = rows_of(operator, "query_rope", query_rope, layout)
             key_rows = rows_of(operator, "key_rope", key_rope, layout)

@@ -46,7 +46,9 @@ def npu_fused_linear_online_max_sum(
     _check_target(operator, "target", target, rows)
     if not 0 <= vocab_start_index <= vocab_end_index < vocab_start_index + len(weight):
         got = f"{vocab_start_index} and {vocab_end_index}"
-        refuse(operator, "vocab_start_index and vocab_end_index", got, f"are within the {len(weight)} rows of weight")
+        refuse(
+            operator, "vocab_start_index and vocab_end_index", got, f"must be within the {len(weight)} rows of weight"
+        )
     elsewhere = (target < vocab_start_index) | (target > vocab_end_index)
     masked = (target - vocab_start_index).masked_fill(elsewhere, 0)
     largest, total, predicted = (wide(input).new_zeros(rows) for _ in range(3))
@@ -91,7 +93,7 @@ def npu_fused_cross_entropy_loss_with_max_sum(
     check_float(operator, vocab_parallel_logits=vocab_parallel_logits)
     if vocab_parallel_logits.dim() != 2 or len(vocab_parallel_logits) != rows[0]:
         shape = list(vocab_parallel_logits.shape)
-        refuse(operator, "vocab_parallel_logits", f"of shape {shape}", f"is [{rows[0]}, columns]")
+        refuse(operator, "vocab_parallel_logits", f"of shape {shape}", f"must be of shape [{rows[0]}, columns]")
     largest, total = wide(logits_max).unsqueeze(-1), wide(sum_exp_logits).unsqueeze(-1)
     return loss, (wide(vocab_parallel_logits) - largest).exp_().div_(total)
 
@@ -117,14 +119,14 @@ def npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
     _check_target(operator, "masked_target", masked_target, rows)
     if rows and not 0 <= int(masked_target.min()) <= int(masked_target.max()) < len(weight):
         got = f"from {int(masked_target.min())} to {int(masked_target.max())}"
-        refuse(operator, "masked_target", got, f"is within the {len(weight)} rows of weight")
+        refuse(operator, "masked_target", got, f"must be within the {len(weight)} rows of weight")
     if target_mask.dtype != torch.uint8 or target_mask.dim() != 1 or target_mask.numel() * BITS < rows:
         got = f"{target_mask.dtype} of shape {list(target_mask.shape)}"
-        refuse(operator, "target_mask", got, f"is uint8, and has a bit for each of {rows} rows")
+        refuse(operator, "target_mask", got, f"must be uint8, with a bit for each of {rows} rows")
     if softmax is not None:
         check_shape(operator, "softmax", softmax, [rows, len(weight)], "the logits")
     elif logits_max is None or sum_exp_logits is None:
-        refuse(operator, "logits_max or sum_exp_logits", "None", "is needed where softmax is None")
+        refuse(operator, "logits_max or sum_exp_logits", "None", "must be given where softmax is None")
     else:
         check_shape(operator, "logits_max", logits_max, [rows], "the rows of input")
         check_shape(operator, "sum_exp_logits", sum_exp_logits, [rows], "the rows of input")
@@ -164,13 +166,13 @@ def _check_smoothing(operator: str, label_smoothing: float | None) -> None:
 def _check_matrices(operator: str, input: Tensor, weight: Tensor) -> None:
     check_float(operator, input=input, weight=weight)
     if input.dtype != weight.dtype:
-        refuse(operator, "weight", weight.dtype, f"has the dtype of input, which is {input.dtype}")
+        refuse(operator, "weight", weight.dtype, f"must have the dtype of input, which is {input.dtype}")
     if input.dim() != 2 or weight.dim() != 2 or input.shape[1] != weight.shape[1] or not len(weight):
         got = f"of shape {list(weight.shape)}"
-        refuse(operator, "weight", got, f"has rows of the length of input's, whose shape is {list(input.shape)}")
+        refuse(operator, "weight", got, f"must have rows of the length of input's, whose shape is {list(input.shape)}")
 
 
 def _check_target(operator: str, name: str, target: Tensor, rows: int) -> None:
     if target.dtype not in (torch.int32, torch.int64):
-        refuse(operator, name, target.dtype, "may be int32 or int64")
+        refuse(operator, name, target.dtype, "must be int32 or int64")
     check_shape(operator, name, target, [rows], "the rows of input")

@@ -119,7 +119,10 @@ class Masking:
         if self.prefix is None or len(self.prefix) != batch:
             got = "None" if self.prefix is None else list(self.prefix)
             refuse(
-                self.operator, "prefix", got, f"tells a number for each of {batch} in sparse_mode {self.sparse_mode}"
+                self.operator,
+                "prefix",
+                got,
+                f"must tell a number for each of {batch} in sparse_mode {self.sparse_mode}",
             )
         for b, seen in enumerate(self.prefix):
             rows, columns = queries[b % len(queries)], keys[b % len(keys)]
@@ -131,12 +134,12 @@ class Masking:
     def _check(self, sizes: Sizes, queries: Sequence[slice], keys: Sequence[slice]) -> None:
         modes = (0, 1, 2, 3, 4, 6, 7, 8) if sizes.layout == "TND" else (0, 1, 2, 3, 4, 5, 6)
         if self.sparse_mode not in modes:
-            refuse(self.operator, "sparse_mode", self.sparse_mode, f"may be one of {modes} in {sizes.layout}")
+            refuse(self.operator, "sparse_mode", self.sparse_mode, f"must be one of {modes} in {sizes.layout}")
         mask = self.atten_mask
         if mask is None:
             return
         if mask.dtype not in (torch.bool, torch.uint8):
-            refuse(self.operator, "atten_mask", mask.dtype, "may be bool or uint8")
+            refuse(self.operator, "atten_mask", mask.dtype, "must be bool or uint8")
         if self.sparse_mode in COMPRESSED:
             self._check_triangle(mask)
             return
@@ -152,7 +155,7 @@ class Masking:
                 self.operator,
                 "atten_mask",
                 f"of shape {list(mask.shape)}",
-                f"is {allowed} in sparse_mode {self.sparse_mode}",
+                f"must be of shape {allowed} in sparse_mode {self.sparse_mode}",
             )
 
     def _check_triangle(self, mask: Tensor) -> None:
@@ -172,8 +175,8 @@ class Masking:
         if not right:
             shape = f"the mask of {rows} x {TRIANGLE} that is true above the diagonal"
             shape += ", below it 1024 rows that are true in their right half" if self.sparse_mode == 6 else ""
-            got = f"{'another mask' if mask.shape == (rows, TRIANGLE) else 'a mask'} of shape {list(mask.shape)}"
-            refuse(self.operator, "atten_mask", got, f"is {shape} in sparse_mode {self.sparse_mode}")
+            got = f"a mask of shape {list(mask.shape)}{' with other values' if mask.shape == (rows, TRIANGLE) else ''}"
+            refuse(self.operator, "atten_mask", got, f"must be {shape} in sparse_mode {self.sparse_mode}")
 
 
 def _length(rows: slice) -> int:

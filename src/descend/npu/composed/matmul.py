@@ -22,12 +22,12 @@ def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     operator = "npu_linear"
     _check_matrices(operator, input=input, weight=weight)
     if weight.shape[1] != input.shape[1]:
-        refuse(operator, "weight", f"of shape {list(weight.shape)}", f"has {input.shape[1]} columns, as input")
+        refuse(operator, "weight", f"of shape {list(weight.shape)}", f"must have {input.shape[1]} columns, as input")
     if bias is not None:
         check_shape(operator, "bias", bias, (weight.shape[0],), "the rows of weight")
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != input.dtype:
-            refuse(operator, name, tensor.dtype, f"has the dtype of input, {input.dtype}")
+            refuse(operator, name, tensor.dtype, f"must have the dtype of input, {input.dtype}")
     return wide_linear(input, weight, bias).to(input.dtype)
 
 
@@ -48,7 +48,7 @@ def npu_linear_backward(grad: Tensor, input: Tensor, weight: Tensor) -> tuple[Te
 def _check_matrices(operator: str, **matrices: Tensor) -> None:
     for name, matrix in matrices.items():
         if matrix.dim() != 2:
-            refuse(operator, name, f"of shape {list(matrix.shape)}", "has 2 dimensions")
+            refuse(operator, name, f"of shape {list(matrix.shape)}", "must have 2 dimensions")
 
 
 def npu_bmmV2(self: Tensor, mat2: Tensor, output_sizes: Sequence[int]) -> Tensor:
@@ -81,9 +81,9 @@ def _product(operator: str, left: Tensor, right: Tensor, sizes: Sequence[int]) -
     for name, tensor in (("self", left), ("mat2", right)):
         if ranks[0] < 1 or ranks[1] < 2 or tensor.dtype == torch.int8:
             got = f"of shape {list(tensor.shape)} and {tensor.dtype}"
-            refuse(operator, name, got, "is a matrix, or a vector where the other is none, and not of int8")
+            refuse(operator, name, got, "must be a matrix, or a vector where the other is none, and not of int8")
     if left.dtype != right.dtype:
-        refuse(operator, "mat2", right.dtype, f"has the dtype of self, {left.dtype}")
+        refuse(operator, "mat2", right.dtype, f"must have the dtype of self, {left.dtype}")
     if left.shape[-1] != right.shape[-2 if right.dim() > 1 else 0] or not _broadcast(left.shape[:-2], right.shape[:-2]):
         refuse(operator, "mat2", f"of shape {list(right.shape)}", f"fits self, whose shape is {list(left.shape)}")
     product = wide(left) @ wide(right)
@@ -91,7 +91,9 @@ def _product(operator: str, left: Tensor, right: Tensor, sizes: Sequence[int]) -
         aligned = [1] * (product.dim() - len(sizes)) + list(sizes)
         fits = len(aligned) == product.dim()
         if not fits or any(size not in (1, whole) for size, whole in zip(aligned, product.shape, strict=True)):
-            refuse(operator, "output_sizes", list(sizes), f"has 1 or the sizes of the product, {list(product.shape)}")
+            refuse(
+                operator, "output_sizes", list(sizes), f"must have 1 or the sizes of the product, {list(product.shape)}"
+            )
         product = product.sum_to_size(*sizes)
     return product.to(left.dtype)
 

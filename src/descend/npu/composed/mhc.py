@@ -55,7 +55,7 @@ def npu_mhc_pre(
     check_shape(operator, "bias", bias, [len(phi)], "the rows of phi")
     for name, flag in (("out_flag", out_flag), ("inner_precise", inner_precise)):
         if flag not in (0, 1):
-            refuse(operator, name, flag, "is 0 or 1")
+            refuse(operator, name, flag, "must be 0 or 1")
     streams, alpha, bias = wide(x), wide(alpha), wide(bias)
     mix = (streams if gamma is None else streams * gamma).flatten(-2) @ wide(phi).T
     inv_rms = torch.rsqrt(streams.square().mean((-2, -1)) + norm_eps)
@@ -88,7 +88,7 @@ def npu_mhc_pre_backward(
     operator = "npu_mhc_pre_backward"
     n = _check_pre(operator, x, phi, alpha, gamma)
     if inv_rms is None or h_mix is None or h_pre is None:
-        refuse(operator, "inv_rms, h_mix or h_pre", "None", "is a result of npu_mhc_pre with out_flag=1")
+        refuse(operator, "inv_rms, h_mix or h_pre", "None", "must be a result of npu_mhc_pre with out_flag=1")
     check_alike(
         operator, "x", x, grad_h_in=grad_h_in, grad_h_post=grad_h_post, grad_h_res=grad_h_res, inv_rms=inv_rms,
         h_mix=h_mix, h_pre=h_pre, h_post=h_post, grad_x_post=grad_x_post,
@@ -141,11 +141,11 @@ def npu_mhc_sinkhorn(
     operator = "npu_mhc_sinkhorn"
     check_float(operator, x=x)
     if x.dim() not in (3, 4) or x.shape[-1] != x.shape[-2]:
-        refuse(operator, "x", f"of shape {list(x.shape)}", "is [B, S, n, n] or [T, n, n]")
+        refuse(operator, "x", f"of shape {list(x.shape)}", "must be of shape [B, S, n, n] or [T, n, n]")
     if not 1 <= num_iters <= MOST_ITERATIONS:
-        refuse(operator, "num_iters", num_iters, f"is from 1 to {MOST_ITERATIONS}")
+        refuse(operator, "num_iters", num_iters, f"must be from 1 to {MOST_ITERATIONS}")
     if out_flag not in (0, 1):
-        refuse(operator, "out_flag", out_flag, "is 0 or 1")
+        refuse(operator, "out_flag", out_flag, "must be 0 or 1")
     first = torch.softmax(wide(x), -1)
     now, steps, sums = first + eps, [first], [first.new_zeros(first.shape[:-1])]
     for step in range(1, 2 * num_iters):
@@ -170,10 +170,10 @@ def npu_mhc_sinkhorn_backward(grad_y: Tensor, norm: Tensor | None, sum: Tensor |
     """The gradient of x, from the other results of `npu_mhc_sinkhorn`."""
     operator = "npu_mhc_sinkhorn_backward"
     if grad_y.dim() not in (3, 4) or grad_y.shape[-1] != grad_y.shape[-2]:
-        refuse(operator, "grad_y", f"of shape {list(grad_y.shape)}", "is [B, S, n, n] or [T, n, n]")
+        refuse(operator, "grad_y", f"of shape {list(grad_y.shape)}", "must be of shape [B, S, n, n] or [T, n, n]")
     check_alike(operator, "grad_y", grad_y, norm=norm, sum=sum)
     if norm is None or sum is None:
-        refuse(operator, "norm or sum", "None", "is a result of npu_mhc_sinkhorn with out_flag=1")
+        refuse(operator, "norm or sum", "None", "must be a result of npu_mhc_sinkhorn with out_flag=1")
     outer, n = list(grad_y.shape[:-2]), grad_y.shape[-1]
     steps = len(norm) if norm.dim() else 0
     check_shape(operator, "norm", norm, [steps, n, n, *outer], "the forward's result")
@@ -229,10 +229,10 @@ def _check_pre(operator: str, x: Tensor, phi: Tensor, alpha: Tensor, gamma: Tens
     """Checks what forward and gradient share, and returns n."""
     check_alike(operator, "x", x, phi=phi, alpha=alpha, gamma=gamma)
     if x.dim() not in (3, 4) or not x.numel():
-        refuse(operator, "x", f"of shape {list(x.shape)}", "is [B, S, n, D] or [T, n, D], and not empty")
+        refuse(operator, "x", f"of shape {list(x.shape)}", "must be of shape [B, S, n, D] or [T, n, D], and not empty")
     n, size = x.shape[-2:]
     if list(alpha.shape) not in ([2], [3]):
-        refuse(operator, "alpha", f"of shape {list(alpha.shape)}", "is [3], or without h_res [2]")
+        refuse(operator, "alpha", f"of shape {list(alpha.shape)}", "must be of shape [3], or without h_res [2]")
     rows = 2 * n + (n * n if len(alpha) == 3 else 0)
     check_shape(operator, "phi", phi, [rows, n * size], f"x and {len(alpha)} alphas")
     if gamma is not None:
@@ -243,7 +243,7 @@ def _check_pre(operator: str, x: Tensor, phi: Tensor, alpha: Tensor, gamma: Tens
 def _check_post(operator: str, x: Tensor, h_res: Tensor | None, h_out: Tensor, h_post: Tensor) -> None:
     check_alike(operator, "x", x, h_res=h_res, h_out=h_out, h_post=h_post)
     if x.dim() not in (3, 4):
-        refuse(operator, "x", f"of shape {list(x.shape)}", "is [B, S, n, D] or [T, n, D]")
+        refuse(operator, "x", f"of shape {list(x.shape)}", "must be of shape [B, S, n, D] or [T, n, D]")
     outer, n = x.shape[:-2], x.shape[-2]
     if h_res is not None:
         check_shape(operator, "h_res", h_res, [*outer, n, n], "x, with n for D")

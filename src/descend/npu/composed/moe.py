@@ -55,7 +55,7 @@ def npu_moe_token_permute_grad_v2(
     operator = "npu_moe_token_permute_grad_v2"
     for name, number in (("tokens_size_0", tokens_size_0), ("num_topK", num_topK)):
         if number < 0:
-            refuse(operator, name, number, "is 0 at least")
+            refuse(operator, name, number, "must be 0 at least")
     _check_tokens(operator, "grad_permuted_tokens", grad_permuted_tokens, padded_mode)
     _check_places(operator, sorted_indices, tokens_size_0 * num_topK)
     pairs = _gathered(grad_permuted_tokens, sorted_indices)
@@ -68,7 +68,7 @@ def permute_grad_of_topk(
 ) -> Tensor:
     """aclnnMoeTokenPermuteGrad, in which the number of tokens follows from the indices."""
     if num_topk < 1:
-        refuse("npu_moe_token_permute_grad", "numTopk", num_topk, "is 1 at least")
+        refuse("npu_moe_token_permute_grad", "numTopk", num_topk, "must be 1 at least")
     count, dtype = sorted_indices.numel() // num_topk, permuted_output_grad.dtype
     return npu_moe_token_permute_grad_v2(permuted_output_grad, sorted_indices, count, dtype, num_topk, padded_mode)
 
@@ -83,7 +83,7 @@ def npu_moe_token_permute_grad(
     _check_indices(operator, indices, tokens)
     if grad_permuted_tokens.shape[1] != tokens.shape[1]:
         got = f"of shape {list(grad_permuted_tokens.shape)}"
-        refuse(operator, "grad_permuted_tokens", got, f"has rows of the length of tokens', {tokens.shape[1]}")
+        refuse(operator, "grad_permuted_tokens", got, f"must have rows of the length of tokens', {tokens.shape[1]}")
     topk = 1 if indices.dim() == 1 else indices.shape[1]
     return npu_moe_token_permute_grad_v2(
         grad_permuted_tokens, sorted_indices.flatten(), tokens.shape[0], tokens.dtype, topk, padded_mode
@@ -133,15 +133,17 @@ def npu_moe_token_unpermute_grad_v2(
     grad = grad_unpermuted_tokens
     _check_tokens(operator, "grad_unpermuted_tokens", grad, padded_mode)
     if permuted_tokens_size_0 < 0:
-        refuse(operator, "permuted_tokens_size_0", permuted_tokens_size_0, "is 0 at least")
+        refuse(operator, "permuted_tokens_size_0", permuted_tokens_size_0, "must be 0 at least")
     topk = 1
     if probs is not None:
         check_float(operator, probs=probs)
         topk = _topk(operator, probs)
         if len(probs) != len(grad):
-            refuse(operator, "probs", f"of shape {list(probs.shape)}", f"has a row for each of {len(grad)} tokens")
+            refuse(
+                operator, "probs", f"of shape {list(probs.shape)}", f"must have a row for each of {len(grad)} tokens"
+            )
         if permuted_tokens is None:
-            refuse(operator, "permuted_tokens", "None", "is needed where probs are given")
+            refuse(operator, "permuted_tokens", "None", "must be given where probs are given")
         check_float(operator, permuted_tokens=permuted_tokens)
         shape = [permuted_tokens_size_0, grad.shape[1]]
         check_shape(operator, "permuted_tokens", permuted_tokens, shape, "permuted_tokens_size_0 and the gradient")
@@ -195,23 +197,33 @@ def _check_tokens(operator: str, name: str, tokens: Tensor, padded_mode: bool) -
         refuse(operator, "padded_mode", True, "must be False")
     check_float(operator, **{name: tokens})
     if tokens.dim() != 2:
-        refuse(operator, name, f"of shape {list(tokens.shape)}", "has 2 dimensions")
+        refuse(operator, name, f"of shape {list(tokens.shape)}", "must have 2 dimensions")
 
 
 def _check_indices(operator: str, indices: Tensor, tokens: Tensor) -> None:
     if indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
-        refuse(operator, "indices", f"of shape {list(indices.shape)}", f"is [T] or [T, topk], T {tokens.shape[0]}")
+        refuse(
+            operator,
+            "indices",
+            f"of shape {list(indices.shape)}",
+            f"must be of shape [T] or [T, topk], T {tokens.shape[0]}",
+        )
     if indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "indices", indices.dtype, "may be int32 or int64")
+        refuse(operator, "indices", indices.dtype, "must be int32 or int64")
 
 
 def _check_places(operator: str, sorted_indices: Tensor, count: int) -> None:
     if sorted_indices.dim() != 1 or len(sorted_indices) != count:
-        refuse(operator, "sorted_indices", f"of shape {list(sorted_indices.shape)}", f"is [{count}], a place a pair")
+        refuse(
+            operator,
+            "sorted_indices",
+            f"of shape {list(sorted_indices.shape)}",
+            f"must be of shape [{count}], a place a pair",
+        )
     if sorted_indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "sorted_indices", sorted_indices.dtype, "may be int32 or int64")
+        refuse(operator, "sorted_indices", sorted_indices.dtype, "must be int32 or int64")
     if count and int(sorted_indices.min()) < 0:
-        refuse(operator, "sorted_indices", f"down to {int(sorted_indices.min())}", "holds places from 0 up")
+        refuse(operator, "sorted_indices", f"down to {int(sorted_indices.min())}", "must hold places from 0 up")
 
 
 def _check_unpermute(operator: str, tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None, padded: bool) -> None:
@@ -226,5 +238,5 @@ def _check_unpermute(operator: str, tokens: Tensor, sorted_indices: Tensor, prob
 
 def _topk(operator: str, probs: Tensor) -> int:
     if probs.dim() != 2 or not probs.shape[1]:
-        refuse(operator, "probs", f"of shape {list(probs.shape)}", "is [T, topk] with topk above 0")
+        refuse(operator, "probs", f"of shape {list(probs.shape)}", "must be of shape [T, topk] with topk above 0")
     return int(probs.shape[1])

@@ -38,7 +38,7 @@ def npu_moe_token_permute_with_routing_map(
     operator = "npu_moe_token_permute_with_routing_map"
     check_float(operator, tokens=tokens, probs=probs)
     if tokens.dim() != 2:
-        refuse(operator, "tokens", f"of shape {list(tokens.shape)}", "has 2 dimensions")
+        refuse(operator, "tokens", f"of shape {list(tokens.shape)}", "must have 2 dimensions")
     count = tokens.shape[0]
     _check_map(operator, routing_map, count)
     if probs is not None:
@@ -75,7 +75,7 @@ def npu_moe_token_permute_with_routing_map_grad(
     for name, given in (("permuted_token_out_grad", permuted_token_out_grad), ("probs_grad", probs_grad)):
         if given is not None and given.shape[:1] != order.shape:
             got = f"of shape {list(given.shape)}"
-            refuse(operator, name, got, f"has a row for each of {len(order)} sorted_indices")
+            refuse(operator, name, got, f"must have a row for each of {len(order)} sorted_indices")
     if drop_and_pad:
         _check_divides(operator, order, experts_num)
         token, expert = order, _experts(order, experts_num)
@@ -86,7 +86,7 @@ def npu_moe_token_permute_with_routing_map_grad(
     if permuted_token_out_grad is not None:  # else only the probs were used
         grad = permuted_token_out_grad
         if grad.dim() != 2:
-            refuse(operator, "permuted_token_out_grad", f"of shape {list(grad.shape)}", "has 2 dimensions")
+            refuse(operator, "permuted_token_out_grad", f"of shape {list(grad.shape)}", "must have 2 dimensions")
         summed = wide(grad).new_zeros(tokens_num, grad.shape[1])
         if drop_and_pad:
             summed.index_add_(0, order, wide(grad))
@@ -95,7 +95,7 @@ def npu_moe_token_permute_with_routing_map_grad(
         summed = summed.to(grad.dtype)
     if probs_grad is not None:
         if probs_grad.dim() != 1:
-            refuse(operator, "probs_grad", f"of shape {list(probs_grad.shape)}", "has 1 dimension")
+            refuse(operator, "probs_grad", f"of shape {list(probs_grad.shape)}", "must have 1 dimension")
         back = probs_grad.new_zeros(tokens_num, experts_num)
         back[token, expert] = probs_grad
     return summed, back
@@ -132,7 +132,7 @@ def _npu_moe_token_unpermute_with_routing_map(
     operator = "npu_moe_token_unpermute_with_routing_map"
     check_float(operator, permuted_tokens=permuted_tokens, probs=probs)
     if permuted_tokens.dim() != 2:
-        refuse(operator, "permuted_tokens", f"of shape {list(permuted_tokens.shape)}", "has 2 dimensions")
+        refuse(operator, "permuted_tokens", f"of shape {list(permuted_tokens.shape)}", "must have 2 dimensions")
     count = _count(operator, restore_shape, permuted_tokens.shape[1])
     if not drop_and_pad:
         _check_pairs(operator, sorted_indices, count)
@@ -166,12 +166,12 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     grad = unpermuted_tokens_grad
     check_float(operator, unpermuted_tokens_grad=grad, permuted_tokens=permuted_tokens, probs=probs)
     if grad.dim() != 2:
-        refuse(operator, "unpermuted_tokens_grad", f"of shape {list(grad.shape)}", "has 2 dimensions")
+        refuse(operator, "unpermuted_tokens_grad", f"of shape {list(grad.shape)}", "must have 2 dimensions")
     count = _count(operator, restore_shape, grad.shape[1])
     check_shape(operator, "unpermuted_tokens_grad", grad, list(restore_shape), "restore_shape")
     place = _order(operator, out_index, out_index.numel(), "out_index")
     if not torch.equal(place.sort().values, torch.arange(len(place))):
-        refuse(operator, "out_index", "a list with a number twice", f"holds each of the {len(place)} rows once")
+        refuse(operator, "out_index", "a list with a number twice", f"must hold each of the {len(place)} rows once")
     if permuted_tokens is not None:
         check_shape(operator, "permuted_tokens", permuted_tokens, [len(place), grad.shape[1]], "out_index and H")
     if drop_and_pad:
@@ -190,7 +190,7 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     if probs is None:
         return rows, None
     if permuted_tokens is None:
-        refuse(operator, "permuted_tokens", "None", "is needed where probs are given")
+        refuse(operator, "permuted_tokens", "None", "must be given where probs are given")
     of_pairs = (wide(permuted_tokens).index_select(0, place) * spread).sum(-1).to(grad.dtype)
     result = torch.zeros_like(probs, dtype=grad.dtype)
     result[_pairs(token, probs, routing_map, drop_and_pad)] = of_pairs
@@ -210,10 +210,10 @@ def _picked(
         return None
     check_float(operator, probs=probs)
     if probs.dim() != 2 or probs.shape[0] != count:
-        refuse(operator, "probs", f"of shape {list(probs.shape)}", f"is [{count}, E]")
+        refuse(operator, "probs", f"of shape {list(probs.shape)}", f"must be of shape [{count}, E]")
     if not drop_and_pad:
         if routing_map is None:
-            refuse(operator, "routing_map", "None", "is needed where probs are given")
+            refuse(operator, "routing_map", "None", "must be given where probs are given")
         check_shape(operator, "routing_map", routing_map, probs.shape, "probs")
         _check_topk(operator, routing_map, len(order) // count)
     else:
@@ -238,7 +238,7 @@ def _experts(rows: Tensor, experts: int) -> Tensor:
 def _count(operator: str, restore_shape: Sequence[int], width: int) -> int:
     """The number of tokens, from restore_shape [T, H]."""
     if len(restore_shape) != 2 or restore_shape[0] < 0 or restore_shape[1] != width:
-        refuse(operator, "restore_shape", list(restore_shape), f"is [T, {width}]")
+        refuse(operator, "restore_shape", list(restore_shape), f"must be [T, {width}]")
     return restore_shape[0]
 
 
@@ -246,28 +246,33 @@ def _order(operator: str, indices: Tensor, count: int, name: str = "sorted_indic
     """The indices, checked to be below ``count``."""
     if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1:
         got = f"{indices.dtype} of shape {list(indices.shape)}"
-        refuse(operator, name, got, "is int32 or int64, of 1 dimension")
+        refuse(operator, name, got, "must be int32 or int64, of 1 dimension")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
         got = f"from {int(indices.min())} to {int(indices.max())}"
-        refuse(operator, name, got, f"is from 0 to {count - 1}")
+        refuse(operator, name, got, f"must be from 0 to {count - 1}")
     return indices.long()
 
 
 def _check_pairs(operator: str, order: Tensor, count: int) -> None:
     if count == 0 or order.numel() % count:
-        refuse(operator, "sorted_indices", f"of length {order.numel()}", f"is a multiple of the {count} tokens")
+        refuse(operator, "sorted_indices", f"of length {order.numel()}", f"must be a multiple of the {count} tokens")
 
 
 def _check_divides(operator: str, order: Tensor, experts: int) -> None:
     if experts < 1 or len(order) % experts:
-        refuse(operator, "sorted_indices", f"of length {len(order)}", f"is a multiple of {experts} experts")
+        refuse(operator, "sorted_indices", f"of length {len(order)}", f"must be a multiple of {experts} experts")
 
 
 def _check_map(operator: str, routing_map: Tensor, count: int) -> None:
     if routing_map.dtype not in (torch.bool, torch.int8):
-        refuse(operator, "routing_map", routing_map.dtype, "may be bool or int8")
+        refuse(operator, "routing_map", routing_map.dtype, "must be bool or int8")
     if routing_map.dim() != 2 or routing_map.shape[0] != count:
-        refuse(operator, "routing_map", f"of shape {list(routing_map.shape)}", f"is [{count}, E], a row a token")
+        refuse(
+            operator,
+            "routing_map",
+            f"of shape {list(routing_map.shape)}",
+            f"must be of shape [{count}, E], a row a token",
+        )
 
 
 def _check_topk(operator: str, routing_map: Tensor, topk: int) -> None:

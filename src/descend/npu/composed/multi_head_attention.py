@@ -141,7 +141,7 @@ def _checked(
     numbers = {"attn_head_num": heads, "attn_dim_per_head": size, "tgt_len": lengths[0], "src_len": lengths[1]}
     for name, number in numbers.items():
         if number <= 0 or number % 16:
-            refuse(operator, name, number, "is a multiple of 16, at least 16")
+            refuse(operator, name, number, "must be a multiple of 16, at least 16")
     query, width = rows["query"], heads * size
     batch = query.shape[0] // lengths[0] if query.dim() == 2 else 0
     for (name, x), length in zip(rows.items(), (lengths[0], lengths[1], lengths[1]), strict=True):

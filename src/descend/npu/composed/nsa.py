@@ -73,7 +73,7 @@ def npu_nsa_compress_attention(
     longest, most = (max(part.stop - part.start for part in parts) for parts in (queries, blocks))
     if topk_mask is not None:
         if topk_mask.dtype not in (torch.bool, torch.uint8):
-            refuse(operator, "topk_mask", topk_mask.dtype, "may be bool or uint8")
+            refuse(operator, "topk_mask", topk_mask.dtype, "must be bool or uint8")
         check_shape(operator, "topk_mask", topk_mask, [longest, most], "the longest query and the most blocks")
     options: dict[str, Any] = {"atten_mask": atten_mask, "scale": scale_value, "sparse_mode": 1}
     options |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_cmp_seq_kvlen}
@@ -81,7 +81,9 @@ def npu_nsa_compress_attention(
     for rows, own in zip(queries, blocks, strict=True):
         count = own.stop - own.start
         if rows.stop > rows.start and count < select_block_count:
-            refuse(operator, "select_block_count", select_block_count, f"is at most the blocks of a sequence, {count}")
+            refuse(
+                operator, "select_block_count", select_block_count, f"must be at most {count}, the blocks of a sequence"
+            )
     indices = torch.zeros(sizes.queries, sizes.key_heads, select_block_count, dtype=torch.int32)
     step, reach = select_block_size // compress_stride, compress_block_size // compress_stride
     for rows, own_keys, own in zip(queries, keys, blocks, strict=True):
@@ -180,11 +182,11 @@ def _shares(keys: int, blocks: int, step: int, reach: int, dtype: torch.dtype) -
 
 def _check_windows(operator: str, block: int, stride: int, select: int, count: int) -> None:
     if stride < 1 or block < stride or block % stride:
-        refuse(operator, "compress_block_size", block, f"is a multiple of compress_stride, which is {stride}")
+        refuse(operator, "compress_block_size", block, f"must be a multiple of compress_stride, which is {stride}")
     if count < 1:
-        refuse(operator, "select_block_count", count, "is at least 1")
+        refuse(operator, "select_block_count", count, "must be at least 1")
     if select < block or select % stride:
-        served = f"is a multiple of compress_stride, {stride}, and at least compress_block_size, {block}"
+        served = f"must be a multiple of compress_stride, {stride}, and at least compress_block_size, {block}"
         refuse(operator, "select_block_size", select, served)
 
 
@@ -208,11 +210,16 @@ def _selection(
     queries = sequences(operator, "actual_seq_qlen", query_ends, sizes.queries)
     keys = sequences(operator, "actual_seq_kvlen", key_ends, sizes.keys)
     if len(queries) != len(keys):
-        refuse(operator, "actual_seq_kvlen", f"for {len(keys)} sequences", f"is for {len(queries)}, as actual_seq_qlen")
+        refuse(
+            operator,
+            "actual_seq_kvlen",
+            f"for {len(keys)} sequences",
+            f"must be for {len(queries)}, as actual_seq_qlen",
+        )
     if size < 1:
-        refuse(operator, "select_block_size", size, "is at least 1")
+        refuse(operator, "select_block_size", size, "must be at least 1")
     if topk_indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "topk_indices", topk_indices.dtype, "may be int32 or int64")
+        refuse(operator, "topk_indices", topk_indices.dtype, "must be int32 or int64")
     shape = [sizes.queries, sizes.key_heads, count]
     check_shape(operator, "topk_indices", topk_indices, shape, "T, Nkv and select_block_count")
     seen = selected.seen(sizes.queries, list(zip(queries, keys, strict=True)), causal=False)

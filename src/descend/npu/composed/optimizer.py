@@ -49,7 +49,7 @@ def npu_apply_adam_w_out(
     operator = "npu_apply_adam_w"
     var, m, v = _checked(operator, grad, out)
     if amsgrad and max_grad_norm is None:
-        refuse(operator, "max_grad_norm", "None", "is needed with amsgrad")
+        refuse(operator, "max_grad_norm", "None", "must be given with amsgrad")
     if amsgrad and max_grad_norm is not None:
         check_float(operator, max_grad_norm=max_grad_norm)
         check_shape(operator, "max_grad_norm", max_grad_norm, var.shape, "var")
@@ -100,7 +100,7 @@ def npu_bert_apply_adam_out(
     """Changes var, m and v, which are ``out``, and returns them."""
     operator = "npu_bert_apply_adam"
     if adam_mode not in (0, 1):
-        refuse(operator, "adam_mode", adam_mode, "may be 0 (Adam) or 1 (mBART's)")
+        refuse(operator, "adam_mode", adam_mode, "must be 0 (Adam) or 1 (mBART's)")
     var, m, v = _checked(operator, grad, out)
     clips = adam_mode == 0 and max_grad_norm > 0 and global_grad_norm > 0
     gradient = wide(grad) * (min(1.0, max_grad_norm / global_grad_norm) if clips else 1.0)
@@ -113,7 +113,7 @@ def npu_bert_apply_adam_out(
 def _checked(operator: str, grad: Tensor, out: Sequence[Tensor]) -> Sequence[Tensor]:
     """var, m and v."""
     if len(out) != 3:
-        refuse(operator, "out", f"a list of {len(out)}", "holds var, m and v")
+        refuse(operator, "out", f"a list of {len(out)}", "must hold var, m and v")
     var, m, v = out
     check_float(operator, grad=grad, var=var, m=m, v=v)
     for name, tensor in (("m", m), ("v", v), ("grad", grad)):
@@ -160,12 +160,12 @@ def apply_fused_ema_adam(
     for name, tensor in {"var": var, "m": m, "v": v, "s": s}.items():
         check_shape(operator, name, tensor, grad.shape, "grad")
     if step.numel() != 1 or step.dtype.is_floating_point:
-        refuse(operator, "step", f"of shape {list(step.shape)} and {step.dtype}", "is one integer")
+        refuse(operator, "step", f"of shape {list(step.shape)} and {step.dtype}", "must be one integer")
     if mode not in (0, 1):
-        refuse(operator, "mode", mode, "may be 0 or 1")
+        refuse(operator, "mode", mode, "must be 0 or 1")
     count = int(step) if bias_correction else 1
     if count < 1:
-        refuse(operator, "step", count, "is at least 1 with biasCorrection")
+        refuse(operator, "step", count, "must be at least 1 with biasCorrection")
     g = wide(grad) if mode == 1 else wide(grad) + weight_decay * wide(var)
     first = beta1 * wide(m) + (1 - beta1) * g
     second = beta2 * wide(v) + (1 - beta2) * g * g

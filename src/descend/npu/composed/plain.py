@@ -21,7 +21,9 @@ from descend.npu.composed.refusal import refuse
 def npu_slice(self: Tensor, offsets: Sequence[int], size: Sequence[int]) -> Tensor:
     """A copy of the part of ``size`` that begins at ``offsets``."""
     if not len(offsets) == len(size) == self.dim():
-        refuse("npu_slice", "offsets or size", f"{list(offsets)} and {list(size)}", f"have {self.dim()} numbers each")
+        refuse(
+            "npu_slice", "offsets or size", f"{list(offsets)} and {list(size)}", f"must have {self.dim()} numbers each"
+        )
     for offset, length, whole in zip(offsets, size, self.shape, strict=True):
         if not 0 <= offset <= offset + length <= whole:
             refuse("npu_slice", "the part", f"{list(size)} from {list(offsets)}", f"lies in self, {list(self.shape)}")
@@ -42,7 +44,12 @@ def npu_broadcast(self: Tensor, size: Sequence[int]) -> Tensor:
 def npu_pad(input: Tensor, paddings: Sequence[int]) -> Tensor:
     """``input`` with zeros around it: ``paddings`` tells how many come before and after, dimension by dimension."""
     if len(paddings) % 2 or len(paddings) > 2 * input.dim() or any(padding < 0 for padding in paddings):
-        refuse("npu_pad", "paddings", list(paddings), f"has two numbers from 0 on for each of {input.dim()} dimensions")
+        refuse(
+            "npu_pad",
+            "paddings",
+            list(paddings),
+            f"must have two numbers from 0 on for each of {input.dim()} dimensions",
+        )
     pairs = [*paddings, *[0] * (2 * input.dim() - len(paddings))]
     last_first = [number for at in range(input.dim() - 1, -1, -1) for number in pairs[2 * at : 2 * at + 2]]
     return functional.pad(input, last_first)
@@ -56,10 +63,13 @@ def npu_one_hot(
     In torch_npu's document ``num_classes`` is the dimension of the classes. Its results have it last.
     """
     if depth < 1:
-        refuse("npu_one_hot", "depth", depth, "is at least 1")
+        refuse("npu_one_hot", "depth", depth, "must be at least 1")
     if num_classes not in (-1, self.dim()):
         refuse(
-            "npu_one_hot", "num_classes", num_classes, f"is -1 or {self.dim()}: depth says how many classes there are"
+            "npu_one_hot",
+            "num_classes",
+            num_classes,
+            f"must be -1 or {self.dim()}: depth says how many classes there are",
         )
     on, off = (torch.tensor(value, dtype=torch.float32) for value in (on_value, off_value))
     return torch.where(self.unsqueeze(-1) == torch.arange(depth), on, off)

@@ -21,5 +21,5 @@ def refuse_quantized(operator: str, **given: object) -> None:
 
 
 def refuse(operator: str, parameter: str, got: object, served: str) -> NoReturn:
-    """Raises RefusedError with a sentence: the operator, the parameter, its value, and what it may be."""
+    """Raises RefusedError with a sentence: the operator, the parameter, its value, and the rule, "must be 0 or 1"."""
     raise RefusedError(operator, parameter, f"is {got}, but {served}.")

@@ -42,17 +42,22 @@ def npu_ring_attention_update(
     previous, current = prev_attn_out, cur_attn_out
     check_float(_OPERATOR, prev_attn_out=previous, cur_attn_out=current)
     if previous.dim() != 3:
-        refuse(_OPERATOR, "prev_attn_out", f"of shape {list(previous.shape)}", "has 3 dimensions")
+        refuse(_OPERATOR, "prev_attn_out", f"of shape {list(previous.shape)}", "must have 3 dimensions")
     check_shape(_OPERATOR, "cur_attn_out", current, previous.shape, "prev_attn_out")
     if input_layout not in ("SBH", "TND"):
-        refuse(_OPERATOR, "input_layout", repr(input_layout), "is 'SBH' or 'TND'")
+        refuse(_OPERATOR, "input_layout", repr(input_layout), "must be 'SBH' or 'TND'")
     if input_softmax_layout not in ("", "SBH", "TND"):
-        refuse(_OPERATOR, "input_softmax_layout", repr(input_softmax_layout), "is '', 'SBH' or 'TND'")
+        refuse(_OPERATOR, "input_softmax_layout", repr(input_softmax_layout), "must be '', 'SBH' or 'TND'")
     heads = prev_softmax_max.shape[1] if prev_softmax_max.dim() > 1 else 0
     if input_layout == "SBH":
         length, batch, width = previous.shape
         if not heads or width % heads:
-            refuse(_OPERATOR, "prev_softmax_max", f"of shape {list(prev_softmax_max.shape)}", "is [B, N, S, 8]")
+            refuse(
+                _OPERATOR,
+                "prev_softmax_max",
+                f"of shape {list(prev_softmax_max.shape)}",
+                "must be of shape [B, N, S, 8]",
+            )
         shape = [batch, heads, length, _COPIES]
     else:
         shape = [*previous.shape[:2], _COPIES]
@@ -93,7 +98,7 @@ def _places(ends: Tensor | None, length: int, heads: int) -> Tensor:
     """For each row and head, in this order, its place among statistics in which a sequence has head after head."""
     if ends is None or ends.dim() != 1 or ends.dtype != torch.int64:
         got = "None" if ends is None else f"of shape {list(ends.shape)} and {ends.dtype}"
-        refuse(_OPERATOR, "actual_seq_qlen", got, "is [B + 1] of int64 in layout TND")
+        refuse(_OPERATOR, "actual_seq_qlen", got, "must be [B + 1] of int64 in layout TND")
     cuts: list[int] = ends.tolist()
     if cuts[:1] != [0] or cuts != sorted(cuts) or cuts[-1] > length:
         refuse(_OPERATOR, "actual_seq_qlen", cuts, f"begins with 0, does not decrease, and ends within {length} rows")

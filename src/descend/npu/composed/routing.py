@@ -43,17 +43,17 @@ def npu_moe_re_routing(
     if tokens_dtype is not None:
         refuse(operator, "tokens_dtype", tokens_dtype, "must be None")
     if tokens.dim() != 2:
-        refuse(operator, "tokens", f"of shape {list(tokens.shape)}", "has 2 dimensions")
+        refuse(operator, "tokens", f"of shape {list(tokens.shape)}", "must have 2 dimensions")
     if counts.dtype not in INTEGERS or counts.dim() != 2:
         got = f"{counts.dtype} of shape {list(counts.shape)}"
-        refuse(operator, "expert_token_num_per_rank", got, "is int32 or int64 [ranks, experts]")
+        refuse(operator, "expert_token_num_per_rank", got, "must be int32 or int64, of shape [ranks, experts]")
     rows, (ranks, experts) = len(tokens), counts.shape
     if (counts.numel() and int(counts.min()) < 0) or int(counts.sum()) != rows:
         refuse(
             operator,
             "expert_token_num_per_rank",
             f"of sum {int(counts.sum())}",
-            f"tells of {rows} tokens, none negative",
+            f"must tell of {rows} tokens, none negative",
         )
     if per_token_scales is not None:
         check_shape(operator, "per_token_scales", per_token_scales, [rows], "the tokens")
@@ -79,19 +79,22 @@ def npu_moe_finalize_routing(
     named = {"expanded_permuted_rows": rows, "skip1": skip1, "skip2": skip2, "bias": bias, "scales": scales}
     check_float(operator, **named)
     if drop_pad_mode not in (0, 1, 2, 3):
-        refuse(operator, "drop_pad_mode", drop_pad_mode, "is from 0 to 3")
+        refuse(operator, "drop_pad_mode", drop_pad_mode, "must be from 0 to 3")
     padded, by_row = drop_pad_mode in (1, 3), drop_pad_mode in (2, 3)
     if rows.dim() != (3 if padded else 2):
         refuse(
-            operator, "expanded_permuted_rows", f"of shape {list(rows.shape)}", f"has {3 if padded else 2} dimensions"
+            operator,
+            "expanded_permuted_rows",
+            f"of shape {list(rows.shape)}",
+            f"must have {3 if padded else 2} dimensions",
         )
     places = expanded_src_to_dst_row
     if places.dtype not in INTEGERS or places.dim() != 1:
         got = f"{places.dtype} of shape {list(places.shape)}"
-        refuse(operator, "expanded_src_to_dst_row", got, "is int32 or int64, and has 1 dimension")
+        refuse(operator, "expanded_src_to_dst_row", got, "must be int32 or int64, of 1 dimension")
     if scales is not None and (scales.dim() != 2 or scales.numel() != places.numel()):
         got = f"of shape {list(scales.shape)}"
-        refuse(operator, "scales", got, f"is [T, K], {places.numel()} numbers, as many as expanded_src_to_dst_row")
+        refuse(operator, "scales", got, f"must be [T, K], {places.numel()} numbers, as many as expanded_src_to_dst_row")
     each = (k or 1) if scales is None else scales.shape[1]
     if each < 1 or places.numel() % each:
         refuse(operator, "k", each, f"divides the {places.numel()} places of expanded_src_to_dst_row")
@@ -100,7 +103,7 @@ def npu_moe_finalize_routing(
     lowest = -1 if padded else 0
     if places.numel() and not lowest <= int(places.min()) <= int(places.max()) < len(flat):
         got = f"from {int(places.min())} to {int(places.max())}"
-        refuse(operator, "expanded_src_to_dst_row", got, f"is from {lowest} to {len(flat) - 1}")
+        refuse(operator, "expanded_src_to_dst_row", got, f"must be from {lowest} to {len(flat) - 1}")
     order = places.long().view(count, each) if by_row else places.long().view(each, count).T
     out = flat.new_zeros(count, width)
     for name, skip in (("skip1", skip1), ("skip2", skip2)):
@@ -123,8 +126,8 @@ def _experts(operator: str, bias: Tensor, experts: Tensor | None, shape: list[in
         refuse(operator, "export_for_source_row", "not given as int32 or int64", "goes with bias")
     check_shape(operator, "export_for_source_row", experts, shape, "T and K")
     if bias.dim() != 2 or bias.shape[1] != width:
-        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"is [E, {width}]")
+        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"must be of shape [E, {width}]")
     if experts.numel() and not 0 <= int(experts.min()) <= int(experts.max()) < len(bias):
         got = f"from {int(experts.min())} to {int(experts.max())}"
-        refuse(operator, "export_for_source_row", got, f"is from 0 to {len(bias) - 1}")
+        refuse(operator, "export_for_source_row", got, f"must be from 0 to {len(bias) - 1}")
     return experts.long()

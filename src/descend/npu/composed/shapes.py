@@ -29,7 +29,7 @@ def npu_confusion_transpose(self: Tensor, perm: Sequence[int], shape: Sequence[i
     rank = self.dim() if transpose_first else len(shape)
     _check_perm(operator, perm, rank)
     if prod(shape) != self.numel() or any(size < 0 for size in shape):
-        refuse(operator, "shape", list(shape), f"holds {self.numel()} numbers, as self of shape {list(self.shape)}")
+        refuse(operator, "shape", list(shape), f"must hold {self.numel()} numbers, as self of shape {list(self.shape)}")
     moved = self.permute(*perm).reshape(*shape) if transpose_first else self.reshape(*shape).permute(*perm)
     return moved.clone(memory_format=torch.contiguous_format)
 
@@ -42,7 +42,7 @@ def npu_confusion_transpose_backward(
     rank = grad.dim() if transpose_first else len(shape)
     _check_perm(operator, perm, rank)
     if prod(shape) != grad.numel():
-        refuse(operator, "shape", list(shape), f"holds {grad.numel()} numbers, as grad of shape {list(grad.shape)}")
+        refuse(operator, "shape", list(shape), f"must hold {grad.numel()} numbers, as grad of shape {list(grad.shape)}")
     back = sorted(range(rank), key=lambda axis: perm[axis])
     if transpose_first:
         moved = grad.permute(*back).reshape(*shape)
@@ -53,7 +53,7 @@ def npu_confusion_transpose_backward(
 
 def _check_perm(operator: str, perm: Sequence[int], rank: int) -> None:
     if sorted(perm) != list(range(rank)):
-        refuse(operator, "perm", list(perm), f"holds each of the {rank} dimensions once")
+        refuse(operator, "perm", list(perm), f"must hold each of the {rank} dimensions once")
 
 
 def npu_dtype_cast(self: Tensor, dtype: int, input_dtype: int | None = None) -> Tensor:
@@ -90,4 +90,4 @@ def _dtype(operator: str, number: int) -> torch.dtype:
         return DTYPES[number]
     if number == BFLOAT16:
         return torch.bfloat16
-    refuse(operator, "dtype", number, "is the number of a dtype of PyTorch without quantization: 0 to 11 or 15")
+    refuse(operator, "dtype", number, "must be the number of a dtype of PyTorch without quantization: 0 to 11 or 15")

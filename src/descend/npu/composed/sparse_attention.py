@@ -61,19 +61,19 @@ def npu_sparse_flash_attention(
     """
     operator = "npu_sparse_flash_attention"
     if attention_mode != ABSORBED:
-        refuse(operator, "attention_mode", attention_mode, f"is {ABSORBED}, the only one of the document")
+        refuse(operator, "attention_mode", attention_mode, f"must be {ABSORBED}, the only one of the document")
     if value is None:
-        refuse(operator, "value", "None", "is given: the document demands it")
+        refuse(operator, "value", "None", "must be given: the document demands it")
     if layout_kv == "PA_BSND":
         if return_softmax_lse:
-            refuse(operator, "return_softmax_lse", True, "is False with the layout PA_BSND")
+            refuse(operator, "return_softmax_lse", True, "must be False with the layout PA_BSND")
         check_lengths(operator, "actual_seq_lengths_kv", actual_seq_lengths_kv)
         table = (block_table, actual_seq_lengths_kv)
         key, value = in_order(operator, "key", key, *table), in_order(operator, "value", value, *table)
         key_rope = None if key_rope is None else in_order(operator, "key_rope", key_rope, *table)
         layout_kv = "BSND"
     elif layout_kv != layout_query:
-        refuse(operator, "layout_kv", repr(layout_kv), f"is 'PA_BSND', or layout_query, which is {layout_query!r}")
+        refuse(operator, "layout_kv", repr(layout_kv), f"must be 'PA_BSND', or layout_query, which is {layout_query!r}")
     lengths = (actual_seq_lengths_query, actual_seq_lengths_kv)
     band = (sparse_mode, pre_tokens, next_tokens)
     call = _Call(
@@ -117,7 +117,7 @@ def npu_sparse_flash_attention_grad(
     """The gradients of query, key, value, query_rope and key_rope; those of rotary parts that are None are empty."""
     operator = "npu_sparse_flash_attention_grad"
     if value is None:
-        refuse(operator, "value", "None", "is given: the document demands it")
+        refuse(operator, "value", "None", "must be given: the document demands it")
     layouts, band = (layout or "BSND", layout or "BSND"), (sparse_mode, pre_tokens, next_tokens)
     call = _Call(
         operator, query, key, value, sparse_indices, query_rope, key_rope, sparse_block_size,
@@ -166,7 +166,7 @@ class _Call:
         check_float(operator, query=query)
         for name, tensor in (("key", key), ("value", value), ("query_rope", query_rope), ("key_rope", key_rope)):
             if tensor is not None and tensor.dtype != query.dtype:
-                refuse(operator, name, tensor.dtype, f"has the dtype of query, which is {query.dtype}")
+                refuse(operator, name, tensor.dtype, f"must have the dtype of query, which is {query.dtype}")
         rows = rows_of(operator, "query", query, layouts[0])
         self.key, self.value = (rows_of(operator, n, t, layouts[1]) for n, t in (("key", key), ("value", value)))
         queries = spans(operator, "actual_seq_lengths_query", query, layouts[0], lengths[0])
@@ -189,7 +189,7 @@ class _Call:
         self.heads = rows.shape[1]
         self.query = rows.unsqueeze(1)
         if size < 1:
-            refuse(operator, "sparse_block_size", size, "is at least 1")
+            refuse(operator, "sparse_block_size", size, "must be at least 1")
         seen = selected.seen(len(rows), self.sequences, is_causal(operator, *band))
         self.lists = selected.Lists(check_indices(operator, indices, len(rows)), size, seen)
 

@@ -142,7 +142,9 @@ def _checked(operator: str, x: Tensor, **channels: Tensor | None) -> Tensor:
     """x in the arithmetic's dtype."""
     check_float(operator, input=x)
     if x.dim() < 2:
-        refuse(operator, "input", f"of shape {list(x.shape)}", "has 2 dimensions or more, of which 1 is the channels")
+        refuse(
+            operator, "input", f"of shape {list(x.shape)}", "must have 2 dimensions or more, of which 1 is the channels"
+        )
     for name, tensor in channels.items():
         if tensor is not None:
             check_shape(operator, name, tensor, [x.shape[1]], "the channels")

@@ -32,11 +32,6 @@ class Composed:
     documents: tuple[str, ...]
 
 
-ATTENTION = (
-    "pse_type 2 and 3 and their q_start_idx and kv_start_idx; pse in its compressed form, the only one of TND; sink; "
-    "padding_mask; a dropout_mask that seed and offset do not give; an atten_mask whose shape or content is not "
-    "that of its sparse_mode"
-)
 GROUPED = "quantization, activations, group_list_type 2; group_type 2 with bias"
 
 
@@ -52,7 +47,9 @@ TABLE = (
         ("npu_fusion_attention", "npu_fusion_attention_grad"),
         "npu_fusion_attention_grad",
         "matrix products and softmax in float32, in blocks; gradients by PyTorch's flash attention where it can",
-        ATTENTION,
+        "pse_type 2 and 3 and their q_start_idx and kv_start_idx; pse in its compressed form, and so any pse in TND; "
+        "sink; padding_mask; a dropout_mask that seed and offset do not give; an atten_mask whose shape or content is "
+        "not that of its sparse_mode",
         ("torch_npu.npu_fusion_attention", "aclnnFlashAttentionScore", "aclnnFlashAttentionVarLenScoreV4"),
     ),
     Composed(
@@ -61,7 +58,7 @@ TABLE = (
         ("npu_fusion_attention_v2", "npu_fusion_attention_grad_v2"),
         "npu_fusion_attention_grad_v2",
         "as npu_fusion_attention; query_rope and key_rope are appended to each head of query and key",
-        f"{ATTENTION}; query_rope in other layouts than TND",
+        "as npu_fusion_attention; query_rope in other layouts than TND",
         ("aclnnFlashAttentionScoreV2", "aclnnFlashAttentionVarLenScoreV3"),
     ),
     Composed(
@@ -70,7 +67,7 @@ TABLE = (
         ("npu_fusion_attention_v3", "npu_fusion_attention_grad_v3"),
         "npu_fusion_attention_grad_v3",
         "as npu_fusion_attention; torch_npu's scaled_dot_product_attention calls it",
-        ATTENTION,
+        "as npu_fusion_attention",
         ("torch_npu.npu_fusion_attention_v3",),
     ),
     Composed(

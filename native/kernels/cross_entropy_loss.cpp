@@ -62,8 +62,6 @@ void losses(const CrossEntropyLoss<T>& p, int64_t first, int64_t end, bool strea
     }
     p.loss[row] = loss;
     if (p.lse != nullptr) p.lse[row] = !writes && target == Targets::kIgnored ? 0 : lse;
-    if (!writes) return;
-    map_log_softmax(x, p.columns, sum.most, of_total, p.log_prob.row(row), streams, stage);
   };
   const int64_t tile = rows_at_once<W>(p.columns);
   for (int64_t row = first; row < end; row += tile) {
@@ -78,6 +76,9 @@ void losses(const CrossEntropyLoss<T>& p, int64_t first, int64_t end, bool strea
     HWY_ALIGN double logs[kFoldRows<W>];
     logs_of_sums(sums, n, logs);
     for (int64_t r = 0; r < n; ++r) finish(row + r, sums[r], logs[r]);
+    if (!writes) continue;
+    map_log_softmax_rows<T>({p.x.row(row), p.x.stride}, n, p.columns, sums, logs,
+                            {p.log_prob.row(row), p.log_prob.stride}, streams, stage);
   }
   if (!streams) return;
   stage.finish();

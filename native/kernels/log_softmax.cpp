@@ -19,9 +19,8 @@ void log_softmax_rows(const LogSoftmax<T>& p, int64_t first, int64_t end, bool s
     sum_exps<kAhead, T>({p.x.row(row), p.x.stride}, rows, p.columns, sums);
     HWY_ALIGN double logs[kFoldRows<W>];
     logs_of_sums(sums, rows, logs);
-    for (int64_t r = 0; r < rows; ++r) {
-      map_log_softmax(p.x.row(row + r), p.columns, sums[r].most, logs[r], p.y.row(row + r), streams, stage);
-    }
+    map_log_softmax_rows<T>({p.x.row(row), p.x.stride}, rows, p.columns, sums, logs, {p.y.row(row), p.y.stride},
+                            streams, stage);
   }
   if (!streams) return;
   stage.finish();

@@ -89,6 +89,37 @@ struct SumOfExps {
   }
 };
 
+// Rows of very few columns, one after another: a vector holds one column of several. There are kFoldRows at most.
+template <class T>
+HWY_INLINE bool are_narrow(const Rows<T>& x, int64_t columns) {
+  return columns <= kNarrowColumns && x.stride == columns;
+}
+
+// Numbers of so many rows of very few columns, with room for the pack at any of them.
+template <class W>
+inline constexpr int64_t kNarrowRoom = kFoldRows<W> * kNarrowColumns + kPackLanes<W>;
+
+// The largest number of each of some narrow rows, and the sum of exp of what is less than it.
+template <class T, class W = Wide<T>>
+HWY_NOINLINE void fold_narrow(const T* x, int64_t rows, int64_t columns, W* most, W* total) {
+  const Tag<W> d;
+  HWY_ALIGN W wide[kNarrowRoom<W>] = {};
+  widen_packs(x, rows * columns, wide);
+  with_columns(columns, [&](auto count) HWY_ATTR {
+    constexpr size_t kColumns = decltype(count)::value;
+    for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
+      Vector<W> v[kColumns], largest[kColumns];
+      load_columns<kColumns>(d, wide + r * static_cast<int64_t>(kColumns), v);
+      each<kColumns>([&](size_t c)
+                         DESCEND_INLINED { largest[c] = Largest()(splat(std::numeric_limits<W>::lowest()), v[c]); });
+      const auto of_row = fold_columns<kColumns>(largest, Largest());
+      each<kColumns>([&](size_t c) DESCEND_INLINED { v[c] = exp_below<T>(hn::Sub(v[c], of_row)); });
+      hn::Store(of_row, d, most + r);
+      hn::Store(fold_columns<kColumns>(v, Sum()), d, total + r);
+    }
+  });
+}
+
 // Those of some rows, kFoldRows at most.
 template <bool kAhead, class T, class W = Wide<T>>
 HWY_INLINE void sum_exps(const Rows<const T>& x, int64_t rows, int64_t columns, SumOfExps* sums) {
@@ -96,14 +127,18 @@ HWY_INLINE void sum_exps(const Rows<const T>& x, int64_t rows, int64_t columns, 
   for (int64_t c = 0; c < columns; c += kBlock) {
     const int64_t n = HWY_MIN(kBlock, columns - c);
     const Rows<const T> block{x.data + c, x.stride};
-    fold_columns_of<T>(block, rows, n, std::numeric_limits<W>::lowest(), Largest(), most,
-                       [](int64_t, auto v, auto, int64_t, size_t) DESCEND_INLINED { return v; });
-    fold_columns_of<T>(block, rows, n, W{0}, Sum(), total,
-                       [&](int64_t r, auto v, auto, int64_t at, size_t k) DESCEND_INLINED {
-                         // What the next block's maximum is searched in.
-                         if (kAhead && k == 0) prefetch_pack<prefetch_near>(block.row(r) + at, n);
-                         return exp_below<T>(hn::Sub(v, splat(most[r])));
-                       });
+    if (are_narrow(x, columns)) {
+      fold_narrow(x.data, rows, columns, most, total);
+    } else {
+      fold_columns_of<T>(block, rows, n, std::numeric_limits<W>::lowest(), Largest(), most,
+                         [](int64_t, auto v, auto, int64_t, size_t) DESCEND_INLINED { return v; });
+      fold_columns_of<T>(block, rows, n, W{0}, Sum(), total,
+                         [&](int64_t r, auto v, auto, int64_t at, size_t k) DESCEND_INLINED {
+                           // What the next block's maximum is searched in.
+                           if (kAhead && k == 0) prefetch_pack<prefetch_near>(block.row(r) + at, n);
+                           return exp_below<T>(hn::Sub(v, splat(most[r])));
+                         });
+    }
     // What is most counts for 1, which the power of two of 16 bits is not quite.
     const double one = sizeof(T) == 2 ? kBriefPowerOfTwo[0] : 1;
     for (int64_t r = 0; r < rows; ++r) sums[r].add(most[r], total[r] / one);
@@ -130,6 +165,46 @@ HWY_INLINE void map_log_softmax(const T* x, int64_t columns, double most, double
                        [&](auto v, auto, int64_t, size_t)
                            DESCEND_INLINED { return hn::Sub(hn::Sub(v, first), second); });
     if (streams) stage.stream(to, 1, n);
+  }
+}
+
+// The same of some narrow rows.
+template <class T, class W = Wide<T>>
+HWY_NOINLINE void map_log_softmax_narrow(const T* x, int64_t rows, int64_t columns, const SumOfExps* sums,
+                                         const double* logs, T* y, bool streams, Stage<T, kSpanColumns>& stage) {
+  const Tag<W> d;
+  HWY_ALIGN W of_row[2][kFoldRows<W>] = {}, of_element[2][kNarrowRoom<W>] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    of_row[0][r] = static_cast<W>(sums[r].most), of_row[1][r] = static_cast<W>(logs[r]);
+  }
+  with_columns(columns, [&](auto count) HWY_ATTR {
+    constexpr size_t kColumns = decltype(count)::value;
+    for (int64_t r = 0; r < rows; r += kVectorLanes<W>) {
+      each<2>([&](size_t i) DESCEND_INLINED {
+        fill_columns<kColumns>(hn::Load(d, of_row[i] + r), of_element[i] + r * static_cast<int64_t>(kColumns));
+      });
+    }
+  });
+  const int64_t n = rows * columns;
+  const Rows<T> to{y, n};
+  map_columns<false>(x, streams ? stage.rows(to, n).data : to.data, n,
+                     [&](auto v, auto, int64_t c, size_t k) DESCEND_INLINED {
+                       const int64_t at = c + static_cast<int64_t>(k * kVectorLanes<W>);
+                       return hn::Sub(hn::Sub(v, hn::LoadU(d, of_element[0] + at)), hn::LoadU(d, of_element[1] + at));
+                     });
+  if (streams) stage.stream(to, 1, n);
+}
+
+// The same of some rows, kFoldRows at most.
+template <class T>
+HWY_INLINE void map_log_softmax_rows(const Rows<const T>& x, int64_t rows, int64_t columns, const SumOfExps* sums,
+                                     const double* logs, const Rows<T>& y, bool streams,
+                                     Stage<T, kSpanColumns>& stage) {
+  if (are_narrow(x, columns) && are_narrow(y, columns)) {
+    return map_log_softmax_narrow(x.data, rows, columns, sums, logs, y.data, streams, stage);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    map_log_softmax(x.row(r), columns, sums[r].most, logs[r], y.row(r), streams, stage);
   }
 }
 

@@ -106,6 +106,11 @@ def test_a_wrong_number_of_devices_is_named():
     assert run(code, DESCEND_DEVICES="x") == "True\n"
 
 
+def test_a_wrong_choice_of_kernels_is_named():
+    done = forks.run(START, environment={"DESCEND_NPU_KERNELS": "c++"})
+    assert "ValueError: DESCEND_NPU_KERNELS is 'c++', but must be python, or not set." in done.stderr
+
+
 def test_the_version_of_cann():
     version = (sdk.path() / "ascend_toolkit_install.info").read_text().split("version=")[1].split()[0]
     code = "from torch_npu.utils.collect_env import get_cann_version\nprint(get_cann_version())\n"

@@ -54,8 +54,10 @@ def load_native() -> ModuleType | None:
 
 def form() -> Any:
     """What crosses tensors and registers kernels: the module in C++, or `descend.npu.boxed` where it was not built."""
-    python = os.environ.get("DESCEND_NPU_KERNELS") == "python"
-    return (None if python else load_native()) or boxed
+    chosen = os.environ.get("DESCEND_NPU_KERNELS", "")
+    if chosen not in ("", "python"):
+        raise ValueError(f"DESCEND_NPU_KERNELS is {chosen!r}, but must be python, or not set.")
+    return (None if chosen else load_native()) or boxed
 
 
 @functools.cache

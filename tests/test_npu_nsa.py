@@ -108,7 +108,7 @@ def test_select_attention(dtype: Any, heads: int, numbers: int, monkeypatch: pyt
     for gradient, value in zip(got, derived, strict=True):
         assert gradient.dtype == dtype
         error = (gradient.double() - value).abs().max()  # the result of the forward is rounded before it is used
-        assert error <= {torch.float64: 1e-12, torch.float32: 5e-6}.get(dtype, 2e-2) * value.abs().max(), error
+        assert error <= {torch.float64: 1e-12, torch.float32: 5e-6}.get(dtype, 3e-2) * value.abs().max(), error
 
 
 def test_rows_beyond_the_sequences_are_zero() -> None:

@@ -23,9 +23,8 @@ struct Dtypes {
 // - If it refuses float16 or bfloat16, it is called again with float32 tensors. Its float32 results are then rounded
 //   to the narrower dtype. With `float16_in_float32` it gets float32 at once, if all floating-point tensors are
 //   float16.
-// - With `mixes_floats`, if it refuses unlike dtypes, it is called again with float32 tensors, too. Its result is
-// rounded
-//   to the dtype of the first argument.
+// - With `mixes_floats`, if it refuses unlike dtypes, it is called again with float32 tensors, too. Its result is then
+//   rounded to the dtype of the first argument.
 // - If it refuses indices in int32, it is called again with indices in int64.
 void call_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                      const Dtypes& dtypes);

@@ -16,7 +16,7 @@ struct Dtypes {
   std::vector<uint32_t> written;  // the arguments that are written to
   std::vector<uint32_t> indices;  // those that are indices or classes
   bool float16_in_float32;        // the kernel accumulates in float16
-  bool mixes_floats;              // Ascend's kernel takes several of float16, bfloat16 and float32 in one call
+  bool mixes_floats;              // several of float16, bfloat16 and float32 may be in one call
 };
 
 // Calls the CPU kernel with the arguments on the stack.

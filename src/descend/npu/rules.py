@@ -81,7 +81,7 @@ MIXING_FLOATS = frozenset(
         *("aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm", "aten::addbmm_"),
     }
 )
-"""Products of matrices, whose operands may be of unlike dtypes among float16, bfloat16 and float32, as on an Ascend.
+"""Products of matrices, whose operands may be of unlike dtypes among float16, bfloat16 and float32.
 
 They are computed in float32. The result has the dtype of the first argument, as torch_npu's has.
 """

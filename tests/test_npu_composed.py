@@ -26,8 +26,13 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
 
 
-def near(got: Tensor, wanted: Tensor, what: str = "", size: float = 0.1) -> None:
-    """Rounded once to the dtype of ``got``, or for sums to a few units of the largest number, or term: ``size``."""
+def near(got: Tensor, wanted: Tensor, what: str = "", size: float | None = None) -> None:
+    """Rounded once to the dtype of ``got``, or for sums to a few units of the largest number, or term: ``size``.
+
+    In float32 that is 1 if it is not given: small numbers are often differences of such. In 16 bits they are rounded.
+    """
+    if size is None:
+        size = 1.0 if got.dtype == torch.float32 else 0.1
     assert got.shape == wanted.shape, (what, got.shape, wanted.shape)
     assert torch.equal(got.isnan(), wanted.isnan()), what
     if wanted.numel():

@@ -52,6 +52,8 @@ double decode(int dtype, const char* place) {
       return as(0.0F);
     case ACL_DOUBLE:
       return as(0.0);
+    case ACL_INT32:
+      return as(int32_t{});
     case ACL_FLOAT16:
       return half(as(uint16_t{}));
     case ACL_BF16: {
@@ -72,6 +74,8 @@ void encode(int dtype, double number, char* place) {
       return put(static_cast<float>(number));
     case ACL_DOUBLE:
       return put(number);
+    case ACL_INT32:
+      return put(static_cast<int32_t>(number));
     case ACL_FLOAT16:
       return put(static_cast<uint16_t>(as_half(number)));
     case ACL_BF16: {

@@ -200,6 +200,7 @@ void descendSetComposer(descendComposer given, int (*holds)()) {
   holds_lock = holds;
   composer = given;
   // There is no event to wait for: this happens once, when a process ends, and seldom has a call to wait for.
-  while (in_flight > in_flight_here && require_no_refusal().ok())
+  while (in_flight > in_flight_here && require_no_refusal().ok()) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
 }

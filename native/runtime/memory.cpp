@@ -107,9 +107,10 @@ namespace {
 
 Status not_a_start(void* pointer) {
   const Allocation inside = find_allocation(pointer);
-  if (!inside)
+  if (!inside) {
     return failure(Code::kInvalidParam, "The address ", pointer,
                    " to free was freed already, or is not from this library.");
+  }
   switch (inside.kind) {
     case MemoryKind::kAllocated:
       return failure(Code::kInvalidParam, "The address ", pointer, " to free is not the start of an allocation, but ",

@@ -107,7 +107,7 @@ class _Driver:
         return torch.empty(1, dtype=torch.int, device="npu")
 
     def clear_cache(self, cache: torch.Tensor) -> None:
-        """The same."""
+        """Clears that."""
         cache.zero_()
 
 

@@ -1,4 +1,4 @@
-"""The dtype of the arithmetic: float32 for 16-bit tensors. Results are rounded once."""
+"""The dtype of the arithmetic: float32 for 16 bits, and results are rounded once. Checks of dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from descend.npu.composed.refusal import refuse
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.int32, torch.int64)
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -33,6 +34,21 @@ def check_alike(operator: str, first: str, like: Tensor, **tensors: Tensor | Non
                 tensor.dtype,
                 f"must be float64 where {first} is, and only there: {first} is {like.dtype}",
             )
+
+
+def check_integer(operator: str, name: str, tensor: Tensor) -> None:
+    """Refuses a tensor of another dtype than an index may have."""
+    if tensor.dtype not in INTEGERS:
+        refuse(operator, name, tensor.dtype, "must be int32 or int64")
+
+
+def check_within(operator: str, name: str, indices: Tensor, end: int, rule: str, begin: int = 0) -> None:
+    """Refuses indices of which one is below ``begin``, or not below ``end``."""
+    if not indices.numel():
+        return
+    least, most = int(indices.min()), int(indices.max())
+    if not begin <= least <= most < end:
+        refuse(operator, name, f"from {least} to {most}", rule)
 
 
 def check_shape(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...] | list[int], whose: str) -> None:

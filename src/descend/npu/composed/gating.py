@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_float, check_integer, check_shape, check_within, wide
 from descend.npu.composed.refusal import refuse
 
 
@@ -87,11 +87,9 @@ def npu_moe_gating_top_k_backward(
     if x_norm.dim() != 2:
         refuse(operator, "x_norm", f"of shape {list(x_norm.shape)}", "must have 2 dimensions")
     check_shape(operator, "x_norm", x_norm, [len(grad_y), x_norm.shape[-1]], "grad_y, but for the experts")
-    if expertIdx.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "expertIdx", expertIdx.dtype, "must be int32 or int64")
-    if expertIdx.numel() and not 0 <= int(expertIdx.min()) <= int(expertIdx.max()) < x_norm.shape[1]:
-        got = f"from {int(expertIdx.min())} to {int(expertIdx.max())}"
-        refuse(operator, "expertIdx", got, f"must be within the {x_norm.shape[1]} experts of x_norm")
+    check_integer(operator, "expertIdx", expertIdx)
+    experts = x_norm.shape[1]
+    check_within(operator, "expertIdx", expertIdx, experts, f"must be within the {experts} experts of x_norm")
     scores, chosen = wide(x_norm), expertIdx.long()
     grad = wide(grad_y).to(scores.dtype) * routed_scaling_factor
     if norm_type:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_alike, check_float, wide
+from descend.npu.composed.arithmetic import INTEGERS, check_alike, check_float, wide
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 OPERATOR = "npu_grouped_matmul"
@@ -266,7 +266,7 @@ def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | N
 
 
 def _check_ends(group_list: Tensor | Sequence[int] | None, kind: int) -> None:
-    if isinstance(group_list, Tensor) and (group_list.dim() != 1 or group_list.dtype not in (torch.int64, torch.int32)):
+    if isinstance(group_list, Tensor) and (group_list.dim() != 1 or group_list.dtype not in INTEGERS):
         refuse(
             OPERATOR, "group_list", f"of shape {list(group_list.shape)} and {group_list.dtype}", "must be [E] of int64"
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_float, check_integer, check_shape, check_within, wide
 from descend.npu.composed.refusal import refuse
 from descend.npu.composed.selected import blocks
 
@@ -117,9 +117,8 @@ def npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
     rows = len(input)
     check_shape(operator, "grad", grad, [rows], "the rows of input")
     _check_target(operator, "masked_target", masked_target, rows)
-    if rows and not 0 <= int(masked_target.min()) <= int(masked_target.max()) < len(weight):
-        got = f"from {int(masked_target.min())} to {int(masked_target.max())}"
-        refuse(operator, "masked_target", got, f"must be within the {len(weight)} rows of weight")
+    rule = f"must be within the {len(weight)} rows of weight"
+    check_within(operator, "masked_target", masked_target, len(weight), rule)
     if target_mask.dtype != torch.uint8 or target_mask.dim() != 1 or target_mask.numel() * BITS < rows:
         got = f"{target_mask.dtype} of shape {list(target_mask.shape)}"
         refuse(operator, "target_mask", got, f"must be uint8, with a bit for each of {rows} rows")
@@ -173,6 +172,5 @@ def _check_matrices(operator: str, input: Tensor, weight: Tensor) -> None:
 
 
 def _check_target(operator: str, name: str, target: Tensor, rows: int) -> None:
-    if target.dtype not in (torch.int32, torch.int64):
-        refuse(operator, name, target.dtype, "must be int32 or int64")
+    check_integer(operator, name, target)
     check_shape(operator, name, target, [rows], "the rows of input")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_float, check_integer, check_shape, wide
 from descend.npu.composed.refusal import refuse
 
 
@@ -208,8 +208,7 @@ def _check_indices(operator: str, indices: Tensor, tokens: Tensor) -> None:
             f"of shape {list(indices.shape)}",
             f"must be of shape [T] or [T, topk], T {tokens.shape[0]}",
         )
-    if indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "indices", indices.dtype, "must be int32 or int64")
+    check_integer(operator, "indices", indices)
 
 
 def _check_places(operator: str, sorted_indices: Tensor, count: int) -> None:
@@ -220,8 +219,7 @@ def _check_places(operator: str, sorted_indices: Tensor, count: int) -> None:
             f"of shape {list(sorted_indices.shape)}",
             f"must be of shape [{count}], a place a pair",
         )
-    if sorted_indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "sorted_indices", sorted_indices.dtype, "must be int32 or int64")
+    check_integer(operator, "sorted_indices", sorted_indices)
     if count and int(sorted_indices.min()) < 0:
         refuse(operator, "sorted_indices", f"down to {int(sorted_indices.min())}", "must hold places from 0 up")
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import INTEGERS, check_float, check_shape, check_within, wide
 from descend.npu.composed.refusal import refuse
 
 
@@ -244,12 +244,10 @@ def _count(operator: str, restore_shape: Sequence[int], width: int) -> int:
 
 def _order(operator: str, indices: Tensor, count: int, name: str = "sorted_indices") -> Tensor:
     """The indices, checked to be below ``count``."""
-    if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1:
+    if indices.dtype not in INTEGERS or indices.dim() != 1:
         got = f"{indices.dtype} of shape {list(indices.shape)}"
         refuse(operator, name, got, "must be int32 or int64, of 1 dimension")
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
-        got = f"from {int(indices.min())} to {int(indices.max())}"
-        refuse(operator, name, got, f"must be from 0 to {count - 1}")
+    check_within(operator, name, indices, count, f"must be from 0 to {count - 1}")
     return indices.long()
 
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed import selected
-from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, check_integer, check_shape, wide
 from descend.npu.composed.attention_call import COPIES
 from descend.npu.composed.fusion_attention import npu_fusion_attention
 from descend.npu.composed.layouts import Sizes, sequences, sizes_of
@@ -75,15 +75,15 @@ def npu_nsa_compress_attention(
         if topk_mask.dtype not in (torch.bool, torch.uint8):
             refuse(operator, "topk_mask", topk_mask.dtype, "must be bool or uint8")
         check_shape(operator, "topk_mask", topk_mask, [longest, most], "the longest query and the most blocks")
-    options: dict[str, Any] = {"atten_mask": atten_mask, "scale": scale_value, "sparse_mode": 1}
-    options |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_cmp_seq_kvlen}
-    out, largest, total = npu_fusion_attention(query, key, value, head_num, "TND", **options)[:3]
     for rows, own in zip(queries, blocks, strict=True):
         count = own.stop - own.start
         if rows.stop > rows.start and count < select_block_count:
             refuse(
                 operator, "select_block_count", select_block_count, f"must be at most {count}, the blocks of a sequence"
             )
+    options: dict[str, Any] = {"atten_mask": atten_mask, "scale": scale_value, "sparse_mode": 1}
+    options |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_cmp_seq_kvlen}
+    out, largest, total = npu_fusion_attention(query, key, value, head_num, "TND", **options)[:3]
     indices = torch.zeros(sizes.queries, sizes.key_heads, select_block_count, dtype=torch.int32)
     step, reach = select_block_size // compress_stride, compress_block_size // compress_stride
     for rows, own_keys, own in zip(queries, keys, blocks, strict=True):
@@ -218,8 +218,7 @@ def _selection(
         )
     if size < 1:
         refuse(operator, "select_block_size", size, "must be at least 1")
-    if topk_indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "topk_indices", topk_indices.dtype, "must be int32 or int64")
+    check_integer(operator, "topk_indices", topk_indices)
     shape = [sizes.queries, sizes.key_heads, count]
     check_shape(operator, "topk_indices", topk_indices, shape, "T, Nkv and select_block_count")
     seen = selected.seen(sizes.queries, list(zip(queries, keys, strict=True)), causal=False)

@@ -15,10 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import INTEGERS, check_float, check_shape, check_within, wide
 from descend.npu.composed.refusal import refuse
-
-INTEGERS = (torch.int32, torch.int64)
 
 
 def npu_moe_re_routing(
@@ -101,9 +99,8 @@ def npu_moe_finalize_routing(
     count, width = places.numel() // each, rows.shape[-1]
     flat = wide(rows).flatten(0, -2)
     lowest = -1 if padded else 0
-    if places.numel() and not lowest <= int(places.min()) <= int(places.max()) < len(flat):
-        got = f"from {int(places.min())} to {int(places.max())}"
-        refuse(operator, "expanded_src_to_dst_row", got, f"must be from {lowest} to {len(flat) - 1}")
+    rule = f"must be from {lowest} to {len(flat) - 1}"
+    check_within(operator, "expanded_src_to_dst_row", places, len(flat), rule, lowest)
     order = places.long().view(count, each) if by_row else places.long().view(each, count).T
     out = flat.new_zeros(count, width)
     for name, skip in (("skip1", skip1), ("skip2", skip2)):
@@ -127,7 +124,5 @@ def _experts(operator: str, bias: Tensor, experts: Tensor | None, shape: list[in
     check_shape(operator, "export_for_source_row", experts, shape, "T and K")
     if bias.dim() != 2 or bias.shape[1] != width:
         refuse(operator, "bias", f"of shape {list(bias.shape)}", f"must be of shape [E, {width}]")
-    if experts.numel() and not 0 <= int(experts.min()) <= int(experts.max()) < len(bias):
-        got = f"from {int(experts.min())} to {int(experts.max())}"
-        refuse(operator, "export_for_source_row", got, f"must be from 0 to {len(bias) - 1}")
+    check_within(operator, "export_for_source_row", experts, len(bias), f"must be from 0 to {len(bias) - 1}")
     return experts.long()

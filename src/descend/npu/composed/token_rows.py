@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from descend.npu.composed.arithmetic import INTEGERS, check_integer
 from descend.npu.composed.layouts import sequences
 from descend.npu.composed.refusal import refuse
 
@@ -32,7 +33,7 @@ def rows_of(operator: str, name: str, tensor: Tensor, layout: str, width: int = 
 
 def in_order(operator: str, name: str, pages: Tensor, block_table: Tensor | None, lengths: Lengths) -> Tensor:
     """Pages as BSND. ``lengths`` tells how many rows of each sequence count."""
-    if block_table is None or block_table.dim() != 2 or block_table.dtype not in (torch.int32, torch.int64):
+    if block_table is None or block_table.dim() != 2 or block_table.dtype not in INTEGERS:
         refuse(operator, "block_table", "not given as int32 [B, pages]", "goes with the layout PA_BSND")
     if pages.dim() != 4:
         refuse(operator, name, f"of shape {list(pages.shape)}", "must have 4 dimensions in PA_BSND")
@@ -74,7 +75,7 @@ def spans(operator: str, name: str, tensor: Tensor, layout: str, lengths: Length
 
 def check_lengths(operator: str, name: str, lengths: Lengths) -> None:
     """Refuses a tensor that does not hold integers, one after another."""
-    if isinstance(lengths, Tensor) and (lengths.dim() != 1 or lengths.dtype not in (torch.int32, torch.int64)):
+    if isinstance(lengths, Tensor) and (lengths.dim() != 1 or lengths.dtype not in INTEGERS):
         refuse(
             operator, name, f"{lengths.dtype} of shape {list(lengths.shape)}", "must be int32 or int64, of 1 dimension"
         )
@@ -99,8 +100,7 @@ def is_causal(operator: str, sparse_mode: int | None, pre_tokens: int | None, ne
 
 def check_indices(operator: str, indices: Tensor, rows: int) -> Tensor:
     """The indices as [T, 1, K], of BSND or TND, with or without the dimension of the one key head."""
-    if indices.dtype not in (torch.int32, torch.int64):
-        refuse(operator, "sparse_indices", indices.dtype, "must be int32 or int64")
+    check_integer(operator, "sparse_indices", indices)
     if indices.dim() < 2 or not indices.shape[-1] or indices.numel() != rows * indices.shape[-1]:
         refuse(
             operator,

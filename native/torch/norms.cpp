@@ -231,18 +231,20 @@ std::optional<Two> run_rms_norm_backward(const Tensor& grad_out, const Tensor& i
 
 }  // namespace
 
-Three native_layer_norm(const Tensor& input, at::IntArrayRef normalized_shape, const OptionalTensor& weight,
+Three native_layer_norm(const Tensor& input, c10::SymIntArrayRef normalized_shape, const OptionalTensor& weight,
                         const OptionalTensor& bias, double eps) {
-  if (auto results = run_layer_norm(input, normalized_shape, weight, bias, eps)) return std::move(*results);
-  return at::native::layer_norm_cpu(input, normalized_shape, weight, bias, eps);
+  const at::IntArrayRef shape = C10_AS_INTARRAYREF_SLOW(normalized_shape);
+  if (auto results = run_layer_norm(input, shape, weight, bias, eps)) return std::move(*results);
+  return at::native::layer_norm_cpu(input, shape, weight, bias, eps);
 }
 
-Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, at::IntArrayRef normalized_shape,
+Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, c10::SymIntArrayRef normalized_shape,
                                  const Tensor& mean, const Tensor& rstd, const OptionalTensor& weight,
                                  const OptionalTensor& bias, std::array<bool, 3> output_mask) {
-  auto results = run_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
+  const at::IntArrayRef shape = C10_AS_INTARRAYREF_SLOW(normalized_shape);
+  auto results = run_layer_norm_backward(grad_out, input, shape, mean, rstd, weight, bias, output_mask);
   if (results) return std::move(*results);
-  return at::native::layer_norm_backward_cpu(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
+  return at::native::layer_norm_backward_cpu(grad_out, input, shape, mean, rstd, weight, bias, output_mask);
 }
 
 // The same rule as in native/bindings/stable_norms.cpp and descend.torch.stable.

@@ -15,12 +15,12 @@ namespace descend::pytorch {
 using OptionalTensor = std::optional<at::Tensor>;
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> native_layer_norm(const at::Tensor& input,
-                                                                 at::IntArrayRef normalized_shape,
+                                                                 c10::SymIntArrayRef normalized_shape,
                                                                  const OptionalTensor& weight,
                                                                  const OptionalTensor& bias, double eps);
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> native_layer_norm_backward(
-    const at::Tensor& grad_out, const at::Tensor& input, at::IntArrayRef normalized_shape, const at::Tensor& mean,
+    const at::Tensor& grad_out, const at::Tensor& input, c10::SymIntArrayRef normalized_shape, const at::Tensor& mean,
     const at::Tensor& rstd, const OptionalTensor& weight, const OptionalTensor& bias, std::array<bool, 3> output_mask);
 
 // Whether the engine computes RMS norm of these.

@@ -5,6 +5,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_rms_norm.h>
 #include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
+#include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/rms_norm_compositeimplicitautograd_dispatch.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -12,14 +14,19 @@
 
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "torch/norms.h"
 #include "torch/plain.h"
 #include "torch/silence.h"
 
-// The registered kernels are functions without state. So nothing breaks if a thread calls a kernel that another thread
-// is removing.
+// Threads may call an operator while another thread registers or removes its kernel, and PyTorch does not lock its
+// table of kernels against them. Two things make that safe:
+// - The registered kernels are functions without state. So nothing breaks if a thread calls one that was removed.
+// - Each has the types of PyTorch's own kernel, SymInt where that has SymInt. PyTorch keeps functions with SymInt and
+//   those with int in two pointers, of which one is null; it tests a pointer and may read it again to call it. If the
+//   new kernel were in the other pointer, the second read could find null.
 
 namespace descend::pytorch {
 namespace {
@@ -29,6 +36,10 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 
 using Two = std::tuple<Tensor, Tensor>;
+
+static_assert(std::is_same_v<decltype(native_layer_norm), at::_ops::native_layer_norm::schema>);
+static_assert(std::is_same_v<decltype(native_layer_norm_backward), at::_ops::native_layer_norm_backward::schema>);
+static_assert(std::is_same_v<decltype(fused_rms_norm), at::_ops::_fused_rms_norm::schema>);
 
 // PyTorch's autograd kernel of _fused_rms_norm. It needs a kernel for the CPU, which PyTorch itself does not have.
 const c10::SafeKernelFunction* derivatives = nullptr;

@@ -38,7 +38,9 @@ def width(stream: TextIO) -> int:
 def progress() -> Progress:
     """A progress bar on stderr, removed when done. Nothing is shown if stderr is no terminal."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    shown = sys.stderr.isatty()
+    # A bar that refreshes itself has a thread, also where it is not shown.
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown, auto_refresh=shown)
 
 
 def heading(text: str) -> Text:

@@ -1,5 +1,5 @@
-# The kernels: each file that includes kernels/dispatch.h is compiled once for each target (a set of instructions), which
-# native/kernels/dispatch.h explains. In double AVX2's version serves AVX-512, too: it takes 1.06 times as long (rms_norm
+# The kernels: each file that includes kernels/simd/dispatch.h is compiled once for each target (a set of instructions), which
+# native/kernels/simd/dispatch.h explains. In double AVX2's version serves AVX-512, too: it takes 1.06 times as long (rms_norm
 # and its gradient, 16x1024 to 1024x1024; 1.3 times at worst). So it is a pass of its own.
 #
 #    pass         target    Highway's name     floats doubles
@@ -31,7 +31,7 @@ endif()
 set(KERNEL_SOURCES)
 set(TEMPLATE_SOURCES) # those with kernels that are templates: the others have no part in double
 foreach(source ${ENGINE_SOURCES})
-  file(STRINGS ${source} is_kernel REGEX "^#include \"kernels/dispatch.h\"")
+  file(STRINGS ${source} is_kernel REGEX "^#include \"kernels/simd/dispatch.h\"")
   file(STRINGS ${source} is_template REGEX "^DESCEND_(KERNEL|ROW_)")
   if(is_kernel)
     list(APPEND KERNEL_SOURCES ${source})

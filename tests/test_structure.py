@@ -135,6 +135,41 @@ def native_graph(files: dict[str, str]) -> dict[str, set[str]]:
     return {name: others - {name} for name, others in graph.items()}
 
 
+# The folders of native/: each may include files of those named here, and of those that they may include.
+FAMILIES = [f"kernels/{name}" for name in ("elements", "groups", "limits", "nsa", "rotary", "scores")]
+FOLDERS = {
+    "runtime": [],
+    "kernels/simd": ["runtime"],
+    "kernels/schedule": ["kernels/simd"],
+    "kernels/rows": ["kernels/schedule"],
+    **{family: ["kernels/rows"] for family in FAMILIES},
+    "kernels": FAMILIES,  # an operator's file
+    "tensor": ["kernels"],
+    "operators": ["tensor"],
+    "capi": ["operators"],
+    "bindings": ["operators"],
+    "torch": ["bindings"],
+    "npu": ["torch"],
+}
+
+
+def test_native_folders_include_only_folders_below_them():
+    root = ROOT / "native"
+    below: dict[str, set[str]] = {}
+    for folder, named in FOLDERS.items():
+        below[folder] = {folder}.union(*(below[name] for name in named))
+    wrong = [
+        f"{path.relative_to(root)} includes {name}"
+        for folder, allowed in below.items()
+        for path in (root / folder).glob("*.*")
+        for name in INCLUDE.findall(path.read_text(encoding="utf-8"))
+        if (root / name).exists() and str(Path(name).parent) not in allowed
+    ]
+    assert not wrong
+    written = {str(path.parent.relative_to(root)) for path in root.rglob("*.h")}
+    assert written <= set(FOLDERS)
+
+
 def test_native_files_depend_on_each_other_in_circles_nowhere():
     root = ROOT / "native"
     files = {

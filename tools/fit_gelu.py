@@ -1,4 +1,4 @@
-"""Makes the coefficients of NormalTail in native/kernels/gelu-inl.h: ``python tools/fit_gelu.py [--write]``.
+"""Makes the coefficients of NormalTail in native/kernels/simd/gelu-inl.h: ``python tools/fit_gelu.py [--write]``.
 
 Without ``--write`` it prints them. It needs NumPy, and mpmath, which comes with PyTorch, and takes five seconds.
 

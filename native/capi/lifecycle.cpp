@@ -13,7 +13,7 @@
 #include "capi/settings.h"
 #include "capi/state.h"
 #include "descend.h"
-#include "kernels/isa.h"
+#include "kernels/simd/isa.h"
 #include "runtime/memory.h"
 #include "runtime/parallel.h"
 #include "runtime/product.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aclnn/acl_meta.h"
-#include "kernels/convert.h"
+#include "kernels/rows/convert.h"
 
 using namespace descend;
 using namespace descend::capi;

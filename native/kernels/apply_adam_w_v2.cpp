@@ -12,8 +12,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/dispatch.h"
-#include "kernels/elements-inl.h"
+#include "kernels/elements/elements-inl.h"
+#include "kernels/simd/dispatch.h"
 #include "runtime/fp_environment.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,7 +1,7 @@
 // A step of AdamW on elements: var, m, v, [the largest v,] grad in; var, m, v[, the largest v] out.
 #pragma once
 
-#include "kernels/elements.h"
+#include "kernels/elements/elements.h"
 
 namespace descend::kernels {
 

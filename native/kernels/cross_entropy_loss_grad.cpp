@@ -2,11 +2,11 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/dispatch.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/scores-inl.h"
-#include "kernels/spread-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/rows/spread-inl.h"
+#include "kernels/scores/cross_entropy.h"
+#include "kernels/scores/scores-inl.h"
+#include "kernels/simd/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

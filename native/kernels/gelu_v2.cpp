@@ -1,7 +1,7 @@
 // GELU, x times the normal distribution's function of x, by erf or by tanh.
-#include "kernels/dispatch.h"
-#include "kernels/elements-inl.h"
-#include "kernels/gelu-inl.h"
+#include "kernels/elements/elements-inl.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/gelu-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -1,6 +1,6 @@
-#include "kernels/dispatch.h"
 #include "kernels/group_norm_grad.h"
 #include "kernels/groups/gradient-inl.h"
+#include "kernels/simd/dispatch.h"
 
 namespace descend::kernels::DESCEND_TARGET {
 

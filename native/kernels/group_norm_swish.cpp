@@ -4,11 +4,11 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/dispatch.h"
-#include "kernels/moments.h"
-#include "kernels/norm_finish-inl.h"
 #include "kernels/rows/engine.h"
+#include "kernels/rows/moments.h"
+#include "kernels/rows/norm_finish-inl.h"
 #include "kernels/rows/stretches-inl.h"
+#include "kernels/simd/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

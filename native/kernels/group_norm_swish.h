@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "kernels/element.h"
-#include "kernels/group_cut.h"
+#include "kernels/groups/group_cut.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

@@ -1,10 +1,10 @@
 #include <limits>
 
-#include "kernels/dispatch.h"
-#include "kernels/moments.h"
-#include "kernels/norm_finish-inl.h"
+#include "kernels/rows/moments.h"
+#include "kernels/rows/norm_finish-inl.h"
 #include "kernels/rows/operator.h"
 #include "kernels/rows/shared-inl.h"
+#include "kernels/simd/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -1,9 +1,9 @@
 // Log softmax of rows. A row is read from memory once: see scores-inl.h.
 #include "kernels/log_softmax.h"
 
-#include "kernels/dispatch.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/scores-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/scores/scores-inl.h"
+#include "kernels/simd/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

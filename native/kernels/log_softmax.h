@@ -1,7 +1,7 @@
 // Log softmax on a matrix of rows.
 #pragma once
 
-#include "kernels/element.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

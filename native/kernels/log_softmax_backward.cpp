@@ -1,10 +1,10 @@
 // The gradient of log softmax of rows.
 #include <limits>
 
-#include "kernels/dispatch.h"
-#include "kernels/exp-inl.h"
 #include "kernels/rows/operator.h"
 #include "kernels/rows/shared-inl.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

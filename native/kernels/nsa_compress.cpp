@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "kernels/cut.h"
-#include "kernels/dispatch.h"
-#include "kernels/nsa_tokens-inl.h"
-#include "kernels/stores.h"
+#include "kernels/nsa/nsa_tokens-inl.h"
+#include "kernels/schedule/cut.h"
+#include "kernels/schedule/stores.h"
+#include "kernels/simd/dispatch.h"
 #include "runtime/parallel.h"
 
 namespace descend::kernels {

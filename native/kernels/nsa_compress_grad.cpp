@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cut.h"
-#include "kernels/dispatch.h"
-#include "kernels/fold_rows-inl.h"
-#include "kernels/nsa_heads-inl.h"
-#include "kernels/pack-inl.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/stores.h"
+#include "kernels/nsa/nsa_heads-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/schedule/cut.h"
+#include "kernels/schedule/stores.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/fold_rows-inl.h"
+#include "kernels/simd/pack-inl.h"
 #include "runtime/parallel.h"
 
 namespace descend::kernels {

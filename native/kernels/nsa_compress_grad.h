@@ -1,8 +1,8 @@
 // Backward of NSA compression: windows of tokens, each reduced to one by a weight for every position and head.
 #pragma once
 
-#include "kernels/element.h"
-#include "kernels/windows.h"
+#include "kernels/nsa/windows.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

@@ -1,7 +1,7 @@
-#include "kernels/dispatch.h"
-#include "kernels/norm_finish-inl.h"
+#include "kernels/rows/norm_finish-inl.h"
 #include "kernels/rows/operator.h"
 #include "kernels/rows/shared-inl.h"
+#include "kernels/simd/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -1,7 +1,7 @@
 // Rotary position embedding: each row's pairs turned by their own angles. And turned back, as the gradient of x is.
-#include "kernels/dispatch.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/rotary-inl.h"
+#include "kernels/rotary/rotary-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/simd/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -1,10 +1,10 @@
 // The gradients of rotary position embedding: dx, dy turned back; dcos and dsin, sums over what cos and sin serve.
-#include "kernels/convert.h"
-#include "kernels/dispatch.h"
-#include "kernels/doubles-inl.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/rotary_grad-inl.h"
-#include "kernels/sum_columns-inl.h"
+#include "kernels/rotary/rotary_grad-inl.h"
+#include "kernels/rows/convert.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/rows/sum_columns-inl.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/doubles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

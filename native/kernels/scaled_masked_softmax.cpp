@@ -5,10 +5,10 @@
 #include <limits>
 #include <numbers>
 
-#include "kernels/dispatch.h"
-#include "kernels/exp-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/shared-inl.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

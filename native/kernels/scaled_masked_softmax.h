@@ -1,8 +1,8 @@
 // Scaled, masked softmax on a matrix of rows.
 #pragma once
 
-#include "kernels/element.h"
-#include "kernels/mask_rows.h"
+#include "kernels/rows/mask_rows.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/dispatch.h"
-#include "kernels/doubles-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/shared-inl.h"
-#include "kernels/softmax_range.h"
+#include "kernels/rows/softmax_range.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/doubles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

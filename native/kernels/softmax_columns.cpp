@@ -9,14 +9,14 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/convert.h"
-#include "kernels/dispatch.h"
-#include "kernels/doubles-inl.h"
-#include "kernels/log-inl.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/run_rows.h"
-#include "kernels/softmax_range.h"
-#include "kernels/spread-inl.h"
+#include "kernels/rows/convert.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/rows/run_rows.h"
+#include "kernels/rows/softmax_range.h"
+#include "kernels/rows/spread-inl.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/doubles-inl.h"
+#include "kernels/simd/log-inl.h"
 
 namespace descend::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // Softmax and log softmax along a dimension that others lie behind, and their gradients: what a call is.
 #pragma once
 
-#include "kernels/element.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

@@ -1,7 +1,7 @@
 // SwiGLU: a * sigmoid(a) * b, of the two halves a and b of each row.
-#include "kernels/dispatch.h"
-#include "kernels/elements-inl.h"
-#include "kernels/sigmoid-inl.h"
+#include "kernels/elements/elements-inl.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/sigmoid-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

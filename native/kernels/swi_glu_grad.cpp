@@ -1,7 +1,7 @@
 // The gradient of SwiGLU, a * sigmoid(a) * b: that of a, dy * b times the slope of a * sigmoid(a), and that of b.
-#include "kernels/dispatch.h"
-#include "kernels/elements-inl.h"
-#include "kernels/sigmoid-inl.h"
+#include "kernels/elements/elements-inl.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/sigmoid-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

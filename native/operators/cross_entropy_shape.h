@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/cross_entropy.h"
+#include "kernels/scores/cross_entropy.h"
 #include "operators/operator.h"
 #include "operators/staging.h"
 

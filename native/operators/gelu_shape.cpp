@@ -1,6 +1,6 @@
 #include "operators/gelu_shape.h"
 
-#include "kernels/row_grid.h"
+#include "kernels/rows/row_grid.h"
 
 namespace descend {
 

@@ -1,7 +1,7 @@
 // What GELU and its gradient share: products, dtypes, shapes and staging.
 #pragma once
 
-#include "kernels/elements.h"
+#include "kernels/elements/elements.h"
 #include "operators/staging.h"
 
 namespace descend {

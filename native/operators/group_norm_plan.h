@@ -1,7 +1,7 @@
 // The plans of group norm and of its gradient, with swish and without.
 #pragma once
 
-#include "kernels/group_cut.h"
+#include "kernels/groups/group_cut.h"
 #include "operators/plan.h"
 
 namespace descend {

@@ -2,7 +2,7 @@
 // products.
 #pragma once
 
-#include "kernels/group_cut.h"
+#include "kernels/groups/group_cut.h"
 #include "operators/operator.h"
 
 namespace descend {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/convert.h"
+#include "kernels/rows/convert.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 

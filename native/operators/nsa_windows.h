@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/windows.h"
+#include "kernels/nsa/windows.h"
 #include "operators/operator.h"
 
 namespace descend {

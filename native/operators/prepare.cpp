@@ -6,7 +6,7 @@
 #include <bit>
 #include <limits>
 
-#include "kernels/isa.h"
+#include "kernels/simd/isa.h"
 #include "runtime/fp_environment.h"
 #include "runtime/memory.h"
 #include "runtime/thread_count.h"

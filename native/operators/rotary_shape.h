@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "kernels/rotary.h"
+#include "kernels/rotary/rotary.h"
 #include "operators/operator.h"
 #include "operators/staging.h"
 

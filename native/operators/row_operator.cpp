@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/convert.h"
+#include "kernels/rows/convert.h"
 
 namespace descend {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "kernels/mask_rows.h"
+#include "kernels/rows/mask_rows.h"
 #include "operators/operator.h"
 #include "operators/plan.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/convert.h"
+#include "kernels/rows/convert.h"
 #include "operators/operator.h"
 #include "operators/plan.h"
 

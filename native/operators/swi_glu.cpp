@@ -1,5 +1,5 @@
 // aclnnSwiGlu: contract and plan.
-#include "kernels/elements.h"
+#include "kernels/elements/elements.h"
 #include "operators/staging.h"
 #include "operators/swi_glu_shape.h"
 

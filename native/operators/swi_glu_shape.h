@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/simd/element.h"
 #include "operators/operator.h"
 
 namespace descend {

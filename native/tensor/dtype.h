@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "kernels/element.h"
+#include "kernels/simd/element.h"
 
 namespace descend {
 

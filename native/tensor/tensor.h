@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/convert.h"
+#include "kernels/rows/convert.h"
 #include "runtime/status.h"
 #include "tensor/dims.h"
 #include "tensor/dtype.h"

@@ -7,12 +7,12 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/doubles-inl.h"
 #include "kernels/groups/long_channels-inl.h"
 #include "kernels/groups/short_channels-inl.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/stores.h"
-#include "kernels/sum_columns-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/rows/sum_columns-inl.h"
+#include "kernels/schedule/stores.h"
+#include "kernels/simd/doubles-inl.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 

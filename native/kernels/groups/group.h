@@ -9,7 +9,7 @@
 
 #include "hwy/base.h"
 #include "kernels/groups/problem.h"
-#include "kernels/tame.h"
+#include "kernels/rows/tame.h"
 
 namespace descend::kernels {
 

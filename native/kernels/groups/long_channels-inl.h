@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/doubles-inl.h"
-#include "kernels/fold_rows-inl.h"
 #include "kernels/groups/group.h"
-#include "kernels/pack-inl.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/stores.h"
-#include "kernels/swish-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/schedule/stores.h"
+#include "kernels/simd/doubles-inl.h"
+#include "kernels/simd/fold_rows-inl.h"
+#include "kernels/simd/pack-inl.h"
+#include "kernels/simd/swish-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -1,8 +1,8 @@
 // What the gradient of group norm, or of group norm + swish, is computed of, and where its results go.
 #pragma once
 
-#include "kernels/element.h"
-#include "kernels/group_cut.h"
+#include "kernels/groups/group_cut.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/doubles-inl.h"
 #include "kernels/groups/group.h"
-#include "kernels/prefetch-inl.h"
-#include "kernels/spread-inl.h"
-#include "kernels/sum_columns-inl.h"
-#include "kernels/swish-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/rows/spread-inl.h"
+#include "kernels/rows/sum_columns-inl.h"
+#include "kernels/simd/doubles-inl.h"
+#include "kernels/simd/swish-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -1,10 +1,10 @@
 // Parameters and sums of columns.
 #pragma once
 
-#include "kernels/pack-inl.h"
-#include "kernels/prefetch-inl.h"
 #include "kernels/rows/engine.h"
-#include "kernels/sum_columns-inl.h"
+#include "kernels/rows/prefetch-inl.h"
+#include "kernels/rows/sum_columns-inl.h"
+#include "kernels/simd/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/convert.h"
-#include "kernels/cut.h"
-#include "kernels/stores.h"
+#include "kernels/rows/convert.h"
+#include "kernels/schedule/cut.h"
+#include "kernels/schedule/stores.h"
 #include "runtime/fp_environment.h"
 #include "runtime/parallel.h"
 

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/element.h"
-#include "kernels/mask_rows.h"
+#include "kernels/rows/mask_rows.h"
 #include "kernels/rows/tile.h"
 #include "kernels/schedule/rows.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

@@ -16,11 +16,11 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/doubles-inl.h"
-#include "kernels/prefetch-inl.h"
+#include "kernels/rows/prefetch-inl.h"
 #include "kernels/rows/results-inl.h"
-#include "kernels/spread-inl.h"
-#include "kernels/stage-inl.h"
+#include "kernels/rows/spread-inl.h"
+#include "kernels/rows/stage-inl.h"
+#include "kernels/simd/doubles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

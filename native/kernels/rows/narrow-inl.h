@@ -2,12 +2,12 @@
 // results of a row stay in one lane.
 #pragma once
 
-#include "kernels/doubles-inl.h"
-#include "kernels/mask-inl.h"
-#include "kernels/prefetch-inl.h"
 #include "kernels/rows/columns-inl.h"
+#include "kernels/rows/prefetch-inl.h"
 #include "kernels/rows/results-inl.h"
-#include "kernels/spread-inl.h"
+#include "kernels/rows/spread-inl.h"
+#include "kernels/simd/doubles-inl.h"
+#include "kernels/simd/mask-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -5,10 +5,10 @@
 
 #include "kernels/rows/engine.h"
 
-// A function template `name` that runs a gradient on rows of T, in all versions (kernels/dispatch.h). It stands outside
-// any namespace, behind Program in HWY_NAMESPACE and the plain functions exact_sums and exact_map in DESCEND_TARGET.
-// Whoever runs the operator declares it: template <class T> void name(const RowProblem<Wide<T>>& problem, void*
-// scratch). What follows are further members of RowOperator.
+// A function template `name` that runs a gradient on rows of T, in all versions (kernels/simd/dispatch.h). It stands
+// outside any namespace, behind Program in HWY_NAMESPACE and the plain functions exact_sums and exact_map in
+// DESCEND_TARGET. Whoever runs the operator declares it: template <class T> void name(const RowProblem<Wide<T>>&
+// problem, void* scratch). What follows are further members of RowOperator.
 #define DESCEND_ROW_GRADIENT(name, Program, ...)                                             \
   DESCEND_ROW_KERNEL(name, {                                                                 \
     static const RowOperator<Wide<T>> op{.kernels = Program::template kernels<T>(),          \

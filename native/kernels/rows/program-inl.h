@@ -23,8 +23,8 @@
 //                                             none, and write them to a last argument
 #pragma once
 
-#include "kernels/pack-inl.h"
 #include "kernels/rows/engine.h"
+#include "kernels/simd/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

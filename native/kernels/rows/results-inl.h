@@ -1,9 +1,9 @@
 // The second pass over rows, and both passes in step: see sums-inl.h, which says what a program is.
 #pragma once
 
-#include "kernels/mask-inl.h"
-#include "kernels/prefetch-inl.h"
+#include "kernels/rows/prefetch-inl.h"
 #include "kernels/rows/sums-inl.h"
+#include "kernels/simd/mask-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

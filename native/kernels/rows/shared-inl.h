@@ -1,8 +1,8 @@
 // Few rows with many columns: the threads share some rows, each taking blocks of columns.
 #pragma once
 
+#include "kernels/rows/sum_columns-inl.h"
 #include "kernels/rows/walk-inl.h"
-#include "kernels/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -10,10 +10,10 @@
 //   activate(swish, v, are_finite)    that step, of several vectors; are_finite(k): whether v[k]'s parameters are
 #pragma once
 
-#include "kernels/doubles-inl.h"
-#include "kernels/prefetch-inl.h"
+#include "kernels/rows/prefetch-inl.h"
 #include "kernels/rows/shared-inl.h"
-#include "kernels/swish-inl.h"
+#include "kernels/simd/doubles-inl.h"
+#include "kernels/simd/swish-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -1,12 +1,12 @@
 // The sums of a tile's rows: of long ones in runs, of short ones several at a time.
 #pragma once
 
-#include "kernels/doubles-inl.h"
-#include "kernels/fold_rows-inl.h"
-#include "kernels/pack-inl.h"
-#include "kernels/prefetch-inl.h"
+#include "kernels/rows/prefetch-inl.h"
 #include "kernels/rows/program-inl.h"
-#include "kernels/spread-inl.h"
+#include "kernels/rows/spread-inl.h"
+#include "kernels/simd/doubles-inl.h"
+#include "kernels/simd/fold_rows-inl.h"
+#include "kernels/simd/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cut.h"
-#include "kernels/element.h"
-#include "kernels/mask_rows.h"
+#include "kernels/rows/mask_rows.h"
+#include "kernels/schedule/cut.h"
 #include "kernels/schedule/rows.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

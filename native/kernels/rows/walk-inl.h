@@ -1,14 +1,14 @@
 // How one thread walks over rows, with the loops of an operator: tile by tile, as the schedule says.
 #pragma once
 
-#include "kernels/prefetch-inl.h"
 #include "kernels/rows/columns-inl.h"
 #include "kernels/rows/engine.h"
 #include "kernels/rows/kept-inl.h"
 #include "kernels/rows/narrow-inl.h"
+#include "kernels/rows/prefetch-inl.h"
 #include "kernels/rows/results-inl.h"
-#include "kernels/stage-inl.h"
-#include "kernels/sum_columns-inl.h"
+#include "kernels/rows/stage-inl.h"
+#include "kernels/rows/sum_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {

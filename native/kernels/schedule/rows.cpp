@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cut.h"
-#include "kernels/stores.h"
+#include "kernels/schedule/cut.h"
+#include "kernels/schedule/stores.h"
 #include "runtime/parallel.h"
 
 namespace descend::kernels {

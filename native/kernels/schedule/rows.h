@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/element.h"
+#include "kernels/simd/element.h"
 
 namespace descend::kernels {
 

@@ -19,7 +19,7 @@ from descend.npu.composed import (  # noqa: E402  # noqa: E402
     sync_batch_norm,
 )
 from descend.npu.composed.refusal import RefusedError  # noqa: E402
-from descend.npu.composed.table import TABLE, functions, markdown  # noqa: E402
+from descend.npu.composed.table import OTHERS, TABLE, functions, kind_of, markdown  # noqa: E402
 
 Tensor = Any
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -590,6 +590,10 @@ def test_table_names_what_there_is() -> None:
         )
         derived = row.gradient.startswith(("by ", "none"))
         assert derived or all(name in row.kernels for name in row.gradient.split(", ")), row.operator
+
+
+def test_each_operator_is_of_a_kind() -> None:
+    assert [row.operator for row in TABLE if kind_of(row) == OTHERS] == []
 
 
 def test_docs_have_the_table() -> None:

@@ -537,6 +537,141 @@ TABLE = (
         ("torch_npu.npu_moe_finalize_routing",),
     ),
     Composed(
+        "npu_iou",
+        "box_overlaps",
+        ("npu_iou", "npu_ptiou"),
+        "none",
+        "in float32, rounded once; boxes are wider by 0.01, as on an Atlas A2",
+        "boxes of other than 4 numbers; a mode other than 0 and 1",
+        ("torch_npu.npu_iou", "torch_npu.npu_ptiou"),
+    ),
+    Composed(
+        "npu_giou",
+        "box_overlaps",
+        ("npu_giou", "npu_giou_backward"),
+        "npu_giou_backward",
+        "in float32, rounded once",
+        "trans False; is_cross; mode 1",
+        ("torch_npu.npu_giou",),
+    ),
+    Composed(
+        "npu_diou",
+        "box_overlaps",
+        ("npu_diou", "npu_diou_backward"),
+        "npu_diou_backward",
+        "in float32, rounded once",
+        "gradients with trans False, is_cross or mode 1",
+        ("torch_npu.npu_diou",),
+    ),
+    Composed(
+        "npu_ciou",
+        "box_overlaps",
+        ("_npu_ciou", "npu_ciou_backward"),
+        "npu_ciou_backward",
+        "in float32, rounded once; the weight alpha is a constant for the gradient",
+        "gradients with trans False, is_cross or mode 1",
+        ("torch_npu.npu_ciou",),
+    ),
+    Composed(
+        "npu_bounding_box_encode",
+        "box_codes",
+        ("npu_bounding_box_encode", "npu_bounding_box_decode"),
+        "none",
+        "in float32, rounded once; a box from 3 to 5 is 3 wide",
+        "boxes of other than 4 numbers",
+        ("torch_npu.npu_bounding_box_encode", "torch_npu.npu_bounding_box_decode"),
+    ),
+    Composed(
+        "npu_yolo_boxes_encode",
+        "box_codes",
+        ("npu_yolo_boxes_encode",),
+        "none",
+        "in float32, rounded once",
+        "a stride that is not int32",
+        ("torch_npu.npu_yolo_boxes_encode",),
+    ),
+    Composed(
+        "npu_rotated_box_encode",
+        "box_codes",
+        ("npu_rotated_box_encode", "npu_rotated_box_decode"),
+        "none",
+        "in float32, rounded once",
+        "boxes of other than 5 numbers",
+        ("op-plugin's test_rotated_box.py",),
+    ),
+    Composed(
+        "npu_anchor_response_flags",
+        "box_codes",
+        ("npu_anchor_response_flags",),
+        "none",
+        "a division and an assignment; centres outside the map count for the cell at its edge",
+        "strides and sizes below 1",
+        ("torch_npu.npu_anchor_response_flags",),
+    ),
+    Composed(
+        "npu_grid_assign_positive",
+        "box_codes",
+        ("npu_grid_assign_positive",),
+        "none",
+        "comparisons and assignments, box by box",
+        "shapes that do not fit",
+        ("torch_npu.npu_grid_assign_positive",),
+    ),
+    Composed(
+        "npu_nms_v4",
+        "suppression",
+        ("npu_nms_v4",),
+        "none",
+        "box by box, in float32; of equal scores the first",
+        "boxes of other than 4 numbers",
+        ("torch_npu.npu_nms_v4",),
+    ),
+    Composed(
+        "npu_nms_with_mask",
+        "suppression",
+        ("npu_nms_with_mask",),
+        "none",
+        "box by box, in float32, in the order of the rows",
+        "rows of other than 5 or 8 numbers",
+        ("torch_npu.npu_nms_with_mask",),
+    ),
+    Composed(
+        "npu_batch_nms",
+        "suppression",
+        ("npu_batch_nms",),
+        "none",
+        "class by class and box by box, in float32; of equal scores the first",
+        "change_coordinate_frame; transpose_box",
+        ("torch_npu.npu_batch_nms",),
+    ),
+    Composed(
+        "npu_roi_align",
+        "roi",
+        ("npu_roi_align", "npu_roi_alignbk"),
+        "none: programs call npu_roi_alignbk, as torch_npu.contrib's ROIAlign does",
+        "embedding_bag of the map's pixels, in float32, rounded once",
+        "a roi_end_mode other than 0, 1 and 3; images that do not exist",
+        ("torch_npu.npu_roi_align",),
+    ),
+    Composed(
+        "npu_ps_roi_pooling",
+        "roi",
+        ("npu_ps_roi_pooling", "npu_ps_roi_pooling_backward"),
+        "npu_ps_roi_pooling_backward",
+        "products of matrices in float32, rounded once",
+        "channels other than output_dim * group_size^2; images that do not exist",
+        ("torch_npu.npu_ps_roi_pooling",),
+    ),
+    Composed(
+        "npu_deformable_conv2d",
+        "deformable",
+        ("npu_deformable_conv2d", "npu_deformable_conv2dbk"),
+        "npu_deformable_conv2dbk",
+        "gather, and a convolution, in float32; the result stays in float32",
+        "a kernel_size that is not that of weight",
+        ("torch_npu.npu_deformable_conv2d",),
+    ),
+    Composed(
         "npu_interleave_rope",
         "interleave_rope",
         ("npu_interleave_rope",),
@@ -580,13 +715,48 @@ def functions(row: Composed) -> Iterator[tuple[str, Callable[..., Any]]]:
         yield kernel, getattr(module, own, None) or getattr(module, name)
 
 
+KINDS = {
+    "Attention": (
+        *("fusion_attention", "ring_attention", "multi_head_attention", "nsa", "sparse_attention"),
+        *("lightning_indexer", "interleave_rope"),
+    ),
+    "Mixture of experts": ("gating", "routing", "moe", "moe_map"),
+    "Products of matrices": ("matmul", "grouped_matmul"),
+    "Products with a collective": ("communication",),
+    "Convolutions and norms": ("causal_conv", "sync_batch_norm"),
+    "Activations and dropout": ("activations", "dropout"),
+    "Losses and optimizers": ("npu_softmax_cross_entropy_with_logits", "linear_cross_entropy", "optimizer"),
+    "Hyper-connections": ("mhc",),
+    "Detection of objects": ("box_overlaps", "box_codes", "suppression", "roi", "deformable"),
+    "Shapes, copies, extremes": ("shapes", "plain"),
+}
+"""What operators are for, in the order of docs/npu-operators.md: operators, and modules for all others of theirs."""
+OTHERS = "Others"
+
+
+def kind_of(row: Composed) -> str:
+    """What an operator is for."""
+    for name in (row.operator, row.module):
+        for title, names in KINDS.items():
+            if name in names:
+                return title
+    return OTHERS
+
+
 def markdown() -> str:
-    """The table as docs/npu-operators.md has it: ``python -m descend.npu.composed.table`` prints it."""
-    lines = ["| operator | gradient | how | refused | documents |", "| --- | --- | --- | --- | --- |"]
-    for row in TABLE:
-        cells = (f"`{row.operator}`", row.gradient, row.how, row.restrictions, ", ".join(row.documents))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    """The tables as docs/npu-operators.md has them: ``python -m descend.npu.composed.table`` prints them."""
+    lines = []
+    for title in (*KINDS, OTHERS):
+        rows = [row for row in TABLE if kind_of(row) == title]
+        if not rows:
+            continue
+        lines += [f"### {title}", "", "| operator | gradient | how | refused | documents |"]
+        lines.append("| --- | --- | --- | --- | --- |")
+        for row in sorted(rows, key=lambda row: row.operator.lower().lstrip("_")):
+            cells = (f"`{row.operator}`", row.gradient, row.how, row.restrictions, ", ".join(row.documents))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines[:-1])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, cast
 
 import torch
@@ -88,16 +89,23 @@ class AdamW(torch.optim.AdamW):
             most: list[Tensor] = []
             counts: list[Tensor] = []
             self._init_group(group, params, grads, first, second, most, counts)
-            for i, p in enumerate(params):
-                maximum = most[i] if group["amsgrad"] else None
-                tensors = [_plain(t, p) for t in (p, first[i], second[i], maximum, grads[i])]
-                run(*tensors, counts[i].to(tensors[0].device), *numbers, group["amsgrad"], group["maximize"])
-                counts[i] += 1
+            done = 0
+            try:
+                for p, *state, count in zip(params, first, second, most or repeat(None), grads, counts, strict=False):
+                    tensors = [p, *state]
+                    if hasattr(p, "to_local") or p.is_complex():
+                        tensors = [_plain(t, p) for t in tensors]
+                    step = count if p.is_cpu else count.to(p.device)
+                    run(*tensors, step, *numbers, group["amsgrad"], group["maximize"])
+                    done += 1
+            finally:
+                if done:  # all at once, and a tensor of 1: one by one, or the number 1, takes a fifth of a short step
+                    torch._foreach_add_(counts[:done], torch.ones((), device=counts[0].device), alpha=1.0)
         return loss
 
 
 def _plain(tensor: Any, p: Any) -> Any:
-    """What the kernel changes: of a DTensor this process's part, of complex numbers their parts."""
+    """What the kernel changes where p is a DTensor, this process's part, or where it is complex, its parts."""
     if tensor is None:
         return None
     if hasattr(tensor, "to_local"):

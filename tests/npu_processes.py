@@ -270,6 +270,8 @@ def trainings(rank: int, size: int) -> None:
         fully_shard(layer, mesh=mesh)
     ways = {
         "DDP": DistributedDataParallel(model()),
+        "DDP, compiled": torch.compile(DistributedDataParallel(model())),
+        "DDP of a compiled module": DistributedDataParallel(torch.compile(model())),
         "FSDP": FullyShardedDataParallel(model(), device_id=torch.device("npu", rank), use_orig_params=True),
         "fully_shard": sharded,
     }

@@ -1,4 +1,4 @@
-"""torchair without CANN's graph engine: it can be imported, and says what is missing when a graph is to be compiled.
+"""torchair without CANN's graph engine: it can be imported. `descend.npu.compiling` runs its graphs.
 
 MindSpeed imports torchair for its operators' graph form, also where it trains without graphs.
 """
@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import NoReturn
 
-_SENTENCE = "torchair compiles graphs by CANN's graph engine, which is not here: run the model without torch.compile."
+_SENTENCE = "this part of torchair needs CANN's graph engine, which is not here."
 
 
 class _Graph:

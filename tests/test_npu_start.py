@@ -23,7 +23,8 @@ if not sys.platform.startswith("linux"):
 LOOKS = """
 import ctypes, os, sys, types
 sys.modules["descend.npu.kernels"] = types.SimpleNamespace(install=lambda: None, wait_for_graphs=None)
-sys.modules["descend.npu.composer"] = types.SimpleNamespace(install=lambda: None)
+for name in ("composer", "compiling", "graphs"):
+    sys.modules[f"descend.npu.{name}"] = types.SimpleNamespace(install=lambda: None)
 for name in ("libhccl.so", "libascendcl.so", "libacl_op_compiler.so", "libge_runner.so", "libgraph.so",
              "libacl_tdt_channel.so", "libopapi.so"):
     library = ctypes.CDLL(name)

@@ -49,6 +49,12 @@ def kernels() -> list[str]:
 PYTORCHS = kernels()
 
 
+def are_pytorchs() -> bool:
+    """Whether PyTorch's own kernels are back, or those of the stable interface stay because Python has other threads,
+    such as those that torch.compile leaves."""
+    return kernels() == PYTORCHS or (overriding._form() is stable and stable._has_other_threads())
+
+
 @pytest.fixture(autouse=True, params=["C++", "stable"])
 def _restored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """With the kernels for this release of PyTorch, and with those for its stable interface."""
@@ -60,6 +66,7 @@ def _restored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(overriding, "_form", lambda: stable)
     assert kernels() == PYTORCHS
     yield
+    monkeypatch.setattr(stable, "_has_other_threads", lambda: False)  # those that torch.compile left call no norm now
     descend.torch.disable()
     end = time.monotonic() + 60  # a thread is counted until it is gone, which is some time after join() returns
     while kernels() != PYTORCHS and time.monotonic() < end:
@@ -73,6 +80,26 @@ def test_kernels_of_the_stable_interface_are_not_registered_before_it_is_found()
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "RuntimeError: PyTorch's stable interface was not found" in ended.stderr
+
+
+def test_kernels_of_the_stable_interface_stay_while_python_has_other_threads():
+    program = """
+import threading, torch
+from descend.torch import disable, enabled, overriding, stable
+def kernels(): return torch._C._dispatch_dump_table("aten::rms_norm")
+pytorchs, leave = kernels(), threading.Event()
+overriding._form = lambda: stable
+thread = threading.Thread(target=leave.wait, args=(60,))
+with enabled():
+    thread.start()
+assert kernels() != pytorchs
+assert "MulBackward0" in str(torch.nn.functional.rms_norm(torch.ones(2, 3, requires_grad=True), (3,)).grad_fn)
+leave.set()
+thread.join()
+disable()
+assert kernels() == pytorchs
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def is_stable() -> bool:
@@ -145,7 +172,7 @@ def test_enable_and_disable():
     assert is_on()
     descend.torch.disable()
     assert not is_on()
-    assert kernels() == PYTORCHS
+    assert are_pytorchs()
 
 
 def test_blocks_are_nested_and_end_by_exceptions():
@@ -227,7 +254,8 @@ def test_other_threads_may_compute_meanwhile():
 
 
 def test_a_thread_s_first_call_may_meet_a_change():
-    """The kernel that it is about to call is removed, and must not be freed."""
+    """Removed while such a thread looked it up, a kernel of the stable interface got another's data, about once in a
+    million changes: the process ended."""
     x, weight = torch.randn(5, 40), torch.randn(40)
     expected = F.rms_norm(x, (40,), weight)
     stop, results = threading.Event(), []
@@ -262,7 +290,7 @@ def test_a_forked_child_has_the_setting_of_its_parent():
     if child == 0:
         good = is_on() and torch.equal(F.layer_norm(x, (64,)), expected)
         descend.torch.disable()
-        good = good and kernels() == PYTORCHS
+        good = good and are_pytorchs()
         with descend.torch.enabled():
             good = good and is_on()
         os._exit(0 if good else 1)

@@ -61,6 +61,8 @@ def disable() -> None:
     """Undoes `enable`, however often that was called: PyTorch's own kernels are called again. Else does nothing.
 
     Blocks of `enabled` that are open keep Descend until they end. Gradients of what was computed before are right.
+    Where Descend was not built for this PyTorch, as in a wheel, its kernels stay while Python has other threads, and
+    pass each call on to PyTorch's: to take them out meanwhile would not be safe. A later call takes them out.
     """
     global _asked
     with _lock:

@@ -8,8 +8,8 @@ has what surrounds them: when RMS norm is one operator, and what computes the ca
 from __future__ import annotations
 
 import ctypes
+import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -30,17 +30,6 @@ _computes = False  # while Descend is on
 _libraries: list[torch.library.Library] = []  # while kernels are registered
 _kept: list[torch.library.Library] = []  # for good: a gradient may be computed when it is off again
 _theirs: dict[str, Callable[..., Any]] = {}
-_OURS = (  # the kernels that are registered, by operator and dispatch key
-    ("rms_norm", "AutogradCPU"),
-    ("_fused_rms_norm", "AutogradCPU"),
-    ("_fused_rms_norm", "Functionalize"),
-    ("_fused_rms_norm", "CPU"),
-    ("native_layer_norm", "CPU"),
-    ("native_layer_norm_backward", "CPU"),
-)
-# Those that were removed, so that PyTorch does not free them yet: a thread may have looked one up, and wait for
-# Python's lock to call it. It gets the lock long before so many more are removed.
-_removed: deque[list[Callable[..., Any]]] = deque(maxlen=1000)
 
 
 @cache
@@ -61,15 +50,15 @@ def available() -> bool:
 def override_norms(on: bool) -> None:
     """Puts the engine's kernels in the place of PyTorch's for norms on the CPU, or PyTorch's back.
 
-    It is not safe to change PyTorch's table of kernels while other threads read it. So kernels stay while there are
-    other threads that have called one, and pass calls on to PyTorch. A thread that calls one for the first time is not
-    known; the kernel that it looked up may be removed, but is not freed.
+    It is not safe to take a kernel out of PyTorch's table while another thread looks it up: the thread may find one
+    kernel's function and the other's data. So kernels stay while Python has other threads, or while there are others
+    that have called one, and pass calls on to PyTorch. To put them in is safe: PyTorch's kernels have no data.
     """
     global _computes
     _computes = on
     if not on:
-        if _libraries and _native.compute_norms(False):
-            _removed.append([_kernel_of(*kernel) for kernel in _OURS])
+        no_other_called = _native.compute_norms(False)
+        if _libraries and no_other_called and not _has_other_threads():
             _libraries.clear()
             _native.override_norms(False)
         return
@@ -88,6 +77,10 @@ def override_norms(on: bool) -> None:
     library.impl("rms_norm", whole, "AutogradCPU", with_keyset=True)
     library.impl("_fused_rms_norm", _theirs["_fused_rms_norm"], "Functionalize", with_keyset=True)
     _libraries.append(library)
+
+
+def _has_other_threads() -> bool:
+    return threading.active_count() > 1
 
 
 def _prepare() -> None:

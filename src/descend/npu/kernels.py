@@ -101,7 +101,7 @@ def _first_then(row: Composed, kernel: str) -> Callable[..., Any]:
     """What computes an operator, imported when it is first called: most programs call few of them."""
     schema = rules.operator(kernel if "::" in kernel else f"npu::{kernel}")._schema
     by_autograd = row.gradient != "none" and not row.gradient.startswith("none:")
-    named_so = enumerate(argument.name for argument in schema.arguments)
+    named_so = enumerate(argument.name if "Tensor" in str(argument.type) else "" for argument in schema.arguments)
     gradients = [(i, name) for i, name in named_so if by_autograd and _OF_RESULTS.fullmatch(name)]
 
     @functools.cache

@@ -349,7 +349,7 @@ def test_grouped_matmul_refuses() -> None:
         tensors = {"x": [x], "weight": [w]} | {name: changed.pop(name) for name in ("x", "weight") if name in changed}
         refused(words, grouped_matmul.npu_grouped_matmul, tensors["x"], tensors["weight"], **{**call, **changed})
 
-    sentence("scale is given, but must be None", scale=[torch.ones(5)])
+    sentence("x is torch.float32, but must be int8", scale=[torch.ones(5)])
     sentence("act_type is 1, but must be 0", act_type=1)
     sentence("x_dtype is 290", x_dtype=290)
     sentence("group_type is None, but must be -1, 0 or 2", group_type=None)
@@ -359,7 +359,7 @@ def test_grouped_matmul_refuses() -> None:
     sentence("group_list is of length 3", group_list=torch.tensor([1, 2, 4]))
     sentence("group_list is [2, 5], but ends within the 4 rows", group_list=torch.tensor([2, 5]))
     sentence("group_list is [3, 2], but gives no group fewer", group_list=torch.tensor([3, 2]))
-    sentence("x is torch.int8", x=[x.to(torch.int8)])
+    sentence("scale is None, but must be given where x is quantised", x=[x.to(torch.int8)])
     sentence("weight of group 0 is of shape [4, 5]", weight=[torch.randn(2, 4, 5)])
     sentence("bias is for 1 groups, but must be for 2", bias=[torch.randn(5)])
 

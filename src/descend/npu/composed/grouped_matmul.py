@@ -1,4 +1,4 @@
-"""npu_grouped_matmul without quantization: y[i] = x[i] @ weight[i] + bias[i], for each group i.
+"""npu_grouped_matmul: y[i] = x[i] @ weight[i] + bias[i], for each group i. Quantised: `quant_grouped_matmul`.
 
 | group_type | x | weight | y |
 | --- | --- | --- | --- |
@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from descend.npu.composed import quant_grouped_matmul
 from descend.npu.composed.arithmetic import INTEGERS, check_alike, check_float, wide
 from descend.npu.composed.refusal import refuse, refuse_quantized
+from descend.npu.composed.scaled_products import QUANTISED
 
 OPERATOR = "npu_grouped_matmul"
 List = Sequence[Tensor]
@@ -52,14 +54,23 @@ def npu_grouped_matmul(
 ) -> list[Tensor]:
     """See the module. ``group_list`` has the ends of the groups, or for group_list_type 1 their sizes."""
     refuse_quantized(
-        OPERATOR, scale=scale, offset=offset, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset,
-        per_token_scale=per_token_scale, activation_input=activation_input,
-        activation_quant_scale=activation_quant_scale, activation_quant_offset=activation_quant_offset,
+        OPERATOR, offset=offset, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset,
+        activation_input=activation_input, activation_quant_scale=activation_quant_scale,
+        activation_quant_offset=activation_quant_offset,
     )  # fmt: skip
+    if scale or (x and x[0].dtype in QUANTISED):
+        if act_type:
+            refuse(OPERATOR, "act_type", act_type, "must be 0: an activation is not served")
+        return quant_grouped_matmul.grouped(
+            x, weight, bias, scale, per_token_scale, _ends(group_list, group_list_type or 0),
+            _kind(x, group_list, group_type), split_item or 0, output_dtype, x_dtype, weight_dtype, scale_dtype,
+            per_token_scale_dtype,
+        )  # fmt: skip
+    refuse_quantized(OPERATOR, per_token_scale=per_token_scale)
     dtypes = {"x_dtype": x_dtype, "weight_dtype": weight_dtype, "scale_dtype": scale_dtype}
     for name, number in {**dtypes, "per_token_scale_dtype": per_token_scale_dtype}.items():
         if number is not None:
-            refuse(OPERATOR, name, number, "must be None: what is quantized is not served")
+            refuse(OPERATOR, name, number, "must be None where x is not quantised")
     split = split_item or 0
     _check(x, weight, bias, split, act_type or 0)
     ends = _ends(group_list, group_list_type or 0)

@@ -32,7 +32,16 @@ class Composed:
     documents: tuple[str, ...]
 
 
-GROUPED = "quantization, activations, group_list_type 2; group_type 2 with bias"
+GROUPED = "antiquant_scale, activations, group_list_type 2; group_type 2 with bias"
+
+
+MX_REFUSED = "dtypes other than float16 and bfloat16"
+
+
+def _quant(
+    operator: str, module: str, how: str, restrictions: str, *documents: str, more: tuple[str, ...] = ()
+) -> Composed:
+    return Composed(operator, module, (operator, *more), "none", how, restrictions, documents)
 
 
 def _mc2(operator: str, how: str, restrictions: str) -> Composed:
@@ -153,7 +162,7 @@ TABLE = (
         "grouped_matmul",
         ("npu_grouped_matmul", "npu_grouped_matmul.List"),
         "by PyTorch's autograd (torch_npu has none)",
-        "one matrix product for each group in float32, rounded once",
+        "one matrix product for each group in float32, rounded once; quantised ones as npu_quant_matmul",
         GROUPED,
         ("torch_npu.npu_grouped_matmul", "aclnnGroupedMatmulV5"),
     ),
@@ -165,6 +174,123 @@ TABLE = (
         "one matrix product for each group in float32, added to what is there",
         "a group_type other than 2; x that is not transposed",
         ("op-plugin's test_npu_grouped_matmul_add.py",),
+    ),
+    _quant(
+        "npu_dynamic_mx_quant",
+        "mx_quant",
+        "scales are powers of two, exactly as documented; numbers are rounded to the nearest, or by round_mode",
+        "a dst_type other than float8 and float4; dst_type_max without scale_alg 2",
+        "aclnnDynamicMxQuantV3",
+    ),
+    _quant(
+        "npu_dynamic_mx_quant_with_dual_axis",
+        "mx_quant",
+        "as npu_dynamic_mx_quant along two dimensions",
+        MX_REFUSED,
+        "aclnnDynamicMxQuantWithDualAxisV2",
+    ),
+    _quant(
+        "npu_dynamic_block_mx_quant",
+        "mx_quant",
+        "as npu_dynamic_mx_quant in blocks of 32 x 32",
+        f"{MX_REFUSED}; scale_alg 1",
+        "aclnnDynamicBlockMxQuant",
+    ),
+    _quant(
+        "npu_grouped_dynamic_mx_quant",
+        "mx_quant",
+        "as npu_dynamic_mx_quant within groups of rows; scales of no block are 0",
+        f"{MX_REFUSED}; groups that do not end with the rows of x",
+        "aclnnGroupedDynamicMxQuantV2",
+    ),
+    _quant(
+        "npu_anti_mx_quant",
+        "mx_quant",
+        "products in float32, rounded once",
+        "scales of another shape",
+        "aclnnAntiMxQuant",
+    ),
+    _quant(
+        "npu_dynamic_quant",
+        "quantize",
+        "in float32, rounded once to the nearest even; the largest number instead of a larger one",
+        "dtypes other than float16 and bfloat16; dst_type_max without hifloat8",
+        "torch_npu.npu_dynamic_quant",
+        "aclnnDynamicQuantV4",
+    ),
+    _quant(
+        "npu_dynamic_quant_asymmetric",
+        "quantize",
+        "as npu_dynamic_quant",
+        "as npu_dynamic_quant",
+        "torch_npu.npu_dynamic_quant_asymmetric",
+        "aclnnDynamicQuantV4",
+    ),
+    _quant(
+        "npu_dynamic_block_quant",
+        "quantize",
+        "as npu_dynamic_quant, in blocks",
+        "blocks of undocumented sizes; a round_mode that does not go with dst_type",
+        "torch_npu.npu_dynamic_block_quant",
+        "aclnnDynamicBlockQuantV2",
+    ),
+    _quant(
+        "npu_grouped_dynamic_block_quant",
+        "quantize",
+        "as npu_dynamic_block_quant within groups of rows; scales of no block are 0",
+        "as npu_dynamic_block_quant; group_list_type 1",
+        "torch_npu.npu_grouped_dynamic_block_quant",
+        "aclnnGroupedDynamicBlockQuantV2",
+    ),
+    _quant(
+        "npu_quantize",
+        "quantize",
+        "as npu_dynamic_quant",
+        "a dtype other than int8, uint8, int32, int4, float8 and hifloat8",
+        "torch_npu.npu_quantize",
+        "aclnnQuantize",
+        "aclnnAscendQuantV3",
+    ),
+    _quant(
+        "npu_anti_quant",
+        "quantize",
+        "in float32, rounded once",
+        "scales that cannot be expanded",
+        "torch_npu.npu_anti_quant",
+        "aclnnAscendAntiQuant",
+    ),
+    _quant(
+        "npu_trans_quant_param",
+        "quantize",
+        "the documented bits",
+        "a scale that is not float32",
+        "torch_npu.npu_trans_quant_param",
+        "aclnnTransQuantParamV2",
+    ),
+    _quant(
+        "npu_quant_matmul",
+        "quant_matmul",
+        "integers exactly in int32, others in float32; then times the scales, rounded once",
+        "float8 with float4, int8 with int4; int4 with groups along K; y_scale",
+        "torch_npu.npu_quant_matmul",
+        "aclnnQuantMatmulV5",
+    ),
+    _quant(
+        "npu_add_quant_matmul_",
+        "quant_matmul",
+        "as npu_quant_matmul, added to what is there",
+        "scales other than of MX, or one number each for hifloat8",
+        "torch_npu.npu_add_quant_matmul_",
+        "aclnnQuantBatchMatmulInplaceAdd",
+        more=("npu_add_quant_matmul",),
+    ),
+    _quant(
+        "npu_add_quant_gmm_",
+        "quant_grouped_matmul",
+        "as npu_add_quant_matmul_, for each group of columns",
+        "as npu_add_quant_matmul_; group_sizes",
+        "op-plugin's test_quant_grouped_matmul_inplace_add.py",
+        more=("npu_add_quant_gmm",),
     ),
     _mc2("npu_all_gather_base_mm", "rows are gathered, then multiplied", "quantization; gather_index 1"),
     _mc2("npu_mm_reduce_scatter_base", "the product is reduced and scattered", "quantization; other sums"),
@@ -849,6 +975,8 @@ KINDS = {
     "Mixture of experts": ("gating", "routing", "init_routing", "moe", "moe_map"),
     "Products of matrices": ("matmul", "grouped_matmul"),
     "Products with a collective": ("communication",),
+    "Quantisation": ("mx_quant", "quantize"),
+    "Quantised products": ("quant_matmul", "quant_grouped_matmul"),
     "Convolutions and norms": ("convolutions", "causal_conv", "sync_batch_norm"),
     "Activations and dropout": ("activations", "dropout"),
     "Losses and optimizers": ("npu_softmax_cross_entropy_with_logits", "linear_cross_entropy", "optimizer"),

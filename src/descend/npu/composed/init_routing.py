@@ -62,7 +62,7 @@ def npu_moe_init_routing_v2(
     Only experts of ``active_expert_range``, by default all of ``expert_num``, get rows; the rows beyond them are 0.
     Rows are [T * K, H], or [``active_num``, H] if that is above 0 and less; in drop_pad_mode 1
     [experts, ``expert_capacity``, H], and a row for which its expert has no place is left out.
-    Places: row_idx_type 0, where each of the T * K went, -1 if nowhere; 1, which went there.
+    Places: row_idx_type 0, where each of the T * K went, -1 if nowhere; 1, which went there, then the others.
     Numbers by expert_tokens_num_type: 0, ends; 1, counts; 2, pairs of an expert and its count [``expert_num``, 2].
     """
     operator = "npu_moe_init_routing_v2"
@@ -91,7 +91,7 @@ def npu_moe_init_routing_v2(
         check_shape(operator, "scale", scale, [rows], "the rows of x")
     each, count = expert_idx.shape[1], expert_idx.numel()
     flat = expert_idx.flatten().long()
-    order = torch.where((flat >= begin) & (flat < end), flat, expert_num).argsort(stable=True)
+    order = torch.where(flat < begin, expert_num, flat).argsort(stable=True)
     counts = torch.bincount(flat[(flat >= begin) & (flat < end)] - begin, minlength=end - begin)
     used = int(counts.sum())
     numbers = _numbers(counts, expert_tokens_num_type, begin, expert_num)
@@ -109,7 +109,7 @@ def npu_moe_init_routing_v2(
             scales[targets] = scale[sources // each].float()
         return result.view(expert_num, expert_capacity, -1), places, numbers, scales
     if row_idx_type:
-        places[:used] = order[:used].int()
+        places = order.int()
     else:
         places[order[:used]] = torch.arange(used, dtype=torch.int32)
     size = min(active_num, count) if active_num > 0 else count

@@ -57,6 +57,11 @@ def _histc_of_floats() -> boxed.Kernel:
     return boxed.Kernel("aten::histc")
 
 
+def sim_exponential_(input: Tensor, lambd: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+    """torch_npu's exponential_, which is PyTorch's."""
+    return input.zero_() if lambd == float("inf") else input.exponential_(lambd, generator=generator)
+
+
 # --- the cells of LSTM and GRU: on every device but the CPU PyTorch computes them by fused operators ------------------
 
 
@@ -156,6 +161,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::native_dropout": native_dropout,
     "aten::_copy_from": copy_from,
     "aten::_copy_from_and_resize": copy_from_and_resize,
+    "npu::npu_sim_exponential_": sim_exponential_,
     "aten::histc": histc,
     "aten::histc.out": histc_out,
     "aten::_thnn_fused_lstm_cell": lstm_cell,

@@ -140,16 +140,13 @@ for name in ("acl.mdl", "acl.rt.malloc"):
     assert run(f"torch.ones(3).npu()\n{code}").splitlines() == lines
 
 
-def test_torchair_can_be_imported_and_compiles_nothing():
+def test_torchair_can_be_imported():
     code = """
 import sys, torchair
 from torchair import ge, register_fx_node_ge_converter
 print(ge.DataType.DT_FLOAT, hasattr(sys.modules["torchair.core._torchair"], "__wrapped__"))
-for backend in (torchair.get_npu_backend(), "npu"):
-    try: torch.compile(torch.square, backend=backend)(torch.ones(3).npu())
-    except Exception as e: print("which is not here: run the model without torch.compile." in str(e))
 """
-    assert run(code).splitlines()[-3:] == ["0 False", "True", "True"]
+    assert run(code).splitlines()[-1] == "0 False"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

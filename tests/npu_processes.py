@@ -235,6 +235,79 @@ def products_with_collectives(rank: int, size: int) -> None:
         torch_npu.npu_mm_all_reduce_base(mine, right, name, dequant_scale=offset)
 
 
+def quantised_products_with_collectives(rank: int, size: int) -> None:
+    """Each beside npu_quant_matmul of all processes' rows: MX, float8 and int8, one scale and one for each row."""
+    group = distributed.group.WORLD
+    assert group is not None
+    name = group._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
+    x = [torch.randn((4 * size, 96), generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(size)]
+    w = torch.randn((10, 96), generator=torch.Generator().manual_seed(99)).bfloat16().npu()
+    bias = torch.linspace(-1, 1, 10).npu()
+    mx, dynamic = torch_npu.npu_dynamic_mx_quant, torch_npu.npu_dynamic_quant
+    e8m0, e4m3 = torch_npu.float8_e8m0fnu, torch.float8_e4m3fn
+    of_mx = {"x1_scale_dtype": e8m0, "x2_scale_dtype": e8m0, "group_sizes": [1, 1, 32]}
+    for quantised, options in (
+        (lambda each: mx(each, dst_type=e4m3), of_mx),
+        (
+            lambda each: mx(each, dst_type=torch_npu.float4_e2m1fn_x2),
+            {**of_mx, "x1_dtype": torch_npu.float4_e2m1fn_x2, "x2_dtype": torch_npu.float4_e2m1fn_x2},
+        ),
+        (lambda each: dynamic(each, dst_type=e4m3), {}),
+        (lambda each: dynamic(each), {}),
+        (lambda each: torch_npu.npu_dynamic_block_quant(each, dst_type=e4m3, row_block_size=rows_of(each, w)), BLOCKS),
+    ):
+        parts = [quantised(each.npu()) for each in x]
+        right, scale = quantised(w)
+        right, scale = right.t(), scale.transpose(0, 1) if scale.dim() > 1 else scale
+        named = {"scale_dtype" if key == "x2_scale_dtype" else key: value for key, value in options.items()}
+        if "x1_scale_dtype" in named:
+            named["pertoken_scale_dtype"] = named.pop("x1_scale_dtype")
+        wanted = [
+            torch_npu.npu_quant_matmul(
+                codes, right, scale, pertoken_scale=own, bias=bias, output_dtype=torch.float32, **named
+            ).cpu()
+            for codes, own in parts
+        ]  # fmt: skip
+        codes, own = parts[rank]
+        call = (codes, right, name, size)
+        more = {"x1_scale": own, "x2_scale": scale, "bias": bias, "y_dtype": torch.float32, **options}
+        y, rows, nothing = torch_npu.npu_all_gather_quant_mm(*call, **more)
+        torch.testing.assert_close(y.cpu(), torch.cat(wanted), rtol=1e-5, atol=1e-4)
+        assert rows.dtype is codes.dtype
+        assert torch.equal(rows.cpu().view(torch.uint8), torch.cat([part[0].cpu().view(torch.uint8) for part in parts]))
+        assert nothing.numel() == 0
+        assert torch_npu.npu_all_gather_quant_mm(*call, **more, gather_output=False)[1].numel() == 0
+        y, nothing = torch_npu.npu_quant_mm_reduce_scatter(*call, **more)
+        torch.testing.assert_close(y.cpu(), torch.stack(wanted).sum(0).chunk(size)[rank], rtol=1e-5, atol=1e-4)
+        assert nothing.numel() == 0
+    one = torch.ones(1).npu()
+    codes = dynamic(x[rank].npu())[0]
+    short = codes if rank else codes[:2]
+    for function in (torch_npu.npu_all_gather_quant_mm, torch_npu.npu_quant_mm_reduce_scatter):
+        right = dynamic(w)[0].t()
+        given = {"x1_scale": one, "x2_scale": one, "y_dtype": torch.float32}
+        with pytest.raises(RuntimeError, match="of other shapes in process 1"):
+            function(short, right, name, size, **given)
+        with pytest.raises(RuntimeError, match="x1_scale is None, but must be given"):
+            function(codes, right, name, size, x2_scale=one, y_dtype=torch.float32)
+        with pytest.raises(RuntimeError, match="quant_scale is given"):
+            function(codes, right, name, size, **given, quant_scale=one)
+        with pytest.raises(RuntimeError, match="world_size is 9"):
+            function(codes, right, name, 9, **given)
+    with pytest.raises(RuntimeError, match="gather_index is 1"):
+        torch_npu.npu_all_gather_quant_mm(codes, right, name, size, gather_index=1)
+    with pytest.raises(RuntimeError, match="reduce_op is 'max'"):
+        torch_npu.npu_quant_mm_reduce_scatter(codes, right, name, size, reduce_op="max")
+
+
+BLOCKS = {"group_sizes": [1, 128, 128]}
+
+
+def rows_of(each: Tensor, weight: Tensor) -> int:
+    """The rows of a block: one of the left factor, 128 of the weight."""
+    return 128 if each is weight else 1
+
+
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).npu()
@@ -329,6 +402,7 @@ def main() -> None:
     torch.npu.set_device(rank)
     collectives(rank, size)
     products_with_collectives(rank, size)
+    quantised_products_with_collectives(rank, size)
     trainings(rank, size)
     distributed.destroy_process_group()
     print(f"process {rank} of {size}: all as in one", flush=True)

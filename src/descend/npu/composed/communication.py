@@ -45,7 +45,7 @@ def npu_all_gather_base_mm(
     """The product, and the gathered rows, which without gather_output are an empty tensor."""
     operator = "npu_all_gather_base_mm"
     _refuse(operator, options)
-    group = _group(operator, hcom, world_size)
+    group = process_group(operator, hcom, world_size)
     if gather_index != 0:
         refuse(operator, "gather_index", gather_index, "must be 0")
     _check(operator, {"input": input}, {"x2": x2}, bias)
@@ -68,9 +68,9 @@ def npu_mm_reduce_scatter_base(
     """This process's rows of the sum."""
     operator = "npu_mm_reduce_scatter_base"
     _refuse(operator, options, reduce_op)
-    group = _group(operator, hcom, world_size)
+    group = process_group(operator, hcom, world_size)
     _check(operator, {"input": input}, {"x2": x2}, bias)
-    _check_divides(operator, "input", input, 0, world_size)
+    check_divides(operator, "input", input, 0, world_size)
     product = _product(input, x2, bias)
     _check_everywhere(operator, "the product", product, group)
     result = product.new_empty(input.shape[0] // world_size, product.shape[1])
@@ -93,7 +93,7 @@ def npu_mm_all_reduce_base(
     """The sum; x1 has 2 or 3 dimensions."""
     operator = "npu_mm_all_reduce_base"
     _refuse(operator, options, reduce_op)
-    group = _group(operator, hcom)
+    group = process_group(operator, hcom)
     _check(operator, {"x1": x1}, {"x2": x2}, bias, dims=(2, 3))
     product = _product(x1, x2, bias)
     if x3 is not None:
@@ -121,12 +121,12 @@ def npu_all_to_all_matmul(
     x1 is [M, K], x2 [W * K, N].
     """
     operator = "npu_all_to_all_matmul"
-    group = _group(operator, hcom, world_size)
+    group = process_group(operator, hcom, world_size)
     _check_axes(operator, all2all_axes, [-2, -1])
     check_float(operator, x1=x1)
     if x1.dim() != 2:
         refuse(operator, "x1", f"of shape {list(x1.shape)}", "must have 2 dimensions")
-    _check_divides(operator, "x1", x1, 0, world_size)
+    check_divides(operator, "x1", x1, 0, world_size)
     # Of the factor that x1 becomes: a process that refused it later would leave the others waiting.
     _check(operator, {"x1": x1.new_empty(0, world_size * x1.shape[1])}, {"x2": x2}, bias)
     _check_everywhere(operator, "x1", x1, group)
@@ -148,10 +148,10 @@ def npu_matmul_all_to_all(
 ) -> Tensor:
     """[W * M, N / W]: this process's columns of all processes' products. x1 is [M, K], x2 [K, N]."""
     operator = "npu_matmul_all_to_all"
-    group = _group(operator, hcom, world_size)
+    group = process_group(operator, hcom, world_size)
     _check_axes(operator, all2all_axes, [-1, -2])
     _check(operator, {"x1": x1}, {"x2": x2}, bias)
-    _check_divides(operator, "x2", x2, 1, world_size)
+    check_divides(operator, "x2", x2, 1, world_size)
     product = _product(x1, x2, bias).to(x1.dtype)
     _check_everywhere(operator, "the product", product, group)
     columns = product.unflatten(1, (world_size, x2.shape[1] // world_size)).transpose(0, 1).contiguous()
@@ -174,7 +174,7 @@ def npu_alltoallv_gmm(
     """The products of the experts of this process, the shared expert's, and the rows that these experts got."""
     operator = "npu_alltoallv_gmm"
     shared, weights, experts = _experts(operator, gmm_x, gmm_weight, ep_world_size, send_counts, recv_counts, options)
-    group = _group(operator, hcom, ep_world_size, "ep_world_size")
+    group = process_group(operator, hcom, ep_world_size, "ep_world_size")
     _check_everywhere(operator, "gmm_weight", weights, group)
     _check_counts(operator, send_counts, recv_counts, experts, group)
     got = _exchanged(gmm_x, send_counts, recv_counts, experts, group)
@@ -196,7 +196,7 @@ def npu_gmm_alltoallv(
     """The products that all experts computed for this process, and the shared expert's."""
     operator = "npu_gmm_alltoallv"
     shared, weights, experts = _experts(operator, gmm_x, gmm_weight, ep_world_size, send_counts, recv_counts, options)
-    group = _group(operator, hcom, ep_world_size, "ep_world_size")
+    group = process_group(operator, hcom, ep_world_size, "ep_world_size")
     _check_everywhere(operator, "gmm_weight", weights, group)
     _check_counts(operator, send_counts, recv_counts, experts, group)
     order = _by_expert(ep_world_size, experts)
@@ -238,7 +238,8 @@ def _exchanged(rows: Tensor, send: Sequence[int], receive: Sequence[int], expert
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _group(operator: str, hcom: str, size: int | None = None, name: str = "world_size") -> Any:
+def process_group(operator: str, hcom: str, size: int | None = None, name: str = "world_size") -> Any:
+    """The group of this name, which must have this size."""
     c10d: Any = distributed.distributed_c10d
     try:
         group = c10d._resolve_process_group(hcom)
@@ -269,7 +270,7 @@ def _check(
         refuse(operator, "bias", f"of shape {list(bias.shape)}", f"must be of shape [{b.shape[1]}]")
 
 
-def _of_all(numbers: Sequence[int], group: Any) -> list[list[int]]:
+def numbers_of_all(numbers: Sequence[int], group: Any) -> list[list[int]]:
     """The numbers of each process, of which all have as many."""
     own = torch.tensor(numbers, dtype=torch.int64)
     every = own.new_empty(group.size() * len(own))
@@ -281,7 +282,7 @@ def _of_all(numbers: Sequence[int], group: Any) -> list[list[int]]:
 def _check_everywhere(operator: str, name: str, tensor: Tensor, group: Any) -> None:
     """Refuses, in every process, a tensor whose shape or dtype is not the same in all: gloo would end a process."""
     shape = [*tensor.shape, *[-1] * (3 - tensor.dim())]
-    every = _of_all([*shape, FLOATS.index(tensor.dtype)], group)
+    every = numbers_of_all([*shape, FLOATS.index(tensor.dtype)], group)
     for process, numbers in enumerate(every):
         if numbers != every[0]:
             got, first = (
@@ -293,7 +294,7 @@ def _check_everywhere(operator: str, name: str, tensor: Tensor, group: Any) -> N
 
 def _check_counts(operator: str, send: Sequence[int], receive: Sequence[int], experts: int, group: Any) -> None:
     """Refuses, in every process, counts by which one is to get other rows than another sends to it."""
-    every, size = _of_all([*send, *receive], group), group.size()
+    every, size = numbers_of_all([*send, *receive], group), group.size()
     for sender in range(size):
         for receiver in range(size):
             sent = every[sender][receiver * experts : (receiver + 1) * experts]
@@ -304,7 +305,8 @@ def _check_counts(operator: str, send: Sequence[int], receive: Sequence[int], ex
                 refuse(operator, "recv_counts", f"{got} in process {receiver} for process {sender}", other)
 
 
-def _check_divides(operator: str, name: str, tensor: Tensor, dim: int, size: int) -> None:
+def check_divides(operator: str, name: str, tensor: Tensor, dim: int, size: int) -> None:
+    """Refuses a tensor that cannot be cut along a dimension into so many parts."""
     if tensor.shape[dim] % size:
         refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have a multiple of {size} in dimension {dim}")
 

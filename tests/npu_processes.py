@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 
@@ -10,6 +11,7 @@ import torch
 import torch_npu
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -365,6 +367,52 @@ def trainings(rank: int, size: int) -> None:
     assert torch.allclose(result, whole(x), atol=1e-6)
 
 
+def graphs(rank: int, size: int) -> None:
+    """Captured collectives: by themselves, functional, and within a step of DDP."""
+    x, y = torch.ones(2, device="npu"), torch.zeros(2, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        y.copy_(x)
+        distributed.all_reduce(y, async_op=True).wait()
+        z = all_reduce(y, "sum", distributed.group.WORLD) + 1
+    assert y.tolist() == [0, 0]
+    x.fill_(rank + 1)
+    graph.replay()
+    total = size * (size + 1) / 2
+    assert y.tolist() == [total] * 2
+    assert z.tolist() == [total * size + 1] * 2
+
+    side = torch.npu.Stream()
+    with torch.npu.stream(side):
+        torch.manual_seed(0)
+        module = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).npu())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    random = torch.Generator().manual_seed(rank)
+    batches = [torch.randn(4, 8, generator=random).npu() for _ in range(3)]
+    given = batches[0].clone()
+
+    def step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = module(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with torch.npu.stream(side):
+        for _ in range(11):  # DDP arranges its buckets in the first steps
+            step(module, optimizer, given)
+    torch.npu.current_stream().wait_stream(side)
+    other = DistributedDataParallel(copy.deepcopy(module.module))
+    by = torch.optim.SGD(other.parameters(), lr=0.1)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        loss = step(module, optimizer, given)
+    for each in batches:
+        given.copy_(each)
+        graph.replay()
+        assert loss.item() == step(other, by, each).item()
+
+
 def groups_of_a_bound_device(rank: int, size: int) -> None:
     """Groups where init_process_group knew the device, for which PyTorch would split the group of all."""
     torch.npu.set_device(rank)
@@ -404,6 +452,7 @@ def main() -> None:
     products_with_collectives(rank, size)
     quantised_products_with_collectives(rank, size)
     trainings(rank, size)
+    graphs(rank, size)
     distributed.destroy_process_group()
     print(f"process {rank} of {size}: all as in one", flush=True)
 

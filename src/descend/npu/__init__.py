@@ -30,6 +30,7 @@ def after_load() -> None:
     importlib.import_module("descend.npu.composer").install()
     importlib.import_module("descend.npu.torchair").install()
     importlib.import_module("descend.npu.compiling").install()
+    importlib.import_module("descend.npu.graphs").install()
     importlib.import_module("descend.npu.interpreted_triton").install()
     sys.meta_path.append(_Acl())
     _npu_report.begin(kernels)

@@ -1,0 +1,189 @@
+"""Graphs of torch_npu (``torch.npu.NPUGraph``): a capture records PyTorch's operators, and a replay calls them again.
+
+A capture runs each operator once, on what the inputs hold at that time, so that its results have their shapes. What
+was there before the capture is put back at its end: memory, and the states of the generators. A replay reads and
+writes the same memory as the capture, and draws new random numbers.
+
+Operators are recorded where PyTorch dispatches them, by a mode, as that sees all of them: PyTorch's, torch_npu's, the
+program's own, and collectives. The threads that compute gradients inherit the mode. What does not pass there, such as
+a function of aclnn that a C++ extension calls by itself, is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from descend.npu.recording import CaptureError, Recording
+
+_NOT_CAPTURED = "Called NPUGraph::{} without a preceding successful capture."
+_TASKS = "captured operators cannot be updated here: capture the graph again."
+_CONDITIONS = "a graph cannot choose at its replay which operators run: that needs a processor."
+
+_capturing: list[tuple[Any, Recording]] = []  # one at most: captures follow one another
+
+
+def install() -> None:
+    """Puts recording in the place of the capture by CANN."""
+    torch_npu: Any = sys.modules["torch_npu"]
+    graphs, low = torch_npu.npu.graphs, torch_npu._C
+    for name, method in _METHODS.items():
+        setattr(graphs.NPUGraph, name, method)
+    graphs._npu_isCurrentStreamCapturing = low._npu_isCurrentStreamCapturing = is_capturing
+    for name in ("graph_task_group_begin", "graph_task_group_end", "graph_task_update_begin", "graph_task_update_end"):
+        setattr(graphs, f"_{name}", _refuse_tasks)
+    low._npu_synchronize = _refused_in_capture(low._npu_synchronize, "torch.npu.synchronize")
+    torch.accelerator.synchronize = _refused_in_capture(torch.accelerator.synchronize, "torch.accelerator.synchronize")
+    torch._tensor_str._str = _refused_in_capture(torch._tensor_str._str, "printing a tensor")
+    for kind in (torch_npu.npu.Stream, torch_npu.npu.Event):
+        kind.synchronize = _refused_in_capture(kind.synchronize, f"torch.npu.{kind.__name__}.synchronize")
+
+
+def is_capturing() -> bool:
+    """Whether what the current stream gets is recorded."""
+    return bool(_capturing) and _npu().current_stream() in _capturing[0][1].streams
+
+
+def refuse_unseen(what: str) -> None:
+    """Refuses work within a capture that no operator of PyTorch's has asked for: a replay would not repeat it."""
+    if _capturing and not _capturing[0][1].in_operator:
+        _capturing[0][1].refuse(f"{what} is called past PyTorch's dispatcher, so it cannot be captured.")
+
+
+def _npu() -> Any:
+    return torch.npu  # type: ignore[attr-defined]
+
+
+def _refuse_tasks(*_arguments: Any) -> Any:
+    raise NotImplementedError(f"Descend: {_TASKS}")
+
+
+def _refuse_conditions(*_arguments: Any) -> Any:
+    raise NotImplementedError(f"Descend: {_CONDITIONS}")
+
+
+def _refused_in_capture(theirs: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def synchronize(*args: Any, **named: Any) -> Any:
+        if is_capturing() and not _capturing[0][1].in_operator:
+            _capturing[0][1].refuse(f"{name} waits for the device, which is not permitted in a capture.")
+        return theirs(*args, **named)
+
+    return synchronize
+
+
+# --- methods of NPUGraph ----------------------------------------------------------------------------------------------
+
+
+def _capture_begin(self: Any, pool: Any = None, capture_error_mode: str = "global") -> None:
+    """Records operators from now on."""
+    if capture_error_mode not in ("global", "thread_local", "relaxed"):
+        raise RuntimeError(
+            "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
+        )
+    if getattr(self, "_descend", None) is not None:
+        raise RuntimeError(
+            "This NPUGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+        )
+    if _capturing:
+        raise RuntimeError("Descend: a capture is underway. Only one can be at a time.")
+    stream = _npu().current_stream()
+    if stream == _npu().default_stream():
+        raise RuntimeError(
+            "NPU graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
+            "the default stream.)"
+        )
+    recording = Recording(stream)
+    self._descend_pool = _npu().graph_pool_handle() if pool is None else pool
+    _capturing.append((self, recording))
+    recording.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _capture_end(self: Any) -> None:
+    """Ends the recording, and puts back what it changed."""
+    if not _capturing or _capturing[0][0] is not self:
+        raise RuntimeError("Descend: capture_end without a capture that this graph has begun.")
+    recording = _capturing[0][1]
+    try:
+        recording.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        with recording.operator():
+            recording.restore()
+    finally:
+        _capturing.clear()
+    if recording.refused:
+        if not isinstance(sys.exc_info()[1], CaptureError):  # else that error ends the capture, and says the same
+            raise CaptureError(f"Descend: the capture is invalid: {recording.refused}")
+        return
+    if _npu().current_stream() != recording.stream:
+        raise RuntimeError("Capture must end on the same stream it began on.")
+    self._descend = recording
+
+
+def _captured(self: Any, method: str) -> Recording:
+    recording: Recording | None = getattr(self, "_descend", None)
+    if recording is None:
+        raise RuntimeError(_NOT_CAPTURED.format(method))
+    return recording
+
+
+def _replay(self: Any) -> None:
+    """Runs the recorded operators again."""
+    recording = _captured(self, "replay")
+    if _capturing:
+        _capturing[0][1].refuse("a graph cannot be replayed within a capture.")
+    recording.replay()
+
+
+def _reset(self: Any) -> None:
+    """Forgets what was recorded, and lets its memory go."""
+    self._descend = None
+
+
+def _pool(self: Any) -> Any:
+    _captured(self, "pool")
+    return self._descend_pool
+
+
+def _debug_dump(self: Any, debug_path: str) -> None:
+    """Writes one line for each recorded operator. CANN writes another form."""
+    lines = _captured(self, "debug_dump").describe()
+    with open(debug_path, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def _super_kernel_optimize(self: Any, optimize_options: Any = None, debug_options: Any = None) -> None:
+    """Checks the options. There are no kernels to join."""
+    self._validate_options("optimize_options", optimize_options)
+    self._validate_options("debug_options", debug_options)
+    _captured(self, "super_kernel_optimize")
+
+
+def _register_generator_state(_self: Any, _generator: Any) -> None:
+    """Each generator's state is the recorded operator's own affair."""
+
+
+def _currently_capturing() -> Any:
+    if not _capturing:
+        raise RuntimeError(
+            "get_currently_capturing_graph() can be used only between capture_begin() and capture_end()."
+        )
+    return _capturing[0][0]
+
+
+_METHODS: dict[str, Any] = {
+    "capture_begin": _capture_begin,
+    "capture_end": _capture_end,
+    "replay": _replay,
+    "reset": _reset,
+    "pool": _pool,
+    "debug_dump": _debug_dump,
+    "super_kernel_optimize": _super_kernel_optimize,
+    "register_generator_state": _register_generator_state,
+    "get_currently_capturing_graph": staticmethod(_currently_capturing),
+    "begin_capture_to_if_node": _refuse_conditions,
+    "end_capture_to_conditional_node": _refuse_conditions,
+}

@@ -1,0 +1,269 @@
+"""Records the operators of a capture, and calls them again: what `descend.npu.graphs` makes graphs of."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from descend.npu import boxed
+
+_LIES = {
+    *("native_batch_norm", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_update_stats"),
+}
+"""Operators that write to their running_mean and running_var, though their schemas do not say so."""
+_COPIES = {"copy_", "_to_copy", "lift_fresh"}
+
+
+class CaptureError(RuntimeError):
+    """What a capture does not permit. It makes the capture invalid."""
+
+
+class _Call(NamedTuple):
+    """A recorded operator."""
+
+    function: Any
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    results: tuple[tuple[int, Tensor], ...]
+    """The new tensors among the results, and their places: a replay copies its own there."""
+
+
+class Recording(TorchDispatchMode):
+    """A mode that runs operators, and records those that touch the device."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.stream = stream
+        self.streams = {stream}
+        self.refused = ""
+        self.in_operator = False
+        self._calls: list[_Call] = []
+        self._new: dict[int, torch.UntypedStorage] = {}  # kept, so that no other storage gets the same number
+        self._before: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
+        self._lent: list[range] = []
+        """Memory of the device that a collective may give back as tensors of the CPU."""
+        self._generators = _states()
+        self._expected = dict(self._generators)
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raises, and makes the capture invalid."""
+        self.refused = self.refused or why
+        raise CaptureError(f"Descend: {why}")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator, and records it if it touches the device."""
+        kwargs = kwargs or {}
+        if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
+            return NotImplemented  # a tensor of another kind comes again as the tensors that it consists of
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            return self._run_higher(func, args, kwargs)
+        leaves = tree_leaves((args, kwargs))
+        given = [each for each in leaves if isinstance(each, Tensor)]
+        if not any(map(_is_npu, given)) and not _names_npu(kwargs.get("device")):
+            return func(*args, **kwargs)
+        self._check(func, args, kwargs, given)
+        written = [] if torch.Tag.inplace_view in func.tags else _written(func, args, kwargs)
+        for tensor in written:
+            self._keep(tensor)
+        for each in leaves:
+            if isinstance(each, torch.Generator):
+                self._generators.setdefault(each, _state(each))
+        if func.namespace == "c10d":
+            self._lent += (range(each.data_ptr(), each.data_ptr() + each.untyped_storage().nbytes()) for each in given)
+        held = self._hold(func, args, kwargs)
+        with self.operator():
+            results = func(*args, **kwargs)
+        self.streams.add(torch.npu.current_stream())  # type: ignore[attr-defined]
+        self._expected = _states()
+        new = self._find_new(tree_leaves(results), given)
+        if written or (new and not _is_empty(func)):
+            self._calls.append(_Call(func, *held, new))
+        return results
+
+    @contextlib.contextmanager
+    def operator(self) -> Iterator[None]:
+        """Within it the device is used for a recorded operator, or by the recording itself."""
+        before, self.in_operator = self.in_operator, True
+        try:
+            yield
+        finally:
+            self.in_operator = before
+
+    def restore(self) -> None:
+        """Puts back what was there before the capture."""
+        _wait()
+        for storage, content in self._before.values():
+            ctypes.memmove(storage.data_ptr(), content, len(content))
+        self._before.clear()
+        for generator, (seed, offset) in self._generators.items():
+            if generator.initial_seed() != seed:
+                self.refused = self.refused or "the seed of the device was changed in it."
+                generator.manual_seed(seed)
+            generator.set_offset(offset)
+
+    def replay(self) -> None:
+        """Calls the operators again, and has their results where the capture had its own."""
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._ExcludeDispatchKeyGuard(boxed.AUTOCAST),
+            torch._C.DisableTorchFunction(),
+            _disable_current_modes(),
+        ):
+            for call in self._calls:
+                results = [
+                    _waited_for(call.function, each) for each in tree_leaves(call.function(*call.args, **call.named))
+                ]
+                for i, place in call.results:
+                    result = results[i]
+                    if result.shape != place.shape:
+                        raise RuntimeError(
+                            f"Descend: {call.function} has given shape {list(result.shape)} at a replay, and "
+                            f"{list(place.shape)} at the capture."
+                        )
+                    place.copy_(result)
+
+    def describe(self) -> Iterator[str]:
+        """A line for each recorded operator: its name, and dtypes and shapes of its tensors."""
+        for call in self._calls:
+            tensors = [each for each in tree_leaves((call.args, call.named)) if isinstance(each, Tensor)]
+            shapes = (f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors)
+            yield " ".join((str(call.function), *shapes))
+
+    def _run_higher(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operator that takes functions, such as flex attention: its own operators are recorded."""
+        compute = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+        if compute is None or func in (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop):
+            self.refuse(f"{func} cannot be captured: which operators it runs is known at the replay alone.")
+        with self:
+            return compute(*args, **kwargs)
+
+    def _check(self, func: Any, args: Any, kwargs: Any, given: list[Tensor]) -> None:
+        """Refuses what is not permitted in a capture."""
+        name = _name(func)
+        if any(each.layout is not torch.strided for each in given):
+            self.refuse("sparse tensors cannot be captured.")
+        if torch.Tag.data_dependent_output in func.tags:
+            self.refuse(f"{func} brings values of the device to the CPU, which is not permitted in a capture.")
+        if torch.Tag.dynamic_output_shape in func.tags and not _has_known_shape(name, args, kwargs):
+            self.refuse(f"the shape of what {func} gives depends on values, which is not permitted in a capture.")
+        there = [each for each in given if not any(each.data_ptr() in lent for lent in self._lent)]
+        if name in _COPIES and not _copies_without_waiting(name, args, kwargs, there):
+            self.refuse(
+                "values are copied between the CPU and the device, which is not permitted in a capture, but for pinned "
+                "memory with non_blocking=True."
+            )
+        if _states() != self._expected:
+            self.refuse("the state of the device's random numbers was set in it, which a replay would not do.")
+
+    def _keep(self, tensor: Tensor) -> None:
+        """Remembers what is in memory that is older than the capture, and about to be written."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._new and storage._cdata not in self._before:
+            with self.operator():
+                _wait()
+            self._before[storage._cdata] = storage, ctypes.string_at(storage.data_ptr(), storage.nbytes())
+
+    def _hold(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments, for a replay. Tensors of the device stay in their memory, whatever becomes of the objects."""
+        copies = _name(func) in _COPIES
+
+        def hold(tensor: Tensor) -> Tensor:
+            stays = _is_npu(tensor) or (copies and tensor.dim())
+            return tensor.detach() if stays else tensor.clone()
+
+        held: tuple[Any, Any] = tree_map_only(Tensor, hold, (tuple(args), dict(kwargs)))
+        return held
+
+    def _find_new(self, results: list[Any], given: list[Tensor]) -> tuple[tuple[int, Tensor], ...]:
+        """The results that are in memory of their own, and their places."""
+        known = {tensor.untyped_storage()._cdata for tensor in given}
+        found = []
+        for i, each in enumerate(results):
+            if not isinstance(each, Tensor) or each.untyped_storage()._cdata in known:
+                continue
+            storage = each.untyped_storage()
+            self._new[storage._cdata] = storage
+            found.append((i, each.detach()))
+        return tuple(found)
+
+
+def _name(func: Any) -> str:
+    return str(func.__name__).partition(".")[0]
+
+
+def _names_npu(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "npu"
+
+
+def _copies_without_waiting(name: str, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
+    """Whether a copy stays on the device, or can be in a graph. A number that is copied to the device is no copy."""
+    if name == "lift_fresh":  # what torch.tensor(..., device="npu") has copied
+        return False
+    device = kwargs.get("device")
+    beside = [each for each in given if not _is_npu(each) and (name != "copy_" or each.dim())]
+    if not beside and (device is None or _names_npu(device)):
+        return True
+    without_waiting = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
+    return bool(without_waiting and beside and all(each.is_pinned() for each in beside))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors that an operator writes to."""
+    name = _name(func)
+    found = []
+    for i, argument in enumerate(func._schema.arguments):
+        said = argument.alias_info is not None and argument.alias_info.is_write
+        unsaid = func.namespace == "c10d" or (name in _LIES and argument.name.startswith("running_"))
+        if said or unsaid:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            found += [each for each in tree_leaves(value) if isinstance(each, Tensor)]
+    return found
+
+
+def _has_known_shape(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether an operator whose result may have any shape has one that follows from the arguments' shapes."""
+    if name in ("index", "_unsafe_index"):
+        return all(each is None or each.dtype not in (torch.bool, torch.uint8) for each in args[1])
+    return name == "repeat_interleave" and kwargs.get("output_size") is not None
+
+
+def _is_empty(func: Any) -> bool:
+    """Whether an operator gives memory without values."""
+    return func.namespace == "aten" and _name(func).startswith(("empty", "new_empty"))
+
+
+def _is_npu(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "npu"
+
+
+def _waited_for(function: Any, result: Any) -> Any:
+    """The result of a collective, once it is there; any other result at once."""
+    if function.namespace == "_c10d_functional":
+        return torch.ops._c10d_functional.wait_tensor(result)
+    if function.namespace == "c10d" and isinstance(result, torch.ScriptObject):
+        torch.distributed.Work.unbox(result).wait()
+    return result
+
+
+def _wait() -> None:
+    torch.npu.current_stream().synchronize()  # type: ignore[attr-defined]
+
+
+def _state(generator: torch.Generator) -> tuple[int, int]:
+    return generator.initial_seed(), generator.get_offset()
+
+
+def _states() -> dict[Any, tuple[int, int]]:
+    """Seeds and offsets of the devices' own generators."""
+    npu: Any = sys.modules["torch_npu"].npu
+    return {each: _state(each) for each in npu.default_generators}

@@ -1,0 +1,266 @@
+"""Graphs of torch_npu on device npu: what a capture records, what a replay computes, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+torch_npu = pytest.importorskip("torch_npu")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+npu: Any = torch_npu.npu
+
+
+@pytest.fixture(autouse=True)
+def on_the_default_stream() -> Iterator[None]:
+    """A capture that is invalid leaves its stream current, as on a processor."""
+    torch.manual_seed(0)
+    yield
+    assert not npu.is_current_stream_capturing()
+    npu.set_stream(npu.default_stream())
+    npu.synchronize()
+
+
+def captured(compute: Callable[[], Any]) -> tuple[Any, Any]:
+    """A graph, and what its capture returned."""
+    graph = npu.NPUGraph()
+    with npu.graph(graph):
+        assert npu.is_current_stream_capturing()
+        result = compute()
+    return graph, result
+
+
+def test_a_replay_reads_what_the_inputs_hold():
+    x = torch.zeros(3).npu()
+    graph, y = captured(lambda: x * 2 + 1)
+    address = y.data_ptr()
+    for value in (1, 5):
+        x.fill_(value)
+        graph.replay()
+        assert y.tolist() == [2 * value + 1] * 3
+    assert y.data_ptr() == address
+
+
+def test_a_capture_changes_nothing_that_was_there():
+    x, pinned = torch.zeros(3).npu(), torch.full((3,), 7.0, pin_memory=True)
+    batch_norm = nn.BatchNorm1d(3).npu()
+
+    def compute() -> Tensor:
+        x.add_(1)
+        x[1:] *= 2
+        batch_norm(torch.ones(2, 3, device="npu"))
+        pinned.copy_(x, non_blocking=True)
+        return x + 1
+
+    graph, y = captured(compute)
+    assert x.tolist() == [0, 0, 0]
+    assert pinned.tolist() == [7, 7, 7]
+    assert batch_norm.running_mean.tolist() == [0, 0, 0]
+    graph.replay()
+    npu.synchronize()
+    assert x.tolist() == pinned.tolist() == [1, 2, 2]
+    assert y.tolist() == [2, 3, 3]
+    torch.testing.assert_close(batch_norm.running_mean.cpu(), torch.full((3,), 0.1))
+
+
+def test_addresses_are_those_of_the_capture():
+    parameter = nn.Parameter(torch.ones(2).npu())
+    graph, y = captured(lambda: parameter * 3)
+    memory, parameter.data = parameter.data, torch.zeros(2).npu()
+    memory.fill_(5)
+    graph.replay()
+    assert y.tolist() == [15, 15]
+
+
+def test_random_numbers_are_those_of_eager():
+    x = torch.ones(64).npu()
+    torch.manual_seed(3)
+    expected = [F.dropout(x, 0.5) for _ in range(3)]
+    torch.manual_seed(3)
+    graph, y = captured(lambda: F.dropout(x, 0.5))
+    for each in expected:
+        graph.replay()
+        assert torch.equal(y, each)
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, capturable=True),
+    "fused AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_whole_step_of_training(name):
+    """PyTorch's example for CUDA graphs, beside the same steps without a graph."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 4)).npu()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    static_x, static_y = torch.randn(6, 8).npu(), torch.randn(6, 4).npu()
+
+    def step(module: nn.Module, by: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Tensor:
+        by.zero_grad(set_to_none=True)
+        loss = F.mse_loss(module(x), y)
+        loss.backward()
+        by.step()
+        return loss
+
+    side = npu.Stream()
+    side.wait_stream(npu.current_stream())
+    with npu.stream(side):
+        for _ in range(3):
+            step(model, optimizer, static_x, static_y)
+    npu.current_stream().wait_stream(side)
+    other = copy.deepcopy(model)
+    by = OPTIMIZERS[name](other.parameters())
+    by.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    graph, loss = captured(lambda: step(model, optimizer, static_x, static_y))
+    batches = [(torch.randn(6, 8).npu(), torch.randn(6, 4).npu()) for _ in range(3)]
+    torch.manual_seed(4)
+    found = []
+    for x, y in batches:
+        static_x.copy_(x)
+        static_y.copy_(y)
+        graph.replay()
+        found.append(loss.item())
+    torch.manual_seed(4)
+    assert found == [step(other, by, x, y).item() for x, y in batches]
+
+
+def test_make_graphed_callables():
+    def modules() -> tuple[nn.Module, nn.Module]:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU()).npu(), nn.Linear(8, 2).npu()
+
+    samples = (torch.randn(3, 4).npu().requires_grad_(),), (torch.randn(3, 8).npu().requires_grad_(),)
+    eager, graphed = modules(), npu.make_graphed_callables(modules(), samples)
+    for _ in range(2):
+        x = torch.randn(3, 4).npu()
+        found = []
+        for first, second in (eager, graphed):
+            given = x.clone().requires_grad_()
+            y = second(first(given).sin())
+            parameters = (*first.parameters(), *second.parameters())
+            found.append((y.detach(), *torch.autograd.grad(y.square().sum(), (given, *parameters))))
+            found[-1] = tuple(each.clone() for each in found[-1])
+        assert all(map(torch.equal, *found))
+    assert torch.equal(graphed[1].eval()(torch.ones(5, 8).npu()), eager[1](torch.ones(5, 8).npu()))
+
+
+def test_graphs_that_share_a_pool_and_a_stream_beside():
+    x, side = torch.ones(3).npu(), npu.Stream()
+    first, y = captured(lambda: x + 1)
+    second = npu.NPUGraph()
+    with npu.graph(second, pool=first.pool()):
+        side.wait_stream(npu.current_stream())
+        with npu.stream(side):
+            z = y * 2
+            assert npu.is_current_stream_capturing()
+        npu.current_stream().wait_stream(side)
+    assert second.pool() == first.pool()
+    x.fill_(4)
+    first.replay()
+    second.replay()
+    assert z.tolist() == [10, 10, 10]
+
+
+def test_operators_of_torch_npu_and_compiled_functions():
+    x, gamma = torch.randn(2, 4, 16).npu(), torch.ones(16).npu()
+    q = torch.randn(1, 2, 16, 16).npu().requires_grad_()
+    linear = nn.Linear(16, 4).npu()
+    compiled = torch.compile(linear)
+    compiled(x)
+
+    def compute() -> tuple[Tensor, ...]:
+        a = torch_npu.npu_fusion_attention(q, q, q, 2, "BNSD", scale=0.25)[0]
+        b = F.scaled_dot_product_attention(q, q, q)
+        normed = torch_npu.npu_rms_norm(x, gamma)[0]
+        return torch_npu.npu_swiglu(normed), F.softmax(x, -1), compiled(x), *torch.autograd.grad((a + b).sum(), q)
+
+    graph, results = captured(compute)
+    x.copy_(torch.randn(2, 4, 16))
+    q.data.copy_(torch.randn(1, 2, 16, 16))
+    graph.replay()
+    assert all(map(torch.equal, results, compute()))
+
+
+def recompute() -> None:
+    x = torch.ones(8, device="npu", requires_grad=True)
+    checkpoint(lambda x: F.dropout(x, 0.5), x, use_reentrant=False).sum().backward()
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "item": (lambda x: x.sum().item(), "brings values of the device to the CPU"),
+    "cpu": (lambda x: x.cpu(), "copied between the CPU and the device"),
+    "from the CPU": (lambda x: x.copy_(torch.ones(3)), "copied between the CPU and the device"),
+    "a new tensor": (lambda x: torch.ones(3).npu(), "copied between the CPU and the device"),
+    "torch.tensor": (lambda x: torch.tensor([1.0], device="npu"), "copied between the CPU and the device"),
+    "print": (str, "printing a tensor"),
+    "shape": (lambda x: x[x > 0], "the shape of what aten.index.Tensor gives"),
+    "synchronize": (lambda x: npu.synchronize(), "waits for the device"),
+    "of a stream": (lambda x: npu.current_stream().synchronize(), "waits for the device"),
+    "seed": (lambda x: (torch.manual_seed(5), torch.rand_like(x)), "random numbers was set"),
+    "recomputation": (lambda x: recompute(), "random numbers was set"),
+    "replay": (lambda x: captured_before().replay(), "cannot be replayed within a capture"),
+}
+_graphs: list[Any] = []
+
+
+def captured_before() -> Any:
+    """A graph from before."""
+    return _graphs[0]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_capture_does_not_permit(what):
+    x = torch.ones(3).npu()
+    _graphs[:] = [captured(lambda: x + 1)[0]]
+    call, sentence = REFUSED[what]
+    graph = npu.NPUGraph()
+
+    def capture() -> None:
+        with npu.graph(graph):
+            x.add_(1)
+            call(x)
+
+    def capture_on() -> None:
+        with npu.graph(npu.NPUGraph()), contextlib.suppress(RuntimeError):
+            call(x)
+
+    with pytest.raises(RuntimeError, match=sentence):
+        capture()
+    assert x.tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    with pytest.raises(RuntimeError, match="the capture is invalid: .*" + sentence):
+        capture_on()
+    assert captured(lambda: x + 1)[1].tolist() == [2, 2, 2]
+
+
+def test_wrong_calls():
+    x, graph = torch.ones(3).npu(), npu.NPUGraph()
+    with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
+        graph.capture_begin()
+    for method in (graph.replay, graph.pool):
+        with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+            method()
+    with npu.graph(graph):
+        y = x + 1
+        with pytest.raises(RuntimeError, match="a capture is underway"):
+            npu.NPUGraph().capture_begin()
+        with pytest.raises(NotImplementedError, match="captured operators cannot be updated"):
+            npu.graph_task_group_begin(npu.current_stream())
+    graph.replay()
+    assert y.tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="already owns a captured graph"), npu.stream(npu.Stream()):
+        graph.capture_begin()
+    graph.reset()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()

@@ -35,6 +35,11 @@ ACL_FUNC_VISIBILITY const char* descendGetIsa(void);
  * earlier. If aclInit was not called, nothing changes and this function returns 0. */
 ACL_FUNC_VISIBILITY int descendRefuseInChild(void);
 
+/* While refuse is not 0, every first phase in the calling thread fails, with a sentence that says why. Whoever records
+ * operators by himself, as Descend's graphs of torch_npu do, so refuses those that he would not see. Returns what was
+ * set before. */
+ACL_FUNC_VISIBILITY int descendRefuseInCapture(int refuse);
+
 #ifdef __cplusplus
 }
 #endif

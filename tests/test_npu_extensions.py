@@ -16,7 +16,7 @@ torch_npu = pytest.importorskip("torch_npu")
 
 from c_library import Library  # noqa: E402
 from descend import sdk  # noqa: E402
-from test_npu_composer import first, near, poisoned, second  # noqa: E402
+from test_npu_composer import first, near, poisoned, second, value  # noqa: E402
 
 NAME = "aclnnGroupedMatmulV4"
 INVALID = 161002
@@ -73,6 +73,21 @@ def test_all_errors_are_of_phase_1(lib: Extension) -> None:
     given["group_list"][1] = 6
     status, _ = first(lib, NAME, **given)
     assert (status, "ends within the 5 rows of x" in lib.sentence) == (INVALID, True)
+
+
+def test_a_call_in_a_capture_is_refused(lib: Extension) -> None:
+    """The graph would not repeat it. What PyTorch dispatches may call the same functions."""
+    given, _ = grouped(torch.randn(5, 3).npu(), [2, 5])
+    x, gamma = torch.ones(2, 16).npu(), torch.ones(16).npu()
+    with torch.npu.graph(torch.npu.NPUGraph()):
+        status, _ = first(lib, NAME, **given)
+        assert (status, "this thread captures a graph" in lib.sentence) == (361001, True)
+        own = [value(lib, "tensor", x), ctypes.c_int64(-1), value(lib, "tensor", x[:, :8])]
+        found = ctypes.c_uint64(), ctypes.c_void_p()
+        assert lib.aclnnSwiGluGetWorkspaceSize(*own, *map(ctypes.byref, found)) == 361001
+        torch_npu.npu_rms_norm(x, gamma)
+        torch_npu.npu_grouped_matmul([x], [torch.ones(16, 4, device="npu")], split_item=3, group_type=-1)
+    assert first(lib, NAME, **given)[0] == 0
 
 
 QUEUED = """

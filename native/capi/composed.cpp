@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "capi/capture.h"
 #include "capi/objects.h"
 #include "capi/operator_call.h"
 #include "descend_composer.h"
@@ -157,6 +158,7 @@ Status plan_composed_text(const char* function, std::string arguments, uint64_t*
   if (workspace_size == nullptr) return null_parameter("workspaceSize");
   if (executor == nullptr) return null_parameter("executor");
   if (Status status = require_no_refusal(); !status.ok()) return {Code::kRuntimeError, status.sentence};
+  DESCEND_RETURN_IF_ERROR(require_no_capture());
   // An extension of torch_npu must not be computed in phase 2. With its queue torch_npu may wait for phase 2 with the
   // lock held, and phase 2 would wait for the lock for ever. Without the queue torch_npu gives the lock away for phase
   // 2, and does not take it back after an error: the process would end.

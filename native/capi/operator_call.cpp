@@ -1,5 +1,7 @@
 #include "capi/operator_call.h"
 
+#include "capi/capture.h"
+
 namespace descend::capi {
 
 Status check_and_plan(Executor& made, const uint64_t* workspace_size, aclOpExecutor* const* executor) {
@@ -11,6 +13,7 @@ Status check_and_plan(Executor& made, const uint64_t* workspace_size, aclOpExecu
   if (executor == nullptr) return null("executor");
   if (Status status = current_product(&call.product); !status.ok()) return call.fail(status.code, status.sentence);
   if (Status status = require_no_refusal(); !status.ok()) return call.fail(Code::kRuntimeError, status.sentence);
+  if (Status status = require_no_capture(); !status.ok()) return call.fail(status.code, status.sentence);
   return made.prepare();
 }
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from descend import _cann, _npu_aclnn
-from descend.npu import boxed, graphs, record
+from descend.npu import boxed, record
 from descend.npu.composed.refusal import RefusedError
 
 NULL, INVALID, FAILED = 161001, 161002, 361001
@@ -97,7 +97,6 @@ def _serve(function: _npu_aclnn.Function, phase: int, arguments: Sequence[Value]
         if phase == 3:
             npu: Any = sys.modules["torch_npu"]
             npu.npu.current_stream().synchronize()  # it also waits for torch_npu's queue, without the lock of Python
-        graphs.refuse_unseen(function.name)
         outs = [named.pop(parameter.keyword) for parameter in function.parameters if parameter.is_out]
         with record.recording(function.name, named.items()), torch.no_grad():
             _write(function, outs, function.compute()(**named))

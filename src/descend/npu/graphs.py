@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from descend.npu.recording import CaptureError, Recording
+from descend.npu.recording import CaptureError, Recording, refuse_other_calls
 
 _NOT_CAPTURED = "Called NPUGraph::{} without a preceding successful capture."
 _TASKS = "captured operators cannot be updated here: capture the graph again."
@@ -46,12 +46,6 @@ def install() -> None:
 def is_capturing() -> bool:
     """Whether what the current stream gets is recorded."""
     return bool(_capturing) and _npu().current_stream() in _capturing[0][1].streams
-
-
-def refuse_unseen(what: str) -> None:
-    """Refuses work within a capture that no operator of PyTorch's has asked for: a replay would not repeat it."""
-    if _capturing and not _capturing[0][1].in_operator:
-        _capturing[0][1].refuse(f"{what} is called past PyTorch's dispatcher, so it cannot be captured.")
 
 
 def _npu() -> Any:
@@ -100,6 +94,7 @@ def _capture_begin(self: Any, pool: Any = None, capture_error_mode: str = "globa
     recording = Recording(stream)
     self._descend_pool = _npu().graph_pool_handle() if pool is None else pool
     _capturing.append((self, recording))
+    refuse_other_calls()(1)
     recording.__enter__()  # type: ignore[no-untyped-call]
 
 
@@ -113,6 +108,7 @@ def _capture_end(self: Any) -> None:
         with recording.operator():
             recording.restore()
     finally:
+        refuse_other_calls()(0)
         _capturing.clear()
     if recording.refused:
         if not isinstance(sys.exc_info()[1], CaptureError):  # else that error ends the capture, and says the same

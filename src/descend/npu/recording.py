@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from descend import _cann
 from descend.npu import boxed
 
 _LIES = {
@@ -20,6 +22,12 @@ _LIES = {
 }
 """Operators that write to their running_mean and running_var, though their schemas do not say so."""
 _COPIES = {"copy_", "_to_copy", "lift_fresh"}
+
+
+@functools.cache
+def refuse_other_calls() -> Any:
+    """descendRefuseInCapture: whether this thread may call functions of aclnn. A C++ extension may do so by itself."""
+    return _cann.library().descendRefuseInCapture
 
 
 class CaptureError(RuntimeError):
@@ -94,10 +102,12 @@ class Recording(TorchDispatchMode):
     def operator(self) -> Iterator[None]:
         """Within it the device is used for a recorded operator, or by the recording itself."""
         before, self.in_operator = self.in_operator, True
+        refused = refuse_other_calls()(0)
         try:
             yield
         finally:
             self.in_operator = before
+            refuse_other_calls()(refused)
 
     def restore(self) -> None:
         """Puts back what was there before the capture."""

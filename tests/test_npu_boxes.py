@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import box_codes, box_overlaps, deformable, roi, suppression  # noqa: E402
+from descend.npu.composed import box_codes, box_overlaps, deformable, roi, rotated_boxes, suppression  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any
@@ -353,6 +353,76 @@ def test_deformable_conv2d(dtype: Any, modulated: bool, parts: tuple[int, int]) 
         near(one, other, size=20.0)
 
 
+def turned(count: int, dtype: Any) -> Tensor:
+    return torch.cat(
+        (torch.rand(1, count, 2) * 4, torch.rand(1, count, 2) * 3 + 0.5, torch.rand(1, count, 1) * 360), -1
+    ).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_areas_of_turned_boxes(dtype: Any) -> None:
+    """Against the share of points that lie in both boxes, and for what is known exactly."""
+    a, b = turned(4, dtype), turned(3, dtype)
+    got = rotated_boxes.npu_rotated_overlaps(a, b)
+    grid = torch.cartesian_prod(*[(torch.arange(1000).double() + 0.5) / 100 - 3] * 2)
+
+    def inside(box: Tensor) -> Tensor:
+        x, y, w, h, angle = box.double()
+        c, s = torch.deg2rad(angle).cos(), torch.deg2rad(angle).sin()
+        dx, dy = grid[:, 0] - x, grid[:, 1] - y
+        return ((dx * c + dy * s).abs() < w / 2) & ((dy * c - dx * s).abs() < h / 2)
+
+    shares = torch.tensor([[float((inside(p) & inside(q)).sum()) / 1e4 for q in b[0]] for p in a[0]])
+    assert float((got[0].double() - shares).abs().max()) < 0.05
+    areas = a[0, :, 2:4].double().prod(-1)
+    near(rotated_boxes.npu_rotated_overlaps(a, a)[0].diagonal(), areas, size=4.0)
+    near(rotated_boxes.npu_rotated_iou(a, a)[0].diagonal(), torch.ones(4).double())
+    common = rotated_boxes.npu_rotated_overlaps(a.double(), b.double())[0]
+    own, its = areas.unsqueeze(1), b[0, :, 2:4].double().prod(-1)
+    near(rotated_boxes.npu_rotated_iou(a, b)[0], common / (own + its - common))
+    near(rotated_boxes.npu_rotated_iou(a, b, mode=1)[0], common / its)
+
+
+def test_turned_boxes_by_their_corners() -> None:
+    a, b = turned(5, torch.float64), turned(4, torch.float64)
+    cornered = [
+        torch.cat((t[..., :2] - t[..., 2:4] / 2, t[..., :2] + t[..., 2:4] / 2, -t[..., 4:]), -1) for t in (a, b)
+    ]
+    near(rotated_boxes.npu_rotated_overlaps(*cornered, True), rotated_boxes.npu_rotated_overlaps(a, b))
+    negative = a * torch.tensor([1.0, 1, -1, -1, 1]).double()
+    near(rotated_boxes.npu_rotated_overlaps(negative, b), rotated_boxes.npu_rotated_overlaps(a, b))
+    straight = torch.tensor([[[0.0, 0, 2, 2, 0], [1, 0, 2, 2, 90], [0, 0, 2, 2, 45], [9, 9, 1, 1, 0], [0, 0, 0, 2, 0]]])
+    octagon = 8 * (math.sqrt(2) - 1)
+    got = rotated_boxes.npu_rotated_overlaps(straight, straight)[0]
+    near(got[0], torch.tensor([4, 2, octagon, 0, 0]).double())
+    assert rotated_boxes.npu_rotated_iou(straight, straight)[0, 4].tolist() == [0.0] * 5
+
+
+def test_suppression_of_turned_boxes() -> None:
+    given, scores = turned(12, torch.float32)[0], torch.rand(12)
+    iou = rotated_boxes.npu_rotated_iou(given[None].double(), given[None].double())[0]
+    wanted: list[int] = []
+    for at in scores.argsort(descending=True).tolist():
+        if scores[at] > 0.2 and all(iou[at, other] <= 0.3 for other in wanted):
+            wanted.append(at)
+    which, count = rotated_boxes.npu_nms_rotated(given, scores, 0.3, 0.2)
+    assert which.tolist() == wanted
+    assert (count.tolist(), which.dtype, count.dtype) == ([len(wanted)], torch.int32, torch.int32)
+    assert rotated_boxes.npu_nms_rotated(given, scores, 0.3, 0.2, 2)[0].tolist() == wanted[:2]
+    refused("self is of shape [12, 4]", rotated_boxes.npu_nms_rotated, given[:, :4], scores, 0.3)
+    refused("scores is of shape [3]", rotated_boxes.npu_nms_rotated, given, scores[:3], 0.3)
+    refused("mode is 2", rotated_boxes.npu_nms_rotated, given, scores, 0.3, mode=2)
+    refused("query_boxes is of shape [12, 5]", rotated_boxes.npu_rotated_overlaps, given[None], given)
+    refused(
+        "is_cross, v_threshold and e_threshold is False, 0.0 and 0.0",
+        rotated_boxes.npu_rotated_iou,
+        given[None],
+        given[None],
+        is_cross=False,
+    )
+    refused("mode is 2", rotated_boxes.npu_rotated_iou, given[None], given[None], mode=2)
+
+
 def test_refusals_of_boxes() -> None:
     four, rows = torch.rand(4, 3), torch.rand(3, 4)
     refused("npu_iou: bboxes is of shape [4, 3]", box_overlaps.npu_iou, four, rows)
@@ -437,6 +507,9 @@ def test_detection_on_the_device() -> None:
         torch.ones(1, 4).double(), a.detach().cpu(), b.detach().cpu(), None, True, False
     )
     assert torch.equal(da.cpu(), wanted[0])
+    flat = torch.rand(1, 3, 5).npu()
+    assert npu.npu_rotated_overlaps(flat, flat).shape == npu.npu_rotated_iou(flat, flat).shape == (1, 3, 3)
+    assert npu.npu_nms_rotated(flat[0], flat[0, :, 0].contiguous(), 0.5)[1].shape == (1,)
     assert npu.npu_iou(a.T, b.T).shape == npu.npu_ptiou(a.T, b.T).shape == (4, 4)
     x = torch.randn(1, 8, 5, 5, dtype=torch.float64).npu().requires_grad_()
     rois = torch.tensor([0, 0.2, 0.3, 4, 3.5]).double().view(1, 5, 1).npu()

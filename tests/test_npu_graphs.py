@@ -71,6 +71,29 @@ def test_a_capture_changes_nothing_that_was_there():
     torch.testing.assert_close(batch_norm.running_mean.cpu(), torch.full((3,), 0.1))
 
 
+def test_values_that_go_to_the_cpu_without_waiting(capsys):
+    x = torch.ones(2).npu()
+
+    def compute() -> Tensor:
+        torch.ops.npu.print_npugraph_tensor(x, tensor_name="x")
+        return x.to("cpu", non_blocking=True)
+
+    graph, copied = captured(compute)
+    x.fill_(5)
+    graph.replay()
+    npu.synchronize()
+    assert copied.tolist() == [5, 5]
+    assert "x=tensor([5., 5.])" in capsys.readouterr().out
+
+
+def test_an_empty_tensor_is_no_copy():
+    x = torch.ones(3).npu()
+    graph, y = captured(lambda: torch.cat([torch.tensor([], device="npu"), x]))
+    x.fill_(2)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2]
+
+
 def test_addresses_are_those_of_the_capture():
     parameter = nn.Parameter(torch.ones(2).npu())
     graph, y = captured(lambda: parameter * 3)
@@ -206,6 +229,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "shape": (lambda x: x[x > 0], "the shape of what aten.index.Tensor gives"),
     "synchronize": (lambda x: npu.synchronize(), "waits for the device"),
     "of a stream": (lambda x: npu.current_stream().synchronize(), "waits for the device"),
+    "host function": (
+        lambda x: npu._launch_host_func(npu.current_stream(), print, ()),
+        "gives the stream a function",
+    ),
     "seed": (lambda x: (torch.manual_seed(5), torch.rand_like(x)), "random numbers was set"),
     "recomputation": (lambda x: recompute(), "random numbers was set"),
     "replay": (lambda x: captured_before().replay(), "cannot be replayed within a capture"),

@@ -22,6 +22,7 @@ from descend.npu.recording import CaptureError, Recording, refuse_other_calls
 
 _NOT_CAPTURED = "Called NPUGraph::{} without a preceding successful capture."
 _TASKS = "captured operators cannot be updated here: capture the graph again."
+_WAITS = " waits for the device"
 _CONDITIONS = "a graph cannot choose at its replay which operators run: that needs a processor."
 
 _capturing: list[tuple[Any, Recording]] = []  # one at most: captures follow one another
@@ -36,11 +37,15 @@ def install() -> None:
     graphs._npu_isCurrentStreamCapturing = low._npu_isCurrentStreamCapturing = is_capturing
     for name in ("graph_task_group_begin", "graph_task_group_end", "graph_task_update_begin", "graph_task_update_end"):
         setattr(graphs, f"_{name}", _refuse_tasks)
-    low._npu_synchronize = _refused_in_capture(low._npu_synchronize, "torch.npu.synchronize")
-    torch.accelerator.synchronize = _refused_in_capture(torch.accelerator.synchronize, "torch.accelerator.synchronize")
-    torch._tensor_str._str = _refused_in_capture(torch._tensor_str._str, "printing a tensor")
+    low._npu_synchronize = _refused_in_capture(low._npu_synchronize, "torch.npu.synchronize" + _WAITS)
+    accelerator, text = torch.accelerator, torch._tensor_str
+    accelerator.synchronize = _refused_in_capture(accelerator.synchronize, "torch.accelerator.synchronize" + _WAITS)
+    text._str = _refused_in_capture(text._str, "printing a tensor" + _WAITS)
+    for name in ("_launch_host_func", "_launch_host_func_pending"):
+        what = f"torch.npu.{name} gives the stream a function"
+        setattr(torch_npu.npu, name, _refused_in_capture(getattr(torch_npu.npu, name), what))
     for kind in (torch_npu.npu.Stream, torch_npu.npu.Event):
-        kind.synchronize = _refused_in_capture(kind.synchronize, f"torch.npu.{kind.__name__}.synchronize")
+        kind.synchronize = _refused_in_capture(kind.synchronize, f"torch.npu.{kind.__name__}.synchronize{_WAITS}")
 
 
 def is_capturing() -> bool:
@@ -60,11 +65,11 @@ def _refuse_conditions(*_arguments: Any) -> Any:
     raise NotImplementedError(f"Descend: {_CONDITIONS}")
 
 
-def _refused_in_capture(theirs: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _refused_in_capture(theirs: Callable[..., Any], what: str) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def synchronize(*args: Any, **named: Any) -> Any:
         if is_capturing() and not _capturing[0][1].in_operator:
-            _capturing[0][1].refuse(f"{name} waits for the device, which is not permitted in a capture.")
+            _capturing[0][1].refuse(f"{what}, which is not permitted in a capture.")
         return theirs(*args, **named)
 
     return synchronize

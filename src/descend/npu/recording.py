@@ -94,7 +94,7 @@ class Recording(TorchDispatchMode):
         self.streams.add(torch.npu.current_stream())  # type: ignore[attr-defined]
         self._expected = _states()
         new = self._find_new(tree_leaves(results), given)
-        if written or (new and not _is_empty(func)):
+        if written or (new and not _is_empty(func)) or not func._schema.returns:
             self._calls.append(_Call(func, *held, new))
         return results
 
@@ -166,7 +166,7 @@ class Recording(TorchDispatchMode):
             self.refuse(f"{func} brings values of the device to the CPU, which is not permitted in a capture.")
         if torch.Tag.dynamic_output_shape in func.tags and not _has_known_shape(name, args, kwargs):
             self.refuse(f"the shape of what {func} gives depends on values, which is not permitted in a capture.")
-        there = [each for each in given if not any(each.data_ptr() in lent for lent in self._lent)]
+        there = [each for each in given if each.numel() and not any(each.data_ptr() in lent for lent in self._lent)]
         if name in _COPIES and not _copies_without_waiting(name, args, kwargs, there):
             self.refuse(
                 "values are copied between the CPU and the device, which is not permitted in a capture, but for pinned "
@@ -218,13 +218,13 @@ def _names_npu(device: Any) -> bool:
 def _copies_without_waiting(name: str, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
     """Whether a copy stays on the device, or can be in a graph. A number that is copied to the device is no copy."""
     if name == "lift_fresh":  # what torch.tensor(..., device="npu") has copied
-        return False
+        return not given
     device = kwargs.get("device")
     beside = [each for each in given if not _is_npu(each) and (name != "copy_" or each.dim())]
-    if not beside and (device is None or _names_npu(device)):
-        return True
+    to_cpu = device is not None and not _names_npu(device)
     without_waiting = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
-    return bool(without_waiting and beside and all(each.is_pinned() for each in beside))
+    # What is copied to the CPU without waiting gets pinned memory.
+    return not (beside or to_cpu) or bool(without_waiting and all(each.is_pinned() for each in beside))
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:

@@ -68,6 +68,7 @@ def test_gating_by_softmax(dtype: Any, shape: tuple[int, ...], k: int) -> None:
     y, experts, rows = gating.npu_moe_gating_top_k_softmax(x, finished, k)
     near(y, exact.gather(-1, order))
     assert torch.equal(experts.long(), order.masked_fill(finished.unsqueeze(-1), 8))
+    assert rows.is_contiguous()  # as torch_npu tells torch.compile
     assert rows.view(6, k).tolist() == [[j * 6 + i for j in range(k)] for i in range(6)]
     two = gating.npu_moe_gating_top_k_softmax_v2
     y, experts, scores = two(x, k=k, finished=finished, output_softmax=True)

@@ -397,7 +397,9 @@ def test_masks_of_dropout() -> None:
 def test_an_attention_with_projections() -> None:
     x, w = torch.randn(16, 256).npu(), (torch.randn(256, 256) / 16).npu().requires_grad_()
     hidden, numbers = torch.zeros(1, 1, 16, 16).npu(), (16, 16, 16, 16, 0.0, True)
-    y = torch_npu.npu_multi_head_attention(x, x, x, w, w, w, hidden, w, None, None, None, None, None, *numbers)[0]
+    results = torch_npu.npu_multi_head_attention(x, x, x, w, w, w, hidden, w, None, None, None, None, None, *numbers)
+    assert all(each.is_contiguous() for each in results)  # as torch_npu tells torch.compile
+    y = results[0]
     y.sum().backward()
     heads = (x @ w.T).cpu().double().view(16, 16, 16).transpose(0, 1).unsqueeze(0)
     wanted = attention(heads, heads, heads, 0.25)[0].transpose(0, 1).reshape(16, 256) @ w.cpu().double().T

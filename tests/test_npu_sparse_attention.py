@@ -109,6 +109,7 @@ def test_attention(
     rounded = shaped(wanted, layout).to(dtype)
     results = (shaped(dy, layout), rounded, largest, total)
     got = ATTENTION_GRAD(q, k, v, own, *results, SCALE, size, q_rope, k_rope, **lengths, sparse_mode=mode)
+    assert all(each.is_contiguous() for each in got)  # as torch_npu tells torch.compile
     for gradient, value, tensor in zip(got, derived, (q, k, v, q_rope, k_rope), strict=True):
         assert gradient.dtype == dtype
         assert gradient.shape == tensor.shape

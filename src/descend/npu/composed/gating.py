@@ -111,7 +111,7 @@ def npu_moe_gating_top_k_softmax(
     """
     y, experts, _ = _top_k("npu_moe_gating_top_k_softmax", x, finished, k, False)
     rows = y.shape[:-1].numel()
-    order = torch.arange(rows * k, dtype=torch.int32).view(k, rows).T.reshape(y.shape)
+    order = torch.arange(rows * k, dtype=torch.int32).view(k, rows).T.contiguous().view(y.shape)
     return y, experts, order
 
 

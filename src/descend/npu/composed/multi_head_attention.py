@@ -78,7 +78,8 @@ def npu_multi_head_attention(
     context = sizes.joined(used @ v)
     y, dtype = wide_linear(context, out_proj_weight, out_proj_bias), query.dtype
     stored = scores if softmax_use_float else scores.to(dtype)
-    return y.to(dtype), mask, q.to(dtype), k.to(dtype), v.to(dtype), stored, used.to(dtype), context.to(dtype)
+    q, k, v = (each.to(dtype).contiguous() for each in (q, k, v))
+    return y.to(dtype), mask, q, k, v, stored, used.to(dtype), context.to(dtype)
 
 
 def npu_multi_head_attention_backward(

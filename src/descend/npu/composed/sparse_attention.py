@@ -142,7 +142,7 @@ def npu_sparse_flash_attention_grad(
         dq[..., size:].reshape((*query.shape[:-1], -1)) if query_rope is not None else dq.new_empty(0),
         dk[..., size:].reshape((*key.shape[:-1], -1)) if key_rope is not None else dk.new_empty(0),
     )
-    a, b, c, d, e = (gradient.to(query.dtype) for gradient in gradients)
+    a, b, c, d, e = (gradient.to(query.dtype).contiguous() for gradient in gradients)
     return a, b, c, d, e
 
 

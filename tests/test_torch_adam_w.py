@@ -141,6 +141,21 @@ def test_groups_closures_schedulers_and_copies() -> None:
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
+def test_a_parameter_that_is_given_twice_has_two_steps_at_once() -> None:
+    start, found = torch.randn(5), []
+    kinds: tuple[Any, ...] = (torch.optim.AdamW, descend.torch.AdamW)
+    for kind in kinds:
+        p = torch.nn.Parameter(start.clone())
+        optimizer = kind([p, p], lr=0.1, foreach=False)
+        for step in range(3):
+            p.grad = torch.arange(5.0) + step
+            optimizer.step()
+        found.append(p.detach())
+        assert optimizer.state[p]["step"].item() == 6
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
 def test_complex_parameters_and_what_is_refused() -> None:
     mine, theirs = (nn.Parameter(torch.arange(6).reshape(2, 3) * (1 + 0.5j)) for _ in range(2))
     train([descend.torch.AdamW([mine]), torch.optim.AdamW([theirs])], [[mine], [theirs]], 0)

@@ -89,6 +89,8 @@ class AdamW(torch.optim.AdamW):
             most: list[Tensor] = []
             counts: list[Tensor] = []
             self._init_group(group, params, grads, first, second, most, counts)
+            # A count that is there twice, as of a parameter that is given twice, goes on between its two updates.
+            apart = torch.compiler.is_compiling() or len(set(map(id, counts))) == len(counts)
             done = 0
             try:
                 for p, *state, count in zip(params, first, second, most or repeat(None), grads, counts, strict=False):
@@ -97,7 +99,10 @@ class AdamW(torch.optim.AdamW):
                         tensors = [_plain(t, p) for t in tensors]
                     step = count if p.is_cpu else count.to(p.device)
                     run(*tensors, step, *numbers, group["amsgrad"], group["maximize"])
-                    done += 1
+                    if apart:
+                        done += 1
+                    else:
+                        count += 1
             finally:
                 if done:  # all at once, and a tensor of 1: one by one, or the number 1, takes a fifth of a short step
                     torch._foreach_add_(counts[:done], torch.ones((), device=counts[0].device), alpha=1.0)

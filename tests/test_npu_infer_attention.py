@@ -191,6 +191,29 @@ def test_one_query(dtype: Any, layout: str) -> None:
     near(causal, laid(torch.stack([attention(q[b], k[b], v[b], 0.5, None)[0] for b in range(2)]), layout))
 
 
+@pytest.mark.parametrize("layout", ["BNSD", "TND"])
+def test_pages_that_are_not_there(layout: str) -> None:
+    """Only where the table is read: beyond the end of a sequence it may hold anything."""
+    pages, q = torch.randn(3, 2, 4, 8), torch.randn(2, 2, 1, 8)
+    options: dict[str, Any] = {"num_heads": 2, "input_layout": layout, "block_size": 4}
+    if layout == "TND":
+        q, options["actual_seq_lengths"] = q[:, :, 0], [1, 2]
+
+    def call(table: list[list[int]], lengths: Any, held: Tensor = pages) -> Tensor:
+        named = {"block_table": torch.tensor(table, dtype=torch.int32), "actual_seq_lengths_kv": lengths}
+        return ONE(q, held, held, **options, **named)[0]
+
+    assert torch.equal(call([[0, 99], [1, 2]], [4, 5]), call([[0, 0], [1, 2]], [4, 5]))
+    rule = "block_table is from 0 to 3, but names one of 3 pages where it is read"
+    refused(rule, call, [[0, 99], [1, 3]], [4, 5])
+    refused("block_table is from -1 to 2", call, [[-1, 0], [1, 2]], [4, 5])
+    refused("names one of 0 pages", call, [[0, 0], [0, 0]], [4, 5], pages[:0])
+    assert not call([[9, 9], [9, 9]], [0, 0], pages[:0]).any()
+    if layout == "BNSD":
+        refused(rule, call, [[0, 1], [1, 3]], None)
+        refused(rule, call, [[0, 1], [1, 3]], torch.tensor([5]))
+
+
 def test_refusals() -> None:
     x = torch.randn(2, 3, 4, 8)
     known: dict[str, Any] = {"num_heads": 3, "input_layout": "BNSD"}

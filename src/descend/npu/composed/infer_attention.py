@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import INTEGERS, check_alike
+from descend.npu.composed.arithmetic import INTEGERS, check_alike, check_within
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 SCORES = 1 << 22
@@ -356,8 +356,13 @@ def _pages(operator: str, name: str, pages: Tensor, options: Options, heads: int
         rule = f"must be of shape [pages, size, {heads} * D] or [pages, {heads}, size, D], of block_size rows"
         refuse(operator, name, f"of shape {list(pages.shape)}", rule)
     # Beyond the end of a sequence the table may hold anything.
-    found = pages[table.long().clamp(0, max(0, len(pages) - 1))]  # [B, P, N, size, D]
-    return found.transpose(1, 2).flatten(2, 3)
+    read, lengths = torch.ones_like(table, dtype=torch.bool), options.key_lengths
+    if lengths is not None and (len(lengths) == 1 or len(lengths) >= len(table)):
+        used = torch.as_tensor(lengths[: len(table)], device="cpu").view(-1, 1)
+        read = (torch.arange(table.shape[1]) * pages.shape[2] < used).expand_as(table)
+    check_within(operator, "block_table", table[read], len(pages), f"names one of {len(pages)} pages where it is read")
+    found = pages[table.long().masked_fill(~read, 0)] if len(pages) else pages.new_zeros(*table.shape, *pages.shape[1:])
+    return found.transpose(1, 2).flatten(2, 3)  # of [B, P, N, size, D]
 
 
 def _parts(operator: str, q: Tensor, k: Tensor, layout: str, options: Options) -> list[Part]:

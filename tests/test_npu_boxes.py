@@ -69,6 +69,7 @@ def test_overlaps(dtype: Any, kind: str, trans: bool, cross: bool, mode: int) ->
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("kind", ["giou", "diou", "ciou"])
 def test_gradients_of_overlaps(dtype: Any, kind: str) -> None:
+    torch.manual_seed(0)  # random edges of 16 bits are sometimes equal, and there a gradient has no definition
     a, b, dy = boxes(6, dtype, True), boxes(6, dtype, True), torch.randn(6).to(dtype)
     leaves = [t.double().requires_grad_() for t in (a, b)]
     pairs = zip(leaves[0].T, leaves[1].T, strict=True)
@@ -161,6 +162,9 @@ def test_anchors_that_answer_for_boxes() -> None:
     by_box, best = overlaps.max(1)
     answers = torch.tensor([1, 0, 1, 1], dtype=torch.uint8)
     args = (torch.zeros(4), overlaps, answers, most, of.int(), by_box, best.int(), 2)
+    for place in (-1, 4):
+        wrong = (*args[:6], torch.tensor([0, place], dtype=torch.int32), 2, 0.35, 0.1, False)
+        refused("must be from 0 to 3, of anchors", box_codes.npu_grid_assign_positive, *wrong)
     assert box_codes.npu_grid_assign_positive(*args, 0.35, 0.7, True).tolist() == [1, 0, 2, 2]
     assert box_codes.npu_grid_assign_positive(*args, 0.95, 0.5, False).tolist() == [1, 0, 0, 0]
     equal = (*args[:5], torch.tensor([0.9, 0.4]), torch.tensor([0, 3], dtype=torch.int32), 2)
@@ -423,6 +427,36 @@ def test_suppression_of_turned_boxes() -> None:
     refused("mode is 2", rotated_boxes.npu_rotated_iou, given[None], given[None], mode=2)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_boxes_that_are_nowhere(number: float) -> None:
+    """Of NaN, or infinite: they have no points, and answer for no cell."""
+    x, rois = torch.rand(1, 2, 5, 5), torch.tensor([[0.0, number, 0, 3, 3], [0, 1, 1, 3, 3]])
+    for mode in (0, 1, 3):
+        got = roi.npu_roi_align(x, rois, 1.0, 2, 2, 2, mode)
+        assert not got[0].any()
+        assert torch.equal(got[1:], roi.npu_roi_align(x, rois[1:], 1.0, 2, 2, 2, mode))
+        dx = roi.npu_roi_alignbk(torch.ones(2, 2, 2, 2), rois, x.shape, 2, 2, 1.0, 2, mode)
+        near(dx, roi.npu_roi_alignbk(torch.ones(1, 2, 2, 2), rois[1:], x.shape, 2, 2, 1.0, 2, mode).double())
+    given = torch.tensor([[number, 0, -number, 2], [4, 4, 5, 5]])
+    assert box_codes.npu_anchor_response_flags(given, [3, 3], [2, 2], 1).tolist() == [0] * 8 + [1]
+
+
+def test_deformable_conv2d_of_strided_offsets_and_of_no_images() -> None:
+    x, weight = torch.rand(2, 4, 5, 5), torch.rand(3, 4, 3, 3)
+    offset = torch.rand(2, 5, 5, 27).permute(0, 3, 1, 2)
+    same: tuple[Any, ...] = ([3, 3], [1] * 4, [1] * 4)
+    wanted = deformable.npu_deformable_conv2d(x, weight, offset.contiguous(), None, *same)
+    got = deformable.npu_deformable_conv2d(x, weight, offset, None, *same)
+    assert all(map(torch.equal, got, wanted))
+    dy = torch.rand(2, 3, 5, 5)
+    gradients = deformable.npu_deformable_conv2dbk(x, dy, got[1], weight, offset, *same)
+    others = deformable.npu_deformable_conv2dbk(x, dy, got[1], weight, offset.contiguous(), *same)
+    assert all(map(torch.equal, gradients, others))
+    none = deformable.npu_deformable_conv2d(x[:0], weight, offset[:0], None, *same)
+    assert [t.shape for t in none] == [(0, 3, 5, 5), (0, 4, 15, 15)]
+    assert roi.npu_roi_align(x[:, :0], torch.zeros(1, 5), 1.0, 2, 2, 2, 0).shape == (1, 0, 2, 2)
+
+
 def test_refusals_of_boxes() -> None:
     four, rows = torch.rand(4, 3), torch.rand(3, 4)
     refused("npu_iou: bboxes is of shape [4, 3]", box_overlaps.npu_iou, four, rows)
@@ -458,12 +492,16 @@ def test_refusals_of_boxes() -> None:
     refused("scores is of shape [2]", suppression.npu_nms_v4, rows, two, 1, *limits)
     refused("self is of shape [4, 3]", suppression.npu_nms_v4, four, two, 1, *limits)
     refused("max_output_size is -1", suppression.npu_nms_v4, rows, torch.ones(3), -1, *limits)
+    for size in (float("nan"), float("inf")):
+        refused(f"max_output_size is {size}", suppression.npu_nms_v4, rows, torch.ones(3), size, *limits)
+    refused("iou_threshold is of shape [2]", suppression.npu_nms_v4, rows, torch.ones(3), 1, torch.ones(2), limits[1])
     refused("input is of shape [3, 4]", suppression.npu_nms_with_mask, rows, 0.5)
     many, points = torch.rand(1, 3, 1, 4), torch.rand(1, 3, 2)
     refused("transpose_box is True", suppression.npu_batch_nms, many, points, 0.5, 0.5, 1, 1, False, True)
     refused("scores is of shape [3, 2]", suppression.npu_batch_nms, many, points[0], 0.5, 0.5, 1, 1)
     refused("self is of shape [1, 3, 4]", suppression.npu_batch_nms, many[:, :, 0], points, 0.5, 0.5, 1, 1)
     refused("max_total_size is 0", suppression.npu_batch_nms, many, points, 0.5, 0.5, 1, 0)
+    refused("must have a class or more", suppression.npu_batch_nms, many, points[..., :0], 0.5, 0.5, 1, 1)
 
 
 def test_refusals_of_parts() -> None:

@@ -233,6 +233,36 @@ def test_mrope(dtype: Any, mode: str, sections: list[int] | None) -> None:
             near(one, turned(x.double().view(tokens, -1, size), cos, sin, mode).view(x.shape), size=2.0)
 
 
+def test_results_are_contiguous_whatever_the_inputs_are() -> None:
+    def strided(*shape: int) -> Tensor:
+        return torch.randn(shape[::-1]).permute(*range(len(shape))[::-1])
+
+    q, k, v = strided(5, 2, 4), strided(5, 2, 4), strided(5, 2, 3)
+    lengths, state, g = torch.tensor([5]), strided(5, 2, 3, 4), strided(5, 2)
+    out = delta_rule.npu_chunk_gated_delta_rule(q, k, v, initial_state=state[:1], actual_seq_lengths=lengths, g=g)
+    assert out[0].is_contiguous()
+    assert delta_rule.npu_recurrent_gated_delta_rule(q, k, v, state, actual_seq_lengths=lengths).is_contiguous()
+    ik, ij, jk = strided(1, 2, 3, 4, 5), strided(1, 2, 3, 6, 5), strided(1, 2, 6, 4, 5)
+    most, total, y = FLOYD(ik, ij, ij, jk, jk)
+    gradients = floyd_attention.npu_fused_floyd_attention_backward(y, ik, ij, ij, jk, jk, y, most, total)
+    assert all(tensor.is_contiguous() for tensor in (most, total, y, *gradients))
+
+
+def test_mrope_of_no_token() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    got = rotary.npu_mrope(none, torch.ones(0, 16), torch.ones(0, 8), torch.ones(3, 8), 8)
+    assert [tensor.shape for tensor in got] == [(0, 16), (0, 8)]
+
+
+def test_counts_of_accepted_tokens_are_integers() -> None:
+    q = torch.randn(5, 1, 4)
+    given = (q, q, q, torch.zeros(5, 1, 4, 4))
+    refused(
+        "num_accepted_tokens is torch.float32", delta_rule.npu_recurrent_gated_delta_rule, *given,
+        actual_seq_lengths=torch.tensor([5]), num_accepted_tokens=torch.tensor([1.5]),
+    )  # fmt: skip
+
+
 def test_refusals() -> None:
     q, mask = torch.randn(4, 2, 8), torch.ones(1, 2, 1, 1, dtype=torch.int8)
     known: dict[str, Any] = {"num_key_value_heads": 2, "actual_seq_lengths": [4], "actual_seq_lengths_kv": [4]}

@@ -270,6 +270,15 @@ def test_attention_update(dtype: Any) -> None:
     refused("lse and local_out is 1 and 3 tensors", fused_norms.npu_attention_update, parts[:1], outs, 0)
 
 
+def test_a_write_that_is_refused_has_written_nothing() -> None:
+    key, slots = torch.ones(2, 2, 8), torch.tensor([0, 11])
+    for value, pages in ((key[..., :7], (3, 4, 2, 8)), (key, (2, 4, 2, 8)), (key.double(), (3, 4, 2, 8))):
+        keys, values = torch.zeros(3, 4, 2, 8), torch.zeros(pages)
+        refused("", scatters.npu_scatter_pa_kv_cache, key, value, keys, values, slots, cache_mode="Norm")
+        assert not keys.any()
+        assert not values.any()
+
+
 def test_refusals() -> None:
     x, index = torch.randn(4, 3), torch.tensor([[0], [4]])
     refused("indices is from 0 to 4", scatters.npu_scatter_nd_update, x, index, torch.randn(2, 3))
@@ -284,6 +293,12 @@ def test_refusals() -> None:
     refused("indices is of shape [3]", scatters.scatter_update, x, torch.zeros(3).int(), x, 1)
     refused("index is from 0 to 4", scatters.npu_gather_sparse_index, x, index)
     refused("grad is of shape [4, 3]", scatters.npu_gather_sparse_index_backward, x, [4, 3], index)
+    refused("index is from 0 to 4", scatters.npu_gather_sparse_index_backward, torch.ones(2, 1, 3), [4, 3], index)
+    refused("index is from -1 to 3", scatters.npu_gather_sparse_index_backward, torch.ones(2, 1, 3), [4, 3], index - 1)
+    refused("self_sizes is []", scatters.npu_gather_sparse_index_backward, torch.ones(2), [], index[:, 0])
+    for add in (scatters._npu_index_add, scatters._npu_index_add_):
+        refused("index is from 0 to 4", add, x, index[:, 0], x[:2])
+        refused("index is torch.float32", add, x, torch.ones(1), x[:1])
     key, pages, slots = torch.randn(2, 2, 4), torch.randn(3, 2, 6, 4), torch.tensor([0, 1])
     write = scatters.npu_scatter_pa_kv_cache
     refused("seq_lens is given", write, key, key, pages, pages, slots, seq_lens=slots)

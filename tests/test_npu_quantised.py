@@ -408,6 +408,12 @@ def test_refuses() -> None:
     refused("goes with smooth_scales", dynamic, x, group_index=torch.tensor([4]))
     refused("smooth_scales is of shape [4], but must have 24 numbers", dynamic, x, smooth_scales=x[0, :4])
     refused("smooth_scales is torch.float32", dynamic, x, smooth_scales=x[0].float())
+    refused("input is of shape [4, 0], but must have a number for each scale", dynamic, x[:, :0])
+    refused("input is of shape [0, 24]", dynamic, x[:0], quant_mode="perchannel")
+    refused("input is of shape [4, 0]", quantize.npu_dynamic_quant_asymmetric, x[:, :0], quant_mode="pertensor")
+    unsorted: Any = {"smooth_scales": x[:3], "group_index": torch.tensor([3, 1, 4])}
+    refused("must have the ends of groups one after another", dynamic, x, **unsorted)
+    refused("offset is of shape [4, 1]", quantize.npu_trans_quant_param, torch.ones(1, 4), torch.ones(4, 1))
     groups: Any = {"smooth_scales": x[:2], "group_index": torch.tensor([1, 3])}
     refused("must end with the number of rows, 4", dynamic, x, **groups)
     refused("must be None unless", dynamic, x, **groups, quant_mode="pertensor")

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_float, check_shape, check_within, wide
 from descend.npu.composed.refusal import refuse
 
 SMALL = 1e-6
@@ -113,7 +113,8 @@ def npu_anchor_response_flags(
     column = ((boxes[:, 0] + boxes[:, 2]) * 0.5 / stride[0]).floor().clamp(0, width - 1)
     row = ((boxes[:, 1] + boxes[:, 3]) * 0.5 / stride[1]).floor().clamp(0, height - 1)
     flags = torch.zeros(height * width, dtype=torch.uint8)
-    flags[(row * width + column).long()] = 1
+    cell = row * width + column
+    flags[cell[~cell.isnan()].long()] = 1
     return flags.repeat_interleave(num_base_anchors)
 
 
@@ -155,6 +156,10 @@ def npu_grid_assign_positive(
     result = self.clone()
     found = (max_overlaps > pos_iou_thr) & answers
     result[found] = (argmax_overlaps[found] + 1).to(result.dtype)
+    count = len(self)
+    check_within(
+        operator, "gt_argmax_overlaps", gt_argmax_overlaps, count, f"must be from 0 to {count - 1}, of anchors"
+    )
     for box in range(min(boxes, int(num_gts))):
         if float(gt_max_overlaps[box]) > min_pos_iou:
             if gt_max_assign_all:

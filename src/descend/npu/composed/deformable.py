@@ -139,7 +139,8 @@ def _samples(
     """[N, C, OH * KH, OW * KW]."""
     images, channels, height, width = x.shape
     out_height, out_width = offset.shape[2:]
-    moves = offset.view(images, -1, deformable_groups, *kernel_size, out_height, out_width)
+    kinds = 3 if modulated else 2
+    moves = offset.contiguous().view(images, kinds, deformable_groups, *kernel_size, out_height, out_width)
     top, left = (
         torch.arange(kernel_size[i]).view(-1, *[1] * (3 - i)) * dilation[2 + i]
         + torch.arange(out).view(-1, *[1] * (1 - i)) * stride[2 + i]
@@ -148,7 +149,7 @@ def _samples(
     )
     across, down = moves[:, 0] + left, moves[:, 1] + top
     maps = x.reshape(images * deformable_groups, channels // deformable_groups, height * width)
-    shape = (images * deformable_groups, 1, -1)
+    shape = (images * deformable_groups, 1, kernel_size[0] * kernel_size[1] * out_height * out_width)
     result: Tensor | None = None
     low_down, low_across = down.detach().floor(), across.detach().floor()
     for row, of_row in ((low_down, 1 - (down - low_down)), (low_down + 1, down - low_down)):

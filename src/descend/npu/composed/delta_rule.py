@@ -77,6 +77,7 @@ def npu_recurrent_gated_delta_rule(
     check_shape(operator, "ssm_state_indices", blocks, [tokens], "the tokens")
     check_within(operator, "ssm_state_indices", blocks, len(state), f"must be from 0 to {len(state) - 1}")
     accepted = torch.ones(len(lengths), dtype=torch.int64) if num_accepted_tokens is None else num_accepted_tokens
+    check_integer(operator, "num_accepted_tokens", accepted)
     check_shape(operator, "num_accepted_tokens", accepted, [len(lengths)], "the sequences")
     if any(not 1 <= count <= length for count, length in zip(accepted.tolist(), lengths, strict=True)):
         refuse(operator, "num_accepted_tokens", accepted.tolist(), f"must be from 1 to the lengths, {lengths}")
@@ -121,7 +122,7 @@ class _Steps:
         self.decay = (ones if g is None else g.to(self.dtype).exp()).unsqueeze(-1)
         if gk is not None:
             self.decay = self.decay * gk.to(self.dtype).exp()
-        self.out = torch.zeros_like(self.value)
+        self.out = torch.zeros_like(self.value, memory_format=torch.contiguous_format)
 
     def step(self, token: int, state: Tensor) -> Tensor:
         """The state after a token, whose result is kept."""

@@ -43,7 +43,7 @@ def npu_fused_floyd_attention(
     operator = "npu_fused_floyd_attention"
     given = (query_ik, key_ij, value_ij, key_jk, value_jk)
     q, k1, v1, k2, v2 = _checked(operator, given, atten_mask)
-    out = torch.zeros_like(q)
+    out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     most, total = torch.zeros(q.shape[:-1], dtype=q.dtype), torch.zeros(q.shape[:-1], dtype=q.dtype)
     for b, h, i in _parts(q, k1):
         scores = _scores(
@@ -84,7 +84,8 @@ def npu_fused_floyd_attention_backward(
     grad = grad_output.to(q.dtype)
     shared = (grad * attention_out.to(q.dtype)).sum(-1, keepdim=True)
     most, total = (t[..., :1].to(q.dtype) for t in (softmax_max, softmax_sum))
-    dq, dk1, dv1, dk2, dv2 = (torch.zeros_like(t) for t in (q, k1, v1, k2, v2))
+    form = torch.contiguous_format
+    dq, dk1, dv1, dk2, dv2 = (torch.zeros_like(t, memory_format=form) for t in (q, k1, v1, k2, v2))
     for b, h, i in _parts(q, k1):
         own = q[b, h, i]
         scores = _scores(own, k1[b, h, i], k2[b, h], None if atten_mask is None else atten_mask[b, 0, i], scale_value)

@@ -211,7 +211,7 @@ def npu_trans_quant_param(scale: Tensor, offset: Tensor | None = None, round_mod
         return params
     check_dtype(operator, "offset", offset, torch.float32)
     places = rounded(offset, INT32).to(torch.int64).clamp(-256, 255) & 0x1FF
-    if places.dim() != scale.dim() or (places.numel() != scale.numel() and 1 not in (places.numel(), scale.numel())):
+    if places.dim() != scale.dim() or (places.shape != scale.shape and 1 not in (places.numel(), scale.numel())):
         refuse(operator, "offset", f"of shape {list(offset.shape)}", f"must have that of scale, {list(scale.shape)}")
     return params & 0x4000FFFFFFFF | places << 37
 
@@ -240,6 +240,8 @@ def _smoothed(
     dims = {"pertoken": (-1,), "perchannel": (-2,), "pertensor": tuple(range(input.dim()))}.get(mode)
     if dims is None:
         refuse(operator, "quant_mode", repr(mode), "must be 'pertoken', 'pertensor' or 'perchannel'")
+    if not all(input.shape[dim] for dim in dims):
+        refuse(operator, "input", f"of shape {list(input.shape)}", "must have a number for each scale")
     x = input.float()
     if smooth_scales is None:
         if group_index is not None:
@@ -256,6 +258,8 @@ def _smoothed(
         refuse(operator, "group_index", "given", "must be None unless quant_mode is 'pertoken'")
     check_integer(operator, "group_index", group_index)
     check_shape(operator, "smooth_scales", smooth, [group_index.numel(), input.shape[-1]], "the groups and columns")
+    if bool((group_index.diff() < 0).any()):
+        refuse(operator, "group_index", group_index.tolist(), "must have the ends of groups one after another")
     rows = torch.arange(input.shape[:-1].numel())
     group = torch.searchsorted(group_index.to(torch.int64), rows, right=True)
     if int(group.max() if rows.numel() else 0) >= group_index.numel():

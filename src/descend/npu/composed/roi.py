@@ -41,13 +41,19 @@ def npu_roi_align(
         refuse(operator, "self", f"of shape {list(self.shape)}", "must be of shape [N, C, H, W]")
     x, pooled = wide(self), (pooled_height, pooled_width)
     _check_align(operator, rois, list(self.shape), pooled, sample_num, roi_end_mode)
-    table = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    table = x.permute(0, 2, 3, 1).flatten(0, 2)
     result = x.new_zeros(len(rois), pooled_height * pooled_width, x.shape[1])
+    if not result.numel():
+        return result.view(len(rois), x.shape[1], *pooled).to(_narrow(self, rois))
     for which, at, weight in _points(rois, list(self.shape), spatial_scale, pooled, sample_num, roi_end_mode, x.dtype):
         bags = torch.nn.functional.embedding_bag(at, table, per_sample_weights=weight, mode="sum")
         result[which] = bags.view(len(which), -1, x.shape[1])
     shaped = result.transpose(1, 2).reshape(len(rois), x.shape[1], *pooled)
-    return shaped.to(torch.float16 if torch.float16 in (self.dtype, rois.dtype) else self.dtype)
+    return shaped.to(_narrow(self, rois))
+
+
+def _narrow(self: Tensor, rois: Tensor) -> torch.dtype:
+    return torch.float16 if torch.float16 in (self.dtype, rois.dtype) else self.dtype
 
 
 def npu_roi_alignbk(
@@ -142,7 +148,7 @@ def _line(begin: Tensor, bin: Tensor, pooled: int, count: int, extent: int) -> t
     steps = torch.arange(pooled * count).to(begin.dtype).view(pooled, count)
     places = begin.view(-1, 1, 1) + (steps + 0.5) / count * bin.view(-1, 1, 1)
     inside = (places >= -1) & (places <= extent)
-    places = places.clamp(0, extent - 1)
+    places = places.masked_fill(~inside, 0).clamp(0, extent - 1)  # of a box that is NaN or infinite, too
     low = places.floor()
     part = places - low
     pixels = torch.stack((low, (low + 1).clamp(max=extent - 1)), -1).long()

@@ -105,7 +105,7 @@ def npu_mrope(
     both = [torch.cat((t, t), -1) if mode == "half" else t.repeat_interleave(2, -1) for t in (cos, sin)]
     results = []
     for tensor in (query, key):
-        heads = wide(tensor).view(tokens, -1, head_size)
+        heads = wide(tensor).unflatten(1, (tensor.shape[1] // head_size, head_size))
         turned = _turned(heads[..., :width], both[0], both[1], mode)
         results.append(torch.cat((turned, heads[..., width:]), -1).view(tensor.shape).to(tensor.dtype))
     return results[0], results[1]

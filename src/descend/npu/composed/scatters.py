@@ -86,7 +86,10 @@ def npu_gather_sparse_index_backward(grad: Tensor, self_sizes: Sequence[int], in
     """The gradient of input, of shape ``self_sizes``: sums in float32, rounded once."""
     operator = "npu_gather_sparse_index_backward"
     check_integer(operator, "index", index)
+    if not self_sizes:
+        refuse(operator, "self_sizes", [], "must have a dimension")
     check_shape(operator, "grad", grad, [*index.shape, *self_sizes[1:]], "index and input")
+    check_within(operator, "index", index, self_sizes[0], f"must be from 0 to {self_sizes[0] - 1}")
     terms = wide(grad)
     total = terms.new_zeros(list(self_sizes))
     return total.index_add_(
@@ -96,11 +99,15 @@ def npu_gather_sparse_index_backward(grad: Tensor, self_sizes: Sequence[int], in
 
 def _npu_index_add(input: Tensor, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """The sum, in new memory."""
-    return input.index_add(0, index.long(), source, alpha=alpha)
+    return _npu_index_add_(input.clone(memory_format=torch.contiguous_format), index, source, alpha=alpha)
 
 
 def _npu_index_add_(input: Tensor, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """The sum in place."""
+    operator = "_npu_index_add"
+    check_integer(operator, "index", index)
+    if input.dim():
+        check_within(operator, "index", index, len(input), f"must be from 0 to {len(input) - 1}")
     return input.index_add_(0, index.long(), source, alpha=alpha)
 
 
@@ -131,6 +138,8 @@ def npu_scatter_pa_kv_cache(
     if cache_mode not in ("PA_NZ", "Norm", None):
         refuse(operator, "cache_mode", repr(cache_mode), "must be 'PA_NZ', 'Norm' or None")
     check_integer(operator, "slot_mapping", slot_mapping)
+    used = slot_mapping >= 0
+    slots, parts = slot_mapping[used].long(), []
     for name, rows, pages in (("key", key, key_cache), ("value", value, value_cache)):
         _check_dtype(operator, f"{name}_cache", pages, rows)
         if rows.dim() != 3 or pages.dim() != 4:
@@ -150,8 +159,9 @@ def npu_scatter_pa_kv_cache(
         length = places.shape[1]
         end = len(pages) * length
         check_within(operator, "slot_mapping", slot_mapping, end, f"must be below {end}", -(2**62))
-        used = slot_mapping >= 0
-        slots = slot_mapping[used].long()
+        parts.append((places, values))
+    for places, values in parts:  # both are checked: a call that is refused has written nothing
+        length = max(1, places.shape[1])
         places[slots // length, slots % length] = values[used]
 
 

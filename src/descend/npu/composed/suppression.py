@@ -10,6 +10,8 @@ Documents: torch_npu.npu_nms_v4, npu_nms_with_mask, npu_batch_nms.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -33,9 +35,12 @@ def npu_nms_v4(
     check_float(operator, self=self, scores=scores, iou_threshold=iou_threshold, scores_threshold=scores_threshold)
     _check_boxes(operator, self, 4)
     check_shape(operator, "scores", scores, [len(self)], "the boxes of self")
+    for name, threshold in (("iou_threshold", iou_threshold), ("scores_threshold", scores_threshold)):
+        if threshold.numel() != 1:
+            refuse(operator, name, f"of shape {list(threshold.shape)}", "must have 1 number")
+    if not 0 <= max_output_size < math.inf:
+        refuse(operator, "max_output_size", max_output_size, "must be at least 0, and finite")
     size = int(max_output_size)
-    if size < 0:
-        refuse(operator, "max_output_size", size, "must be at least 0")
     boxes, points = wide(self), wide(scores)
     corners = torch.cat((boxes[:, :2].minimum(boxes[:, 2:]), boxes[:, :2].maximum(boxes[:, 2:])), 1)
     order = points.argsort(descending=True, stable=True)
@@ -80,6 +85,8 @@ def npu_batch_nms(
     if scores.dim() != 3:
         refuse(operator, "scores", f"of shape {list(scores.shape)}", "must be of shape [B, N, classes]")
     images, count, classes = scores.shape
+    if not classes:
+        refuse(operator, "scores", f"of shape {list(scores.shape)}", "must have a class or more")
     if self.dim() != 4 or list(self.shape) not in ([images, count, 1, 4], [images, count, classes, 4]):
         rule = f"must be of shape [{images}, {count}, 1 or {classes}, 4]"
         refuse(operator, "self", f"of shape {list(self.shape)}", rule)

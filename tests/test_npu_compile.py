@@ -229,6 +229,19 @@ def test_torchairs_cache(tmp_path):
     assert list(tmp_path.rglob("compiled_module"))
 
 
+@pytest.mark.parametrize("names", [(), ("example_inputs_",), ("model_", "example_inputs_")], ids=str)
+def test_backends_of_the_program_that_call_inductors(names):
+    """By place, and by name."""
+    from torch._inductor import compile_fx
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        given = [graph, inputs]
+        return compile_fx.compile_fx(*given[: 2 - len(names)], **dict(zip(names, given[2 - len(names) :], strict=True)))
+
+    x = torch.randn(3).npu()
+    assert torch.equal(torch.compile(lambda x: x.sin() + 1, backend=backend)(x), x.sin() + 1)
+
+
 def test_what_is_not_served_says_so(tmp_path):
     import torchair
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -71,10 +72,16 @@ def _change_inductor(module: Any) -> None:
 def _first(theirs: Callable[..., Any], graph: int) -> Callable[..., Any]:
     """A compiler that leaves graphs without tensors of the device to another. ``graph``: where it is an argument."""
 
+    names = list(inspect.signature(theirs).parameters)[graph : graph + 2]
+
     @functools.wraps(theirs)
     def compile_graph(*args: Any, **named: Any) -> Any:
-        if len(args) >= graph + 2 and _of_device(*args[graph : graph + 2]):
-            return _run(*args[graph : graph + 2])
+        given = [
+            *args[graph : graph + 2],
+            *(named[name] for name in names[max(0, len(args) - graph) :] if name in named),
+        ]
+        if len(given) == 2 and _of_device(*given):
+            return _run(*given)
         return theirs(*args, **named)
 
     return compile_graph

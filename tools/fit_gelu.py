@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from mpmath import erfc, exp, findroot, floor, log, lu_solve, matrix, mp, mpf, pi, sqrt  # type: ignore[import-untyped]
 
-HEADER = Path(__file__).parents[1] / "native" / "kernels" / "gelu-inl.h"
+HEADER = Path(__file__).parents[1] / "native" / "kernels" / "simd" / "gelu-inl.h"
 mp.prec = 160
 POINTS, STARTS = 600, 8
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -25,3 +25,27 @@ def find_spec(
             loader.exec_module = partial(load, loader.exec_module)
             return spec
     return None
+
+
+def change(changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
+    """Calls ``changes[name](module)`` for the modules of these names: now, or when they are first imported."""
+    for name, change_module in changes.items():
+        if name in sys.modules:
+            change_module(sys.modules[name])
+    sys.meta_path.insert(0, _Changing(changes))
+
+
+class _Changing:
+    """A finder of modules that are changed when they have been imported."""
+
+    def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = changes
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in self._changes:
+            return None
+        return find_spec(name, path, target, lambda finder: finder is self, self._load)
+
+    def _load(self, execute: Execute, module: ModuleType) -> None:
+        execute(module)
+        self._changes[module.__name__](module)

@@ -15,8 +15,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -42,24 +41,7 @@ def install() -> None:
     torch_npu.dynamo._NpugraphsBackendEntryPoint.__call__ = lambda _self, graph, inputs, **_: _run(graph, inputs)
     # Dynamo cannot trace it: it asks for the device's name. The rest of a compiled optimizer's step would then fail.
     torch_npu.utils._optim.patch_supported_devices._dynamo_marked_constant = True
-    for name, change in _CHANGES.items():
-        if name in sys.modules:
-            change(sys.modules[name])
-    sys.meta_path.insert(0, _Finder())
-
-
-class _Finder:
-    """Changes the compilers when they are imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in _CHANGES:
-            return None
-        return _import_hook.find_spec(name, path, target, lambda finder: finder is self, _load)
-
-
-def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
-    execute(module)
-    _CHANGES[module.__name__](module)
+    _import_hook.change(_CHANGES)
 
 
 # --- inductor ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,24 +35,7 @@ def install() -> None:
         os.environ.setdefault(_VARIABLE, "1")
     if os.environ.get(_VARIABLE) != "1":
         return
-    for name, change in _CHANGES.items():
-        if name in sys.modules:
-            change(sys.modules[name])
-    sys.meta_path.insert(0, _Finder())
-
-
-class _Finder:
-    """Changes two modules of Triton when they are imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in _CHANGES:
-            return None
-        return _import_hook.find_spec(name, path, target, lambda finder: finder is self, _load)
-
-
-def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
-    execute(module)
-    _CHANGES[module.__name__](module)
+    _import_hook.change(_CHANGES)
 
 
 class _Driver:

@@ -19,9 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from descend import _import_hook
+from descend.npu.recording import is_npu
 
 _AHEAD_OF_TIME = (
     "AOTInductor writes code for the processor, which is not here: compile the model by torch.compile, which runs it "
@@ -71,10 +71,10 @@ def _first(theirs: Callable[..., Any], graph: int) -> Callable[..., Any]:
 
 def _of_device(graph: Any, inputs: Sequence[Any]) -> bool:
     """Whether a graph of Dynamo's, or of make_fx, has a tensor of the device."""
-    if any(_is_npu(value) for value in (*inputs, *graph.parameters(), *graph.buffers())):
+    if any(is_npu(value) for value in (*inputs, *graph.parameters(), *graph.buffers())):
         return True
     values = (node.meta.get(name) for node in graph.graph.nodes for name in ("example_value", "val"))
-    return any(_is_npu(each) for value in values for each in _tensors(value))
+    return any(is_npu(each) for value in values for each in _tensors(value))
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -83,10 +83,6 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(each)
     else:
         yield value
-
-
-def _is_npu(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.device.type == "npu"
 
 
 def _run(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:

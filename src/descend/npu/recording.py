@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from descend import _cann
 from descend.npu import boxed
 
-_LIES = {
+_UNDECLARED = {
     *("native_batch_norm", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_update_stats"),
 }
 """Operators that write to their running_mean and running_var, though their schemas do not say so."""
@@ -77,7 +77,7 @@ class Recording(TorchDispatchMode):
             return self._run_higher(func, args, kwargs)
         leaves = tree_leaves((args, kwargs))
         given = [each for each in leaves if isinstance(each, Tensor)]
-        if not any(map(_is_npu, given)) and not _names_npu(kwargs.get("device")):
+        if not any(map(is_npu, given)) and not _names_npu(kwargs.get("device")):
             return func(*args, **kwargs)
         self._check(func, args, kwargs, given)
         written = [] if torch.Tag.inplace_view in func.tags else _written(func, args, kwargs)
@@ -188,7 +188,7 @@ class Recording(TorchDispatchMode):
         copies = _name(func) in _COPIES
 
         def hold(tensor: Tensor) -> Tensor:
-            stays = _is_npu(tensor) or (copies and tensor.dim())
+            stays = is_npu(tensor) or (copies and tensor.dim())
             return tensor.detach() if stays else tensor.clone()
 
         held: tuple[Any, Any] = tree_map_only(Tensor, hold, (tuple(args), dict(kwargs)))
@@ -220,7 +220,7 @@ def _copies_without_waiting(name: str, args: Any, kwargs: Any, given: list[Tenso
     if name == "lift_fresh":  # what torch.tensor(..., device="npu") has copied
         return not given
     device = kwargs.get("device")
-    beside = [each for each in given if not _is_npu(each) and (name != "copy_" or each.dim())]
+    beside = [each for each in given if not is_npu(each) and (name != "copy_" or each.dim())]
     to_cpu = device is not None and not _names_npu(device)
     without_waiting = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
     # What is copied to the CPU without waiting gets pinned memory.
@@ -233,7 +233,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     found = []
     for i, argument in enumerate(func._schema.arguments):
         said = argument.alias_info is not None and argument.alias_info.is_write
-        unsaid = func.namespace == "c10d" or (name in _LIES and argument.name.startswith("running_"))
+        unsaid = func.namespace == "c10d" or (name in _UNDECLARED and argument.name.startswith("running_"))
         if said or unsaid:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             found += [each for each in tree_leaves(value) if isinstance(each, Tensor)]
@@ -252,7 +252,8 @@ def _is_empty(func: Any) -> bool:
     return func.namespace == "aten" and _name(func).startswith(("empty", "new_empty"))
 
 
-def _is_npu(value: Any) -> bool:
+def is_npu(value: Any) -> bool:
+    """Whether this is a tensor of the device."""
     return isinstance(value, Tensor) and value.device.type == "npu"
 
 

@@ -36,10 +36,16 @@ def check_alike(operator: str, first: str, like: Tensor, **tensors: Tensor | Non
             )
 
 
+def check_dtype(operator: str, name: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
+    """Refuses a tensor of another dtype than these."""
+    if tensor.dtype not in dtypes:
+        *most, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+        refuse(operator, name, tensor.dtype, f"must be {', '.join(most)} or {last}" if most else f"must be {last}")
+
+
 def check_integer(operator: str, name: str, tensor: Tensor) -> None:
     """Refuses a tensor of another dtype than an index may have."""
-    if tensor.dtype not in INTEGERS:
-        refuse(operator, name, tensor.dtype, "must be int32 or int64")
+    check_dtype(operator, name, tensor, *INTEGERS)
 
 
 def check_within(operator: str, name: str, indices: Tensor, end: int, rule: str, begin: int = 0) -> None:

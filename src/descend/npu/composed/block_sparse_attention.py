@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_alike, check_shape
+from descend.npu.composed.arithmetic import check_alike, check_shape, wide
+from descend.npu.composed.layouts import as_bnsd, from_bnsd
 from descend.npu.composed.refusal import refuse
 
 
@@ -64,7 +65,7 @@ def npu_block_sparse_attention(
         scores = (q[at] * scale_value) @ keys.T
         lse[at] = scores.logsumexp(-1, keepdim=True)
         out[at] = scores.softmax(-1) @ values
-    return _as_given(out, q_input_layout).to(query.dtype), _as_given(lse, q_input_layout)
+    return from_bnsd(out, q_input_layout).contiguous().to(query.dtype), from_bnsd(lse, q_input_layout).contiguous()
 
 
 def npu_block_sparse_attention_backward(
@@ -91,7 +92,7 @@ def npu_block_sparse_attention_backward(
     for name, tensor in (("d_out", d_out), ("attention_out", attention_out)):
         check_shape(operator, name, tensor, query.shape, "query")
     check_shape(operator, "softmax_lse", softmax_lse, [*query.shape[:-1], 1], "query, with one number a row")
-    grad, out, lse = (_as_bnsd(t, q_input_layout).to(q.dtype) for t in (d_out, attention_out, softmax_lse))
+    grad, out, lse = (as_bnsd(t, q_input_layout).to(q.dtype) for t in (d_out, attention_out, softmax_lse))
     dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
     shared = (grad * out).sum(-1, keepdim=True)
     for block in _blocks(operator, query, key, block_sparse_mask, block_shape or (), layouts, lengths):
@@ -105,17 +106,13 @@ def npu_block_sparse_attention_backward(
         scores = weights * (grad[at] @ values.T - shared[at]) * scale_value
         dq[at] = scores @ keys
         dk[of] += scores.T @ q[at]
-    gradients = (_as_given(dq, q_input_layout), _as_given(dk, kv_input_layout), _as_given(dv, kv_input_layout))
+    gradients = (
+        from_bnsd(dq, q_input_layout).contiguous(),
+        from_bnsd(dk, kv_input_layout).contiguous(),
+        from_bnsd(dv, kv_input_layout).contiguous(),
+    )
     one, two, three = (gradient.to(given.dtype) for gradient, given in zip(gradients, (query, key, value), strict=True))
     return one, two, three
-
-
-def _as_bnsd(tensor: Tensor, layout: str) -> Tensor:
-    return tensor.transpose(0, 1).unsqueeze(0) if layout == "TND" else tensor
-
-
-def _as_given(tensor: Tensor, layout: str) -> Tensor:
-    return (tensor[0].transpose(0, 1) if layout == "TND" else tensor).contiguous()
 
 
 def _checked(
@@ -136,8 +133,7 @@ def _checked(
         refuse(operator, "num_key_value_heads", key_heads, rule)
     if key.shape[-1] != query.shape[-1] or (count == 4 and len(key) != len(query)):
         refuse(operator, "key", f"of shape {list(key.shape)}", f"must fit query of shape {list(query.shape)}")
-    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    q, k, v = (_as_bnsd(t, layouts[0]).to(dtype) for t in (query, key, value))
+    q, k, v = (wide(as_bnsd(t, layouts[0])) for t in (query, key, value))
     return q, k, v
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_float, check_shape, check_within, wide
+from descend.npu.composed.arithmetic import check_dtype, check_float, check_shape, check_within, wide
 from descend.npu.composed.refusal import refuse
 
 SMALL = 1e-6
@@ -84,8 +84,7 @@ def npu_yolo_boxes_encode(self: Tensor, gt_bboxes: Tensor, stride: Tensor, perfo
     """[N, 4]: ``gt_bboxes`` as differences from the anchors ``self``, both x1, y1, x2, y2. ``stride`` [N] of cells."""
     operator = "npu_yolo_boxes_encode"
     _check(operator, "self", self, "gt_bboxes", gt_bboxes)
-    if stride.dtype != torch.int32:
-        refuse(operator, "stride", stride.dtype, "must be int32")
+    check_dtype(operator, "stride", stride, torch.int32)
     check_shape(operator, "stride", stride, [len(self)], "the boxes of self")
     anchor, box = wide(self), wide(gt_bboxes)
     (place, size), (at, extent) = (((t[:, :2] + t[:, 2:]) * 0.5, t[:, 2:] - t[:, :2]) for t in (anchor, box))

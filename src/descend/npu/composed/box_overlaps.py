@@ -15,6 +15,7 @@ Documents: torch_npu.npu_iou, npu_ptiou, npu_giou, npu_diou, npu_ciou; op-plugin
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -237,9 +238,9 @@ def _giou(self: Tensor, gtboxes: Tensor) -> Tensor:
     return common / both - (hull - both) / hull
 
 
-def _gradients(function: object, grad: Tensor, bboxes: Tensor, gtboxes: Tensor) -> tuple[Tensor, Tensor]:
+def _gradients(function: Callable[..., Tensor], grad: Tensor, bboxes: Tensor, gtboxes: Tensor) -> tuple[Tensor, Tensor]:
     dtype = _narrow(bboxes, gtboxes)
-    one, other = derivatives(function, [wide(bboxes), wide(gtboxes)], [wide(grad).flatten()])  # type: ignore[arg-type]
+    one, other = derivatives(function, [wide(bboxes), wide(gtboxes)], [wide(grad).flatten()])
     assert one is not None
     assert other is not None
     return one.to(dtype), other.to(dtype)

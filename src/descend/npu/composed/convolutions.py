@@ -1,7 +1,9 @@
 """Convolutions by torch_npu's own names, and their gradients: npu_conv2d, npu_conv3d, npu_convolution and others.
 
-They are PyTorch's convolution and convolution_backward. A padding has a number for each direction; more numbers must
-repeat these, since torch_npu does not read them.
+They are PyTorch's convolution and convolution_backward. The numbers of a call are stride, padding, dilation and groups;
+of a transposed one padding, output_padding, stride, dilation and groups. A gradient has output_mask behind them.
+
+A padding has a number for each direction; more numbers must repeat these, since torch_npu does not read them.
 
 Documents: torch_npu.npu_conv2d, npu_conv3d, npu_conv_transpose2d.
 """
@@ -9,6 +11,7 @@ Documents: torch_npu.npu_conv2d, npu_conv3d, npu_conv_transpose2d.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,205 +23,78 @@ Three = tuple[Tensor | None, Tensor | None, Tensor | None]
 Numbers = Sequence[int]
 
 
-def npu_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-) -> Tensor:
+def npu_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: Any) -> Tensor:
     """Of an input [N, C, H, W] with filters [O, C / groups, KH, KW]."""
-    return _convolve("npu_conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+    return _convolve("npu_conv2d", 2, input, weight, bias, *numbers)
 
 
-def npu_conv2d_out(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-    *,
-    out: Tensor,
-) -> Tensor:
+def npu_conv2d_out(*given: Any, out: Tensor) -> Tensor:
     """`npu_conv2d`, written to ``out``."""
-    result = npu_conv2d(input, weight, bias, stride, padding, dilation, groups)
+    result = npu_conv2d(*given)
     return out.resize_(result.shape).copy_(result)
 
 
-def npu_conv3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-) -> Tensor:
+def npu_conv3d(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: Any) -> Tensor:
     """Of an input [N, C, D, H, W] with filters [O, C / groups, KD, KH, KW]."""
-    return _convolve("npu_conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+    return _convolve("npu_conv3d", 3, input, weight, bias, *numbers)
 
 
-def npu_conv3d_out(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-    *,
-    out: Tensor,
-) -> Tensor:
+def npu_conv3d_out(*given: Any, out: Tensor) -> Tensor:
     """`npu_conv3d`, written to ``out``."""
-    result = npu_conv3d(input, weight, bias, stride, padding, dilation, groups)
+    result = npu_conv3d(*given)
     return out.resize_(result.shape).copy_(result)
 
 
-def npu_convolution(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-) -> Tensor:
+def npu_convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: Any) -> Tensor:
     """Along one, two or three directions."""
-    return _convolve("npu_convolution", 0, input, weight, bias, stride, padding, dilation, groups)
+    return _convolve("npu_convolution", 0, input, weight, bias, *numbers)
 
 
-def npu_conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    padding: Numbers,
-    output_padding: Numbers,
-    stride: Numbers,
-    dilation: Numbers,
-    groups: int,
-) -> Tensor:
+def npu_conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: Any) -> Tensor:
     """Transposed, of an input [N, C, H, W] with filters [C, O / groups, KH, KW]."""
-    return _convolve("npu_conv_transpose2d", 2, input, weight, bias, stride, padding, dilation, groups, output_padding)
+    return _convolve("npu_conv_transpose2d", 2, input, weight, bias, *_transposed(*numbers))
 
 
-def npu_convolution_transpose(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    padding: Numbers,
-    output_padding: Numbers,
-    stride: Numbers,
-    dilation: Numbers,
-    groups: int,
-) -> Tensor:
+def npu_convolution_transpose(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: Any) -> Tensor:
     """Transposed, along one, two or three directions."""
-    return _convolve(
-        "npu_convolution_transpose", 0, input, weight, bias, stride, padding, dilation, groups, output_padding
-    )
+    return _convolve("npu_convolution_transpose", 0, input, weight, bias, *_transposed(*numbers))
 
 
-def npu_conv2d_backward(
-    input: Tensor,
-    grad_output: Tensor,
-    weight: Tensor,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Three:
-    """The gradients of input, weight and bias, of which ``output_mask`` asks for some."""
-    return _gradients(
-        "npu_conv2d_backward", 2, input, grad_output, weight, stride, padding, dilation, groups, output_mask
-    )
+def npu_conv2d_backward(input: Tensor, grad: Tensor, weight: Tensor, *numbers: Any) -> Three:
+    """The gradients of input, weight and bias, of which output_mask asks for some."""
+    return _gradients("npu_conv2d_backward", 2, input, grad, weight, *numbers)
 
 
-def npu_conv3d_backward(
-    input: Tensor,
-    grad: Tensor,
-    weight: Tensor,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Three:
+def npu_conv3d_backward(input: Tensor, grad: Tensor, weight: Tensor, *numbers: Any) -> Three:
     """As `npu_conv2d_backward`."""
-    return _gradients("npu_conv3d_backward", 3, input, grad, weight, stride, padding, dilation, groups, output_mask)
+    return _gradients("npu_conv3d_backward", 3, input, grad, weight, *numbers)
 
 
-def npu_convolution_backward(
-    input: Tensor,
-    grad_output: Tensor,
-    weight: Tensor,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Three:
+def npu_convolution_backward(input: Tensor, grad: Tensor, weight: Tensor, *numbers: Any) -> Three:
     """As `npu_conv2d_backward`."""
-    return _gradients(
-        "npu_convolution_backward", 0, input, grad_output, weight, stride, padding, dilation, groups, output_mask
-    )
+    return _gradients("npu_convolution_backward", 0, input, grad, weight, *numbers)
 
 
-def npu_conv_transpose2d_backward(
-    input: Tensor,
-    grad_output: Tensor,
-    weight: Tensor,
-    padding: Numbers,
-    output_padding: Numbers,
-    stride: Numbers,
-    dilation: Numbers,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Three:
+def npu_conv_transpose2d_backward(input: Tensor, grad: Tensor, weight: Tensor, *numbers: Any) -> Three:
     """As `npu_conv2d_backward`."""
-    operator = "npu_conv_transpose2d_backward"
-    return _gradients(
-        operator, 2, input, grad_output, weight, stride, padding, dilation, groups, output_mask, output_padding
-    )
+    return _gradients("npu_conv_transpose2d_backward", 2, input, grad, weight, *_transposed(*numbers))
 
 
-def npu_conv_transpose3d_backward(
-    input: Tensor,
-    grad_output: Tensor,
-    weight: Tensor,
-    padding: Numbers,
-    output_padding: Numbers,
-    stride: Numbers,
-    dilation: Numbers,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Three:
+def npu_conv_transpose3d_backward(input: Tensor, grad: Tensor, weight: Tensor, *numbers: Any) -> Three:
     """As `npu_conv2d_backward`."""
-    operator = "npu_conv_transpose3d_backward"
-    return _gradients(
-        operator, 3, input, grad_output, weight, stride, padding, dilation, groups, output_mask, output_padding
-    )
+    return _gradients("npu_conv_transpose3d_backward", 3, input, grad, weight, *_transposed(*numbers))
 
 
-def npu_convolution_transpose_backward(
-    input: Tensor,
-    grad: Tensor,
-    weight: Tensor,
-    padding: Numbers,
-    output_padding: Numbers,
-    stride: Numbers,
-    dilation: Numbers,
-    groups: int,
-    grad_input_mask: Sequence[bool],
-) -> Three:
+def npu_convolution_transpose_backward(input: Tensor, grad: Tensor, weight: Tensor, *numbers: Any) -> Three:
     """As `npu_conv2d_backward`."""
-    operator = "npu_convolution_transpose_backward"
-    return _gradients(
-        operator, 0, input, grad, weight, stride, padding, dilation, groups, grad_input_mask, output_padding
-    )
+    return _gradients("npu_convolution_transpose_backward", 0, input, grad, weight, *_transposed(*numbers))
+
+
+def _transposed(
+    padding: Numbers, output_padding: Numbers, stride: Numbers, dilation: Numbers, groups: int, *mask: Sequence[bool]
+) -> tuple[Any, ...]:
+    """The numbers of a transposed convolution, in the order of the others."""
+    return stride, padding, dilation, groups, *mask, output_padding
 
 
 def _convolve(

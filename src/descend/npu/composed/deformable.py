@@ -12,6 +12,7 @@ Document: torch_npu.npu_deformable_conv2d; op-plugin's test has the order of the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,18 @@ from torch import Tensor
 from descend.npu.composed.arithmetic import check_float, check_shape, wide
 from descend.npu.composed.derivatives import derivatives
 from descend.npu.composed.refusal import refuse
+
+
+class Places(NamedTuple):
+    """Which points of the input a result is made of."""
+
+    kernel_size: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+    deformable_groups: int
+    modulated: bool
 
 
 def npu_deformable_conv2d(
@@ -40,10 +53,10 @@ def npu_deformable_conv2d(
     """
     operator = "npu_deformable_conv2d"
     check_float(operator, input=input, weight=weight, offset=offset, bias=bias)
-    places = (kernel_size, stride, padding, dilation, groups, deformable_groups, modulated)
-    _check(operator, input, weight, offset, *places)
+    places = Places(kernel_size, stride, padding, dilation, groups, deformable_groups, modulated)
+    _check(operator, input, weight, offset, places)
     x, filters = wide(input), wide(weight)
-    samples = _samples(x, wide(offset).to(x.dtype), *places)
+    samples = _samples(x, wide(offset).to(x.dtype), places)
     added = None if bias is None else wide(bias).to(x.dtype)
     result = torch.nn.functional.conv2d(samples, filters.to(x.dtype), added, list(kernel_size), groups=groups)
     return result, samples
@@ -66,8 +79,8 @@ def npu_deformable_conv2dbk(
     """The gradients of input, weight, offset and bias. ``offset_out`` are the samples, the second result."""
     operator = "npu_deformable_conv2dbk"
     check_float(operator, input=input, grad_output=grad_output, offset_out=offset_out, weight=weight, offset=offset)
-    places = (kernel_size, stride, padding, dilation, groups, deformable_groups, modulated)
-    height, width = _check(operator, input, weight, offset, *places)
+    places = Places(kernel_size, stride, padding, dilation, groups, deformable_groups, modulated)
+    height, width = _check(operator, input, weight, offset, places)
     x = wide(input)
     check_shape(operator, "grad_output", grad_output, [len(x), len(weight), height, width], "the result")
     sizes = [len(x), x.shape[1], height * kernel_size[0], width * kernel_size[1]]
@@ -77,26 +90,15 @@ def npu_deformable_conv2dbk(
     of_samples, of_weight, of_bias = torch.ops.aten.convolution_backward(
         dy, samples, filters, [len(weight)], steps, [0, 0], [1, 1], False, [0, 0], groups, [True, True, True]
     )
-    of_input, of_offset = derivatives(lambda x, moves: _samples(x, moves, *places), [x, moves], [of_samples])
+    of_input, of_offset = derivatives(lambda x, moves: _samples(x, moves, places), [x, moves], [of_samples])
     assert of_input is not None
     assert of_offset is not None
     return of_input, of_weight, of_offset, of_bias
 
 
-def _check(
-    operator: str,
-    input: Tensor,
-    weight: Tensor,
-    offset: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    deformable_groups: int,
-    modulated: bool,
-) -> tuple[int, int]:
+def _check(operator: str, input: Tensor, weight: Tensor, offset: Tensor, places: Places) -> tuple[int, int]:
     """The height and width of the result."""
+    kernel_size, stride, padding, dilation, groups, deformable_groups, modulated = places
     for name, tensor in (("input", input), ("weight", weight)):
         if tensor.dim() != 4:
             refuse(operator, name, f"of shape {list(tensor.shape)}", "must have 4 dimensions")
@@ -125,18 +127,9 @@ def _check(
     return height, width
 
 
-def _samples(
-    x: Tensor,
-    offset: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    deformable_groups: int,
-    modulated: bool,
-) -> Tensor:
+def _samples(x: Tensor, offset: Tensor, places: Places) -> Tensor:
     """[N, C, OH * KH, OW * KW]."""
+    kernel_size, stride, padding, dilation, _, deformable_groups, modulated = places
     images, channels, height, width = x.shape
     out_height, out_width = offset.shape[2:]
     kinds = 3 if modulated else 2

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_alike, check_integer, check_shape, check_within
+from descend.npu.composed.arithmetic import check_alike, check_integer, check_shape, check_within, wide
 from descend.npu.composed.refusal import refuse
 
 
@@ -113,7 +113,7 @@ class _Steps:
         gk: Tensor | None,
         scale: float,
     ) -> None:
-        self.dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+        self.dtype = wide(query).dtype
         group = value.shape[1] // max(1, key.shape[1])
         self.query = (query.to(self.dtype) * scale).repeat_interleave(group, 1)
         self.key, self.value = key.to(self.dtype).repeat_interleave(group, 1), value.to(self.dtype)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_alike, check_shape
+from descend.npu.composed.arithmetic import check_alike, check_shape, wide
 from descend.npu.composed.attention_call import COPIES
 from descend.npu.composed.refusal import refuse
 
@@ -128,8 +128,7 @@ def _checked(
         if atten_mask.dtype not in (torch.bool, torch.uint8):
             refuse(operator, "atten_mask", atten_mask.dtype, "must be bool or uint8")
         check_shape(operator, "atten_mask", atten_mask, [b, 1, n, 1, k], "B, N and K, else 1")
-    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    one, two, three, four, five = (tensor.to(dtype) for tensor in given)
+    one, two, three, four, five = (wide(tensor) for tensor in given)
     return one, two, three, four, five
 
 

@@ -84,13 +84,6 @@ def float_dtype(operator: str, name: str, number: Number, more: dict[int, torch.
     return wanted
 
 
-def check_dtype(operator: str, name: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
-    """Refuses a tensor of another dtype than these."""
-    if tensor.dtype not in dtypes:
-        *most, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
-        refuse(operator, name, tensor.dtype, f"must be {', '.join(most)} or {last}" if most else f"must be {last}")
-
-
 # --- rounding ---------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import INTEGERS, check_alike, check_within
+from descend.npu.composed.arithmetic import INTEGERS, check_alike, check_within, wide
+from descend.npu.composed.layouts import as_bnsd, from_bnsd
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 SCORES = 1 << 22
@@ -181,7 +182,7 @@ def _attend(operator: str, query: Tensor, key: Tensor, value: Tensor, options: O
             out[at] = product.view(q.shape[1], end - begin, -1)
             lse[at] = sums.masked_fill(sums == -torch.inf, torch.inf)
     layout = options.layout.split("_")
-    result = _laid_out(out, layout[-1], layout[0] in ("TND", "NTD")).to(query.dtype)
+    result = _laid_out(out, layout[-1]).to(query.dtype)
     if not options.wants_lse:
         return result, torch.zeros(1)
     return result, (lse[0].transpose(0, 1).contiguous() if layout[0] in ("TND", "NTD") else lse).float()
@@ -253,13 +254,12 @@ def _checked(operator: str, query: Tensor, key: Tensor, value: Tensor, options: 
     if k.shape[:3] != v.shape[:3] or k.shape[-1] != q.shape[-1]:
         got = f"{list(k.shape)} and {list(v.shape)} as [B, N, S, D]"
         refuse(operator, "key and value", got, f"must fit each other, and query, {list(q.shape)}")
-    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     parts = _parts(operator, q, k, layout, options)
     single = options.query_rope is None and layout not in ("TND", "NTD") and q.shape[2] == 1
     _check_pse(operator, options.pse, q, k, layout)
     if options.sink is not None and list(options.sink.shape) != [heads]:
         refuse(operator, "learnable_sink", f"of shape {list(options.sink.shape)}", f"must be of shape [{heads}]")
-    return _Call(q.to(dtype), k.to(dtype), v.to(dtype), parts, single)
+    return _Call(wide(q), wide(k), wide(v), parts, single)
 
 
 def _mask(operator: str, options: Options, call: _Call) -> Tensor | None:
@@ -316,31 +316,18 @@ def _as_bnsd(operator: str, name: str, tensor: Tensor, layout: str, heads: int) 
     if layout == "BSH":
         if tensor.shape[2] % heads:
             refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have a multiple of {heads} columns")
-        split: Tensor = tensor.unflatten(2, (heads, -1))
-        return split.transpose(1, 2)
-    found: Tensor = {
-        "BSND": lambda: tensor.transpose(1, 2),
-        "BNSD": lambda: tensor,
-        "TND": lambda: tensor.transpose(0, 1).unsqueeze(0),
-        "NTD": lambda: tensor.unsqueeze(0),
-    }[layout]()
+        return as_bnsd(tensor.unflatten(2, (heads, -1)), "BSND")
+    found = as_bnsd(tensor, layout)
     if found.shape[1] != heads:
         refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have {heads} heads in {layout}")
     return found
 
 
-def _laid_out(tensor: Tensor, layout: str, flat: bool) -> Tensor:
+def _laid_out(tensor: Tensor, layout: str) -> Tensor:
     """The result [B, N, S, D] as a layout has it."""
     if layout == "BSH":
-        return tensor.transpose(1, 2).flatten(2)
-    moved: Tensor = {
-        "BSND": lambda: tensor.transpose(1, 2),
-        "BNSD": lambda: tensor,
-        "NBSD": lambda: tensor.transpose(0, 1),
-        "TND": lambda: tensor[0].transpose(0, 1),
-        "NTD": lambda: tensor[0],
-    }[layout]()
-    return moved.contiguous()
+        return from_bnsd(tensor, "BSND").flatten(2)
+    return from_bnsd(tensor, layout).contiguous()
 
 
 def _pages(operator: str, name: str, pages: Tensor, options: Options, heads: int) -> Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_shape, check_within
+from descend.npu.composed.arithmetic import check_dtype, check_shape, check_within
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 
@@ -26,7 +26,7 @@ def npu_moe_init_routing(
     """
     operator = "npu_moe_init_routing"
     rows = _check(operator, x, expert_idx)
-    _check_int32(operator, "row_idx", row_idx)
+    check_dtype(operator, "row_idx", row_idx, torch.int32)
     check_shape(operator, "row_idx", row_idx, expert_idx.shape, "expert_idx")
     count = expert_idx.numel()
     check_within(operator, "row_idx", row_idx, count, f"must be from 0 to {count - 1}")
@@ -136,7 +136,7 @@ def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expe
     """Of each expert the number of rows of it and those before it: int32 [``num_expert``]."""
     operator, name = "npu_moe_compute_expert_tokens", "sorted_expert_for_source_row"
     given = sorted_expert_for_source_row
-    _check_int32(operator, name, given)
+    check_dtype(operator, name, given, torch.int32)
     if given.dim() != 1:
         refuse(operator, name, f"of shape {list(given.shape)}", "must have 1 dimension")
     if num_expert < 1:
@@ -148,12 +148,7 @@ def _check(operator: str, x: Tensor, expert_idx: Tensor) -> int:
     """The rows of x."""
     if x.dim() != 2:
         refuse(operator, "x", f"of shape {list(x.shape)}", "must have 2 dimensions")
-    _check_int32(operator, "expert_idx", expert_idx)
+    check_dtype(operator, "expert_idx", expert_idx, torch.int32)
     if expert_idx.dim() != 2 or len(expert_idx) != len(x):
         refuse(operator, "expert_idx", f"of shape {list(expert_idx.shape)}", f"must be of shape [{len(x)}, K]")
     return len(x)
-
-
-def _check_int32(operator: str, name: str, tensor: Tensor) -> None:
-    if tensor.dtype != torch.int32:
-        refuse(operator, name, tensor.dtype, "must be int32")

@@ -19,6 +19,20 @@ LAYOUTS = {"BSH": "BSND", "SBH": "SBND", "BSND": "BSND", "BNSD": "BNSD", "TND": 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def as_bnsd(tensor: Tensor, axes: str) -> Tensor:
+    """A view [B, N, S, D] of a tensor with these axes; of TND and NTD B is 1."""
+    if "B" not in axes:
+        tensor, axes = tensor.unsqueeze(0), "B" + axes.replace("T", "S")
+    return tensor.permute(*(axes.index(axis) for axis in "BNSD"))
+
+
+def from_bnsd(tensor: Tensor, axes: str) -> Tensor:
+    """The way back from `as_bnsd`: a view with these axes."""
+    whole = axes if "B" in axes else "B" + axes.replace("T", "S")
+    moved = tensor.permute(*("BNSD".index(axis) for axis in whole))
+    return moved if "B" in axes else moved[0]
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The layout, the numbers of heads, and the rows: B, Sq and Skv; for TND, B is 1 and the rows are T of each."""
@@ -32,12 +46,9 @@ class Sizes:
 
     def rows(self, tensor: Tensor, heads: int) -> Tensor:
         """A view [B, N, S, D]; for TND [1, N, T, D]."""
-        axes = LAYOUTS[self.layout]
         if self.layout.endswith("H"):
             tensor = tensor.unflatten(-1, (heads, tensor.shape[-1] // heads))
-        if axes == "TND":
-            return tensor.transpose(0, 1).unsqueeze(0)
-        return tensor.permute(*(axes.index(axis) for axis in "BNSD"))
+        return as_bnsd(tensor, LAYOUTS[self.layout])
 
     def grouped(self, tensor: Tensor) -> Tensor:
         """A tensor shaped as the query, as a view [B, Nkv, G, S, D]."""

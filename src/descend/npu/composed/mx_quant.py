@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_integer
+from descend.npu.composed.arithmetic import check_dtype, check_integer
 from descend.npu.composed.formats import (
     E1M2,
     E2M1,
@@ -32,7 +32,6 @@ from descend.npu.composed.formats import (
     Format,
     Number,
     as_float,
-    check_dtype,
     float_dtype,
     format_of,
     packed,

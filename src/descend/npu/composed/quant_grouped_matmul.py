@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_integer, check_shape
-from descend.npu.composed.formats import Number, check_dtype
+from descend.npu.composed.arithmetic import check_dtype, check_integer, check_shape
+from descend.npu.composed.formats import Number
 from descend.npu.composed.mx_quant import BLOCK
 from descend.npu.composed.quant_matmul import one_scale_each, output_dtype_of, scaled
 from descend.npu.composed.refusal import refuse

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_shape
-from descend.npu.composed.formats import HIF8, INT8, Number, check_dtype, float_dtype, rounded
+from descend.npu.composed.arithmetic import check_dtype, check_shape
+from descend.npu.composed.formats import HIF8, INT8, Number, float_dtype, rounded
 from descend.npu.composed.quantize import npu_trans_quant_param
 from descend.npu.composed.refusal import refuse
 from descend.npu.composed.scaled_products import (

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_integer, check_shape
+from descend.npu.composed.arithmetic import check_dtype, check_integer, check_shape
 from descend.npu.composed.formats import (
     E4M3,
     E5M2,
@@ -30,7 +30,6 @@ from descend.npu.composed.formats import (
     Format,
     Number,
     as_float,
-    check_dtype,
     float_dtype,
     format_of,
     packed,

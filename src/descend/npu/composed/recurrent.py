@@ -13,6 +13,8 @@ Documents: torch_npu.npu_lstm, npu_gru; op-plugin's LstmKernelNpu.cpp, LstmCellK
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -216,8 +218,10 @@ def npu_gru_backward(
     return d_input, d_hidden, dx, b_input, b_hidden, dh
 
 
-def _derived(function: object, given: tuple[Tensor, ...], gradients: list[Tensor | None]) -> list[Tensor]:
-    found = derivatives(function, [wide(t) for t in given], gradients)  # type: ignore[arg-type]
+def _derived(
+    function: Callable[..., tuple[Tensor, ...]], given: tuple[Tensor, ...], gradients: list[Tensor | None]
+) -> list[Tensor]:
+    found = derivatives(function, [wide(t) for t in given], gradients)
     return [gradient.to(t.dtype) for gradient, t in zip(found, given, strict=True) if gradient is not None]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_shape
+from descend.npu.composed.arithmetic import check_dtype, check_shape
 from descend.npu.composed.formats import (
     E1M2,
     E2M1,
@@ -31,7 +31,6 @@ from descend.npu.composed.formats import (
     Format,
     Number,
     as_float,
-    check_dtype,
     format_of,
     unpacked,
 )

@@ -33,7 +33,8 @@ def npu_nms_v4(
     """
     operator = "npu_nms_v4"
     check_float(operator, self=self, scores=scores, iou_threshold=iou_threshold, scores_threshold=scores_threshold)
-    _check_boxes(operator, self, 4)
+    if self.dim() != 2 or self.shape[1] != 4:
+        refuse(operator, "self", f"of shape {list(self.shape)}", "must be of shape [N, 4]")
     check_shape(operator, "scores", scores, [len(self)], "the boxes of self")
     for name, threshold in (("iou_threshold", iou_threshold), ("scores_threshold", scores_threshold)):
         if threshold.numel() != 1:
@@ -115,11 +116,6 @@ def npu_batch_nms(
         boxes[image, :number], best[image, :number] = torch.cat(of)[order], every[order]
         labels[image, :number] = torch.cat(which)[order].to(labels.dtype)
     return boxes, best, labels, counts
-
-
-def _check_boxes(operator: str, boxes: Tensor, width: int) -> None:
-    if boxes.dim() != 2 or boxes.shape[1] != width:
-        refuse(operator, "self", f"of shape {list(boxes.shape)}", f"must be of shape [N, {width}]")
 
 
 def _kept(boxes: Tensor, threshold: float, most: int) -> Tensor:

@@ -28,6 +28,7 @@ def after_load() -> None:
     kernels = importlib.import_module("descend.npu.kernels")
     kernels.install()
     importlib.import_module("descend.npu.composer").install()
+    importlib.import_module("descend.npu.hifloat8").install()
     importlib.import_module("descend.npu.torchair").install()
     importlib.import_module("descend.npu.compiling").install()
     importlib.import_module("descend.npu.graphs").install()

@@ -1172,6 +1172,15 @@ TABLE = (
         ("torch_npu.npu_interleave_rope",),
     ),
     Composed(
+        "npu_hans_encode",
+        "compression",
+        ("npu_hans_encode.out", "npu_hans_decode.out"),
+        "none",
+        "exponents apart from the rest, but not coded; decoding gives the same bits",
+        "fixed and var that have less than a byte for each number together",
+        ("op-plugin's test_hans_compress.py",),
+    ),
+    Composed(
         "SyncBatchNorm",
         "sync_batch_norm",
         (
@@ -1224,7 +1233,7 @@ KINDS = {
     "Hyper-connections": ("mhc",),
     "Detection of objects": ("box_overlaps", "box_codes", "rotated_boxes", "suppression", "roi", "deformable"),
     "Indices and choices": ("scatters", "sampling"),
-    "Shapes, copies, extremes": ("shapes", "plain", "regions"),
+    "Shapes, copies, extremes": ("shapes", "plain", "regions", "compression"),
 }
 """What operators are for, in the order of docs/npu-operators.md: operators, and modules for all others of theirs."""
 OTHERS = "Others"

@@ -1,0 +1,55 @@
+"""torch_npu's casts of its class HiFloat8Tensor, in which MindSpeed keeps the states of an optimizer in hifloat8.
+
+torch_npu's own call aclnnCast, not an operator of PyTorch. These call operators of the device, so that graphs and the
+report have them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from descend.npu.composed.formats import HIF8, Number, float_dtype, format_of
+
+HIFLOAT8 = 290
+NAN, INFINITY, NEGATIVE = 0x80, 0x6F, 0x80
+"""The codes that are no finite numbers, and the bit of the sign."""
+
+
+def install() -> None:
+    """Puts these in the place of torch_npu's, where it has such casts."""
+    casts: Any = getattr(sys.modules["torch_npu"]._C, "_cd", None)
+    for function in (cast_to_fp8, cast_to_fp8_noalloc, cast_from_fp8):
+        if hasattr(casts, function.__name__):
+            setattr(casts, function.__name__, function)
+
+
+def cast_to_fp8(input: Tensor, otype: Number) -> Tensor:
+    """The codes of hifloat8, uint8: of two numbers that are equally near the larger one.
+
+    Beyond the largest number it is that one; infinities and NaN stay what they are.
+    """
+    format_of("cast_to_fp8", "otype", otype, (HIF8,))
+    npu: Any = torch.ops.npu
+    one = torch.ones(1, device=input.device)
+    codes: Tensor = npu.npu_quantize(input, one, None, HIFLOAT8, -1)
+    infinities = torch.where(input < 0, INFINITY | NEGATIVE, INFINITY).to(torch.uint8)
+    return torch.where(input.isnan(), NAN, torch.where(input.isinf(), infinities, codes))
+
+
+def cast_to_fp8_noalloc(input: Tensor, output: Tensor, otype: Number) -> None:
+    """`cast_to_fp8` into ``output``."""
+    output.copy_(cast_to_fp8(input, otype))
+
+
+def cast_from_fp8(input: Tensor, itype: Number, otype: Number) -> Tensor:
+    """Numbers of hifloat8 in float32, float16 or bfloat16, which have all of them."""
+    format_of("cast_from_fp8", "itype", itype, (HIF8,))
+    to = float_dtype("cast_from_fp8", "otype", otype)
+    npu: Any = torch.ops.npu
+    one = torch.ones(1, device=input.device)
+    numbers: Tensor = npu.npu_anti_quant(input, one, dst_dtype=torch.bfloat16, src_dtype=HIFLOAT8)
+    return numbers.to(to)

@@ -1,0 +1,111 @@
+"""What a training keeps in fewer bits: states in hifloat8, and activations whose exponents are apart."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from descend.npu.composed import compression  # noqa: E402
+from quantised_numbers import NUMBERS, nearest  # noqa: E402
+from test_npu_composed import refused  # noqa: E402
+
+Tensor = Any
+BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+
+
+# --- exponents apart --------------------------------------------------------------------------------------------------
+
+
+def room(x: Tensor, fixed: int | None = None) -> tuple[Tensor, ...]:
+    """pdf, mantissa, fixed, var: as many elements as numbers, or for ``fixed`` given just enough bytes."""
+    count, size = x.numel(), x.element_size()
+    rest, first = -(-count * (size - 1) // size), count if fixed is None else fixed
+    more = count if fixed is None else max(0, -(-(count - fixed * size) // size))
+    parts = (torch.full((n,), math.nan, dtype=x.dtype) for n in (rest, first, more))
+    return torch.full((256,), -1, dtype=torch.int32), *parts
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+@pytest.mark.parametrize("shape", [(4096,), (3, 5, 7), (1,), (0,)])
+@pytest.mark.parametrize("fixed", [None, 0, 1, 16])
+@pytest.mark.parametrize("statistic", [True, False])
+def test_exponents_apart(dtype: Any, shape: tuple[int, ...], fixed: int | None, statistic: bool) -> None:
+    bits = torch.randint(-(2 ** (8 * dtype.itemsize - 1)), 2 ** (8 * dtype.itemsize - 1), shape).to(BITS[dtype])
+    x = bits.view(dtype)
+    x = x.t() if x.dim() == 2 else x
+    out = room(x, fixed)
+    given = compression.npu_hans_encode_out(x, statistic, out=out)
+    assert all(one is other for one, other in zip(given, out, strict=True))
+    if statistic:
+        counts = [0] * 256
+        for number in bits.reshape(-1).tolist():
+            counts[(number >> 8 * dtype.itemsize - 9) & 255] += 1
+        assert out[0].tolist() == counts
+    else:
+        assert set(out[0].tolist()) == {-1}
+    back = torch.empty_like(x)
+    assert compression.npu_hans_decode_out(*out[1:], out[0], out=back) is back
+    assert torch.equal(back.view(BITS[dtype]), bits)
+
+
+def test_exponents_apart_on_the_device() -> None:
+    npu = pytest.importorskip("torch_npu")
+    x = torch.randn(33, 8).npu().bfloat16()
+    out = [part.npu() for part in room(x.cpu())]
+    x_of_before = x.clone()
+    pdf, *parts = npu.npu_hans_encode(x, True, False, out=out)
+    assert [one.data_ptr() for one in (pdf, *parts)] == [one.data_ptr() for one in out]
+    x.zero_()
+    npu.npu_hans_decode(*parts, pdf, False, out=x)
+    assert torch.equal(x, x_of_before)
+
+
+def test_exponents_apart_refused() -> None:
+    x = torch.randn(16)
+    pdf, mantissa, fixed, var = room(x)
+    encode, decode = compression.npu_hans_encode_out, compression.npu_hans_decode_out
+    refused("input is torch.float64, but must be float32", encode, x.double(), out=room(x))
+    refused("out is 3 tensors", encode, x, out=(pdf, mantissa, fixed))
+    refused("pdf is of shape [2]", encode, x, out=(pdf[:2], mantissa, fixed, var))
+    refused("mantissa is 44 bytes, but must have 48", encode, x, out=(pdf, mantissa[:11], fixed, var))
+    refused("fixed and var is 8 and 4 bytes, but must have 16", encode, x, out=(pdf, mantissa, fixed[:2], var[:1]))
+    refused("var is torch.float16, but must be float32", decode, mantissa, fixed, var.half(), pdf, out=x)
+    refused("fixed is not contiguous", decode, mantissa, fixed[::2], var, pdf, out=x)
+
+
+# --- hifloat8 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_hifloat8_tensor(dtype: Any) -> None:
+    npu = pytest.importorskip("torch_npu")
+    numbers = [*NUMBERS["hif8"], 1e-9, 3.3, 15.5, 17.0, 100.0, 60000.0]
+    x = torch.tensor(numbers + [-n for n in numbers] + [math.inf, -math.inf, math.nan]).to(dtype)
+    wanted = [v if math.isinf(v) or math.isnan(v) else nearest(v, "hif8") for v in x.tolist()]
+    kept = npu.HiFloat8Tensor.to_hifloat8(x.npu())
+    assert kept._data.dtype == torch.uint8
+    for to, got in ((torch.float32, kept.float()), (torch.float16, kept.half()), (torch.bfloat16, kept.bfloat16())):
+        assert got.dtype == to
+        assert torch.equal(got.cpu().double().nan_to_num(1e9), torch.tensor(wanted).double().nan_to_num(1e9))
+    assert (kept * 1).dtype == dtype
+    kept.copy_(torch.zeros(x.shape).npu())
+    assert not kept.float().any()
+    file = io.BytesIO()
+    torch.save(npu.HiFloat8Tensor.to_hifloat8(x.npu()), file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False).float()
+    assert torch.equal(again.cpu().double().nan_to_num(1e9), torch.tensor(wanted).double().nan_to_num(1e9))
+
+
+def test_hifloat8_casts_refuse_other_formats() -> None:
+    npu = pytest.importorskip("torch_npu")
+    casts, x = npu._C._cd, torch.ones(2).npu()
+    with pytest.raises(RuntimeError, match="otype is float8_e4m3fn, but must be one of hifloat8"):
+        casts.cast_to_fp8(x, casts.DType.float8_e4m3fn)
+    with pytest.raises(RuntimeError, match="otype is 3, but must be one of float16, float32, bfloat16"):
+        casts.cast_from_fp8(x.byte(), casts.DType.hifloat8, 3)

@@ -166,6 +166,18 @@ def npu_anti_mx_quant(
     )
 
 
+# --- for operators that quantise what they compute --------------------------------------------------------------------
+
+
+def along_last(operator: str, name: str, x: Tensor, number: Number, mode: str, alg: int) -> tuple[Tensor, Tensor]:
+    """``x``, which the operator has from its parameter ``name``, along its last dimension, and scales."""
+    if alg not in (0, 1):
+        refuse(operator, "scale_alg", alg, "must be 0 or 1")
+    to = _check(operator, name, x, 1, number, mode, alg, 0.0)
+    codes, scales = _along(x, x.dim() - 1, BLOCK, _Rule(to, alg, 0.0, 0.0, mode))
+    return packed(codes, to), scales
+
+
 # --- for products -----------------------------------------------------------------------------------------------------
 
 

@@ -139,12 +139,7 @@ def npu_grouped_dynamic_mx_quant(
         refuse(operator, "blocksize", blocksize, "must be 32")
     ends = group_ends(operator, "group_index", group_index, x.shape[0])
     rule = _Rule(to, scale_alg or 0, dst_type_max or 0.0, 0.0, round_mode)
-    codes, scales = [], x.new_zeros((x.shape[0] // 64 + len(ends), x.shape[1], 2), dtype=torch.uint8)
-    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        part, own = _along(x[begin:end], 0, BLOCK, rule)
-        codes.append(part)
-        scales[begin // 64 + g : begin // 64 + g + own.shape[0]] = own
-    return packed(torch.cat(codes), to), scales
+    return _in_groups(x, ends, to, rule)
 
 
 def npu_anti_mx_quant(
@@ -176,6 +171,22 @@ def along_last(operator: str, name: str, x: Tensor, number: Number, mode: str, a
     to = _check(operator, name, x, 1, number, mode, alg, 0.0)
     codes, scales = _along(x, x.dim() - 1, BLOCK, _Rule(to, alg, 0.0, 0.0, mode))
     return packed(codes, to), scales
+
+
+def along_last_two(
+    operator: str, name: str, x: Tensor, number: Number, mode: str, alg: int, ends: list[int] | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `along_last`, and along the dimension before. ``ends``: there, blocks are within groups of rows [M, N].
+
+    The scales of group g begin at the row (rows before it) / 64 + g, as those of `npu_grouped_dynamic_mx_quant`.
+    """
+    y, scales = along_last(operator, name, x, number, mode, alg)
+    to = format_of(operator, "dst_type", number, SERVED)
+    rule = _Rule(to, alg, 0.0, 0.0, mode)
+    if ends is None:
+        codes, others = _along(x, x.dim() - 2, BLOCK, rule)
+        return y, scales, packed(codes, to), others
+    return y, scales, *_in_groups(x, ends, to, rule)
 
 
 # --- for products -----------------------------------------------------------------------------------------------------
@@ -258,6 +269,17 @@ def _along(x: Tensor, axis: int, size: int, rule: _Rule) -> tuple[Tensor, Tensor
     scales = rule.scales(blocks.abs().amax(-1))
     codes = rule.numbers(blocks.float(), scales.unsqueeze(-1)).flatten(-2)[..., :length]
     return codes.movedim(-1, axis).contiguous(), _in_pairs(scales, axis)
+
+
+def _in_groups(x: Tensor, ends: list[int], to: Format, rule: _Rule) -> tuple[Tensor, Tensor]:
+    """[M, N] along M, group by group, and scales [M / 64 + G, N, 2]. Rows after the last group are 0."""
+    codes, scales = [], x.new_zeros((x.shape[0] // 64 + len(ends), x.shape[1], 2), dtype=torch.uint8)
+    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        part, own = _along(x[begin:end], 0, BLOCK, rule)
+        codes.append(part)
+        scales[begin // 64 + g : begin // 64 + g + own.shape[0]] = own
+    codes.append(rounded(torch.zeros(x[ends[-1] :].shape), to))
+    return packed(torch.cat(codes), to), scales
 
 
 def _in_pairs(scales: Tensor, axis: int) -> Tensor:

@@ -57,22 +57,34 @@ struct Attribute {
   int64_t integer = 0;
 };
 
-// Tensors in the signature's order, which has all inputs before all outputs.
+// Tensors in the signature's order, which has all inputs before all outputs. One that is read and written is an input,
+// and as an output a copy of it stands behind all of the signature's.
 struct Call {
   Op op = Op::kRmsNorm;
   const descend::Operator* table = nullptr;
   Product product = Product::kHost;
   std::vector<TensorArgument> tensors;
   size_t inputs = 0;
-  ListArgument list;  // normalizedShape, actSeqLenOptional
-  ListArgument mask;  // outputMask
+  size_t given = 0;                // of the tensors, those that the signature has
+  std::vector<size_t> in_place{};  // those that are read and written, in the order of their copies
+  ListArgument list;               // normalizedShape, actSeqLenOptional
+  ListArgument mask;               // outputMask
   int64_t groups = 1, block = 1, stride = 1, lengths_type = 0;
   double epsilon = 0, scale = 1;
   bool flags[2] = {false, false};             // activateSwish; dgammaIsRequire and dbetaIsRequire; fixTriuMask
   const char* text = nullptr;                 // dataFormatOptional, layoutOptional
   std::vector<Attribute> attributes;          // of kOfTable, in the signature's order
+  bool has_variance = false;                  // a type whose variances stand where the function has rstd
   bool certain = false;                       // of kOfTable: all shapes and attributes are as the table says
   bool no_size = false, no_executor = false;  // workspaceSize or executor is null
+
+  // Makes the copies of tensors that are read and written the same as these.
+  void copy_in_place() {
+    tensors.resize(given);
+    for (size_t i : in_place) tensors.push_back(TensorArgument(tensors[i]));
+  }
+  // The tensor of the signature that tensor i is.
+  size_t own(size_t i) const { return i < given ? i : in_place[i - given]; }
 };
 
 }  // namespace fuzz

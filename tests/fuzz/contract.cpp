@@ -332,7 +332,10 @@ class Rules {
         if (!is_output(i)) page(is_contiguous(at(i)));
       }
       if (call_.product == Product::kInference) {
-        for (size_t i : {size_t{0}, x, gamma}) page(at(i).shape.back() * element_size(at(i).dtype) >= 32);
+        for (size_t i : {size_t{0}, x, gamma}) {
+          const Shape& one = at(i).shape;  // that of dy may be another one
+          page(!one.empty() && one.back() * element_size(at(i).dtype) >= 32);
+        }
       }
     }
   }

@@ -28,7 +28,6 @@ class Maker {
   }
 
   Call make_of_table() {
-    if (other_operators().empty()) return {};
     call_.op = Op::kOfTable;
     call_.table = other_operators()[bytes_.below(static_cast<int64_t>(other_operators().size()))];
     choose_product();
@@ -78,10 +77,12 @@ class Maker {
   }
 
   void lay_out_and_spoil() {
+    call_.given = call_.tensors.size();
     for (TensorArgument& tensor : call_.tensors) lay_out(tensor, &tensor - call_.tensors.data() >= inputs());
     const int64_t wrongs = bytes_.pick<int64_t>({0, 0, 0, 1, 1, 2, 3});
     for (int64_t i = 0; i < wrongs; ++i) spoil();
     if (wrongs > 0) call_.certain = false;
+    call_.copy_in_place();
   }
 
   // Dtypes of a row of the table, shapes of its texts, and the attributes' defaults or other numbers.
@@ -94,17 +95,29 @@ class Maker {
     if (rows.empty()) rows.push_back(&op.dtypes[0]);
     const descend::DtypeRow& row = *rows[bytes_.below(static_cast<int64_t>(rows.size()))];
     call_.certain = op.validate_first == nullptr;
+    if (const descend::Parameter* text = find_parameter(call_, descend::Kind::kString); text != nullptr) {
+      if (!text->taken.empty()) call_.text = text->taken[bytes_.below(static_cast<int64_t>(text->taken.size()))];
+      if (text->optional && bytes_.one_in(4)) call_.text = nullptr;
+      shapes.set_text(call_.text);
+    }
     for (const descend::Parameter& one : op.parameters) {
       switch (one.kind) {
         case descend::Kind::kTensor: {
+          if (one.in_place_of >= 0) {  // C has no such tensor; only inputs stand before those that it is in place of
+            call_.in_place.push_back(static_cast<size_t>(one.in_place_of));
+            break;
+          }
           if (one.role == descend::Role::kInput) call_.inputs = call_.tensors.size() + 1;
+          if (one.role == descend::Role::kOutput && std::string_view(one.name).ends_with("Ref")) {
+            call_.in_place.push_back(call_.tensors.size());
+          }
           const std::vector<int> dtypes = dtypes_of(row.sets[call_.tensors.size()]);
           // Which may say that the product takes fewer, or that a shape is another one for some attribute.
           const std::string_view text = one.shape;
           call_.certain = call_.certain && text.find(info(product_of(call_.product)).name) == text.npos &&
                           text.find(" for ") == text.npos;
           add(static_cast<aclDataType>(dtypes[bytes_.below(static_cast<int64_t>(dtypes.size()))]), shapes.of(one.shape),
-              is_optional(call_, one) ? 4 : 0);
+              is_optional(call_, one) || one.optional_if_unused ? 4 : 0);
           break;
         }
         case descend::Kind::kIntArray:
@@ -114,27 +127,29 @@ class Maker {
           call_.mask = {Handle::kAlive, {1, 1, 1}};
           break;
         case descend::Kind::kString:
-          call_.text = nullptr;
-          if (!one.taken.empty()) call_.text = one.taken[bytes_.below(static_cast<int64_t>(one.taken.size()))];
           break;
         default:
-          call_.attributes.push_back(make_attribute(one));
+          call_.attributes.push_back(make_attribute(one, shapes));
       }
     }
     call_.list.values = shapes.normalized();
-    call_.certain = call_.certain && shapes.certain() && call_.mask.handle == Handle::kNull;
+    call_.certain = call_.certain && shapes.certain() && call_.mask.handle == Handle::kNull && call_.in_place.empty();
   }
 
-  Attribute make_attribute(const descend::Parameter& one) {
+  Attribute make_attribute(const descend::Parameter& one, Shapes& shapes) {
     const std::string_view given = one.default_value != nullptr ? one.default_value : "1";
     const double usual = given == "True" ? 1 : given == "False" ? 0 : std::strtod(given.data(), nullptr);
-    Attribute attribute{usual, static_cast<int64_t>(usual)};
     if (one.kind == descend::Kind::kBool) return {0, bytes_.below(2)};
     const bool is_real = one.kind == descend::Kind::kFloat, odd = bytes_.one_in(8);
+    Attribute attribute{is_real ? usual : 0, is_real ? 0 : static_cast<int64_t>(usual)};
     if (is_real && !odd) attribute.real = bytes_.pick<double>({usual, usual, 1.0, 0.5, 2.0, 0.25});
     if (is_real && odd) attribute.real = bytes_.pick<double>({0.0, -1.0, NAN, HUGE_VAL, 1e300, -1e-300, 5e-39});
     if (!is_real && odd) attribute.integer = hostile();
     call_.certain = call_.certain && !odd && (is_real || one.default_value != nullptr);
+    if (is_real || odd) return attribute;
+    if (const int64_t size = shapes.number(one.name); size >= 0) return {0, size};
+    // A mode, a dimension, a class: few of the small numbers are refused.
+    if (bytes_.below(2) != 0) attribute.integer = bytes_.pick<int64_t>({0, 1, 2, 3, -2}), call_.certain = false;
     return attribute;
   }
 

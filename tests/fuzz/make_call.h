@@ -8,7 +8,7 @@ namespace fuzz {
 
 // A call without memory: `data` is set later.
 Call make_call(Bytes& bytes);
-// A call of an operator that is known by its table alone; without tensors if there is none.
+// A call of an operator that is known by its table alone.
 Call make_call_of_table(Bytes& bytes);
 
 }  // namespace fuzz

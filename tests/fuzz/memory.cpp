@@ -54,6 +54,8 @@ double decode(int dtype, const char* place) {
       return as(0.0);
     case ACL_INT32:
       return as(int32_t{});
+    case ACL_INT64:
+      return static_cast<double>(as(int64_t{}));
     case ACL_FLOAT16:
       return half(as(uint16_t{}));
     case ACL_BF16: {
@@ -67,6 +69,11 @@ double decode(int dtype, const char* place) {
   }
 }
 
+// The next smaller whole number that all integers have.
+double whole(double number) {
+  return std::isnan(number) ? 0 : std::floor(std::clamp<double>(number, INT32_MIN, INT32_MAX));
+}
+
 void encode(int dtype, double number, char* place) {
   const auto put = [place](auto value) { std::memcpy(place, &value, sizeof(value)); };
   switch (dtype) {
@@ -75,7 +82,9 @@ void encode(int dtype, double number, char* place) {
     case ACL_DOUBLE:
       return put(number);
     case ACL_INT32:
-      return put(static_cast<int32_t>(number));
+      return put(static_cast<int32_t>(whole(number)));
+    case ACL_INT64:
+      return put(static_cast<int64_t>(whole(number)));
     case ACL_FLOAT16:
       return put(static_cast<uint16_t>(as_half(number)));
     case ACL_BF16: {
@@ -136,7 +145,7 @@ bool Memory::share(Bytes& bytes, Call& call, size_t i, int64_t need) {
 }
 
 void Memory::place(Bytes& bytes, Call& call) {
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
+  for (size_t i = 0; i < call.given; ++i) {
     TensorArgument& tensor = call.tensors[i];
     const int64_t need = storage_bytes(tensor), kind = bytes.below(16);
     if (kind == 15) continue;  // null
@@ -150,6 +159,7 @@ void Memory::place(Bytes& bytes, Call& call) {
       tensor.data = allocate(need + skip, false) + skip;
     }
   }
+  call.copy_in_place();
 }
 
 char* Memory::move(Call& call, size_t i) {
@@ -160,6 +170,7 @@ char* Memory::move(Call& call, size_t i) {
   // A tensor without elements may have a storage beyond its memory.
   std::memcpy(data, tensor.data, std::min(static_cast<size_t>(need), tensor.room));
   tensor.data = data, tensor.room = SIZE_MAX;
+  call.copy_in_place();
   return data;
 }
 
@@ -176,7 +187,8 @@ void Memory::fill(const Call& call, uint32_t seed) {
     const std::vector<int64_t>* const all = places(tensor);
     if (all == nullptr) continue;
     for (int64_t place : *all) {
-      double number = next() * 4 - 2;
+      // Integers are targets, which may be no class, and steps.
+      double number = is_integer(tensor.dtype) ? next() * 9 - 1.25 : next() * 4 - 2;
       // One seed of 16 has numbers that nothing is computed well from; nothing may break.
       if (seed % 16 == 15) {
         const double odd[] = {HUGE_VAL, -HUGE_VAL, NAN, 1e300, -1e38, 1e-45, 0, 65504};
@@ -221,12 +233,7 @@ Numbers read(const TensorArgument& tensor) {
   return result;
 }
 
-void write(const TensorArgument& tensor, const Numbers& numbers) {
-  const std::vector<int64_t>& all = *places(tensor);
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    encode(tensor.dtype, numbers[i], tensor.data + all[i] * element_size(tensor.dtype));
-  }
-}
+bool is_integer(int dtype) { return dtype == ACL_INT32 || dtype == ACL_INT64; }
 
 double largest(int dtype) { return dtype == ACL_FLOAT16 ? 65504 : dtype == ACL_DOUBLE ? 1e300 : 3e38; }
 

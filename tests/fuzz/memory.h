@@ -44,7 +44,8 @@ class Memory {
 
 // The elements of a tensor as numbers, in logical order.
 Numbers read(const TensorArgument& tensor);
-void write(const TensorArgument& tensor, const Numbers& numbers);
+
+bool is_integer(int dtype);
 
 // What the largest finite number, and the rounding of a number of size 1, are.
 double largest(int dtype);

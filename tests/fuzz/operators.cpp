@@ -1,7 +1,9 @@
 #include "operators.h"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
+#include <string_view>
 
 #include "aclnnop/aclnn_group_norm_swish.h"
 #include "aclnnop/aclnn_group_norm_swish_grad.h"
@@ -33,7 +35,8 @@ aclTensor* make_tensor(const TensorArgument& tensor) {
 class Handles {
  public:
   explicit Handles(const Call& call) : call_(call) {
-    for (const TensorArgument& tensor : call.tensors) {
+    for (size_t i = 0; i < call.given; ++i) {
+      const TensorArgument& tensor = call.tensors[i];
       tensors_.push_back(tensor.handle == Handle::kNull ? nullptr : make_tensor(tensor));
       if (tensor.handle == Handle::kDead) expect("aclDestroyTensor", aclDestroyTensor(tensors_.back()), {0});
     }
@@ -101,6 +104,7 @@ class Handles {
     size_t word = 0, real = 0, tensor = 0, attribute = 0;
     const auto give = [&](const void* pointer) { words[word++] = reinterpret_cast<int64_t>(pointer); };
     for (const descend::Parameter& one : call_.table->parameters) {
+      if (one.in_place_of >= 0) continue;
       switch (one.kind) {
         case descend::Kind::kTensor:
           give(tensors_[tensor++]);
@@ -116,7 +120,7 @@ class Handles {
           break;
         case descend::Kind::kFloat:
           if (real == kReals) fault("an operator has too many numbers");
-          reals[real++] = call_.attributes[attribute++].real;
+          reals[real++] = as_argument(one, call_.attributes[attribute++].real);
           break;
         default:
           words[word++] = call_.attributes[attribute++].integer;
@@ -128,6 +132,12 @@ class Handles {
           aclnnStatus (*)(std::conditional_t<w >= 0, int64_t, void>..., std::conditional_t<r >= 0, double, void>...);
       return reinterpret_cast<Function>(first_phase_of(*call_.table))(words[w]..., reals[r]...);
     }(std::make_index_sequence<kWords>(), std::make_index_sequence<kReals>());
+  }
+
+  // A float lies in the first half of its register.
+  static double as_argument(const descend::Parameter& parameter, double number) {
+    if (parameter.c_type == nullptr || std::string_view(parameter.c_type) != "float") return number;
+    return std::bit_cast<double>(uint64_t{std::bit_cast<uint32_t>(static_cast<float>(number))});
   }
 
   static int status(Handle handle) { return handle == Handle::kDead ? ACLNN_ERR_PARAM_INVALID : 0; }
@@ -216,9 +226,9 @@ class Executor {
 
   void change_address() {
     const bool input = bytes_.below(2) != 0;
-    const size_t first = input ? 0 : call_.inputs;
-    const size_t number = input ? call_.inputs : call_.tensors.size() - call_.inputs;
-    const size_t index = bytes_.below(static_cast<int64_t>(number) + 1), i = first + index;
+    const std::vector<size_t> all = tensors_of(call_, input ? descend::Role::kInput : descend::Role::kOutput);
+    const size_t number = all.size(), index = bytes_.below(static_cast<int64_t>(number) + 1);
+    const size_t i = index < number ? all[index] : 0;
     const TensorArgument fallback;
     TensorArgument other = index < number ? call_.tensors[i] : fallback;
     const bool ignored = call_.op == Op::kLayerNormBackward && index < number && !input && !uses(call_, i);
@@ -227,6 +237,7 @@ class Executor {
         const TensorArgument& source = call_.tensors[bytes_.below(static_cast<int64_t>(call_.tensors.size()))];
         if (source.shape != other.shape || source.dtype != other.dtype || source.storage != other.storage) return;
         call_.tensors[i].data = source.data, call_.tensors[i].room = source.room;
+        call_.copy_in_place();
       } else if (memory_.move(call_, i) == nullptr) {
         return;
       }
@@ -279,45 +290,6 @@ void call_operator(Bytes& bytes, Call call, aclrtStream stream, bool stream_aliv
     return;
   }
   Executor(bytes, call, memory, executor, size).run(stream, stream_alive);
-}
-
-std::vector<Numbers> compute_in_double(const Call& call, const std::vector<Numbers>& inputs) {
-  Call plain = call;
-  plain.product = Product::kHost;
-  std::vector<std::unique_ptr<double[]>> memory;  // large enough for all dtypes
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
-    TensorArgument& tensor = plain.tensors[i];
-    tensor.data = nullptr;
-    if (tensor.handle != Handle::kAlive) continue;
-    if (tensor.dtype != ACL_BOOL) tensor.dtype = ACL_DOUBLE;
-    tensor.offset = 0;
-    tensor.storage = tensor.shape;
-    int64_t stride = 1;
-    for (size_t axis = tensor.shape.size(); axis-- > 0;) {
-      tensor.strides[axis] = stride;
-      (void)__builtin_mul_overflow(stride, tensor.shape[axis], &stride);
-    }
-    if (!uses(call, i)) continue;  // of any size
-    memory.push_back(std::make_unique<double[]>(static_cast<size_t>(count_of(tensor.shape)) + 1));
-    tensor.data = reinterpret_cast<char*>(memory.back().get());
-    if (i < call.inputs) write(tensor, inputs[i]);
-  }
-  set_product(plain.product);
-  uint64_t size = 0;
-  aclOpExecutor* executor = nullptr;
-  const int status = Handles(plain).first_phase(&size, &executor);
-  if (status != 0 && !call.certain) {  // a rule of the operator's own, such as a mode for FLOAT16 alone
-    set_product(call.product);
-    return {};
-  }
-  expect(name_of(call), status, {0}, " in double");
-  std::vector<char> workspace(size);
-  expect(name_of(call), second_phase_of(*call.table)(workspace.data(), size, executor, nullptr), {0}, " in double");
-  expect("aclrtSynchronizeStream", aclrtSynchronizeStream(nullptr), {0});
-  set_product(call.product);
-  std::vector<Numbers> results;
-  for (size_t i = call.inputs; i < plain.tensors.size(); ++i) results.push_back(read(plain.tensors[i]));
-  return results;
 }
 
 }  // namespace fuzz

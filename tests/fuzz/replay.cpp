@@ -1,7 +1,8 @@
-// Replays inputs of the fuzzer, without libFuzzer: replay [--threads N] [--variations N] FOLDER... With threads all of
-// them make calls at once, each with the inputs in an order of its own. Variations are made of the inputs at random and
-// follow no branches, but without sanitizers they are many times as fast. Each thread makes its share of them. One that
-// is answered wrongly is written to the file replay-found.
+// Replays inputs of the fuzzer, without libFuzzer: replay [--threads N] [--variations N] [--counts] FOLDER... With
+// threads all of them make calls at once, each with the inputs in an order of its own. Variations are made of the
+// inputs at random and follow no branches, but without sanitizers they are many times as fast. Each thread makes its
+// share of them. One that is answered wrongly is written to the file replay-found. --counts says how many calls of each
+// operator were compared with the reference, and fails if there is an operator of which none was.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 
 #include "bytes.h"
 #include "descend.h"
+#include "results.h"
 #include "runtime.h"
 
 namespace {
@@ -74,6 +76,7 @@ void run_variations(const std::vector<Input>& inputs, uint64_t count) {
 int main(int argc, char** argv) {
   size_t threads = 1;
   uint64_t variations = 0;
+  bool show_counts = false;
   std::vector<std::filesystem::path> files;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
@@ -84,10 +87,15 @@ int main(int argc, char** argv) {
       variations = std::stoull(argv[++i]);
       continue;
     }
+    if (std::strcmp(argv[i], "--counts") == 0) {
+      show_counts = true;
+      continue;
+    }
     for (const auto& entry : std::filesystem::directory_iterator(argv[i])) files.push_back(entry.path());
   }
   if (files.empty() || threads == 0) {
-    std::fprintf(stderr, "usage: replay [--threads N] [--variations N] FOLDER...; the folders hold no inputs\n");
+    std::fprintf(stderr,
+                 "usage: replay [--threads N] [--variations N] [--counts] FOLDER...; the folders hold no inputs\n");
     return 2;
   }
   std::sort(files.begin(), files.end());
@@ -116,4 +124,8 @@ int main(int argc, char** argv) {
   fuzz::expect("aclFinalize", aclFinalize(), {0});
   std::printf("%zu inputs, %zu threads, %" PRIu64 " variations; %" PRIu64 " statuses were compared\n", inputs.size(),
               threads, variations, fuzz::calls_checked.load());
+  if (show_counts && !fuzz::print_counts()) {
+    std::fprintf(stderr, "replay: no call of some operator was compared; keep an input that makes one\n");
+    return 1;
+  }
 }

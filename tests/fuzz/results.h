@@ -14,6 +14,10 @@ void set_product(Product product);
 // With FUZZ_SHOW in the environment, each call is printed before it is made: what an input stands for.
 void show(const Call& call);
 
+// Prints how many calls of each operator were accepted so far, and how many of these were compared. False if there is
+// an operator of which none was.
+bool print_counts();
+
 // Whether the call is too large to be computed under a fuzzer.
 bool is_too_much(const Call& call);
 
@@ -24,9 +28,8 @@ bool addresses_missing(const Call& call);
 class Results {
  public:
   Results(const Call& call, const Memory& memory, const char* name);
-  // Nothing but the outputs' elements has changed, and these are what they must be. `numbers`: whether the reference
-  // knows what the call computes.
-  void compare(bool accepted, bool numbers = true);
+  // Nothing but the outputs' elements has changed, and these are what they must be.
+  void compare(bool accepted);
 
  private:
   const Call& call_;

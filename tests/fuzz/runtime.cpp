@@ -82,7 +82,8 @@ void Runtime::step() {
     case 3:
     case 4: {
       const Object stream = pick_stream();
-      return call_operator(bytes_, make_call(bytes_), stream.handle, stream.alive);
+      Call call = kind < 120 ? make_call(bytes_) : make_call_of_table(bytes_);
+      return call_operator(bytes_, std::move(call), stream.handle, stream.alive);
     }
     case 5:
     case 6:
@@ -151,8 +152,7 @@ void Runtime::rarer_step(int64_t kind) {
     default: {
       const Object stream = pick_stream();
       for (int64_t i = bytes_.below(3); i >= 0; --i) {
-        Call call = make_call_of_table(bytes_);
-        if (call.table != nullptr) call_operator(bytes_, std::move(call), stream.handle, stream.alive);
+        call_operator(bytes_, make_call_of_table(bytes_), stream.handle, stream.alive);
       }
     }
   }

@@ -117,10 +117,6 @@ const std::vector<const descend::Operator*>& other_operators() {
       if (std::none_of(kNames, kNames + kOps, known)) found.push_back(op);
       if (op->variants != nullptr) found.insert(found.end(), op->variants().begin(), op->variants().end());
     }
-    std::erase_if(found, [](const descend::Operator* op) {
-      return std::any_of(op->parameters.begin(), op->parameters.end(),
-                         [](const descend::Parameter& one) { return std::string_view(one.name).ends_with("Ref"); });
-    });
     return found;
   }();
   return others;
@@ -129,10 +125,22 @@ const std::vector<const descend::Operator*>& other_operators() {
 const char* name_of(const Call& call) { return call.table != nullptr ? call.table->c_name : "no operator"; }
 
 const descend::Parameter& parameter(const Call& call, size_t tensor) {
+  tensor = call.own(tensor);
   for (const descend::Parameter& one : call.table->parameters) {
     if (one.kind == descend::Kind::kTensor && tensor-- == 0) return one;
   }
   fault("a call has more tensors than its operator");
+}
+
+std::vector<size_t> tensors_of(const Call& call, descend::Role role) {
+  std::vector<size_t> found;
+  size_t tensor = 0;
+  for (const descend::Parameter& one : call.table->parameters) {
+    if (one.kind != descend::Kind::kTensor) continue;
+    if (one.role == role) found.push_back(call.own(tensor));
+    ++tensor;
+  }
+  return found;
 }
 
 const descend::Parameter* find_parameter(const Call& call, descend::Kind kind) {
@@ -152,7 +160,7 @@ bool has_row(const Call& call, const std::vector<bool>& given) {
   const bool no_bfloat16 = call.product == Product::kInference || call.product == Product::kTraining;
   for (const descend::DtypeRow& row : call.table->dtypes) {
     bool fits = row.products.has(product_of(call.product));
-    for (size_t i = 0; i < call.tensors.size() && fits; ++i) {
+    for (size_t i = 0; i < call.given && fits; ++i) {
       const int dtype = call.tensors[i].dtype;
       fits = !given[i] || (row.sets[i].has(static_cast<descend::Dtype>(dtype)) && !(no_bfloat16 && dtype == ACL_BF16));
     }

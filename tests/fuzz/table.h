@@ -11,13 +11,13 @@
 namespace fuzz {
 
 const descend::Operator* table_of(Op op);  // null for kOfTable
-// The operators that have no rules of their own in contract.cpp, and no reference: calls of them are kOfTable. Those
-// that work in place, on tensors named ...Ref, are left out: what an output held before counts, and each run changes
-// it.
+// The operators that have no rules of their own in contract.cpp: calls of them are kOfTable.
 const std::vector<const descend::Operator*>& other_operators();
 
 const char* name_of(const Call& call);
 const descend::Parameter& parameter(const Call& call, size_t tensor);
+// The tensors of one role, in the order in which aclSetInputTensorAddr and aclSetOutputTensorAddr count them.
+std::vector<size_t> tensors_of(const Call& call, descend::Role role);
 // The parameter of a kind of which an operator has one at most; null if it has none.
 const descend::Parameter* find_parameter(const Call& call, descend::Kind kind);
 bool is_optional(const Call& call, const descend::Parameter& parameter);

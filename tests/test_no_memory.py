@@ -83,6 +83,39 @@ print(n, sorted(set(failures)))
     assert eval(failures) == [(True, 361001, f"{OP}: there is no memory for the call.")]
 
 
+def test_long_rows_of_softmax_need_no_memory_to_be_kept(allocator):
+    """A thread that has no memory for exponentials makes them again."""
+    code = """
+import ctypes
+import threading
+import numpy as np
+import descend
+fail_after = ctypes.CDLL(None).fail_after
+x = np.linspace(-3, 3, 20000, dtype="f")[None]
+expected = descend.softmax(x)
+results = []
+def compute():
+    fail_after(n)
+    try:
+        results.append(np.array_equal(descend.softmax(x), expected))
+    except MemoryError:
+        results.append(None)
+    left.append(fail_after(-1))
+n, left = 0, []
+while not left or left[-1] < 0:
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    n += 1
+print(results)
+"""
+    results = eval(run_python(code, LD_PRELOAD=allocator, DESCEND_NUM_THREADS="1").stdout)
+    # The last call made all its allocations, so each failed once before it.
+    assert len(results) > 2
+    assert results.count(True) > 1
+    assert results.count(False) == 0
+
+
 EVERY_OPERATOR = """
 import sys
 import numpy as np

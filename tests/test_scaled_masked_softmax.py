@@ -252,6 +252,23 @@ def test_infinities_and_nan(dtype, columns):
         assert np.isnan(compute(x[:1], mask[:1], scale, False).astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [8193, 65_537, 131_072, 131_073, 200_001])
+def test_long_rows(dtype, columns):
+    """Of a row longer than 512 KiB in the type of the arithmetic not all exponentials are kept."""
+    x = normal(np.random.default_rng(columns), (4, columns), dtype)
+    x[1, columns // 2], x[2, -1] = np.nan, 300  # is computed in double; the largest comes last
+    mask = np.random.default_rng(1).random((1, columns)) < 0.3
+    for some in (mask, None):
+        y = compute(x, some, 0.7, False)
+        check(y, x, some, 0.7)
+        out = Place((4, columns + 3), dtype)
+        descend.scaled_masked_softmax(x, some, 0.7, out=out.array[:, :columns])
+        assert_same_bits([out.array[:, :columns]], [y])
+        assert np.isnan(wide(out.array[:, columns:])).all()
+        out.check_guards()
+
+
 @pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("columns", [5, 64, 65, 100, 300, 2081])
 def test_the_largest_score_of_any_16_bit_elements(dtype, columns):

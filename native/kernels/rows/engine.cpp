@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <new>
 
 #include "kernels/rows/convert.h"
 #include "kernels/schedule/cut.h"
@@ -238,6 +240,17 @@ void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W*
   }
 }
 
+template <class W>
+W* kept_room() {
+  // The second block is for what whole packs have behind the end of the first.
+  constexpr size_t kLine = 64, kBytes = (kKeptInRoom<W> + 2 * kBlockColumns) * sizeof(W);
+  thread_local std::unique_ptr<char[]> memory;
+  if (memory == nullptr) memory.reset(new (std::nothrow) char[kLine + kBytes]);
+  void* room = memory.get();
+  size_t size = kLine + kBytes;
+  return static_cast<W*>(std::align(kLine, kBytes, room, size));
+}
+
 int64_t gradient_slots(int64_t rows, int64_t columns, Element element, int inputs) {
   const RowSchedule s = shape_schedule(rows, columns, element, inputs);
   if (!s.by_columns) return s.chunks;
@@ -306,6 +319,8 @@ template void exact_narrow(const RowCall<float>&, int64_t, double* const*, float
 template void exact_means(const RowCall<double>&, int64_t, double*);
 template void exact_results(const RowCall<double>&, const RowPart&, const double*, char* const*, double* const*);
 template void exact_narrow(const RowCall<double>&, int64_t, double* const*, double* const*);
+template float* kept_room();
+template double* kept_room();
 template void run_gradient(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);
 template void run_gradient(const RowProblem<double>& p, const RowOperator<double>& op, void* scratch);
 template void run_forward(const RowProblem<float>& p, const RowOperator<float>& op, void* scratch);

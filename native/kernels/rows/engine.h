@@ -138,6 +138,11 @@ void exact_results(const RowCall<W>& call, const RowPart& part, const double* me
 template <class W>
 void exact_narrow(const RowCall<W>& call, int64_t row, double* const* chains, W* const* results);
 
+// Where a thread keeps kKeptInRoom columns of a long row and a block of what is beyond, until the thread ends; null if
+// there is no memory.
+template <class W>
+W* kept_room();
+
 // Gradients: rows with column sums.
 int64_t gradient_slots(int64_t rows, int64_t columns, Element element, int inputs = 2);
 size_t gradient_scratch(int64_t rows, int64_t columns, Element element, int inputs = 2);

@@ -1,7 +1,7 @@
 // Rows whose first pass leaves what it makes of each element to the second: softmax's exponentials, which take long.
 //
 // The pivot of such a row is its largest score. Rows are read twice for their sums, first for the pivot. What the sums
-// are made of is kept, and the second pass reads that, not the input; of rows too long for that it is made again.
+// are made of is kept, and the second pass reads that, not the input. What is beyond kept_room() is made again.
 //
 // A program that goes this way has one input, one sum and no parameters. Instead of sum() it has, where `open` says
 // which elements are not masked:
@@ -64,10 +64,10 @@ struct Block {
   int64_t begin, columns;
 };
 
-// f(block) for all of a row's.
+// f(block) for all between two columns of a row.
 template <class F>
-HWY_INLINE void for_each_block(int64_t columns, F f) {
-  for (int64_t c = 0; c < columns; c += kBlockColumns) f(Block{c, HWY_MIN(kBlockColumns, columns - c)});
+HWY_INLINE void for_each_block(int64_t begin, int64_t end, F f) {
+  for (int64_t c = begin; c < end; c += kBlockColumns) f(Block{c, HWY_MIN(kBlockColumns, end - c)});
 }
 
 // to[r] = what op puts together of a block of each row of a tile. of(r, fold) calls fold(vector_of) once:
@@ -155,16 +155,15 @@ template <class P, class T, class W = Wide<T>>
 HWY_INLINE void keep_rows(const RowProblem<W>& p, Tile<W>& tile) {
   HWY_ALIGN W found[kMostTileRows];
   const int64_t n = tile.rows;
-  for_each_block(tile.columns, [&](const Block& block) HWY_ATTR {
+  for_each_block(0, tile.columns, [&](const Block& block) HWY_ATTR {
     with_rest<W>(block.columns, [&](auto rest) HWY_ATTR { find_largest<P, T, rest()>(p, tile, block, found); });
     for (int64_t r = 0; r < n; ++r) {
       tile.terms[0][r] = block.begin == 0 ? found[r] : HWY_MAX(tile.terms[0][r], found[r]);
     }
   });
-  const bool keeps = tile.columns <= kKeptColumns;
-  for_each_block(tile.columns, [&](const Block& block) HWY_ATTR {
+  for_each_block(0, tile.columns, [&](const Block& block) HWY_ATTR {
     with_rest<W>(block.columns, [&](auto rest) HWY_ATTR {
-      keep_block<P, T, rest()>(p, tile, block, tile.kept + (keeps ? block.begin : 0), found);
+      keep_block<P, T, rest()>(p, tile, block, tile.kept + HWY_MIN(block.begin, tile.most_kept), found);
     });
     for_each_row_vector(n, [&](int64_t r) HWY_ATTR {
       const Tag<double> d;
@@ -218,7 +217,8 @@ HWY_NOINLINE void map_kept_rows(const RowProblem<W>& p, const Tile<W>& tile, int
   constexpr int kTerms = P::kMapped[1] - P::kMapped[0];
   // Copies, as in fold_block().
   const int64_t columns = tile.columns, step = tile.kept_columns;
-  const bool in_lines = kStreams && tile.in_lines, keeps = columns <= kKeptColumns;
+  const int64_t most_kept = HWY_MIN(columns, tile.most_kept);
+  const bool in_lines = kStreams && tile.in_lines;
   const Stream results = to;
   const W* const terms = tile.terms[0];
   const W* kept = tile.kept + first * step;
@@ -233,16 +233,13 @@ HWY_NOINLINE void map_kept_rows(const RowProblem<W>& p, const Tile<W>& tile, int
   for (int64_t r = first; r < last; ++r, kept += step) {
     T* const out = reinterpret_cast<T*>(results.row(r));
     const auto term = [&](int i, int64_t, size_t) DESCEND_INLINED { return splat(terms[i * kMostTileRows + r]); };
-    if (HWY_LIKELY(keeps)) {
-      map_kept<P>(kept, columns, out, in_lines ? before_line(out, columns) : 0, kStreams, term);
-      continue;
-    }
-    for_each_block(columns, [&](const Block& block) HWY_ATTR {
+    map_kept<P>(kept, most_kept, out, in_lines ? before_line(out, most_kept) : 0, kStreams, term);
+    for_each_block(most_kept, columns, [&](const Block& block) HWY_ATTR {
       HWY_ALIGN W sums[kFoldRows<W>];
-      with_rest<W>(block.columns,
-                   [&](auto rest) HWY_ATTR { keep_block<P, T, rest()>(p, tile, block, tile.kept, sums); });
+      W* const again = tile.kept + most_kept;
+      with_rest<W>(block.columns, [&](auto rest) HWY_ATTR { keep_block<P, T, rest()>(p, tile, block, again, sums); });
       T* const at = out + block.begin;
-      map_kept<P>(tile.kept, block.columns, at, in_lines ? before_line(at, block.columns) : 0, kStreams, term);
+      map_kept<P>(again, block.columns, at, in_lines ? before_line(at, block.columns) : 0, kStreams, term);
     });
   }
 }

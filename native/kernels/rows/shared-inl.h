@@ -174,7 +174,8 @@ HWY_INLINE void results_of(const RowCall<W>& call, const SharedRows<W>& shared, 
   const int64_t offset =
       reinterpret_cast<intptr_t>(p.in[0].data + begin * static_cast<int64_t>(sizeof(T))) % kPage / 64 * 64;
   const bool has_output = p.out.data != nullptr;
-  Results<P, T, P::kRowsMapped * kBlockColumns + 64 * kLineElements<T>> results(targets_of<P, T>(p, begin), n, s);
+  constexpr int64_t kStaged = kOutputs<P> == 1 ? P::kRowsMapped * kBlockColumns + 64 * kLineElements<T> : 0;
+  Results<P, T, kStaged> results(targets_of<P, T>(p, begin), n, s);
   Tile<W> tile, next;
   place_parameters<P, T>(p, begin, n, room, whole_packs<W>(n), tile.parameters);
   tile.streams = s.streams;

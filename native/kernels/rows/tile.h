@@ -36,8 +36,11 @@ inline constexpr int64_t kMostNarrow = 4;
 inline constexpr int64_t kNarrowRows = 256;
 inline constexpr int64_t kNarrowLanes = 16;
 
-// Of longer rows what the sums are made of is not kept, but made again.
+// So many columns of a row are kept on the stack. Of longer rows a thread keeps more, in memory of its own, and makes
+// the rest again. Softmax of 256 x 16385 float16 takes 0.62 of the time so, of 70 x 131072 float32 0.9 (Zen 5).
 inline constexpr int64_t kKeptColumns = 8192;
+template <class W>
+inline constexpr int64_t kKeptInRoom = (int64_t{512} << 10) / static_cast<int64_t>(sizeof(W));
 
 // A row stream: strides are in bytes.
 struct Stream {
@@ -82,6 +85,7 @@ struct Tile {
   W scalars[kMostScalars];              // of the call
   W* kept = nullptr;                    // of operators that keep what is summed: that, so many columns a row
   int64_t kept_columns = 0;
+  int64_t most_kept = 0;  // columns of a row that are kept: whole blocks, if not all
   alignas(64) W terms[kMostTerms][kMostTileRows];
   alignas(64) double sums[kMostSums][kMostTileRows];
 };

@@ -57,22 +57,28 @@ HWY_INLINE void find_terms(const RowProblem<W>& p, int64_t row, Tile<W>& tile, b
 
 // Where the second pass writes the results of a tile: to their place, or to a stage, from which 4 KB at a time are
 // stored past the caches. (They are not moved at once, since what was just written cannot be read yet.) The stage has
-// room for the rows that wait and those of a tile. Of two results none has a stage.
+// room for the rows that wait and those of a tile: so many elements. 0: there is none.
 template <class P, class T, int64_t kElements>
 class Results {
  public:
   HWY_INLINE Results(const Targets<P>& to, int64_t columns, const RowSchedule& s)
       : to_(to), columns_(columns), staged_(kHasStage && s.staged), flushes_(s.staged || s.streams) {
-    const int64_t stride = to.at[0].stride / static_cast<int64_t>(sizeof(T));
-    row_room_ = stride == columns ? columns : ceil_div(columns, kLineElements<T>) * kLineElements<T>;
+    bool dense = true;
+    for (int o = 0; o < kOutputs<P>; ++o) dense = dense && belonging(o, 0).stride == columns;
+    row_room_ = dense ? columns : ceil_div(columns, kLineElements<T>) * kLineElements<T>;
   }
 
   // Of the rows from this one on.
   HWY_INLINE Targets<P> from(int64_t row) {
     if constexpr (kHasStage) {
       if (staged_) {
-        const Rows<T> staged = stage_.rows(belonging(row - waiting_), columns_);
-        return {{{reinterpret_cast<char*>(staged.row(waiting_)), staged.stride * static_cast<int64_t>(sizeof(T))}}};
+        Targets<P> staged;
+        DESCEND_UNROLL
+        for (int o = 0; o < kOutputs<P>; ++o) {
+          const Rows<T> rows = stages_[o].rows(belonging(o, row - waiting_), columns_);
+          staged.at[o] = stream_of(Rows<T>{rows.row(waiting_), rows.stride});
+        }
+        return staged;
       }
     }
     return to_.from(row);
@@ -91,7 +97,9 @@ class Results {
   HWY_INLINE void finish(int64_t row) {
     if constexpr (kHasStage) {
       if (waiting_ > 0) move_on(row);
-      if (staged_) stage_.finish();
+      if (staged_) {
+        for (auto& stage : stages_) stage.finish();
+      }
     }
     if (flushes_) flush_streams();
   }
@@ -99,14 +107,15 @@ class Results {
  private:
   static constexpr int64_t kWaiting = 4096 / sizeof(T);  // elements
   // In double it would take much of a thread's stack.
-  static constexpr bool kHasStage = sizeof(T) < sizeof(double) && kOutputs<P> == 1;
+  static constexpr bool kHasStage = sizeof(T) < sizeof(double) && kElements > 0;
 
-  HWY_INLINE Rows<T> belonging(int64_t row) const {
-    return {reinterpret_cast<T*>(to_.at[0].row(row)), to_.at[0].stride / static_cast<int64_t>(sizeof(T))};
+  HWY_INLINE Rows<T> belonging(int output, int64_t row) const {
+    const Stream& to = to_.at[output];
+    return {reinterpret_cast<T*>(to.row(row)), to.stride / static_cast<int64_t>(sizeof(T))};
   }
 
   HWY_INLINE void move_on(int64_t end) {
-    stage_.stream(belonging(end - waiting_), waiting_, columns_);
+    for (int o = 0; o < kOutputs<P>; ++o) stages_[o].stream(belonging(o, end - waiting_), waiting_, columns_);
     waiting_ = 0;
   }
 
@@ -114,7 +123,7 @@ class Results {
   int64_t columns_, row_room_;  // what a row takes of the stage
   bool staged_, flushes_;
   int64_t waiting_ = 0;  // rows
-  Stage<T, kHasStage ? kElements : 1> stage_;
+  Stage<T, kHasStage ? kElements : 1> stages_[kOutputs<P>];
 };
 
 // The second pass over rows [first, last) of a tile whose results go to `to`.
@@ -225,9 +234,9 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   constexpr int kArrays = int{P::kColumnSums} + (std::is_same_v<T, W> ? 0 : int{P::kParameters});
   HWY_ALIGN W sums[kSome<kArrays> * kColumns];
   Tile<W> tiles[2];
-  // Two of the longest rows, or a tile.
-  Results<P, T, (kShort ? kTileBytes : 2 * kColumns * int64_t{sizeof(T)}) / int64_t{sizeof(T)} + 64 * kLineElements<T>>
-      results(targets_of<P, T>(p, 0), p.columns, s);
+  // A tile, or two of the longest rows: of two results these would take much of a thread's stack.
+  constexpr int64_t kStaged = kShort ? kTileBytes / sizeof(T) : kOutputs<P> == 1 ? 2 * kColumns : 0;
+  Results<P, T, kStaged == 0 ? 0 : kStaged + 64 * kLineElements<T>> results(targets_of<P, T>(p, 0), p.columns, s);
   const W* parameters[kSome<P::kParameters>];
   const bool shared = call.parameters != nullptr;
   place_parameters<P, T>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
@@ -258,6 +267,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   MaskCursor mask(p.mask, first);
   uint8_t mask_bytes[2][kReadsMask<P> && kShort ? kDenseElements : 1];
   HWY_ALIGN W kept[kKeeps<P> ? kKeptColumns + kPackLanes<W> : 1];
+  W* const room = kKeeps<P> && p.columns > kKeptColumns ? kept_room<W>() : nullptr;
   const auto place = [&](int64_t row, Tile<W>& tile) HWY_ATTR {
     place_tile<P, T>(p, row, HWY_MIN(s.tile, last - row), 0, p.columns, tile);
     tile.dense = dense;
@@ -268,7 +278,8 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     }
     if constexpr (kMovesPivot<P>) find_pivots<P, T>(p, row, tile.rows, tile.terms[0]);
     if constexpr (kKeeps<P>) {
-      tile.kept = kept;
+      tile.kept = room != nullptr ? room : kept;
+      tile.most_kept = room != nullptr ? kKeptInRoom<W> : p.columns <= kKeptColumns ? kKeptColumns : 0;
       tile.kept_columns = kept_columns_of<T>(p.columns, dense);
     }
   };

@@ -101,8 +101,9 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   s.streams = has_output &&
               (whole_lines || (!is_short && unit >= kQuarterLine && leaves_by_quarters(columns * size))) &&
               streams_results(traffic);
-  s.staged =
-      has_output && outputs == 1 && !in_stretches && !s.streams && !whole_lines && is_staged(columns, size, bytes);
+  // Two results have a stage where rows are short; not measured where the second-level cache is asked, as on Zen 4.
+  const bool has_stage = has_output && !in_stretches && (outputs == 1 || (is_short && !kAsksSecondLevel));
+  s.staged = has_stage && !s.streams && !whole_lines && is_staged(columns, size, bytes);
   const bool both_fit = 2 * s.tile * read + beside <= kFirstCacheRoom;
   s.in_step = has_output && !is_short && (!near || both_fit || s.tile * read + beside > kFirstCacheRoom / 2 * 3);
   // Where the first-level cache has room for two such tiles, two passes over each are better than going in step.
@@ -167,9 +168,9 @@ RowSchedule forward_schedule(const RowShape& shape) {
     s.is_short = false;
     s.tile = 1;
   }
-  // Two results have no stage, and usual stores of a tile go to and fro between twice as many lines. On Zen 4 tiles of
-  // 1 KiB and nearly no prefetches took 0.65 of the time (add_rms_norm, 16000 x 129 float32), and long rows line by
-  // line 0.6 of it (4000 x 513).
+  // Two results have no stage here, and usual stores of a tile go to and fro between twice as many lines. On Zen 4
+  // tiles of 1 KiB and nearly no prefetches took 0.65 of the time (add_rms_norm, 16000 x 129 float32), and long rows
+  // line by line 0.6 of it (4000 x 513).
   if (kAsksSecondLevel && outputs > 1 && !s.streams && !s.by_columns && columns * size >= 64 &&
       exceeds_last_cache(rows * (read + outputs * columns * size))) {
     if (s.is_short) {

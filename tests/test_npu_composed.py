@@ -205,8 +205,12 @@ def test_dtype_cast() -> None:
     half = torch.zeros(4).half()
     assert shapes.npu_dtype_cast_(half, x) is half
     assert half[1] == 0.5
-    refused("npu_dtype_cast: dtype is 290", shapes.npu_dtype_cast, x, 290)
-    refused("input_dtype is 291", shapes.npu_dtype_cast, x, 6, 291)
+    assert shapes.npu_dtype_cast(x, 5, 6).dtype == torch.float16
+    refused("npu_dtype_cast: dtype is 289", shapes.npu_dtype_cast, x, 289)
+    refused("input is torch.float32, but must be float8_e5m2", shapes.npu_dtype_cast, x, 6, 291)
+    refused("input_dtype is 5, but must be that of input, torch.float32", shapes.npu_dtype_cast, x, 6, 5)
+    refused("input is torch.int32", shapes.npu_dtype_cast, x.int(), 290)
+    refused("input is of shape [3]", shapes.npu_dtype_cast, x[:3], 296)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

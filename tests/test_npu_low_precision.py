@@ -10,9 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import compression  # noqa: E402
-from quantised_numbers import NUMBERS, nearest  # noqa: E402
+from descend.npu.composed import compression, shapes  # noqa: E402
+from quantised_numbers import DST_TYPES, NUMBERS, nearest  # noqa: E402
 from test_npu_composed import refused  # noqa: E402
+from test_npu_quantised import HELD  # noqa: E402
 
 Tensor = Any
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
@@ -109,3 +110,30 @@ def test_hifloat8_casts_refuse_other_formats() -> None:
         casts.cast_to_fp8(x, casts.DType.float8_e4m3fn)
     with pytest.raises(RuntimeError, match="otype is 3, but must be one of float16, float32, bfloat16"):
         casts.cast_from_fp8(x.byte(), casts.DType.hifloat8, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["e4m3", "e5m2", "hif8", "e2m1", "e1m2"])
+def test_dtype_cast_to_few_bits(dtype: Any, name: str) -> None:
+    numbers = [n for n in NUMBERS[name] if n < 60000.0] + [1e-9, 0.3, 0.6, 0.7, 3.3, 5.1]
+    x = torch.tensor(numbers + [-n for n in numbers] + [1.0] * (len(numbers) % 2)).to(dtype)
+    wanted = torch.tensor([nearest(v, name) for v in x.tolist()]).double()
+    for number in {"e4m3": (24, 292), "e5m2": (23, 291)}.get(name, (DST_TYPES[name],)):
+        codes = shapes.npu_dtype_cast(x, number)
+        assert codes.dtype == HELD[name].dtype
+        back = shapes.npu_dtype_cast(codes, 6, number)
+        assert back.dtype == torch.float32
+        assert torch.equal(back.double(), wanted)
+
+
+def test_dtype_cast_on_the_device() -> None:
+    npu = pytest.importorskip("torch_npu")
+    x = torch.tensor([1.0, -3.3, math.inf, math.nan]).npu()
+    for to in (torch.float8_e4m3fn, npu.hifloat8):
+        codes = npu.npu_dtype_cast(x, to)
+        back = npu.npu_dtype_cast(codes, torch.float32, npu.hifloat8 if to == npu.hifloat8 else None)
+        assert back[:2].tolist() == [1.0, -3.25]
+        assert back[3].isnan()
+    leaf = x[:2].clone().requires_grad_()
+    (npu.npu_dtype_cast(leaf, torch.float8_e5m2).float() * 2).sum().backward()
+    assert leaf.grad.tolist() == [2.0, 2.0]

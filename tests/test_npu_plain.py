@@ -169,3 +169,30 @@ def test_ring_attention_update_of_heads_after_heads(ends: list[int], softmax_lay
     for bad in ([3, 7], [0, 4, 3], [0, 8], []):
         qlen = torch.tensor(bad, dtype=torch.int64)
         refused(f"actual_seq_qlen is {bad}", function, *given, **options, actual_seq_qlen=qlen)
+
+
+def test_results_into_memory_that_is_given() -> None:
+    x = torch.randn(3, 4)
+    for function, given in (
+        (plain.npu_slice, ([1, 1], [2, 2])),
+        (plain.npu_transpose, ([1, 0],)),
+        (plain.npu_broadcast, ([2, 3, 4],)),
+        (plain.npu_sort_v2, (0, True)),
+    ):
+        wanted = function(x, *given)
+        into = getattr(plain, f"{function.__name__}_out")
+        for out in (torch.empty(0), torch.empty(wanted.shape), torch.empty(wanted.shape).mT.contiguous().mT):
+            assert into(x, *given, out=out) is out
+            assert torch.equal(out, wanted)
+    assert plain.npu_view_copy(x, torch.ones(4), False) is x
+    assert torch.equal(x, torch.ones(3, 4))
+    assert plain.one_(x.zero_()) is x
+    assert torch.equal(x, torch.ones(3, 4))
+
+
+def test_results_into_memory_of_the_device() -> None:
+    npu = pytest.importorskip("torch_npu")
+    x, out = torch.randn(3, 4).npu(), torch.empty(0).npu()
+    assert npu.npu_transpose(x, (1, 0), out=out) is out
+    assert torch.equal(out, x.t())
+    assert torch.equal(npu.one_(out), torch.ones(4, 3).npu())

@@ -15,8 +15,6 @@ from torch import Tensor
 from descend.npu.composed.formats import HIF8, Number, float_dtype, format_of
 
 HIFLOAT8 = 290
-NAN, INFINITY, NEGATIVE = 0x80, 0x6F, 0x80
-"""The codes that are no finite numbers, and the bit of the sign."""
 
 
 def install() -> None:
@@ -34,10 +32,8 @@ def cast_to_fp8(input: Tensor, otype: Number) -> Tensor:
     """
     format_of("cast_to_fp8", "otype", otype, (HIF8,))
     npu: Any = torch.ops.npu
-    one = torch.ones(1, device=input.device)
-    codes: Tensor = npu.npu_quantize(input, one, None, HIFLOAT8, -1)
-    infinities = torch.where(input < 0, INFINITY | NEGATIVE, INFINITY).to(torch.uint8)
-    return torch.where(input.isnan(), NAN, torch.where(input.isinf(), infinities, codes))
+    codes: Tensor = npu.npu_dtype_cast(input, HIFLOAT8)
+    return codes
 
 
 def cast_to_fp8_noalloc(input: Tensor, output: Tensor, otype: Number) -> None:
@@ -50,6 +46,5 @@ def cast_from_fp8(input: Tensor, itype: Number, otype: Number) -> Tensor:
     format_of("cast_from_fp8", "itype", itype, (HIF8,))
     to = float_dtype("cast_from_fp8", "otype", otype)
     npu: Any = torch.ops.npu
-    one = torch.ones(1, device=input.device)
-    numbers: Tensor = npu.npu_anti_quant(input, one, dst_dtype=torch.bfloat16, src_dtype=HIFLOAT8)
-    return numbers.to(to)
+    numbers: Tensor = npu.npu_dtype_cast(input, to, HIFLOAT8)
+    return numbers

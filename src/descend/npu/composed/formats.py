@@ -167,6 +167,21 @@ def _in_fields(code: int, rest: int, bits: int) -> float:
     return math.ldexp(1 + fraction / (1 << fraction_bits), exponent)
 
 
+def cast(x: Tensor, to: Format) -> Tensor:
+    """Floating numbers in a format of 8 or 4 bits, packed. Where the format has infinities and NaN, they stay."""
+    if to.dtype.is_floating_point:
+        return x.to(to.dtype)
+    codes = rounded(x.float(), to)
+    if to is HIF8:
+        codes = torch.where(x.isinf(), torch.where(x < 0, _INFINITY | 0x80, _INFINITY).to(torch.uint8), codes)
+        codes = torch.where(x.isnan(), 0x80, codes)
+    return packed(codes, to)
+
+
+_INFINITY = 0x6F
+"""The code of infinity in hifloat8."""
+
+
 # --- back to float32, and packing -------------------------------------------------------------------------------------
 
 

@@ -105,6 +105,42 @@ def npu_sort_v2(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor
     return self.sort(dim, descending).values
 
 
+def npu_slice_out(self: Tensor, offsets: Sequence[int], size: Sequence[int], *, out: Tensor) -> Tensor:
+    """`npu_slice` into ``out``, which gets the shape of the result, as in the other functions with out."""
+    return _into(out, npu_slice(self, offsets, size))
+
+
+def npu_transpose_out(self: Tensor, perm: Sequence[int], require_contiguous: bool = True, *, out: Tensor) -> Tensor:
+    """`npu_transpose` into ``out``."""
+    return _into(out, npu_transpose(self, perm))
+
+
+def npu_broadcast_out(self: Tensor, size: Sequence[int], *, out: Tensor) -> Tensor:
+    """`npu_broadcast` into ``out``."""
+    return _into(out, npu_broadcast(self, size))
+
+
+def npu_sort_v2_out(self: Tensor, dim: int = -1, descending: bool = False, *, out: Tensor) -> Tensor:
+    """`npu_sort_v2` into ``out``."""
+    return _into(out, npu_sort_v2(self, dim, descending))
+
+
+def _into(out: Tensor, result: Tensor) -> Tensor:
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
+def npu_view_copy(self: Tensor, other: Tensor, non_blocking: bool) -> Tensor:
+    """``other`` written into ``self``."""
+    return self.copy_(other)
+
+
+def one_(self: Tensor) -> Tensor:
+    """Ones in ``self``."""
+    return self.fill_(1)
+
+
 def npu_softmax_cross_entropy_with_logits(self: Tensor, labels: Tensor) -> Tensor:
     """The loss of each row, [N], of logits and probabilities [N, C]."""
     check_float("npu_softmax_cross_entropy_with_logits", self=self, labels=labels)

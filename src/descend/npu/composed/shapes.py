@@ -13,6 +13,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from descend.npu.composed.arithmetic import check_dtype, check_float
+from descend.npu.composed.formats import E1M2, E2M1, E4M3, E5M2, HIF8, as_float, cast, unpacked
 from descend.npu.composed.refusal import refuse
 
 DTYPES = (
@@ -21,6 +23,8 @@ DTYPES = (
 )  # fmt: skip
 """PyTorch's dtypes by their numbers, up to the first gap in the numbers."""
 BFLOAT16 = 15
+FORMATS = {23: E5M2, 24: E4M3, 45: E2M1, 290: HIF8, 291: E5M2, 292: E4M3, 296: E2M1, 297: E1M2}
+"""The formats of 8 and 4 bits by the numbers of PyTorch and torch_npu."""
 
 
 def npu_confusion_transpose(self: Tensor, perm: Sequence[int], shape: Sequence[int], transpose_first: bool) -> Tensor:
@@ -57,10 +61,25 @@ def _check_perm(operator: str, perm: Sequence[int], rank: int) -> None:
 
 
 def npu_dtype_cast(self: Tensor, dtype: int, input_dtype: int | None = None) -> Tensor:
-    """``self`` in another dtype, given by PyTorch's number."""
-    if input_dtype is not None:
-        refuse("npu_dtype_cast", "input_dtype", input_dtype, "must be None: dtypes of torch_npu's own are not served")
-    return self.to(_dtype("npu_dtype_cast", dtype), copy=True)
+    """``self`` in another dtype, given by its number: one of PyTorch, or a format of 8 or 4 bits of torch_npu.
+
+    ``input_dtype`` says that self holds numbers of such a format. Those of 4 bits are packed, two in a byte.
+    """
+    operator = "npu_dtype_cast"
+    to = FORMATS.get(dtype)
+    if input_dtype in FORMATS:
+        held = FORMATS[input_dtype]
+        check_dtype(operator, "input", self, held.dtype)
+        self = as_float(unpacked(self, held), held)
+    elif input_dtype is not None and _dtype(operator, "input_dtype", input_dtype) != self.dtype:
+        refuse(operator, "input_dtype", input_dtype, f"must be that of input, {self.dtype}, or a format of 8 or 4 bits")
+    if to is None:
+        return self.to(_dtype(operator, "dtype", dtype), copy=True)
+    check_float(operator, input=self)
+    if to.packed > 1 and (not self.dim() or self.shape[-1] % to.packed):
+        rule = f"must have a last dimension of {to.packed} * n for {to.name}"
+        refuse(operator, "input", f"of shape {list(self.shape)}", rule)
+    return cast(self, to)
 
 
 def npu_dtype_cast_backward(
@@ -85,9 +104,14 @@ def npu_dtype_cast_(self: Tensor, src: Tensor) -> Tensor:
     return self.copy_(src)
 
 
-def _dtype(operator: str, number: int) -> torch.dtype:
+def _dtype(operator: str, name: str, number: int) -> torch.dtype:
     if 0 <= number < len(DTYPES):
         return DTYPES[number]
     if number == BFLOAT16:
         return torch.bfloat16
-    refuse(operator, "dtype", number, "must be the number of a dtype of PyTorch without quantization: 0 to 11 or 15")
+    refuse(
+        operator,
+        name,
+        number,
+        "must be the number of a dtype of PyTorch without quantization: 0 to 11 or 15, or a format of 8 or 4 bits",
+    )

@@ -49,7 +49,7 @@ class HalvesTests(RowOperatorTests):
     def test_rows_of_any_length_and_place(self):
         """Results that begin anywhere in a line, of rows that are brought together, in one piece or past the caches."""
         for dtype, beyond in itertools.product(FLOATS, (0, 16, 24)):
-            for shape in ((1, 2), (999, 2), (77, 126), (5, 128), (3, 2050), (1, 40_002)):
+            for shape in ((1, 2), (999, 2), (77, 126), (5, 128), (41, 194), (3, 2050), (3, 2306), (1, 40_002)):
                 call = arguments(self.OP, normal(np.random.default_rng(3), shape, dtype), -1)
                 expected = getattr(descend, self.OP)(*call)
                 place = Place(expected.shape, dtype, beyond_line=beyond)
@@ -66,6 +66,21 @@ class HalvesTests(RowOperatorTests):
         for row in range(3):
             part = [np.ascontiguousarray(a[row : row + 1]) for a in call[:-1]]
             assert_same_bits([whole[row : row + 1]], [getattr(descend, self.OP)(*part, -1)])
+
+    @pytest.mark.parametrize("columns", [33, 64, 97, 512, 513, 1024, 1025, 1152, 1153])
+    def test_rows_past_the_caches(self, columns):
+        """Many rows, with and without gaps between those of the results, are those of few."""
+        for dtype, gap in itertools.product(("FLOAT", "BFLOAT16"), (0, 3)):
+            few = arguments(self.OP, normal(np.random.default_rng(4), (40, 2 * columns), dtype), -1)
+            expected = getattr(descend, self.OP)(*few)
+            times = 90 * 2**20 // (3 * expected.nbytes) + 1  # beyond last caches of up to 90 MB
+            place = Place((40 * times, expected.shape[1] + gap), dtype, beyond_line=few[0].itemsize)
+            result = place.array[:, : expected.shape[1]]
+            getattr(descend, self.OP)(*(np.tile(a, (times, 1)) for a in few[:-1]), -1, out=result)
+            parts = place.array.reshape(times, 40, -1)
+            assert_same_bits([parts[..., : result.shape[1]]], [np.broadcast_to(expected, (times, *expected.shape))])
+            assert np.isnan(wide(parts[:2, :, result.shape[1] :])).all()  # nothing was written to the gaps
+            place.check_guards()
 
     def test_dim_and_sizes_that_do_not_fit(self):
         for product in self.operator.products:

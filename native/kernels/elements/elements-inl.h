@@ -19,7 +19,9 @@ HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
 // Elements that are computed at a time where they are copied before or after: all streams stay in a first-level cache.
+// A little more than that is not cut.
 inline constexpr int64_t kBatchElements = 1024;
+inline constexpr int64_t kMostOfBatch = kBatchElements + 128;
 
 // Shorter rows are brought together first, so that vectors are full.
 inline constexpr int64_t kShortRow = 64;
@@ -83,41 +85,45 @@ template <class Program, class T, int kIn, int kOut>
 HWY_INLINE void walk_elements(const Elements<T, kIn, kOut>& p, const ElementPart& part) {
   static_assert(kIn == Program::kInputs && kOut == Program::kOutputs);
   alignas(64) T gathered[kIn][kBatchElements], scattered[kOut][kBatchElements];
-  Stage<T, kBatchElements> stages[kOut];
+  Stage<T, kMostOfBatch + kBatchElements / kShortRow * kLineElements<T>> stages[kOut];
   const int64_t columns = part.columns;
   const bool is_short = columns < kShortRow;
-  const int64_t many = is_short ? kBatchElements / columns : 1, wide = is_short ? columns : kBatchElements;
   // Rows [r, r + rows), columns [c, c + n).
   const auto batch = [&](int64_t r, int64_t rows, int64_t c, int64_t n) DESCEND_INLINED {
-    std::array<const T*, kIn> in;
-    std::array<T*, kOut> out;
-    Rows<T> to[kOut];
-    bool has_gaps[kOut];
+    Rows<const T> from[kIn];
+    Rows<T> to[kOut], out[kOut];
     for (int i = 0; i < kIn; ++i) {
-      const Rows<const T> from{p.in[i].row(r) + c, p.in[i].stride};
-      in[i] = from.data;
-      if (rows == 1 || from.stride == n) continue;
-      copy_rows(from, Rows<T>{gathered[i], n}, rows, n);
-      in[i] = gathered[i];
+      from[i] = {p.in[i].row(r) + c, p.in[i].stride};
+      if (!is_short || rows == 1 || from[i].stride == n) continue;
+      copy_rows(from[i], Rows<T>{gathered[i], n}, rows, n);
+      from[i] = {gathered[i], n};
     }
     for (int i = 0; i < kOut; ++i) {
-      has_gaps[i] = rows > 1 && p.out[i].stride != n;
-      to[i] = {p.out[i].row(r) + c, has_gaps[i] ? p.out[i].stride : rows * n};
-      out[i] = has_gaps[i] ? scattered[i] : part.streams ? stages[i].rows(to[i], rows * n).data : to[i].data;
+      to[i] = {p.out[i].row(r) + c, rows == 1 ? n : p.out[i].stride};
+      const bool is_scattered = is_short && to[i].stride != n;
+      out[i] = is_scattered ? Rows<T>{scattered[i], n} : part.streams ? stages[i].rows(to[i], n) : to[i];
     }
-    map_span<T>(part.streams, in, out, rows * n, Program());
+    const int64_t spans = is_short ? 1 : rows;  // of short rows all are one
+    for (int64_t k = 0; k < spans; ++k) {
+      std::array<const T*, kIn> sources;
+      std::array<T*, kOut> targets;
+      for (int i = 0; i < kIn; ++i) sources[i] = from[i].row(k);
+      for (int i = 0; i < kOut; ++i) targets[i] = out[i].row(k);
+      map_span<T>(part.streams, sources, targets, rows / spans * n, Program());
+    }
     for (int i = 0; i < kOut; ++i) {
-      if (has_gaps[i]) {
+      if (is_short && to[i].stride != n) {
         copy_rows(Rows<const T>{scattered[i], n}, to[i], rows, n);
       } else if (part.streams) {
-        stages[i].stream(to[i], 1, rows * n);
+        stages[i].stream(to[i], rows, n);
       }
     }
   };
-  const int64_t end = part.row + part.rows;
+  const int64_t end = part.row + part.rows, many = HWY_MAX(int64_t{1}, kBatchElements / columns);
   for (int64_t r = part.row; r < end; r += many) {
-    for (int64_t j = 0; j < columns; j += wide) {
-      batch(r, HWY_MIN(many, end - r), part.column + j, HWY_MIN(wide, columns - j));
+    for (int64_t j = 0, n; j < columns; j += n) {
+      n = columns - j <= kMostOfBatch ? columns - j : kBatchElements;
+      batch(r, HWY_MIN(many, end - r), part.column + j, n);
     }
   }
   if (!part.streams) return;

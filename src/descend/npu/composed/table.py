@@ -1280,6 +1280,15 @@ TABLE = (
         ("op-plugin's op_plugin_functions.yaml", "torch_npu.one_"),
     ),
     Composed(
+        "npu_kv_rmsnorm_rope_cache",
+        "kv_cache",
+        ("npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2", "npu_kv_rmsnorm_rope_cache_v2_functional"),
+        "none",
+        "in float32, rounded once; the last two results are given without is_output_kv, too",
+        "caches that are not contiguous; float32",
+        ("torch_npu.npu_kv_rmsnorm_rope_cache", "op-plugin's test_npu_kv_rms_norm_rope_cache.py"),
+    ),
+    Composed(
         "npu_hans_encode",
         "compression",
         ("npu_hans_encode.out", "npu_hans_decode.out"),
@@ -1327,6 +1336,7 @@ KINDS = {
     "Attention": (
         *("fusion_attention", "ring_attention", "multi_head_attention", "nsa", "sparse_attention", "infer_attention"),
         *("block_sparse_attention", "floyd_attention", "lightning_indexer", "delta_rule", "interleave_rope", "rotary"),
+        *("kv_cache",),
         *("npu_attention_update", "npu_masked_softmax_with_rel_pos_bias"),
     ),
     "Mixture of experts": ("gating", "routing", "init_routing", "moe", "moe_map"),

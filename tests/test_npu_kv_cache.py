@@ -116,16 +116,16 @@ def test_kv_cache(dtype: Any, with_v: bool, mode: str, name: str | None) -> None
 
 
 def test_kv_cache_refused() -> None:
-    inputs, v, columns = given(torch.float16, False)
+    inputs, _, columns = given(torch.float16, False)
     caches, index = [cache_of("PA", each, torch.float16) for each in columns], index_of("PA")
+    turned = caches[1].transpose(0, 1).contiguous().transpose(0, 1)
     call = kv_cache.npu_kv_rmsnorm_rope_cache
     refused("cache_mode is 'BSND'", call, *inputs, index, *caches, cache_mode="BSND")
     refused("index is of shape [2, 5], but must have that of batches and tokens, [10]", call, *inputs,
             index.view(2, 5), *caches, cache_mode="PA")  # fmt: skip
     refused("index is from", call, *inputs, index + 99, *caches, cache_mode="PA")
     refused("k_cache is of shape", call, *inputs, index, caches[1], caches[1], cache_mode="PA")
-    refused("ckv_cache is not contiguous", call, *inputs, index, caches[0], caches[1].transpose(0, 1).contiguous().transpose(0, 1),
-            cache_mode="PA")  # fmt: skip
+    refused("ckv_cache is not contiguous", call, *inputs, index, caches[0], turned, cache_mode="PA")
     refused("k_rope_scale is None", call, *inputs, index, caches[0].to(torch.int8), caches[1], cache_mode="PA")
     refused("k_rope_scale is given", call, *inputs, index, *caches, cache_mode="PA", k_rope_scale=torch.ones(R))
     refused("kv is of shape [5, 96]", call, inputs[0][0, 0], *inputs[1:], index, *caches)

@@ -98,6 +98,25 @@ print(torch.npu.device_count(), x.grad.shape)
         assert ("NPU_ASD_ENABLE is ignored" in done.stderr) == ("NPU_ASD_ENABLE" in given)
 
 
+def test_watching_gradients_for_silent_errors():
+    """torch_npu's third search for them, of which its thread sleeps when Python ends: the program ends itself."""
+    code = """
+import os, torch, torch_npu
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)).npu().bfloat16()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(4, 8).npu().bfloat16()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+a = torch.randn(8, 8).npu().bfloat16()
+print(torch_npu.asd.asd.matmul_check.registered_modules, torch_npu.matmul_checksum(a, a, a @ a).item(), flush=True)
+os._exit(0)
+"""
+    watched = {**os.environ, "NPU_ASD_CONFIG": "enable:true,with_checksum:true,grad_sample_interval:1"}
+    done = subprocess.run([sys.executable, "-c", code], env=watched, capture_output=True, text=True, check=False)
+    assert done.stdout == "['0', '2'] False\n", done.stderr
+
+
 def test_data_parallel():
     """The replicas on three devices give the gradients of the one module, and what comm copies is where it belongs."""
     code = """

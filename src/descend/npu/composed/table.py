@@ -1289,6 +1289,15 @@ TABLE = (
         ("torch_npu.npu_kv_rmsnorm_rope_cache", "op-plugin's test_npu_kv_rms_norm_rope_cache.py"),
     ),
     Composed(
+        "npu_fused_attention_score",
+        "attention_score",
+        ("npu_fused_attention_score_fwd", "npu_fused_attention_score_backward", "npu_fused_attention_score_grad"),
+        "npu_fused_attention_score_backward",
+        "matrix products and softmax in float32, each result rounded once",
+        "transposed layers",
+        ("torch_npu.npu_fused_attention_score", "op-plugin's FusedAttentionScoreKernelNpu.cpp"),
+    ),
+    Composed(
         "npu_hans_encode",
         "compression",
         ("npu_hans_encode.out", "npu_hans_decode.out"),
@@ -1336,7 +1345,7 @@ KINDS = {
     "Attention": (
         *("fusion_attention", "ring_attention", "multi_head_attention", "nsa", "sparse_attention", "infer_attention"),
         *("block_sparse_attention", "floyd_attention", "lightning_indexer", "delta_rule", "interleave_rope", "rotary"),
-        *("kv_cache",),
+        *("kv_cache", "attention_score"),
         *("npu_attention_update", "npu_masked_softmax_with_rel_pos_bias"),
     ),
     "Mixture of experts": ("gating", "routing", "init_routing", "moe", "moe_map"),

@@ -13,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import in_turn  # noqa: E402
-from descend.npu.composed import attention, dropout  # noqa: E402
-from descend.npu.composed.fusion_attention import (  # noqa: E402
+from descend.npu.composed.attention import blockwise  # noqa: E402
+from descend.npu.composed.attention.fusion_attention import (  # noqa: E402
     npu_fusion_attention,
     npu_fusion_attention_grad,
     npu_fusion_attention_grad_v2,
@@ -22,8 +22,9 @@ from descend.npu.composed.fusion_attention import (  # noqa: E402
     npu_fusion_attention_v2,
     npu_fusion_attention_v3,
 )
+from descend.npu.composed.attention.masks import Visible  # noqa: E402
+from descend.npu.composed.layers import dropout  # noqa: E402
 from descend.npu.composed.refusal import RefusedError  # noqa: E402
-from descend.npu.composed.visible import Visible  # noqa: E402
 
 Tensor = Any
 
@@ -40,8 +41,8 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 2e-3, tor
 @pytest.fixture(params=["one block", "many blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many blocks":
-        monkeypatch.setattr(attention, "SCORES", 40)
-        monkeypatch.setattr(attention, "QUERIES", 3)
+        monkeypatch.setattr(blockwise, "SCORES", 40)
+        monkeypatch.setattr(blockwise, "QUERIES", 3)
 
 
 @dataclass
@@ -487,12 +488,12 @@ def test_scores_exist_in_small_blocks(sizes: tuple[int, ...], mode: int) -> None
     b, n, kv, sq, sk, d = sizes
     query, key = torch.empty(1).expand(b, kv, n // kv, sq, d), torch.empty(1).expand(b, kv, sk, d)
     visible = Visible(after=0) if mode else Visible()
-    problem = attention.Problem(query, key, key, 1.0, visible)
+    problem = blockwise.Problem(query, key, key, 1.0, visible)
     seen = torch.zeros(b, kv, sq, dtype=torch.int8)
-    for batches, heads, rows in attention._blocks(problem):
+    for batches, heads, rows in blockwise._blocks(problem):
         seen[batches, heads, rows] += 1
         scores = seen[batches, heads, rows].numel() * (n // kv) * sk
-        assert scores <= max(attention.SCORES, n // kv * sk)
+        assert scores <= max(blockwise.SCORES, n // kv * sk)
     assert (seen == 1).all()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import attention_score  # noqa: E402
+from descend.npu.composed.attention import attention_score  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any

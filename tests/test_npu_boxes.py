@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import box_codes, box_overlaps, deformable, roi, rotated_boxes, suppression  # noqa: E402
+from descend.npu.composed import memory  # noqa: E402
+from descend.npu.composed.detection import box_codes, box_overlaps, deformable, roi, rotated_boxes, suppression  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any
@@ -280,8 +281,8 @@ def test_roi_align(dtype: Any, mode: int, samples: int) -> None:
 
 def test_roi_align_has_the_gradient_of_op_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     x, rois = torch.arange(1.0, 37).view(1, 1, 6, 6), torch.tensor([[0, -2.0, -2, 22, 22]])
-    for largest in (roi.LARGEST, 1):
-        monkeypatch.setattr(roi, "LARGEST", largest)
+    for largest in (memory.NUMBERS, 1):
+        monkeypatch.setattr(memory, "NUMBERS", largest)
         out = roi.npu_roi_align(x, rois, 0.25, 3, 3, 2, 0)
         assert out.flatten().tolist() == [4.5, 6.5, 8.5, 16.5, 18.5, 20.5, 28.5, 30.5, 32.5]
         dx = roi.npu_roi_alignbk(out, rois, x.shape, 3, 3, 0.25, 2)

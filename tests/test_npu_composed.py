@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import (  # noqa: E402  # noqa: E402
-    activations,
-    grouped_matmul,
-    matmul,
-    moe,
-    optimizer,
-    shapes,
-    sync_batch_norm,
-)
+from descend.npu import composed  # noqa: E402
+from descend.npu.composed.experts import permute  # noqa: E402
+from descend.npu.composed.layers import activations, sync_batch_norm  # noqa: E402
+from descend.npu.composed.products import grouped_matmul, matmul  # noqa: E402
 from descend.npu.composed.refusal import RefusedError  # noqa: E402
-from descend.npu.composed.table import OTHERS, TABLE, functions, kind_of, markdown  # noqa: E402
+from descend.npu.composed.table import SECTIONS, TABLE, functions, markdown  # noqa: E402
+from descend.npu.composed.tensors import plain  # noqa: E402
+from descend.npu.composed.training import optimizer  # noqa: E402
 
 Tensor = Any
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -175,16 +173,16 @@ def test_confusion_transpose() -> None:
         ((1, 0), (6, 24), False),
     ]
     for perm, shape, first in cases:
-        y = shapes.npu_confusion_transpose(x, perm, shape, first)
+        y = plain.npu_confusion_transpose(x, perm, shape, first)
         wanted = x.permute(perm).reshape(shape) if first else x.reshape(shape).permute(perm)
         assert torch.equal(y, wanted)
         assert y.is_contiguous()
-        back = shapes.npu_confusion_transpose_backward(y, perm, x.shape, not first)
+        back = plain.npu_confusion_transpose_backward(y, perm, x.shape, not first)
         assert torch.equal(back, x)
         assert back.is_contiguous()
-    assert shapes.npu_confusion_transpose(x[:0], (1, 0), (0, 5), False).shape == (5, 0)
-    refused("perm is [0, 0, 1, 2]", shapes.npu_confusion_transpose, x, (0, 0, 1, 2), (2, 72), True)
-    refused("shape is [5], but must hold 144 numbers", shapes.npu_confusion_transpose, x, (0,), (5,), False)
+    assert plain.npu_confusion_transpose(x[:0], (1, 0), (0, 5), False).shape == (5, 0)
+    refused("perm is [0, 0, 1, 2]", plain.npu_confusion_transpose, x, (0, 0, 1, 2), (2, 72), True)
+    refused("shape is [5], but must hold 144 numbers", plain.npu_confusion_transpose, x, (0,), (5,), False)
 
 
 def test_dtype_cast() -> None:
@@ -196,21 +194,21 @@ def test_dtype_cast() -> None:
         (7, torch.float64),
         (15, torch.bfloat16),
     ):
-        cast = shapes.npu_dtype_cast(x, number)
+        cast = plain.npu_dtype_cast(x, number)
         assert cast.dtype == dtype
         assert torch.equal(cast, x.to(dtype))
-        assert torch.equal(shapes._npu_dtype_cast(x, dtype), cast)
-        assert shapes.npu_dtype_cast_backward(cast, torch.float32).dtype == torch.float32
-    assert shapes.npu_dtype_cast(x, 6) is not x
+        assert torch.equal(plain._npu_dtype_cast(x, dtype), cast)
+        assert plain.npu_dtype_cast_backward(cast, torch.float32).dtype == torch.float32
+    assert plain.npu_dtype_cast(x, 6) is not x
     half = torch.zeros(4).half()
-    assert shapes.npu_dtype_cast_(half, x) is half
+    assert plain.npu_dtype_cast_(half, x) is half
     assert half[1] == 0.5
-    assert shapes.npu_dtype_cast(x, 5, 6).dtype == torch.float16
-    refused("npu_dtype_cast: dtype is 289", shapes.npu_dtype_cast, x, 289)
-    refused("input is torch.float32, but must be float8_e5m2", shapes.npu_dtype_cast, x, 6, 291)
-    refused("input_dtype is 5, but must be that of input, torch.float32", shapes.npu_dtype_cast, x, 6, 5)
-    refused("input is torch.int32", shapes.npu_dtype_cast, x.int(), 290)
-    refused("input is of shape [3]", shapes.npu_dtype_cast, x[:3], 296)
+    assert plain.npu_dtype_cast(x, 5, 6).dtype == torch.float16
+    refused("npu_dtype_cast: dtype is 289", plain.npu_dtype_cast, x, 289)
+    refused("input is torch.float32, but must be float8_e5m2", plain.npu_dtype_cast, x, 6, 291)
+    refused("input_dtype is 5, but must be that of input, torch.float32", plain.npu_dtype_cast, x, 6, 5)
+    refused("input is torch.int32", plain.npu_dtype_cast, x.int(), 290)
+    refused("input is of shape [3]", plain.npu_dtype_cast, x[:3], 296)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -380,7 +378,7 @@ def test_moe_tokens(dtype: Any, topk: int | None, kept: int | None) -> None:
     total = min(kept, pairs) if kept and kept > 0 else pairs + (kept or 0)
     experts = indices.flatten().tolist()
     order = sorted(range(pairs), key=lambda pair: (experts[pair], pair))
-    permuted, places = moe.npu_moe_token_permute(tokens, indices, kept)
+    permuted, places = permute.npu_moe_token_permute(tokens, indices, kept)
     assert places.dtype == torch.int32
     assert [order[place] for place in places.tolist()] == list(range(pairs))
     assert torch.equal(permuted, tokens[[pair // k for pair in order[:total]]])
@@ -388,8 +386,8 @@ def test_moe_tokens(dtype: Any, topk: int | None, kept: int | None) -> None:
     wanted = torch.zeros(count, width, dtype=torch.float64)
     for place, pair in enumerate(order[:total]):
         wanted[pair // k] += dy[place].double()
-    near(moe.npu_moe_token_permute_grad_v2(dy, places, count, dtype, k), wanted)
-    near(moe.npu_moe_token_permute_grad(tokens, dy, indices, places), wanted)
+    near(permute.npu_moe_token_permute_grad_v2(dy, places, count, dtype, k), wanted)
+    near(permute.npu_moe_token_permute_grad(tokens, dy, indices, places), wanted)
 
     probs = None if topk is None else torch.rand(count, k).to(dtype)
 
@@ -401,13 +399,13 @@ def test_moe_tokens(dtype: Any, topk: int | None, kept: int | None) -> None:
     given = [permuted] if probs is None else [permuted, probs]
     back = torch.randn(count, width).to(dtype)
     wanted, derived = gradients(defined, given, back)
-    result, saved = moe._npu_moe_token_unpermute(permuted, places, probs)
+    result, saved = permute._npu_moe_token_unpermute(permuted, places, probs)
     near(result, wanted)
-    assert torch.equal(moe.npu_moe_token_unpermute(permuted, places, probs), result)
+    assert torch.equal(permute.npu_moe_token_unpermute(permuted, places, probs), result)
     assert (saved is None) == (probs is None)
     for got in (
-        moe.npu_moe_token_unpermute_grad_v2(back, places, total, dtype, probs, permuted_tokens=saved),
-        moe.npu_moe_token_unpermute_grad(permuted, back, places, probs),
+        permute.npu_moe_token_unpermute_grad_v2(back, places, total, dtype, probs, permuted_tokens=saved),
+        permute.npu_moe_token_unpermute_grad(permuted, back, places, probs),
     ):
         near(got[0], derived[0])
         assert (got[1] is None) == (probs is None)
@@ -417,42 +415,42 @@ def test_moe_tokens(dtype: Any, topk: int | None, kept: int | None) -> None:
 
 def test_moe_tokens_empty_and_refused() -> None:
     tokens, indices = torch.randn(3, 4), torch.tensor([[0, 1], [1, 1], [0, 0]])
-    empty, places = moe.npu_moe_token_permute(tokens[:0], indices[:0])
+    empty, places = permute.npu_moe_token_permute(tokens[:0], indices[:0])
     assert empty.shape == (0, 4)
     assert places.shape == (0,)
-    assert moe.npu_moe_token_unpermute(empty, places, torch.rand(0, 2)).shape == (0, 4)
+    assert permute.npu_moe_token_unpermute(empty, places, torch.rand(0, 2)).shape == (0, 4)
     refused(
         "npu_moe_token_permute: padded_mode is True, but must be False",
-        moe.npu_moe_token_permute,
+        permute.npu_moe_token_permute,
         tokens,
         indices,
         None,
         True,
     )
-    refused("tokens is of shape [1, 3, 4]", moe.npu_moe_token_permute, tokens[None], indices)
-    refused("indices is of shape [2, 2]", moe.npu_moe_token_permute, tokens, indices[:2])
-    refused("num_out_tokens is -7", moe.npu_moe_token_permute, tokens, indices, -7)
-    permuted, places = moe.npu_moe_token_permute(tokens, indices)
+    refused("tokens is of shape [1, 3, 4]", permute.npu_moe_token_permute, tokens[None], indices)
+    refused("indices is of shape [2, 2]", permute.npu_moe_token_permute, tokens, indices[:2])
+    refused("num_out_tokens is -7", permute.npu_moe_token_permute, tokens, indices, -7)
+    permuted, places = permute.npu_moe_token_permute(tokens, indices)
     refused(
         "sorted_indices is of shape [6], but must be of shape [8]",
-        moe.npu_moe_token_unpermute,
+        permute.npu_moe_token_unpermute,
         permuted,
         places,
         torch.rand(4, 2),
     )
-    refused("probs is of shape [6]", moe.npu_moe_token_unpermute, permuted, places, torch.rand(6))
-    refused("sorted_indices is down to -1", moe.npu_moe_token_unpermute, permuted, places - 1)
-    back = moe.npu_moe_token_permute_grad
+    refused("probs is of shape [6]", permute.npu_moe_token_unpermute, permuted, places, torch.rand(6))
+    refused("sorted_indices is down to -1", permute.npu_moe_token_unpermute, permuted, places - 1)
+    back = permute.npu_moe_token_permute_grad
     refused("tokens is torch.int64", back, tokens.long(), permuted, indices, places)
     refused("indices is of shape [2, 2]", back, tokens, permuted, indices[:2], places)
     refused("grad_permuted_tokens is of shape [6, 3]", back, tokens, permuted[:, 1:], indices, places)
-    refused("tokens_size_0 is -1", moe.npu_moe_token_permute_grad_v2, permuted, places, -1, torch.float32, 2)
-    back, probs = moe.npu_moe_token_unpermute_grad, torch.rand(3, 2)
+    refused("tokens_size_0 is -1", permute.npu_moe_token_permute_grad_v2, permuted, places, -1, torch.float32, 2)
+    back, probs = permute.npu_moe_token_unpermute_grad, torch.rand(3, 2)
     refused("permuted_tokens is of shape [6]", back, permuted[:, 0], tokens, places, probs)
     refused("permuted_tokens is of shape [6, 3]", back, permuted[:, 1:], tokens, places, probs)
     refused("probs is torch.int64", back, permuted, tokens, places, probs.long())
     refused("probs is of shape [2, 2]", back, permuted, tokens, places, probs[1:])
-    back = moe.npu_moe_token_unpermute_grad_v2
+    back = permute.npu_moe_token_unpermute_grad_v2
     refused("permuted_tokens is None", back, tokens, places, 6, torch.float32, probs)
     refused(
         "permuted_tokens is of shape [6, 4]", back, tokens, places, 7, torch.float32, probs, permuted_tokens=permuted
@@ -463,7 +461,7 @@ def test_gradients_of_a_row_that_is_taken_twice_add_up() -> None:
     places, dy = torch.tensor([1, 1, 0, 2, 2, 2]), torch.randn(3, 4)
     permuted, probs = torch.randn(3, 4), torch.rand(3, 2)
     _, wanted = gradients(lambda rows, p: (rows[places].view(3, 2, 4) * p.unsqueeze(-1)).sum(1), [permuted, probs], dy)
-    for got, each in zip(moe.npu_moe_token_unpermute_grad(permuted, dy, places, probs), wanted, strict=True):
+    for got, each in zip(permute.npu_moe_token_unpermute_grad(permuted, dy, places, probs), wanted, strict=True):
         near(got, each, size=1)
 
 
@@ -596,8 +594,12 @@ def test_table_names_what_there_is() -> None:
         assert derived or all(name in row.kernels for name in row.gradient.split(", ")), row.operator
 
 
-def test_each_operator_is_of_a_kind() -> None:
-    assert [row.operator for row in TABLE if kind_of(row) == OTHERS] == []
+def test_operators_are_in_the_folder_whose_table_has_them() -> None:
+    for folder in Path(composed.__file__).parent.glob("*/table.py"):
+        sections = importlib.import_module(f"{composed.__name__}.{folder.parent.name}.table").SECTIONS
+        rows = [row for title, section in sections.items() if SECTIONS[title] is section for row in section]
+        wrong = [row.operator for row in rows if not row.module.startswith(f"{folder.parent.name}.")]
+        assert (len(rows) > 1, wrong) == (True, []), folder
 
 
 def test_docs_have_the_table() -> None:

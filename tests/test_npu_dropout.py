@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import dropout, multi_head_attention  # noqa: E402
+from descend.npu.composed.attention import multi_head_attention  # noqa: E402
+from descend.npu.composed.layers import dropout  # noqa: E402
 from descend.npu.composed.random import CHUNK, Dropout, Kept, bits, from_bits  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import activations, causal_conv, gating  # noqa: E402
+from descend.npu.composed.experts import gating  # noqa: E402
+from descend.npu.composed.layers import activations, causal_conv  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import infer_attention  # noqa: E402
+from descend.npu.composed import memory  # noqa: E402
+from descend.npu.composed.attention import infer_attention  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any
@@ -101,8 +102,8 @@ def test_attention(dtype: Any, layout: str, mode: int, full: bool, monkeypatch: 
     options |= {"pre_tokens": 2, "next_tokens": 1, "pse_shift": pse}
     tensors = [laid(t, before) for t in (q, k, v)]
     known = {} if full else {"actual_seq_lengths": rows, "actual_seq_lengths_kv": columns}
-    for scores in (1, infer_attention.SCORES):
-        monkeypatch.setattr(infer_attention, "SCORES", scores)
+    for scores in (1, memory.NUMBERS):
+        monkeypatch.setattr(memory, "NUMBERS", scores)
         got, sums = ONE(*tensors, num_heads=4, scale=0.3, softmax_lse_flag=True, **options, **known)
         near(got, laid(wanted, after or before))
         assert (got.dtype, sums.dtype) == (dtype, torch.float32)

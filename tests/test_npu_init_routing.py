@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import init_routing  # noqa: E402
+from descend.npu.composed.experts import init_routing  # noqa: E402
 from test_npu_composed import refused  # noqa: E402
 
 Tensor = Any

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import kv_cache  # noqa: E402
+from descend.npu.composed.attention import kv_cache  # noqa: E402
 from quantised_numbers import nearest  # noqa: E402
 from test_npu_composed import near, refused  # noqa: E402
 from test_npu_quantised import numbers_of  # noqa: E402

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import linear_cross_entropy as entropy  # noqa: E402
-from descend.npu.composed import selected  # noqa: E402
+from descend.npu.composed import memory  # noqa: E402
+from descend.npu.composed.training import linear_cross_entropy as entropy  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any
@@ -20,12 +20,12 @@ BACKWARD = entropy.npu_fused_linear_cross_entropy_loss_with_max_sum_backward
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("rows", [0, 1, 8, 13])
 @pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.parametrize("numbers", [1, selected.NUMBERS])
+@pytest.mark.parametrize("numbers", [1, memory.NUMBERS])
 @pytest.mark.parametrize("integer", [torch.int32, torch.int64], ids=str)
 def test_two_parts_of_a_vocabulary(
     dtype: Any, rows: int, kept: bool, numbers: int, integer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selected, "NUMBERS", numbers)
+    monkeypatch.setattr(memory, "NUMBERS", numbers)
     x, w = torch.randn(rows, 6).to(dtype), torch.randn(11, 6).to(dtype)
     target, dy = torch.randint(0, 11, (rows,), dtype=integer), torch.randn(rows)
     dy = dy.double() if dtype == torch.float64 else dy

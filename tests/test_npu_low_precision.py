@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import compression, shapes  # noqa: E402
+from descend.npu.composed.tensors import compression, plain  # noqa: E402
 from quantised_numbers import DST_TYPES, NUMBERS, nearest  # noqa: E402
 from test_npu_composed import refused  # noqa: E402
 from test_npu_quantised import HELD  # noqa: E402
@@ -119,9 +119,9 @@ def test_dtype_cast_to_few_bits(dtype: Any, name: str) -> None:
     x = torch.tensor(numbers + [-n for n in numbers] + [1.0] * (len(numbers) % 2)).to(dtype)
     wanted = torch.tensor([nearest(v, name) for v in x.tolist()]).double()
     for number in {"e4m3": (24, 292), "e5m2": (23, 291)}.get(name, (DST_TYPES[name],)):
-        codes = shapes.npu_dtype_cast(x, number)
+        codes = plain.npu_dtype_cast(x, number)
         assert codes.dtype == HELD[name].dtype
-        back = shapes.npu_dtype_cast(codes, 6, number)
+        back = plain.npu_dtype_cast(codes, 6, number)
         assert back.dtype == torch.float32
         assert torch.equal(back.double(), wanted)
 

@@ -8,14 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import moe_map  # noqa: E402
+from descend.npu.composed.experts import permute_by_map  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any
-PERMUTE, UNPERMUTE = moe_map.npu_moe_token_permute_with_routing_map, moe_map.npu_moe_token_unpermute_with_routing_map
-PERMUTE_GRAD = moe_map.npu_moe_token_permute_with_routing_map_grad
-UNPERMUTE_GRAD = moe_map.npu_moe_token_unpermute_with_routing_map_grad
-UNPERMUTE_ALL = moe_map._npu_moe_token_unpermute_with_routing_map
+PERMUTE, UNPERMUTE = (
+    permute_by_map.npu_moe_token_permute_with_routing_map,
+    permute_by_map.npu_moe_token_unpermute_with_routing_map,
+)
+PERMUTE_GRAD = permute_by_map.npu_moe_token_permute_with_routing_map_grad
+UNPERMUTE_GRAD = permute_by_map.npu_moe_token_unpermute_with_routing_map_grad
+UNPERMUTE_ALL = permute_by_map._npu_moe_token_unpermute_with_routing_map
 TOKENS, EXPERTS, WIDTH = 5, 4, 3
 
 

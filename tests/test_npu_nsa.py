@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import nsa, selected  # noqa: E402
+from descend.npu.composed import memory  # noqa: E402
+from descend.npu.composed.attention import nsa  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any
@@ -90,9 +91,9 @@ ENDS = {"actual_seq_qlen": QUERIES, "actual_seq_kvlen": KEYS}
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("heads", [2, 6])
-@pytest.mark.parametrize("numbers", [1, selected.NUMBERS])
+@pytest.mark.parametrize("numbers", [1, memory.NUMBERS])
 def test_select_attention(dtype: Any, heads: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selected, "NUMBERS", numbers)
+    monkeypatch.setattr(memory, "NUMBERS", numbers)
     q, k, v = (torch.randn(shape).to(dtype) for shape in ((11, heads, 8), (33, 2, 8), (33, 2, 5)))
     dy, indices = torch.randn(11, heads, 5).to(dtype), lists()
     wanted, derived = gradients(lambda *given: chosen(*given, indices), [q, k, v], dy)

@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import block_sparse_attention, delta_rule, floyd_attention, rotary  # noqa: E402
+from descend.npu.composed import memory  # noqa: E402
+from descend.npu.composed.attention import block_sparse_attention, delta_rule, floyd_attention, rotary  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any
@@ -92,8 +93,8 @@ def test_floyd_attention(dtype: Any, masked: Any, monkeypatch: pytest.MonkeyPatc
     leaves = [t.double().requires_grad_() for t in given]
     wanted, dy = floyd(*leaves, mask, 0.7), torch.randn(shapes[0]).to(dtype)
     gradients = torch.autograd.grad(wanted, leaves, dy.double())
-    for scores in (1, floyd_attention.SCORES):
-        monkeypatch.setattr(floyd_attention, "SCORES", scores)
+    for scores in (1, memory.NUMBERS):
+        monkeypatch.setattr(memory, "NUMBERS", scores)
         largest, total, out = FLOYD(*given, atten_mask=mask, scale_value=0.7)
         assert largest.shape == total.shape == (b, h, n, m, 8)
         near(out, wanted.detach(), size=2.0)

@@ -9,7 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import fused_norms, regions, sampling, scatters  # noqa: E402
+from descend.npu.composed.attention import pieces  # noqa: E402
+from descend.npu.composed.layers import fused_norms  # noqa: E402
+from descend.npu.composed.tensors import regions, sampling, scatters  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any
@@ -235,7 +237,7 @@ def test_norms_of_sums(dtype: Any) -> None:
 def test_softmax_of_sums(dtype: Any) -> None:
     x, mask, bias = (torch.randn(shape).to(dtype) for shape in ((2, 3, 4, 5, 6), (3, 5, 6), (4, 5, 6)))
     wanted = (x.double() * 0.5 + mask.double()[:, None] + bias.double()).softmax(-1)
-    softmax = fused_norms.npu_masked_softmax_with_rel_pos_bias
+    softmax = pieces.npu_masked_softmax_with_rel_pos_bias
     near(softmax(x, mask, bias, 0.5), wanted)
     near(softmax(x.flatten(0, 1), mask[:, None], bias[None, None], 0.5), wanted.flatten(0, 1))
     near(softmax(x, mask.view(1, 3, 1, 5, 6), bias[None], 0.5), wanted)
@@ -253,7 +255,7 @@ def test_attention_update(dtype: Any) -> None:
         sums = scores[:, piece].logsumexp(-1)
         parts.append(sums if dtype is torch.float64 else sums.float())
         outs.append(((scores[:, piece] - sums[:, None]).exp() @ values[piece]).to(dtype))
-    out, total = fused_norms.npu_attention_update(parts, outs, 1)
+    out, total = pieces.npu_attention_update(parts, outs, 1)
     near(
         out,
         torch.stack(
@@ -265,9 +267,9 @@ def test_attention_update(dtype: Any) -> None:
         size=2.0,
     )
     near(total, scores.logsumexp(-1), size=4.0)
-    assert fused_norms.npu_attention_update(parts, outs, 0)[1].numel() == 0
-    refused("update_type is 2", fused_norms.npu_attention_update, parts, outs, 2)
-    refused("lse and local_out is 1 and 3 tensors", fused_norms.npu_attention_update, parts[:1], outs, 0)
+    assert pieces.npu_attention_update(parts, outs, 0)[1].numel() == 0
+    refused("update_type is 2", pieces.npu_attention_update, parts, outs, 2)
+    refused("lse and local_out is 1 and 3 tensors", pieces.npu_attention_update, parts[:1], outs, 0)
 
 
 def test_a_write_that_is_refused_has_written_nothing() -> None:

@@ -9,7 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import activations, plain, ring_attention  # noqa: E402
+from descend.npu.composed.attention import pieces  # noqa: E402
+from descend.npu.composed.layers import activations  # noqa: E402
+from descend.npu.composed.tensors import plain  # noqa: E402
+from descend.npu.composed.training import cross_entropy  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any
@@ -102,10 +105,10 @@ def test_activations(dtype: Any) -> None:
 def test_softmax_cross_entropy_with_logits(dtype: Any) -> None:
     x, labels, dy = torch.randn(5, 7).to(dtype), torch.rand(5, 7).to(dtype), torch.randn(5).to(dtype)
     wanted, (dx, _) = gradients(lambda t, p: -(torch.log_softmax(t, -1) * p).sum(-1), [x, labels], dy)
-    near(plain.npu_softmax_cross_entropy_with_logits(x, labels), wanted)
-    near(plain.npu_softmax_cross_entropy_with_logits_backward(dy, x, labels), dx)
-    refused("labels is of shape [7]", plain.npu_softmax_cross_entropy_with_logits, x, labels[0])
-    refused("grad is of shape [7]", plain.npu_softmax_cross_entropy_with_logits_backward, labels[0], x, labels)
+    near(cross_entropy.npu_softmax_cross_entropy_with_logits(x, labels), wanted)
+    near(cross_entropy.npu_softmax_cross_entropy_with_logits_backward(dy, x, labels), dx)
+    refused("labels is of shape [7]", cross_entropy.npu_softmax_cross_entropy_with_logits, x, labels[0])
+    refused("grad is of shape [7]", cross_entropy.npu_softmax_cross_entropy_with_logits_backward, labels[0], x, labels)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -131,15 +134,15 @@ def test_ring_attention_update(dtype: Any, layout: str) -> None:
         [t.to(dtype if i == 0 else kept) for i, t in enumerate(part(keys))] for keys in (slice(2), slice(2, 5))
     )
     options = {"input_layout": layout, "input_softmax_layout": layout if layout == "TND" else ""}
-    got = ring_attention.npu_ring_attention_update(*before, *after, **options)
+    got = pieces.npu_ring_attention_update(*before, *after, **options)
     for result, wanted in zip(got, part(slice(5)), strict=True):
         near(result, wanted)
     for bad, sentence in (
         ({"input_layout": "BSH"}, "input_layout is 'BSH', but must be 'SBH' or 'TND'"),
         ({"input_softmax_layout": "BSH"}, "input_softmax_layout is 'BSH', but must be '', 'SBH' or 'TND'"),
     ):
-        refused(sentence, ring_attention.npu_ring_attention_update, *before, *after, **bad)
-    function = ring_attention.npu_ring_attention_update
+        refused(sentence, pieces.npu_ring_attention_update, *before, *after, **bad)
+    function = pieces.npu_ring_attention_update
     refused("cur_attn_out is of shape", function, *before, after[0][1:], *after[1:], **options)
     refused("cur_softmax_sum is of shape", function, *before, *after[:2], after[2][..., :1], **options)
 
@@ -157,7 +160,7 @@ def test_ring_attention_update_of_heads_after_heads(ends: list[int], softmax_lay
 
     outs = torch.randn(2, length, heads, width)
     statistics = [(torch.rand(length, heads, 1) + 0.5).expand(-1, -1, 8) for _ in range(4)]
-    function = ring_attention.npu_ring_attention_update
+    function = pieces.npu_ring_attention_update
     rows = (outs[0], *statistics[:2], outs[1], *statistics[2:])
     out, *wanted = function(*rows, input_layout="TND", input_softmax_layout="TND")
     given = (outs[0], *map(by_heads, statistics[:2]), outs[1], *map(by_heads, statistics[2:]))

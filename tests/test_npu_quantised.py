@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import formats, mx_quant, quantize  # noqa: E402
+from descend.npu.composed.quantised import formats, mx_quant, quantize  # noqa: E402
 from quantised_numbers import DST_TYPES, NUMBERS, mx_scale, nearest, poisoned, rounded  # noqa: E402
 from test_npu_composed import refused  # noqa: E402
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import quant_norms  # noqa: E402
+from descend.npu.composed.quantised import quant_norms  # noqa: E402
 from quantised_numbers import DST_TYPES, NUMBERS, nearest  # noqa: E402
 from test_npu_composed import near, refused  # noqa: E402
 from test_npu_quantised import HELD, flat_scales, in_blocks, numbers_of  # noqa: E402

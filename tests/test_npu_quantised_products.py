@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import formats, mx_quant, quantize  # noqa: E402
-from descend.npu.composed.grouped_matmul import npu_grouped_matmul  # noqa: E402
-from descend.npu.composed.quant_grouped_matmul import npu_add_quant_gmm, npu_add_quant_gmm_  # noqa: E402
-from descend.npu.composed.quant_matmul import (  # noqa: E402
+from descend.npu.composed.products.grouped_matmul import npu_grouped_matmul  # noqa: E402
+from descend.npu.composed.quantised import formats, mx_quant, quantize  # noqa: E402
+from descend.npu.composed.quantised.quant_grouped_matmul import npu_add_quant_gmm, npu_add_quant_gmm_  # noqa: E402
+from descend.npu.composed.quantised.quant_matmul import (  # noqa: E402
     npu_add_quant_matmul,
     npu_add_quant_matmul_,
     npu_quant_matmul,

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import formats, quant_swiglu  # noqa: E402
+from descend.npu.composed.quantised import formats, quant_swiglu  # noqa: E402
 from quantised_numbers import DST_TYPES, NUMBERS  # noqa: E402
 from test_npu_composed import near, refused  # noqa: E402
 from test_npu_quantised import flat_scales, in_blocks, numbers_of  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import recurrent  # noqa: E402
+from descend.npu.composed.layers import recurrent  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any

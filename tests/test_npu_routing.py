@@ -8,11 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import interleave_rope, routing  # noqa: E402
+from descend.npu.composed.attention import rotary  # noqa: E402
+from descend.npu.composed.experts import routing  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any
-RE, FINAL, ROPE = routing.npu_moe_re_routing, routing.npu_moe_finalize_routing, interleave_rope.npu_interleave_rope
+RE, FINAL, ROPE = routing.npu_moe_re_routing, routing.npu_moe_finalize_routing, rotary.npu_interleave_rope
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int8], ids=str)

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import lightning_indexer, selected, sparse_attention  # noqa: E402
+from descend.npu.composed import memory  # noqa: E402
+from descend.npu.composed.attention import lightning_indexer, sparse_attention  # noqa: E402
 from test_npu_composed import FLOATS, gradients, near, refused  # noqa: E402
 
 Tensor = Any
@@ -74,12 +75,12 @@ def lists(count: int, below: int) -> Tensor:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("layout", ["BSND", "TND"])
 @pytest.mark.parametrize("mode", [0, 3])
-@pytest.mark.parametrize(("size", "numbers"), [(1, selected.NUMBERS), (4, 1)])
+@pytest.mark.parametrize(("size", "numbers"), [(1, memory.NUMBERS), (4, 1)])
 @pytest.mark.parametrize("sunk", [False, True])
 def test_attention(
     dtype: Any, layout: str, mode: int, size: int, numbers: int, sunk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selected, "NUMBERS", numbers)
+    monkeypatch.setattr(memory, "NUMBERS", numbers)
     shapes = ((8, 3, 6), (18, 6), (18, 5), (8, 3, 2), (18, 2))
     given = [torch.randn(shape).to(dtype) for shape in shapes]
     q, k, v, q_rope, k_rope = (shaped(t if t.dim() == 3 else t.unsqueeze(1), layout) for t in given)
@@ -143,9 +144,9 @@ def indexed(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("layout", ["BSND", "TND"])
 @pytest.mark.parametrize("mode", [0, 3])
-@pytest.mark.parametrize("numbers", [1, selected.NUMBERS])
+@pytest.mark.parametrize("numbers", [1, memory.NUMBERS])
 def test_indexer(dtype: Any, layout: str, mode: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selected, "NUMBERS", numbers)
+    monkeypatch.setattr(memory, "NUMBERS", numbers)
     q, k, w = torch.randn(8, 5, 6).to(dtype), torch.randn(18, 6).to(dtype), torch.randn(8, 5).to(dtype)
     tensors = [shaped(t, layout) for t in (q, k.unsqueeze(1), w)]
     lengths = {"actual_seq_lengths_query": LENGTHS[layout][0], "actual_seq_lengths_key": LENGTHS[layout][1]}
@@ -221,9 +222,9 @@ def losses(scores: Tensor, p: Tensor, places: list[list[int]]) -> Tensor:
 @pytest.mark.parametrize("layout", ["BSND", "TND"])
 @pytest.mark.parametrize("kind", ["sparse", "dense", "dense of several heads", "dense without rotary parts"])
 @pytest.mark.parametrize("mode", [0, 3])
-@pytest.mark.parametrize("numbers", [1, selected.NUMBERS])
+@pytest.mark.parametrize("numbers", [1, memory.NUMBERS])
 def test_losses(dtype: Any, layout: str, kind: str, mode: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selected, "NUMBERS", numbers)
+    monkeypatch.setattr(memory, "NUMBERS", numbers)
     heads, key_heads = 4, {"sparse": 1, "dense": 4}.get(kind, 2)
     q, k = torch.randn(8, heads, 6).to(dtype), torch.randn(18, key_heads, 6).to(dtype)
     q_rope, k_rope = torch.randn(8, heads, 2).to(dtype), torch.randn(18, key_heads, 2).to(dtype)

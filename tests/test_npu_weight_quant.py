@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from descend.npu.composed import formats, quantize, weight_quant  # noqa: E402
+from descend.npu.composed.products import matmul  # noqa: E402
+from descend.npu.composed.quantised import formats, quantize, weight_quant  # noqa: E402
 from quantised_numbers import DST_TYPES  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 from test_npu_quantised import HELD, numbers_of  # noqa: E402
@@ -72,14 +73,12 @@ def test_weight_quant_batchmatmul_to_int8(kind: str, with_offset: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("after", weight_quant.AFTER)
+@pytest.mark.parametrize("after", matmul.AFTER)
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_fused_matmul(dtype: Any, after: str, batch: tuple[int, ...]) -> None:
     x1, x2, x3 = (torch.randn(*batch, *shape).to(dtype) for shape in ((5, 16), (16, 8), (5, 8)))
     bias = None if after.startswith("gelu") else torch.randn(8).to(dtype)
-    y = weight_quant.npu_fused_matmul(
-        x1, x2, bias=bias, x3=x3 if after in ("add", "mul") else None, fused_op_type=after
-    )
+    y = matmul.npu_fused_matmul(x1, x2, bias=bias, x3=x3 if after in ("add", "mul") else None, fused_op_type=after)
     wanted = x1.double() @ x2.double() + (0.0 if bias is None else bias.double())
     wanted = {
         "add": lambda: wanted + x3.double(),
@@ -109,14 +108,14 @@ def test_weight_quant_refused() -> None:
     pack = weight_quant.npu_convert_weight_to_int4pack
     refused("weight is of shape [2, 4]", pack, torch.zeros(2, 4).int())
     refused("weight is from 1 to 8, but must be from -8 to 7", pack, torch.arange(1, 9).int().view(1, 8))
-    matmul = weight_quant.npu_fused_matmul
-    refused("fused_op_type is 'tanh'", matmul, x, x.t(), fused_op_type="tanh")
-    refused("x3 is None, but goes with", matmul, x, x.t(), fused_op_type="add")
-    refused("x3 is given, but goes with", matmul, x, x.t(), x3=x)
-    refused("x3 is of shape [5, 64]", matmul, x, x.t(), x3=x, fused_op_type="mul")
-    refused("bias is given", matmul, x, x.t(), bias=x[0, :5], fused_op_type="gelu_erf")
-    refused("x1 and x2 is of shapes [5, 64] and [5, 64]", matmul, x, x)
-    refused("x2 is torch.bfloat16", matmul, x, x.t().bfloat16())
+    fused = matmul.npu_fused_matmul
+    refused("fused_op_type is 'tanh'", fused, x, x.t(), fused_op_type="tanh")
+    refused("x3 is None, but goes with", fused, x, x.t(), fused_op_type="add")
+    refused("x3 is given, but goes with", fused, x, x.t(), x3=x)
+    refused("x3 is of shape [5, 64]", fused, x, x.t(), x3=x, fused_op_type="mul")
+    refused("bias is given", fused, x, x.t(), bias=x[0, :5], fused_op_type="gelu_erf")
+    refused("x1 and x2 is of shapes [5, 64] and [5, 64]", fused, x, x)
+    refused("x2 is torch.bfloat16", fused, x, x.t().bfloat16())
 
 
 def test_weight_quant_on_the_device() -> None:

@@ -57,9 +57,9 @@ class Function:
     """Parameters with commas between: ``out`` before those that are written, ``inout`` before those that are changed in
     place, and after = the name in Python if that does not follow from CANN's."""
     computed_by: str
-    """MODULE.FUNCTION of `PACKAGE`: it takes what is read by keyword, and returns what is written, in order."""
+    """FOLDER.MODULE.FUNCTION of `PACKAGE`: it takes what is read by keyword, and returns what is written, in order."""
     checked_by: str = ""
-    """MODULE.FUNCTION that takes all arguments and refuses what cannot be computed. Tensors have no memory there."""
+    """As `computed_by`: it takes all arguments and refuses what cannot be computed. Tensors have no memory there."""
 
     @functools.cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -83,7 +83,7 @@ def _parameter(text: str) -> Parameter:
 
 
 def _find(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(".")
+    module, _, name = path.rpartition(".")
     found: Callable[..., Any] = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
     return found
 
@@ -119,22 +119,21 @@ _GRADIENTS = "out tensor dqOut, out tensor dkOut, out tensor dvOut, out tensor d
 
 def _attention(name: str, header: str, first: str, ends: str, starts: str, last: str, computed_by: str) -> Function:
     parts = (first, ends, starts, _ATTRIBUTES, "int pseType" if starts else "", last)
-    return Function(name, header, ", ".join(filter(None, parts)), computed_by)
+    return Function(name, header, ", ".join(filter(None, parts)), f"attention.fusion_attention.{computed_by}")
 
 
-def _grouped(version: str, signature: str, computed_by: str = "grouped_matmul.npu_grouped_matmul") -> Function:
-    header = f"grouped_matmul_{version.lower()}".removesuffix("_")
-    return Function(f"aclnnGroupedMatmul{version}", header, signature, computed_by, "grouped_matmul.check_call")
+def _grouped(version: str, signature: str, computed_by: str = "npu_grouped_matmul") -> Function:
+    name, header = f"aclnnGroupedMatmul{version}", f"grouped_matmul_{version.lower()}".removesuffix("_")
+    module = "products.grouped_matmul"
+    return Function(name, header, signature, f"{module}.{computed_by}", f"{module}.check_call")
 
 
 _TABLE = (
-    _grouped(
-        "", f"{_WEIGHTS}, integers groupListOptional, int splitItem, out tensors y=out", "grouped_matmul.of_numbers"
-    ),
+    _grouped("", f"{_WEIGHTS}, integers groupListOptional, int splitItem, out tensors y=out", "of_numbers"),
     _grouped(
         "V2",
         f"{_WEIGHTS}, integers groupListOptional, int splitItem, int groupType, out tensors y=out",
-        "grouped_matmul.of_numbers",
+        "of_numbers",
     ),
     _grouped("V3", f"{_WEIGHTS}, tensor groupListOptional, int splitItem, int groupType, out tensors y=out"),
     _grouped("V4", f"{_WEIGHTS}, {_ACTIVATIONS}, {_GROUPED_OUT}"),
@@ -144,20 +143,20 @@ _TABLE = (
         "moe_token_permute",
         "tensor tokens, tensor indices, int numOutTokens, bool paddedMode, out tensor permuteTokensOut, "
         "out tensor sortedIndicesOut",
-        "moe.npu_moe_token_permute",
+        "experts.permute.npu_moe_token_permute",
     ),
     Function(
         "aclnnMoeTokenPermuteGrad",
         "moe_token_permute_grad",
         "tensor permutedOutputGrad, tensor sortedIndices, int numTopk, bool paddedMode, out tensor out",
-        "moe.permute_grad_of_topk",
+        "experts.permute.permute_grad_of_topk",
     ),
     Function(
         "aclnnMoeTokenUnpermute",
         "moe_token_unpermute",
         "tensor permutedTokens, tensor sortedIndices, tensor probsOptional, bool paddedMode, "
         "integers restoreShapeOptional, out tensor out",
-        "moe.npu_moe_token_unpermute",
+        "experts.permute.npu_moe_token_unpermute",
     ),
     Function(
         "aclnnMoeTokenUnpermuteGrad",
@@ -165,7 +164,7 @@ _TABLE = (
         "tensor permuteTokens=permuted_tokens, tensor unpermutedTokensGrad=grad_unpermuted_tokens, "
         "tensor sortedIndices, tensor probsOptional, bool paddedMode, integers restoreShapeOptional, "
         "out tensor permutedTokensGradOut, out tensor probsGradOut",
-        "moe.npu_moe_token_unpermute_grad",
+        "experts.permute.npu_moe_token_unpermute_grad",
     ),
     Function(
         "aclnnRingAttentionUpdate",
@@ -173,64 +172,58 @@ _TABLE = (
         "tensor prevAttnOut, tensor prevSoftmaxMax, tensor prevSoftmaxSum, tensor curAttnOut, tensor curSoftmaxMax, "
         "tensor curSoftmaxSum, tensor actualSeqQlenOptional, text inputLayout, out tensor attnOut, "
         "out tensor softmaxMax, out tensor softmaxSum",
-        "ring_attention.npu_ring_attention_update",
+        "attention.pieces.npu_ring_attention_update",
+    ),
+    _attention("aclnnFlashAttentionScore", "flash_attention_score", _FORWARD, "", "", _ATTENTION, "score"),
+    _attention(
+        "aclnnFlashAttentionScoreV2", "flash_attention_score", _FORWARD, "", _STARTS, _ATTENTION, "score",
     ),
     _attention(
-        "aclnnFlashAttentionScore", "flash_attention_score", _FORWARD, "", "", _ATTENTION, "fusion_attention.score"
+        "aclnnFlashAttentionVarLenScore", "flash_attention_score", _FORWARD, _ENDS, "", _ATTENTION, "score",
     ),
     _attention(
-        "aclnnFlashAttentionScoreV2", "flash_attention_score", _FORWARD, "", _STARTS, _ATTENTION,
-        "fusion_attention.score",
-    ),
-    _attention(
-        "aclnnFlashAttentionVarLenScore", "flash_attention_score", _FORWARD, _ENDS, "", _ATTENTION,
-        "fusion_attention.score",
-    ),
-    _attention(
-        "aclnnFlashAttentionVarLenScoreV2", "flash_attention_score", _FORWARD, _ENDS, _STARTS, _ATTENTION,
-        "fusion_attention.score",
+        "aclnnFlashAttentionVarLenScoreV2", "flash_attention_score", _FORWARD, _ENDS, _STARTS, _ATTENTION, "score",
     ),
     _attention(
         "aclnnFlashAttentionVarLenScoreV3", "flash_attention_score",
         f"tensor query, tensor queryRope, tensor key, tensor keyRope, tensor value, {_SHIFTED}", _ENDS, _STARTS,
-        _ATTENTION, "fusion_attention.score",
+        _ATTENTION, "score",
     ),
     _attention(
         "aclnnFlashAttentionVarLenScoreV4", "flash_attention_score", _FORWARD, _ENDS, "",
-        f"text softmaxOutLayout=softmax_layout, {_ATTENTION}", "fusion_attention.score",
+        f"text softmaxOutLayout=softmax_layout, {_ATTENTION}", "score",
     ),
     _attention(
-        "aclnnFlashAttentionScoreGrad", "flash_attention_score_grad", _BACKWARD, "", "", _GRADIENTS,
-        "fusion_attention.score_grad",
+        "aclnnFlashAttentionScoreGrad", "flash_attention_score_grad", _BACKWARD, "", "", _GRADIENTS, "score_grad",
     ),
     _attention(
         "aclnnFlashAttentionScoreGradV2", "flash_attention_score_grad", _BACKWARD, "", _STARTS, _GRADIENTS,
-        "fusion_attention.score_grad",
+        "score_grad",
     ),
     _attention(
         "aclnnFlashAttentionUnpaddingScoreGrad", "flash_attention_score_grad", _BACKWARD, _ENDS, "", _GRADIENTS,
-        "fusion_attention.score_grad",
+        "score_grad",
     ),
     _attention(
         "aclnnFlashAttentionUnpaddingScoreGradV2", "flash_attention_score_grad", _BACKWARD, _ENDS, _STARTS, _GRADIENTS,
-        "fusion_attention.score_grad",
+        "score_grad",
     ),
     _attention(
         "aclnnFlashAttentionUnpaddingScoreGradV3", "flash_attention_score_grad",
         "tensor query, tensor queryRope, tensor keyIn=key, tensor keyInRope=key_rope, tensor value, " + _FROM_DY, _ENDS,
         _STARTS, "out tensor dqOut, out tensor dqRopeOut, out tensor dkOut, out tensor dkRopeOut, "
-        "out tensor dvOut, out tensor dpseOut", "fusion_attention.rope_grad",
+        "out tensor dvOut, out tensor dpseOut", "rope_grad",
     ),
     _attention(
         "aclnnFlashAttentionUnpaddingScoreGradV4", "flash_attention_score_grad", _BACKWARD, _ENDS, "",
-        f"{_GRADIENTS}, text softmaxInLayout=softmax_layout", "fusion_attention.score_grad",
+        f"{_GRADIENTS}, text softmaxInLayout=softmax_layout", "score_grad",
     ),
     Function(
         "aclnnApplyFusedEmaAdam",
         "apply_fused_ema_adam",
         "tensor grad, inout tensor var, inout tensor m, inout tensor v, inout tensor s, tensor step, float lr, "
         "float emaDecay, float beta1, float beta2, float eps, int mode, bool biasCorrection, float weightDecay",
-        "optimizer.apply_fused_ema_adam",
+        "training.optimizer.apply_fused_ema_adam",
     ),
 )  # fmt: skip
 

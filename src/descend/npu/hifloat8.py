@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.formats import HIF8, Number, float_dtype, format_of
+from descend.npu.composed.quantised.formats import HIF8, Number, float_dtype, format_of
 
 HIFLOAT8 = 290
 

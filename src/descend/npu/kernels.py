@@ -22,7 +22,8 @@ from descend import _npu_aclnn, _torch_module
 from descend.npu import boxed, collectives, own, record, rules
 from descend.npu.composed import device
 from descend.npu.composed.refusal import RefusedError, refuse
-from descend.npu.composed.table import TABLE, Composed
+from descend.npu.composed.row import Composed
+from descend.npu.composed.table import TABLE
 
 
 def install() -> None:

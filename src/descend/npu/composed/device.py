@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from descend._registered_kernel import registered_kernel
-from descend.npu.composed import masks
-from descend.npu.composed.dropout import npu_dropout_gen_mask
-from descend.npu.composed.grouped_matmul import npu_grouped_matmul
+from descend.npu.composed.attention import masks
+from descend.npu.composed.layers.dropout import npu_dropout_gen_mask
+from descend.npu.composed.products.grouped_matmul import npu_grouped_matmul
 
 PRIVATE_FORMATS = (3, 4, 12, 29, 32, 33, 50, 51, 52, 53, 54)
 """NC1HWC0, FRACTAL_Z, NC1HWC0_C04, FRACTAL_NZ, NDC1HWC0, FRACTAL_Z_3D, and FRACTAL_NZ with other blocks."""

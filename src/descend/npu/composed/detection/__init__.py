@@ -1,0 +1,1 @@
+"""Detection of objects: boxes, their overlaps and their suppression, and regions of feature maps."""

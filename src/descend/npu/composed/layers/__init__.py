@@ -1,0 +1,1 @@
+"""Layers of networks: activations, dropout, convolutions, norms, recurrent layers, hyper-connections."""

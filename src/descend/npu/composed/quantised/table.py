@@ -1,0 +1,203 @@
+"""The rows of the operators in this folder."""
+
+from __future__ import annotations
+
+from descend.npu.composed.row import Section, row
+
+QUANTISATION: Section = (
+    row(
+        "npu_dynamic_mx_quant",
+        "quantised.mx_quant",
+        "scales are powers of two, exactly as documented; numbers are rounded to the nearest, or by round_mode",
+        "a dst_type other than float8 and float4; dst_type_max without scale_alg 2",
+        documents=("aclnnDynamicMxQuantV3",),
+    ),
+    row(
+        "npu_dynamic_mx_quant_with_dual_axis",
+        "quantised.mx_quant",
+        "as npu_dynamic_mx_quant along two dimensions",
+        "dtypes other than float16 and bfloat16",
+        documents=("aclnnDynamicMxQuantWithDualAxisV2",),
+    ),
+    row(
+        "npu_dynamic_block_mx_quant",
+        "quantised.mx_quant",
+        "as npu_dynamic_mx_quant in blocks of 32 x 32",
+        "dtypes other than float16 and bfloat16; scale_alg 1",
+        documents=("aclnnDynamicBlockMxQuant",),
+    ),
+    row(
+        "npu_grouped_dynamic_mx_quant",
+        "quantised.mx_quant",
+        "as npu_dynamic_mx_quant within groups of rows; scales of no block are 0",
+        "dtypes other than float16 and bfloat16; groups that do not end with the rows of x",
+        documents=("aclnnGroupedDynamicMxQuantV2",),
+    ),
+    row(
+        "npu_anti_mx_quant",
+        "quantised.mx_quant",
+        "products in float32, rounded once",
+        "scales of another shape",
+        documents=("aclnnAntiMxQuant",),
+    ),
+    row(
+        "npu_dynamic_quant",
+        "quantised.quantize",
+        "in float32, rounded once to the nearest even; the largest number instead of a larger one",
+        "dtypes other than float16 and bfloat16; dst_type_max without hifloat8",
+        documents=("torch_npu.npu_dynamic_quant", "aclnnDynamicQuantV4"),
+    ),
+    row(
+        "npu_dynamic_quant_asymmetric",
+        "quantised.quantize",
+        "as npu_dynamic_quant",
+        "as npu_dynamic_quant",
+        documents=("torch_npu.npu_dynamic_quant_asymmetric", "aclnnDynamicQuantV4"),
+    ),
+    row(
+        "npu_dynamic_block_quant",
+        "quantised.quantize",
+        "as npu_dynamic_quant, in blocks",
+        "blocks of undocumented sizes; a round_mode that does not go with dst_type",
+        documents=("torch_npu.npu_dynamic_block_quant", "aclnnDynamicBlockQuantV2"),
+    ),
+    row(
+        "npu_grouped_dynamic_block_quant",
+        "quantised.quantize",
+        "as npu_dynamic_block_quant within groups of rows; scales of no block are 0",
+        "as npu_dynamic_block_quant; group_list_type 1",
+        documents=("torch_npu.npu_grouped_dynamic_block_quant", "aclnnGroupedDynamicBlockQuantV2"),
+    ),
+    row(
+        "npu_quantize",
+        "quantised.quantize",
+        "as npu_dynamic_quant",
+        "a dtype other than int8, uint8, int32, int4, float8 and hifloat8",
+        documents=("torch_npu.npu_quantize", "aclnnQuantize", "aclnnAscendQuantV3"),
+    ),
+    row(
+        "npu_anti_quant",
+        "quantised.quantize",
+        "in float32, rounded once",
+        "scales that cannot be expanded",
+        documents=("torch_npu.npu_anti_quant", "aclnnAscendAntiQuant"),
+    ),
+    row(
+        "npu_trans_quant_param",
+        "quantised.quantize",
+        "the documented bits",
+        "a scale that is not float32",
+        documents=("torch_npu.npu_trans_quant_param", "aclnnTransQuantParamV2"),
+    ),
+    row(
+        "npu_rms_norm_quant",
+        "quantised.quant_norms",
+        "in float32, rounded once",
+        "float64; scales of other than one number, or gamma's shape",
+        more=("npu_rms_norm_quant_v2",),
+        documents=("torch_npu.npu_rms_norm_quant", "aclnnRmsNormQuantV3"),
+    ),
+    row(
+        "npu_add_rms_norm_quant",
+        "quantised.quant_norms",
+        "as npu_rms_norm_quant; without scales2 the second result is 0",
+        "an axis other than -1; zero_points2 without scales2",
+        documents=("torch_npu.npu_add_rms_norm_quant", "aclnnAddRmsNormQuantV2"),
+    ),
+    row(
+        "npu_add_rms_norm_dynamic_quant",
+        "quantised.quant_norms",
+        "in float32, rounded once",
+        "smooth scales of results that output_mask leaves out",
+        documents=("torch_npu.npu_add_rms_norm_dynamic_quant", "aclnnAddRmsNormDynamicQuantV2"),
+    ),
+    row(
+        "npu_rms_norm_dynamic_mx_quant",
+        "quantised.quant_norms",
+        "in float32, rounded to the dtype of x, then as npu_dynamic_mx_quant",
+        "dtypes other than float16 and bfloat16; a scale_alg other than 0 and 1",
+        more=("npu_add_rms_norm_dynamic_mx_quant",),
+        documents=("aclnnRmsNormDynamicMxQuant", "aclnnAddRmsNormDynamicMxQuant"),
+    ),
+    row(
+        "_npu_rms_norm_backward_quant",
+        "quantised.quant_norms",
+        "in float32, rounded once",
+        "a quant_mode other than 'static'; formats other than int8 and hifloat8",
+        documents=("aclnnRmsNormGradQuant",),
+    ),
+    row(
+        "npu_swiglu_quant",
+        "quantised.quant_swiglu",
+        "in float32, rounded once; rows of no group are 0",
+        "a dst_type other than int8 and quint4x2",
+        documents=("torch_npu.npu_swiglu_quant", "aclnnSwiGluQuantV2"),
+    ),
+    row(
+        "npu_dequant_swiglu_quant",
+        "quantised.quant_swiglu",
+        "in float32, rounded once; rows of no group are 0",
+        "an activate_dim other than the last; a round_mode other than 0; scales of x that is not int32",
+        documents=("torch_npu.npu_dequant_swiglu_quant", "aclnnDequantSwigluQuantV2"),
+    ),
+    row(
+        "npu_swiglu_mx_quant",
+        "quantised.quant_swiglu",
+        "in float32, rounded to the dtype of x, then as npu_dynamic_mx_quant",
+        "other dimensions than the last; group_index; swiglu_mode 1; max_dtype_value",
+        documents=("op-plugin's test_npu_swiglu_mx_quant.py",),
+    ),
+    row(
+        "npu_swiglu_mx_quant_with_dual_axis",
+        "quantised.quant_swiglu",
+        "as npu_swiglu_mx_quant; the gradient, too, is quantised",
+        "dst_type_max; a scale_alg other than 0 and 1",
+        more=("_npu_swiglu_backward_mx_quant_with_dual_axis",),
+        documents=("op-plugin's test_npu_swiglu_backward_mx_quant_with_dual_axis.py",),
+    ),
+    row(
+        "npu_swiglu_group_quant",
+        "quantised.quant_swiglu",
+        "in float32, rounded once; rows of no group are 0",
+        "quant_mode 0 and 1, for whose results torch_npu gives no memory",
+        "none: programs call npu_swiglu_group_quant_backward",
+        more=("npu_swiglu_group_quant_backward",),
+        documents=("aclnnSwigluGroupQuant", "aclnnSwigluGroupQuantGrad"),
+    ),
+)
+
+PRODUCTS: Section = (
+    row(
+        "npu_quant_matmul",
+        "quantised.quant_matmul",
+        "integers exactly in int32, others in float32; then times the scales, rounded once",
+        "float8 with float4, int8 with int4; int4 with groups along K; y_scale",
+        documents=("torch_npu.npu_quant_matmul", "aclnnQuantMatmulV5"),
+    ),
+    row(
+        "npu_add_quant_matmul_",
+        "quantised.quant_matmul",
+        "as npu_quant_matmul, added to what is there",
+        "scales other than of MX, or one number each for hifloat8",
+        more=("npu_add_quant_matmul",),
+        documents=("torch_npu.npu_add_quant_matmul_", "aclnnQuantBatchMatmulInplaceAdd"),
+    ),
+    row(
+        "npu_add_quant_gmm_",
+        "quantised.quant_grouped_matmul",
+        "as npu_add_quant_matmul_, for each group of columns",
+        "as npu_add_quant_matmul_; group_sizes",
+        more=("npu_add_quant_gmm",),
+        documents=("op-plugin's test_quant_grouped_matmul_inplace_add.py",),
+    ),
+    row(
+        "npu_weight_quant_batchmatmul",
+        "quantised.weight_quant",
+        "in float32, rounded once; also packs weights of int4",
+        "scales of int64; weights in a private format",
+        more=("npu_convert_weight_to_int4pack",),
+        documents=("torch_npu.npu_weight_quant_batchmatmul", "torch_npu.npu_convert_weight_to_int4pack"),
+    ),
+)
+
+SECTIONS = {"Quantisation": QUANTISATION, "Quantised products": PRODUCTS}

@@ -1,0 +1,1 @@
+"""Tensors of any kind: indices, random choices, shapes, copies, extremes, bits."""

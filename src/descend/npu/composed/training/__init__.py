@@ -1,0 +1,1 @@
+"""Losses, and steps of optimizers."""

@@ -1,0 +1,54 @@
+"""The rows of the operators in this folder."""
+
+from __future__ import annotations
+
+from descend.npu.composed.row import Section, row
+
+TRAINING: Section = (
+    row(
+        "npu_apply_adam_w",
+        "training.optimizer",
+        "[ApplyAdamWV2](operators/apply_adam_w_v2.md), in place",
+        "amsgrad=True without max_grad_norm; betas and powers that are not between 0 and 1",
+        kernels=("npu_apply_adam_w.out",),
+        documents=("aclnnApplyAdamW",),
+    ),
+    row(
+        "npu_apply_adam",
+        "training.optimizer",
+        "sums and products in float32, in place",
+        "shapes that differ",
+        kernels=("npu_apply_adam.out",),
+        documents=("aclnnApplyAdamD",),
+    ),
+    row(
+        "npu_bert_apply_adam",
+        "training.optimizer",
+        "sums and products in float32, in place",
+        "an adam_mode that is neither 0 nor 1",
+        kernels=("npu_bert_apply_adam.out",),
+        documents=("ApplyAdamV2",),
+    ),
+    row(
+        "npu_softmax_cross_entropy_with_logits",
+        "training.cross_entropy",
+        "log_softmax and sums in float32, rounded once; labels need not add up to 1",
+        "labels of another shape",
+        "npu_softmax_cross_entropy_with_logits_backward",
+    ),
+    row(
+        "npu_fused_linear_online_max_sum",
+        "training.linear_cross_entropy",
+        "a few rows of logits at a time, in float32",
+        "label_smoothing; input and weight of npu_fused_cross_entropy_loss_with_max_sum",
+        "none: programs call npu_fused_linear_cross_entropy_loss_with_max_sum_backward",
+        more=("npu_fused_cross_entropy_loss_with_max_sum", "npu_fused_linear_cross_entropy_loss_with_max_sum_backward"),
+        documents=(
+            "torch_npu.npu_fused_linear_online_max_sum",
+            "torch_npu.npu_fused_cross_entropy_loss_with_max_sum",
+            "torch_npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward",
+        ),
+    ),
+)
+
+SECTIONS = {"Losses and optimizers": TRAINING}

@@ -23,7 +23,7 @@ if not sys.platform.startswith("linux"):
 LOOKS = """
 import ctypes, os, sys, types
 sys.modules["descend.npu.kernels"] = types.SimpleNamespace(install=lambda: None, wait_for_graphs=None)
-for name in ("composer", "compiling", "graphs"):
+for name in ("composer", "compiling", "graphs", "hifloat8"):
     sys.modules[f"descend.npu.{name}"] = types.SimpleNamespace(install=lambda: None)
 for name in ("libhccl.so", "libascendcl.so", "libacl_op_compiler.so", "libge_runner.so", "libgraph.so",
              "libacl_tdt_channel.so", "libopapi.so"):

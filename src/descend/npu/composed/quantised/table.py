@@ -164,6 +164,20 @@ QUANTISATION: Section = (
         more=("npu_swiglu_group_quant_backward",),
         documents=("aclnnSwigluGroupQuant", "aclnnSwigluGroupQuantGrad"),
     ),
+    row(
+        "npu_gelu_quant",
+        "quantised.quant_activations",
+        "in float32, rounded once",
+        "scales of other than one number, or N",
+        documents=("aclnnGeluQuant",),
+    ),
+    row(
+        "npu_group_quant",
+        "quantised.quant_activations",
+        "in float32, rounded once",
+        "groups that do not end with the rows of x",
+        documents=("torch_npu.npu_group_quant",),
+    ),
 )
 
 PRODUCTS: Section = (
@@ -197,6 +211,21 @@ PRODUCTS: Section = (
         "scales of int64; weights in a private format",
         more=("npu_convert_weight_to_int4pack",),
         documents=("torch_npu.npu_weight_quant_batchmatmul", "torch_npu.npu_convert_weight_to_int4pack"),
+    ),
+    row(
+        "npu_quant_matmul_gelu",
+        "quantised.quant_activations",
+        "as npu_quant_matmul in float32, rounded once after gelu",
+        "formats other than int8 and int4",
+        documents=("torch_npu.npu_quant_matmul_gelu",),
+    ),
+    row(
+        "npu_grouped_matmul_swiglu_quant",
+        "quantised.quant_activations",
+        "integers exactly in int32, the rest in float32, rounded once; rows of no group are 0",
+        "formats other than int8; scales of groups along K; smooth_scale",
+        more=("npu_grouped_matmul_swiglu_quant_v2",),
+        documents=("torch_npu.npu_grouped_matmul_swiglu_quant_v2",),
     ),
 )
 

@@ -220,6 +220,16 @@ def test_swiglu_group_quant(dtype: Any, sizes: Any, limit: float, weighted: bool
     assert quant_swiglu.npu_swiglu_group_quant(x, quant_mode=3)[2].shape == (0,)
 
 
+def test_swiglu_groups_of_more_rows_than_there_are() -> None:
+    """They end with the rows."""
+    x, more, dy = torch.randn(6, 32), torch.tensor([4, 9]), torch.randn(6, 16)
+    ends = torch.tensor([4, 2])
+    group, backward = quant_swiglu.npu_swiglu_group_quant, quant_swiglu.npu_swiglu_group_quant_backward
+    given, cut = (group(x, quant_mode=3, group_index=each) for each in (more, ends))
+    assert all(torch.equal(one, other) for one, other in zip(given, cut, strict=True))
+    assert torch.equal(backward(dy, x, group_index=more)[0], backward(dy, x, group_index=ends)[0])
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("sizes", GROUPS, ids=str)
 @pytest.mark.parametrize("limit", [0.0, 0.8])

@@ -1,15 +1,16 @@
 """RMS norms whose results are quantised, and the gradient of one that is.
 
     y = x / sqrt(mean(x^2) + epsilon) * gamma + beta,       of the add_ operators x = x1 + x2
-    quantised: y * scale + offset                           npu_rms_norm_quant, and others with div_mode False
-               y / scale + offset                           npu_rms_norm_quant_v2, npu_add_rms_norm_quant
+    quantised: y / scale + offset                           npu_rms_norm_quant, ..._v2, npu_add_rms_norm_quant
+               y * scale + offset                           with div_mode False
                y * smooth_scale / scale,  scale = max |y * smooth_scale| / largest       ..._dynamic_quant
                as npu_dynamic_mx_quant, of y in the dtype of x                           ..._dynamic_mx_quant
     dx = rstd * (dy * gamma - x * rstd * mean(dy * gamma * x * rstd)), quantised         _npu_rms_norm_backward_quant
 
-All is computed in float32, and rounded to a format once. rstd is given always.
+All is computed in float32, and rounded to a format once. rstd is given always. torch_npu's page of npu_rms_norm_quant
+multiplies by the scale; aclnnRmsNormQuant, which it calls, divides.
 
-Documents: torch_npu.npu_rms_norm_quant, npu_add_rms_norm_quant, npu_add_rms_norm_dynamic_quant; aclnnRmsNormQuantV3,
+Documents: aclnnRmsNormQuant; torch_npu.npu_add_rms_norm_quant, npu_add_rms_norm_dynamic_quant; aclnnRmsNormQuantV3,
 AddRmsNormQuantV2, AddRmsNormDynamicQuantV2, RmsNormDynamicMxQuant, AddRmsNormDynamicMxQuant, RmsNormGradQuant.
 """
 
@@ -54,7 +55,7 @@ def npu_rms_norm_quant(
     """``x`` in ``dst_dtype``. gamma and beta are [N] or [1, N], scale and offset have one number."""
     operator = "npu_rms_norm_quant"
     y, _ = _normed(operator, x, gamma, beta, epsilon)
-    return _quantised(operator, y, scale, offset, False, _format(operator, "dst_dtype", dst_dtype, x))
+    return _quantised(operator, y, scale, offset, True, _format(operator, "dst_dtype", dst_dtype, x))
 
 
 def npu_rms_norm_quant_v2(

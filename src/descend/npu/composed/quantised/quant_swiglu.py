@@ -255,7 +255,7 @@ def npu_swiglu_group_quant(
     rows = act.reshape(-1, act.shape[-1])
     if weight is not None:
         rows = rows * _each_row(operator, "weight", weight, len(rows))
-    groups = _Groups(operator, group_index, len(rows), True)
+    groups = _Groups(operator, group_index, len(rows), True, cut=True)
     if quant_mode == 2:
         if scale is None:
             refuse(operator, "scale", None, "must be given with quant_mode 2")
@@ -287,7 +287,7 @@ def npu_swiglu_group_quant_backward(
     left, right = _halves(operator, x, True)
     check_shape(operator, "grad_y", grad_y, left.shape, "the halves of x")
     dy = grad_y.float().reshape(-1, left.shape[-1])
-    groups = _Groups(operator, group_index, len(dy), True)
+    groups = _Groups(operator, group_index, len(dy), True, cut=True)
     dy = groups.keep(dy)
     dweight = torch.empty(0)
     if weight is not None:
@@ -345,7 +345,8 @@ def _check_largest(operator: str, largest: float) -> None:
 class _Groups:
     """Groups of rows, one after another; one of all rows where none are given."""
 
-    def __init__(self, operator: str, index: Tensor | None, rows: int, sizes: bool) -> None:
+    def __init__(self, operator: str, index: Tensor | None, rows: int, sizes: bool, cut: bool = False) -> None:
+        """``cut``: groups end with the rows, also if their sizes add up to more."""
         self.operator, self.rows, self.ends = operator, rows, [0, rows]
         if index is None:
             return
@@ -355,6 +356,8 @@ class _Groups:
             refuse(operator, "group_index", f"of shape {list(index.shape)}", rule)
         given: list[int] = index.tolist()
         self.ends = [0, *(itertools.accumulate(given) if sizes else given)]
+        if cut:
+            self.ends = [min(end, rows) for end in self.ends]
         if any(end < begin for begin, end in self.each()) or self.ends[-1] > rows:
             refuse(operator, "group_index", given, f"must have groups one after another among {rows} rows")
 

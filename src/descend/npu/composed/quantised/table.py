@@ -92,10 +92,10 @@ QUANTISATION: Section = (
     row(
         "npu_rms_norm_quant",
         "quantised.quant_norms",
-        "in float32, rounded once",
+        "in float32, divided by the scale, rounded once",
         "float64; scales of other than one number, or gamma's shape",
         more=("npu_rms_norm_quant_v2",),
-        documents=("torch_npu.npu_rms_norm_quant", "aclnnRmsNormQuantV3"),
+        documents=("aclnnRmsNormQuant", "aclnnRmsNormQuantV3"),
     ),
     row(
         "npu_add_rms_norm_quant",

@@ -111,12 +111,12 @@ class Maker {
           if (one.role == descend::Role::kOutput && std::string_view(one.name).ends_with("Ref")) {
             call_.in_place.push_back(call_.tensors.size());
           }
-          const std::vector<int> dtypes = dtypes_of(row.sets[call_.tensors.size()]);
           // Which may say that the product takes fewer, or that a shape is another one for some attribute.
           const std::string_view text = one.shape;
           call_.certain = call_.certain && text.find(info(product_of(call_.product)).name) == text.npos &&
                           text.find(" for ") == text.npos;
-          add(static_cast<aclDataType>(dtypes[bytes_.below(static_cast<int64_t>(dtypes.size()))]), shapes.of(one.shape),
+          const Shape shape = shapes.of(one.shape);  // by itself: compilers differ in which argument they compute first
+          add(pick_dtype(dtypes_of(row.sets[call_.tensors.size()])), shape,
               is_optional(call_, one) || one.optional_if_unused ? 4 : 0);
           break;
         }
@@ -136,6 +136,14 @@ class Maker {
     call_.certain = call_.certain && shapes.certain() && call_.mask.handle == Handle::kNull && call_.in_place.empty();
   }
 
+  // One of the dtypes. Beside a first tensor in DOUBLE most others have it, too.
+  aclDataType pick_dtype(const std::vector<int>& dtypes) {
+    const int64_t choice = dtypes.size() > 1 ? bytes_.below(256) : 0;
+    const bool is_double = !call_.tensors.empty() && call_.tensors[0].dtype == ACL_DOUBLE && choice < 224;
+    if (is_double && std::count(dtypes.begin(), dtypes.end(), ACL_DOUBLE) > 0) return ACL_DOUBLE;
+    return static_cast<aclDataType>(dtypes[static_cast<size_t>(choice) % dtypes.size()]);
+  }
+
   Attribute make_attribute(const descend::Parameter& one, Shapes& shapes) {
     const std::string_view given = one.default_value != nullptr ? one.default_value : "1";
     const double usual = given == "True" ? 1 : given == "False" ? 0 : std::strtod(given.data(), nullptr);
@@ -145,6 +153,9 @@ class Maker {
     if (is_real && !odd) attribute.real = bytes_.pick<double>({usual, usual, 1.0, 0.5, 2.0, 0.25});
     if (is_real && odd) attribute.real = bytes_.pick<double>({0.0, -1.0, NAN, HUGE_VAL, 1e300, -1e-300, 5e-39});
     if (!is_real && odd) attribute.integer = hostile();
+    if (one.c_type != nullptr && std::string_view(one.c_type) == "float") {
+      attribute.real = static_cast<float>(attribute.real);
+    }
     call_.certain = call_.certain && !odd && (is_real || one.default_value != nullptr);
     if (is_real || odd) return attribute;
     if (const int64_t size = shapes.number(one.name); size >= 0) return {0, size};

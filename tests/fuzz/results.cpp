@@ -22,16 +22,23 @@ const char* const kProductNames[kProducts] = {
 const char* product_name(const Call& call) { return kProductNames[static_cast<int>(call.product)]; }
 
 struct Count {
-  uint64_t accepted = 0, compared = 0;
+  uint64_t accepted = 0, compared = 0, in_double = 0;
 };
 std::mutex mutex;
 std::map<std::string_view, Count> counts;  // under mutex
 
-void count(const char* name, bool is_compared) {
+void count(const char* name, bool is_compared, bool is_double) {
   const std::lock_guard lock(mutex);
   Count& one = counts[name];
   ++one.accepted;
   if (is_compared) ++one.compared;
+  if (is_compared && is_double) ++one.in_double;
+}
+
+std::string text_of(double number) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.17g", number);
+  return text;
 }
 
 }  // namespace
@@ -40,9 +47,10 @@ bool print_counts() {
   const std::lock_guard lock(mutex);
   for (int i = 0; i < kOps; ++i) counts[table_of(static_cast<Op>(i))->c_name];
   for (const descend::Operator* op : other_operators()) counts[op->c_name];
-  std::printf("%-34s %12s %12s\n", "operator", "accepted", "compared");
+  std::printf("%-34s %12s %12s %12s\n", "operator", "accepted", "compared", "in double");
   for (const auto& [name, one] : counts) {
-    std::printf("%-34s %12" PRIu64 " %12" PRIu64 "\n", name.data(), one.accepted, one.compared);
+    std::printf("%-34s %12" PRIu64 " %12" PRIu64 " %12" PRIu64 "\n", name.data(), one.accepted, one.compared,
+                one.in_double);
   }
   return std::none_of(counts.begin(), counts.end(), [](const auto& named) { return named.second.compared == 0; });
 }
@@ -114,7 +122,7 @@ void Results::compare(bool accepted) {
   if (before_ != after) fault(std::string(name_) + " wrote where it must not");
   if (!accepted) return;
   const bool tame = is_tame();
-  count(name_of(call_), tame);
+  count(name_of(call_), tame, is_double());
   if (!tame) return;
   const std::vector<Numbers> expected = reference(call_, inputs_);
   for (size_t i = call_.inputs; i < call_.tensors.size(); ++i) {
@@ -138,8 +146,19 @@ bool Results::is_tame() const {
   return std::abs(call_.scale) <= 2 && call_.epsilon < 2 && (call_.scale == 0 || std::abs(call_.scale) > 0.1);
 }
 
+// Whether all is computed in double: its tensors are, but for integers and masks.
+bool Results::is_double() const {
+  for (size_t i = 0; i < call_.tensors.size(); ++i) {
+    const int dtype = call_.tensors[i].dtype;
+    const bool is_number = dtype != ACL_BOOL && !is_integer(dtype) && uses(call_, i);
+    if (is_number && call_.tensors[i].handle == Handle::kAlive && dtype != ACL_DOUBLE) return false;
+  }
+  return true;
+}
+
 void Results::compare(const Numbers& got, const Numbers& expected, int dtype, size_t i) const {
   if (got.size() != expected.size()) fault(std::string(name_) + ": the reference has another size");
+  const double share = is_double() ? 1e-10 : 1e-4;
   double most = 0;
   for (double value : expected) {
     if (std::abs(value) < largest(dtype)) most = std::max(most, std::abs(value));
@@ -147,9 +166,9 @@ void Results::compare(const Numbers& got, const Numbers& expected, int dtype, si
   for (size_t k = 0; k < got.size(); ++k) {
     if (std::isnan(expected[k]) ? std::isnan(got[k]) : std::abs(expected[k]) >= largest(dtype)) continue;
     const double error = std::abs(got[k] - expected[k]);
-    if (error <= rounding(dtype) * std::abs(expected[k]) + 1e-4 * std::max(most, 1.0)) continue;
-    fault(std::string(name_) + " gave " + std::to_string(got[k]) + " in place of " + std::to_string(expected[k]) +
-          " as element " + std::to_string(k) + " of tensor " + std::to_string(i));
+    if (error <= rounding(dtype) * std::abs(expected[k]) + share * std::max(most, 1.0)) continue;
+    fault(std::string(name_) + " gave " + text_of(got[k]) + " in place of " + text_of(expected[k]) + " as element " +
+          std::to_string(k) + " of tensor " + std::to_string(i));
   }
 }
 

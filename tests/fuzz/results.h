@@ -14,8 +14,8 @@ void set_product(Product product);
 // With FUZZ_SHOW in the environment, each call is printed before it is made: what an input stands for.
 void show(const Call& call);
 
-// Prints how many calls of each operator were accepted so far, and how many of these were compared. False if there is
-// an operator of which none was.
+// Prints how many calls of each operator were accepted so far, and how many of these were compared, how
+// many of them in double. False if there is an operator of which none was compared.
 bool print_counts();
 
 // Whether the call is too large to be computed under a fuzzer.
@@ -39,6 +39,7 @@ class Results {
   std::vector<char> before_;
 
   bool is_tame() const;
+  bool is_double() const;
   void compare(const Numbers& got, const Numbers& expected, int dtype, size_t i) const;
 };
 

@@ -520,13 +520,13 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("query is of shape [2, 4, 5], but must have 4 dimensions in BNSD", {"query": torch.randn(2, 4, 5)}),
     ("query is torch.int32", {"query": torch.ones(2, 4, 5, 8, dtype=torch.int32)}),
     ("key is torch.float16, but must have the dtype of query", {"key": torch.randn(2, 2, 6, 8).half()}),
-    ("key is of shape [2, 2, 6, 7], but D is that of query, 8", {"key": torch.randn(2, 2, 6, 7)}),
+    ("key is of shape [2, 2, 6, 7], but must have D of query, 8", {"key": torch.randn(2, 2, 6, 7)}),
     (
-        "key is of shape [3, 2, 6, 8], but B is that of query, 2",
+        "key is of shape [3, 2, 6, 8], but must have B of query, 2",
         {"key": torch.randn(3, 2, 6, 8), "value": torch.randn(3, 2, 6, 8)},
     ),
     (
-        "key is of 3 heads, but their number divides that of query",
+        "key is of 3 heads, but their number must divide that of query",
         {"key": torch.randn(2, 3, 6, 8), "value": torch.randn(2, 3, 6, 8)},
     ),
     ("value is of shape [2, 2, 5, 8]", {"value": torch.randn(2, 2, 5, 8)}),
@@ -547,10 +547,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         {"atten_mask": torch.zeros(2048, 2048, dtype=torch.bool), "sparse_mode": 4},
     ),
     ("prefix is None, but must tell a number for each of 2", {"atten_mask": triangle(6), "sparse_mode": 6}),
-    ("prefix is [0, 3], but each is from 1 to 6", {"atten_mask": triangle(6), "sparse_mode": 6, "prefix": [0, 3]}),
+    ("prefix is [0, 3], but each must be from 1 to 6", {"atten_mask": triangle(6), "sparse_mode": 6, "prefix": [0, 3]}),
     ("pse is torch.float64", {"pse": torch.zeros(2, 4, 5, 6, dtype=torch.float64)}),
     ("pse is of shape [2, 4, 1024, 6]", {"pse": torch.zeros(2, 4, 1024, 6)}),
-    ("actual_seq_qlen is given, but goes with input_layout TND", {"actual_seq_qlen": [5]}),
+    ("actual_seq_qlen is given, but must be None in B", {"actual_seq_qlen": [5]}),
 ]
 
 

@@ -226,7 +226,7 @@ def test_grouped_products_that_are_refused(lib: Library) -> None:
          {"group_list": floats}),
         (invalid, "groupListOptional is of length 1, but must tell a group for each of 2 weights.",
          {"group_list": one}),
-        (invalid, "groupListOptional is [2, 7], but ends within the 6 rows of x.", {"group_list": beyond}),
+        (invalid, "groupListOptional is [2, 7], but must end within the 6 rows of x.", {"group_list": beyond}),
     ):  # fmt: skip
         refused(lib, status, sentence, name, **{**good, **changed})
     assert first(lib, name, **{**good, "group_list": one})[0] == 0  # numbers are read later
@@ -344,7 +344,8 @@ def test_flash_attention(lib: Library, names: tuple[str, str], layout: str, dtyp
     for grad, leaf in zip(grads, leaves, strict=True):
         same(grad, leaf.grad)
     refused(
-        lib, 161002, "dropMaskOptional is null, but dropout is not served: keepProb is 0.5.", names[1],
+        lib, 161002,
+        "dropMaskOptional is null, but keepProb must be 1, not 0.5: dropout by a mask is not served.", names[1],
         **{**given, "keep_prob": 0.5}, **named, dpse_out=poisoned(pse.shape, dtype),
     )  # fmt: skip
 

@@ -71,7 +71,7 @@ def test_results_that_are_given_and_refusals() -> None:
     refused("weight is of shape [2, 4, 3, 3]", convolutions.npu_conv3d, deep, weight, None, *one)
     refused("input is of shape [4, 5, 5]", convolutions.npu_conv2d, x[0], weight, None, *one)
     refused("groups is 3", convolutions.npu_conv2d, x, weight, None, *one[:3], 3)
-    refused("goes with 4 channels in 2 groups", convolutions.npu_conv2d, x, weight, None, *one[:3], 2)
+    refused("must fit 4 channels in 2 groups", convolutions.npu_conv2d, x, weight, None, *one[:3], 2)
     refused("bias is of shape [4]", convolutions.npu_conv2d, x, weight, torch.ones(4), *one)
     refused("padding is [0, 1, 0, 0]", convolutions.npu_conv2d, x, weight, None, [1, 1], [0, 1, 0, 0], [1, 1], 1)
     refused("stride is [0, 1]", convolutions.npu_conv2d, x, weight, None, [0, 1], [0, 0], [1, 1], 1)

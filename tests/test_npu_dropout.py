@@ -178,7 +178,7 @@ def test_refusals_of_multi_head_attention() -> None:
     refused("query is torch.int32", call, x=x.int())
     refused("query_weight is of shape [255, 256]", call, w=w[1:])
     refused(
-        "attn_mask is of shape [2, 1, 16, 16], but broadcasts to [1, 16, 16, 16]",
+        "attn_mask is of shape [2, 1, 16, 16], but must broadcast to [1, 16, 16, 16]",
         call,
         added=added.expand(2, 1, 16, 16),
     )

@@ -72,7 +72,7 @@ def test_all_errors_are_of_phase_1(lib: Extension) -> None:
     given, _ = grouped(torch.randn(5, 3).npu(), [2, 5])
     given["group_list"][1] = 6
     status, _ = first(lib, NAME, **given)
-    assert (status, "ends within the 5 rows of x" in lib.sentence) == (INVALID, True)
+    assert (status, "must end within the 5 rows of x" in lib.sentence) == (INVALID, True)
 
 
 def test_a_call_in_a_capture_is_refused(lib: Extension) -> None:

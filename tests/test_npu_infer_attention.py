@@ -205,10 +205,10 @@ def test_pages_that_are_not_there(layout: str) -> None:
         return ONE(q, held, held, **options, **named)[0]
 
     assert torch.equal(call([[0, 99], [1, 2]], [4, 5]), call([[0, 0], [1, 2]], [4, 5]))
-    rule = "block_table is from 0 to 3, but names one of 3 pages where it is read"
+    rule = "block_table is from 0 to 3, but must name one of 3 pages where it is read"
     refused(rule, call, [[0, 99], [1, 3]], [4, 5])
     refused("block_table is from -1 to 2", call, [[-1, 0], [1, 2]], [4, 5])
-    refused("names one of 0 pages", call, [[0, 0], [0, 0]], [4, 5], pages[:0])
+    refused("must name one of 0 pages", call, [[0, 0], [0, 0]], [4, 5], pages[:0])
     assert not call([[9, 9], [9, 9]], [0, 0], pages[:0]).any()
     if layout == "BNSD":
         refused(rule, call, [[0, 1], [1, 3]], None)
@@ -235,7 +235,15 @@ def test_refusals() -> None:
     refused("atten_mask is of shape [3, 4, 4]", ONE, x, x, x, atten_mask=torch.zeros(3, 4, 4).bool(), **known)
     refused("atten_mask is torch.float32", ONE, x, x, x, atten_mask=torch.zeros(4, 4), **known)
     refused("pse_shift is of shape [2, 3, 4, 3]", ONE, x, x, x, pse_shift=x[..., :3], **known)
-    refused("block_table is not given as int32", ONE, x, x, x, block_table=torch.ones(2, 2), **known)
+    refused(
+        "block_table is torch.float32 of shape [2, 2], but must be int32 or int64",
+        ONE,
+        x,
+        x,
+        x,
+        block_table=torch.ones(2, 2),
+        **known,
+    )
     refused("must have one query", STEP, x, x, x, **known)
     refused("input_layout is 'TND'", STEP, x[0], x[0], x[0], num_heads=4, input_layout="TND")
     flat: dict[str, Any] = {"num_query_heads": 3, "input_layout": "TND"}

@@ -108,7 +108,7 @@ def test_refusals() -> None:
     refused("quant_mode is 1", TWO, x, index, expert_num=4, quant_mode=1)
     refused("offset is given", TWO, x, index, expert_num=4, offset=x)
     refused("expert_num is -1", TWO, x, index)
-    refused("is [3, 5], but is a range", TWO, x, index, expert_num=4, active_expert_range=[3, 5])
+    refused("is [3, 5], but must be a range", TWO, x, index, expert_num=4, active_expert_range=[3, 5])
     refused("expert_tokens_num_type is 3", TWO, x, index, expert_num=4, expert_tokens_num_type=3)
     refused("expert_capacity, active_expert_range or row_idx_type is -1", TWO, x, index, expert_num=4, drop_pad_mode=1)
     refused("scale is of shape [2]", TWO, x, index, expert_num=4, scale=torch.ones(2))

@@ -90,8 +90,10 @@ def test_refusals() -> None:
     refused("routing_map is torch.int64", PERMUTE, tokens, routing_map.long())
     refused("routing_map is of shape [4, 4], but must be of shape [5, E]", PERMUTE, tokens, routing_map[1:])
     refused("probs is of shape [5, 3]", PERMUTE, tokens, routing_map, probs=probs[:, 1:], num_out_tokens=10)
-    refused("routing_map is 2 experts for token 0, but gives each token 1", PERMUTE, tokens, routing_map)
-    refused("gives each expert 0 to 5 rows, not 6", PERMUTE, tokens, routing_map, num_out_tokens=24, drop_and_pad=True)
+    refused("routing_map is 2 experts for token 0, but must give each token 1", PERMUTE, tokens, routing_map)
+    refused(
+        "must give each expert 0 to 5 rows, not 6", PERMUTE, tokens, routing_map, num_out_tokens=24, drop_and_pad=True
+    )
     uneven = routing_map.clone()
     uneven[3] = False
     refused("routing_map is 0 experts for token 3", PERMUTE, tokens, uneven, num_out_tokens=10)

@@ -144,7 +144,7 @@ def test_refusals() -> None:
         *rest[:3],
         2,
     )
-    select("topk_indices is -1 for query 0, but names one of the 3 blocks", q, k, v, indices * 0 - 1, *rest[:3], 3)
+    select("topk_indices is -1 for query 0, but must name one of the 3 blocks", q, k, v, indices * 0 - 1, *rest[:3], 3)
     select("actual_seq_kvlen is for 2 sequences", q, k, v, indices, *rest, actual_seq_kvlen=[10, 33])
     select("actual_seq_qlen is None", q, k, v, indices, *rest, actual_seq_qlen=None)
     select("select_block_size is 0", q, k, v, indices, SCALE, 6, 0, 3)

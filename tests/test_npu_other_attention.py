@@ -271,7 +271,7 @@ def test_refusals() -> None:
     refused(
         "num_key_value_heads is 1", SPARSE, q, q, q, mask, [4, 4], actual_seq_lengths=[4], actual_seq_lengths_kv=[4]
     )
-    refused("both or neither are given", SPARSE, q, q, q, mask, [4, 4], num_key_value_heads=2)
+    refused("both or neither must be given", SPARSE, q, q, q, mask, [4, 4], num_key_value_heads=2)
     refused("block_shape is [4]", SPARSE, q, q, q, mask, [4], **known)
     refused("block_sparse_mask is of shape [1, 2, 1, 1]", SPARSE, q, q, q, mask, [2, 4], **known)
     refused("block_sparse_mask is torch.float32", SPARSE, q, q, q, mask.float(), [4, 4], **known)

@@ -161,7 +161,7 @@ def test_bits_of_signs() -> None:
             assert (len(signs), signs.dtype) == (2, dtype)
             assert signs.flatten()[:count].tolist() == [1.0 if n >= 0 else -1.0 for n in x.tolist()]
             assert set(signs.flatten()[count:].tolist()) <= {-1.0}
-    refused("size is 2, but divides the 3 numbers", regions.npu_sign_bits_pack, torch.ones(17), 2)
+    refused("size is 2, but must divide the 3 numbers", regions.npu_sign_bits_pack, torch.ones(17), 2)
     refused("self is of shape [2, 8]", regions.npu_sign_bits_pack, torch.ones(2, 8), 1)
     refused("dtype is torch.float64", regions.npu_sign_bits_unpack, torch.ones(2).byte(), 1, torch.float64)
     refused("input is torch.float32", regions.npu_sign_bits_unpack, torch.ones(2), 1, torch.float32)

@@ -34,7 +34,7 @@ def test_copies_of_parts() -> None:
         assert copy.data_ptr() != x.data_ptr()
     refused("offsets or size is [0] and [1, 1, 1], but must have 3 numbers each", plain.npu_slice, x, [0], [1, 1, 1])
     for offsets, size in (([0, 0, 0], [3, 2, 5]), ([-1, 0, 0], [1, 1, 1]), ([0, 0, 0], [-1, 1, 1])):
-        refused("but lies in self, [3, 2, 4]", plain.npu_slice, x, offsets, size)
+        refused("but must lie in self, of shape [3, 2, 4]", plain.npu_slice, x, offsets, size)
 
 
 def test_pads_are_told_dimension_by_dimension() -> None:

@@ -186,7 +186,7 @@ def test_norms_refused() -> None:
     refused("dst_dtype is float4_e2m1fn_x2", norm, x, gamma, beta, scale, offset, dst_dtype=296)
     refused("x is of shape [3, 4]", norm, x[:, :4], gamma[:4], beta[:4], scale, offset, dst_dtype=16)
     refused("axis is 0, but must be -1", add, x, x, gamma, scale, None, axis=0)
-    refused("zero_points2 is given, but goes with scales2", add, x, x, gamma, scale, None, None, None, offset)
+    refused("zero_points2 is given, but must be None", add, x, x, gamma, scale, None, None, None, offset)
     refused("x2 is torch.bfloat16", add, x, x.bfloat16(), gamma, scale, None)
     dynamic = quant_norms.npu_add_rms_norm_dynamic_quant
     refused("output_mask is [False, False]", dynamic, x, x, gamma, output_mask=(False, False))

@@ -323,9 +323,9 @@ def test_refuses() -> None:
     refused("x1 is torch.float16, but must be int8", matmul, x.half(), w, one)
     refused("must have 2 dimensions at least", matmul, x[0], w, one)
     refused("the dtype of x1 is uint8, but must be one of", matmul, x.view(torch.uint8), w, one)
-    refused("does not go with x1, which is torch.int8", matmul, x, w, one, x1_dtype=24)
+    refused("must be one that torch.int8 can hold", matmul, x, w, one, x1_dtype=24)
     refused("must have 64 rows", matmul, x, w[:60], one)
-    refused("is not multiplied with int8", matmul, x, w.float().to(torch.float8_e4m3fn), one)
+    refused("must be one that is multiplied with int8", matmul, x, w.float().to(torch.float8_e4m3fn), one)
     refused("scale is of shape [5], but must have 1 number, or 6", matmul, x, w, torch.ones(5))
     refused("left factor is of shape [5], but", matmul, x, w, one, pertoken_scale=torch.ones(5), output_dtype=15)
     refused("bias is of shape [5]", matmul, x, w, one, bias=torch.ones(5), output_dtype=15)
@@ -333,11 +333,19 @@ def test_refuses() -> None:
     refused("y_scale is given", matmul, x, w, one, y_scale=one)
     f = x.float().to(torch.float8_e4m3fn), w.float().to(torch.float8_e4m3fn)
     refused("must be float32 for float8_e4m3fn", matmul, *f, one, bias=torch.ones(6, dtype=torch.int32))
-    refused("goes with integers", matmul, *f, one, output_dtype=3)
+    refused("needs integers", matmul, *f, one, output_dtype=3)
     scales = torch.zeros(4, 1, 2, dtype=torch.uint8), torch.zeros(1, 6, 2, dtype=torch.uint8)
     refused("must be given where one is of float8_e8m0fnu", matmul, *f, scales[1], scale_dtype=E8M0)
     more: Any = {"scale_dtype": E8M0, "pertoken_scale_dtype": E8M0, "output_dtype": 15}
-    refused("have no scales of float8_e8m0fnu", matmul, x, w, scales[1], pertoken_scale=scales[0], **more)
+    refused(
+        "must be float8 or float4 where scales are float8_e8m0fnu",
+        matmul,
+        x,
+        w,
+        scales[1],
+        pertoken_scale=scales[0],
+        **more,
+    )
     refused("blocks of 32 along K, in pairs", matmul, *f, scales[1], pertoken_scale=scales[0][:, :0], **more)
     refused("must be uint8 or float8_e8m0fnu", matmul, *f, scales[1].float(), pertoken_scale=scales[0], **more)
     blocks: Any = {"pertoken_scale": torch.ones(4, 1), "output_dtype": 15}
@@ -347,12 +355,14 @@ def test_refuses() -> None:
     total, groups = torch.zeros(4, 6), torch.tensor([64])
     refused("input is torch.float16", npu_add_quant_matmul_, total.half(), *f, one, x1_scale=one)
     refused("x1_scale is None", npu_add_quant_matmul_, total, *f, one)
-    refused("need scales of float8_e8m0fnu", npu_add_quant_matmul_, total, *f, one, x1_scale=one)
+    refused(
+        "must be hifloat8 unless their scales are float8_e8m0fnu", npu_add_quant_matmul_, total, *f, one, x1_scale=one
+    )
     of_mx: Any = {"x1_scale": scales[0], "x1_scale_dtype": E8M0, "x2_scale_dtype": E8M0}
     refused("must have that of x1 @ x2", npu_add_quant_matmul_, total[:3], *f, scales[1], **of_mx)
     refused("group_sizes is [1]", npu_add_quant_gmm_, total[None], *f, one, groups, x1_scale=one, group_sizes=[1])
     refused("must have that of the groups", npu_add_quant_gmm_, total, *f, one, groups, x1_scale=one)
-    refused("cuts 64 columns", npu_add_quant_gmm_, total[None], *f, one, groups + 1, x1_scale=one)
+    refused("must cut 64 columns", npu_add_quant_gmm_, total[None], *f, one, groups + 1, x1_scale=one)
     call: Any = {"group_list": torch.tensor([4]), "group_type": 0, "split_item": 3}
     refused("scale is None, but must be given", grouped, [x], [w[None]], **call)
     refused("output_dtype is None, but must be given", grouped, [f[0]], [f[1][None]], scale=[one], **call)

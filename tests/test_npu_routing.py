@@ -102,11 +102,13 @@ def test_refusals() -> None:
         "expanded_src_to_dst_row is from 1 to 3, but must be from 0 to 2", FINAL, tokens, *nothing, places + 1, None
     )
     refused("expanded_src_to_dst_row is from -1 to 1", FINAL, tokens, *nothing, places - 1, None)
-    refused("k is 2, but divides the 3 places", FINAL, tokens, *nothing, places, None, 0, 2)
+    refused("k is 2, but must divide the 3 places", FINAL, tokens, *nothing, places, None, 0, 2)
     refused("scales is of shape [2, 1]", FINAL, tokens, None, None, None, torch.ones(2, 1), places, None)
     refused("skip1 is of shape [2, 4]", FINAL, tokens, tokens[:2], None, None, None, places, None)
     bias = torch.ones(2, 4)
-    refused("export_for_source_row is not given", FINAL, tokens, None, None, bias, None, places, None)
+    refused(
+        "export_for_source_row is None, but must be int32 or int64", FINAL, tokens, None, None, bias, None, places, None
+    )
     refused("export_for_source_row is from 0 to 2", FINAL, tokens, None, None, bias, None, places, places.view(3, 1))
     refused(
         "bias is of shape [], but must be of shape [E, 4]",

@@ -283,10 +283,10 @@ def test_refusals() -> None:
     attention("value is None", q, k, None, indices)
     attention("layout_kv is 'TND'", q, k, k, indices, layout_kv="TND")
     attention("the layout is 'BNSD'", q, k, k, indices, layout_query="BNSD", layout_kv="BNSD")
-    attention("block_table is not given", q, k, k, indices, layout_kv="PA_BSND")
+    attention("block_table is None, but must be int32 or int64", q, k, k, indices, layout_kv="PA_BSND")
     pages, table = torch.randn(3, 4, 1, 6), torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
     paged = {"layout_kv": "PA_BSND", "block_table": table}
-    attention("block_table is 3 at a place that is read, but names one of 3 pages", q, pages, pages, indices, **paged)
+    attention("block_table is from 0 to 3, but must name one of 3 pages", q, pages, pages, indices, **paged)
     paged["actual_seq_lengths_kv"] = torch.tensor([8, 4])
     assert ATTENTION(q, pages, pages, indices, SCALE, attention_mode=2, **paged)[0].shape == q.shape
     attention("key is of shape [0, 4, 1, 6], but must have a page", q, pages[:0], pages, indices, **paged)
@@ -295,7 +295,7 @@ def test_refusals() -> None:
         attention("but must be int32 or int64, of 1 dimension", q, k, k, indices, actual_seq_lengths_kv=lengths)
     attention("return_softmax_lse is True", q, k, k, indices, layout_kv="PA_BSND", return_softmax_lse=True)
     attention("sparse_mode is 2", q, k, k, indices, sparse_mode=2)
-    attention("pre_tokens is 5, but hides no key", q, k, k, indices, sparse_mode=0, pre_tokens=5)
+    attention("pre_tokens is 5, but must be at least 2147483647", q, k, k, indices, sparse_mode=0, pre_tokens=5)
     attention("sparse_block_size is 0", q, k, k, indices, sparse_block_size=0)
     attention("query_rope or key_rope is None", q, k, k, indices, query_rope=q)
     attention("key is torch.float16", q, k.half(), k, indices)

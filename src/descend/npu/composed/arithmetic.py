@@ -57,6 +57,12 @@ def check_within(operator: str, name: str, indices: Tensor, end: int, rule: str,
         refuse(operator, name, f"from {least} to {most}", rule)
 
 
+def check_together(operator: str, **tensors: Tensor | None) -> None:
+    """Refuses two tensors of which only one is given."""
+    if len({tensor is None for tensor in tensors.values()}) > 1:
+        refuse(operator, " or ".join(tensors), "None", "both or neither must be given")
+
+
 def check_shape(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...] | list[int], whose: str) -> None:
     """Refuses a tensor that has not this shape. ``whose`` says in the message where the shape comes from."""
     if list(tensor.shape) != list(shape):

@@ -146,9 +146,8 @@ def _sequences(
 ) -> list[list[tuple[int, int]]]:
     """Where each sequence of queries and of keys begins, and its length."""
     if (lengths[0] is None) != (lengths[1] is None) or (layouts[0] == "TND" and lengths[0] is None):
-        refuse(
-            operator, "actual_seq_lengths and actual_seq_lengths_kv", "None", "both or neither are given, both in TND"
-        )
+        rule = "both or neither must be given, and both in TND"
+        refuse(operator, "actual_seq_lengths and actual_seq_lengths_kv", "None", rule)
     found = []
     for name, tensor, own in (("", query, lengths[0]), ("_kv", key, lengths[1])):
         if layouts[0] == "BNSD":

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from descend.npu.composed.arithmetic import check_together
 from descend.npu.composed.attention.fusion_call import Call, backward, call_of, dropout_of, forward, kept_count
 from descend.npu.composed.random import Dropout
 from descend.npu.composed.refusal import refuse
@@ -150,7 +151,8 @@ def _check_mask(operator: str, mask: Tensor | None, call: dict[str, Any]) -> Non
     """Refuses dropout: here it follows from a seed and an offset, and these functions are given a mask."""
     if call["keep_prob"] < 1:
         got = "null" if mask is None else "given"
-        refuse(operator, "dropMaskOptional", got, f"dropout is not served: keepProb is {call['keep_prob']}")
+        rule = f"keepProb must be 1, not {call['keep_prob']}: dropout by a mask is not served"
+        refuse(operator, "dropMaskOptional", got, rule)
 
 
 def _forward(
@@ -194,12 +196,11 @@ def _joined(
     operator: str, query: Tensor, key: Tensor, query_rope: Tensor | None, key_rope: Tensor | None, layout: str
 ) -> tuple[Tensor, Tensor, int]:
     """Query and key with their rotary parts appended, and the size of a head without these, if there are any."""
-    if query_rope is None and key_rope is None:
-        return query, key, 0
+    check_together(operator, query_rope=query_rope, key_rope=key_rope)
     if query_rope is None or key_rope is None:
-        refuse(operator, "query_rope or key_rope", "None", "both or neither are given")
+        return query, key, 0
     if layout.upper() != "TND":
-        refuse(operator, "query_rope", "given", f"goes with input_layout TND, not with {layout}")
+        refuse(operator, "query_rope", "given", f"must be None in {layout}: only TND has it")
     for name, rope, whole in (("query_rope", query_rope, query), ("key_rope", key_rope, key)):
         if not rope.dim() or rope.shape[:-1] != whole.shape[:-1] or rope.dtype != whole.dtype:
             other = f"must be of {list(whole.shape[:-1])} and some D, and {whole.dtype}"

@@ -149,7 +149,7 @@ def call_of(
             )
     else:
         if query_ends or key_ends:
-            refuse(operator, "actual_seq_qlen", "given", f"goes with input_layout TND, not with {sizes.layout}")
+            refuse(operator, "actual_seq_qlen", "given", f"must be None in {sizes.layout}: only TND has it")
         rows, keys = [slice(0, sizes.queries)], [slice(0, sizes.keys)]
     parts = Masking(operator, atten_mask, sparse_mode, before, after, prefix).parts(sizes, rows, keys)
     return Call(sizes, parts, query, key, value, pse, scale, scale if pse_type == 1 else 1.0, softmax_layout)

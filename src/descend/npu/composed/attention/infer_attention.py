@@ -15,22 +15,19 @@ npu_incre_flash_attention.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import INTEGERS, check_alike, check_within, wide
-from descend.npu.composed.attention.layouts import as_bnsd, from_bnsd
+from descend.npu.composed.arithmetic import check_alike, check_together, wide
+from descend.npu.composed.attention.layouts import Lengths, as_bnsd, from_bnsd, rows_of_pages
 from descend.npu.composed.memory import row_blocks
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 FAR = 2**31 - 1
 COMPRESSED = 2048
 """Rows and columns of the mask that stands for a causal one, or a band."""
-
-Lengths = Sequence[int] | Tensor | None
 
 SERVED = (
     *("BSH", "BSND", "BNSD", "BNSD_BSND", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD"),
@@ -219,7 +216,7 @@ def _checked(operator: str, query: Tensor, key: Tensor, value: Tensor, options: 
         refuse(operator, "sparse_mode", options.mode, "must be from 0 to 4")
     heads, key_heads = options.heads, options.key_heads or options.heads
     if heads < 1 or key_heads < 1 or heads % key_heads:
-        refuse(operator, "num_key_value_heads", key_heads, f"divides the {heads} heads of query")
+        refuse(operator, "num_key_value_heads", key_heads, f"must divide the {heads} heads of query")
     layout = options.layout.split("_")[0]
     paged = options.table is not None
     q = _as_bnsd(operator, "query", query, layout, heads)
@@ -229,8 +226,7 @@ def _checked(operator: str, query: Tensor, key: Tensor, value: Tensor, options: 
         else _as_bnsd(operator, name, tensor, layout, key_heads)
         for name, tensor in (("key", key), ("value", value))
     )
-    if (options.query_rope is None) != (options.key_rope is None):
-        refuse(operator, "query_rope or key_rope", "None", "both or neither are given")
+    check_together(operator, query_rope=options.query_rope, key_rope=options.key_rope)
     if options.query_rope is not None and options.key_rope is not None:
         rope = _as_bnsd(operator, "query_rope", options.query_rope, layout, heads)
         of_keys = options.key_rope
@@ -267,7 +263,8 @@ def _mask(operator: str, options: Options, call: _Call) -> Tensor | None:
             refuse(operator, "atten_mask", got, rule)
         hidden = mask.bool().view(COMPRESSED, COMPRESSED)
         if not torch.equal(hidden, torch.ones_like(hidden).triu_(1)):
-            refuse(operator, "atten_mask", "another mask", f"is 1 above its diagonal in sparse_mode {options.mode}")
+            rule = f"must be 1 above its diagonal, and else 0, in sparse_mode {options.mode}"
+            refuse(operator, "atten_mask", "another mask", rule)
         return hidden
     if mask is None:
         if options.mode == 1 and not call.single:
@@ -325,9 +322,6 @@ def _laid_out(tensor: Tensor, layout: str) -> Tensor:
 
 def _pages(operator: str, name: str, pages: Tensor, options: Options, heads: int) -> Tensor:
     """Keys [pages, size, N * D] or [pages, N, size, D], which block_table [B, pages of a sequence] puts in order."""
-    table = options.table
-    if table is None or table.dim() != 2 or table.dtype not in INTEGERS:
-        refuse(operator, "block_table", "not given as int32 [B, pages]", "goes with keys in pages")
     if pages.dim() == 3:
         if pages.shape[2] % heads:
             refuse(operator, name, f"of shape {list(pages.shape)}", f"must have a multiple of {heads} columns")
@@ -335,14 +329,7 @@ def _pages(operator: str, name: str, pages: Tensor, options: Options, heads: int
     if pages.dim() != 4 or pages.shape[1] != heads or (options.block_size and pages.shape[2] != options.block_size):
         rule = f"must be of shape [pages, size, {heads} * D] or [pages, {heads}, size, D], of block_size rows"
         refuse(operator, name, f"of shape {list(pages.shape)}", rule)
-    # Beyond the end of a sequence the table may hold anything.
-    read, lengths = torch.ones_like(table, dtype=torch.bool), options.key_lengths
-    if lengths is not None and (len(lengths) == 1 or len(lengths) >= len(table)):
-        used = torch.as_tensor(lengths[: len(table)], device="cpu").view(-1, 1)
-        read = (torch.arange(table.shape[1]) * pages.shape[2] < used).expand_as(table)
-    check_within(operator, "block_table", table[read], len(pages), f"names one of {len(pages)} pages where it is read")
-    found = pages[table.long().masked_fill(~read, 0)] if len(pages) else pages.new_zeros(*table.shape, *pages.shape[1:])
-    return found.transpose(1, 2).flatten(2, 3)  # of [B, P, N, size, D]
+    return as_bnsd(rows_of_pages(operator, pages.transpose(1, 2), options.table, options.key_lengths), "BSND")
 
 
 def _parts(operator: str, q: Tensor, k: Tensor, layout: str, options: Options) -> list[Part]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from descend.npu.composed.arithmetic import INTEGERS, check_within
 from descend.npu.composed.refusal import refuse
 
 LAYOUTS = {"BSH": "BSND", "SBH": "SBND", "BSND": "BSND", "BNSD": "BNSD", "TND": "TND"}
 """The axes of each layout, after H is split into N heads of D."""
+Lengths = Sequence[int] | Tensor | None
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -31,6 +33,26 @@ def from_bnsd(tensor: Tensor, axes: str) -> Tensor:
     whole = axes if "B" in axes else "B" + axes.replace("T", "S")
     moved = tensor.permute(*("BNSD".index(axis) for axis in whole))
     return moved if "B" in axes else moved[0]
+
+
+def rows_of_pages(operator: str, pages: Tensor, block_table: Tensor | None, lengths: Lengths) -> Tensor:
+    """[B, S, N, D]: the pages [pages, size, N, D] in the order of ``block_table`` [B, pages of a sequence].
+
+    ``lengths`` tells how many rows of each sequence count, or of all. The table may hold anything behind these.
+    """
+    if block_table is None or block_table.dim() != 2 or block_table.dtype not in INTEGERS:
+        got = "None" if block_table is None else f"{block_table.dtype} of shape {list(block_table.shape)}"
+        refuse(operator, "block_table", got, "must be int32 or int64, [B, pages of a sequence], for keys in pages")
+    batch, count = block_table.shape
+    read = torch.ones_like(block_table, dtype=torch.bool)
+    if lengths is not None and (len(lengths) == 1 or len(lengths) >= batch):
+        used = torch.as_tensor(lengths[:batch], device="cpu").view(-1, 1)
+        read = (torch.arange(count) * pages.shape[1] < used).expand_as(read)
+    rule = f"must name one of {len(pages)} pages where it is read"
+    check_within(operator, "block_table", block_table[read], len(pages), rule)
+    if not len(pages):
+        return pages.new_zeros(batch, count * pages.shape[1], *pages.shape[2:])
+    return pages[block_table.long().masked_fill(~read, 0)].flatten(1, 2)
 
 
 @dataclass(frozen=True)
@@ -83,25 +105,25 @@ def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num:
     width = query.shape[-1]
     if layout.endswith("H"):
         if width % head_num or not width:
-            refuse(
-                operator, "query", f"of shape {list(query.shape)}", f"H is a multiple of head_num, which is {head_num}"
-            )
+            rule = f"must have a multiple of head_num columns, {head_num}"
+            refuse(operator, "query", f"of shape {list(query.shape)}", rule)
         size = width // head_num
         key_heads = key.shape[-1] // size
         if key.shape[-1] % size:
-            refuse(operator, "key", f"of shape {list(key.shape)}", f"H is a multiple of the head size, which is {size}")
+            rule = f"must have a multiple of {size} columns, as a head of query has"
+            refuse(operator, "key", f"of shape {list(key.shape)}", rule)
         if key_heads and value.shape[-1] % key_heads:
-            heads = f"{key_heads} heads of the key"
-            refuse(operator, "value", f"of shape {list(value.shape)}", f"H is a multiple of the {heads}")
+            rule = f"must have a multiple of {key_heads} columns, the heads of key"
+            refuse(operator, "value", f"of shape {list(value.shape)}", rule)
     else:
         axis = layout.index("N")
         key_heads = key.shape[axis]
         if query.shape[axis] != head_num:
             refuse(operator, "head_num", head_num, f"must be N of query, whose shape is {list(query.shape)}")
         if key.shape[-1] != width:
-            refuse(operator, "key", f"of shape {list(key.shape)}", f"D is that of query, {width}")
+            refuse(operator, "key", f"of shape {list(key.shape)}", f"must have D of query, {width}")
     if not key_heads or head_num % key_heads:
-        refuse(operator, "key", f"of {key_heads} heads", f"their number divides that of query, which is {head_num}")
+        refuse(operator, "key", f"of {key_heads} heads", f"their number must divide that of query, {head_num}")
     if key.shape[:-1] != value.shape[:-1]:
         refuse(
             operator,
@@ -111,7 +133,7 @@ def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num:
         )
     batch = query.shape[layout.index("B")] if "B" in layout else 1
     if "B" in layout and key.shape[layout.index("B")] != batch:
-        refuse(operator, "key", f"of shape {list(key.shape)}", f"B is that of query, {batch}")
+        refuse(operator, "key", f"of shape {list(key.shape)}", f"must have B of query, {batch}")
     rows = layout.index("S") if "S" in layout else 0
     return Sizes(layout, head_num, key_heads, batch, query.shape[rows], key.shape[rows])
 

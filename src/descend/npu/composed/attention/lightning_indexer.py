@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, check_together, wide
 from descend.npu.composed.attention import selected
+from descend.npu.composed.attention.layouts import Lengths
 from descend.npu.composed.attention.token_rows import (
-    Lengths,
     check_indices,
     check_lengths,
     in_order,
@@ -368,8 +368,7 @@ class _Target:
         )
         check_alike(operator, "query_index", index.query, softmax_max=softmax_max, softmax_sum=softmax_sum)
         rows, columns = rows_of(operator, "query", query, layout), rows_of(operator, "key", key, layout)
-        if (query_rope is None) != (key_rope is None):
-            refuse(operator, "query_rope or key_rope", "None", "both or neither are given")
+        check_together(operator, query_rope=query_rope, key_rope=key_rope)
         check_shape(operator, "query", rows, [len(index.query), *rows.shape[1:]], "query_index, but for N and D")
         heads = [len(index.key), columns.shape[1], rows.shape[2]]
         check_shape(operator, "key", columns, heads, "key_index, but for N, and D of query")

@@ -166,7 +166,7 @@ class Masking:
             rows, columns = queries[b % len(queries)], keys[b % len(keys)]
             if not max(0, columns - rows) <= seen <= columns:
                 limits = f"from {max(0, columns - rows)} to {columns} for {rows} queries and {columns} keys"
-                refuse(self.operator, "prefix", list(self.prefix), f"each is {limits}")
+                refuse(self.operator, "prefix", list(self.prefix), f"each must be {limits}")
         return self.prefix
 
     def _check(self, sizes: Sizes, queries: Sequence[slice], keys: Sequence[slice]) -> None:

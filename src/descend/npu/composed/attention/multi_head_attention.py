@@ -71,7 +71,7 @@ def npu_multi_head_attention(
     q = q / math.sqrt(sizes.size)
     scores = q @ k.transpose(2, 3)
     if attn_mask.dim() != 4 or torch.broadcast_shapes(attn_mask.shape, scores.shape) != scores.shape:
-        refuse(operator, "attn_mask", f"of shape {list(attn_mask.shape)}", f"broadcasts to {list(scores.shape)}")
+        refuse(operator, "attn_mask", f"of shape {list(attn_mask.shape)}", f"must broadcast to {list(scores.shape)}")
     scores = torch.softmax(scores + wide(attn_mask), -1)
     mask = new_bits(operator, dropout_prob, scores.numel()) if dropout_mask is None else dropout_mask
     used = by_bits(operator, scores, mask, dropout_prob)

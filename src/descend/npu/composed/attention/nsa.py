@@ -70,7 +70,7 @@ def npu_nsa_compress_attention(
     blocks = sequences(operator, "actual_sel_seq_kvlen", ends, max(ends, default=0))
     if not len(queries) == len(keys) == len(blocks):
         counts = f"{len(queries)}, {len(keys)} and {len(blocks)} sequences"
-        refuse(operator, "actual_seq_qlen, actual_cmp_seq_kvlen and actual_sel_seq_kvlen", counts, "tell of the same")
+        refuse(operator, "actual_seq_qlen, actual_cmp_seq_kvlen and actual_sel_seq_kvlen", counts, "must be of as many")
     longest, most = (max(part.stop - part.start for part in parts) for parts in (queries, blocks))
     if topk_mask is not None:
         if topk_mask.dtype not in (torch.bool, torch.uint8):
@@ -229,5 +229,5 @@ def _selection(
     if bool(wrong.any()):
         row = int(wrong.flatten(1).any(1).nonzero()[0])
         got = f"{topk_indices[row][wrong[row]][0]} for query {row}"
-        refuse(operator, "topk_indices", got, f"names one of the {blocks[row]} blocks of its sequence")
+        refuse(operator, "topk_indices", got, f"must name one of the {blocks[row]} blocks of its sequence")
     return sizes, selected.Lists(topk_indices, size, seen)

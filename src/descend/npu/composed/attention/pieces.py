@@ -106,7 +106,7 @@ def _places(ends: Tensor | None, length: int, heads: int) -> Tensor:
         refuse(_OPERATOR, "actual_seq_qlen", got, "must be [B + 1] of int64 in layout TND")
     cuts: list[int] = ends.tolist()
     if cuts[:1] != [0] or cuts != sorted(cuts) or cuts[-1] > length:
-        refuse(_OPERATOR, "actual_seq_qlen", cuts, f"begins with 0, does not decrease, and ends within {length} rows")
+        refuse(_OPERATOR, "actual_seq_qlen", cuts, f"must begin with 0, not decrease, and end within {length} rows")
     places = torch.arange(length * heads)
     pieces = places.split([(end - begin) * heads for begin, end in itertools.pairwise([*cuts, length])])
     return torch.cat([piece.view(heads, len(piece) // max(1, heads)).T.flatten() for piece in pieces])

@@ -136,7 +136,7 @@ def _sections(operator: str, rows: Tensor, sections: list[int], interleaved: boo
         rule = f"must have a number for each of the {len(rows)} rows of positions, 3 or 4, which add up to {half}"
         refuse(operator, "mrope_section", sections, rule)
     if interleaved and len(rows) != 3:
-        refuse(operator, "cache_mode", "'interleave'", "goes with 3 rows of positions")
+        refuse(operator, "cache_mode", "'interleave'", "must be 'default' without 3 rows of positions")
     of = torch.zeros(half, dtype=torch.int64)
     if interleaved:
         end = sections[1] * 3

@@ -15,10 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, check_together, wide
 from descend.npu.composed.attention import selected
+from descend.npu.composed.attention.layouts import Lengths
 from descend.npu.composed.attention.token_rows import (
-    Lengths,
     check_indices,
     check_lengths,
     in_order,
@@ -173,8 +173,7 @@ class _Call:
         keys = spans(operator, "actual_seq_lengths_kv", key, layouts[1], lengths[1])
         self.sequences = pairs(operator, queries, keys)
         self.batch = query.shape[0] if layouts[0] == "BSND" else None
-        if (query_rope is None) != (key_rope is None):
-            refuse(operator, "query_rope or key_rope", "None", "both or neither are given")
+        check_together(operator, query_rope=query_rope, key_rope=key_rope)
         if query_rope is not None and key_rope is not None:
             rope = rows_of(operator, "query_rope", query_rope, layouts[0])
             check_shape(operator, "query_rope", rope, [*rows.shape[:2], rope.shape[-1]], "query, but for D")

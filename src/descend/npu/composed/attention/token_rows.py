@@ -6,19 +6,12 @@ pages [pages, size, N, D], which block_table [B, pages of a sequence] puts in or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import INTEGERS, check_integer
-from descend.npu.composed.attention.layouts import sequences
+from descend.npu.composed.attention.layouts import Lengths, rows_of_pages, sequences
+from descend.npu.composed.attention.masks import EVERYWHERE
 from descend.npu.composed.refusal import refuse
-
-EVERY = 2**31 - 1
-"""A number of tokens that hides none: pre_tokens and next_tokens from here on."""
-
-Lengths = Sequence[int] | Tensor | None
 
 
 def rows_of(operator: str, name: str, tensor: Tensor, layout: str, width: int = 2) -> Tensor:
@@ -33,25 +26,11 @@ def rows_of(operator: str, name: str, tensor: Tensor, layout: str, width: int = 
 
 def in_order(operator: str, name: str, pages: Tensor, block_table: Tensor | None, lengths: Lengths) -> Tensor:
     """Pages as BSND. ``lengths`` tells how many rows of each sequence count."""
-    if block_table is None or block_table.dim() != 2 or block_table.dtype not in INTEGERS:
-        refuse(operator, "block_table", "not given as int32 [B, pages]", "goes with the layout PA_BSND")
     if pages.dim() != 4:
         refuse(operator, name, f"of shape {list(pages.shape)}", "must have 4 dimensions in PA_BSND")
-    count, size = pages.shape[:2]
-    if not count or not size:
+    if not all(pages.shape[:2]):
         refuse(operator, name, f"of shape {list(pages.shape)}", "must have a page and a row in it")
-    table = block_table.to(torch.int64)
-    used = torch.full((table.shape[0],), table.shape[1] * size)
-    if lengths is not None and len(lengths) == len(used):
-        used = torch.as_tensor(lengths, device="cpu")
-    # Beyond the end of a sequence the table may hold anything.
-    read = torch.arange(table.shape[1]) * size < used.unsqueeze(-1)
-    wrong = read & ((table < 0) | (table >= count))
-    if bool(wrong.any()):
-        refuse(
-            operator, "block_table", f"{int(table[wrong][0])} at a place that is read", f"names one of {count} pages"
-        )
-    return pages[table.masked_fill(~read, 0)].flatten(1, 2)
+    return rows_of_pages(operator, pages, block_table, lengths)
 
 
 def spans(operator: str, name: str, tensor: Tensor, layout: str, lengths: Lengths, ends: bool = False) -> list[slice]:
@@ -93,8 +72,8 @@ def is_causal(operator: str, sparse_mode: int | None, pre_tokens: int | None, ne
     if sparse_mode not in (0, 3):
         refuse(operator, "sparse_mode", sparse_mode, "must be 0 or 3")
     for name, tokens in (("pre_tokens", pre_tokens), ("next_tokens", next_tokens)):
-        if sparse_mode == 0 and tokens is not None and tokens < EVERY:
-            refuse(operator, name, tokens, "hides no key: it is 2**63 - 1")
+        if sparse_mode == 0 and tokens is not None and tokens < EVERYWHERE:
+            refuse(operator, name, tokens, f"must be at least {EVERYWHERE}, and so hide no key, in sparse_mode 0")
     return sparse_mode == 3
 
 

@@ -112,9 +112,9 @@ def _check(operator: str, input: Tensor, weight: Tensor, offset: Tensor, places:
             refuse(operator, name, list(numbers), f"must be {count} numbers from {least} on")
     channels = input.shape[1]
     if groups < 1 or channels % groups or len(weight) % groups:
-        refuse(operator, "groups", groups, f"divides {channels} channels and {len(weight)} results")
+        refuse(operator, "groups", groups, f"must divide {channels} channels and {len(weight)} results")
     if deformable_groups < 1 or channels % deformable_groups:
-        refuse(operator, "deformable_groups", deformable_groups, f"divides {channels} channels")
+        refuse(operator, "deformable_groups", deformable_groups, f"must divide {channels} channels")
     check_shape(operator, "weight", weight, [len(weight), channels // groups, *kernel_size], "groups and kernel_size")
     height, width = (
         (input.shape[2 + i] + sum(padding[2 * i : 2 * i + 2]) - (kernel_size[i] - 1) * dilation[2 + i] - 1)

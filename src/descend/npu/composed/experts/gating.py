@@ -48,7 +48,8 @@ def npu_moe_gating_top_k(
         check_shape(operator, "bias", bias, [experts], "the experts of x")
     if group_count < 1 or experts % group_count or not 1 <= k_group <= group_count:
         got = f"{group_count} and {k_group}"
-        refuse(operator, "group_count and k_group", got, f"divides {experts} experts, and is at most group_count")
+        rule = f"the first must divide {experts} experts, and the second be from 1 to the first"
+        refuse(operator, "group_count and k_group", got, rule)
     size = experts // group_count
     if not 1 <= k <= size * k_group:
         refuse(operator, "k", k, f"must be from 1 to {size * k_group}, the experts of {k_group} groups")

@@ -80,9 +80,8 @@ def npu_moe_init_routing_v2(
     begin, end = active_expert_range or (0, expert_num)
     if not 0 <= begin < end <= expert_num:
         given = list(active_expert_range) or expert_num
-        refuse(
-            operator, "active_expert_range or expert_num", given, "is a range of experts from 0 on, within expert_num"
-        )
+        rule = f"must be a range of experts, from 0 to at most {expert_num}"
+        refuse(operator, "active_expert_range or expert_num", given, rule)
     if drop_pad_mode == 1 and ((begin, end) != (0, expert_num) or expert_capacity < 1 or row_idx_type):
         got = f"{expert_capacity}, {[begin, end]} and {row_idx_type}"
         name = "expert_capacity, active_expert_range or row_idx_type"

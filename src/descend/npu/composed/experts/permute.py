@@ -36,7 +36,7 @@ def npu_moe_token_permute(
     pairs, wanted = indices.numel(), num_out_tokens or 0
     count = min(wanted, pairs) if wanted > 0 else pairs + wanted
     if count < 0:
-        refuse(operator, "num_out_tokens", num_out_tokens, f"leaves out no more than the {pairs} that there are")
+        refuse(operator, "num_out_tokens", num_out_tokens, f"must be at least {-pairs}: there are {pairs} to leave out")
     order = indices.flatten().argsort(stable=True)
     places = torch.empty_like(order).scatter_(0, order, torch.arange(pairs))
     topk = 1 if indices.dim() == 1 else indices.shape[1]

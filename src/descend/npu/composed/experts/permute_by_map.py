@@ -47,7 +47,7 @@ def npu_moe_token_permute_with_routing_map(
     each = (count if num_out_tokens is None else num_out_tokens) // max(1, groups)
     if drop_and_pad:
         if not 0 <= each <= count:
-            refuse(operator, "num_out_tokens", num_out_tokens, f"gives each expert 0 to {count} rows, not {each}")
+            refuse(operator, "num_out_tokens", num_out_tokens, f"must give each expert 0 to {count} rows, not {each}")
         order = routing_map.t().to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :each].flatten()
         picked = None if probs is None else probs[order, _experts(order, groups)]
         return tokens.index_select(0, order), picked, order.to(torch.int32)
@@ -277,4 +277,6 @@ def _check_topk(operator: str, routing_map: Tensor, topk: int) -> None:
     found = routing_map.bool().sum(1)
     if bool((found != topk).any()):
         wrong = int((found != topk).nonzero()[0])
-        refuse(operator, "routing_map", f"{int(found[wrong])} experts for token {wrong}", f"gives each token {topk}")
+        refuse(
+            operator, "routing_map", f"{int(found[wrong])} experts for token {wrong}", f"must give each token {topk}"
+        )

@@ -95,7 +95,7 @@ def npu_moe_finalize_routing(
         refuse(operator, "scales", got, f"must be [T, K], {places.numel()} numbers, as many as expanded_src_to_dst_row")
     each = (k or 1) if scales is None else scales.shape[1]
     if each < 1 or places.numel() % each:
-        refuse(operator, "k", each, f"divides the {places.numel()} places of expanded_src_to_dst_row")
+        refuse(operator, "k", each, f"must divide the {places.numel()} places of expanded_src_to_dst_row")
     count, width = places.numel() // each, rows.shape[-1]
     flat = wide(rows).flatten(0, -2)
     lowest = -1 if padded else 0
@@ -120,7 +120,8 @@ def npu_moe_finalize_routing(
 def _experts(operator: str, bias: Tensor, experts: Tensor | None, shape: list[int], width: int) -> Tensor:
     """The expert of each row, checked."""
     if experts is None or experts.dtype not in INTEGERS:
-        refuse(operator, "export_for_source_row", "not given as int32 or int64", "goes with bias")
+        got = "None" if experts is None else experts.dtype
+        refuse(operator, "export_for_source_row", got, "must be int32 or int64 where bias is given")
     check_shape(operator, "export_for_source_row", experts, shape, "T and K")
     if bias.dim() != 2 or bias.shape[1] != width:
         refuse(operator, "bias", f"of shape {list(bias.shape)}", f"must be of shape [E, {width}]")

@@ -170,12 +170,10 @@ def _checked(
         refuse(operator, "input", f"of shape {list(input.shape)}", f"must have {weight.dim()} dimensions, as weight")
     channels = input.shape[1]
     if groups < 1 or weight.shape[0] % groups or channels % groups:
-        refuse(operator, "groups", groups, f"divides {channels} channels and {weight.shape[0]} filters")
+        refuse(operator, "groups", groups, f"must divide {channels} channels and {weight.shape[0]} filters")
     wanted = channels // groups if output_padding is None else channels
     if weight.shape[1 if output_padding is None else 0] != wanted:
-        refuse(
-            operator, "weight", f"of shape {list(weight.shape)}", f"goes with {channels} channels in {groups} groups"
-        )
+        refuse(operator, "weight", f"of shape {list(weight.shape)}", f"must fit {channels} channels in {groups} groups")
     found = []
     for name, numbers, least in (
         ("stride", stride, 1),

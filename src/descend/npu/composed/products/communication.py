@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from descend.npu.composed.arithmetic import FLOATS, check_alike, check_float, wide
+from descend.npu.composed.arithmetic import FLOATS, check_alike, check_float, check_together, wide
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 WITHOUT_EFFECT = {"comm_turn", "comm_mode"}
@@ -265,7 +265,7 @@ def _check(
     check_alike(operator, left_name, a, **right, bias=bias)
     if a.dim() not in dims or b.dim() != 2 or a.shape[-1] != b.shape[0] or a.dtype != b.dtype:
         got = f"of shape {list(b.shape)} and {b.dtype}"
-        refuse(operator, name, got, f"fits {left_name}, of shape {list(a.shape)} and {a.dtype}")
+        refuse(operator, name, got, f"must fit {left_name}, of shape {list(a.shape)} and {a.dtype}")
     if bias is not None and bias.shape != b.shape[1:]:
         refuse(operator, "bias", f"of shape {list(bias.shape)}", f"must be of shape [{b.shape[1]}]")
 
@@ -333,7 +333,7 @@ def _experts(
     weight = weight.mT if turned and weight.dim() == 3 else weight
     if weight.dim() != 3 or x.dim() != 2 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
         got = f"of shape {list(weight.shape)} and {weight.dtype}"
-        refuse(operator, "gmm_weight", got, f"fits gmm_x, of shape {list(x.shape)} and {x.dtype}")
+        refuse(operator, "gmm_weight", got, f"must fit gmm_x, of shape {list(x.shape)} and {x.dtype}")
     experts = weight.shape[0]
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
         if len(counts) != size * experts or any(count < 0 for count in counts):
@@ -341,8 +341,7 @@ def _experts(
     if sum(send_counts) != x.shape[0]:
         got = f"{sum(send_counts)} in sum"
         refuse(operator, "send_counts", got, f"must have as many as gmm_x has rows, {x.shape[0]}")
-    if (mm_x is None) != (mm_weight is None):
-        refuse(operator, "mm_x or mm_weight", "None", "both or neither are given")
+    check_together(operator, mm_x=mm_x, mm_weight=mm_weight)
     if mm_x is None:
         return None, weight, experts
     mm_weight = mm_weight.T if mm_turned and mm_weight.dim() == 2 else mm_weight

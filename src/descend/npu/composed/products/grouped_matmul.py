@@ -89,7 +89,7 @@ def npu_grouped_matmul(
                 f"must tell a group for each of {len(weights)} weights",
             )
         if ends and ends[-1] > x[0].shape[0]:
-            refuse(OPERATOR, "group_list", ends, f"ends within the {x[0].shape[0]} rows of x")
+            refuse(OPERATOR, "group_list", ends, f"must end within the {x[0].shape[0]} rows of x")
         rest = x[0].shape[0] - (ends[-1] if ends else 0)
         parts = [x[0][begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
     else:
@@ -106,7 +106,7 @@ def npu_grouped_matmul(
     if split < 2:
         return [result.to(dtype) for result in results]
     if any(result.dim() != 2 or result.shape[1] != results[0].shape[1] for result in results):
-        refuse(OPERATOR, "split_item", split, "joins results of 2 dimensions and of one N")
+        refuse(OPERATOR, "split_item", split, "must be 0 or 1 unless all results are matrices of one N")
     if rest:
         results.append(results[0].new_zeros(rest, results[0].shape[1]))
     return [torch.cat(results).to(dtype)]
@@ -205,7 +205,7 @@ def _columns(
     left, right = wide(x[0]), wide(weight[0])
     if ends is None or left.shape[1] != right.shape[0] or (ends and ends[-1] > left.shape[1]):
         shapes = f"{list(x[0].shape)} and {list(weight[0].shape)}"
-        refuse(OPERATOR, "group_list", ends, f"cuts the columns of x and the rows of weight, which are {shapes}")
+        refuse(OPERATOR, "group_list", ends, f"must cut the columns of x and the rows of weight, {shapes}")
     cuts = zip([0, *ends], ends, strict=False)
     results = [(left[:, begin:end] @ right[begin:end]).to(dtype) for begin, end in cuts]
     if split < 2:
@@ -272,7 +272,7 @@ def _ends(group_list: Tensor | Sequence[int] | None, kind: int) -> list[int] | N
     if kind == 1:
         ends = [sum(numbers[: i + 1]) for i in range(len(numbers))]
     if any(end < begin for begin, end in zip([0, *ends], ends, strict=False)):
-        refuse(OPERATOR, "group_list", numbers, "gives no group fewer than 0 rows")
+        refuse(OPERATOR, "group_list", numbers, "must give no group fewer than 0 rows")
     return ends
 
 

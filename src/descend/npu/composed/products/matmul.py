@@ -61,7 +61,12 @@ def npu_fused_matmul(
     if x1.dim() < 2 or x2.dim() < 2 or x1.shape[-1] != x2.shape[-2]:
         refuse(operator, "x1 and x2", f"of shapes {list(x1.shape)} and {list(x2.shape)}", "must be matrices that fit")
     if (x3 is not None) != (fused_op_type in ("add", "mul")):
-        refuse(operator, "x3", "given" if x3 is not None else None, "goes with fused_op_type 'add' and 'mul'")
+        refuse(
+            operator,
+            "x3",
+            "given" if x3 is not None else None,
+            "must be given with fused_op_type 'add' or 'mul', and only there",
+        )
     if bias is not None and fused_op_type.startswith("gelu"):
         refuse(operator, "bias", "given", f"must be None with fused_op_type {fused_op_type!r}")
     y = wide(x1) @ wide(x2)
@@ -117,7 +122,7 @@ def _product(operator: str, left: Tensor, right: Tensor, sizes: Sequence[int]) -
     if left.dtype != right.dtype:
         refuse(operator, "mat2", right.dtype, f"must have the dtype of self, {left.dtype}")
     if left.shape[-1] != right.shape[-2 if right.dim() > 1 else 0] or not _broadcast(left.shape[:-2], right.shape[:-2]):
-        refuse(operator, "mat2", f"of shape {list(right.shape)}", f"fits self, whose shape is {list(left.shape)}")
+        refuse(operator, "mat2", f"of shape {list(right.shape)}", f"must fit self, of shape {list(left.shape)}")
     product = wide(left) @ wide(right)
     if sizes:
         aligned = [1] * (product.dim() - len(sizes)) + list(sizes)

@@ -59,7 +59,7 @@ def npu_dynamic_mx_quant(
     operator = "npu_dynamic_mx_quant"
     to = _check(operator, "input", input, 1, dst_type, round_mode, scale_alg, dst_type_max, (torch.float32,))
     if not -input.dim() <= axis < input.dim():
-        refuse(operator, "axis", axis, f"is a dimension of input, whose shape is {list(input.shape)}")
+        refuse(operator, "axis", axis, f"must be a dimension of input, of shape {list(input.shape)}")
     if block_size % 32 or not 32 <= block_size <= 1024:
         refuse(operator, "block_size", block_size, "must be a multiple of 32 from 32 to 1024")
     if scale_alg == 2 and block_size != BLOCK:
@@ -151,7 +151,7 @@ def npu_anti_mx_quant(
     given = x.dtype if x.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else src_type
     held = format_of(operator, "src_type", given, SERVED)
     if not -x.dim() <= axis < x.dim():
-        refuse(operator, "axis", axis, f"is a dimension of x, whose shape is {list(x.shape)}")
+        refuse(operator, "axis", axis, f"must be a dimension of x, of shape {list(x.shape)}")
     numbers = as_float(unpacked(x, held), held)
     shape = scale_shape(numbers.shape, axis % x.dim())
     if list(mxscale.shape) != shape:
@@ -210,7 +210,7 @@ def group_ends(operator: str, name: str, ends: Tensor, size: int) -> list[int]:
         refuse(operator, name, f"of shape {list(ends.shape)}", "must have 1 dimension, and a group at least")
     numbers: list[int] = ends.tolist()
     if numbers[-1] != size or any(end < begin for begin, end in zip([0, *numbers], numbers, strict=False)):
-        refuse(operator, name, numbers, f"has the ends of groups one after another, the last at {size}")
+        refuse(operator, name, numbers, f"must have the ends of groups one after another, the last at {size}")
     return numbers
 
 

@@ -125,7 +125,7 @@ def _check_columns(operator: str, left: Factor, right: Factor, ends: list[int]) 
         shapes = f"{list(left.shape)} and {list(right.shape)}"
         refuse(operator, "the factors", f"of shape {shapes}", "must be [M, K] and [K, N]")
     if not ends or ends[-1] > left.shape[1]:
-        refuse(operator, "group_list", ends, f"cuts {left.shape[1]} columns")
+        refuse(operator, "group_list", ends, f"must cut {left.shape[1]} columns")
 
 
 def _mx_columns(
@@ -186,7 +186,7 @@ def npu_add_quant_gmm_(
         refuse(operator, "x1_scale", None, "must be given")
     ends = (group_list.cumsum(0) if group_list_type else group_list).tolist()
     if any(end < begin for begin, end in zip([0, *ends], ends, strict=False)):
-        refuse(operator, "group_list", ends, "gives no group fewer than 0 columns")
+        refuse(operator, "group_list", ends, "must give no group fewer than 0 columns")
     _check_columns(operator, left, right, ends)
     check_shape(operator, "input", input, [len(ends), left.shape[0], right.shape[1]], "the groups, x1 and x2")
     if is_mx(operator, x2_scale, x2_scale_dtype) or is_mx(operator, x1_scale, x1_scale_dtype):

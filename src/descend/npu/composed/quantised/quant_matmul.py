@@ -105,7 +105,7 @@ def _whole(
         y, bias = y + bias, None
     if to == torch.int32:
         if not left.held.is_integer or bias is not None:
-            refuse(operator, "output_dtype", to, "goes with integers, and with a bias of int32")
+            refuse(operator, "output_dtype", to, "needs integers, and a bias of int32")
         return y
     y = y.float()
     place: Tensor | None = None
@@ -125,7 +125,7 @@ def _whole(
 
 def _rounded(operator: str, y: Tensor, offset: Tensor | None, to: torch.dtype) -> Tensor:
     if to == torch.int32:
-        refuse(operator, "output_dtype", to, "goes with integers whose scales are not of blocks")
+        refuse(operator, "output_dtype", to, "needs integers whose scales are not of blocks")
     if to != torch.int8:
         return y.to(to)
     return rounded(y if offset is None else y + offset, INT8)
@@ -169,7 +169,8 @@ def npu_add_quant_matmul_(
 def one_scale_each(operator: str, left: Factor, right: Factor, left_scale: Tensor, right_scale: Tensor) -> Tensor:
     """The product of hifloat8, times two numbers."""
     if left.held is not HIF8 or right.held is not HIF8:
-        refuse(operator, "x1 and x2", f"{left.held.name} and {right.held.name}", "need scales of float8_e8m0fnu")
+        rule = "must be hifloat8 unless their scales are float8_e8m0fnu"
+        refuse(operator, "x1 and x2", f"{left.held.name} and {right.held.name}", rule)
     y = product(operator, left, right)
     y = y * whole_scale(operator, "x2_scale", right_scale, right.shape[-1], by_row=False)
     return y * whole_scale(operator, "x1_scale", left_scale, 1, by_row=True)

@@ -100,7 +100,7 @@ def npu_add_rms_norm_quant(
     first = _quantised(operator, y, scales1, zero_points1, div_mode, to, "scales1", "zero_points1")
     if scales2 is None:
         if zero_points2 is not None:
-            refuse(operator, "zero_points2", "given", "goes with scales2")
+            refuse(operator, "zero_points2", "given", "must be None without scales2")
         return first, torch.zeros_like(first), total.to(x1.dtype)
     second = _quantised(operator, y, scales2, zero_points2, div_mode, to, "scales2", "zero_points2")
     return first, second, total.to(x1.dtype)

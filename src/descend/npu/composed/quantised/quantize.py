@@ -149,7 +149,7 @@ def npu_quantize(
     if not div_mode:
         axis = axis if axis < -1 else -1
     if not -input.dim() <= axis < max(input.dim(), 1) and scales.numel() > 1:
-        refuse(operator, "axis", axis, f"is a dimension of input, whose shape is {list(input.shape)}")
+        refuse(operator, "axis", axis, f"must be a dimension of input, of shape {list(input.shape)}")
     scale = _along_axis(operator, "scales", scales, input, axis)
     if to.packed > 1 and (not input.dim() or input.shape[-1] % to.packed):
         refuse(operator, "input", f"of shape {list(input.shape)}", f"must have a last dimension of {to.packed} * n")
@@ -187,7 +187,7 @@ def npu_anti_quant(
         except RuntimeError:
             fits = False
         if not fits:
-            refuse(operator, name, f"of shape {list(tensor.shape)}", f"can be expanded to {list(numbers.shape)}")
+            refuse(operator, name, f"of shape {list(tensor.shape)}", f"must broadcast to {list(numbers.shape)}")
     if offset is not None:
         numbers = numbers + offset.float()
     return (numbers * scale.float()).to(to)
@@ -244,7 +244,7 @@ def _smoothed(
     x = input.float()
     if smooth_scales is None:
         if group_index is not None:
-            refuse(operator, "group_index", "given", "goes with smooth_scales")
+            refuse(operator, "group_index", "given", "must be None without smooth_scales")
         return to, x, dims
     check_dtype(operator, "smooth_scales", smooth_scales, input.dtype)
     smooth = smooth_scales.float()

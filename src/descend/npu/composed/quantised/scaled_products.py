@@ -71,7 +71,8 @@ def factor(operator: str, name: str, tensor: Tensor, number: Number) -> Factor:
     held = by_dtype or format_of(operator, f"the dtype of {name}", tensor.dtype if number is None else number, SERVED)
     fits = held.dtype == tensor.dtype or by_dtype is not None or (held is INT4 and tensor.dtype == torch.int8)
     if not fits:
-        refuse(operator, f"the dtype of {name}", held.name, f"does not go with {name}, which is {tensor.dtype}")
+        rule = f"must be one that {tensor.dtype} can hold"
+        refuse(operator, f"the dtype of {name}", held.name, rule)
     codes = unpacked(tensor, held, -2 if is_transposed(tensor) else -1)
     return Factor(codes if held.is_integer else as_float(codes, held), held)
 
@@ -104,7 +105,7 @@ def check_factors(operator: str, left: Factor, right: Factor) -> None:
     eight = (E4M3, E5M2)
     alike = left.held == right.held or (left.held in eight and right.held in eight)
     if not alike and not (left.held.packed > 1 and right.held.packed > 1 and left.held.is_integer):
-        refuse(operator, "the right factor", right.held.name, f"is not multiplied with {left.held.name}")
+        refuse(operator, "the right factor", right.held.name, f"must be one that is multiplied with {left.held.name}")
     if left.shape[-1] != right.shape[-2]:
         shapes = f"must have {left.shape[-1]} rows, as the left one, {list(left.shape)}, has columns"
         refuse(operator, "the right factor", f"of shape {list(right.shape)}", shapes)
@@ -114,7 +115,7 @@ def mx_product(operator: str, left: Factor, right: Factor, left_scale: Tensor, r
     """Blocks of 32 along K have a scale each. Scales are powers of two, so the numbers times them are exact."""
     check_factors(operator, left, right)
     if left.held.is_integer or left.held is HIF8:
-        refuse(operator, "the factors", left.held.name, "have no scales of float8_e8m0fnu")
+        refuse(operator, "the factors", left.held.name, "must be float8 or float4 where scales are float8_e8m0fnu")
     dims = (left.numbers.dim(), right.numbers.dim())
     for name, scale, whole, axis in (
         ("the left factor's scale", left_scale, left, dims[0] - 1),

@@ -54,7 +54,7 @@ def npu_weight_quant_batchmatmul(
         y = y + of_columns(operator, "bias", bias, n)
     if quant_scale is None:
         if quant_offset is not None:
-            refuse(operator, "quant_offset", "given", "goes with quant_scale")
+            refuse(operator, "quant_offset", "given", "must be None without quant_scale")
         return y.to(x.dtype)
     check_dtype(operator, "quant_scale", quant_scale, torch.float32, torch.int64)
     if quant_scale.dtype == torch.int64:

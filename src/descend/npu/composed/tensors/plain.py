@@ -37,7 +37,8 @@ def npu_slice(self: Tensor, offsets: Sequence[int], size: Sequence[int]) -> Tens
         )
     for offset, length, whole in zip(offsets, size, self.shape, strict=True):
         if not 0 <= offset <= offset + length <= whole:
-            refuse("npu_slice", "the part", f"{list(size)} from {list(offsets)}", f"lies in self, {list(self.shape)}")
+            rule = f"must lie in self, of shape {list(self.shape)}"
+            refuse("npu_slice", "the part", f"{list(size)} from {list(offsets)}", rule)
     part = tuple(slice(offset, offset + length) for offset, length in zip(offsets, size, strict=True))
     return self[part].clone(memory_format=torch.contiguous_format)
 

@@ -157,4 +157,4 @@ def npu_sign_bits_unpack(input: Tensor, size: int, dtype: torch.dtype) -> Tensor
 
 def _check_size(operator: str, size: int, count: int) -> None:
     if size < 1 or count % size:
-        refuse(operator, "size", size, f"divides the {count} numbers of the result")
+        refuse(operator, "size", size, f"must divide the {count} numbers of the result")

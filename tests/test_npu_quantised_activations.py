@@ -48,7 +48,7 @@ def test_gelu_quant(dtype: Any, name: str, mode: str, tanh: bool, count: int | N
     )  # fmt: skip
     wanted = gelu(x.double(), tanh) * (1.0 if by is None else by.double())
     if mode == "static":
-        assert scale.shape == (0,)
+        assert scale is None
         quantised(y, name, wanted + offset.double())
         return
     rows = wanted.abs().amax(-1) / NUMBERS[name][-1]
@@ -155,6 +155,7 @@ def test_activations_on_the_device() -> None:
     x = torch.randn(4, 16).half().npu()
     y, scale = npu.npu_gelu_quant(x, dst_type=torch.int8)
     assert (y.dtype, scale.shape) == (torch.int8, (4,))
+    assert npu.npu_gelu_quant(x, input_scale=x[0], quant_mode="static", dst_type=torch.int8)[1] is None
     assert npu.npu_group_quant(x, x[:1].float(), torch.tensor([4]).npu(), dst_dtype=torch.quint4x2).shape == (4, 2)
     eight, rows = torch.ones(4, 4).to(torch.int8).npu(), torch.ones(4).npu()
     assert npu.npu_quant_matmul_gelu(eight, eight, rows, rows).dtype == torch.float16

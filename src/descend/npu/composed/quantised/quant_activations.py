@@ -49,7 +49,7 @@ def npu_gelu_quant(
     quant_mode: str = "dynamic",
     dst_type: Number = None,
     round_mode: str = "rint",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """``self`` in ``dst_type``, and with quant_mode 'dynamic' a scale for each row. input_scale has 1 number, or N.
 
     Then ``input_offset`` counts for nothing.
@@ -71,7 +71,7 @@ def npu_gelu_quant(
     if input_scale is not None:
         y = y * input_scale.float()
     if quant_mode == "static":
-        return rounded(y if input_offset is None else y + input_offset.float(), to), torch.empty(0)
+        return rounded(y if input_offset is None else y + input_offset.float(), to), None
     scale = y.abs().amax(-1, keepdim=True) / to.largest
     return rounded(y / scale, to), scale.squeeze(-1)
 

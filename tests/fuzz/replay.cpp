@@ -1,12 +1,15 @@
-// Replays inputs of the fuzzer, without libFuzzer: replay [--threads N] [--variations N] [--counts] FOLDER... With
-// threads all of them make calls at once, each with the inputs in an order of its own. Variations are made of the
-// inputs at random and follow no branches, but without sanitizers they are many times as fast. Each thread makes its
-// share of them. One that is answered wrongly is written to the file replay-found. --counts says how many calls of each
-// operator were compared with the reference, and fails if there is an operator of which none was.
+// Replays inputs of the fuzzer, without libFuzzer:
+// replay [--threads N] [--variations N | --seconds N] [--counts] FOLDER... With threads all of them make calls at once,
+// each with the inputs in an order of its own. Variations are made of the inputs at random and follow no branches, but
+// without sanitizers they are many times as fast. Each thread makes its share of them, or makes them for so long. One
+// that is answered wrongly is written to the file replay-found. --counts says how many calls of each operator were
+// compared with the reference, and fails if there is an operator of which none was.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cinttypes>
 #include <csignal>
 #include <cstring>
@@ -26,6 +29,7 @@
 namespace {
 
 using Input = std::vector<uint8_t>;
+using Clock = std::chrono::steady_clock;
 
 thread_local Input current;
 
@@ -63,19 +67,22 @@ Input variation(const std::vector<Input>& inputs, std::mt19937_64& random) {
   return made;
 }
 
-void run_variations(const std::vector<Input>& inputs, uint64_t count) {
+// Until there are `count`, or until `end`. How many were run.
+uint64_t run_variations(const std::vector<Input>& inputs, uint64_t count, Clock::time_point end) {
   std::mt19937_64 random(std::random_device{}());
-  for (uint64_t i = 0; i < count; ++i) {
+  uint64_t i = 0;
+  for (; i < count || Clock::now() < end; ++i) {
     current = variation(inputs, random);
     fuzz::run(current.data(), current.size());
   }
+  return i;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   size_t threads = 1;
-  uint64_t variations = 0;
+  uint64_t variations = 0, seconds = 0;
   bool show_counts = false;
   std::vector<std::filesystem::path> files;
   for (int i = 1; i < argc; ++i) {
@@ -87,6 +94,10 @@ int main(int argc, char** argv) {
       variations = std::stoull(argv[++i]);
       continue;
     }
+    if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
+      seconds = std::stoull(argv[++i]);
+      continue;
+    }
     if (std::strcmp(argv[i], "--counts") == 0) {
       show_counts = true;
       continue;
@@ -95,13 +106,14 @@ int main(int argc, char** argv) {
   }
   if (files.empty() || threads == 0) {
     std::fprintf(stderr,
-                 "usage: replay [--threads N] [--variations N] [--counts] FOLDER...; the folders hold no inputs\n");
+                 "usage: replay [--threads N] [--variations N | --seconds N] [--counts] FOLDER...; "
+                 "the folders hold no inputs\n");
     return 2;
   }
   std::sort(files.begin(), files.end());
   std::vector<Input> inputs;
   for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
-    if (variations > 0) std::signal(signal, keep_current);
+    if (variations + seconds > 0) std::signal(signal, keep_current);
   }
   for (const auto& file : files) {
     std::ifstream stream(file, std::ios::binary);
@@ -110,20 +122,22 @@ int main(int argc, char** argv) {
   fuzz::is_alone = threads == 1;
   fuzz::begin();
   if (!fuzz::is_alone) fuzz::expect("descendSetProduct", descendSetProduct("host"), {0});
+  const auto end = Clock::now() + std::chrono::seconds(seconds);
+  std::atomic<uint64_t> varied = 0;
   std::vector<std::thread> all;
   for (size_t t = 0; t < threads; ++t) {
-    all.emplace_back([&inputs, t, threads, variations] {
+    all.emplace_back([&, t] {
       for (size_t i = 0; i < inputs.size(); ++i) {
         const auto& input = inputs[(i + t * inputs.size() / threads) % inputs.size()];
         fuzz::run(input.data(), input.size());
       }
-      run_variations(inputs, variations * (t + 1) / threads - variations * t / threads);
+      varied += run_variations(inputs, variations * (t + 1) / threads - variations * t / threads, end);
     });
   }
   for (std::thread& thread : all) thread.join();
   fuzz::expect("aclFinalize", aclFinalize(), {0});
   std::printf("%zu inputs, %zu threads, %" PRIu64 " variations; %" PRIu64 " statuses were compared\n", inputs.size(),
-              threads, variations, fuzz::calls_checked.load());
+              threads, varied.load(), fuzz::calls_checked.load());
   if (show_counts && !fuzz::print_counts()) {
     std::fprintf(stderr, "replay: no call of some operator was compared; keep an input that makes one\n");
     return 1;

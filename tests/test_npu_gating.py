@@ -24,7 +24,8 @@ def distinct(rows: int, experts: int, dtype: Any) -> Tensor:
 def experts_of(ranked: list[float], k: int, groups: int, k_group: int, mode: int) -> list[int]:
     size = len(ranked) // groups
     best = [sorted(ranked[g * size : (g + 1) * size], reverse=True)[: 2 if mode else 1] for g in range(groups)]
-    kept = sorted(range(groups), key=lambda g: (-sum(best[g]), g))[:k_group]
+    sums = [torch.tensor(sum(of_group), dtype=torch.float32).item() for of_group in best]  # of sigmoid(x) and of -x: 1
+    kept = sorted(range(groups), key=lambda g: (-sums[g], g))[:k_group]
     return sorted((e for e in range(len(ranked)) if e // size in kept), key=lambda e: (-ranked[e], e))[:k]
 
 

@@ -129,7 +129,8 @@ def test_activations_refused() -> None:
     refused("dst_type is int4", call, x, dst_type=16)
     call = quant_activations.npu_group_quant
     refused("x is of shape [16]", call, x[0], x, torch.tensor([6]))
-    refused("group_index is [5], but must end with the number of rows, 6", call, x, x[:1], torch.tensor([5]))
+    rule = "must have the ends of groups one after another, the last at 6"
+    refused(f"group_index is [5], but {rule}", call, x, x[:1], torch.tensor([5]))
     refused("group_index is [4, 3]", call, x, x[:2], torch.tensor([4, 3]))
     refused("scale is of shape [2, 16]", call, x, x[:2], torch.tensor([6]))
     refused("dst_dtype is uint8", call, x, x[:1], torch.tensor([6]), dst_dtype=torch.uint8)

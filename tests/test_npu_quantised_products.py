@@ -362,7 +362,8 @@ def test_refuses() -> None:
     refused("must have that of x1 @ x2", npu_add_quant_matmul_, total[:3], *f, scales[1], **of_mx)
     refused("group_sizes is [1]", npu_add_quant_gmm_, total[None], *f, one, groups, x1_scale=one, group_sizes=[1])
     refused("must have that of the groups", npu_add_quant_gmm_, total, *f, one, groups, x1_scale=one)
-    refused("must cut 64 columns", npu_add_quant_gmm_, total[None], *f, one, groups + 1, x1_scale=one)
+    for index, sentence in ((groups + 1, "among 64 columns"), (groups[None], "must have 1 dimension")):
+        refused(sentence, npu_add_quant_gmm_, total[None], *f, one, index, x1_scale=one)
     call: Any = {"group_list": torch.tensor([4]), "group_type": 0, "split_item": 3}
     refused("scale is None, but must be given", grouped, [x], [w[None]], **call)
     refused("output_dtype is None, but must be given", grouped, [f[0]], [f[1][None]], scale=[one], **call)

@@ -7,13 +7,15 @@ from torch import Tensor
 
 from descend.npu.composed.refusal import refuse
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+HALVES = (torch.float16, torch.bfloat16)
+FLOATS_TO_32 = (*HALVES, torch.float32)
+FLOATS = (*FLOATS_TO_32, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
 
 
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in the dtype of the arithmetic: float32 for 16 bits, else its own."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return tensor.float() if tensor.dtype in HALVES else tensor
 
 
 def check_float(operator: str, **tensors: Tensor | None) -> None:
@@ -41,6 +43,12 @@ def check_dtype(operator: str, name: str, tensor: Tensor, *dtypes: torch.dtype) 
     if tensor.dtype not in dtypes:
         *most, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
         refuse(operator, name, tensor.dtype, f"must be {', '.join(most)} or {last}" if most else f"must be {last}")
+
+
+def check_choice(operator: str, name: str, value: object, *served: object) -> None:
+    """Refuses a value other than these."""
+    if value not in served:
+        refuse(operator, name, repr(value), f"must be {' or '.join(map(repr, served))}")
 
 
 def check_integer(operator: str, name: str, tensor: Tensor) -> None:

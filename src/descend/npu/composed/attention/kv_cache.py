@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_integer, check_shape, check_within
+from descend.npu.composed.arithmetic import HALVES, check_choice, check_dtype, check_integer, check_shape, check_within
 from descend.npu.composed.quantised.formats import E4M3, E5M2, HIF8, INT8, Format, Number, format_of, rounded
 from descend.npu.composed.refusal import refuse
 
-HALVES = (torch.float16, torch.bfloat16)
 MODES = ("Norm", "PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ")
 OPERATOR = "npu_kv_rmsnorm_rope_cache"
 
@@ -133,8 +132,7 @@ def _places(name: str, index: Tensor, cache: Tensor, mode: str, numbers: Tensor)
     """The cache as [blocks, rows, ...], and the slot of each token, block * rows + row."""
     batches, _, tokens, columns = numbers.shape
     check_integer(OPERATOR, "index", index)
-    if mode not in MODES:
-        refuse(OPERATOR, "cache_mode", repr(mode), f"must be one of {', '.join(map(repr, MODES))}")
+    check_choice(OPERATOR, "cache_mode", mode, *MODES)
     whole = [batches, 1, *cache.shape[2:3], columns] if mode == "Norm" else [*cache.shape[:2], 1, columns]
     check_shape(OPERATOR, name, cache, whole, "cache_mode, and the columns that it gets")
     if not cache.is_contiguous():

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_shape, check_within
+from descend.npu.composed.arithmetic import check_choice, check_dtype, check_shape, check_within
 from descend.npu.composed.refusal import refuse, refuse_quantized
 
 
@@ -75,8 +75,7 @@ def npu_moe_init_routing_v2(
         ("expert_tokens_num_type", expert_tokens_num_type, (0, 1, 2)),
         ("row_idx_type", row_idx_type, (0, 1)),
     ):
-        if value not in allowed:
-            refuse(operator, name, value, f"must be {' or '.join(map(str, allowed))}")
+        check_choice(operator, name, value, *allowed)
     begin, end = active_expert_range or (0, expert_num)
     if not 0 <= begin < end <= expert_num:
         given = list(active_expert_range) or expert_num

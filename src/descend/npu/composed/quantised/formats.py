@@ -178,6 +178,17 @@ def cast(x: Tensor, to: Format) -> Tensor:
     return packed(codes, to)
 
 
+def scaled_to_fit(
+    x: Tensor, to: Format, dims: int | tuple[int, ...] = -1, largest: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """x / scale in a format, packed, and scale = max |x| / ``largest`` along ``dims``, which have size 1 in it.
+
+    ``largest`` is by default the format's largest number. Where all x are 0, the scale is 0, and x / scale becomes 0.
+    """
+    scale = x.abs().amax(dims, keepdim=True) / (largest or to.largest)
+    return packed(rounded(x / scale, to), to), scale
+
+
 _INFINITY = 0x6F
 """The code of infinity in hifloat8."""
 

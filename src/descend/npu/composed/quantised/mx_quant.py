@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_integer
+from descend.npu.composed.arithmetic import HALVES, check_dtype
 from descend.npu.composed.quantised.formats import (
     E1M2,
     E2M1,
@@ -38,6 +38,7 @@ from descend.npu.composed.quantised.formats import (
     rounded,
     unpacked,
 )
+from descend.npu.composed.quantised.groups import group_ends, spans
 from descend.npu.composed.refusal import refuse
 
 SERVED = (E4M3, E5M2, E2M1, E1M2)
@@ -137,7 +138,7 @@ def npu_grouped_dynamic_mx_quant(
         refuse(operator, "x", f"of shape {list(x.shape)}", "must have 2 dimensions")
     if blocksize != BLOCK:
         refuse(operator, "blocksize", blocksize, "must be 32")
-    ends = group_ends(operator, "group_index", group_index, x.shape[0])
+    ends = group_ends(operator, "group_index", group_index, x.shape[0], whole=True)
     rule = _Rule(to, scale_alg or 0, dst_type_max or 0.0, 0.0, round_mode)
     return _in_groups(x, ends, to, rule)
 
@@ -203,17 +204,6 @@ def spread_scales(scales: Tensor, axis: int, size: int) -> Tensor:
     return each.repeat_interleave(BLOCK, axis).narrow(axis, 0, size)
 
 
-def group_ends(operator: str, name: str, ends: Tensor, size: int) -> list[int]:
-    """The ends of groups that together are ``size`` rows."""
-    check_integer(operator, name, ends)
-    if ends.dim() != 1 or not len(ends):
-        refuse(operator, name, f"of shape {list(ends.shape)}", "must have 1 dimension, and a group at least")
-    numbers: list[int] = ends.tolist()
-    if numbers[-1] != size or any(end < begin for begin, end in zip([0, *numbers], numbers, strict=False)):
-        refuse(operator, name, numbers, f"must have the ends of groups one after another, the last at {size}")
-    return numbers
-
-
 # --- one block --------------------------------------------------------------------------------------------------------
 
 
@@ -274,7 +264,7 @@ def _along(x: Tensor, axis: int, size: int, rule: _Rule) -> tuple[Tensor, Tensor
 def _in_groups(x: Tensor, ends: list[int], to: Format, rule: _Rule) -> tuple[Tensor, Tensor]:
     """[M, N] along M, group by group, and scales [M / 64 + G, N, 2]. Rows after the last group are 0."""
     codes, scales = [], x.new_zeros((x.shape[0] // 64 + len(ends), x.shape[1], 2), dtype=torch.uint8)
-    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+    for g, (begin, end) in enumerate(spans(ends)):
         part, own = _along(x[begin:end], 0, BLOCK, rule)
         codes.append(part)
         scales[begin // 64 + g : begin // 64 + g + own.shape[0]] = own
@@ -294,7 +284,7 @@ def _check(
     largest: float | None, more_dtypes: tuple[torch.dtype, ...] = (),
 ) -> Format:  # fmt: skip
     to = format_of(operator, "dst_type", number, SERVED)
-    check_dtype(operator, name, x, torch.float16, torch.bfloat16, *more_dtypes)
+    check_dtype(operator, name, x, *HALVES, *more_dtypes)
     if x.dim() < dims:
         refuse(operator, name, f"of shape {list(x.shape)}", f"must have {dims} dimensions at least")
     if to.packed > 1 and x.shape[-1] % 2:

@@ -14,14 +14,13 @@ Documents: torch_npu.npu_group_quant, npu_quant_matmul_gelu, npu_grouped_matmul_
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from descend.npu.composed.arithmetic import check_dtype, check_integer, check_shape
+from descend.npu.composed.arithmetic import FLOATS_TO_32, check_choice, check_dtype, check_shape
 from descend.npu.composed.quantised.formats import (
     E4M3,
     E5M2,
@@ -32,12 +31,13 @@ from descend.npu.composed.quantised.formats import (
     format_of,
     packed,
     rounded,
+    scaled_to_fit,
 )
+from descend.npu.composed.quantised.groups import for_rows, group_ends, spans
 from descend.npu.composed.quantised.quant_matmul import scaled
+from descend.npu.composed.quantised.quant_swiglu import swiglu
 from descend.npu.composed.quantised.scaled_products import factor
 from descend.npu.composed.refusal import refuse
-
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def npu_gelu_quant(
@@ -55,11 +55,11 @@ def npu_gelu_quant(
     Then ``input_offset`` counts for nothing.
     """
     operator = "npu_gelu_quant"
-    check_dtype(operator, "input", self, *FLOATS)
+    check_dtype(operator, "input", self, *FLOATS_TO_32)
     to = INT8 if dst_type is None else format_of(operator, "dst_type", dst_type, (INT8, HIF8, E4M3, E5M2))
-    _check_text(operator, "approximate", approximate, "none", "tanh")
-    _check_text(operator, "quant_mode", quant_mode, "static", "dynamic")
-    _check_text(operator, "round_mode", round_mode, "round" if to is HIF8 else "rint")
+    check_choice(operator, "approximate", approximate, "none", "tanh")
+    check_choice(operator, "quant_mode", quant_mode, "static", "dynamic")
+    check_choice(operator, "round_mode", round_mode, "round" if to is HIF8 else "rint")
     if not self.dim() or not self.shape[-1]:
         refuse(operator, "input", f"of shape {list(self.shape)}", "must have a number in each row")
     y = functional.gelu(self.float(), approximate=approximate)
@@ -72,8 +72,8 @@ def npu_gelu_quant(
         y = y * input_scale.float()
     if quant_mode == "static":
         return rounded(y if input_offset is None else y + input_offset.float(), to), None
-    scale = y.abs().amax(-1, keepdim=True) / to.largest
-    return rounded(y / scale, to), scale.squeeze(-1)
+    codes, scale = scaled_to_fit(y, to)
+    return codes, scale.squeeze(-1)
 
 
 def npu_group_quant(
@@ -86,16 +86,14 @@ def npu_group_quant(
 ) -> Tensor:
     """``x`` [M, N] in int8, or int4 packed in int32. ``scale`` is [G, N], ``group_index`` has the ends of G groups."""
     operator = "npu_group_quant"
-    check_dtype(operator, "x", x, *FLOATS)
-    check_dtype(operator, "scale", scale, *FLOATS)
+    check_dtype(operator, "x", x, *FLOATS_TO_32)
+    check_dtype(operator, "scale", scale, *FLOATS_TO_32)
     to = INT8 if dst_dtype is None else format_of(operator, "dst_dtype", dst_dtype, (INT8, INT4_IN_INT32))
     if x.dim() != 2 or x.shape[1] % to.packed:
         refuse(operator, "x", f"of shape {list(x.shape)}", f"must have 2 dimensions, the last of them {to.packed} * n")
-    ends = _ends(operator, "group_index", group_index, len(x))
-    if ends[-1] != len(x):
-        refuse(operator, "group_index", ends[1:], f"must end with the number of rows, {len(x)}")
-    check_shape(operator, "scale", scale, [len(ends) - 1, x.shape[1]], "the groups and columns")
-    y = x.float() * _by_row(scale.float(), ends)
+    ends = group_ends(operator, "group_index", group_index, len(x), whole=True)
+    check_shape(operator, "scale", scale, [len(ends), x.shape[1]], "the groups and columns")
+    y = x.float() * for_rows(scale.float(), ends)
     if offset is not None:
         check_shape(operator, "offset", offset, [1], "one number")
         y = y + offset.float()
@@ -114,7 +112,7 @@ def npu_quant_matmul_gelu(
     """[..., M, N] of int8, or int4 packed in int32: bfloat16 if x2_scale or ``bias`` is, else float16."""
     operator = "npu_quant_matmul_gelu"
     approximate = "gelu_erf" if approximate is None else approximate
-    _check_text(operator, "approximate", approximate, "gelu_erf", "gelu_tanh")
+    check_choice(operator, "approximate", approximate, "gelu_erf", "gelu_tanh")
     check_dtype(operator, "x1", x1, torch.int8, torch.int32)
     check_dtype(operator, "x2", x2, x1.dtype)
     check_dtype(operator, "x1_scale", x1_scale, torch.float32)
@@ -168,8 +166,7 @@ def npu_grouped_matmul_swiglu_quant_v2(
     for name, mode in (("dequant_mode", dequant_mode), ("quant_mode", quant_mode)):
         if mode not in (0, None):
             refuse(operator, name, mode, "must be 0: only int8 with scales of rows and columns is served")
-    if group_list_type not in (0, 1, None):
-        refuse(operator, "group_list_type", group_list_type, "must be 0 or 1")
+    check_choice(operator, "group_list_type", group_list_type or 0, 0, 1)
     for name, tensors in (("weight", weight), ("weight_scale", weight_scale)):
         if len(tensors) != 1:
             refuse(operator, name, f"{len(tensors)} tensors", "must be 1")
@@ -189,39 +186,16 @@ def _grouped(
     if weight.dim() != 3 or weight.shape[1] != x.shape[1] or weight.shape[2] % 2 or not weight.shape[2]:
         rule = f"must be of shape [G, {x.shape[1]}, N], N even"
         refuse(operator, "weight", f"of shape {list(weight.shape)}", rule)
-    ends = _ends(operator, "group_list", group_list, len(x), sizes)
+    ends = group_ends(operator, "group_list", group_list, len(x), sizes=sizes)
     check_shape(operator, "group_list", group_list, [len(weight)], "the groups of weight")
-    check_dtype(operator, "weight_scale", weight_scale, *FLOATS)
+    check_dtype(operator, "weight_scale", weight_scale, *FLOATS_TO_32)
     check_shape(operator, "weight_scale", weight_scale, [len(weight), weight.shape[2]], "the groups and columns")
     check_dtype(operator, "x_scale", x_scale, torch.float32)
     check_shape(operator, "x_scale", x_scale, [len(x)], "the rows of x")
     y, scales = x.new_zeros(len(x), weight.shape[2] // 2), torch.zeros(len(x))
-    for group, (begin, end) in enumerate(itertools.pairwise(ends)):
+    for group, (begin, end) in enumerate(spans(ends)):
         product = torch.ops.aten.mm(x[begin:end].int(), weight[group].int()).float()
         gate, up = (product * weight_scale[group].float() * x_scale[begin:end].unsqueeze(1)).chunk(2, -1)
-        act = gate * torch.sigmoid(gate) * up
-        scale = act.abs().amax(-1) / INT8.largest
-        y[begin:end], scales[begin:end] = rounded(act / scale.unsqueeze(1), INT8), scale
+        y[begin:end], scale = scaled_to_fit(swiglu(gate, up), INT8)
+        scales[begin:end] = scale.squeeze(1)
     return y, scales
-
-
-def _ends(operator: str, name: str, index: Tensor, rows: int, sizes: bool = False) -> list[int]:
-    """0, and the ends of groups of rows."""
-    check_integer(operator, name, index)
-    if index.dim() != 1 or not len(index):
-        refuse(operator, name, f"of shape {list(index.shape)}", "must have 1 dimension, and a group at least")
-    given: list[int] = index.tolist()
-    ends = [0, *(itertools.accumulate(given) if sizes else given)]
-    if any(end < begin for begin, end in itertools.pairwise(ends)) or ends[-1] > rows:
-        refuse(operator, name, given, f"must have groups one after another among {rows} rows")
-    return ends
-
-
-def _by_row(scale: Tensor, ends: list[int]) -> Tensor:
-    sizes = torch.tensor([end - begin for begin, end in itertools.pairwise(ends)])
-    return scale.repeat_interleave(sizes, 0)
-
-
-def _check_text(operator: str, name: str, value: str, *served: str) -> None:
-    if value not in served:
-        refuse(operator, name, repr(value), f"must be {' or '.join(map(repr, served))}")

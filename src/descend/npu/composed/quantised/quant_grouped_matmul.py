@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_integer, check_shape
+from descend.npu.composed.arithmetic import check_choice, check_dtype, check_shape
 from descend.npu.composed.quantised.formats import Number
+from descend.npu.composed.quantised.groups import group_ends, spans
 from descend.npu.composed.quantised.mx_quant import BLOCK
 from descend.npu.composed.quantised.quant_matmul import one_scale_each, output_dtype_of, scaled
 from descend.npu.composed.quantised.scaled_products import (
@@ -78,7 +79,7 @@ def _rows(
     biases = _for_groups("bias", bias, count) if bias else [None] * count
     by_group = token is not None and not mx and token.numel() == count and all(each.numel() == 1 for each in scales)
     results = []
-    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+    for g, (begin, end) in enumerate(spans(ends)):
         own = token
         if token is not None and (by_group or token.numel() > 1):
             size = count if by_group else left.shape[0]
@@ -111,12 +112,11 @@ def _columns(
         refuse(OPERATOR, "per_token_scale", f"of shape {list(token.shape)}", f"must have {count} numbers, one a group")
     numbers = scale[0].reshape(count, -1) if scale[0].numel() % count == 0 else scale[0]
     scales, tokens = _for_groups("scale", [numbers], count), token.reshape(-1)
-    spans = zip([0, *ends], ends, strict=False)
     return [
         scaled(
             OPERATOR, left.part(1, begin, end), right.part(0, begin, end), scales[g], tokens[g], None, to, mx=False
         )
-        for g, (begin, end) in enumerate(spans)
+        for g, (begin, end) in enumerate(spans(ends))
     ]  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def _mx_columns(
         check_scale_dtype(operator, name, scale)
         check_shape(operator, name, scale, shape, "blocks of 32 along K in pairs, and a pair more for each group")
     results = []
-    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+    for g, (begin, end) in enumerate(spans(ends)):
         first, size = begin // (2 * BLOCK) + g, -(-(end - begin) // (2 * BLOCK))
         parts = left.part(1, begin, end), right.part(0, begin, end)
         scales = left_scale.narrow(1, first, size), right_scale.narrow(0, first, size)
@@ -177,16 +177,12 @@ def npu_add_quant_gmm_(
     operator = "npu_add_quant_gmm_"
     left, right = factor(operator, "x1", x1, x1_dtype), factor(operator, "x2", x2, x2_dtype)
     check_dtype(operator, "input", input, torch.float32)
-    check_integer(operator, "group_list", group_list)
-    if group_list_type not in (0, 1, None):
-        refuse(operator, "group_list_type", group_list_type, "must be 0 or 1")
+    check_choice(operator, "group_list_type", group_list_type or 0, 0, 1)
     if group_sizes is not None:
         refuse(operator, "group_sizes", list(group_sizes), "must be None")
     if x1_scale is None:
         refuse(operator, "x1_scale", None, "must be given")
-    ends = (group_list.cumsum(0) if group_list_type else group_list).tolist()
-    if any(end < begin for begin, end in zip([0, *ends], ends, strict=False)):
-        refuse(operator, "group_list", ends, "must give no group fewer than 0 columns")
+    ends = group_ends(operator, "group_list", group_list, left.shape[-1], sizes=group_list_type == 1, what="columns")
     _check_columns(operator, left, right, ends)
     check_shape(operator, "input", input, [len(ends), left.shape[0], right.shape[1]], "the groups, x1 and x2")
     if is_mx(operator, x2_scale, x2_scale_dtype) or is_mx(operator, x1_scale, x1_scale_dtype):
@@ -196,7 +192,7 @@ def npu_add_quant_gmm_(
     for name, each in (("x1_scale", x1_scale), ("x2_scale", x2_scale)):
         if each.shape[:1] != (len(ends),):
             refuse(operator, name, f"of shape {list(each.shape)}", f"must begin with {len(ends)}, the groups")
-    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+    for g, (begin, end) in enumerate(spans(ends)):
         parts = left.part(1, begin, end), right.part(0, begin, end)
         input[g].add_(one_scale_each(operator, *parts, x1_scale[g], x2_scale[g]))
     return input

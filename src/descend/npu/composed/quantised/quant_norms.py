@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_shape
+from descend.npu.composed.arithmetic import FLOATS_TO_32, HALVES, check_dtype, check_shape
 from descend.npu.composed.quantised.formats import (
     E4M3,
     E5M2,
@@ -33,11 +33,11 @@ from descend.npu.composed.quantised.formats import (
     format_of,
     packed,
     rounded,
+    scaled_to_fit,
 )
 from descend.npu.composed.quantised.mx_quant import along_last
 from descend.npu.composed.refusal import refuse
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 INT4 = 285
 """torch_npu.int4, which these operators pack as torch.quint4x2: eight in an int32."""
 
@@ -141,11 +141,11 @@ def npu_add_rms_norm_dynamic_quant(
             scales.append(torch.empty(0))
             continue
         if given is not None:
-            check_dtype(operator, f"smooth_scale{i + 1}", given, *FLOATS)
+            check_dtype(operator, f"smooth_scale{i + 1}", given, *FLOATS_TO_32)
             check_shape(operator, f"smooth_scale{i + 1}", given, gamma.shape, "gamma")
         smoothed = y if given is None else y * given.float()
-        scale = smoothed.abs().amax(-1, keepdim=True) / to.largest
-        results.append(packed(rounded(smoothed / scale, to), to))
+        codes, scale = scaled_to_fit(smoothed, to)
+        results.append(codes)
         scales.append(scale.squeeze(-1))
     return (*results, total.to(x1.dtype), *scales)
 
@@ -162,7 +162,7 @@ def npu_rms_norm_dynamic_mx_quant(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``x`` in an MX format, its scales, and rstd [..., 1]."""
     operator = "npu_rms_norm_dynamic_mx_quant"
-    check_dtype(operator, "x", x, *FLOATS[:2])
+    check_dtype(operator, "x", x, *HALVES)
     y, rstd = _normed(operator, x, gamma, beta, epsilon)
     return *along_last(operator, "x", y.to(x.dtype), dst_type, round_mode, scale_alg), rstd
 
@@ -180,7 +180,7 @@ def npu_add_rms_norm_dynamic_mx_quant(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The norm of x1 + x2 in an MX format, x1 + x2, the scales, and rstd [..., 1]."""
     operator = "npu_add_rms_norm_dynamic_mx_quant"
-    check_dtype(operator, "x1", x1, *FLOATS[:2])
+    check_dtype(operator, "x1", x1, *HALVES)
     total = _total(operator, x1, x2)
     y, rstd = _normed(operator, total, gamma, beta, epsilon)
     codes, scales = along_last(operator, "x1", y.to(x1.dtype), dst_type, round_mode, scale_alg)
@@ -203,7 +203,7 @@ def _npu_rms_norm_backward_quant(
     operator = "_npu_rms_norm_backward_quant"
     to = INT8 if dst_type is None else format_of(operator, "dst_type", dst_type, (INT8, HIF8))
     for name, tensor in (("dy", dy), ("x", x), ("gamma", gamma)):
-        check_dtype(operator, name, tensor, *FLOATS)
+        check_dtype(operator, name, tensor, *FLOATS_TO_32)
     check_dtype(operator, "rstd", rstd, torch.float32)
     check_shape(operator, "dy", dy, x.shape, "x")
     if quant_mode != "static":
@@ -226,7 +226,7 @@ def _npu_rms_norm_backward_quant(
 
 
 def _total(operator: str, x1: Tensor, x2: Tensor) -> Tensor:
-    check_dtype(operator, "x1", x1, *FLOATS)
+    check_dtype(operator, "x1", x1, *FLOATS_TO_32)
     check_dtype(operator, "x2", x2, x1.dtype)
     check_shape(operator, "x2", x2, x1.shape, "x1")
     return x1.float() + x2.float()
@@ -240,12 +240,12 @@ def _check_last(operator: str, name: str, gamma: Tensor, x: Tensor) -> None:
 
 def _normed(operator: str, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> tuple[Tensor, Tensor]:
     """y and rstd in float32."""
-    check_dtype(operator, "x", x, *FLOATS)
-    check_dtype(operator, "gamma", gamma, *FLOATS)
+    check_dtype(operator, "x", x, *FLOATS_TO_32)
+    check_dtype(operator, "gamma", gamma, *FLOATS_TO_32)
     if not x.numel():
         refuse(operator, "x", f"of shape {list(x.shape)}", "must not be empty")
     if beta is not None:
-        check_dtype(operator, "beta", beta, *FLOATS)
+        check_dtype(operator, "beta", beta, *FLOATS_TO_32)
         check_shape(operator, "beta", beta, gamma.shape, "gamma")
     if gamma.dim() == 2 and gamma.shape[0] == 1:
         gamma, beta = gamma.view(-1), None if beta is None else beta.view(-1)
@@ -271,9 +271,9 @@ def _quantised(
     scale_name: str = "scale", offset_name: str = "offset",
 ) -> Tensor:  # fmt: skip
     """y / scale + offset in a format, or y * scale + offset."""
-    check_dtype(operator, scale_name, scale, *FLOATS)
+    check_dtype(operator, scale_name, scale, *FLOATS_TO_32)
     if offset is not None:
-        check_dtype(operator, offset_name, offset, *FLOATS, torch.int32, torch.int8)
+        check_dtype(operator, offset_name, offset, *FLOATS_TO_32, torch.int32, torch.int8)
     for name, numbers in ((scale_name, scale), (offset_name, offset)):
         if (
             numbers is not None

@@ -17,13 +17,12 @@ SwigluGroupQuant, SwigluGroupQuantGrad; op-plugin's tests of the others.
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_integer, check_shape
+from descend.npu.composed.arithmetic import FLOATS_TO_32, HALVES, check_choice, check_dtype, check_shape
 from descend.npu.composed.quantised.formats import (
     E1M2,
     E2M1,
@@ -36,11 +35,12 @@ from descend.npu.composed.quantised.formats import (
     format_of,
     packed,
     rounded,
+    scaled_to_fit,
 )
+from descend.npu.composed.quantised.groups import for_rows, group_ends, spans
 from descend.npu.composed.quantised.mx_quant import along_last, along_last_two
 from descend.npu.composed.refusal import refuse
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 LEAST = 1e-8
 """The least maximum of a group of npu_swiglu_group_quant."""
 
@@ -62,13 +62,13 @@ def npu_swiglu_quant(
     group_list_type 1 their sizes.
     """
     operator = "npu_swiglu_quant"
-    check_dtype(operator, "x", x, *FLOATS)
+    check_dtype(operator, "x", x, *FLOATS_TO_32)
     if dst_type not in (None, torch.int8, torch.quint4x2):
         refuse(operator, "dst_type", dst_type, "must be torch.int8 or torch.quint4x2")
     to = INT4 if dst_type == torch.quint4x2 else INT8
-    _check_mode(operator, "quant_mode", quant_mode, 0, 1)
-    _check_mode(operator, "group_list_type", group_list_type, 0, 1)
-    act = _act(*_halves(operator, x, activate_left, to.packed))
+    check_choice(operator, "quant_mode", quant_mode, 0, 1)
+    check_choice(operator, "group_list_type", group_list_type, 0, 1)
+    act = swiglu(*_halves(operator, x, activate_left, to.packed))
     rows = act.reshape(-1, act.shape[-1])
     groups = _Groups(operator, group_index, len(rows), group_list_type == 1)
     if smooth_scales is not None:
@@ -114,8 +114,8 @@ def npu_dequant_swiglu_quant(
     operator = "npu_dequant_swiglu_quant"
     check_dtype(operator, "x", x, torch.int32, torch.float16, torch.bfloat16)
     to = INT8 if dst_type is None else format_of(operator, "dst_type", dst_type, (INT8, HIF8, E5M2, E4M3, E2M1, E1M2))
-    _check_mode(operator, "quant_mode", quant_mode, 0, 1)
-    _check_mode(operator, "swiglu_mode", swiglu_mode, 0, 1, 2)
+    check_choice(operator, "quant_mode", quant_mode, 0, 1)
+    check_choice(operator, "swiglu_mode", swiglu_mode, 0, 1, 2)
     if round_mode not in (None, 0):
         refuse(operator, "round_mode", round_mode, "must be 0")
     if activate_dim not in (None, -1, x.dim() - 1):
@@ -136,19 +136,17 @@ def npu_dequant_swiglu_quant(
         gate, up = gate.clamp(max=clamp_limit), up.clamp(-clamp_limit, clamp_limit)
         act = gate * torch.sigmoid(glu_alpha * gate) * (up + glu_bias)
     else:
-        act = _act(gate, up)
+        act = swiglu(gate, up)
     by = 1.0 if quant_scale is None else groups.spread("quant_scale", quant_scale.float(), act.shape[1])
     scale = torch.zeros(len(act), 1)
     if quant_mode == 0:
         act = act / by
         if quant_offset is not None:
             act = act + groups.spread("quant_offset", quant_offset.float(), act.shape[1])
+        y = packed(rounded(groups.keep(act), to), to)
     else:
-        act = act * by
-        scale = act.abs().amax(-1, keepdim=True) / to.largest
-        act = act / scale
-    y = packed(rounded(groups.keep(act), to), to)
-    return y.view(*x.shape[:-1], -1), groups.keep(scale).view(x.shape[:-1])
+        y, scale = scaled_to_fit(groups.keep(act * by), to)
+    return y.view(*x.shape[:-1], -1), scale.view(x.shape[:-1])
 
 
 def npu_swiglu_mx_quant(
@@ -170,16 +168,16 @@ def npu_swiglu_mx_quant(
 ) -> tuple[Tensor, Tensor]:
     """``x`` in an MX format along the last dimension, and scales."""
     operator = "npu_swiglu_mx_quant"
-    check_dtype(operator, "x", x, *FLOATS[:2])
+    check_dtype(operator, "x", x, *HALVES)
     for name, given in (("activate_dim", activate_dim), ("axis", axis)):
         if given not in (-1, x.dim() - 1):
             refuse(operator, name, given, "must be the last dimension")
     if group_index is not None:
         refuse(operator, "group_index", "given", "must be None")
-    _check_mode(operator, "swiglu_mode", swiglu_mode, 0)
+    check_choice(operator, "swiglu_mode", swiglu_mode, 0)
     if max_dtype_value:
         refuse(operator, "max_dtype_value", max_dtype_value, "must be 0")
-    act = _act(*_halves(operator, x, activate_left))
+    act = swiglu(*_halves(operator, x, activate_left))
     return along_last(operator, "x", act.to(x.dtype), dst_type, round_mode, scale_alg)
 
 
@@ -198,9 +196,9 @@ def npu_swiglu_mx_quant_with_dual_axis(
     ``group_index`` has the ends of groups of rows. Along the rows, a block is within a group.
     """
     operator = "npu_swiglu_mx_quant_with_dual_axis"
-    check_dtype(operator, "x", x, *FLOATS[:2])
+    check_dtype(operator, "x", x, *HALVES)
     _check_largest(operator, dst_type_max)
-    act = _act(*_halves(operator, x, activate_left)).to(x.dtype)
+    act = swiglu(*_halves(operator, x, activate_left)).to(x.dtype)
     return along_last_two(operator, "x", act, dst_type, round_mode, scale_alg, _ends(operator, group_index, x))
 
 
@@ -217,7 +215,7 @@ def _npu_swiglu_backward_mx_quant_with_dual_axis(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradient of ``x``, as `npu_swiglu_mx_quant_with_dual_axis` quantises."""
     operator = "_npu_swiglu_backward_mx_quant_with_dual_axis"
-    check_dtype(operator, "x", x, *FLOATS[:2])
+    check_dtype(operator, "x", x, *HALVES)
     check_dtype(operator, "y_grad", y_grad, x.dtype)
     _check_largest(operator, dst_type_max)
     gate, up = _halves(operator, x, activate_left)
@@ -248,10 +246,10 @@ def npu_swiglu_group_quant(
     torch_npu gives no memory for results of quant_mode 0 and 1.
     """
     operator = "npu_swiglu_group_quant"
-    check_dtype(operator, "x", x, *FLOATS)
-    _check_mode(operator, "quant_mode", quant_mode, 2, 3)
+    check_dtype(operator, "x", x, *FLOATS_TO_32)
+    check_choice(operator, "quant_mode", quant_mode, 2, 3)
     gate, up = _clamped(*_halves(operator, x, True), clamp_limit)
-    act = _act(gate, up)
+    act = swiglu(gate, up)
     rows = act.reshape(-1, act.shape[-1])
     if weight is not None:
         rows = rows * _each_row(operator, "weight", weight, len(rows))
@@ -263,7 +261,7 @@ def npu_swiglu_group_quant(
     else:
         if not 0 < dst_type_max <= HIF8.largest:
             refuse(operator, "dst_type_max", dst_type_max, "must be above 0 and up to 32768")
-        most = [rows[begin:end].abs().amax() if end > begin else torch.zeros(()) for begin, end in groups.each()]
+        most = [rows[begin:end].abs().amax() if end > begin else torch.zeros(()) for begin, end in spans(groups.ends)]
         scales = torch.stack(most).clamp(min=LEAST) / dst_type_max
         scaled = rows / groups.spread("scales", scales.unsqueeze(1), rows.shape[1])
     y = rounded(groups.keep(scaled), HIF8).view(act.shape)
@@ -282,8 +280,8 @@ def npu_swiglu_group_quant_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of ``x``, and of ``weight``, which is the sum of grad_y * y_origin along a row."""
     operator = "npu_swiglu_group_quant_backward"
-    check_dtype(operator, "x", x, *FLOATS)
-    check_dtype(operator, "grad_y", grad_y, *FLOATS)
+    check_dtype(operator, "x", x, *FLOATS_TO_32)
+    check_dtype(operator, "grad_y", grad_y, *FLOATS_TO_32)
     left, right = _halves(operator, x, True)
     check_shape(operator, "grad_y", grad_y, left.shape, "the halves of x")
     dy = grad_y.float().reshape(-1, left.shape[-1])
@@ -316,7 +314,8 @@ def _halves(operator: str, x: Tensor, activate_left: bool, even: int = 1) -> tup
     return (left, right) if activate_left else (right, left)
 
 
-def _act(gate: Tensor, up: Tensor) -> Tensor:
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gate * sigmoid(gate) * up, of float32."""
     return gate * torch.sigmoid(gate) * up
 
 
@@ -332,11 +331,6 @@ def _clamped(gate: Tensor, up: Tensor, limit: float) -> tuple[Tensor, Tensor]:
 # --- rows and groups --------------------------------------------------------------------------------------------------
 
 
-def _check_mode(operator: str, name: str, mode: int, *served: int) -> None:
-    if mode not in served:
-        refuse(operator, name, mode, f"must be {' or '.join(map(str, served))}")
-
-
 def _check_largest(operator: str, largest: float) -> None:
     if largest:
         refuse(operator, "dst_type_max", largest, "must be 0")
@@ -346,24 +340,10 @@ class _Groups:
     """Groups of rows, one after another; one of all rows where none are given."""
 
     def __init__(self, operator: str, index: Tensor | None, rows: int, sizes: bool, cut: bool = False) -> None:
-        """``cut``: groups end with the rows, also if their sizes add up to more."""
-        self.operator, self.rows, self.ends = operator, rows, [0, rows]
-        if index is None:
-            return
-        check_integer(operator, "group_index", index)
-        if index.dim() != 1 or not len(index):
-            rule = "must have 1 dimension, and a group at least"
-            refuse(operator, "group_index", f"of shape {list(index.shape)}", rule)
-        given: list[int] = index.tolist()
-        self.ends = [0, *(itertools.accumulate(given) if sizes else given)]
-        if cut:
-            self.ends = [min(end, rows) for end in self.ends]
-        if any(end < begin for begin, end in self.each()) or self.ends[-1] > rows:
-            refuse(operator, "group_index", given, f"must have groups one after another among {rows} rows")
-
-    def each(self) -> list[tuple[int, int]]:
-        """Where each group begins and ends."""
-        return list(itertools.pairwise(self.ends))
+        """``sizes`` and ``cut`` are those of `group_ends`."""
+        self.operator, self.rows, self.ends = operator, rows, [rows]
+        if index is not None:
+            self.ends = group_ends(operator, "group_index", index, rows, sizes=sizes, cut=cut)
 
     def keep(self, numbers: Tensor) -> Tensor:
         """Numbers of rows, but 0 in rows of no group."""
@@ -371,15 +351,14 @@ class _Groups:
 
     def spread(self, name: str, numbers: Tensor, columns: int) -> Tensor:
         """Numbers [G, columns] or [G] for each row: [rows, columns] or [rows, 1]. Rows of no group have 1."""
-        count = len(self.ends) - 1
+        count = len(self.ends)
         each = numbers
         if each.dim() == 1:
             each = each.unsqueeze(0 if count == 1 and len(each) == columns else 1)
         if list(each.shape) not in ([count, columns], [count, 1]):
             rule = f"must be of shape {[count, columns]} or {[count]}"
             refuse(self.operator, name, f"of shape {list(numbers.shape)}", rule)
-        sizes = torch.tensor([end - begin for begin, end in self.each()])
-        spread = each.repeat_interleave(sizes, 0)
+        spread = for_rows(each, self.ends)
         return torch.cat((spread, spread.new_ones(self.rows - len(spread), spread.shape[1])))
 
 
@@ -388,7 +367,7 @@ def _ends(operator: str, index: Tensor | None, x: Tensor) -> list[int] | None:
         return None
     if x.dim() != 2:
         refuse(operator, "x", f"of shape {list(x.shape)}", "must have 2 dimensions with group_index")
-    return _Groups(operator, index, x.shape[0], False).ends[1:]
+    return group_ends(operator, "group_index", index, x.shape[0])
 
 
 def _each_row(operator: str, name: str, numbers: Tensor, rows: int) -> Tensor:
@@ -407,7 +386,7 @@ def _dequantised(
                 refuse(operator, name, "given", "must be None where x is not int32")
         return x.float()
     if bias is not None:
-        check_dtype(operator, "bias", bias, torch.int32, *FLOATS)
+        check_dtype(operator, "bias", bias, torch.int32, *FLOATS_TO_32)
     place = None if bias is None else groups.spread("bias", bias, x.shape[1])
     if place is not None and place.dtype == torch.int32:
         x, place = x + place, None

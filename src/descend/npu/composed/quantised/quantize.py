@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_integer, check_shape
+from descend.npu.composed.arithmetic import FLOATS_TO_32, HALVES, check_choice, check_dtype, check_integer, check_shape
 from descend.npu.composed.quantised.formats import (
     E4M3,
     E5M2,
@@ -34,13 +34,11 @@ from descend.npu.composed.quantised.formats import (
     format_of,
     packed,
     rounded,
+    scaled_to_fit,
     unpacked,
 )
-from descend.npu.composed.quantised.mx_quant import group_ends
+from descend.npu.composed.quantised.groups import group_ends, spans
 from descend.npu.composed.refusal import refuse
-
-HALVES = (torch.float16, torch.bfloat16)
-FLOATS = (*HALVES, torch.float32)
 
 
 def npu_dynamic_quant(
@@ -58,8 +56,8 @@ def npu_dynamic_quant(
     """
     operator = "npu_dynamic_quant"
     to, x, dims = _smoothed(operator, input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max)
-    scale = x.abs().amax(dims, keepdim=True) / (dst_type_max or to.largest)
-    return packed(rounded(x / scale, to), to), _one_a_group(scale, dims)
+    y, scale = scaled_to_fit(x, to, dims, dst_type_max)
+    return y, _one_a_group(scale, dims)
 
 
 def npu_dynamic_quant_asymmetric(
@@ -97,7 +95,9 @@ def npu_dynamic_block_quant(
     Infinities and NaN do not count for a scale.
     """
     operator = "npu_dynamic_block_quant"
-    to = _check_blocks(operator, x, (INT8, HIF8, E5M2, E4M3), dst_type, round_mode, min_scale, dst_type_max, FLOATS)
+    to = _check_blocks(
+        operator, x, (INT8, HIF8, E5M2, E4M3), dst_type, round_mode, min_scale, dst_type_max, FLOATS_TO_32
+    )
     _check_block_sizes(operator, row_block_size, col_block_size)
     return _in_blocks(x, to, min_scale, row_block_size, col_block_size, dst_type_max)
 
@@ -124,11 +124,11 @@ def npu_grouped_dynamic_block_quant(
     _check_block_sizes(operator, row_block_size, col_block_size)
     if group_list_type != 0:
         refuse(operator, "group_list_type", group_list_type, "must be 0")
-    ends = group_ends(operator, "group_list", group_list, x.shape[-2])
+    ends = group_ends(operator, "group_list", group_list, x.shape[-2], whole=True)
     parts = []
     shape = (*x.shape[:-2], x.shape[-2] // row_block_size + len(ends), -(-x.shape[-1] // col_block_size))
     scales = x.new_zeros(shape, dtype=torch.float32)
-    for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+    for g, (begin, end) in enumerate(spans(ends)):
         if begin == end:
             continue
         y, own = _in_blocks(x[..., begin:end, :], to, min_scale, row_block_size, col_block_size, dst_type_max)
@@ -144,8 +144,8 @@ def npu_quantize(
     operator = "npu_quantize"
     by_scale = (INT8, UINT8, INT32, HIF8, E4M3, E5M2)
     to = format_of(operator, "dtype", dtype, by_scale if div_mode else (INT8, INT4_IN_INT32, HIF8, E4M3, E5M2))
-    check_dtype(operator, "input", input, *FLOATS)
-    check_dtype(operator, "scales", scales, *FLOATS)
+    check_dtype(operator, "input", input, *FLOATS_TO_32)
+    check_dtype(operator, "scales", scales, *FLOATS_TO_32)
     if not div_mode:
         axis = axis if axis < -1 else -1
     if not -input.dim() <= axis < max(input.dim(), 1) and scales.numel() > 1:
@@ -200,8 +200,7 @@ def npu_trans_quant_param(scale: Tensor, offset: Tensor | None = None, round_mod
     """
     operator = "npu_trans_quant_param"
     check_dtype(operator, "scale", scale, torch.float32)
-    if round_mode not in (0, 1, None):
-        refuse(operator, "round_mode", round_mode, "must be 0 or 1")
+    check_choice(operator, "round_mode", round_mode or 0, 0, 1)
     bits = scale.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
     if round_mode:
         bits = bits + 0xFFF + (bits >> 13 & 1)

@@ -11,12 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_shape
+from descend.npu.composed.arithmetic import FLOATS_TO_32, HALVES, check_dtype, check_shape
 from descend.npu.composed.quantised.formats import INT4_IN_INT32, INT8, Number, packed, rounded
 from descend.npu.composed.quantised.scaled_products import factor, from_params
 from descend.npu.composed.refusal import refuse
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def npu_weight_quant_batchmatmul(
@@ -43,14 +41,14 @@ def npu_weight_quant_batchmatmul(
         rule = f"must have 2 dimensions at least, and {numbers.shape[-2]} columns, as weight has rows"
         refuse(operator, "x", f"of shape {list(x.shape)}", rule)
     k, n = numbers.shape[-2:]
-    check_dtype(operator, "antiquant_scale", antiquant_scale, *HALVES, torch.float32)
+    check_dtype(operator, "antiquant_scale", antiquant_scale, *FLOATS_TO_32)
     if antiquant_offset is not None:
-        check_dtype(operator, "antiquant_offset", antiquant_offset, *HALVES, torch.float32)
+        check_dtype(operator, "antiquant_offset", antiquant_offset, *FLOATS_TO_32)
         numbers = numbers + _of_weight(operator, "antiquant_offset", antiquant_offset, k, n, antiquant_group_size)
     numbers = numbers * _of_weight(operator, "antiquant_scale", antiquant_scale, k, n, antiquant_group_size)
     y = x.float() @ numbers
     if bias is not None:
-        check_dtype(operator, "bias", bias, *HALVES, torch.float32)
+        check_dtype(operator, "bias", bias, *FLOATS_TO_32)
         y = y + of_columns(operator, "bias", bias, n)
     if quant_scale is None:
         if quant_offset is not None:

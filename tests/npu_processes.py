@@ -233,7 +233,7 @@ def products_with_collectives(rank: int, size: int) -> None:
         wrong = [*map(changed, receive)] if rank == 1 else receive
         with pytest.raises(RuntimeError, match=r"in process 1 for process .*, but must be what process .* sends there"):
             torch_npu.npu_alltoallv_gmm(*given[:5], wrong, trans_gmm_weight=True)
-    with pytest.raises(RuntimeError, match="what is quantized is not served"):
+    with pytest.raises(RuntimeError, match="what is quantised is not served"):
         torch_npu.npu_mm_all_reduce_base(mine, right, name, dequant_scale=offset)
 
 

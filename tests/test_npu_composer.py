@@ -211,7 +211,7 @@ def test_grouped_products_that_are_refused(lib: Library) -> None:
         (161001, "out is null, but must be given.", {"out": None}),
         (161001, "x[1] is null, but must be given.", {"x": [x, None]}),
         (invalid, "x is not one that this library created, or has been destroyed already.", {"x": c_void_p(64)}),
-        (invalid, "scaleOptional is given, but must be None: what is quantized is not served.", {"scale": [x]}),
+        (invalid, "scaleOptional is given, but must be None: what is quantised is not served.", {"scale": [x]}),
         (invalid, "actType is 1, but must be 0: an activation is not served.", {"act_type": 1}),
         (invalid, "splitItem is 4, but must be 0, 1, 2 or 3.", {"split_item": 4}),
         (invalid, "groupType is 1, but must be -1, 0 or 2.", {"group_type": 1}),

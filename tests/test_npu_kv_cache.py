@@ -131,6 +131,8 @@ def test_kv_cache_refused() -> None:
     refused("kv is of shape [5, 96]", call, inputs[0][0, 0], *inputs[1:], index, *caches)
     refused("gamma is of shape [64], but must have that of the columns to norm, [96]", call, *inputs, index, *caches,
             v=inputs[0])  # fmt: skip
+    for v in (inputs[0][..., 0], inputs[0][..., None]):
+        refused("v is of shape", call, inputs[0], torch.ones(96).half(), *inputs[2:], index, *caches, v=v)
     refused("cos is of shape [2, 1, 5, 31]", call, *inputs[:2], inputs[2][..., :31], inputs[3], index, *caches)
     refused("kv is torch.float32", call, inputs[0].float(), *inputs[1:], index, *caches)
 

@@ -13,11 +13,11 @@ class RefusedError(RuntimeError):
         self.parameter, self.rest = parameter, rest
 
 
-def refuse_quantized(operator: str, **given: object) -> None:
-    """Refuses what belongs to quantized products: each must be None, or an empty list."""
+def refuse_quantised(operator: str, **given: object) -> None:
+    """Refuses what belongs to quantised products: each must be None, or an empty list."""
     for name, value in given.items():
         if value is not None and not (isinstance(value, (list, tuple)) and not value):
-            refuse(operator, name, "given", "must be None: what is quantized is not served")
+            refuse(operator, name, "given", "must be None: what is quantised is not served")
 
 
 def refuse(operator: str, parameter: str, got: object, served: str) -> NoReturn:

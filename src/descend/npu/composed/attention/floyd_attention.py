@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import check_alike, check_shape, wide
-from descend.npu.composed.attention.fusion_call import COPIES
+from descend.npu.composed.attention.layouts import COPIES
 from descend.npu.composed.memory import row_blocks
 from descend.npu.composed.refusal import refuse
 

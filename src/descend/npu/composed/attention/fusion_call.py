@@ -13,14 +13,11 @@ from torch import Tensor
 
 from descend.npu.composed.arithmetic import check_alike, check_float
 from descend.npu.composed.attention import blockwise
-from descend.npu.composed.attention.layouts import Sizes, sequences, sizes_of
+from descend.npu.composed.attention.layouts import COPIES, Sizes, sequences, sizes_of
 from descend.npu.composed.attention.masks import EVERYWHERE, Masking, Part
 from descend.npu.composed.layers.dropout import check_bits
 from descend.npu.composed.random import Dropout, Kept, draw, from_bits
 from descend.npu.composed.refusal import refuse
-
-COPIES = 8
-"""Each query's statistics are stored this many times: it fills a block of a vector unit in float32."""
 
 Ends = Sequence[int] | Tensor | None
 

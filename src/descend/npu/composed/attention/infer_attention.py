@@ -23,7 +23,7 @@ from torch import Tensor
 from descend.npu.composed.arithmetic import check_alike, check_together, wide
 from descend.npu.composed.attention.layouts import Lengths, as_bnsd, from_bnsd, rows_of_pages
 from descend.npu.composed.memory import row_blocks
-from descend.npu.composed.refusal import refuse, refuse_quantized
+from descend.npu.composed.refusal import refuse, refuse_quantised
 
 FAR = 2**31 - 1
 COMPRESSED = 2048
@@ -65,7 +65,7 @@ NOT_SERVED = (
     *("dequant_scale_key", "dequant_offset_key", "dequant_scale_value", "dequant_offset_value"),
     *("dequant_scale_key_rope", "quant_scale_out", "quant_offset_out", "quant_scale_p", "out_dtype"),
 )
-"""Parameters of quantized calls."""
+"""Parameters of quantised calls."""
 ALSO_NOT = (
     *("padding_mask", "query_padding_size", "kv_padding_size", "key_shared_prefix", "value_shared_prefix"),
     "actual_shared_prefix_len",
@@ -118,7 +118,7 @@ COMMON = {
 
 
 def _options(operator: str, given: dict[str, Any], names: dict[str, str]) -> Options:
-    refuse_quantized(operator, **{name: given.get(name) for name in NOT_SERVED})
+    refuse_quantised(operator, **{name: given.get(name) for name in NOT_SERVED})
     for name in ALSO_NOT:
         if given.get(name) is not None:
             refuse(operator, name, "given", "must be None: it is not served")

@@ -1,8 +1,9 @@
 """npu_kv_rmsnorm_rope_cache: a norm and a rotary embedding, whose results go to caches of keys and values.
 
-    kv = [c, k]:      c = c / sqrt(mean(c^2) + epsilon) * gamma,   k = rope(k)                  without v
-    with v:           kv = kv / sqrt(mean(kv^2) + epsilon) * gamma, k = [rope(first of kv), rest of kv],  c = v
-    rope(x) = p * cos + rotate_half(p) * sin,   p = [even columns of x, odd columns of x]
+    without v:   kv = [c, k], k its last R columns     c = norm(c),  k = rope(k)
+    with v:      norm(kv) = [k, rest], k R columns     c = v,        k = [rope(k), rest]
+    norm(x) = x / sqrt(mean(x^2) + epsilon) * gamma
+    rope(x) = [even, odd] * cos + [-odd, even] * sin, of the even and the odd columns of x
 
 k_cache gets k, and ckv_cache gets c: as they are, or times a scale, plus an offset, rounded to int8.
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import HALVES, check_choice, check_dtype, check_integer, check_shape, check_within
+from descend.npu.composed.layers.fused_norms import rms_norm
 from descend.npu.composed.quantised.formats import E4M3, E5M2, HIF8, INT8, Format, Number, format_of, rounded
 from descend.npu.composed.refusal import refuse
 
@@ -32,21 +34,23 @@ def npu_kv_rmsnorm_rope_cache(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The caches, which are changed in place, and k and c as they were before they were quantised.
 
-    ``kv`` is [B, 1, S, D], ``cos`` and ``sin`` [B, 1, S, R], ``gamma`` [D - R], or with ``v`` [B, 1, S, C] it is [D].
+    ``kv`` is [B, 1, S, D] in 16 bits, ``cos`` and ``sin`` are [B, 1, S, R], ``gamma`` is [D - R]. With ``v``
+    [B, 1, S, C] gamma is [D].
 
-    cache_mode 'Norm': caches are [B, 1, L, columns], and ``index`` [B, S] is a row of L. Else they are pages [blocks,
-    rows, 1, columns], and index [B * S] is block * rows + row. With 'BLK' in its name, index [B * pages] is where the
-    pages of a sequence begin. With 'NZ', a page is [columns / n, rows, n], where n elements have 32 bytes. A token
-    whose index is negative is left out.
+    cache_mode 'Norm': caches are [B, 1, L, columns], and ``index`` [B, S] says in which of the L rows a token goes.
+    Other modes: caches are pages [blocks, rows, 1, columns], and index [B * S] is block * rows + row of each token.
+    'BLK' in the name: index [B * pages] is where the pages of a sequence begin, each as block * rows.
+    'NZ' in the name: the memory of a page is [columns / n, rows, n], where n elements have 32 bytes.
+    A token whose index is negative is left out.
     """
-    k, c = _computed(kv, gamma, cos, sin, v, epsilon)
+    k, c = _k_and_c(kv, gamma, cos, sin, v, epsilon)
     parts = []
     for name, rows, cache, scale, offset, number in (
         ("k_cache", k, k_cache, k_rope_scale, k_rope_offset, k_cache_dtype),
         ("ckv_cache", c, ckv_cache, c_kv_scale, c_kv_offset, ckv_cache_dtype),
     ):
-        stored = _stored(name, rows, cache, scale, offset, number)
-        parts.append((*_places(name, index, cache, cache_mode, rows), stored))
+        stored = _as_stored(name, rows, cache, scale, offset, number)
+        parts.append((*_slots(name, index, cache, cache_mode, rows), stored))
     for places, slots, stored in parts:  # both are checked: a call that is refused has written nothing
         used, length = slots >= 0, max(1, places.shape[1])
         at = slots[used]
@@ -72,7 +76,7 @@ def npu_kv_rmsnorm_rope_cache_v2_functional(
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _computed(
+def _k_and_c(
     kv: Tensor, gamma: Tensor, cos: Tensor, sin: Tensor, v: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """k and c in float32."""
@@ -82,7 +86,7 @@ def _computed(
         refuse(OPERATOR, "kv", f"of shape {list(kv.shape)}", "must be of shape [B, 1, S, D]")
     if cos.dim() != 4 or cos.shape[-1] % 2 or cos.shape[-1] > kv.shape[-1]:
         refuse(OPERATOR, "cos", f"of shape {list(cos.shape)}", f"must be of shape {[*kv.shape[:3], 'R']}, R even")
-    check_shape(OPERATOR, "cos", cos, [*kv.shape[:3], cos.shape[-1]], "kv, and columns")
+    check_shape(OPERATOR, "cos", cos, [*kv.shape[:3], cos.shape[-1]], "kv, and columns of its own")
     check_shape(OPERATOR, "sin", sin, cos.shape, "cos")
     size = cos.shape[-1]
     check_shape(OPERATOR, "gamma", gamma, [kv.shape[-1] - (size if v is None else 0)], "the columns to norm")
@@ -91,9 +95,9 @@ def _computed(
         normed, turned = wide[..., :-size], wide[..., -size:]
     else:
         check_dtype(OPERATOR, "v", v, kv.dtype)
-        check_shape(OPERATOR, "v", v, [*kv.shape[:3], *v.shape[3:]], "kv, and columns")
+        check_shape(OPERATOR, "v", v, [*kv.shape[:3], *v.shape[-1:]], "kv, and columns of its own")
         normed, turned = wide, wide
-    normed = normed * (normed.square().mean(-1, keepdim=True) + epsilon).rsqrt() * gamma.float()
+    normed, _ = rms_norm(OPERATOR, "kv", normed, gamma, epsilon)
     if v is not None:
         turned = normed[..., :size]
     even, odd = turned[..., ::2], turned[..., 1::2]
@@ -101,10 +105,10 @@ def _computed(
     return (k, normed) if v is None else (torch.cat((k, normed[..., size:]), -1), v.float())
 
 
-def _stored(
+def _as_stored(
     name: str, rows: Tensor, cache: Tensor, scale: Tensor | None, offset: Tensor | None, number: Number
 ) -> Tensor:
-    """What the cache gets."""
+    """``rows`` in the dtype of the cache: as they are, or quantised."""
     to: Format | None = INT8 if cache.dtype == torch.int8 else None
     if number is not None and cache.dtype not in HALVES:
         to = format_of(OPERATOR, f"{name}_dtype", number, (INT8, HIF8, E4M3, E5M2))
@@ -128,7 +132,7 @@ def _stored(
     return rounded(rows if offset is None else rows + offset.reshape(-1), to)
 
 
-def _places(name: str, index: Tensor, cache: Tensor, mode: str, numbers: Tensor) -> tuple[Tensor, Tensor]:
+def _slots(name: str, index: Tensor, cache: Tensor, mode: str, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """The cache as [blocks, rows, ...], and the slot of each token, block * rows + row."""
     batches, _, tokens, columns = numbers.shape
     check_integer(OPERATOR, "index", index)

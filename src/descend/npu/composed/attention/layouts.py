@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import INTEGERS, check_within
+from descend.npu.composed.arithmetic import FLOATS, INTEGERS, check_within
 from descend.npu.composed.refusal import refuse
 
 LAYOUTS = {"BSH": "BSND", "SBH": "SBND", "BSND": "BSND", "BNSD": "BNSD", "TND": "TND"}
 """The axes of each layout, after H is split into N heads of D."""
 Lengths = Sequence[int] | Tensor | None
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+COPIES = 8
+"""Each query's statistics are stored this many times: it fills a block of a vector unit in float32."""
 
 
 def as_bnsd(tensor: Tensor, axes: str) -> Tensor:
@@ -98,7 +99,7 @@ def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != len(layout):
             refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have {len(layout)} dimensions in {layout}")
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in FLOATS:
             refuse(operator, name, tensor.dtype, "must be float16, bfloat16, float32 or float64")
         if tensor.dtype != query.dtype:
             refuse(operator, name, tensor.dtype, f"must have the dtype of query, which is {query.dtype}")

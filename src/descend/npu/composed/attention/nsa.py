@@ -31,8 +31,7 @@ from torch import Tensor
 from descend.npu.composed.arithmetic import check_alike, check_float, check_integer, check_shape, wide
 from descend.npu.composed.attention import selected
 from descend.npu.composed.attention.fusion_attention import npu_fusion_attention
-from descend.npu.composed.attention.fusion_call import COPIES
-from descend.npu.composed.attention.layouts import Sizes, sequences, sizes_of
+from descend.npu.composed.attention.layouts import COPIES, Sizes, sequences, sizes_of
 from descend.npu.composed.memory import row_blocks
 from descend.npu.composed.refusal import refuse
 

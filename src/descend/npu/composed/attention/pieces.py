@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import check_alike, check_float, check_shape, wide
+from descend.npu.composed.attention.layouts import COPIES
 from descend.npu.composed.refusal import refuse
 
 _OPERATOR = "npu_ring_attention_update"
-_COPIES = 8  # a softmax statistic is stored so many times
 
 
 def npu_ring_attention_update(
@@ -63,9 +63,9 @@ def npu_ring_attention_update(
                 f"of shape {list(prev_softmax_max.shape)}",
                 "must be of shape [B, N, S, 8]",
             )
-        shape = [batch, heads, length, _COPIES]
+        shape = [batch, heads, length, COPIES]
     else:
-        shape = [*previous.shape[:2], _COPIES]
+        shape = [*previous.shape[:2], COPIES]
     statistics = {
         "prev_softmax_max": prev_softmax_max,
         "prev_softmax_sum": prev_softmax_sum,
@@ -77,12 +77,12 @@ def npu_ring_attention_update(
         check_shape(_OPERATOR, name, tensor, shape, "prev_attn_out and the heads")
     if input_layout == "TND" and input_softmax_layout != "TND":
         order = _places(actual_seq_qlen, previous.shape[0], heads)
-        rows = {name: each.reshape(-1, _COPIES)[order].view(shape) for name, each in statistics.items()}
+        rows = {name: each.reshape(-1, COPIES)[order].view(shape) for name, each in statistics.items()}
         result, *both = npu_ring_attention_update(
             previous, cur_attn_out=current, **rows, input_layout="TND", input_softmax_layout="TND"
         )
         inverse = order.argsort()
-        largest, total = (each.view(-1, _COPIES)[inverse].view(shape) for each in both)
+        largest, total = (each.view(-1, COPIES)[inverse].view(shape) for each in both)
         return result, largest, total
     largest = torch.maximum(prev_softmax_max, cur_softmax_max)
     before = (prev_softmax_max - largest).exp_().mul_(prev_softmax_sum)

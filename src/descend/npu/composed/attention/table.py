@@ -136,7 +136,7 @@ ATTENTION: Section = (
         "npu_fused_infer_attention_score",
         "attention.infer_attention",
         "a few queries at a time, in float32, rounded once",
-        "quantization; padding sizes and shared prefixes; sparse_mode 9; pages in a private format",
+        "quantisation; padding sizes and shared prefixes; sparse_mode 9; pages in a private format",
     ),
     row(
         "npu_fused_infer_attention_score_v2",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import check_choice, check_dtype, check_shape, check_within
-from descend.npu.composed.refusal import refuse, refuse_quantized
+from descend.npu.composed.refusal import refuse, refuse_quantised
 
 
 def npu_moe_init_routing(
@@ -66,10 +66,10 @@ def npu_moe_init_routing_v2(
     Numbers by expert_tokens_num_type: 0, ends; 1, counts; 2, pairs of an expert and its count [``expert_num``, 2].
     """
     operator = "npu_moe_init_routing_v2"
-    refuse_quantized(operator, offset=offset, x_dtype=x_dtype)
+    refuse_quantised(operator, offset=offset, x_dtype=x_dtype)
     rows = _check(operator, x, expert_idx)
     if quant_mode != -1:
-        refuse(operator, "quant_mode", quant_mode, "must be -1: what is quantized is not served")
+        refuse(operator, "quant_mode", quant_mode, "must be -1: what is quantised is not served")
     for name, value, allowed in (
         ("drop_pad_mode", drop_pad_mode, (0, 1)),
         ("expert_tokens_num_type", expert_tokens_num_type, (0, 1, 2)),

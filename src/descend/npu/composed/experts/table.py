@@ -69,7 +69,7 @@ EXPERTS: Section = (
         "npu_moe_init_routing_v2",
         "experts.init_routing",
         "a stable sort and index_select; rows and scales beyond those of experts are 0",
-        "quantization",
+        "quantisation",
     ),
     row("npu_moe_compute_expert_tokens", "experts.init_routing", "torch.searchsorted", "experts that are not int32"),
 )

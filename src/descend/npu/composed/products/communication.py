@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, distributed
 
 from descend.npu.composed.arithmetic import FLOATS, check_alike, check_float, check_together, wide
-from descend.npu.composed.refusal import refuse, refuse_quantized
+from descend.npu.composed.refusal import refuse, refuse_quantised
 
 WITHOUT_EFFECT = {"comm_turn", "comm_mode"}
 """Parameters that say how a processor is to communicate."""
@@ -251,10 +251,10 @@ def process_group(operator: str, hcom: str, size: int | None = None, name: str =
 
 
 def _refuse(operator: str, options: dict[str, Any], reduce_op: str = "sum") -> None:
-    """Refuses other sums, and what belongs to quantized products."""
+    """Refuses other sums, and what belongs to quantised products."""
     if reduce_op != "sum":
         refuse(operator, "reduce_op", repr(reduce_op), "must be 'sum'")
-    refuse_quantized(operator, **{name: given for name, given in options.items() if name not in WITHOUT_EFFECT})
+    refuse_quantised(operator, **{name: given for name, given in options.items() if name not in WITHOUT_EFFECT})
 
 
 def _check(

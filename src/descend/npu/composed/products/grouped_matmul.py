@@ -21,7 +21,7 @@ from torch import Tensor
 from descend.npu.composed.arithmetic import INTEGERS, check_alike, check_float, wide
 from descend.npu.composed.quantised import quant_grouped_matmul
 from descend.npu.composed.quantised.scaled_products import QUANTISED
-from descend.npu.composed.refusal import refuse, refuse_quantized
+from descend.npu.composed.refusal import refuse, refuse_quantised
 
 OPERATOR = "npu_grouped_matmul"
 List = Sequence[Tensor]
@@ -53,7 +53,7 @@ def npu_grouped_matmul(
     per_token_scale_dtype: int | None = None,
 ) -> list[Tensor]:
     """See the module. ``group_list`` has the ends of the groups, or for group_list_type 1 their sizes."""
-    refuse_quantized(
+    refuse_quantised(
         OPERATOR, offset=offset, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset,
         activation_input=activation_input, activation_quant_scale=activation_quant_scale,
         activation_quant_offset=activation_quant_offset,
@@ -66,7 +66,7 @@ def npu_grouped_matmul(
             _kind(x, group_list, group_type), split_item or 0, output_dtype, x_dtype, weight_dtype, scale_dtype,
             per_token_scale_dtype,
         )  # fmt: skip
-    refuse_quantized(OPERATOR, per_token_scale=per_token_scale)
+    refuse_quantised(OPERATOR, per_token_scale=per_token_scale)
     dtypes = {"x_dtype": x_dtype, "weight_dtype": weight_dtype, "scale_dtype": scale_dtype}
     for name, number in {**dtypes, "per_token_scale_dtype": per_token_scale_dtype}.items():
         if number is not None:
@@ -164,10 +164,10 @@ def of_numbers(*, group_list: Sequence[int] | None, group_type: int | None = Non
 def check_call(
     *, x: List, weight: List, bias: List | None, group_list: Tensor | Sequence[int] | None, split_item: int,
     out: List, group_type: int | None = None, group_list_type: int = 0, act_type: int = 0,
-    tuning_config: Sequence[int] | None = None, **quantized: List | None,
+    tuning_config: Sequence[int] | None = None, **quantised: List | None,
 ) -> None:  # fmt: skip
     """Refuses what the aclnn functions do not compute. What depends on the numbers in group_list is checked later."""
-    refuse_quantized(OPERATOR, **quantized)
+    refuse_quantised(OPERATOR, **quantised)
     _check(x, weight, bias, split_item, act_type)
     _check_ends(group_list, group_list_type)
     given = 0 if group_list is None else len(group_list)

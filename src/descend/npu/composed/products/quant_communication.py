@@ -20,7 +20,7 @@ from descend.npu.composed.products.communication import check_divides, numbers_o
 from descend.npu.composed.quantised.formats import Number, float_dtype
 from descend.npu.composed.quantised.quant_matmul import scaled
 from descend.npu.composed.quantised.scaled_products import Factor, factor, is_mx, is_transposed
-from descend.npu.composed.refusal import refuse, refuse_quantized
+from descend.npu.composed.refusal import refuse, refuse_quantised
 
 
 def npu_all_gather_quant_mm(
@@ -120,7 +120,7 @@ class _Call:
     ) -> None:  # fmt: skip
         """Reads both factors, and computes the product of this process's own rows, which may be refused."""
         operator = self.operator
-        refuse_quantized(operator, quant_scale=quant_scale, block_size=block_size or None)
+        refuse_quantised(operator, quant_scale=quant_scale, block_size=block_size or None)
         if amax_output:
             refuse(operator, "amax_output", True, "must be False")
         self.sizes = group_sizes

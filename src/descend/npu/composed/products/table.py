@@ -50,7 +50,7 @@ WITH_A_COLLECTIVE: Section = (
         "npu_all_gather_base_mm",
         "products.communication",
         "rows are gathered, then multiplied, in float32, by gloo",
-        "quantization; gather_index 1",
+        "quantisation; gather_index 1",
     ),
     row(
         "npu_all_gather_quant_mm",
@@ -70,13 +70,13 @@ WITH_A_COLLECTIVE: Section = (
         "npu_mm_reduce_scatter_base",
         "products.communication",
         "the product is reduced and scattered, in float32, by gloo",
-        "quantization; other sums",
+        "quantisation; other sums",
     ),
     row(
         "npu_mm_all_reduce_base",
         "products.communication",
         "the product is added up over the processes, in float32, by gloo",
-        "quantization; other sums",
+        "quantisation; other sums",
     ),
     row(
         "npu_all_to_all_matmul",

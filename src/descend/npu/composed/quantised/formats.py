@@ -48,16 +48,18 @@ INT32 = Format("int32", torch.int32, 2147483647.0)
 INT4_IN_INT32 = Format("int4", torch.int32, 7.0, packed=8)
 INT4 = Format("int4", torch.uint8, 7.0, packed=2)
 
-_NUMBERS = {
+NUMBERS = {
     0: UINT8, 1: INT8, 3: INT32, 12: INT8, 13: UINT8, 14: INT32, 16: INT4_IN_INT32, 23: E5M2, 24: E4M3, 44: E8M0,
     45: E2M1, 258: INT8, 259: INT32, 260: UINT8, 285: INT4, 290: HIF8, 291: E5M2, 292: E4M3, 293: E8M0, 296: E2M1,
     297: E1M2,
 }  # fmt: skip
+"""The formats by the numbers of PyTorch's dtypes and of torch_npu's."""
 _DTYPES = {
     torch.uint8: UINT8, torch.int8: INT8, torch.int32: INT32, torch.qint8: INT8, torch.quint8: UINT8,
     torch.qint32: INT32, torch.quint4x2: INT4_IN_INT32, torch.float8_e5m2: E5M2, torch.float8_e4m3fn: E4M3,
     torch.float8_e8m0fnu: E8M0, torch.float4_e2m1fn_x2: E2M1,
 }  # fmt: skip
+# The numbers of floating dtypes in PyTorch, and in torch_npu.
 _FLOATS = {5: torch.float16, 6: torch.float32, 15: torch.bfloat16}
 _FLOATS |= {257: torch.float16, 256: torch.float32, 283: torch.bfloat16}
 Number = int | torch.dtype | None
@@ -65,7 +67,7 @@ Number = int | torch.dtype | None
 
 def format_of(operator: str, name: str, number: Number, served: Sequence[Format]) -> Format:
     """The format that a parameter names, which must be one of ``served``."""
-    found = _DTYPES.get(number) if isinstance(number, torch.dtype) else _NUMBERS.get(-1 if number is None else number)
+    found = _DTYPES.get(number) if isinstance(number, torch.dtype) else NUMBERS.get(-1 if number is None else number)
     if found not in served:
         names = ", ".join(dict.fromkeys(each.name for each in served))
         refuse(operator, name, number if found is None else found.name, f"must be one of {names}")
@@ -96,7 +98,8 @@ def rounded(x: Tensor, to: Format, mode: str = "rint") -> Tensor:
     x = torch.nan_to_num(x, nan=0.0, posinf=math.inf, neginf=-math.inf)
     if to.is_integer:
         least = {"uint8": 0.0, "int32": -2147483648.0}.get(to.name, -to.largest - 1)
-        whole = x.round() if to.packed > 1 or to.name != "int32" else x.double().round()
+        # float32 has not the largest int32.
+        whole = x.double().round() if to is INT32 else x.round()
         codes = whole.clamp(least, to.largest)
         return codes.to(torch.int8 if to.packed > 1 else to.dtype)
     x = x.clamp(-to.largest, to.largest)
@@ -222,7 +225,7 @@ def packed(codes: Tensor, to: Format) -> Tensor:
     parts = codes.unflatten(-1, (-1, to.packed)).to(torch.int32) & 15
     shifts = torch.arange(to.packed, dtype=torch.int32) * 4
     joined = (parts << shifts).sum(-1)
-    return joined.to(torch.int64).to(to.dtype) if to.dtype == torch.uint8 else _as_int32(joined)
+    return joined.to(torch.uint8) if to.dtype == torch.uint8 else _as_int32(joined)
 
 
 def _as_int32(joined: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from descend.npu.composed.arithmetic import FLOATS_TO_32, HALVES, check_dtype, check_shape
+from descend.npu.composed.layers.fused_norms import check_gamma, rms_norm
 from descend.npu.composed.quantised.formats import (
     E4M3,
     E5M2,
@@ -38,8 +39,8 @@ from descend.npu.composed.quantised.formats import (
 from descend.npu.composed.quantised.mx_quant import along_last
 from descend.npu.composed.refusal import refuse
 
-INT4 = 285
-"""torch_npu.int4, which these operators pack as torch.quint4x2: eight in an int32."""
+NUMBER_OF_INT4 = 285
+"""torch_npu.int4. These operators pack it as torch.quint4x2: eight in an int32."""
 
 
 def npu_rms_norm_quant(
@@ -209,7 +210,7 @@ def _npu_rms_norm_backward_quant(
     if quant_mode != "static":
         refuse(operator, "quant_mode", repr(quant_mode), "must be 'static'")
     count = gamma.dim()
-    _check_last(operator, "gamma", gamma, x)
+    check_gamma(operator, "x", x, gamma)
     rows = x.shape[: x.dim() - count]
     if rstd.numel() != rows.numel():
         refuse(operator, "rstd", f"of shape {list(rstd.shape)}", f"must have a number for each row, {list(rows)}")
@@ -226,16 +227,11 @@ def _npu_rms_norm_backward_quant(
 
 
 def _total(operator: str, x1: Tensor, x2: Tensor) -> Tensor:
+    """x1 + x2 in float32."""
     check_dtype(operator, "x1", x1, *FLOATS_TO_32)
     check_dtype(operator, "x2", x2, x1.dtype)
     check_shape(operator, "x2", x2, x1.shape, "x1")
     return x1.float() + x2.float()
-
-
-def _check_last(operator: str, name: str, gamma: Tensor, x: Tensor) -> None:
-    if not gamma.dim() or list(x.shape[-gamma.dim() :]) != list(gamma.shape):
-        rule = f"must have the last dimensions of x, {list(x.shape)}"
-        refuse(operator, name, f"of shape {list(gamma.shape)}", rule)
 
 
 def _normed(operator: str, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -249,10 +245,7 @@ def _normed(operator: str, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilo
         check_shape(operator, "beta", beta, gamma.shape, "gamma")
     if gamma.dim() == 2 and gamma.shape[0] == 1:
         gamma, beta = gamma.view(-1), None if beta is None else beta.view(-1)
-    _check_last(operator, "gamma", gamma, x)
-    wide = x.float()
-    rstd = (wide.square().mean(list(range(-gamma.dim(), 0)), keepdim=True) + epsilon).rsqrt()
-    y = wide * rstd * gamma.float()
+    y, rstd = rms_norm(operator, "x", x.float(), gamma, epsilon)
     return (y if beta is None else y + beta.float()), rstd
 
 
@@ -260,7 +253,8 @@ def _format(operator: str, name: str, number: Number, x: Tensor) -> Format:
     """The format that is asked for, int8 by default. Rows of int4 must fill the int32 that they are packed in."""
     if number is None:
         return INT8
-    to = format_of(operator, name, 16 if number == INT4 else number, (INT8, INT4_IN_INT32, HIF8, E4M3, E5M2))
+    number = torch.quint4x2 if number == NUMBER_OF_INT4 else number
+    to = format_of(operator, name, number, (INT8, INT4_IN_INT32, HIF8, E4M3, E5M2))
     if to.packed > 1 and (not x.dim() or x.shape[-1] % to.packed):
         refuse(operator, "x", f"of shape {list(x.shape)}", f"must have a last dimension of {to.packed} * n")
     return to

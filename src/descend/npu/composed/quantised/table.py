@@ -208,7 +208,7 @@ PRODUCTS: Section = (
         "npu_weight_quant_batchmatmul",
         "quantised.weight_quant",
         "in float32, rounded once; also packs weights of int4",
-        "scales of int64; weights in a private format",
+        "an antiquant_scale of int64; weights in a private format",
         more=("npu_convert_weight_to_int4pack",),
         documents=("torch_npu.npu_weight_quant_batchmatmul", "torch_npu.npu_convert_weight_to_int4pack"),
     ),

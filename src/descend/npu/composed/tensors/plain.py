@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from descend.npu.composed.arithmetic import check_dtype, check_float
-from descend.npu.composed.quantised.formats import E1M2, E2M1, E4M3, E5M2, HIF8, as_float, cast, unpacked
+from descend.npu.composed.quantised.formats import E1M2, E2M1, E4M3, E5M2, HIF8, NUMBERS, as_float, cast, unpacked
 from descend.npu.composed.refusal import refuse
 
 DTYPES = (
@@ -25,8 +25,8 @@ DTYPES = (
 )  # fmt: skip
 """PyTorch's dtypes by their numbers, up to the first gap in the numbers."""
 BFLOAT16 = 15
-FORMATS = {23: E5M2, 24: E4M3, 45: E2M1, 290: HIF8, 291: E5M2, 292: E4M3, 296: E2M1, 297: E1M2}
-"""The formats of 8 and 4 bits by the numbers of PyTorch and torch_npu."""
+FORMATS = {number: each for number, each in NUMBERS.items() if each in (E5M2, E4M3, HIF8, E2M1, E1M2)}
+"""The floating formats of 8 and 4 bits, by the numbers of PyTorch and torch_npu."""
 
 
 def npu_slice(self: Tensor, offsets: Sequence[int], size: Sequence[int]) -> Tensor:
@@ -239,5 +239,5 @@ def _dtype(operator: str, name: str, number: int) -> torch.dtype:
         operator,
         name,
         number,
-        "must be the number of a dtype of PyTorch without quantization: 0 to 11 or 15, or a format of 8 or 4 bits",
+        "must be the number of a dtype of PyTorch without quantisation: 0 to 11 or 15, or a format of 8 or 4 bits",
     )

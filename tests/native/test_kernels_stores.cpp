@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "kernels/schedule/cut.h"
 #include "kernels/schedule/rows.h"
 
 using namespace descend::kernels;
@@ -54,7 +55,11 @@ TEST_CASE("short rows whose lines would be stored in pieces go by way of a stage
   shape.at_once = 16;
   const RowSchedule pieces = forward_schedule(shape);
   CHECK((pieces.is_short && !pieces.streams && pieces.staged));
-  shape.outputs = 2;  // which have no stage
+  shape.outputs = 2;
   const RowSchedule two = forward_schedule(shape);
-  CHECK((!two.streams && !two.staged));
+  CHECK((!two.streams && two.staged == !kAsksSecondLevel));
+  shape.columns = 4096;  // long rows of two results have no stage
+  shape.unit = 2;
+  const RowSchedule two_long = forward_schedule(shape);
+  CHECK((!two_long.is_short && !two_long.staged));
 }

@@ -57,6 +57,14 @@ def test_attention_score_drops_all() -> None:
     assert not any(each.any() for each in backward(y + 1, p, q, q, q, drop, 1.0, 0.0))
 
 
+def test_attention_score_of_a_strided_mask() -> None:
+    q, dy = torch.randn(B, N, S, D), torch.randn(B * S, N * D)
+    p, drop = torch.rand(B, N, S, S), torch.randint(2, (B * N * S * S // 2, 2)).byte()
+    turned = drop.transpose(0, 1).contiguous().transpose(0, 1)
+    calls = [backward(dy, p, q, q, q, mask, 1.0, 0.5) for mask in (drop, turned)]
+    assert all(torch.equal(*pair) for pair in zip(*calls, strict=True))
+
+
 def test_attention_score_on_the_device() -> None:
     npu = pytest.importorskip("torch_npu")
     layers = [torch.randn(B, N, S, D).half().npu().requires_grad_() for _ in range(3)]

@@ -134,6 +134,12 @@ def test_kv_cache_refused() -> None:
     for v in (inputs[0][..., 0], inputs[0][..., None]):
         refused("v is of shape", call, inputs[0], torch.ones(96).half(), *inputs[2:], index, *caches, v=v)
     refused("cos is of shape [2, 1, 5, 31]", call, *inputs[:2], inputs[2][..., :31], inputs[3], index, *caches)
+    empty = [each[..., :0] for each in inputs[2:]]
+    refused("cos is of shape [2, 1, 5, 0], but must be of shape [2, 1, 5, 'R'], R even and not 0", call, *inputs[:2],
+            *empty, index, *caches)  # fmt: skip
+    gamma = torch.ones(96).half()
+    refused("v is of shape [2, 1, 5, 64, 1]", call, inputs[0], gamma, *inputs[2:], index, *caches,
+            v=torch.ones(2, 1, 5, 64, 1).half())  # fmt: skip
     refused("kv is torch.float32", call, inputs[0].float(), *inputs[1:], index, *caches)
 
 

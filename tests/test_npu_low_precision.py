@@ -77,6 +77,16 @@ def test_exponents_apart_refused() -> None:
     refused("fixed and var is 8 and 4 bytes, but must have 16", encode, x, out=(pdf, mantissa, fixed[:2], var[:1]))
     refused("var is torch.float16, but must be float32", decode, mantissa, fixed, var.half(), pdf, out=x)
     refused("fixed is not contiguous", decode, mantissa, fixed[::2], var, pdf, out=x)
+    refused("pdf is expanded", encode, x, True, out=(pdf[:1].expand(256), mantissa, fixed, var))
+    refused("out is expanded", decode, mantissa, fixed, var, pdf, out=x[:1].expand(16))
+
+
+def test_exponents_apart_into_one_number_of_any_stride() -> None:
+    x, back = torch.randn(1), torch.zeros(1)
+    out = [torch.zeros(256).int(), *(torch.zeros(3)[::3] for _ in range(3))]
+    compression.npu_hans_encode_out(x, out=out)
+    compression.npu_hans_decode_out(*out[1:], out[0], out=back)
+    assert torch.equal(back, x)
 
 
 # --- hifloat8 ---------------------------------------------------------------------------------------------------------
@@ -110,6 +120,9 @@ def test_hifloat8_casts_refuse_other_formats() -> None:
         casts.cast_to_fp8(x, casts.DType.float8_e4m3fn)
     with pytest.raises(RuntimeError, match="otype is 3, but must be one of float16, float32, bfloat16"):
         casts.cast_from_fp8(x.byte(), casts.DType.hifloat8, 3)
+    for output, rule in ((x, "output is torch.float32, but must be uint8"), (x.byte()[:1], "output is of shape")):
+        with pytest.raises(RuntimeError, match=rule):
+            casts.cast_to_fp8_noalloc(x, output, casts.DType.hifloat8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

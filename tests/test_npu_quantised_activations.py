@@ -119,6 +119,21 @@ def test_grouped_matmul_swiglu_quant(ends: list[int], version: int, sizes: bool)
     assert not scale[ends[-1] :].any()
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_infinity(approximate: str) -> None:
+    """It is infinity; PyTorch's gelu of float32 says NaN, or infinity of 3e38, where it computes vectors."""
+    x = torch.tensor([torch.inf, 3e38, 17.0, -3e38] * 8)
+    y, _ = quant_activations.npu_gelu_quant(
+        x, input_scale=torch.full((1,), 1e-37), approximate=approximate, quant_mode="static"
+    )
+    assert y[:4].tolist() == [127, 30, 0, 0]
+    eight, tiny = torch.full((4, 4), 127).to(torch.int8), torch.ones(4)
+    product = quant_activations.npu_quant_matmul_gelu(
+        eight, eight, tiny, torch.full((1,), 3e38), approximate=f"gelu_{'erf' if approximate == 'none' else 'tanh'}"
+    )
+    assert (product == torch.inf).all()
+
+
 def test_activations_refused() -> None:
     x, one = torch.randn(6, 16), torch.ones(1)
     call = quant_activations.npu_gelu_quant
@@ -127,16 +142,23 @@ def test_activations_refused() -> None:
     refused("input_scale is of shape [2]", call, x, input_scale=one.expand(2))
     refused("round_mode is 'floor'", call, x, round_mode="floor")
     refused("dst_type is int4", call, x, dst_type=16)
+    refused("input_scale is torch.int64", call, x, input_scale=one.long())
+    refused("input_offset is torch.float64", call, x, input_scale=one, input_offset=one.double())
     call = quant_activations.npu_group_quant
     refused("x is of shape [16]", call, x[0], x, torch.tensor([6]))
     rule = "must have the ends of groups one after another, the last at 6"
     refused(f"group_index is [5], but {rule}", call, x, x[:1], torch.tensor([5]))
     refused("group_index is [4, 3]", call, x, x[:2], torch.tensor([4, 3]))
     refused("scale is of shape [2, 16]", call, x, x[:2], torch.tensor([6]))
+    refused("offset is torch.bool", call, x, x[:1], torch.tensor([6]), offset=one.bool())
     refused("dst_dtype is uint8", call, x, x[:1], torch.tensor([6]), dst_dtype=torch.uint8)
     call, eight = quant_activations.npu_quant_matmul_gelu, torch.ones(4, 4).to(torch.int8)
     refused("approximate is 'tanh'", call, eight, eight, one, one, approximate="tanh")
     refused("x1 is torch.float32", call, x, eight, one, one)
+    refused("bias is of shape [3, 4], but must broadcast to the product, [4, 4]", call, eight, eight, one, one,
+            bias=torch.ones(3, 4))  # fmt: skip
+    refused("must have batches that broadcast with those of the left one, [2]", call, eight.expand(2, 4, 4),
+            eight.expand(3, 4, 4), one, one)  # fmt: skip
     refused("x1_scale is torch.bfloat16", call, eight, eight, one.bfloat16(), one)
     call, weight, ends = quant_activations.npu_grouped_matmul_swiglu_quant, eight.view(1, 4, 4), torch.tensor([4])
     scale, rows = torch.ones(1, 4), torch.ones(4)

@@ -174,6 +174,41 @@ def test_rms_norm_backward_quant(dtype: Any, name: str, of_gamma: tuple[int, ...
     near(got_dgamma, dgamma, size=10.0)
 
 
+@pytest.mark.parametrize("shape", [(0, 64), (2, 0, 64)])
+def test_norms_of_no_rows(shape: tuple[int, ...]) -> None:
+    x, gamma, beta = given(torch.bfloat16, shape)
+    scale = torch.ones(64)
+    y1, y2, total = quant_norms.npu_add_rms_norm_quant(x, x, gamma, scale, None, beta)
+    assert y1.shape == y2.shape == total.shape == shape
+    y1, _, total, scale1, _ = quant_norms.npu_add_rms_norm_dynamic_quant(x, x, gamma, y_dtype=16)
+    assert (y1.shape, total.shape, scale1.shape) == ((*shape[:-1], 8), shape, shape[:-1])
+    y, scales, rstd = quant_norms.npu_rms_norm_dynamic_mx_quant(x, gamma, dst_type=24)
+    assert (y.shape, scales.shape, rstd.shape) == (shape, (*shape[:-1], 1, 2), (*shape[:-1], 1))
+    dx, dgamma = quant_norms._npu_rms_norm_backward_quant(x, x, torch.ones(shape[:-1]), gamma, scale[:1])
+    assert dx.shape == shape
+    assert torch.equal(dgamma, torch.zeros(64))
+    refused("x is of shape", quant_norms.npu_rms_norm_quant, x, gamma, beta, scale[:1], scale[:1])
+    refused("x is of shape", quant_norms.npu_rms_norm_quant_v2, x, gamma, scale[:1])
+    refused("gamma is of shape [0], but must not be empty", quant_norms.npu_add_rms_norm_dynamic_quant, x[..., :0],
+            x[..., :0], gamma[:0])  # fmt: skip
+
+
+def test_norms_with_a_gamma_of_one_row() -> None:
+    """Results have the shape of x also where gamma has a dimension more."""
+    x, gamma, beta = given(torch.float32, (16,))
+    scale, offset = torch.rand(16) + 0.1, torch.randn(16)
+    row = (gamma[None], scale[None])
+    alone, rstd = quant_norms.npu_rms_norm_quant_v2(x, *row, offset=offset[None], beta=beta[None])
+    wanted, wanted_rstd = quant_norms.npu_rms_norm_quant_v2(x, gamma, scale, offset=offset, beta=beta)
+    assert torch.equal(alone, wanted)
+    assert torch.equal(rstd, wanted_rstd)
+    got = quant_norms.npu_add_rms_norm_dynamic_quant(x, x, row[0], smooth_scale1=row[1])
+    for one, other in zip(
+        got, quant_norms.npu_add_rms_norm_dynamic_quant(x, x, gamma, smooth_scale1=scale), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
 def test_norms_refused() -> None:
     x, gamma, beta = given(torch.float16, (3, 16))
     scale, offset = torch.ones(1), torch.zeros(1, dtype=torch.int8)
@@ -182,6 +217,9 @@ def test_norms_refused() -> None:
     refused("beta is of shape [8]", norm, x, gamma, beta[:8], scale, offset)
     refused("x is torch.float64", norm, x.double(), gamma, beta, scale, offset)
     refused("scale is of shape [2]", norm, x, gamma, beta, torch.ones(2), offset)
+    refused("scale is of shape [16], but must have one number.", norm, x, gamma, beta, gamma, offset)
+    rule = "scale is of shape [3, 16], but must have one number, or the shape of gamma, [16]"
+    refused(rule, quant_norms.npu_rms_norm_quant_v2, x, gamma, torch.ones(3, 16))
     refused("offset is torch.int64", norm, x, gamma, beta, scale, offset.long())
     refused("dst_dtype is float4_e2m1fn_x2", norm, x, gamma, beta, scale, offset, dst_dtype=296)
     refused("x is of shape [3, 4]", norm, x[:, :4], gamma[:4], beta[:4], scale, offset, dst_dtype=16)
@@ -189,6 +227,7 @@ def test_norms_refused() -> None:
     refused("zero_points2 is given, but must be None", add, x, x, gamma, scale, None, None, None, offset)
     refused("x2 is torch.bfloat16", add, x, x.bfloat16(), gamma, scale, None)
     dynamic = quant_norms.npu_add_rms_norm_dynamic_quant
+    refused("output_mask is [True], but must have 2 values", dynamic, x, x, gamma, output_mask=[True])
     refused("output_mask is [False, False]", dynamic, x, x, gamma, output_mask=(False, False))
     refused("smooth_scale2 is given", dynamic, x, x, gamma, smooth_scale2=gamma, output_mask=(True, False))
     refused("smooth_scale1 is of shape [4]", dynamic, x, x, gamma, smooth_scale1=gamma[:4])

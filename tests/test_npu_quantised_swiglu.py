@@ -259,6 +259,18 @@ def test_swiglu_group_quant_backward(dtype: Any, sizes: Any, limit: float, weigh
         assert dweight.shape == (0,)
 
 
+@pytest.mark.parametrize("shape", [(0, 64), (2, 0, 64)])
+def test_swiglu_of_no_rows(shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape).half()
+    for name in (None, torch.quint4x2):
+        y, scale = quant_swiglu.npu_swiglu_quant(x, quant_mode=1, dst_type=name)
+        assert (y.shape, scale.shape) == ((*shape[:-1], 16 if name else 32), shape[:-1])
+    for mode in (0, 1):
+        y, scale = quant_swiglu.npu_dequant_swiglu_quant(x, quant_mode=mode, swiglu_mode=mode)
+        assert (y.shape, scale.shape) == ((*shape[:-1], 32), shape[:-1])
+    refused("x is of shape [2, 0]", quant_swiglu.npu_dequant_swiglu_quant, torch.zeros(2, 0).half())
+
+
 def test_swiglu_refused() -> None:
     x, one = torch.randn(6, 32), torch.ones(1)
     quant, dequant = quant_swiglu.npu_swiglu_quant, quant_swiglu.npu_dequant_swiglu_quant
@@ -292,7 +304,21 @@ def test_swiglu_refused() -> None:
     refused("scale is None", group, x, quant_mode=2)
     refused("weight is of shape [1]", group, x, quant_mode=3, weight=one)
     refused("dst_type_max is 0.0", group, x, quant_mode=3, dst_type_max=0.0)
+    refused("group_index is [7, -2]", group, x, quant_mode=3, group_index=torch.tensor([7, -2]))
+    refused("weight is torch.int64", group, x, quant_mode=3, weight=torch.ones(6).long())
+    refused("scale is torch.float64", group, x, quant_mode=2, scale=one.double())
+    for name in ("smooth_scales", "offsets"):
+        refused(f"{name} is torch.float64", quant_swiglu.npu_swiglu_quant, x, **{name: one.double()})
+    for name in ("quant_scale", "quant_offset"):
+        refused(f"{name} is torch.int32", quant_swiglu.npu_dequant_swiglu_quant, x.half(), **{name: one.int()})
+    rule = "weight_scale is torch.complex64"
+    refused(rule, quant_swiglu.npu_dequant_swiglu_quant, x.int(), weight_scale=torch.ones(1, 32).to(torch.complex64))
     refused("y_origin is None", quant_swiglu.npu_swiglu_group_quant_backward, x[:, :16], x, weight=one)
+    backward = quant_swiglu.npu_swiglu_group_quant_backward
+    refused("weight is of shape [0]", backward, x[:, :16], x, weight=one[:0], y_origin=x[:, :16])
+    turned = x[:, :16].view(2, 3, 16).transpose(0, 1).contiguous().transpose(0, 1)
+    got = backward(turned, x.view(2, 3, 32), weight=torch.ones(6), y_origin=turned)
+    assert torch.equal(got[1], x[:, :16].square().sum(-1))
 
 
 def test_swiglu_on_the_device() -> None:

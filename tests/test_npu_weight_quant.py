@@ -102,6 +102,12 @@ def test_weight_quant_refused() -> None:
     refused("antiquant_group_size is -1", product, x, weight, scale, antiquant_group_size=-1)
     refused("bias is of shape [2]", product, x, weight, scale, bias=scale[:2])
     refused("quant_offset is given, but must be None", product, x, weight, scale, quant_offset=scale)
+    rule = "x is of shape [2, 5, 64], but must have batches that broadcast with those of weight, [3]"
+    refused(rule, product, x.expand(2, 5, 64), weight.expand(3, 64, 24), scale)
+    refused(
+        "quant_offset is torch.bool", product, x, weight, scale, quant_scale=torch.ones(1), quant_offset=scale.bool()
+    )
+    assert torch.equal(product(x, weight, scale, bias=scale[0]), product(x, weight, scale, bias=scale))
     params = quantize.npu_trans_quant_param(torch.ones(24))
     refused("quant_offset is given", product, x, weight, scale, quant_scale=params, quant_offset=scale)
     refused("weight is torch.float32", product, x, weight.float(), scale)

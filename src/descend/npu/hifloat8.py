@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from descend.npu.composed.arithmetic import check_dtype, check_shape
 from descend.npu.composed.quantised.formats import HIF8, Number, float_dtype, format_of
 
 HIFLOAT8 = 290
@@ -38,6 +39,9 @@ def cast_to_fp8(input: Tensor, otype: Number) -> Tensor:
 
 def cast_to_fp8_noalloc(input: Tensor, output: Tensor, otype: Number) -> None:
     """`cast_to_fp8` into ``output``."""
+    operator = "cast_to_fp8_noalloc"
+    check_dtype(operator, "output", output, torch.uint8)
+    check_shape(operator, "output", output, input.shape, "input")
     output.copy_(cast_to_fp8(input, otype))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from descend.npu.composed.refusal import refuse
 
@@ -16,6 +19,11 @@ INTEGERS = (torch.int32, torch.int64)
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in the dtype of the arithmetic: float32 for 16 bits, else its own."""
     return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """PyTorch's, but x itself for large x: PyTorch's gelu of infinity is NaN where it computes vectors of float32."""
+    return torch.where(x > 16, x, functional.gelu(x, approximate=approximate))
 
 
 def check_float(operator: str, **tensors: Tensor | None) -> None:
@@ -69,6 +77,18 @@ def check_together(operator: str, **tensors: Tensor | None) -> None:
     """Refuses two tensors of which only one is given."""
     if len({tensor is None for tensor in tensors.values()}) > 1:
         refuse(operator, " or ".join(tensors), "None", "both or neither must be given")
+
+
+def broadcast(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes broadcast."""
+    return all(a == b or 1 in (a, b) for a, b in zip(reversed(one), reversed(other), strict=False))
+
+
+def check_batches(operator: str, name: str, tensor: Tensor, other: Tensor, whose: str) -> None:
+    """Refuses a factor whose batches, its dimensions before the last two, do not broadcast with those of another."""
+    if not broadcast(tensor.shape[:-2], other.shape[:-2]):
+        rule = f"must have batches that broadcast with those of {whose}, {list(other.shape[:-2])}"
+        refuse(operator, name, f"of shape {list(tensor.shape)}", rule)
 
 
 def check_shape(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...] | list[int], whose: str) -> None:

@@ -68,7 +68,7 @@ def npu_fused_attention_score_backward(
     if drop_mask.dtype != torch.uint8 or drop_mask.numel() != softmax_output.numel():
         got = f"{drop_mask.dtype} of {drop_mask.numel()} elements"
         refuse(operator, "drop_mask", got, f"must be torch.uint8 of {softmax_output.numel()}")
-    kept = drop_mask.view(softmax_output.shape).bool()
+    kept = drop_mask.reshape(softmax_output.shape).bool()
     p, dy = wide(softmax_output), wide(grad_output).view(batches, rows, heads, size).transpose(1, 2)
     dv = _dropped(p, kept, keep_prob).transpose(2, 3) @ dy
     through = _dropped(dy @ wide(value_layer).transpose(2, 3), kept, keep_prob)

@@ -84,8 +84,9 @@ def _k_and_c(
         check_dtype(OPERATOR, name, tensor, *HALVES)
     if kv.dim() != 4 or kv.shape[1] != 1:
         refuse(OPERATOR, "kv", f"of shape {list(kv.shape)}", "must be of shape [B, 1, S, D]")
-    if cos.dim() != 4 or cos.shape[-1] % 2 or cos.shape[-1] > kv.shape[-1]:
-        refuse(OPERATOR, "cos", f"of shape {list(cos.shape)}", f"must be of shape {[*kv.shape[:3], 'R']}, R even")
+    if cos.dim() != 4 or not cos.shape[-1] or cos.shape[-1] % 2 or cos.shape[-1] > kv.shape[-1]:
+        rule = f"must be of shape {[*kv.shape[:3], 'R']}, R even and not 0"
+        refuse(OPERATOR, "cos", f"of shape {list(cos.shape)}", rule)
     check_shape(OPERATOR, "cos", cos, [*kv.shape[:3], cos.shape[-1]], "kv, and columns of its own")
     check_shape(OPERATOR, "sin", sin, cos.shape, "cos")
     size = cos.shape[-1]

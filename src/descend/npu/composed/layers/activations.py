@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from descend.npu.composed.arithmetic import check_float, check_shape, wide
+from descend.npu.composed.arithmetic import check_float, check_shape, gelu, wide
 from descend.npu.composed.refusal import refuse
 
 FAST = 1.702
@@ -51,8 +51,8 @@ def npu_geglu(input: Tensor, dim: int = -1, approximate: int = 1, activate_left:
     ``approximate``: 0 is gelu by erf, 1 by tanh. Both results have half the size of ``input`` along ``dim``.
     """
     linear, gate = _halves("npu_geglu", input, dim, activate_left)
-    gelu = functional.gelu(wide(gate), approximate=_gelu("npu_geglu", approximate))
-    return (gelu * linear).to(input.dtype), gelu.to(input.dtype)
+    activated = gelu(wide(gate), _gelu("npu_geglu", approximate))
+    return (activated * linear).to(input.dtype), activated.to(input.dtype)
 
 
 def npu_geglu_grad(
@@ -125,7 +125,7 @@ def npu_gelu_mul(input: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         refuse(operator, "approximate", repr(approximate), "must be 'none' or 'tanh'")
     right, left = _halves(operator, input, -1, True)
-    return (functional.gelu(wide(left), approximate=approximate) * right).to(input.dtype)
+    return (gelu(wide(left), approximate) * right).to(input.dtype)
 
 
 def npu_clipped_swiglu(

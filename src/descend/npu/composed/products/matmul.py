@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from descend.npu.composed.arithmetic import check_dtype, check_float, check_shape, wide
+from descend.npu.composed.arithmetic import broadcast, check_dtype, check_float, check_shape, gelu, wide
 from descend.npu.composed.quantised.weight_quant import of_columns
 from descend.npu.composed.refusal import refuse
 
@@ -78,7 +78,7 @@ def npu_fused_matmul(
     elif fused_op_type == "relu":
         y = y.relu()
     elif fused_op_type.startswith("gelu"):
-        y = functional.gelu(y, approximate="tanh" if fused_op_type == "gelu_tanh" else "none")
+        y = gelu(y, "tanh" if fused_op_type == "gelu_tanh" else "none")
     return y if fused_op_type == "16cast32" else y.to(x1.dtype)
 
 
@@ -121,7 +121,7 @@ def _product(operator: str, left: Tensor, right: Tensor, sizes: Sequence[int]) -
             refuse(operator, name, got, "must be a matrix, or a vector where the other is none, and not of int8")
     if left.dtype != right.dtype:
         refuse(operator, "mat2", right.dtype, f"must have the dtype of self, {left.dtype}")
-    if left.shape[-1] != right.shape[-2 if right.dim() > 1 else 0] or not _broadcast(left.shape[:-2], right.shape[:-2]):
+    if left.shape[-1] != right.shape[-2 if right.dim() > 1 else 0] or not broadcast(left.shape[:-2], right.shape[:-2]):
         refuse(operator, "mat2", f"of shape {list(right.shape)}", f"must fit self, of shape {list(left.shape)}")
     product = wide(left) @ wide(right)
     if sizes:
@@ -133,7 +133,3 @@ def _product(operator: str, left: Tensor, right: Tensor, sizes: Sequence[int]) -
             )
         product = product.sum_to_size(*sizes)
     return product.to(left.dtype)
-
-
-def _broadcast(one: torch.Size, other: torch.Size) -> bool:
-    return all(a == b or 1 in (a, b) for a, b in zip(reversed(one), reversed(other), strict=False))

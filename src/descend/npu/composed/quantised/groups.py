@@ -25,8 +25,8 @@ def group_ends(
         refuse(operator, name, f"of shape {list(index.shape)}", "must have 1 dimension, and a group at least")
     given: list[int] = index.tolist()
     ends = list(itertools.accumulate(given)) if sizes else given
-    ends = [min(end, count) for end in ends] if cut else ends
     in_order = all(begin <= end for begin, end in spans(ends))
+    ends = [min(end, count) for end in ends] if cut else ends
     if whole and not (in_order and ends[-1] == count):
         refuse(operator, name, given, f"must have the ends of groups one after another, the last at {count}")
     if not in_order or ends[-1] > count:

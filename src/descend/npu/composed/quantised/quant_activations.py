@@ -18,9 +18,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from descend.npu.composed.arithmetic import FLOATS_TO_32, check_choice, check_dtype, check_shape
+from descend.npu.composed.arithmetic import FLOATS_TO_32, check_choice, check_dtype, check_shape, gelu
 from descend.npu.composed.quantised.formats import (
     E4M3,
     E5M2,
@@ -62,8 +61,10 @@ def npu_gelu_quant(
     check_choice(operator, "round_mode", round_mode, "round" if to is HIF8 else "rint")
     if not self.dim() or not self.shape[-1]:
         refuse(operator, "input", f"of shape {list(self.shape)}", "must have a number in each row")
-    y = functional.gelu(self.float(), approximate=approximate)
+    y = gelu(self.float(), approximate)
     for name, given in (("input_scale", input_scale), ("input_offset", input_offset)):
+        if given is not None:
+            check_dtype(operator, name, given, *FLOATS_TO_32)
         if given is not None and list(given.shape) not in ([1], [self.shape[-1]]):
             refuse(operator, name, f"of shape {list(given.shape)}", f"must have 1 number, or {self.shape[-1]}")
     if quant_mode == "static" and input_scale is None:
@@ -95,6 +96,7 @@ def npu_group_quant(
     check_shape(operator, "scale", scale, [len(ends), x.shape[1]], "the groups and columns")
     y = x.float() * for_rows(scale.float(), ends)
     if offset is not None:
+        check_dtype(operator, "offset", offset, *FLOATS_TO_32)
         check_shape(operator, "offset", offset, [1], "one number")
         y = y + offset.float()
     return packed(rounded(y, to), to)
@@ -119,7 +121,7 @@ def npu_quant_matmul_gelu(
     check_dtype(operator, "x2_scale", x2_scale, torch.float32, torch.bfloat16)
     left, right = factor(operator, "x1", x1, None), factor(operator, "x2", x2, None)
     y = scaled(operator, left, right, x2_scale, x1_scale, bias, torch.float32, False)
-    y = functional.gelu(y, approximate="tanh" if approximate == "gelu_tanh" else "none")
+    y = gelu(y, "tanh" if approximate == "gelu_tanh" else "none")
     is_bfloat16 = torch.bfloat16 in (x2_scale.dtype, None if bias is None else bias.dtype)
     return y.to(torch.bfloat16 if is_bfloat16 else torch.float16)
 

@@ -86,7 +86,7 @@ def scaled(
         y = block_product(operator, left, right, left_scale, scale, sizes)
     else:
         return _whole(operator, left, right, scale, left_scale, bias, to, offset)
-    return _rounded(operator, y if bias is None else y + bias.float(), None, to)
+    return _rounded(operator, _plus(operator, y, bias), None, to)
 
 
 def _is_of_blocks(left_scale: Tensor | None, scale: Tensor, sizes: Sequence[int] | None) -> bool:
@@ -102,7 +102,7 @@ def _whole(
 ) -> Tensor:  # fmt: skip
     y = product(operator, left, right)
     if bias is not None and bias.dtype == torch.int32:
-        y, bias = y + bias, None
+        y, bias = _plus(operator, y, bias), None
     if to == torch.int32:
         if not left.held.is_integer or bias is not None:
             refuse(operator, "output_dtype", to, "needs integers, and a bias of int32")
@@ -112,15 +112,24 @@ def _whole(
     if scale.dtype == torch.int64:
         scale, place = from_params(scale)
         if bias is not None and not left.held.is_integer:
-            y, bias = y + bias.float(), None
+            y, bias = _plus(operator, y, bias), None
     y = y * whole_scale(operator, "scale", scale, right.shape[-1], by_row=False)
     if left_scale is not None:
         y = y * whole_scale(operator, "the scale of the left factor", left_scale, left.shape[-2], by_row=True)
-    if bias is not None:
-        y = y + bias.float()
+    y = _plus(operator, y, bias)
     if offset is not None:
         place = whole_scale(operator, "offset", offset, right.shape[-1], by_row=False)
     return _rounded(operator, y, place, to)
+
+
+def _plus(operator: str, y: Tensor, bias: Tensor | None) -> Tensor:
+    """A product and its bias, in the dtype of the product: int32, or float32."""
+    if bias is None:
+        return y
+    sizes = zip(reversed(bias.shape), reversed(y.shape), strict=False)
+    if bias.dim() > y.dim() or any(size not in (1, whole) for size, whole in sizes):
+        refuse(operator, "bias", f"of shape {list(bias.shape)}", f"must broadcast to the product, {list(y.shape)}")
+    return y + bias.to(y.dtype)
 
 
 def _rounded(operator: str, y: Tensor, offset: Tensor | None, to: torch.dtype) -> Tensor:

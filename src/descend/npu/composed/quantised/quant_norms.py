@@ -55,8 +55,10 @@ def npu_rms_norm_quant(
 ) -> Tensor:
     """``x`` in ``dst_dtype``. gamma and beta are [N] or [1, N], scale and offset have one number."""
     operator = "npu_rms_norm_quant"
+    _check_not_empty(operator, x)
     y, _ = _normed(operator, x, gamma, beta, epsilon)
-    return _quantised(operator, y, scale, offset, True, _format(operator, "dst_dtype", dst_dtype, x))
+    to = _format(operator, "dst_dtype", dst_dtype, x)
+    return _quantised(operator, y, scale, offset, True, to, None)
 
 
 def npu_rms_norm_quant_v2(
@@ -72,8 +74,10 @@ def npu_rms_norm_quant_v2(
 ) -> tuple[Tensor, Tensor]:
     """``x`` in ``dst_dtype``, and rstd [..., 1] in float32. scale and offset have one number, or N."""
     operator = "npu_rms_norm_quant_v2"
+    _check_not_empty(operator, x)
     y, rstd = _normed(operator, x, gamma, beta, epsilon)
-    return _quantised(operator, y, scale, offset, div_mode, _format(operator, "dst_dtype", dst_dtype, x)), rstd
+    to = _format(operator, "dst_dtype", dst_dtype, x)
+    return _quantised(operator, y, scale, offset, div_mode, to, gamma.shape), rstd
 
 
 def npu_add_rms_norm_quant(
@@ -98,12 +102,13 @@ def npu_add_rms_norm_quant(
     to = _format(operator, "dst_type", dst_type, x1)
     total = _total(operator, x1, x2)
     y, _ = _normed(operator, total, gamma, beta, epsilon)
-    first = _quantised(operator, y, scales1, zero_points1, div_mode, to, "scales1", "zero_points1")
+    shape = gamma.shape
+    first = _quantised(operator, y, scales1, zero_points1, div_mode, to, shape, "scales1", "zero_points1")
     if scales2 is None:
         if zero_points2 is not None:
             refuse(operator, "zero_points2", "given", "must be None without scales2")
         return first, torch.zeros_like(first), total.to(x1.dtype)
-    second = _quantised(operator, y, scales2, zero_points2, div_mode, to, "scales2", "zero_points2")
+    second = _quantised(operator, y, scales2, zero_points2, div_mode, to, shape, "scales2", "zero_points2")
     return first, second, total.to(x1.dtype)
 
 
@@ -127,6 +132,8 @@ def npu_add_rms_norm_dynamic_quant(
     operator = "npu_add_rms_norm_dynamic_quant"
     smooth = (smooth_scale1, smooth_scale2)
     mask = list(output_mask) if output_mask else [True, None not in smooth]
+    if len(mask) != len(smooth):
+        refuse(operator, "output_mask", mask, "must have 2 values, for y1 and y2")
     for i, given in enumerate(smooth):
         if output_mask and given is not None and not mask[i]:
             refuse(operator, f"smooth_scale{i + 1}", "given", f"needs output_mask[{i}]")
@@ -144,7 +151,7 @@ def npu_add_rms_norm_dynamic_quant(
         if given is not None:
             check_dtype(operator, f"smooth_scale{i + 1}", given, *FLOATS_TO_32)
             check_shape(operator, f"smooth_scale{i + 1}", given, gamma.shape, "gamma")
-        smoothed = y if given is None else y * given.float()
+        smoothed = y if given is None else y * given.float().reshape(_without_one(gamma.shape))
         codes, scale = scaled_to_fit(smoothed, to)
         results.append(codes)
         scales.append(scale.squeeze(-1))
@@ -220,10 +227,16 @@ def _npu_rms_norm_backward_quant(
     dims = list(range(-count, 0))
     dx = (through - xhat * (through * xhat).mean(dims, keepdim=True)) * each
     dgamma = (dy.float() * xhat).sum(list(range(len(rows)))) if len(rows) else dy.float() * xhat
-    return _quantised(operator, dx, scale_x, offset_x, div_mode is not False, to, "scale_x", "offset_x"), dgamma
+    by_division = div_mode is not False
+    return _quantised(operator, dx, scale_x, offset_x, by_division, to, None, "scale_x", "offset_x"), dgamma
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _check_not_empty(operator: str, x: Tensor) -> None:
+    if not x.numel():
+        refuse(operator, "x", f"of shape {list(x.shape)}", "must not be empty")
 
 
 def _total(operator: str, x1: Tensor, x2: Tensor) -> Tensor:
@@ -238,8 +251,8 @@ def _normed(operator: str, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilo
     """y and rstd in float32."""
     check_dtype(operator, "x", x, *FLOATS_TO_32)
     check_dtype(operator, "gamma", gamma, *FLOATS_TO_32)
-    if not x.numel():
-        refuse(operator, "x", f"of shape {list(x.shape)}", "must not be empty")
+    if not gamma.numel():
+        refuse(operator, "gamma", f"of shape {list(gamma.shape)}", "must not be empty")
     if beta is not None:
         check_dtype(operator, "beta", beta, *FLOATS_TO_32)
         check_shape(operator, "beta", beta, gamma.shape, "gamma")
@@ -262,23 +275,29 @@ def _format(operator: str, name: str, number: Number, x: Tensor) -> Format:
 
 def _quantised(
     operator: str, y: Tensor, scale: Tensor, offset: Tensor | None, divide: bool, to: Format,
-    scale_name: str = "scale", offset_name: str = "offset",
+    shape: Sequence[int] | None, scale_name: str = "scale", offset_name: str = "offset",
 ) -> Tensor:  # fmt: skip
-    """y / scale + offset in a format, or y * scale + offset."""
+    """y / scale + offset in a format, or y * scale + offset. Both have one number, or the shape of gamma, ``shape``."""
     check_dtype(operator, scale_name, scale, *FLOATS_TO_32)
     if offset is not None:
         check_dtype(operator, offset_name, offset, *FLOATS_TO_32, torch.int32, torch.int8)
-    for name, numbers in ((scale_name, scale), (offset_name, offset)):
-        if (
-            numbers is not None
-            and numbers.numel() != 1
-            and list(y.shape[y.dim() - numbers.dim() :]) != list(numbers.shape)
-        ):
-            refuse(operator, name, f"of shape {list(numbers.shape)}", "must have one number, or the shape of gamma")
-    by, place = _or_one(scale), None if offset is None else _or_one(offset)
+    by = _one_or(operator, scale_name, scale, shape)
     y = y / by if divide else y * by
-    return packed(rounded(y if place is None else y + place, to), to)
+    if offset is not None:
+        y = y + _one_or(operator, offset_name, offset, shape)
+    return packed(rounded(y, to), to)
 
 
-def _or_one(numbers: Tensor) -> Tensor:
-    return numbers.float().reshape(()) if numbers.numel() == 1 else numbers.float()
+def _one_or(operator: str, name: str, numbers: Tensor, shape: Sequence[int] | None) -> Tensor:
+    """One number, or those of a shape, in float32."""
+    if numbers.numel() == 1:
+        return numbers.float().reshape(())
+    rule = "must have one number" if shape is None else f"must have one number, or the shape of gamma, {list(shape)}"
+    if shape is None or _without_one(numbers.shape) != _without_one(shape):
+        refuse(operator, name, f"of shape {list(numbers.shape)}", rule)
+    return numbers.float().reshape(_without_one(shape))
+
+
+def _without_one(shape: Sequence[int]) -> list[int]:
+    """[N] of [1, N], which means the same for gamma."""
+    return list(shape[1:] if len(shape) == 2 and shape[0] == 1 else shape)

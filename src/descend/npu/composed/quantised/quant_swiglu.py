@@ -69,6 +69,9 @@ def npu_swiglu_quant(
     check_choice(operator, "quant_mode", quant_mode, 0, 1)
     check_choice(operator, "group_list_type", group_list_type, 0, 1)
     act = swiglu(*_halves(operator, x, activate_left, to.packed))
+    for name, given in (("smooth_scales", smooth_scales), ("offsets", offsets)):
+        if given is not None:
+            check_dtype(operator, name, given, *FLOATS_TO_32)
     rows = act.reshape(-1, act.shape[-1])
     groups = _Groups(operator, group_index, len(rows), group_list_type == 1)
     if smooth_scales is not None:
@@ -80,7 +83,7 @@ def npu_swiglu_quant(
         scale = to.largest / rows.abs().amax(-1, keepdim=True)
         rows = rows * scale
     y = packed(rounded(groups.keep(rows), to), to).view(torch.int8)
-    return y.view(*act.shape[:-1], -1), groups.keep(scale).view(act.shape[:-1])
+    return y.view(*act.shape[:-1], y.shape[-1]), groups.keep(scale).view(act.shape[:-1])
 
 
 def npu_dequant_swiglu_quant(
@@ -122,13 +125,14 @@ def npu_dequant_swiglu_quant(
         refuse(operator, "activate_dim", activate_dim, "must be the last dimension")
     if not (math.isfinite(clamp_limit) and clamp_limit > 0):
         refuse(operator, "clamp_limit", clamp_limit, "must be positive")
-    if x.dim() < 2:
-        refuse(operator, "x", f"of shape {list(x.shape)}", "must have 2 dimensions at least")
+    _halves(operator, x, True, to.packed)
+    for name, given in (("quant_scale", quant_scale), ("quant_offset", quant_offset)):
+        if given is not None:
+            check_dtype(operator, name, given, *FLOATS_TO_32)
     rows = x.reshape(-1, x.shape[-1])
     groups = _Groups(operator, group_index, len(rows), True)
     rows = _dequantised(operator, rows, weight_scale, activation_scale, bias, groups)
     if swiglu_mode == 1:
-        _halves(operator, rows, True, to.packed)
         gate, up = rows[:, ::2], rows[:, 1::2]
     else:
         gate, up = _halves(operator, rows, activate_left, to.packed)
@@ -146,7 +150,7 @@ def npu_dequant_swiglu_quant(
         y = packed(rounded(groups.keep(act), to), to)
     else:
         y, scale = scaled_to_fit(groups.keep(act * by), to)
-    return y.view(*x.shape[:-1], -1), scale.view(x.shape[:-1])
+    return y.view(*x.shape[:-1], y.shape[-1]), scale.view(x.shape[:-1])
 
 
 def npu_swiglu_mx_quant(
@@ -257,6 +261,7 @@ def npu_swiglu_group_quant(
     if quant_mode == 2:
         if scale is None:
             refuse(operator, "scale", None, "must be given with quant_mode 2")
+        check_dtype(operator, "scale", scale, *FLOATS_TO_32)
         scaled, scales = rows * groups.spread("scale", scale.float().reshape(-1, 1), rows.shape[1]), torch.empty(0)
     else:
         if not 0 < dst_type_max <= HIF8.largest:
@@ -291,9 +296,11 @@ def npu_swiglu_group_quant_backward(
     if weight is not None:
         if y_origin is None:
             refuse(operator, "y_origin", None, "must be given with weight")
+        check_dtype(operator, "y_origin", y_origin, *FLOATS_TO_32)
         check_shape(operator, "y_origin", y_origin, left.shape, "the halves of x")
-        dweight = (dy * y_origin.float().view(dy.shape)).sum(-1).view(weight.shape).to(weight.dtype)
-        dy = dy * _each_row(operator, "weight", weight, len(dy))
+        by = _each_row(operator, "weight", weight, len(dy))
+        dweight = (dy * y_origin.float().reshape(dy.shape)).sum(-1).view(weight.shape).to(weight.dtype)
+        dy = dy * by
     gate, up = _clamped(left, right, clamp_limit)
     dleft, dright = _gradients(dy.view(left.shape), gate, up)
     if clamp_limit > 0:
@@ -371,6 +378,7 @@ def _ends(operator: str, index: Tensor | None, x: Tensor) -> list[int] | None:
 
 
 def _each_row(operator: str, name: str, numbers: Tensor, rows: int) -> Tensor:
+    check_dtype(operator, name, numbers, *FLOATS_TO_32)
     if numbers.numel() != rows:
         refuse(operator, name, f"of shape {list(numbers.shape)}", f"must have a number for each of {rows} rows")
     return numbers.float().reshape(-1, 1)
@@ -392,6 +400,7 @@ def _dequantised(
         x, place = x + place, None
     rows = x.float()
     if weight_scale is not None:
+        check_dtype(operator, "weight_scale", weight_scale, *FLOATS_TO_32)
         rows = rows * groups.spread("weight_scale", weight_scale.float(), x.shape[1])
     if activation_scale is not None:
         rows = rows * _each_row(operator, "activation_scale", activation_scale, len(rows))

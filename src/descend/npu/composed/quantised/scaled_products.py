@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import check_dtype, check_shape
+from descend.npu.composed.arithmetic import check_batches, check_dtype, check_shape
 from descend.npu.composed.quantised.formats import (
     E1M2,
     E2M1,
@@ -109,6 +109,7 @@ def check_factors(operator: str, left: Factor, right: Factor) -> None:
     if left.shape[-1] != right.shape[-2]:
         shapes = f"must have {left.shape[-1]} rows, as the left one, {list(left.shape)}, has columns"
         refuse(operator, "the right factor", f"of shape {list(right.shape)}", shapes)
+    check_batches(operator, "the right factor", right.numbers, left.numbers, "the left one")
 
 
 def mx_product(operator: str, left: Factor, right: Factor, left_scale: Tensor, right_scale: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import FLOATS_TO_32, HALVES, check_dtype, check_shape
+from descend.npu.composed.arithmetic import FLOATS_TO_32, HALVES, check_batches, check_dtype, check_shape
 from descend.npu.composed.quantised.formats import INT4_IN_INT32, INT8, Number, packed, rounded
 from descend.npu.composed.quantised.scaled_products import factor, from_params
 from descend.npu.composed.refusal import refuse
@@ -40,6 +40,7 @@ def npu_weight_quant_batchmatmul(
     if x.dim() < 2 or x.shape[-1] != numbers.shape[-2]:
         rule = f"must have 2 dimensions at least, and {numbers.shape[-2]} columns, as weight has rows"
         refuse(operator, "x", f"of shape {list(x.shape)}", rule)
+    check_batches(operator, "x", x, numbers, "weight")
     k, n = numbers.shape[-2:]
     check_dtype(operator, "antiquant_scale", antiquant_scale, *FLOATS_TO_32)
     if antiquant_offset is not None:
@@ -61,6 +62,7 @@ def npu_weight_quant_batchmatmul(
         quant_scale, quant_offset = from_params(quant_scale)
     y = y * of_columns(operator, "quant_scale", quant_scale, n)
     if quant_offset is not None:
+        check_dtype(operator, "quant_offset", quant_offset, torch.float32)
         y = y + of_columns(operator, "quant_offset", quant_offset, n)
     return rounded(y, INT8)
 
@@ -93,6 +95,6 @@ def _of_weight(operator: str, name: str, numbers: Tensor, k: int, n: int, group:
 
 def of_columns(operator: str, name: str, numbers: Tensor, n: int) -> Tensor:
     """Numbers in float32, one for each of ``n`` columns or for all."""
-    if numbers.numel() not in (1, n) or numbers.shape[-1:] not in ((n,), (1,)):
+    if numbers.numel() not in (1, n) or numbers.shape[-1:] not in ((n,), (1,), ()):
         refuse(operator, name, f"of shape {list(numbers.shape)}", f"must have 1 number, or {n}, as there are columns")
     return numbers.float().reshape(-1)

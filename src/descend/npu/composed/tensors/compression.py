@@ -33,6 +33,7 @@ def npu_hans_encode_out(
         refuse(operator, "out", f"{len(out)} tensors", "must be pdf, mantissa, fixed and var")
     pdf, mantissa, fixed, var = out
     _check_pdf(operator, pdf)
+    _check_places(operator, "pdf", pdf)
     rest_bytes, exponent_bytes = _bytes(operator, input, mantissa=mantissa), _bytes(operator, input, fixed=fixed)
     more_bytes = _bytes(operator, input, var=var)
     _check_room(operator, input, rest_bytes, exponent_bytes, more_bytes)
@@ -52,6 +53,7 @@ def npu_hans_decode_out(
     """The numbers that `npu_hans_encode_out` took apart, in ``out``."""
     operator = "npu_hans_decode"
     check_dtype(operator, "out", out, *BITS)
+    _check_places(operator, "out", out)
     _check_pdf(operator, pdf)
     rest, first, more = (
         _bytes(operator, out, **{name: tensor})
@@ -86,13 +88,18 @@ def _check_pdf(operator: str, pdf: Tensor) -> None:
         refuse(operator, "pdf", f"of shape {list(pdf.shape)}", "must have 256 numbers")
 
 
+def _check_places(operator: str, name: str, tensor: Tensor) -> None:
+    if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        refuse(operator, name, "expanded", "must have a place in memory for each number")
+
+
 def _bytes(operator: str, numbers: Tensor, **tensors: Tensor) -> Tensor:
     """The bytes of a tensor, which must have the dtype of ``numbers``."""
     ((name, tensor),) = tensors.items()
     check_dtype(operator, name, tensor, numbers.dtype)
     if not tensor.is_contiguous():
         refuse(operator, name, "not contiguous", "must be contiguous")
-    return tensor.view(-1).view(torch.uint8)
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)  # one number may have any stride
 
 
 def _check_room(operator: str, numbers: Tensor, rest: Tensor, fixed: Tensor, var: Tensor) -> None:

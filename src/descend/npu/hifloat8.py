@@ -1,7 +1,8 @@
-"""torch_npu's casts of its class HiFloat8Tensor, in which MindSpeed keeps the states of an optimizer in hifloat8.
+"""The casts of torch_npu's class HiFloat8Tensor, in which MindSpeed keeps the states of an optimizer in hifloat8.
 
-torch_npu's own call aclnnCast, not an operator of PyTorch. These call operators of the device, so that graphs and the
-report have them.
+torch_npu's own casts call aclnnCast, past PyTorch's dispatcher. Those here call npu_dtype_cast, an operator of the
+device, so that graphs and the report have them. In all of them hifloat8 is its codes, a tensor of uint8. Another format
+is refused, with a RuntimeError.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from descend.npu.composed.arithmetic import check_dtype, check_shape
 from descend.npu.composed.quantised.formats import HIF8, Number, float_dtype, format_of
 
 HIFLOAT8 = 290
+"""The number of the format, torch_npu.hifloat8."""
 
 
 def install() -> None:
-    """Puts these in the place of torch_npu's, where it has such casts."""
+    """Puts these casts in the place of torch_npu's. A torch_npu without such casts stays as it is."""
     casts: Any = getattr(sys.modules["torch_npu"]._C, "_cd", None)
     for function in (cast_to_fp8, cast_to_fp8_noalloc, cast_from_fp8):
         if hasattr(casts, function.__name__):
@@ -27,9 +29,9 @@ def install() -> None:
 
 
 def cast_to_fp8(input: Tensor, otype: Number) -> Tensor:
-    """The codes of hifloat8, uint8: of two numbers that are equally near the larger one.
+    """The hifloat8 numbers nearest to ``input``, as codes. Of two that are equally near the larger one is taken.
 
-    Beyond the largest number it is that one; infinities and NaN stay what they are.
+    Beyond the largest number it is that one. Infinities and NaN stay what they are.
     """
     format_of("cast_to_fp8", "otype", otype, (HIF8,))
     npu: Any = torch.ops.npu
@@ -46,7 +48,7 @@ def cast_to_fp8_noalloc(input: Tensor, output: Tensor, otype: Number) -> None:
 
 
 def cast_from_fp8(input: Tensor, itype: Number, otype: Number) -> Tensor:
-    """Numbers of hifloat8 in float32, float16 or bfloat16, which have all of them."""
+    """The numbers of codes, exactly, in the dtype ``otype``: float32, float16 or bfloat16."""
     format_of("cast_from_fp8", "itype", itype, (HIF8,))
     to = float_dtype("cast_from_fp8", "otype", otype)
     npu: Any = torch.ops.npu

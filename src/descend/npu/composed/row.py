@@ -17,8 +17,9 @@ class Composed:
 
     ``aten::`` before a name says that PyTorch has the operator, but no kernel of the CPU's for it."""
     gradient: str
-    """The operators by which torch_npu computes the gradient. Where it has none: by PyTorch's autograd."""
+    """The operators by which torch_npu computes the gradient, "none", or "by ..." where something else computes it."""
     how: str
+    """How it is computed: of which operators of PyTorch, in which dtype, how often rounded."""
     restrictions: str
     """What is refused, with an error that says so."""
     documents: tuple[str, ...]

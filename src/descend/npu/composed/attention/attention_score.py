@@ -22,9 +22,10 @@ def npu_fused_attention_score_fwd(
     keep_prob: float, query_transpose: bool = False, key_transpose: bool = False, bmm_score_transpose_a: bool = False,
     bmm_score_transpose_b: bool = False, value_transpose: bool = False, dx_transpose: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y [B * S, N * D], p [B, N, S, S], and the mask of dropout, a byte a number. Of [B, N, S, D].
+    """y [B * S, N * D], p [B, N, S, S], and the mask of dropout in uint8: 1 where a number of p is kept.
 
-    ``attention_mask`` is added to the scores, and may have 1 in place of B, N or S.
+    Query, key and value are [B, N, S, D]. ``attention_mask`` [B, N, S, S] is added to the scores, and may have 1 in
+    place of B, N or S. Results have the dtype of query.
     """
     operator = "npu_fused_attention_score"
     _check_transposed(
@@ -53,7 +54,10 @@ def npu_fused_attention_score_backward(
     drop_mask: Tensor, scale: float, keep_prob: float, query_transpose: bool = False, key_transpose: bool = False,
     value_transpose: bool = False, dx_transpose: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of query, key and value [B, N, S, D]."""
+    """The gradients of query, key and value [B, N, S, D], in the dtype of query.
+
+    ``grad_output`` is that of y; ``softmax_output`` and ``drop_mask`` are the forward's p and mask of dropout.
+    """
     operator = "npu_fused_attention_score_backward"
     _check_transposed(
         operator, query_transpose=query_transpose, key_transpose=key_transpose, value_transpose=value_transpose,
@@ -91,11 +95,13 @@ def npu_fused_attention_score_grad(
 
 
 def _side_by_side(x: Tensor) -> Tensor:
+    """[B, N, S, D] as [B * S, N * D]."""
     batches, heads, rows, size = x.shape
     return x.transpose(1, 2).reshape(batches * rows, heads * size)
 
 
 def _dropped(x: Tensor, kept: Tensor, keep: float) -> Tensor:
+    """x / keep where it is kept, else 0."""
     return torch.where(kept, x / keep, 0.0) if keep else torch.zeros_like(x)
 
 

@@ -109,6 +109,7 @@ def rounded(x: Tensor, to: Format, mode: str = "rint") -> Tensor:
 
 
 def _coded(x: Tensor, to: Format, mode: str) -> Tensor:
+    """The codes of a format that PyTorch does not have, by a search in its table."""
     magnitudes, codes = _table(to)
     size = x.abs().contiguous()
     if mode == "floor":
@@ -147,7 +148,11 @@ def _value(to: Format, code: int) -> float:
 
 
 def _hifloat8(code: int) -> float:
-    """The more bits the exponent has, the fewer has the fraction. How many is told by the bits after the sign."""
+    """The number of a code of hifloat8 without its sign.
+
+    The first bits tell how many bits the exponent has. The others are the fraction's: the more of one, the fewer of the
+    other.
+    """
     for length, prefix, bits in ((2, 0b11, 4), (2, 0b10, 3), (2, 0b01, 2), (3, 0b001, 1), (4, 0b0001, 0)):
         rest = 7 - length
         if code >> rest == prefix:

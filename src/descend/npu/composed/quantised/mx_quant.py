@@ -4,12 +4,13 @@
     scale = the least power of two >= max |x| / largest number                   scale_alg 1, for formats of 8 bits
     y     = x / scale, rounded to the format
 
-scale_alg 2, for float4_e2m1, is 0, but its exponent is one larger where max |x| / 2^exponent is above 1.5, or with
-dst_type_max 7 above 1.75, in bfloat16. With another dst_type_max it is 1, with that largest number.
+scale_alg 2 is for float4_e2m1 alone. Let max |x| in bfloat16 be m * 2^e, m from 1 to 2. The scale is that of
+scale_alg 0, or twice that: with dst_type_max 0 or 6 where m is above 1.5, with 7 where it is above 1.75. With any other
+dst_type_max the scale is that of scale_alg 1, and dst_type_max is the largest number.
 
-Scales are bytes, of float8_e8m0fnu: 2^(byte - 127), and 255 is NaN. Of a result [..., M, N] they are
-[..., M, N / 64, 2] along the last dimension, [..., M / 64, N, 2] along the one before, rounded up; a scale beyond the
-last block is 0. A block with an infinity or NaN has the scale NaN, and its numbers become 0.
+Scales are bytes, of float8_e8m0fnu: 2^(byte - 127), and 255 is NaN. They lie in pairs. Those along the last dimension
+of [..., M, N] are [..., M, N / 64, 2], those along the one before are [..., M / 64, N, 2], rounded up. A byte that
+belongs to no block is 0. A block with an infinity or NaN has the scale NaN, and its numbers become 0.
 
 Documents: aclnnDynamicMxQuantV3, DynamicMxQuantWithDualAxisV2, DynamicBlockMxQuant, GroupedDynamicMxQuantV2,
 AntiMxQuant.
@@ -97,7 +98,10 @@ def npu_dynamic_block_mx_quant(
     scale_alg: int = 0,
     dst_type_max: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``input`` quantised in blocks of 32 x 32. The scales are there twice, as of either of the last two dimensions."""
+    """``input`` quantised in blocks of 32 x 32; scales as along the last dimension, and scales as along the one before.
+
+    Both hold the same scales: the first that of a block for each of its rows, the second for each of its columns.
+    """
     operator = "npu_dynamic_block_mx_quant"
     to = _check(operator, "input", input, 2, dst_type, round_mode, scale_alg, dst_type_max)
     if scale_alg == 1 or dst_type_max not in (0.0, 6.0, 7.0):
@@ -166,7 +170,7 @@ def npu_anti_mx_quant(
 
 
 def along_last(operator: str, name: str, x: Tensor, number: Number, mode: str, alg: int) -> tuple[Tensor, Tensor]:
-    """``x``, which the operator has from its parameter ``name``, along its last dimension, and scales."""
+    """``x`` quantised along its last dimension, and the scales. ``name`` is what refusals call it."""
     if alg not in (0, 1):
         refuse(operator, "scale_alg", alg, "must be 0 or 1")
     to = _check(operator, name, x, 1, number, mode, alg, 0.0)
@@ -177,8 +181,9 @@ def along_last(operator: str, name: str, x: Tensor, number: Number, mode: str, a
 def along_last_two(
     operator: str, name: str, x: Tensor, number: Number, mode: str, alg: int, ends: list[int] | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `along_last`, and along the dimension before. ``ends``: there, blocks are within groups of rows [M, N].
+    """As `along_last`, and then the same along the dimension before.
 
+    ``ends`` are those of groups of rows of ``x`` [M, N]: along the rows a block is within a group.
     The scales of group g begin at the row (rows before it) / 64 + g, as those of `npu_grouped_dynamic_mx_quant`.
     """
     y, scales = along_last(operator, name, x, number, mode, alg)
@@ -247,10 +252,11 @@ class _Rule:
 
 
 _RECIPROCALS = torch.tensor([*(math.ldexp(1.0, 127 - byte) for byte in range(255)), math.nan], dtype=torch.float32)
+"""1 / scale, by the byte of the scale."""
 
 
 def _along(x: Tensor, axis: int, size: int, rule: _Rule) -> tuple[Tensor, Tensor]:
-    """Codes of the shape of ``x``, and scales."""
+    """Codes of the shape of ``x``, not packed, and the scales of blocks of ``size``."""
     whole = x.movedim(axis, -1)
     length = whole.shape[-1]
     if length % size:

@@ -49,9 +49,9 @@ def npu_gelu_quant(
     dst_type: Number = None,
     round_mode: str = "rint",
 ) -> tuple[Tensor, Tensor | None]:
-    """``self`` in ``dst_type``, and with quant_mode 'dynamic' a scale for each row. input_scale has 1 number, or N.
+    """GELU of ``self`` [..., N] in ``dst_type``, and with quant_mode 'dynamic' a scale for each row, else None.
 
-    Then ``input_offset`` counts for nothing.
+    ``input_scale`` and ``input_offset`` have 1 number, or N. With 'dynamic' ``input_offset`` has no effect.
     """
     operator = "npu_gelu_quant"
     check_dtype(operator, "input", self, *FLOATS_TO_32)
@@ -111,7 +111,10 @@ def npu_quant_matmul_gelu(
     bias: Tensor | None = None,
     approximate: str | None = "gelu_erf",
 ) -> Tensor:
-    """[..., M, N] of int8, or int4 packed in int32: bfloat16 if x2_scale or ``bias`` is, else float16."""
+    """[..., M, N] in bfloat16 if x2_scale or ``bias`` is, else in float16.
+
+    x1 [..., M, K] and x2 [..., K, N] are int8, or int4 packed in int32. x1_scale has 1 number or M, x2_scale 1 or N.
+    """
     operator = "npu_quant_matmul_gelu"
     approximate = "gelu_erf" if approximate is None else approximate
     check_choice(operator, "approximate", approximate, "gelu_erf", "gelu_tanh")
@@ -136,7 +139,7 @@ def npu_grouped_matmul_swiglu_quant(
     bias: Tensor | None = None,
     offset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """int8 [M, N / 2], a scale for each row, and 0. Of int8: ``x`` [M, K], ``weight`` [G, K, N].
+    """int8 [M, N / 2], a scale for each row, and a 0. ``x`` [M, K] and ``weight`` [G, K, N] are int8.
 
     ``group_list`` has the ends of G groups of rows, ``weight_scale`` is [G, N], ``x_scale`` [M]. Rows of no group
     are 0.
@@ -145,7 +148,7 @@ def npu_grouped_matmul_swiglu_quant(
     for name, given in (("bias", bias), ("offset", offset)):
         if given is not None:
             refuse(operator, name, "given", "must be None")
-    return *_grouped(operator, x, weight, group_list, weight_scale, x_scale, False), torch.zeros(())
+    return *_grouped_swiglu(operator, x, weight, group_list, weight_scale, x_scale, False), torch.zeros(())
 
 
 def npu_grouped_matmul_swiglu_quant_v2(
@@ -172,15 +175,16 @@ def npu_grouped_matmul_swiglu_quant_v2(
     for name, tensors in (("weight", weight), ("weight_scale", weight_scale)):
         if len(tensors) != 1:
             refuse(operator, name, f"{len(tensors)} tensors", "must be 1")
-    return _grouped(operator, x, weight[0], group_list, weight_scale[0], x_scale, group_list_type == 1)
+    return _grouped_swiglu(operator, x, weight[0], group_list, weight_scale[0], x_scale, group_list_type == 1)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _grouped(
+def _grouped_swiglu(
     operator: str, x: Tensor, weight: Tensor, group_list: Tensor, weight_scale: Tensor, x_scale: Tensor, sizes: bool
 ) -> tuple[Tensor, Tensor]:
+    """int8 [M, N / 2], and a scale for each row. ``sizes``: group_list has the sizes of groups, not their ends."""
     check_dtype(operator, "x", x, torch.int8)
     check_dtype(operator, "weight", weight, torch.int8)
     if x.dim() != 2:

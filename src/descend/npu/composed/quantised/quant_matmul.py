@@ -1,11 +1,13 @@
 """npu_quant_matmul: a product of quantised matrices, times their scales; and the product that is added to a tensor.
 
-    y = (x1 @ x2 + bias) * scale * pertoken_scale            bias int32; of float8 also without pertoken_scale
+    y = (x1 @ x2 + bias) * scale * pertoken_scale            a bias of int32; of float8 any bias where scale is
+                                                             int64, as float32 becomes without pertoken_scale
     y = x1 @ x2 * scale * pertoken_scale + bias              other biases
-    y = round(x1 @ x2 * scale + offset)                      int8
+    y = round(x1 @ x2 * scale + offset)                      results in int8
 
-With scales of blocks each block of K is multiplied, scaled and added (`scaled_products`). Documents:
-torch_npu.npu_quant_matmul, npu_add_quant_matmul_; aclnnQuantMatmulV5, QuantBatchMatmulInplaceAdd.
+Where scales are of blocks, the product of each block of K is scaled, and these are added up (`scaled_products`).
+
+Documents: torch_npu.npu_quant_matmul, npu_add_quant_matmul_; aclnnQuantMatmulV5, QuantBatchMatmulInplaceAdd.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def scaled(
 
 
 def _is_of_blocks(left_scale: Tensor | None, scale: Tensor, sizes: Sequence[int] | None) -> bool:
-    """Scales of two dimensions. Those of one block along K are of rows and columns, if no sizes are given."""
+    """Whether scales are of blocks: they have two dimensions. With one block along K they are so if sizes are given."""
     if left_scale is None or left_scale.dim() < 2 or scale.dim() < 2:
         return False
     return bool(sizes and any(sizes)) or left_scale.shape[-1] > 1 or scale.shape[-2] > 1
@@ -100,6 +102,7 @@ def _whole(
     operator: str, left: Factor, right: Factor, scale: Tensor, left_scale: Tensor | None, bias: Tensor | None,
     to: torch.dtype, offset: Tensor | None,
 ) -> Tensor:  # fmt: skip
+    """As `scaled`, with scales of rows, columns or everything."""
     y = product(operator, left, right)
     if bias is not None and bias.dtype == torch.int32:
         y, bias = _plus(operator, y, bias), None
@@ -133,6 +136,7 @@ def _plus(operator: str, y: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _rounded(operator: str, y: Tensor, offset: Tensor | None, to: torch.dtype) -> Tensor:
+    """y in a floating dtype, or y + offset in int8."""
     if to == torch.int32:
         refuse(operator, "output_dtype", to, "needs integers whose scales are not of blocks")
     if to != torch.int8:

@@ -7,8 +7,9 @@
                as npu_dynamic_mx_quant, of y in the dtype of x                           ..._dynamic_mx_quant
     dx = rstd * (dy * gamma - x * rstd * mean(dy * gamma * x * rstd)), quantised         _npu_rms_norm_backward_quant
 
-All is computed in float32, and rounded to a format once. rstd is given always. torch_npu's page of npu_rms_norm_quant
-multiplies by the scale; aclnnRmsNormQuant, which it calls, divides.
+All is computed in float32, and rounded to a format once. Results named rstd are 1 / sqrt(mean(x^2) + epsilon), whether
+a program asks for them or not. torch_npu's page of npu_rms_norm_quant multiplies by the scale; aclnnRmsNormQuant, which
+it calls, divides. So it is done here.
 
 Documents: aclnnRmsNormQuant; torch_npu.npu_add_rms_norm_quant, npu_add_rms_norm_dynamic_quant; aclnnRmsNormQuantV3,
 AddRmsNormQuantV2, AddRmsNormDynamicQuantV2, RmsNormDynamicMxQuant, AddRmsNormDynamicMxQuant, RmsNormGradQuant.
@@ -53,7 +54,7 @@ def npu_rms_norm_quant(
     *,
     dst_dtype: Number = None,
 ) -> Tensor:
-    """``x`` in ``dst_dtype``. gamma and beta are [N] or [1, N], scale and offset have one number."""
+    """The norm of ``x`` in ``dst_dtype``. gamma and beta are [N] or [1, N], scale and offset have one number, or N."""
     operator = "npu_rms_norm_quant"
     _check_not_empty(operator, x)
     y, _ = _normed(operator, x, gamma, beta, epsilon)
@@ -72,7 +73,7 @@ def npu_rms_norm_quant_v2(
     div_mode: bool = True,
     dst_dtype: Number = None,
 ) -> tuple[Tensor, Tensor]:
-    """``x`` in ``dst_dtype``, and rstd [..., 1] in float32. scale and offset have one number, or N."""
+    """The norm of ``x`` in ``dst_dtype``, and rstd [..., 1] in float32. scale and offset have one number, or N."""
     operator = "npu_rms_norm_quant_v2"
     _check_not_empty(operator, x)
     y, rstd = _normed(operator, x, gamma, beta, epsilon)
@@ -95,7 +96,7 @@ def npu_add_rms_norm_quant(
     div_mode: bool = True,
     dst_type: Number = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The norm quantised by scales1, and by scales2; and x1 + x2. Without scales2 the second result is 0."""
+    """The norm of x1 + x2 quantised by scales1, and by scales2; and x1 + x2. Without scales2 the second result is 0."""
     operator = "npu_add_rms_norm_quant"
     if axis != -1:
         refuse(operator, "axis", axis, "must be -1")
@@ -124,10 +125,10 @@ def npu_add_rms_norm_dynamic_quant(
     output_mask: Sequence[bool] | None = None,
     y_dtype: Number = None,
 ) -> tuple[Tensor, ...]:
-    """y1, y2, x1 + x2, and the scales of the rows of y1 and y2.
+    """y1, y2, x1 + x2, and the scales of the rows of y1 and y2: norms of x1 + x2, each times its smooth scale [N].
 
-    ``output_mask`` says which of y1 and y2 there are. Without it there is y2 if both smooth scales are given. Those
-    that are not there have no numbers.
+    ``output_mask`` says whether y1 and y2 are wanted. Without it y1 is, and y2 if both smooth scales are given. A
+    result that is not wanted has no numbers.
     """
     operator = "npu_add_rms_norm_dynamic_quant"
     smooth = (smooth_scale1, smooth_scale2)
@@ -168,7 +169,7 @@ def npu_rms_norm_dynamic_mx_quant(
     round_mode: str = "rint",
     dst_type: Number = 296,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``x`` in an MX format, its scales, and rstd [..., 1]."""
+    """The norm of ``x`` in an MX format, its scales, and rstd [..., 1] in float32."""
     operator = "npu_rms_norm_dynamic_mx_quant"
     check_dtype(operator, "x", x, *HALVES)
     y, rstd = _normed(operator, x, gamma, beta, epsilon)
@@ -186,7 +187,7 @@ def npu_add_rms_norm_dynamic_mx_quant(
     round_mode: str = "rint",
     dst_type: Number = 296,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The norm of x1 + x2 in an MX format, x1 + x2, the scales, and rstd [..., 1]."""
+    """The norm of x1 + x2 in an MX format, x1 + x2, the scales, and rstd [..., 1] in float32."""
     operator = "npu_add_rms_norm_dynamic_mx_quant"
     check_dtype(operator, "x1", x1, *HALVES)
     total = _total(operator, x1, x2)
@@ -263,7 +264,7 @@ def _normed(operator: str, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilo
 
 
 def _format(operator: str, name: str, number: Number, x: Tensor) -> Format:
-    """The format that is asked for, int8 by default. Rows of int4 must fill the int32 that they are packed in."""
+    """The format that ``number`` names, by default int8. Rows of int4 must fill the int32 that they are packed in."""
     if number is None:
         return INT8
     number = torch.quint4x2 if number == NUMBER_OF_INT4 else number

@@ -1,10 +1,11 @@
 """SwiGLU whose result is quantised, also of integers that a product left, and its gradient in MX formats.
 
-    act = gate * sigmoid(gate) * up         gate and up are halves of x; which is gate says activate_left
+    act = gate * sigmoid(gate) * up         gate and up are halves of x; with activate_left the left one is the gate
     npu_swiglu_quant          y = act * smooth_scales + offsets, or with quant_mode 1 y = act * smooth_scales * scale,
                               scale = largest / max |act * smooth_scales| of a row
-    npu_dequant_swiglu_quant  of x * weight_scale * activation_scale; y = act / quant_scale + quant_offset, or with
-                              quant_mode 1 y = act * quant_scale / scale,  scale = max |act * quant_scale| / largest
+    npu_dequant_swiglu_quant  x = x * weight_scale * activation_scale before; y = act / quant_scale + quant_offset, or
+                              with quant_mode 1 y = act * quant_scale / scale,
+                              scale = max |act * quant_scale| / largest of a row
     ..._mx_quant              as npu_dynamic_mx_quant, of act in the dtype of x
     npu_swiglu_group_quant    y = act * weight * scale in hifloat8, or with quant_mode 3 y = act * weight / scale,
                               scale = max |act * weight| of a group / dst_type_max
@@ -56,7 +57,7 @@ def npu_swiglu_quant(
     group_list_type: int = 0,
     dst_type: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """``x`` [..., 2 N] as int8, or int4 packed in int8, and with quant_mode 1 a factor for each row.
+    """SwiGLU of ``x`` [..., 2 N] as int8, or int4 packed in int8, and with quant_mode 1 a factor for each row, else 0.
 
     smooth_scales and offsets are [G, N] or [G]. ``group_index`` has the ends of G groups of rows, or with
     group_list_type 1 their sizes.
@@ -105,14 +106,15 @@ def npu_dequant_swiglu_quant(
     glu_alpha: float = 1.702,
     glu_bias: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """``x`` [..., 2 H], int32 or 16 bits, in ``dst_type``, and with quant_mode 1 a scale for each row.
+    """SwiGLU of ``x`` [..., 2 H], int32 or 16 bits, in ``dst_type``; with quant_mode 1 a scale for each row, else 0.
 
     weight_scale and bias are [G, 2 H], quant_scale and quant_offset [G, H] or [G], activation_scale has a number for
     each row. ``group_index`` has the sizes of G groups of rows. Integers are added to a bias of int32 before they are
     scaled, others after it.
 
-    swiglu_mode 1: gate and up are the even and the odd columns; 2: they are halves. Both compute
-    min(gate, clamp_limit), up between -clamp_limit and clamp_limit, gate * sigmoid(glu_alpha * gate) * (up + glu_bias).
+    swiglu_mode 1 takes the even columns as gate and the odd ones as up, swiglu_mode 2 the halves. Both first cut gate
+    off above clamp_limit, and up outside -clamp_limit to clamp_limit. Then
+    act = gate * sigmoid(glu_alpha * gate) * (up + glu_bias).
     """
     operator = "npu_dequant_swiglu_quant"
     check_dtype(operator, "x", x, torch.int32, torch.float16, torch.bfloat16)
@@ -170,7 +172,10 @@ def npu_swiglu_mx_quant(
     scale_alg: int = 0,
     max_dtype_value: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """``x`` in an MX format along the last dimension, and scales."""
+    """SwiGLU of ``x`` in an MX format along the last dimension, and scales.
+
+    clamp_limit, glu_alpha, glu_bias and group_mode have no effect: swiglu_mode 1 and group_index are refused.
+    """
     operator = "npu_swiglu_mx_quant"
     check_dtype(operator, "x", x, *HALVES)
     for name, given in (("activate_dim", activate_dim), ("axis", axis)):
@@ -195,7 +200,7 @@ def npu_swiglu_mx_quant_with_dual_axis(
     dst_type: Number = 24,
     dst_type_max: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``x`` in an MX format along the last dimension, with its scales, and along the one before, with its scales.
+    """SwiGLU of ``x`` in an MX format along the last dimension and along the one before, each with its scales.
 
     ``group_index`` has the ends of groups of rows. Along the rows, a block is within a group.
     """
@@ -243,11 +248,12 @@ def npu_swiglu_group_quant(
     dst_type_max: float = 15.0,
     output_origin: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``x`` [..., 2 N] in hifloat8; with quant_mode 3 a scale for each group; with output_origin act * weight.
+    """SwiGLU of ``x`` [..., 2 N] in hifloat8; scales of groups with quant_mode 3; act * weight with output_origin.
 
     ``weight`` has a number for each row, ``group_index`` the sizes of groups of rows, and ``scale``, for quant_mode 2,
-    a factor for each group. Left of a clamp_limit above 0 the left half is at most that, the right one within it.
-    torch_npu gives no memory for results of quant_mode 0 and 1.
+    a factor for each group. A clamp_limit above 0 cuts the left half off above it, and the right half outside
+    -clamp_limit to clamp_limit. block_size and round_scale have no effect. quant_mode 0 and 1 are refused: torch_npu
+    gives no memory for their results.
     """
     operator = "npu_swiglu_group_quant"
     check_dtype(operator, "x", x, *FLOATS_TO_32)
@@ -327,11 +333,13 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def _gradients(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of gate and up, from that of `swiglu`."""
     sigmoid = torch.sigmoid(gate)
     return dy * up * sigmoid * (1 + gate * (1 - sigmoid)), dy * gate * sigmoid
 
 
 def _clamped(gate: Tensor, up: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    """gate cut off above a limit that is positive, and up outside -limit to limit."""
     return (gate.clamp(max=limit), up.clamp(-limit, limit)) if limit > 0 else (gate, up)
 
 
@@ -370,6 +378,7 @@ class _Groups:
 
 
 def _ends(operator: str, index: Tensor | None, x: Tensor) -> list[int] | None:
+    """Where groups of rows of ``x`` end, if there are groups; x must then be a matrix."""
     if index is None:
         return None
     if x.dim() != 2:
@@ -378,6 +387,7 @@ def _ends(operator: str, index: Tensor | None, x: Tensor) -> list[int] | None:
 
 
 def _each_row(operator: str, name: str, numbers: Tensor, rows: int) -> Tensor:
+    """A number for each row, in float32 [rows, 1]."""
     check_dtype(operator, name, numbers, *FLOATS_TO_32)
     if numbers.numel() != rows:
         refuse(operator, name, f"of shape {list(numbers.shape)}", f"must have a number for each of {rows} rows")
@@ -388,6 +398,7 @@ def _dequantised(
     operator: str, x: Tensor, weight_scale: Tensor | None, activation_scale: Tensor | None, bias: Tensor | None,
     groups: _Groups,
 ) -> Tensor:  # fmt: skip
+    """x * weight_scale * activation_scale + bias in float32; a bias of int32 is added to x first."""
     if x.dtype != torch.int32:
         for name, given in (("weight_scale", weight_scale), ("activation_scale", activation_scale), ("bias", bias)):
             if given is not None:

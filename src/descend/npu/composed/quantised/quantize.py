@@ -90,7 +90,7 @@ def npu_dynamic_block_quant(
     col_block_size: int = 128,
     dst_type_max: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """[M, N] or [B, M, N], quantised in blocks, and a scale for each, at most 1 / min_scale.
+    """``x`` [M, N] or [B, M, N], quantised in blocks, and a scale for each block, at most 1 / min_scale.
 
     Infinities and NaN do not count for a scale.
     """
@@ -266,6 +266,7 @@ def _smoothed(
 
 
 def _one_a_group(numbers: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Scales without the dimensions that share one; one scale of all is [1]."""
     return numbers.squeeze(dims[0]) if len(dims) == 1 else numbers.reshape(1)
 
 

@@ -1,6 +1,7 @@
 """Products of quantised matrices and their scales, for npu_quant_matmul, npu_grouped_matmul and those that add to them.
 
-Products of integers are exact, in int32; others are added up in float32. Then they are float32, times the scales:
+Products of integers are exact, in int32. Those of other formats are added up in float32. Scales are multiplied in
+afterwards, in float32:
 
 | kind | scale of the left factor [M, K] | scale of the right factor [K, N] |
 | --- | --- | --- |

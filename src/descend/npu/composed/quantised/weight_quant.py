@@ -82,7 +82,7 @@ def npu_convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int = 0) -> Te
 
 
 def _of_weight(operator: str, name: str, numbers: Tensor, k: int, n: int, group: int) -> Tensor:
-    """Numbers in float32 that broadcast to [K, N]."""
+    """Scales or offsets of a weight [K, N], in float32, of a shape that broadcasts to it."""
     if numbers.numel() == 1:
         return numbers.float().reshape(())
     if group:

@@ -23,9 +23,10 @@ BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: 
 def npu_hans_encode_out(
     input: Tensor, statistic: bool = False, reshuff: bool = False, *, out: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """``out``: pdf, int32 [256], and mantissa, fixed and var, in the dtype of ``input``, of enough elements.
+    """Takes ``input`` apart, into ``out``: pdf, int32 [256], and mantissa, fixed and var, in the dtype of ``input``.
 
-    With ``statistic`` pdf gets how often each exponent occurs.
+    mantissa must have a byte less than input for each number; fixed and var together a byte for each. With
+    ``statistic`` pdf gets how often each exponent occurs, else it stays as it is. ``reshuff`` changes nothing here.
     """
     operator = "npu_hans_encode"
     check_dtype(operator, "input", input, *BITS)
@@ -69,13 +70,15 @@ def npu_hans_decode_out(
 
 
 def _apart(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The bytes of exponents, and of the rest. The sign is the lowest bit of a rest."""
+    """The bytes of exponents, and those of the rest."""
     bits = numbers.view(BITS[numbers.dtype])
+    # Turned by one bit the sign is the lowest bit, and the exponent begins where the highest byte does.
     parts = (bits << 1 | (bits < 0)).view(torch.uint8).view(-1, numbers.element_size())
     return parts[:, -1], parts[:, :-1].reshape(-1)
 
 
 def _joined(exponents: Tensor, rest: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers that `_apart` took apart."""
     size = dtype.itemsize
     turned = torch.cat((rest.view(-1, size - 1), exponents.unsqueeze(-1)), -1).view(-1).view(BITS[dtype])
     without_sign = turned >> 1 & torch.iinfo(BITS[dtype]).max
@@ -103,11 +106,11 @@ def _bytes(operator: str, numbers: Tensor, **tensors: Tensor) -> Tensor:
 
 
 def _check_room(operator: str, numbers: Tensor, rest: Tensor, fixed: Tensor, var: Tensor) -> None:
+    """Refuses bytes that are too few for these numbers."""
     count, size = numbers.numel(), numbers.element_size()
     if rest.numel() < count * (size - 1):
-        refuse(
-            operator, "mantissa", f"{rest.numel()} bytes", f"must have {count * (size - 1)}, {size - 1} for each number"
-        )
+        rule = f"must have {count * (size - 1)}, {size - 1} for each number"
+        refuse(operator, "mantissa", f"{rest.numel()} bytes", rule)
     if fixed.numel() + var.numel() < count:
         given = f"{fixed.numel()} and {var.numel()} bytes"
         refuse(operator, "fixed and var", given, f"must have {count} together, 1 for each number")

@@ -22,7 +22,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """PyTorch's, but x itself for large x: PyTorch's gelu of infinity is NaN where it computes vectors of float32."""
+    """PyTorch's gelu, but x itself above 16: of infinity PyTorch gives NaN where it computes vectors of float32."""
     return torch.where(x > 16, x, functional.gelu(x, approximate=approximate))
 
 

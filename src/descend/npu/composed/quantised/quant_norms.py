@@ -54,7 +54,7 @@ def npu_rms_norm_quant(
     *,
     dst_dtype: Number = None,
 ) -> Tensor:
-    """The norm of ``x`` in ``dst_dtype``. gamma and beta are [N] or [1, N], scale and offset have one number, or N."""
+    """The norm of ``x`` in ``dst_dtype``. gamma and beta are [N] or [1, N], scale and offset have one number."""
     operator = "npu_rms_norm_quant"
     _check_not_empty(operator, x)
     y, _ = _normed(operator, x, gamma, beta, epsilon)
@@ -278,7 +278,7 @@ def _quantised(
     operator: str, y: Tensor, scale: Tensor, offset: Tensor | None, divide: bool, to: Format,
     shape: Sequence[int] | None, scale_name: str = "scale", offset_name: str = "offset",
 ) -> Tensor:  # fmt: skip
-    """y / scale + offset in a format, or y * scale + offset. Both have one number, or the shape of gamma, ``shape``."""
+    """y / scale + offset in a format, or y * scale + offset. scale and offset have 1 number, or gamma's ``shape``."""
     check_dtype(operator, scale_name, scale, *FLOATS_TO_32)
     if offset is not None:
         check_dtype(operator, offset_name, offset, *FLOATS_TO_32, torch.int32, torch.int8)

@@ -58,18 +58,19 @@ class Options(NamedTuple):
     wants_lse: bool = False
 
 
-NOT_SERVED = (
+OF_QUANTISATION = (
     *("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2", "antiquant_scale"),
     *("antiquant_offset", "key_antiquant_scale", "key_antiquant_offset", "value_antiquant_scale"),
     *("value_antiquant_offset", "key_rope_antiquant_scale", "deq_scale1", "deq_scale2", "dequant_scale_query"),
     *("dequant_scale_key", "dequant_offset_key", "dequant_scale_value", "dequant_offset_value"),
     *("dequant_scale_key_rope", "quant_scale_out", "quant_offset_out", "quant_scale_p", "out_dtype"),
 )
-"""Parameters of quantised calls."""
-ALSO_NOT = (
+"""Parameters of quantised calls, which are refused."""
+OTHERS_REFUSED = (
     *("padding_mask", "query_padding_size", "kv_padding_size", "key_shared_prefix", "value_shared_prefix"),
     "actual_shared_prefix_len",
 )
+"""Other parameters that are refused."""
 
 
 def npu_fused_infer_attention_score(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
@@ -118,8 +119,8 @@ COMMON = {
 
 
 def _options(operator: str, given: dict[str, Any], names: dict[str, str]) -> Options:
-    refuse_quantised(operator, **{name: given.get(name) for name in NOT_SERVED})
-    for name in ALSO_NOT:
+    refuse_quantised(operator, **{name: given.get(name) for name in OF_QUANTISATION})
+    for name in OTHERS_REFUSED:
         if given.get(name) is not None:
             refuse(operator, name, "given", "must be None: it is not served")
     known: dict[str, Any] = {"heads": 1, "key_heads": 0, "scale": 1.0, "layout": "BSH"}

@@ -34,7 +34,11 @@ def in_order(operator: str, name: str, pages: Tensor, block_table: Tensor | None
 
 
 def spans(operator: str, name: str, tensor: Tensor, layout: str, lengths: Lengths, ends: bool = False) -> list[slice]:
-    """The rows of each sequence. ``ends``: in BSND, too, the numbers are sums. They have to be those of whole ones."""
+    """The rows of each sequence.
+
+    ``lengths`` has the ends of the sequences in TND, in BSND how many rows of each count. With ``ends`` it has ends, or
+    whole lengths, in BSND, too, and all rows must count.
+    """
     if isinstance(lengths, Tensor):
         check_lengths(operator, name, lengths)
         lengths = lengths.tolist()

@@ -1,8 +1,8 @@
 // Replays inputs of the fuzzer, without libFuzzer:
 // replay [--threads N] [--variations N | --seconds N] [--counts] FOLDER... With threads all of them make calls at once,
 // each with the inputs in an order of its own. Variations are made of the inputs at random and follow no branches, but
-// without sanitizers they are many times as fast. Each thread makes its share of them, or makes them for so long. One
-// that is answered wrongly is written to the file replay-found. --counts says how many calls of each operator were
+// without sanitizers they are many times as fast. Each thread makes its share of the N, or makes them for N seconds.
+// One that is answered wrongly is written to the file replay-found. --counts says how many calls of each operator were
 // compared with the reference, and fails if there is an operator of which none was.
 #include <fcntl.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 # stored past the caches has left. (Those of bytes are let be: the compiler has them where code is not expected to run.)
 # A memcpy() of fewer bytes than the compiler knows a bound of is a loop over them, of up to 255 turns.
 # Rows that are computed anew in double (exact_*) are let be, too: there are few, and each takes long by itself. So is
-# kept_room(), which only long rows call, and once for many.
+# kept_room(): only long rows call it, once for all rows of a thread.
 set -eu
 command -v objdump >/dev/null || exit 77
 calls=$(objdump -dr --no-show-raw-insn "$1" | c++filt | awk '

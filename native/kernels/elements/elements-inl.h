@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace descend::kernels::HWY_NAMESPACE {
 
 // Elements that are computed at a time where they are copied before or after: all streams stay in a first-level cache.
-// A little more than that is not cut.
+// What would be left over, of up to 128 elements, is computed with the last of them.
 inline constexpr int64_t kBatchElements = 1024;
 inline constexpr int64_t kMostOfBatch = kBatchElements + 128;
 

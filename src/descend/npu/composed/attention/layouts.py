@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from descend.npu.composed.arithmetic import FLOATS, INTEGERS, check_within
+from descend.npu.composed.arithmetic import INTEGERS, check_float, check_within
 from descend.npu.composed.refusal import refuse
 
 LAYOUTS = {"BSH": "BSND", "SBH": "SBND", "BSND": "BSND", "BNSD": "BNSD", "TND": "TND"}
@@ -99,8 +99,7 @@ def sizes_of(operator: str, query: Tensor, key: Tensor, value: Tensor, head_num:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != len(layout):
             refuse(operator, name, f"of shape {list(tensor.shape)}", f"must have {len(layout)} dimensions in {layout}")
-        if tensor.dtype not in FLOATS:
-            refuse(operator, name, tensor.dtype, "must be float16, bfloat16, float32 or float64")
+        check_float(operator, **{name: tensor})
         if tensor.dtype != query.dtype:
             refuse(operator, name, tensor.dtype, f"must have the dtype of query, which is {query.dtype}")
     width = query.shape[-1]

@@ -61,14 +61,15 @@ def npu_gelu_quant(
     check_choice(operator, "round_mode", round_mode, "round" if to is HIF8 else "rint")
     if not self.dim() or not self.shape[-1]:
         refuse(operator, "input", f"of shape {list(self.shape)}", "must have a number in each row")
-    y = gelu(self.float(), approximate)
     for name, given in (("input_scale", input_scale), ("input_offset", input_offset)):
-        if given is not None:
-            check_dtype(operator, name, given, *FLOATS_TO_32)
-        if given is not None and list(given.shape) not in ([1], [self.shape[-1]]):
+        if given is None:
+            continue
+        check_dtype(operator, name, given, *FLOATS_TO_32)
+        if list(given.shape) not in ([1], [self.shape[-1]]):
             refuse(operator, name, f"of shape {list(given.shape)}", f"must have 1 number, or {self.shape[-1]}")
     if quant_mode == "static" and input_scale is None:
         refuse(operator, "input_scale", None, "must be given with quant_mode 'static'")
+    y = gelu(self.float(), approximate)
     if input_scale is not None:
         y = y * input_scale.float()
     if quant_mode == "static":

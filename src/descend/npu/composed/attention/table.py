@@ -31,6 +31,16 @@ ATTENTION: Section = (
         "npu_fusion_attention_grad_v3",
     ),
     row(
+        "npu_quant_fusion_attention",
+        "attention.quant_attention",
+        "matrix products and softmax in float32, a few rows at a time; weights and their gradients are rounded to "
+        "hifloat8, results once to bfloat16",
+        "formats other than hifloat8; layouts other than BSND; fewer heads of key than of query",
+        kernels=("npu_quant_fusion_attention", "npu_quant_fusion_attention_backward"),
+        gradient="none: programs call npu_quant_fusion_attention_backward",
+        documents=("aclnnQuantFlashAttentionScore", "aclnnQuantFlashAttentionScoreGrad"),
+    ),
+    row(
         "npu_ring_attention_update",
         "attention.pieces",
         "sums and products in float32, the result rounded once",

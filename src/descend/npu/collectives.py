@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -54,7 +58,11 @@ def install() -> None:
     backend.backend_capability["hccl"] = ["npu", "cpu"]
     _without_groups_of_calls()
     _without_splits()
+    _destroying()
     _futures_of_the_device()
+
+
+_lent: set[int] = set()  # what gloo has not yet let go of
 
 
 class _Lent:
@@ -66,9 +74,11 @@ class _Lent:
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage
+        _lent.add(id(self))
 
     def __del__(self) -> None:
         _enter_device(self._storage)
+        _lent.discard(id(self))
 
 
 def _enter_device(storage: torch.UntypedStorage) -> None:
@@ -213,10 +223,12 @@ def _divided(value: Any, count: int, in_place: bool) -> Any:
     return [_divided(each, count, in_place) for each in value]
 
 
+_groups: list[Any] = []  # that are not destroyed: PyTorch keeps the C++ part of a group alone
+
+
 def _creator() -> Callable[[Any, Any], Any]:
     """What makes a group of gloo for one of hccl, whose own options say nothing to gloo."""
     c10d: Any = distributed.distributed_c10d
-    groups: list[Any] = []  # PyTorch keeps the C++ part of a group alone
 
     class Gloo(torch._C._distributed_c10d.ProcessGroupGloo):
         """torch_npu's functions in Python call methods of a group, and not the dispatcher's operators."""
@@ -255,10 +267,45 @@ def _creator() -> Callable[[Any, Any], Any]:
     def create(given: Any, options: Any) -> Any:
         group = Gloo(given.store, given.group_rank, given.group_size, timeout=given.timeout)
         group.group_name = given.group_id
-        groups.append(group)
+        _groups.append(group)
+        atexit.unregister(_let_threads_end)
+        atexit.register(_let_threads_end)
         return group
 
     return create
+
+
+def _destroying() -> None:
+    """Has a group that is destroyed end its threads and close its connections, as gloo's own do."""
+    module: Any = distributed.distributed_c10d
+    destroy = module.destroy_process_group
+
+    def destroy_process_group(group: Any = None) -> None:
+        destroy(group)
+        kept = {*module._world.pg_names.values()}
+        _groups[:] = [each for each in _groups if each.group_name in kept]
+
+    for namespace in (distributed, module):
+        setattr(namespace, "destroy_process_group", destroy_process_group)  # noqa: B010
+
+
+def _let_threads_end() -> None:
+    """Before Python ends: has threads of gloo let go of tensors, which takes Python's lock.
+
+    Python ends a thread that asks for its lock later, and C++ then ends the process: "terminate called". A thread that
+    is letting go is waited for a second at most. A tensor that nobody lets go of is waited for a tenth: the program may
+    keep it.
+    """
+    begin = time.monotonic()
+    while _lent and time.monotonic() < begin + (1 if _in_threads() else 0.1):
+        time.sleep(0.01)
+
+
+def _in_threads() -> bool:
+    """Whether a thread that Python did not start runs Python."""
+    dummy = threading._DummyThread  # of a thread that Python did not start
+    known = {each.ident for each in threading.enumerate() if type(each) is not dummy}
+    return not sys._current_frames().keys() <= known
 
 
 def _between_devices() -> None:

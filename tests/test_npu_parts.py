@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from descend.npu.composed.attention import pieces  # noqa: E402
 from descend.npu.composed.layers import fused_norms  # noqa: E402
-from descend.npu.composed.tensors import regions, sampling, scatters  # noqa: E402
+from descend.npu.composed.tensors import paged, regions, sampling, scatters  # noqa: E402
 from test_npu_composed import FLOATS, near, refused  # noqa: E402
 
 Tensor = Any
@@ -99,6 +99,80 @@ def test_scatter_into_pages(form: str, index: Any) -> None:
     assert scatters.npu_scatter_pa_kv_cache(key, value, *pages, slots, cache_mode=mode) is None
     assert torch.equal(pages[0], wanted[0])
     assert torch.equal(pages[1], wanted[1])
+
+
+def test_scatter_keys_alone() -> None:
+    key, pages, slots = torch.randn(5, 2, 4), torch.randn(3, 6, 2, 4), torch.tensor([17, 0, -1, 7, 8])
+    wanted = pages.clone()
+    scatters.npu_scatter_pa_kv_cache(key, key, wanted, wanted, slots, cache_mode="Norm")
+    assert scatters.npu_scatter_pa_cache(key, slots, key_cache=pages) is pages
+    assert torch.equal(pages, wanted)
+    for name in ("compress_lens", "compress_seq_offsets", "seq_lens"):
+        given: Any = {name: slots}
+        message = f"npu_scatter_pa_cache: {name} is given, but must be None"
+        refused(message, scatters.npu_scatter_pa_cache, key, slots, key_cache=pages, **given)
+
+
+@pytest.mark.parametrize("form", ["NZ", "rows"])
+@pytest.mark.parametrize("are_ends", [False, True])
+@pytest.mark.parametrize("offsets", [None, [0, 5, 2, 6]])
+@pytest.mark.parametrize("index", INTEGERS, ids=str)
+@pytest.mark.parametrize("tokens", [9, 13, 15])
+def test_gather_from_pages(form: str, are_ends: bool, offsets: Any, index: Any, tokens: int) -> None:
+    """Sequences of 4, 0, 7 and 2 rows, from pages of 3; some pages are not there, and some sequences have too few."""
+    caches = [torch.randn((4, 2 * d // 4, 3, 4) if form == "NZ" else (4, 3, 2, d)) for d in (4, 8)]
+    tables = torch.tensor([[1, 3], [0, 0], [2, -1], [4, 3]]).to(index)
+    counts = [4, 0, 7, 2]
+    lengths = torch.tensor([0, 4, 4, 11, 13] if are_ends else counts).to(index)
+    key, value = torch.randn(tokens, 2, 4), torch.randn(tokens, 2, 8)
+    wanted = [key.clone(), value.clone()]
+    row = 0
+    for sequence, count in enumerate(counts):
+        for j in range(count):
+            place = (0 if offsets is None else offsets[sequence] // 3) + j // 3
+            page = int(tables[sequence, place]) if place < 2 else -1
+            for cache, rows in zip(caches, wanted, strict=True):
+                if row < tokens:
+                    rows[row] = 0
+                    if 0 <= page < 4:
+                        found = cache[page, :, j % 3] if form == "NZ" else cache[page, j % 3]
+                        rows[row] = found.reshape(2, -1)
+            row += 1
+    before = [key.clone(), value.clone()]
+    options: Any = {
+        "seq_offset": None if offsets is None else torch.tensor(offsets).to(index), "is_seq_lens_cumsum": are_ends
+    }  # fmt: skip
+    got = paged.npu_gather_pa_kv_cache_functional(*caches, tables, lengths, key, value, **options)
+    for one, other, given, old in zip(got, wanted, (key, value), before, strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(given, old)
+    assert paged.npu_gather_pa_kv_cache(*caches, tables, lengths, key, value, **options) is None
+    assert torch.equal(key, wanted[0])
+    assert torch.equal(value, wanted[1])
+
+
+def test_gather_refusals() -> None:
+    cache, table, rows = torch.randn(4, 3, 2, 4), torch.zeros(2, 2).int(), torch.randn(5, 2, 4)
+    lengths = torch.tensor([2, 3]).int()
+
+    def refusal(sentence: str, **changed: Any) -> None:
+        given: Any = {
+            "key_cache": cache, "value_cache": cache, "block_tables": table, "seq_lens": lengths, "key": rows,
+            "value": rows,
+        }  # fmt: skip
+        before = rows.clone()
+        refused(f"npu_gather_pa_kv_cache: {sentence}", paged.npu_gather_pa_kv_cache, **{**given, **changed})
+        assert torch.equal(rows, before)
+
+    refusal("key_cache is torch.float64, but must be float32", key_cache=cache.double())
+    refusal("value_cache is of shape [4, 3, 2, 3], but must hold 2 * 4 numbers", value_cache=cache[..., :3])
+    refusal("key is of shape [5, 8], its cache [4, 3, 2, 4], but must have 3 dimensions", key=rows.flatten(1))
+    refusal("seq_lens is of shape [2], but must have that of", is_seq_lens_cumsum=True)
+    refusal("seq_lens is [2, -1], but must not be negative", seq_lens=torch.tensor([2, -1]).int())
+    refusal("seq_offset is [0, -1], but must not be", seq_offset=torch.tensor([0, -2]).int())
+    refusal("block_tables is torch.float32, but must be int32 or int64", block_tables=table.float())
+    refusal("block_tables is of shape [2], but must have 2 dimensions", block_tables=table[0])
+    refusal("value or value_cache is unlike key or key_cache", value=rows[:4])
 
 
 def test_indexing() -> None:
@@ -343,6 +417,12 @@ def test_on_the_device() -> None:
         cache_mode="Norm",
     )
     assert pages.nonzero()[:, :2].tolist() == [[1, 1]] * 4
+    more = npu.npu_scatter_pa_cache(torch.ones(1, 1, 4).npu(), torch.tensor([0]).npu(), key_cache=pages)
+    assert pages.nonzero()[:, :2].tolist() == [[0, 0]] * 4 + [[1, 1]] * 4
+    assert torch.equal(more, pages)
+    tables, lengths, read = torch.tensor([[1, 0]]).npu(), torch.tensor([4]).npu(), torch.zeros(4, 1, 4).npu()
+    npu.npu_gather_pa_kv_cache(pages, pages, tables, lengths, read, read.clone())
+    assert torch.equal(read, torch.cat((pages[1], pages[0, :1])))
     assert torch.equal(npu.npu_indexing(plain, [0, 0], [2, 2], [1, 1]), plain[:2, :2])
     packed = npu.npu_sign_bits_pack(plain.flatten(), 1)
     signs = npu.npu_sign_bits_unpack(packed.flatten(), 1, torch.float32).flatten()[:20]

@@ -43,6 +43,18 @@ PRODUCTS: Section = (
         "x3 without 'add' or 'mul'; a bias with gelu",
         documents=("aclnnFusedMatmul",),
     ),
+    row(
+        "npu_transpose_batchmatmul",
+        "products.transpose_batchmatmul",
+        "a matrix product in float32, rounded once",
+        "a bias; scale with another dtype than float16",
+    ),
+    row(
+        "npu_transpose_quant_batchmatmul",
+        "products.transpose_batchmatmul",
+        "as npu_quant_matmul",
+        "a bias; other formats than float8 and hifloat8; batch_split_factor",
+    ),
 )
 
 WITH_A_COLLECTIVE: Section = (

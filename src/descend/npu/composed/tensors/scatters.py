@@ -5,8 +5,10 @@
     npu_gather_sparse_index: input[index]
     _npu_index_add:          input[index[i]] += alpha * source[i]
     npu_scatter_pa_kv_cache: row slot_mapping[t] of the pages = key[t]; negative slots are left out
+    npu_scatter_pa_cache:    the same of keys alone
 
-Documents: torch_npu.npu_scatter_nd_update, scatter_update, npu_gather_sparse_index, npu_scatter_pa_kv_cache.
+Documents: torch_npu.npu_scatter_nd_update, scatter_update, npu_gather_sparse_index, npu_scatter_pa_kv_cache;
+op-plugin's test_npu_scatter_pa_cache.py.
 """
 
 from __future__ import annotations
@@ -127,12 +129,34 @@ def npu_scatter_pa_kv_cache(
 
     In both forms a slot is page * size + row. cache_mode 'PA_NZ' has the first form, unless only the second one fits.
     """
-    operator = "npu_scatter_pa_kv_cache"
-    for name, given in (
-        ("compress_lens", compress_lens),
-        ("compress_seq_offsets", compress_seq_offsets),
-        ("seq_lens", seq_lens),
-    ):
+    compressed = {"compress_lens": compress_lens, "compress_seq_offsets": compress_seq_offsets, "seq_lens": seq_lens}
+    rows = {"key": (key, key_cache), "value": (value, value_cache)}
+    _write_rows("npu_scatter_pa_kv_cache", rows, slot_mapping, cache_mode, compressed)
+
+
+def npu_scatter_pa_cache(
+    key: Tensor,
+    slot_mapping: Tensor,
+    *,
+    compress_lens: Tensor | None = None,
+    compress_seq_offsets: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    key_cache: Tensor,
+) -> Tensor:
+    """``key_cache``, into which ``key`` was written as `npu_scatter_pa_kv_cache` does with cache_mode 'Norm'."""
+    compressed = {"compress_lens": compress_lens, "compress_seq_offsets": compress_seq_offsets, "seq_lens": seq_lens}
+    _write_rows("npu_scatter_pa_cache", {"key": (key, key_cache)}, slot_mapping, "Norm", compressed)
+    return key_cache
+
+
+def _write_rows(
+    operator: str,
+    rows_and_pages: dict[str, tuple[Tensor, Tensor]],
+    slot_mapping: Tensor,
+    cache_mode: str | None,
+    compressed: dict[str, Tensor | None],
+) -> None:
+    for name, given in compressed.items():
         if given is not None:
             refuse(operator, name, "given", "must be None: a compressed cache is not served")
     if cache_mode not in ("PA_NZ", "Norm", None):
@@ -140,7 +164,7 @@ def npu_scatter_pa_kv_cache(
     check_integer(operator, "slot_mapping", slot_mapping)
     used = slot_mapping >= 0
     slots, parts = slot_mapping[used].long(), []
-    for name, rows, pages in (("key", key, key_cache), ("value", value, value_cache)):
+    for name, (rows, pages) in rows_and_pages.items():
         _check_dtype(operator, f"{name}_cache", pages, rows)
         if rows.dim() != 3 or pages.dim() != 4:
             got = f"of shape {list(rows.shape)}, its cache {list(pages.shape)}"

@@ -42,6 +42,22 @@ INDICES: Section = (
         more=("npu_scatter_pa_kv_cache_functional",),
     ),
     row(
+        "npu_scatter_pa_cache",
+        "tensors.scatters",
+        "as npu_scatter_pa_kv_cache, of keys alone",
+        "compressed caches",
+        kernels=("npu_scatter_pa_cache.value",),
+        documents=("op-plugin's test_npu_scatter_pa_cache.py",),
+    ),
+    row(
+        "npu_gather_pa_kv_cache",
+        "tensors.paged",
+        "an index of the pages; rows of pages that do not exist are 0",
+        "lengths below 0",
+        more=("npu_gather_pa_kv_cache_functional",),
+        documents=("op-plugin's test_npu_gather_pa_kv_cache.py",),
+    ),
+    row(
         "npu_random_choice_with_mask",
         "tensors.sampling",
         "torch.randperm; other numbers than a processor's",

@@ -83,7 +83,43 @@ def test_values_that_go_to_the_cpu_without_waiting(capsys):
     graph.replay()
     npu.synchronize()
     assert copied.tolist() == [5, 5]
-    assert "x=tensor([5., 5.])" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("x=tensor") == 1  # not in the capture
+
+
+def test_a_tensor_is_saved_at_each_replay_under_one_name(tmp_path):
+    x = torch.ones(2).npu()
+    graph, _ = captured(lambda: torch.ops.npu.save_npugraph_tensor(x, save_path=str(tmp_path / "x.pt")))
+    assert not list(tmp_path.iterdir())
+    for value in (3, 4):
+        x.fill_(value)
+        graph.replay()
+        npu.synchronize()
+        [file] = tmp_path.iterdir()
+        assert torch.load(file).tolist() == [value, value]
+
+
+def test_functions_of_the_host_run_at_the_replay_in_their_place():
+    x, seen = torch.ones(2).npu(), []
+    stream = npu.Stream()
+    npu._subscribe_report(stream)
+
+    def compute() -> Tensor:
+        y = x + 1
+        there = y.to("cpu", non_blocking=True)
+        npu._launch_host_func(npu.current_stream(), lambda there: seen.append(there.tolist()), there)
+        return y.mul_(0)
+
+    graph = npu.NPUGraph()
+    with npu.graph(graph, stream=stream):
+        y = compute()
+    assert seen == []
+    for value in (3, 4):
+        x.fill_(value)
+        graph.replay()
+        npu.synchronize()
+    assert seen == [[4, 4], [5, 5]]
+    assert y.tolist() == [0, 0]
+    npu._unsubscribe_report(stream)
 
 
 def test_an_empty_tensor_is_no_copy():
@@ -112,6 +148,83 @@ def test_random_numbers_are_those_of_eager():
     for each in expected:
         graph.replay()
         assert torch.equal(y, each)
+
+
+def draw_again(x: Tensor) -> list[Tensor]:
+    """Numbers before a state is kept, behind it, behind it again, and after that."""
+    first, state = F.dropout(x, 0.5), npu.get_rng_state()
+    second = torch.rand_like(x)
+    npu.set_rng_state(state)
+    return [first, second, torch.rand_like(x), F.dropout(x, 0.5)]
+
+
+def recompute(x: Tensor) -> list[Tensor]:
+    """A gradient for which dropout is computed again, as it was."""
+    given = x.detach().requires_grad_()
+    y = checkpoint(lambda given: F.dropout(given, 0.5) * given, given, use_reentrant=False)
+    return [y.detach(), *torch.autograd.grad(y.sum(), given), torch.rand_like(x)]
+
+
+@pytest.mark.parametrize("compute", [draw_again, recompute])
+def test_random_numbers_that_are_drawn_again(compute):
+    x = torch.ones(64).npu()
+    torch.manual_seed(3)
+    expected = [compute(x) for _ in range(2)]
+    after = torch.rand(4, device="npu")
+    graph, found = captured(lambda: compute(x))
+    torch.manual_seed(3)
+    for each in expected:
+        graph.replay()
+        assert all(map(torch.equal, found, each))
+    assert torch.equal(torch.rand(4, device="npu"), after)
+
+
+def test_a_generator_of_the_program_that_is_set_back():
+    generator = torch.Generator("npu")
+    x = torch.empty(8).npu()
+
+    def compute() -> list[Tensor]:
+        first, state = torch.rand(8, device="npu", generator=generator), generator.get_state()
+        second = x.uniform_(generator=generator).clone()
+        generator.set_state(state)
+        return [first, second, torch.rand(8, device="npu", generator=generator)]
+
+    generator.manual_seed(5)
+    expected = [compute() for _ in range(2)]
+    generator.manual_seed(7)
+    torch.rand(4, device="npu", generator=generator)
+    before = generator.get_state()
+    graph, found = captured(compute)
+    assert torch.equal(generator.get_state(), before)
+    generator.manual_seed(5)
+    for each in expected:
+        graph.replay()
+        assert all(map(torch.equal, found, each))
+
+
+def test_a_seed_that_is_set_again_has_no_effect_in_a_capture():
+    x = torch.ones(8).npu()
+    torch.manual_seed(3)
+    expected = [torch.rand_like(x) for _ in range(2)]
+    torch.manual_seed(3)
+    graph, found = captured(lambda: [torch.rand_like(x), torch.manual_seed(3) and torch.rand_like(x)])
+    graph.replay()
+    assert all(map(torch.equal, found, expected))
+
+
+def test_what_waits_is_refused_and_the_capture_goes_on():
+    x = torch.ones(2).npu()
+
+    def compute() -> Tensor:
+        with pytest.raises(RuntimeError, match="brings values of the device to the CPU"):
+            x.sum().item()
+        assert str(torch.ones(2)) == "tensor([1., 1.])"  # of the CPU
+        return x + 1
+
+    graph, y = captured(compute)
+    x.fill_(2)
+    graph.replay()
+    assert y.tolist() == [3, 3]
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -214,13 +327,7 @@ def test_operators_of_torch_npu_and_compiled_functions():
     assert all(map(torch.equal, results, compute()))
 
 
-def recompute() -> None:
-    x = torch.ones(8, device="npu", requires_grad=True)
-    checkpoint(lambda x: F.dropout(x, 0.5), x, use_reentrant=False).sum().backward()
-
-
 REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
-    "item": (lambda x: x.sum().item(), "brings values of the device to the CPU"),
     "cpu": (lambda x: x.cpu(), "copied between the CPU and the device"),
     "from the CPU": (lambda x: x.copy_(torch.ones(3)), "copied between the CPU and the device"),
     "a new tensor": (lambda x: torch.ones(3).npu(), "copied between the CPU and the device"),
@@ -229,12 +336,11 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "shape": (lambda x: x[x > 0], "the shape of what aten.index.Tensor gives"),
     "synchronize": (lambda x: npu.synchronize(), "waits for the device"),
     "of a stream": (lambda x: npu.current_stream().synchronize(), "waits for the device"),
-    "host function": (
-        lambda x: npu._launch_host_func(npu.current_stream(), print, ()),
-        "gives the stream a function",
+    "another seed": (lambda x: torch.manual_seed(5), "only if new seed is the same"),
+    "another state": (
+        lambda x: (npu.set_rng_state(torch.Generator("npu").manual_seed(5).get_state()), torch.rand_like(x)),
+        "only if new seed is the same",
     ),
-    "seed": (lambda x: (torch.manual_seed(5), torch.rand_like(x)), "random numbers was set"),
-    "recomputation": (lambda x: recompute(), "random numbers was set"),
     "replay": (lambda x: captured_before().replay(), "cannot be replayed within a capture"),
 }
 _graphs: list[Any] = []

@@ -12,13 +12,14 @@ a function of aclnn that a C++ extension calls by itself, is refused.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from descend.npu.recording import CaptureError, Recording, refuse_other_calls
+from descend.npu.recording import OTHER_SEED, CaptureError, Recording, is_npu, refuse_other_calls
 
 _NOT_CAPTURED = "Called NPUGraph::{} without a preceding successful capture."
 _TASKS = "captured operators cannot be updated here: capture the graph again."
@@ -40,10 +41,11 @@ def install() -> None:
     low._npu_synchronize = _refused_in_capture(low._npu_synchronize, "torch.npu.synchronize" + _WAITS)
     accelerator, text = torch.accelerator, torch._tensor_str
     accelerator.synchronize = _refused_in_capture(accelerator.synchronize, "torch.accelerator.synchronize" + _WAITS)
-    text._str = _refused_in_capture(text._str, "printing a tensor" + _WAITS)
+    text._str = _refused_in_capture(text._str, "printing a tensor" + _WAITS, is_npu)
     for name in ("_launch_host_func", "_launch_host_func_pending"):
-        what = f"torch.npu.{name} gives the stream a function"
-        setattr(torch_npu.npu, name, _refused_in_capture(getattr(torch_npu.npu, name), what))
+        setattr(torch_npu.npu, name, _recorded_in_capture(getattr(torch_npu.npu, name)))
+    for module, name in itertools.product((torch_npu.npu, torch_npu.npu.random), ("manual_seed", "manual_seed_all")):
+        setattr(module, name, _same_seed_in_capture(getattr(module, name)))
     for kind in (torch_npu.npu.Stream, torch_npu.npu.Event):
         kind.synchronize = _refused_in_capture(kind.synchronize, f"torch.npu.{kind.__name__}.synchronize{_WAITS}")
 
@@ -65,14 +67,40 @@ def _refuse_conditions(*_arguments: Any) -> Any:
     raise NotImplementedError(f"Descend: {_CONDITIONS}")
 
 
-def _refused_in_capture(theirs: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _refused_in_capture(
+    theirs: Callable[..., Any], what: str, waits: Callable[..., bool] = lambda *_: True
+) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def synchronize(*args: Any, **named: Any) -> Any:
-        if is_capturing() and not _capturing[0][1].in_operator:
+        if is_capturing() and not _capturing[0][1].in_operator and waits(*args[:1]):
             _capturing[0][1].refuse(f"{what}, which is not permitted in a capture.")
         return theirs(*args, **named)
 
     return synchronize
+
+
+def _recorded_in_capture(theirs: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(theirs)
+    def launch(op_stream: Any, fn: Callable[..., Any], user_data: Any) -> None:
+        if is_capturing():
+            _capturing[0][1].add_host_function(theirs, op_stream, fn, user_data)
+        else:
+            theirs(op_stream, fn, user_data)
+
+    return launch
+
+
+def _same_seed_in_capture(theirs: Callable[[int], None]) -> Callable[[int], None]:
+    """As on a processor, a seed that is set again has no effect in a capture, and another one is an error."""
+
+    @functools.wraps(theirs)
+    def manual_seed(seed: int) -> None:
+        if not is_capturing():
+            theirs(seed)
+        elif any(int(seed) != each.initial_seed() for each in _npu().default_generators):
+            _capturing[0][1].refuse(OTHER_SEED)
+
+    return manual_seed
 
 
 # --- methods of NPUGraph ----------------------------------------------------------------------------------------------

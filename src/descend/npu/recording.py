@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -17,6 +17,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from descend import _cann
 from descend.npu import boxed
 
+OTHER_SEED = (
+    "NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
+    "original seed."
+)
 _UNDECLARED = {
     *("native_batch_norm", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_update_stats"),
 }
@@ -31,7 +35,11 @@ def refuse_other_calls() -> Any:
 
 
 class CaptureError(RuntimeError):
-    """What a capture does not permit. It makes the capture invalid."""
+    """What a capture does not permit."""
+
+
+_Offsets = dict[torch.Generator, int]
+"""How many random numbers each generator had drawn when a replay began."""
 
 
 class _Call(NamedTuple):
@@ -42,6 +50,44 @@ class _Call(NamedTuple):
     named: dict[str, Any]
     results: tuple[tuple[int, Tensor], ...]
     """The new tensors among the results, and their places: a replay copies its own there."""
+
+    def run(self, _start: _Offsets) -> None:
+        """Calls the operator again, and has its results where the capture had its own."""
+        results = [_waited_for(self.function, each) for each in tree_leaves(self.function(*self.args, **self.named))]
+        for i, place in self.results:
+            if results[i].shape != place.shape:
+                raise RuntimeError(
+                    f"Descend: {self.function} has given shape {list(results[i].shape)} at a replay, and "
+                    f"{list(place.shape)} at the capture."
+                )
+            place.copy_(results[i])
+
+
+class _SetOffset(NamedTuple):
+    """The program has set the state of a generator: how far it is then from where the replay began."""
+
+    generator: torch.Generator
+    offset: int
+
+    def run(self, start: _Offsets) -> None:
+        """Sets it again."""
+        self.generator.set_offset(start[self.generator] + self.offset)
+
+
+class _HostFunction(NamedTuple):
+    """A function of the program that the stream calls when it comes to it."""
+
+    launch: Callable[..., None]
+    stream: Any
+    function: Callable[..., Any]
+    arguments: Any
+
+    def run(self, _start: _Offsets) -> None:
+        """Gives it to its stream, which may be the only one that has a thread for it, in the replay's order."""
+        current = torch.npu.current_stream()  # type: ignore[attr-defined]
+        self.stream.wait_stream(current)
+        self.launch(self.stream, self.function, self.arguments)
+        current.wait_stream(self.stream)
 
 
 class Recording(TorchDispatchMode):
@@ -55,18 +101,24 @@ class Recording(TorchDispatchMode):
         self.streams = {stream}
         self.refused = ""
         self.in_operator = False
-        self._calls: list[_Call] = []
+        self._calls: list[_Call | _SetOffset | _HostFunction] = []
         self._new: dict[int, torch.UntypedStorage] = {}  # kept, so that no other storage gets the same number
         self._before: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
         self._lent: list[range] = []
         """Memory of the device that a collective may give back as tensors of the CPU."""
-        self._generators = _states()
-        self._expected = dict(self._generators)
+        self._before_of: dict[torch.Generator, tuple[int, int]] = {}
+        self._expected: dict[torch.Generator, tuple[int, int]] = {}
+        for each in sys.modules["torch_npu"].npu.default_generators:
+            self._follow(each)
 
-    def refuse(self, why: str) -> NoReturn:
-        """Raises, and makes the capture invalid."""
-        self.refused = self.refused or why
+    def refuse(self, why: str, invalid: bool = True) -> NoReturn:
+        """Raises, and makes the capture invalid; but one that is asked to wait goes on, as on a processor."""
+        self.refused = self.refused or (why if invalid else "")
         raise CaptureError(f"Descend: {why}")
+
+    def add_host_function(self, *given: Any) -> None:
+        """Records a function of the program, which a capture does not call."""
+        self._calls.append(_HostFunction(*given))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operator, and records it if it touches the device."""
@@ -75,6 +127,9 @@ class Recording(TorchDispatchMode):
             return NotImplemented  # a tensor of another kind comes again as the tensors that it consists of
         if isinstance(func, torch._ops.HigherOrderOperator):
             return self._run_higher(func, args, kwargs)
+        if func in _launching():
+            with self:
+                return _launching()[func](*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
         given = [each for each in leaves if isinstance(each, Tensor)]
         if not any(map(is_npu, given)) and not _names_npu(kwargs.get("device")):
@@ -84,15 +139,15 @@ class Recording(TorchDispatchMode):
         for tensor in written:
             self._keep(tensor)
         for each in leaves:
-            if isinstance(each, torch.Generator):
-                self._generators.setdefault(each, _state(each))
+            if isinstance(each, torch.Generator) and each.device.type == "npu":
+                self._follow(each)
         if func.namespace == "c10d":
             self._lent += (range(each.data_ptr(), each.data_ptr() + each.untyped_storage().nbytes()) for each in given)
         held = self._hold(func, args, kwargs)
         with self.operator():
             results = func(*args, **kwargs)
         self.streams.add(torch.npu.current_stream())  # type: ignore[attr-defined]
-        self._expected = _states()
+        self._expected = {each: _state(each) for each in self._expected}
         new = self._find_new(tree_leaves(results), given)
         if written or (new and not _is_empty(func)) or not func._schema.returns:
             self._calls.append(_Call(func, *held, new))
@@ -115,9 +170,10 @@ class Recording(TorchDispatchMode):
         for storage, content in self._before.values():
             ctypes.memmove(storage.data_ptr(), content, len(content))
         self._before.clear()
-        for generator, (seed, offset) in self._generators.items():
+        with contextlib.suppress(CaptureError):
+            self._record_states()
+        for generator, (seed, offset) in self._before_of.items():
             if generator.initial_seed() != seed:
-                self.refused = self.refused or "the seed of the device was changed in it."
                 generator.manual_seed(seed)
             generator.set_offset(offset)
 
@@ -129,22 +185,15 @@ class Recording(TorchDispatchMode):
             torch._C.DisableTorchFunction(),
             _disable_current_modes(),
         ):
+            start = {each: each.get_offset() for each in self._before_of}
             for call in self._calls:
-                results = [
-                    _waited_for(call.function, each) for each in tree_leaves(call.function(*call.args, **call.named))
-                ]
-                for i, place in call.results:
-                    result = results[i]
-                    if result.shape != place.shape:
-                        raise RuntimeError(
-                            f"Descend: {call.function} has given shape {list(result.shape)} at a replay, and "
-                            f"{list(place.shape)} at the capture."
-                        )
-                    place.copy_(result)
+                call.run(start)
 
     def describe(self) -> Iterator[str]:
         """A line for each recorded operator: its name, and dtypes and shapes of its tensors."""
         for call in self._calls:
+            if not isinstance(call, _Call):
+                continue
             tensors = [each for each in tree_leaves((call.args, call.named)) if isinstance(each, Tensor)]
             shapes = (f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors)
             yield " ".join((str(call.function), *shapes))
@@ -163,7 +212,8 @@ class Recording(TorchDispatchMode):
         if any(each.layout is not torch.strided for each in given):
             self.refuse("sparse tensors cannot be captured.")
         if torch.Tag.data_dependent_output in func.tags:
-            self.refuse(f"{func} brings values of the device to the CPU, which is not permitted in a capture.")
+            why = f"{func} brings values of the device to the CPU, which is not permitted in a capture."
+            self.refuse(why, invalid=False)
         if torch.Tag.dynamic_output_shape in func.tags and not _has_known_shape(name, args, kwargs):
             self.refuse(f"the shape of what {func} gives depends on values, which is not permitted in a capture.")
         there = [each for each in given if each.numel() and not any(each.data_ptr() in lent for lent in self._lent)]
@@ -172,8 +222,24 @@ class Recording(TorchDispatchMode):
                 "values are copied between the CPU and the device, which is not permitted in a capture, but for pinned "
                 "memory with non_blocking=True."
             )
-        if _states() != self._expected:
-            self.refuse("the state of the device's random numbers was set in it, which a replay would not do.")
+        self._record_states()
+
+    def _follow(self, generator: torch.Generator) -> None:
+        """Looks after a generator. In the capture it counts from 0, as a processor's does."""
+        if generator not in self._before_of:
+            self._before_of[generator] = _state(generator)
+            generator.set_offset(0)
+            self._expected[generator] = _state(generator)
+
+    def _record_states(self) -> None:
+        """Records that the program has set the state of a generator, such as for a computation that is done again."""
+        for generator, expected in self._expected.items():
+            seed, offset = _state(generator)
+            if seed != expected[0]:
+                self.refuse(OTHER_SEED)
+            if offset != expected[1]:
+                self._calls.append(_SetOffset(generator, offset))
+                self._expected[generator] = seed, offset
 
     def _keep(self, tensor: Tensor) -> None:
         """Remembers what is in memory that is older than the capture, and about to be written."""
@@ -274,7 +340,12 @@ def _state(generator: torch.Generator) -> tuple[int, int]:
     return generator.initial_seed(), generator.get_offset()
 
 
-def _states() -> dict[Any, tuple[int, int]]:
-    """Seeds and offsets of the devices' own generators."""
-    npu: Any = sys.modules["torch_npu"].npu
-    return {each: _state(each) for each in npu.default_generators}
+@functools.cache
+def _launching() -> dict[Any, Callable[..., Any]]:
+    """Operators of torch_npu that give the stream a function of the host, and their code: its parts are recorded."""
+    ops, graphs = torch.ops.npu, sys.modules["torch_npu"].npu.graphs
+    return {
+        ops.print_npugraph_tensor.default: graphs._print_npugraph_tensor_impl,
+        ops.save_npugraph_tensor.default: graphs._save_npugraph_tensor_impl,
+        ops.save_npugraph_tensor.tensor_list: graphs._save_npugraph_tensor_tensor_list_impl,
+    }

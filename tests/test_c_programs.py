@@ -512,7 +512,13 @@ SIGNATURES += "\n".join(c_signatures())
 COMPOSED_HEADERS = (
     *("apply_fused_ema_adam", "flash_attention_score", "flash_attention_score_grad", "grouped_matmul"),
     *("grouped_matmul_v2", "grouped_matmul_v3", "grouped_matmul_v4", "grouped_matmul_v5", "moe_token_permute"),
-    *("moe_token_permute_grad", "moe_token_unpermute", "moe_token_unpermute_grad", "ring_attention_update"),
+    *(
+        "moe_token_permute_grad",
+        "moe_token_unpermute",
+        "moe_token_unpermute_grad",
+        "ring_attention_update",
+        "silent_check",
+    ),
 )
 """Of functions that PyTorch computes; tests/test_npu_composer.py has their signatures."""
 

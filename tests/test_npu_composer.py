@@ -51,10 +51,18 @@ SIGNATURES = {
     "aclnnFlashAttentionUnpaddingScoreGradV3": "ttttttttttttttaaaaaddiiisiiitttttt",
     "aclnnFlashAttentionUnpaddingScoreGradV4": "ttttttttttttaaaddiiisiitttts",
     "aclnnApplyFusedEmaAdam": "ttttttdddddibd",
+    "aclnnSilentCheck": "ttttjffffjt",
 }
-"""A letter for the type of each parameter, from Huawei's headers in hicann/ops-transformer. Those of
+"""A letter for the type of each parameter, from Huawei's headers in hicann/ops-transformer and ops-math. Those of
 aclnnRingAttentionUpdate and aclnnApplyFusedEmaAdam, which are not there, are from MindSpeed's calls."""
-LETTERS = {"tensor": "t", "tensors": "l", "integers": "a", "int": "i", "float": "d", "bool": "b", "text": "s"}
+LETTERS = {
+    "tensor": "t", "tensors": "l", "integers": "a", "int": "i", "float": "d", "bool": "b", "text": "s", "int32": "j",
+    "float32": "f",
+}  # fmt: skip
+NUMBERS = {
+    "int": ctypes.c_int64, "int32": ctypes.c_int32, "float": ctypes.c_double, "float32": ctypes.c_float,
+    "bool": ctypes.c_bool,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +76,10 @@ def lib() -> Iterator[Library]:
 
 def value(lib: Library, kind: str, given: Any) -> Any:
     """An argument of a C function."""
-    if kind in ("int", "float", "bool", "text"):
-        return {"int": ctypes.c_int64, "float": ctypes.c_double, "bool": ctypes.c_bool, "text": ctypes.c_char_p}[kind](
-            given.encode() if kind == "text" and given is not None else given
-        )
+    if kind in NUMBERS:
+        return NUMBERS[kind](given or 0)
+    if kind == "text":
+        return ctypes.c_char_p(given and given.encode())
     if given is None or isinstance(given, c_void_p):
         return given or c_void_p(None)
     if kind == "integers":
@@ -91,9 +99,8 @@ def value(lib: Library, kind: str, given: Any) -> Any:
 def first(lib: Library, name: str, **given: Any) -> tuple[int, c_void_p]:
     """The status of the first phase, and the executor. What is not given is null, 0 or false."""
     function = _npu_aclnn.FUNCTIONS[name]
-    nothing = {"int": 0, "float": 0.0, "bool": False}
     assert not given.keys() - {p.keyword for p in function.parameters}, given.keys()
-    arguments = [value(lib, p.kind, given.get(p.keyword, nothing.get(p.kind))) for p in function.parameters]
+    arguments = [value(lib, p.kind, given.get(p.keyword)) for p in function.parameters]
     size, executor = c_uint64(7), c_void_p()
     return getattr(lib, f"{name}GetWorkspaceSize")(*arguments, byref(size), byref(executor)), executor
 
@@ -419,6 +426,28 @@ def test_ema_adam(lib: Library, mode: int, corrected: bool) -> None:
     refused(
         lib, 161002, "mode is 2, but must be 0 or 1.", "aclnnApplyFusedEmaAdam", **held, **numbers, mode=2,
     )  # fmt: skip
+
+
+def test_silent_check(lib: Library) -> None:
+    """Each limit is told from the others, and what is changed in place is."""
+    grad, val = torch.ones(4, 2).npu(), torch.tensor(160.0).npu()
+    sfda, step = torch.tensor([70.0, 100.0, 400.0]).npu(), torch.tensor([7]).npu()
+    given: dict[str, Any] = {"val": val, "input_grad": grad, "sfda": sfda, "step": step, "c_min_steps": 7}
+    given |= {"c_thresh_l1": 1e6, "c_coeff_l1": 5.0, "c_thresh_l2": 1e4, "c_coeff_l2": 0.5, "npu_asd_detect": 1}
+    result = torch.full((1,), -1, dtype=torch.int32).npu()
+    called(lib, "aclnnSilentCheck", **given, result=result)
+    assert (result.item(), step.item(), sfda.tolist()) == (0, 8, [160.0, 100.0, 400.0])
+    for number, level in ((320.0, 2), (2e3, 1), (2e4, 1), (1e4, 2)):
+        val.fill_(number)
+        called(lib, "aclnnSilentCheck", **given, result=result)
+        assert result.item() == level
+    assert (step.item(), sfda.tolist(), grad.sum().item()) == (12, [1e4, 100.0, 2e4], 8.0)
+    sentence = "npuAsdDetect is 4, but must be 1 or 2 or 3."
+    refused(lib, 161002, sentence, "aclnnSilentCheck", **{**given, "npu_asd_detect": 4}, result=result)
+    found = "The norm of a gradient is nan, but must be finite. NPU_ASD_ENABLE=1 only logs it."
+    val.fill_(torch.nan)
+    sentence = f"PyTorch raised SilentError: {found}"
+    refused(lib, 361001, sentence, "aclnnSilentCheck", **{**given, "npu_asd_detect": 2}, result=result)
 
 
 # --- the mechanism ----------------------------------------------------------------------------------------------------

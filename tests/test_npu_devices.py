@@ -95,7 +95,6 @@ print(torch.npu.device_count(), x.grad.shape)
     for given in ({"ASCEND_RT_VISIBLE_DEVICES": "4,7", "NPU_ASD_ENABLE": "1"}, {"LOCAL_WORLD_SIZE": "2"}):
         done = subprocess.run(command, env={**unset, **given}, capture_output=True, text=True, check=False)
         assert done.stdout == "2 torch.Size([2, 4])\n", done.stderr
-        assert ("NPU_ASD_ENABLE is ignored" in done.stderr) == ("NPU_ASD_ENABLE" in given)
 
 
 def test_watching_gradients_for_silent_errors():

@@ -13,6 +13,7 @@
 #include "aclnnop/aclnn_moe_token_unpermute.h"
 #include "aclnnop/aclnn_moe_token_unpermute_grad.h"
 #include "aclnnop/aclnn_ring_attention_update.h"
+#include "aclnnop/aclnn_silent_check.h"
 #include "capi/composed.h"
 
 aclnnStatus aclnnGroupedMatmulGetWorkspaceSize(const aclTensorList* x, const aclTensorList* weight,
@@ -450,4 +451,17 @@ aclnnStatus aclnnApplyFusedEmaAdamGetWorkspaceSize(const aclTensor* grad, const 
 aclnnStatus aclnnApplyFusedEmaAdam(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                    aclrtStream stream) {
   return descend::capi::launch_composed("aclnnApplyFusedEmaAdam", workspace, workspaceSize, executor, stream);
+}
+
+aclnnStatus aclnnSilentCheckGetWorkspaceSize(const aclTensor* val, const aclTensor* inputGradRef,
+                                             const aclTensor* sfdaRef, const aclTensor* stepRef, int32_t cMinSteps,
+                                             float cThreshL1, float cCoeffL1, float cThreshL2, float cCoeffL2,
+                                             int32_t npuAsdDetect, const aclTensor* result, uint64_t* workspaceSize,
+                                             aclOpExecutor** executor) {
+  return descend::capi::plan_composed("aclnnSilentCheck", workspaceSize, executor, val, inputGradRef, sfdaRef, stepRef,
+                                      cMinSteps, cThreshL1, cCoeffL1, cThreshL2, cCoeffL2, npuAsdDetect, result);
+}
+
+aclnnStatus aclnnSilentCheck(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
+  return descend::capi::launch_composed("aclnnSilentCheck", workspace, workspaceSize, executor, stream);
 }

@@ -18,7 +18,9 @@ class CallText {
   void add(const aclIntArray* handle);
   void add(const char* text);
   void add(int64_t number);
+  void add(int32_t number) { add(int64_t{number}); }
   void add(double number);
+  void add(float number) { add(double{number}); }
   void add(bool flag);
 
   std::string take() { return std::move(text_); }

@@ -20,7 +20,9 @@ C_TYPES = {
     "tensors": "const aclTensorList*",
     "integers": "const aclIntArray*",
     "int": "int64_t",
+    "int32": "int32_t",
     "float": "double",
+    "float32": "float",
     "bool": "bool",
     "text": "char*",
 }
@@ -224,6 +226,14 @@ _TABLE = (
         "tensor grad, inout tensor var, inout tensor m, inout tensor v, inout tensor s, tensor step, float lr, "
         "float emaDecay, float beta1, float beta2, float eps, int mode, bool biasCorrection, float weightDecay",
         "training.optimizer.apply_fused_ema_adam",
+    ),
+    Function(
+        "aclnnSilentCheck",
+        "silent_check",
+        "tensor val, inout tensor inputGradRef=input_grad, inout tensor sfdaRef=sfda, inout tensor stepRef=step, "
+        "int32 cMinSteps, float32 cThreshL1=c_thresh_l1, float32 cCoeffL1=c_coeff_l1, float32 cThreshL2=c_thresh_l2, "
+        "float32 cCoeffL2=c_coeff_l2, int32 npuAsdDetect, out tensor result",
+        "training.silent_check._npu_silent_check_v2",
     ),
 )  # fmt: skip
 

@@ -10,7 +10,6 @@ import importlib
 import os
 import re
 import sys
-import warnings
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -59,7 +58,6 @@ def _load(execute: _import_hook.Execute, module: ModuleType) -> None:
         return
     check_versions()
     _count_devices()
-    _ignore_checks()
     _cann.load()
     # Without its queue torch_npu raises an error in the call that failed. With it, it drops what is called later.
     os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
@@ -76,13 +74,6 @@ def _count_devices() -> None:
     count = max(int(processes) if processes.isdecimal() else 1, *(int(n) + 1 for n in visible if n.isdecimal()), 1)
     if 1 < count <= MOST_DEVICES:
         os.environ.setdefault("DESCEND_DEVICES", str(count))
-
-
-def _ignore_checks() -> None:
-    """torch_npu's search for silent errors of the processor calls operators that are not here, and would find none."""
-    if os.environ.get("NPU_ASD_ENABLE", "0") != "0":
-        warnings.warn("NPU_ASD_ENABLE is ignored: there is no processor here that could err silently.", stacklevel=2)
-        os.environ["NPU_ASD_ENABLE"] = "0"
 
 
 def check_versions() -> None:

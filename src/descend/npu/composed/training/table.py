@@ -55,8 +55,8 @@ CHECKS: Section = (
     row(
         "_npu_silent_check",
         "training.silent_check",
-        "the norm of a gradient is compared with limits; of level 1 an error is logged, and npu_asd_detect above 1 ends "
-        "the training; of level 2 a warning is logged",
+        "the norm of a gradient is compared with limits; of level 1 an error is logged, and npu_asd_detect above 1 "
+        "ends the training; of level 2 a warning is logged",
         "an npu_asd_detect other than 1, 2 and 3",
         more=("_npu_silent_check_v2",),
         documents=("aclnnSilentCheck", "torch_npu's NPU_ASD_ENABLE, NPU_ASD_SIGMA_THRESH"),

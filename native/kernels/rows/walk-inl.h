@@ -221,6 +221,70 @@ HWY_INLINE bool are_dense(const RowProblem<W>& p, const RowSchedule& s) {
   return dense;
 }
 
+// When short rows are prefetched, and how many rows ahead. Longer ones are while those of the tile before are read.
+struct RowsAhead {
+  bool in_map = false;      // while the tile before them is mapped
+  bool before_map = false;  // before that
+  int64_t count = 0;
+};
+
+template <class P, class T>
+HWY_INLINE RowsAhead rows_ahead(const RowSchedule& s, int64_t columns, bool dense) {
+  RowsAhead found;
+  found.in_map = kStandsAlone<P> && s.ahead != 0 && (dense || !maps_by_columns<P, T>(columns));
+  found.before_map = s.ahead != 0 && !found.in_map;
+  const int64_t tile_bytes = s.tile * columns * static_cast<int64_t>(sizeof(T));
+  found.count = (ceil_div(s.ahead, tile_bytes) + (found.in_map ? 0 : 1)) * s.tile;
+  return found;
+}
+
+// The column sums of a thread's rows. A stripe of rows is added up in W; the stripes of a chunk are added in double, in
+// the chunk's slot. So the number of threads does not change the sums.
+template <class P, class W>
+class ColumnSums {
+ public:
+  // `sums`: of each output `each` columns, for a stripe.
+  HWY_INLINE ColumnSums(const RowProblem<W>& p, const RowSchedule& s, int64_t first, W* sums, int64_t each)
+      : p_(p), s_(s), chunk_(first == 0 ? 0 : first / s.chunk), sums_(sums), each_(each) {}
+
+  HWY_INLINE W* of(int sum) const { return sums_ + sum * each_; }
+
+  // How many of the next `rows` rows there are before a stripe or a chunk ends. They are added next.
+  HWY_INLINE int64_t take(int64_t rows) {
+    if (in_stripe_ == 0) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) clear_sums(of(i), p_.columns);
+    }
+    return HWY_MIN(rows, HWY_MIN(s_.stripe - in_stripe_, s_.chunk - in_chunk_));
+  }
+
+  // They are added; `ends`: they are the thread's last.
+  HWY_INLINE void taken(int64_t rows, bool ends) {
+    in_stripe_ += rows;
+    in_chunk_ += rows;
+    const bool chunk_ends = in_chunk_ == s_.chunk || ends;
+    if (in_stripe_ == s_.stripe || chunk_ends) {
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kColumnSums; ++i) {
+        double* const slots = p_.sums[i].slots;
+        if (slots != nullptr) add_columns(of(i), p_.columns, in_chunk_ == in_stripe_, slots + chunk_ * p_.columns);
+      }
+      in_stripe_ = 0;
+    }
+    if (chunk_ends) {
+      ++chunk_;
+      in_chunk_ = 0;
+    }
+  }
+
+ private:
+  const RowProblem<W>& p_;
+  const RowSchedule& s_;
+  int64_t chunk_, in_chunk_ = 0, in_stripe_ = 0;
+  W* sums_;
+  int64_t each_;
+};
+
 // Rows [first, last), of gradients whole chunks. Short rows are compiled apart: what is done once for a tile, or for a
 // call, is most of what they take.
 template <class P, class T, bool kShort>
@@ -242,51 +306,46 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
   place_parameters<P, T>(p, 0, p.columns, shared ? call.parameters : sums + P::kColumnSums * each, each, parameters,
                          shared);
   const bool dense = kShort && kStandsAlone<P> && are_dense<P, T>(p, s);
-  // Short rows are prefetched before those of a tile above are mapped, or while they are.
-  const bool prefetches_in_map =
-      kShort && kStandsAlone<P> && s.ahead != 0 && (dense || !maps_by_columns<P, T>(p.columns));
-  const bool prefetches_before = kShort && s.ahead != 0 && !prefetches_in_map;
-  const int64_t tile_bytes = s.tile * p.columns * static_cast<int64_t>(sizeof(T));
-  const int64_t rows_ahead = (ceil_div(s.ahead, tile_bytes) + (prefetches_in_map ? 0 : 1)) * s.tile;
+  const RowsAhead ahead = kShort ? rows_ahead<P, T>(s, p.columns, dense) : RowsAhead();
+  ColumnSums<P, W> column_sums(p, s, first, sums, each);
+  HWY_ALIGN W on_stack[kKeeps<P> ? kKeptColumns + kPackLanes<W> : 1];
+  W* const room = kKeeps<P> && p.columns > kKeptColumns ? kept_room<W>() : nullptr;
   for (Tile<W>& tile : tiles) {
     DESCEND_UNROLL
     for (int i = 0; i < P::kParameters; ++i) tile.parameters[i] = parameters[i];
     DESCEND_UNROLL
-    for (int i = 0; i < P::kColumnSums; ++i) tile.column_sums[i] = sums + i * each;
+    for (int i = 0; i < P::kColumnSums; ++i) tile.column_sums[i] = column_sums.of(i);
     tile.streams = s.streams;
     tile.in_lines = s.in_lines;
-    if (prefetches_in_map) {
+    tile.dense = dense;
+    if constexpr (kKeeps<P>) {
+      tile.kept = room != nullptr ? room : on_stack;
+      tile.kept_columns = kept_columns_of<T>(p.columns, dense);
+      tile.most_kept = p.columns <= kKeptColumns ? kKeptColumns : room != nullptr ? kKeptInRoom<W> : 0;
+    }
+    if (ahead.in_map) {
       tile.prefetch.maps = true;
       tile.prefetch.inside = p.columns * static_cast<int64_t>(sizeof(T));
       DESCEND_UNROLL
-      for (int i = 0; i < P::kInputs; ++i) tile.prefetch.beyond[i] = rows_ahead * p.in[i].stride;
+      for (int i = 0; i < P::kInputs; ++i) tile.prefetch.beyond[i] = ahead.count * p.in[i].stride;
     } else if (!kShort) {
       place_foresight<P, T>(p, s, tile.prefetch);
     }
   }
   MaskCursor mask(p.mask, first);
   uint8_t mask_bytes[2][kReadsMask<P> && kShort ? kDenseElements : 1];
-  HWY_ALIGN W kept[kKeeps<P> ? kKeptColumns + kPackLanes<W> : 1];
-  W* const room = kKeeps<P> && p.columns > kKeptColumns ? kept_room<W>() : nullptr;
   const auto place = [&](int64_t row, Tile<W>& tile) HWY_ATTR {
     place_tile<P, T>(p, row, HWY_MIN(s.tile, last - row), 0, p.columns, tile);
-    tile.dense = dense;
     if (kReadsMask<P> && dense) {
       tile.mask_bytes = mask.tile(tile.rows, p.columns, mask_bytes[&tile - tiles]);
     } else {
       place_mask<P>(mask, 0, tile);
     }
     if constexpr (kMovesPivot<P>) find_pivots<P, T>(p, row, tile.rows, tile.terms[0]);
-    if constexpr (kKeeps<P>) {
-      tile.kept = room != nullptr ? room : kept;
-      tile.most_kept = room != nullptr ? kKeptInRoom<W> : p.columns <= kKeptColumns ? kKeptColumns : 0;
-      tile.kept_columns = kept_columns_of<T>(p.columns, dense);
-    }
   };
   const bool has_output = p.out.data != nullptr;
   bool summed = false, finished = false;  // what is known of a tile
   place(first, tiles[0]);
-  int64_t in_stripe = 0, chunk = first == 0 ? 0 : first / s.chunk, in_chunk = 0;
   for (int64_t row = first, t = 0; row < last; ++t) {
     Tile<W>&tile = tiles[t % 2], &next = tiles[(t + 1) % 2];
     const int64_t end = row + tile.rows;
@@ -299,17 +358,13 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
         finished = true;
       }
     }
-    if (prefetches_before && row + rows_ahead + s.tile <= last) {
-      prefetch_rows<P, T>(p, row + rows_ahead, s.tile);
+    if (ahead.before_map && row + ahead.count + s.tile <= last) {
+      prefetch_rows<P, T>(p, row + ahead.count, s.tile);
     }
     const Targets<P> to = has_output ? results.from(row) : Targets<P>();
     // A stripe or a chunk may end within a tile.
     for (int64_t r = 0; r < tile.rows;) {
-      if (in_stripe == 0) {
-        DESCEND_UNROLL
-        for (int i = 0; i < P::kColumnSums; ++i) clear_sums(tile.column_sums[i], p.columns);
-      }
-      const int64_t taken = HWY_MIN(tile.rows - r, HWY_MIN(s.stripe - in_stripe, s.chunk - in_chunk));
+      const int64_t taken = column_sums.take(tile.rows - r);
       const bool in_step = !kShort && s.in_step && has_output && end < last && tile.exact == 0 && taken == tile.rows &&
                            next.rows == tile.rows;
       if constexpr (!kShort) {
@@ -318,22 +373,7 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
       }
       if (!in_step) map_tile<P, T, kShort>(call, row, tile, r, r + taken, to);
       r += taken;
-      in_stripe += taken;
-      in_chunk += taken;
-      const bool chunk_ends = in_chunk == s.chunk || row + r == last;
-      if (in_stripe == s.stripe || chunk_ends) {
-        DESCEND_UNROLL
-        for (int i = 0; i < P::kColumnSums; ++i) {
-          double* const slots = p.sums[i].slots;
-          if (slots == nullptr) continue;
-          add_columns(tile.column_sums[i], p.columns, in_chunk == in_stripe, slots + chunk * p.columns);
-        }
-        in_stripe = 0;
-      }
-      if (chunk_ends) {
-        ++chunk;
-        in_chunk = 0;
-      }
+      column_sums.taken(taken, row + r == last);
     }
     if (has_output) results.written(row, tile.rows);
     row = end;

@@ -11,10 +11,10 @@ struct Statistics {
 Statistics statistics(int64_t rows, int64_t columns, const Numbers& x, double epsilon) {
   Statistics result{zeros(rows), zeros(rows)};
   const auto n = static_cast<double>(columns);
-  // First the sum, then the quotient: the variance of equal numbers is exactly 0.
-  for_matrix(rows, columns, [&](int64_t r, int64_t, int64_t i) { result.mean[r] += x[i]; });
+  // The first number, and the mean difference from it: the variance of equal numbers is exactly 0.
+  for_matrix(rows, columns, [&](int64_t r, int64_t, int64_t i) { result.mean[r] += x[i] - x[r * columns]; });
   if (columns > 0) {
-    for (double& value : result.mean) value /= n;
+    for (int64_t r = 0; r < rows; ++r) result.mean[r] = x[r * columns] + result.mean[r] / n;
   }
   for_matrix(rows, columns, [&](int64_t r, int64_t, int64_t i) {
     result.rstd[r] += (x[i] - result.mean[r]) * (x[i] - result.mean[r]);
@@ -80,10 +80,10 @@ LayerNorm layer_norm_of(int64_t rows, int64_t columns, const Numbers& x, const N
   return result;
 }
 
-// factor * a + b; b may be left out.
+// factor * a + b, rounded once, so that equal sums are equal numbers; b may be left out.
 Numbers add(double factor, const Numbers& a, const Numbers& b) {
   Numbers result = a;
-  for (size_t i = 0; i < a.size(); ++i) result[i] = factor * a[i] + (b.empty() ? 0 : b[i]);
+  for (size_t i = 0; i < a.size(); ++i) result[i] = std::fma(factor, a[i], b.empty() ? 0 : b[i]);
   return result;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -307,6 +308,108 @@ def test_graphs_that_share_a_pool_and_a_stream_beside():
     assert z.tolist() == [10, 10, 10]
 
 
+def test_the_operators_are_written_as_a_trace(tmp_path):
+    x = torch.ones(2, 3).npu()
+    graph, _ = captured(lambda: (x + 1).sum(0))
+    graph.debug_dump(str(tmp_path / "graph.json"))
+    events = json.loads((tmp_path / "graph.json").read_text())
+    assert [event["name"] for event in events] == ["aten.add.Tensor", "aten.sum.dim_IntList"]
+    assert events[0]["args"] == {"tensors": ["float32[2, 3]"]}
+    assert (tmp_path / "graph.aligned.json").exists()  # which torch_npu writes
+
+
+# --- operators whose arguments are updated ----------------------------------------------------------------------------
+
+OPERATORS = {
+    "npu_fused_infer_attention_score": ("num_heads", "scale", "actual_seq_lengths_kv", "softmax_lse_flag"),
+    "npu_fused_infer_attention_score_v2": (
+        *("num_query_heads", "softmax_scale", "actual_seq_kvlen"),
+        "return_softmax_lse",
+    ),
+}
+
+
+class Attention:
+    """A call of generation's attention, whose lengths of keys change from step to step."""
+
+    def __init__(self, name: str) -> None:
+        heads, scale, self.lengths, lse = OPERATORS[name]
+        self.name, self.operator = name, getattr(torch_npu, name)
+        self.tensors = [torch.randn(2, 4, s, 16).half().npu() for s in (1, 32, 32)]
+        self.options = {heads: 4, scale: 0.25, lse: True, "input_layout": "BNSD"}
+
+    def __call__(self, lengths: list[int], **more: Any) -> Any:
+        operator = self.operator.out if "out" in more else self.operator
+        return operator(*self.tensors, **self.options, **{self.lengths: lengths}, **more)
+
+    def outs(self) -> list[Tensor]:
+        return [torch.zeros(2, 4, 1, 16).half().npu(), torch.zeros(2, 4, 1, 1).npu()]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("by_out", [False, True])
+def test_torch_npu_updates_attention(name, by_out):
+    attention = Attention(name)
+    outs, graph = attention.outs(), npu.NPUGraph()
+    with npu.graph(graph, auto_dispatch_capture=True):
+        results = attention([8, 9], out=outs) if by_out else attention([8, 9])
+        doubled = results[0] * 2
+    for lengths in ([3, 30], [32, 1]):
+        attention.tensors[0].normal_()
+        graph.update(cpu_update_input=[{attention.lengths: lengths}])
+        graph.replay()
+        expected = attention(lengths)
+        assert all(map(torch.equal, results, expected))
+        assert torch.equal(doubled, expected[0] * 2)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_program_updates_a_group(name, at_once):
+    attention = Attention(name)
+    outs, graph, event, stream = attention.outs(), npu.NPUGraph(), npu.ExternalEvent(), npu.Stream()
+    with npu.graph(graph):
+        event.wait(npu.current_stream())
+        event.reset(npu.current_stream())
+        npu.graph_task_group_begin(npu.current_stream())
+        attention([8, 9], out=outs)
+        handle = npu.graph_task_group_end(npu.current_stream())
+    before = [each.clone() for each in outs]
+    with npu.stream(stream):
+        if at_once:
+            named = attention.options | {attention.lengths: [3, 30], "out": outs}
+            getattr(torch_npu._C, f"_{name}_out_graph")(stream, handle, event, *attention.tensors, **named)
+        else:
+            npu.graph_task_update_begin(stream, handle)
+            attention([3, 30], out=outs)
+            npu.graph_task_update_end(stream)
+            event.record(stream)
+    assert all(map(torch.equal, outs, before))  # an update computes nothing
+    graph.replay()
+    assert all(map(torch.equal, outs, attention([3, 30])))
+    with pytest.raises(RuntimeError, match="an ExternalEvent that is not recorded"):
+        graph.replay()
+
+
+def test_wrong_updates():
+    x, graph = torch.ones(3).npu(), npu.NPUGraph()
+    stream = npu.current_stream()
+    with pytest.raises(RuntimeError, match="graph_task_group_begin without a capture"):
+        npu.graph_task_group_begin(stream)
+    with npu.graph(graph):
+        npu.graph_task_group_begin(stream)
+        x.add_(1)
+        handle = npu.graph_task_group_end(stream)
+    npu.graph_task_update_begin(stream, handle)
+    x.mul_(2)
+    with pytest.raises(RuntimeError, match=r"has the operators aten\.mul_\.Tensor, and its group aten\.add_\.Tensor"):
+        npu.graph_task_update_end(stream)
+    with pytest.raises(RuntimeError, match="without graph_task_update_begin"):
+        npu.graph_task_update_end(stream)
+    graph.replay()
+    assert x.tolist() == [2, 2, 2]
+
+
 def test_operators_of_torch_npu_and_compiled_functions():
     x, gamma = torch.randn(2, 4, 16).npu(), torch.ones(16).npu()
     q = torch.randn(1, 2, 16, 16).npu().requires_grad_()
@@ -388,8 +491,6 @@ def test_wrong_calls():
         y = x + 1
         with pytest.raises(RuntimeError, match="a capture is underway"):
             npu.NPUGraph().capture_begin()
-        with pytest.raises(NotImplementedError, match="captured operators cannot be updated"):
-            npu.graph_task_group_begin(npu.current_stream())
     graph.replay()
     assert y.tolist() == [2, 2, 2]
     with pytest.raises(RuntimeError, match="already owns a captured graph"), npu.stream(npu.Stream()):

@@ -111,7 +111,7 @@ def test_attention(dtype: Any, layout: str, mode: int, full: bool, monkeypatch: 
     again = {} if full else {"actual_seq_qlen": rows, "actual_seq_kvlen": columns}
     second, nothing = TWO(*tensors, num_query_heads=4, softmax_scale=0.3, **options, **again)
     assert torch.equal(second, got)
-    assert nothing.tolist() == [0.0]
+    assert nothing.numel() == 0
     assert torch.equal(PROMPT(*tensors, num_heads=4, scale_value=0.3, **options, **known), got)
 
 
@@ -277,3 +277,28 @@ def test_on_the_device() -> None:
     assert torch.equal(npu.npu_prompt_flash_attention(q, k, v, num_heads=3, scale_value=0.5).cpu(), wanted)
     one = npu.npu_incre_flash_attention(q[:, :1], k, v, num_heads=3, scale_value=0.5)
     torch.testing.assert_close(one.cpu(), wanted[:, :1])
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_results_that_the_program_has_made(lse: bool) -> None:
+    npu = pytest.importorskip("torch_npu")
+    q, k, v = (torch.randn(2, 5, 3 * 8).half().npu() for _ in range(3))
+    for operator, flag in (
+        (npu.npu_fused_infer_attention_score, "softmax_lse_flag"),
+        (npu.npu_fused_infer_attention_score_v2, "return_softmax_lse"),
+    ):
+        options = {"num_query_heads" if "return" in flag else "num_heads": 3, flag: lse}
+        workspace = getattr(npu, f"_{operator.__name__}_get_max_workspace")(q, k, v, **options)
+        wanted = operator(q, k, v, **options)
+        out = [torch.zeros_like(q), torch.full((2, 3, 5, 1) if lse else (1,), 7.0).npu()]
+        assert operator.out(q, k, v, **options, workspace=workspace, out=out) == (out[0], out[1])
+        assert torch.equal(out[0], wanted[0])
+        assert torch.equal(out[1], wanted[1]) if lse else out[1].tolist() == [7]
+        with pytest.raises(RuntimeError, match="out is of shape"):
+            operator.out(q, k, v, **options, out=[out[0][:1], out[1]])
+
+
+def test_lengths_of_queries_have_no_effect_on_a_single_one() -> None:
+    q, k, v = (torch.randn(2, 3, s, 8) for s in (1, 4, 4))
+    known: dict[str, Any] = {"num_heads": 3, "input_layout": "BNSD"}
+    assert torch.equal(ONE(q, k, v, **known)[0], ONE(q, k, v, actual_seq_lengths=[100], **known)[0])

@@ -11,22 +11,25 @@ a function of aclnn that a C++ extension calls by itself, is refused.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from descend.npu.recording import OTHER_SEED, CaptureError, Recording, is_npu, refuse_other_calls
+from descend.npu.recording import OTHER_SEED, CaptureError, Recording, TaskGroup, Update, is_npu, refuse_other_calls
 
 _NOT_CAPTURED = "Called NPUGraph::{} without a preceding successful capture."
-_TASKS = "captured operators cannot be updated here: capture the graph again."
 _WAITS = " waits for the device"
 _CONDITIONS = "a graph cannot choose at its replay which operators run: that needs a processor."
 
 _capturing: list[tuple[Any, Recording]] = []  # one at most: captures follow one another
+_updates: list[Update] = []  # one at most, too
 
 
 def install() -> None:
@@ -35,9 +38,16 @@ def install() -> None:
     graphs, low = torch_npu.npu.graphs, torch_npu._C
     for name, method in _METHODS.items():
         setattr(graphs.NPUGraph, name, method)
+    low._NPUGraph.debug_dump = _debug_dump  # torch_npu goes on with the file
     graphs._npu_isCurrentStreamCapturing = low._npu_isCurrentStreamCapturing = is_capturing
-    for name in ("graph_task_group_begin", "graph_task_group_end", "graph_task_update_begin", "graph_task_update_end"):
-        setattr(graphs, f"_{name}", _refuse_tasks)
+    for function in (_graph_task_group_begin, _graph_task_group_end, _graph_task_update_begin, _graph_task_update_end):
+        setattr(graphs, function.__name__, function)
+    for operator in ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"):
+        setattr(low, f"_{operator}_out_graph", _update_attention(operator))
+    event = torch_npu.npu.ExternalEvent
+    event._descend_is_recorded = False
+    for name, method in (("record", _record), ("wait", _wait), ("reset", _reset_event)):
+        setattr(event, name, functools.partialmethod(method, getattr(event, name)))
     low._npu_synchronize = _refused_in_capture(low._npu_synchronize, "torch.npu.synchronize" + _WAITS)
     accelerator, text = torch.accelerator, torch._tensor_str
     accelerator.synchronize = _refused_in_capture(accelerator.synchronize, "torch.accelerator.synchronize" + _WAITS)
@@ -57,10 +67,6 @@ def is_capturing() -> bool:
 
 def _npu() -> Any:
     return torch.npu  # type: ignore[attr-defined]
-
-
-def _refuse_tasks(*_arguments: Any) -> Any:
-    raise NotImplementedError(f"Descend: {_TASKS}")
 
 
 def _refuse_conditions(*_arguments: Any) -> Any:
@@ -103,6 +109,69 @@ def _same_seed_in_capture(theirs: Callable[[int], None]) -> Callable[[int], None
     return manual_seed
 
 
+# --- groups of operators whose arguments are updated --------------------------------------------------------------------
+
+
+def _graph_task_group_begin(_stream: Any) -> None:
+    _recording("graph_task_group_begin").begin_group()
+
+
+def _graph_task_group_end(_stream: Any) -> TaskGroup:
+    return _recording("graph_task_group_end").end_group()
+
+
+def _graph_task_update_begin(_stream: Any, handle: TaskGroup) -> None:
+    if _updates:
+        raise RuntimeError("Descend: graph_task_update_begin within an update.")
+    _updates.append(Update(handle))
+    _updates[0].__enter__()  # type: ignore[no-untyped-call]
+
+
+def _graph_task_update_end(_stream: Any) -> None:
+    if not _updates:
+        raise RuntimeError("Descend: graph_task_update_end without graph_task_update_begin.")
+    _updates.pop().end()
+
+
+def _update_attention(operator: str) -> Callable[..., Any]:
+    def update(stream: Any, handle: TaskGroup, event: Any, *args: Any, **named: Any) -> tuple[Any, ...]:
+        _graph_task_update_begin(stream, handle)
+        try:
+            getattr(torch.ops.npu, operator).out(*args, **named)
+        finally:
+            _graph_task_update_end(stream)
+        event.record(stream)
+        return tuple(named["out"])
+
+    return update
+
+
+def _recording(name: str) -> Recording:
+    if not is_capturing():
+        raise RuntimeError(f"Descend: {name} without a capture on the current stream.")
+    return _capturing[0][1]
+
+
+def _record(self: Any, theirs: Callable[..., None], stream: Any = None) -> None:
+    self._descend_is_recorded = True
+    theirs(self, stream)
+
+
+def _wait(self: Any, theirs: Callable[..., None], stream: Any = None) -> None:
+    if is_capturing():
+        _capturing[0][1].add_wait(self)
+    else:
+        theirs(self, stream)
+
+
+def _reset_event(self: Any, theirs: Callable[..., None], stream: Any = None) -> None:
+    if is_capturing():
+        _capturing[0][1].add_reset(self)
+    else:
+        self._descend_is_recorded = False
+        theirs(self, stream)
+
+
 # --- methods of NPUGraph ----------------------------------------------------------------------------------------------
 
 
@@ -128,7 +197,22 @@ def _capture_begin(self: Any, pool: Any = None, capture_error_mode: str = "globa
     self._descend_pool = _npu().graph_pool_handle() if pool is None else pool
     _capturing.append((self, recording))
     refuse_other_calls()(1)
-    recording.__enter__()  # type: ignore[no-untyped-call]
+    with _below_updates(self):
+        recording.__enter__()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _below_updates(graph: Any) -> Iterator[None]:
+    """Without torch_npu's own mode, which makes groups of operators: what it calls is to be recorded."""
+    mode = _get_current_dispatch_mode()
+    if mode is None or mode is not graph.graph_dispatch_mode:
+        yield
+        return
+    _pop_mode()
+    try:
+        yield
+    finally:
+        _push_mode(mode)
 
 
 def _capture_end(self: Any) -> None:
@@ -137,7 +221,8 @@ def _capture_end(self: Any) -> None:
         raise RuntimeError("Descend: capture_end without a capture that this graph has begun.")
     recording = _capturing[0][1]
     try:
-        recording.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        with _below_updates(self):
+            recording.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         with recording.operator():
             recording.restore()
     finally:
@@ -178,10 +263,14 @@ def _pool(self: Any) -> Any:
 
 
 def _debug_dump(self: Any, debug_path: str) -> None:
-    """Writes one line for each recorded operator. CANN writes another form."""
-    lines = _captured(self, "debug_dump").describe()
+    """Writes the recorded operators in the form of a Chrome trace, as CANN does, with one unit of time for each."""
+    operators = _captured(self, "debug_dump").describe()
+    events = [
+        {"name": name, "ph": "X", "ts": i, "dur": 1, "pid": 0, "tid": "stream0", "args": {"tensors": tensors}}
+        for i, (name, tensors) in enumerate(operators)
+    ]
     with open(debug_path, "w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
+        json.dump(events, file)
 
 
 def _super_kernel_optimize(self: Any, optimize_options: Any = None, debug_options: Any = None) -> None:
@@ -209,7 +298,6 @@ _METHODS: dict[str, Any] = {
     "replay": _replay,
     "reset": _reset,
     "pool": _pool,
-    "debug_dump": _debug_dump,
     "super_kernel_optimize": _super_kernel_optimize,
     "register_generator_state": _register_generator_state,
     "get_currently_capturing_graph": staticmethod(_currently_capturing),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -17,6 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from descend import _cann
 from descend.npu import boxed
 
+_WITHOUT_ALIAS = {"npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"}
+"""Operators that write to their out, though their schemas do not say so."""
 OTHER_SEED = (
     "NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
     "original seed."
@@ -74,6 +77,75 @@ class _SetOffset(NamedTuple):
         self.generator.set_offset(start[self.generator] + self.offset)
 
 
+class _Wait(NamedTuple):
+    """The graph waits for an event of the program: until parameters are updated."""
+
+    event: Any
+
+    def run(self, _start: _Offsets) -> None:
+        """Refuses to wait for what would never come, as a replay runs at once."""
+        if not self.event._descend_is_recorded:
+            raise RuntimeError(
+                "Descend: this graph waits for an ExternalEvent that is not recorded. Update the graph before the "
+                "replay: a replay runs at once, so it cannot wait for an update that comes after it."
+            )
+
+
+class _Reset(NamedTuple):
+    """The graph resets an event of the program."""
+
+    event: Any
+
+    def run(self, _start: _Offsets) -> None:
+        """Resets it."""
+        self.event._descend_is_recorded = False
+
+
+class TaskGroup:
+    """Recorded operators whose arguments may be updated. The program holds it as a handle."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self.captured: list[_Call] | None = None
+        """Those of the capture, kept for their memory: an update has tensors that do not hold theirs."""
+
+    def run(self, start: _Offsets) -> None:
+        """Calls them again."""
+        for call in self.calls:
+            call.run(start)
+
+    def update(self, calls: list[_Call]) -> None:
+        """The same operators with other arguments."""
+        if [call.function for call in calls] != [call.function for call in self.calls]:
+            names = [", ".join(str(call.function) for call in each) or "none" for each in (calls, self.calls)]
+            raise RuntimeError(f"Descend: an update has the operators {names[0]}, and its group {names[1]}.")
+        self.captured = self.captured or self.calls
+        self.calls = calls
+
+
+class Update(TorchDispatchMode):
+    """A mode that records what operators write to their arguments, without computing it."""
+
+    def __init__(self, group: TaskGroup) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.group = group
+        self._calls: list[_Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Records an operator that writes; others run."""
+        kwargs = kwargs or {}
+        written = _written(func, args, kwargs)
+        if not any(map(is_npu, written)):
+            return func(*args, **kwargs)
+        self._calls.append(_Call(func, *_held(func, args, kwargs), ()))
+        return written[0] if len(written) == 1 else tuple(written)
+
+    def end(self) -> None:
+        """Ends the mode, and puts what it recorded into the group."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self.group.update(self._calls)
+
+
 class _HostFunction(NamedTuple):
     """A function of the program that the stream calls when it comes to it."""
 
@@ -90,6 +162,9 @@ class _HostFunction(NamedTuple):
         current.wait_stream(self.stream)
 
 
+_Step = _Call | _SetOffset | _HostFunction | _Wait | _Reset | TaskGroup
+
+
 class Recording(TorchDispatchMode):
     """A mode that runs operators, and records those that touch the device."""
 
@@ -101,7 +176,8 @@ class Recording(TorchDispatchMode):
         self.streams = {stream}
         self.refused = ""
         self.in_operator = False
-        self._calls: list[_Call | _SetOffset | _HostFunction] = []
+        self._calls: list[_Step] = []
+        self._group: TaskGroup | None = None
         self._new: dict[int, torch.UntypedStorage] = {}  # kept, so that no other storage gets the same number
         self._before: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
         self._lent: list[range] = []
@@ -119,6 +195,29 @@ class Recording(TorchDispatchMode):
     def add_host_function(self, *given: Any) -> None:
         """Records a function of the program, which a capture does not call."""
         self._calls.append(_HostFunction(*given))
+
+    def add_wait(self, event: Any) -> None:
+        """Records that the stream waits for an event of the program."""
+        self._calls.append(_Wait(event))
+
+    def add_reset(self, event: Any) -> None:
+        """Records that the stream resets an event of the program."""
+        self._calls.append(_Reset(event))
+
+    def begin_group(self) -> None:
+        """What is recorded from now on may be updated."""
+        if self._group is not None:
+            self.refuse("a group of tasks has begun already.")
+        self._group = TaskGroup()
+
+    def end_group(self) -> TaskGroup:
+        """The group."""
+        group = self._group
+        if group is None:
+            self.refuse("no group of tasks has begun.")
+        self._group = None
+        self._calls.append(group)
+        return group
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operator, and records it if it touches the device."""
@@ -143,14 +242,15 @@ class Recording(TorchDispatchMode):
                 self._follow(each)
         if func.namespace == "c10d":
             self._lent += (range(each.data_ptr(), each.data_ptr() + each.untyped_storage().nbytes()) for each in given)
-        held = self._hold(func, args, kwargs)
+        held = _held(func, args, kwargs)
         with self.operator():
             results = func(*args, **kwargs)
         self.streams.add(torch.npu.current_stream())  # type: ignore[attr-defined]
         self._expected = {each: _state(each) for each in self._expected}
         new = self._find_new(tree_leaves(results), given)
         if written or (new and not _is_empty(func)) or not func._schema.returns:
-            self._calls.append(_Call(func, *held, new))
+            calls: list[Any] = self._calls if self._group is None else self._group.calls
+            calls.append(_Call(func, *held, new))
         return results
 
     @contextlib.contextmanager
@@ -189,14 +289,16 @@ class Recording(TorchDispatchMode):
             for call in self._calls:
                 call.run(start)
 
-    def describe(self) -> Iterator[str]:
-        """A line for each recorded operator: its name, and dtypes and shapes of its tensors."""
-        for call in self._calls:
-            if not isinstance(call, _Call):
-                continue
-            tensors = [each for each in tree_leaves((call.args, call.named)) if isinstance(each, Tensor)]
-            shapes = (f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors)
-            yield " ".join((str(call.function), *shapes))
+    def describe(self) -> Iterator[tuple[str, list[str]]]:
+        """Each recorded operator: its name, and dtypes and shapes of its tensors."""
+        steps = ((step.calls if isinstance(step, TaskGroup) else [step]) for step in self._calls)
+        for call in itertools.chain.from_iterable(steps):
+            if isinstance(call, _Call):
+                tensors = [each for each in tree_leaves((call.args, call.named)) if isinstance(each, Tensor)]
+                yield (
+                    str(call.function),
+                    [f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors],
+                )
 
     def _run_higher(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator that takes functions, such as flex attention: its own operators are recorded."""
@@ -249,17 +351,6 @@ class Recording(TorchDispatchMode):
                 _wait()
             self._before[storage._cdata] = storage, ctypes.string_at(storage.data_ptr(), storage.nbytes())
 
-    def _hold(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, for a replay. Tensors of the device stay in their memory, whatever becomes of the objects."""
-        copies = _name(func) in _COPIES
-
-        def hold(tensor: Tensor) -> Tensor:
-            stays = is_npu(tensor) or (copies and tensor.dim())
-            return tensor.detach() if stays else tensor.clone()
-
-        held: tuple[Any, Any] = tree_map_only(Tensor, hold, (tuple(args), dict(kwargs)))
-        return held
-
     def _find_new(self, results: list[Any], given: list[Tensor]) -> tuple[tuple[int, Tensor], ...]:
         """The results that are in memory of their own, and their places."""
         known = {tensor.untyped_storage()._cdata for tensor in given}
@@ -271,6 +362,18 @@ class Recording(TorchDispatchMode):
             self._new[storage._cdata] = storage
             found.append((i, each.detach()))
         return tuple(found)
+
+
+def _held(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments, for a replay. Tensors of the device stay in their memory, whatever becomes of the objects."""
+    copies = _name(func) in _COPIES
+
+    def hold(tensor: Tensor) -> Tensor:
+        stays = is_npu(tensor) or (copies and tensor.dim())
+        return tensor.detach() if stays else tensor.clone()
+
+    held: tuple[Any, Any] = tree_map_only(Tensor, hold, (tuple(args), dict(kwargs)))
+    return held
 
 
 def _name(func: Any) -> str:
@@ -300,6 +403,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     for i, argument in enumerate(func._schema.arguments):
         said = argument.alias_info is not None and argument.alias_info.is_write
         unsaid = func.namespace == "c10d" or (name in _UNDECLARED and argument.name.startswith("running_"))
+        unsaid = unsaid or (name in _WITHOUT_ALIAS and argument.name == "out")
         if said or unsaid:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             found += [each for each in tree_leaves(value) if isinstance(each, Tensor)]

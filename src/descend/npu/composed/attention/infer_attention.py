@@ -7,7 +7,8 @@ lse is infinite. A sink of a head is one more score, whose value is 0.
 
 sparse_mode 0: atten_mask, and with it pre_tokens and next_tokens from the diagonal; 1: atten_mask alone; 2: causal from
 the first query and key; 3: causal to the last query and key; 4: pre_tokens and next_tokens from the diagonal of the
-last. A single query without a rotary part has no sparse_mode: it sees the keys that atten_mask does not hide.
+last. A single query without a rotary part has no sparse_mode: it sees the keys that atten_mask does not hide. Where there is a single
+query, the lengths of queries have no effect.
 
 Documents: torch_npu.npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2, npu_prompt_flash_attention,
 npu_incre_flash_attention.
@@ -74,7 +75,7 @@ OTHERS_REFUSED = (
 
 
 def npu_fused_infer_attention_score(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
-    """The attention, and lse in float32: [B, N, S, 1] or [T, N, 1] with softmax_lse_flag, else a 0."""
+    """The attention, and lse in float32: [B, N, S, 1] or [T, N, 1] with softmax_lse_flag, else empty."""
     operator = "npu_fused_infer_attention_score"
     names = {"num_heads": "heads", "scale": "scale", "softmax_lse_flag": "wants_lse"}
     names |= {"actual_seq_lengths": "lengths", "actual_seq_lengths_kv": "key_lengths"}
@@ -89,6 +90,38 @@ def npu_fused_infer_attention_score_v2(
     names = {"num_query_heads": "heads", "softmax_scale": "scale", "return_softmax_lse": "wants_lse"}
     names |= {"actual_seq_qlen": "lengths", "actual_seq_kvlen": "key_lengths", "learnable_sink": "sink"}
     return _attend(operator, query, key, value, _options(operator, given, names))
+
+
+def npu_fused_infer_attention_score_out(*tensors: Tensor, out: list[Tensor], **given: Any) -> tuple[Tensor, Tensor]:
+    """Both results, written to the two tensors of ``out``. No workspace is needed."""
+    given.pop("workspace", None)
+    return _written("npu_fused_infer_attention_score", out, npu_fused_infer_attention_score(*tensors, **given))
+
+
+def npu_fused_infer_attention_score_v2_out(*tensors: Tensor, out: list[Tensor], **given: Any) -> tuple[Tensor, Tensor]:
+    """Both results, written to the two tensors of ``out``. No workspace is needed."""
+    given.pop("workspace", None)
+    return _written("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(*tensors, **given))
+
+
+def _npu_fused_infer_attention_score_get_max_workspace(*_tensors: Tensor, **_given: Any) -> Tensor:
+    """An empty tensor."""
+    return torch.empty(0, dtype=torch.uint8)
+
+
+def _npu_fused_infer_attention_score_v2_get_max_workspace(*_tensors: Tensor, **_given: Any) -> Tensor:
+    """An empty tensor."""
+    return torch.empty(0, dtype=torch.uint8)
+
+
+def _written(operator: str, out: list[Tensor], results: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """``out`` with the results. Its second tensor may be of any shape where there is no lse, and stays as it is."""
+    for to, of in zip(out, results, strict=True):
+        if of.numel() and to.shape != of.shape:
+            refuse(operator, "out", f"of shape {list(to.shape)}", f"must be of shape {list(of.shape)}")
+        if of.numel():
+            to.copy_(of)
+    return out[0], out[1]
 
 
 def npu_prompt_flash_attention(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
@@ -182,7 +215,7 @@ def _attend(operator: str, query: Tensor, key: Tensor, value: Tensor, options: O
     layout = options.layout.split("_")
     result = _laid_out(out, layout[-1]).to(query.dtype)
     if not options.wants_lse:
-        return result, torch.zeros(1)
+        return result, torch.zeros(0)
     return result, (lse[0].transpose(0, 1).contiguous() if layout[0] in ("TND", "NTD") else lse).float()
 
 
@@ -362,6 +395,8 @@ def _parts(operator: str, q: Tensor, k: Tensor, layout: str, options: Options) -
     batch = len(q)
     if len(k) != batch:
         refuse(operator, "key", f"of {len(k)} sequences", f"must have {batch}, as query")
+    if q.shape[2] == 1:
+        lengths = None  # of no effect there
     found = []
     for name, own, tensor in (("of queries", lengths, q), ("of keys", key_lengths, k)):
         whole = tensor.shape[2]

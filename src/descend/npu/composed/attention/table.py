@@ -147,12 +147,14 @@ ATTENTION: Section = (
         "attention.infer_attention",
         "a few queries at a time, in float32, rounded once",
         "quantisation; padding sizes and shared prefixes; sparse_mode 9; pages in a private format",
+        more=("npu_fused_infer_attention_score.out", "_npu_fused_infer_attention_score_get_max_workspace"),
     ),
     row(
         "npu_fused_infer_attention_score_v2",
         "attention.infer_attention",
         "as npu_fused_infer_attention_score; learnable_sink in any floating dtype",
         "as npu_fused_infer_attention_score",
+        more=("npu_fused_infer_attention_score_v2.out", "_npu_fused_infer_attention_score_v2_get_max_workspace"),
     ),
     row(
         "npu_prompt_flash_attention",

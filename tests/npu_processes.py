@@ -18,6 +18,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from npu_expert_processes import experts_of_other_processes
+
 
 def collectives(rank: int, size: int) -> None:
     x = torch.full((4,), rank + 1.0, device="npu")
@@ -451,6 +453,7 @@ def main() -> None:
     collectives(rank, size)
     products_with_collectives(rank, size)
     quantised_products_with_collectives(rank, size)
+    experts_of_other_processes(rank, size)
     trainings(rank, size)
     graphs(rank, size)
     distributed.destroy_process_group()

@@ -71,6 +71,26 @@ EXPERTS: Section = (
         "a stable sort and index_select; rows and scales beyond those of experts are 0",
         "quantisation",
     ),
+    row(
+        "npu_moe_distribute_dispatch",
+        "experts.distribute",
+        "tokens go to their experts' processes, by gloo; rows beyond those that come are 0",
+        "quantisation but in mode 2; other tensor parallel groups; elastic_info",
+        more=("npu_moe_distribute_dispatch_v2",),
+        documents=("torch_npu.npu_moe_distribute_dispatch", "torch_npu.npu_moe_distribute_dispatch_v2"),
+    ),
+    row(
+        "npu_moe_distribute_combine",
+        "experts.distribute",
+        "results come back, by gloo, and are added up in float32, rounded once",
+        "comm_quant_mode 2; counts that are not those of dispatch; elastic_info",
+        more=("npu_moe_distribute_combine_v2", "npu_moe_distribute_combine_add_rms_norm"),
+        documents=(
+            "torch_npu.npu_moe_distribute_combine",
+            "torch_npu.npu_moe_distribute_combine_v2",
+            "torch_npu.npu_moe_distribute_combine_add_rms_norm",
+        ),
+    ),
     row("npu_moe_compute_expert_tokens", "experts.init_routing", "torch.searchsorted", "experts that are not int32"),
 )
 

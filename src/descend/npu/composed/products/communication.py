@@ -238,13 +238,15 @@ def _exchanged(rows: Tensor, send: Sequence[int], receive: Sequence[int], expert
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def process_group(operator: str, hcom: str, size: int | None = None, name: str = "world_size") -> Any:
-    """The group of this name, which must have this size."""
+def process_group(
+    operator: str, hcom: str, size: int | None = None, name: str = "world_size", parameter: str = "hcom"
+) -> Any:
+    """The group of this name, which must have this size. Errors call the size ``name``, the group ``parameter``."""
     c10d: Any = distributed.distributed_c10d
     try:
         group = c10d._resolve_process_group(hcom)
     except (LookupError, RuntimeError, ValueError):
-        refuse(operator, "hcom", repr(hcom), "must be the name of a process group, by its method get_hccl_comm_name")
+        refuse(operator, parameter, repr(hcom), "must be the name of a process group, by its method get_hccl_comm_name")
     if size is not None and size != group.size():
         refuse(operator, name, size, f"must be the size of the group, {group.size()}")
     return group

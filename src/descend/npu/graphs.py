@@ -109,7 +109,7 @@ def _same_seed_in_capture(theirs: Callable[[int], None]) -> Callable[[int], None
     return manual_seed
 
 
-# --- groups of operators whose arguments are updated --------------------------------------------------------------------
+# --- groups of operators whose arguments are updated ------------------------------------------------------------------
 
 
 def _graph_task_group_begin(_stream: Any) -> None:

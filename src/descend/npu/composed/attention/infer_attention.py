@@ -7,8 +7,8 @@ lse is infinite. A sink of a head is one more score, whose value is 0.
 
 sparse_mode 0: atten_mask, and with it pre_tokens and next_tokens from the diagonal; 1: atten_mask alone; 2: causal from
 the first query and key; 3: causal to the last query and key; 4: pre_tokens and next_tokens from the diagonal of the
-last. A single query without a rotary part has no sparse_mode: it sees the keys that atten_mask does not hide. Where there is a single
-query, the lengths of queries have no effect.
+last. A single query without a rotary part has no sparse_mode: it sees the keys that atten_mask
+does not hide. The lengths of queries have no effect on a single query.
 
 Documents: torch_npu.npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2, npu_prompt_flash_attention,
 npu_incre_flash_attention.

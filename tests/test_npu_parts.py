@@ -322,6 +322,24 @@ def test_softmax_of_sums(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_gradient_of_a_softmax_before_a_product(dtype: Any) -> None:
+    x, values = torch.randn(2, 5, 6).to(dtype), torch.randn(2, 6, 3).to(dtype)
+    grad_output, backward = torch.randn(2, 5, 3).to(dtype), pieces.npu_attn_softmax_backward_
+    held = x.double().softmax(-1).to(dtype)
+    dy = grad_output.double() @ values.double().transpose(1, 2)
+    y = held.double()
+    wanted = y * (dy - (y * dy).sum(-1, keepdim=True))
+    assert backward(held, grad_output, values) is held
+    near(held, wanted, size=2.0)
+    refused("input is of shape [2, 5, 6]", backward, x, grad_output[:, :4], values)
+    refused("values is of shape [2, 6, 2]", backward, x, grad_output, values[..., :2])
+    npu = pytest.importorskip("torch_npu")
+    on_device = x.softmax(-1).npu()
+    npu.npu_attn_softmax_backward_(on_device, grad_output.npu(), values.npu())
+    assert torch.equal(on_device.cpu(), backward(x.softmax(-1), grad_output, values))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_attention_update(dtype: Any) -> None:
     scores, values = torch.randn(5, 12).double(), torch.randn(12, 8).double()
     parts, outs = [], []

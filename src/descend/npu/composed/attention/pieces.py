@@ -6,9 +6,10 @@
         out = (prev_out * prev_sum * exp(prev_max - max) + cur_out * cur_sum * exp(cur_max - max)) / sum
     npu_attention_update: the same of any number of parts: sum of out_i exp(lse_i - lse), lse = log(sum of exp(lse_i))
     npu_masked_softmax_with_rel_pos_bias: softmax(x * scale_value + atten_mask + relative_pos_bias)
+    npu_attn_softmax_backward_: y * (dy - sum of y * dy along a row), dy = grad_output @ values^T
 
 Documents: torch_npu.npu_ring_attention_update, npu_attention_update; aclnnRingAttentionUpdate; op-plugin's
-test_masked_softmax_with_rel_pos_bias.py.
+test_masked_softmax_with_rel_pos_bias.py and test_npu_attn_softmax.py.
 """
 
 from __future__ import annotations
@@ -169,3 +170,18 @@ def npu_masked_softmax_with_rel_pos_bias(
         rule = f"must be of shape {[heads, rows, columns]}, or with ones before it"
         refuse(operator, "relative_pos_bias", f"of shape {list(relative_pos_bias.shape)}", rule)
     return (scores + relative_pos_bias.reshape(heads, rows, columns)).softmax(-1).to(x.dtype)
+
+
+def npu_attn_softmax_backward_(input: Tensor, grad_output: Tensor, values: Tensor) -> Tensor:
+    """``input`` [..., Q, K], which holds a softmax, and then the gradient of what that was taken of.
+
+    ``grad_output`` [..., Q, D] is the gradient of the product of the softmax and ``values`` [..., K, D].
+    """
+    operator = "npu_attn_softmax_backward_"
+    check_alike(operator, "input", input, grad_output=grad_output, values=values)
+    if grad_output.dim() < 2 or values.dim() < 2 or grad_output.shape[-1] != values.shape[-1]:
+        rule = f"must be a matrix, or several, with the columns of grad_output, of shape {list(grad_output.shape)}"
+        refuse(operator, "values", f"of shape {list(values.shape)}", rule)
+    dy = wide(grad_output) @ wide(values).transpose(-2, -1)
+    check_shape(operator, "input", input, dy.shape, "grad_output @ values^T")
+    return input.copy_(torch._softmax_backward_data(dy, wide(input).to(dy.dtype), -1, dy.dtype))

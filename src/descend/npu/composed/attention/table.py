@@ -175,6 +175,13 @@ ATTENTION: Section = (
         "shapes that do not fit",
         documents=("op-plugin's test_masked_softmax_with_rel_pos_bias.py",),
     ),
+    row(
+        "npu_attn_softmax_backward_",
+        "attention.pieces",
+        "a matrix product and softmax's gradient in float32, rounded once",
+        "shapes that do not fit",
+        documents=("op-plugin's test_npu_attn_softmax.py",),
+    ),
     row("npu_attention_update", "attention.pieces", "in float32, rounded once", "an update_type other than 0 and 1"),
     row(
         "npu_interleave_rope",

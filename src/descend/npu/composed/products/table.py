@@ -44,6 +44,12 @@ PRODUCTS: Section = (
         documents=("aclnnFusedMatmul",),
     ),
     row(
+        "npu_ffn",
+        "products.ffn",
+        "both products in float32, the result rounded once; gelu by tanh",
+        "geglu, swiglu and reglu",
+    ),
+    row(
         "npu_transpose_batchmatmul",
         "products.transpose_batchmatmul",
         "a matrix product in float32, rounded once",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch_npu  # noqa: F401
 import triton
@@ -89,6 +91,38 @@ def narrow(out, x, y, WHICH: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + place, a)
 
 
+@triton.jit
+def combined(place, before, x, n, WHICH: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, at < n, other=0)
+    shared = place + at % 3
+    if WHICH == 0:
+        old = tl.atomic_add(shared, value, at < n)
+    elif WHICH == 1:
+        old = tl.atomic_max(shared, value, at < n)
+    elif WHICH == 2:
+        old = tl.atomic_min(shared, value, at < n)
+    else:
+        old = tl.atomic_xchg(shared, value, at < n)
+    tl.store(before + at, old, at < n)
+
+
+@triton.jit
+def swapped(place, expected, x, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.atomic_cas(place + at, tl.load(expected + at), tl.load(x + at))
+
+
+def one_after_another(place: list[float], values: list[float], change: Callable[[float, float], float]) -> list[float]:
+    """Changes ``place``, element i % 3 by value i, and gives what was there."""
+    before = []
+    for i, value in enumerate(values):
+        before.append(place[i % 3])
+        place[i % 3] = change(place[i % 3], value)
+    return before
+
+
+ATOMIC: tuple[Callable[[float, float], float], ...] = (lambda a, b: a + b, max, min, lambda _a, b: b)
 OF_BFLOAT16 = (
     lambda a, b: a + b,
     lambda a, b: -a * 2,
@@ -156,6 +190,21 @@ def main() -> None:
         out = torch.full_like(left, torch.nan)
         narrow[(1,)](out, left, right, WHICH=which, BLOCK=16)
         near(out, function(left.cpu(), right.cpu()).double(), 8e-3 if which == 3 else 0)
+
+    # Atomic operations on the same three elements, of small integers, which all dtypes hold.
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64):
+        values = torch.randint(-9, 9, (16,)).to(dtype)
+        for which, change in enumerate(ATOMIC):
+            place, before = torch.tensor([1, 2, 3], dtype=dtype), torch.zeros(16, dtype=dtype, device="npu")
+            expected = place.tolist()
+            place = place.npu()
+            seen = one_after_another(expected, values[:14].tolist(), change)
+            combined[(1,)](place, before, values.npu(), 14, WHICH=which, BLOCK=16)
+            assert (place.tolist(), before.tolist()) == (expected, [*seen, 0, 0]), (dtype, which)
+        place, wanted = values.npu(), values.clone()
+        wanted[::2] += 1
+        swapped[(1,)](place, wanted.npu(), values.mul(2).npu(), BLOCK=16)
+        assert place.tolist() == torch.where(wanted == values, values * 2, values).tolist()
 
     device = torch.npu.current_device()
     found = driver.active.utils.get_device_properties(device)

@@ -9,6 +9,7 @@ triton-ascend does not interpret. A kernel takes much longer than compiled: run 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -153,6 +154,16 @@ _NARROW = {
 }
 
 
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("ADD", "FADD"), np.add),
+    **dict.fromkeys(("MAX", "UMAX"), np.maximum),
+    **dict.fromkeys(("MIN", "UMIN"), np.minimum),
+    **{"AND": np.bitwise_and, "OR": np.bitwise_or, "XOR": np.bitwise_xor},
+    "XCHG": lambda _old, new: new,
+}
+"""Atomic operations by Triton's names."""
+
+
 class _Memory:
     """Triton's module in C++, which reads and writes memory, with NumPy's own types instead of those."""
 
@@ -169,6 +180,40 @@ class _Memory:
     def store(self, pointers: Any, values: Any, mask: Any) -> Any:
         """Writes values to the pointers, where the mask is true."""
         return self._module.store(pointers, values.view(_bits(values.dtype)), mask)
+
+    def atomic_rmw(self, operation: Any, pointers: Any, values: Any, mask: Any, order: Any) -> Any:
+        """Combines what is at the pointers with values, and gives what was there."""
+        with contextlib.suppress(ValueError):  # it knows neither narrow types nor the greatest of floats
+            return self._module.atomic_rmw(operation, pointers, values, mask, order)
+        combine, values = _COMBINE[operation.name], values.ravel()
+        return self._in_turn(pointers, mask, values.dtype, lambda old, places: combine(old, values[places]))
+
+    def atomic_cas(self, pointers: Any, expected: Any, values: Any, order: Any) -> Any:
+        """Writes values where the pointers hold the bits of what is expected, and gives what was there."""
+        with contextlib.suppress(ValueError):
+            return self._module.atomic_cas(pointers, expected, values, order)
+        pattern, values = f"u{values.dtype.itemsize}", values.ravel()
+        wanted = expected.ravel().view(pattern)
+        return self._in_turn(
+            pointers,
+            np.ones(pointers.shape, bool),
+            values.dtype,
+            lambda old, places: np.where(old.view(pattern) == wanted[places], values[places], old),
+        )
+
+    def _in_turn(self, pointers: Any, mask: Any, dtype: np.dtype[Any], change: Callable[[Any, Any], Any]) -> Any:
+        """Changes what is at the pointers; where several are equal, one of them after another."""
+        pointers, shape = pointers.ravel(), pointers.shape
+        before = np.zeros(pointers.shape, dtype)
+        left = np.flatnonzero(np.broadcast_to(mask, shape))
+        while left.size:
+            first = np.unique(pointers[left], return_index=True)[1]
+            places = left[first]
+            there = np.ones(places.shape, bool)
+            before[places] = self.load(pointers[places], there, before[places], dtype)
+            self.store(pointers[places], change(before[places], places).astype(dtype), there)
+            left = np.delete(left, first)
+        return before.reshape(shape)
 
 
 def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:

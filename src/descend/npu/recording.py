@@ -7,7 +7,7 @@ import ctypes
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -20,6 +20,8 @@ from descend.npu import boxed
 
 _WITHOUT_ALIAS = {"npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"}
 """Operators that write to their out, though their schemas do not say so."""
+_DRAWN = ("seed", "offset")
+"""Arguments of an attention's gradient, which the attention gives as its first integers."""
 OTHER_SEED = (
     "NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
     "original seed."
@@ -53,10 +55,16 @@ class _Call(NamedTuple):
     named: dict[str, Any]
     results: tuple[tuple[int, Tensor], ...]
     """The new tensors among the results, and their places: a replay copies its own there."""
+    numbers: list[int]
+    """The integers among the results of the last run: where an attention's dropout began to draw."""
+    drawn_by: list[int] | None = None
+    """These of the attention whose gradient this is: its seed and offset."""
 
     def run(self, _start: _Offsets) -> None:
         """Calls the operator again, and has its results where the capture had its own."""
-        results = [_waited_for(self.function, each) for each in tree_leaves(self.function(*self.args, **self.named))]
+        named = self.named if self.drawn_by is None else self.named | dict(zip(_DRAWN, self.drawn_by, strict=False))
+        results = [_waited_for(self.function, each) for each in tree_leaves(self.function(*self.args, **named))]
+        self.numbers[:] = _integers(results)
         for i, place in self.results:
             if results[i].shape != place.shape:
                 raise RuntimeError(
@@ -137,7 +145,7 @@ class Update(TorchDispatchMode):
         written = _written(func, args, kwargs)
         if not any(map(is_npu, written)):
             return func(*args, **kwargs)
-        self._calls.append(_Call(func, *_held(func, args, kwargs), ()))
+        self._calls.append(_Call(func, *_held(func, args, kwargs), (), []))
         return written[0] if len(written) == 1 else tuple(written)
 
     def end(self) -> None:
@@ -180,6 +188,7 @@ class Recording(TorchDispatchMode):
         self._group: TaskGroup | None = None
         self._new: dict[int, torch.UntypedStorage] = {}  # kept, so that no other storage gets the same number
         self._before: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
+        self._drawn: dict[tuple[Any, ...], list[int]] = {}
         self._lent: list[range] = []
         """Memory of the device that a collective may give back as tensors of the CPU."""
         self._before_of: dict[torch.Generator, tuple[int, int]] = {}
@@ -242,7 +251,7 @@ class Recording(TorchDispatchMode):
                 self._follow(each)
         if func.namespace == "c10d":
             self._lent += (range(each.data_ptr(), each.data_ptr() + each.untyped_storage().nbytes()) for each in given)
-        held = _held(func, args, kwargs)
+        held = _held(func, args, kwargs, self._new)
         with self.operator():
             results = func(*args, **kwargs)
         self.streams.add(torch.npu.current_stream())  # type: ignore[attr-defined]
@@ -250,7 +259,10 @@ class Recording(TorchDispatchMode):
         new = self._find_new(tree_leaves(results), given)
         if written or (new and not _is_empty(func)) or not func._schema.returns:
             calls: list[Any] = self._calls if self._group is None else self._group.calls
-            calls.append(_Call(func, *held, new))
+            numbers = _integers(tree_leaves(results))
+            calls.append(_Call(func, *held, new, numbers, self._drawn.get(_drawn_by(func, kwargs))))
+            if numbers:
+                self._drawn[tuple(numbers[: len(_DRAWN)])] = numbers
         return results
 
     @contextlib.contextmanager
@@ -364,16 +376,31 @@ class Recording(TorchDispatchMode):
         return tuple(found)
 
 
-def _held(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments, for a replay. Tensors of the device stay in their memory, whatever becomes of the objects."""
+def _held(func: Any, args: Any, kwargs: Any, made: Container[int] = ()) -> tuple[Any, Any]:
+    """The arguments, for a replay. Tensors of the device stay in their memory, whatever becomes of the objects.
+
+    So do those of the CPU in storages that the capture has made, such as the seed of an attention's dropout.
+    """
     copies = _name(func) in _COPIES
 
     def hold(tensor: Tensor) -> Tensor:
-        stays = is_npu(tensor) or (copies and tensor.dim())
+        stays = is_npu(tensor) or (copies and tensor.dim()) or tensor.untyped_storage()._cdata in made
         return tensor.detach() if stays else tensor.clone()
 
     held: tuple[Any, Any] = tree_map_only(Tensor, hold, (tuple(args), dict(kwargs)))
     return held
+
+
+def _drawn_by(func: Any, kwargs: Any) -> tuple[Any, ...]:
+    """The seed and offset that are given to the gradient of an attention."""
+    if not _name(func).startswith("npu_fusion_attention_grad"):
+        return ()
+    defaults = {each.name: each.default_value for each in func._schema.arguments}
+    return tuple(kwargs.get(name, defaults[name]) for name in _DRAWN)
+
+
+def _integers(results: list[Any]) -> list[int]:
+    return [each for each in results if type(each) is int]
 
 
 def _name(func: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import descend
-from cases import DTYPES, FLOATS, Array, assert_close, assert_same_bits, normal, phase1, python_value, refused, wide
+from cases import DTYPES, FLOATS, Array, Place, assert_close, assert_same_bits, normal, phase1, python_value, refused, wide
 from descend import acl, reference
 from pages import WITH_INFERENCE
 from row_operator import ISAS, RowOperatorTests
@@ -41,6 +41,18 @@ class GeluTests(RowOperatorTests):
             call = self.call(self.SHAPE, 1, "FLOAT16")
             with acl.product(product), refused(161002, self.OP, "approximate is", "none", "tanh"):
                 phase1(self.OP, *{**call, "approximate": form}.values())
+
+    @pytest.mark.parametrize("beyond_line", [0, 16])
+    def test_results_past_the_caches(self, beyond_line):
+        """A call of more than the caches keep has the bits of small ones, wherever its result begins in a line."""
+        for dtype in ("FLOAT", "BFLOAT16"):
+            inputs = [normal(np.random.default_rng(i), (100_001,), dtype) for i in range(len(self.operator.inputs))]
+            expected = getattr(descend, self.OP)(*inputs, self.FORM)
+            times = 90 * 2**20 // (2 * expected.nbytes) + 1  # beyond last caches of up to 90 MB
+            place = Place((times, expected.size), dtype, beyond_line=beyond_line)
+            getattr(descend, self.OP)(*(np.tile(a, (times, 1)) for a in inputs), self.FORM, out=place.array)
+            assert_same_bits([place.array], [np.broadcast_to(expected, place.array.shape)])
+            place.check_guards()
 
     def test_scalars_and_empty_tensors(self):
         for shape in ((), (0,), (3, 0), (2, 0, 4), (1,) * 8):

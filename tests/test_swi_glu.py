@@ -69,12 +69,15 @@ class HalvesTests(RowOperatorTests):
 
     @pytest.mark.parametrize("columns", [33, 64, 97, 512, 513, 1024, 1025, 1152, 1153])
     def test_rows_past_the_caches(self, columns):
-        """Many rows, with and without gaps between those of the results, are those of few."""
-        for dtype, gap in itertools.product(("FLOAT", "BFLOAT16"), (0, 3)):
+        """Many rows, with and without gaps between those of the results, are those of few.
+
+        Rows of results that begin where lines of the cache do are stored in another way than others.
+        """
+        for dtype, (before, gap) in itertools.product(("FLOAT", "BFLOAT16"), ((1, 0), (1, 3), (0, 0), (0, 32))):
             few = arguments(self.OP, normal(np.random.default_rng(4), (40, 2 * columns), dtype), -1)
             expected = getattr(descend, self.OP)(*few)
             times = 90 * 2**20 // (3 * expected.nbytes) + 1  # beyond last caches of up to 90 MB
-            place = Place((40 * times, expected.shape[1] + gap), dtype, beyond_line=few[0].itemsize)
+            place = Place((40 * times, expected.shape[1] + gap), dtype, beyond_line=before * few[0].itemsize)
             result = place.array[:, : expected.shape[1]]
             getattr(descend, self.OP)(*(np.tile(a, (times, 1)) for a in few[:-1]), -1, out=result)
             parts = place.array.reshape(times, 40, -1)

@@ -137,6 +137,14 @@ ATTENTION: Section = (
         "shapes that do not fit",
     ),
     row(
+        "npu_mla_prolog",
+        "attention.mla_prolog",
+        "products and norms in float32, rounded once; the caches are changed in place",
+        "float16; clipping (k_nope_clip_alpha)",
+        more=("npu_mla_prolog_v2", "npu_mla_prolog_v3", "npu_mla_prolog_v3_functional"),
+        documents=("torch_npu.npu_mla_prolog", "torch_npu.npu_mla_prolog_v2", "torch_npu.npu_mla_prolog_v3"),
+    ),
+    row(
         "npu_mrope",
         "attention.rotary",
         "products and sums in float32, rounded once",

@@ -11,6 +11,7 @@ import triton.language as tl
 from triton.language.extra.ascend import libdevice
 from triton.language.math import exp
 from triton.runtime import driver
+from triton.runtime.libentry import libentry
 
 
 @triton.jit
@@ -113,6 +114,58 @@ def swapped(place, expected, x, BLOCK: tl.constexpr):
     tl.atomic_cas(place + at, tl.load(expected + at), tl.load(x + at))
 
 
+@libentry()
+@triton.jit
+def of_ascend(out, x, WHICH: tl.constexpr):
+    row, column = tl.arange(0, 4)[:, None], tl.arange(0, 8)[None, :]
+    v = tl.load(x + row * 8 + column)
+    tl.compile_hint(v, "hint")
+    tl.multibuffer(v, 2)
+    if WHICH == 0:
+        v = tl.insert_slice(v, tl.extract_slice(v, (1, 2), (2, 3), (2, 2)), (0, 1), (2, 3), (1, 3))
+    elif WHICH == 1:
+        v = tl.flip(v, 0)
+    elif WHICH == 2:
+        v = tl.sort(v, 1)
+    elif WHICH == 3:
+        v = tl.sort(v, 1, True)
+    elif WHICH == 4:
+        v = v + tl.get_element(v, (2, 3))
+    elif WHICH == 5:
+        v = v % 0.7
+    else:
+        v = tl.dot(v, tl.dot(tl.trans(v), v, out_dtype=tl.float32).to(v.dtype), out_dtype=tl.float32)
+    tl.store(out + row * 8 + column, v)
+
+
+def moved(v: torch.Tensor) -> torch.Tensor:
+    v = v.clone()
+    v[0:2, 1::3] = v[1::2, 2:7:2].clone()
+    return v
+
+
+OF_ASCEND: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    moved,
+    lambda v: v.flip(0),
+    lambda v: v.sort(1).values,
+    lambda v: v.sort(1, descending=True).values,
+    lambda v: v + v[2, 3],
+    lambda v: v.fmod(0.7),
+    lambda v: v @ (v.T @ v),
+)
+
+
+@triton.jit
+def scaled_product(out, a, b, a_scale, b_scale, WITH_B: tl.constexpr):
+    row, column = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    k, part = tl.arange(0, 64), tl.arange(0, 2)[None, :]
+    left, right = tl.load(a + row * 64 + k[None, :]), tl.load(b + k[:, None] * 16 + column)
+    by = tl.load(a_scale + row * 2 + part)
+    other = tl.load(b_scale + row * 2 + part) if WITH_B else None
+    total = tl.full((16, 16), 1.0, tl.float32)
+    tl.store(out + row * 16 + column, tl.dot_scaled(left, by, "bf16", right, other, "bf16", total))
+
+
 def one_after_another(place: list[float], values: list[float], change: Callable[[float, float], float]) -> list[float]:
     """Changes ``place``, element i % 3 by value i, and gives what was there."""
     before = []
@@ -190,6 +243,20 @@ def main() -> None:
         out = torch.full_like(left, torch.nan)
         narrow[(1,)](out, left, right, WHICH=which, BLOCK=16)
         near(out, function(left.cpu(), right.cpu()).double(), 8e-3 if which == 3 else 0)
+
+    given = torch.randn(4, 8, device="npu")
+    for which, function in enumerate(OF_ASCEND):
+        out = torch.full_like(given, torch.nan)
+        of_ascend[(1,)](out, given, WHICH=which)
+        near(out, function(given.cpu().double()), 2e-6)
+    a, b = torch.randn(16, 64).bfloat16(), torch.randn(64, 16).bfloat16()
+    a_scale, b_scale = torch.randint(-3, 4, (2, 16, 2), dtype=torch.int8)
+    for with_b in (False, True):
+        out = torch.full((16, 16), torch.nan, device="npu")
+        scaled_product[(1,)](out, a.npu(), b.npu(), a_scale.npu(), b_scale.npu(), WITH_B=with_b)
+        right = b.double() * (2.0 ** b_scale.double()).repeat_interleave(32, 1).T if with_b else b.double()
+        expected = a.double() * (2.0 ** a_scale.double()).repeat_interleave(32, 1) @ right + 1
+        near(out, expected, 2e-5)
 
     # Atomic operations on the same three elements, of small integers, which all dtypes hold.
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64):

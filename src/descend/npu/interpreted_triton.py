@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from descend import _import_hook
+from descend.npu import interpreted_ascend
 
 _VARIABLE = "TRITON_INTERPRET"
 
@@ -140,6 +141,7 @@ def _mend(module: Any) -> None:
     executor._init_args_hst, executor._restore_args_dev = _arguments, _nothing_to_restore
     module.ASTTransformer.visit_For, module._counted = _visit_for, _counted(module)
     builder.create_extern_elementwise = _of_library(module)
+    interpreted_ascend.extend(module)
     if not hasattr(builder, "get_int1_ty"):  # the type of what a function of that library finds to be true
         builder.get_int1_ty = lambda _builder: module.tl.int1
 
@@ -367,4 +369,6 @@ def _of_library(module: Any) -> Callable[..., Any]:
 _CHANGES: dict[str, Callable[[Any], None]] = {
     "triton.runtime.driver": _give_driver,
     "triton.runtime.interpreter": _mend,
+    "triton.triton_patch.language.semantic": interpreted_ascend.take_numbers,
+    "triton.runtime.libentry": interpreted_ascend.run_as_it_is,
 }

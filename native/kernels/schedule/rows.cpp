@@ -78,9 +78,13 @@ void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // and those whose results would not be stored line by line.
   const int64_t beside = columns * column_numbers * wide;
   const bool of_one_run = columns * wide <= kRunBytes && (near || is_forward || columns * size <= kRunBytes / 2);
+  // Rows of two aligned inputs are better off one by one from half as many bytes on: all that a tile reads is
+  // prefetched at once. Of 320 to 608 columns of 16 bits they took 0.58 to 0.95 of the time (deep_norm, add_layer_norm
+  // and add_rms_norm: Zen 5); not measured where the second-level cache is asked, as on Zen 4.
+  const int64_t least = unit == 64 && !kAsksSecondLevel ? kLeastOfWords / inputs : kLeastOfWords;
   const bool is_short = of_one_run || (is_forward && (near && !exceeds_kept(bytes)
                                                           ? columns <= kBlock && 8 * read + beside <= kFirstCacheRoom
-                                                          : columns * size < kLeastOfWords));
+                                                          : columns * size < least));
   s.is_short = is_short;
   const int64_t room = near ? kFirstCacheRoom / 4 * 5 : kFirstCacheRoom;
   if (is_short) {
@@ -168,17 +172,21 @@ RowSchedule forward_schedule(const RowShape& shape) {
     s.is_short = false;
     s.tile = 1;
   }
-  // Two results have no stage here, and usual stores of a tile go to and fro between twice as many lines. On Zen 4
-  // tiles of 1 KiB and nearly no prefetches took 0.65 of the time (add_rms_norm, 16000 x 129 float32), and long rows
-  // line by line 0.6 of it (4000 x 513).
-  if (kAsksSecondLevel && outputs > 1 && !s.streams && !s.by_columns && columns * size >= 64 &&
+  // Two results that are not aligned: long rows of them have no stage, nor have short ones on a Zen 4.
+  if (outputs > 1 && !s.streams && !s.by_columns && columns * size >= 64 &&
       exceeds_last_cache(rows * (read + outputs * columns * size))) {
-    if (s.is_short) {
+    if (!s.is_short) {
+      // Usual stores of a tile go to and fro between twice as many lines. Line by line the rows take 0.55 to 0.75 of
+      // the time (add_rms_norm and add_layer_norm, 513 to 32769 columns: Zen 5; of float32 0.6 on a Zen 4).
+      if ((size > 2 || !kAsksSecondLevel) && unit >= size &&
+          columns * size >= (unit >= kWord ? kLeastOfWords : least_of_others())) {
+        s.streams = s.in_lines = true;
+        s.tile = 1;
+      }
+    } else if (kAsksSecondLevel) {
+      // Tiles of 1 KiB and nearly no prefetches took 0.65 of the time (add_rms_norm, 16000 x 129 float32).
       s.tile = std::clamp<int64_t>(1024 / (columns * size), 1, s.tile);
       s.ahead = std::min<int64_t>(s.ahead, 512);
-    } else if (size > 2 && unit >= size && columns * size >= kLeastOfWords) {
-      s.streams = s.in_lines = true;
-      s.tile = 1;
     }
   }
   if (keeps) {

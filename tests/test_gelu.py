@@ -11,7 +11,19 @@ import numpy as np
 import pytest
 
 import descend
-from cases import DTYPES, FLOATS, Array, Place, assert_close, assert_same_bits, normal, phase1, python_value, refused, wide
+from cases import (
+    DTYPES,
+    FLOATS,
+    Array,
+    Place,
+    assert_close,
+    assert_same_bits,
+    normal,
+    phase1,
+    python_value,
+    refused,
+    wide,
+)
 from descend import acl, reference
 from pages import WITH_INFERENCE
 from row_operator import ISAS, RowOperatorTests

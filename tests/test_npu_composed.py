@@ -517,6 +517,21 @@ def test_a_batch_norm_in_two_parts(shape: tuple[int, ...], dtype: Any) -> None:
     assert nothing == (None, None, None, None)
 
 
+def test_batch_norms_of_processes_with_as_many_elements() -> None:
+    pytest.importorskip("torch_npu")
+    x, running = torch.randn(6, 3, 4), [torch.rand(3) for _ in range(2)]
+    stats = zip(*(sync_batch_norm.batch_norm_stats(part, 1e-5) for part in x.split(3)), strict=True)
+    given = [x, *(torch.stack(each) for each in stats)]
+    wanted = [each.clone().double() for each in running]
+    torch.nn.functional.batch_norm(x.double(), *wanted, training=True, momentum=0.2)
+    on_device = [each.npu() for each in (*given, *running)]
+    mean, invstd = torch.batch_norm_gather_stats(*on_device, 0.2, 1e-5, 12)
+    near(mean.cpu(), x.double().mean((0, 2)))
+    near(invstd.cpu(), (x.double().var((0, 2), correction=0) + 1e-5).rsqrt(), size=4.0)
+    for got, expected in zip(on_device[3:], wanted, strict=True):
+        near(got.cpu(), expected)
+
+
 def test_a_batch_norm_that_is_refused() -> None:
     x, three = torch.ones(2, 3, 4), torch.ones(3)
     refused("input is of shape [3]", sync_batch_norm.batch_norm_reduce, three, 1e-5)

@@ -73,6 +73,21 @@ def batch_norm_gather_stats_with_counts(
     return (results[0].half(), results[1].half()) if half else results
 
 
+def batch_norm_gather_stats(
+    input: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    count: int,
+) -> tuple[Tensor, Tensor]:
+    """The same, where each process has as many elements of a channel."""
+    counts = torch.full((len(mean),), count, dtype=torch.float32)
+    return batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
+
+
 def batch_norm_elemt(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> Tensor:

@@ -106,6 +106,7 @@ CONVOLUTIONS_AND_NORMS: Section = (
             "batch_norm_reduce",
             "batch_norm_gather_stats_update",
             "aten::batch_norm_stats",
+            "aten::batch_norm_gather_stats",
             "aten::batch_norm_gather_stats_with_counts",
             "aten::batch_norm_elemt",
             "aten::batch_norm_elemt.out",

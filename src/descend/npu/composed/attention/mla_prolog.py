@@ -17,9 +17,9 @@ c times smooth_scales_cq is quantised as by npu_dynamic_quant, or npu_dynamic_mx
 
 | kv_cache_quant_mode | kv_cache | kr_cache |
 | --- | --- | --- |
-| 1 | times quant_scale_ckv, rounded to the weights' format; query is quantised, too, with a scale for each head | 16 bits |
+| 1 | times quant_scale_ckv, rounded to the weights' format; query, too, with a scale for each head | 16 bits |
 | 2 | times quant_scale_ckv, rounded to int8 | times quant_scale_ckr, rounded to int8 |
-| 3 | a scale for each tile_size columns: the numbers, rope(k) in 16 bits and the scales, byte after byte | not written |
+| 3 | a scale for tile_size columns each: the numbers, rope(k) in 16 bits and the scales, byte by byte | not written |
 
 In mode 1 query_rope is times quant_scale_ckv, divided by query's scale, so that one factor is right for both.
 

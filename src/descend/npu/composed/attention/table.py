@@ -85,6 +85,18 @@ ATTENTION: Section = (
         "npu_lightning_indexer_grad",
     ),
     row(
+        "npu_kv_quant_sparse_flash_attention",
+        "attention.quant_sparse",
+        "as npu_sparse_flash_attention, of numbers times scales in float32",
+        "an attention_mode other than 2; scales that are not in key",
+    ),
+    row(
+        "npu_quant_lightning_indexer",
+        "attention.quant_sparse",
+        "as npu_lightning_indexer, of numbers times scales in float32",
+        "as npu_lightning_indexer",
+    ),
+    row(
         "npu_sparse_lightning_indexer_grad_kl_loss",
         "attention.lightning_indexer",
         "products, softmax and sums in float32, each result rounded once",

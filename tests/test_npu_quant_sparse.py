@@ -125,8 +125,9 @@ def test_refusals() -> None:
     def attention(sentence: str, **changed: Any) -> None:
         given: Any = {
             "query": query, "key": key, "value": key, "sparse_indices": indices, "scale_value": 1.0,
-            "key_quant_mode": 2, "value_quant_mode": 2, "actual_seq_lengths_query": ends, "actual_seq_lengths_kv": ends + 1,
-            "layout_query": "TND", "layout_kv": "TND", "attention_mode": 2, "tile_size": TILE, "rope_head_dim": R,
+            "key_quant_mode": 2, "value_quant_mode": 2, "actual_seq_lengths_query": ends,
+            "actual_seq_lengths_kv": ends + 1, "layout_query": "TND", "layout_kv": "TND",
+            "attention_mode": 2, "tile_size": TILE, "rope_head_dim": R,
         }  # fmt: skip
         message = f"npu_kv_quant_sparse_flash_attention: {sentence}"
         refused(message, npu_kv_quant_sparse_flash_attention, **{**given, **changed})

@@ -61,6 +61,18 @@ CHECKS: Section = (
         more=("_npu_silent_check_v2",),
         documents=("aclnnSilentCheck", "torch_npu's NPU_ASD_ENABLE, NPU_ASD_SIGMA_THRESH"),
     ),
+    row(
+        "npu_get_float_status",
+        "training.float_status",
+        "0, since the CPU computes with infinities; _amp_foreach_non_finite_check looks for them in the gradients",
+        "reading the status with products that do not compute with infinities",
+        more=("npu_alloc_float_status", "npu_clear_float_status", "_amp_foreach_non_finite_check"),
+        documents=(
+            "torch_npu.npu_alloc_float_status",
+            "torch_npu.npu_get_float_status",
+            "torch_npu.npu_clear_float_status",
+        ),
+    ),
 )
 
 SECTIONS = {"Losses and optimizers": TRAINING, "Checks of a training": CHECKS}

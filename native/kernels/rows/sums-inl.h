@@ -204,9 +204,17 @@ enum class Length { kHalf, kPack, kRun, kRuns };
 template <class P, Length kLength, class W>
 using Folded = std::conditional_t<P::kFoldsInDouble || kLength == Length::kRuns, double, W>;
 
-// The sums of a short row, each down to one vector.
+// Whether short rows are prefetched while those of a tile before are summed, a row for each. Else all of a tile are at
+// once, before that one is mapped. Norms of 64 to 513 columns of 16 bits, whose sums take longer, and their gradients
+// took 0.57 to 0.99 of the time so, from memory; of float32 up to 1.4 of it (Zen 5).
+template <class T>
+inline constexpr bool kPrefetchesInSums = sizeof(T) == 2;
+
+// The sums of a short row, each down to one vector. ahead: how many bytes beyond the row that lies which is
+// prefetched, of each input; null: nothing is.
 template <class P, class T, Length kLength, class F, class W = Wide<T>>
-HWY_INLINE void sum_short_row(const RowSet<P, T, 1>& set, int64_t columns, Vector<F> (&folded)[P::kSums]) {
+HWY_INLINE void sum_short_row(const RowSet<P, T, 1>& set, int64_t columns, const int64_t* ahead,
+                              Vector<F> (&folded)[P::kSums]) {
   constexpr int64_t kStep = kPackLanes<W>;
   DoubleLanes<W> lanes[P::kSums];
   if constexpr (kLength == Length::kRuns) {
@@ -218,8 +226,14 @@ HWY_INLINE void sum_short_row(const RowSet<P, T, 1>& set, int64_t columns, Vecto
     zero_sums<P, 1>(sums);
     if constexpr (kLength == Length::kRun || kLength == Length::kRuns) {
       const int64_t end = kLength == Length::kRun ? columns : HWY_MIN(c + kRunColumns<W>, columns);
-      for (; c + kStep <= end; c += kStep) sum_pack<P, T, 1>(Full(), set, c, sums);
-      if (c < end) sum_pack<P, T, 1>(Part{static_cast<size_t>(end - c)}, set, c, sums);
+      for (; c + kStep <= end; c += kStep) {
+        if (ahead != nullptr) prefetch_set<P, T, 1>(set, c, ahead);
+        sum_pack<P, T, 1>(Full(), set, c, sums);
+      }
+      if (c < end) {
+        if (ahead != nullptr) prefetch_set<P, T, 1>(set, c, ahead);
+        sum_pack<P, T, 1>(Part{static_cast<size_t>(end - c)}, set, c, sums);
+      }
       c = end;
     } else {
       sum_pack<P, T, 1>(Part{static_cast<size_t>(columns)}, set, 0, sums);
@@ -250,12 +264,15 @@ HWY_NOINLINE void sum_short_rows(Tile<W>& tile, int64_t columns) {
   RowSet<P, T, 1> set(tile, 0, 0);
   int64_t strides[P::kInputs];
   each<P::kInputs>([&](size_t i) DESCEND_INLINED { strides[i] = tile.in[i].stride; });
+  int64_t beyond[P::kInputs];
+  each<P::kInputs>([&](size_t i) DESCEND_INLINED { beyond[i] = tile.prefetch.beyond[i]; });
+  const int64_t* const ahead = kPrefetchesInSums<T> && tile.prefetch.in_sums ? beyond : nullptr;
   for (int64_t row = 0; row < tile.rows; row += kFolded) {
     Vector<F> folded[P::kSums][kFolded];
     const auto sum_row = [&](int64_t r) DESCEND_INLINED {
       load_terms<P>(tile, row + r, kKnownTerms<P>, set.terms[0]);
       Vector<F> sums[P::kSums];
-      sum_short_row<P, T, kLength, F>(set, columns, sums);
+      sum_short_row<P, T, kLength, F>(set, columns, ahead, sums);
       each<P::kSums>([&](size_t i) DESCEND_INLINED { folded[i][r] = sums[i]; });
       each<P::kInputs>([&](size_t i) DESCEND_INLINED {
         set.in[0][i] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(set.in[0][i]) + strides[i]);

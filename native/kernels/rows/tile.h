@@ -61,6 +61,7 @@ struct Prefetch {
   int64_t inside = 0;                // while that is in the same row; 0: nothing is prefetched
   int64_t beyond[kMostInputs] = {};  // near the row's end: what is read next is elsewhere
   bool maps = false;                 // the second pass prefetches, not the first
+  bool in_sums = false;              // the first pass over short rows does, beyond a row at once
   bool in_order = false;             // a few columns' reads are done before the next are begun
 };
 

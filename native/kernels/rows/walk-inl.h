@@ -224,7 +224,8 @@ HWY_INLINE bool are_dense(const RowProblem<W>& p, const RowSchedule& s) {
 // When short rows are prefetched, and how many rows ahead. Longer ones are while those of the tile before are read.
 struct RowsAhead {
   bool in_map = false;      // while the tile before them is mapped
-  bool before_map = false;  // before that
+  bool in_sums = false;     // while that one is summed
+  bool before_map = false;  // in between
   int64_t count = 0;
 };
 
@@ -232,7 +233,8 @@ template <class P, class T>
 HWY_INLINE RowsAhead rows_ahead(const RowSchedule& s, int64_t columns, bool dense) {
   RowsAhead found;
   found.in_map = kStandsAlone<P> && s.ahead != 0 && (dense || !maps_by_columns<P, T>(columns));
-  found.before_map = s.ahead != 0 && !found.in_map;
+  found.in_sums = kPrefetchesInSums<T> && !kKeeps<P> && s.ahead != 0 && !found.in_map && columns >= 64;
+  found.before_map = s.ahead != 0 && !found.in_map && !found.in_sums;
   const int64_t tile_bytes = s.tile * columns * static_cast<int64_t>(sizeof(T));
   found.count = (ceil_div(s.ahead, tile_bytes) + (found.in_map ? 0 : 1)) * s.tile;
   return found;
@@ -326,6 +328,10 @@ HWY_NOINLINE void walk(const RowCall<Wide<T>>& call, int64_t first, int64_t last
     if (ahead.in_map) {
       tile.prefetch.maps = true;
       tile.prefetch.inside = p.columns * static_cast<int64_t>(sizeof(T));
+      DESCEND_UNROLL
+      for (int i = 0; i < P::kInputs; ++i) tile.prefetch.beyond[i] = ahead.count * p.in[i].stride;
+    } else if (ahead.in_sums) {
+      tile.prefetch.in_sums = true;
       DESCEND_UNROLL
       for (int i = 0; i < P::kInputs; ++i) tile.prefetch.beyond[i] = ahead.count * p.in[i].stride;
     } else if (!kShort) {

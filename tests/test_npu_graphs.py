@@ -323,6 +323,9 @@ def test_the_operators_are_written_as_a_trace(tmp_path):
     assert [event["name"] for event in events] == ["aten.add.Tensor", "aten.sum.dim_IntList"]
     assert events[0]["args"] == {"tensors": ["float32[2, 3]"]}
     assert (tmp_path / "graph.aligned.json").exists()  # which torch_npu writes
+    with pytest.warns(UserWarning, match="debug_dump without a preceding successful capture"):
+        npu.NPUGraph().debug_dump(str(tmp_path / "none.json"))
+    assert not (tmp_path / "none.json").exists()
 
 
 # --- operators whose arguments are updated ----------------------------------------------------------------------------

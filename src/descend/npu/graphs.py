@@ -16,6 +16,7 @@ import functools
 import itertools
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -264,7 +265,11 @@ def _pool(self: Any) -> Any:
 
 def _debug_dump(self: Any, debug_path: str) -> None:
     """Writes the recorded operators in the form of a Chrome trace, as CANN does, with one unit of time for each."""
-    operators = _captured(self, "debug_dump").describe()
+    recording: Recording | None = getattr(self, "_descend", None)
+    if recording is None:
+        warnings.warn(_NOT_CAPTURED.format("debug_dump"), stacklevel=3)
+        return
+    operators = recording.describe()
     events = [
         {"name": name, "ph": "X", "ts": i, "dur": 1, "pid": 0, "tid": "stream0", "args": {"tensors": tensors}}
         for i, (name, tensors) in enumerate(operators)

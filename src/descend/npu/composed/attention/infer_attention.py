@@ -115,12 +115,11 @@ def _npu_fused_infer_attention_score_v2_get_max_workspace(*_tensors: Tensor, **_
 
 
 def _written(operator: str, out: list[Tensor], results: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """``out`` with the results. Its second tensor may be of any shape where there is no lse, and stays as it is."""
+    """``out`` with the results. Its second tensor may be of any shape where there is no lse, and is 0."""
     for to, of in zip(out, results, strict=True):
         if of.numel() and to.shape != of.shape:
             refuse(operator, "out", f"of shape {list(to.shape)}", f"must be of shape {list(of.shape)}")
-        if of.numel():
-            to.copy_(of)
+        to.copy_(of) if of.numel() else to.zero_()
     return out[0], out[1]
 
 

@@ -241,7 +241,7 @@ def test_results_are_contiguous_whatever_the_inputs_are() -> None:
     q, k, v = strided(5, 2, 4), strided(5, 2, 4), strided(5, 2, 3)
     lengths, state, g = torch.tensor([5]), strided(5, 2, 3, 4), strided(5, 2)
     out = delta_rule.npu_chunk_gated_delta_rule(q, k, v, initial_state=state[:1], actual_seq_lengths=lengths, g=g)
-    assert out[0].is_contiguous()
+    assert all(tensor.is_contiguous() for tensor in out)
     assert delta_rule.npu_recurrent_gated_delta_rule(q, k, v, state, actual_seq_lengths=lengths).is_contiguous()
     ik, ij, jk = strided(1, 2, 3, 4, 5), strided(1, 2, 3, 6, 5), strided(1, 2, 6, 4, 5)
     most, total, y = FLOYD(ik, ij, ij, jk, jk)

@@ -38,7 +38,7 @@ def npu_chunk_gated_delta_rule(
     check_alike(operator, "query", query, initial_state=initial_state)
     check_shape(operator, "initial_state", initial_state, shape, "sequences, value and key")
     steps = _Steps(query, key, value, beta, g, None, 1.0 if scale is None else scale)
-    states = initial_state.to(steps.dtype, copy=True)
+    states = initial_state.to(steps.dtype, copy=True, memory_format=torch.contiguous_format)
     begin = 0
     for sequence, length in enumerate(lengths):
         for token in range(begin, begin + length):

@@ -113,10 +113,12 @@ def _places(ends: Tensor | None, length: int, heads: int) -> Tensor:
     return torch.cat([piece.view(heads, len(piece) // max(1, heads)).T.flatten() for piece in pieces])
 
 
-def npu_attention_update(lse: Sequence[Tensor], local_out: Sequence[Tensor], update_type: int) -> tuple[Tensor, Tensor]:
+def npu_attention_update(
+    lse: Sequence[Tensor], local_out: Sequence[Tensor], update_type: int
+) -> tuple[Tensor, Tensor | None]:
     """The whole attention [N, D], of its parts ``local_out`` and their ``lse`` [N] in float32; and the whole lse.
 
-    Without update_type 1 the second result is empty.
+    Without update_type 1 the second result is None, as torch_npu gives it.
     """
     operator = "npu_attention_update"
     if update_type not in (0, 1):
@@ -134,7 +136,7 @@ def npu_attention_update(lse: Sequence[Tensor], local_out: Sequence[Tensor], upd
     total = terms.logsumexp(0)
     weights = (terms - total).exp().nan_to_num(0.0)
     out = (torch.stack([wide(out) for out in local_out]) * weights.unsqueeze(-1)).sum(0).to(first.dtype)
-    return out, total if update_type else total.new_empty(0)
+    return out, total if update_type else None
 
 
 def npu_masked_softmax_with_rel_pos_bias(

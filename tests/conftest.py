@@ -31,6 +31,7 @@ def pytest_addoption(parser: Any) -> None:
         action="store_true",
         help="of a test with three parameters and more only so many cases that any two values of two parameters meet",
     )
+    parser.addoption("--fakes", action="store_true", help="composed operators of torch_npu beside its fake kernels")
     parser.addoption("--wide", action="store_true", help="all that test_npu_aten.py can compare: minutes, not seconds")
 
 
@@ -42,6 +43,14 @@ def pytest_configure(config: Any) -> None:
         "markers", "extended: takes long, and seldom finds what others do not; for ./dev test-extended"
     )
     config.addinivalue_line("markers", "long: takes 10 s and more; is begun first, so that no process waits for it")
+
+
+def pytest_sessionstart(session: Any) -> None:
+    """Before tests import the operators by their names."""
+    if session.config.getoption("--fakes"):
+        import fakes
+
+        fakes.compare_all()
 
 
 def pairs(items: list[Any]) -> list[Any]:

@@ -324,3 +324,31 @@ print(descend.get_num_threads(), hashlib.sha256(results).hexdigest())
     counts = {count: run_python(code, DESCEND_NUM_THREADS=str(count)).stdout.split() for count in (1, 64, 300)}
     assert [int(found) for found, _ in counts.values()] == list(counts)
     assert len({digest for _, digest in counts.values()}) == 1
+
+
+def test_a_thread_with_a_small_stack():
+    """Gradients of norms take the most: sums over columns, for rows of all lengths that one thread computes."""
+    code = """
+import threading
+import ml_dtypes, numpy as np
+import descend
+threading.stack_size(512 << 10)
+done = []
+def compute():
+    for columns in (2, 200, 300, 2000, 9000):
+        for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16):
+            x, gamma = np.ones((200, columns), dtype), np.ones(columns, dtype)
+            of_rows = np.ones(200, np.float64 if dtype == np.float64 else np.float32)
+            descend.rms_norm_grad(x, x, of_rows, gamma)
+            descend.layer_norm_backward(x, x, (columns,), of_rows, of_rows, gamma, gamma)
+            descend.deep_norm_grad(x, x, x, gamma, of_rows, of_rows)
+            descend.add_layer_norm_grad(x, x, x, of_rows, of_rows, gamma)
+            descend.add_rms_norm(x, x, gamma)
+            descend.softmax(x)
+            done.append(dtype)
+thread = threading.Thread(target=compute)
+thread.start()
+thread.join()
+print(len(done))
+"""
+    assert run_python(code).stdout == "20\n"

@@ -109,7 +109,7 @@ def npu_multi_head_attention_backward(
     dropout_prob: float,
     softmax_use_float: bool,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the four weights, of query, key and value, and of the four biases: None where there is none."""
+    """The gradients of the four weights, of query, key and value, and of the four biases, [1, H]: None for none."""
     operator = "npu_multi_head_attention_backward"
     rows = {"query": query, "key": key, "value": value}
     weights = (query_weight, key_weight, value_weight, out_proj_weight)
@@ -126,7 +126,7 @@ def npu_multi_head_attention_backward(
     gradients = (
         *(d.T @ wide(x) for d, x in zip(outputs, inputs, strict=True)),
         *(d @ wide(w) for d, w in zip(outputs[:3], weights, strict=False)),
-        *(None if b is None else d.sum(0) for d, b in zip(outputs, biases, strict=True)),
+        *(None if b is None else d.sum(0, keepdim=True) for d, b in zip(outputs, biases, strict=True)),
     )
     return tuple(None if each is None else each.to(query.dtype) for each in gradients)
 

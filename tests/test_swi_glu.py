@@ -73,10 +73,13 @@ class HalvesTests(RowOperatorTests):
 
         Rows of results that begin where lines of the cache do are stored in another way than others.
         """
-        for dtype, (before, gap) in itertools.product(("FLOAT", "BFLOAT16"), ((1, 0), (1, 3), (0, 0), (0, 32))):
+        for dtype, (before, gap) in itertools.product(
+            ("FLOAT", "BFLOAT16"), ((1, 0), (1, 3), (0, 0), (0, 32), (0, -1))
+        ):
             few = arguments(self.OP, normal(np.random.default_rng(4), (40, 2 * columns), dtype), -1)
             expected = getattr(descend, self.OP)(*few)
             times = 90 * 2**20 // (3 * expected.nbytes) + 1  # beyond last caches of up to 90 MB
+            gap = -expected.shape[1] % 32 if gap < 0 else gap  # to the next line
             place = Place((40 * times, expected.shape[1] + gap), dtype, beyond_line=before * few[0].itemsize)
             result = place.array[:, : expected.shape[1]]
             getattr(descend, self.OP)(*(np.tile(a, (times, 1)) for a in few[:-1]), -1, out=result)

@@ -19,6 +19,7 @@ constexpr RowShape kForward{.rows = 0,
                             .in_stretches = false,
                             .keeps = false,
                             .unit = 64,
+                            .alike = true,
                             .at_once = 16};
 
 }  // namespace

@@ -44,7 +44,7 @@ constexpr size_t packs_abreast() {
 // How a loop treats memory: not at all, or it prefetches inputs, or it also stores results past the caches.
 enum class Memory { kNone, kAhead, kStreams };
 
-// n neighbours of each stream. ahead: how many bytes behind what is read that lies which is prefetched, of each input.
+// n neighbours of each stream. ahead: the prefetch distance of each input, in bytes.
 template <class T, Memory kMemory = Memory::kNone, class In, class Out, class Program, class Bytes = int>
 HWY_INLINE void map_span(const In& in, const Out& out, int64_t n, const Program& program,
                          [[maybe_unused]] const Bytes& ahead = 0) {
@@ -85,13 +85,13 @@ HWY_NOINLINE void copy_rows(const Rows<T>& from, const Rows<U>& to, int64_t rows
   }
 }
 
-// How far behind what is read that lies which is prefetched, in bytes of each input: in the same row, or at its end in
-// one below.
+// The prefetch distance of each input, in bytes: up to column `until`, where a line begins, within the row; from there
+// on to a row below, which lies further away where there is a gap.
 template <int kIn>
 struct Ahead {
   using Bytes = std::array<int64_t, kIn>;
   Bytes inside{}, below{};
-  int64_t until = 0;  // from this column on it is below
+  int64_t until = 0;
 
   template <class T, int kOut>
   HWY_INLINE Ahead(const Elements<T, kIn, kOut>& p, const ElementPart& part) {
@@ -105,7 +105,7 @@ struct Ahead {
       below[i] = row < kAheadBytes ? ceil_div(kAheadBytes, row) * p.in[i].stride * kSize
                                    : kAheadBytes + p.in[i].stride * kSize - row;
     }
-    until = row < kAheadBytes ? 0 : part.columns - kAheadBytes / kSize;
+    until = row < kAheadBytes ? 0 : (part.columns - kAheadBytes / kSize) / kLineElements<T> * kLineElements<T>;
   }
 
   HWY_INLINE const Bytes& of(int64_t column) const { return column < until ? inside : below; }

@@ -28,6 +28,8 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
   int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out.data)) | p.out.stride | (p.stretch * size);
   if (counts.outputs > 1) address |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.second.data)) | p.second.stride;
   const int64_t unit = address % 64 == 0 ? 64 : address & -address;
+  const bool alike =
+      counts.outputs == 1 || ((p.out.data - p.second.data) % 64 == 0 && (p.out.stride - p.second.stride) % 64 == 0);
   return {.rows = p.rows,
           .columns = p.columns,
           .size = size,
@@ -40,6 +42,7 @@ RowShape shape_of(const RowProblem<W>& p, const RowOperator<W>& op) {
           .in_stretches = p.stretch > 0,
           .keeps = counts.keeps,
           .unit = unit,
+          .alike = alike,
           .at_once = counts.at_once};
 }
 
@@ -203,6 +206,7 @@ RowSchedule shape_schedule(int64_t rows, int64_t columns, Element element, int i
                             .in_stretches = false,
                             .keeps = false,
                             .unit = 64,
+                            .alike = true,
                             .at_once = columns});
 }
 

@@ -210,8 +210,8 @@ using Folded = std::conditional_t<P::kFoldsInDouble || kLength == Length::kRuns,
 template <class T>
 inline constexpr bool kPrefetchesInSums = sizeof(T) == 2;
 
-// The sums of a short row, each down to one vector. ahead: how many bytes beyond the row that lies which is
-// prefetched, of each input; null: nothing is.
+// The sums of a short row, each down to one vector. ahead: the prefetch distance of each input, in bytes;
+// null: nothing is prefetched.
 template <class P, class T, Length kLength, class F, class W = Wide<T>>
 HWY_INLINE void sum_short_row(const RowSet<P, T, 1>& set, int64_t columns, const int64_t* ahead,
                               Vector<F> (&folded)[P::kSums]) {

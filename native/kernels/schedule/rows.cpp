@@ -69,7 +69,7 @@ int64_t kept_tile(int64_t columns, int64_t size) {
 void suit_machine(const RowShape& shape, const RowCut& cut, RowSchedule& s) {
   // Not copied: a vector of what was just written number by number would wait for it.
   const auto& [rows, columns, size, inputs, outputs, column_numbers, together, is_forward, has_output, in_stretches,
-               keeps, unit, at_once] = shape;
+               keeps, unit, alike, at_once] = shape;
   const int64_t wide = std::max<int64_t>(size, 4), read = inputs * columns * size;
   const int64_t written = rows * outputs * columns * size, bytes = rows * read + written;
 
@@ -157,7 +157,7 @@ bool shares_parameters(int64_t columns, int64_t size) { return size == 2 && colu
 
 RowSchedule forward_schedule(const RowShape& shape) {
   const auto& [rows, columns, size, inputs, outputs, column_numbers, together, is_forward, has_output, in_stretches,
-               keeps, unit, at_once] = shape;
+               keeps, unit, alike, at_once] = shape;
   const int64_t read = inputs * columns * size;
   const RowCut cut = cut_loose_rows(rows, read, (read + outputs * columns * size) + 64);
   RowSchedule s{};
@@ -181,7 +181,7 @@ RowSchedule forward_schedule(const RowShape& shape) {
     if (!s.is_short) {
       // Usual stores of a tile go to and fro between twice as many lines. Line by line the rows take 0.55 to 0.75 of
       // the time (add_rms_norm and add_layer_norm, 513 to 32769 columns: Zen 5; of float32 0.6 on a Zen 4).
-      if ((size > 2 || !kAsksSecondLevel) && unit >= size &&
+      if ((size > 2 || !kAsksSecondLevel) && alike && unit >= size &&
           columns * size >= (unit >= kWord ? kLeastOfWords : least_of_others())) {
         s.streams = s.in_lines = true;
         s.tile = 1;

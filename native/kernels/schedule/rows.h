@@ -25,6 +25,7 @@ struct RowShape {
   bool in_stretches;  // parameters change every few columns: results are stored stretch by stretch, or as they come
   bool keeps;         // the first pass keeps what it sums
   int64_t unit;       // bytes that rows of results begin at multiples of: a power of 2, at most a line's
+  bool alike;         // a row of each result begins at the same place of a line
   int64_t at_once;    // columns of a short row that are stored before those of the next
 };
 

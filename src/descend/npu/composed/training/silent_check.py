@@ -7,9 +7,9 @@ and the least and the largest so far. There are two levels, 1 with the larger li
     |val - pre_val| > c_coeff * (max_val - min_val)
 
 Level 1 is logged as an error, level 2 as a warning, by torch_npu's logger "torch_npu.silent_check". With
-``npu_asd_detect`` 2 or 3 level 1 ends the training, and with 3 each norm is logged as information.
+``npu_asd_detect`` 2 or 3 level 1 ends the training, and with 3 each norm that does not is logged as information.
 
-A norm that is not finite is not remembered. While all norms were equal, a change is not judged.
+A norm that is not finite is neither remembered nor counted. While all norms were equal, a change is not judged.
 
 Documents: aclnnSilentCheck; torch_npu's NPU_ASD_ENABLE, NPU_ASD_UPPER_THRESH, NPU_ASD_SIGMA_THRESH; SilentCheck.
 """
@@ -82,8 +82,8 @@ def _npu_silent_check_v2(
 ) -> Tensor:
     """The level, 0 if nothing was found, [1] in int32. With ``npu_asd_detect`` above 1 level 1 raises SilentError.
 
-    sfda holds pre_val, min_val and max_val [3] in float32, and step [1] in int64 how many norms there were. Both are
-    changed in place.
+    sfda holds pre_val, min_val and max_val [3] in float32, and step [1] in int64 how many finite norms there
+    were. Both are changed in place.
     """
     operator = "_npu_silent_check_v2"
     check_float(operator, val=val, input_grad=input_grad)
@@ -104,7 +104,7 @@ def _npu_silent_check_v2(
         _LOGGER.info("The norm of a gradient is %s.", number)
     if math.isfinite(number):
         sfda.copy_(torch.tensor([number, min(seen.least, number), max(seen.most, number)]))
-    step.add_(1)
+        step.add_(1)
     return torch.full(step.shape, level, dtype=torch.int32)
 
 
